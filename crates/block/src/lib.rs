@@ -1,0 +1,69 @@
+//! Block devices: the only crate of Sapwood that opens a file or a device.
+//!
+//! Everything above works on the [`Device`] trait. Besides real files there are a
+//! memory device and wrappers that record, fail, tear or hold chosen writes; the crash
+//! and concurrency tests of every other crate rest on those.
+
+mod error;
+
+pub use error::{Error, Result};
+
+/// A random-access block device. All offsets and lengths are bytes.
+///
+/// Reads and writes may be issued from any thread at once; two overlapping requests in
+/// flight have no defined order. A completed [`write_at`](Device::write_at) is visible to
+/// later reads, but durable only after a [`flush`](Device::flush) that began after it.
+pub trait Device: Send + Sync + std::fmt::Debug {
+    /// Size in bytes.
+    fn size(&self) -> u64;
+
+    /// Short name for messages: a path or `memory`.
+    fn name(&self) -> &str;
+
+    /// True if writes are refused.
+    fn read_only(&self) -> bool;
+
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] past the end, [`Error::Io`] from the medium.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes all of `buf` at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::OutOfRange`], [`Error::Io`].
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()>;
+
+    /// Writes the buffers one after another from `offset` on, as one request if possible.
+    ///
+    /// # Errors
+    /// As [`write_at`](Device::write_at).
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        let mut at = offset;
+        for buf in bufs {
+            self.write_at(at, buf)?;
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes `buf` and returns when it is durable (FUA). Says nothing of other writes.
+    ///
+    /// # Errors
+    /// As [`write_at`](Device::write_at).
+    fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()>;
+
+    /// Makes every write that completed before the call durable.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; what was written since the last good flush may be lost.
+    fn flush(&self) -> Result<()>;
+
+    /// Tells the device that the range holds nothing of value. Later reads may return
+    /// anything until it is written again. A device without discard does nothing.
+    ///
+    /// # Errors
+    /// As [`write_at`](Device::write_at).
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+}

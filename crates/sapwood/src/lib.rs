@@ -1,0 +1,1 @@
+//! The library face of Sapwood.
