@@ -1,1 +1,21 @@
-//! TODO
+//! The file-system trait that every Sapwood engine implements, with its ids, attributes
+//! and errors.
+//!
+//! The trait is inode-based and keeps no open-file state: an open file is an inode that
+//! the front end holds a reference to. That suits FUSE (with or without its open
+//! requests), a library user and the command line alike.
+
+mod attr;
+mod error;
+mod fs;
+mod subvolume;
+
+pub use attr::{
+    Attr, Credentials, DirEntry, Entry, FileKind, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
+    SetAttr, SetTime, Timestamp,
+};
+pub use error::{Error, Result};
+pub use fs::{
+    AllocMode, CopyMode, FileSystem, RenameMode, SeekFrom, SetXattrMode, SyncKind, WriteMode,
+};
+pub use subvolume::{SubvolumeId, SubvolumeInfo, Subvolumes};

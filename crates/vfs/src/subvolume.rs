@@ -1,0 +1,86 @@
+//! Subvolumes and snapshots, for engines that have them.
+
+use crate::{Entry, Ino, Result, Timestamp};
+
+/// Id of a subvolume. The top level of btrfs is 5.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubvolumeId(pub u64);
+
+/// What there is to know of a subvolume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubvolumeInfo {
+    /// Its id.
+    pub id: SubvolumeId,
+    /// Path from the top level, without a leading `/`.
+    pub path: Vec<u8>,
+    /// The subvolume that holds its name; `None` for the top level.
+    pub parent: Option<SubvolumeId>,
+    /// Transaction that last changed it.
+    pub generation: u64,
+    /// Transaction that created it.
+    pub created_generation: u64,
+    /// Time of creation.
+    pub created: Timestamp,
+    /// Takes no changes.
+    pub read_only: bool,
+    /// Its own UUID; all zero if it has none.
+    pub uuid: [u8; 16],
+    /// UUID of the subvolume that it is a snapshot of; all zero if none.
+    pub parent_uuid: [u8; 16],
+    /// UUID of the subvolume that it was received from; all zero if none.
+    pub received_uuid: [u8; 16],
+}
+
+/// Operations on subvolumes.
+pub trait Subvolumes {
+    /// All subvolumes below the top level, by id.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io), [`Error::Corrupt`](crate::Error::Corrupt).
+    fn list(&self) -> Result<Vec<SubvolumeInfo>>;
+
+    /// Creates an empty subvolume named `name` in `dir`.
+    ///
+    /// # Errors
+    /// As [`create`](crate::FileSystem::create).
+    fn create_subvolume(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
+
+    /// Creates a snapshot of the subvolume whose root directory is `source`. Data that
+    /// was written before the call is in it.
+    ///
+    /// # Errors
+    /// As [`create`](crate::FileSystem::create), and `Invalid` if `source` is not the
+    /// root of a subvolume.
+    fn snapshot(&self, source: Ino, dir: Ino, name: &[u8], read_only: bool) -> Result<Entry>;
+
+    /// Deletes the subvolume named `name` in `dir`. Its space returns over time.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` if it is no subvolume, `NotEmpty` if it holds another one,
+    /// `NotPermitted` if it is the default one, `Busy` if it is mounted.
+    fn delete_subvolume(&self, dir: Ino, name: &[u8]) -> Result<()>;
+
+    /// Makes the subvolume read-only or writable again.
+    ///
+    /// # Errors
+    /// `Invalid` if `root` is not the root of a subvolume.
+    fn set_read_only(&self, root: Ino, read_only: bool) -> Result<()>;
+
+    /// The subvolume that is mounted when none is named.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io), [`Error::Corrupt`](crate::Error::Corrupt).
+    fn default_subvolume(&self) -> Result<SubvolumeId>;
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such subvolume.
+    fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()>;
+
+    /// The subvolume that `ino` is in.
+    ///
+    /// # Errors
+    /// `Stale`.
+    fn subvolume_of(&self, ino: Ino) -> Result<SubvolumeId>;
+}
