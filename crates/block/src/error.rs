@@ -32,6 +32,18 @@ pub enum Error {
         /// Size of the device in bytes.
         size: u64,
     },
+    /// The image ends before the device's size: somebody truncated it while it was open.
+    #[error("{device}: the image shrank while in use: {len} bytes at {offset} end early at {end}")]
+    Shrunk {
+        /// Device name.
+        device: String,
+        /// Byte offset of the request.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// Where the image ends now, in bytes.
+        end: u64,
+    },
     /// A write to a device that was opened read-only.
     #[error("{device}: opened read-only")]
     ReadOnly {
@@ -53,6 +65,70 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+}
+
+impl Error {
+    /// An [`Error::Io`]; takes what `rustix` and `std` return.
+    pub fn io(
+        device: &str,
+        op: &'static str,
+        offset: u64,
+        len: u64,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        Self::Io {
+            device: device.to_owned(),
+            op,
+            offset,
+            len,
+            source: source.into(),
+        }
+    }
+
+    /// An [`Error::Open`].
+    pub fn open(device: &str, source: impl Into<io::Error>) -> Self {
+        Self::Open {
+            device: device.to_owned(),
+            source: source.into(),
+        }
+    }
+
+    /// An [`Error::Busy`].
+    #[must_use]
+    pub fn busy(device: &str) -> Self {
+        Self::Busy {
+            device: device.to_owned(),
+        }
+    }
+}
+
+/// Checks that `len` bytes at `offset` lie on a device of `size` bytes.
+///
+/// # Errors
+/// [`Error::OutOfRange`].
+pub fn check_range(device: &str, size: u64, offset: u64, len: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::OutOfRange {
+            device: device.to_owned(),
+            offset,
+            len,
+            size,
+        }),
+    }
+}
+
+/// Refuses a write to a read-only device.
+///
+/// # Errors
+/// [`Error::ReadOnly`].
+pub fn check_writable(device: &str, read_only: bool) -> Result<()> {
+    if read_only {
+        return Err(Error::ReadOnly {
+            device: device.to_owned(),
+        });
+    }
+    Ok(())
 }
 
 /// Result of a device request.

@@ -4,9 +4,14 @@
 //! memory device and wrappers that record, fail, tear or hold chosen writes; the crash
 //! and concurrency tests of every other crate rest on those.
 
+mod compose;
 mod error;
+mod file;
+mod memory;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, check_range, check_writable};
+pub use file::{FileDevice, OpenOptions};
+pub use memory::{MemoryDevice, PAGE_SIZE};
 
 /// A random-access block device. All offsets and lengths are bytes.
 ///

@@ -1,0 +1,281 @@
+//! [`FileDevice`]: an image file or a block device of the host.
+//!
+//! How it works
+//!
+//! - Requests are positioned (`pread`, `pwritev`), so any number of threads share one
+//!   descriptor without a lock. Interrupted and short calls are continued.
+//! - `flush` is `fdatasync`. A write-through is `pwritev2` with `RWF_DSYNC`, which the
+//!   host turns into a FUA write where it can; a host without it gets a write and an
+//!   `fdatasync`.
+//! - The size is taken once, at open. A read that ends early, or a flush that finds the
+//!   file shorter, means that somebody truncated the image: [`Error::Shrunk`], never
+//!   zeros. (`tests/file_device.rs`: `shrunk_image_is_an_error`)
+//! - With `direct`, what is not aligned goes through an aligned copy (`direct.rs`).
+//! - Who may open what at the same time: `open.rs`.
+
+mod direct;
+mod loop_device;
+mod open;
+mod sys;
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+
+use crate::error::{check_range, check_writable};
+use crate::{Device, Error, Result};
+use direct::Direct;
+pub use open::OpenOptions;
+
+/// The most buffers that one `pwritev` takes on Linux (`UIO_MAXIOV`).
+const MAX_BUFFERS: usize = 1024;
+
+/// What stands behind the descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Medium {
+    /// A regular file.
+    File,
+    /// A block device and its logical block size in bytes.
+    Block { logical: u64 },
+}
+
+/// An image file or a block device. See the module for what each request becomes.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    name: String,
+    size: u64,
+    medium: Medium,
+    read_only: bool,
+    direct: Option<Direct>,
+    /// False once the host refused `RWF_DSYNC`.
+    dsync: AtomicBool,
+}
+
+impl FileDevice {
+    /// Opens an image file or a block device.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it is locked or mounted, [`Error::Open`] for everything else:
+    /// missing, no permission, a directory, no `O_DIRECT` on that file system.
+    pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self> {
+        open::open(path.as_ref(), options)
+    }
+
+    /// Makes a regular file of `size` zero bytes (sparse) and opens it read-write and
+    /// locked. A file that is already there loses its content, but not before its lock
+    /// was taken, so an image in use is never harmed.
+    ///
+    /// # Errors
+    /// As [`open`](FileDevice::open); [`Error::Open`] if the path is no regular file.
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
+        open::create(path.as_ref(), size)
+    }
+
+    /// True for a block device, false for a regular file.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        matches!(self.medium, Medium::Block { .. })
+    }
+
+    fn error(&self, op: &'static str, offset: u64, len: usize, e: impl Into<io::Error>) -> Error {
+        Error::io(&self.name, op, offset, len as u64, e)
+    }
+
+    /// Fills `buf` from the descriptor.
+    fn read_full(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let got = self.read_some(offset, buf)?;
+        if got < buf.len() {
+            return Err(Error::Shrunk {
+                device: self.name.clone(),
+                offset,
+                len: buf.len() as u64,
+                end: offset + got as u64,
+            });
+        }
+        Ok(())
+    }
+
+    /// Reads until `buf` is full or the file ends. Returns the bytes read.
+    fn read_some(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            let n = retry_on_intr(|| {
+                rustix::io::pread(&self.file, &mut buf[done..], offset + done as u64)
+            })
+            .map_err(|e| self.error("read", offset, buf.len(), e))?;
+            done += n;
+            // A direct read that ends off the alignment ended at the end of the file; to
+            // go on from there would be refused as misaligned.
+            let ended = self
+                .direct
+                .as_ref()
+                .is_some_and(|d| !d.is_aligned(n as u64));
+            if n == 0 || ended {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes all of `buf` to the descriptor; durable on return if `through`.
+    fn write_full(&self, offset: u64, buf: &[u8], through: bool) -> Result<()> {
+        self.write_slices(offset, &mut [IoSlice::new(buf)], buf.len(), through)
+    }
+
+    /// Writes all of `slices`, `len` bytes together.
+    fn write_slices(
+        &self,
+        offset: u64,
+        mut slices: &mut [IoSlice<'_>],
+        len: usize,
+        through: bool,
+    ) -> Result<()> {
+        let op = if through { "FUA write" } else { "write" };
+        let mut at = offset;
+        let end = offset + len as u64;
+        let mut sync_after = false;
+        while at < end {
+            let some = &slices[..slices.len().min(MAX_BUFFERS)];
+            let dsync = through && self.dsync.load(Ordering::Relaxed);
+            let n = match retry_on_intr(|| self.pwritev(some, at, dsync)) {
+                Ok(0) => return Err(self.error(op, offset, len, io::ErrorKind::WriteZero)),
+                Ok(n) => n,
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) if dsync => {
+                    self.dsync.store(false, Ordering::Relaxed);
+                    continue;
+                }
+                Err(e) => return Err(self.error(op, offset, len, e)),
+            };
+            sync_after |= through && !dsync;
+            at += n as u64;
+            IoSlice::advance_slices(&mut slices, n);
+        }
+        if sync_after {
+            retry_on_intr(|| rustix::fs::fdatasync(&self.file))
+                .map_err(|e| self.error(op, offset, len, e))?;
+        }
+        Ok(())
+    }
+
+    fn pwritev(&self, slices: &[IoSlice<'_>], at: u64, dsync: bool) -> rustix::io::Result<usize> {
+        if dsync {
+            rustix::io::pwritev2(&self.file, slices, at, ReadWriteFlags::DSYNC)
+        } else {
+            rustix::io::pwritev(&self.file, slices, at)
+        }
+    }
+
+    fn check_write(&self, offset: u64, len: u64) -> Result<()> {
+        check_writable(&self.name, self.read_only)?;
+        check_range(&self.name, self.size, offset, len)
+    }
+
+    fn write(&self, offset: u64, buf: &[u8], through: bool) -> Result<()> {
+        self.check_write(offset, buf.len() as u64)?;
+        match &self.direct {
+            Some(direct) => direct.write(self, offset, buf, through),
+            None => self.write_full(offset, buf, through),
+        }
+    }
+
+    /// Finds out whether the file still has the size that it was opened with.
+    fn check_not_shrunk(&self) -> Result<()> {
+        if self.medium != Medium::File {
+            return Ok(());
+        }
+        let stat = rustix::fs::fstat(&self.file).map_err(|e| self.error("flush", 0, 0, e))?;
+        let end = u64::try_from(stat.st_size).unwrap_or(0);
+        if end < self.size {
+            return Err(Error::Shrunk {
+                device: self.name.clone(),
+                offset: 0,
+                len: self.size,
+                end,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Device for FileDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        check_range(&self.name, self.size, offset, buf.len() as u64)?;
+        match &self.direct {
+            Some(direct) => direct.read(self, offset, buf),
+            None => self.read_full(offset, buf),
+        }
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.write(offset, buf, false)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        let len: usize = bufs.iter().map(|b| b.len()).sum();
+        self.check_write(offset, len as u64)?;
+        if self.direct.is_some() {
+            return self.write(offset, &bufs.concat(), false);
+        }
+        let mut slices: Vec<_> = bufs
+            .iter()
+            .filter(|b| !b.is_empty())
+            .map(|b| IoSlice::new(b))
+            .collect();
+        self.write_slices(offset, &mut slices, len, false)
+    }
+
+    fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.write(offset, buf, true)
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        retry_on_intr(|| rustix::fs::fdatasync(&self.file))
+            .map_err(|e| self.error("flush", 0, 0, e))?;
+        self.check_not_shrunk()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_write(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let outcome = match self.medium {
+            Medium::File => {
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                retry_on_intr(|| rustix::fs::fallocate(&self.file, punch, offset, len))
+            }
+            Medium::Block { logical } => {
+                let start = offset.next_multiple_of(logical);
+                let end = (offset + len) / logical * logical;
+                if start >= end {
+                    return Ok(());
+                }
+                retry_on_intr(|| sys::discard(&self.file, start, end - start))
+            }
+        };
+        match outcome {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+            Err(e) => Err(Error::io(&self.name, "discard", offset, len, e)),
+        }
+    }
+}

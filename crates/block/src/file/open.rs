@@ -1,0 +1,171 @@
+//! Opening, and who may open the same image at the same time.
+//!
+//! | | lock | conflicts with |
+//! |---|---|---|
+//! | file, read-write | `flock` exclusive | every other locked open of it |
+//! | file, read-only | `flock` shared | read-write opens |
+//! | block device | `O_EXCL` | kernel mounts, swap, md, and every other locked open |
+//!
+//! The kernel takes no `flock` on a file that it mounts through a loop device, so a
+//! read-write open looks for that case by itself (`loop_device.rs`). All of these are
+//! [`Error::Busy`].
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::direct::Direct;
+use super::{FileDevice, Medium, loop_device, sys};
+use crate::{Error, Result};
+
+/// Alignment for direct I/O on a regular file; every host file system accepts it.
+const FILE_ALIGN: u64 = 4096;
+
+/// How to open a [`FileDevice`]. The default is read-write, buffered and locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Refuse writes; take a shared lock only (on a file).
+    pub read_only: bool,
+    /// Go around the host's page cache (`O_DIRECT`). The size is rounded down to the
+    /// alignment: the last, partial block of an odd-sized file is out of reach.
+    pub direct: bool,
+    /// Take the lock. Without it an image in use can be looked at, at one's own risk.
+    pub lock: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            direct: false,
+            lock: true,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// Read-only, buffered, locked against writers.
+    #[must_use]
+    pub fn read_only() -> Self {
+        Self {
+            read_only: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// See [`FileDevice::open`].
+pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice> {
+    let name = path.display().to_string();
+    // Looked at before opening: opening a fifo would wait for its other end.
+    let stat = rustix::fs::stat(path).map_err(|e| Error::open(&name, e))?;
+    let is_block = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => true,
+        FileType::RegularFile => false,
+        _ => return Err(Error::open(&name, not_an_image())),
+    };
+    let mut flags = OFlags::CLOEXEC;
+    flags |= if options.read_only {
+        OFlags::RDONLY
+    } else {
+        OFlags::RDWR
+    };
+    if options.direct {
+        flags |= OFlags::DIRECT;
+    }
+    if is_block && options.lock {
+        flags |= OFlags::EXCL;
+    }
+    let file = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::BUSY) => return Err(Error::busy(&name)),
+        Err(e) => return Err(Error::open(&name, e)),
+    };
+    if options.lock && !is_block {
+        lock_file(&file, &name, options.read_only)?;
+    }
+    finish(file, name, options)
+}
+
+/// See [`FileDevice::create`].
+pub(super) fn create(path: &Path, size: u64) -> Result<FileDevice> {
+    let name = path.display().to_string();
+    match rustix::fs::stat(path) {
+        Err(Errno::NOENT) => {}
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {}
+        Ok(_) => return Err(Error::open(&name, not_an_image())),
+        Err(e) => return Err(Error::open(&name, e)),
+    }
+    let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::CREATE;
+    let fd = retry_on_intr(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)))
+        .map_err(|e| Error::open(&name, e))?;
+    let file = File::from(fd);
+    lock_file(&file, &name, false)?;
+    file.set_len(0)
+        .and_then(|()| file.set_len(size))
+        .map_err(|e| Error::open(&name, e))?;
+    finish(file, name, OpenOptions::default())
+}
+
+/// Locks an open regular file, or says that it is in use.
+fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
+    let how = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    match retry_on_intr(|| rustix::fs::flock(file, how)) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(Error::busy(name)),
+        Err(e) => return Err(Error::open(name, e)),
+    }
+    if !read_only {
+        let stat = rustix::fs::fstat(file).map_err(|e| Error::open(name, e))?;
+        if loop_device::is_mounted_through_loop(&stat) {
+            return Err(Error::busy(name));
+        }
+    }
+    Ok(())
+}
+
+/// Asks the descriptor for its kind and size.
+fn finish(file: File, name: String, options: OpenOptions) -> Result<FileDevice> {
+    let stat = rustix::fs::fstat(&file).map_err(|e| Error::open(&name, e))?;
+    let (medium, mut size) = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => (Medium::File, u64::try_from(stat.st_size).unwrap_or(0)),
+        FileType::BlockDevice => {
+            let size = sys::device_size(&file).map_err(|e| Error::open(&name, e))?;
+            let logical = rustix::fs::ioctl_blksszget(&file).map_err(|e| Error::open(&name, e))?;
+            let logical = u64::from(logical).max(512);
+            (Medium::Block { logical }, size)
+        }
+        _ => return Err(Error::open(&name, not_an_image())),
+    };
+    let direct = options.direct.then_some(match medium {
+        Medium::File => FILE_ALIGN,
+        Medium::Block { logical } => logical,
+    });
+    if let Some(align) = direct {
+        size = size / align * align;
+    }
+    Ok(FileDevice {
+        file,
+        name,
+        size,
+        medium,
+        read_only: options.read_only,
+        direct: direct.map(Direct::new),
+        dsync: AtomicBool::new(true),
+    })
+}
+
+fn not_an_image() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "neither a regular file nor a block device",
+    )
+}
