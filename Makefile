@@ -1,0 +1,37 @@
+# Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
+.PHONY: all demo test lint install help
+
+all:
+	cargo build --release -p sapwood
+
+help:
+	@echo "make demo   make an image, work in it, pull the plug, recover"
+	@echo "make test   everything that CI runs"
+	@echo "make lint   formatting, clippy, layering"
+	@echo "make        build target/release/sapwood"
+
+need-build:
+	@scripts/need cargo:cargo cc:build-essential
+
+need-test: need-build
+	@scripts/need mkfs.btrfs:btrfs-progs fusermount3:fuse3 losetup:mount setfattr:attr setfacl:acl zstd:zstd sqlite3:sqlite3 rsync:rsync git:git
+
+demo: need-build
+	@scripts/need fusermount3:fuse3
+	cargo build --release -p sapwood
+	target/release/sapwood demo
+
+lint: need-build
+	cargo fmt --all --check
+	scripts/layers
+	cargo clippy --workspace --all-targets -- -D warnings
+
+test: need-test lint
+	cargo test --workspace --no-fail-fast 2>&1 | scripts/total
+
+install: all
+	install -Dm755 target/release/sapwood $(DESTDIR)/usr/bin/sapwood
+	ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/mount.sapwood
+	ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/mount.fuse.sapwood
