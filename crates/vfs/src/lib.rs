@@ -5,9 +5,11 @@
 //! the front end holds a reference to. That suits FUSE (with or without its open
 //! requests), a library user and the command line alike.
 
+pub mod acl;
 mod attr;
 mod error;
 mod fs;
+pub mod rules;
 mod subvolume;
 
 pub use attr::{

@@ -1,0 +1,434 @@
+//! POSIX and Linux rules that need no state: every engine calls these, so that all of
+//! them answer alike.
+
+use crate::{
+    Credentials, Error, FileKind, Fsxattr, InodeFlags, RenameMode, Result, SetAttr, SetTime, acl,
+};
+
+/// Longest name of a directory entry or an extended attribute, in bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest target of a symbolic link, in bytes.
+pub const TARGET_MAX: usize = 4095;
+/// Longest file, in bytes.
+pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+/// Longest value of an extended attribute that the system-call interface lets through.
+pub const XATTR_VALUE_MAX: usize = 65536;
+
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+const GROUP_EXEC: u32 = 0o010;
+
+/// Checks the name of a directory entry.
+///
+/// # Errors
+/// `NameTooLong`; `Invalid` if it is empty, `.`, `..`, or holds `/` or NUL.
+pub fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Error::NameTooLong);
+    }
+    let reserved = matches!(name, b"" | b"." | b"..");
+    if reserved || name.iter().any(|&byte| byte == b'/' || byte == 0) {
+        return Err(Error::Invalid);
+    }
+    Ok(())
+}
+
+/// Checks the target of a symbolic link.
+///
+/// # Errors
+/// `NotFound` if it is empty, `NameTooLong`, `Invalid` if it holds NUL.
+pub fn check_target(target: &[u8]) -> Result<()> {
+    match target {
+        [] => Err(Error::NotFound),
+        long if long.len() > TARGET_MAX => Err(Error::NameTooLong),
+        bad if bad.contains(&0) => Err(Error::Invalid),
+        _ => Ok(()),
+    }
+}
+
+/// End of the range, exclusive.
+///
+/// # Errors
+/// `FileTooLarge` if it lies behind [`MAX_FILE_SIZE`].
+pub fn range_end(offset: u64, len: u64) -> Result<u64> {
+    match offset.checked_add(len) {
+        Some(end) if end <= MAX_FILE_SIZE => Ok(end),
+        _ => Err(Error::FileTooLarge),
+    }
+}
+
+/// Owner and bits of a new inode, before umask and ACL ([`acl::inherit`]) are applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ownership {
+    /// Owner.
+    pub uid: u32,
+    /// Group: the directory's if that has the set-group-id bit.
+    pub gid: u32,
+    /// Permission, set-id and sticky bits.
+    pub perm: u32,
+}
+
+/// Owner and bits of a new inode in a directory with these bits and this group. A
+/// directory inherits the set-group-id bit; an executable file may keep its own only if
+/// the caller is in the group or has the right to.
+#[must_use]
+pub fn new_ownership(
+    who: &Credentials,
+    dir_perm: u32,
+    dir_gid: u32,
+    kind: FileKind,
+    perm: u32,
+) -> Ownership {
+    let mut perm = perm & 0o7777;
+    let mut gid = who.gid;
+    if dir_perm & SETGID != 0 {
+        gid = dir_gid;
+        if kind == FileKind::Directory {
+            perm |= SETGID;
+        } else if perm & GROUP_EXEC != 0 && who.gid != dir_gid && !who.keep_setgid {
+            perm &= !SETGID;
+        }
+    }
+    Ownership {
+        uid: who.uid,
+        gid,
+        perm,
+    }
+}
+
+/// `perm` without the bits that a change by an unprivileged caller takes away. A set-group-id
+/// bit without group execute permission means mandatory locking and stays, and so do a
+/// directory's bits.
+#[must_use]
+pub fn kill_setid(kind: FileKind, perm: u32) -> u32 {
+    if kind == FileKind::Directory {
+        return perm;
+    }
+    let kept = perm & !SETUID;
+    match kept & GROUP_EXEC {
+        0 => kept,
+        _ => kept & !SETGID,
+    }
+}
+
+/// Bits of an inode after `changes`.
+#[must_use]
+pub fn setattr_perm(kind: FileKind, perm: u32, changes: &SetAttr) -> u32 {
+    let perm = changes.perm.unwrap_or(perm) & 0o7777;
+    if changes.kill_setid {
+        return kill_setid(kind, perm);
+    }
+    perm
+}
+
+/// Checks whether `changes` suit an inode of this kind with these flags.
+///
+/// # Errors
+/// `IsDirectory`, `Invalid`, `FileTooLarge` for a size; `NotPermitted` for an immutable or
+/// append-only inode; `Invalid` for nanoseconds out of range.
+pub fn check_setattr(kind: FileKind, flags: InodeFlags, changes: &SetAttr) -> Result<()> {
+    if let Some(size) = changes.size {
+        match kind {
+            FileKind::Regular => range_end(size, 0)?,
+            FileKind::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid),
+        };
+    }
+    let set = |time: Option<SetTime>| match time {
+        Some(SetTime::To(time)) => Some(time),
+        _ => None,
+    };
+    let exact = [
+        set(changes.atime),
+        set(changes.mtime),
+        changes.ctime,
+        changes.btime,
+    ];
+    if exact
+        .iter()
+        .flatten()
+        .any(|time| time.nsec >= 1_000_000_000)
+    {
+        return Err(Error::Invalid);
+    }
+    let owner = changes.perm.is_some() || changes.uid.is_some() || changes.gid.is_some();
+    let times = exact[0].is_some() || exact[1].is_some() || changes.btime.is_some();
+    let touches = changes.atime.is_some() || changes.mtime.is_some();
+    let immutable = flags.contains(InodeFlags::IMMUTABLE);
+    let append = flags.contains(InodeFlags::APPEND);
+    let refused_always = owner || times || changes.size.is_some();
+    if ((immutable || append) && refused_always) || (immutable && touches) {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
+}
+
+/// Checks a write to an inode with these flags. What arrives from a write-back cache was
+/// checked when it entered the cache, and may start before the end of an append-only file.
+///
+/// # Errors
+/// `NotPermitted` for an immutable file, and for an append-only one before its end.
+pub fn check_write(flags: InodeFlags, at_end: bool, writeback: bool) -> Result<()> {
+    let before_end = flags.contains(InodeFlags::APPEND) && !at_end && !writeback;
+    if before_end || flags.contains(InodeFlags::IMMUTABLE) {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
+}
+
+/// Checks that names may be added to a directory with these flags.
+///
+/// # Errors
+/// `NotPermitted`.
+pub fn check_add_name(dir_flags: InodeFlags) -> Result<()> {
+    match dir_flags.contains(InodeFlags::IMMUTABLE) {
+        true => Err(Error::NotPermitted),
+        false => Ok(()),
+    }
+}
+
+/// Checks that a name that leads to `victim` may be removed from a directory, seen from
+/// the flags of both.
+///
+/// # Errors
+/// `NotPermitted`.
+pub fn check_remove_name(dir_flags: InodeFlags, victim: InodeFlags) -> Result<()> {
+    let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+    match dir_flags.intersects(fixed) || victim.intersects(fixed) {
+        true => Err(Error::NotPermitted),
+        false => Ok(()),
+    }
+}
+
+/// One side of a rename: a directory, and what the name in it leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RenameSide {
+    /// Flags of the directory.
+    pub dir_flags: InodeFlags,
+    /// Flags of the inode.
+    pub flags: InodeFlags,
+    /// Type of the inode.
+    pub kind: FileKind,
+    /// The inode is a directory that the *other* side's directory is, or is below.
+    pub holds_other_dir: bool,
+    /// The inode is a directory with entries.
+    pub has_entries: bool,
+}
+
+/// Checks a rename of `source` over `target`, once both names were looked up; false if
+/// there is nothing to do because they lead to the same inode. The order of the checks is
+/// that of Linux.
+///
+/// # Errors
+/// `Exists`, `NotFound`, `Invalid`, `NotEmpty`, `NotPermitted`, `NotDirectory`,
+/// `IsDirectory`.
+pub fn check_rename(
+    source: &RenameSide,
+    target: Option<&RenameSide>,
+    to_dir_flags: InodeFlags,
+    mode: RenameMode,
+    same_inode: bool,
+) -> Result<bool> {
+    match (mode, target) {
+        (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+        (RenameMode::Exchange, None) => return Err(Error::NotFound),
+        _ => {}
+    }
+    if source.holds_other_dir {
+        return Err(Error::Invalid);
+    }
+    if target.is_some_and(|target| target.holds_other_dir) {
+        return Err(match mode {
+            RenameMode::Exchange => Error::Invalid,
+            _ => Error::NotEmpty,
+        });
+    }
+    if same_inode {
+        return Ok(false);
+    }
+    check_remove_name(source.dir_flags, source.flags)?;
+    let Some(target) = target else {
+        check_add_name(to_dir_flags)?;
+        return Ok(true);
+    };
+    check_remove_name(target.dir_flags, target.flags)?;
+    if mode == RenameMode::Exchange {
+        return Ok(true);
+    }
+    match (
+        source.kind == FileKind::Directory,
+        target.kind == FileKind::Directory,
+    ) {
+        (true, false) => Err(Error::NotDirectory),
+        (false, true) => Err(Error::IsDirectory),
+        (true, true) if target.has_entries => Err(Error::NotEmpty),
+        _ => Ok(true),
+    }
+}
+
+/// Namespace of an extended attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrClass {
+    /// `user.`
+    User,
+    /// `trusted.`
+    Trusted,
+    /// `security.`
+    Security,
+    /// `system.posix_acl_access`
+    AccessAcl,
+    /// `system.posix_acl_default`
+    DefaultAcl,
+    /// `btrfs.`: properties
+    Btrfs,
+}
+
+/// Namespace of the attribute `name`.
+///
+/// # Errors
+/// `NotSupported` if it is unknown, `Invalid` if nothing follows the prefix, `NameTooLong`.
+pub fn xattr_class(name: &[u8]) -> Result<XattrClass> {
+    if name.len() > NAME_MAX {
+        return Err(Error::NameTooLong);
+    }
+    if name.contains(&0) {
+        return Err(Error::Invalid);
+    }
+    match name {
+        acl::ACCESS => return Ok(XattrClass::AccessAcl),
+        acl::DEFAULT => return Ok(XattrClass::DefaultAcl),
+        _ => {}
+    }
+    for (prefix, class) in [
+        (&b"user."[..], XattrClass::User),
+        (b"trusted.", XattrClass::Trusted),
+        (b"security.", XattrClass::Security),
+        (b"btrfs.", XattrClass::Btrfs),
+    ] {
+        match name.strip_prefix(prefix) {
+            Some([]) => return Err(Error::Invalid),
+            Some(_) => return Ok(class),
+            None => {}
+        }
+    }
+    Err(Error::NotSupported)
+}
+
+/// Checks that an inode of this kind with these flags takes a change of an attribute of
+/// this namespace. `removes` is true for a removal and for an empty ACL.
+///
+/// # Errors
+/// `NotPermitted` for an immutable or append-only inode, and for `user.` on what is no
+/// regular file or directory; `NotSupported` for an ACL of a symbolic link;
+/// `AccessDenied` for a default ACL on anything but a directory.
+pub fn check_xattr_change(
+    kind: FileKind,
+    flags: InodeFlags,
+    class: XattrClass,
+    removes: bool,
+) -> Result<()> {
+    if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Err(Error::NotPermitted);
+    }
+    match (class, kind) {
+        (XattrClass::User, FileKind::Regular | FileKind::Directory) => Ok(()),
+        (XattrClass::User, _) => Err(Error::NotPermitted),
+        (XattrClass::AccessAcl | XattrClass::DefaultAcl, FileKind::Symlink) => {
+            Err(Error::NotSupported)
+        }
+        (XattrClass::DefaultAcl, FileKind::Directory) => Ok(()),
+        (XattrClass::DefaultAcl, _) if !removes => Err(Error::AccessDenied),
+        _ => Ok(()),
+    }
+}
+
+/// The attribute that every change of a file's content or owner removes, whoever makes it:
+/// the right that it grants was for the old content.
+pub const CAPABILITY: &[u8] = b"security.capability";
+
+/// True if `changes` remove [`CAPABILITY`].
+#[must_use]
+pub fn drops_capability(changes: &SetAttr) -> bool {
+    changes.size.is_some() || changes.uid.is_some() || changes.gid.is_some()
+}
+
+/// Flags that an inode has after `asked` was set on one that has `current`. A flag that
+/// means nothing for its kind is left out, and a file with content keeps its `NOCOW`.
+///
+/// # Errors
+/// `NotSupported` for unknown bits, `Invalid` for bits that exclude one another.
+pub fn set_flags(
+    kind: FileKind,
+    size: u64,
+    current: InodeFlags,
+    asked: InodeFlags,
+) -> Result<InodeFlags> {
+    if InodeFlags::from_bits(asked.bits()).is_none() {
+        return Err(Error::NotSupported);
+    }
+    let both = |a: InodeFlags, b: InodeFlags| asked.contains(a | b);
+    if both(InodeFlags::COMPRESS, InodeFlags::NOCOMPRESS)
+        || both(InodeFlags::COMPRESS, InodeFlags::NOCOW)
+    {
+        return Err(Error::Invalid);
+    }
+    let mut flags = match kind {
+        FileKind::Directory => asked,
+        FileKind::Regular => asked - InodeFlags::DIRSYNC,
+        _ => asked & (InodeFlags::NODUMP | InodeFlags::NOATIME),
+    };
+    if kind == FileKind::Regular && size != 0 {
+        flags.set(InodeFlags::NOCOW, current.contains(InodeFlags::NOCOW));
+        if flags.contains(InodeFlags::NOCOW) && flags.contains(InodeFlags::COMPRESS) {
+            return Err(Error::Invalid);
+        }
+    }
+    Ok(flags)
+}
+
+/// Flags that a new inode takes from its directory.
+#[must_use]
+pub fn inherited_flags(dir_flags: InodeFlags) -> InodeFlags {
+    dir_flags & (InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS | InodeFlags::NOCOW)
+}
+
+/// Inode flags and the `FS_XFLAG_*` bits that say the same.
+const XFLAGS: [(InodeFlags, u32); 5] = [
+    (InodeFlags::IMMUTABLE, 0x8),
+    (InodeFlags::APPEND, 0x10),
+    (InodeFlags::SYNC, 0x20),
+    (InodeFlags::NOATIME, 0x40),
+    (InodeFlags::NODUMP, 0x80),
+];
+
+/// What `FS_IOC_FSGETXATTR` shows of these flags.
+#[must_use]
+pub fn fsxattr_of(flags: InodeFlags) -> Fsxattr {
+    let shown = XFLAGS.iter().filter(|(flag, _)| flags.contains(*flag));
+    Fsxattr {
+        xflags: shown.map(|(_, bit)| bit).sum(),
+        ..Fsxattr::default()
+    }
+}
+
+/// Flags to set for `FS_IOC_FSSETXATTR` on an inode that has `current`: what the call
+/// cannot express stays.
+///
+/// # Errors
+/// `NotSupported` for any bit or field that has no flag.
+pub fn flags_of_fsxattr(current: InodeFlags, value: &Fsxattr) -> Result<InodeFlags> {
+    let known: u32 = XFLAGS.iter().map(|(_, bit)| bit).sum();
+    let extra = value.extsize | value.projid | value.cowextsize | (value.xflags & !known);
+    if extra != 0 {
+        return Err(Error::NotSupported);
+    }
+    let mut flags = current;
+    for (flag, bit) in XFLAGS {
+        flags.set(flag, value.xflags & bit != 0);
+    }
+    Ok(flags)
+}
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;
