@@ -1,1 +1,57 @@
-//! TODO
+//! What btrfs writes on disk: structures, keys, checksums, tree blocks, the block validator and
+//! readable dumps. No I/O, no state, and no trust: whatever bytes come in, what goes out is a
+//! value or a typed error, never a panic.
+//!
+//! Sizes and offsets are bytes; integers on disk are little-endian. The facts are those of the
+//! public description of the format (btrfs documentation, "On-disk format").
+
+pub mod block;
+mod block_mut;
+mod checksum;
+mod chunk;
+mod error;
+mod extent;
+mod file_extent;
+mod flags;
+mod inode;
+mod key;
+mod layout;
+mod root;
+mod space;
+mod superblock;
+
+pub use block::{Block, Header, Item, KeyPtr, leaf_data_size, node_ptrs};
+pub use block_mut::{BlockInit, BlockMut};
+pub use checksum::{
+    CSUM_SIZE, Checksum, ChecksumKind, Mismatch, extent_data_ref_hash, extref_hash, name_hash,
+};
+pub use chunk::{Chunk, ChunkItem, DevExtent, DevItem, DevStats, Stripe, StripeItem};
+pub use error::ItemError;
+pub use extent::{
+    BlockGroupItem, ExtentDataRef, ExtentInlineRef, ExtentItem, ExtentItemRef, InlineRef,
+    InlineRefs, SharedDataRef, TreeBlockInfo,
+};
+pub use file_extent::{
+    FileExtent, FileExtentHeader, FileExtentRegular, RegularExtent, extent_type,
+};
+pub use flags::{
+    BlockGroupFlags, CompatRo, ExtentFlags, FreeSpaceFlags, Incompat, InodeFlags, RootFlags,
+    SuperFlags, compression, file_type,
+};
+pub use inode::{
+    DirItem, DirItemRef, DirLogItem, InodeExtref, InodeExtrefRef, InodeItem, InodeRef, InodeRefRef,
+    NAME_MAX, Packed, Timespec, dir_items, inode_extrefs, inode_refs,
+};
+pub use key::{DiskKey, Key, kind, objectid};
+pub use root::{
+    OLD_ROOT_ITEM_SIZE, RootItem, RootRef, RootRefRef, root_ref, uuid_from_key_parts, uuid_item,
+    uuid_key_parts,
+};
+pub use space::{
+    FREE_SPACE_BITMAP_BITS, FreeSpaceEntry, FreeSpaceHeader, FreeSpaceInfo, QgroupInfo,
+    QgroupLimit, QgroupStatus,
+};
+pub use superblock::{
+    LABEL_SIZE, MAGIC, RootBackup, SUPER_OFFSETS, SUPER_SIZE, SYS_CHUNK_ARRAY_SIZE, SuperBlock,
+    SysChunks,
+};
