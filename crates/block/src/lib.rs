@@ -5,13 +5,25 @@
 //! and concurrency tests of every other crate rest on those.
 
 mod compose;
+mod count;
 mod error;
+mod fault;
 mod file;
+mod gate;
 mod memory;
+mod record;
+mod request;
+mod torn;
 
+pub use count::{CountDevice, Counts};
 pub use error::{Error, Result, check_range, check_writable};
+pub use fault::{Fault, FaultDevice, FaultRule};
 pub use file::{FileDevice, OpenOptions};
+pub use gate::{GateDevice, Held};
 pub use memory::{MemoryDevice, PAGE_SIZE};
+pub use record::{Action, CrashPlan, Entry, Epoch, RecordDevice, RecordLog, Replayer, Step};
+pub use request::{Request, RequestKind, RequestKinds};
+pub use torn::{SECTOR_SIZE, Torn};
 
 /// A random-access block device. All offsets and lengths are bytes.
 ///

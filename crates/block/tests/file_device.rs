@@ -1,5 +1,7 @@
 //! `FileDevice` on regular files.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -1,0 +1,180 @@
+//! `FileDevice` on loop devices, and files that the kernel has mounted. Needs root.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sapwood_block::{Device, Error, FileDevice, OpenOptions};
+
+const SIZE: u64 = 128 << 20;
+
+/// A file behind a loop device, both removed at the end.
+struct Loop {
+    dir: tempfile::TempDir,
+    image: PathBuf,
+    device: PathBuf,
+}
+
+impl Loop {
+    /// Nothing, with a line that says so, where loop devices cannot be made.
+    fn new() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        drop(FileDevice::create(&image, SIZE).unwrap());
+        let output = Command::new("losetup")
+            .args(["-f", "--show"])
+            .arg(&image)
+            .output();
+        let device = match output {
+            Ok(output) if output.status.success() => {
+                PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+            }
+            _ => {
+                eprintln!("skipped: needs root and a free loop device");
+                return None;
+            }
+        };
+        Some(Self { dir, image, device })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.device).status();
+    }
+}
+
+/// A mount of the loop device, unmounted at the end.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(of: &Loop) -> Option<Self> {
+        let target = of.dir.path().join("mount");
+        std::fs::create_dir_all(&target).unwrap();
+        succeeds(Command::new("mount").arg(&of.device).arg(&target)).then(|| Self(target))
+    }
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command.output().is_ok_and(|o| o.status.success())
+}
+
+/// Puts a file system on the device and finds out whether the kernel mounts it.
+fn is_mountable(of: &Loop) -> bool {
+    let made = succeeds(Command::new("mkfs.btrfs").arg("-q").arg(&of.device));
+    let mountable = made && Mount::new(of).is_some();
+    if !mountable {
+        eprintln!("skipped: needs mkfs.btrfs and the right to mount");
+    }
+    mountable
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+fn is_busy(path: &Path, options: OpenOptions) -> bool {
+    match FileDevice::open(path, options) {
+        Ok(_) => false,
+        Err(Error::Busy { .. }) => true,
+        Err(other) => panic!("neither open nor busy: {other}"),
+    }
+}
+
+#[test]
+fn block_device_requests() {
+    let Some(looped) = Loop::new() else { return };
+    for direct in [false, true] {
+        let options = OpenOptions {
+            direct,
+            ..OpenOptions::default()
+        };
+        let device = FileDevice::open(&looped.device, options).unwrap();
+        assert!(device.is_block_device());
+        assert_eq!(device.size(), SIZE);
+        device.write_at(1000, &[1; 5000]).unwrap();
+        device.write_fua(SIZE - 7, &[2; 7]).unwrap();
+        device
+            .write_vectored_at(8192, &[&[3; 512], &[4; 512]])
+            .unwrap();
+        device.flush().unwrap();
+        let mut buf = vec![9; 9300];
+        device.read_at(0, &mut buf).unwrap();
+        assert!(buf[..1000].iter().all(|&b| b == 0) && buf[1000..6000] == [1; 5000]);
+        assert!(buf[8192..8704] == [3; 512] && buf[8704..9216] == [4; 512]);
+        let mut end = [0; 7];
+        device.read_at(SIZE - 7, &mut end).unwrap();
+        assert_eq!(end, [2; 7]);
+        assert!(matches!(
+            device.write_at(SIZE, &[1]),
+            Err(Error::OutOfRange { .. })
+        ));
+        device.discard(700, 7000).unwrap();
+        device.read_at(0, &mut buf).unwrap();
+        let unaligned = (&buf[1000..1024], &buf[8192..8704]);
+        assert_eq!(
+            unaligned,
+            (&[1; 24][..], &[3; 512][..]),
+            "only whole sectors go"
+        );
+        assert!(
+            buf[1024..7168].iter().all(|&b| b == 0),
+            "a loop device reads zeros"
+        );
+        device.discard(0, SIZE).unwrap();
+    }
+}
+
+#[test]
+fn block_device_is_exclusive() {
+    let Some(looped) = Loop::new() else { return };
+    let device = FileDevice::open(&looped.device, OpenOptions::default()).unwrap();
+    assert!(is_busy(&looped.device, OpenOptions::default()));
+    assert!(is_busy(&looped.device, OpenOptions::read_only()));
+    let unlocked = OpenOptions {
+        lock: false,
+        ..OpenOptions::read_only()
+    };
+    assert!(!is_busy(&looped.device, unlocked));
+    drop(device);
+    assert!(!is_busy(&looped.device, OpenOptions::default()));
+}
+
+#[test]
+fn what_the_kernel_mounted_is_busy() {
+    let Some(looped) = Loop::new() else { return };
+    assert!(
+        !is_busy(&looped.image, OpenOptions::default()),
+        "attached is not mounted"
+    );
+    let Some(mount) = Mount::new(&looped) else {
+        return;
+    };
+    let other_name = looped.dir.path().join("link");
+    std::fs::hard_link(&looped.image, &other_name).unwrap();
+    for path in [&looped.image, &other_name, &looped.device] {
+        assert!(is_busy(path, OpenOptions::default()), "{}", path.display());
+    }
+    assert!(matches!(
+        FileDevice::create(&looped.image, 1),
+        Err(Error::Busy { .. })
+    ));
+    assert_eq!(std::fs::metadata(&looped.image).unwrap().len(), SIZE);
+    drop(mount);
+    assert!(!is_busy(&looped.image, OpenOptions::default()));
+}
+
+#[test]
+fn the_kernel_does_not_mount_what_we_hold() {
+    let Some(looped) = Loop::new() else { return };
+    if !is_mountable(&looped) {
+        return;
+    }
+    let device = FileDevice::open(&looped.device, OpenOptions::default()).unwrap();
+    assert!(Mount::new(&looped).is_none());
+    drop(device);
+    assert!(Mount::new(&looped).is_some());
+}
