@@ -9,6 +9,7 @@ pub mod acl;
 mod attr;
 mod error;
 mod fs;
+pub mod memory;
 pub mod rules;
 mod subvolume;
 
@@ -20,4 +21,5 @@ pub use error::{Error, Result};
 pub use fs::{
     AllocMode, CopyMode, FileSystem, RenameMode, SeekFrom, SetXattrMode, SyncKind, WriteMode,
 };
+pub use memory::MemoryFs;
 pub use subvolume::{SubvolumeId, SubvolumeInfo, Subvolumes};

@@ -392,6 +392,45 @@ pub fn inherited_flags(dir_flags: InodeFlags) -> InodeFlags {
     dir_flags & (InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS | InodeFlags::NOCOW)
 }
 
+/// Name of the property that chooses the compression of one file, or of what is created
+/// in a directory.
+pub const COMPRESSION: &[u8] = b"btrfs.compression";
+
+/// Flags that an inode has after its [`COMPRESSION`] property was set to `value`, where an
+/// empty value removes it; `None` if the property means nothing for its kind and is to be
+/// ignored.
+///
+/// # Errors
+/// `Invalid` for an unknown value, and for a file that cannot be compressed.
+pub fn set_compression(
+    kind: FileKind,
+    flags: InodeFlags,
+    value: &[u8],
+) -> Result<Option<InodeFlags>> {
+    let (algorithm, level) = match value.iter().position(|&byte| byte == b':') {
+        Some(colon) => (&value[..colon], value.get(colon + 1..)),
+        None => (value, None),
+    };
+    let level_ok = level.is_none_or(|digits| {
+        !digits.is_empty() && digits.len() <= 3 && digits.iter().all(u8::is_ascii_digit)
+    });
+    let set = match algorithm {
+        b"" | b"no" | b"none" if level.is_some() => return Err(Error::Invalid),
+        b"" => InodeFlags::empty(),
+        b"no" | b"none" => InodeFlags::NOCOMPRESS,
+        b"zlib" | b"lzo" | b"zstd" if level_ok => InodeFlags::COMPRESS,
+        _ => return Err(Error::Invalid),
+    };
+    if !matches!(kind, FileKind::Regular | FileKind::Directory) {
+        return Ok(None);
+    }
+    if flags.contains(InodeFlags::NOCOW) && !value.is_empty() {
+        return Err(Error::Invalid);
+    }
+    let rest = flags - InodeFlags::COMPRESS - InodeFlags::NOCOMPRESS;
+    Ok(Some(rest | set))
+}
+
 /// Inode flags and the `FS_XFLAG_*` bits that say the same.
 const XFLAGS: [(InodeFlags, u32); 5] = [
     (InodeFlags::IMMUTABLE, 0x8),

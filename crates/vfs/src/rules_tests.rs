@@ -207,3 +207,21 @@ fn flags() {
     let project = Fsxattr { projid: 1, ..value };
     assert_eq!(flags_of_fsxattr(none, &project), Err(Error::NotSupported));
 }
+
+#[test]
+fn compression_property() {
+    let none = InodeFlags::empty();
+    let set = |value: &[u8]| set_compression(FileKind::Regular, none, value);
+    assert_eq!(set(b"zstd"), Ok(Some(InodeFlags::COMPRESS)));
+    assert_eq!(set(b"zstd:15"), Ok(Some(InodeFlags::COMPRESS)));
+    assert_eq!(set(b"none"), Ok(Some(InodeFlags::NOCOMPRESS)));
+    assert_eq!(set(b""), Ok(Some(none)));
+    for bad in [&b"gzip"[..], b"zstd:", b"zstd:x", b"no:1", b":"] {
+        assert_eq!(set(bad), Err(Error::Invalid), "{bad:?}");
+    }
+    assert_eq!(set_compression(FileKind::Fifo, none, b"zlib"), Ok(None));
+    assert_eq!(
+        set_compression(FileKind::Regular, InodeFlags::NOCOW, b"zlib"),
+        Err(Error::Invalid)
+    );
+}
