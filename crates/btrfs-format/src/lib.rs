@@ -19,6 +19,7 @@ mod layout;
 mod root;
 mod space;
 mod superblock;
+mod validate;
 
 pub use block::{Block, Header, Item, KeyPtr, leaf_data_size, node_ptrs};
 pub use block_mut::{BlockInit, BlockMut};
@@ -54,4 +55,7 @@ pub use space::{
 pub use superblock::{
     LABEL_SIZE, MAGIC, RootBackup, SUPER_OFFSETS, SUPER_SIZE, SYS_CHUNK_ARRAY_SIZE, SuperBlock,
     SysChunks,
+};
+pub use validate::{
+    BlockError, Expect, ItemProblem, SuperError, validate_block, validate_content, validate_super,
 };

@@ -1,0 +1,34 @@
+//! Images that mkfs and the kernel made: every tree block that can be reached must validate.
+//!
+//! `SAPWOOD_IMAGES` may name a directory with more of them (`*.img`).
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+mod common;
+
+use std::fs::File;
+
+use common::Walker;
+
+#[test]
+fn images_of_the_environment_validate() {
+    let Ok(dir) = std::env::var("SAPWOOD_IMAGES") else {
+        println!("skipped: SAPWOOD_IMAGES is not set");
+        return;
+    };
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "img") {
+            continue;
+        }
+        let file = File::open(&path).unwrap();
+        let walk = Walker::run(&file);
+        println!("{}: {} blocks", path.display(), walk.blocks.len());
+        assert!(
+            walk.refused.is_empty(),
+            "{}: {:#?}",
+            path.display(),
+            walk.refused
+        );
+        assert!(walk.blocks.len() > 8);
+    }
+}
