@@ -9,6 +9,7 @@ pub mod block;
 mod block_mut;
 mod checksum;
 mod chunk;
+mod dump;
 mod error;
 mod extent;
 mod file_extent;
@@ -27,6 +28,7 @@ pub use checksum::{
     CSUM_SIZE, Checksum, ChecksumKind, Mismatch, extent_data_ref_hash, extref_hash, name_hash,
 };
 pub use chunk::{Chunk, ChunkItem, DevExtent, DevItem, DevStats, Stripe, StripeItem};
+pub use dump::{DumpBlock, DumpItem, DumpSuper};
 pub use error::ItemError;
 pub use extent::{
     BlockGroupItem, ExtentDataRef, ExtentInlineRef, ExtentItem, ExtentItemRef, InlineRef,

@@ -8,6 +8,7 @@ mod common;
 use std::fs::File;
 
 use common::Walker;
+use sapwood_btrfs_format::DumpBlock;
 
 #[test]
 fn images_of_the_environment_validate() {
@@ -30,5 +31,12 @@ fn images_of_the_environment_validate() {
             walk.refused
         );
         assert!(walk.blocks.len() > 8);
+        for found in &walk.blocks {
+            let text = DumpBlock(&found.bytes).to_string();
+            assert!(!text.contains("BAD") && !text.contains("UNKNOWN"), "{text}");
+            if std::env::var_os("SAPWOOD_DUMP").is_some() {
+                print!("{text}");
+            }
+        }
     }
 }
