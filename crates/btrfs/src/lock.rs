@@ -114,7 +114,8 @@ mod held {
             let id = NEXT.with(|next| next.replace(next.get() + 1));
             HELD.with_borrow_mut(|held| {
                 let bad = held.iter().find(|(_, r, k)| {
-                    *r > rank || (*r == rank && !(*k < key || (rank == Rank::TreeBlock && *k == key)))
+                    *r > rank
+                        || (*r == rank && !(*k < key || (rank == Rank::TreeBlock && *k == key)))
                 });
                 if let Some(bad) = bad {
                     let bad = *bad;
@@ -183,19 +184,29 @@ impl<T> RankedMutex<T> {
 
     /// A mutex of which a thread may hold several, taken in the order of their keys.
     pub(crate) const fn with_key(rank: Rank, key: RankKey, value: T) -> Self {
-        Self { rank, key, inner: Mutex::new(value) }
+        Self {
+            rank,
+            key,
+            inner: Mutex::new(value),
+        }
     }
 
     /// Locks.
     pub(crate) fn lock(&self) -> RankedMutexGuard<'_, T> {
         let held = Held::new(self.rank, self.key);
-        RankedMutexGuard { guard: self.inner.lock(), _held: held }
+        RankedMutexGuard {
+            guard: self.inner.lock(),
+            _held: held,
+        }
     }
 
     /// Locks if nobody holds it.
     pub(crate) fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
         let guard = self.inner.try_lock()?;
-        Some(RankedMutexGuard { guard, _held: Held::new(self.rank, self.key) })
+        Some(RankedMutexGuard {
+            guard,
+            _held: Held::new(self.rank, self.key),
+        })
     }
 
     /// The data of a mutex that nobody else can reach.
@@ -253,25 +264,38 @@ impl<T> RankedRwLock<T> {
 
     /// A lock of which a thread may hold several, taken in the order of their keys.
     pub(crate) const fn with_key(rank: Rank, key: RankKey, value: T) -> Self {
-        Self { rank, key, inner: RwLock::new(value) }
+        Self {
+            rank,
+            key,
+            inner: RwLock::new(value),
+        }
     }
 
     /// Locks together with other readers.
     pub(crate) fn read(&self) -> RankedReadGuard<'_, T> {
         let held = Held::new(self.rank, self.key);
-        RankedReadGuard { guard: self.inner.read(), _held: held }
+        RankedReadGuard {
+            guard: self.inner.read(),
+            _held: held,
+        }
     }
 
     /// Locks alone.
     pub(crate) fn write(&self) -> RankedWriteGuard<'_, T> {
         let held = Held::new(self.rank, self.key);
-        RankedWriteGuard { guard: self.inner.write(), _held: held }
+        RankedWriteGuard {
+            guard: self.inner.write(),
+            _held: held,
+        }
     }
 
     /// Locks alone if nobody holds it.
     pub(crate) fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
         let guard = self.inner.try_write()?;
-        Some(RankedWriteGuard { guard, _held: Held::new(self.rank, self.key) })
+        Some(RankedWriteGuard {
+            guard,
+            _held: Held::new(self.rank, self.key),
+        })
     }
 
     /// The data of a lock that nobody else can reach.

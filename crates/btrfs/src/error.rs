@@ -1,0 +1,190 @@
+//! Errors of the engine.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{BlockError, ItemError, Key, block};
+use sapwood_vfs as vfs;
+
+/// Why an operation of the engine failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device refused a request.
+    #[error(transparent)]
+    Device(#[from] sapwood_block::Error),
+    /// No device was given.
+    #[error("no device")]
+    NoDevice,
+    /// No superblock with the magic number.
+    #[error("{device}: no btrfs file system")]
+    NotBtrfs {
+        /// Device name.
+        device: String,
+    },
+    /// A superblock was found, but no copy of it is usable.
+    #[error("{device}: superblock: {reason}")]
+    Superblock {
+        /// Device name.
+        device: String,
+        /// What is wrong with the first copy.
+        reason: String,
+    },
+    /// A feature that this version cannot handle, by the name that `btrfs` tools give it.
+    #[error("unsupported feature {0}")]
+    UnsupportedFeature(String),
+    /// A feature that allows only reading.
+    #[error("feature {0} allows only a read-only mount")]
+    ReadOnlyFeature(String),
+    /// A file system over several devices.
+    #[error("file system over {0} devices: only one is supported")]
+    SeveralDevices(u64),
+    /// A logical range that no chunk maps.
+    #[error("no chunk maps {len} bytes at logical address {logical}")]
+    Unmapped {
+        /// Logical address.
+        logical: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// A chunk that contradicts itself or the chunks beside it.
+    #[error("chunk at {logical}: {reason}")]
+    BadChunk {
+        /// Logical address.
+        logical: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A chunk that lies on a device that is not there.
+    #[error("chunk at {logical} lies on device {devid}, which is missing")]
+    MissingDevice {
+        /// Logical address of the chunk.
+        logical: u64,
+        /// Device id.
+        devid: u64,
+    },
+    /// A tree block of which no copy is right.
+    #[error("{device} at {physical}: {reason}")]
+    BadBlock {
+        /// Device of the first copy.
+        device: String,
+        /// Byte offset there.
+        physical: u64,
+        /// What is wrong with it.
+        reason: BlockError,
+    },
+    /// A tree block in memory that is not the one its parent points at.
+    #[error("tree {root} block {logical}: {reason}")]
+    StaleBlock {
+        /// Tree id.
+        root: u64,
+        /// Logical address.
+        logical: u64,
+        /// What does not fit.
+        reason: String,
+    },
+    /// A tree block that we were about to write is wrong: a bug, caught before it reached disk.
+    #[error("refused to write: {0}")]
+    BadBlockToWrite(BlockError),
+    /// An operation on a tree block that it does not allow.
+    #[error("tree {root}: {source}")]
+    Block {
+        /// Tree id.
+        root: u64,
+        /// What was not possible.
+        source: block::Error,
+    },
+    /// A tree higher than the format allows.
+    #[error("tree {root} would get more than 8 levels")]
+    TreeTooHigh {
+        /// Tree id.
+        root: u64,
+    },
+    /// An item larger than a leaf.
+    #[error("tree {root} {key}: item of {size} bytes does not fit in a leaf")]
+    ItemTooLarge {
+        /// Tree id.
+        root: u64,
+        /// Key.
+        key: Key,
+        /// Bytes of data.
+        size: usize,
+    },
+    /// Insertion of a key that is there already.
+    #[error("tree {root} {key}: item exists")]
+    ItemExists {
+        /// Tree id.
+        root: u64,
+        /// Key.
+        key: Key,
+    },
+    /// Change of a key that is not there.
+    #[error("tree {root} {key}: no such item")]
+    ItemNotFound {
+        /// Tree id.
+        root: u64,
+        /// Key.
+        key: Key,
+    },
+    /// A key that would change its place among its neighbours.
+    #[error("tree {root} {key}: key would leave its place")]
+    KeyOrder {
+        /// Tree id.
+        root: u64,
+        /// New key.
+        key: Key,
+    },
+    /// An item whose bytes do not parse.
+    #[error("tree {root} {key}: {source}")]
+    BadItem {
+        /// Tree id.
+        root: u64,
+        /// Key.
+        key: Key,
+        /// What is wrong.
+        source: ItemError,
+    },
+    /// No tree with that id.
+    #[error("no tree {0}")]
+    NoSuchRoot(u64),
+    /// The file system takes no changes: it was mounted so, or the device is read-only.
+    #[error("read-only file system")]
+    ReadOnly,
+    /// An earlier error made the mount read-only; what was not committed then is lost.
+    #[error("read-only since an error: {0}")]
+    Aborted(Arc<str>),
+    /// A commit ended without a result.
+    #[error("commit of transaction {0} failed")]
+    CommitFailed(u64),
+    /// The file system was unmounted.
+    #[error("unmounted")]
+    Unmounted,
+    /// No space for what was asked, after everything was tried.
+    #[error("no space left")]
+    NoSpace,
+    /// An error that an operation is to return as it is.
+    #[error(transparent)]
+    Vfs(#[from] vfs::Error),
+}
+
+/// Result of an engine operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The only place where an engine error becomes one that has an errno.
+impl From<Error> for vfs::Error {
+    fn from(err: Error) -> Self {
+        match err {
+            Error::Vfs(err) => err,
+            Error::ReadOnly | Error::Aborted(_) => Self::ReadOnly,
+            Error::NoSpace => Self::NoSpace,
+            Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,
+            Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,
+            err @ (Error::Device(_) | Error::BadBlock { .. } | Error::Unmounted) => {
+                Self::Io(err.to_string())
+            }
+            Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) | Error::SeveralDevices(_) => {
+                Self::NotSupported
+            }
+            err => Self::Corrupt(err.to_string()),
+        }
+    }
+}

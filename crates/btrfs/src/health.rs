@@ -1,0 +1,83 @@
+//! Whether the mount may still change anything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::{Error, Result};
+
+/// Goes from good to failed once, and never back. Takes no other lock.
+#[derive(Debug)]
+pub(crate) struct Health {
+    read_only: bool,
+    failed: AtomicBool,
+    reason: RwLock<Option<Arc<str>>>,
+}
+
+impl Health {
+    /// A mount that was just opened.
+    pub(crate) fn new(read_only: bool) -> Self {
+        Self {
+            read_only,
+            failed: AtomicBool::new(false),
+            reason: RwLock::new(None),
+        }
+    }
+
+    /// Turns the mount read-only because of `err`; only the first error is kept and logged.
+    pub(crate) fn fail(&self, err: &Error) {
+        let mut reason = self.reason.write();
+        if reason.is_some() {
+            return;
+        }
+        log::error!("{err}; the mount is now read-only");
+        *reason = Some(err.to_string().into());
+        self.failed.store(true, Ordering::SeqCst);
+    }
+
+    /// Fails if changes are refused.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] by option, [`Error::Aborted`] after an error.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.failed.load(Ordering::SeqCst) {
+            return Err(self.error());
+        }
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// Whether an error ended all changes.
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Ordering::SeqCst)
+    }
+
+    /// Whether changes are refused.
+    pub(crate) fn read_only(&self) -> bool {
+        self.read_only || self.failed()
+    }
+
+    fn error(&self) -> Error {
+        let reason = self.reason.read().clone();
+        Error::Aborted(reason.unwrap_or_else(|| "unknown".into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_first_error() {
+        let health = Health::new(false);
+        assert!(health.check().is_ok() && !health.read_only());
+        health.fail(&Error::NoSuchRoot(7));
+        health.fail(&Error::NoDevice);
+        let err = health.check().unwrap_err();
+        assert_eq!(err.to_string(), "read-only since an error: no tree 7");
+        assert!(matches!(Health::new(true).check(), Err(Error::ReadOnly)));
+    }
+}

@@ -1,0 +1,83 @@
+//! How a file system is mounted.
+
+use std::time::Duration;
+
+/// Which subvolume is the root of the mount.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum SubvolumeChoice {
+    /// The one that the file system names as its default.
+    #[default]
+    Default,
+    /// The one with this id (`subvolid=`); 0 and 5 are the top level.
+    Id(u64),
+    /// The directory at this path from the top level (`subvol=`).
+    Path(Vec<u8>),
+}
+
+/// How new data is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// zlib at a level of 1 to 9.
+    Zlib(u8),
+    /// LZO.
+    Lzo,
+    /// Zstandard at a level of 1 to 15.
+    Zstd(u8),
+}
+
+/// Options of a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Changes nothing on disk.
+    pub read_only: bool,
+    /// What to mount.
+    pub subvolume: SubvolumeChoice,
+    /// Longest time from the first change of a transaction to its commit.
+    pub commit_interval: Duration,
+    /// Bytes of tree blocks kept in memory.
+    pub cache_bytes: usize,
+    /// Bytes of file data that may be dirty.
+    pub dirty_bytes: usize,
+    /// Compress new data.
+    pub compress: Option<Compression>,
+    /// Compress even what does not look compressible.
+    pub compress_force: bool,
+    /// New files are overwritten in place, without checksums.
+    pub nodatacow: bool,
+    /// New files have no checksums.
+    pub nodatasum: bool,
+    /// Access times never change.
+    pub noatime: bool,
+    /// Tell the device what was freed.
+    pub discard: bool,
+    /// Largest file in bytes whose content stands in the tree.
+    pub max_inline: u32,
+    /// Mount without replaying the log; needs `read_only`.
+    pub no_log_replay: bool,
+    /// Threads for compression, checksums and writeback; 0: as many as there are processors.
+    pub threads: usize,
+    /// Run the commit and cleaner threads. Tests that step through a commit switch them off.
+    pub background: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            subvolume: SubvolumeChoice::Default,
+            commit_interval: Duration::from_secs(30),
+            cache_bytes: 256 << 20,
+            dirty_bytes: 256 << 20,
+            compress: None,
+            compress_force: false,
+            nodatacow: false,
+            nodatasum: false,
+            noatime: false,
+            discard: false,
+            max_inline: 2048,
+            no_log_replay: false,
+            threads: 0,
+            background: true,
+        }
+    }
+}

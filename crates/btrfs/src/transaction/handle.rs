@@ -1,0 +1,129 @@
+//! A handle: the right to change the running transaction.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::state::Entry;
+use super::table::Transaction;
+use crate::engine::Engine;
+use crate::lock::{Rank, assert_held_at_most};
+use crate::{Error, Result};
+
+thread_local! {
+    /// Whether this thread holds a handle: a second start could wait for the first for ever.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The right to change one transaction, which cannot become durable (in part) while the
+/// handle lives. Ends when dropped. Stays with its thread.
+pub(crate) struct Handle {
+    engine: Arc<Engine>,
+    trans: Arc<Transaction>,
+    entry: Entry,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Handle {
+    /// Transid: the generation of all that is changed by it.
+    pub(crate) fn transid(&self) -> u64 {
+        self.trans.transid
+    }
+
+    /// The engine.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The transaction.
+    pub(crate) fn trans(&self) -> &Arc<Transaction> {
+        &self.trans
+    }
+
+    /// Whether this is the handle of a commit, which is alone in its transaction.
+    pub(crate) fn is_commit(&self) -> bool {
+        self.entry == Entry::Commit
+    }
+
+    /// Notes that something changes.
+    pub(crate) fn mark_dirty(&self) {
+        self.engine.transactions.mark_dirty(&self.trans);
+    }
+
+    /// Gives up: what was changed by this handle is incomplete and must never be committed.
+    /// The mount is read-only from here on.
+    pub(crate) fn abort(&self, err: &Error) {
+        self.engine.health.fail(err);
+        self.engine.transactions.wake();
+    }
+
+    /// Ends the handle.
+    ///
+    /// # Errors
+    /// Those of [`Health::check`](crate::health::Health::check): the changes will not become
+    /// durable.
+    pub(crate) fn end(self) -> Result<()> {
+        let engine = self.engine.clone();
+        drop(self);
+        engine.health.check()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
+        self.engine.transactions.leave(&self.trans, self.entry);
+    }
+}
+
+impl Engine {
+    fn enter(self: &Arc<Self>, entry: Entry) -> Result<Handle> {
+        if entry != Entry::Commit {
+            assert_held_at_most(Rank::FileDataFlush);
+        }
+        debug_assert!(
+            entry != Entry::Start || HELD.get() == 0,
+            "a thread that holds a handle starts another one"
+        );
+        let trans = self.transactions.enter(&self.health, entry)?;
+        HELD.set(HELD.get() + 1);
+        Ok(Handle {
+            engine: self.clone(),
+            trans,
+            entry,
+            _not_send: PhantomData,
+        })
+    }
+
+    /// Starts an operation that touches at most `items` items. May wait for a commit: hold no
+    /// lock above [`Rank::Inode`], and no other handle.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], or those of [`Health::check`](crate::health::Health::check).
+    pub(crate) fn start(self: &Arc<Self>, _items: u64) -> Result<Handle> {
+        self.enter(Entry::Start)
+    }
+
+    /// As [`start`](Self::start) for an operation that frees space: it may use what is kept
+    /// back for that.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn start_urgent(self: &Arc<Self>, _items: u64) -> Result<Handle> {
+        self.enter(Entry::Start)
+    }
+
+    /// Joins the running transaction for work that a commit may wait for, on a reservation
+    /// made before.
+    ///
+    /// # Errors
+    /// Those of [`Health::check`](crate::health::Health::check).
+    pub(crate) fn join(self: &Arc<Self>) -> Result<Handle> {
+        self.enter(Entry::Join)
+    }
+
+    /// The handle of a commit.
+    pub(super) fn enter_commit(self: &Arc<Self>) -> Result<Handle> {
+        self.enter(Entry::Commit)
+    }
+}

@@ -1,0 +1,45 @@
+//! Transactions: what a commit makes durable all at once.
+//!
+//! # How it works
+//! Every change is made inside a [`Handle`] of the running transaction. A commit moves the
+//! transaction through the [`State`]s; whoever asks for it first does the work, who comes
+//! together with him waits and shares the outcome.
+//!
+//! ```text
+//!                 who may enter        who waits for what
+//!  running        start, join          -
+//!    |  a caller of `commit` claims it, once the previous transaction is completed
+//!  commit start   join                 starters wait for "unblocked";
+//!    |                                 the committer waits for handles of starters, then for
+//!    |                                 the ordered extents pinned to the transaction
+//!  commit doing   the committer        joiners too wait for "unblocked";
+//!    |                                 the committer waits for handles of joiners, then is
+//!    |                                 alone: inodes, snapshots, delayed refs, root items,
+//!    |                                 block groups, superblock copy
+//!  unblocked      nobody               the next transaction runs (created on demand);
+//!    |                                 the committer writes blocks, flushes, writes supers
+//!  superblock     nobody               callers of `commit` return: it is durable
+//!  written
+//!    |                                 the committer gives pinned space back
+//!  completed      nobody               the next commit may be claimed
+//! ```
+//!
+//! From its claim until its superblock is on disk the committer holds the superblock-order
+//! lock, so that a log never reaches a superblock before the transaction that it builds on.
+//!
+//! Trouble cases:
+//! - An error (or a panic) of the committer, or a handle that was aborted: [`Health`] fails
+//!   before anything else of the superblock is written, every waiter gets an error, no handle
+//!   starts any more. What was durable before stays so.
+//! - A transaction in which nothing changed is not committed: an idle mount writes nothing.
+//!
+//! [`Health`]: crate::health::Health
+
+mod commit;
+mod handle;
+mod state;
+mod table;
+
+pub(crate) use handle::Handle;
+pub(crate) use state::{Entry, State};
+pub(crate) use table::{Transaction, Transactions};

@@ -1,0 +1,335 @@
+//! The running and the committing transaction, and who waits for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Condvar;
+
+use super::state::{Entry, State};
+use crate::health::Health;
+use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
+use crate::{Error, Result};
+
+/// One transaction. Counts and state change only under the lock of [`Transactions`].
+pub(crate) struct Transaction {
+    /// Its id: the generation of all that it writes.
+    pub(crate) transid: u64,
+    state: AtomicU8,
+    /// Handles that came by [`Entry::Start`].
+    starters: AtomicU32,
+    /// Handles that came by [`Entry::Join`].
+    joiners: AtomicU32,
+    /// Ordered extents that the commit has to wait for.
+    pins: AtomicU32,
+    dirty: AtomicBool,
+    /// When it was created.
+    begun: Instant,
+}
+
+impl Transaction {
+    fn new(transid: u64) -> Self {
+        Self {
+            transid,
+            state: AtomicU8::new(State::Running as u8),
+            starters: AtomicU32::new(0),
+            joiners: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
+            dirty: AtomicBool::new(false),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Where it stands now.
+    pub(crate) fn state(&self) -> State {
+        State::from_u8(self.state.load(Ordering::SeqCst))
+    }
+
+    /// Whether anything changed in it.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::SeqCst)
+    }
+
+    fn count(&self, entry: Entry) -> Option<&AtomicU32> {
+        match entry {
+            Entry::Start => Some(&self.starters),
+            Entry::Join => Some(&self.joiners),
+            Entry::Commit => None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction")
+            .field("transid", &self.transid)
+            .field("state", &self.state())
+            .field("starters", &self.starters)
+            .field("joiners", &self.joiners)
+            .field("pins", &self.pins)
+            .field("dirty", &self.is_dirty())
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Table {
+    /// The newest transaction, until it is unblocked; the next one is made on demand.
+    current: Option<Arc<Transaction>>,
+    /// Claimed and not completed; the same as `current` until it is unblocked.
+    committing: Option<Arc<Transaction>>,
+    /// Newest transid given away.
+    newest: u64,
+    /// Newest transid whose superblock is on disk.
+    durable: u64,
+    /// The committer is to commit now.
+    requested: bool,
+    /// The background threads are to end.
+    stopping: bool,
+}
+
+/// All transactions of a mount.
+#[derive(Debug)]
+pub(crate) struct Transactions {
+    table: RankedMutex<Table>,
+    /// Any change that somebody may wait for.
+    changed: Condvar,
+    /// The committer thread sleeps here.
+    committer: Condvar,
+    /// Held by a commit from its claim until its superblock is on disk, and by a log commit
+    /// while it writes its superblock.
+    pub(crate) superblock_order: RankedMutex<()>,
+}
+
+/// What a caller of commit has to do.
+pub(super) enum Turn {
+    /// It is durable.
+    Done,
+    /// Commit this transaction, then report.
+    Commit(Arc<Transaction>),
+}
+
+impl Transactions {
+    /// For a file system whose superblock has this generation.
+    pub(crate) fn new(generation: u64) -> Self {
+        Self {
+            table: RankedMutex::new(
+                Rank::TransactionState,
+                Table {
+                    current: None,
+                    committing: None,
+                    newest: generation,
+                    durable: generation,
+                    requested: false,
+                    stopping: false,
+                },
+            ),
+            changed: Condvar::new(),
+            committer: Condvar::new(),
+            superblock_order: RankedMutex::new(Rank::SuperblockOrder, ()),
+        }
+    }
+
+    /// Transid whose superblock was written last.
+    pub(crate) fn last_committed(&self) -> u64 {
+        self.table.lock().durable
+    }
+
+    /// Enters the running transaction, or waits until one runs.
+    ///
+    /// # Errors
+    /// Those of [`Health::check`].
+    pub(super) fn enter(&self, health: &Health, entry: Entry) -> Result<Arc<Transaction>> {
+        let mut table = self.table.lock();
+        loop {
+            health.check()?;
+            let table_ref = &mut *table;
+            let newest = &mut table_ref.newest;
+            let current = table_ref.current.get_or_insert_with(|| {
+                *newest += 1;
+                Arc::new(Transaction::new(*newest))
+            });
+            if current.state().admits(entry) {
+                let current = current.clone();
+                if let Some(count) = current.count(entry) {
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+                return Ok(current);
+            }
+            table.wait(&self.changed);
+        }
+    }
+
+    /// Leaves a transaction.
+    pub(super) fn leave(&self, trans: &Transaction, entry: Entry) {
+        let _table = self.table.lock();
+        if let Some(count) = trans.count(entry) {
+            let before = count.fetch_sub(1, Ordering::SeqCst);
+            debug_assert!(before > 0, "left twice: {trans:?}");
+            if before == 1 && trans.state() != State::Running {
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    /// Notes that something changed in `trans`, so that it will be committed.
+    pub(super) fn mark_dirty(&self, trans: &Transaction) {
+        if !trans.dirty.swap(true, Ordering::SeqCst) {
+            let _table = self.table.lock();
+            self.committer.notify_one();
+        }
+    }
+
+    /// Makes the commit of `trans` wait for an [`unpin`](Self::unpin). The caller holds a
+    /// handle of it.
+    pub(crate) fn pin(&self, trans: &Transaction) {
+        trans.pins.fetch_add(1, Ordering::SeqCst);
+        self.mark_dirty(trans);
+    }
+
+    /// What the commit waited for is done.
+    pub(crate) fn unpin(&self, trans: &Transaction) {
+        let _table = self.table.lock();
+        if trans.pins.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until `target` (default: the newest with changes) has reached `until`, or until
+    /// it is the caller's turn to commit it.
+    ///
+    /// # Errors
+    /// Those of [`Health::check`], but for [`Error::ReadOnly`]: nothing changed then.
+    pub(super) fn turn(&self, health: &Health, target: Option<u64>, until: State) -> Result<Turn> {
+        let mut table = self.table.lock();
+        let target = target.or_else(|| table.newest_changed());
+        let Some(target) = target else {
+            return Ok(Turn::Done);
+        };
+        loop {
+            if health.failed() && table.durable < target {
+                health.check()?;
+            }
+            if table.has_reached(target, until) {
+                return Ok(Turn::Done);
+            }
+            let claimable = table.committing.is_none();
+            match table.current.clone() {
+                Some(current) if claimable && current.transid <= target => {
+                    self.step(&table, &current, State::CommitStart);
+                    table.requested = false;
+                    table.committing = Some(current.clone());
+                    return Ok(Turn::Commit(current));
+                }
+                None if claimable => return Ok(Turn::Done),
+                _ => table.wait(&self.changed),
+            }
+        }
+    }
+
+    fn step(&self, _table: &RankedMutexGuard<'_, Table>, trans: &Transaction, next: State) {
+        let now = trans.state();
+        assert!(now.may_become(next), "{trans:?} to {next:?}");
+        trans.state.store(next as u8, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+
+    /// Moves a claimed transaction on and waits until it is as empty as `next` needs it.
+    pub(super) fn advance(&self, trans: &Arc<Transaction>, next: State) {
+        let mut table = self.table.lock();
+        self.step(&table, trans, next);
+        match next {
+            State::CommitDoing => self.drain(&mut table, &trans.joiners),
+            State::Unblocked => table.current = None,
+            State::SuperWritten => table.durable = trans.transid,
+            State::Completed => table.committing = None,
+            State::Running | State::CommitStart => {}
+        }
+    }
+
+    /// Waits until no starter is left, then until what is pinned is done.
+    pub(super) fn drain_starters(&self, trans: &Transaction) {
+        let mut table = self.table.lock();
+        self.drain(&mut table, &trans.starters);
+        self.drain(&mut table, &trans.pins);
+    }
+
+    fn drain(&self, table: &mut RankedMutexGuard<'_, Table>, count: &AtomicU32) {
+        while count.load(Ordering::SeqCst) > 0 {
+            table.wait(&self.changed);
+        }
+    }
+
+    /// Ends a claimed transaction whose commit failed. [`Health`] has failed before.
+    pub(super) fn fail(&self, trans: &Arc<Transaction>) {
+        let mut table = self.table.lock();
+        if trans.state() != State::Completed {
+            self.step(&table, trans, State::Completed);
+        }
+        if table
+            .current
+            .as_ref()
+            .is_some_and(|c| Arc::ptr_eq(c, trans))
+        {
+            table.current = None;
+        }
+        table.committing = None;
+        self.changed.notify_all();
+    }
+
+    /// Wakes everybody who waits, to look at [`Health`] again.
+    pub(super) fn wake(&self) {
+        let _table = self.table.lock();
+        self.changed.notify_all();
+    }
+
+    /// Asks the committer thread for a commit, soon; does not wait.
+    pub(crate) fn request_commit(&self) {
+        self.table.lock().requested = true;
+        self.committer.notify_one();
+    }
+
+    /// Ends the background threads' waits for good.
+    pub(super) fn stop(&self) {
+        self.table.lock().stopping = true;
+        self.committer.notify_all();
+    }
+
+    /// Sleeps until a commit is due: asked for, or `interval` after the first change. False:
+    /// the thread is to end. Without changes it sleeps for ever.
+    pub(super) fn wait_due(&self, interval: Duration) -> bool {
+        let mut table = self.table.lock();
+        loop {
+            if table.stopping {
+                return false;
+            }
+            if std::mem::take(&mut table.requested) {
+                return true;
+            }
+            let dirty = table.current.as_ref().filter(|c| c.is_dirty());
+            match dirty.map(|c| c.begun.elapsed()) {
+                Some(age) if age >= interval => return true,
+                Some(age) => {
+                    let _ = table.wait_for(&self.committer, interval - age);
+                }
+                None => table.wait(&self.committer),
+            }
+        }
+    }
+}
+
+impl Table {
+    fn newest_changed(&self) -> Option<u64> {
+        let current = self.current.as_ref().filter(|c| c.is_dirty());
+        let newest = current.or(self.committing.as_ref());
+        newest.map(|trans| trans.transid)
+    }
+
+    fn has_reached(&self, target: u64, until: State) -> bool {
+        let busy = self
+            .committing
+            .as_ref()
+            .is_some_and(|c| c.transid <= target);
+        self.durable >= target && (until <= State::SuperWritten || !busy)
+    }
+}
