@@ -1,1 +1,36 @@
-//! TODO
+//! FUSE session over the [`FileSystem`](sapwood_vfs::FileSystem) trait.
+//!
+//! # How it works
+//!
+//! ```text
+//! kernel  <->  fuser_transport  <->  Dispatcher  <->  dyn FileSystem
+//!              (wire format)         (protocol's meaning)
+//! ```
+//!
+//! [`mount`](mount()) asks the kernel (as root) or `fusermount3` (as anyone else) for a
+//! mounted `/dev/fuse` descriptor, hands it to the transport and returns once the kernel
+//! and the transport have agreed on the protocol. What a request *means* (names, node
+//! ids, caching, directory pages, ioctls) is decided by the [`Dispatcher`], which knows
+//! nothing of the wire; a second transport needs only to call the same methods.
+//!
+//! Open files have no state here: opening is never sent to us (`FUSE_NO_OPEN_SUPPORT`),
+//! the kernel's lookup count is the reference that keeps an unlinked file alive.
+
+pub mod daemon;
+mod dispatch;
+mod error;
+mod fuser_transport;
+mod ioctl;
+mod mountpoint;
+mod node;
+mod options;
+mod readdir;
+mod session;
+pub mod signals;
+
+pub use dispatch::{Caller, Changes, Dispatcher, NodeEntry, Reply, WriteRequest, XattrReply};
+pub use error::MountError;
+pub use node::NodeId;
+pub use options::{Access, MountOptions};
+pub use readdir::{DirAttributes, DirItem, DirSink, PageKind};
+pub use session::{Session, mount};

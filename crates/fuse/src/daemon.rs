@@ -1,0 +1,141 @@
+//! Going into the background the way mount helpers do: the command returns when the mount
+//! is up, with the exit code that says so.
+//!
+//! # How it works
+//!
+//! [`daemonize`] forks before any thread exists. The child leads a new session and runs
+//! the program; the parent waits on a pipe. The child reports once, with
+//! [`ReadyNotifier::ready`]; then it gives up the terminal (its standard streams become
+//! `/dev/null`) and the parent exits with 0. If the child ends without a report, by
+//! returning, by a signal or a panic, the pipe closes: the parent takes the child's exit
+//! code. Messages need no channel, because until it reports the child still has the
+//! caller's standard error.
+//!
+//! Tests: `tests/daemon.rs`, one for each of these ends.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use rustix::process::{Pid, WaitOptions};
+
+/// Tells whoever started us that the work has begun.
+#[derive(Debug)]
+pub struct ReadyNotifier {
+    pipe: Option<io::PipeWriter>,
+}
+
+impl ReadyNotifier {
+    /// Reports success: the command in the foreground ends with exit code 0, and this
+    /// process lets go of the terminal and of its working directory. In the foreground it
+    /// does nothing.
+    pub fn ready(self) {
+        let Some(mut pipe) = self.pipe else { return };
+        if let Err(error) = release_terminal() {
+            log::warn!("cannot let go of the terminal: {error}");
+        }
+        // If the parent is gone, there is nobody left to tell.
+        let _ = pipe.write_all(&[READY]);
+    }
+}
+
+const READY: u8 = 1;
+
+/// Runs `work` in the background, or, if `foreground`, right here. In the background this
+/// call returns in the parent only: with success once `work` called
+/// [`ReadyNotifier::ready`], else with the exit code of the child. Must be called before
+/// the process has started a thread.
+///
+/// # Errors
+/// No pipe, or no process: nothing was run.
+pub fn daemonize(
+    foreground: bool,
+    work: impl FnOnce(ReadyNotifier) -> ExitCode,
+) -> io::Result<ExitCode> {
+    if foreground {
+        return Ok(work(ReadyNotifier { pipe: None }));
+    }
+    let (mut reader, writer) = io::pipe()?;
+    io::stdout().flush()?;
+    match fork::fork()? {
+        fork::Forked::Child => {
+            drop(reader);
+            // Fails only for a process that leads a group, which a new child never does.
+            let _ = rustix::process::setsid();
+            let code = work(ReadyNotifier { pipe: Some(writer) });
+            Ok(code)
+        }
+        fork::Forked::Parent(child) => {
+            drop(writer);
+            let mut report = [0];
+            match reader.read(&mut report) {
+                Ok(1) if report == [READY] => Ok(ExitCode::SUCCESS),
+                _ => Ok(exit_code_of(child)),
+            }
+        }
+    }
+}
+
+/// The code of a child that ended; 1 for one that was killed or cannot be asked.
+fn exit_code_of(child: Pid) -> ExitCode {
+    loop {
+        match rustix::process::waitpid(Some(child), WaitOptions::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(Some((_, status))) => {
+                return match status.exit_status() {
+                    // A child that ends without a report has failed, whatever it says.
+                    Some(0) | None => ExitCode::FAILURE,
+                    Some(code) => u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from),
+                };
+            }
+            _ => return ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Lets go of the terminal, and of the directory that the command was started in.
+fn release_terminal() -> io::Result<()> {
+    std::env::set_current_dir("/")?;
+    let null = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    io::stdout().flush()?;
+    rustix::stdio::dup2_stdin(null.as_fd())?;
+    rustix::stdio::dup2_stdout(null.as_fd())?;
+    rustix::stdio::dup2_stderr(null.as_fd())?;
+    Ok(())
+}
+
+/// `fork` is unsafe: in a process with several threads the child has only the one that
+/// forked, and whatever lock another one held stays locked for ever. Here it is called
+/// with one thread, as [`daemonize`] demands and this module checks.
+#[expect(unsafe_code, reason = "there is no safe fork; see the module's text")]
+mod fork {
+    use std::io;
+
+    use rustix::process::Pid;
+
+    pub(super) enum Forked {
+        Parent(Pid),
+        Child,
+    }
+
+    pub(super) fn fork() -> io::Result<Forked> {
+        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+        if threads > 1 {
+            return Err(io::Error::other(
+                "cannot go into the background: the process has threads already",
+            ));
+        }
+        // SAFETY: this process has a single thread, so that the child's memory is as
+        // consistent as ours.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => Ok(Forked::Child),
+            pid => Pid::from_raw(pid)
+                .map(Forked::Parent)
+                .ok_or_else(|| io::Error::other("fork returned no process")),
+        }
+    }
+}

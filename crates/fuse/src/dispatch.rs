@@ -1,0 +1,601 @@
+//! What each request means, whatever transport brought it.
+//!
+//! # How it works
+//!
+//! Every method checks what the protocol leaves to the server (length of names, flag
+//! bits), translates node ids, calls the engine and returns what to answer, or an errno.
+//! Nothing here blocks but the engine. Methods may be called from any thread at once.
+//!
+//! Caching: each answer carries the time for which the kernel may keep it. A name that is
+//! not there is an answer too ([`Dispatcher::lookup`] gives `None`).
+//!
+//! References: an answer that names a node gives the kernel one lookup, which is one
+//! reference of the engine's. A transport that could not deliver such an answer gives it
+//! back with [`Dispatcher::forget`].
+//!
+//! Set-id bits: with `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves it to us to clear them on
+//! a write, a truncation or a change of owner.
+//!
+//! End: [`Dispatcher::close`] waits for the calls under way; later ones end with `EIO`.
+//! It serves an unmount whose users did not let go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{RwLock, RwLockReadGuard};
+use sapwood_vfs::{
+    AllocMode, Attr, CopyMode, Credentials, Entry, Error, FileKind, FileSystem, FsStat, NewInode,
+    RenameMode, SeekFrom, SetAttr, SetXattrMode, SyncKind, WriteMode,
+};
+
+use crate::ioctl;
+use crate::node::{NodeId, NodeMap, decode_device};
+use crate::readdir::{self, DirSink, PageKind, PageRequest};
+
+/// Result of a request: what to answer, or the errno to answer with.
+pub type Reply<T> = Result<T, i32>;
+
+/// Longest name of any file system that FUSE carries; the kernel does not check it for us.
+const NAME_MAX: usize = 255;
+
+/// Who sent a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Its umask, where the request carries one.
+    pub umask: u32,
+}
+
+impl Caller {
+    /// The kernel takes the set-group-id bit away before it asks, so what is left may stay.
+    fn credentials(self) -> Credentials {
+        Credentials {
+            uid: self.uid,
+            gid: self.gid,
+            umask: self.umask,
+            keep_setgid: true,
+        }
+    }
+}
+
+/// A node to tell the kernel of, and for how long it may keep name and attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeEntry {
+    /// The node.
+    pub node: NodeId,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+/// Attributes to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// What to set; `kill_setid` is found here.
+    pub set: SetAttr,
+    /// The caller may keep set-id bits on a truncation (`CAP_FSETID`).
+    pub keep_setid: bool,
+}
+
+/// A write.
+#[derive(Debug, Clone, Copy)]
+pub struct WriteRequest<'a> {
+    /// Where to.
+    pub node: NodeId,
+    /// Offset in bytes.
+    pub offset: u64,
+    /// The bytes.
+    pub data: &'a [u8],
+    /// Clear set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
+    pub kill_setid: bool,
+}
+
+/// Answer to a request for an extended attribute or the list of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum XattrReply {
+    /// The caller only asked for the size in bytes.
+    Size(u32),
+    /// The value.
+    Data(Vec<u8>),
+}
+
+/// Turns requests into calls of one file system.
+pub struct Dispatcher {
+    fs: Arc<dyn FileSystem>,
+    map: NodeMap,
+    ttl: Duration,
+    writeback: AtomicBool,
+    /// True once closed. Held for reading by every call under way.
+    closed: RwLock<bool>,
+}
+
+impl std::fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dispatcher")
+            .field("fs", &self.fs.kind())
+            .field("map", &self.map)
+            .field("writeback", &self.writeback)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Dispatcher {
+    /// A dispatcher for `fs`; the kernel may keep answers for `ttl`.
+    #[must_use]
+    pub fn new(fs: Arc<dyn FileSystem>, ttl: Duration) -> Self {
+        let map = NodeMap::new(fs.root());
+        Self {
+            fs,
+            map,
+            ttl,
+            writeback: AtomicBool::new(false),
+            closed: RwLock::new(false),
+        }
+    }
+
+    /// How long the kernel may keep names and attributes.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Says whether the kernel agreed to the write-back cache: it then keeps the times.
+    pub fn set_writeback(&self, on: bool) {
+        self.writeback.store(on, Ordering::Release);
+    }
+
+    /// Ends all service: waits for calls under way, answers later ones with `EIO`.
+    pub fn close(&self) {
+        *self.closed.write() = true;
+    }
+
+    fn enter(&self) -> Reply<RwLockReadGuard<'_, bool>> {
+        // Recursive read: no call re-enters, and a waiting close must not stall requests
+        // that the call it waits for depends on.
+        let guard = self.closed.read_recursive();
+        if *guard { Err(libc::EIO) } else { Ok(guard) }
+    }
+
+    fn entry(&self, entry: &Entry) -> NodeEntry {
+        NodeEntry {
+            node: self.map.node(entry.ino()),
+            attr: entry.attr,
+        }
+    }
+
+    /// Finds a name; `None` means that it is known not to exist. `.` and `..` are asked
+    /// for by a kernel that resolves a file handle.
+    ///
+    /// # Errors
+    /// The engine's, and `ENAMETOOLONG`.
+    pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Reply<Option<NodeEntry>> {
+        let _open = self.enter()?;
+        let dir = self.map.ino(dir);
+        let found = match name {
+            b"." => self.fs.reference(dir),
+            b".." => self.fs.parent(dir),
+            _ => {
+                check_name(name)?;
+                self.fs.lookup(dir, name)
+            }
+        };
+        match found {
+            Ok(entry) => Ok(Some(self.entry(&entry))),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error.errno()),
+        }
+    }
+
+    /// Gives `count` lookups of a node back. Those of the root are not counted.
+    pub fn forget(&self, node: NodeId, count: u64) {
+        if node != NodeId::ROOT && node != NodeId::NONE && self.enter().is_ok() {
+            self.fs.forget(self.map.ino(node), count);
+        }
+    }
+
+    /// Reads attributes.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn getattr(&self, node: NodeId) -> Reply<Attr> {
+        let _open = self.enter()?;
+        self.fs.getattr(self.map.ino(node)).map_err(errno)
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn setattr(&self, node: NodeId, changes: &Changes) -> Reply<Attr> {
+        let _open = self.enter()?;
+        let ino = self.map.ino(node);
+        let mut set = changes.set;
+        let chown = set.uid.is_some() || set.gid.is_some();
+        let truncate = set.size.is_some() && !changes.keep_setid;
+        if set.perm.is_none() && (chown || truncate) {
+            // A change of owner leaves a directory's set-group-id bit alone.
+            set.kill_setid =
+                truncate || self.fs.getattr(ino).map_err(errno)?.kind != FileKind::Directory;
+        }
+        self.fs.setattr(ino, &set).map_err(errno)
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
+        let _open = self.enter()?;
+        self.fs.readlink(self.map.ino(node)).map_err(errno)
+    }
+
+    /// Creates anything but a directory or link; `mode` has type and permissions, `rdev`
+    /// is in FUSE's 32 bits.
+    ///
+    /// # Errors
+    /// The engine's, `ENAMETOOLONG`, `EINVAL` for an unknown type.
+    pub fn mknod(
+        &self,
+        who: Caller,
+        dir: NodeId,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Reply<NodeEntry> {
+        let what = match FileKind::from_mode(mode) {
+            Some(FileKind::Regular) => NewInode::Regular,
+            None if mode & libc::S_IFMT == 0 => NewInode::Regular,
+            Some(FileKind::CharDevice) => NewInode::CharDevice(decode_device(rdev)),
+            Some(FileKind::BlockDevice) => NewInode::BlockDevice(decode_device(rdev)),
+            Some(FileKind::Fifo) => NewInode::Fifo,
+            Some(FileKind::Socket) => NewInode::Socket,
+            Some(FileKind::Directory | FileKind::Symlink) | None => return Err(libc::EINVAL),
+        };
+        self.create(who, dir, name, what, mode)
+    }
+
+    /// Creates a directory.
+    ///
+    /// # Errors
+    /// The engine's, `ENAMETOOLONG`.
+    pub fn mkdir(&self, who: Caller, dir: NodeId, name: &[u8], mode: u32) -> Reply<NodeEntry> {
+        self.create(who, dir, name, NewInode::Directory, mode)
+    }
+
+    /// Creates a symbolic link.
+    ///
+    /// # Errors
+    /// The engine's, `ENAMETOOLONG`.
+    pub fn symlink(
+        &self,
+        who: Caller,
+        dir: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Reply<NodeEntry> {
+        let who = Caller { umask: 0, ..who };
+        self.create(who, dir, name, NewInode::Symlink(target), 0o777)
+    }
+
+    fn create(
+        &self,
+        who: Caller,
+        dir: NodeId,
+        name: &[u8],
+        what: NewInode<'_>,
+        mode: u32,
+    ) -> Reply<NodeEntry> {
+        let _open = self.enter()?;
+        check_name(name)?;
+        let dir = self.map.ino(dir);
+        let perm = mode & 0o7777;
+        self.fs
+            .create(&who.credentials(), dir, name, what, perm)
+            .map(|entry| self.entry(&entry))
+            .map_err(errno)
+    }
+
+    /// Creates a regular file without a name.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn tmpfile(&self, who: Caller, dir: NodeId, mode: u32) -> Reply<NodeEntry> {
+        let _open = self.enter()?;
+        self.fs
+            .tmpfile(&who.credentials(), self.map.ino(dir), mode & 0o7777)
+            .map(|entry| self.entry(&entry))
+            .map_err(errno)
+    }
+
+    /// Gives a node one more name.
+    ///
+    /// # Errors
+    /// The engine's, `ENAMETOOLONG`.
+    pub fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Reply<NodeEntry> {
+        let _open = self.enter()?;
+        check_name(name)?;
+        self.fs
+            .link(self.map.ino(node), self.map.ino(dir), name)
+            .map(|entry| self.entry(&entry))
+            .map_err(errno)
+    }
+
+    /// Removes a name of anything but a directory.
+    ///
+    /// # Errors
+    /// The engine's, `ENAMETOOLONG`.
+    pub fn unlink(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
+        let _open = self.enter()?;
+        check_name(name)?;
+        self.fs.unlink(self.map.ino(dir), name).map_err(errno)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// The engine's, `ENAMETOOLONG`.
+    pub fn rmdir(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
+        let _open = self.enter()?;
+        check_name(name)?;
+        self.fs.rmdir(self.map.ino(dir), name).map_err(errno)
+    }
+
+    /// Renames, with the flags of `renameat2`.
+    ///
+    /// # Errors
+    /// The engine's, `ENAMETOOLONG`, `EINVAL` for other flags.
+    pub fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Reply<()> {
+        let _open = self.enter()?;
+        check_name(from.1)?;
+        check_name(to.1)?;
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(libc::EINVAL),
+        };
+        let (from_dir, to_dir) = (self.map.ino(from.0), self.map.ino(to.0));
+        self.fs
+            .rename(from_dir, from.1, to_dir, to.1, mode)
+            .map_err(errno)
+    }
+
+    /// Reads into `buf`; returns how many bytes there were.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
+        let _open = self.enter()?;
+        self.fs.read(self.map.ino(node), offset, buf).map_err(errno)
+    }
+
+    /// Writes; all of it or nothing. The offset counts even for a file opened to append:
+    /// the kernel, which has the only true size, has set it.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn write(&self, request: &WriteRequest<'_>) -> Reply<()> {
+        let _open = self.enter()?;
+        let mode = WriteMode {
+            kill_setid: request.kill_setid,
+            append: false,
+            writeback: self.writeback.load(Ordering::Acquire),
+        };
+        let ino = self.map.ino(request.node);
+        self.fs
+            .write(ino, request.offset, request.data, mode)
+            .map(|_end| ())
+            .map_err(errno)
+    }
+
+    /// Makes a file or directory durable.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
+        let _open = self.enter()?;
+        let kind = if data_only {
+            SyncKind::Data
+        } else {
+            SyncKind::All
+        };
+        self.fs.fsync(self.map.ino(node), kind).map_err(errno)
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn syncfs(&self) -> Reply<()> {
+        let _open = self.enter()?;
+        self.fs.sync().map_err(errno)
+    }
+
+    /// Hands one page of a directory from `cookie` on to `sink`: as much as it takes, and
+    /// no more than `max_bytes` on the wire. A page that hands out nothing is the end.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn readdir(
+        &self,
+        dir: NodeId,
+        cookie: u64,
+        max_bytes: usize,
+        kind: PageKind,
+        sink: DirSink<'_>,
+    ) -> Reply<()> {
+        let _open = self.enter()?;
+        let request = PageRequest {
+            dir: self.map.ino(dir),
+            cookie,
+            max_bytes,
+            kind,
+        };
+        readdir::page(&*self.fs, self.map, request, sink).map_err(errno)
+    }
+
+    /// Sizes and counts.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn statfs(&self) -> Reply<FsStat> {
+        let _open = self.enter()?;
+        self.fs.statfs().map_err(errno)
+    }
+
+    /// Sets an extended attribute, with the flags of `setxattr`.
+    ///
+    /// # Errors
+    /// The engine's, `EINVAL` for other flags.
+    pub fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: i32) -> Reply<()> {
+        let _open = self.enter()?;
+        let mode = match flags {
+            0 => SetXattrMode::Any,
+            libc::XATTR_CREATE => SetXattrMode::Create,
+            libc::XATTR_REPLACE => SetXattrMode::Replace,
+            _ => return Err(libc::EINVAL),
+        };
+        self.fs
+            .setxattr(self.map.ino(node), name, value, mode)
+            .map_err(errno)
+    }
+
+    /// Value of an extended attribute, at most `size` bytes; 0 asks for its size.
+    ///
+    /// # Errors
+    /// The engine's, `ERANGE` if it is larger.
+    pub fn getxattr(&self, node: NodeId, name: &[u8], size: u32) -> Reply<XattrReply> {
+        let _open = self.enter()?;
+        match self.fs.getxattr(self.map.ino(node), name) {
+            Ok(value) => xattr_reply(value, size),
+            // For an ACL the kernel takes "not supported" for an error of the access check.
+            Err(Error::NotSupported) if name.starts_with(b"system.posix_acl_") => {
+                Err(libc::ENODATA)
+            }
+            Err(error) => Err(error.errno()),
+        }
+    }
+
+    /// Names of all extended attributes, each ended by a NUL, at most `size` bytes; 0 asks
+    /// for the size.
+    ///
+    /// # Errors
+    /// The engine's, `ERANGE` if they are longer.
+    pub fn listxattr(&self, node: NodeId, size: u32) -> Reply<XattrReply> {
+        let _open = self.enter()?;
+        let names = self.fs.listxattr(self.map.ino(node)).map_err(errno)?;
+        let mut list = Vec::with_capacity(names.iter().map(|name| name.len() + 1).sum());
+        for name in names {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        xattr_reply(list, size)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Reply<()> {
+        let _open = self.enter()?;
+        self.fs.removexattr(self.map.ino(node), name).map_err(errno)
+    }
+
+    /// `fallocate`, with its mode bits.
+    ///
+    /// # Errors
+    /// The engine's, `EOPNOTSUPP` for other bits.
+    pub fn fallocate(&self, node: NodeId, offset: u64, len: u64, mode: i32) -> Reply<()> {
+        let _open = self.enter()?;
+        let mode = alloc_mode(mode).ok_or(libc::EOPNOTSUPP)?;
+        self.fs
+            .fallocate(self.map.ino(node), offset, len, mode)
+            .map_err(errno)
+    }
+
+    /// `lseek` for data or a hole; the kernel does the others.
+    ///
+    /// # Errors
+    /// The engine's, `EINVAL` for another `whence`.
+    pub fn lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
+        let _open = self.enter()?;
+        let offset = u64::try_from(offset).map_err(|_| libc::ENXIO)?;
+        let from = match whence {
+            libc::SEEK_DATA => SeekFrom::Data(offset),
+            libc::SEEK_HOLE => SeekFrom::Hole(offset),
+            _ => return Err(libc::EINVAL),
+        };
+        let found = self.fs.seek(self.map.ino(node), from).map_err(errno)?;
+        i64::try_from(found).map_err(|_| libc::EOVERFLOW)
+    }
+
+    /// Copies a range, sharing extents where possible; returns how many bytes were copied.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64> {
+        let _open = self.enter()?;
+        if len == 0 {
+            return Ok(0);
+        }
+        let (source, target) = (self.map.ino(from.0), self.map.ino(to.0));
+        self.fs
+            .copy_range(source, from.1, target, to.1, len, CopyMode::Any)
+            .map_err(errno)
+    }
+
+    /// Control command `command` with its input; the answer has at most `out_size` bytes.
+    ///
+    /// # Errors
+    /// The engine's, `ENOTTY` for an unknown command.
+    pub fn ioctl(
+        &self,
+        node: NodeId,
+        command: u32,
+        input: &[u8],
+        out_size: usize,
+    ) -> Reply<Vec<u8>> {
+        let _open = self.enter()?;
+        let mut output = ioctl::handle(&*self.fs, self.map.ino(node), command, input)?;
+        output.truncate(out_size);
+        Ok(output)
+    }
+}
+
+fn errno(error: Error) -> i32 {
+    error.errno()
+}
+
+fn check_name(name: &[u8]) -> Reply<()> {
+    if name.len() > NAME_MAX {
+        return Err(libc::ENAMETOOLONG);
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
+        return Err(libc::EINVAL);
+    }
+    Ok(())
+}
+
+fn xattr_reply(value: Vec<u8>, size: u32) -> Reply<XattrReply> {
+    let len = u32::try_from(value.len()).map_err(|_| libc::E2BIG)?;
+    match size {
+        0 => Ok(XattrReply::Size(len)),
+        size if size < len => Err(libc::ERANGE),
+        _ => Ok(XattrReply::Data(value)),
+    }
+}
+
+fn alloc_mode(mode: i32) -> Option<AllocMode> {
+    let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Some(AllocMode::Allocate { keep_size }),
+        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(AllocMode::PunchHole),
+        libc::FALLOC_FL_ZERO_RANGE => Some(AllocMode::ZeroRange { keep_size }),
+        libc::FALLOC_FL_COLLAPSE_RANGE if !keep_size => Some(AllocMode::CollapseRange),
+        libc::FALLOC_FL_INSERT_RANGE if !keep_size => Some(AllocMode::InsertRange),
+        _ => None,
+    }
+}

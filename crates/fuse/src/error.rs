@@ -1,0 +1,54 @@
+//! Why a mount failed: one clear line each.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a file system could not be mounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// There is nothing at the mount point.
+    #[error("mount point {} does not exist", .0.display())]
+    MissingMountPoint(PathBuf),
+    /// The mount point is no directory.
+    #[error("mount point {} is not a directory", .0.display())]
+    NotDirectory(PathBuf),
+    /// The mount point cannot be reached or written by the caller.
+    #[error("no permission for mount point {}", .0.display())]
+    MountPointDenied(PathBuf),
+    /// Something is mounted there already by FUSE, or the kernel says that it is busy.
+    #[error("mount point {} is busy: something is mounted there already", .0.display())]
+    Busy(PathBuf),
+    /// A mount whose daemon has died is still there.
+    #[error(
+        "mount point {path} is held by a dead mount: run `fusermount3 -u {path}` or `umount {path}`",
+        path = .0.display()
+    )]
+    Stale(PathBuf),
+    /// `/dev/fuse` is missing.
+    #[error("/dev/fuse is missing: is the kernel module `fuse` loaded?")]
+    NoDevice,
+    /// `/dev/fuse` cannot be opened.
+    #[error("cannot open /dev/fuse: {0}")]
+    Device(#[source] io::Error),
+    /// `fusermount3` is not installed.
+    #[error("fusermount3 is missing: install the package fuse3, or mount as root")]
+    NoFusermount,
+    /// `fusermount3` refused; its own words.
+    #[error("fusermount3 refused: {0}")]
+    Fusermount(String),
+    /// `allow_other` or `allow_root` by an ordinary user needs the administrator's leave.
+    #[error("allow_other and allow_root need `user_allow_other` in /etc/fuse.conf")]
+    AllowOther,
+    /// The kernel refused.
+    #[error("cannot mount on {}: {source}", path.display())]
+    Kernel {
+        /// The mount point.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel and we did not agree on the protocol, or no thread could be started.
+    #[error("cannot start the FUSE session: {0}")]
+    Session(#[source] io::Error),
+}

@@ -1,0 +1,424 @@
+//! The mount point: mounted, and later unmounted, by the kernel if we may, else by
+//! `fusermount3`.
+//!
+//! Protocol of `fusermount3`: it mounts, and sends the open `/dev/fuse` over the socket
+//! whose number stands in `_FUSE_COMMFD` (here its standard input). With `auto_unmount` it
+//! stays until that socket closes, and unmounts then.
+
+use std::ffi::CString;
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::error::MountError;
+use crate::options::{Access, MountOptions};
+
+const FUSERMOUNT: &str = "fusermount3";
+
+/// A mount that exists, or did until somebody unmounted it.
+#[derive(Debug)]
+pub(crate) struct MountPoint {
+    path: PathBuf,
+    /// A second descriptor of the connection, to see whether it still lives.
+    device: OwnedFd,
+    /// Keeps `fusermount3` waiting with `auto_unmount`.
+    _keeper: Option<UnixStream>,
+}
+
+/// Outcome of an attempt to unmount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unmounted {
+    Done,
+    Busy,
+}
+
+/// Mounts on `dir`; returns the mount and the descriptor that serves it.
+pub(crate) fn attach(
+    dir: &Path,
+    options: &MountOptions,
+    read_only: bool,
+) -> Result<(MountPoint, OwnedFd), MountError> {
+    let path = check(dir)?;
+    let direct = if options.auto_unmount {
+        None
+    } else {
+        mount_directly(&path, options, read_only)?
+    };
+    let (device, keeper) = match direct {
+        Some(device) => (device, None),
+        None => mount_with_fusermount(&path, options, read_only)?,
+    };
+    let copy = device.try_clone().map_err(MountError::Device)?;
+    let mount_point = MountPoint {
+        path,
+        device: copy,
+        _keeper: keeper,
+    };
+    Ok((mount_point, device))
+}
+
+fn check(dir: &Path) -> Result<PathBuf, MountError> {
+    let owned = || dir.to_path_buf();
+    let path = match dir.canonicalize() {
+        Ok(path) => path,
+        Err(error) => return Err(path_error(owned(), error)),
+    };
+    if mounted_by_fuse(&path) {
+        return match path.metadata() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+                Err(MountError::Stale(path))
+            }
+            _ => Err(MountError::Busy(path)),
+        };
+    }
+    match path.metadata() {
+        Ok(meta) if meta.is_dir() => Ok(path),
+        Ok(_) => Err(MountError::NotDirectory(path)),
+        Err(error) => Err(path_error(owned(), error)),
+    }
+}
+
+fn path_error(path: PathBuf, error: io::Error) -> MountError {
+    match error.kind() {
+        ErrorKind::NotFound => MountError::MissingMountPoint(path),
+        ErrorKind::NotADirectory => MountError::NotDirectory(path),
+        ErrorKind::PermissionDenied => MountError::MountPointDenied(path),
+        _ if error.raw_os_error() == Some(libc::ENOTCONN) => MountError::Stale(path),
+        _ => MountError::Kernel {
+            path,
+            source: error,
+        },
+    }
+}
+
+/// Whether the topmost mount at `path` is one of FUSE, by the kernel's table, which does
+/// not ask (and so cannot hang on) the daemon behind it.
+fn mounted_by_fuse(path: &Path) -> bool {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
+        return false;
+    };
+    let wanted = escape(path);
+    table
+        .split(|&byte| byte == b'\n')
+        .filter_map(|line| {
+            let mut fields = line.split(|&byte| byte == b' ');
+            let at = fields.nth(4)?;
+            let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+            (at == wanted).then(|| kind == b"fuse" || kind.starts_with(b"fuse."))
+        })
+        .last()
+        .unwrap_or(false)
+}
+
+/// A path as the mount table writes it.
+fn escape(path: &Path) -> Vec<u8> {
+    let mut escaped = Vec::new();
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => {
+                escaped.extend_from_slice(format!("\\{byte:03o}").as_bytes());
+            }
+            _ => escaped.push(byte),
+        }
+    }
+    escaped
+}
+
+/// Mounts by the system call; `None` if we have no right to.
+fn mount_directly(
+    path: &Path,
+    options: &MountOptions,
+    read_only: bool,
+) -> Result<Option<OwnedFd>, MountError> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let device = match std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+    {
+        Ok(file) => OwnedFd::from(file),
+        Err(error) => {
+            return Err(match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::NoDevice,
+                _ => MountError::Device(error),
+            });
+        }
+    };
+    let mode = path
+        .metadata()
+        .map_err(|error| path_error(path.to_path_buf(), error))?
+        .permissions()
+        .mode();
+    let kernel_error = |source: io::Error| MountError::Kernel {
+        path: path.to_path_buf(),
+        source,
+    };
+    let mut data = format!(
+        "fd={},rootmode={mode:o},user_id={},group_id={}",
+        rustix::fd::AsRawFd::as_raw_fd(&device),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    if options.access != Access::Owner {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).map_err(|error| kernel_error(error.into()))?;
+    let kind = format!("fuse.{}", options.subtype);
+    let flags = flags(options, read_only);
+    match rustix::mount::mount(&*options.fsname, path, &*kind, flags, data.as_c_str()) {
+        Ok(()) => Ok(Some(device)),
+        Err(Errno::PERM) => Ok(None),
+        Err(Errno::NODEV) => Err(MountError::NoDevice),
+        Err(Errno::BUSY) => Err(MountError::Busy(path.to_path_buf())),
+        Err(error) => Err(kernel_error(error.into())),
+    }
+}
+
+fn flags(options: &MountOptions, read_only: bool) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    for (on, flag) in [
+        (read_only, MountFlags::RDONLY),
+        (options.nosuid, MountFlags::NOSUID),
+        (options.nodev, MountFlags::NODEV),
+        (options.noexec, MountFlags::NOEXEC),
+        (options.noatime, MountFlags::NOATIME),
+        (options.sync, MountFlags::SYNCHRONOUS),
+        (options.dirsync, MountFlags::DIRSYNC),
+    ] {
+        flags.set(flag, on);
+    }
+    flags
+}
+
+/// The options in the words of `fusermount3`.
+fn fusermount_options(options: &MountOptions, read_only: bool) -> String {
+    // A comma in a name would end the option.
+    let escape = |name: &str| name.replace('\\', "\\\\").replace(',', "\\,");
+    let mut words = vec![
+        format!("fsname={}", escape(&options.fsname)),
+        format!("subtype={}", escape(&options.subtype)),
+        if read_only { "ro" } else { "rw" }.to_owned(),
+    ];
+    for (on, word) in [
+        (options.default_permissions, "default_permissions"),
+        (options.access != Access::Owner, "allow_other"),
+        (options.auto_unmount, "auto_unmount"),
+        (options.nosuid, "nosuid"),
+        (options.nodev, "nodev"),
+        (options.noexec, "noexec"),
+        (options.noatime, "noatime"),
+        (options.sync, "sync"),
+        (options.dirsync, "dirsync"),
+    ] {
+        if on {
+            words.push(word.to_owned());
+        }
+    }
+    words.join(",")
+}
+
+fn mount_with_fusermount(
+    path: &Path,
+    options: &MountOptions,
+    read_only: bool,
+) -> Result<(OwnedFd, Option<UnixStream>), MountError> {
+    let (ours, theirs) = UnixStream::pair().map_err(MountError::Session)?;
+    let spawned = Command::new(FUSERMOUNT)
+        .arg("-o")
+        .arg(fusermount_options(options, read_only))
+        .arg("--")
+        .arg(path)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match spawned {
+        Ok(child) => child,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(MountError::NoFusermount),
+        Err(error) => return Err(MountError::Fusermount(error.to_string())),
+    };
+    match receive_device(&ours) {
+        Some(device) if options.auto_unmount => {
+            // It waits for our end of the socket to close; init reaps it.
+            Ok((device, Some(ours)))
+        }
+        Some(device) => {
+            drop(ours);
+            // The descriptor has come: how the helper ended no longer matters.
+            let _ = child.wait();
+            Ok((device, None))
+        }
+        None => {
+            let words = child
+                .wait_with_output()
+                .map(|output| String::from_utf8_lossy(&output.stderr).trim().to_owned())
+                .unwrap_or_default();
+            Err(fusermount_error(path, words))
+        }
+    }
+}
+
+fn fusermount_error(path: &Path, words: String) -> MountError {
+    if words.contains("user_allow_other") {
+        return MountError::AllowOther;
+    }
+    if words.contains("device not found") || words.contains("/dev/fuse") {
+        return MountError::NoDevice;
+    }
+    if words.contains("resource busy") {
+        return MountError::Busy(path.to_path_buf());
+    }
+    let first = words.lines().next().unwrap_or("no reason given");
+    MountError::Fusermount(
+        first
+            .trim_start_matches("fusermount3: ")
+            .trim_start_matches("mount failed: ")
+            .to_owned(),
+    )
+}
+
+/// The descriptor that the helper sends; `None` if it ended without one.
+fn receive_device(socket: &UnixStream) -> Option<OwnedFd> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0_u8; 1];
+    let received = loop {
+        let mut into = [IoSliceMut::new(&mut byte)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        match rustix::net::recvmsg(socket, &mut into, &mut control, flags) {
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+            Ok(message) => break message.bytes,
+        }
+    };
+    if received == 0 {
+        return None;
+    }
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}
+
+impl MountPoint {
+    /// The directory, as an absolute path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the connection still lives: the kernel signals an error on the descriptor
+    /// of one that has ended.
+    pub(crate) fn is_alive(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags};
+
+        let mut fds = [PollFd::from_borrowed_fd(
+            self.device.as_fd(),
+            PollFlags::empty(),
+        )];
+        let now = rustix::time::Timespec::default();
+        match rustix::event::poll(&mut fds, Some(&now)) {
+            Ok(_) => !fds[0].revents().intersects(PollFlags::ERR),
+            Err(_) => true,
+        }
+    }
+
+    /// Unmounts, or, if `lazily`, detaches: the name goes away now and the mount when its
+    /// last user lets go.
+    pub(crate) fn detach(&self, lazily: bool) -> io::Result<Unmounted> {
+        // Whatever is mounted there once ours has ended is not ours to unmount.
+        if !self.is_alive() {
+            return Ok(Unmounted::Done);
+        }
+        let mut flags = UnmountFlags::NOFOLLOW;
+        flags.set(UnmountFlags::DETACH, lazily);
+        match rustix::mount::unmount(&self.path, flags) {
+            Ok(()) => Ok(Unmounted::Done),
+            Err(Errno::BUSY) => Ok(Unmounted::Busy),
+            Err(Errno::PERM) => self.detach_with_fusermount(lazily),
+            // Already detached, lazily, by somebody else.
+            Err(Errno::INVAL | Errno::NOENT) => Ok(Unmounted::Done),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn detach_with_fusermount(&self, lazily: bool) -> io::Result<Unmounted> {
+        let output = Command::new(FUSERMOUNT)
+            .args(if lazily {
+                &["-u", "-z"][..]
+            } else {
+                &["-u"][..]
+            })
+            .arg("--")
+            .arg(&self.path)
+            .stdin(Stdio::null())
+            .output()?;
+        if output.status.success() {
+            return Ok(Unmounted::Done);
+        }
+        let words = String::from_utf8_lossy(&output.stderr);
+        if words.contains("busy") {
+            Ok(Unmounted::Busy)
+        } else if !self.is_alive() || words.contains("not found in") {
+            Ok(Unmounted::Done)
+        } else {
+            Err(io::Error::other(words.trim().to_owned()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_must_be_a_directory_that_exists() {
+        let missing = Path::new("/nonexistent/sapwood");
+        assert!(matches!(
+            check(missing),
+            Err(MountError::MissingMountPoint(_))
+        ));
+        let file = std::env::current_exe().unwrap_or_default();
+        assert!(matches!(check(&file), Err(MountError::NotDirectory(_))));
+    }
+
+    #[test]
+    fn names_with_commas_stay_one_option() {
+        let options = MountOptions {
+            fsname: "a,b\\c".to_owned(),
+            ..MountOptions::default()
+        };
+        assert!(fusermount_options(&options, false).starts_with("fsname=a\\,b\\\\c,"));
+    }
+
+    #[test]
+    fn refusals_get_their_variant() {
+        let path = Path::new("/m");
+        let words = "fusermount3: option allow_other only allowed if 'user_allow_other' is set";
+        assert!(matches!(
+            fusermount_error(path, words.to_owned()),
+            MountError::AllowOther
+        ));
+        let words = "fusermount3: user has no write access to mountpoint /m\nmore";
+        let error = fusermount_error(path, words.to_owned());
+        assert_eq!(
+            error.to_string(),
+            "fusermount3 refused: user has no write access to mountpoint /m"
+        );
+    }
+}

@@ -1,0 +1,211 @@
+//! A mounted file system, from mount to unmount.
+//!
+//! # How it works
+//!
+//! A session *serves* until one of two things happens.
+//! - The kernel ends the connection: somebody unmounted. The transport's threads return.
+//! - We *abandon* it: [`Session::unmount`] found the mount busy, detached it lazily, and its
+//!   users did not let go within the grace. The threads cannot be woken from their read;
+//!   they stay until the process ends, the dispatcher answers everything with `EIO`.
+//!
+//! [`Session::wait`] returns in both cases. The engine is left mounted: making everything
+//! durable is the caller's last step. Before it abandons, `unmount` has the kernel write
+//! back what it had cached. Tests: `tests/mount.rs`, the cases about unmounting.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use sapwood_vfs::FileSystem;
+
+use crate::dispatch::Dispatcher;
+use crate::error::MountError;
+use crate::fuser_transport::Transport;
+use crate::mountpoint::{self, MountPoint, Unmounted};
+use crate::options::MountOptions;
+
+/// Mounts `fs` on `dir`. When it returns, the kernel and we have agreed on the protocol:
+/// the mount is up. It goes on until somebody unmounts it, and outlives the returned
+/// [`Session`].
+///
+/// # Errors
+/// Why it could not be mounted.
+pub fn mount(
+    fs: Arc<dyn FileSystem>,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<Session, MountError> {
+    let read_only = options.read_only || fs.read_only();
+    let (mount_point, device) = mountpoint::attach(dir, options, read_only)?;
+    let dispatcher = Arc::new(Dispatcher::new(fs, options.ttl));
+    let shared = Arc::new(Shared {
+        mount_point,
+        dispatcher: Arc::clone(&dispatcher),
+        busy_grace: options.busy_grace,
+        state: Mutex::new(State::Serving),
+        ended: Condvar::new(),
+        unmounting: Mutex::new(()),
+    });
+    match start(&shared, device, options, read_only) {
+        Ok(()) => Ok(Session { shared }),
+        Err(error) => {
+            // A mount that nobody serves would hang whoever looks at it.
+            if let Err(left) = shared.mount_point.detach(true) {
+                log::warn!("{} stays mounted: {left}", dir.display());
+            }
+            Err(MountError::Session(error))
+        }
+    }
+}
+
+fn start(
+    shared: &Arc<Shared>,
+    device: OwnedFd,
+    options: &MountOptions,
+    read_only: bool,
+) -> io::Result<()> {
+    let dispatcher = Arc::clone(&shared.dispatcher);
+    let transport = Transport::handshake(device, dispatcher, options, read_only)?;
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new()
+        .name("fuse-session".to_owned())
+        .spawn(move || {
+            let result = transport.serve();
+            shared.end(State::Ended(result));
+        })?;
+    Ok(())
+}
+
+#[derive(Debug)]
+enum State {
+    Serving,
+    Ended(io::Result<()>),
+    Abandoned,
+}
+
+#[derive(Debug)]
+struct Shared {
+    mount_point: MountPoint,
+    dispatcher: Arc<Dispatcher>,
+    busy_grace: Duration,
+    state: Mutex<State>,
+    ended: Condvar,
+    /// One unmount at a time.
+    unmounting: Mutex<()>,
+}
+
+impl Shared {
+    fn end(&self, end: State) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Serving) {
+            *state = end;
+        }
+        self.ended.notify_all();
+    }
+
+    /// Waits at most `grace` for the end; true if it came.
+    fn wait_for(&self, grace: Duration) -> bool {
+        let mut state = self.state.lock();
+        self.ended
+            .wait_while_for(&mut state, |state| matches!(state, State::Serving), grace);
+        !matches!(*state, State::Serving)
+    }
+}
+
+/// A mounted file system. Cheap to clone; all clones are the same session. Dropping it
+/// does not unmount.
+#[derive(Debug, Clone)]
+pub struct Session {
+    shared: Arc<Shared>,
+}
+
+impl Session {
+    /// Where it is mounted, as an absolute path.
+    #[must_use]
+    pub fn mount_point(&self) -> &Path {
+        self.shared.mount_point.path()
+    }
+
+    /// Unmounts. If the mount is in use, detaches it: its name goes away at once, and
+    /// users who still hold files open after [`MountOptions::busy_grace`] get `EIO`. When it
+    /// returns without an error the session has ended and nothing calls the engine any more.
+    /// Does nothing if the session has ended. Must not be called by a thread that serves
+    /// the mount.
+    ///
+    /// # Errors
+    /// The kernel or `fusermount3` refused for another reason; the session goes on.
+    pub fn unmount(&self) -> io::Result<()> {
+        let shared = &*self.shared;
+        let _one = shared.unmounting.lock();
+        if shared.wait_for(Duration::ZERO) {
+            return Ok(());
+        }
+        if shared.mount_point.detach(false)? == Unmounted::Done {
+            // The last requests may still be on their way.
+            if shared.wait_for(shared.busy_grace) {
+                return Ok(());
+            }
+        } else {
+            self.detach_busy()?;
+            if shared.wait_for(Duration::ZERO) {
+                return Ok(());
+            }
+        }
+        shared.dispatcher.close();
+        shared.end(State::Abandoned);
+        Ok(())
+    }
+
+    /// Detaches a mount that is in use, with what the kernel has cached written back, and
+    /// gives its users the grace.
+    fn detach_busy(&self) -> io::Result<()> {
+        let shared = &*self.shared;
+        let path = shared.mount_point.path();
+        log::warn!("{} is in use: detaching it", path.display());
+        let root = std::fs::File::open(path);
+        if let Ok(root) = &root {
+            write_back(root);
+        }
+        shared.mount_point.detach(true)?;
+        if let Ok(root) = root {
+            // What was written until the name went away. The open root itself keeps the
+            // mount alive: it must be gone before the end is waited for.
+            write_back(&root);
+            drop(root);
+        }
+        shared.wait_for(shared.busy_grace);
+        Ok(())
+    }
+
+    /// True once the session has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.shared.wait_for(Duration::ZERO)
+    }
+
+    /// Waits until the session has ended: by `umount`, `fusermount3 -u` or
+    /// [`unmount`](Self::unmount). Then nothing calls the engine any more; the caller
+    /// unmounts that.
+    ///
+    /// # Errors
+    /// The connection to the kernel failed.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        self.shared
+            .ended
+            .wait_while(&mut state, |state| matches!(state, State::Serving));
+        match std::mem::replace(&mut *state, State::Ended(Ok(()))) {
+            State::Ended(result) => result,
+            State::Serving | State::Abandoned => Ok(()),
+        }
+    }
+}
+
+fn write_back(root: &std::fs::File) {
+    if let Err(error) = rustix::fs::syncfs(root) {
+        log::warn!("writing back before detaching: {error}");
+    }
+}

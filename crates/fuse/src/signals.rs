@@ -1,0 +1,37 @@
+//! Termination signals, taken by a thread of their own.
+
+use std::io;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+
+/// Ends the watch when closed or dropped. Signals that come later are ignored, not fatal.
+#[derive(Debug)]
+pub struct Watch {
+    handle: Handle,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.handle.close();
+    }
+}
+
+/// Calls `act` in a thread with each `SIGTERM`, `SIGINT` or `SIGHUP` that the process
+/// receives, until the watch is dropped. Call it after
+/// [`daemonize`](crate::daemon::daemonize) has forked.
+///
+/// # Errors
+/// The handler could not be set or the thread not be started.
+pub fn on_termination(mut act: impl FnMut(i32) + Send + 'static) -> io::Result<Watch> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let handle = signals.handle();
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for signal in signals.forever() {
+                act(signal);
+            }
+        })?;
+    Ok(Watch { handle })
+}
