@@ -25,82 +25,17 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use sapwood_vfs::{
-    AllocMode, Attr, CopyMode, Credentials, Entry, Error, FileKind, FileSystem, FsStat, NewInode,
-    RenameMode, SeekFrom, SetAttr, SetXattrMode, SyncKind, WriteMode,
+    AllocMode, Attr, CopyMode, Entry, Error, FileKind, FileSystem, FsStat, NewInode, RenameMode,
+    SeekFrom, SetXattrMode, SyncKind, WriteMode,
 };
 
 use crate::ioctl;
 use crate::node::{NodeId, NodeMap, decode_device};
 use crate::readdir::{self, DirSink, PageKind, PageRequest};
-
-/// Result of a request: what to answer, or the errno to answer with.
-pub type Reply<T> = Result<T, i32>;
+use crate::request::{Caller, Changes, NodeEntry, Reply, Seek, WriteRequest, XattrReply};
 
 /// Longest name of any file system that FUSE carries; the kernel does not check it for us.
 const NAME_MAX: usize = 255;
-
-/// Who sent a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
-    /// File-system user id.
-    pub uid: u32,
-    /// File-system group id.
-    pub gid: u32,
-    /// Its umask, where the request carries one.
-    pub umask: u32,
-}
-
-impl Caller {
-    /// The kernel takes the set-group-id bit away before it asks, so what is left may stay.
-    fn credentials(self) -> Credentials {
-        Credentials {
-            uid: self.uid,
-            gid: self.gid,
-            umask: self.umask,
-            keep_setgid: true,
-        }
-    }
-}
-
-/// A node to tell the kernel of, and for how long it may keep name and attributes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeEntry {
-    /// The node.
-    pub node: NodeId,
-    /// Its attributes.
-    pub attr: Attr,
-}
-
-/// Attributes to change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Changes {
-    /// What to set; `kill_setid` is found here.
-    pub set: SetAttr,
-    /// The caller may keep set-id bits on a truncation (`CAP_FSETID`).
-    pub keep_setid: bool,
-}
-
-/// A write.
-#[derive(Debug, Clone, Copy)]
-pub struct WriteRequest<'a> {
-    /// Where to.
-    pub node: NodeId,
-    /// Offset in bytes.
-    pub offset: u64,
-    /// The bytes.
-    pub data: &'a [u8],
-    /// Clear set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
-    pub kill_setid: bool,
-}
-
-/// Answer to a request for an extended attribute or the list of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum XattrReply {
-    /// The caller only asked for the size in bytes.
-    Size(u32),
-    /// The value.
-    Data(Vec<u8>),
-}
 
 /// Turns requests into calls of one file system.
 pub struct Dispatcher {
@@ -520,7 +455,41 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `EINVAL` for another `whence`.
-    pub fn lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
+    pub fn lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<Seek> {
+        let found = self.seek(node, offset, whence);
+        if !self.writeback.load(Ordering::Acquire) {
+            return found.map(Seek::Found);
+        }
+        let start = u64::try_from(offset).unwrap_or(0);
+        match (found, whence) {
+            (Ok(found), libc::SEEK_DATA) if found == offset => Ok(Seek::Found(found)),
+            (Ok(found), libc::SEEK_DATA) => Ok(Seek::Unsettled {
+                offset: start,
+                len: u64::try_from(found)
+                    .ok()
+                    .map(|end| end.saturating_sub(start)),
+            }),
+            (Ok(found), _) => Ok(Seek::Unsettled {
+                offset: u64::try_from(found).unwrap_or(start),
+                len: None,
+            }),
+            (Err(libc::ENXIO), _) => Ok(Seek::Unsettled {
+                offset: start,
+                len: None,
+            }),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// The answer to an unsettled [`lseek`](Self::lseek), once the kernel has written back.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settled_lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
+        self.seek(node, offset, whence)
+    }
+
+    fn seek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
         let _open = self.enter()?;
         let offset = u64::try_from(offset).map_err(|_| libc::ENXIO)?;
         let from = match whence {

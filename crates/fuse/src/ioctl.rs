@@ -7,7 +7,7 @@
 
 use sapwood_vfs::{Error, FileSystem, Fsxattr, Ino, InodeFlags};
 
-use crate::dispatch::Reply;
+use crate::request::Reply;
 
 /// `_IOR('f', 1, long)` and, for 32-bit programs, `_IOR('f', 1, int)`.
 const GET_FLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];

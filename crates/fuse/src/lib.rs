@@ -25,12 +25,14 @@ mod mountpoint;
 mod node;
 mod options;
 mod readdir;
+mod request;
 mod session;
 pub mod signals;
 
-pub use dispatch::{Caller, Changes, Dispatcher, NodeEntry, Reply, WriteRequest, XattrReply};
+pub use dispatch::Dispatcher;
 pub use error::MountError;
 pub use node::NodeId;
 pub use options::{Access, MountOptions};
 pub use readdir::{DirAttributes, DirItem, DirSink, PageKind};
+pub use request::{Caller, Changes, NodeEntry, Reply, Seek, WriteRequest, XattrReply};
 pub use session::{Session, mount};

@@ -114,7 +114,7 @@ fn mounted_by_fuse(path: &Path) -> bool {
             let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
             (at == wanted).then(|| kind == b"fuse" || kind.starts_with(b"fuse."))
         })
-        .last()
+        .next_back()
         .unwrap_or(false)
 }
 
@@ -276,8 +276,11 @@ fn fusermount_error(path: &Path, words: String) -> MountError {
     if words.contains("user_allow_other") {
         return MountError::AllowOther;
     }
-    if words.contains("device not found") || words.contains("/dev/fuse") {
+    if words.contains("device not found") {
         return MountError::NoDevice;
+    }
+    if words.contains("open /dev/fuse: Permission denied") {
+        return MountError::Device(ErrorKind::PermissionDenied.into());
     }
     if words.contains("resource busy") {
         return MountError::Busy(path.to_path_buf());

@@ -1,95 +1,48 @@
-//! The transport on the crate `fuser`: requests in, answers out. The only module that
-//! knows `fuser`.
-//!
-//! What `fuser` 0.18 does not carry, and what stands in for it:
-//! - `FUSE_TMPFILE`, `FUSE_STATX` (creation time), `FUSE_SYNCFS`: unknown to it; it answers
-//!   `ENOSYS`, and the kernel does without.
-//! - Whether the caller of a truncation may keep set-id bits: root is taken to.
-//! - The clearing of the set-group-id bit when an ACL is set (`FUSE_SETXATTR_EXT`).
-//! - Times before 1970: it adds the nanoseconds on the wrong side; undone in [`timestamp`].
-//! - A node's id is always the inode number that `stat` shows.
+//! `fuser`'s calls, each handed to the dispatcher and its result to the reply.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Config, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, Request,
-    SessionACL, TimeOrNow, WriteFlags,
+    CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, Request, TimeOrNow, WriteFlags,
 };
-use sapwood_vfs::{Attr, FileKind, SetTime, Timestamp};
+use sapwood_vfs::Attr;
 
-use crate::dispatch::{Caller, Changes, Dispatcher, NodeEntry, Reply, WriteRequest, XattrReply};
-use crate::node::{NodeId, encode_device};
-use crate::options::{Access, MountOptions};
+use super::convert::{
+    ABSENT, caller, errno, file_attr, file_type, node, set_time, shown_attr, timestamp,
+};
+use super::seek::SeekJob;
+use crate::dispatch::Dispatcher;
+use crate::node::NodeId;
 use crate::readdir::{DirAttributes, DirItem, PageKind};
+use crate::request::{Changes, NodeEntry, Reply, Seek, WriteRequest, XattrReply};
 
 /// Largest read or write, in bytes: what the kernel allows by default.
 const MAX_IO: u32 = 1 << 20;
 /// Readahead and write-back requests that the kernel keeps under way.
 const MAX_BACKGROUND: u16 = 128;
 
+/// Most of a directory page, in bytes. `fuser` does not say what the kernel asked for, only
+/// when it is full; the C library asks for this much.
+const PAGE_BYTES: usize = 32 << 10;
+
 thread_local! {
     /// One read's data; each request thread keeps its own.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An answered handshake, ready to serve.
-pub(crate) struct Transport(fuser::Session<Server>);
-
-impl Transport {
-    /// Answers the kernel's first request on `device`.
-    ///
-    /// # Errors
-    /// The kernel's protocol is unknown, or the connection is gone.
-    pub(crate) fn handshake(
-        device: OwnedFd,
-        dispatcher: Arc<Dispatcher>,
-        options: &MountOptions,
-        read_only: bool,
-    ) -> io::Result<Self> {
-        let mut config = Config::default();
-        config.n_threads = Some(options.thread_count());
-        // An ordinary user may not be able to open the device a second time.
-        config.clone_fd = std::fs::File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/fuse")
-            .is_ok();
-        // With `Owner` the kernel itself refuses others, but not its own write-back threads,
-        // whom `fuser` would refuse: so that check stays off.
-        let acl = match options.access {
-            Access::OwnerAndRoot => SessionACL::RootAndOwner,
-            Access::Owner | Access::All => SessionACL::All,
-        };
-        let server = Server {
-            dispatcher,
-            writeback: options.writeback_cache && !read_only,
-            posix_acl: options.default_permissions,
-        };
-        fuser::Session::from_fd(server, device, acl, config).map(Self)
-    }
-
-    /// Serves requests until the file system is unmounted or the connection ends.
-    ///
-    /// # Errors
-    /// The connection failed.
-    pub(crate) fn serve(self) -> io::Result<()> {
-        self.0.run()
-    }
-}
-
 /// Receives `fuser`'s calls.
-struct Server {
-    dispatcher: Arc<Dispatcher>,
-    writeback: bool,
-    posix_acl: bool,
+pub(super) struct Server {
+    pub(super) dispatcher: Arc<Dispatcher>,
+    pub(super) seeks: mpsc::Sender<SeekJob>,
+    pub(super) writeback: bool,
+    pub(super) posix_acl: bool,
 }
 
 impl Server {
@@ -115,22 +68,6 @@ impl Server {
     }
 }
 
-fn errno(error: i32) -> Errno {
-    Errno::from_i32(error)
-}
-
-fn node(ino: INodeNo) -> NodeId {
-    NodeId(ino.0)
-}
-
-fn caller(request: &Request, umask: u32) -> Caller {
-    Caller {
-        uid: request.uid(),
-        gid: request.gid(),
-        umask,
-    }
-}
-
 fn reply_empty(result: Reply<()>, reply: fuser::ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),
@@ -143,85 +80,6 @@ fn reply_xattr(result: Reply<XattrReply>, reply: fuser::ReplyXattr) {
         Ok(XattrReply::Size(size)) => reply.size(size),
         Ok(XattrReply::Data(data)) => reply.data(&data),
         Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn system_time(time: Timestamp) -> SystemTime {
-    let nanos = Duration::from_nanos(time.nsec.into());
-    let whole = Duration::from_secs(time.sec.unsigned_abs());
-    let base = if time.sec < 0 {
-        UNIX_EPOCH.checked_sub(whole)
-    } else {
-        UNIX_EPOCH.checked_add(whole)
-    };
-    base.and_then(|base| base.checked_add(nanos))
-        .unwrap_or(UNIX_EPOCH)
-}
-
-/// The kernel's time, from what `fuser` made of it: before 1970 it takes seconds *and*
-/// nanoseconds off, where the nanoseconds are to be added.
-fn timestamp(time: SystemTime) -> Timestamp {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Timestamp {
-            sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
-            nsec: after.subsec_nanos(),
-        },
-        Err(before) => {
-            let before = before.duration();
-            Timestamp {
-                sec: 0_i64.saturating_sub_unsigned(before.as_secs()),
-                nsec: before.subsec_nanos(),
-            }
-        }
-    }
-}
-
-fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::To(timestamp(time)),
-    }
-}
-
-fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::Regular => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-    }
-}
-
-/// Attributes with the node's id as inode number, as an entry needs them.
-fn file_attr(node: NodeId, attr: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(node.0),
-        size: attr.size,
-        blocks: attr.allocated.div_ceil(512),
-        atime: system_time(attr.atime),
-        mtime: system_time(attr.mtime),
-        ctime: system_time(attr.ctime),
-        crtime: system_time(attr.btime),
-        kind: file_type(attr.kind),
-        perm: u16::try_from(attr.perm & 0o7777).unwrap_or(0),
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: encode_device(attr.rdev),
-        blksize: attr.blksize,
-        flags: 0,
-    }
-}
-
-/// Attributes with the number that `stat` shows: the engine's for the root too.
-fn shown_attr(node: INodeNo, attr: &Attr) -> FileAttr {
-    if node == INodeNo::ROOT {
-        file_attr(NodeId(attr.ino.0), attr)
-    } else {
-        file_attr(NodeId(node.0), attr)
     }
 }
 
@@ -674,7 +532,19 @@ impl Filesystem for Server {
         reply: fuser::ReplyLseek,
     ) {
         match self.dispatcher.lseek(node(ino), offset, whence) {
-            Ok(found) => reply.offset(found),
+            Ok(Seek::Found(found)) => reply.offset(found),
+            Ok(Seek::Unsettled { offset: start, len }) => {
+                let job = SeekJob {
+                    ino,
+                    offset,
+                    whence,
+                    start: i64::try_from(start).unwrap_or(i64::MAX),
+                    len: len.and_then(|len| i64::try_from(len).ok()).unwrap_or(0),
+                    reply,
+                };
+                // Without its thread the job is dropped, which answers it with EIO.
+                let _ = self.seeks.send(job);
+            }
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -693,7 +563,7 @@ impl Filesystem for Server {
         reply: fuser::ReplyWrite,
     ) {
         // The answer has 32 bits; a shorter copy is allowed.
-        let len = len.min(u64::from(u32::MAX & !0xfff));
+        let len = len.min(u64::from(!0xfff_u32));
         let copied =
             self.dispatcher
                 .copy_file_range((node(from), from_offset), (node(to), to_offset), len);
@@ -701,48 +571,5 @@ impl Filesystem for Server {
             Ok(count) => reply.written(count),
             Err(error) => reply.error(errno(error)),
         }
-    }
-}
-
-/// Most of a directory page, in bytes. `fuser` does not say what the kernel asked for, only
-/// when it is full; the C library asks for this much.
-const PAGE_BYTES: usize = 32 << 10;
-
-/// What `fuser` sends for a name that does not exist: no node.
-const ABSENT: FileAttr = FileAttr {
-    ino: INodeNo(0),
-    size: 0,
-    blocks: 0,
-    atime: UNIX_EPOCH,
-    mtime: UNIX_EPOCH,
-    ctime: UNIX_EPOCH,
-    crtime: UNIX_EPOCH,
-    kind: FileType::RegularFile,
-    perm: 0,
-    nlink: 0,
-    uid: 0,
-    gid: 0,
-    rdev: 0,
-    blksize: 0,
-    flags: 0,
-};
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_before_1970_are_read_as_fuser_makes_them() {
-        // What `fuser` makes of -2 s and 0.8 s.
-        let made = UNIX_EPOCH - Duration::new(2, 800_000_000);
-        let time = Timestamp {
-            sec: -2,
-            nsec: 800_000_000,
-        };
-        assert_eq!(timestamp(made), time);
-        assert_eq!(
-            system_time(time),
-            UNIX_EPOCH - Duration::new(1, 200_000_000)
-        );
     }
 }

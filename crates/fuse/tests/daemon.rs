@@ -1,0 +1,280 @@
+//! Mounts by a process of their own: in the background, ended by signals, and by a user
+//! without privileges. The test binary is that process too, when told so.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use sapwood_fuse::{Access, MountOptions, daemon, mount, signals};
+use sapwood_vfs::{FileSystem, MemoryFs, SetAttr};
+use support::{Detached, Needs, Outcome, trial};
+
+/// Names the role of a process that is not the test runner.
+const ROLE: &str = "SAPWOOD_FUSE_TEST_ROLE";
+/// The mount point for that process.
+const DIR: &str = "SAPWOOD_FUSE_TEST_DIR";
+
+fn main() -> ExitCode {
+    match std::env::var(ROLE) {
+        Ok(role) => play(&role),
+        Err(_) => {
+            support::run(vec![
+                trial("background_mount_is_up_on_return", Needs::Root, background),
+                trial(
+                    "background_failure_has_its_code",
+                    Needs::Root,
+                    background_failure,
+                ),
+                trial(
+                    "background_crash_is_a_failure",
+                    Needs::Root,
+                    background_crash,
+                ),
+                trial("sigterm_unmounts", Needs::Root, sigterm),
+                trial("sigint_while_busy", Needs::Root, sigint_busy),
+                trial("killed_daemon_leaves_a_stale_mount", Needs::Root, killed),
+                unprivileged_trial("ordinary_user_mounts", ordinary_user),
+                unprivileged_trial("ordinary_user_may_not_allow_other", allow_other),
+            ]);
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// What a process other than the runner does.
+fn play(role: &str) -> ExitCode {
+    let dir = std::env::var(DIR).unwrap_or_default();
+    let serve = |ready: daemon::ReadyNotifier| serve(Path::new(&dir), role, ready);
+    let foreground = !role.starts_with("background");
+    daemon::daemonize(foreground, serve).unwrap_or(ExitCode::from(99))
+}
+
+fn serve(dir: &Path, role: &str, ready: daemon::ReadyNotifier) -> ExitCode {
+    if role == "background-crash" {
+        std::process::abort();
+    }
+    let fs: Arc<dyn FileSystem> = Arc::new(MemoryFs::new());
+    let own = SetAttr {
+        uid: Some(rustix::process::geteuid().as_raw()),
+        gid: Some(rustix::process::getegid().as_raw()),
+        ..SetAttr::default()
+    };
+    if fs.setattr(fs.root(), &own).is_err() {
+        return ExitCode::from(6);
+    }
+    let options = MountOptions {
+        busy_grace: Duration::from_millis(100),
+        access: if role == "allow-other" {
+            Access::All
+        } else {
+            Access::Owner
+        },
+        ..MountOptions::default()
+    };
+    let session = match mount(Arc::clone(&fs), dir, &options) {
+        Ok(session) => session,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(7);
+        }
+    };
+    let on_signal = session.clone();
+    let watch = signals::on_termination(move |_| {
+        if let Err(error) = on_signal.unmount() {
+            eprintln!("unmounting: {error}");
+        }
+    });
+    if let Err(error) = watch {
+        eprintln!("{error}");
+        return ExitCode::from(8);
+    }
+    println!("ready");
+    ready.ready();
+    match (session.wait(), fs.unmount()) {
+        (Ok(()), Ok(())) => ExitCode::SUCCESS,
+        _ => ExitCode::from(9),
+    }
+}
+
+fn command(role: &str, dir: &Path) -> Result<Command, Failed> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(ROLE, role).env(DIR, dir).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// Starts a daemon in the foreground and waits until it is ready.
+fn start(mut command: Command) -> Result<Child, Failed> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    if line == "ready\n" {
+        return Ok(child);
+    }
+    let output = child.wait_with_output()?;
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(format!("{}: {words}", output.status).into())
+}
+
+fn signal(child: &Child, signal: rustix::process::Signal) -> Outcome {
+    let pid = i32::try_from(child.id()).ok();
+    let pid = pid
+        .and_then(rustix::process::Pid::from_raw)
+        .ok_or("no pid")?;
+    rustix::process::kill_process(pid, signal)?;
+    Ok(())
+}
+
+fn mounted(dir: &Path) -> Result<bool, Failed> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let dir = dir.to_string_lossy();
+    Ok(table
+        .lines()
+        .any(|line| line.split(' ').nth(4) == Some(&*dir)))
+}
+
+fn background() -> Outcome {
+    let dir = Detached::new()?;
+    let output = command("background", dir.path())?.output()?;
+    holds!(output.status.success());
+    holds!(mounted(dir.path())?);
+    fs::write(dir.path().join("f"), b"content")?;
+    same!(fs::read(dir.path().join("f"))?, b"content");
+    Ok(())
+}
+
+fn background_failure() -> Outcome {
+    let dir = Detached::new()?;
+    let missing = dir.path().join("missing");
+    let output = command("background", &missing)?.output()?;
+    same!(output.status.code(), Some(7));
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    same!(
+        words,
+        format!("mount point {} does not exist\n", missing.display())
+    );
+    Ok(())
+}
+
+fn background_crash() -> Outcome {
+    let dir = Detached::new()?;
+    let output = command("background-crash", dir.path())?.output()?;
+    same!(output.status.code(), Some(1));
+    Ok(())
+}
+
+fn sigterm() -> Outcome {
+    let dir = Detached::new()?;
+    let mut child = start(command("foreground", dir.path())?)?;
+    fs::write(dir.path().join("f"), b"content")?;
+    signal(&child, rustix::process::Signal::TERM)?;
+    holds!(child.wait()?.success());
+    holds!(!mounted(dir.path())?);
+    Ok(())
+}
+
+fn sigint_busy() -> Outcome {
+    let dir = Detached::new()?;
+    let mut child = start(command("foreground", dir.path())?)?;
+    let held = fs::File::create(dir.path().join("held"))?;
+    signal(&child, rustix::process::Signal::INT)?;
+    holds!(child.wait()?.success());
+    holds!(!mounted(dir.path())?);
+    // The daemon is gone: whoever still holds a file learns it at once.
+    holds!(held.set_len(5).is_err());
+    Ok(())
+}
+
+fn killed() -> Outcome {
+    let dir = Detached::new()?;
+    let mut child = start(command("foreground", dir.path())?)?;
+    child.kill()?;
+    child.wait()?;
+    let output = command("foreground", dir.path())?.output()?;
+    same!(output.status.code(), Some(7));
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    holds!(words.contains("held by a dead mount") && words.lines().count() == 1);
+    Ok(())
+}
+
+/// The user without privileges.
+const NOBODY: u32 = 65534;
+
+/// A command as that user.
+fn as_nobody(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(program);
+    command
+}
+
+/// Leaves a test out where that user cannot run this binary or use `/dev/fuse`.
+fn unprivileged_trial(name: &str, run: fn() -> Outcome) -> Trial {
+    let reachable = std::env::current_exe().is_ok_and(|exe| {
+        as_nobody(Path::new("sh"))
+            .args(["-c", "test -x \"$0\" && test -w /dev/fuse"])
+            .arg(exe)
+            .status()
+            .is_ok_and(|status| status.success())
+    });
+    let able = reachable && support::installed("fusermount3");
+    trial(name, Needs::Program("setpriv"), run)
+        .with_ignored_flag(!able || !rustix::process::geteuid().is_root())
+}
+
+fn nobodys_daemon(role: &str, dir: &Path) -> Result<Command, Failed> {
+    std::os::unix::fs::chown(dir, Some(NOBODY), Some(NOBODY))?;
+    let mut command = as_nobody(&std::env::current_exe()?);
+    command.env(ROLE, role).env(DIR, dir).stdin(Stdio::null());
+    Ok(command)
+}
+
+fn ordinary_user() -> Outcome {
+    let dir = Detached::new()?;
+    let mut child = start(nobodys_daemon("foreground", dir.path())?)?;
+    let file = dir.path().join("f");
+    let line = format!(
+        "echo content > {0} && mkdir {1}/d && mv {0} {1}/d/g && cat {1}/d/g && sync {1}/d/g",
+        file.display(),
+        dir.path().display()
+    );
+    let output = as_nobody(Path::new("sh")).args(["-c", &line]).output()?;
+    same!(String::from_utf8_lossy(&output.stderr), "");
+    same!(output.stdout, b"content\n");
+    // Not even root gets in.
+    holds!(fs::read_dir(dir.path()).is_err());
+    signal(&child, rustix::process::Signal::TERM)?;
+    holds!(child.wait()?.success());
+    holds!(!mounted(dir.path())?);
+    Ok(())
+}
+
+fn allow_other() -> Outcome {
+    let allowed = fs::read_to_string("/etc/fuse.conf")
+        .is_ok_and(|conf| conf.lines().any(|line| line.trim() == "user_allow_other"));
+    let dir = Detached::new()?;
+    let started = start(nobodys_daemon("allow-other", dir.path())?);
+    match started {
+        Ok(mut child) => {
+            signal(&child, rustix::process::Signal::TERM)?;
+            child.wait()?;
+            holds!(allowed);
+        }
+        Err(error) => {
+            let words = error.message().unwrap_or_default().to_owned();
+            holds!(!allowed && words.contains("user_allow_other"));
+        }
+    }
+    Ok(())
+}

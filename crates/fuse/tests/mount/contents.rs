@@ -1,0 +1,242 @@
+//! Contents of files.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+use libtest_mimic::Trial;
+use rustix::fs::{FallocateFlags, FlockOperation, copy_file_range, fallocate, flock};
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+use crate::support::{Mounted, Needs, Outcome, expect_errno, trial};
+use crate::{holds, same};
+use sapwood_fuse::MountOptions;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("large_file", Needs::Root, || large_file(true)),
+        trial("large_file_without_writeback", Needs::Root, || {
+            large_file(false)
+        }),
+        trial("append_and_truncate", Needs::Root, append),
+        trial("shared_mapping", Needs::Root, mapping),
+        trial("holes_of_a_file_just_written", Needs::Root, holes),
+        trial("fallocate_in_each_mode", Needs::Root, allocate),
+        trial("copy_file_range", Needs::Root, copy),
+        trial("direct_io", Needs::Root, direct),
+        trial("locks", Needs::Root, locks),
+        trial("tmpfile_is_refused_clearly", Needs::Root, tmpfile),
+        trial("fsync_of_files_and_directories", Needs::Root, fsync),
+    ]
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed)
+        .collect()
+}
+
+fn large_file(writeback_cache: bool) -> Outcome {
+    let mounted = Mounted::with(&MountOptions {
+        writeback_cache,
+        ..MountOptions::default()
+    })?;
+    let path = mounted.path("big");
+    let data = pattern((9 << 20) + 1234, 5);
+    fs::write(&path, &data)?;
+    let file = fs::File::options().read(true).write(true).open(&path)?;
+    file.write_all_at(b"patched", 5 << 20)?;
+    file.sync_data()?;
+    // Past the page cache, so that it comes from the engine.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    let mut back = Vec::new();
+    (&file).read_to_end(&mut back)?;
+    same!(back.len(), data.len());
+    holds!(back[..5 << 20] == data[..5 << 20]);
+    same!(&back[5 << 20..(5 << 20) + 7], b"patched");
+    holds!(back[(5 << 20) + 7..] == data[(5 << 20) + 7..]);
+    Ok(())
+}
+
+fn append() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("log");
+    let mut one = fs::File::options().append(true).create(true).open(&path)?;
+    let mut two = fs::File::options().append(true).open(&path)?;
+    for _ in 0..100 {
+        one.write_all(b"one\n")?;
+        two.write_all(b"two\n")?;
+    }
+    one.sync_all()?;
+    same!(fs::read(&path)?, b"one\ntwo\n".repeat(100));
+    drop(fs::File::options().write(true).truncate(true).open(&path)?);
+    same!(fs::metadata(&path)?.len(), 0);
+    one.write_all(b"again")?;
+    same!(fs::read(&path)?, b"again");
+    one.set_len(10_000)?;
+    holds!(fs::read(&path)?[4990..] == [0; 5010]);
+    Ok(())
+}
+
+#[expect(unsafe_code, reason = "a mapping is raw memory")]
+fn mapping() -> Outcome {
+    const LEN: usize = 3 * 4096;
+    let mounted = Mounted::new()?;
+    let path = mounted.path("mapped");
+    fs::write(&path, pattern(LEN, 1))?;
+    let file = fs::File::options().read(true).write(true).open(&path)?;
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping of a file of that length, unmapped below, and not used after.
+    unsafe {
+        let map = mmap(std::ptr::null_mut(), LEN, both, MapFlags::SHARED, &file, 0)?;
+        let bytes = std::slice::from_raw_parts_mut(map.cast::<u8>(), LEN);
+        let read_well = *bytes == pattern(LEN, 1);
+        bytes[4096..4102].copy_from_slice(b"mapped");
+        msync(map, LEN, MsyncFlags::SYNC)?;
+        munmap(map, LEN)?;
+        holds!(read_well);
+    }
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    same!(&fs::read(&path)?[4096..4102], b"mapped");
+    Ok(())
+}
+
+/// What the kernel has not written back yet counts too.
+fn holes() -> Outcome {
+    let mounted = Mounted::new()?;
+    let mut file = fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(mounted.path("sparse"))?;
+    file.write_all_at(&[1; 4096], 1 << 20)?;
+    let data = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0))?;
+    same!(data, 1 << 20);
+    let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(1 << 20))?;
+    same!(hole, (1 << 20) + 4096);
+    let behind = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(2 << 20));
+    expect_errno(behind.map_err(std::io::Error::from), libc::ENXIO)?;
+    same!(file.seek(SeekFrom::End(0))?, (1 << 20) + 4096);
+    Ok(())
+}
+
+fn allocate() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("file");
+    fs::write(&path, [9; 16384])?;
+    let file = fs::File::options().read(true).write(true).open(&path)?;
+    fallocate(&file, FallocateFlags::empty(), 16384, 8192)?;
+    same!(fs::metadata(&path)?.len(), 24576);
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 20)?;
+    same!(fs::metadata(&path)?.len(), 24576);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 4096, 4096)?;
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 12288, 2048)?;
+    let content = fs::read(&path)?;
+    holds!(content[..4096] == [9; 4096]);
+    holds!(content[4096..8192] == [0; 4096]);
+    holds!(content[8192..12288] == [9; 4096]);
+    holds!(content[12288..14336] == [0; 2048]);
+    holds!(content[14336..16384] == [9; 2048]);
+    holds!(content[16384..] == [0; 8192]);
+    let collapse = fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096);
+    expect_errno(collapse.map_err(std::io::Error::from), libc::EOPNOTSUPP)
+}
+
+fn copy() -> Outcome {
+    let mounted = Mounted::new()?;
+    let data = pattern(300_000, 7);
+    fs::write(mounted.path("from"), &data)?;
+    let from = fs::File::open(mounted.path("from"))?;
+    let to = fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(mounted.path("to"))?;
+    let (mut at, mut into) = (4096, 8192);
+    let mut left = 200_000;
+    while left > 0 {
+        let count = copy_file_range(&from, Some(&mut at), &to, Some(&mut into), left)?;
+        holds!(count > 0);
+        left -= count;
+    }
+    same!(at, 204_096);
+    let copied = fs::read(mounted.path("to"))?;
+    same!(copied.len(), 208_192);
+    holds!(copied[8192..] == data[4096..204_096]);
+    // And of what is only in the kernel's cache.
+    let from = fs::File::options().write(true).open(mounted.path("from"))?;
+    from.write_all_at(b"fresh", 0)?;
+    fs::copy(mounted.path("from"), mounted.path("whole"))?;
+    same!(&fs::read(mounted.path("whole"))?[..5], b"fresh");
+    Ok(())
+}
+
+#[repr(align(4096))]
+struct Aligned([u8; 8192]);
+
+fn direct() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("direct");
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)?;
+    let mut block = Box::new(Aligned([3; 8192]));
+    file.write_all_at(&block.0, 4096)?;
+    same!(fs::metadata(&path)?.len(), 12288);
+    // Seen by a cached reader, and a cached write is seen by direct reads.
+    holds!(fs::read(&path)?[4096..] == [3; 8192]);
+    let cached = fs::File::options().write(true).open(&path)?;
+    cached.write_all_at(&[4; 4096], 4096)?;
+    file.read_exact_at(&mut block.0, 4096)?;
+    holds!(block.0[..4096] == [4; 4096]);
+    holds!(block.0[4096..] == [3; 4096]);
+    same!(file.read_at(&mut block.0, 8192)?, 4096);
+    Ok(())
+}
+
+fn locks() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("lock");
+    let one = fs::File::create(&path)?;
+    let two = fs::File::open(&path)?;
+    flock(&one, FlockOperation::NonBlockingLockExclusive)?;
+    let second = flock(&two, FlockOperation::NonBlockingLockShared);
+    expect_errno(second.map_err(std::io::Error::from), libc::EWOULDBLOCK)?;
+    drop(one);
+    flock(&two, FlockOperation::NonBlockingLockShared)?;
+    rustix::fs::fcntl_lock(&two, FlockOperation::NonBlockingLockShared)?;
+    Ok(())
+}
+
+/// The transport does not carry it: programs must see the errno that makes them fall back.
+fn tmpfile() -> Outcome {
+    let mounted = Mounted::new()?;
+    let made = fs::File::options()
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(mounted.dir());
+    expect_errno(made, libc::EOPNOTSUPP)
+}
+
+fn fsync() -> Outcome {
+    let mounted = Mounted::new()?;
+    fs::create_dir(mounted.path("d"))?;
+    let mut file = fs::File::create(mounted.path("d/f"))?;
+    file.write_all(b"x")?;
+    file.sync_data()?;
+    file.sync_all()?;
+    // The engine has it, whatever the kernel's cache holds.
+    let ino = sapwood_vfs::Ino(file.metadata()?.ino());
+    let mut buffer = [0; 4];
+    let engine: &dyn sapwood_vfs::FileSystem = &*mounted.fs;
+    same!(engine.read(ino, 0, &mut buffer)?, 1);
+    let dir = fs::File::open(mounted.path("d"))?;
+    dir.sync_all()?;
+    dir.sync_data()?;
+    rustix::fs::syncfs(&dir)?;
+    Ok(())
+}

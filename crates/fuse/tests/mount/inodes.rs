@@ -1,0 +1,306 @@
+//! Attributes, extended attributes, ACLs and flags.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
+
+use libtest_mimic::Trial;
+use rustix::fs::{
+    CWD, IFlags, Timespec, Timestamps, XattrFlags, getxattr, ioctl_getflags, ioctl_setflags,
+    listxattr, removexattr, setxattr, utimensat,
+};
+
+use crate::support::{Mounted, Needs, Outcome, expect_errno, shell, trial};
+use crate::{holds, same};
+use sapwood_fuse::{Access, MountOptions};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("modes_and_owners", Needs::Root, modes),
+        trial("umask_and_inherited_group", Needs::Root, umask),
+        trial("times_before_and_after_1970", Needs::Root, times),
+        trial("times_follow_changes", Needs::Root, times_follow),
+        trial("set_id_bits_are_cleared", Needs::Program("setpriv"), set_id),
+        trial("extended_attributes", Needs::Root, xattrs),
+        trial("acls", Needs::Program("setfacl"), acls),
+        trial("inode_flags", Needs::Root, flags),
+        trial(
+            "permissions_are_checked",
+            Needs::Program("setpriv"),
+            permissions,
+        ),
+        trial("statfs", Needs::Root, statfs),
+    ]
+}
+
+/// A mount that other users may use too.
+fn for_all() -> Result<Mounted, libtest_mimic::Failed> {
+    let mounted = Mounted::with(&MountOptions {
+        access: Access::All,
+        ..MountOptions::default()
+    })?;
+    fs::set_permissions(mounted.dir(), fs::Permissions::from_mode(0o777))?;
+    Ok(mounted)
+}
+
+/// Runs a shell line as the user and group 1234.
+fn as_other(line: &str, dir: &std::path::Path) -> std::io::Result<std::process::Output> {
+    Command::new("setpriv")
+        .args([
+            "--reuid=1234",
+            "--regid=1234",
+            "--clear-groups",
+            "sh",
+            "-c",
+            line,
+        ])
+        .current_dir(dir)
+        .output()
+}
+
+fn modes() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("file");
+    fs::write(&path, b"")?;
+    for mode in [0o600, 0o4755, 0o2711, 0o1644, 0] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+        same!(fs::metadata(&path)?.mode() & 0o7777, mode);
+    }
+    chown(&path, Some(70_000), Some(80_000))?;
+    same!(fs::metadata(&path)?.uid(), 70_000);
+    same!(fs::metadata(&path)?.gid(), 80_000);
+    fs::File::options()
+        .write(true)
+        .open(&path)?
+        .set_len(12_345)?;
+    same!(fs::metadata(&path)?.len(), 12_345);
+    Ok(())
+}
+
+fn umask() -> Outcome {
+    let mounted = Mounted::new()?;
+    fs::create_dir(mounted.path("d"))?;
+    chown(mounted.path("d"), Some(0), Some(99))?;
+    fs::set_permissions(mounted.path("d"), fs::Permissions::from_mode(0o2777))?;
+    let output = Command::new("sh")
+        .args(["-c", "umask 027; touch d/f; mkdir d/s"])
+        .current_dir(mounted.dir())
+        .output()?;
+    holds!(output.status.success());
+    let file = fs::metadata(mounted.path("d/f"))?;
+    same!(file.mode() & 0o7777, 0o640);
+    same!(file.gid(), 99);
+    let dir = fs::metadata(mounted.path("d/s"))?;
+    same!(dir.mode() & 0o7777, 0o2750);
+    same!(dir.gid(), 99);
+    Ok(())
+}
+
+fn times() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("file");
+    fs::write(&path, b"")?;
+    for (sec, nsec) in [
+        (0, 1),
+        (1_700_000_000, 123_456_789),
+        (-2, 800_000_000),
+        (-1, 0),
+        (-100_000_000_000, 5),
+        (1 << 34, 999_999_999),
+    ] {
+        let time = Timespec {
+            tv_sec: sec,
+            tv_nsec: nsec,
+        };
+        let both = Timestamps {
+            last_access: time,
+            last_modification: time,
+        };
+        utimensat(CWD, &path, &both, rustix::fs::AtFlags::empty())?;
+        let meta = fs::metadata(&path)?;
+        same!((meta.mtime(), meta.mtime_nsec()), (sec, nsec));
+        same!((meta.atime(), meta.atime_nsec()), (sec, nsec));
+    }
+    // And what the engine keeps of it.
+    let old = UNIX_EPOCH - Duration::new(1, 200_000_000);
+    let file = fs::File::options().write(true).open(&path)?;
+    file.set_times(fs::FileTimes::new().set_modified(old))?;
+    file.sync_all()?;
+    let kept = sapwood_vfs::FileSystem::getattr(
+        &*mounted.fs,
+        sapwood_vfs::Ino(fs::metadata(&path)?.ino()),
+    )?;
+    same!((kept.mtime.sec, kept.mtime.nsec), (-2, 800_000_000));
+    Ok(())
+}
+
+fn times_follow() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("file");
+    fs::write(&path, b"1")?;
+    let past = UNIX_EPOCH + Duration::from_secs(1000);
+    let file = fs::File::options().append(true).open(&path)?;
+    file.set_times(fs::FileTimes::new().set_modified(past).set_accessed(past))?;
+    same!(fs::metadata(&path)?.modified()?, past);
+    std::io::Write::write_all(&mut &file, b"2")?;
+    holds!(fs::metadata(&path)?.modified()? > past + Duration::from_secs(1000));
+    // What the kernel kept reaches the engine with the next fsync.
+    file.sync_all()?;
+    let shown = fs::metadata(&path)?;
+    let kept = sapwood_vfs::FileSystem::getattr(&*mounted.fs, sapwood_vfs::Ino(shown.ino()))?;
+    same!(kept.mtime.sec, shown.mtime());
+    same!(i64::from(kept.mtime.nsec), shown.mtime_nsec());
+    Ok(())
+}
+
+fn set_id() -> Outcome {
+    let mounted = for_all()?;
+    let path = mounted.path("file");
+    let reset = || -> std::io::Result<()> {
+        fs::write(&path, b"content")?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777))
+    };
+    let mode = || fs::metadata(&path).map(|meta| meta.mode() & 0o7777);
+    reset()?;
+    same!(mode()?, 0o6777);
+    for line in [
+        "printf x >> file",
+        "printf x > file",
+        "truncate -s 3 file",
+        "dd if=/dev/zero of=file bs=4096 count=1 oflag=direct conv=notrunc",
+    ] {
+        reset()?;
+        let output = as_other(line, mounted.dir())?;
+        if !output.status.success() {
+            return Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        if mode()? != 0o777 {
+            return Err(format!("after {line}: mode {:o}", mode()?).into());
+        }
+    }
+    reset()?;
+    chown(&path, Some(5), Some(6))?;
+    same!(mode()?, 0o777);
+    fs::create_dir(mounted.path("dir"))?;
+    fs::set_permissions(mounted.path("dir"), fs::Permissions::from_mode(0o2755))?;
+    chown(mounted.path("dir"), Some(5), Some(0))?;
+    same!(fs::metadata(mounted.path("dir"))?.mode() & 0o7777, 0o2755);
+    Ok(())
+}
+
+fn xattrs() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("file");
+    fs::write(&path, b"")?;
+    let io = std::io::Error::from;
+    setxattr(&path, "user.one", b"first", XattrFlags::empty())?;
+    setxattr(&path, "trusted.two", b"", XattrFlags::CREATE)?;
+    let again = setxattr(&path, "user.one", b"x", XattrFlags::CREATE);
+    expect_errno(again.map_err(io), libc::EEXIST)?;
+    let absent = setxattr(&path, "user.none", b"x", XattrFlags::REPLACE);
+    expect_errno(absent.map_err(io), libc::ENODATA)?;
+    let mut small = [0_u8; 2];
+    let short = getxattr(&path, "user.one", &mut small);
+    expect_errno(short.map_err(io), libc::ERANGE)?;
+    let mut buffer = [0_u8; 64];
+    let len = getxattr(&path, "user.one", &mut buffer)?;
+    same!(&buffer[..len], b"first");
+    same!(rustix::fs::getxattr_query(&path, "user.one")?, 5);
+    let len = listxattr(&path, &mut buffer)?;
+    let mut names: Vec<&[u8]> = buffer[..len]
+        .split(|&b| b == 0)
+        .filter(|n| !n.is_empty())
+        .collect();
+    names.sort_unstable();
+    same!(names, [&b"trusted.two"[..], b"user.one"]);
+    removexattr(&path, "user.one")?;
+    expect_errno(
+        getxattr(&path, "user.one", &mut buffer).map_err(io),
+        libc::ENODATA,
+    )?;
+    let big = vec![7_u8; 3000];
+    setxattr(&path, "user.big", &big, XattrFlags::empty())?;
+    let mut buffer = vec![0_u8; 4096];
+    let len = getxattr(&path, "user.big", &mut buffer)?;
+    holds!(buffer[..len] == big[..]);
+    Ok(())
+}
+
+fn acls() -> Outcome {
+    let mounted = for_all()?;
+    fs::create_dir(mounted.path("d"))?;
+    let dir = mounted.path("d");
+    shell(
+        "setfacl",
+        &[
+            "-m".as_ref(),
+            "u:1234:rwx,d:u:1234:rw".as_ref(),
+            dir.as_os_str(),
+        ],
+    )?;
+    fs::write(mounted.path("d/f"), b"secret")?;
+    fs::set_permissions(mounted.path("d/f"), fs::Permissions::from_mode(0o660))?;
+    let file = mounted.path("d/f");
+    let shown = shell("getfacl", &["-n".as_ref(), "-p".as_ref(), file.as_os_str()])?;
+    holds!(shown.contains("user:1234:rw-"));
+    let output = as_other("cat d/f", mounted.dir())?;
+    same!(output.stdout, b"secret");
+    // The mask narrows with the mode, and the kernel sees it at once.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+    let output = as_other("cat d/f", mounted.dir())?;
+    holds!(!output.status.success());
+    Ok(())
+}
+
+fn flags() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("file");
+    let file = fs::File::create(&path)?;
+    same!(ioctl_getflags(&file)?, IFlags::empty());
+    ioctl_setflags(&file, IFlags::NODUMP | IFlags::NOATIME)?;
+    same!(ioctl_getflags(&file)?, IFlags::NODUMP | IFlags::NOATIME);
+    ioctl_setflags(&file, IFlags::IMMUTABLE)?;
+    expect_errno(
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)),
+        libc::EPERM,
+    )?;
+    expect_errno(fs::remove_file(&path), libc::EPERM)?;
+    ioctl_setflags(&file, IFlags::empty())?;
+    fs::remove_file(&path)?;
+    let dir = fs::File::open(mounted.dir())?;
+    ioctl_setflags(&dir, IFlags::NODUMP)?;
+    same!(ioctl_getflags(&dir)?, IFlags::NODUMP);
+    Ok(())
+}
+
+fn permissions() -> Outcome {
+    let mounted = for_all()?;
+    fs::write(mounted.path("mine"), b"x")?;
+    fs::set_permissions(mounted.path("mine"), fs::Permissions::from_mode(0o600))?;
+    holds!(!as_other("cat mine", mounted.dir())?.status.success());
+    holds!(as_other("echo y > theirs", mounted.dir())?.status.success());
+    same!(fs::metadata(mounted.path("theirs"))?.uid(), 1234);
+    holds!(!as_other("chown 0 theirs", mounted.dir())?.status.success());
+    // Without `allow_other` nobody else gets in, root's write-back included.
+    let own = Mounted::new()?;
+    fs::set_permissions(own.dir(), fs::Permissions::from_mode(0o777))?;
+    let output = Command::new("ls")
+        .arg(own.dir())
+        .uid(1234)
+        .gid(1234)
+        .output()?;
+    holds!(!output.status.success());
+    Ok(())
+}
+
+fn statfs() -> Outcome {
+    let mounted = Mounted::new()?;
+    let stat = rustix::fs::statvfs(mounted.dir())?;
+    let engine = sapwood_vfs::FileSystem::statfs(&*mounted.fs)?;
+    same!(stat.f_blocks, engine.blocks);
+    same!(stat.f_namemax, u64::from(engine.name_max));
+    same!(stat.f_bsize, u64::from(engine.block_size));
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! A mounted `MemoryFs` that goes away with its guard, and the machinery that leaves tests
+//! out by name where the machine cannot run them.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use sapwood_fuse::{MountOptions, Session, mount};
+use sapwood_vfs::{FileSystem, MemoryFs};
+
+/// What a test returns; `?` works on anything that can be shown.
+pub(crate) type Outcome = Result<(), Failed>;
+
+/// A `MemoryFs` mounted on a directory of its own.
+pub(crate) struct Mounted {
+    pub(crate) fs: Arc<MemoryFs>,
+    pub(crate) session: Session,
+    dir: tempfile::TempDir,
+}
+
+impl Mounted {
+    pub(crate) fn new() -> Result<Self, Failed> {
+        Self::with(&MountOptions::default())
+    }
+
+    pub(crate) fn with(options: &MountOptions) -> Result<Self, Failed> {
+        let dir = tempfile::Builder::new().prefix("sapwood-fuse-").tempdir()?;
+        let fs = Arc::new(MemoryFs::new());
+        let session = mount(Arc::clone(&fs) as Arc<dyn FileSystem>, dir.path(), options)?;
+        Ok(Self { fs, session, dir })
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.session.unmount() {
+            eprintln!("unmounting: {error}");
+            detach(self.dir.path());
+        }
+    }
+}
+
+/// Takes a mount away, used or not, if there is one.
+pub(crate) fn detach(dir: &Path) {
+    let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH);
+}
+
+/// Detaches a directory's mount when dropped: for mounts that another process made.
+pub(crate) struct Detached(pub(crate) tempfile::TempDir);
+
+impl Detached {
+    pub(crate) fn new() -> Result<Self, Failed> {
+        let dir = tempfile::Builder::new().prefix("sapwood-fuse-").tempdir()?;
+        Ok(Self(dir))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        detach(self.0.path());
+    }
+}
+
+/// What a test needs of the machine.
+#[derive(Clone, Copy)]
+pub(crate) enum Needs {
+    /// To mount by the system call.
+    Root,
+    /// That, and this program.
+    Program(&'static str),
+}
+
+impl Needs {
+    fn missing(self) -> bool {
+        let root = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+        match self {
+            Self::Root => !root,
+            Self::Program(name) => !root || !installed(name),
+        }
+    }
+}
+
+pub(crate) fn installed(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+pub(crate) fn trial(name: &str, needs: Needs, run: fn() -> Outcome) -> Trial {
+    Trial::test(name, run).with_ignored_flag(needs.missing())
+}
+
+pub(crate) fn run(trials: Vec<Trial>) {
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// Runs a program; its output is the failure if it fails.
+pub(crate) fn shell(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, Failed> {
+    let output = Command::new(program).args(args).output()?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(format!("{program} {args:?}: {}: {words}", output.status).into())
+    }
+}
+
+/// Fails unless `result` is the error `errno`.
+pub(crate) fn expect_errno<T>(result: std::io::Result<T>, errno: i32) -> Outcome {
+    match result {
+        Err(error) if error.raw_os_error() == Some(errno) => Ok(()),
+        Err(error) => Err(format!("expected errno {errno}, got {error}").into()),
+        Ok(_) => Err(format!("expected errno {errno}, got success").into()),
+    }
+}
+
+/// Fails with both values unless they are equal.
+#[macro_export]
+macro_rules! same {
+    ($left:expr, $right:expr) => {
+        match (&$left, &$right) {
+            (left, right) if *left == *right => {}
+            (left, right) => {
+                let what = stringify!($left);
+                let at = line!();
+                let text = format!("{what} = {left:?}, expected {right:?} (line {at})");
+                return Err(text.into());
+            }
+        }
+    };
+}
+
+/// Fails unless the condition holds.
+#[macro_export]
+macro_rules! holds {
+    ($condition:expr) => {
+        if !$condition {
+            return Err(format!("not so: {} (line {})", stringify!($condition), line!()).into());
+        }
+    };
+}
