@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use sapwood_btrfs_format::{
-    Block, ChunkItem, Expect, RootItem, SUPER_SIZE, SuperBlock, kind, objectid, validate_block,
-    validate_super,
+    Block, ChunkItem, Expect, ExtentItemRef, FileExtent, InlineRef, RootItem, SUPER_SIZE,
+    SuperBlock, dir_items, inode_extrefs, inode_refs, kind, objectid, root_ref,
+    uuid_from_key_parts, uuid_key_parts, validate_block, validate_super,
 };
 
 /// Where bytes of a device come from.
@@ -195,4 +197,65 @@ pub fn leaf_entries(bytes: &[u8]) -> Vec<(sapwood_btrfs_format::Key, &[u8])> {
     (0..block.items().len())
         .map(|slot| block.entry(slot).unwrap())
         .collect()
+}
+
+/// Every item of a leaf that can be decoded encodes to the same bytes.
+pub fn assert_round_trip(bytes: &[u8]) {
+    for (key, data) in leaf_entries(bytes) {
+        let again: Vec<u8> = match key.kind {
+            kind::INODE_REF => inode_refs(data).flat_map(|r| r.unwrap().encode()).collect(),
+            kind::INODE_EXTREF => inode_extrefs(data)
+                .flat_map(|r| r.unwrap().encode())
+                .collect(),
+            kind::DIR_ITEM | kind::DIR_INDEX | kind::XATTR_ITEM => {
+                dir_items(data).flat_map(|r| r.unwrap().encode()).collect()
+            }
+            kind::EXTENT_DATA => FileExtent::parse(data).unwrap().encode(),
+            kind::ROOT_ITEM => RootItem::parse(data).unwrap().bytes().to_vec(),
+            kind::ROOT_REF | kind::ROOT_BACKREF => root_ref(data).unwrap().encode(),
+            kind::CHUNK_ITEM => ChunkItem::parse(data).unwrap().encode(),
+            kind::EXTENT_ITEM | kind::METADATA_ITEM => {
+                let item = ExtentItemRef::parse(key.kind, data).unwrap();
+                let refs: Vec<_> = item.inline_refs().map(|r| r.unwrap()).collect();
+                item.encode(&refs)
+            }
+            kind::TREE_BLOCK_REF
+            | kind::SHARED_BLOCK_REF
+            | kind::EXTENT_DATA_REF
+            | kind::SHARED_DATA_REF => {
+                let r = InlineRef::parse_keyed(&key, data).unwrap();
+                assert_eq!(r.key(key.objectid), key);
+                r.encode_keyed()
+            }
+            kind::UUID_KEY_SUBVOL => {
+                let uuid = uuid_from_key_parts(key.objectid, key.offset);
+                assert_eq!(uuid_key_parts(&uuid), (key.objectid, key.offset));
+                data.to_vec()
+            }
+            _ => continue,
+        };
+        assert_eq!(again, data, "{key}");
+    }
+}
+
+/// Metadata of images under `tests/data`, see `tests/kernel.rs`.
+const FIXTURES: [&str; 3] = ["default", "nodes4k-sha256-old", "mixed-xxhash-v1"];
+
+/// One fixture.
+pub fn pages(name: &str) -> Pages {
+    Pages::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{name}.zst")))
+}
+
+/// All blocks of all fixtures.
+pub fn blocks() -> &'static [Found] {
+    static BLOCKS: OnceLock<Vec<Found>> = OnceLock::new();
+    BLOCKS.get_or_init(|| {
+        let load = |name: &&str| {
+            let pages = pages(name);
+            let walk = Walker::run(&pages);
+            assert!(walk.refused.is_empty(), "{name}: {:#?}", walk.refused);
+            walk.blocks
+        };
+        FIXTURES.iter().flat_map(load).collect()
+    })
 }
