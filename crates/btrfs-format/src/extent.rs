@@ -200,8 +200,10 @@ impl InlineRef {
         }
     }
 
-    /// Parses a ref that is an item of its own. `None` in the result never occurs: a key of
-    /// another kind is an error.
+    /// Parses a ref that is an item of its own.
+    ///
+    /// # Errors
+    /// A key that is no ref's, or a size that its kind does not have.
     pub fn parse_keyed(key: &Key, item: &[u8]) -> Result<Self, ItemError> {
         let sized = |expected: usize| {
             if item.len() == expected {

@@ -249,7 +249,7 @@ impl BlockGroupFlags {
         self.intersection(Self::PROFILE_MASK)
     }
 
-    /// Name of the profile as `mkfs.btrfs` takes it, `mixed` bits as `unknown`.
+    /// Name of the profile as `mkfs.btrfs` takes it, `unknown` for several bits.
     pub fn profile_name(self) -> &'static str {
         match self.profile() {
             p if p.is_empty() => "single",
