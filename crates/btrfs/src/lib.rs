@@ -1,6 +1,7 @@
 //! The btrfs engine: volumes, trees, space, transactions, data, operations.
 #![allow(dead_code)]
 
+mod data;
 mod engine;
 mod error;
 mod health;
@@ -8,6 +9,7 @@ mod lock;
 mod options;
 mod transaction;
 
+pub use data::compress::{Compression, UnknownCompression};
 pub use engine::Btrfs;
 pub use error::{Error, Result};
-pub use options::{Compression, Options, SubvolumeChoice};
+pub use options::{Options, SubvolumeChoice};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Compression;
+
 /// Which subvolume is the root of the mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SubvolumeChoice {
@@ -12,17 +14,6 @@ pub enum SubvolumeChoice {
     Id(u64),
     /// The directory at this path from the top level (`subvol=`).
     Path(Vec<u8>),
-}
-
-/// How new data is compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    /// zlib at a level of 1 to 9.
-    Zlib(u8),
-    /// LZO.
-    Lzo,
-    /// Zstandard at a level of 1 to 15.
-    Zstd(u8),
 }
 
 /// Options of a mount.

@@ -1,0 +1,272 @@
+//! Dirty ranges of one file: data that was written and is not on its way to the device yet.
+//!
+//! # How it works
+//! A map from file offset to pieces of bytes. Pieces never overlap; they begin and end at
+//! sector boundaries, because whoever writes part of a sector brings the rest of it first.
+//! A write overwrites what is there in place and fills the gaps with new pieces; one that
+//! begins where a piece ends makes that piece longer, up to [`MAX_PIECE`], so that small
+//! appends cost a copy and no more. Pieces side by side form a *run*, which is what writeback
+//! takes.
+//!
+//! The test is a model: a plain array of optional bytes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A piece does not grow beyond this many bytes.
+pub(super) const MAX_PIECE: usize = 1 << 20;
+
+/// Dirty data of one file, by file offset.
+#[derive(Debug, Default)]
+pub(super) struct DirtyRanges {
+    pieces: BTreeMap<u64, Vec<u8>>,
+    bytes: u64,
+}
+
+impl DirtyRanges {
+    /// Sum of all pieces, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// True if nothing is dirty.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// The pieces that touch `range`, in order, with their offsets.
+    fn touching(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Vec<u8>)> {
+        let first = self
+            .pieces
+            .range(..=range.start)
+            .next_back()
+            .filter(|(at, piece)| **at + piece.len() as u64 > range.start)
+            .map_or(range.start, |(at, _)| *at);
+        let end = if range.is_empty() { first } else { range.end };
+        self.pieces
+            .range(first..end)
+            .map(|(at, piece)| (*at, piece))
+    }
+
+    /// Parts of `range` that are not dirty, in order.
+    pub(super) fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut gaps = Vec::new();
+        let mut at = range.start;
+        for (start, piece) in self.touching(range.clone()) {
+            if start > at {
+                gaps.push(at..start);
+            }
+            at = at.max(start + piece.len() as u64);
+        }
+        if at < range.end {
+            gaps.push(at..range.end);
+        }
+        gaps
+    }
+
+    /// Parts of `range` that are dirty, in order; parts side by side may come apart.
+    pub(super) fn covered(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let bounds = range.clone();
+        self.touching(range.clone())
+            .map(move |(at, piece)| at.max(bounds.start)..(at + piece.len() as u64).min(bounds.end))
+    }
+
+    /// Whether the byte at `offset` is dirty.
+    pub(super) fn contains(&self, offset: u64) -> bool {
+        self.touching(offset..offset.saturating_add(1))
+            .next()
+            .is_some()
+    }
+
+    /// Writes `data` at `offset`. What it writes to without being dirty yet must be whole
+    /// sectors.
+    pub(super) fn write(&mut self, offset: u64, data: &[u8]) {
+        let range = offset..offset + data.len() as u64;
+        let gaps = self.gaps(range.clone());
+        let starts: Vec<u64> = self.touching(range.clone()).map(|(at, _)| at).collect();
+        for at in starts {
+            let Some(piece) = self.pieces.get_mut(&at) else {
+                continue;
+            };
+            let from = at.max(range.start);
+            let to = (at + piece.len() as u64).min(range.end);
+            let target = piece.get_mut((from - at) as usize..(to - at) as usize);
+            let source = data.get((from - offset) as usize..(to - offset) as usize);
+            if let (Some(target), Some(source)) = (target, source) {
+                target.copy_from_slice(source);
+            }
+        }
+        for gap in gaps {
+            let bytes = data.get((gap.start - offset) as usize..(gap.end - offset) as usize);
+            self.fill(gap.start, bytes.unwrap_or_default());
+        }
+    }
+
+    /// Adds `data` where nothing is dirty.
+    fn fill(&mut self, offset: u64, data: &[u8]) {
+        self.bytes += data.len() as u64;
+        let mut at = offset;
+        let mut rest = data;
+        let before = self.pieces.range_mut(..offset).next_back();
+        if let Some((start, piece)) =
+            before.filter(|(start, piece)| **start + piece.len() as u64 == offset)
+        {
+            debug_assert!(*start < offset);
+            let room = MAX_PIECE.saturating_sub(piece.len()).min(rest.len());
+            let (front, back) = rest.split_at(room);
+            piece.extend_from_slice(front);
+            at += front.len() as u64;
+            rest = back;
+        }
+        for chunk in rest.chunks(MAX_PIECE) {
+            self.pieces.insert(at, chunk.to_vec());
+            at += chunk.len() as u64;
+        }
+    }
+
+    /// Copies what is dirty of `buf.len()` bytes at `offset` into `buf`.
+    pub(super) fn read(&self, offset: u64, buf: &mut [u8]) {
+        let range = offset..offset + buf.len() as u64;
+        for (at, piece) in self.touching(range.clone()) {
+            let from = at.max(range.start);
+            let to = (at + piece.len() as u64).min(range.end);
+            let source = piece.get((from - at) as usize..(to - at) as usize);
+            let target = buf.get_mut((from - offset) as usize..(to - offset) as usize);
+            if let (Some(target), Some(source)) = (target, source) {
+                target.copy_from_slice(source);
+            }
+        }
+    }
+
+    /// Cuts the piece that `offset` lies within in two.
+    fn split(&mut self, offset: u64) {
+        let Some((at, piece)) = self.pieces.range_mut(..offset).next_back() else {
+            return;
+        };
+        let within = (offset - *at) as usize;
+        if within < piece.len() {
+            let back = piece.split_off(within);
+            self.pieces.insert(offset, back);
+        }
+    }
+
+    /// Takes everything in `range` out, in order.
+    pub(super) fn take(&mut self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        self.split(range.start);
+        self.split(range.end);
+        let mut rest = self.pieces.split_off(&range.start);
+        let mut after = rest.split_off(&range.end);
+        self.pieces.append(&mut after);
+        self.bytes -= rest.values().map(|piece| piece.len() as u64).sum::<u64>();
+        rest.into_iter().collect()
+    }
+
+    /// First stretch of dirty pieces side by side that begins at or after `from` (or around
+    /// it) and before `to`, cut to that range and to `max` bytes.
+    pub(super) fn run(&self, from: u64, to: u64, max: u64) -> Option<Range<u64>> {
+        let mut run: Option<Range<u64>> = None;
+        for part in self.covered(from..to) {
+            match &mut run {
+                None => run = Some(part),
+                Some(run) if run.end == part.start => run.end = part.end,
+                Some(_) => break,
+            }
+            if run.as_ref().is_some_and(|run| run.end - run.start >= max) {
+                break;
+            }
+        }
+        run.map(|run| run.start..run.end.min(run.start + max))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECTOR: u64 = 16;
+    const SIZE: usize = 640;
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Write(u64, usize, u8),
+        Take(u64, u64),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            4 => (0..39u64, 1..10usize, any::<u8>()).prop_map(|(at, n, b)| Op::Write(at, n, b)),
+            1 => (0..40u64, 0..40u64).prop_map(|(a, b)| Op::Take(a.min(b), a.max(b))),
+        ]
+    }
+
+    fn modelled(model: &[Option<u8>], range: Range<u64>) -> Vec<Range<u64>> {
+        let mut gaps: Vec<Range<u64>> = Vec::new();
+        for at in range {
+            if model[at as usize].is_some() {
+                continue;
+            }
+            match gaps.last_mut() {
+                Some(gap) if gap.end == at => gap.end += 1,
+                _ => gaps.push(at..at + 1),
+            }
+        }
+        gaps
+    }
+
+    proptest! {
+        #[test]
+        fn like_an_array(ops in prop::collection::vec(op(), 1..60)) {
+            let mut model = vec![None; SIZE];
+            let mut dirty = DirtyRanges::default();
+            for op in ops {
+                match op {
+                    Op::Write(sector, sectors, byte) => {
+                        let at = sector * SECTOR;
+                        let len = (sectors * SECTOR as usize).min(SIZE - at as usize);
+                        let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
+                        dirty.write(at, &data);
+                        for (i, b) in data.iter().enumerate() {
+                            model[at as usize + i] = Some(*b);
+                        }
+                    }
+                    Op::Take(from, to) => {
+                        let range = from * SECTOR..to * SECTOR;
+                        let first = dirty.run(range.start, range.end, 48);
+                        let taken = dirty.take(range.clone());
+                        prop_assert_eq!(first.as_ref().map(|r| r.start), taken.first().map(|t| t.0));
+                        prop_assert!(first.is_none_or(|r| r.end - r.start <= 48));
+                        for (at, piece) in taken {
+                            for (i, b) in piece.iter().enumerate() {
+                                prop_assert_eq!(model[at as usize + i].take(), Some(*b));
+                            }
+                        }
+                        prop_assert!(model[range.start as usize..range.end as usize].iter().all(Option::is_none));
+                    }
+                }
+                prop_assert_eq!(dirty.bytes() as usize, model.iter().flatten().count());
+            }
+            prop_assert_eq!(dirty.gaps(0..SIZE as u64), modelled(&model, 0..SIZE as u64));
+            prop_assert_eq!(dirty.gaps(100..500), modelled(&model, 100..500));
+            let mut buf = vec![0; 333];
+            dirty.read(77, &mut buf);
+            for (i, b) in buf.iter().enumerate() {
+                prop_assert_eq!(*b, model[77 + i].unwrap_or(0));
+                prop_assert_eq!(dirty.contains(77 + i as u64), model[77 + i].is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn appends_make_one_long_piece() {
+        let mut dirty = DirtyRanges::default();
+        for i in 0..512u64 {
+            dirty.write(i * 4096, &[i as u8; 4096]);
+        }
+        assert_eq!(dirty.pieces.len(), 2);
+        assert_eq!(dirty.run(0, u64::MAX, u64::MAX), Some(0..2 << 20));
+    }
+}
