@@ -161,6 +161,46 @@ pub enum Error {
     /// No space for what was asked, after everything was tried.
     #[error("no space left")]
     NoSpace,
+    /// An extent item or a keyed ref that does not parse.
+    #[error("extent {bytenr}: {source}")]
+    ExtentItem {
+        /// Logical address.
+        bytenr: u64,
+        /// What is wrong.
+        source: ItemError,
+    },
+    /// An extent in use that has no item in the extent tree.
+    #[error("extent {bytenr}: no item in the extent tree")]
+    ExtentMissing {
+        /// Logical address.
+        bytenr: u64,
+    },
+    /// A backref that was to be dropped and is not there, or not that often.
+    #[error("extent {bytenr}: no backref {backref}")]
+    RefMissing {
+        /// Logical address.
+        bytenr: u64,
+        /// The backref.
+        backref: String,
+    },
+    /// Free space that contradicts itself.
+    #[error("block group {group}: free space is wrong at {start}..{end}")]
+    FreeSpace {
+        /// Logical address of the group.
+        group: u64,
+        /// Logical address where the range begins.
+        start: u64,
+        /// First byte behind the range.
+        end: u64,
+    },
+    /// A chunk without a block group, or the other way round.
+    #[error("block group {group}: {reason}")]
+    BadBlockGroup {
+        /// Logical address of the group.
+        group: u64,
+        /// What is wrong.
+        reason: String,
+    },
     /// An error that an operation is to return as it is.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),

@@ -7,6 +7,7 @@ mod error;
 mod health;
 mod lock;
 mod options;
+mod space;
 mod transaction;
 
 pub use data::compress::{Compression, UnknownCompression};

@@ -9,6 +9,7 @@ use parking_lot::Condvar;
 use super::state::{Entry, State};
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
+use crate::space::{DelayedRefs, Pinned};
 use crate::{Error, Result};
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
@@ -23,6 +24,10 @@ pub(crate) struct Transaction {
     /// Ordered extents that the commit has to wait for.
     pins: AtomicU32,
     dirty: AtomicBool,
+    /// Changes of extent refs that are not in the extent tree yet.
+    pub(crate) delayed: DelayedRefs,
+    /// What it freed and nobody may have before it is durable.
+    pub(crate) pinned: Pinned,
     /// When it was created.
     begun: Instant,
 }
@@ -36,6 +41,8 @@ impl Transaction {
             joiners: AtomicU32::new(0),
             pins: AtomicU32::new(0),
             dirty: AtomicBool::new(false),
+            delayed: DelayedRefs::default(),
+            pinned: Pinned::default(),
             begun: Instant::now(),
         }
     }

@@ -1,0 +1,250 @@
+//! Free space of one block group in memory, by offset and by size.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Free extents of a block group. Addresses and lengths are bytes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FreeSpace {
+    /// start -> length
+    by_start: BTreeMap<u64, u64>,
+    /// (length, start)
+    by_size: BTreeSet<(u64, u64)>,
+    bytes: u64,
+}
+
+impl FreeSpace {
+    /// Nothing free.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sum of all free bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Length of the largest free extent.
+    pub(crate) fn largest(&self) -> u64 {
+        self.by_size.last().map_or(0, |(len, _)| *len)
+    }
+
+    /// Number of free extents.
+    pub(crate) fn extents(&self) -> usize {
+        self.by_start.len()
+    }
+
+    /// All free extents `(start, length)`, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.by_start.iter().map(|(start, len)| (*start, *len))
+    }
+
+    fn put(&mut self, start: u64, len: u64) {
+        if len > 0 {
+            self.by_start.insert(start, len);
+            self.by_size.insert((len, start));
+            self.bytes += len;
+        }
+    }
+
+    fn cut(&mut self, start: u64) -> Option<u64> {
+        let len = self.by_start.remove(&start)?;
+        self.by_size.remove(&(len, start));
+        self.bytes -= len;
+        Some(len)
+    }
+
+    /// The free extent that holds `at`.
+    fn around(&self, at: u64) -> Option<(u64, u64)> {
+        let (&start, &len) = self.by_start.range(..=at).next_back()?;
+        (at - start < len).then_some((start, len))
+    }
+
+    /// Makes `start..start + len` free. `false`, and nothing changed, if part of it is free
+    /// already: whoever frees twice has lost count of something.
+    #[must_use]
+    pub(crate) fn add(&mut self, start: u64, len: u64) -> bool {
+        let Some(end) = start.checked_add(len) else {
+            return false;
+        };
+        let before = self.by_start.range(..end).next_back();
+        if before.is_some_and(|(from, size)| from + size > start && len > 0) {
+            return false;
+        }
+        let (mut from, mut size) = (start, len);
+        if let Some((&left, &left_len)) = self.by_start.range(..start).next_back()
+            && left + left_len == start
+        {
+            self.cut(left);
+            (from, size) = (left, left_len + len);
+        }
+        if let Some(right_len) = self.cut(end) {
+            size += right_len;
+        }
+        self.put(from, size);
+        true
+    }
+
+    /// Takes exactly `start..start + len`. `false`, and nothing changed, if not all of it is free.
+    #[must_use]
+    pub(crate) fn take(&mut self, start: u64, len: u64) -> bool {
+        let Some((from, size)) = self.around(start) else {
+            return false;
+        };
+        let skip = start - from;
+        if size - skip < len {
+            return false;
+        }
+        self.cut(from);
+        self.put(from, skip);
+        self.put(start + len, size - skip - len);
+        true
+    }
+
+    /// Takes `len` bytes at a multiple of `align`: the first fit at or behind `cursor`, else the
+    /// first fit at all.
+    pub(crate) fn take_aligned(&mut self, cursor: u64, len: u64, align: u64) -> Option<u64> {
+        let fits = |(&start, &size): (&u64, &u64), from: u64| {
+            let at = start.max(from).checked_next_multiple_of(align)?;
+            (at.checked_add(len)? <= start + size).then_some(at)
+        };
+        let inside = self.around(cursor).map_or(cursor, |(start, _)| start);
+        let ahead = self.by_start.range(inside..);
+        let found = ahead
+            .filter_map(|extent| fits(extent, cursor))
+            .next()
+            .or_else(|| {
+                let all = self.by_start.range(..=cursor);
+                all.filter_map(|extent| fits(extent, 0)).next()
+            })?;
+        self.take(found, len).then_some(found)
+    }
+
+    /// Takes between `min` and `want` bytes for data, lengths being multiples of `unit`: right at
+    /// `hint` if that holds `want`, else in the smallest free extent that holds `want`, else the
+    /// most that there is at `hint` or in the largest extent.
+    pub(crate) fn take_range(
+        &mut self,
+        hint: u64,
+        min: u64,
+        want: u64,
+        unit: u64,
+    ) -> Option<(u64, u64)> {
+        let at_hint = self
+            .around(hint)
+            .map_or(0, |(start, size)| size - (hint - start));
+        let (start, len) = if at_hint >= want {
+            (hint, want)
+        } else if let Some(&(_, start)) = self.by_size.range((want, 0)..).next() {
+            (start, want)
+        } else {
+            let &(size, start) = self.by_size.last()?;
+            if at_hint >= min && at_hint >= size / 2 {
+                (hint, at_hint)
+            } else {
+                (start, size)
+            }
+        };
+        let len = len - len % unit;
+        (len >= min && len > 0 && self.take(start, len)).then_some((start, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SIZE: u64 = 128;
+
+    fn check(space: &FreeSpace, model: &[bool]) {
+        let mut seen = vec![false; SIZE as usize];
+        let mut last_end = None;
+        for (start, len) in space.iter() {
+            assert!(
+                len > 0 && last_end.is_none_or(|end| end < start),
+                "unmerged"
+            );
+            seen[start as usize..(start + len) as usize].fill(true);
+            last_end = Some(start + len);
+        }
+        assert_eq!(seen, model);
+        assert_eq!(
+            space.bytes(),
+            model.iter().filter(|free| **free).count() as u64
+        );
+        let sizes: u64 = space.by_size.iter().map(|(len, _)| *len).sum();
+        assert_eq!(sizes, space.bytes());
+        assert_eq!(space.by_size.len(), space.extents());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u64, u64),
+        Take(u64, u64),
+        Aligned(u64, u64),
+        Range(u64, u64, u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let at = 0..SIZE - 16;
+        prop_oneof![
+            (at.clone(), 1..16u64).prop_map(|(a, b)| Step::Add(a, b)),
+            (at.clone(), 1..16u64).prop_map(|(a, b)| Step::Take(a, b)),
+            (at.clone(), 1..9u64).prop_map(|(a, b)| Step::Aligned(a, b)),
+            (at, 1..8u64, 0..24u64).prop_map(|(a, b, c)| Step::Range(a, b, b + c)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn equals_model(steps in prop::collection::vec(step(), 1..120)) {
+            let mut space = FreeSpace::new();
+            let mut model = vec![false; SIZE as usize];
+            for step in steps {
+                match step {
+                    Step::Add(at, len) => {
+                        let part = &mut model[at as usize..(at + len) as usize];
+                        let fits = part.iter().all(|free| !free);
+                        prop_assert_eq!(space.add(at, len), fits);
+                        if fits {
+                            part.fill(true);
+                        }
+                    }
+                    Step::Take(at, len) => {
+                        let part = &mut model[at as usize..(at + len) as usize];
+                        let fits = part.iter().all(|free| *free);
+                        prop_assert_eq!(space.take(at, len), fits);
+                        if fits {
+                            part.fill(false);
+                        }
+                    }
+                    Step::Aligned(cursor, len) => {
+                        let possible = (0..=SIZE - len).step_by(4).any(|at| {
+                            model[at as usize..(at + len) as usize].iter().all(|free| *free)
+                        });
+                        let got = space.take_aligned(cursor, len, 4);
+                        prop_assert_eq!(got.is_some(), possible);
+                        if let Some(at) = got {
+                            prop_assert_eq!(at % 4, 0);
+                            let part = &mut model[at as usize..(at + len) as usize];
+                            prop_assert!(part.iter().all(|free| *free));
+                            part.fill(false);
+                        }
+                    }
+                    Step::Range(hint, min, want) => {
+                        let largest = space.largest();
+                        let got = space.take_range(hint, min, want, 1);
+                        prop_assert_eq!(got.is_some(), largest >= min);
+                        if let Some((at, len)) = got {
+                            prop_assert!(len >= min && len <= want);
+                            let part = &mut model[at as usize..(at + len) as usize];
+                            prop_assert!(part.iter().all(|free| *free));
+                            part.fill(false);
+                        }
+                    }
+                }
+                check(&space, &model);
+            }
+        }
+    }
+}

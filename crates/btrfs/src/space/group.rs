@@ -1,0 +1,306 @@
+//! A block group: one chunk's space in memory.
+
+use std::sync::Arc;
+
+use parking_lot::Condvar;
+use sapwood_btrfs_format::BlockGroupFlags;
+
+use super::free_space::FreeSpace;
+use super::info::SpaceInfo;
+use super::range_set::{RangeDelta, RangeSet};
+use crate::error::{Error, Result};
+use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
+
+/// One block group. Where it stands and what it holds never change.
+#[derive(Debug)]
+pub(crate) struct BlockGroup {
+    /// Logical address.
+    pub(crate) start: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+    /// Content and profile.
+    pub(crate) flags: BlockGroupFlags,
+    /// Kind of space that it belongs to.
+    pub(crate) info: Arc<SpaceInfo>,
+    /// Parts under copies of the superblock; never handed out.
+    pub(crate) excluded: RangeSet,
+    state: RankedMutex<GroupState>,
+    /// Notified when loading or a flush of the free-space items ends.
+    changed: Condvar,
+}
+
+/// Whether the free space is in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loaded {
+    /// Not yet.
+    No,
+    /// Somebody reads it.
+    Running,
+    /// Yes.
+    Yes,
+}
+
+/// What changes in a block group. All in bytes.
+#[derive(Debug)]
+pub(crate) struct GroupState {
+    /// In the extent tree.
+    pub(crate) used: u64,
+    /// Handed out, not yet in the extent tree.
+    pub(crate) reserved: u64,
+    /// Freed, not yet durable.
+    pub(crate) pinned: u64,
+    /// `used` as the group's item says it; `None` if it has no item yet.
+    pub(crate) item_used: Option<u64>,
+    /// Free to be handed out.
+    pub(crate) free: FreeSpace,
+    /// Whether `free` is right.
+    pub(crate) loaded: Loaded,
+    /// Being removed: nothing is handed out any more.
+    pub(crate) removing: bool,
+    /// What the free-space tree does not know yet.
+    pub(crate) delta: RangeDelta,
+    /// Somebody writes an earlier `delta` to the free-space tree.
+    pub(crate) flushing: bool,
+}
+
+impl BlockGroup {
+    /// A group with `used` bytes in use. A new one (`item_used` is `None`) is all free.
+    pub(crate) fn new(
+        start: u64,
+        len: u64,
+        flags: BlockGroupFlags,
+        info: Arc<SpaceInfo>,
+        excluded: RangeSet,
+        item_used: Option<u64>,
+    ) -> Self {
+        let mut state = GroupState {
+            used: item_used.unwrap_or(0),
+            reserved: 0,
+            pinned: 0,
+            item_used,
+            free: FreeSpace::new(),
+            loaded: Loaded::No,
+            removing: false,
+            delta: RangeDelta::default(),
+            flushing: false,
+        };
+        if item_used.is_none() {
+            state.loaded = Loaded::Yes;
+            for (from, to) in excluded.gaps(start, start + len) {
+                // Gaps are disjoint and nothing was free before.
+                let _ = state.free.add(from, to - from);
+            }
+        }
+        Self {
+            start,
+            len,
+            flags,
+            info,
+            excluded,
+            state: RankedMutex::with_key(Rank::BlockGroup, (start, 0), state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// First byte behind it.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.len
+    }
+
+    /// Whether an address lies in it.
+    pub(crate) fn contains(&self, logical: u64) -> bool {
+        (self.start..self.end()).contains(&logical)
+    }
+
+    /// Locks its state.
+    pub(crate) fn lock(&self) -> RankedMutexGuard<'_, GroupState> {
+        self.state.lock()
+    }
+
+    /// Loads the free space with `read` unless it is loaded; waits for another thread that is
+    /// at it. `read` runs without locks and returns the free ranges (start, end).
+    ///
+    /// # Errors
+    /// Those of `read`; [`Error::FreeSpace`] if ranges overlap or lie outside.
+    pub(crate) fn load(&self, read: impl FnOnce() -> Result<Vec<(u64, u64)>>) -> Result<()> {
+        let mut state = self.state.lock();
+        while state.loaded == Loaded::Running {
+            state.wait(&self.changed);
+        }
+        if state.loaded == Loaded::Yes {
+            return Ok(());
+        }
+        state.loaded = Loaded::Running;
+        drop(state);
+        let free = read().and_then(|ranges| self.fill(&ranges));
+        let mut state = self.state.lock();
+        let result = free.map(|free| state.free = free);
+        state.loaded = if result.is_ok() {
+            Loaded::Yes
+        } else {
+            Loaded::No
+        };
+        drop(state);
+        self.changed.notify_all();
+        result
+    }
+
+    fn fill(&self, ranges: &[(u64, u64)]) -> Result<FreeSpace> {
+        let mut free = FreeSpace::new();
+        for &(from, to) in ranges {
+            let bad = || Error::FreeSpace {
+                group: self.start,
+                start: from,
+                end: to,
+            };
+            if from < self.start || to > self.end() || from >= to {
+                return Err(bad());
+            }
+            for (from, to) in self.excluded.gaps(from, to) {
+                if !free.add(from, to - from) {
+                    return Err(bad());
+                }
+            }
+        }
+        Ok(free)
+    }
+
+    /// Takes the changes that the free-space tree does not know, once nobody else writes earlier
+    /// ones. `None` if there are none. [`flush_done`](Self::flush_done) must follow.
+    pub(crate) fn start_flush(&self) -> Option<RangeDelta> {
+        let mut state = self.state.lock();
+        while state.flushing {
+            state.wait(&self.changed);
+        }
+        if state.delta.is_empty() {
+            return None;
+        }
+        state.flushing = true;
+        Some(std::mem::take(&mut state.delta))
+    }
+
+    /// Ends what [`start_flush`](Self::start_flush) began.
+    pub(crate) fn flush_done(&self) {
+        self.state.lock().flushing = false;
+        self.changed.notify_all();
+    }
+
+    /// Bytes of superblock copies.
+    pub(crate) fn super_bytes(&self) -> u64 {
+        self.excluded.bytes()
+    }
+
+    /// Takes `len` bytes at a multiple of `len` for a tree block.
+    pub(crate) fn take_block(&self, cursor: u64, len: u64) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.removing || state.free.bytes() < len {
+            return None;
+        }
+        let at = state.free.take_aligned(cursor, len, len)?;
+        state.reserved += len;
+        Some(at)
+    }
+
+    /// Takes between `min` and `want` bytes for data.
+    pub(crate) fn take_data(
+        &self,
+        hint: u64,
+        min: u64,
+        want: u64,
+        sector: u64,
+    ) -> Option<(u64, u64)> {
+        let mut state = self.state.lock();
+        if state.removing || state.free.largest() < min {
+            return None;
+        }
+        let found = state.free.take_range(hint, min, want, sector)?;
+        state.reserved += found.1;
+        Some(found)
+    }
+
+    /// Returns handed-out space that never got into the extent tree.
+    pub(crate) fn untake(&self, bytenr: u64, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.reserved = self.less(state.reserved, len, bytenr)?;
+        self.put_free(&mut state, bytenr, len)?;
+        drop(state);
+        self.info.change(|sums| sums.reserved -= len);
+        Ok(())
+    }
+
+    /// Handed-out space got into the extent tree.
+    pub(crate) fn inserted(&self, bytenr: u64, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.reserved = self.less(state.reserved, len, bytenr)?;
+        state.used += len;
+        state.delta.take(bytenr, bytenr + len);
+        drop(state);
+        self.info.change(|sums| {
+            sums.reserved -= len;
+            sums.used += len;
+        });
+        Ok(())
+    }
+
+    /// An extent left the extent tree; it stays pinned until that is durable.
+    pub(crate) fn removed(&self, bytenr: u64, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.used = self.less(state.used, len, bytenr)?;
+        state.pinned += len;
+        state.delta.free(bytenr, bytenr + len);
+        drop(state);
+        self.info.change(|sums| {
+            sums.used -= len;
+            sums.pinned += len;
+        });
+        Ok(())
+    }
+
+    /// Handed-out space that never got into the extent tree is to be pinned all the same.
+    pub(crate) fn pin_reserved(&self, bytenr: u64, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.reserved = self.less(state.reserved, len, bytenr)?;
+        state.pinned += len;
+        drop(state);
+        self.info.change(|sums| {
+            sums.reserved -= len;
+            sums.pinned += len;
+        });
+        Ok(())
+    }
+
+    /// The transaction that pinned the range is durable.
+    pub(crate) fn unpin(&self, bytenr: u64, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        state.pinned = self.less(state.pinned, len, bytenr)?;
+        self.put_free(&mut state, bytenr, len)?;
+        let read_only = state.removing;
+        drop(state);
+        self.info.change(|sums| {
+            sums.pinned -= len;
+            if read_only {
+                sums.read_only += len;
+            }
+        });
+        Ok(())
+    }
+
+    fn less(&self, sum: u64, len: u64, bytenr: u64) -> Result<u64> {
+        sum.checked_sub(len).ok_or(Error::FreeSpace {
+            group: self.start,
+            start: bytenr,
+            end: bytenr.saturating_add(len),
+        })
+    }
+
+    fn put_free(&self, state: &mut GroupState, bytenr: u64, len: u64) -> Result<()> {
+        if bytenr >= self.start && bytenr + len <= self.end() && state.free.add(bytenr, len) {
+            return Ok(());
+        }
+        Err(Error::FreeSpace {
+            group: self.start,
+            start: bytenr,
+            end: bytenr.saturating_add(len),
+        })
+    }
+}

@@ -1,0 +1,39 @@
+//! What a transaction freed: nobody may have it before the transaction is durable, because the
+//! trees of the last commit, and the logs built on it, still point there.
+
+use super::range_set::RangeSet;
+use crate::lock::{Rank, RankedMutex};
+
+/// Ranges pinned by one transaction.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    ranges: RankedMutex<RangeSet>,
+}
+
+impl Default for Pinned {
+    fn default() -> Self {
+        Self {
+            ranges: RankedMutex::new(Rank::Leaf, RangeSet::new()),
+        }
+    }
+}
+
+impl Pinned {
+    /// Pins a range.
+    pub(crate) fn add(&self, bytenr: u64, len: u64) {
+        self.ranges
+            .lock()
+            .insert(bytenr, bytenr.saturating_add(len));
+    }
+
+    /// Whether nothing is pinned.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.lock().is_empty()
+    }
+
+    /// Takes all ranges (start, end).
+    pub(crate) fn take(&self) -> Vec<(u64, u64)> {
+        let ranges = std::mem::take(&mut *self.ranges.lock());
+        ranges.iter().collect()
+    }
+}
