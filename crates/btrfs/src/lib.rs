@@ -9,6 +9,8 @@ mod lock;
 mod options;
 mod space;
 mod transaction;
+mod tree;
+mod volume;
 
 pub use data::compress::{Compression, UnknownCompression};
 pub use engine::Btrfs;

@@ -111,13 +111,22 @@ mod held {
         /// # Panics
         /// If the thread holds a lock that has to be taken after this one.
         pub(crate) fn new(rank: Rank, key: RankKey) -> Self {
+            Self::note(rank, key, true)
+        }
+
+        /// The same for a lock that was taken without waiting: it cannot close a circle.
+        pub(crate) fn tried(rank: Rank, key: RankKey) -> Self {
+            Self::note(rank, key, false)
+        }
+
+        fn note(rank: Rank, key: RankKey, check: bool) -> Self {
             let id = NEXT.with(|next| next.replace(next.get() + 1));
             HELD.with_borrow_mut(|held| {
                 let bad = held.iter().find(|(_, r, k)| {
                     *r > rank
                         || (*r == rank && !(*k < key || (rank == Rank::TreeBlock && *k == key)))
                 });
-                if let Some(bad) = bad {
+                if let Some(bad) = bad.filter(|_| check) {
                     let bad = *bad;
                     let all = format!("{held:?}");
                     panic!("lock order: taking {rank:?} {key:?} while holding {bad:?} of {all}");
@@ -158,6 +167,11 @@ mod held {
     impl Held {
         #[inline(always)]
         pub(crate) fn new(_rank: Rank, _key: RankKey) -> Self {
+            Self
+        }
+
+        #[inline(always)]
+        pub(crate) fn tried(_rank: Rank, _key: RankKey) -> Self {
             Self
         }
     }
@@ -205,7 +219,7 @@ impl<T> RankedMutex<T> {
         let guard = self.inner.try_lock()?;
         Some(RankedMutexGuard {
             guard,
-            _held: Held::new(self.rank, self.key),
+            _held: Held::tried(self.rank, self.key),
         })
     }
 
@@ -294,7 +308,7 @@ impl<T> RankedRwLock<T> {
         let guard = self.inner.try_write()?;
         Some(RankedWriteGuard {
             guard,
-            _held: Held::new(self.rank, self.key),
+            _held: Held::tried(self.rank, self.key),
         })
     }
 

@@ -1,0 +1,211 @@
+//! One tree block in memory, and its lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
+use parking_lot::{RawRwLock, RwLock};
+use sapwood_btrfs_format::{Block, BlockMut};
+
+use crate::lock::{Held, Rank, TreeClass};
+use crate::{Error, Result};
+
+/// Bytes of a block. Cloning is cheap; a writer copies them only if somebody else has a clone.
+pub(crate) type BlockBytes = Arc<[u8]>;
+
+/// A tree block. Address, level, generation and owner never change; the bytes are behind a lock
+/// (rank [`Rank::TreeBlock`], key: class of the tree and depth).
+pub(crate) struct TreeBlock {
+    bytenr: u64,
+    generation: u64,
+    owner: u64,
+    level: u8,
+    /// Not on disk yet: must stay in memory.
+    dirty: AtomicBool,
+    /// Reached disk (or is on its way): must not change any more.
+    written: AtomicBool,
+    data: Arc<RwLock<BlockBytes>>,
+}
+
+impl TreeBlock {
+    /// A block that was read, and is valid.
+    ///
+    /// # Errors
+    /// The bytes are no block at all.
+    pub(crate) fn from_disk(data: BlockBytes) -> Result<Self, sapwood_btrfs_format::block::Error> {
+        Self::make(data, false)
+    }
+
+    /// A block made in the running transaction.
+    ///
+    /// # Errors
+    /// The bytes are no block at all.
+    pub(crate) fn new(data: BlockBytes) -> Result<Self, sapwood_btrfs_format::block::Error> {
+        Self::make(data, true)
+    }
+
+    fn make(data: BlockBytes, new: bool) -> Result<Self, sapwood_btrfs_format::block::Error> {
+        let block = Block::new(&data)?;
+        Ok(Self {
+            bytenr: block.bytenr(),
+            generation: block.generation(),
+            owner: block.owner(),
+            level: block.level(),
+            dirty: AtomicBool::new(new),
+            written: AtomicBool::new(!new),
+            data: Arc::new(RwLock::new(data)),
+        })
+    }
+
+    /// Logical address.
+    pub(crate) fn bytenr(&self) -> u64 {
+        self.bytenr
+    }
+
+    /// Transid that made it.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Tree that it was made for.
+    pub(crate) fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    /// 0: leaf.
+    pub(crate) fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// Whether it still has to be written.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Whether it was written, or is being written, and so may not change.
+    pub(crate) fn is_written(&self) -> bool {
+        self.written.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_written(&self) {
+        self.written.store(true, Ordering::Release);
+    }
+
+    /// It is on disk, or nobody needs it any more.
+    pub(super) fn set_clean(&self) {
+        self.dirty.store(false, Ordering::Release);
+    }
+
+    /// A failed write: it stays in memory.
+    pub(super) fn set_dirty(&self) {
+        self.dirty.store(true, Ordering::Release);
+    }
+
+    fn held(&self, class: TreeClass) -> Held {
+        Held::new(
+            Rank::TreeBlock,
+            (class as u64, 8 - u64::from(self.level.min(7))),
+        )
+    }
+
+    /// Locks for reading, as part of a tree of class `class`.
+    pub(crate) fn read(&self, class: TreeClass) -> ReadGuard {
+        let held = self.held(class);
+        ReadGuard {
+            data: RwLock::read_arc(&self.data),
+            _held: held,
+        }
+    }
+
+    /// Locks for writing, as part of a tree of class `class`.
+    pub(crate) fn write(&self, class: TreeClass) -> WriteGuard {
+        let held = self.held(class);
+        WriteGuard {
+            data: RwLock::write_arc(&self.data),
+            _held: held,
+        }
+    }
+
+    /// The bytes as of now. For blocks that do not change, or where any moment will do; takes the
+    /// lock shortly, whatever the thread holds.
+    pub(crate) fn snapshot(&self) -> BlockBytes {
+        self.data.read_recursive().clone()
+    }
+}
+
+impl fmt::Debug for TreeBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TreeBlock")
+            .field("bytenr", &self.bytenr)
+            .field("owner", &self.owner)
+            .field("generation", &self.generation)
+            .field("level", &self.level)
+            .field("dirty", &self.is_dirty())
+            .field("written", &self.is_written())
+            .finish()
+    }
+}
+
+/// A block locked for reading.
+pub(crate) struct ReadGuard {
+    data: ArcRwLockReadGuard<RawRwLock, BlockBytes>,
+    _held: Held,
+}
+
+impl ReadGuard {
+    /// The block's content.
+    ///
+    /// # Errors
+    /// None for blocks that were validated.
+    pub(crate) fn view(&self) -> Result<Block<'_>> {
+        view(&self.data)
+    }
+
+    /// A reference to the bytes as they are now.
+    pub(crate) fn bytes(&self) -> BlockBytes {
+        BlockBytes::clone(&self.data)
+    }
+}
+
+/// A block locked for writing.
+pub(crate) struct WriteGuard {
+    data: ArcRwLockWriteGuard<RawRwLock, BlockBytes>,
+    _held: Held,
+}
+
+impl WriteGuard {
+    /// The block's content.
+    ///
+    /// # Errors
+    /// None for blocks that were validated.
+    pub(crate) fn view(&self) -> Result<Block<'_>> {
+        view(&self.data)
+    }
+
+    /// The content, for change. Copies the bytes if a reader has a snapshot of them.
+    ///
+    /// # Errors
+    /// None for blocks that were validated.
+    pub(crate) fn edit(&mut self) -> Result<BlockMut<'_>> {
+        BlockMut::new(Arc::make_mut(&mut self.data))
+            .map_err(|source| Error::Block { root: 0, source })
+    }
+
+    /// The raw bytes, for change.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        Arc::make_mut(&mut self.data)
+    }
+
+    /// A reference to the bytes as they are now.
+    pub(crate) fn bytes(&self) -> BlockBytes {
+        BlockBytes::clone(&self.data)
+    }
+}
+
+fn view(bytes: &[u8]) -> Result<Block<'_>> {
+    Block::new(bytes).map_err(|source| {
+        // The header is what is wrong, so it cannot tell the tree.
+        Error::Block { root: 0, source }
+    })
+}

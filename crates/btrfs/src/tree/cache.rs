@@ -1,0 +1,306 @@
+//! The cache of tree blocks, by logical address.
+//!
+//! # How it works
+//! Addresses are spread over shards, each a map behind a lock of rank `BlockCacheShard`. A block
+//! that is not there is read by the first who asks, without the lock; others who ask meanwhile
+//! wait for that read. A shard that grows over its part of the limit goes around its entries like
+//! a clock: entries used since the last round get another, clean ones that nobody else holds go.
+//! Dirty blocks stay whatever the limit says, as their only copy is in memory.
+//!
+//! A block made in place of an old one at the same address ([`BlockCache::insert_new`]) replaces
+//! whatever is there, a read under way included: that read's block belongs to a tree that was
+//! committed earlier and is given only to who asked for it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+use sapwood_btrfs_format::Key;
+
+use super::{TreeBlock, TreeRead};
+use crate::lock::{Rank, RankedRwLock};
+use crate::volume::{BlockExpect, Volume};
+use crate::{Error, Result};
+
+const SHARDS: usize = 64;
+
+/// Spreads block addresses: they are multiples of the node size, so the low bits say nothing.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0 ^ value)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29);
+    }
+}
+
+type Map = HashMap<u64, Slot, BuildHasherDefault<AddressHasher>>;
+
+/// A read under way.
+struct Reading {
+    done: Mutex<bool>,
+    wake: Condvar,
+}
+
+enum Slot {
+    There {
+        block: Arc<TreeBlock>,
+        used: AtomicBool,
+    },
+    Reading(Arc<Reading>),
+}
+
+#[derive(Default)]
+struct Shard {
+    map: Map,
+    /// Addresses in the order of the clock; may name some that are gone.
+    ring: Vec<u64>,
+    hand: usize,
+}
+
+struct Inner {
+    volume: Arc<Volume>,
+    shards: Vec<RankedRwLock<Shard>>,
+    /// Blocks that a shard may hold.
+    limit: usize,
+    reads: AtomicU64,
+}
+
+/// The cache. Clones are handles of the same one.
+#[derive(Clone)]
+pub(crate) struct BlockCache {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for BlockCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlockCache")
+            .field("limit", &self.inner.limit)
+            .finish()
+    }
+}
+
+impl TreeRead for BlockCache {
+    fn blocks(&self) -> &BlockCache {
+        self
+    }
+}
+
+/// What the one who follows a pointer knows of the block. As [`BlockExpect`], but cheap to make.
+pub(crate) type Expect = BlockExpect;
+
+impl BlockCache {
+    /// An empty cache of about `bytes`.
+    pub(crate) fn new(volume: Arc<Volume>, bytes: usize) -> Self {
+        let nodesize = volume.geometry().nodesize.max(4096) as usize;
+        let shard = |_| RankedRwLock::new(Rank::BlockCacheShard, Shard::default());
+        Self {
+            inner: Arc::new(Inner {
+                volume,
+                shards: (0..SHARDS).map(shard).collect(),
+                limit: (bytes / nodesize / SHARDS).max(4),
+                reads: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The volume that blocks come from.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.inner.volume
+    }
+
+    /// Number of blocks read from the volume so far.
+    pub(crate) fn reads(&self) -> u64 {
+        self.inner.reads.load(Ordering::Relaxed)
+    }
+
+    fn shard(&self, bytenr: u64) -> &RankedRwLock<Shard> {
+        let mut hasher = AddressHasher::default();
+        hasher.write_u64(bytenr);
+        // Not the bits that the map uses.
+        let nth = (hasher.finish() >> 20) as usize % SHARDS;
+        &self.inner.shards[nth]
+    }
+
+    /// The block at an address, read if it is not here. Waits for I/O; hold what guards the
+    /// pointer to it.
+    ///
+    /// # Errors
+    /// Those of [`Volume::read_tree_block`]; [`Error::StaleBlock`] if the block in memory is not
+    /// the one expected.
+    pub(crate) fn get(&self, bytenr: u64, expect: &Expect) -> Result<Arc<TreeBlock>> {
+        loop {
+            let reading = {
+                let shard = self.shard(bytenr).read();
+                match shard.map.get(&bytenr) {
+                    Some(Slot::There { block, used }) => {
+                        if !used.load(Ordering::Relaxed) {
+                            used.store(true, Ordering::Relaxed);
+                        }
+                        check(block, expect)?;
+                        return Ok(block.clone());
+                    }
+                    Some(Slot::Reading(reading)) => Some(reading.clone()),
+                    None => None,
+                }
+            };
+            if let Some(reading) = reading {
+                let mut done = reading.done.lock();
+                while !*done {
+                    reading.wake.wait(&mut done);
+                }
+                continue;
+            }
+            if let Some(found) = self.read(bytenr, expect)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Reads a block, unless somebody else began meanwhile.
+    fn read(&self, bytenr: u64, expect: &Expect) -> Result<Option<Arc<TreeBlock>>> {
+        let reading = Arc::new(Reading {
+            done: Mutex::new(false),
+            wake: Condvar::new(),
+        });
+        {
+            let mut shard = self.shard(bytenr).write();
+            if shard.map.contains_key(&bytenr) {
+                return Ok(None);
+            }
+            shard.map.insert(bytenr, Slot::Reading(reading.clone()));
+        }
+        self.inner.reads.fetch_add(1, Ordering::Relaxed);
+        let result = self.inner.volume.read_tree_block(bytenr, expect);
+        let result = result.and_then(|data| {
+            let root = expect.owner.unwrap_or(0);
+            let block = TreeBlock::from_disk(data);
+            Ok(Arc::new(
+                block.map_err(|source| Error::Block { root, source })?,
+            ))
+        });
+        {
+            let mut shard = self.shard(bytenr).write();
+            let own = matches!(shard.map.get(&bytenr),
+                Some(Slot::Reading(r)) if Arc::ptr_eq(r, &reading));
+            match &result {
+                Ok(block) if own => shard.put(bytenr, block.clone(), self.inner.limit),
+                Err(_) if own => {
+                    shard.map.remove(&bytenr);
+                }
+                _ => {}
+            }
+        }
+        *reading.done.lock() = true;
+        reading.wake.notify_all();
+        result.map(Some)
+    }
+
+    /// Takes in a block that was just made, in place of whatever is at its address.
+    pub(crate) fn insert_new(&self, block: &Arc<TreeBlock>) {
+        let bytenr = block.bytenr();
+        let limit = self.inner.limit;
+        self.shard(bytenr).write().put(bytenr, block.clone(), limit);
+    }
+
+    /// Forgets a block whose address is about to be free.
+    pub(crate) fn forget(&self, bytenr: u64) {
+        self.shard(bytenr).write().map.remove(&bytenr);
+    }
+
+    /// Number of blocks in the cache.
+    pub(crate) fn len(&self) -> usize {
+        self.inner.shards.iter().map(|s| s.read().map.len()).sum()
+    }
+}
+
+impl Shard {
+    fn put(&mut self, bytenr: u64, block: Arc<TreeBlock>, limit: usize) {
+        let slot = Slot::There {
+            block,
+            used: AtomicBool::new(true),
+        };
+        if !matches!(self.map.insert(bytenr, slot), Some(Slot::There { .. })) {
+            self.ring.push(bytenr);
+        }
+        if self.ring.len() > 2 * self.map.len() + 64 {
+            self.ring = self.map.keys().copied().collect();
+        }
+        if self.map.len() > limit {
+            self.evict(limit);
+        }
+    }
+
+    /// Looks at a few entries only: a shard full of dirty blocks must not make each new one slow.
+    fn evict(&mut self, limit: usize) {
+        let mut steps = 32;
+        while self.map.len() > limit && steps > 0 && !self.ring.is_empty() {
+            steps -= 1;
+            if self.hand >= self.ring.len() {
+                self.hand = 0;
+            }
+            let bytenr = self.ring[self.hand];
+            let goes = match self.map.get(&bytenr) {
+                // Under the shard's write lock nobody can take a new reference.
+                Some(Slot::There { block, used }) => {
+                    !used.swap(false, Ordering::Relaxed)
+                        && !block.is_dirty()
+                        && Arc::strong_count(block) == 1
+                }
+                Some(Slot::Reading(_)) => false,
+                None => {
+                    self.ring.swap_remove(self.hand);
+                    continue;
+                }
+            };
+            if goes {
+                self.map.remove(&bytenr);
+                self.ring.swap_remove(self.hand);
+            } else {
+                self.hand += 1;
+            }
+        }
+    }
+}
+
+/// Whether a block in memory is what the pointer to it says.
+fn check(block: &TreeBlock, expect: &Expect) -> Result<()> {
+    let level = expect.level.is_none_or(|level| level == block.level());
+    let generation = expect.generation.is_none_or(|g| g == block.generation());
+    if level && generation {
+        return Ok(());
+    }
+    Err(Error::StaleBlock {
+        root: expect.owner.unwrap_or(0),
+        logical: block.bytenr(),
+        reason: format!(
+            "level {} generation {}, its parent says level {:?} generation {:?}",
+            block.level(),
+            block.generation(),
+            expect.level,
+            expect.generation
+        ),
+    })
+}
+
+/// What a pointer in a node tells of the block that it points at.
+pub(crate) fn expect_child(root_id: u64, level: u8, generation: u64, key: Key) -> Expect {
+    Expect {
+        level: Some(level),
+        generation: Some(generation),
+        owner: Some(root_id),
+        first_key: Some(key),
+    }
+}

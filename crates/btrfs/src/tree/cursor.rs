@@ -1,0 +1,150 @@
+//! Cursors: moving over a tree's items in order, without holding locks.
+
+use sapwood_btrfs_format::{Block, Key};
+
+use super::block::BlockBytes;
+use super::cache::BlockCache;
+use super::read::{Found, ItemBuf, find_leaf};
+use super::root::NodeLock;
+use crate::{Error, Result};
+
+/// A place in a tree. Holds a snapshot of one leaf and no lock; what others change in that leaf
+/// is not seen, in leaves further on it is. Moving to another leaf searches again by key, so it
+/// may meet items inserted meanwhile and never one twice.
+pub(crate) struct Cursor {
+    blocks: BlockCache,
+    tree: NodeLock,
+    leaf: BlockBytes,
+    slot: usize,
+    nritems: usize,
+    upper: Option<Key>,
+}
+
+impl Cursor {
+    fn open(blocks: &BlockCache, tree: NodeLock, found: Found) -> Result<Self> {
+        let nritems = count(&found.leaf, tree.root_id())?;
+        Ok(Self {
+            blocks: blocks.clone(),
+            tree,
+            leaf: found.leaf,
+            slot: 0,
+            nritems,
+            upper: found.upper,
+        })
+    }
+
+    pub(super) fn seek(blocks: &BlockCache, tree: NodeLock, key: &Key) -> Result<Self> {
+        let found = find_leaf(blocks, &tree, key)?;
+        let mut cursor = Self::open(blocks, tree, found)?;
+        cursor.slot = cursor.position(key)?.unwrap_or_else(|slot| slot);
+        cursor.skip_to_item()?;
+        Ok(cursor)
+    }
+
+    pub(super) fn seek_back(blocks: &BlockCache, tree: NodeLock, key: &Key) -> Result<Self> {
+        let found = find_leaf(blocks, &tree, key)?;
+        let mut cursor = Self::open(blocks, tree, found)?;
+        match cursor.position(key)? {
+            Ok(slot) => cursor.slot = slot,
+            Err(0) => cursor.to_nowhere()?,
+            Err(slot) => cursor.slot = slot - 1,
+        }
+        Ok(cursor)
+    }
+
+    fn position(&self, key: &Key) -> Result<Result<usize, usize>> {
+        Ok(self.view()?.search(key))
+    }
+
+    fn view(&self) -> Result<Block<'_>> {
+        let root = self.tree.root_id();
+        Block::new(&self.leaf).map_err(|source| Error::Block { root, source })
+    }
+
+    fn load(&mut self, key: &Key) -> Result<()> {
+        let found = find_leaf(&self.blocks, &self.tree, key)?;
+        self.nritems = count(&found.leaf, self.tree.root_id())?;
+        self.leaf = found.leaf;
+        self.upper = found.upper;
+        Ok(())
+    }
+
+    /// Past the leaf's end: on to the next leaf that has an item.
+    fn skip_to_item(&mut self) -> Result<()> {
+        while self.slot >= self.nritems {
+            let Some(upper) = self.upper else {
+                return Ok(());
+            };
+            self.load(&upper)?;
+            self.slot = self.position(&upper)?.unwrap_or_else(|slot| slot);
+        }
+        Ok(())
+    }
+
+    /// To the last item before `key`, which is the first of this leaf or before it.
+    fn before_leaf(&mut self, key: &Key) -> Result<()> {
+        let Some(before) = key.predecessor() else {
+            return self.to_nowhere();
+        };
+        self.load(&before)?;
+        match self.position(&before)? {
+            Ok(slot) => self.slot = slot,
+            // A leaf begins with the key that its parent has for it: this is the first leaf.
+            Err(0) => return self.to_nowhere(),
+            Err(slot) => self.slot = slot - 1,
+        }
+        Ok(())
+    }
+
+    fn to_nowhere(&mut self) -> Result<()> {
+        self.slot = self.nritems;
+        self.upper = None;
+        Ok(())
+    }
+
+    /// Key and data at the cursor; `None` before the first or after the last item.
+    pub(crate) fn item(&self) -> Option<(Key, &[u8])> {
+        Block::new(&self.leaf).ok()?.entry(self.slot).ok()
+    }
+
+    /// Key at the cursor.
+    pub(crate) fn key(&self) -> Option<Key> {
+        Block::new(&self.leaf).ok()?.item_key(self.slot).ok()
+    }
+
+    /// Data at the cursor, to keep.
+    pub(crate) fn item_buf(&self) -> Option<ItemBuf> {
+        ItemBuf::of(&self.leaf, self.slot)
+    }
+
+    /// Moves to the next item; after the last it stays there.
+    ///
+    /// # Errors
+    /// Unreadable blocks on the way.
+    pub(crate) fn next(&mut self) -> Result<()> {
+        if self.slot < self.nritems {
+            self.slot += 1;
+        }
+        self.skip_to_item()
+    }
+
+    /// Moves to the item before; before the first, [`item`](Self::item) is `None`.
+    ///
+    /// # Errors
+    /// Unreadable blocks on the way.
+    pub(crate) fn prev(&mut self) -> Result<()> {
+        if self.slot > 0 && self.slot <= self.nritems {
+            self.slot -= 1;
+            return Ok(());
+        }
+        match self.view()?.first_key() {
+            Some(first) => self.before_leaf(&first),
+            None => self.to_nowhere(),
+        }
+    }
+}
+
+fn count(leaf: &BlockBytes, root: u64) -> Result<usize> {
+    let block = Block::new(leaf).map_err(|source| Error::Block { root, source })?;
+    Ok(block.nritems())
+}

@@ -1,0 +1,168 @@
+//! Copy-on-write B-trees: block cache, search, cursors, and concurrent change.
+//!
+//! # How it works
+//! A tree is a [`Root`]: a lock around the pointer to its top block. Every block in memory is a
+//! [`TreeBlock`] with a lock of its own around shared bytes. Whoever goes down holds a block
+//! until it holds the child (lock coupling). Readers hold read locks, and at the leaf take a
+//! reference to its bytes and unlock: what they then see is a snapshot of that leaf, which a
+//! later writer copies before it changes it.
+//!
+//! Blocks on disk never change. A block is changed in place only if it was made in the running
+//! transaction, was not written yet and cannot be shared with a snapshot taken in it; else it is
+//! copied to a new address first (`cow`), and the parent's pointer follows. Writers go down as
+//! readers and lock only the leaf; if that is not enough (copy, split, merge, or the leaf's first
+//! key changes, which its parent repeats) they start again and lock from the level on that must
+//! change (`path`). On that way each node is made *safe* before its child is locked: room for
+//! pointers and at least two of them. So a change never climbs above the blocks still held.
+//!
+//! Why a pointer that somebody follows is never stale, even though the addresses of blocks that
+//! were never written are used again at once:
+//! - A block is freed only by who holds its parent exclusively and has held the block itself
+//!   exclusively since (`cow` "drains" it). Who stands in a block therefore stands in the tree,
+//!   and so do its children.
+//! - Cached blocks leave the cache before their address is freed, and a new block takes the
+//!   place of whatever the cache has at its address.
+//! - A walk of a commit root holds that root's commit lock; commit exchanges it before the
+//!   addresses of the old tree become free.
+//!
+//! Why nobody waits in a circle: tree blocks are locked top down; two blocks of one level only
+//! under their parent's write lock; an old block (one that must be copied) is write-locked only
+//! to drain it, never while waiting for anything else. Across trees the order is that of
+//! [`TreeClass`]: changing one tree allocates and frees blocks, which reads, but never changes,
+//! trees of higher classes (changes of the extent tree are delayed refs).
+//!
+//! Trouble cases and their tests (`tests/`): threads that insert, change and delete in one tree
+//! (`concurrent`), random operations against a model (`model`), snapshots that share blocks, with
+//! every ref counted (`snapshots`), items that split a leaf in three, descending and ascending
+//! insertion, a tree emptied to its bare root (`shapes`).
+
+mod block;
+mod cache;
+mod copy;
+mod cursor;
+mod edit;
+mod open;
+mod read;
+mod root;
+mod roots;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod write;
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Key, objectid};
+
+use crate::Result;
+use crate::lock::TreeClass;
+pub(crate) use block::TreeBlock;
+pub(crate) use cache::BlockCache;
+pub(crate) use copy::{copy_root, create_root};
+pub(crate) use cursor::Cursor;
+pub(crate) use edit::Change;
+pub(crate) use open::{Opened, open};
+pub(crate) use read::ItemBuf;
+pub(crate) use root::Root;
+pub(crate) use roots::Roots;
+pub(crate) use verify::{TreeStats, verify_tree};
+pub(crate) use write::write_blocks;
+
+/// What reading a tree needs: the engine, or a cache alone while the engine is being made.
+pub(crate) trait TreeRead {
+    /// The block cache.
+    fn blocks(&self) -> &BlockCache;
+}
+
+impl<T: TreeRead + ?Sized> TreeRead for Arc<T> {
+    fn blocks(&self) -> &BlockCache {
+        (**self).blocks()
+    }
+}
+
+/// What a ref change does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockRef {
+    /// A ref of a block that was just allocated: its first.
+    New,
+    /// One more.
+    Add,
+    /// One less.
+    Drop,
+}
+
+/// A ref of a data extent, as one file extent item makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataRef {
+    /// Logical address of the extent.
+    pub(crate) bytenr: u64,
+    /// Bytes on disk.
+    pub(crate) len: u64,
+    /// Leaf that holds the item, if the ref is by parent.
+    pub(crate) parent: Option<u64>,
+    /// Tree that owns the item.
+    pub(crate) root_id: u64,
+    /// Inode.
+    pub(crate) objectid: u64,
+    /// File offset of the item less its offset within the extent; wraps.
+    pub(crate) offset: u64,
+}
+
+/// What changing a tree needs: a transaction handle (tests bring a small stand-in).
+pub(crate) trait TreeWrite: TreeRead {
+    /// Transid of the running transaction.
+    fn transid(&self) -> u64;
+    /// Notes that a tree changes in this transaction.
+    fn record_root(&mut self, root: &Arc<Root>) -> Result<()>;
+    /// Takes the address of a new block; no ref is made yet. `hint`: address to be near to.
+    fn alloc_block(&mut self, root: &Root, hint: u64) -> Result<u64>;
+    /// Drops the ref that `root` has on a block. `last`: it is the only one.
+    fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()>;
+    /// Number of refs and extent flags of a block, pending changes included.
+    fn extent_info(&mut self, bytenr: u64, level: u8) -> Result<(u64, u64)>;
+    /// Sets the flag that all refs from a block are by parent.
+    fn set_full_backref(&mut self, bytenr: u64, level: u8) -> Result<()>;
+    /// Changes the refs of a block. `parent`: the block that points at it, if by parent.
+    fn block_ref(
+        &mut self,
+        bytenr: u64,
+        level: u8,
+        root_id: u64,
+        parent: Option<u64>,
+        change: BlockRef,
+    ) -> Result<()>;
+    /// Adds (or drops) one ref of a data extent.
+    fn data_ref(&mut self, data: &DataRef, add: bool) -> Result<()>;
+    /// Takes a new block into the transaction's set of blocks to write.
+    fn add_dirty(&mut self, block: &Arc<TreeBlock>);
+    /// Takes a block that was freed out of that set.
+    fn remove_dirty(&mut self, block: &TreeBlock);
+    /// Something failed half-way: the transaction must not be committed.
+    fn abort(&self, err: &crate::Error);
+}
+
+/// Class of a tree in the lock order.
+pub(crate) fn class_of(root_id: u64) -> TreeClass {
+    match root_id {
+        objectid::TREE_LOG => TreeClass::Log,
+        objectid::ROOT_TREE => TreeClass::Root,
+        objectid::CSUM_TREE => TreeClass::Csum,
+        objectid::EXTENT_TREE => TreeClass::Extent,
+        objectid::BLOCK_GROUP_TREE => TreeClass::BlockGroup,
+        objectid::FREE_SPACE_TREE => TreeClass::FreeSpace,
+        objectid::DEV_TREE => TreeClass::Device,
+        objectid::CHUNK_TREE => TreeClass::Chunk,
+        id if is_shareable(id) => TreeClass::Subvolume,
+        _ => TreeClass::Other,
+    }
+}
+
+/// Whether the blocks of a tree may be shared with snapshots, so that refs are counted per block.
+pub(crate) fn is_shareable(root_id: u64) -> bool {
+    objectid::is_fs_tree(root_id) || root_id == objectid::DATA_RELOC_TREE
+}
+
+/// First key of a block, or the smallest key if it is empty.
+pub(crate) fn first_key(block: &sapwood_btrfs_format::Block<'_>) -> Key {
+    block.first_key().unwrap_or(Key::MIN)
+}

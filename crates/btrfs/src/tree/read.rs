@@ -1,0 +1,173 @@
+//! Going down a tree to read.
+
+use std::ops::Deref;
+use std::ops::Range;
+
+use sapwood_btrfs_format::{Block, Header, Key};
+
+use super::block::{BlockBytes, ReadGuard};
+use super::cache::{BlockCache, expect_child};
+use super::cursor::Cursor;
+use super::root::NodeLock;
+use super::{Root, TreeBlock, TreeRead};
+use crate::lock::TreeClass;
+use crate::{Error, Result};
+
+/// The bytes of one item, as of the moment they were looked up. Shares the leaf's bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct ItemBuf {
+    leaf: BlockBytes,
+    range: Range<usize>,
+}
+
+impl ItemBuf {
+    /// The data of a leaf's slot; `None` if there is no such slot.
+    pub(super) fn of(leaf: &BlockBytes, slot: usize) -> Option<Self> {
+        let block = Block::new(leaf).ok()?;
+        let start = Header::SIZE + block.item_offset(slot).ok()?;
+        let end = start + block.item_size(slot).ok()?;
+        (end <= leaf.len()).then(|| Self {
+            leaf: leaf.clone(),
+            range: start..end,
+        })
+    }
+}
+
+impl Deref for ItemBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.leaf.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+/// A leaf as it was when the search arrived, and where its range ends.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) leaf: BlockBytes,
+    /// Smallest key that is to the right of the leaf; `None` in the last one.
+    pub(super) upper: Option<Key>,
+}
+
+/// The block under a node's slot, as the pointer describes it.
+pub(super) fn child(
+    blocks: &BlockCache,
+    root_id: u64,
+    node: &Block<'_>,
+    slot: usize,
+) -> Result<std::sync::Arc<TreeBlock>> {
+    let bad = |source| Error::Block {
+        root: root_id,
+        source,
+    };
+    let ptr = node.child(slot).map_err(bad)?;
+    let level = node.level().saturating_sub(1);
+    let expect = expect_child(root_id, level, ptr.generation.get(), ptr.key.get());
+    blocks.get(ptr.blockptr.get(), &expect)
+}
+
+/// Slot of the child that leads to `key`.
+pub(super) fn child_slot(root_id: u64, node: &Block<'_>, key: &Key) -> Result<usize> {
+    node.child_slot(key).ok_or_else(|| Error::StaleBlock {
+        root: root_id,
+        logical: node.bytenr(),
+        reason: "node without pointers".to_owned(),
+    })
+}
+
+/// Goes down to the leaf that `key` is or would be in, hand over hand.
+pub(super) fn find_leaf(blocks: &BlockCache, lock: &NodeLock, key: &Key) -> Result<Found> {
+    let node = lock.read();
+    let guard = node.block().read(lock.class());
+    drop(node);
+    descend(blocks, lock.root_id(), lock.class(), guard, key)
+}
+
+/// The same below a block that is locked already.
+pub(super) fn descend(
+    blocks: &BlockCache,
+    root_id: u64,
+    class: TreeClass,
+    mut guard: ReadGuard,
+    key: &Key,
+) -> Result<Found> {
+    let mut upper = None;
+    loop {
+        let view = guard.view()?;
+        if view.is_leaf() {
+            let leaf = guard.bytes();
+            return Ok(Found { leaf, upper });
+        }
+        let slot = child_slot(root_id, &view, key)?;
+        if let Ok(next) = view.key(slot + 1) {
+            upper = Some(next);
+        }
+        let next = child(blocks, root_id, &view, slot)?.read(class);
+        // Only now is the parent let go: the child cannot have been moved in between.
+        guard = next;
+    }
+}
+
+impl Root {
+    /// Data of an item, `None` if there is none with that key.
+    ///
+    /// # Errors
+    /// Unreadable blocks on the way.
+    pub(crate) fn get(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Option<ItemBuf>> {
+        let found = find_leaf(env.blocks(), &self.node_lock(), key)?;
+        let block = Block::new(&found.leaf).map_err(|e| self.block_error(e))?;
+        Ok(match block.search(key) {
+            Ok(slot) => ItemBuf::of(&found.leaf, slot),
+            Err(_) => None,
+        })
+    }
+
+    /// A cursor at the first item whose key is not smaller than `key`.
+    ///
+    /// # Errors
+    /// Unreadable blocks on the way.
+    pub(crate) fn seek(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Cursor> {
+        Cursor::seek(env.blocks(), self.node_lock(), key)
+    }
+
+    /// A cursor at the last item whose key is not larger than `key`.
+    ///
+    /// # Errors
+    /// Unreadable blocks on the way.
+    pub(crate) fn seek_back(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Cursor> {
+        Cursor::seek_back(env.blocks(), self.node_lock(), key)
+    }
+
+    /// Runs `each` on every item from `key` on, in the tree as of the last commit, until it
+    /// returns `false`. Takes no lock that a writer of this tree holds for long, so it may run
+    /// with blocks of any tree locked.
+    ///
+    /// # Errors
+    /// Unreadable blocks, and those of `each`.
+    pub(crate) fn walk_committed(
+        &self,
+        env: &(impl TreeRead + ?Sized),
+        key: &Key,
+        each: &mut dyn FnMut(Key, &[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        self.with_commit_root(|top| {
+            let mut from = *key;
+            loop {
+                let class = TreeClass::Committed;
+                let guard = top.read(class);
+                let found = descend(env.blocks(), self.id(), class, guard, &from)?;
+                let block = Block::new(&found.leaf).map_err(|e| self.block_error(e))?;
+                let first = block.search(&from).unwrap_or_else(|slot| slot);
+                for slot in first..block.nritems() {
+                    let (key, data) = block.entry(slot).map_err(|e| self.block_error(e))?;
+                    if !each(key, data)? {
+                        return Ok(());
+                    }
+                }
+                match found.upper {
+                    Some(upper) => from = upper,
+                    None => return Ok(()),
+                }
+            }
+        })
+    }
+}

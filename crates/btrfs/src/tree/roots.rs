@@ -1,0 +1,208 @@
+//! All trees of a file system, by id.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{ChunkItem, CompatRo, Key, RootItem, SuperBlock, kind, objectid};
+
+use super::cache::Expect;
+use super::{BlockCache, Root};
+use crate::lock::{Rank, RankedRwLock};
+use crate::{Error, Result};
+
+/// The trees that every engine part needs, and a table of all others that were asked for.
+#[derive(Debug)]
+pub(crate) struct Roots {
+    blocks: BlockCache,
+    table: RankedRwLock<HashMap<u64, Arc<Root>>>,
+    /// Tree of trees.
+    pub(crate) root_tree: Arc<Root>,
+    /// Chunks.
+    pub(crate) chunk_tree: Arc<Root>,
+    /// Devices.
+    pub(crate) dev_tree: Arc<Root>,
+    /// Extents.
+    pub(crate) extent_tree: Arc<Root>,
+    /// Data checksums.
+    pub(crate) csum_tree: Arc<Root>,
+    /// Free space, if the file system has such a tree.
+    pub(crate) free_space_tree: Option<Arc<Root>>,
+    /// Block groups, if they have their own tree.
+    pub(crate) block_group_tree: Option<Arc<Root>>,
+}
+
+impl Roots {
+    /// Reads the chunk tree (and completes the volume's chunk map with it), the root tree, and the
+    /// top blocks of the trees that are always needed.
+    ///
+    /// # Errors
+    /// Unreadable blocks or items; [`Error::NoSuchRoot`] if one is missing.
+    pub(crate) fn open(blocks: &BlockCache, sb: &SuperBlock) -> Result<Self> {
+        let chunk_tree = Self::top(
+            blocks,
+            objectid::CHUNK_TREE,
+            sb.chunk_root.get(),
+            sb.chunk_root_level,
+            sb.chunk_root_generation.get(),
+        )?;
+        read_chunks(blocks, &chunk_tree)?;
+        let root_tree = Self::top(
+            blocks,
+            objectid::ROOT_TREE,
+            sb.root.get(),
+            sb.root_level,
+            sb.generation.get(),
+        )?;
+        let load = |id| load(blocks, &root_tree, id).map(Arc::new);
+        let ro = sb.compat_ro();
+        let optional = |flag, id| ro.contains(flag).then(|| load(id)).transpose();
+        let this = Self {
+            dev_tree: load(objectid::DEV_TREE)?,
+            extent_tree: load(objectid::EXTENT_TREE)?,
+            csum_tree: load(objectid::CSUM_TREE)?,
+            free_space_tree: optional(CompatRo::FREE_SPACE_TREE, objectid::FREE_SPACE_TREE)?,
+            block_group_tree: optional(CompatRo::BLOCK_GROUP_TREE, objectid::BLOCK_GROUP_TREE)?,
+            blocks: blocks.clone(),
+            table: RankedRwLock::new(Rank::RootTable, HashMap::new()),
+            root_tree,
+            chunk_tree,
+        };
+        for root in this.fixed() {
+            this.insert(root.clone());
+        }
+        Ok(this)
+    }
+
+    fn fixed(&self) -> impl Iterator<Item = &Arc<Root>> {
+        let always = [
+            &self.root_tree,
+            &self.chunk_tree,
+            &self.dev_tree,
+            &self.extent_tree,
+            &self.csum_tree,
+        ];
+        let maybe = [&self.free_space_tree, &self.block_group_tree];
+        always.into_iter().chain(maybe.into_iter().flatten())
+    }
+
+    /// A tree whose top the superblock names.
+    fn top(
+        blocks: &BlockCache,
+        id: u64,
+        bytenr: u64,
+        level: u8,
+        generation: u64,
+    ) -> Result<Arc<Root>> {
+        let expect = Expect {
+            level: Some(level),
+            generation: Some(generation),
+            owner: Some(id),
+            first_key: None,
+        };
+        let top = blocks.get(bytenr, &expect)?;
+        let item = RootItem {
+            generation: generation.into(),
+            bytenr: bytenr.into(),
+            level,
+            refs: 1.into(),
+            ..RootItem::default()
+        };
+        Ok(Arc::new(Root::new(id, 0, top, item)))
+    }
+
+    /// A tree by id, read if it is not in memory.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRoot`]; unreadable blocks or items.
+    pub(crate) fn get(&self, id: u64) -> Result<Arc<Root>> {
+        if let Some(root) = self.cached(id) {
+            return Ok(root);
+        }
+        let root = Arc::new(load(&self.blocks, &self.root_tree, id)?);
+        let mut table = self.table.write();
+        Ok(table.entry(id).or_insert(root).clone())
+    }
+
+    /// A tree by id, if it is in memory.
+    pub(crate) fn cached(&self, id: u64) -> Option<Arc<Root>> {
+        self.table.read().get(&id).cloned()
+    }
+
+    /// The uuid tree, if there is one.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), but not [`Error::NoSuchRoot`].
+    pub(crate) fn uuid_tree(&self) -> Result<Option<Arc<Root>>> {
+        match self.get(objectid::UUID_TREE) {
+            Ok(root) => Ok(Some(root)),
+            Err(Error::NoSuchRoot(_)) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// Takes in a tree that was just made.
+    pub(crate) fn insert(&self, root: Arc<Root>) {
+        self.table.write().insert(root.id(), root);
+    }
+
+    /// Forgets a tree that was deleted.
+    pub(crate) fn forget(&self, id: u64) -> Option<Arc<Root>> {
+        self.table.write().remove(&id)
+    }
+
+    /// All trees in memory.
+    pub(crate) fn all_cached(&self) -> Vec<Arc<Root>> {
+        self.table.read().values().cloned().collect()
+    }
+
+    /// Ids of all trees that have a root item, ascending.
+    ///
+    /// # Errors
+    /// Unreadable blocks.
+    pub(crate) fn ids(&self) -> Result<Vec<u64>> {
+        let mut ids = Vec::new();
+        let mut cursor = self.root_tree.seek(&self.blocks, &Key::MIN)?;
+        while let Some(key) = cursor.key() {
+            if key.kind == kind::ROOT_ITEM && ids.last() != Some(&key.objectid) {
+                ids.push(key.objectid);
+            }
+            cursor.next()?;
+        }
+        Ok(ids)
+    }
+}
+
+/// Reads a tree by its root item; of several (a snapshot's has the transid in its key) the last.
+fn load(blocks: &BlockCache, root_tree: &Root, id: u64) -> Result<Root> {
+    let last = Key::new(id, kind::ROOT_ITEM, u64::MAX);
+    let cursor = root_tree.seek_back(blocks, &last)?;
+    let Some((key, data)) = cursor.item() else {
+        return Err(Error::NoSuchRoot(id));
+    };
+    if key.objectid != id || key.kind != kind::ROOT_ITEM {
+        return Err(Error::NoSuchRoot(id));
+    }
+    let item = RootItem::parse(data).map_err(|source| Error::BadItem {
+        root: objectid::ROOT_TREE,
+        key,
+        source,
+    })?;
+    Root::load(blocks, id, key.offset, item)
+}
+
+/// Completes the chunk map.
+fn read_chunks(blocks: &BlockCache, chunk_tree: &Root) -> Result<()> {
+    let mut cursor = chunk_tree.seek(blocks, &Key::MIN)?;
+    while let Some((key, data)) = cursor.item() {
+        if key.kind == kind::CHUNK_ITEM {
+            let chunk = ChunkItem::parse(data).map_err(|source| Error::BadItem {
+                root: objectid::CHUNK_TREE,
+                key,
+                source,
+            })?;
+            blocks.volume().add_chunk(key.offset, chunk)?;
+        }
+        cursor.next()?;
+    }
+    Ok(())
+}

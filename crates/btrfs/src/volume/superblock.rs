@@ -1,0 +1,180 @@
+//! Finding, judging and writing superblocks.
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::{
+    CompatRo, Incompat, MAGIC, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, SuperError, SuperFlags,
+    validate_super,
+};
+
+use crate::{Error, Result};
+
+/// Incompatible features that this engine handles.
+const INCOMPAT: Incompat = Incompat::MIXED_BACKREF
+    .union(Incompat::DEFAULT_SUBVOL)
+    .union(Incompat::MIXED_GROUPS)
+    .union(Incompat::COMPRESS_LZO)
+    .union(Incompat::COMPRESS_ZSTD)
+    .union(Incompat::BIG_METADATA)
+    .union(Incompat::EXTENDED_IREF)
+    .union(Incompat::SKINNY_METADATA)
+    .union(Incompat::NO_HOLES)
+    .union(Incompat::METADATA_UUID);
+
+/// Read-only-compatible features that this engine can write with.
+const COMPAT_RO: CompatRo = CompatRo::FREE_SPACE_TREE
+    .union(CompatRo::FREE_SPACE_TREE_VALID)
+    .union(CompatRo::BLOCK_GROUP_TREE);
+
+/// Superblock flags that say that somebody was interrupted in the middle of a conversion, or
+/// that the image is a dump without data.
+const REFUSED: SuperFlags = SuperFlags::METADUMP
+    .union(SuperFlags::METADUMP_V2)
+    .union(SuperFlags::CHANGING_FSID)
+    .union(SuperFlags::CHANGING_FSID_V2)
+    .union(SuperFlags::CHANGING_BG_TREE)
+    .union(SuperFlags::CHANGING_DATA_CSUM)
+    .union(SuperFlags::CHANGING_META_CSUM);
+
+/// Names of features as the usual tools print them: `mixed-backref`.
+fn feature_names<'n>(names: impl Iterator<Item = &'n str>, unknown: u64) -> String {
+    let mut all: Vec<String> = names.map(|n| n.to_lowercase().replace('_', "-")).collect();
+    if unknown != 0 {
+        all.push(format!("unknown ({unknown:#x})"));
+    }
+    all.join(", ")
+}
+
+/// The newest valid superblock of a device, the first copy if several are as new.
+///
+/// # Errors
+/// [`Error::NotBtrfs`] if no copy has the magic number, [`Error::Superblock`] with the reason of
+/// the first that has it if none is valid, [`Error::Device`].
+pub(crate) fn read_newest(device: &dyn Device) -> Result<SuperBlock> {
+    let mut newest: Option<SuperBlock> = None;
+    let mut reason: Option<SuperError> = None;
+    for offset in copies(device.size()) {
+        let mut bytes = [0; SUPER_SIZE];
+        device.read_at(offset, &mut bytes)?;
+        match validate_super(&bytes, offset) {
+            Ok(sb) => {
+                let older = |n: &SuperBlock| n.generation.get() < sb.generation.get();
+                // A copy with another fsid is what an older, larger file system left behind.
+                let stranger = newest.as_ref().is_some_and(|n| n.fsid != sb.fsid);
+                if newest.as_ref().is_none_or(older) && !stranger {
+                    newest = Some(sb);
+                }
+            }
+            Err(SuperError::Magic { .. }) => {}
+            Err(err) => {
+                log::warn!("{}: {err}", device.name());
+                reason.get_or_insert(err);
+            }
+        }
+    }
+    let device = device.name().to_owned();
+    match (newest, reason) {
+        (Some(sb), _) => Ok(sb),
+        (None, Some(reason)) => Err(Error::Superblock {
+            device,
+            reason: reason.to_string(),
+        }),
+        (None, None) => Err(Error::NotBtrfs { device }),
+    }
+}
+
+/// Offsets of the copies that fit on a device of `size` bytes.
+pub(crate) fn copies(size: u64) -> impl Iterator<Item = u64> {
+    let fits = move |offset: &u64| offset + SUPER_SIZE as u64 <= size;
+    SUPER_OFFSETS.into_iter().filter(fits)
+}
+
+/// Refuses what this engine cannot open.
+///
+/// # Errors
+/// [`Error::UnsupportedFeature`], [`Error::ReadOnlyFeature`] unless `read_only`,
+/// [`Error::SeveralDevices`].
+pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
+    let odd = sb.incompat().difference(INCOMPAT);
+    if !odd.is_empty() {
+        let names = feature_names(odd.iter_names().map(|(n, _)| n), odd.unknown().bits());
+        return Err(Error::UnsupportedFeature(names));
+    }
+    let odd = sb.super_flags().intersection(REFUSED);
+    if !odd.is_empty() {
+        let names = feature_names(odd.iter_names().map(|(n, _)| n), 0);
+        return Err(Error::UnsupportedFeature(names));
+    }
+    let odd = sb.compat_ro().difference(COMPAT_RO);
+    if !odd.is_empty() && !read_only {
+        let names = feature_names(odd.iter_names().map(|(n, _)| n), odd.unknown().bits());
+        return Err(Error::ReadOnlyFeature(names));
+    }
+    if sb.super_flags().contains(SuperFlags::SEEDING) && !read_only {
+        return Err(Error::ReadOnlyFeature("seeding".to_owned()));
+    }
+    match sb.num_devices.get() {
+        1 => Ok(()),
+        several => Err(Error::SeveralDevices(several)),
+    }
+}
+
+/// Writes all copies of a superblock. What it refers to is durable already; when this returns,
+/// the first copy is durable too.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn write_all(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
+    debug_assert_eq!(sb.magic, MAGIC);
+    let Some(kind) = sb.checksum_kind() else {
+        return Err(Error::UnsupportedFeature("checksum algorithm".to_owned()));
+    };
+    for (nth, offset) in copies(device.size()).enumerate() {
+        let mut copy = *sb;
+        copy.bytenr = offset.into();
+        let mut bytes = copy.bytes().to_vec();
+        kind.seal_block(&mut bytes);
+        if nth == 0 {
+            device.write_fua(offset, &bytes)?;
+        } else {
+            device.write_at(offset, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sb() -> SuperBlock {
+        let mut sb = SuperBlock {
+            magic: MAGIC,
+            ..SuperBlock::default()
+        };
+        sb.num_devices = 1.into();
+        sb
+    }
+
+    #[test]
+    fn features_are_refused_by_name() {
+        let mut raid = sb();
+        raid.incompat_flags = (Incompat::RAID56 | Incompat::NO_HOLES).bits().into();
+        let err = check_features(&raid, true).unwrap_err();
+        assert!(matches!(err, Error::UnsupportedFeature(n) if n == "raid56"));
+        let mut odd = sb();
+        odd.incompat_flags = (1u64 << 60).into();
+        let err = check_features(&odd, true).unwrap_err();
+        assert!(err.to_string().contains("0x1000000000000000"));
+        let mut verity = sb();
+        verity.compat_ro_flags = CompatRo::VERITY.bits().into();
+        assert!(check_features(&verity, true).is_ok());
+        let err = check_features(&verity, false).unwrap_err();
+        assert!(matches!(err, Error::ReadOnlyFeature(n) if n == "verity"));
+        let mut two = sb();
+        two.num_devices = 2.into();
+        assert!(matches!(
+            check_features(&two, true),
+            Err(Error::SeveralDevices(2))
+        ));
+    }
+}
