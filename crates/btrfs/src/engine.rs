@@ -2,22 +2,29 @@
 
 use std::sync::Arc;
 
+use sapwood_block::Device;
 use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
 
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
-use crate::transaction::Transactions;
-use crate::{Error, Options, Result};
+use crate::transaction::{Background, Transactions};
+use crate::tree::{self, BlockCache, Opened, Roots, TreeRead};
+use crate::volume::Volume;
+use crate::{Options, Result};
 
 /// A mounted btrfs file system.
 pub struct Btrfs {
     pub(crate) engine: Arc<Engine>,
+    background: Background,
 }
 
 /// Shared state of a mount; always behind an `Arc`.
 pub(crate) struct Engine {
     pub(crate) options: Options,
     pub(crate) health: Health,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) blocks: BlockCache,
+    pub(crate) roots: Roots,
     pub(crate) transactions: Transactions,
     /// The superblock as of the last commit, changed only by whoever holds the
     /// superblock-order lock.
@@ -37,25 +44,77 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine with nothing in memory yet.
+    /// Opens the devices and reads what every mount needs. Starts no thread and changes nothing.
     ///
     /// # Errors
-    /// [`Error::UnsupportedFeature`] for an unknown checksum.
-    pub(crate) fn new(super_block: SuperBlock, options: Options, read_only: bool) -> Result<Self> {
-        let checksum = super_block.checksum_kind().ok_or_else(|| {
-            Error::UnsupportedFeature(format!("checksum {}", super_block.csum_type))
-        })?;
-        Ok(Self {
+    /// Those of [`tree::open`].
+    pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Arc<Self>> {
+        let read_only = options.read_only || devices.iter().any(|device| device.read_only());
+        let opened = tree::open(devices, read_only, options.cache_bytes)?;
+        let Opened {
+            volume,
+            super_block,
+            blocks,
+            roots,
+        } = opened;
+        let geometry = volume.geometry();
+        Ok(Arc::new(Self {
             health: Health::new(read_only),
             transactions: Transactions::new(super_block.generation.get()),
             sectorsize: super_block.sectorsize.get(),
             nodesize: super_block.nodesize.get(),
-            checksum,
+            checksum: geometry.checksum,
             fsid: super_block.fsid,
             tree_fsid: super_block.tree_fsid(),
             incompat: super_block.incompat(),
             super_block: RankedMutex::new(Rank::Leaf, super_block),
+            volume,
+            blocks,
+            roots,
             options,
-        })
+        }))
+    }
+
+    /// Makes all that changed before the call durable.
+    ///
+    /// # Errors
+    /// Those of [`commit`](Self::commit).
+    pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
+        self.commit(None)
+    }
+}
+
+impl TreeRead for Engine {
+    fn blocks(&self) -> &BlockCache {
+        &self.blocks
+    }
+}
+
+impl Btrfs {
+    /// Mounts the file system on these devices.
+    ///
+    /// # Errors
+    /// What is wrong with the devices or the image, see [`Error`](crate::Error).
+    pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
+        let engine = Engine::open(devices, options)?;
+        let background = Background::start(&engine);
+        Ok(Self { engine, background })
+    }
+
+    /// Makes everything durable and ends the background threads. Later changes fail.
+    ///
+    /// # Errors
+    /// What kept something from becoming durable.
+    pub fn close(&self) -> Result<()> {
+        self.background.stop(&self.engine);
+        let result = self.engine.sync();
+        self.engine.health.close();
+        result
+    }
+}
+
+impl Drop for Btrfs {
+    fn drop(&mut self) {
+        self.background.stop(&self.engine);
     }
 }

@@ -36,6 +36,15 @@ impl Health {
         self.failed.store(true, Ordering::SeqCst);
     }
 
+    /// The file system is unmounted: changes are refused from here on.
+    pub(crate) fn close(&self) {
+        let mut reason = self.reason.write();
+        if reason.is_none() {
+            *reason = Some("unmounted".into());
+            self.failed.store(true, Ordering::SeqCst);
+        }
+    }
+
     /// Fails if changes are refused.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use super::state::Entry;
 use super::table::Transaction;
 use crate::engine::Engine;
 use crate::lock::{Rank, assert_held_at_most};
+use crate::tree::Root;
 use crate::{Error, Result};
 
 thread_local! {
@@ -48,6 +49,15 @@ impl Handle {
     /// Notes that something changes.
     pub(crate) fn mark_dirty(&self) {
         self.engine.transactions.mark_dirty(&self.trans);
+    }
+
+    /// Notes that `root` changes.
+    pub(crate) fn record_root(&self, root: &Arc<Root>) {
+        if root.last_trans() != self.transid() || self.is_commit() {
+            self.trans.dirty_roots.insert(root);
+            root.set_last_trans(self.transid());
+            self.mark_dirty();
+        }
     }
 
     /// Gives up: what was changed by this handle is incomplete and must never be committed.

@@ -35,10 +35,17 @@
 //!
 //! [`Health`]: crate::health::Health
 
+mod background;
 mod commit;
+mod dirty;
 mod handle;
 mod state;
 mod table;
+#[cfg(test)]
+mod table_tests;
+
+pub(crate) use background::Background;
+pub(crate) use dirty::{DirtyBlocks, DirtyRoots};
 
 pub(crate) use handle::Handle;
 pub(crate) use state::{Entry, State};

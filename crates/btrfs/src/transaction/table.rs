@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 
+use super::dirty::{DirtyBlocks, DirtyRoots};
 use super::state::{Entry, State};
+use crate::Result;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::space::{DelayedRefs, Pinned};
-use crate::{Error, Result};
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
 pub(crate) struct Transaction {
@@ -24,6 +25,10 @@ pub(crate) struct Transaction {
     /// Ordered extents that the commit has to wait for.
     pins: AtomicU32,
     dirty: AtomicBool,
+    /// Tree blocks to write.
+    pub(crate) dirty_blocks: DirtyBlocks,
+    /// Trees whose root items to write.
+    pub(crate) dirty_roots: DirtyRoots,
     /// Changes of extent refs that are not in the extent tree yet.
     pub(crate) delayed: DelayedRefs,
     /// What it freed and nobody may have before it is durable.
@@ -41,6 +46,8 @@ impl Transaction {
             joiners: AtomicU32::new(0),
             pins: AtomicU32::new(0),
             dirty: AtomicBool::new(false),
+            dirty_blocks: DirtyBlocks::default(),
+            dirty_roots: DirtyRoots::default(),
             delayed: DelayedRefs::default(),
             pinned: Pinned::default(),
             begun: Instant::now(),
@@ -93,6 +100,8 @@ struct Table {
     requested: bool,
     /// The background threads are to end.
     stopping: bool,
+    /// Threads that sleep here; tests wait for them.
+    sleepers: usize,
 }
 
 /// All transactions of a mount.
@@ -129,6 +138,7 @@ impl Transactions {
                     durable: generation,
                     requested: false,
                     stopping: false,
+                    sleepers: 0,
                 },
             ),
             changed: Condvar::new(),
@@ -163,7 +173,7 @@ impl Transactions {
                 }
                 return Ok(current);
             }
-            table.wait(&self.changed);
+            self.sleep(&mut table, &self.changed);
         }
     }
 
@@ -229,7 +239,7 @@ impl Transactions {
                     return Ok(Turn::Commit(current));
                 }
                 None if claimable => return Ok(Turn::Done),
-                _ => table.wait(&self.changed),
+                _ => self.sleep(&mut table, &self.changed),
             }
         }
     }
@@ -263,8 +273,20 @@ impl Transactions {
 
     fn drain(&self, table: &mut RankedMutexGuard<'_, Table>, count: &AtomicU32) {
         while count.load(Ordering::SeqCst) > 0 {
-            table.wait(&self.changed);
+            self.sleep(table, &self.changed);
         }
+    }
+
+    fn sleep(&self, table: &mut RankedMutexGuard<'_, Table>, on: &Condvar) {
+        table.sleepers += 1;
+        table.wait(on);
+        table.sleepers -= 1;
+    }
+
+    /// Threads that sleep in the table.
+    #[cfg(test)]
+    pub(super) fn sleepers(&self) -> usize {
+        self.table.lock().sleepers
     }
 
     /// Ends a claimed transaction whose commit failed. [`Health`] has failed before.
@@ -317,9 +339,11 @@ impl Transactions {
             match dirty.map(|c| c.begun.elapsed()) {
                 Some(age) if age >= interval => return true,
                 Some(age) => {
+                    table.sleepers += 1;
                     let _ = table.wait_for(&self.committer, interval - age);
+                    table.sleepers -= 1;
                 }
-                None => table.wait(&self.committer),
+                None => self.sleep(&mut table, &self.committer),
             }
         }
     }
