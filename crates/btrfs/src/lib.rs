@@ -6,6 +6,7 @@ mod engine;
 mod error;
 mod health;
 mod lock;
+pub mod mkfs;
 mod options;
 mod space;
 mod transaction;

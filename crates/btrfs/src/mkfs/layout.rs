@@ -1,0 +1,228 @@
+//! Where the first chunks go, and which addresses in them tree blocks may have.
+
+use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, SUPER_OFFSETS, StripeItem, objectid};
+
+use super::{MkfsError, MkfsOptions, SECTOR_SIZE};
+
+/// Nothing but the superblock stands before this.
+pub(super) const RESERVED: u64 = 1 << 20;
+/// Bytes that a stripe element has, and that each superblock keeps free of extents.
+pub(super) const STRIPE_LEN: u64 = 64 << 10;
+
+const MIB: u64 = 1 << 20;
+
+/// One of the first chunks.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedChunk {
+    pub(super) logical: u64,
+    pub(super) length: u64,
+    pub(super) flags: BlockGroupFlags,
+    /// Physical begin of each copy.
+    pub(super) copies: Vec<u64>,
+}
+
+impl PlannedChunk {
+    pub(super) fn item(&self, dev_uuid: [u8; 16]) -> ChunkItem {
+        ChunkItem {
+            length: self.length,
+            owner: objectid::EXTENT_TREE,
+            stripe_len: STRIPE_LEN,
+            flags: self.flags,
+            io_align: STRIPE_LEN as u32,
+            io_width: STRIPE_LEN as u32,
+            sector_size: SECTOR_SIZE,
+            sub_stripes: 1,
+            stripes: self
+                .copies
+                .iter()
+                .map(|&offset| StripeItem {
+                    devid: 1,
+                    offset,
+                    dev_uuid,
+                })
+                .collect(),
+        }
+    }
+
+    /// Whether a copy of the range lies on what is kept free around a superblock.
+    fn on_super(&self, logical: u64, len: u64) -> bool {
+        self.copies.iter().any(|copy| {
+            let start = copy + (logical - self.logical);
+            SUPER_OFFSETS
+                .iter()
+                .any(|sb| start < sb + STRIPE_LEN && *sb < start + len)
+        })
+    }
+
+    /// The first `count` block addresses, superblocks left out; fewer if the chunk is too small.
+    pub(super) fn block_addresses(&self, nodesize: u32) -> impl Iterator<Item = u64> + '_ {
+        let len = u64::from(nodesize);
+        (0..self.length / len)
+            .map(move |n| self.logical + n * len)
+            .filter(move |at| !self.on_super(*at, len))
+    }
+}
+
+/// Bytes of each chunk.
+struct Sizes {
+    system: u64,
+    metadata: u64,
+    data: u64,
+}
+
+fn round_down(bytes: u64) -> u64 {
+    bytes / STRIPE_LEN * STRIPE_LEN
+}
+
+/// Least default sizes: with these the kernel has room beside its reserve (368 nodes of
+/// metadata as of Linux 6.18) for a large operation.
+fn floors(options: &MkfsOptions) -> Sizes {
+    let nodesize = u64::from(options.node_size());
+    Sizes {
+        system: MIB.max(nodesize * 64),
+        metadata: nodesize * 640,
+        data: MIB,
+    }
+}
+
+/// Like `mkfs.btrfs` on large devices; scaled down on small ones.
+fn defaults(size: u64, floors: &Sizes) -> Sizes {
+    let cap = if size > 50 << 30 { 1 << 30 } else { 256 * MIB };
+    let metadata = (size / 20).min(cap).max((size / 8).min(8 * MIB));
+    Sizes {
+        system: round_down((size / 64).min(8 * MIB)).max(floors.system),
+        metadata: round_down(metadata).max(floors.metadata),
+        data: round_down((size / 8).min(8 * MIB)).max(floors.data),
+    }
+}
+
+fn chosen(
+    content: &'static str,
+    asked: Option<u64>,
+    default: u64,
+    minimum: u64,
+) -> Result<u64, MkfsError> {
+    match asked {
+        Some(bytes) if bytes < minimum || bytes % STRIPE_LEN != 0 => Err(MkfsError::ChunkSize {
+            content,
+            bytes,
+            minimum,
+        }),
+        Some(bytes) => Ok(bytes),
+        None => Ok(default),
+    }
+}
+
+/// Plans the first chunks on `size` bytes: system, metadata, data; or system and mixed.
+///
+/// # Errors
+/// [`MkfsError::ChunkSize`], [`MkfsError::TooSmall`].
+pub(super) fn plan(
+    device: &str,
+    size: u64,
+    options: &MkfsOptions,
+) -> Result<Vec<PlannedChunk>, MkfsError> {
+    let least = floors(options);
+    let normal = defaults(size, &least);
+    // Asked for, it may be as little as what the first blocks need: our engine reserves less.
+    let nodes = u64::from(options.node_size()) * 32;
+    let sizes = Sizes {
+        system: chosen("system", options.system_chunk, normal.system, nodes)?,
+        metadata: chosen("metadata", options.metadata_chunk, normal.metadata, nodes)?,
+        data: chosen("data", options.data_chunk, normal.data, STRIPE_LEN)?,
+    };
+    if let Some(chunks) = place(size, options, &sizes) {
+        return Ok(chunks);
+    }
+    // The defaults of a small device may be a little too much where the least is not.
+    let least = Sizes {
+        system: options.system_chunk.unwrap_or(least.system),
+        metadata: options.metadata_chunk.unwrap_or(least.metadata),
+        data: options.data_chunk.unwrap_or(least.data),
+    };
+    place(size, options, &least).ok_or_else(|| MkfsError::TooSmall {
+        device: device.to_owned(),
+        size,
+        minimum: wanted(options, &least)
+            .iter()
+            .fold(RESERVED, |sum, (_, length, copies)| sum + length * *copies),
+    })
+}
+
+/// Content and profile, length and number of copies of each chunk.
+fn wanted(options: &MkfsOptions, sizes: &Sizes) -> Vec<(BlockGroupFlags, u64, u64)> {
+    use BlockGroupFlags as F;
+    let (metadata, data) = (options.metadata_profile(), options.data_profile());
+    let mut chunks = vec![(
+        F::SYSTEM | metadata.flags(),
+        sizes.system,
+        metadata.copies(),
+    )];
+    if options.mixed {
+        let flags = F::DATA | F::METADATA | metadata.flags();
+        chunks.push((flags, sizes.metadata, metadata.copies()));
+    } else {
+        chunks.push((
+            F::METADATA | metadata.flags(),
+            sizes.metadata,
+            metadata.copies(),
+        ));
+        chunks.push((F::DATA | data.flags(), sizes.data, data.copies()));
+    }
+    chunks
+}
+
+/// Puts the chunks one after another; `None` if they do not fit.
+fn place(size: u64, options: &MkfsOptions, sizes: &Sizes) -> Option<Vec<PlannedChunk>> {
+    let (mut physical, mut logical) = (RESERVED, RESERVED);
+    let mut chunks = Vec::new();
+    for (flags, length, copies) in wanted(options, sizes) {
+        let mut starts = Vec::new();
+        for _ in 0..copies {
+            starts.push(physical);
+            physical = physical.checked_add(length).filter(|end| *end <= size)?;
+        }
+        chunks.push(PlannedChunk {
+            logical,
+            length,
+            flags,
+            copies: starts,
+        });
+        logical = logical.checked_add(length)?;
+    }
+    Some(chunks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_block_lies_on_a_superblock() {
+        let chunk = PlannedChunk {
+            logical: 1 << 20,
+            length: 8 << 20,
+            flags: BlockGroupFlags::METADATA | BlockGroupFlags::DUP,
+            copies: vec![60 << 20, 100 << 20],
+        };
+        let addresses: Vec<u64> = chunk.block_addresses(16384).collect();
+        assert_eq!(addresses.len(), 512 - 4);
+        assert!(!addresses.contains(&(5 << 20)));
+        assert!(addresses.contains(&((5 << 20) + STRIPE_LEN)));
+    }
+
+    #[test]
+    fn sizes_follow_the_device() {
+        let options = MkfsOptions::default();
+        let metadata = |size| plan("d", size, &options).unwrap()[1].length;
+        assert_eq!(metadata(1 << 30), 53_673_984);
+        assert_eq!(metadata(20 << 30), 256 << 20);
+        assert_eq!(metadata(100 << 30), 1 << 30);
+        assert_eq!(metadata(64 << 20), 10 << 20);
+        assert!(plan("d", 24 << 20, &options).is_ok());
+        match plan("d", (24 << 20) - 1, &options) {
+            Err(MkfsError::TooSmall { minimum, .. }) => assert_eq!(minimum, 24 << 20),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Makes an empty file system.
+//!
+//! # How it works
+//! All trees are built in memory, in one transaction with transid 1. What the trees say depends
+//! on where their blocks stand, and how many blocks they have depends on what they say; so the
+//! number of blocks is guessed, items are made, blocks are counted, until the guess holds. Then
+//! the device is discarded, old superblocks are wiped *and flushed*, tree blocks are written and
+//! flushed, and the superblocks come last: at no point does a superblock name blocks that are
+//! not there. Each block passes the validator before it is written.
+//!
+//! Facts: the "On-disk format" and "mkfs.btrfs" pages of the btrfs documentation.
+
+mod bulk;
+mod error;
+mod layout;
+mod signature;
+mod trees;
+mod write;
+
+use std::time::SystemTime;
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::{BlockGroupFlags, ChecksumKind, CompatRo, Incompat};
+
+pub use error::MkfsError;
+
+/// Bytes of a sector; the only size that every kernel can mount.
+pub(crate) const SECTOR_SIZE: u32 = 4096;
+
+/// How often the content of a block group is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Once.
+    Single,
+    /// Twice on the same device.
+    Dup,
+}
+
+impl Profile {
+    fn flags(self) -> BlockGroupFlags {
+        match self {
+            Self::Single => BlockGroupFlags::empty(),
+            Self::Dup => BlockGroupFlags::DUP,
+        }
+    }
+
+    fn copies(self) -> u64 {
+        match self {
+            Self::Single => 1,
+            Self::Dup => 2,
+        }
+    }
+}
+
+/// What kind of file system is made. The defaults are those of `mkfs.btrfs` 6.19.
+#[derive(Clone, Debug)]
+pub struct MkfsOptions {
+    /// Label, up to 255 bytes.
+    pub label: String,
+    /// Identity of the file system; random if not given.
+    pub uuid: Option<[u8; 16]>,
+    /// Bytes of a tree block: 4096 to 65536, a power of two. Default 16384, or 4096 if mixed.
+    pub node_size: Option<u32>,
+    /// Checksum algorithm.
+    pub checksum: ChecksumKind,
+    /// Profile of metadata and of the chunk tree. Default DUP, or single if mixed.
+    pub metadata: Option<Profile>,
+    /// Profile of data. Default single; if mixed, that of metadata.
+    pub data: Option<Profile>,
+    /// Data and metadata share block groups.
+    pub mixed: bool,
+    /// Holes have no items.
+    pub no_holes: bool,
+    /// Free space is kept in a tree (else nowhere).
+    pub free_space_tree: bool,
+    /// Block groups have their own tree. Default: if `no_holes` and `free_space_tree` allow.
+    pub block_group_tree: Option<bool>,
+    /// More than a leaf's worth of hard links in one directory.
+    pub extended_refs: bool,
+    /// Small extent items for tree blocks.
+    pub skinny_metadata: bool,
+    /// Bytes of the device to use; default all.
+    pub size: Option<u64>,
+    /// Bytes of the first system chunk, a multiple of 64 KiB; default by the device's size.
+    pub system_chunk: Option<u64>,
+    /// Bytes of the first metadata (or mixed) chunk, likewise.
+    pub metadata_chunk: Option<u64>,
+    /// Bytes of the first data chunk, likewise.
+    pub data_chunk: Option<u64>,
+    /// Overwrite what is there.
+    pub force: bool,
+    /// Discard the device first.
+    pub discard: bool,
+}
+
+impl Default for MkfsOptions {
+    fn default() -> Self {
+        Self {
+            label: String::new(),
+            uuid: None,
+            node_size: None,
+            checksum: ChecksumKind::Crc32c,
+            metadata: None,
+            data: None,
+            mixed: false,
+            no_holes: true,
+            free_space_tree: true,
+            block_group_tree: None,
+            extended_refs: true,
+            skinny_metadata: true,
+            size: None,
+            system_chunk: None,
+            metadata_chunk: None,
+            data_chunk: None,
+            force: false,
+            discard: true,
+        }
+    }
+}
+
+impl MkfsOptions {
+    /// Bytes of a tree block.
+    pub fn node_size(&self) -> u32 {
+        self.node_size
+            .unwrap_or(if self.mixed { SECTOR_SIZE } else { 16 << 10 })
+    }
+
+    /// Profile of metadata and system groups.
+    pub fn metadata_profile(&self) -> Profile {
+        let of_mixed = || self.data.unwrap_or(Profile::Single);
+        self.metadata
+            .unwrap_or_else(|| if self.mixed { of_mixed() } else { Profile::Dup })
+    }
+
+    /// Profile of data groups.
+    pub fn data_profile(&self) -> Profile {
+        let default = if self.mixed {
+            self.metadata_profile()
+        } else {
+            Profile::Single
+        };
+        self.data.unwrap_or(default)
+    }
+
+    /// Whether there will be a block-group tree.
+    pub fn block_group_tree(&self) -> bool {
+        self.block_group_tree
+            .unwrap_or(self.no_holes && self.free_space_tree)
+    }
+
+    fn incompat(&self) -> Incompat {
+        let mut flags = Incompat::MIXED_BACKREF;
+        flags.set(Incompat::MIXED_GROUPS, self.mixed);
+        flags.set(Incompat::BIG_METADATA, self.node_size() > SECTOR_SIZE);
+        flags.set(Incompat::EXTENDED_IREF, self.extended_refs);
+        flags.set(Incompat::SKINNY_METADATA, self.skinny_metadata);
+        flags.set(Incompat::NO_HOLES, self.no_holes);
+        flags
+    }
+
+    fn compat_ro(&self) -> CompatRo {
+        let mut flags = CompatRo::empty();
+        let tree = CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
+        flags.set(tree, self.free_space_tree);
+        flags.set(CompatRo::BLOCK_GROUP_TREE, self.block_group_tree());
+        flags
+    }
+
+    fn verify(&self) -> Result<(), MkfsError> {
+        let nodesize = self.node_size();
+        if !nodesize.is_power_of_two() || !(SECTOR_SIZE..=64 << 10).contains(&nodesize) {
+            return Err(MkfsError::NodeSize(nodesize));
+        }
+        if self.mixed && nodesize != SECTOR_SIZE {
+            return Err(MkfsError::MixedNodeSize(nodesize));
+        }
+        if self.mixed && self.metadata_profile() != self.data_profile() {
+            return Err(MkfsError::MixedProfiles);
+        }
+        if self.block_group_tree() && !(self.no_holes && self.free_space_tree) {
+            return Err(MkfsError::BlockGroupTree);
+        }
+        if self.label.len() > 255 || self.label.contains(['\0', '\n']) {
+            return Err(MkfsError::Label(self.label.len()));
+        }
+        Ok(())
+    }
+}
+
+/// One block group of the new file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MkfsGroup {
+    /// Content and profile.
+    pub flags: BlockGroupFlags,
+    /// Logical bytes.
+    pub length: u64,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct MkfsReport {
+    /// Identity of the file system.
+    pub uuid: [u8; 16],
+    /// Label.
+    pub label: String,
+    /// Bytes of the device that are used.
+    pub size: u64,
+    /// Bytes of a tree block.
+    pub node_size: u32,
+    /// Bytes of a sector.
+    pub sector_size: u32,
+    /// Checksum algorithm.
+    pub checksum: ChecksumKind,
+    /// Incompatible features.
+    pub incompat: Incompat,
+    /// Read-only-compatible features.
+    pub compat_ro: CompatRo,
+    /// First block groups.
+    pub groups: Vec<MkfsGroup>,
+    /// What was on the device before.
+    pub replaced: Option<&'static str>,
+}
+
+/// Makes an empty file system on `device`, whatever was there is lost. Nothing else may use the
+/// device meanwhile. The device is flushed on return.
+///
+/// # Errors
+/// Every [`MkfsError`] but a failing device is found before the first write.
+pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
+    options.verify()?;
+    let name = device.name();
+    let whole = device.size();
+    let wanted = options.size.unwrap_or(whole);
+    if wanted > whole {
+        let device = name.to_owned();
+        return Err(MkfsError::PastEnd {
+            device,
+            size: whole,
+            wanted,
+        });
+    }
+    let size = wanted / u64::from(SECTOR_SIZE) * u64::from(SECTOR_SIZE);
+    let chunks = layout::plan(name, size, options)?;
+    let replaced = signature::find(device)?;
+    if let Some(what) = replaced.filter(|_| !options.force) {
+        let device = name.to_owned();
+        return Err(MkfsError::Occupied { device, what });
+    }
+    let ids = write::new_ids(options);
+    write::write(device, options, &ids, &chunks, size, SystemTime::now())?;
+    let group = |c: &layout::PlannedChunk| MkfsGroup {
+        flags: c.flags,
+        length: c.length,
+    };
+    Ok(MkfsReport {
+        uuid: ids.fsid,
+        label: options.label.clone(),
+        size,
+        node_size: options.node_size(),
+        sector_size: SECTOR_SIZE,
+        checksum: options.checksum,
+        incompat: options.incompat(),
+        compat_ro: options.compat_ro(),
+        groups: chunks.iter().map(group).collect(),
+        replaced,
+    })
+}
