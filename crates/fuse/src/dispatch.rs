@@ -29,10 +29,13 @@ use sapwood_vfs::{
     SeekFrom, SetXattrMode, SyncKind, WriteMode,
 };
 
+use crate::control;
 use crate::ioctl;
 use crate::node::{NodeId, NodeMap, decode_device};
 use crate::readdir::{self, DirSink, PageKind, PageRequest};
-use crate::request::{Caller, Changes, NodeEntry, Reply, Seek, WriteRequest, XattrReply};
+use crate::request::{
+    Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, WriteRequest, XattrReply,
+};
 
 /// Longest name of any file system that FUSE carries; the kernel does not check it for us.
 const NAME_MAX: usize = 255;
@@ -516,21 +519,29 @@ impl Dispatcher {
             .map_err(errno)
     }
 
-    /// Control command `command` with its input; the answer has at most `out_size` bytes.
+    /// Control command `command` with its input; the output has at most `out_size` bytes.
     ///
     /// # Errors
     /// The engine's, `ENOTTY` for an unknown command.
     pub fn ioctl(
         &self,
+        who: Caller,
         node: NodeId,
         command: u32,
         input: &[u8],
         out_size: usize,
-    ) -> Reply<Vec<u8>> {
+    ) -> Reply<ControlAnswer> {
         let _open = self.enter()?;
-        let mut output = ioctl::handle(&*self.fs, self.map.ino(node), command, input)?;
-        output.truncate(out_size);
-        Ok(output)
+        let ino = self.map.ino(node);
+        let mut answer = match control::handle(&*self.fs, who, ino, command, input) {
+            Some(answer) => answer?,
+            None => ControlAnswer {
+                output: ioctl::handle(&*self.fs, ino, command, input)?,
+                changed_name: None,
+            },
+        };
+        answer.output.truncate(out_size);
+        Ok(answer)
     }
 }
 

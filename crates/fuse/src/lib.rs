@@ -16,6 +16,7 @@
 //! Open files have no state here: opening is never sent to us (`FUSE_NO_OPEN_SUPPORT`),
 //! the kernel's lookup count is the reference that keeps an unlinked file alive.
 
+pub mod control;
 pub mod daemon;
 mod dispatch;
 mod error;
@@ -31,8 +32,11 @@ pub mod signals;
 
 pub use dispatch::Dispatcher;
 pub use error::MountError;
+pub use mountpoint::{UnmountError, unmount};
 pub use node::NodeId;
 pub use options::{Access, MountOptions};
 pub use readdir::{DirAttributes, DirItem, DirSink, PageKind};
-pub use request::{Caller, Changes, NodeEntry, Reply, Seek, WriteRequest, XattrReply};
+pub use request::{
+    Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, WriteRequest, XattrReply,
+};
 pub use session::{Session, mount};

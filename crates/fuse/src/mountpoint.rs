@@ -33,13 +33,6 @@ pub(crate) struct MountPoint {
     _keeper: Option<UnixStream>,
 }
 
-/// Outcome of an attempt to unmount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unmounted {
-    Done,
-    Busy,
-}
-
 /// Mounts on `dir`; returns the mount and the descriptor that serves it.
 pub(crate) fn attach(
     dir: &Path,
@@ -343,46 +336,113 @@ impl MountPoint {
 
     /// Unmounts, or, if `lazily`, detaches: the name goes away now and the mount when its
     /// last user lets go.
-    pub(crate) fn detach(&self, lazily: bool) -> io::Result<Unmounted> {
+    pub(crate) fn detach(&self, lazily: bool) -> Result<(), UnmountError> {
         // Whatever is mounted there once ours has ended is not ours to unmount.
         if !self.is_alive() {
-            return Ok(Unmounted::Done);
+            return Ok(());
         }
-        let mut flags = UnmountFlags::NOFOLLOW;
-        flags.set(UnmountFlags::DETACH, lazily);
-        match rustix::mount::unmount(&self.path, flags) {
-            Ok(()) => Ok(Unmounted::Done),
-            Err(Errno::BUSY) => Ok(Unmounted::Busy),
-            Err(Errno::PERM) => self.detach_with_fusermount(lazily),
+        match detach(&self.path, lazily) {
             // Already detached, lazily, by somebody else.
-            Err(Errno::INVAL | Errno::NOENT) => Ok(Unmounted::Done),
-            Err(error) => Err(error.into()),
+            Err(UnmountError::NotMounted(_)) => Ok(()),
+            Err(UnmountError::Failed { .. }) if !self.is_alive() => Ok(()),
+            result => result,
         }
     }
+}
 
-    fn detach_with_fusermount(&self, lazily: bool) -> io::Result<Unmounted> {
-        let output = Command::new(FUSERMOUNT)
-            .args(if lazily {
-                &["-u", "-z"][..]
-            } else {
-                &["-u"][..]
-            })
-            .arg("--")
-            .arg(&self.path)
-            .stdin(Stdio::null())
-            .output()?;
-        if output.status.success() {
-            return Ok(Unmounted::Done);
-        }
-        let words = String::from_utf8_lossy(&output.stderr);
-        if words.contains("busy") {
-            Ok(Unmounted::Busy)
-        } else if !self.is_alive() || words.contains("not found in") {
-            Ok(Unmounted::Done)
-        } else {
-            Err(io::Error::other(words.trim().to_owned()))
-        }
+/// Why a directory could not be unmounted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnmountError {
+    /// Nothing of FUSE is mounted there.
+    #[error("{} is not the mount point of a FUSE file system", .0.display())]
+    NotMounted(PathBuf),
+    /// Files are open there, or it is somebody's working directory.
+    #[error("{} is in use", .0.display())]
+    Busy(PathBuf),
+    /// It is somebody else's mount.
+    #[error("no permission to unmount {}", .0.display())]
+    Denied(PathBuf),
+    /// The kernel or `fusermount3` refused.
+    #[error("cannot unmount {}: {reason}", path.display())]
+    Failed {
+        /// The mount point.
+        path: PathBuf,
+        /// What they said.
+        reason: String,
+    },
+}
+
+/// Unmounts what FUSE has mounted on `dir`, whoever serves it, or, if `lazily`, detaches it
+/// while it is in use. The kernel has written back what it had cached when this returns;
+/// the daemon may still be making it durable.
+///
+/// # Errors
+/// Why not.
+pub fn unmount(dir: &Path, lazily: bool) -> Result<(), UnmountError> {
+    // A mount whose daemon has died cannot be looked at, only its directory's parent.
+    let path = dir.canonicalize().or_else(|_| resolve_parent(dir));
+    match path {
+        Ok(path) if mounted_by_fuse(&path) => detach(&path, lazily),
+        _ => Err(UnmountError::NotMounted(dir.to_path_buf())),
     }
+}
+
+fn resolve_parent(dir: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(dir)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+        _ => Err(ErrorKind::NotFound.into()),
+    }
+}
+
+fn detach(path: &Path, lazily: bool) -> Result<(), UnmountError> {
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::DETACH, lazily);
+    match rustix::mount::unmount(path, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(UnmountError::Busy(path.to_path_buf())),
+        Err(Errno::PERM) => detach_with_fusermount(path, lazily),
+        Err(Errno::INVAL | Errno::NOENT) => Err(UnmountError::NotMounted(path.to_path_buf())),
+        Err(error) => Err(UnmountError::Failed {
+            path: path.to_path_buf(),
+            reason: io::Error::from(error).to_string(),
+        }),
+    }
+}
+
+fn detach_with_fusermount(path: &Path, lazily: bool) -> Result<(), UnmountError> {
+    let output = Command::new(FUSERMOUNT)
+        .args(if lazily {
+            &["-u", "-z"][..]
+        } else {
+            &["-u"][..]
+        })
+        .arg("--")
+        .arg(path)
+        .stdin(Stdio::null())
+        .output();
+    let path = path.to_path_buf();
+    let words = match output {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(UnmountError::Denied(path));
+        }
+        Err(error) => error.to_string(),
+    };
+    Err(if words.contains("busy") {
+        UnmountError::Busy(path)
+    } else if words.contains("not permitted") {
+        UnmountError::Denied(path)
+    } else if words.contains("not found in") {
+        UnmountError::NotMounted(path)
+    } else {
+        UnmountError::Failed {
+            path,
+            reason: words,
+        }
+    })
 }
 
 #[cfg(test)]

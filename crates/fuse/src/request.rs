@@ -85,3 +85,14 @@ pub enum Seek {
         len: Option<u64>,
     },
 }
+
+/// Answer to a control command.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ControlAnswer {
+    /// Output bytes.
+    pub output: Vec<u8>,
+    /// A name in the directory that the command went to, which it made or removed: the
+    /// kernel must forget what it knows of the name and the directory before the answer.
+    /// Not from a request thread: the kernel may have locked the directory for another.
+    pub changed_name: Option<Vec<u8>>,
+}

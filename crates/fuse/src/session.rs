@@ -24,7 +24,7 @@ use sapwood_vfs::FileSystem;
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
 use crate::fuser_transport::Transport;
-use crate::mountpoint::{self, MountPoint, Unmounted};
+use crate::mountpoint::{self, MountPoint, UnmountError};
 use crate::options::MountOptions;
 
 /// Mounts `fs` on `dir`. When it returns, the kernel and we have agreed on the protocol:
@@ -137,31 +137,28 @@ impl Session {
     ///
     /// # Errors
     /// The kernel or `fusermount3` refused for another reason; the session goes on.
-    pub fn unmount(&self) -> io::Result<()> {
+    pub fn unmount(&self) -> Result<(), UnmountError> {
         let shared = &*self.shared;
         let _one = shared.unmounting.lock();
         if shared.wait_for(Duration::ZERO) {
             return Ok(());
         }
-        if shared.mount_point.detach(false)? == Unmounted::Done {
-            // The last requests may still be on their way.
-            if shared.wait_for(shared.busy_grace) {
-                return Ok(());
-            }
-        } else {
-            self.detach_busy()?;
-            if shared.wait_for(Duration::ZERO) {
-                return Ok(());
-            }
+        match shared.mount_point.detach(false) {
+            Ok(()) => {}
+            Err(UnmountError::Busy(_)) => self.detach_busy()?,
+            Err(error) => return Err(error),
+        }
+        // After a plain unmount the last requests may still be on their way.
+        if shared.wait_for(shared.busy_grace) {
+            return Ok(());
         }
         shared.dispatcher.close();
         shared.end(State::Abandoned);
         Ok(())
     }
 
-    /// Detaches a mount that is in use, with what the kernel has cached written back, and
-    /// gives its users the grace.
-    fn detach_busy(&self) -> io::Result<()> {
+    /// Detaches a mount that is in use, with what the kernel has cached written back.
+    fn detach_busy(&self) -> Result<(), UnmountError> {
         let shared = &*self.shared;
         let path = shared.mount_point.path();
         log::warn!("{} is in use: detaching it", path.display());
@@ -176,7 +173,6 @@ impl Session {
             write_back(&root);
             drop(root);
         }
-        shared.wait_for(shared.busy_grace);
         Ok(())
     }
 

@@ -4,6 +4,8 @@ mod support;
 
 #[path = "mount/contents.rs"]
 mod contents;
+#[path = "mount/control.rs"]
+mod control;
 #[path = "mount/inodes.rs"]
 mod inodes;
 #[path = "mount/names.rs"]
@@ -16,6 +18,7 @@ fn main() {
     trials.extend(names::trials());
     trials.extend(inodes::trials());
     trials.extend(contents::trials());
+    trials.extend(control::trials());
     trials.extend(sessions::trials());
     support::run(trials);
 }

@@ -10,7 +10,8 @@
 //! - A node's id is always the inode number that `stat` shows.
 
 mod convert;
-mod seek;
+mod helper;
+
 mod server;
 
 use std::io;
@@ -19,7 +20,6 @@ use std::sync::{Arc, mpsc};
 
 use fuser::{Config, SessionACL};
 
-use self::seek::answer_seeks;
 use self::server::Server;
 use crate::dispatch::Dispatcher;
 use crate::options::{Access, MountOptions};
@@ -52,18 +52,18 @@ impl Transport {
             Access::OwnerAndRoot => SessionACL::RootAndOwner,
             Access::Owner | Access::All => SessionACL::All,
         };
-        let (seeks, jobs) = mpsc::channel();
+        let (later, jobs) = mpsc::channel();
         let server = Server {
             dispatcher: Arc::clone(&dispatcher),
-            seeks,
+            later,
             writeback: options.writeback_cache && !read_only,
             posix_acl: options.default_permissions,
         };
         let session = fuser::Session::from_fd(server, device, acl, config)?;
         let notifier = session.notifier();
         std::thread::Builder::new()
-            .name("fuse-seek".to_owned())
-            .spawn(move || answer_seeks(&jobs, &notifier, &dispatcher))?;
+            .name("fuse-helper".to_owned())
+            .spawn(move || helper::run(&jobs, &notifier, &dispatcher))?;
         Ok(Self(session))
     }
 

@@ -17,11 +17,11 @@ use sapwood_vfs::Attr;
 use super::convert::{
     ABSENT, caller, errno, file_attr, file_type, node, set_time, shown_attr, timestamp,
 };
-use super::seek::SeekJob;
+use super::helper::Job;
 use crate::dispatch::Dispatcher;
 use crate::node::NodeId;
 use crate::readdir::{DirAttributes, DirItem, PageKind};
-use crate::request::{Changes, NodeEntry, Reply, Seek, WriteRequest, XattrReply};
+use crate::request::{Changes, ControlAnswer, NodeEntry, Reply, Seek, WriteRequest, XattrReply};
 
 /// Largest read or write, in bytes: what the kernel allows by default.
 const MAX_IO: u32 = 1 << 20;
@@ -40,7 +40,7 @@ thread_local! {
 /// Receives `fuser`'s calls.
 pub(super) struct Server {
     pub(super) dispatcher: Arc<Dispatcher>,
-    pub(super) seeks: mpsc::Sender<SeekJob>,
+    pub(super) later: mpsc::Sender<Job>,
     pub(super) writeback: bool,
     pub(super) posix_acl: bool,
 }
@@ -492,7 +492,7 @@ impl Filesystem for Server {
 
     fn ioctl(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         _: IoctlFlags,
@@ -502,8 +502,27 @@ impl Filesystem for Server {
         reply: fuser::ReplyIoctl,
     ) {
         let out_size = usize::try_from(out_size).unwrap_or(0);
-        match self.dispatcher.ioctl(node(ino), command, input, out_size) {
-            Ok(output) => reply.ioctl(0, &output),
+        let who = caller(request, 0);
+        match self
+            .dispatcher
+            .ioctl(who, node(ino), command, input, out_size)
+        {
+            Ok(ControlAnswer {
+                output,
+                changed_name: None,
+            }) => reply.ioctl(0, &output),
+            Ok(ControlAnswer {
+                output,
+                changed_name: Some(name),
+            }) => {
+                // Without its thread the job is dropped, which answers it with EIO.
+                let _ = self.later.send(Job::Control {
+                    dir: ino,
+                    name,
+                    output,
+                    reply,
+                });
+            }
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -534,16 +553,17 @@ impl Filesystem for Server {
         match self.dispatcher.lseek(node(ino), offset, whence) {
             Ok(Seek::Found(found)) => reply.offset(found),
             Ok(Seek::Unsettled { offset: start, len }) => {
-                let job = SeekJob {
+                let start = i64::try_from(start).unwrap_or(i64::MAX);
+                let len = len.and_then(|len| i64::try_from(len).ok()).unwrap_or(0);
+                let job = Job::Seek {
                     ino,
                     offset,
                     whence,
-                    start: i64::try_from(start).unwrap_or(i64::MAX),
-                    len: len.and_then(|len| i64::try_from(len).ok()).unwrap_or(0),
+                    range: (start, len),
                     reply,
                 };
                 // Without its thread the job is dropped, which answers it with EIO.
-                let _ = self.seeks.send(job);
+                let _ = self.later.send(job);
             }
             Err(error) => reply.error(errno(error)),
         }

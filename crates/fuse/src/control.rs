@@ -1,0 +1,280 @@
+//! Our own commands to a mounted file system, carried as ioctls: both ends of them.
+//!
+//! FUSE passes a command whose argument has the size that its number encodes. The letter
+//! is [`LETTER`]; layouts, all in the machine's byte order:
+//!
+//! | command | number | argument |
+//! |---|---|---|
+//! | statistics | read, 1 | length (4 bytes), JSON |
+//! | sync | none, 2 | |
+//! | create a subvolume | write, 3 | name, padded with NUL to 256 |
+//! | delete a subvolume | write, 4 | name, padded with NUL to 256 |
+//! | snapshot | write, 5 | inode number (8), flags (8), name (256) |
+//! | make read-only | write, 6 | flags (8) |
+//!
+//! Commands on names go to the directory that holds the name, the last one to the root of
+//! the subvolume. Subvolumes may be changed by root and by the user who mounted.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use sapwood_vfs::{Error, FileSystem, Ino, Subvolumes};
+
+use crate::request::{Caller, ControlAnswer, Reply};
+
+const LETTER: u32 = 0xe5;
+const NAME_BYTES: usize = 256;
+/// Most that a command's number can encode, with room to spare.
+const STATS_BYTES: usize = 16_000;
+const SNAPSHOT_BYTES: usize = 16 + NAME_BYTES;
+const FLAG_READ_ONLY: u64 = 1;
+
+/// Direction bits of a command's number.
+#[derive(Clone, Copy)]
+enum Direction {
+    None = 0,
+    Write = 1,
+    Read = 2,
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "sizes are below 16 KiB")]
+const fn number(direction: Direction, command: u32, size: usize) -> u32 {
+    ((direction as u32) << 30) | ((size as u32) << 16) | (LETTER << 8) | command
+}
+
+const STATS: u32 = number(Direction::Read, 1, STATS_BYTES);
+const SYNC: u32 = number(Direction::None, 2, 0);
+const CREATE: u32 = number(Direction::Write, 3, NAME_BYTES);
+const DELETE: u32 = number(Direction::Write, 4, NAME_BYTES);
+const SNAPSHOT: u32 = number(Direction::Write, 5, SNAPSHOT_BYTES);
+const SET_READ_ONLY: u32 = number(Direction::Write, 6, 8);
+
+/// Answers one of our commands; `None` if it is none.
+pub(crate) fn handle(
+    fs: &dyn FileSystem,
+    who: Caller,
+    ino: Ino,
+    command: u32,
+    input: &[u8],
+) -> Option<Reply<ControlAnswer>> {
+    Some(match command {
+        STATS => answer_stats(fs),
+        SYNC => fs.sync().map(|()| ControlAnswer::default()).map_err(errno),
+        CREATE | DELETE | SNAPSHOT | SET_READ_ONLY => {
+            subvolumes(fs, who).and_then(|subvolumes| change(fs, subvolumes, ino, command, input))
+        }
+        _ => return None,
+    })
+}
+
+fn errno(error: Error) -> i32 {
+    error.errno()
+}
+
+fn subvolumes(fs: &dyn FileSystem, who: Caller) -> Reply<&dyn Subvolumes> {
+    if who.uid != 0 && who.uid != rustix::process::geteuid().as_raw() {
+        return Err(libc::EPERM);
+    }
+    fs.subvolumes().ok_or(libc::EOPNOTSUPP)
+}
+
+fn answer_stats(fs: &dyn FileSystem) -> Reply<ControlAnswer> {
+    let json = fs.stats_json();
+    let len = u32::try_from(json.len()).map_err(|_| libc::EOVERFLOW)?;
+    if json.len() > STATS_BYTES - 4 {
+        return Err(libc::EOVERFLOW);
+    }
+    let mut output = len.to_ne_bytes().to_vec();
+    output.extend_from_slice(json.as_bytes());
+    Ok(ControlAnswer {
+        output,
+        changed_name: None,
+    })
+}
+
+fn change(
+    fs: &dyn FileSystem,
+    subvolumes: &dyn Subvolumes,
+    ino: Ino,
+    command: u32,
+    input: &[u8],
+) -> Reply<ControlAnswer> {
+    let made = match command {
+        SET_READ_ONLY => {
+            let on = number_at(input, 0)? & FLAG_READ_ONLY != 0;
+            subvolumes.set_read_only(ino, on).map_err(errno)?;
+            return Ok(ControlAnswer::default());
+        }
+        DELETE => {
+            let name = name_at(input, 0)?;
+            subvolumes.delete_subvolume(ino, &name).map_err(errno)?;
+            return Ok(ControlAnswer {
+                output: Vec::new(),
+                changed_name: Some(name),
+            });
+        }
+        CREATE => {
+            let name = name_at(input, 0)?;
+            (subvolumes.create_subvolume(ino, &name), name)
+        }
+        _ => {
+            let source = Ino(number_at(input, 0)?);
+            let read_only = number_at(input, 8)? & FLAG_READ_ONLY != 0;
+            let name = name_at(input, 16)?;
+            (subvolumes.snapshot(source, ino, &name, read_only), name)
+        }
+    };
+    let (entry, name) = made;
+    // The kernel has not looked it up: the reference would never come back.
+    fs.forget(entry.map_err(errno)?.ino(), 1);
+    Ok(ControlAnswer {
+        output: Vec::new(),
+        changed_name: Some(name),
+    })
+}
+
+fn number_at(input: &[u8], at: usize) -> Reply<u64> {
+    input
+        .get(at..)
+        .and_then(|rest| rest.first_chunk::<8>())
+        .map(|bytes| u64::from_ne_bytes(*bytes))
+        .ok_or(libc::EINVAL)
+}
+
+fn name_at(input: &[u8], at: usize) -> Reply<Vec<u8>> {
+    let field = input.get(at..at + NAME_BYTES).ok_or(libc::EINVAL)?;
+    let name = field.split(|&byte| byte == 0).next().unwrap_or(field);
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
+        return Err(libc::EINVAL);
+    }
+    if name.len() == NAME_BYTES {
+        return Err(libc::ENAMETOOLONG);
+    }
+    Ok(name.to_vec())
+}
+
+fn name_field(name: &[u8]) -> io::Result<[u8; NAME_BYTES]> {
+    let mut field = [0; NAME_BYTES];
+    match field.get_mut(..name.len()) {
+        Some(start) if name.len() < NAME_BYTES => start.copy_from_slice(name),
+        _ => return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)),
+    }
+    Ok(field)
+}
+
+/// Statistics of the file system mounted at `path`, as JSON.
+///
+/// # Errors
+/// `ENOTTY` if it is none of ours.
+pub fn stats(path: &Path) -> io::Result<String> {
+    let mut buffer = [0; STATS_BYTES];
+    call::read::<STATS, STATS_BYTES>(&File::open(path)?, &mut buffer)?;
+    let (len, json) = buffer.split_at(4);
+    let len = len.first_chunk().map_or(0, |len| u32::from_ne_bytes(*len));
+    let json = usize::try_from(len).ok().and_then(|len| json.get(..len));
+    json.and_then(|json| std::str::from_utf8(json).ok())
+        .map(str::to_owned)
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Makes everything durable in the file system mounted at `path`. `syncfs` alone only
+/// moves what the kernel has cached to us: FUSE does not tell us of it.
+///
+/// # Errors
+/// `ENOTTY` if it is none of ours; what the engine says.
+pub fn sync(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    rustix::fs::syncfs(&file)?;
+    call::nothing::<SYNC>(&file)
+}
+
+/// Creates a subvolume `name` in the mounted directory `dir`.
+///
+/// # Errors
+/// `ENOTTY` if it is none of ours, `EPERM`, `EOPNOTSUPP`; what the engine says.
+pub fn create_subvolume(dir: &Path, name: &[u8]) -> io::Result<()> {
+    call::write::<CREATE, NAME_BYTES>(&File::open(dir)?, name_field(name)?)
+}
+
+/// Deletes the subvolume `name` in the mounted directory `dir`.
+///
+/// # Errors
+/// As [`create_subvolume`].
+pub fn delete_subvolume(dir: &Path, name: &[u8]) -> io::Result<()> {
+    call::write::<DELETE, NAME_BYTES>(&File::open(dir)?, name_field(name)?)
+}
+
+/// Creates in `dir` a snapshot `name` of the subvolume whose root is `source`, with all
+/// that was written before.
+///
+/// # Errors
+/// As [`create_subvolume`]; `EXDEV` if the two are not in the same mount.
+pub fn snapshot(source: &Path, dir: &Path, name: &[u8], read_only: bool) -> io::Result<()> {
+    let (source, dir) = (File::open(source)?, File::open(dir)?);
+    let (source_meta, dir_meta) = (source.metadata()?, dir.metadata()?);
+    if source_meta.dev() != dir_meta.dev() {
+        return Err(io::Error::from_raw_os_error(libc::EXDEV));
+    }
+    rustix::fs::syncfs(&source)?;
+    let mut argument = [0; SNAPSHOT_BYTES];
+    let (numbers, name_part) = argument.split_at_mut(16);
+    numbers[..8].copy_from_slice(&source_meta.ino().to_ne_bytes());
+    numbers[8..].copy_from_slice(&u64::from(read_only).to_ne_bytes());
+    name_part.copy_from_slice(&name_field(name)?);
+    call::write::<SNAPSHOT, SNAPSHOT_BYTES>(&dir, argument)
+}
+
+/// Makes the subvolume whose root is `root` read-only or writable again.
+///
+/// # Errors
+/// As [`create_subvolume`].
+pub fn set_read_only(root: &Path, read_only: bool) -> io::Result<()> {
+    let root = File::open(root)?;
+    rustix::fs::syncfs(&root)?;
+    let argument = u64::from(read_only).to_ne_bytes();
+    call::write::<SET_READ_ONLY, 8>(&root, argument)
+}
+
+/// An ioctl hands the kernel a pointer, hence `unsafe`. Each argument here is an array of
+/// bytes of exactly the size that the command's number encodes, in the direction that it
+/// encodes; on a file of another file system the number means nothing.
+#[expect(unsafe_code, reason = "ioctl; see the module's text")]
+mod call {
+    use std::fs::File;
+    use std::io;
+
+    use rustix::ioctl::{NoArg, Setter, Updater, ioctl};
+
+    const fn encodes(number: u32, size: usize) -> bool {
+        ((number >> 16) & 0x3fff) as usize == size
+    }
+
+    pub(super) fn nothing<const NUMBER: u32>(file: &File) -> io::Result<()> {
+        const { assert!(encodes(NUMBER, 0)) };
+        // SAFETY: no argument.
+        unsafe { ioctl(file, NoArg::<NUMBER>::new()) }?;
+        Ok(())
+    }
+
+    pub(super) fn read<const NUMBER: u32, const SIZE: usize>(
+        file: &File,
+        into: &mut [u8; SIZE],
+    ) -> io::Result<()> {
+        const { assert!(encodes(NUMBER, SIZE)) };
+        // SAFETY: the kernel writes no more than the encoded size.
+        unsafe { ioctl(file, Updater::<NUMBER, [u8; SIZE]>::new(into)) }?;
+        Ok(())
+    }
+
+    pub(super) fn write<const NUMBER: u32, const SIZE: usize>(
+        file: &File,
+        from: [u8; SIZE],
+    ) -> io::Result<()> {
+        const { assert!(encodes(NUMBER, SIZE)) };
+        // SAFETY: the kernel reads no more than the encoded size.
+        unsafe { ioctl(file, Setter::<NUMBER, [u8; SIZE]>::new(from)) }?;
+        Ok(())
+    }
+}
