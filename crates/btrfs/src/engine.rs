@@ -7,6 +7,7 @@ use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
 
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
+use crate::space::Space;
 use crate::transaction::{Background, Transactions};
 use crate::tree::{self, BlockCache, Opened, Roots, TreeRead};
 use crate::volume::Volume;
@@ -25,6 +26,7 @@ pub(crate) struct Engine {
     pub(crate) volume: Arc<Volume>,
     pub(crate) blocks: BlockCache,
     pub(crate) roots: Roots,
+    pub(crate) space: Space,
     pub(crate) transactions: Transactions,
     /// The superblock as of the last commit, changed only by whoever holds the
     /// superblock-order lock.
@@ -58,7 +60,8 @@ impl Engine {
             roots,
         } = opened;
         let geometry = volume.geometry();
-        Ok(Arc::new(Self {
+        let engine = Arc::new(Self {
+            space: Space::new(&super_block),
             health: Health::new(read_only),
             transactions: Transactions::new(super_block.generation.get()),
             sectorsize: super_block.sectorsize.get(),
@@ -72,7 +75,14 @@ impl Engine {
             blocks,
             roots,
             options,
-        }))
+        });
+        engine.space.load(&engine)?;
+        Ok(engine)
+    }
+
+    /// Whether changes are refused.
+    pub(crate) fn read_only(&self) -> bool {
+        self.health.read_only()
     }
 
     /// Makes all that changed before the call durable.

@@ -8,6 +8,7 @@
 //! refs, writing free-space items and block-group items, inserting chunks all repeat until nothing
 //! is left to write; this ends because a tree block is copied at most once in a transaction.
 
+pub(crate) mod api;
 pub(crate) mod delayed;
 pub(crate) mod extent_refs;
 pub(crate) mod free_space;
@@ -16,6 +17,7 @@ pub(crate) mod info;
 pub(crate) mod pinned;
 pub(crate) mod range_set;
 
+pub(crate) use api::Space;
 pub(crate) use delayed::DelayedRefs;
 pub(crate) use info::{DataReservation, MetadataReservation};
 pub(crate) use pinned::Pinned;

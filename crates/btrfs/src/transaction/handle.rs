@@ -8,6 +8,7 @@ use super::state::Entry;
 use super::table::Transaction;
 use crate::engine::Engine;
 use crate::lock::{Rank, assert_held_at_most};
+use crate::space::MetadataReservation;
 use crate::tree::Root;
 use crate::{Error, Result};
 
@@ -22,6 +23,8 @@ pub(crate) struct Handle {
     engine: Arc<Engine>,
     trans: Arc<Transaction>,
     entry: Entry,
+    /// Metadata promised to this handle; none for a join or a commit.
+    pub(crate) reservation: Option<MetadataReservation>,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -87,20 +90,21 @@ impl Drop for Handle {
 }
 
 impl Engine {
-    fn enter(self: &Arc<Self>, entry: Entry) -> Result<Handle> {
+    fn enter(
+        self: &Arc<Self>,
+        entry: Entry,
+        reservation: Option<MetadataReservation>,
+    ) -> Result<Handle> {
         if entry != Entry::Commit {
             assert_held_at_most(Rank::FileDataFlush);
         }
-        debug_assert!(
-            entry != Entry::Start || HELD.get() == 0,
-            "a thread that holds a handle starts another one"
-        );
         let trans = self.transactions.enter(&self.health, entry)?;
         HELD.set(HELD.get() + 1);
         Ok(Handle {
             engine: self.clone(),
             trans,
             entry,
+            reservation,
             _not_send: PhantomData,
         })
     }
@@ -110,8 +114,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NoSpace`], or those of [`Health::check`](crate::health::Health::check).
-    pub(crate) fn start(self: &Arc<Self>, _items: u64) -> Result<Handle> {
-        self.enter(Entry::Start)
+    pub(crate) fn start(self: &Arc<Self>, items: u64) -> Result<Handle> {
+        self.start_with(items, false)
     }
 
     /// As [`start`](Self::start) for an operation that frees space: it may use what is kept
@@ -119,8 +123,15 @@ impl Engine {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub(crate) fn start_urgent(self: &Arc<Self>, _items: u64) -> Result<Handle> {
-        self.enter(Entry::Start)
+    pub(crate) fn start_urgent(self: &Arc<Self>, items: u64) -> Result<Handle> {
+        self.start_with(items, true)
+    }
+
+    fn start_with(self: &Arc<Self>, items: u64, urgent: bool) -> Result<Handle> {
+        self.health.check()?;
+        debug_assert!(HELD.get() == 0, "a thread that holds a handle starts one");
+        let reservation = self.space.reserve_metadata(self, items, urgent)?;
+        self.enter(Entry::Start, reservation)
     }
 
     /// Joins the running transaction for work that a commit may wait for, on a reservation
@@ -129,11 +140,11 @@ impl Engine {
     /// # Errors
     /// Those of [`Health::check`](crate::health::Health::check).
     pub(crate) fn join(self: &Arc<Self>) -> Result<Handle> {
-        self.enter(Entry::Join)
+        self.enter(Entry::Join, None)
     }
 
     /// The handle of a commit.
     pub(super) fn enter_commit(self: &Arc<Self>) -> Result<Handle> {
-        self.enter(Entry::Commit)
+        self.enter(Entry::Commit, None)
     }
 }

@@ -43,6 +43,7 @@ mod state;
 mod table;
 #[cfg(test)]
 mod table_tests;
+mod tree_write;
 
 pub(crate) use background::Background;
 pub(crate) use dirty::{DirtyBlocks, DirtyRoots};

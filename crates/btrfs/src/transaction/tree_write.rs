@@ -1,0 +1,85 @@
+//! What changing a tree needs of a handle.
+
+use std::sync::Arc;
+
+use super::handle::Handle;
+use crate::tree::{BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeWrite};
+use crate::{Error, Result};
+
+impl TreeRead for Handle {
+    fn blocks(&self) -> &BlockCache {
+        &self.engine().blocks
+    }
+}
+
+impl TreeWrite for Handle {
+    fn transid(&self) -> u64 {
+        Handle::transid(self)
+    }
+
+    fn record_root(&mut self, root: &Arc<Root>) -> Result<()> {
+        Handle::record_root(self, root);
+        Ok(())
+    }
+
+    fn alloc_block(&mut self, root: &Root, hint: u64) -> Result<u64> {
+        let engine = self.engine().clone();
+        engine.space.alloc_tree_block(self, root, hint)
+    }
+
+    fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()> {
+        let engine = self.engine().clone();
+        engine.space.free_tree_block(self, root, block, last)
+    }
+
+    fn extent_info(&mut self, bytenr: u64, level: u8) -> Result<(u64, u64)> {
+        let (engine, trans) = (self.engine(), self.trans());
+        engine.space.tree_block_info(engine, trans, bytenr, level)
+    }
+
+    fn set_full_backref(&mut self, bytenr: u64, level: u8) -> Result<()> {
+        let engine = self.engine().clone();
+        engine.space.set_full_backref(self, bytenr, level)
+    }
+
+    fn block_ref(
+        &mut self,
+        bytenr: u64,
+        level: u8,
+        root_id: u64,
+        parent: Option<u64>,
+        change: BlockRef,
+    ) -> Result<()> {
+        let engine = self.engine().clone();
+        let block = (bytenr, level);
+        engine
+            .space
+            .tree_block_ref(self, block, root_id, parent, change)
+    }
+
+    fn data_ref(&mut self, data: &DataRef, add: bool) -> Result<()> {
+        let engine = self.engine().clone();
+        match add {
+            true => engine.space.add_data_ref(self, data, 1),
+            false => engine.space.drop_data_ref(self, data, 1),
+        }
+    }
+
+    fn add_dirty(&mut self, block: &Arc<TreeBlock>) {
+        let blocks = self.trans().dirty_blocks.insert(block);
+        self.mark_dirty();
+        // Dirty blocks cannot leave memory: commit early rather than outgrow the cache.
+        let bytes = blocks * self.engine().nodesize as usize;
+        if bytes > self.engine().options.cache_bytes / 2 {
+            self.engine().transactions.request_commit();
+        }
+    }
+
+    fn remove_dirty(&mut self, block: &TreeBlock) {
+        self.trans().dirty_blocks.remove(block);
+    }
+
+    fn abort(&self, err: &Error) {
+        Handle::abort(self, err);
+    }
+}
