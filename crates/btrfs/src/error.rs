@@ -155,6 +155,12 @@ pub enum Error {
     /// A commit ended without a result.
     #[error("commit of transaction {0} failed")]
     CommitFailed(u64),
+    /// A commit that does not come to an end: the trees that record space change for ever.
+    #[error("commit of transaction {0} does not settle")]
+    CommitUnsettled(u64),
+    /// More system chunks than the superblock can hold.
+    #[error("the system chunks do not fit in the superblock")]
+    SystemChunks,
     /// The file system was unmounted.
     #[error("unmounted")]
     Unmounted,

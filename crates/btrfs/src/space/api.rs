@@ -148,6 +148,11 @@ impl Space {
         Ok(false)
     }
 
+    /// Bytes of the device in chunks, as its item says them.
+    pub(crate) fn device_bytes_used(&self) -> u64 {
+        todo!()
+    }
+
     /// Bytes in extents, as the superblock says them.
     pub(crate) fn bytes_used(&self) -> u64 {
         todo!()

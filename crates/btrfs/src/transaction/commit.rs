@@ -1,12 +1,21 @@
 //! The commit: makes one transaction durable.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use sapwood_btrfs_format::{SuperBlock, Timespec, objectid};
+use sapwood_vfs::Timestamp;
 
 use super::handle::Handle;
 use super::state::State;
+use super::super_copy;
 use super::table::{Transaction, Turn};
 use crate::engine::Engine;
+use crate::tree::{Root, write_blocks};
 use crate::{Error, Result};
+
+/// Rounds of [`settle_roots`] after which something is wrong.
+const MOST_ROUNDS: usize = 1000;
 
 impl Engine {
     /// Waits until transaction `transid` (default: the newest in which something changed) is
@@ -72,29 +81,97 @@ impl Claim<'_> {
         transactions.drain_starters(trans);
         transactions.advance(trans, State::CommitDoing);
         engine.health.check()?;
-        let handle = engine.enter_commit()?;
-        self.critical(&handle)?;
+        let mut handle = engine.enter_commit()?;
+        let super_block = self.settle(&mut handle)?;
         drop(handle);
         transactions.advance(trans, State::Unblocked);
-        engine.health.check()?;
+        self.write(&super_block)?;
         transactions.advance(trans, State::SuperWritten);
         drop(order);
+        engine.space.unpin(engine, trans)?;
         transactions.advance(trans, State::Completed);
         Ok(())
     }
 
-    /// All that has to see the transaction at rest.
-    fn critical(&self, _h: &Handle) -> Result<()> {
+    /// All that has to see the transaction at rest. Afterwards none of its blocks changes.
+    fn settle(&self, h: &mut Handle) -> Result<SuperBlock> {
+        settle_roots(h)?;
+        let engine = self.engine;
+        let old = *engine.super_block.lock();
+        let super_block = super_copy::next(engine, &old, self.trans.transid)?;
+        for root in self.trans.dirty_roots.all() {
+            root.switch_commit_root();
+        }
+        Ok(super_block)
+    }
+
+    /// Writes blocks, then the superblock that makes them count.
+    fn write(&self, super_block: &SuperBlock) -> Result<()> {
+        let engine = self.engine;
+        write_blocks(engine, &self.trans.dirty_blocks.take())?;
+        engine.volume.flush()?;
+        // A handle that failed while it changed trees of this transaction has said so by now.
+        engine.health.check()?;
+        engine.volume.write_supers(super_block)?;
+        *engine.super_block.lock() = *super_block;
         Ok(())
     }
+}
+
+/// Runs delayed refs, and writes root items, block groups and new chunks, until all of them say
+/// what is. Each of these steps can make more of the others necessary; it ends because every
+/// block is copied at most once in a transaction.
+fn settle_roots(h: &mut Handle) -> Result<()> {
+    let engine = h.engine().clone();
+    let mut stamped = BTreeSet::new();
+    for _ in 0..MOST_ROUNDS {
+        engine.space.run_delayed_refs(h, None)?;
+        let mut changed = false;
+        for root in h.trans().dirty_roots.all() {
+            changed |= write_root_item(h, &root, &mut stamped)?;
+        }
+        changed |= engine.space.finish_pending_chunks(h)?;
+        changed |= engine.space.write_dirty_block_groups(h)?;
+        if !changed && h.trans().delayed.pending() == 0 {
+            return Ok(());
+        }
+    }
+    Err(Error::CommitUnsettled(h.transid()))
+}
+
+/// Writes a root item whose tree has another top block than it says, or whose fields were
+/// changed. True if it did.
+fn write_root_item(h: &mut Handle, root: &Arc<Root>, stamped: &mut BTreeSet<u64>) -> Result<bool> {
+    // The superblock points at these two.
+    if [objectid::ROOT_TREE, objectid::CHUNK_TREE].contains(&root.id()) {
+        return Ok(false);
+    }
+    let node = root.node();
+    let moved = {
+        let mut item = root.item();
+        let moved = item.bytenr.get() != node.bytenr() || item.level != node.level();
+        if moved && objectid::is_fs_tree(root.id()) {
+            item.ctransid = h.transid().into();
+            let now = Timestamp::now();
+            item.ctime = Timespec::new(now.sec, now.nsec);
+        }
+        moved
+    };
+    let first = objectid::is_fs_tree(root.id()) && stamped.insert(root.id());
+    if !moved && !first {
+        return Ok(false);
+    }
+    let item = root.update_item(node.generation());
+    let root_tree = h.engine().roots.root_tree.clone();
+    root_tree.put(h, &root.item_key(), item.bytes())?;
+    Ok(true)
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.engine
-                .health
-                .fail(&Error::CommitFailed(self.trans.transid));
+            let transid = self.trans.transid;
+            self.engine.health.fail(&Error::CommitFailed(transid));
             self.engine.transactions.fail(&self.trans);
         }
     }

@@ -40,6 +40,7 @@ mod commit;
 mod dirty;
 mod handle;
 mod state;
+mod super_copy;
 mod table;
 #[cfg(test)]
 mod table_tests;
