@@ -7,6 +7,7 @@
 
 pub mod acl;
 mod attr;
+pub mod conformance;
 mod error;
 mod fs;
 pub mod memory;

@@ -1,0 +1,67 @@
+//! The suite that every engine must pass: what [`FileSystem`](crate::FileSystem) promises,
+//! one [`Case`] per promise.
+//!
+//! # How it works
+//! An engine implements [`Target`]: something fresh to mount, and to mount again. A case
+//! gets it, mounts it, works in it through the trait alone, unmounts it, and lets the target
+//! check itself (an engine runs its own checker there). What engines may differ in is said
+//! by [`Capabilities`]; a case that needs what an engine has not does not apply to it.
+//!
+//! Every case is deterministic in its outcome, those with several threads too. It runs in
+//! a thread of its own, so that a panic and a deadlock fail the case and not the whole run.
+//!
+//! The engine's test file, with `harness = false` in its manifest:
+//!
+//! ```ignore
+//! use sapwood_vfs::conformance::{Capabilities, Target, cases};
+//!
+//! struct Image(Arc<MemoryDevice>);
+//!
+//! impl Target for Image {
+//!     fn mount(&mut self, read_only: bool) -> Result<Arc<dyn FileSystem>, String> {
+//!         let options = Options { read_only, ..Options::default() };
+//!         let mounted = Engine::open(self.0.clone(), options).map_err(|e| e.to_string())?;
+//!         Ok(Arc::new(mounted))
+//!     }
+//!
+//!     fn check(&mut self) -> Result<(), String> {
+//!         let findings = check(&self.0).map_err(|e| e.to_string())?;
+//!         findings.is_empty().then_some(()).ok_or_else(|| format!("{findings:?}"))
+//!     }
+//! }
+//!
+//! fn main() {
+//!     let trials = cases().into_iter().map(|case| {
+//!         let ignored = !case.applies(&Capabilities::BTRFS);
+//!         let run = move || {
+//!             let image = Image(formatted(case.capacity()));
+//!             Ok(case.run(Capabilities::BTRFS, Box::new(image))?)
+//!         };
+//!         libtest_mimic::Trial::test(case.name(), run).with_ignored_flag(ignored)
+//!     });
+//!     let arguments = libtest_mimic::Arguments::from_args();
+//!     libtest_mimic::run(&arguments, trials.collect()).exit();
+//! }
+//! ```
+
+mod case;
+mod create;
+mod data;
+mod lookup;
+mod remove;
+#[allow(dead_code)]
+mod support;
+
+pub use case::{Capabilities, Case, Target};
+
+/// All cases, grouped by topic. Names are unique and read `topic::promise`.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    [
+        lookup::cases(),
+        create::cases(),
+        remove::cases(),
+        data::cases(),
+    ]
+    .concat()
+}
