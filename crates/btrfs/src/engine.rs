@@ -5,17 +5,22 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
 
+use crate::counters::Counters;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
+use crate::ops::{self, InodeTable};
 use crate::space::Space;
+use crate::subvolume;
 use crate::transaction::{Background, Transactions};
-use crate::tree::{self, BlockCache, Opened, Roots, TreeRead};
+use crate::tree::{self, BlockCache, Opened, Root, Roots, TreeRead};
 use crate::volume::Volume;
 use crate::{Options, Result};
 
 /// A mounted btrfs file system.
 pub struct Btrfs {
     pub(crate) engine: Arc<Engine>,
+    /// The subvolume that is mounted.
+    pub(crate) top: Arc<Root>,
     background: Background,
 }
 
@@ -28,6 +33,10 @@ pub(crate) struct Engine {
     pub(crate) roots: Roots,
     pub(crate) space: Space,
     pub(crate) transactions: Transactions,
+    pub(crate) inodes: InodeTable,
+    pub(crate) counters: Counters,
+    /// Held by whoever moves a name from one directory to another.
+    pub(crate) topology: RankedMutex<()>,
     /// The superblock as of the last commit, changed only by whoever holds the
     /// superblock-order lock.
     pub(crate) super_block: RankedMutex<SuperBlock>,
@@ -50,7 +59,10 @@ impl Engine {
     ///
     /// # Errors
     /// Those of [`tree::open`].
-    pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Arc<Self>> {
+    pub(crate) fn open(
+        devices: Vec<Arc<dyn Device>>,
+        options: Options,
+    ) -> Result<(Arc<Self>, Arc<Root>)> {
         let read_only = options.read_only || devices.iter().any(|device| device.read_only());
         let opened = tree::open(devices, read_only, options.cache_bytes)?;
         let Opened {
@@ -60,7 +72,11 @@ impl Engine {
             roots,
         } = opened;
         let geometry = volume.geometry();
+        let top = subvolume::choose(&blocks, &roots, &options.subvolume)?;
         let engine = Arc::new(Self {
+            inodes: InodeTable::new(top.id()),
+            counters: Counters::default(),
+            topology: RankedMutex::new(Rank::RenameTopology, ()),
             space: Space::new(&super_block),
             health: Health::new(read_only),
             transactions: Transactions::new(super_block.generation.get()),
@@ -77,20 +93,12 @@ impl Engine {
             options,
         });
         engine.space.load(&engine)?;
-        Ok(engine)
+        Ok((engine, top))
     }
 
     /// Whether changes are refused.
     pub(crate) fn read_only(&self) -> bool {
         self.health.read_only()
-    }
-
-    /// Makes all that changed before the call durable.
-    ///
-    /// # Errors
-    /// Those of [`commit`](Self::commit).
-    pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
-        self.commit(None)
     }
 }
 
@@ -106,9 +114,13 @@ impl Btrfs {
     /// # Errors
     /// What is wrong with the devices or the image, see [`Error`](crate::Error).
     pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
-        let engine = Engine::open(devices, options)?;
+        let (engine, top) = Engine::open(devices, options)?;
         let background = Background::start(&engine);
-        Ok(Self { engine, background })
+        Ok(Self {
+            engine,
+            top,
+            background,
+        })
     }
 
     /// Makes everything durable and ends the background threads. Later changes fail.
@@ -117,7 +129,7 @@ impl Btrfs {
     /// What kept something from becoming durable.
     pub fn close(&self) -> Result<()> {
         self.background.stop(&self.engine);
-        let result = self.engine.sync();
+        let result = ops::sync::sync(&self.engine);
         self.engine.health.close();
         result
     }

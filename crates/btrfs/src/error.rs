@@ -207,6 +207,60 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// No subvolume with that id or path.
+    #[error("no subvolume {0}")]
+    NoSuchSubvolume(String),
+    /// An inode whose mode names no type.
+    #[error("tree {tree} inode {objectid}: mode {mode:o} has no known type")]
+    InodeMode {
+        /// Tree id.
+        tree: u64,
+        /// Inode.
+        objectid: u64,
+        /// The mode.
+        mode: u32,
+    },
+    /// A tree in which no inode number is left.
+    #[error("tree {0}: no inode number left")]
+    InodesExhausted(u64),
+    /// A directory in which no index is left.
+    #[error("tree {tree} directory {objectid}: no index left")]
+    DirIndexExhausted {
+        /// Tree id.
+        tree: u64,
+        /// Directory.
+        objectid: u64,
+    },
+    /// A name whose inode has no ref back to it.
+    #[error("tree {tree} inode {objectid}: no ref to its name in directory {parent}")]
+    MissingRef {
+        /// Tree id.
+        tree: u64,
+        /// Inode, or subvolume.
+        objectid: u64,
+        /// Directory.
+        parent: u64,
+    },
+    /// A name that leads to nothing.
+    #[error("tree {tree} directory {dir}: a name leads to {location}, which does not exist")]
+    DanglingName {
+        /// Tree id.
+        tree: u64,
+        /// Directory.
+        dir: u64,
+        /// What the name leads to.
+        location: Key,
+    },
+    /// An ACL that does not parse.
+    #[error("tree {tree} inode {objectid}: {reason}")]
+    Acl {
+        /// Tree id.
+        tree: u64,
+        /// Inode.
+        objectid: u64,
+        /// What is wrong.
+        reason: vfs::acl::AclError,
+    },
     /// An error that an operation is to return as it is.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),
@@ -222,6 +276,7 @@ impl From<Error> for vfs::Error {
             Error::Vfs(err) => err,
             Error::ReadOnly | Error::Aborted(_) => Self::ReadOnly,
             Error::NoSpace => Self::NoSpace,
+            Error::NoSuchSubvolume(_) => Self::NotFound,
             Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,
             Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,
             err @ (Error::Device(_) | Error::BadBlock { .. } | Error::Unmounted) => {

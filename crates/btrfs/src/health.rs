@@ -12,6 +12,7 @@ use crate::{Error, Result};
 pub(crate) struct Health {
     read_only: bool,
     failed: AtomicBool,
+    closed: AtomicBool,
     reason: RwLock<Option<Arc<str>>>,
 }
 
@@ -21,6 +22,7 @@ impl Health {
         Self {
             read_only,
             failed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             reason: RwLock::new(None),
         }
     }
@@ -38,6 +40,7 @@ impl Health {
 
     /// The file system is unmounted: changes are refused from here on.
     pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
         let mut reason = self.reason.write();
         if reason.is_none() {
             *reason = Some("unmounted".into());
@@ -57,6 +60,30 @@ impl Health {
             return Err(Error::ReadOnly);
         }
         Ok(())
+    }
+
+    /// Fails after an unmount.
+    ///
+    /// # Errors
+    /// [`Error::Unmounted`].
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::SeqCst) {
+            Err(Error::Unmounted)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Fails if an error ended all changes; a mount that is read-only by option is fine.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`].
+    pub(crate) fn check_unfailed(&self) -> Result<()> {
+        if self.failed() {
+            Err(self.error())
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether an error ended all changes.

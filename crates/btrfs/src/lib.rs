@@ -1,14 +1,17 @@
 //! The btrfs engine: volumes, trees, space, transactions, data, operations.
 #![allow(dead_code)]
 
+mod counters;
 mod data;
 mod engine;
 mod error;
 mod health;
 mod lock;
 pub mod mkfs;
+mod ops;
 mod options;
 mod space;
+mod subvolume;
 mod transaction;
 mod tree;
 mod volume;

@@ -43,6 +43,10 @@ pub(crate) enum Rank {
     FileDataState,
     /// Attributes of one inode; key: (root id, objectid).
     InodeState,
+    /// Names of a directory that are not in its tree yet.
+    DirNames,
+    /// Remembered properties of one inode.
+    InodeProperty,
     /// Sums and reservations of one kind of space.
     SpaceInfo,
     /// Free space of one block group; key: (logical address, 0).

@@ -2,3 +2,9 @@
 
 pub(crate) mod compress;
 mod dirty;
+mod file;
+
+pub(crate) use file::{
+    FileData, copy_range, delete_content, fallocate, flush_all, flush_complete, read, read_symlink,
+    seek, truncate, write,
+};

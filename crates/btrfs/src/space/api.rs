@@ -153,6 +153,11 @@ impl Space {
         todo!()
     }
 
+    /// Sizes and counts as the kernel shows them.
+    pub(crate) fn statfs(&self, engine: &Engine) -> Result<sapwood_vfs::FsStat> {
+        todo!()
+    }
+
     /// Bytes in extents, as the superblock says them.
     pub(crate) fn bytes_used(&self) -> u64 {
         todo!()

@@ -10,7 +10,9 @@ use super::handle::Handle;
 use super::state::State;
 use super::super_copy;
 use super::table::{Transaction, Turn};
+use crate::counters::Counters;
 use crate::engine::Engine;
+use crate::ops;
 use crate::tree::{Root, write_blocks};
 use crate::{Error, Result};
 
@@ -95,8 +97,10 @@ impl Claim<'_> {
 
     /// All that has to see the transaction at rest. Afterwards none of its blocks changes.
     fn settle(&self, h: &mut Handle) -> Result<SuperBlock> {
+        ops::flush_delayed(h)?;
         settle_roots(h)?;
         let engine = self.engine;
+        Counters::count(&engine.counters.commits);
         let old = *engine.super_block.lock();
         let super_block = super_copy::next(engine, &old, self.trans.transid)?;
         for root in self.trans.dirty_roots.all() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::lock::{Rank, RankedMutex};
+use crate::ops::Inode;
 use crate::tree::{Root, TreeBlock};
 
 /// Blocks made in a transaction that are not on disk yet, by logical address.
@@ -44,6 +45,32 @@ impl DirtyBlocks {
     pub(crate) fn take(&self) -> Vec<Arc<TreeBlock>> {
         let blocks = std::mem::take(&mut *self.blocks.lock());
         blocks.into_values().collect()
+    }
+}
+
+/// Inodes whose items, or whose directories' indexes, the commit has to write.
+#[derive(Debug)]
+pub(crate) struct DirtyInodes {
+    inodes: RankedMutex<Vec<Arc<Inode>>>,
+}
+
+impl Default for DirtyInodes {
+    fn default() -> Self {
+        Self {
+            inodes: RankedMutex::new(Rank::DirtyRoots, Vec::new()),
+        }
+    }
+}
+
+impl DirtyInodes {
+    /// Takes in an inode; whoever queues it sees to it that it is not there yet.
+    pub(crate) fn insert(&self, inode: &Arc<Inode>) {
+        self.inodes.lock().push(inode.clone());
+    }
+
+    /// Takes all.
+    pub(crate) fn take(&self) -> Vec<Arc<Inode>> {
+        std::mem::take(&mut *self.inodes.lock())
     }
 }
 

@@ -8,6 +8,7 @@ use super::state::Entry;
 use super::table::Transaction;
 use crate::engine::Engine;
 use crate::lock::{Rank, assert_held_at_most};
+use crate::ops::Inode;
 use crate::space::MetadataReservation;
 use crate::tree::Root;
 use crate::{Error, Result};
@@ -61,6 +62,12 @@ impl Handle {
             root.set_last_trans(self.transid());
             self.mark_dirty();
         }
+    }
+
+    /// Queues an inode, which is not queued yet: the commit writes its item.
+    pub(crate) fn dirty_inode(&self, inode: &Arc<Inode>) {
+        self.trans.dirty_inodes.insert(inode);
+        self.mark_dirty();
     }
 
     /// Gives up: what was changed by this handle is incomplete and must never be committed.

@@ -47,7 +47,7 @@ mod table_tests;
 mod tree_write;
 
 pub(crate) use background::Background;
-pub(crate) use dirty::{DirtyBlocks, DirtyRoots};
+pub(crate) use dirty::{DirtyBlocks, DirtyInodes, DirtyRoots};
 
 pub(crate) use handle::Handle;
 pub(crate) use state::{Entry, State};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 
-use super::dirty::{DirtyBlocks, DirtyRoots};
+use super::dirty::{DirtyBlocks, DirtyInodes, DirtyRoots};
 use super::state::{Entry, State};
 use crate::Result;
 use crate::health::Health;
@@ -29,6 +29,8 @@ pub(crate) struct Transaction {
     pub(crate) dirty_blocks: DirtyBlocks,
     /// Trees whose root items to write.
     pub(crate) dirty_roots: DirtyRoots,
+    /// Inodes whose items to write.
+    pub(crate) dirty_inodes: DirtyInodes,
     /// Changes of extent refs that are not in the extent tree yet.
     pub(crate) delayed: DelayedRefs,
     /// What it freed and nobody may have before it is durable.
@@ -48,6 +50,7 @@ impl Transaction {
             dirty: AtomicBool::new(false),
             dirty_blocks: DirtyBlocks::default(),
             dirty_roots: DirtyRoots::default(),
+            dirty_inodes: DirtyInodes::default(),
             delayed: DelayedRefs::default(),
             pinned: Pinned::default(),
             begun: Instant::now(),

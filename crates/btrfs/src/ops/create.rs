@@ -1,0 +1,219 @@
+//! Making inodes: files, directories, symbolic links, device nodes, and files without a name.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{FileExtent, InodeFlags, InodeRefRef, Key, kind};
+use sapwood_vfs::rules::{self, Ownership};
+use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, Timestamp, acl};
+
+use super::inode::{Inode, InodeState, from_dev};
+use super::names::{self, Target};
+use super::{dir, next_objectid, orphan, xattr};
+use crate::engine::Engine;
+use crate::transaction::Handle;
+use crate::{Error, Result};
+
+/// Items that creating an inode can touch: its own (item, ref, content), the two of its name,
+/// its directory, an orphan item; attributes come on top.
+const ITEMS: u64 = 7;
+
+/// A new inode, decided but not made.
+struct Plan {
+    kind: FileKind,
+    state: InodeState,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    symlink: Option<Vec<u8>>,
+}
+
+/// Creates `name` in `dir`. See [`vfs::FileSystem::create`].
+pub(crate) fn create(
+    engine: &Arc<Engine>,
+    who: &Credentials,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    what: NewInode<'_>,
+    perm: u32,
+) -> Result<Arc<Inode>> {
+    rules::check_name(name)?;
+    dir.require_dir()?;
+    dir.require_writable()?;
+    if let NewInode::Symlink(target) = what {
+        rules::check_target(target)?;
+        if target.len() > longest_symlink(engine) {
+            return Err(vfs::Error::NameTooLong.into());
+        }
+    }
+    let _io = dir.io.write();
+    if !dir.is_linked() {
+        return Err(vfs::Error::NotFound.into());
+    }
+    if names::find(engine, dir, name)?.is_some() {
+        return Err(vfs::Error::Exists.into());
+    }
+    rules::check_add_name(dir.vfs_flags())?;
+    let plan = plan(engine, who, dir, what, perm)?;
+    let objectid = next_objectid(engine, &dir.root)?;
+    let index = dir::next_index(engine, dir)?;
+    let mut h = engine.start(ITEMS + plan.xattrs.len() as u64)?;
+    names::add_entry(&mut h, dir, name, Target::inode(objectid, plan.kind), index)?;
+    let reference = (
+        Key::new(objectid, kind::INODE_REF, dir.objectid),
+        InodeRefRef { index, name }.encode(),
+    );
+    let made = insert(engine, &mut h, dir, objectid, plan, Some(reference));
+    finish(h, made)
+}
+
+/// Creates a file without a name. See [`vfs::FileSystem::tmpfile`].
+pub(crate) fn tmpfile(
+    engine: &Arc<Engine>,
+    who: &Credentials,
+    dir: &Arc<Inode>,
+    perm: u32,
+) -> Result<Arc<Inode>> {
+    dir.require_dir()?;
+    dir.require_writable()?;
+    let _io = dir.io.read();
+    if !dir.is_linked() {
+        return Err(vfs::Error::NotFound.into());
+    }
+    let mut plan = plan(engine, who, dir, NewInode::Regular, perm)?;
+    plan.state.nlink = 0;
+    plan.state.linkable = true;
+    let objectid = next_objectid(engine, &dir.root)?;
+    let mut h = engine.start(ITEMS + plan.xattrs.len() as u64)?;
+    orphan::add(&mut h, &dir.root, objectid)?;
+    let made = insert(engine, &mut h, dir, objectid, plan, None);
+    finish(h, made)
+}
+
+/// Ends a handle whose operation is partly done when it fails: nothing can take the first part
+/// back, so an error ends the mount's writing.
+pub(super) fn finish<T>(h: Handle, result: Result<T>) -> Result<T> {
+    match result {
+        Ok(value) => h.end().map(|()| value),
+        Err(error) => {
+            h.abort(&error);
+            Err(error)
+        }
+    }
+}
+
+fn longest_symlink(engine: &Engine) -> usize {
+    const HEADERS: usize = 25 + 21;
+    let leaf = sapwood_btrfs_format::leaf_data_size(engine.nodesize as usize);
+    leaf.saturating_sub(HEADERS)
+        .min(engine.sectorsize as usize - 1)
+}
+
+fn plan(
+    engine: &Arc<Engine>,
+    who: &Credentials,
+    dir: &Inode,
+    what: NewInode<'_>,
+    perm: u32,
+) -> Result<Plan> {
+    let kind = what.kind();
+    let (dir_perm, dir_gid, dir_flags) = {
+        let state = dir.state.lock();
+        (state.perm(), state.gid, state.vfs_flags())
+    };
+    let Ownership { uid, gid, perm } = rules::new_ownership(who, dir_perm, dir_gid, kind, perm);
+    let default = xattr::default_acl(engine, dir)?;
+    let inherited =
+        acl::inherit(default.as_deref(), kind, perm, who.umask).map_err(|reason| Error::Acl {
+            tree: dir.root.id(),
+            objectid: dir.objectid,
+            reason,
+        })?;
+    let mut xattrs = Vec::new();
+    xattrs.extend(inherited.access.map(|value| (acl::ACCESS.to_vec(), value)));
+    xattrs.extend(
+        inherited
+            .default
+            .map(|value| (acl::DEFAULT.to_vec(), value)),
+    );
+    let now = Timestamp::now();
+    let mut state = InodeState::new(kind.mode_bits() | inherited.perm, now);
+    state.uid = uid;
+    state.gid = gid;
+    if matches!(kind, FileKind::Regular | FileKind::Directory) {
+        state.set_vfs_flags(rules::inherited_flags(dir_flags));
+        if dir_flags.intersects(vfs::InodeFlags::COMPRESS | vfs::InodeFlags::NOCOMPRESS) {
+            let property = xattr::get(engine, dir, xattr::COMPRESSION)?;
+            xattrs.extend(property.map(|value| (xattr::COMPRESSION.to_vec(), value)));
+        }
+    }
+    if kind == FileKind::Regular {
+        let options = &engine.options;
+        state.flags.set(
+            InodeFlags::NODATACOW,
+            options.nodatacow || state.flags.contains(InodeFlags::NODATACOW),
+        );
+        let plain = options.nodatasum || state.flags.contains(InodeFlags::NODATACOW);
+        state.flags.set(InodeFlags::NODATASUM, plain);
+    }
+    let symlink = match what {
+        NewInode::Symlink(target) => Some(target.to_vec()),
+        NewInode::CharDevice(dev) | NewInode::BlockDevice(dev) => {
+            state.rdev = from_dev(dev);
+            None
+        }
+        _ => None,
+    };
+    if let Some(target) = &symlink {
+        state.set_plain_size(target.len() as u64);
+        state.nbytes = target.len() as u64;
+    }
+    Ok(Plan {
+        kind,
+        state,
+        xattrs,
+        symlink,
+    })
+}
+
+/// Inserts the items of a new inode, in key order and so as one batch.
+fn insert(
+    engine: &Arc<Engine>,
+    h: &mut Handle,
+    dir: &Inode,
+    objectid: u64,
+    mut plan: Plan,
+    reference: Option<(Key, Vec<u8>)>,
+) -> Result<Arc<Inode>> {
+    plan.state.generation = h.transid();
+    plan.state.transid = h.transid();
+    let item = plan.state.to_item().bytes().to_vec();
+    let mut items = vec![(Key::new(objectid, kind::INODE_ITEM, 0), item)];
+    items.extend(reference);
+    let mut xattrs: Vec<(Key, Vec<u8>)> = plan
+        .xattrs
+        .iter()
+        .map(|(name, value)| xattr::new_item(objectid, name, value))
+        .collect();
+    xattrs.sort();
+    items.extend(xattrs);
+    if let Some(target) = &plan.symlink {
+        let extent = FileExtent::Inline {
+            generation: h.transid(),
+            ram_bytes: target.len() as u64,
+            compression: 0,
+            data: target,
+        };
+        items.push((Key::new(objectid, kind::EXTENT_DATA, 0), extent.encode()));
+    }
+    dir.root.insert_batch(h, &items)?;
+    let inode = engine
+        .inodes
+        .insert_new(&dir.root, objectid, plan.kind, plan.state);
+    if plan.kind == FileKind::Directory {
+        inode.dir.lock().default_acl = Some(
+            plan.xattrs
+                .iter()
+                .find(|(name, _)| name == acl::DEFAULT)
+                .map(|(_, value)| value.clone().into()),
+        );
+    }
+    Ok(inode)
+}

@@ -1,0 +1,282 @@
+//! Directories: lookup, listing, and the index items that are not in the tree yet.
+//!
+//! # How it works
+//! Creating a name puts its `DIR_ITEM` into the tree at once, because lookups need it, but keeps
+//! its `DIR_INDEX` in memory until the transaction commits or many have gathered: they are in order
+//! and go into the tree as one batch. A name that is removed before that never reaches the tree
+//! by index. Listing merges both sources by index; the memory side is read first, so that an
+//! entry that moves to the tree meanwhile is seen at least once, and the merge drops the copy.
+//!
+//! A directory with pending entries is always queued in the running transaction, which holds it
+//! in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{DirItemRef, Key, dir_items, kind};
+use sapwood_vfs::{self as vfs, DirEntry};
+
+use super::inode::Inode;
+use super::names::{self, Target};
+use super::{bad_item, top_dir};
+use crate::engine::Engine;
+use crate::lock::{Rank, RankedMutex};
+use crate::{Error, Result};
+
+/// The first index that a name can have; 0 and 1 stand for `.` and `..`.
+const FIRST_INDEX: u64 = 2;
+/// The largest index whose successor is one too.
+const LAST_INDEX: u64 = u64::MAX - 1;
+
+/// What a directory keeps in memory.
+pub(crate) struct DirState {
+    names: RankedMutex<Pending>,
+}
+
+/// Index items that the tree does not show yet.
+#[derive(Default)]
+pub(super) struct Pending {
+    next_index: Option<u64>,
+    /// Encoded entries to insert.
+    pub(super) added: BTreeMap<u64, Vec<u8>>,
+    /// Indexes to delete.
+    pub(super) removed: BTreeSet<u64>,
+    /// The directory's default ACL, once it was looked up.
+    pub(super) default_acl: Option<Option<Arc<[u8]>>>,
+}
+
+impl DirState {
+    pub(crate) fn new() -> Self {
+        Self {
+            names: RankedMutex::new(Rank::DirNames, Pending::default()),
+        }
+    }
+
+    pub(super) fn lock(&self) -> impl std::ops::DerefMut<Target = Pending> + '_ {
+        self.names.lock()
+    }
+
+    /// Number of pending changes.
+    pub(super) fn pending(&self) -> usize {
+        let names = self.names.lock();
+        names.added.len() + names.removed.len()
+    }
+
+    pub(super) fn add(&self, index: u64, entry: Vec<u8>) {
+        self.names.lock().added.insert(index, entry);
+    }
+
+    pub(super) fn remove(&self, index: u64) {
+        let mut names = self.names.lock();
+        if names.added.remove(&index).is_none() {
+            names.removed.insert(index);
+        }
+    }
+}
+
+/// Index for the next name in `dir`, whose `io` lock the caller holds exclusively.
+pub(crate) fn next_index(engine: &Arc<Engine>, dir: &Inode) -> Result<u64> {
+    if let Some(index) = dir.dir.lock().next_index {
+        dir.dir.lock().next_index = Some(following(dir, index)?);
+        return Ok(index);
+    }
+    let last = Key::new(dir.objectid, kind::DIR_INDEX, u64::MAX);
+    let index = match dir.root.seek_back(engine, &last)?.item() {
+        Some((key, _)) if key.objectid == dir.objectid && key.kind == kind::DIR_INDEX => {
+            following(dir, key.offset)?
+        }
+        _ => FIRST_INDEX,
+    };
+    dir.dir.lock().next_index = Some(following(dir, index)?);
+    Ok(index.max(FIRST_INDEX))
+}
+
+fn following(dir: &Inode, index: u64) -> Result<u64> {
+    if index >= LAST_INDEX {
+        return Err(Error::DirIndexExhausted {
+            tree: dir.root.id(),
+            objectid: dir.objectid,
+        });
+    }
+    Ok(index + 1)
+}
+
+/// Finds `name` in `dir` and returns its inode. Needs no lock.
+pub(crate) fn lookup(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
+    dir.require_dir()?;
+    vfs::rules::check_name(name)?;
+    loop {
+        let target = names::find(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
+        match inode_of(engine, dir, target) {
+            // The name went away between the two searches, or it leads nowhere.
+            Err(Error::Vfs(vfs::Error::Stale)) => {
+                if names::find(engine, dir, name)? == Some(target) {
+                    return Err(Error::DanglingName {
+                        tree: dir.root.id(),
+                        dir: dir.objectid,
+                        location: target.location,
+                    });
+                }
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The inode that an entry of `dir` leads to. `Stale` if there is none.
+pub(crate) fn inode_of(engine: &Arc<Engine>, dir: &Inode, target: Target) -> Result<Arc<Inode>> {
+    match target.as_subvolume() {
+        None => engine
+            .inodes
+            .load(engine, &dir.root, target.location.objectid),
+        Some(tree) => {
+            let root = match engine.roots.get(tree) {
+                Err(Error::NoSuchRoot(_)) => return Err(vfs::Error::Stale.into()),
+                other => other?,
+            };
+            super::orphan::clean_once(engine, &root)?;
+            engine.inodes.load(engine, &root, top_dir(&root))
+        }
+    }
+}
+
+/// The directory that holds `dir`.
+pub(crate) fn parent(engine: &Arc<Engine>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+    dir.require_dir()?;
+    if dir.objectid == top_dir(&dir.root) {
+        if dir.root.id() == engine.inodes.numbers().mounted() {
+            return Ok(Arc::clone(dir));
+        }
+        return parent_of_subvolume(engine, dir);
+    }
+    let first = Key::new(dir.objectid, kind::INODE_REF, 0);
+    match dir.root.seek(engine, &first)?.item() {
+        Some((key, _)) if key.objectid == dir.objectid && key.kind == kind::INODE_REF => {
+            engine.inodes.load(engine, &dir.root, key.offset)
+        }
+        _ => Err(vfs::Error::NotFound.into()),
+    }
+}
+
+fn parent_of_subvolume(engine: &Arc<Engine>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+    let tree = dir.root.id();
+    let root_tree = &engine.roots.root_tree;
+    let first = Key::new(tree, kind::ROOT_BACKREF, 0);
+    let cursor = root_tree.seek(engine, &first)?;
+    let Some((key, item)) = cursor.item() else {
+        return Ok(Arc::clone(dir));
+    };
+    if key.objectid != tree || key.kind != kind::ROOT_BACKREF {
+        return Ok(Arc::clone(dir));
+    }
+    let backref = sapwood_btrfs_format::root_ref(item)
+        .map_err(|reason| bad_item(root_tree.id(), key, reason))?;
+    let root = engine.roots.get(key.offset)?;
+    engine.inodes.load(engine, &root, backref.dirid)
+}
+
+/// Lists `dir` from behind the index `from`. See [`vfs::FileSystem::readdir`].
+pub(crate) fn readdir(
+    engine: &Arc<Engine>,
+    dir: &Arc<Inode>,
+    from: u64,
+    sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+) -> Result<()> {
+    dir.require_dir()?;
+    let _io = dir.io.read();
+    let (pending, removed) = {
+        let names = dir.dir.lock();
+        let added: Vec<(u64, Vec<u8>)> = names
+            .added
+            .range(from.saturating_add(1)..)
+            .map(|(index, entry)| (*index, entry.clone()))
+            .collect();
+        (added, names.removed.clone())
+    };
+    let mut pending = pending.into_iter().peekable();
+    let Some(start) = from.checked_add(1) else {
+        return Ok(());
+    };
+    let mut cursor = dir
+        .root
+        .seek(engine, &Key::new(dir.objectid, kind::DIR_INDEX, start))?;
+    loop {
+        let stored = match cursor.item() {
+            Some((key, _)) if key.objectid == dir.objectid && key.kind == kind::DIR_INDEX => {
+                Some(key.offset)
+            }
+            _ => None,
+        };
+        let waiting = pending.peek().map(|(index, _)| *index);
+        let flow = match (stored, waiting) {
+            (None, None) => return Ok(()),
+            (Some(index), other) if other.is_none_or(|other| index <= other) => {
+                if other == Some(index) {
+                    pending.next();
+                }
+                let item = cursor.item().map(|(_, item)| item).unwrap_or_default();
+                let flow = if removed.contains(&index) {
+                    ControlFlow::Continue(())
+                } else {
+                    emit(engine, dir, index, item, sink)?
+                };
+                cursor.next()?;
+                flow
+            }
+            _ => match pending.next() {
+                Some((index, entry)) => emit(engine, dir, index, &entry, sink)?,
+                None => return Ok(()),
+            },
+        };
+        if flow.is_break() {
+            return Ok(());
+        }
+    }
+}
+
+fn emit(
+    engine: &Engine,
+    dir: &Inode,
+    index: u64,
+    item: &[u8],
+    sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    for entry in dir_items(item) {
+        let entry: DirItemRef<'_> = entry.map_err(|reason| {
+            bad_item(
+                dir.root.id(),
+                Key::new(dir.objectid, kind::DIR_INDEX, index),
+                reason,
+            )
+        })?;
+        let Some(kind) = names::kind_of(entry.kind) else {
+            continue;
+        };
+        let target = Target {
+            location: entry.location,
+            file_type: entry.kind,
+        };
+        let ino = match target.as_subvolume() {
+            Some(tree) => engine
+                .inodes
+                .numbers()
+                .ino(tree, sapwood_btrfs_format::objectid::FIRST_FREE),
+            None => engine
+                .inodes
+                .numbers()
+                .ino(dir.root.id(), entry.location.objectid),
+        };
+        if sink(DirEntry {
+            ino,
+            next: index,
+            kind,
+            name: entry.name.to_vec(),
+        })
+        .is_break()
+        {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}

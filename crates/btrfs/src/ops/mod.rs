@@ -1,0 +1,64 @@
+//! Operations on inodes and names.
+//!
+//! Every operation that changes something has one skeleton: lock inodes in their order, start a
+//! handle (which reserves space, so that `NoSpace` comes here), change, end the handle, unlock.
+//! What can be refused is refused before the first change; an error after it ends the handle with
+//! [`abort`](crate::transaction::Handle::abort), which makes the mount read-only.
+
+pub(crate) mod attr;
+pub(crate) mod create;
+pub(crate) mod delayed;
+pub(crate) mod dir;
+mod filesystem;
+pub(crate) mod ino;
+pub(crate) mod inode;
+pub(crate) mod link;
+mod locks;
+pub(crate) mod names;
+pub(crate) mod orphan;
+pub(crate) mod remove;
+pub(crate) mod rename;
+pub(crate) mod sync;
+pub(crate) mod table;
+pub(crate) mod xattr;
+
+use std::sync::atomic::Ordering;
+
+use sapwood_btrfs_format::{ItemError, Key, kind, objectid};
+
+use crate::engine::Engine;
+use crate::tree::Root;
+use crate::{Error, Result};
+pub(crate) use delayed::flush_delayed;
+pub(crate) use inode::{Inode, InodeState};
+pub(crate) use table::InodeTable;
+
+/// The error for an item whose bytes do not parse.
+fn bad_item(root: u64, key: Key, source: ItemError) -> Error {
+    Error::BadItem { root, key, source }
+}
+
+/// Inode of the top directory of a tree of files.
+pub(crate) fn top_dir(root: &Root) -> u64 {
+    match root.item().root_dirid.get() {
+        0 => objectid::FIRST_FREE,
+        dir => dir,
+    }
+}
+
+/// Number for a new inode of a tree.
+fn next_objectid(engine: &Engine, root: &Root) -> Result<u64> {
+    let highest = root.highest_objectid();
+    if highest.load(Ordering::Acquire) == 0 {
+        let last = Key::new(objectid::LAST_FREE, kind::INODE_ITEM, u64::MAX);
+        let found = root
+            .seek_back(engine, &last)?
+            .key()
+            .map_or(0, |key| key.objectid);
+        highest.fetch_max(found.max(objectid::FIRST_FREE), Ordering::AcqRel);
+    }
+    match highest.fetch_add(1, Ordering::AcqRel) {
+        last if last < objectid::LAST_FREE - 1 => Ok(last + 1),
+        _ => Err(Error::InodesExhausted(root.id())),
+    }
+}

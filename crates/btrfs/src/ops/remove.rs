@@ -1,0 +1,117 @@
+//! Removing names: unlink and rmdir.
+
+use std::sync::Arc;
+
+use sapwood_vfs::rules;
+use sapwood_vfs::{self as vfs, FileKind, Timestamp};
+
+use super::inode::Inode;
+use super::locks::lock_all;
+use super::names::{self, Target};
+use super::{create, dir, orphan};
+use crate::engine::Engine;
+use crate::transaction::Handle;
+use crate::{Error, Result};
+
+/// Items that removing a name can touch.
+const ITEMS: u64 = 6;
+
+/// Finds what `name` leads to, and its inode, without locks.
+pub(super) fn find_both(
+    engine: &Arc<Engine>,
+    parent: &Arc<Inode>,
+    name: &[u8],
+) -> Result<Option<(Target, Arc<Inode>)>> {
+    loop {
+        let Some(target) = names::find(engine, parent, name)? else {
+            return Ok(None);
+        };
+        match dir::inode_of(engine, parent, target) {
+            Ok(inode) => return Ok(Some((target, inode))),
+            Err(Error::Vfs(vfs::Error::Stale)) => {
+                if names::find(engine, parent, name)? == Some(target) {
+                    return Err(Error::DanglingName {
+                        tree: parent.root.id(),
+                        dir: parent.objectid,
+                        location: target.location,
+                    });
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Removes `name` of anything but a directory. See [`vfs::FileSystem::unlink`].
+pub(crate) fn unlink(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(engine, dir, name, false)
+}
+
+/// Removes the empty directory `name`; an empty subvolume is deleted. See
+/// [`vfs::FileSystem::rmdir`].
+pub(crate) fn rmdir(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(engine, dir, name, true)
+}
+
+fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
+    rules::check_name(name)?;
+    dir.require_dir()?;
+    dir.require_writable()?;
+    loop {
+        let (target, victim) = find_both(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
+        let guards = lock_all(&[dir, &victim]);
+        if names::find(engine, dir, name)? != Some(target) {
+            continue;
+        }
+        rules::check_remove_name(dir.vfs_flags(), victim.vfs_flags())?;
+        match (directory, victim.kind == FileKind::Directory) {
+            (true, false) => return Err(vfs::Error::NotDirectory.into()),
+            (false, true) => return Err(vfs::Error::IsDirectory.into()),
+            _ => {}
+        }
+        if directory && victim.state.lock().size > 0 {
+            return Err(vfs::Error::NotEmpty.into());
+        }
+        if target.as_subvolume().is_some() {
+            drop(guards);
+            return crate::subvolume::delete(engine, dir, name);
+        }
+        let mut h = engine.start_urgent(ITEMS)?;
+        let removed = remove_name(&mut h, dir, name, &victim);
+        create::finish(h, removed)?;
+        drop(guards);
+        return reap_if_unused(engine, &victim);
+    }
+}
+
+/// Deletes the inode if its last name went and nobody refers to it.
+pub(super) fn reap_if_unused(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    if inode.is_linked() {
+        Ok(())
+    } else {
+        orphan::reap(engine, inode)
+    }
+}
+
+/// Takes the name of an inode of the same tree away; the last one makes it an orphan. Expects both
+/// `io` locks.
+pub(super) fn remove_name(
+    h: &mut Handle,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    victim: &Arc<Inode>,
+) -> Result<()> {
+    let index = names::remove_ref(h, &dir.root, victim.objectid, dir.objectid, name)?;
+    names::remove_entry(h, dir, name, index)?;
+    let now = Timestamp::now();
+    let mut last = false;
+    victim.change(h, |state| {
+        state.nlink = state.nlink.saturating_sub(1);
+        state.inode_changed(now);
+        last = state.nlink == 0;
+    });
+    if last {
+        orphan::add(h, &victim.root, victim.objectid)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! Extended attributes, ACLs and properties.
+//!
+//! An attribute is an entry of the packed item `XATTR_ITEM (inode, hash of its name)`. ACLs are
+//! attributes too, kept equal to the mode. The property `btrfs.compression` names the algorithm for
+//! new data of a file, and is inherited from the directory.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sapwood_btrfs_format::{
+    DirItem, DirItemRef, InodeFlags, Key, dir_items, file_type, kind, leaf_data_size, name_hash,
+};
+use sapwood_vfs::rules::{self, XattrClass};
+use sapwood_vfs::{self as vfs, FileKind, SetXattrMode, Timestamp, acl};
+
+use super::bad_item;
+use super::inode::Inode;
+use crate::Result;
+use crate::engine::Engine;
+use crate::transaction::Handle;
+use crate::tree::Change;
+
+/// Name of the property that sets the compression of new data.
+pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
+
+fn key_of(objectid: u64, name: &[u8]) -> Key {
+    Key::new(objectid, kind::XATTR_ITEM, name_hash(name).into())
+}
+
+/// The value of an attribute, if the inode has it.
+pub(crate) fn get(engine: &Arc<Engine>, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let key = key_of(inode.objectid, name);
+    let Some(item) = inode.root.get(engine, &key)? else {
+        return Ok(None);
+    };
+    for entry in dir_items(&item) {
+        let entry = entry.map_err(|reason| bad_item(inode.root.id(), key, reason))?;
+        if entry.name == name {
+            return Ok(Some(entry.data.to_vec()));
+        }
+    }
+    Ok(None)
+}
+
+/// Names of all attributes.
+pub(crate) fn list(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    let _io = inode.io.read();
+    let mut cursor = inode
+        .root
+        .seek(engine, &Key::new(inode.objectid, kind::XATTR_ITEM, 0))?;
+    while let Some((key, item)) = cursor.item() {
+        if key.objectid != inode.objectid || key.kind != kind::XATTR_ITEM {
+            break;
+        }
+        for entry in dir_items(item) {
+            let entry = entry.map_err(|reason| bad_item(inode.root.id(), key, reason))?;
+            names.push(entry.name.to_vec());
+        }
+        cursor.next()?;
+    }
+    Ok(names)
+}
+
+/// Encodes an attribute for a packed item.
+pub(crate) fn encode(name: &[u8], value: &[u8]) -> Vec<u8> {
+    DirItemRef {
+        location: Key::MIN,
+        transid: 0,
+        kind: file_type::XATTR,
+        name,
+        data: value,
+    }
+    .encode()
+}
+
+/// Key and item of an attribute of a new inode, which has no other with that hash.
+pub(crate) fn new_item(objectid: u64, name: &[u8], value: &[u8]) -> (Key, Vec<u8>) {
+    (key_of(objectid, name), encode(name, value))
+}
+
+/// Largest packed item of attributes.
+fn room(engine: &Engine) -> usize {
+    leaf_data_size(engine.nodesize as usize).saturating_sub(25)
+}
+
+/// Stores `value`, or removes the attribute if it is `None`, in a started handle. Fails
+/// without a change.
+fn store(
+    h: &mut Handle,
+    inode: &Inode,
+    name: &[u8],
+    value: Option<&[u8]>,
+    mode: SetXattrMode,
+) -> Result<()> {
+    let room = room(h.engine());
+    inode.root.modify(h, &key_of(inode.objectid, name), |old| {
+        let mut rest = Vec::new();
+        let mut found = false;
+        for entry in dir_items(old.unwrap_or_default()).flatten() {
+            match entry.name == name {
+                true => found = true,
+                false => rest.extend(entry.encode()),
+            }
+        }
+        match (mode, found) {
+            (SetXattrMode::Create, true) => return Err(vfs::Error::Exists.into()),
+            (SetXattrMode::Replace, false) => return Err(vfs::Error::NoAttribute.into()),
+            _ => {}
+        }
+        if let Some(value) = value {
+            rest.extend(encode(name, value));
+        }
+        match (rest.len() > room, rest.is_empty()) {
+            (true, _) => Err(vfs::Error::NoSpace.into()),
+            (false, true) if !found => Ok(Change::Keep),
+            (false, true) => Ok(Change::Delete),
+            (false, false) => Ok(Change::Put(rest)),
+        }
+    })
+}
+
+/// Stores or removes an attribute without any check but for room, as part of an operation.
+pub(crate) fn replace(
+    h: &mut Handle,
+    inode: &Inode,
+    name: &[u8],
+    value: Option<&[u8]>,
+) -> Result<()> {
+    store(h, inode, name, value, SetXattrMode::Any)
+}
+
+/// Sets an attribute.
+pub(crate) fn set(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    name: &[u8],
+    value: &[u8],
+    mode: SetXattrMode,
+) -> Result<()> {
+    let class = rules::xattr_class(name)?;
+    let size_limit = room(engine).saturating_sub(DirItem::SIZE + name.len());
+    if value.len() > rules::XATTR_VALUE_MAX {
+        return Err(vfs::Error::AttributeTooLarge.into());
+    }
+    if value.len() > size_limit {
+        return Err(vfs::Error::NoSpace.into());
+    }
+    inode.require_writable()?;
+    let _io = inode.io.write();
+    let flags = inode.vfs_flags();
+    match class {
+        XattrClass::AccessAcl => set_access_acl(engine, inode, value, flags),
+        XattrClass::DefaultAcl => {
+            let stored = acl::set_default(value).map_err(|_| vfs::Error::Invalid)?;
+            rules::check_xattr_change(inode.kind, flags, class, stored.is_none())?;
+            change(
+                engine,
+                inode,
+                name,
+                stored.as_deref(),
+                SetXattrMode::Any,
+                None,
+            )?;
+            inode.dir.lock().default_acl = None;
+            Ok(())
+        }
+        XattrClass::Btrfs => {
+            rules::check_xattr_change(inode.kind, flags, class, false)?;
+            set_property(engine, inode, name, value)
+        }
+        _ => {
+            rules::check_xattr_change(inode.kind, flags, class, false)?;
+            inode.lacks_capability.store(false, Ordering::Release);
+            change(engine, inode, name, Some(value), mode, None)
+        }
+    }
+}
+
+fn set_access_acl(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    value: &[u8],
+    flags: vfs::InodeFlags,
+) -> Result<()> {
+    let perm = inode.state.lock().perm();
+    let wanted = acl::set_access(value, perm).map_err(|_| vfs::Error::Invalid)?;
+    rules::check_xattr_change(
+        inode.kind,
+        flags,
+        XattrClass::AccessAcl,
+        wanted.stored.is_none(),
+    )?;
+    change(
+        engine,
+        inode,
+        acl::ACCESS,
+        wanted.stored.as_deref(),
+        SetXattrMode::Any,
+        Some(wanted.perm),
+    )
+}
+
+/// One change of one attribute, with the permission bits that go with it.
+fn change(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    name: &[u8],
+    value: Option<&[u8]>,
+    mode: SetXattrMode,
+    perm: Option<u32>,
+) -> Result<()> {
+    let mut h = match value {
+        Some(_) => engine.start(2)?,
+        None => engine.start_urgent(2)?,
+    };
+    store(&mut h, inode, name, value, mode)?;
+    let now = Timestamp::now();
+    inode.change(&h, |state| {
+        if let Some(perm) = perm {
+            state.set_perm(perm);
+        }
+        state.inode_changed(now);
+    });
+    h.end()
+}
+
+/// Sets or, with an empty value, removes the compression property.
+fn set_property(engine: &Arc<Engine>, inode: &Arc<Inode>, name: &[u8], value: &[u8]) -> Result<()> {
+    if name != COMPRESSION {
+        return Err(vfs::Error::Invalid.into());
+    }
+    if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
+        return Err(vfs::Error::Invalid.into());
+    }
+    let (compress, refuse) = match value {
+        b"" => (false, false),
+        b"none" | b"no" => (false, true),
+        b"zlib" | b"lzo" | b"zstd" => (true, false),
+        _ => return Err(vfs::Error::Invalid.into()),
+    };
+    if compress && inode.state.lock().flags.contains(InodeFlags::NODATACOW) {
+        return Err(vfs::Error::Invalid.into());
+    }
+    let mut h = engine.start(2)?;
+    replace(&mut h, inode, name, (!value.is_empty()).then_some(value))?;
+    let now = Timestamp::now();
+    inode.change(&h, |state| {
+        state.flags.set(InodeFlags::COMPRESS, compress);
+        state.flags.set(InodeFlags::NOCOMPRESS, refuse);
+        state.inode_changed(now);
+    });
+    h.end()?;
+    inode.forget_property();
+    Ok(())
+}
+
+/// Removes an attribute.
+pub(crate) fn remove(engine: &Arc<Engine>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    let class = rules::xattr_class(name)?;
+    inode.require_writable()?;
+    let _io = inode.io.write();
+    let flags = inode.vfs_flags();
+    rules::check_xattr_change(inode.kind, flags, class, true)?;
+    if class == XattrClass::Btrfs {
+        return set_property(engine, inode, name, b"");
+    }
+    if get(engine, inode, name)?.is_none() {
+        // Removing an ACL that says what the mode says anyway is no error.
+        return match class {
+            XattrClass::AccessAcl | XattrClass::DefaultAcl => Ok(()),
+            _ => Err(vfs::Error::NoAttribute.into()),
+        };
+    }
+    change(engine, inode, name, None, SetXattrMode::Replace, None)?;
+    if class == XattrClass::DefaultAcl {
+        inode.dir.lock().default_acl = None;
+    }
+    Ok(())
+}
+
+/// The default ACL of a directory, from memory once it was looked up.
+pub(crate) fn default_acl(engine: &Arc<Engine>, dir: &Inode) -> Result<Option<Arc<[u8]>>> {
+    if let Some(known) = &dir.dir.lock().default_acl {
+        return Ok(known.clone());
+    }
+    let found: Option<Arc<[u8]>> = get(engine, dir, acl::DEFAULT)?.map(Into::into);
+    dir.dir.lock().default_acl = Some(found.clone());
+    Ok(found)
+}
+
+/// Value of the compression property of a file, from memory once it was looked up.
+pub(crate) fn compression(engine: &Arc<Engine>, inode: &Inode) -> Result<Option<Arc<[u8]>>> {
+    if let Some(known) = &*inode.property.lock() {
+        return Ok(known.clone());
+    }
+    let found: Option<Arc<[u8]>> = get(engine, inode, COMPRESSION)?.map(Into::into);
+    *inode.property.lock() = Some(found.clone());
+    Ok(found)
+}

@@ -1,0 +1,95 @@
+//! Which subvolume a mount shows.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Key, dir_items, kind, name_hash, objectid};
+use sapwood_vfs as vfs;
+
+use crate::tree::{BlockCache, Root, Roots};
+use crate::{Error, Result, SubvolumeChoice};
+
+/// Name of the entry in the root tree's directory that leads to the default subvolume.
+const DEFAULT: &[u8] = b"default";
+
+/// The tree to mount.
+///
+/// # Errors
+/// [`Error::NoSuchSubvolume`]; unreadable blocks or items.
+pub(crate) fn choose(
+    blocks: &BlockCache,
+    roots: &Roots,
+    choice: &SubvolumeChoice,
+) -> Result<Arc<Root>> {
+    match choice {
+        SubvolumeChoice::Default => match default_id(blocks, roots)? {
+            Some(id) => by_id(roots, id),
+            None => by_id(roots, objectid::FS_TREE),
+        },
+        SubvolumeChoice::Id(0) => by_id(roots, objectid::FS_TREE),
+        SubvolumeChoice::Id(id) => by_id(roots, *id),
+        SubvolumeChoice::Path(path) => by_path(blocks, roots, path),
+    }
+}
+
+fn by_id(roots: &Roots, id: u64) -> Result<Arc<Root>> {
+    let missing = || Error::NoSuchSubvolume(id.to_string());
+    if !objectid::is_fs_tree(id) {
+        return Err(missing());
+    }
+    match roots.get(id) {
+        Ok(root) if root.is_dead() => Err(missing()),
+        Err(Error::NoSuchRoot(_)) => Err(missing()),
+        other => other,
+    }
+}
+
+/// Id of the default subvolume, if the file system names one.
+///
+/// # Errors
+/// Unreadable blocks or items.
+pub(crate) fn default_id(blocks: &BlockCache, roots: &Roots) -> Result<Option<u64>> {
+    let dir = objectid::ROOT_TREE_DIR;
+    Ok(find(blocks, &roots.root_tree, dir, DEFAULT)?.map(|location| location.objectid))
+}
+
+/// What a name in a directory leads to.
+fn find(blocks: &BlockCache, root: &Root, dir: u64, name: &[u8]) -> Result<Option<Key>> {
+    let key = Key::new(dir, kind::DIR_ITEM, name_hash(name).into());
+    let Some(item) = root.get(blocks, &key)? else {
+        return Ok(None);
+    };
+    for entry in dir_items(&item) {
+        let entry = entry.map_err(|source| Error::BadItem {
+            root: root.id(),
+            key,
+            source,
+        })?;
+        if entry.name == name {
+            return Ok(Some(entry.location));
+        }
+    }
+    Ok(None)
+}
+
+/// Walks from the top level; the end must be the root of a subvolume.
+fn by_path(blocks: &BlockCache, roots: &Roots, path: &[u8]) -> Result<Arc<Root>> {
+    let missing = || Error::NoSuchSubvolume(String::from_utf8_lossy(path).into_owned());
+    let mut root = by_id(roots, objectid::FS_TREE)?;
+    let mut dir = crate::ops::top_dir(&root);
+    for name in path
+        .split(|byte| *byte == b'/')
+        .filter(|name| !name.is_empty() && *name != b".")
+    {
+        let location = find(blocks, &root, dir, name)?.ok_or_else(missing)?;
+        if location.kind == kind::ROOT_ITEM {
+            root = by_id(roots, location.objectid)?;
+            dir = crate::ops::top_dir(&root);
+        } else {
+            dir = location.objectid;
+        }
+    }
+    if dir == crate::ops::top_dir(&root) {
+        return Ok(root);
+    }
+    Err(Error::Vfs(vfs::Error::Invalid))
+}
