@@ -21,7 +21,7 @@ use sapwood_btrfs_format::{
 
 use crate::lock::{Rank, RankedRwLock};
 use crate::{Error, Result};
-pub(crate) use map::{ChunkMap, Piece};
+pub(crate) use map::{ChunkMap, Piece, copies};
 
 /// One device of a volume.
 #[derive(Debug)]
