@@ -6,6 +6,7 @@ mod data;
 mod engine;
 mod error;
 mod health;
+pub mod inspect;
 mod lock;
 pub mod mkfs;
 mod ops;

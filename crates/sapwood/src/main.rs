@@ -1,2 +1,9 @@
 //! The `sapwood` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+mod cli;
+
+fn main() -> ExitCode {
+    cli::run()
+}

@@ -57,7 +57,7 @@ use sapwood_btrfs_format::{Key, objectid};
 use crate::Result;
 use crate::lock::TreeClass;
 pub(crate) use block::TreeBlock;
-pub(crate) use cache::BlockCache;
+pub(crate) use cache::{BlockCache, Expect, expect_child};
 pub(crate) use copy::{copy_root, create_root};
 pub(crate) use cursor::Cursor;
 pub(crate) use edit::Change;

@@ -9,7 +9,7 @@
 //! is accepted is decided in `superblock`.
 
 mod map;
-mod superblock;
+pub(crate) mod superblock;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use sapwood_btrfs_format::{
 
 use crate::lock::{Rank, RankedRwLock};
 use crate::{Error, Result};
-pub(crate) use map::{ChunkMap, Piece, copies};
+pub(crate) use map::{ChunkMap, Piece};
 
 /// One device of a volume.
 #[derive(Debug)]

@@ -1,0 +1,70 @@
+//! How a command fails: one line, and an exit code that means something.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::process::ExitCode;
+
+use sapwood::image::OpenError;
+
+/// Something that was asked for could not be done.
+pub(super) const FAILED: u8 = 1;
+/// The command line makes no sense.
+pub(super) const USAGE: u8 = 2;
+/// The image could not be opened: missing, in use, not a file system, damaged, unsupported.
+pub(super) const IMAGE: u8 = 3;
+/// What mount(8) and its helpers answer when a mount failed.
+pub(super) const MOUNT: u8 = 32;
+
+/// A failed command.
+#[derive(Debug)]
+pub(super) struct Failure {
+    code: u8,
+    line: String,
+}
+
+impl Failure {
+    pub(super) fn new(code: u8, line: impl Display) -> Self {
+        Self {
+            code,
+            line: line.to_string(),
+        }
+    }
+
+    /// An operation on a named thing failed.
+    pub(super) fn on(what: impl Display, why: impl Display) -> Self {
+        Self::new(FAILED, format!("{what}: {why}"))
+    }
+
+    /// An operation on a path of this machine failed.
+    pub(super) fn local(path: &Path, why: impl Display) -> Self {
+        Self::on(path.display(), why)
+    }
+
+    /// The same failure with another exit code.
+    pub(super) fn with_code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
+    /// Prints the line and returns the code. A failure without a line was reported before.
+    pub(super) fn report(self) -> ExitCode {
+        if !self.line.is_empty() {
+            eprintln!("sapwood: {}", self.line);
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        Self::new(IMAGE, error)
+    }
+}
+
+impl From<sapwood_vfs::Error> for Failure {
+    fn from(error: sapwood_vfs::Error) -> Self {
+        Self::new(FAILED, error)
+    }
+}
+
+/// Result of a command.
+pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;

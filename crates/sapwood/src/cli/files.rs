@@ -1,0 +1,411 @@
+//! Commands on files inside an image: ls, cat, tree, rm, mkdir, mv.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sapwood::target::Target;
+use sapwood::tree::{self, Node};
+use sapwood_btrfs::Btrfs;
+use sapwood_vfs::{Attr, Credentials, Error, FileKind, FileSystem, NewInode, RenameMode};
+use serde::Serialize;
+
+use super::failure::{Failure, Result};
+use super::{SubvolumeChoice, output};
+
+/// Bytes per read.
+const CHUNK: usize = 1 << 20;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct LsArgs {
+    /// What to list
+    #[arg(value_name = "IMAGE[:PATH]", required = true)]
+    places: Vec<OsString>,
+    /// Long form: mode, links, owner, size, time
+    #[arg(short, long)]
+    long: bool,
+    /// List a directory itself, not what is in it
+    #[arg(short, long)]
+    directory: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct CatArgs {
+    /// Files to print
+    #[arg(value_name = "IMAGE:PATH", required = true)]
+    places: Vec<OsString>,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct TreeArgs {
+    /// Directory to show
+    #[arg(value_name = "IMAGE[:PATH]")]
+    place: OsString,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct RmArgs {
+    /// What to remove
+    #[arg(value_name = "IMAGE:PATH", required = true)]
+    places: Vec<OsString>,
+    /// Remove directories and all below them
+    #[arg(short, long)]
+    recursive: bool,
+    /// Say nothing of what does not exist
+    #[arg(short, long)]
+    force: bool,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct MkdirArgs {
+    /// Directories to make
+    #[arg(value_name = "IMAGE:PATH", required = true)]
+    places: Vec<OsString>,
+    /// Make missing parents, and say nothing of what exists
+    #[arg(short, long)]
+    parents: bool,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct MvArgs {
+    /// What to move
+    #[arg(value_name = "IMAGE:PATH")]
+    from: OsString,
+    /// New name, or a directory; IMAGE: may be left out
+    #[arg(value_name = "[IMAGE:]PATH")]
+    to: OsString,
+    /// Do not replace what exists
+    #[arg(short, long)]
+    no_clobber: bool,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+/// A file or directory as `--json` shows it.
+#[derive(Serialize)]
+pub(super) struct Shown {
+    path: String,
+    kind: &'static str,
+    mode: String,
+    ino: u64,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    mtime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+impl Shown {
+    fn new(fs: &dyn FileSystem, path: &[u8], attr: &Attr) -> Self {
+        let target =
+            (attr.kind == FileKind::Symlink).then(|| fs.readlink(attr.ino).unwrap_or_default());
+        Self {
+            path: output::name(path),
+            kind: output::kind(attr.kind),
+            mode: format!("{:04o}", attr.perm),
+            ino: attr.ino.0,
+            links: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            size: attr.size,
+            mtime: output::time(attr.mtime),
+            target: target.map(|target| output::name(&target)),
+        }
+    }
+}
+
+/// Paths grouped by the image that they are in, each image to be opened once.
+pub(super) fn by_image(places: &[OsString]) -> Vec<(PathBuf, Vec<Vec<u8>>)> {
+    let mut images: Vec<(PathBuf, Vec<Vec<u8>>)> = Vec::new();
+    for place in places {
+        let (image, path) = Target::parse_in_image(place);
+        match images.iter_mut().find(|(other, _)| *other == image) {
+            Some((_, paths)) => paths.push(path),
+            None => images.push((image, vec![path])),
+        }
+    }
+    images
+}
+
+pub(super) fn shown_path(path: &[u8]) -> String {
+    format!("/{}", output::name(path))
+}
+
+/// Opens images, runs `work` on each path, and unmounts them.
+fn for_each(
+    places: &[OsString],
+    choice: &SubvolumeChoice,
+    read_only: bool,
+    mut work: impl FnMut(&Btrfs, &[u8]) -> Result<()>,
+) -> Result<()> {
+    for (image, paths) in by_image(places) {
+        with_image(&image, choice, read_only, |fs| {
+            paths.iter().try_for_each(|path| work(fs, path))
+        })?;
+    }
+    Ok(())
+}
+
+/// Opens an image, runs `work` on it, and unmounts it whether that went well or not.
+pub(super) fn with_image<T>(
+    image: &std::path::Path,
+    choice: &SubvolumeChoice,
+    read_only: bool,
+    work: impl FnOnce(&Arc<Btrfs>) -> Result<T>,
+) -> Result<T> {
+    let fs = sapwood::image::open(image, choice.options(read_only))?;
+    let result = work(&fs);
+    let ended = fs.unmount().map_err(|error| Failure::local(image, error));
+    let value = result?;
+    ended?;
+    Ok(value)
+}
+
+pub(super) fn ls(args: &LsArgs) -> Result<()> {
+    let several = args.places.len() > 1;
+    let mut shown = Vec::new();
+    for_each(&args.places, &args.choice, true, |fs, path| {
+        let node = tree::resolve(fs, path, !args.long)
+            .map_err(|error| Failure::on(shown_path(path), error))?;
+        let mut found: Vec<(Vec<u8>, Attr)> = Vec::new();
+        if node.is_dir() && !args.directory {
+            for entry in node.list()? {
+                found.push((entry.name.clone(), *node.child(&entry.name)?.attr()));
+            }
+            found.sort_by(|(one, _), (other, _)| one.cmp(other));
+            if several && !args.json {
+                output::line(format!("{}:", shown_path(path)));
+            }
+        } else {
+            found.push((path.to_vec(), *node.attr()));
+        }
+        for (name, attr) in found {
+            match (args.json, args.long) {
+                (true, _) => shown.push(Shown::new(fs, &name, &attr)),
+                (false, true) => output::line(long_line(fs, &name, &attr)),
+                (false, false) => output::line(output::name(&name)),
+            }
+        }
+        Ok(())
+    })?;
+    if args.json {
+        output::json(&shown);
+    }
+    Ok(())
+}
+
+fn long_line(fs: &dyn FileSystem, name: &[u8], attr: &Attr) -> String {
+    let shown = Shown::new(fs, name, attr);
+    let size = match attr.kind {
+        FileKind::CharDevice | FileKind::BlockDevice => {
+            let (major, minor) = (libc::major(attr.rdev), libc::minor(attr.rdev));
+            format!("{major}, {minor}")
+        }
+        _ => attr.size.to_string(),
+    };
+    let time = shown.mtime.get(..19).unwrap_or_default().to_owned();
+    let target = shown
+        .target
+        .map(|target| format!(" -> {target}"))
+        .unwrap_or_default();
+    format!(
+        "{} {:>3} {:>5} {:>5} {size:>12} {time} {}{target}",
+        output::mode(attr),
+        attr.nlink,
+        attr.uid,
+        attr.gid,
+        shown.path
+    )
+}
+
+pub(super) fn cat(args: &CatArgs) -> Result<()> {
+    let mut buf = vec![0; CHUNK];
+    for_each(&args.places, &args.choice, true, |fs, path| {
+        let fail = |error: Error| Failure::on(shown_path(path), error);
+        let node = tree::resolve(fs, path, true).map_err(fail)?;
+        let mut at = 0;
+        loop {
+            let count = fs.read(node.ino(), at, &mut buf).map_err(fail)?;
+            if count == 0 {
+                return Ok(());
+            }
+            if std::io::stdout()
+                .write_all(buf.get(..count).unwrap_or_default())
+                .is_err()
+            {
+                std::process::exit(0);
+            }
+            at += count as u64;
+        }
+    })
+}
+
+pub(super) fn tree(args: &TreeArgs) -> Result<()> {
+    for_each(
+        std::slice::from_ref(&args.place),
+        &args.choice,
+        true,
+        |fs, path| {
+            let top = tree::resolve(fs, path, true)
+                .map_err(|error| Failure::on(shown_path(path), error))?;
+            if !args.json {
+                output::line(shown_path(path));
+            }
+            let mut counts = (0_u64, 0_u64);
+            tree::walk::<Failure>(fs, &top, &mut |below, entry, attr| {
+                match attr.kind {
+                    FileKind::Directory => counts.0 += 1,
+                    _ => counts.1 += 1,
+                }
+                if args.json {
+                    let shown = serde_json::to_string(&Shown::new(fs, below, attr));
+                    output::line(shown.map_err(|error| Failure::on("json", error))?);
+                    return Ok(());
+                }
+                let depth = below.iter().filter(|byte| **byte == b'/').count() + 1;
+                let target = match attr.kind {
+                    FileKind::Symlink => format!(" -> {}", output::name(&fs.readlink(attr.ino)?)),
+                    FileKind::Directory => "/".to_owned(),
+                    _ => String::new(),
+                };
+                output::line(format!(
+                    "{}{}{target}",
+                    "  ".repeat(depth),
+                    output::name(&entry.name)
+                ));
+                Ok(())
+            })?;
+            if !args.json {
+                output::line(format!("{} directories, {} files", counts.0, counts.1));
+            }
+            Ok(())
+        },
+    )
+}
+
+pub(super) fn rm(args: &RmArgs) -> Result<()> {
+    for_each(&args.places, &args.choice, false, |fs, path| {
+        let removed = tree::resolve_parent(fs, path)
+            .and_then(|(dir, name)| remove(fs, &dir, &name, args.recursive));
+        match removed {
+            Err(Error::NotFound) if args.force => Ok(()),
+            other => other.map_err(|error| Failure::on(shown_path(path), error)),
+        }
+    })
+}
+
+/// Removes `name` in `dir`, and if asked all below it, without recursion.
+fn remove(fs: &dyn FileSystem, dir: &Node<'_>, name: &[u8], recursive: bool) -> Result<(), Error> {
+    if !dir.child(name)?.is_dir() {
+        return fs.unlink(dir.ino(), name);
+    }
+    if !recursive {
+        return Err(Error::IsDirectory);
+    }
+    let mut open = vec![(dir.child(name)?, name.to_vec())];
+    while let Some((at, _)) = open.last() {
+        let mut below = None;
+        for entry in at.list()? {
+            if entry.kind == FileKind::Directory {
+                below = Some((at.child(&entry.name)?, entry.name));
+                break;
+            }
+            fs.unlink(at.ino(), &entry.name)?;
+        }
+        if let Some(below) = below {
+            open.push(below);
+            continue;
+        }
+        let Some((_, done)) = open.pop() else { break };
+        let parent = open.last().map_or(dir.ino(), |(parent, _)| parent.ino());
+        fs.rmdir(parent, &done)?;
+    }
+    Ok(())
+}
+
+pub(super) fn mkdir(args: &MkdirArgs) -> Result<()> {
+    for_each(&args.places, &args.choice, false, |fs, path| {
+        let fail = |error: Error| Failure::on(shown_path(path), error);
+        if !args.parents {
+            let (dir, name) = tree::resolve_parent(fs, path).map_err(fail)?;
+            return make(fs, &dir, &name).map(drop).map_err(fail);
+        }
+        let mut at = Node::root(fs)?;
+        for part in path
+            .split(|byte| *byte == b'/')
+            .filter(|part| !part.is_empty())
+        {
+            at = match at.child(part) {
+                Err(Error::NotFound) => make(fs, &at, part).map_err(fail)?,
+                other => other.map_err(fail)?,
+            };
+        }
+        if at.is_dir() {
+            Ok(())
+        } else {
+            Err(fail(Error::Exists))
+        }
+    })
+}
+
+fn make<'a>(fs: &'a dyn FileSystem, dir: &Node<'_>, name: &[u8]) -> Result<Node<'a>, Error> {
+    let entry = fs.create(
+        &Credentials::ROOT,
+        dir.ino(),
+        name,
+        NewInode::Directory,
+        0o755,
+    )?;
+    Ok(Node::new(fs, entry))
+}
+
+pub(super) fn mv(args: &MvArgs) -> Result<()> {
+    let (image, from) = Target::parse_in_image(&args.from);
+    let to = match Target::parse(&args.to) {
+        Target::Image { image: other, path } if other == image => path,
+        Target::Image { .. } => {
+            return Err(Failure::on(
+                "mv",
+                "both places must be in one image; use cp and rm",
+            ));
+        }
+        Target::Local(path) => path.into_os_string().into_encoded_bytes(),
+    };
+    with_image(&image, &args.choice, false, |fs| {
+        let fs: &dyn FileSystem = &**fs;
+        let (dir, name) = tree::resolve_parent(fs, &from)
+            .map_err(|error| Failure::on(shown_path(&from), error))?;
+        let fail = |error: Error| Failure::on(shown_path(&to), error);
+        let (to_dir, to_name) = match tree::resolve(fs, &to, true) {
+            Ok(node) if node.is_dir() => (node, name.clone()),
+            Ok(_) | Err(Error::NotFound) => tree::resolve_parent(fs, &to).map_err(fail)?,
+            Err(error) => return Err(fail(error)),
+        };
+        let mode = if args.no_clobber {
+            RenameMode::NoReplace
+        } else {
+            RenameMode::Replace
+        };
+        fs.rename(dir.ino(), &name, to_dir.ino(), &to_name, mode)
+            .map_err(fail)
+    })
+}

@@ -1,0 +1,149 @@
+//! The `sapwood` command line.
+
+mod copy;
+mod demo;
+mod dump;
+mod failure;
+mod files;
+mod info;
+mod mkfs;
+mod mount;
+mod mount_options;
+mod output;
+mod progress;
+mod stat;
+mod subvolume;
+mod umount;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// btrfs in user space: make, mount, read, write and check images, without root and without a
+/// kernel driver.
+///
+/// Wherever a command takes IMAGE:PATH, the path is one inside the image; no mount is needed.
+#[derive(Debug, Parser)]
+#[command(
+    name = "sapwood",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a new file system in an image or on a device
+    Mkfs(mkfs::Args),
+    /// Mount an image on a directory
+    Mount(mount::Args),
+    /// Unmount a directory and wait until its image is complete
+    Umount(umount::Args),
+    /// Show what an image is: features, sizes, use
+    Info(info::Args),
+    /// List a directory in an image
+    Ls(files::LsArgs),
+    /// Print files of an image
+    Cat(files::CatArgs),
+    /// Show all attributes of files in an image
+    Stat(stat::Args),
+    /// Show a directory of an image and all below it
+    Tree(files::TreeArgs),
+    /// Copy files between this machine and images, or between images
+    Cp(copy::Args),
+    /// Remove files in an image
+    Rm(files::RmArgs),
+    /// Make directories in an image
+    Mkdir(files::MkdirArgs),
+    /// Rename or move within an image
+    Mv(files::MvArgs),
+    /// List, create, snapshot and delete subvolumes
+    #[command(subcommand)]
+    Subvolume(subvolume::Command),
+    /// Print the trees of an image
+    Dump(dump::Args),
+    /// Show what Sapwood does: make an image, work in it, pull the plug, recover
+    Demo(demo::Args),
+}
+
+/// Runs the command that the process was started as.
+#[must_use]
+pub(crate) fn run() -> ExitCode {
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(rewritten) = mount::helper_arguments(&args) {
+        args = match rewritten {
+            Ok(args) => args,
+            Err(failure) => return failure.report(),
+        };
+    }
+    output::start_log();
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() {
+                failure::USAGE
+            } else {
+                0
+            };
+            // Where the text goes is closed: there is nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    let result = match cli.command {
+        Command::Mkfs(args) => mkfs::run(&args),
+        Command::Mount(args) => return mount::run(args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Ls(args) => files::ls(&args),
+        Command::Cat(args) => files::cat(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Tree(args) => files::tree(&args),
+        Command::Cp(args) => copy::run(&args),
+        Command::Rm(args) => files::rm(&args),
+        Command::Mkdir(args) => files::mkdir(&args),
+        Command::Mv(args) => files::mv(&args),
+        Command::Subvolume(command) => subvolume::run(&command),
+        Command::Dump(args) => dump::run(&args),
+        Command::Demo(args) => demo::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// An image and how to open it, as every command that looks into one takes it.
+#[derive(Debug, Clone, clap::Args)]
+struct SubvolumeChoice {
+    /// Subvolume to look into, by path from the top level [default: the default subvolume]
+    #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
+    subvol: Option<PathBuf>,
+    /// Subvolume to look into, by id
+    #[arg(long, value_name = "ID")]
+    subvolid: Option<u64>,
+}
+
+impl SubvolumeChoice {
+    fn options(&self, read_only: bool) -> sapwood_btrfs::Options {
+        use std::os::unix::ffi::OsStrExt;
+        let subvolume = match (&self.subvol, self.subvolid) {
+            (Some(path), _) => {
+                sapwood_btrfs::SubvolumeChoice::Path(path.as_os_str().as_bytes().to_vec())
+            }
+            (None, Some(id)) => sapwood_btrfs::SubvolumeChoice::Id(id),
+            (None, None) => sapwood_btrfs::SubvolumeChoice::Default,
+        };
+        sapwood_btrfs::Options {
+            read_only,
+            subvolume,
+            ..sapwood_btrfs::Options::default()
+        }
+    }
+}
