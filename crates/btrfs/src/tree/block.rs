@@ -102,11 +102,12 @@ impl TreeBlock {
         self.dirty.store(true, Ordering::Release);
     }
 
+    fn rank_key(&self, class: TreeClass) -> (u64, u64) {
+        (class as u64, 8 - u64::from(self.level.min(7)))
+    }
+
     fn held(&self, class: TreeClass) -> Held {
-        Held::new(
-            Rank::TreeBlock,
-            (class as u64, 8 - u64::from(self.level.min(7))),
-        )
+        Held::new(Rank::TreeBlock, self.rank_key(class))
     }
 
     /// Locks for reading, as part of a tree of class `class`.
@@ -121,6 +122,16 @@ impl TreeBlock {
     /// Locks for writing, as part of a tree of class `class`.
     pub(crate) fn write(&self, class: TreeClass) -> WriteGuard {
         let held = self.held(class);
+        WriteGuard {
+            data: RwLock::write_arc(&self.data),
+            _held: held,
+        }
+    }
+
+    /// As [`write`](Self::write) for a block that nobody can reach yet: cannot wait, so the order
+    /// of locks does not matter.
+    pub(super) fn write_new(&self, class: TreeClass) -> WriteGuard {
+        let held = Held::tried(Rank::TreeBlock, self.rank_key(class));
         WriteGuard {
             data: RwLock::write_arc(&self.data),
             _held: held,

@@ -1,11 +1,21 @@
 //! Changing items: the public operations of a tree.
+//!
+//! # How it works
+//! Each operation is a [`LeafOp`]: shown the leaf of its key, it decides on one [`Edit`]. That is
+//! carried out in the leaf alone if the leaf may change in place, has the room, keeps its first
+//! key and enough items; else the way to it is locked and the operation decides anew, since the
+//! leaf was unlocked in between.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use sapwood_btrfs_format::Key;
+use sapwood_btrfs_format::{Block, BlockMut, Item, Key, leaf_data_size};
 
+use super::balance::{self, is_underfull};
+use super::path::{Locked, LockedLeaf, Path, lock_leaf, lock_path};
+use super::split::{self, Placed};
 use super::{Root, TreeWrite};
-use crate::Result;
+use crate::{Error, Result};
 
 /// What [`Root::modify`] does with an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,19 +28,440 @@ pub(crate) enum Change {
     Delete,
 }
 
-#[allow(clippy::todo, unused_variables)]
+/// One change of a leaf.
+enum Edit {
+    Keep,
+    /// Change the data of a slot.
+    Update(usize),
+    /// Insert the operation's key with so many bytes.
+    Insert {
+        slot: usize,
+        size: usize,
+    },
+    /// Replace the data of a slot by so many bytes.
+    Resize {
+        slot: usize,
+        size: usize,
+    },
+    Delete(Range<usize>),
+    SetKey {
+        slot: usize,
+        key: Key,
+    },
+}
+
+/// An operation on the leaf of its key.
+trait LeafOp {
+    fn key(&self) -> Key;
+    /// Decides; may be asked again, and only the last answer counts. `upper`: smallest key to the
+    /// right of the leaf.
+    fn decide(&mut self, leaf: &Block<'_>, upper: Option<&Key>) -> Result<Edit>;
+    /// Writes the data of an updated, inserted or resized item; asked once.
+    fn fill(&mut self, _data: &mut [u8]) {}
+    /// After an insertion: what else fits into the leaf.
+    fn more(&mut self, _leaf: &mut BlockMut<'_>, _upper: Option<&Key>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Root {
+    /// Carries out an operation and returns the smallest key to the right of its leaf.
+    fn run(self: &Arc<Self>, h: &mut dyn TreeWrite, op: &mut dyn LeafOp) -> Result<Option<Key>> {
+        let key = op.key();
+        let mut leaf = lock_leaf(h, self, &key)?;
+        let edit = op.decide(&leaf.guard.view()?, leaf.upper.as_ref())?;
+        if matches!(edit, Edit::Keep) {
+            return Ok(leaf.upper);
+        }
+        let mut from = leaf.from;
+        if self.in_place(&leaf.block, h.transid()) && fits(&leaf, &edit)? {
+            self.edit_leaf(&mut leaf, edit, op)?;
+            return Ok(leaf.upper);
+        }
+        drop(leaf);
+        if self.last_trans() != h.transid() {
+            h.record_root(self)?;
+        }
+        loop {
+            match lock_path(h, self, &key, from)? {
+                Locked::From(level) => from = level,
+                Locked::Path(path) => return self.edit_path(h, path, op),
+            }
+        }
+    }
+
+    /// In the leaf alone; [`fits`] said that it can be done.
+    fn edit_leaf(&self, leaf: &mut LockedLeaf, edit: Edit, op: &mut dyn LeafOp) -> Result<()> {
+        let bad = |e| self.block_error(e);
+        let mut block = leaf.guard.edit()?;
+        match edit {
+            Edit::Keep => {}
+            Edit::Update(slot) => op.fill(block.item_data_mut(slot).map_err(bad)?),
+            Edit::Insert { slot, size } => {
+                let key = op.key();
+                op.fill(block.insert_item(slot, &key, size).map_err(bad)?);
+                op.more(&mut block, leaf.upper.as_ref())?;
+            }
+            Edit::Resize { slot, size } => {
+                block.resize_item(slot, size, false).map_err(bad)?;
+                op.fill(block.item_data_mut(slot).map_err(bad)?);
+            }
+            Edit::Delete(slots) => {
+                block.remove_items(slots.start, slots.len()).map_err(bad)?;
+            }
+            Edit::SetKey { slot, key } => block.set_item_key(slot, &key).map_err(bad)?,
+        }
+        Ok(())
+    }
+
+    /// With the way to the leaf locked.
+    fn edit_path(
+        &self,
+        h: &mut dyn TreeWrite,
+        mut path: Path,
+        op: &mut dyn LeafOp,
+    ) -> Result<Option<Key>> {
+        let bad = |e| self.block_error(e);
+        let (upper, nth) = (path.upper, path.steps.len().saturating_sub(1));
+        let Some(leaf) = path.steps.last_mut() else {
+            return Ok(None);
+        };
+        match op.decide(&leaf.guard.view()?, upper.as_ref())? {
+            Edit::Keep => {}
+            Edit::Update(slot) => {
+                op.fill(leaf.guard.edit()?.item_data_mut(slot).map_err(bad)?);
+            }
+            Edit::Insert { slot, size } => self.place(h, path, slot, size, op)?,
+            Edit::Resize { slot, size } => {
+                let view = leaf.guard.view()?;
+                let old = view.item_size(slot).map_err(bad)?;
+                let fits = size <= old + view.free_space();
+                let mut block = leaf.guard.edit()?;
+                if fits {
+                    block.resize_item(slot, size, false).map_err(bad)?;
+                    op.fill(block.item_data_mut(slot).map_err(bad)?);
+                    return Ok(upper);
+                }
+                block.remove_items(slot, 1).map_err(bad)?;
+                // The item is gone until it is placed again.
+                let placed = self.place(h, path, slot, size, op);
+                placed.inspect_err(|err| h.abort(err))?;
+            }
+            Edit::Delete(slots) => {
+                let at_front = slots.start == 0;
+                let mut block = leaf.guard.edit()?;
+                block.remove_items(slots.start, slots.len()).map_err(bad)?;
+                if at_front && let Some(first) = block.view().first_key() {
+                    path.first_key_changed(self, nth, &first)?;
+                }
+                let shrunk = balance::shrink_leaf(h, self, &mut path);
+                shrunk.inspect_err(|err| h.abort(err))?;
+            }
+            Edit::SetKey { slot, key } => {
+                leaf.guard.edit()?.set_item_key(slot, &key).map_err(bad)?;
+                if slot == 0 {
+                    path.first_key_changed(self, nth, &key)?;
+                }
+            }
+        }
+        Ok(upper)
+    }
+
+    fn place(
+        &self,
+        h: &mut dyn TreeWrite,
+        path: Path,
+        slot: usize,
+        size: usize,
+        op: &mut dyn LeafOp,
+    ) -> Result<()> {
+        let Placed {
+            mut guard,
+            slot,
+            upper,
+        } = split::insert(h, self, path, slot, &op.key(), size)?;
+        let mut block = guard.edit()?;
+        op.fill(block.item_data_mut(slot).map_err(|e| self.block_error(e))?);
+        op.more(&mut block, upper.as_ref())
+    }
+
+    fn check_size(&self, h: &dyn TreeWrite, key: &Key, size: usize) -> Result<()> {
+        let nodesize = h.blocks().volume().geometry().nodesize as usize;
+        if size + Item::SIZE <= leaf_data_size(nodesize) {
+            return Ok(());
+        }
+        Err(Error::ItemTooLarge {
+            root: self.id(),
+            key: *key,
+            size,
+        })
+    }
+}
+
+/// Whether a leaf that may change in place can take an edit without its ancestors.
+fn fits(leaf: &LockedLeaf, edit: &Edit) -> Result<bool> {
+    let view = leaf.guard.view()?;
+    let free = view.free_space();
+    let inner = |slot: usize| leaf.is_root || slot > 0;
+    Ok(match edit {
+        Edit::Keep | Edit::Update(_) => true,
+        Edit::Insert { slot, size } => size + Item::SIZE <= free && inner(*slot),
+        Edit::Resize { slot, size } => *size <= view.item_size(*slot).unwrap_or(0) + free,
+        Edit::SetKey { slot, .. } => inner(*slot),
+        Edit::Delete(slots) if leaf.is_root => slots.end <= view.nritems(),
+        Edit::Delete(slots) => {
+            let gone: usize = slots
+                .clone()
+                .map(|s| Item::SIZE + view.item_size(s).unwrap_or(0))
+                .sum();
+            let (before, after) = (view.used_space(), view.used_space().saturating_sub(gone));
+            let count = view.nritems();
+            let few = |used| is_underfull(used, view.nodesize());
+            // A leaf that cannot be merged is asked for again now and then, not each time.
+            let merge = few(after) && (!few(before) || count.is_multiple_of(8));
+            slots.start > 0 && !merge && slots.len() < count
+        }
+    })
+}
+
+/// Insertion of one item.
+struct Insert<F> {
+    root: u64,
+    key: Key,
+    size: usize,
+    fill: Option<F>,
+}
+
+impl<F: FnOnce(&mut [u8])> LeafOp for Insert<F> {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
+        match leaf.search(&self.key) {
+            Ok(_) => Err(Error::ItemExists {
+                root: self.root,
+                key: self.key,
+            }),
+            Err(slot) => Ok(Edit::Insert {
+                slot,
+                size: self.size,
+            }),
+        }
+    }
+
+    fn fill(&mut self, data: &mut [u8]) {
+        if let Some(fill) = self.fill.take() {
+            fill(data);
+        }
+    }
+}
+
+/// Change in place.
+struct Update<F> {
+    root: u64,
+    key: Key,
+    change: Option<F>,
+}
+
+impl<F: FnOnce(&mut [u8])> LeafOp for Update<F> {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
+        match leaf.search(&self.key) {
+            Ok(slot) => Ok(Edit::Update(slot)),
+            Err(_) => Err(Error::ItemNotFound {
+                root: self.root,
+                key: self.key,
+            }),
+        }
+    }
+
+    fn fill(&mut self, data: &mut [u8]) {
+        if let Some(change) = self.change.take() {
+            change(data);
+        }
+    }
+}
+
+/// Read, decide, write.
+struct Modify<'a, F> {
+    root: &'a Root,
+    key: Key,
+    change: F,
+    limit: usize,
+    data: Vec<u8>,
+}
+
+impl<F: FnMut(Option<&[u8]>) -> Result<Change>> LeafOp for Modify<'_, F> {
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
+        let found = leaf.search(&self.key);
+        let old = match found {
+            Ok(slot) => Some(leaf.item_data(slot).map_err(|e| self.root.block_error(e))?),
+            Err(_) => None,
+        };
+        match ((self.change)(old)?, found) {
+            (Change::Keep, _) | (Change::Delete, Err(_)) => Ok(Edit::Keep),
+            (Change::Delete, Ok(slot)) => Ok(Edit::Delete(slot..slot + 1)),
+            (Change::Put(data), found) => {
+                let size = data.len();
+                if size + Item::SIZE > self.limit {
+                    return Err(Error::ItemTooLarge {
+                        root: self.root.id(),
+                        key: self.key,
+                        size,
+                    });
+                }
+                let same = old.is_some_and(|old| old.len() == size);
+                self.data = data;
+                Ok(match found {
+                    Ok(slot) if same => Edit::Update(slot),
+                    Ok(slot) => Edit::Resize { slot, size },
+                    Err(slot) => Edit::Insert { slot, size },
+                })
+            }
+        }
+    }
+
+    fn fill(&mut self, data: &mut [u8]) {
+        data.copy_from_slice(&self.data);
+    }
+}
+
+/// Deletion of all keys up to `to` in one leaf.
+struct DeleteUpTo {
+    from: Key,
+    to: Key,
+    deleted: usize,
+}
+
+impl LeafOp for DeleteUpTo {
+    fn key(&self) -> Key {
+        self.from
+    }
+
+    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
+        let start = leaf.search(&self.from).unwrap_or_else(|slot| slot);
+        let end = match leaf.search(&self.to) {
+            Ok(slot) => slot + 1,
+            Err(slot) => slot,
+        };
+        self.deleted = end.saturating_sub(start);
+        if self.deleted == 0 {
+            return Ok(Edit::Keep);
+        }
+        Ok(Edit::Delete(start..end))
+    }
+}
+
+/// Change of a key.
+struct Rename {
+    root: u64,
+    old: Key,
+    new: Key,
+}
+
+impl LeafOp for Rename {
+    fn key(&self) -> Key {
+        self.old
+    }
+
+    fn decide(&mut self, leaf: &Block<'_>, upper: Option<&Key>) -> Result<Edit> {
+        let slot = leaf.search(&self.old).map_err(|_| Error::ItemNotFound {
+            root: self.root,
+            key: self.old,
+        })?;
+        let right = leaf.item_key(slot + 1).ok().or(upper.copied());
+        let left = slot
+            .checked_sub(1)
+            .and_then(|left| leaf.item_key(left).ok());
+        let leaves = right.is_some_and(|right| self.new >= right)
+            || left.is_some_and(|left| self.new <= left);
+        if leaves {
+            return Err(Error::KeyOrder {
+                root: self.root,
+                key: self.new,
+            });
+        }
+        Ok(Edit::SetKey {
+            slot,
+            key: self.new,
+        })
+    }
+}
+
+/// Insertion of as many items as one leaf takes.
+struct Batch<'a> {
+    root: &'a Root,
+    items: &'a [(Key, Vec<u8>)],
+    done: usize,
+}
+
+impl LeafOp for Batch<'_> {
+    fn key(&self) -> Key {
+        self.items.get(self.done).map_or(Key::MAX, |(key, _)| *key)
+    }
+
+    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
+        let Some((key, data)) = self.items.get(self.done) else {
+            return Ok(Edit::Keep);
+        };
+        match leaf.search(key) {
+            Ok(_) => Err(Error::ItemExists {
+                root: self.root.id(),
+                key: *key,
+            }),
+            Err(slot) => Ok(Edit::Insert {
+                slot,
+                size: data.len(),
+            }),
+        }
+    }
+
+    fn fill(&mut self, to: &mut [u8]) {
+        if let Some((_, data)) = self.items.get(self.done) {
+            to.copy_from_slice(data);
+        }
+        self.done += 1;
+    }
+
+    fn more(&mut self, leaf: &mut BlockMut<'_>, upper: Option<&Key>) -> Result<()> {
+        while let Some((key, data)) = self.items.get(self.done) {
+            let view = leaf.view();
+            let room = view.free_space() >= data.len() + Item::SIZE;
+            if !room || upper.is_some_and(|upper| key >= upper) {
+                return Ok(());
+            }
+            // The item before went in here, so this one is not the first.
+            let (Err(slot @ 1..), true) = (view.search(key), room) else {
+                return Ok(());
+            };
+            leaf.insert(slot, key, data)
+                .map_err(|e| self.root.block_error(e))?;
+            self.done += 1;
+        }
+        Ok(())
+    }
+}
+
 impl Root {
     /// Inserts an item.
     ///
     /// # Errors
-    /// [`Error::ItemExists`](crate::Error::ItemExists), [`Error::ItemTooLarge`](crate::Error::ItemTooLarge); unreadable blocks; no space.
+    /// [`Error::ItemExists`], [`Error::ItemTooLarge`]; unreadable blocks; no space.
     pub(crate) fn insert(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
         key: &Key,
         data: &[u8],
     ) -> Result<()> {
-        todo!()
+        self.insert_with(h, key, data.len(), |to| to.copy_from_slice(data))
     }
 
     /// Inserts an item of `size` zero bytes and lets `fill` write them.
@@ -44,7 +475,14 @@ impl Root {
         size: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
-        todo!()
+        self.check_size(h, key, size)?;
+        let mut op = Insert {
+            root: self.id(),
+            key: *key,
+            size,
+            fill: Some(fill),
+        };
+        self.run(h, &mut op).map(|_| ())
     }
 
     /// Inserts items, which must ascend by key. Not atomic as a whole.
@@ -56,7 +494,18 @@ impl Root {
         h: &mut dyn TreeWrite,
         items: &[(Key, Vec<u8>)],
     ) -> Result<()> {
-        todo!()
+        for (key, data) in items {
+            self.check_size(h, key, data.len())?;
+        }
+        let mut op = Batch {
+            root: self,
+            items,
+            done: 0,
+        };
+        while op.done < items.len() {
+            self.run(h, &mut op)?;
+        }
+        Ok(())
     }
 
     /// Inserts an item or replaces its data, whatever the size was.
@@ -69,25 +518,30 @@ impl Root {
         key: &Key,
         data: &[u8],
     ) -> Result<()> {
-        todo!()
+        self.modify(h, key, |_| Ok(Change::Put(data.to_vec())))
     }
 
     /// Lets `change` write to an item's data in place.
     ///
     /// # Errors
-    /// [`Error::ItemNotFound`](crate::Error::ItemNotFound); unreadable blocks; no space.
+    /// [`Error::ItemNotFound`]; unreadable blocks; no space.
     pub(crate) fn update(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
         key: &Key,
         change: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
-        todo!()
+        let mut op = Update {
+            root: self.id(),
+            key: *key,
+            change: Some(change),
+        };
+        self.run(h, &mut op).map(|_| ())
     }
 
     /// Lets `change` look at an item (or its absence) and decide. It runs with the leaf locked,
-    /// and may run again if others changed the leaf before the decision could be carried out:
-    /// only the last run counts.
+    /// so it must not use trees; it may run again if others changed the leaf before the decision
+    /// could be carried out: only the last run counts.
     ///
     /// # Errors
     /// Those of `change`, and as [`put`](Self::put).
@@ -97,7 +551,15 @@ impl Root {
         key: &Key,
         change: impl FnMut(Option<&[u8]>) -> Result<Change>,
     ) -> Result<()> {
-        todo!()
+        let nodesize = h.blocks().volume().geometry().nodesize as usize;
+        let mut op = Modify {
+            root: self,
+            key: *key,
+            change,
+            limit: leaf_data_size(nodesize),
+            data: Vec::new(),
+        };
+        self.run(h, &mut op).map(|_| ())
     }
 
     /// Deletes an item; `false` if it was not there.
@@ -105,7 +567,13 @@ impl Root {
     /// # Errors
     /// Unreadable blocks; no space.
     pub(crate) fn delete(self: &Arc<Self>, h: &mut dyn TreeWrite, key: &Key) -> Result<bool> {
-        todo!()
+        let mut op = DeleteUpTo {
+            from: *key,
+            to: *key,
+            deleted: 0,
+        };
+        self.run(h, &mut op)?;
+        Ok(op.deleted > 0)
     }
 
     /// Deletes all items with keys in `from..=to` and returns how many. Not atomic as a whole.
@@ -118,19 +586,39 @@ impl Root {
         from: &Key,
         to: &Key,
     ) -> Result<usize> {
-        todo!()
+        let (mut total, mut from) = (0, *from);
+        while from <= *to {
+            let mut op = DeleteUpTo {
+                from,
+                to: *to,
+                deleted: 0,
+            };
+            let upper = self.run(h, &mut op)?;
+            total += op.deleted;
+            match upper {
+                Some(upper) => from = upper,
+                None => break,
+            }
+        }
+        Ok(total)
     }
 
     /// Changes an item's key to one that has the same place among its neighbours.
     ///
     /// # Errors
-    /// [`Error::ItemNotFound`](crate::Error::ItemNotFound), [`Error::KeyOrder`](crate::Error::KeyOrder); unreadable blocks; no space.
+    /// [`Error::ItemNotFound`], [`Error::KeyOrder`] (not found out for a smaller key of a leaf's
+    /// first item: the caller knows what is before it); unreadable blocks; no space.
     pub(crate) fn rename_key(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
         old: &Key,
         new: &Key,
     ) -> Result<()> {
-        todo!()
+        let mut op = Rename {
+            root: self.id(),
+            old: *old,
+            new: *new,
+        };
+        self.run(h, &mut op).map(|_| ())
     }
 }

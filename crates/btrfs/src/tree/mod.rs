@@ -36,15 +36,20 @@
 //! every ref counted (`snapshots`), items that split a leaf in three, descending and ascending
 //! insertion, a tree emptied to its bare root (`shapes`).
 
+mod balance;
 mod block;
 mod cache;
 mod copy;
+mod cow;
 mod cursor;
 mod edit;
 mod open;
+mod path;
 mod read;
+mod refs;
 mod root;
 mod roots;
+mod split;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -114,8 +119,9 @@ pub(crate) trait TreeWrite: TreeRead {
     fn transid(&self) -> u64;
     /// Notes that a tree changes in this transaction.
     fn record_root(&mut self, root: &Arc<Root>) -> Result<()>;
-    /// Takes the address of a new block; no ref is made yet. `hint`: address to be near to.
-    fn alloc_block(&mut self, root: &Root, hint: u64) -> Result<u64>;
+    /// Takes the address of a new block of tree `root_id`; no ref is made yet. `hint`: address to
+    /// be near to.
+    fn alloc_block(&mut self, root_id: u64, hint: u64) -> Result<u64>;
     /// Drops the ref that `root` has on a block. `last`: it is the only one.
     fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()>;
     /// Number of refs and extent flags of a block, pending changes included.

@@ -11,12 +11,13 @@
 mod map;
 pub(crate) mod superblock;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{
-    BlockError, ChecksumKind, ChunkItem, Expect, SuperBlock, validate_block, validate_content,
+    BlockError, ChecksumKind, ChunkItem, Expect, Header, SuperBlock, validate_block,
+    validate_content,
 };
 
 use crate::lock::{Rank, RankedRwLock};
@@ -66,6 +67,7 @@ pub(crate) struct Volume {
     geometry: Geometry,
     read_only: bool,
     repaired: AtomicU64,
+    chunk_tree_uuid: OnceLock<[u8; 16]>,
 }
 
 impl Volume {
@@ -117,6 +119,7 @@ impl Volume {
                 device: first.clone(),
             }],
             repaired: AtomicU64::new(0),
+            chunk_tree_uuid: OnceLock::new(),
         };
         Ok((volume, sb))
     }
@@ -367,6 +370,7 @@ impl Volume {
             match result {
                 Ok(()) => {
                     self.repair_others(logical, &block, mirror);
+                    self.note_chunk_tree_uuid(&block);
                     return Ok(block);
                 }
                 Err(err) => {
@@ -377,6 +381,17 @@ impl Volume {
         }
         let len = nodesize as u64;
         Err(first.unwrap_or(Error::Unmapped { logical, len }))
+    }
+
+    /// uuid of the chunk tree, as all tree blocks carry it; zeros before the first was read.
+    pub(crate) fn chunk_tree_uuid(&self) -> [u8; 16] {
+        self.chunk_tree_uuid.get().copied().unwrap_or_default()
+    }
+
+    fn note_chunk_tree_uuid(&self, block: &[u8]) {
+        if let Ok((header, _)) = Header::split(block) {
+            self.chunk_tree_uuid.get_or_init(|| header.chunk_tree_uuid);
+        }
     }
 
     /// Copies before `good` were just found bad.

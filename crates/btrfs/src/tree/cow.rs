@@ -1,0 +1,154 @@
+//! Copying a block before it changes, making new ones, and letting go of old ones.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{BlockInit, BlockMut, block::header_flag};
+
+use super::block::{BlockBytes, WriteGuard};
+use super::{BlockRef, Root, TreeBlock, TreeWrite, refs};
+use crate::{Error, Result};
+
+/// Flags of a block that is not on disk yet.
+const NEW_FLAGS: u64 = header_flag::MIXED_BACKREF_REV << header_flag::BACKREF_REV_SHIFT;
+
+/// Makes an empty block of a tree, dirty and in the cache, with its first ref.
+///
+/// # Errors
+/// No space.
+pub(super) fn new_block(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    level: u8,
+    hint: u64,
+) -> Result<Arc<TreeBlock>> {
+    new_block_of(h, root.id(), level, hint)
+}
+
+/// The same for a tree that is just being made.
+pub(super) fn new_block_of(
+    h: &mut dyn TreeWrite,
+    root_id: u64,
+    level: u8,
+    hint: u64,
+) -> Result<Arc<TreeBlock>> {
+    let bytenr = h.alloc_block(root_id, hint)?;
+    let volume = h.blocks().volume();
+    let init = BlockInit {
+        bytenr,
+        level,
+        generation: h.transid(),
+        owner: root_id,
+        fsid: volume.geometry().fsid,
+        chunk_tree_uuid: volume.chunk_tree_uuid(),
+    };
+    let nodesize = volume.geometry().nodesize as usize;
+    let mut bytes: BlockBytes = std::iter::repeat_n(0, nodesize).collect();
+    let bad = |source| Error::Block {
+        root: root_id,
+        source,
+    };
+    let mut edit = BlockMut::init(Arc::make_mut(&mut bytes), &init).map_err(bad)?;
+    edit.header_mut().flags = NEW_FLAGS.into();
+    adopt(h, bytes)
+}
+
+/// Gives a new block its first ref and makes it known.
+fn adopt(h: &mut dyn TreeWrite, bytes: BlockBytes) -> Result<Arc<TreeBlock>> {
+    let block = TreeBlock::new(bytes).map_err(|source| Error::Block { root: 0, source })?;
+    let block = Arc::new(block);
+    let (bytenr, level) = (block.bytenr(), block.level());
+    h.block_ref(bytenr, level, block.owner(), None, BlockRef::New)?;
+    h.blocks().insert_new(&block);
+    h.add_dirty(&block);
+    Ok(block)
+}
+
+/// Copies a block to a new address for tree `owner`. No ref is changed but that of the copy.
+pub(super) fn duplicate(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    source: &BlockBytes,
+    bytenr: u64,
+    owner: u64,
+) -> Result<Arc<TreeBlock>> {
+    let mut bytes: BlockBytes = Arc::from(&source[..]);
+    let data = Arc::make_mut(&mut bytes);
+    let mut edit = BlockMut::new(data).map_err(|e| root.block_error(e))?;
+    edit.set_bytenr(bytenr);
+    edit.set_generation(h.transid());
+    edit.set_owner(owner);
+    edit.header_mut().flags = NEW_FLAGS.into();
+    adopt(h, bytes)
+}
+
+/// Copies a block that may not change in place, and gives up the tree's ref on the old one. The
+/// caller holds what points at it (its parent, or the root pointer) exclusively, and then makes
+/// that point at the copy.
+///
+/// # Errors
+/// No space, in which case nothing changed; anything else aborts the transaction.
+pub(super) fn cow(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    old: &Arc<TreeBlock>,
+) -> Result<Arc<TreeBlock>> {
+    // Whoever came through the parent before us leaves now; nobody can come after. The lock is
+    // not kept: what follows may wait for readers of committed trees, who may want this block.
+    drop(old.write(root.class()));
+    let bytenr = h.alloc_block(root.id(), old.bytenr())?;
+    copy_to(h, root, old, bytenr).inspect_err(|err| h.abort(err))
+}
+
+fn copy_to(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    old: &Arc<TreeBlock>,
+    bytenr: u64,
+) -> Result<Arc<TreeBlock>> {
+    let source = old.snapshot();
+    let new = duplicate(h, root, &source, bytenr, root.id())?;
+    let last = refs::leave_shared(h, root, old, &source, &new)?;
+    let_go(h, root, old, last)?;
+    Ok(new)
+}
+
+/// Drops a tree's ref on a block. `last`: nobody else has one.
+pub(super) fn let_go(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    block: &TreeBlock,
+    last: bool,
+) -> Result<()> {
+    if last && block.generation() == h.transid() && !block.is_written() {
+        // Its address may be taken again as soon as it is freed, so it goes first.
+        block.set_clean();
+        h.remove_dirty(block);
+        h.blocks().forget(block.bytenr());
+    }
+    h.free_block(root, block, last)
+}
+
+/// Locks a child for change, after copying it if it may not change in place.
+///
+/// # Errors
+/// As [`cow`].
+pub(super) fn own_child(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    parent: &mut WriteGuard,
+    slot: usize,
+    child: Arc<TreeBlock>,
+) -> Result<(Arc<TreeBlock>, WriteGuard)> {
+    if root.in_place(&child, h.transid()) {
+        let guard = child.write(root.class());
+        return Ok((child, guard));
+    }
+    let new = cow(h, root, &child)?;
+    let (bytenr, generation) = (new.bytenr(), new.generation());
+    let mut edit = parent.edit()?;
+    edit.set_child(slot, bytenr, generation)
+        .map_err(|e| root.block_error(e))
+        .inspect_err(|err| h.abort(err))?;
+    let guard = new.write(root.class());
+    Ok((new, guard))
+}

@@ -1,0 +1,344 @@
+//! Going down a tree to change it.
+//!
+//! # How it works
+//! [`lock_leaf`] goes down as a reader and locks only the leaf. It also says from which level on
+//! a writer has to lock if the leaf alone is not enough: above the topmost block of the way that
+//! must be copied, else the leaf's parent.
+//!
+//! [`lock_path`] goes down as a reader to that level and locks from there on. Every block that it
+//! keeps may change in place. Before it steps from a node to its child, the node is *safe*: room
+//! for [`ROOM`] more pointers, and at least two. The child is made safe by splitting it, or by
+//! merging it or evening it out with a sibling, and then the blocks above it are let go, unless
+//! the sought key is not behind the child's first key: then the change may give the child a new
+//! first key, which the blocks above repeat. The topmost locked block cannot be made safe, having
+//! no locked parent: if it is not safe as it is, the search begins again one level higher; above
+//! the top block there is the root pointer, from where everything is possible: a new top block
+//! above a full one, the only child in place of its parent.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Block, Key, node_ptrs};
+
+use super::block::{ReadGuard, WriteGuard};
+use super::root::{NodeRead, NodeWrite};
+use super::{Root, TreeBlock, TreeWrite, balance, cow, read, split};
+use crate::{Error, Result};
+
+/// Pointers for which a node must have room before its child is locked: splitting a leaf in three
+/// takes two.
+pub(super) const ROOM: usize = 3;
+
+/// From here on everything is locked, the root pointer included.
+pub(super) const TOP: u8 = u8::MAX;
+
+/// A block on the way, locked, and the slot that the way takes below it.
+pub(super) struct Step {
+    pub(super) block: Arc<TreeBlock>,
+    pub(super) guard: WriteGuard,
+    pub(super) slot: usize,
+}
+
+/// The locked lower end of the way to a leaf.
+pub(super) struct Path {
+    /// Held while the top block may be replaced.
+    pub(super) top: Option<NodeWrite>,
+    /// From the top down; the last is the leaf.
+    pub(super) steps: Vec<Step>,
+    /// Smallest key to the right of the leaf.
+    pub(super) upper: Option<Key>,
+}
+
+/// A leaf locked alone.
+pub(super) struct LockedLeaf {
+    pub(super) block: Arc<TreeBlock>,
+    pub(super) guard: WriteGuard,
+    /// Smallest key to the right of the leaf.
+    pub(super) upper: Option<Key>,
+    /// It is the whole tree.
+    pub(super) is_root: bool,
+    /// Level to lock from if the leaf alone is not enough.
+    pub(super) from: u8,
+}
+
+/// Goes down as a reader and locks the leaf for writing.
+pub(super) fn lock_leaf(h: &dyn TreeWrite, root: &Root, key: &Key) -> Result<LockedLeaf> {
+    let (class, transid) = (root.class(), h.transid());
+    let node = root.read_node();
+    let top = node.block();
+    let mut from = if root.in_place(top, transid) { 1 } else { TOP };
+    if top.level() == 0 {
+        return Ok(LockedLeaf {
+            block: top.clone(),
+            guard: top.write(class),
+            upper: None,
+            is_root: true,
+            from: TOP,
+        });
+    }
+    let mut guard = top.read(class);
+    drop(node);
+    let mut upper = None;
+    loop {
+        let view = guard.view()?;
+        let (child, _) = next(h, root, &view, key, &mut upper)?;
+        if from == 1 && !root.in_place(&child, transid) {
+            from = child.level() + 1;
+        }
+        if child.level() == 0 {
+            let leaf = child.write(class);
+            return Ok(LockedLeaf {
+                block: child,
+                guard: leaf,
+                upper,
+                is_root: false,
+                from,
+            });
+        }
+        let lower = child.read(class);
+        guard = lower;
+    }
+}
+
+/// The child that leads to `key`, and its slot.
+fn next(
+    h: &dyn TreeWrite,
+    root: &Root,
+    node: &Block<'_>,
+    key: &Key,
+    upper: &mut Option<Key>,
+) -> Result<(Arc<TreeBlock>, usize)> {
+    let slot = read::child_slot(root.id(), node, key)?;
+    if let Ok(right) = node.key(slot + 1) {
+        *upper = Some(right);
+    }
+    Ok((read::child(h.blocks(), root.id(), node, slot)?, slot))
+}
+
+/// Result of [`lock_path`].
+pub(super) enum Locked {
+    /// The way to the leaf.
+    Path(Path),
+    /// The topmost block to lock is not safe: begin again from this level.
+    From(u8),
+}
+
+/// Locks the way to the leaf of `key` from level `from` down, at least the leaf and its parent.
+///
+/// # Errors
+/// Unreadable blocks; no space.
+pub(super) fn lock_path(h: &mut dyn TreeWrite, root: &Root, key: &Key, from: u8) -> Result<Locked> {
+    let mut path = Path {
+        top: None,
+        steps: Vec::with_capacity(4),
+        upper: None,
+    };
+    if from == TOP || !path.start(h, root, key, from)? {
+        if from != TOP {
+            let level = root.node().level();
+            return Ok(Locked::From(if from >= level { TOP } else { from + 1 }));
+        }
+        path.start_at_top(h, root)?;
+    }
+    path.go_down(h, root, key)?;
+    Ok(Locked::Path(path))
+}
+
+/// The reader's lock above the first block that is locked for writing.
+enum Above {
+    Pointer(NodeRead),
+    Block(ReadGuard),
+}
+
+impl Path {
+    /// Locks the block of level `from` on the way; `false` if it is not safe.
+    fn start(&mut self, h: &dyn TreeWrite, root: &Root, key: &Key, from: u8) -> Result<bool> {
+        let class = root.class();
+        let node = root.read_node();
+        let mut block = node.block().clone();
+        if block.level() < from {
+            return Ok(false);
+        }
+        let mut above = Above::Pointer(node);
+        while block.level() > from {
+            let guard = block.read(class);
+            let (child, _) = next(h, root, &guard.view()?, key, &mut self.upper)?;
+            above = Above::Block(guard);
+            block = child;
+        }
+        if !root.in_place(&block, h.transid()) {
+            return Ok(false);
+        }
+        let guard = block.write(class);
+        let view = guard.view()?;
+        let is_root = matches!(above, Above::Pointer(_));
+        let safe = is_safe(&view) && (is_root || view.first_key().is_some_and(|k| *key > k));
+        drop(above);
+        if safe {
+            self.steps.push(Step {
+                block,
+                guard,
+                slot: 0,
+            });
+        }
+        Ok(safe)
+    }
+
+    /// Locks the root pointer and the top block, which is safe afterwards, or a leaf.
+    fn start_at_top(&mut self, h: &mut dyn TreeWrite, root: &Root) -> Result<()> {
+        let mut top = root.write_node();
+        loop {
+            if !root.in_place(top.block(), h.transid()) {
+                let copy = cow::cow(h, root, top.block())?;
+                top.set(copy);
+            }
+            let block = top.block().clone();
+            let guard = block.write(root.class());
+            let view = guard.view()?;
+            if view.is_leaf() {
+                self.push(block, guard);
+                break;
+            }
+            if view.nritems() == 1 {
+                let child = read::child(h.blocks(), root.id(), &view, 0)?;
+                top.set(child);
+                drop(guard);
+                cow::let_go(h, root, &block, true).inspect_err(|err| h.abort(err))?;
+                continue;
+            }
+            let full = !has_room(&view);
+            self.push(block, guard);
+            if full {
+                self.top = Some(top);
+                self.grow(h, root)?;
+                split::split_node(h, root, self, None)?;
+                self.top = None;
+                return Ok(());
+            }
+            break;
+        }
+        if self.steps.first().is_some_and(|s| s.block.level() == 0) {
+            // A leaf that gets full needs a new top above it.
+            self.top = Some(top);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, block: Arc<TreeBlock>, guard: WriteGuard) {
+        self.steps.push(Step {
+            block,
+            guard,
+            slot: 0,
+        });
+    }
+
+    /// Puts a new top block above the first step, which is the top block now.
+    pub(super) fn grow(&mut self, h: &mut dyn TreeWrite, root: &Root) -> Result<()> {
+        let broken = || Error::StaleBlock {
+            root: root.id(),
+            logical: 0,
+            reason: "the way to a leaf does not begin at the top".to_owned(),
+        };
+        let Some(step) = self.steps.first() else {
+            return Err(broken());
+        };
+        if self.top.is_none() {
+            return Err(broken());
+        }
+        let level = step.block.level() + 1;
+        if level > sapwood_btrfs_format::block::MAX_LEVEL {
+            return Err(Error::TreeTooHigh { root: root.id() });
+        }
+        let first = super::first_key(&step.guard.view()?);
+        let (child, generation) = (step.block.bytenr(), step.block.generation());
+        let block = cow::new_block(h, root, level, child)?;
+        let mut guard = block.write_new(root.class());
+        let mut edit = guard.edit()?;
+        edit.insert_ptr(0, &first, child, generation)
+            .map_err(|e| root.block_error(e))?;
+        if let Some(top) = &mut self.top {
+            top.set(block.clone());
+        }
+        let slot = 0;
+        self.steps.insert(0, Step { block, guard, slot });
+        Ok(())
+    }
+
+    /// From the last step down to the leaf.
+    fn go_down(&mut self, h: &mut dyn TreeWrite, root: &Root, key: &Key) -> Result<()> {
+        loop {
+            let Some(node) = self.steps.last_mut() else {
+                return Ok(());
+            };
+            if node.block.level() == 0 {
+                return Ok(());
+            }
+            let (child, slot) = next(h, root, &node.guard.view()?, key, &mut self.upper)?;
+            node.slot = slot;
+            let (block, guard) = cow::own_child(h, root, &mut node.guard, slot, child)?;
+            let view = guard.view()?;
+            let (leaf, room, few) = (view.is_leaf(), has_room(&view), has_few(&view));
+            self.push(block, guard);
+            if leaf {
+                return Ok(());
+            }
+            if !room {
+                split::split_node(h, root, self, Some(key))?;
+            } else if few {
+                balance::balance_node(h, root, self, key)?;
+            }
+            self.let_go_above(key)?;
+        }
+    }
+
+    /// Unlocks what is above the last step, unless its first key may change.
+    fn let_go_above(&mut self, key: &Key) -> Result<()> {
+        let Some(last) = self.steps.last() else {
+            return Ok(());
+        };
+        if last
+            .guard
+            .view()?
+            .first_key()
+            .is_some_and(|first| *key > first)
+        {
+            let above = self.steps.len() - 1;
+            self.steps.drain(..above);
+            self.top = None;
+        }
+        Ok(())
+    }
+
+    /// The leaf and, if it is not the whole tree, its parent.
+    pub(super) fn leaf_and_parent(&mut self) -> Option<(&mut Step, Option<&mut Step>)> {
+        let (leaf, above) = self.steps.split_last_mut()?;
+        Some((leaf, above.last_mut()))
+    }
+
+    /// The step at `nth` has a new first key: its ancestors repeat it.
+    pub(super) fn first_key_changed(&mut self, root: &Root, nth: usize, key: &Key) -> Result<()> {
+        for step in self.steps.iter_mut().take(nth).rev() {
+            let slot = step.slot;
+            let mut edit = step.guard.edit()?;
+            edit.set_key(slot, key).map_err(|e| root.block_error(e))?;
+            if slot > 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a node has room for the pointers that a change below it may add.
+pub(super) fn has_room(node: &Block<'_>) -> bool {
+    node.nritems() + ROOM <= node_ptrs(node.nodesize())
+}
+
+/// Whether a node should be merged with a sibling, or evened out.
+pub(super) fn has_few(node: &Block<'_>) -> bool {
+    node.nritems() < node_ptrs(node.nodesize()) / 4
+}
+
+/// Whether a change below a node can neither fill it nor leave it empty.
+fn is_safe(node: &Block<'_>) -> bool {
+    has_room(node) && node.nritems() >= 2
+}

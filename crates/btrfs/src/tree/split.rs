@@ -1,0 +1,294 @@
+//! Making room: splitting nodes and leaves.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Block, Item, Key, leaf_data_size};
+
+use super::block::WriteGuard;
+use super::path::{Path, Step};
+use super::{Root, TreeBlock, TreeWrite, cow, first_key, read};
+use crate::{Error, Result};
+
+/// Where an item went.
+pub(super) struct Placed {
+    pub(super) guard: WriteGuard,
+    pub(super) slot: usize,
+    /// Smallest key to the right of the leaf it is in.
+    pub(super) upper: Option<Key>,
+}
+
+fn broken(root: &Root) -> Error {
+    Error::StaleBlock {
+        root: root.id(),
+        logical: 0,
+        reason: "the way to a block has no parent for it".to_owned(),
+    }
+}
+
+/// Splits the last step, a full node; its parent has room. The way goes on in the half that leads
+/// to `key`; without a key, it ends at the parent.
+pub(super) fn split_node(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    path: &mut Path,
+    key: Option<&Key>,
+) -> Result<()> {
+    let mut node = path.steps.pop().ok_or_else(|| broken(root))?;
+    let parent = path.steps.last_mut().ok_or_else(|| broken(root))?;
+    let right = cow::new_block(h, root, node.block.level(), node.block.bytenr())?;
+    let mut right_guard = right.write(root.class());
+    let view = node.guard.view()?;
+    let count = view.nritems();
+    // Ascending insertion leaves full nodes behind, but the new one must not have few.
+    let at_end = key.is_some_and(|key| view.child_slot(key) == Some(count - 1));
+    let cut = if at_end { count * 5 / 8 } else { count / 2 };
+    let bad = |e| root.block_error(e);
+    let result = node.guard.edit().and_then(|mut left| {
+        let mut edit = right_guard.edit()?;
+        left.split_at(cut, &mut edit).map_err(bad)?;
+        let middle = first_key(&edit.view());
+        let (bytenr, generation) = (right.bytenr(), right.generation());
+        let mut above = parent.guard.edit()?;
+        above
+            .insert_ptr(parent.slot + 1, &middle, bytenr, generation)
+            .map_err(bad)?;
+        Ok(middle)
+    });
+    let middle = result.inspect_err(|err| h.abort(err))?;
+    match key {
+        None => {}
+        Some(key) if *key >= middle => {
+            parent.slot += 1;
+            path.steps.push(Step {
+                block: right,
+                guard: right_guard,
+                slot: 0,
+            });
+        }
+        Some(_) => path.steps.push(node),
+    }
+    Ok(())
+}
+
+/// Inserts an item of `size` bytes at `slot` of the path's leaf, splitting it if it has no room.
+/// Consumes the path's locks but that of the leaf where the item is.
+///
+/// # Errors
+/// No space (nothing changed); anything else aborts.
+pub(super) fn insert(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    mut path: Path,
+    slot: usize,
+    key: &Key,
+    size: usize,
+) -> Result<Placed> {
+    let need = size + Item::SIZE;
+    let leaf = path.steps.last().ok_or_else(|| broken(root))?;
+    let view = leaf.guard.view()?;
+    if view.free_space() >= need {
+        return insert_here(root, path, slot, key, size);
+    }
+    let at_end = slot == view.nritems();
+    if path.steps.len() == 1 {
+        path.grow(h, root)?;
+    }
+    if at_end && let Some(right) = roomy_right(h, root, &mut path, need)? {
+        return insert_right(root, path, right, key, size).inspect_err(|err| h.abort(err));
+    }
+    let leaf = path.steps.pop().ok_or_else(|| broken(root))?;
+    let cut = best_cut(&leaf.guard.view()?, slot, need);
+    let hint = leaf.block.bytenr();
+    let right = cow::new_block(h, root, 0, hint)?;
+    let middle = match cut {
+        Some(_) => None,
+        None => Some(cow::new_block(h, root, 0, hint)?),
+    };
+    let new = NewItem { slot, key, size };
+    let split = Split {
+        leaf,
+        right,
+        middle,
+        cut,
+    };
+    split.run(root, path, &new).inspect_err(|err| h.abort(err))
+}
+
+fn insert_here(root: &Root, mut path: Path, slot: usize, key: &Key, size: usize) -> Result<Placed> {
+    let last = path.steps.len().saturating_sub(1);
+    if let Some(leaf) = path.steps.last_mut() {
+        let mut edit = leaf.guard.edit()?;
+        edit.insert_item(slot, key, size)
+            .map_err(|e| root.block_error(e))?;
+    }
+    if slot == 0 {
+        path.first_key_changed(root, last, key)?;
+    }
+    let leaf = path.steps.pop().ok_or_else(|| broken(root))?;
+    Ok(Placed {
+        guard: leaf.guard,
+        slot,
+        upper: path.upper,
+    })
+}
+
+/// The leaf to the right under the same parent, locked, if it has room for `need` bytes.
+fn roomy_right(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    path: &mut Path,
+    need: usize,
+) -> Result<Option<(WriteGuard, usize)>> {
+    let Some((_, Some(parent))) = path.leaf_and_parent() else {
+        return Ok(None);
+    };
+    let slot = parent.slot + 1;
+    let view = parent.guard.view()?;
+    if slot >= view.nritems() {
+        return Ok(None);
+    }
+    let Ok(right) = read::child(h.blocks(), root.id(), &view, slot) else {
+        // Unreadable, but not needed: the leaf can be split.
+        return Ok(None);
+    };
+    let bytes = right.read(root.class()).bytes();
+    let free = Block::new(&bytes).map_or(0, |b| b.free_space());
+    if free < need {
+        return Ok(None);
+    }
+    let (_, guard) = cow::own_child(h, root, &mut parent.guard, slot, right)?;
+    let room = guard.view()?.free_space() >= need;
+    Ok(room.then_some((guard, slot)))
+}
+
+fn insert_right(
+    root: &Root,
+    mut path: Path,
+    (mut guard, slot): (WriteGuard, usize),
+    key: &Key,
+    size: usize,
+) -> Result<Placed> {
+    let bad = |e| root.block_error(e);
+    guard.edit()?.insert_item(0, key, size).map_err(bad)?;
+    let (_, parent) = path.leaf_and_parent().ok_or_else(|| broken(root))?;
+    let parent = parent.ok_or_else(|| broken(root))?;
+    parent.guard.edit()?.set_key(slot, key).map_err(bad)?;
+    // Where the right leaf ends is known if its parent has another behind it.
+    let upper = parent.guard.view()?.key(slot + 1).ok();
+    let upper = upper.or(guard.view()?.last_key());
+    Ok(Placed {
+        guard,
+        slot: 0,
+        upper,
+    })
+}
+
+/// Where to cut the sequence of a leaf's items with a new one at `slot`, so that both parts fit
+/// and are as equal as can be; at the end of a leaf, before the new item, as more will follow it.
+/// `None`: the new item needs a leaf of its own between the two parts.
+fn best_cut(leaf: &Block<'_>, slot: usize, need: usize) -> Option<usize> {
+    let count = leaf.nritems();
+    let capacity = leaf_data_size(leaf.nodesize());
+    if slot == count {
+        return Some(count);
+    }
+    let total = leaf.used_space() + need;
+    let (mut left, mut best) = (0, None);
+    for cut in 1..=count {
+        left += match (cut - 1).cmp(&slot) {
+            std::cmp::Ordering::Less => Item::SIZE + leaf.item_size(cut - 1).unwrap_or(0),
+            std::cmp::Ordering::Equal => need,
+            std::cmp::Ordering::Greater => Item::SIZE + leaf.item_size(cut - 2).unwrap_or(0),
+        };
+        let right = total - left;
+        if left <= capacity && right <= capacity {
+            let uneven = left.abs_diff(right);
+            if best.is_none_or(|(_, least)| uneven < least) {
+                best = Some((cut, uneven));
+            }
+        }
+    }
+    best.map(|(cut, _)| cut)
+}
+
+struct NewItem<'a> {
+    slot: usize,
+    key: &'a Key,
+    size: usize,
+}
+
+/// A leaf about to be split in two, or in three.
+struct Split {
+    leaf: Step,
+    right: Arc<TreeBlock>,
+    middle: Option<Arc<TreeBlock>>,
+    cut: Option<usize>,
+}
+
+impl Split {
+    /// `path` ends at the leaf's parent.
+    fn run(mut self, root: &Root, mut path: Path, new: &NewItem<'_>) -> Result<Placed> {
+        let bad = |e| root.block_error(e);
+        let class = root.class();
+        let (slot, size) = (new.slot, new.size);
+        // In the left part, unless a cut says otherwise.
+        let in_left = self.cut.is_some_and(|cut| slot < cut);
+        let at = match self.cut {
+            Some(cut) if in_left => cut - 1,
+            Some(cut) => cut,
+            None => slot,
+        };
+        let mut right = self.right.write(class);
+        let mut edit = right.edit()?;
+        self.leaf
+            .guard
+            .edit()?
+            .split_at(at, &mut edit)
+            .map_err(bad)?;
+        let mut place = None;
+        if in_left {
+            let mut left = self.leaf.guard.edit()?;
+            left.insert_item(slot, new.key, size).map_err(bad)?;
+        } else if self.cut.is_some() {
+            edit.insert_item(slot - at, new.key, size).map_err(bad)?;
+            place = Some(slot - at);
+        }
+        let right_key = first_key(&right.view()?);
+        let parents = path.steps.len();
+        let parent = path.steps.last_mut().ok_or_else(|| broken(root))?;
+        let at = parent.slot + 1;
+        let generation = self.right.generation();
+        let mut above = parent.guard.edit()?;
+        above
+            .insert_ptr(at, &right_key, self.right.bytenr(), generation)
+            .map_err(bad)?;
+        if let Some(middle) = self.middle {
+            let mut guard = middle.write(class);
+            guard.edit()?.insert_item(0, new.key, size).map_err(bad)?;
+            let mut above = parent.guard.edit()?;
+            above
+                .insert_ptr(at, new.key, middle.bytenr(), generation)
+                .map_err(bad)?;
+            return Ok(Placed {
+                guard,
+                slot: 0,
+                upper: Some(right_key),
+            });
+        }
+        if slot == 0 {
+            path.first_key_changed(root, parents, new.key)?;
+        }
+        Ok(match place {
+            Some(slot) => Placed {
+                guard: right,
+                slot,
+                upper: path.upper,
+            },
+            None => Placed {
+                guard: self.leaf.guard,
+                slot,
+                upper: Some(right_key),
+            },
+        })
+    }
+}
