@@ -18,6 +18,8 @@ pub(crate) struct Cursor {
     slot: usize,
     nritems: usize,
     upper: Option<Key>,
+    /// Before the first item: there it stays.
+    in_front: bool,
 }
 
 impl Cursor {
@@ -30,6 +32,7 @@ impl Cursor {
             slot: 0,
             nritems,
             upper: found.upper,
+            in_front: false,
         })
     }
 
@@ -46,7 +49,7 @@ impl Cursor {
         let mut cursor = Self::open(blocks, tree, found)?;
         match cursor.position(key)? {
             Ok(slot) => cursor.slot = slot,
-            Err(0) => cursor.to_nowhere()?,
+            Err(0) => cursor.go_to_front(),
             Err(slot) => cursor.slot = slot - 1,
         }
         Ok(cursor)
@@ -84,22 +87,23 @@ impl Cursor {
     /// To the last item before `key`, which is the first of this leaf or before it.
     fn before_leaf(&mut self, key: &Key) -> Result<()> {
         let Some(before) = key.predecessor() else {
-            return self.to_nowhere();
+            self.go_to_front();
+            return Ok(());
         };
         self.load(&before)?;
         match self.position(&before)? {
             Ok(slot) => self.slot = slot,
             // A leaf begins with the key that its parent has for it: this is the first leaf.
-            Err(0) => return self.to_nowhere(),
+            Err(0) => self.go_to_front(),
             Err(slot) => self.slot = slot - 1,
         }
         Ok(())
     }
 
-    fn to_nowhere(&mut self) -> Result<()> {
+    fn go_to_front(&mut self) {
         self.slot = self.nritems;
         self.upper = None;
-        Ok(())
+        self.in_front = true;
     }
 
     /// Key and data at the cursor; `None` before the first or after the last item.
@@ -133,13 +137,19 @@ impl Cursor {
     /// # Errors
     /// Unreadable blocks on the way.
     pub(crate) fn prev(&mut self) -> Result<()> {
+        if self.in_front {
+            return Ok(());
+        }
         if self.slot > 0 && self.slot <= self.nritems {
             self.slot -= 1;
             return Ok(());
         }
         match self.view()?.first_key() {
             Some(first) => self.before_leaf(&first),
-            None => self.to_nowhere(),
+            None => {
+                self.go_to_front();
+                Ok(())
+            }
         }
     }
 }

@@ -96,22 +96,71 @@ pub(super) fn insert(
     if at_end && let Some(right) = roomy_right(h, root, &mut path, need)? {
         return insert_right(root, path, right, key, size).inspect_err(|err| h.abort(err));
     }
-    let leaf = path.steps.pop().ok_or_else(|| broken(root))?;
-    let cut = best_cut(&leaf.guard.view()?, slot, need);
+    let new = NewItem { slot, key, size };
+    let split = match shared_right(h, root, &mut path, slot, need)? {
+        Some(split) => split,
+        None => new_right(h, root, &mut path, slot, need)?,
+    };
+    split.run(root, path, &new).inspect_err(|err| h.abort(err))
+}
+
+/// A split of the path's leaf with a new leaf to the right, or two.
+fn new_right(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    path: &mut Path,
+    slot: usize,
+    need: usize,
+) -> Result<Split> {
+    let leaf = path.steps.last().ok_or_else(|| broken(root))?;
     let hint = leaf.block.bytenr();
+    let cut = best_cut(&leaf.guard.view()?, slot, need, 0);
     let right = cow::new_block(h, root, 0, hint)?;
     let middle = match cut {
         Some(_) => None,
         None => Some(cow::new_block(h, root, 0, hint)?),
     };
-    let new = NewItem { slot, key, size };
-    let split = Split {
-        leaf,
+    let guard = right.write(root.class());
+    Ok(Split {
+        leaf: path.steps.pop().ok_or_else(|| broken(root))?,
         right,
+        guard,
+        is_new: true,
         middle,
         cut,
+    })
+}
+
+/// A split of the path's leaf that gives items to the leaf to the right, if both together with
+/// the new item leave so much free that they will not be full again soon.
+fn shared_right(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    path: &mut Path,
+    slot: usize,
+    need: usize,
+) -> Result<Option<Split>> {
+    let leaf = path.steps.last().ok_or_else(|| broken(root))?;
+    let view = leaf.guard.view()?;
+    let capacity = leaf_data_size(view.nodesize());
+    let most = (2 * capacity * 3 / 4).saturating_sub(view.used_space());
+    let free = (capacity + need).saturating_sub(most);
+    let Some((right, guard, _)) = roomy_right(h, root, path, free)? else {
+        return Ok(None);
     };
-    split.run(root, path, &new).inspect_err(|err| h.abort(err))
+    let taken = guard.view()?.used_space();
+    let leaf = path.steps.last().ok_or_else(|| broken(root))?;
+    let Some(cut) = best_cut(&leaf.guard.view()?, slot, need, taken) else {
+        return Ok(None);
+    };
+    Ok(Some(Split {
+        leaf: path.steps.pop().ok_or_else(|| broken(root))?,
+        right,
+        guard,
+        is_new: false,
+        middle: None,
+        cut: Some(cut),
+    }))
 }
 
 fn insert_here(root: &Root, mut path: Path, slot: usize, key: &Key, size: usize) -> Result<Placed> {
@@ -138,7 +187,7 @@ fn roomy_right(
     root: &Root,
     path: &mut Path,
     need: usize,
-) -> Result<Option<(WriteGuard, usize)>> {
+) -> Result<Option<(Arc<TreeBlock>, WriteGuard, usize)>> {
     let Some((_, Some(parent))) = path.leaf_and_parent() else {
         return Ok(None);
     };
@@ -156,15 +205,15 @@ fn roomy_right(
     if free < need {
         return Ok(None);
     }
-    let (_, guard) = cow::own_child(h, root, &mut parent.guard, slot, right)?;
+    let (block, guard) = cow::own_child(h, root, &mut parent.guard, slot, right)?;
     let room = guard.view()?.free_space() >= need;
-    Ok(room.then_some((guard, slot)))
+    Ok(room.then_some((block, guard, slot)))
 }
 
 fn insert_right(
     root: &Root,
     mut path: Path,
-    (mut guard, slot): (WriteGuard, usize),
+    (_, mut guard, slot): (Arc<TreeBlock>, WriteGuard, usize),
     key: &Key,
     size: usize,
 ) -> Result<Placed> {
@@ -183,13 +232,14 @@ fn insert_right(
     })
 }
 
-/// Where to cut the sequence of a leaf's items with a new one at `slot`, so that both parts fit
-/// and are as equal as can be; at the end of a leaf, before the new item, as more will follow it.
-/// `None`: the new item needs a leaf of its own between the two parts.
-fn best_cut(leaf: &Block<'_>, slot: usize, need: usize) -> Option<usize> {
+/// Where to cut the sequence of a leaf's items with a new one at `slot`, so that both parts fit,
+/// the right one beside `taken` bytes, and are as equal as can be. At the end of a leaf it is cut
+/// before the new item if the right part is all new, as more will follow it. `None`: there is no
+/// such place; the new item needs a leaf of its own between the two parts.
+fn best_cut(leaf: &Block<'_>, slot: usize, need: usize, taken: usize) -> Option<usize> {
     let count = leaf.nritems();
     let capacity = leaf_data_size(leaf.nodesize());
-    if slot == count {
+    if slot == count && taken == 0 {
         return Some(count);
     }
     let total = leaf.used_space() + need;
@@ -200,7 +250,7 @@ fn best_cut(leaf: &Block<'_>, slot: usize, need: usize) -> Option<usize> {
             std::cmp::Ordering::Equal => need,
             std::cmp::Ordering::Greater => Item::SIZE + leaf.item_size(cut - 2).unwrap_or(0),
         };
-        let right = total - left;
+        let right = total - left + taken;
         if left <= capacity && right <= capacity {
             let uneven = left.abs_diff(right);
             if best.is_none_or(|(_, least)| uneven < least) {
@@ -221,6 +271,9 @@ struct NewItem<'a> {
 struct Split {
     leaf: Step,
     right: Arc<TreeBlock>,
+    guard: WriteGuard,
+    /// The right leaf has no pointer yet.
+    is_new: bool,
     middle: Option<Arc<TreeBlock>>,
     cut: Option<usize>,
 }
@@ -238,8 +291,7 @@ impl Split {
             Some(cut) => cut,
             None => slot,
         };
-        let mut right = self.right.write(class);
-        let mut edit = right.edit()?;
+        let mut edit = self.guard.edit()?;
         self.leaf
             .guard
             .edit()?
@@ -253,15 +305,20 @@ impl Split {
             edit.insert_item(slot - at, new.key, size).map_err(bad)?;
             place = Some(slot - at);
         }
-        let right_key = first_key(&right.view()?);
+        let right_key = first_key(&self.guard.view()?);
         let parents = path.steps.len();
         let parent = path.steps.last_mut().ok_or_else(|| broken(root))?;
         let at = parent.slot + 1;
         let generation = self.right.generation();
         let mut above = parent.guard.edit()?;
-        above
-            .insert_ptr(at, &right_key, self.right.bytenr(), generation)
-            .map_err(bad)?;
+        if self.is_new {
+            let bytenr = self.right.bytenr();
+            above
+                .insert_ptr(at, &right_key, bytenr, generation)
+                .map_err(bad)?;
+        } else {
+            above.set_key(at, &right_key).map_err(bad)?;
+        }
         if let Some(middle) = self.middle {
             let mut guard = middle.write(class);
             guard.edit()?.insert_item(0, new.key, size).map_err(bad)?;
@@ -280,7 +337,7 @@ impl Split {
         }
         Ok(match place {
             Some(slot) => Placed {
-                guard: right,
+                guard: self.guard,
                 slot,
                 upper: path.upper,
             },

@@ -107,7 +107,7 @@ fn check(logical: u64, chunk: &ChunkItem) -> Result<()> {
         BlockGroupFlags::RAID1C4 => stripes == 4,
         BlockGroupFlags::RAID0 => stripes >= 1 && chunk.stripe_len > 0,
         BlockGroupFlags::RAID10 => {
-            sub >= 2 && stripes >= sub && stripes % sub == 0 && chunk.stripe_len > 0
+            sub >= 2 && stripes >= sub && stripes.is_multiple_of(sub) && chunk.stripe_len > 0
         }
         p if p.is_empty() => stripes == 1,
         _ => false,
