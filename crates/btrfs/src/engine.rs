@@ -9,7 +9,7 @@ use crate::counters::Counters;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::{self, InodeTable};
-use crate::space::Space;
+use crate::space::{Pressure, Space};
 use crate::subvolume;
 use crate::transaction::{Background, Transactions};
 use crate::tree::{self, BlockCache, Opened, Root, Roots, TreeRead};
@@ -77,7 +77,7 @@ impl Engine {
             inodes: InodeTable::new(top.id()),
             counters: Counters::default(),
             topology: RankedMutex::new(Rank::RenameTopology, ()),
-            space: Space::new(&super_block),
+            space: Space::open(&blocks, &roots, &super_block)?,
             health: Health::new(read_only),
             transactions: Transactions::new(super_block.generation.get()),
             sectorsize: super_block.sectorsize.get(),
@@ -92,7 +92,6 @@ impl Engine {
             roots,
             options,
         });
-        engine.space.load(&engine)?;
         Ok((engine, top))
     }
 
@@ -105,6 +104,16 @@ impl Engine {
 impl TreeRead for Engine {
     fn blocks(&self) -> &BlockCache {
         &self.blocks
+    }
+}
+
+impl Pressure for Arc<Engine> {
+    fn write_back(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn commit(&self) -> Result<()> {
+        self.commit_and_unpin(None)
     }
 }
 

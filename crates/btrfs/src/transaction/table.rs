@@ -11,7 +11,7 @@ use super::state::{Entry, State};
 use crate::Result;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
-use crate::space::{DelayedRefs, Pinned};
+use crate::space::SpaceChanges;
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
 pub(crate) struct Transaction {
@@ -31,10 +31,8 @@ pub(crate) struct Transaction {
     pub(crate) dirty_roots: DirtyRoots,
     /// Inodes whose items to write.
     pub(crate) dirty_inodes: DirtyInodes,
-    /// Changes of extent refs that are not in the extent tree yet.
-    pub(crate) delayed: DelayedRefs,
-    /// What it freed and nobody may have before it is durable.
-    pub(crate) pinned: Pinned,
+    /// Changes of space: delayed refs, what it freed.
+    pub(crate) space: Arc<SpaceChanges>,
     /// When it was created.
     begun: Instant,
 }
@@ -51,8 +49,7 @@ impl Transaction {
             dirty_blocks: DirtyBlocks::default(),
             dirty_roots: DirtyRoots::default(),
             dirty_inodes: DirtyInodes::default(),
-            delayed: DelayedRefs::default(),
-            pinned: Pinned::default(),
+            space: Arc::new(SpaceChanges::default()),
             begun: Instant::now(),
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::handle::Handle;
+use crate::space::{Reservation, SpaceChanges, SpaceWrite};
 use crate::tree::{BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeWrite};
 use crate::{Error, Result};
 
@@ -37,7 +38,7 @@ impl TreeWrite for Handle {
 
     fn extent_info(&mut self, bytenr: u64, level: u8) -> Result<(u64, u64)> {
         let (engine, trans) = (self.engine(), self.trans());
-        engine.space.tree_block_info(engine, trans, bytenr, level)
+        engine.space.tree_block_info(&trans.space, bytenr, level)
     }
 
     fn set_full_backref(&mut self, bytenr: u64, level: u8) -> Result<()> {
@@ -84,5 +85,19 @@ impl TreeWrite for Handle {
 
     fn abort(&self, err: &Error) {
         Handle::abort(self, err);
+    }
+}
+
+impl SpaceWrite for Handle {
+    fn changes(&self) -> Arc<SpaceChanges> {
+        self.trans().space.clone()
+    }
+
+    fn reservation(&self) -> Option<&Reservation> {
+        self.reservation.as_ref()
+    }
+
+    fn delete_checksums(&mut self, _bytenr: u64, _len: u64) -> Result<()> {
+        Ok(())
     }
 }
