@@ -32,6 +32,8 @@ mod run;
 mod state;
 mod statfs;
 mod store;
+#[cfg(test)]
+mod tests;
 mod unpin;
 mod write;
 

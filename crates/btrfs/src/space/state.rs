@@ -247,7 +247,7 @@ impl Space {
         })
     }
 
-    fn read_free_space_items(
+    pub(super) fn read_free_space_items(
         &self,
         tree: &Arc<Root>,
         group: &BlockGroup,
@@ -259,7 +259,7 @@ impl Space {
     }
 
     /// Free is what no extent covers.
-    fn read_gaps(&self, group: &BlockGroup) -> Result<Vec<(u64, u64)>> {
+    pub(super) fn read_gaps(&self, group: &BlockGroup) -> Result<Vec<(u64, u64)>> {
         let mut used = RangeSet::new();
         let first = Key::new(group.start, 0, 0);
         let extent = &self.trees.extent;

@@ -5,7 +5,7 @@ use sapwood_btrfs_format::NAME_MAX;
 use sapwood_vfs::FsStat;
 
 use super::chunk_size::copies_on_device;
-use super::devices::{FIRST_CHUNK_OFFSET, STRIPE_LEN};
+use super::devices::STRIPE_LEN;
 use super::group::BlockGroup;
 use super::info::SpaceInfo;
 use super::state::Space;
@@ -118,7 +118,7 @@ impl Space {
     fn available_for_data(&self, copies: u64) -> u64 {
         let devices = self.devices.lock();
         let each = devices.by_id.values().map(|device| {
-            let free = device.unallocated().saturating_sub(FIRST_CHUNK_OFFSET);
+            let free = device.unallocated();
             free - free % (STRIPE_LEN * copies)
         });
         each.sum()
