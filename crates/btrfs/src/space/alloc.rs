@@ -17,33 +17,35 @@ use super::info::{Reservation, SpaceInfo};
 use super::state::Space;
 use super::write::SpaceWrite;
 use crate::error::{Error, Result};
-use crate::lock::TreeClass;
 use crate::tree::Root;
 
 impl Space {
-    /// Takes the address of a new tree block of `root`, out of what was promised to the handle
-    /// if that lasts. May be called with tree blocks locked.
+    /// Takes the address of a new block of tree `root_id`, out of what was promised to the handle
+    /// if that lasts. `root`: the tree, if it is known already. May be called with tree blocks
+    /// locked.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if no group has room and no chunk can be allocated.
     pub(crate) fn alloc_tree_block(
         &self,
         h: &mut dyn SpaceWrite,
-        root: &Root,
-        _hint: u64,
+        root_id: u64,
+        root: Option<&Root>,
     ) -> Result<u64> {
-        let info = match root.id() {
+        let info = match root_id {
             objectid::CHUNK_TREE => &self.system,
             _ => &self.metadata,
         };
-        let stream = usize::from(root.class() == TreeClass::Log);
+        let stream = usize::from(root_id == objectid::TREE_LOG);
         let bytenr = self.with_groups(info, || self.take_block(info, stream))?;
         match h.reservation() {
             Some(promise) if promise.is_of(info) => promise.hand_out(self.nodesize),
             _ => info.change(|sums| sums.reserved += self.nodesize),
         }
-        let mut item = root.item();
-        item.bytes_used = item.bytes_used.get().wrapping_add(self.nodesize).into();
+        if let Some(root) = root {
+            let mut item = root.item();
+            item.bytes_used = item.bytes_used.get().wrapping_add(self.nodesize).into();
+        }
         Ok(bytenr)
     }
 

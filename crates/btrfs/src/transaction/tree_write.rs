@@ -23,12 +23,12 @@ impl TreeWrite for Handle {
         Ok(())
     }
 
-    fn alloc_block(&mut self, root_id: u64, hint: u64) -> Result<u64> {
+    fn alloc_block(&mut self, root_id: u64, _hint: u64) -> Result<u64> {
         let engine = self.engine().clone();
-        // A tree that is just being made is not known yet; its blocks are like any metadata.
         let root = engine.roots.cached(root_id);
-        let root = root.as_ref().unwrap_or(&engine.roots.root_tree);
-        engine.space.alloc_tree_block(self, root, hint)
+        engine
+            .space
+            .alloc_tree_block(self, root_id, root.as_deref())
     }
 
     fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()> {
