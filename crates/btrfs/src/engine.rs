@@ -1,6 +1,7 @@
 //! The engine: everything that is shared by all threads of a mount.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
@@ -9,8 +10,8 @@ use crate::counters::Counters;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::{self, InodeTable};
-use crate::space::{Pressure, Space};
-use crate::subvolume;
+use crate::space::Space;
+use crate::subvolume::{self, Cleaner};
 use crate::transaction::{Background, Transactions};
 use crate::tree::{self, BlockCache, Opened, Root, Roots, TreeRead};
 use crate::volume::Volume;
@@ -37,6 +38,12 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     /// Held by whoever moves a name from one directory to another.
     pub(crate) topology: RankedMutex<()>,
+    /// Held by whoever makes or deletes a subvolume, or changes its flags.
+    pub(crate) subvolumes: RankedMutex<()>,
+    /// Deleted subvolumes whose blocks are still to be dropped.
+    pub(crate) cleaner: Cleaner,
+    /// Incompatible features that came into use since the mount; the next commit notes them.
+    new_incompat: AtomicU64,
     /// The superblock as of the last commit, changed only by whoever holds the
     /// superblock-order lock.
     pub(crate) super_block: RankedMutex<SuperBlock>,
@@ -77,7 +84,10 @@ impl Engine {
             inodes: InodeTable::new(top.id()),
             counters: Counters::default(),
             topology: RankedMutex::new(Rank::RenameTopology, ()),
-            space: Space::open(&blocks, &roots, &super_block)?,
+            subvolumes: RankedMutex::new(Rank::Subvolume, ()),
+            cleaner: Cleaner::default(),
+            new_incompat: AtomicU64::new(0),
+            space: Space::new(&super_block),
             health: Health::new(read_only),
             transactions: Transactions::new(super_block.generation.get()),
             sectorsize: super_block.sectorsize.get(),
@@ -92,7 +102,18 @@ impl Engine {
             roots,
             options,
         });
+        engine.space.load(&engine)?;
         Ok((engine, top))
+    }
+
+    /// Notes that an incompatible feature is in use, before anything that uses it is committed.
+    pub(crate) fn add_incompat(&self, feature: Incompat) {
+        self.new_incompat.fetch_or(feature.bits(), Ordering::SeqCst);
+    }
+
+    /// What [`add_incompat`](Self::add_incompat) noted.
+    pub(crate) fn new_incompat(&self) -> Incompat {
+        Incompat::from_bits_retain(self.new_incompat.load(Ordering::SeqCst))
     }
 
     /// Whether changes are refused.
@@ -104,16 +125,6 @@ impl Engine {
 impl TreeRead for Engine {
     fn blocks(&self) -> &BlockCache {
         &self.blocks
-    }
-}
-
-impl Pressure for Arc<Engine> {
-    fn write_back(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn commit(&self) -> Result<()> {
-        self.commit_and_unpin(None)
     }
 }
 

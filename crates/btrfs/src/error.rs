@@ -207,6 +207,9 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A subvolume whose name does not lead to the top level.
+    #[error("subvolume {0}: its name leads nowhere")]
+    SubvolumePath(u64),
     /// No subvolume with that id or path.
     #[error("no subvolume {0}")]
     NoSuchSubvolume(String),

@@ -89,7 +89,7 @@ pub(crate) fn tmpfile(
 
 /// Ends a handle whose operation is partly done when it fails: nothing can take the first part
 /// back, so an error ends the mount's writing.
-pub(super) fn finish<T>(h: Handle, result: Result<T>) -> Result<T> {
+pub(crate) fn finish<T>(h: Handle, result: Result<T>) -> Result<T> {
     match result {
         Ok(value) => h.end().map(|()| value),
         Err(error) => {

@@ -18,7 +18,7 @@ use super::{attr, create, dir, link, orphan, remove, rename, sync, top_dir, xatt
 use crate::{Btrfs, data};
 
 impl Btrfs {
-    fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
         let inode = self.engine.inodes.by_number(&self.engine, ino)?;
         if inode.state.lock().dying {
             return Err(vfs::Error::Stale);
@@ -36,7 +36,7 @@ impl Btrfs {
     }
 
     /// Takes a reference for the caller, unless the inode was deleted meanwhile.
-    fn entry(&self, inode: &Arc<Inode>) -> Result<Entry> {
+    pub(crate) fn entry(&self, inode: &Arc<Inode>) -> Result<Entry> {
         inode.add_references(1);
         if inode.state.lock().dying {
             return Err(vfs::Error::Stale);
@@ -51,7 +51,7 @@ impl Btrfs {
     }
 
     /// Refuses a change of a mount that takes none.
-    fn check_writable(&self) -> Result<()> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_alive()?;
         if self.engine.read_only() {
             Err(vfs::Error::ReadOnly)
@@ -93,7 +93,7 @@ impl FileSystem for Btrfs {
 
     fn statfs(&self) -> Result<FsStat> {
         self.check_alive()?;
-        Ok(self.engine.space.statfs(&self.engine.fsid, self.top.id()))
+        Ok(self.engine.space.statfs(&self.engine)?)
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {

@@ -126,6 +126,9 @@ impl InodeTable {
     }
 
     fn read(&self, engine: &Arc<Engine>, root: &Arc<Root>, objectid: u64) -> Result<Inode> {
+        if root.is_dead() {
+            return Err(vfs::Error::Stale.into());
+        }
         let key = Key::new(objectid, kind::INODE_ITEM, 0);
         let bytes = root.get(engine, &key)?.ok_or(vfs::Error::Stale)?;
         let item = InodeItem::read(&bytes).map_err(|reason| bad_item(root.id(), key, reason))?;
@@ -177,6 +180,18 @@ impl InodeTable {
         let mut shard = self.shard(inode.lock_key()).lock();
         shard.evictions = shard.evictions.wrapping_add(1);
         shard.inodes.remove(&inode.lock_key());
+    }
+
+    /// Takes an inode of a deleted subvolume out, unless somebody besides the caller uses it.
+    pub(crate) fn evict_unused(&self, inode: &Arc<Inode>) -> bool {
+        let mut shard = self.shard(inode.lock_key()).lock();
+        // The table's and the caller's.
+        let used = inode.references.load(Ordering::Acquire) > 0 || Arc::strong_count(inode) > 2;
+        if !used {
+            shard.evictions = shard.evictions.wrapping_add(1);
+            shard.inodes.remove(&inode.lock_key());
+        }
+        !used
     }
 
     /// Evicts the oldest idle inodes of the shard of `inode`, down to the bound. Returns them,

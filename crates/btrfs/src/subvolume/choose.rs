@@ -9,7 +9,7 @@ use crate::tree::{BlockCache, Root, Roots};
 use crate::{Error, Result, SubvolumeChoice};
 
 /// Name of the entry in the root tree's directory that leads to the default subvolume.
-const DEFAULT: &[u8] = b"default";
+pub(super) const DEFAULT: &[u8] = b"default";
 
 /// The tree to mount.
 ///
@@ -31,7 +31,7 @@ pub(crate) fn choose(
     }
 }
 
-fn by_id(roots: &Roots, id: u64) -> Result<Arc<Root>> {
+pub(super) fn by_id(roots: &Roots, id: u64) -> Result<Arc<Root>> {
     let missing = || Error::NoSuchSubvolume(id.to_string());
     if !objectid::is_fs_tree(id) {
         return Err(missing());

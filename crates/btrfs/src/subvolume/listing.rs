@@ -1,32 +1,146 @@
-//! The [`Subvolumes`] trait.
+//! Listing subvolumes with their paths.
 
-use sapwood_vfs::{Entry, Error, Ino, Result, SubvolumeId, SubvolumeInfo, Subvolumes};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use crate::Btrfs;
+use sapwood_btrfs_format::{Key, RootFlags, Timespec, inode_refs, kind, objectid, root_ref};
+use sapwood_vfs::{SubvolumeId, SubvolumeInfo, Timestamp};
 
-impl Subvolumes for Btrfs {
-    fn list(&self) -> Result<Vec<SubvolumeInfo>> {
-        Err(Error::NotSupported)
+use crate::engine::Engine;
+use crate::ops::top_dir;
+use crate::tree::Root;
+use crate::{Error, Result};
+
+/// Longest chain of directories that a path is followed through: more is a cycle.
+const DEEPEST: usize = 4096;
+
+/// All subvolumes below the top level, by id.
+///
+/// # Errors
+/// Unreadable blocks or items; [`Error::SubvolumePath`] for a name that leads nowhere.
+pub(super) fn list(engine: &Arc<Engine>) -> Result<Vec<SubvolumeInfo>> {
+    let mut paths = HashMap::from([(objectid::FS_TREE, Vec::new())]);
+    let mut all = Vec::new();
+    for id in engine.roots.ids()? {
+        if id == objectid::FS_TREE || !objectid::is_fs_tree(id) {
+            continue;
+        }
+        let root = match engine.roots.get(id) {
+            // Deleted since the ids were read.
+            Err(Error::NoSuchRoot(_)) => continue,
+            other => other?,
+        };
+        if !root.is_dead() {
+            all.push(info(engine, &root, &mut paths)?);
+        }
     }
-    fn create_subvolume(&self, _dir: Ino, _name: &[u8]) -> Result<Entry> {
-        Err(Error::NotSupported)
+    Ok(all)
+}
+
+fn info(
+    engine: &Arc<Engine>,
+    root: &Root,
+    paths: &mut HashMap<u64, Vec<u8>>,
+) -> Result<SubvolumeInfo> {
+    let path = path_of(engine, root.id(), paths, 0)?;
+    let parent = backref(engine, root.id())?.map(|found| SubvolumeId(found.parent));
+    let item = *root.item();
+    Ok(SubvolumeInfo {
+        id: SubvolumeId(root.id()),
+        path,
+        parent,
+        generation: root.last_trans().max(item.generation.get()),
+        created_generation: item.otransid.get(),
+        created: timestamp(&item.otime),
+        read_only: item.root_flags().contains(RootFlags::RDONLY),
+        uuid: item.uuid,
+        parent_uuid: item.parent_uuid,
+        received_uuid: item.received_uuid,
+    })
+}
+
+fn timestamp(time: &Timespec) -> Timestamp {
+    Timestamp {
+        sec: time.seconds(),
+        nsec: time.nanos().min(999_999_999),
     }
-    fn snapshot(&self, _source: Ino, _dir: Ino, _name: &[u8], _read_only: bool) -> Result<Entry> {
-        Err(Error::NotSupported)
+}
+
+/// Where a subvolume's name stands.
+struct Backref {
+    parent: u64,
+    dir: u64,
+    name: Vec<u8>,
+}
+
+fn backref(engine: &Engine, id: u64) -> Result<Option<Backref>> {
+    let cursor = engine
+        .roots
+        .root_tree
+        .seek(engine, &Key::new(id, kind::ROOT_BACKREF, 0))?;
+    let Some((key, item)) = cursor.item() else {
+        return Ok(None);
+    };
+    if key.objectid != id || key.kind != kind::ROOT_BACKREF {
+        return Ok(None);
     }
-    fn delete_subvolume(&self, _dir: Ino, _name: &[u8]) -> Result<()> {
-        Err(Error::NotSupported)
+    let found = root_ref(item).map_err(|source| Error::BadItem {
+        root: objectid::ROOT_TREE,
+        key,
+        source,
+    })?;
+    Ok(Some(Backref {
+        parent: key.offset,
+        dir: found.dirid,
+        name: found.name.to_vec(),
+    }))
+}
+
+/// Path of a subvolume from the top level; empty for one without a name.
+fn path_of(
+    engine: &Arc<Engine>,
+    id: u64,
+    known: &mut HashMap<u64, Vec<u8>>,
+    depth: usize,
+) -> Result<Vec<u8>> {
+    if let Some(path) = known.get(&id) {
+        return Ok(path.clone());
     }
-    fn set_read_only(&self, _root: Ino, _read_only: bool) -> Result<()> {
-        Err(Error::NotSupported)
+    if depth > DEEPEST {
+        return Err(Error::SubvolumePath(id));
     }
-    fn default_subvolume(&self) -> Result<SubvolumeId> {
-        Err(Error::NotSupported)
+    let Some(found) = backref(engine, id)? else {
+        return Ok(Vec::new());
+    };
+    let mut parts = vec![path_of(engine, found.parent, known, depth + 1)?];
+    let parent = engine.roots.get(found.parent)?;
+    parts.push(dir_path(engine, &parent, found.dir)?.ok_or(Error::SubvolumePath(id))?);
+    parts.push(found.name);
+    parts.retain(|part| !part.is_empty());
+    let path = parts.join(&b'/');
+    known.insert(id, path.clone());
+    Ok(path)
+}
+
+/// Path of a directory within its tree; `None` if it does not lead to the top.
+fn dir_path(engine: &Engine, root: &Root, dir: u64) -> Result<Option<Vec<u8>>> {
+    let mut names = Vec::new();
+    let mut at = dir;
+    while at != top_dir(root) {
+        let cursor = root.seek(engine, &Key::new(at, kind::INODE_REF, 0))?;
+        let Some((key, item)) = cursor.item() else {
+            return Ok(None);
+        };
+        let first = inode_refs(item).next().and_then(|found| found.ok());
+        let (true, Some(first)) = (key.objectid == at && key.kind == kind::INODE_REF, first) else {
+            return Ok(None);
+        };
+        names.push(first.name.to_vec());
+        at = key.offset;
+        if names.len() > DEEPEST {
+            return Ok(None);
+        }
     }
-    fn set_default_subvolume(&self, _id: SubvolumeId) -> Result<()> {
-        Err(Error::NotSupported)
-    }
-    fn subvolume_of(&self, _ino: Ino) -> Result<SubvolumeId> {
-        Err(Error::NotSupported)
-    }
+    names.reverse();
+    Ok(Some(names.join(&b'/')))
 }

@@ -1,4 +1,4 @@
-//! Threads of a mount: the committer.
+//! Threads of a mount: the committer and the cleaner.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -6,6 +6,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
+use crate::subvolume::cleaner;
 
 /// The threads of a mount, until they are stopped.
 pub(crate) struct Background {
@@ -18,6 +19,7 @@ impl Background {
         let mut threads = Vec::new();
         if engine.options.background && !engine.health.read_only() {
             threads.extend(spawn(engine, "btrfs-commit", committer));
+            threads.extend(spawn(engine, "btrfs-cleaner", cleaner::run));
         }
         Self {
             threads: Mutex::new(threads),
@@ -27,6 +29,7 @@ impl Background {
     /// Ends them and waits for that.
     pub(crate) fn stop(&self, engine: &Engine) {
         engine.transactions.stop();
+        engine.cleaner.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
                 log::error!("a background thread panicked");

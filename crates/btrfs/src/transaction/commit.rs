@@ -13,6 +13,7 @@ use super::table::{Transaction, Turn};
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::ops;
+use crate::subvolume;
 use crate::tree::{Root, write_blocks};
 use crate::{Error, Result};
 
@@ -90,14 +91,18 @@ impl Claim<'_> {
         self.write(&super_block)?;
         transactions.advance(trans, State::SuperWritten);
         drop(order);
-        engine.space.unpin(&trans.space, engine.options.discard)?;
+        engine.space.unpin(engine, trans)?;
         transactions.advance(trans, State::Completed);
+        engine.cleaner.committed();
         Ok(())
     }
 
     /// All that has to see the transaction at rest. Afterwards none of its blocks changes.
     fn settle(&self, h: &mut Handle) -> Result<SuperBlock> {
         ops::flush_delayed(h)?;
+        if subvolume::take_pending(h)? {
+            ops::flush_delayed(h)?;
+        }
         settle_roots(h)?;
         let engine = self.engine;
         Counters::count(&engine.counters.commits);
@@ -136,7 +141,7 @@ fn settle_roots(h: &mut Handle) -> Result<()> {
         }
         changed |= engine.space.finish_pending_chunks(h)?;
         changed |= engine.space.write_dirty_block_groups(h)?;
-        if !changed && h.trans().space.delayed.pending() == 0 {
+        if !changed && h.trans().delayed.pending() == 0 {
             return Ok(());
         }
     }

@@ -26,6 +26,7 @@ pub(super) fn next(engine: &Engine, old: &SuperBlock, transid: u64) -> Result<Su
     sb.chunk_root_generation = top.generation().into();
     sb.log_root = 0.into();
     sb.log_root_level = 0;
+    sb.incompat_flags = (sb.incompat() | engine.new_incompat()).bits().into();
     sb.bytes_used = engine.space.bytes_used().into();
     sb.dev_item.bytes_used = engine.space.device_bytes_used().into();
     if !sb.compat_ro().contains(CompatRo::FREE_SPACE_TREE) {

@@ -11,7 +11,8 @@ use super::state::{Entry, State};
 use crate::Result;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
-use crate::space::SpaceChanges;
+use crate::space::{DelayedRefs, Pinned};
+use crate::subvolume::PendingSnapshots;
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
 pub(crate) struct Transaction {
@@ -29,10 +30,14 @@ pub(crate) struct Transaction {
     pub(crate) dirty_blocks: DirtyBlocks,
     /// Trees whose root items to write.
     pub(crate) dirty_roots: DirtyRoots,
+    /// Snapshots that the commit takes.
+    pub(crate) snapshots: PendingSnapshots,
     /// Inodes whose items to write.
     pub(crate) dirty_inodes: DirtyInodes,
-    /// Changes of space: delayed refs, what it freed.
-    pub(crate) space: Arc<SpaceChanges>,
+    /// Changes of extent refs that are not in the extent tree yet.
+    pub(crate) delayed: DelayedRefs,
+    /// What it freed and nobody may have before it is durable.
+    pub(crate) pinned: Pinned,
     /// When it was created.
     begun: Instant,
 }
@@ -48,8 +53,10 @@ impl Transaction {
             dirty: AtomicBool::new(false),
             dirty_blocks: DirtyBlocks::default(),
             dirty_roots: DirtyRoots::default(),
+            snapshots: PendingSnapshots::default(),
             dirty_inodes: DirtyInodes::default(),
-            space: Arc::new(SpaceChanges::default()),
+            delayed: DelayedRefs::default(),
+            pinned: Pinned::default(),
             begun: Instant::now(),
         }
     }

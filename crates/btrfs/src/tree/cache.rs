@@ -16,11 +16,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use sapwood_btrfs_format::Key;
 
 use super::{TreeBlock, TreeRead};
-use crate::lock::{Rank, RankedRwLock};
+use crate::lock::{Held, Rank, RankedRwLock, TreeClass};
 use crate::volume::{BlockExpect, Volume};
 use crate::{Error, Result};
 
@@ -70,12 +70,23 @@ struct Shard {
     hand: usize,
 }
 
+/// Locks that the addresses of blocks being left are spread over.
+const LEAVE_LOCKS: usize = 64;
+
 struct Inner {
     volume: Arc<Volume>,
     shards: Vec<RankedRwLock<Shard>>,
     /// Blocks that a shard may hold.
     limit: usize,
     reads: AtomicU64,
+    leaving: [Mutex<()>; LEAVE_LOCKS],
+}
+
+/// The right to judge the refs of a block and to drop one of them. See
+/// [`BlockCache::leave_lock`].
+pub(crate) struct LeaveGuard<'a> {
+    _guard: MutexGuard<'a, ()>,
+    _held: Held,
 }
 
 /// The cache. Clones are handles of the same one.
@@ -112,6 +123,7 @@ impl BlockCache {
                 shards: (0..SHARDS).map(shard).collect(),
                 limit: (bytes / nodesize / SHARDS).max(4),
                 reads: AtomicU64::new(0),
+                leaving: [const { Mutex::new(()) }; LEAVE_LOCKS],
             }),
         }
     }
@@ -119,6 +131,19 @@ impl BlockCache {
     /// The volume that blocks come from.
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.inner.volume
+    }
+
+    /// Held by a tree that leaves a block which others may share, from asking for the number of
+    /// refs until its own is dropped: two trees that leave at once must not both believe that the
+    /// other one stays. Taken last among the blocks of files' trees, and one at a time.
+    pub(crate) fn leave_lock(&self, bytenr: u64) -> LeaveGuard<'_> {
+        let held = Held::new(Rank::TreeBlock, (TreeClass::Subvolume as u64, 9));
+        let mixed = bytenr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let lock = &self.inner.leaving[mixed as usize % LEAVE_LOCKS];
+        LeaveGuard {
+            _guard: lock.lock(),
+            _held: held,
+        }
     }
 
     /// Number of blocks read from the volume so far.

@@ -107,6 +107,8 @@ fn copy_to(
 ) -> Result<Arc<TreeBlock>> {
     let source = old.snapshot();
     let new = duplicate(h, root, &source, bytenr, root.id())?;
+    let blocks = h.blocks().clone();
+    let _leaving = root.is_shareable().then(|| blocks.leave_lock(old.bytenr()));
     let last = refs::leave_shared(h, root, old, &source, &new)?;
     let_go(h, root, old, last)?;
     Ok(new)

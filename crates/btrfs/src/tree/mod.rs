@@ -68,6 +68,7 @@ pub(crate) use cursor::Cursor;
 pub(crate) use edit::Change;
 pub(crate) use open::{Opened, open};
 pub(crate) use read::ItemBuf;
+pub(crate) use refs::change_children;
 pub(crate) use root::Root;
 pub(crate) use roots::Roots;
 pub(crate) use verify::{TreeStats, verify_tree};

@@ -55,7 +55,7 @@ pub(super) fn leave_shared(
 ///
 /// # Errors
 /// File extent items that do not parse.
-pub(super) fn change_children(
+pub(crate) fn change_children(
     h: &mut dyn TreeWrite,
     root: &Root,
     block: &Block<'_>,

@@ -1,0 +1,222 @@
+//! What is cleaned up in the background: trees of deleted subvolumes, and empty block groups.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Condvar;
+use sapwood_btrfs_format::{Key, kind, objectid};
+use sapwood_vfs::FileKind;
+
+use super::dropping::Dropping;
+use crate::engine::Engine;
+use crate::lock::{Rank, RankedMutex};
+use crate::ops::create::finish;
+use crate::ops::orphan;
+use crate::transaction::Handle;
+use crate::tree::Root;
+use crate::{Error, Result, data};
+
+/// Refs that one handle changes: some tens of leaves.
+const BUDGET: usize = 4000;
+/// How long a deleted subvolume that is still in use is left alone.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Work of the cleaner.
+#[derive(Debug)]
+pub(crate) struct Cleaner {
+    work: RankedMutex<Work>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Work {
+    /// Trees to drop.
+    dead: VecDeque<Arc<Root>>,
+    /// A transaction was committed: block groups may be empty.
+    committed: bool,
+    stopping: bool,
+}
+
+impl Default for Cleaner {
+    fn default() -> Self {
+        Self {
+            work: RankedMutex::new(Rank::Leaf, Work::default()),
+            wake: Condvar::new(),
+        }
+    }
+}
+
+impl Cleaner {
+    /// Queues the tree of a deleted subvolume.
+    pub(crate) fn add(&self, root: Arc<Root>) {
+        self.work.lock().dead.push_back(root);
+        self.wake.notify_one();
+    }
+
+    /// Notes that a transaction was committed.
+    pub(crate) fn committed(&self) {
+        self.work.lock().committed = true;
+        self.wake.notify_one();
+    }
+
+    /// Ends [`run`].
+    pub(crate) fn stop(&self) {
+        self.work.lock().stopping = true;
+        self.wake.notify_all();
+    }
+
+    fn stopping(&self) -> bool {
+        self.work.lock().stopping
+    }
+
+    /// Sleeps until there is work. False: the thread is to end. `wait`: what was tried last has
+    /// to wait for something else.
+    fn wait_work(&self, wait: bool) -> bool {
+        let mut work = self.work.lock();
+        if wait && !work.stopping && !work.committed {
+            work.wait_for(&self.wake, RETRY);
+        }
+        while !work.stopping && work.dead.is_empty() && !work.committed {
+            work.wait(&self.wake);
+        }
+        work.committed = false;
+        !work.stopping
+    }
+}
+
+/// The cleaner thread.
+pub(crate) fn run(engine: &Arc<Engine>) {
+    if let Err(err) = find_dead(engine) {
+        log::warn!("deleted subvolumes are not cleaned up: {err}");
+    }
+    let mut wait = false;
+    while engine.cleaner.wait_work(wait) {
+        match round(engine) {
+            Ok(waits) => wait = waits,
+            Err(err) => {
+                if !engine.health.failed() {
+                    log::warn!("clean-up: {err}");
+                }
+                wait = true;
+            }
+        }
+        if engine.health.failed() {
+            return;
+        }
+    }
+}
+
+/// Does all that can be done now. True if something is left that has to wait.
+///
+/// # Errors
+/// Unreadable blocks; those of [`Engine::start`].
+pub(crate) fn round(engine: &Arc<Engine>) -> Result<bool> {
+    let mut waiting = VecDeque::new();
+    let result = loop {
+        if engine.cleaner.stopping() {
+            break Ok(());
+        }
+        let Some(root) = engine.cleaner.work.lock().dead.pop_front() else {
+            break Ok(());
+        };
+        match drop_tree(engine, &root) {
+            Ok(true) => {}
+            Ok(false) => waiting.push_back(root),
+            Err(err) => {
+                waiting.push_back(root);
+                break Err(err);
+            }
+        }
+    };
+    let left = !waiting.is_empty();
+    engine.cleaner.work.lock().dead.append(&mut waiting);
+    result?;
+    while !engine.cleaner.stopping() && engine.space.delete_empty_block_groups(engine)? {}
+    Ok(left)
+}
+
+/// Queues the trees that were deleted before the mount, and forgets marks of what is gone.
+///
+/// # Errors
+/// Unreadable blocks; those of [`Engine::start`].
+pub(crate) fn find_dead(engine: &Arc<Engine>) -> Result<()> {
+    let root_tree = &engine.roots.root_tree;
+    let mut ids = Vec::new();
+    let mut cursor = root_tree.seek(engine, &Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, 0))?;
+    while let Some(key) = cursor.key() {
+        if key.objectid != objectid::ORPHAN || key.kind != kind::ORPHAN_ITEM {
+            break;
+        }
+        ids.push(key.offset);
+        cursor.next()?;
+    }
+    for id in ids {
+        match engine.roots.get(id) {
+            Ok(root) if root.is_dead() => engine.cleaner.add(root),
+            // Not dead, or gone: the mark has no meaning. Inodes of the v1 space cache have
+            // marks too; those are none of ours.
+            Err(Error::NoSuchRoot(_)) | Ok(_) => log::debug!("orphan item of tree {id} ignored"),
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(())
+}
+
+/// Drops a dead tree as far as it can now be done; true if it is gone.
+fn drop_tree(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
+    // Its deletion must be durable first: then all its blocks are on disk, and no handle that
+    // could change it is open.
+    if root.last_trans() > engine.last_committed() || !evict(engine, root)? {
+        return Ok(false);
+    }
+    let mut dropping = Dropping::new(root.clone());
+    loop {
+        if engine.cleaner.stopping() {
+            return Ok(false);
+        }
+        let mut h = engine.start_urgent(BUDGET as u64 / 100)?;
+        let step = dropping.step(&mut h, BUDGET).and_then(|done| {
+            if done {
+                forget(&mut h, root)?;
+            }
+            engine.space.run_delayed_refs(&mut h, Some(BUDGET))?;
+            Ok(done)
+        });
+        if finish(h, step)? {
+            return Ok(true);
+        }
+        if let Some(err) = dropping.stuck() {
+            log::error!("deleted subvolume {} stays on disk: {err}", root.id());
+            return Ok(true);
+        }
+    }
+}
+
+/// Takes the inodes of a dead tree out of memory; false while somebody uses one.
+fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
+    for inode in engine.inodes.of_tree(root.id()) {
+        if inode.references.load(Ordering::Acquire) > 0 {
+            return Ok(false);
+        }
+        if inode.kind == FileKind::Regular {
+            data::flush_complete(engine, &inode)?;
+        }
+        if !engine.inodes.evict_unused(&inode) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Deletes what is left of a tree without blocks: its root item and its orphan item.
+fn forget(h: &mut Handle, root: &Arc<Root>) -> Result<()> {
+    let engine = h.engine().clone();
+    let root_tree = &engine.roots.root_tree;
+    h.trans().dirty_roots.remove(root.id());
+    root_tree.delete(h, &root.item_key())?;
+    orphan::remove(h, root_tree, root.id())?;
+    engine.roots.forget(root.id());
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Making an empty subvolume.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sapwood_btrfs_format::{
+    InodeFlags, InodeItem, InodeRefRef, Key, RootItem, Timespec, kind, objectid,
+};
+use sapwood_vfs::{self as vfs, Timestamp, rules};
+
+use super::next_id;
+use super::uuid_tree::{self, Which};
+use crate::Result;
+use crate::engine::Engine;
+use crate::ops::create::finish;
+use crate::ops::names::{self, Target};
+use crate::ops::{Inode, InodeState, dir, top_dir};
+use crate::transaction::Handle;
+use crate::tree::{Root, create_root};
+
+/// Items that making a subvolume can touch: name (two), directory, root item, root refs (two),
+/// uuid, the top directory (two).
+pub(super) const ITEMS: u64 = 10;
+
+/// Type and permission bits of the top directory of a new subvolume.
+const TOP_MODE: u32 = 0o040_755;
+
+/// Creates an empty subvolume named `name` in `dir`; returns its top directory.
+///
+/// # Errors
+/// As [`sapwood_vfs::Subvolumes::create_subvolume`].
+pub(super) fn create(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
+    let _subvolumes = engine.subvolumes.lock();
+    let _io = dir.io.write();
+    check_new_name(engine, dir, name)?;
+    let id = next_id(engine)?;
+    let index = dir::next_index(engine, dir)?;
+    let mut h = engine.start(ITEMS)?;
+    names::add_entry(&mut h, dir, name, Target::subvolume(id), index)?;
+    let made = make(&mut h, id).and_then(|root| {
+        names::add_root_refs(&mut h, dir, id, index, name)?;
+        Ok(root)
+    });
+    let root = finish(h, made)?;
+    engine.inodes.load(engine, &root, top_dir(&root))
+}
+
+/// Refuses what cannot be the name of a new subvolume. The caller holds the directory's lock.
+pub(super) fn check_new_name(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    rules::check_name(name)?;
+    dir.require_dir()?;
+    dir.require_writable()?;
+    if !dir.is_linked() || dir.root.is_dead() {
+        return Err(vfs::Error::NotFound.into());
+    }
+    rules::check_add_name(dir.vfs_flags())?;
+    match names::find(engine, dir, name)? {
+        Some(_) => Err(vfs::Error::Exists.into()),
+        None => Ok(()),
+    }
+}
+
+/// Makes the tree, with its top directory, its root item and its uuid.
+fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
+    let root = create_root(h, id)?;
+    let now = Timestamp::now();
+    let item = {
+        let mut item = root.item();
+        fill(&mut item, h.transid(), now, h.engine().nodesize);
+        *item
+    };
+    let top = objectid::FIRST_FREE;
+    let mut state = InodeState::new(TOP_MODE, now);
+    state.generation = h.transid();
+    state.transid = h.transid();
+    let parent = InodeRefRef {
+        index: 0,
+        name: b"..",
+    };
+    let items = [
+        (
+            Key::new(top, kind::INODE_ITEM, 0),
+            state.to_item().bytes().to_vec(),
+        ),
+        (Key::new(top, kind::INODE_REF, top), parent.encode()),
+    ];
+    root.insert_batch(h, &items)?;
+    root.highest_objectid().store(top, Ordering::Release);
+    let root_tree = h.engine().roots.root_tree.clone();
+    root_tree.insert(h, &root.item_key(), item.bytes())?;
+    uuid_tree::add(h, Which::Own, &item.uuid, id)?;
+    h.engine().roots.insert(root.clone());
+    Ok(root)
+}
+
+fn fill(item: &mut RootItem, transid: u64, now: Timestamp, nodesize: u32) {
+    item.inode = InodeItem {
+        generation: 1.into(),
+        size: 3.into(),
+        nbytes: u64::from(nodesize).into(),
+        nlink: 1.into(),
+        mode: TOP_MODE.into(),
+        flags: InodeFlags::ROOT_ITEM_INIT.bits().into(),
+        ..InodeItem::default()
+    };
+    item.root_dirid = objectid::FIRST_FREE.into();
+    item.bytes_used = u64::from(nodesize).into();
+    item.uuid = new_uuid();
+    item.ctransid = transid.into();
+    item.otransid = transid.into();
+    item.ctime = Timespec::new(now.sec, now.nsec);
+    item.otime = item.ctime;
+}
+
+/// A random uuid.
+pub(super) fn new_uuid() -> [u8; 16] {
+    uuid::Uuid::new_v4().into_bytes()
+}

@@ -1,0 +1,73 @@
+//! The default subvolume and the read-only flag.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{
+    DirItemRef, Incompat, Key, RootFlags, dir_items, file_type, kind, name_hash, objectid,
+};
+
+use super::choose::DEFAULT;
+use super::live_root;
+use crate::engine::Engine;
+use crate::ops::create::finish;
+use crate::tree::{Change, Root};
+use crate::{Error, Result};
+
+/// Makes `id` the subvolume that is mounted when none is named.
+///
+/// # Errors
+/// [`Error::NoSuchSubvolume`]; no space; unreadable blocks.
+pub(super) fn set_default(engine: &Arc<Engine>, id: u64) -> Result<()> {
+    let _subvolumes = engine.subvolumes.lock();
+    live_root(engine, id)?;
+    let mut h = engine.start(1)?;
+    let dir = objectid::ROOT_TREE_DIR;
+    let key = Key::new(dir, kind::DIR_ITEM, name_hash(DEFAULT).into());
+    let entry = DirItemRef {
+        location: Key::new(id, kind::ROOT_ITEM, u64::MAX),
+        transid: h.transid(),
+        kind: file_type::DIR,
+        name: DEFAULT,
+        data: &[],
+    };
+    let root_tree = engine.roots.root_tree.clone();
+    let done = root_tree.modify(&mut h, &key, |old| {
+        let mut packed = Vec::new();
+        for other in dir_items(old.unwrap_or_default()) {
+            let other = other.map_err(|source| Error::BadItem {
+                root: objectid::ROOT_TREE,
+                key,
+                source,
+            })?;
+            if other.name != DEFAULT {
+                packed.extend(other.encode());
+            }
+        }
+        packed.extend(entry.encode());
+        Ok(Change::Put(packed))
+    });
+    engine.add_incompat(Incompat::DEFAULT_SUBVOL);
+    finish(h, done)
+}
+
+/// Makes a subvolume read-only or writable, and that durable.
+///
+/// # Errors
+/// No space; what [`Engine::commit`] fails with.
+pub(super) fn set_read_only(engine: &Arc<Engine>, root: &Arc<Root>, read_only: bool) -> Result<()> {
+    let _subvolumes = engine.subvolumes.lock();
+    if root.is_read_only() == read_only {
+        return Ok(());
+    }
+    let h = engine.start(1)?;
+    {
+        let mut item = root.item();
+        let mut flags = item.root_flags();
+        flags.set(RootFlags::RDONLY, read_only);
+        item.flags = flags.bits().into();
+    }
+    h.record_root(root);
+    let transid = h.transid();
+    h.end()?;
+    engine.commit(Some(transid))
+}

@@ -1,0 +1,347 @@
+//! Dropping the blocks of a deleted subvolume, in steps.
+//!
+//! # How it works
+//! The tree is walked in the order of its keys, down to the leaves and up again. A block that
+//! only this tree refers to is entered; when all below it is dropped its own ref goes, and with
+//! that the block. Of a block that others share only this tree's ref is dropped. No block is
+//! changed: what is dropped is known by a key. `drop_progress` and `drop_level` in the root item
+//! say where the next step begins (the pointer with that key in the node of that level on the way
+//! to it), and change in the same transaction as the refs. So a crash leaves a tree that the next
+//! mount, ours or the kernel's, goes on with.
+//!
+//! A shared block that this tree owns counts its children for the tree. Before the tree leaves
+//! it, the block is *converted*: the children's refs move from the tree to the block, and the
+//! flag FULL_BACKREF says so. This is done for all that the tree owns below it, children before
+//! their parents: a block with the flag has nothing left to convert below it, and a crash in
+//! between only means to look again. Blocks not newer than the snapshot that made this tree
+//! belong to its source; below them nothing is ours.
+//!
+//! Trouble cases:
+//! - Another tree leaves the shared block at the same time: how many refs there are is asked and
+//!   acted on under the block's leave lock, which copying takes too. A block that became
+//!   unshared during its conversion is then entered.
+//! - The step is large (a whole shared tree is converted): the budget ends it between blocks;
+//!   the stack stays in memory, and what is on disk is right at each of these points.
+//!
+//! Facts: btrfs documentation, "Tree block and extent sharing", root item fields.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Block, ExtentFlags, Key, KeyPtr};
+
+use crate::engine::Engine;
+use crate::transaction::Handle;
+use crate::tree::{BlockRef, Root, TreeBlock, TreeWrite, change_children, expect_child};
+use crate::{Error, Result};
+
+/// A block on the way to where the walk stands.
+#[derive(Debug)]
+struct Frame {
+    block: Arc<TreeBlock>,
+    bytes: Arc<[u8]>,
+    /// Its children are counted for it, not for the tree.
+    full: bool,
+    /// Next child.
+    slot: usize,
+}
+
+impl Frame {
+    fn view(&self) -> Result<Block<'_>> {
+        view(&self.bytes)
+    }
+
+    fn ptr(&self) -> Result<Option<KeyPtr>> {
+        Ok(self.view()?.ptrs().get(self.slot).copied())
+    }
+
+    /// By which block its children are counted, if not by tree.
+    fn parent(&self) -> Option<u64> {
+        self.full.then(|| self.block.bytenr())
+    }
+}
+
+fn view(bytes: &[u8]) -> Result<Block<'_>> {
+    Block::new(bytes).map_err(|source| Error::Block { root: 0, source })
+}
+
+/// The walk through one dead tree. Nobody else changes that tree.
+#[derive(Debug)]
+pub(super) struct Dropping {
+    root: Arc<Root>,
+    /// Unshared blocks from the top down.
+    path: Vec<Frame>,
+    /// Shared blocks being converted, below the last of `path`.
+    converting: Vec<Frame>,
+    started: bool,
+    /// The tree's ref on its top block is dropped.
+    left_top: bool,
+    done: bool,
+    /// A block below could not be read.
+    stuck: Option<Error>,
+}
+
+/// What is to be done with a child.
+enum Fate {
+    /// The ref was dropped.
+    Dropped,
+    /// It is ours alone.
+    Enter { full: bool },
+    /// It is shared, and counts its children for the tree.
+    Convert,
+}
+
+impl Dropping {
+    /// A walk that begins, or goes on where its root item says.
+    pub(super) fn new(root: Arc<Root>) -> Self {
+        Self {
+            root,
+            path: Vec::new(),
+            converting: Vec::new(),
+            started: false,
+            left_top: false,
+            done: false,
+            stuck: None,
+        }
+    }
+
+    /// Drops refs until about `budget` of them were changed; true when nothing is left of the
+    /// tree but its root item.
+    ///
+    /// Stops for good before a block that cannot be read, see [`stuck`](Self::stuck).
+    ///
+    /// # Errors
+    /// An unreadable extent tree. The transaction must not be committed then.
+    pub(super) fn step(&mut self, h: &mut Handle, budget: usize) -> Result<bool> {
+        let mut left = budget;
+        while left > 0 && !self.done && self.stuck.is_none() {
+            let changed = if !self.started {
+                self.start(h)?
+            } else if self.converting.is_empty() {
+                self.walk(h)?
+            } else {
+                self.convert(h)?
+            };
+            left = left.saturating_sub(changed.max(1));
+        }
+        self.save(h)?;
+        Ok(self.done)
+    }
+
+    /// The block that kept the walk from going on.
+    pub(super) fn stuck(&self) -> Option<&Error> {
+        self.stuck.as_ref()
+    }
+
+    /// Finds the way to where an earlier walk came.
+    fn start(&mut self, h: &mut Handle) -> Result<usize> {
+        self.started = true;
+        let (progress, level) = {
+            let item = self.root.item();
+            (item.drop_progress.get(), item.drop_level)
+        };
+        if progress == Key::default() {
+            return Ok(0);
+        }
+        let mut block = self.root.node();
+        loop {
+            let (_, flags) = info(h, block.bytenr(), block.level())?;
+            let bytes = block.snapshot();
+            let slot = view(&bytes)?.child_slot(&progress).unwrap_or(0);
+            let frame = Frame {
+                full: flags.contains(ExtentFlags::FULL_BACKREF),
+                block: block.clone(),
+                bytes,
+                slot,
+            };
+            let ptr = frame.ptr()?;
+            self.path.push(frame);
+            let Some(ptr) = ptr.filter(|_| block.level() > level.max(1)) else {
+                return Ok(1);
+            };
+            match self.child(h.engine(), &ptr, block.level()) {
+                Some(child) => block = child,
+                None => return Ok(0),
+            }
+        }
+    }
+
+    /// The child that a pointer in a block of this level leads to. `None`: stuck.
+    fn child(&mut self, engine: &Engine, ptr: &KeyPtr, level: u8) -> Option<Arc<TreeBlock>> {
+        let generation = ptr.generation.get();
+        let expect = expect_child(self.root.id(), level - 1, generation, ptr.key.get());
+        let found = engine.blocks.get(ptr.blockptr.get(), &expect);
+        found.map_err(|err| self.stuck = Some(err)).ok()
+    }
+
+    /// Whether blocks of this generation were made by this tree.
+    fn is_ours(&self, generation: u64) -> bool {
+        generation > self.root.item_key().offset
+    }
+
+    /// One step at the end of the path. Returns how many refs changed.
+    fn walk(&mut self, h: &mut Handle) -> Result<usize> {
+        let Some(last) = self.path.last() else {
+            if self.left_top {
+                self.done = true;
+                return Ok(0);
+            }
+            let top = self.root.node();
+            return self.meet(h, top.bytenr(), top.level(), top.generation(), None);
+        };
+        if last.block.level() > 0
+            && let Some(ptr) = last.ptr()?
+        {
+            let level = last.block.level() - 1;
+            let (bytenr, generation) = (ptr.blockptr.get(), ptr.generation.get());
+            return self.meet(h, bytenr, level, generation, Some(ptr));
+        }
+        let mut changed = 1;
+        if last.block.level() == 0 {
+            let leaf = last.view()?;
+            change_children(h, &self.root, &leaf, last.parent(), false)?;
+            changed += leaf.nritems();
+        }
+        self.leave(h)?;
+        Ok(changed)
+    }
+
+    /// Drops the ref of the last block of the path, all below which is dropped.
+    fn leave(&mut self, h: &mut Handle) -> Result<()> {
+        let Some(last) = self.path.pop() else {
+            return Ok(());
+        };
+        let (bytenr, level) = (last.block.bytenr(), last.block.level());
+        self.drop_ref(h, bytenr, level)
+    }
+
+    /// Drops the ref that the end of the path has on the child that comes next.
+    fn drop_ref(&mut self, h: &mut Handle, bytenr: u64, level: u8) -> Result<()> {
+        let (owner, parent) = match self.path.last_mut() {
+            Some(parent) => {
+                parent.slot += 1;
+                (parent.block.owner(), parent.parent())
+            }
+            None => {
+                self.left_top = true;
+                (self.root.id(), None)
+            }
+        };
+        h.block_ref(bytenr, level, owner, parent, BlockRef::Drop)
+    }
+
+    /// Decides what becomes of a child: the one at the end of the path, or the top (no `ptr`).
+    fn meet(
+        &mut self,
+        h: &mut Handle,
+        bytenr: u64,
+        level: u8,
+        generation: u64,
+        ptr: Option<KeyPtr>,
+    ) -> Result<usize> {
+        let ours = self.is_ours(generation) || ptr.is_none();
+        let fate = {
+            let engine = h.engine().clone();
+            let _leaving = engine.blocks.leave_lock(bytenr);
+            let (refs, flags) = info(h, bytenr, level)?;
+            let full = flags.contains(ExtentFlags::FULL_BACKREF);
+            if refs <= 1 {
+                Fate::Enter { full }
+            } else if ours && !full {
+                Fate::Convert
+            } else {
+                self.drop_ref(h, bytenr, level)?;
+                Fate::Dropped
+            }
+        };
+        let full = match fate {
+            Fate::Dropped => return Ok(1),
+            Fate::Enter { full } => full,
+            Fate::Convert => false,
+        };
+        let block = match &ptr {
+            Some(ptr) => self.child(h.engine(), ptr, level + 1),
+            None => Some(self.root.node()),
+        };
+        let Some(block) = block else {
+            return Ok(0);
+        };
+        let frame = Frame {
+            bytes: block.snapshot(),
+            block,
+            full,
+            slot: 0,
+        };
+        match fate {
+            Fate::Convert => self.converting.push(frame),
+            _ => self.path.push(frame),
+        }
+        Ok(1)
+    }
+
+    /// One step of the conversion of a shared block and what is ours below it.
+    fn convert(&mut self, h: &mut Handle) -> Result<usize> {
+        let Some(mut last) = self.converting.pop() else {
+            return Ok(0);
+        };
+        if last.block.level() > 0
+            && let Some(ptr) = last.ptr()?
+        {
+            last.slot += 1;
+            let level = last.block.level();
+            self.converting.push(last);
+            if self.is_ours(ptr.generation.get()) {
+                let (_, flags) = info(h, ptr.blockptr.get(), level - 1)?;
+                if !flags.contains(ExtentFlags::FULL_BACKREF) {
+                    let Some(block) = self.child(h.engine(), &ptr, level) else {
+                        return Ok(0);
+                    };
+                    self.converting.push(Frame {
+                        bytes: block.snapshot(),
+                        block,
+                        full: false,
+                        slot: 0,
+                    });
+                }
+            }
+            return Ok(1);
+        }
+        let (bytenr, level) = (last.block.bytenr(), last.block.level());
+        let engine = h.engine().clone();
+        let _leaving = engine.blocks.leave_lock(bytenr);
+        let block = last.view()?;
+        change_children(h, &self.root, &block, Some(bytenr), true)?;
+        change_children(h, &self.root, &block, None, false)?;
+        engine.space.set_full_backref(h, bytenr, level)?;
+        // If this was the block that the path stands at, the walk meets it again, converted.
+        Ok(2 * block.nritems())
+    }
+
+    /// Whether the end of the path still points at something to drop.
+    fn stands_at_child(&self) -> Result<bool> {
+        match self.path.last() {
+            Some(last) => Ok(last.ptr()?.is_some()),
+            None => Ok(false),
+        }
+    }
+
+    /// Finishes what has no key to go on from, then notes in the root item how far the walk came.
+    fn save(&mut self, h: &mut Handle) -> Result<()> {
+        while self.started && !self.done && self.converting.is_empty() && !self.stands_at_child()? {
+            self.walk(h)?;
+        }
+        if let Some(last) = self.path.last()
+            && let Some(ptr) = last.ptr()?
+        {
+            let mut item = self.root.item();
+            item.drop_progress = ptr.key;
+            item.drop_level = last.block.level();
+        }
+        Handle::record_root(h, &self.root);
+        Ok(())
+    }
+}
+
+fn info(h: &mut Handle, bytenr: u64, level: u8) -> Result<(u64, ExtentFlags)> {
+    let (refs, flags) = h.extent_info(bytenr, level)?;
+    Ok((refs, ExtentFlags::from_bits_retain(flags)))
+}
