@@ -7,6 +7,7 @@ use sapwood_block::Device;
 use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
 
 use crate::counters::Counters;
+use crate::data::Writeback;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::{self, InodeTable};
@@ -35,6 +36,7 @@ pub(crate) struct Engine {
     pub(crate) space: Space,
     pub(crate) transactions: Transactions,
     pub(crate) inodes: InodeTable,
+    pub(crate) writeback: Writeback,
     pub(crate) counters: Counters,
     /// Held by whoever moves a name from one directory to another.
     pub(crate) topology: RankedMutex<()>,
@@ -82,6 +84,7 @@ impl Engine {
         let top = subvolume::choose(&blocks, &roots, &options.subvolume)?;
         let engine = Arc::new(Self {
             inodes: InodeTable::new(top.id()),
+            writeback: Writeback::new(&options),
             counters: Counters::default(),
             topology: RankedMutex::new(Rank::RenameTopology, ()),
             subvolumes: RankedMutex::new(Rank::Subvolume, ()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sapwood_btrfs_format::{BlockError, ItemError, Key, block};
+use sapwood_btrfs_format::{BlockError, Checksum, ItemError, Key, block};
 use sapwood_vfs as vfs;
 
 /// Why an operation of the engine failed.
@@ -264,6 +264,92 @@ pub enum Error {
         /// What is wrong.
         reason: vfs::acl::AclError,
     },
+    /// A file extent item that contradicts itself or its neighbours.
+    #[error("tree {root} inode {objectid} offset {offset}: {reason}")]
+    FileExtent {
+        /// Tree id.
+        root: u64,
+        /// Inode.
+        objectid: u64,
+        /// File offset.
+        offset: u64,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// Compressed data that does not expand.
+    #[error("tree {root} inode {objectid} offset {offset}: compressed data: {reason}")]
+    Compressed {
+        /// Tree id.
+        root: u64,
+        /// Inode.
+        objectid: u64,
+        /// File offset.
+        offset: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A sector of data that differs from its checksum.
+    #[error(
+        "{device} at {physical}: tree {root} inode {objectid} offset {offset}: checksum {found}, expected {expected}"
+    )]
+    DataChecksum {
+        /// Device of the copy.
+        device: String,
+        /// Byte offset there.
+        physical: u64,
+        /// Tree id.
+        root: u64,
+        /// Inode.
+        objectid: u64,
+        /// File offset.
+        offset: u64,
+        /// In the checksum tree.
+        expected: Checksum,
+        /// Of the data.
+        found: Checksum,
+    },
+    /// A sector of data that should have a checksum and has none.
+    #[error("{device} at {physical}: tree {root} inode {objectid} offset {offset}: no checksum")]
+    NoChecksum {
+        /// Device of the copy.
+        device: String,
+        /// Byte offset there.
+        physical: u64,
+        /// Tree id.
+        root: u64,
+        /// Inode.
+        objectid: u64,
+        /// File offset.
+        offset: u64,
+    },
+    /// A sector of data that the device does not give.
+    #[error("{device} at {physical}: tree {root} inode {objectid} offset {offset}: cannot be read")]
+    DataUnreadable {
+        /// Device of the copy.
+        device: String,
+        /// Byte offset there.
+        physical: u64,
+        /// Tree id.
+        root: u64,
+        /// Inode.
+        objectid: u64,
+        /// File offset.
+        offset: u64,
+    },
+    /// Data that was written to memory and did not reach the device.
+    #[error("tree {root} inode {objectid}: writing back failed, data is lost")]
+    WriteFailed {
+        /// Tree id.
+        root: u64,
+        /// Inode.
+        objectid: u64,
+    },
+    /// Checksum items that leave no place for a checksum.
+    #[error("checksum tree at {logical}: items overlap")]
+    Checksums {
+        /// Logical address.
+        logical: u64,
+    },
     /// An error that an operation is to return as it is.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),
@@ -282,9 +368,14 @@ impl From<Error> for vfs::Error {
             Error::NoSuchSubvolume(_) => Self::NotFound,
             Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,
             Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,
-            err @ (Error::Device(_) | Error::BadBlock { .. } | Error::Unmounted) => {
-                Self::Io(err.to_string())
-            }
+            err @ (Error::Device(_)
+            | Error::BadBlock { .. }
+            | Error::Unmounted
+            | Error::Compressed { .. }
+            | Error::DataChecksum { .. }
+            | Error::NoChecksum { .. }
+            | Error::DataUnreadable { .. }
+            | Error::WriteFailed { .. }) => Self::Io(err.to_string()),
             Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) | Error::SeveralDevices(_) => {
                 Self::NotSupported
             }

@@ -31,6 +31,8 @@ pub(crate) enum Rank {
     SuperblockOrder,
     /// Flushing one inode's data; key: (root id, objectid).
     FileDataFlush,
+    /// Changing the checksum tree.
+    Checksums,
     /// Pointer to a tree's top block and the blocks below; key: ([`TreeClass`], depth).
     TreeBlock,
     /// Roots changed in the running transaction.
@@ -39,6 +41,8 @@ pub(crate) enum Rank {
     DelayedRefs,
     /// Which inodes are in memory.
     InodeTable,
+    /// Which files have data in memory.
+    ActiveFiles,
     /// Dirty ranges, ordered extents and extent maps of one inode; key: (root id, objectid).
     FileDataState,
     /// Attributes of one inode; key: (root id, objectid).
@@ -61,6 +65,8 @@ pub(crate) enum Rank {
     BlockCacheShard,
     /// Dirty blocks of a transaction.
     DirtyBlocks,
+    /// Which transactions wait for one ordered extent.
+    OrderedPins,
     /// State and counts of a transaction.
     TransactionState,
     /// Sections that take no other lock.

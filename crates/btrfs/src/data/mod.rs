@@ -1,10 +1,249 @@
 //! File data: from the bytes of a write to extents and checksums on disk, and back.
+//!
+//! # How it works
+//! Each file has a [`FileData`]. Bytes go through it like this:
+//!
+//! ```text
+//!  write      reserves space, copies into the dirty ranges                    (dirty)
+//!  take       a dirty run becomes an entry among the flights                  (flight)
+//!  prepare    inline? overwrite? compress? allocate -> ordered extents        (flush, inline,
+//!                                                                              overwrite)
+//!  I/O        checksums are computed once, bytes go to the device             (flush)
+//!  complete   joins a transaction: old items out, new item and checksums in,  (complete)
+//!             nbytes, size on disk
+//! ```
+//!
+//! Reads look at the dirty ranges, then the flights, then the tree; an entry leaves the flights
+//! only when the tree has it. Nothing of a file is locked over I/O but its `io` lock, which
+//! callers hold: shared to read, exclusive to write, truncate, fallocate and clone. Writeback
+//! does not take it. So a reader's range that is not in memory cannot change under it: whoever
+//! could begin to change it needs `io` exclusively. Completions change the items of other
+//! ranges of the file, in steps that leave each of those findable at any time ([`items`]).
+//!
+//! Who changes items beside writeback (truncate, punch, clone, fallocate) first throws away or
+//! flushes what is dirty in the range and waits until nothing there is in flight.
+//!
+//! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback
+//! and waits for room ([`writeback`]). It may hold `io`, as writeback never needs it.
+//!
+//! A failed write turns the mount read-only: the data is gone, `flush` says so.
+//!
+//! [`writeback`]: self::writeback
 
+mod allocate;
+pub(crate) mod checksum;
+mod clone;
+mod complete;
 pub(crate) mod compress;
 mod dirty;
-mod file;
+mod extent_map;
+mod flight;
+mod flush;
+mod inline;
+mod items;
+mod ordered;
+mod overwrite;
+mod read;
+mod seek;
+mod truncate;
+mod write;
+mod writeback;
 
-pub(crate) use file::{
-    FileData, copy_range, delete_content, fallocate, flush_all, flush_complete, read, read_symlink,
-    seek, truncate, write,
-};
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Condvar;
+
+pub(crate) use allocate::fallocate;
+pub(crate) use clone::copy_range;
+#[allow(unused_imports, reason = "what the log tree is built of")]
+pub(crate) use extent_map::{Content, ExtentMap, ModifiedMap, Stored};
+pub(crate) use flush::flush;
+pub(crate) use inline::read_symlink;
+#[allow(unused_imports, reason = "what the log tree is built of")]
+pub(crate) use items::drop_extents;
+#[allow(unused_imports, reason = "what the log tree is built of")]
+pub(crate) use ordered::{OrderedExtent, Target};
+pub(crate) use read::read;
+pub(crate) use seek::seek;
+pub(crate) use truncate::{delete_content, truncate};
+pub(crate) use write::write;
+#[allow(unused_imports, reason = "snapshots hold it")]
+pub(crate) use writeback::FrozenOverwrites;
+pub(crate) use writeback::Writeback;
+
+use crate::engine::Engine;
+use crate::lock::{Rank, RankedMutex};
+use crate::ops::{Inode, InodeState};
+use crate::space::{DataReservation, MetadataReservation};
+use crate::{Error, Result};
+use dirty::DirtyRanges;
+use extent_map::{MapCache, ModifiedMaps};
+use flight::Flights;
+
+/// How long a flush waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Not at all: it only starts.
+    None,
+    /// Until the bytes are on the device (but not flushed to the medium).
+    Io,
+    /// Until the tree has them, in a transaction that need not be durable.
+    Completion,
+}
+
+/// Data of one file in memory.
+#[derive(Debug)]
+pub(crate) struct FileData {
+    state: RankedMutex<State>,
+    /// Anything that somebody may wait for.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    dirty: DirtyRanges,
+    flights: Flights,
+    maps: MapCache,
+    modified: ModifiedMaps,
+    /// Space promised to what is dirty or not allocated yet.
+    promised: Option<Arc<DataReservation>>,
+    /// Metadata promised to the completions to come.
+    promised_metadata: Option<Arc<MetadataReservation>>,
+    /// Where the file's last extent ended.
+    hint: u64,
+    /// Number of failed writes, and how many of them a flush has told of.
+    failures: u64,
+    failures_told: u64,
+    /// Compression gave nothing for what was written last.
+    incompressible: bool,
+}
+
+impl State {
+    /// Bytes in memory.
+    fn bytes(&self) -> u64 {
+        self.dirty.bytes() + self.flights.bytes()
+    }
+
+    /// First byte at or behind `offset` that is dirty or in flight, an entry left out.
+    fn first_behind(&self, offset: u64, except: Option<flight::FlightId>) -> Option<u64> {
+        let dirty = self
+            .dirty
+            .covered(offset..u64::MAX)
+            .next()
+            .map(|part| part.start);
+        let flight = self.flights.first_behind(offset, except);
+        dirty.into_iter().chain(flight).min()
+    }
+
+    /// Gives the metadata back that `bytes` of all bytes in memory had been promised.
+    fn give_back_metadata(&mut self, bytes: u64) {
+        let all = self.bytes();
+        if bytes >= all {
+            self.promised_metadata = None;
+        } else if let Some(promised) = &self.promised_metadata {
+            let share = u128::from(promised.bytes()) * u128::from(bytes) / u128::from(all);
+            promised.give_back(share as u64);
+        }
+    }
+}
+
+impl FileData {
+    /// Nothing in memory.
+    pub(crate) fn new(root: u64, objectid: u64, _state: &InodeState) -> Self {
+        Self {
+            state: RankedMutex::with_key(Rank::FileDataState, (root, objectid), State::default()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Bytes in memory that are not on disk yet, dirty or in flight.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.state.lock().bytes()
+    }
+
+    /// The extent maps that changed in transactions after `durable` or that are in flight, in the
+    /// order of the file: what a log of the file must have.
+    pub(crate) fn modified(&self, durable: u64) -> Vec<ModifiedMap> {
+        let mut state = self.state.lock();
+        state.modified.prune(durable);
+        state.modified.iter().cloned().collect()
+    }
+
+    /// The ordered extents in flight, oldest first.
+    pub(crate) fn ordered(&self) -> Vec<Arc<OrderedExtent>> {
+        self.state.lock().flights.ordered().cloned().collect()
+    }
+
+    /// Waits until nothing in `range` is in flight. What is dirty stays.
+    fn wait_landed(&self, range: &Range<u64>) {
+        let mut state = self.state.lock();
+        while state.flights.overlaps(range.clone()) {
+            state.wait(&self.changed);
+        }
+    }
+}
+
+/// Writes back all of a file and waits until the tree has it, so that a commit makes it durable.
+///
+/// # Errors
+/// As [`flush`].
+pub(crate) fn flush_complete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    flush(engine, inode, 0..u64::MAX, Wait::Completion)
+}
+
+/// The same for all files.
+///
+/// # Errors
+/// As [`flush`], of one of them.
+pub(crate) fn flush_all(engine: &Arc<Engine>) -> Result<()> {
+    engine.writeback.flush_all(engine, Wait::Completion)
+}
+
+/// Throws away what is dirty in `range` (whole sectors) and waits until nothing of it is in
+/// flight. The caller holds `io` exclusively.
+fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
+    let bytes = {
+        let mut state = inode.data.state.lock();
+        let before = state.dirty.bytes();
+        let taken = state.dirty.take(range.clone());
+        let bytes = before - state.dirty.bytes();
+        if let Some(promised) = &state.promised {
+            promised.give_back(bytes);
+        }
+        drop(taken);
+        if state.bytes() == 0 {
+            state.promised_metadata = None;
+        }
+        bytes
+    };
+    engine.writeback.leave(bytes);
+    engine.writeback.settle(inode);
+    inode.data.wait_landed(&range);
+}
+
+/// Start of the sector that `offset` lies in.
+fn sector_floor(engine: &Engine, offset: u64) -> u64 {
+    offset - offset % u64::from(engine.sectorsize)
+}
+
+/// End of the sectors that `end` bytes take.
+fn sector_ceil(engine: &Engine, end: u64) -> u64 {
+    end.checked_next_multiple_of(engine.sectorsize.into())
+        .unwrap_or(sector_floor(engine, u64::MAX))
+}
+
+/// An error that names the file and says what is wrong with its items.
+fn damaged(inode: &Inode, offset: u64, reason: &'static str) -> Error {
+    Error::FileExtent {
+        root: inode.root.id(),
+        objectid: inode.objectid,
+        offset,
+        reason,
+    }
+}
+
+/// Refuses changes if the mount takes none.
+fn check(engine: &Engine) -> Result<()> {
+    engine.health.check()
+}

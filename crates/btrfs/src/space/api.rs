@@ -120,6 +120,16 @@ impl Space {
         todo!()
     }
 
+    /// Whether anything but this ref uses a data extent.
+    pub(crate) fn is_data_shared(
+        &self,
+        h: &mut Handle,
+        root: &Root,
+        own: &DataRef,
+    ) -> Result<bool> {
+        Ok(true)
+    }
+
     /// Runs delayed refs, all or about `limit` of them.
     pub(crate) fn run_delayed_refs(&self, h: &mut Handle, limit: Option<usize>) -> Result<()> {
         todo!()

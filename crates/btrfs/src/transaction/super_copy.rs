@@ -37,6 +37,7 @@ pub(super) fn next(engine: &Engine, old: &SuperBlock, transid: u64) -> Result<Su
     if old.uuid_tree_generation == old.generation {
         sb.uuid_tree_generation = transid.into();
     }
+    sb.incompat_flags = (sb.incompat() | engine.writeback.features()).bits().into();
     let chunks = engine.volume.chunks();
     let system = chunks
         .iter()

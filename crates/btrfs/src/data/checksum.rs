@@ -1,0 +1,278 @@
+//! Data checksums in the checksum tree.
+//!
+//! # How it works
+//! An item's key names the logical address of its first sector, its data is one checksum for
+//! each sector from there on. Items never overlap, and one grows to at most what [`max_sums`]
+//! says. New checksums go to the end of the item before them where they follow it; deleting may
+//! cut an item in two.
+//!
+//! Readers take no lock, so every step leaves the sectors that are not deleted findable: the
+//! right part of an item is inserted before the left part shrinks; where two items have a
+//! checksum for one sector, they are equal. One lock serializes the writers: a change looks at
+//! neighbours and then changes several items, which no lock of a leaf covers.
+//!
+//! Freed space is used again only when its checksums are gone (deleted with the extent), so
+//! what is found for a sector belongs to it. The model test in this file drives all of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Checksum, Key, kind, leaf_data_size, objectid};
+
+use crate::engine::Engine;
+use crate::transaction::Handle;
+use crate::tree::{Cursor, Root, TreeRead, TreeWrite};
+use crate::{Error, Result};
+
+/// Bytes of an item's head in a leaf.
+const ITEM_HEAD: usize = 25;
+
+/// What is needed to place checksums.
+#[derive(Debug, Clone, Copy)]
+struct Rules {
+    /// Bytes of a sector.
+    sector: u64,
+    /// Bytes of a checksum.
+    size: usize,
+    /// Checksums in an item at most.
+    max: usize,
+}
+
+impl Rules {
+    fn new(engine: &Engine) -> Self {
+        let size = engine.checksum.size();
+        Self {
+            sector: engine.sectorsize.into(),
+            size,
+            max: max_sums(engine.nodesize, size),
+        }
+    }
+
+    /// The logical range that an item covers.
+    fn range(&self, start: u64, data: &[u8]) -> Range<u64> {
+        let sectors = (data.len() / self.size) as u64;
+        start..start.saturating_add(sectors * self.sector)
+    }
+
+    /// Bytes of an item for the sectors of `range`, which it covers.
+    fn part<'a>(&self, start: u64, data: &'a [u8], range: Range<u64>) -> &'a [u8] {
+        let at = |logical: u64| ((logical - start) / self.sector) as usize * self.size;
+        data.get(at(range.start)..at(range.end)).unwrap_or_default()
+    }
+}
+
+/// Checksums that one item may have: two such items fit in a leaf of no other item's size, as
+/// the kernel counts it.
+fn max_sums(nodesize: u32, size: usize) -> usize {
+    (leaf_data_size(nodesize as usize).saturating_sub(2 * ITEM_HEAD) / size)
+        .saturating_sub(1)
+        .max(1)
+}
+
+fn key_of(logical: u64) -> Key {
+    Key::new(objectid::EXTENT_CSUM, kind::EXTENT_CSUM, logical)
+}
+
+fn is_sums(key: &Key) -> bool {
+    key.objectid == objectid::EXTENT_CSUM && key.kind == kind::EXTENT_CSUM
+}
+
+/// A cursor at the item that covers `logical`, or else at the first one behind it.
+fn seek(root: &Root, env: &(impl TreeRead + ?Sized), rules: Rules, logical: u64) -> Result<Cursor> {
+    let cursor = root.seek_back(env, &key_of(logical))?;
+    if let Some((key, data)) = cursor.item()
+        && is_sums(&key)
+        && rules.range(key.offset, data).end > logical
+    {
+        return Ok(cursor);
+    }
+    root.seek(env, &key_of(logical))
+}
+
+/// Looks up the checksums of the sectors of a logical range, in order; `None` for a sector that
+/// has none.
+///
+/// # Errors
+/// Unreadable blocks.
+pub(crate) fn lookup(engine: &Engine, logical: u64, len: u64) -> Result<Vec<Option<Checksum>>> {
+    let rules = Rules::new(engine);
+    let mut found = vec![None; (len / rules.sector) as usize];
+    each(
+        &engine.roots.csum_tree,
+        engine,
+        rules,
+        logical..logical + len,
+        |at, sum| {
+            if let Some(slot) = found.get_mut(((at - logical) / rules.sector) as usize) {
+                *slot = engine.checksum.read(sum);
+            }
+        },
+    )?;
+    Ok(found)
+}
+
+/// Whether any sector of a logical range has a checksum.
+///
+/// # Errors
+/// Unreadable blocks.
+pub(crate) fn any(engine: &Engine, logical: u64, len: u64) -> Result<bool> {
+    let rules = Rules::new(engine);
+    let cursor = seek(&engine.roots.csum_tree, engine, rules, logical)?;
+    Ok(cursor
+        .key()
+        .is_some_and(|key| is_sums(&key) && key.offset < logical + len))
+}
+
+fn each(
+    root: &Root,
+    env: &(impl TreeRead + ?Sized),
+    rules: Rules,
+    range: Range<u64>,
+    mut show: impl FnMut(u64, &[u8]),
+) -> Result<()> {
+    let mut cursor = seek(root, env, rules, range.start)?;
+    while let Some((key, data)) = cursor.item() {
+        if !is_sums(&key) || key.offset >= range.end {
+            break;
+        }
+        for (i, sum) in data.chunks_exact(rules.size).enumerate() {
+            let at = key.offset + i as u64 * rules.sector;
+            if range.contains(&at) {
+                show(at, sum);
+            }
+        }
+        cursor.next()?;
+    }
+    Ok(())
+}
+
+/// Adds the checksums of an extent that was written at `logical`; `sums` is one after another.
+///
+/// # Errors
+/// Unreadable blocks, no space.
+pub(crate) fn insert(h: &mut Handle, logical: u64, sums: &[u8]) -> Result<()> {
+    let engine = Arc::clone(h.engine());
+    let _edit = engine.writeback.sums.lock();
+    add(
+        &engine.roots.csum_tree,
+        h,
+        Rules::new(&engine),
+        logical,
+        sums,
+    )
+}
+
+/// Deletes the checksums of an extent that is freed.
+///
+/// # Errors
+/// Unreadable blocks, no space.
+pub(crate) fn delete(h: &mut Handle, logical: u64, len: u64) -> Result<()> {
+    let engine = Arc::clone(h.engine());
+    let _edit = engine.writeback.sums.lock();
+    remove(
+        &engine.roots.csum_tree,
+        h,
+        Rules::new(&engine),
+        logical..logical + len,
+    )
+}
+
+/// An item, out of its leaf.
+struct Item {
+    start: u64,
+    data: Vec<u8>,
+}
+
+fn item_at(cursor: &Cursor) -> Option<Item> {
+    let (key, data) = cursor.item()?;
+    is_sums(&key).then(|| Item {
+        start: key.offset,
+        data: data.to_vec(),
+    })
+}
+
+fn add<H: TreeWrite>(
+    root: &Arc<Root>,
+    h: &mut H,
+    rules: Rules,
+    logical: u64,
+    sums: &[u8],
+) -> Result<()> {
+    let mut at = logical;
+    let mut rest = sums;
+    while !rest.is_empty() {
+        let before = item_at(&root.seek_back(&*h, &key_of(at))?);
+        let before = before.map(|item| (rules.range(item.start, &item.data), item));
+        let next = root
+            .seek(&*h, &key_of(at.saturating_add(1)))?
+            .key()
+            .filter(is_sums);
+        let room = next.map_or(u64::MAX, |next| (next.offset - at).div_ceil(rules.sector));
+        let limit = usize::try_from(room).unwrap_or(usize::MAX).min(rules.max);
+        let count =
+            |have: usize| (limit.min(rules.max - have.min(rules.max)) * rules.size).min(rest.len());
+        let taken = match before {
+            // Left over from a damaged tree: what was written now is what counts.
+            Some((range, mut item)) if range.end > at => {
+                let from = ((at - item.start) / rules.sector) as usize * rules.size;
+                let taken = rest.len().min(item.data.len().saturating_sub(from));
+                let (front, _) = rest.split_at(taken);
+                if let Some(place) = item.data.get_mut(from..from + taken) {
+                    place.copy_from_slice(front);
+                }
+                root.put(h, &key_of(item.start), &item.data)?;
+                taken
+            }
+            Some((range, mut item))
+                if range.end == at && count(item.data.len() / rules.size) > 0 =>
+            {
+                let taken = count(item.data.len() / rules.size);
+                item.data
+                    .extend_from_slice(rest.get(..taken).unwrap_or_default());
+                root.put(h, &key_of(item.start), &item.data)?;
+                taken
+            }
+            _ => {
+                let taken = count(0);
+                root.insert(h, &key_of(at), rest.get(..taken).unwrap_or_default())?;
+                taken
+            }
+        };
+        if taken == 0 {
+            return Err(Error::Checksums { logical: at });
+        }
+        rest = rest.get(taken..).unwrap_or_default();
+        at += (taken / rules.size) as u64 * rules.sector;
+    }
+    Ok(())
+}
+
+fn remove<H: TreeWrite>(
+    root: &Arc<Root>,
+    h: &mut H,
+    rules: Rules,
+    range: Range<u64>,
+) -> Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        let Some(item) = item_at(&seek(root, &*h, rules, at)?) else {
+            break;
+        };
+        let covers = rules.range(item.start, &item.data);
+        if covers.start >= range.end {
+            break;
+        }
+        if covers.end > range.end {
+            let right = rules.part(item.start, &item.data, range.end..covers.end);
+            root.put(h, &key_of(range.end), right)?;
+        }
+        if covers.start < range.start {
+            let left = rules.part(item.start, &item.data, covers.start..range.start);
+            root.put(h, &key_of(item.start), left)?;
+        } else {
+            root.delete(h, &key_of(item.start))?;
+        }
+        at = covers.end.max(at + rules.sector);
+    }
+    Ok(())
+}

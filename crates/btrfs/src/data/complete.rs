@@ -1,0 +1,259 @@
+//! Completion: puts what is on the device into the tree.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::FileExtent;
+
+use super::extent_map::{Content, ExtentMap, Stored};
+use super::flush::land;
+use super::items::{self, ItemKind, Items, key_of};
+use super::ordered::{OrderedExtent, Target};
+use super::{State, checksum, damaged};
+use crate::engine::Engine;
+use crate::ops::{Inode, InodeState};
+use crate::transaction::Handle;
+use crate::tree::DataRef;
+use crate::{Error, Result};
+
+/// Completes an ordered extent whose I/O is done, or ends it if that failed.
+pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<OrderedExtent>) {
+    let result = if ordered.failed() {
+        Ok(None)
+    } else {
+        insert(engine, inode, ordered).map(Some)
+    };
+    match result {
+        Ok(Some(transid)) => inode.data.state.lock().modified.completed(ordered, transid),
+        Ok(None) => {
+            if let Target::New(stored) = &ordered.target {
+                engine
+                    .space
+                    .release_data_extent(stored.bytenr, stored.disk_len);
+            }
+            inode.data.state.lock().modified.failed(ordered);
+        }
+        Err(error) => {
+            // Part of it may be in the tree: that transaction can never be committed.
+            engine.health.fail(&error);
+            let mut state = inode.data.state.lock();
+            state.failures += 1;
+            state.modified.failed(ordered);
+        }
+    }
+    land(engine, inode, ordered.flight, ordered.len());
+    ordered.complete(engine);
+}
+
+/// Puts it into the tree; returns the transid.
+fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<u64> {
+    let mut h = engine.join()?;
+    let transid = h.transid();
+    let change = changing(inode);
+    let result = apply(&mut h, inode, ordered);
+    match &result {
+        Ok(map) => change.done(ordered.range.clone(), &[*map]),
+        Err(error) => {
+            change.done(ordered.range.clone(), &[]);
+            h.abort(error);
+        }
+    }
+    h.end()?;
+    result.map(|_| transid)
+}
+
+/// A change of a file's items under way: what searches find meanwhile is not kept.
+pub(super) struct Changing<'a> {
+    inode: &'a Inode,
+}
+
+/// Begins a change of items; [`Changing::done`] must follow.
+pub(super) fn changing(inode: &Inode) -> Changing<'_> {
+    inode.data.state.lock().maps.begin();
+    Changing { inode }
+}
+
+impl Changing<'_> {
+    /// The items of `range` are as `maps` say, or not known.
+    pub(super) fn done(self, range: std::ops::Range<u64>, maps: &[ExtentMap]) {
+        self.inode.data.state.lock().maps.end(range, maps);
+    }
+}
+
+fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<ExtentMap> {
+    let mut map = ordered.map();
+    let (added, dropped) = match &ordered.target {
+        Target::New(stored) => {
+            let dropped = items::drop_extents(h, inode, ordered.range.clone())?;
+            let stored = Stored {
+                generation: h.transid(),
+                ..*stored
+            };
+            map.content = Content::Data(stored);
+            items::insert(h, inode, &map)?;
+            let engine = Arc::clone(h.engine());
+            engine
+                .space
+                .insert_data_extent(h, &data_ref(inode, map.start, &stored))?;
+            checksum::insert(h, stored.bytenr, &ordered.sums())?;
+            (ordered.len(), dropped)
+        }
+        Target::Overwrite(_) => (0, 0),
+        Target::Prealloc(stored) => {
+            let stored = Stored {
+                generation: h.transid(),
+                ..*stored
+            };
+            map.content = Content::Data(stored);
+            mark_written(h, inode, &map, &stored)?;
+            checksum::insert(h, stored.bytenr + stored.offset, &ordered.sums())?;
+            (0, 0)
+        }
+        Target::Inline {
+            ram_len,
+            compression,
+            data,
+        } => {
+            let dropped = items::drop_extents(h, inode, ordered.range.clone())?;
+            let item = FileExtent::Inline {
+                generation: h.transid(),
+                ram_bytes: *ram_len,
+                compression: *compression,
+                data,
+            };
+            inode.root.insert(h, &key_of(inode, 0), &item.encode())?;
+            (*ram_len, dropped)
+        }
+    };
+    {
+        let data = inode.data.state.lock();
+        let mut state = inode.state.lock();
+        state.nbytes = state.nbytes.saturating_add(added).saturating_sub(dropped);
+        raise_disk_size(&data, &mut state, Some(ordered.flight));
+    }
+    inode.change(h, |_| {});
+    Ok(map)
+}
+
+/// The ref that a file extent item at `start` makes.
+pub(super) fn data_ref(inode: &Inode, start: u64, stored: &Stored) -> DataRef {
+    DataRef {
+        bytenr: stored.bytenr,
+        len: stored.disk_len,
+        parent: None,
+        root_id: inode.root.id(),
+        objectid: inode.objectid,
+        offset: start.wrapping_sub(stored.offset),
+    }
+}
+
+/// Raises the size that the inode item will have, up to the first byte that is not in the tree
+/// yet (`except` counts as if it were). So after a power cut the file shows no range that was
+/// being written as if it had never been.
+pub(super) fn raise_disk_size(data: &State, state: &mut InodeState, except: Option<u64>) {
+    let reached = data
+        .first_behind(state.disk_size, except)
+        .unwrap_or(u64::MAX);
+    state.disk_size = state.disk_size.max(state.size.min(reached));
+}
+
+/// Turns the range of `map` from preallocated into data: cuts the item that it lies in, and
+/// lengthens the one before if that goes on in the same extent.
+fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<()> {
+    let engine = Arc::clone(h.engine());
+    let mut items = Items::from(&engine, inode, map.start)?;
+    let item = items
+        .next()?
+        .filter(|item| item.start <= map.start && item.end >= map.end);
+    let item = item.ok_or_else(|| damaged(inode, map.start, "preallocated extent is gone"))?;
+    let extent = match item.kind {
+        ItemKind::Prealloc(extent) if extent.disk_bytenr == stored.bytenr => extent,
+        _ => return Err(damaged(inode, map.start, "preallocated extent changed")),
+    };
+    let part = |start: u64, end: u64| sapwood_btrfs_format::RegularExtent {
+        offset: extent.offset + (start - item.start),
+        num_bytes: end - start,
+        ..extent
+    };
+    let written = |start: u64, end: u64| sapwood_btrfs_format::RegularExtent {
+        generation: stored.generation,
+        ..part(start, end)
+    };
+    let mut refs = 0i64;
+    if item.end > map.end {
+        let right = FileExtent::Prealloc(part(map.end, item.end)).encode();
+        inode.root.insert(h, &key_of(inode, map.end), &right)?;
+        refs += 1;
+    }
+    let before = match item.start == map.start {
+        true => goes_on(&engine, inode, &item)?,
+        false => None,
+    };
+    if let Some(before) = before {
+        let longer = sapwood_btrfs_format::RegularExtent {
+            generation: stored.generation,
+            num_bytes: map.end - before.start,
+            ..before.extent
+        };
+        inode.root.put(
+            h,
+            &key_of(inode, before.start),
+            &FileExtent::Regular(longer).encode(),
+        )?;
+        inode.root.delete(h, &key_of(inode, item.start))?;
+        refs -= 1;
+    } else {
+        let middle = FileExtent::Regular(written(map.start, map.end)).encode();
+        inode.root.put(h, &key_of(inode, map.start), &middle)?;
+        if item.start < map.start {
+            let left = FileExtent::Prealloc(part(item.start, map.start)).encode();
+            inode.root.put(h, &key_of(inode, item.start), &left)?;
+            refs += 1;
+        }
+    }
+    let data = data_ref(inode, map.start, stored);
+    match refs {
+        0 => Ok(()),
+        1.. => engine.space.add_data_ref(h, &data, refs as u32),
+        ..0 => engine
+            .space
+            .drop_data_ref(h, &data, refs.unsigned_abs() as u32),
+    }
+}
+
+/// A written item that another one goes on from.
+struct Before {
+    start: u64,
+    extent: sapwood_btrfs_format::RegularExtent,
+}
+
+/// The written item right before a preallocated one, in the same extent.
+fn goes_on(engine: &Engine, inode: &Inode, item: &items::Item) -> Result<Option<Before>> {
+    let Some(last) = item.start.checked_sub(1) else {
+        return Ok(None);
+    };
+    let Some(before) = Items::from(engine, inode, last)?.next()? else {
+        return Ok(None);
+    };
+    let (ItemKind::Regular(left), ItemKind::Prealloc(right)) = (&before.kind, &item.kind) else {
+        return Ok(None);
+    };
+    let same = left.disk_bytenr == right.disk_bytenr
+        && left.compression == 0
+        && before.end == item.start
+        && left.offset.checked_add(left.num_bytes) == Some(right.offset);
+    Ok(same.then_some(Before {
+        start: before.start,
+        extent: *left,
+    }))
+}
+
+/// Ends a handle after a change that may have failed half-way.
+pub(super) fn finish<T>(h: Handle, result: Result<T, Error>) -> Result<T> {
+    if let Err(error) = &result {
+        h.abort(error);
+    }
+    let ended = h.end();
+    let value = result?;
+    ended?;
+    Ok(value)
+}

@@ -1,0 +1,574 @@
+//! From dirty ranges to the device.
+//!
+//! # How it works
+//! [`begin`] takes dirty runs out; each becomes an entry in flight. [`prepare`] decides where it
+//! goes: into the tree ([`inline`]), over what is there ([`overwrite`]), or to new extents, of
+//! compressed pieces or as it is. The entry is cut accordingly and each part gets an ordered
+//! extent, which is written in one or more parts, by any threads. After the last part the
+//! ordered extent is queued for completion, as soon as older data of its range is complete.
+//!
+//! Small flushes that somebody waits for run in the caller's thread up to the I/O: an fsync of
+//! a page must not pay for two changes of thread.
+//!
+//! Whatever fails before there is an ordered extent ends the entry at once; afterwards the
+//! completion ends it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Incompat, InodeFlags};
+
+use super::compress::{self, Compression, heuristic};
+use super::extent_map::Stored;
+use super::flight::{FlightId, Ready, Slice, cut};
+use super::ordered::{OrderedExtent, Target};
+use super::writeback::Work;
+use super::{Wait, inline, overwrite};
+use crate::engine::Engine;
+use crate::ops::{self, Inode};
+use crate::{Error, Result};
+
+/// Longest extent in bytes.
+pub(super) const MAX_EXTENT: u64 = 128 << 20;
+/// Bytes of one write request.
+const MAX_WRITE: u64 = 4 << 20;
+/// Bytes up to which a flush that is waited for runs in the caller's thread.
+const SMALL: u64 = 256 << 10;
+
+/// Where the work of a flush is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dispatch {
+    /// In this thread.
+    Here,
+    /// By the threads of writeback.
+    Queue,
+}
+
+/// A part of the bytes that an ordered extent brings to disk.
+pub(super) struct Part {
+    /// Where in them it begins.
+    at: u64,
+    slices: Vec<Slice>,
+}
+
+/// Writes back what is dirty in `range` and waits as asked, for all of the file that is in
+/// flight by then.
+///
+/// # Errors
+/// [`Error::WriteFailed`] if a write failed since the last flush that waited.
+pub(crate) fn flush(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+    wait: Wait,
+) -> Result<()> {
+    let small = wait != Wait::None && inode.data.state.lock().dirty.bytes() <= SMALL;
+    begin(
+        engine,
+        inode,
+        range,
+        if small {
+            Dispatch::Here
+        } else {
+            Dispatch::Queue
+        },
+    );
+    wait_for(inode, wait)
+}
+
+/// Takes what is dirty in `range` and starts its way to disk.
+pub(super) fn begin(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+    dispatch: Dispatch,
+) {
+    let mut taken = Vec::new();
+    {
+        let mut guard = inode.data.state.lock();
+        let state = &mut *guard;
+        while let Some(run) = state.dirty.run(range.start, range.end, MAX_EXTENT) {
+            let pieces = state.dirty.take(run.clone());
+            let slices = pieces
+                .into_iter()
+                .map(|(_, bytes)| Slice::new(bytes))
+                .collect();
+            taken.push(state.flights.insert(run, slices));
+        }
+    }
+    for id in taken {
+        match dispatch {
+            Dispatch::Here => prepare(engine, inode, id, dispatch),
+            Dispatch::Queue => engine
+                .writeback
+                .push(engine, Work::Prepare(Arc::clone(inode), id)),
+        }
+    }
+}
+
+/// Waits for what is in flight now.
+pub(super) fn wait_for(inode: &Inode, wait: Wait) -> Result<()> {
+    if wait == Wait::None {
+        return Ok(());
+    }
+    let mut state = inode.data.state.lock();
+    let mark = state.flights.mark();
+    loop {
+        let pending = match wait {
+            Wait::None => false,
+            Wait::Io => state.flights.io_pending(mark),
+            Wait::Completion => state.flights.pending(mark),
+        };
+        if !pending {
+            break;
+        }
+        state.wait(&inode.data.changed);
+    }
+    if state.failures > state.failures_told {
+        state.failures_told = state.failures;
+        return Err(Error::WriteFailed {
+            root: inode.root.id(),
+            objectid: inode.objectid,
+        });
+    }
+    Ok(())
+}
+
+/// Decides where an entry goes, and sends it there.
+pub(super) fn prepare(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch) {
+    if let Err(error) = decide(engine, inode, id, dispatch) {
+        abandon(engine, inode, id, &error);
+    }
+}
+
+fn decide(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    id: FlightId,
+    dispatch: Dispatch,
+) -> Result<()> {
+    engine.health.check()?;
+    let Some((range, data)) = inode.data.state.lock().flights.get(id) else {
+        return Ok(());
+    };
+    let flags = inode.state.lock().flags;
+    if let Some(target) = inline::target(engine, inode, &range, &data)? {
+        let ordered = Arc::new(OrderedExtent::new(range, target, id, 0));
+        register(inode, &ordered);
+        io_finished(engine, inode, &ordered);
+        return Ok(());
+    }
+    if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
+        // What is on disk there is about to change. Not waited for here: that could take all
+        // threads from those who are to write it.
+        if inode.data.state.lock().flights.park_if_blocked(id) {
+            return Ok(());
+        }
+        let segments = overwrite::plan(engine, inode, &range)?;
+        let cuts: Vec<u64> = segments
+            .iter()
+            .skip(1)
+            .map(|(part, _)| part.start)
+            .collect();
+        let ids = inode.data.state.lock().flights.split(id, &cuts);
+        for (id, (_, target)) in ids.into_iter().zip(segments) {
+            match target {
+                Some(target) => submit(engine, inode, id, target, None, dispatch),
+                None => copy(engine, inode, id, dispatch),
+            }
+        }
+        return Ok(());
+    }
+    copy(engine, inode, id, dispatch);
+    Ok(())
+}
+
+/// Sends an entry to new extents.
+fn copy(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch) {
+    let Some((range, _)) = inode.data.state.lock().flights.get(id) else {
+        return;
+    };
+    let wanted = match compression(engine, inode) {
+        Ok(wanted) => wanted,
+        Err(error) => return abandon(engine, inode, id, &error),
+    };
+    if wanted.is_none() || range.end - range.start <= u64::from(engine.sectorsize) {
+        return allocate(engine, inode, id, dispatch);
+    }
+    let piece = compress::MAX_PIECE as u64;
+    let cuts: Vec<u64> = (1..)
+        .map(|i| range.start + i * piece)
+        .take_while(|at| *at < range.end)
+        .collect();
+    let ids = inode.data.state.lock().flights.split(id, &cuts);
+    for id in ids {
+        match dispatch {
+            Dispatch::Here => compress(engine, inode, id, dispatch),
+            Dispatch::Queue => engine
+                .writeback
+                .push(engine, Work::Compress(Arc::clone(inode), id)),
+        }
+    }
+}
+
+/// How the data of a file is to be compressed, and whether to try whatever it looks like.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) how: Compression,
+    pub(super) force: bool,
+    /// The file asks for it; the mount alone would not.
+    property: bool,
+}
+
+/// What the file and the mount want; `None` for no compression.
+pub(super) fn compression(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Option<Wanted>> {
+    let options = &engine.options;
+    let flags = inode.state.lock().flags;
+    if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
+        return Ok(None);
+    }
+    if let Some(how) = options.compress.filter(|_| options.compress_force) {
+        return Ok(Some(Wanted {
+            how,
+            force: true,
+            property: false,
+        }));
+    }
+    if flags.contains(InodeFlags::NOCOMPRESS) {
+        return Ok(None);
+    }
+    if flags.contains(InodeFlags::COMPRESS) {
+        let named = ops::xattr::compression(engine, inode)?;
+        let named = named.and_then(|name| std::str::from_utf8(&name).ok()?.parse().ok());
+        let how = named
+            .or(options.compress)
+            .unwrap_or(Compression::Zlib(Compression::DEFAULT_ZLIB));
+        return Ok(Some(Wanted {
+            how,
+            force: false,
+            property: true,
+        }));
+    }
+    Ok(options.compress.map(|how| Wanted {
+        how,
+        force: false,
+        property: false,
+    }))
+}
+
+/// Compresses an entry of at most one piece and sends it on; one that does not shrink goes
+/// as it is.
+pub(super) fn compress(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch) {
+    let Some((range, data)) = inode.data.state.lock().flights.get(id) else {
+        return;
+    };
+    let result = compression(engine, inode).and_then(|wanted| {
+        let Some(wanted) = wanted else {
+            return Ok(None);
+        };
+        let bytes = gather(&data);
+        let packed = shrink(engine, wanted, &bytes);
+        if packed.is_none() && range.start == 0 && !wanted.force && !wanted.property {
+            inode.state.lock().flags.insert(InodeFlags::NOCOMPRESS);
+        }
+        let Some(packed) = packed else {
+            return Ok(None);
+        };
+        use_feature(engine, wanted.how);
+        place_compressed(engine, inode, &range, wanted.how, packed)
+    });
+    match result {
+        Ok(Some((target, packed))) => {
+            submit(
+                engine,
+                inode,
+                id,
+                target,
+                Some(vec![Slice::new(packed)]),
+                dispatch,
+            );
+        }
+        Ok(None) => allocate(engine, inode, id, dispatch),
+        Err(error) => abandon(engine, inode, id, &error),
+    }
+}
+
+/// The bytes of slices in one.
+pub(super) fn gather(data: &[Slice]) -> Vec<u8> {
+    data.iter().flat_map(Slice::bytes).copied().collect()
+}
+
+/// Compresses whole sectors; `None` unless at least one sector is saved. Padded to sectors.
+fn shrink(engine: &Engine, wanted: Wanted, bytes: &[u8]) -> Option<Vec<u8>> {
+    let sector = engine.sectorsize as usize;
+    if bytes.len() <= sector || !(wanted.force || heuristic::worth_trying(bytes)) {
+        return None;
+    }
+    let mut packed = compress::compress(wanted.how, bytes, bytes.len() - sector, sector)?;
+    packed.resize(packed.len().next_multiple_of(sector), 0);
+    Some(packed)
+}
+
+/// Notes in the superblock that an algorithm is in use, which older readers do not know.
+pub(super) fn use_feature(engine: &Engine, how: Compression) {
+    match how {
+        Compression::Zlib(_) => {}
+        Compression::Lzo => engine.writeback.use_feature(Incompat::COMPRESS_LZO),
+        Compression::Zstd(_) => engine.writeback.use_feature(Incompat::COMPRESS_ZSTD),
+    }
+}
+
+/// Takes space for a compressed piece; `None` if there is none in one stretch.
+fn place_compressed(
+    engine: &Arc<Engine>,
+    inode: &Inode,
+    range: &Range<u64>,
+    how: Compression,
+    packed: Vec<u8>,
+) -> Result<Option<(Target, Vec<u8>)>> {
+    let len = packed.len() as u64;
+    let Some((bytenr, _)) = take_space(engine, inode, len, len)? else {
+        return Ok(None);
+    };
+    let ram_len = range.end - range.start;
+    if let Some(promised) = &inode.data.state.lock().promised {
+        promised.give_back(ram_len - len);
+    }
+    let stored = Stored {
+        bytenr,
+        disk_len: len,
+        ram_len,
+        compression: how.id(),
+        offset: 0,
+        generation: 0,
+    };
+    Ok(Some((Target::New(stored), packed)))
+}
+
+/// Takes between `min` and `want` bytes near the file's last extent; `None` if there is no
+/// stretch of `min` bytes.
+pub(super) fn take_space(
+    engine: &Arc<Engine>,
+    inode: &Inode,
+    min: u64,
+    want: u64,
+) -> Result<Option<(u64, u64)>> {
+    let (promised, hint) = {
+        let state = inode.data.state.lock();
+        (state.promised.clone(), state.hint)
+    };
+    let promised = match promised {
+        Some(promised) => promised,
+        // Overwrites that turned out not to be possible come without a promise.
+        None => Arc::new(engine.space.reserve_data(engine, want)?),
+    };
+    match engine
+        .space
+        .reserve_data_extent(engine, &promised, min, want, hint)
+    {
+        Ok((bytenr, len)) => {
+            inode.data.state.lock().hint = bytenr + len;
+            Ok(Some((bytenr, len)))
+        }
+        Err(Error::NoSpace) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes extents for an entry that goes to disk as it is.
+fn allocate(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch) {
+    let Some((range, _)) = inode.data.state.lock().flights.get(id) else {
+        return;
+    };
+    let mut extents: Vec<(u64, u64)> = Vec::new();
+    let mut cuts = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let want = (range.end - at).min(MAX_EXTENT);
+        let taken = match take_space(engine, inode, engine.sectorsize.into(), want) {
+            Ok(Some(taken)) => taken,
+            failed => {
+                let error = failed.err().unwrap_or(Error::NoSpace);
+                for (bytenr, len) in extents {
+                    engine.space.release_data_extent(bytenr, len);
+                }
+                return abandon(engine, inode, id, &error);
+            }
+        };
+        at += taken.1;
+        extents.push(taken);
+        if at < range.end {
+            cuts.push(at);
+        }
+    }
+    let ids = inode.data.state.lock().flights.split(id, &cuts);
+    for (id, (bytenr, len)) in ids.into_iter().zip(extents) {
+        let stored = Stored {
+            bytenr,
+            disk_len: len,
+            ram_len: len,
+            ..Stored::default()
+        };
+        submit(engine, inode, id, Target::New(stored), None, dispatch);
+    }
+}
+
+fn register(inode: &Inode, ordered: &Arc<OrderedExtent>) {
+    let mut state = inode.data.state.lock();
+    state
+        .flights
+        .set_ordered(ordered.flight, Arc::clone(ordered));
+    state
+        .modified
+        .set(ordered.map(), None, Some(Arc::clone(ordered)));
+}
+
+/// Makes the ordered extent of an entry and writes it. `payload`: what goes to disk, if that
+/// is not the entry's data.
+fn submit(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    id: FlightId,
+    target: Target,
+    payload: Option<Vec<Slice>>,
+    dispatch: Dispatch,
+) {
+    let Some((range, data)) = inode.data.state.lock().flights.get(id) else {
+        return;
+    };
+    let payload = payload.unwrap_or(data);
+    let bytes: u64 = payload.iter().map(|slice| slice.bytes().len() as u64).sum();
+    let summed = !inode.state.lock().flags.contains(InodeFlags::NODATASUM);
+    let sectors = (bytes / u64::from(engine.sectorsize)) as usize;
+    let sums = if summed {
+        sectors * engine.checksum.size()
+    } else {
+        0
+    };
+    let ordered = Arc::new(OrderedExtent::new(range, target, id, sums));
+    let parts: Vec<Part> = (0..bytes)
+        .step_by(MAX_WRITE as usize)
+        .map(|at| Part {
+            at,
+            slices: cut(&payload, at..(at + MAX_WRITE).min(bytes)),
+        })
+        .collect();
+    ordered.set_parts(parts.len());
+    register(inode, &ordered);
+    for part in parts {
+        match dispatch {
+            Dispatch::Here => write_part(engine, inode, &ordered, &part),
+            Dispatch::Queue => {
+                let work = Work::Write(Arc::clone(inode), Arc::clone(&ordered), part);
+                engine.writeback.push(engine, work);
+            }
+        }
+    }
+}
+
+/// Checksums and writes a part; after the last one the ordered extent goes on to completion.
+pub(super) fn write_part(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    ordered: &Arc<OrderedExtent>,
+    part: &Part,
+) {
+    let (Target::New(stored) | Target::Overwrite(stored) | Target::Prealloc(stored)) =
+        &ordered.target
+    else {
+        return;
+    };
+    let sector = engine.sectorsize as usize;
+    if !inode.state.lock().flags.contains(InodeFlags::NODATASUM) {
+        let sectors = part
+            .slices
+            .iter()
+            .flat_map(|slice| slice.bytes().chunks(sector));
+        let sums: Vec<u8> = sectors
+            .flat_map(|bytes| engine.checksum.compute(bytes).as_bytes().to_vec())
+            .collect();
+        ordered.set_sums(part.at as usize / sector * engine.checksum.size(), &sums);
+    }
+    let bufs: Vec<&[u8]> = part.slices.iter().map(Slice::bytes).collect();
+    let result = engine.health.check().and_then(|()| {
+        engine
+            .volume
+            .write_vectored(stored.bytenr + stored.offset + part.at, &bufs)
+    });
+    if let Err(error) = &result {
+        engine.health.fail(error);
+    }
+    if ordered.part_done(result.is_ok()) {
+        io_finished(engine, inode, ordered);
+    }
+}
+
+/// All I/O of an ordered extent is done.
+fn io_finished(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<OrderedExtent>) {
+    if matches!(ordered.target, Target::Overwrite(_) | Target::Prealloc(_)) {
+        engine.writeback.overwrite_done(inode.root.id());
+    }
+    let ready = {
+        let mut state = inode.data.state.lock();
+        if ordered.failed() {
+            state.failures += 1;
+        }
+        let ready = state.flights.io_done(ordered.flight);
+        inode.data.changed.notify_all();
+        ready
+    };
+    if ready {
+        engine.writeback.push(
+            engine,
+            Work::Complete(Arc::clone(inode), Arc::clone(ordered)),
+        );
+    }
+}
+
+/// Ends an entry that cannot be written. Its bytes are lost.
+fn abandon(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, error: &Error) {
+    let Some((range, _)) = inode.data.state.lock().flights.get(id) else {
+        return;
+    };
+    log::error!(
+        "tree {} inode {}: bytes {}..{} are lost: {error}",
+        inode.root.id(),
+        inode.objectid,
+        range.start,
+        range.end
+    );
+    // Lack of space damages this file only: nothing on disk contradicts anything.
+    if !matches!(error, Error::NoSpace) {
+        engine.health.fail(error);
+    }
+    let bytes = range.end - range.start;
+    let promised = inode.data.state.lock().promised.clone();
+    if let Some(promised) = promised {
+        promised.give_back(bytes);
+    }
+    inode.data.state.lock().failures += 1;
+    land(engine, inode, id, bytes);
+}
+
+/// Takes an entry out of the flights and lets go whoever waited for that.
+pub(super) fn land(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, bytes: u64) {
+    let ready = {
+        let mut state = inode.data.state.lock();
+        state.give_back_metadata(bytes);
+        let ready = state.flights.remove(id);
+        if state.bytes() == 0 {
+            state.promised = None;
+        }
+        inode.data.changed.notify_all();
+        ready
+    };
+    engine.writeback.leave(bytes);
+    for ready in ready {
+        let work = match ready {
+            Ready::Parked(id) => Work::Prepare(Arc::clone(inode), id),
+            Ready::Complete(ordered) => Work::Complete(Arc::clone(inode), ordered),
+        };
+        engine.writeback.push(engine, work);
+    }
+    engine.writeback.settle(inode);
+}

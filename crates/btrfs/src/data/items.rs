@@ -1,0 +1,375 @@
+//! File extent items: reading them as maps, taking ranges out, putting new ones in.
+//!
+//! # How it works
+//! Readers search without locks, so a change of items goes in steps each of which leaves all of
+//! the file findable that is not being dropped: what is right of the dropped range is inserted
+//! as an item of its own before the old item shrinks or goes. In between two items cover the
+//! same bytes and say the same of them; a search takes the one with the larger key.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{FileExtent, Incompat, ItemError, Key, RegularExtent, kind};
+
+use super::extent_map::{Content, ExtentMap, Stored};
+use super::{damaged, sector_ceil, sector_floor};
+use crate::engine::Engine;
+use crate::ops::Inode;
+use crate::transaction::Handle;
+use crate::tree::Cursor;
+use crate::{Error, Result};
+
+/// Items that one search reads ahead.
+const BATCH: usize = 64;
+
+/// Key of the item at `offset`.
+pub(super) fn key_of(inode: &Inode, offset: u64) -> Key {
+    Key::new(inode.objectid, kind::EXTENT_DATA, offset)
+}
+
+fn is_ours(inode: &Inode, key: &Key) -> bool {
+    key.objectid == inode.objectid && key.kind == kind::EXTENT_DATA
+}
+
+/// A file extent item, out of its leaf.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Item {
+    /// Key offset.
+    pub(super) start: u64,
+    /// Byte after the last that it covers.
+    pub(super) end: u64,
+    /// Content.
+    pub(super) kind: ItemKind,
+}
+
+/// Content of an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ItemKind {
+    /// Bytes in the item.
+    Inline {
+        /// Bytes once uncompressed.
+        ram_len: u64,
+    },
+    /// An extent or an explicit hole.
+    Regular(RegularExtent),
+    /// A preallocated extent.
+    Prealloc(RegularExtent),
+}
+
+impl Item {
+    fn parse(engine: &Engine, inode: &Inode, key: Key, data: &[u8]) -> Result<Self> {
+        let bad = |source: ItemError| Error::BadItem {
+            root: inode.root.id(),
+            key,
+            source,
+        };
+        let (len, kind) = match FileExtent::parse(data).map_err(bad)? {
+            FileExtent::Inline { ram_bytes, .. } => (
+                sector_ceil(engine, ram_bytes),
+                ItemKind::Inline { ram_len: ram_bytes },
+            ),
+            FileExtent::Regular(extent) => (extent.num_bytes, ItemKind::Regular(extent)),
+            FileExtent::Prealloc(extent) => (extent.num_bytes, ItemKind::Prealloc(extent)),
+        };
+        let end = key.offset.checked_add(len).filter(|end| *end > key.offset);
+        let end = end.ok_or_else(|| damaged(inode, key.offset, "impossible length"))?;
+        if let ItemKind::Regular(extent) | ItemKind::Prealloc(extent) = &kind
+            && extent.disk_bytenr != 0
+        {
+            let used = extent.offset.checked_add(extent.num_bytes);
+            let limit = if extent.compression == 0 {
+                extent.disk_num_bytes
+            } else {
+                extent.ram_bytes
+            };
+            if used.is_none_or(|used| used > limit) {
+                return Err(damaged(inode, key.offset, "range outside its extent"));
+            }
+        }
+        Ok(Self {
+            start: key.offset,
+            end,
+            kind,
+        })
+    }
+
+    /// The item as a map.
+    pub(super) fn map(&self) -> ExtentMap {
+        let content = match &self.kind {
+            ItemKind::Inline { .. } => Content::Inline,
+            ItemKind::Regular(extent) if extent.is_hole() => Content::Hole,
+            ItemKind::Regular(extent) => Content::Data(stored(extent)),
+            ItemKind::Prealloc(extent) if extent.is_hole() => Content::Hole,
+            ItemKind::Prealloc(extent) => Content::Prealloc(stored(extent)),
+        };
+        ExtentMap {
+            start: self.start,
+            end: self.end,
+            content,
+        }
+    }
+
+    /// Bytes that `range` of it adds to the inode's count.
+    fn counted(&self, range: &Range<u64>) -> u64 {
+        match &self.kind {
+            ItemKind::Inline { ram_len } => *ram_len,
+            ItemKind::Regular(extent) | ItemKind::Prealloc(extent) if extent.is_hole() => 0,
+            _ => self.end.min(range.end) - self.start.max(range.start),
+        }
+    }
+}
+
+fn stored(extent: &RegularExtent) -> Stored {
+    Stored {
+        bytenr: extent.disk_bytenr,
+        disk_len: extent.disk_num_bytes,
+        ram_len: extent.ram_bytes,
+        compression: extent.compression,
+        offset: extent.offset,
+        generation: extent.generation,
+    }
+}
+
+/// The item's extent for a map of `len` bytes.
+pub(super) fn regular(stored: &Stored, len: u64) -> RegularExtent {
+    RegularExtent {
+        generation: stored.generation,
+        ram_bytes: stored.ram_len,
+        compression: stored.compression,
+        disk_bytenr: stored.bytenr,
+        disk_num_bytes: stored.disk_len,
+        offset: stored.offset,
+        num_bytes: len,
+    }
+}
+
+/// A walk over the items of a file, from the one that covers an offset on.
+pub(super) struct Items<'a> {
+    engine: &'a Engine,
+    inode: &'a Inode,
+    cursor: Cursor,
+}
+
+impl<'a> Items<'a> {
+    /// Begins at the item that covers `offset`, else at the first one behind it.
+    pub(super) fn from(engine: &'a Engine, inode: &'a Inode, offset: u64) -> Result<Self> {
+        let key = key_of(inode, offset);
+        let mut cursor = inode.root.seek_back(engine, &key)?;
+        let covers = match cursor.item() {
+            Some((found, data)) if is_ours(inode, &found) => {
+                Item::parse(engine, inode, found, data)?.end > offset
+            }
+            _ => false,
+        };
+        if !covers {
+            cursor = inode.root.seek(engine, &key)?;
+        }
+        Ok(Self {
+            engine,
+            inode,
+            cursor,
+        })
+    }
+
+    /// The next item.
+    pub(super) fn next(&mut self) -> Result<Option<Item>> {
+        let item = match self.cursor.item() {
+            Some((key, data)) if is_ours(self.inode, &key) => {
+                Item::parse(self.engine, self.inode, key, data)?
+            }
+            _ => return Ok(None),
+        };
+        self.cursor.next()?;
+        Ok(Some(item))
+    }
+}
+
+/// Reads maps from `offset` on: the one that covers it (a hole, if no item does) and some that
+/// follow. They follow each other without gaps.
+pub(super) fn load(engine: &Engine, inode: &Inode, offset: u64) -> Result<Vec<ExtentMap>> {
+    let mut maps = Vec::new();
+    let mut at = sector_floor(engine, offset);
+    let mut items = Items::from(engine, inode, offset)?;
+    while maps.len() < BATCH {
+        let Some(item) = items.next()? else {
+            maps.push(ExtentMap {
+                start: at,
+                end: u64::MAX,
+                content: Content::Hole,
+            });
+            break;
+        };
+        if item.end <= at {
+            continue;
+        }
+        if item.start > at {
+            maps.push(ExtentMap {
+                start: at,
+                end: item.start,
+                content: Content::Hole,
+            });
+        }
+        let map = item.map();
+        // Two items that overlap are halves of a change under way, and agree: the cut is right
+        // for the first one that is met as well as for what follows.
+        if let Some(last) = maps
+            .last_mut()
+            .filter(|last: &&mut ExtentMap| last.end > map.start)
+        {
+            last.end = map.start;
+        }
+        at = map.end;
+        maps.push(map);
+    }
+    maps.retain(|map| map.start < map.end);
+    Ok(maps)
+}
+
+/// The map that covers `offset`, from the cache or the tree.
+pub(super) fn find(engine: &Engine, inode: &Inode, offset: u64) -> Result<ExtentMap> {
+    let ticket = {
+        let state = inode.data.state.lock();
+        if let Some(map) = state.maps.find(offset) {
+            return Ok(map);
+        }
+        state.maps.ticket()
+    };
+    let maps = load(engine, inode, offset)?;
+    inode.data.state.lock().maps.add(ticket, &maps);
+    let found = maps
+        .into_iter()
+        .find(|map| map.start <= offset && offset < map.end);
+    found.ok_or_else(|| damaged(inode, offset, "items overlap"))
+}
+
+/// The last items of a file that reach behind `end`, at most `max`, from the last one on.
+pub(super) fn last(engine: &Engine, inode: &Inode, end: u64, max: usize) -> Result<Vec<Item>> {
+    let mut found = Vec::new();
+    let mut cursor = inode.root.seek_back(engine, &key_of(inode, u64::MAX))?;
+    while found.len() < max {
+        let Some((key, data)) = cursor.item().filter(|(key, _)| is_ours(inode, key)) else {
+            break;
+        };
+        let item = Item::parse(engine, inode, key, data)?;
+        if item.end <= end {
+            break;
+        }
+        found.push(item);
+        cursor.prev()?;
+    }
+    Ok(found)
+}
+
+/// Takes `range` (whole sectors) out of the file's items: cuts and deletes items, drops the refs
+/// of their extents. Returns by how much the inode's byte count falls. Nobody else may change
+/// items of the range; holes get no item here.
+///
+/// # Errors
+/// Unreadable blocks, damaged items, no space.
+pub(crate) fn drop_extents(h: &mut Handle, inode: &Inode, range: Range<u64>) -> Result<u64> {
+    let engine = Arc::clone(h.engine());
+    let mut dropped = 0;
+    let mut at = range.start;
+    while at < range.end {
+        // A batch, because a walk does not see changes of the leaf it stands in.
+        let mut items = Items::from(&engine, inode, at)?;
+        let mut batch = Vec::new();
+        while batch.len() < BATCH {
+            match items.next()? {
+                Some(item) if item.start < range.end => batch.push(item),
+                _ => break,
+            }
+        }
+        let last = batch.len() < BATCH;
+        for item in batch {
+            at = item.end.max(at);
+            dropped += item.counted(&range);
+            drop_item(h, inode, &item, &range)?;
+        }
+        if last {
+            break;
+        }
+    }
+    Ok(dropped)
+}
+
+fn drop_item(h: &mut Handle, inode: &Inode, item: &Item, range: &Range<u64>) -> Result<()> {
+    let root = Arc::clone(&inode.root);
+    let key = key_of(inode, item.start);
+    let (extent, prealloc) = match &item.kind {
+        ItemKind::Inline { .. } => return root.delete(h, &key).map(|_| ()),
+        ItemKind::Regular(extent) => (*extent, false),
+        ItemKind::Prealloc(extent) => (*extent, true),
+    };
+    let encode = |extent| match prealloc {
+        true => FileExtent::Prealloc(extent).encode(),
+        false => FileExtent::Regular(extent).encode(),
+    };
+    let shift = |by: u64| {
+        if extent.is_hole() {
+            0
+        } else {
+            extent.offset + by
+        }
+    };
+    let (left, right) = (item.start < range.start, item.end > range.end);
+    if right {
+        let by = range.end - item.start;
+        let part = RegularExtent {
+            offset: shift(by),
+            num_bytes: item.end - range.end,
+            ..extent
+        };
+        root.put(h, &key_of(inode, range.end), &encode(part))?;
+    }
+    if left {
+        let part = RegularExtent {
+            num_bytes: range.start - item.start,
+            ..extent
+        };
+        root.put(h, &key, &encode(part))?;
+    } else {
+        root.delete(h, &key)?;
+    }
+    if extent.is_hole() || left != right {
+        return Ok(());
+    }
+    let engine = Arc::clone(h.engine());
+    let data = super::complete::data_ref(inode, item.start, &stored(&extent));
+    if left {
+        engine.space.add_data_ref(h, &data, 1)
+    } else {
+        engine.space.drop_data_ref(h, &data, 1)
+    }
+}
+
+/// Inserts the item of a map that is no hole and not inline. The range has none.
+pub(super) fn insert(h: &mut Handle, inode: &Inode, map: &ExtentMap) -> Result<()> {
+    let len = map.end - map.start;
+    let item = match &map.content {
+        Content::Data(stored) => FileExtent::Regular(regular(stored, len)).encode(),
+        Content::Prealloc(stored) => FileExtent::Prealloc(regular(stored, len)).encode(),
+        Content::Hole => return insert_hole(h, inode, map.range()),
+        Content::Inline => return Err(damaged(inode, map.start, "inline where none can be")),
+    };
+    inode.root.insert(h, &key_of(inode, map.start), &item)
+}
+
+/// Inserts the item of an explicit hole, where the file system wants one.
+pub(super) fn insert_hole(h: &mut Handle, inode: &Inode, range: Range<u64>) -> Result<()> {
+    if range.is_empty() || h.engine().incompat.contains(Incompat::NO_HOLES) {
+        return Ok(());
+    }
+    let len = range.end - range.start;
+    let hole = RegularExtent {
+        generation: h.transid(),
+        ram_bytes: len,
+        num_bytes: len,
+        ..RegularExtent::default()
+    };
+    inode.root.insert(
+        h,
+        &key_of(inode, range.start),
+        &FileExtent::Regular(hole).encode(),
+    )
+}

@@ -1,0 +1,111 @@
+//! Overwriting in place: files without copy-on-write, and preallocated extents.
+//!
+//! An extent may be overwritten if nobody but this file's item uses it: it is not compressed,
+//! it was made after the last snapshot of the tree, no other ref of it exists, and the range
+//! has no checksums (which would be wrong until new ones are in the tree).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::InodeFlags;
+
+use super::complete::data_ref;
+use super::extent_map::{Content, ExtentMap, Stored};
+use super::ordered::Target;
+use super::{checksum, items};
+use crate::Result;
+use crate::engine::Engine;
+use crate::ops::Inode;
+
+/// Cuts a range in flight into parts that overwrite and parts that do not (`None`). No older
+/// data of the range is in flight.
+pub(super) fn plan(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    range: &Range<u64>,
+) -> Result<Vec<(Range<u64>, Option<Target>)>> {
+    let mut parts: Vec<(Range<u64>, Option<Target>)> = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let map = items::find(engine, inode, at)?.cut(&(at..range.end));
+        at = map.end;
+        match (target(engine, inode, &map)?, parts.last_mut()) {
+            (None, Some((last, None))) => last.end = map.end,
+            (target, _) => parts.push((map.range(), target)),
+        }
+    }
+    Ok(parts)
+}
+
+/// How the range of a map can be overwritten. If it can, the overwrite has begun.
+fn target(engine: &Arc<Engine>, inode: &Inode, map: &ExtentMap) -> Result<Option<Target>> {
+    let Some((stored, target)) = candidate(inode, map) else {
+        return Ok(None);
+    };
+    let root = inode.root.id();
+    // Begun before it is judged: a snapshot either waits for it or is seen by the judgement.
+    if !engine.writeback.begin_overwrite(root) {
+        return Ok(None);
+    }
+    match is_ours(engine, inode, map, &stored) {
+        Ok(true) => Ok(Some(target)),
+        Ok(false) => {
+            engine.writeback.overwrite_done(root);
+            Ok(None)
+        }
+        Err(error) => {
+            engine.writeback.overwrite_done(root);
+            Err(error)
+        }
+    }
+}
+
+fn candidate(inode: &Inode, map: &ExtentMap) -> Option<(Stored, Target)> {
+    let nodatacow = inode.state.lock().flags.contains(InodeFlags::NODATACOW);
+    match map.content {
+        Content::Data(stored) if nodatacow => Some((stored, Target::Overwrite(stored))),
+        Content::Prealloc(stored) => Some((stored, Target::Prealloc(stored))),
+        _ => None,
+    }
+}
+
+fn is_ours(engine: &Arc<Engine>, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<bool> {
+    if stored.compression != 0 || stored.generation <= inode.root.last_snapshot() {
+        return Ok(false);
+    }
+    let len = map.end - map.start;
+    if checksum::any(engine, stored.bytenr + stored.offset, len)? {
+        return Ok(false);
+    }
+    let own = data_ref(inode, map.start, stored);
+    let mut h = engine.join()?;
+    Ok(!engine.space.is_data_shared(&mut h, &inode.root, &own)?)
+}
+
+/// Whether all of `range` could be overwritten in place now, so that writing needs no space.
+pub(super) fn possible(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    range: &Range<u64>,
+) -> Result<bool> {
+    if !inode
+        .state
+        .lock()
+        .flags
+        .intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC)
+    {
+        return Ok(false);
+    }
+    let mut at = range.start;
+    while at < range.end {
+        let map = items::find(engine, inode, at)?.cut(&(at..range.end));
+        at = map.end;
+        let Some((stored, _)) = candidate(inode, &map) else {
+            return Ok(false);
+        };
+        if !is_ours(engine, inode, &map, &stored)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,340 @@
+//! Reading: memory over disk, checksums, repair from another copy.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Checksum, InodeFlags};
+
+use super::extent_map::{Content, ExtentMap, Stored};
+use super::{checksum, compress, damaged, inline, items};
+use crate::engine::Engine;
+use crate::ops::Inode;
+use crate::{Error, Result};
+
+/// Reads up to `buf.len()` bytes at `offset`; returns how many (fewer only at the end of the
+/// file). The caller holds `io`.
+///
+/// # Errors
+/// [`Error::DataChecksum`] and others if no copy of a sector is good; unreadable or damaged items.
+pub(crate) fn read(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize> {
+    let size = inode.state.lock().size;
+    let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
+    let buf = buf.get_mut(..len).unwrap_or_default();
+    fill(engine, inode, offset, buf)?;
+    Ok(len)
+}
+
+/// Reads `buf.len()` bytes at `offset`, wherever the file ends; what no item has is zero.
+pub(super) fn fill(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<()> {
+    if buf.is_empty() {
+        return Ok(());
+    }
+    let end = offset + buf.len() as u64;
+    let gaps = {
+        let state = inode.data.state.lock();
+        state.flights.read(offset, buf);
+        state.dirty.read(offset, buf);
+        let mut gaps = Vec::new();
+        for gap in state.dirty.gaps(offset..end) {
+            let mut at = gap.start;
+            for part in state.flights.covered(gap.clone()) {
+                if part.start > at {
+                    gaps.push(at..part.start);
+                }
+                at = part.end;
+            }
+            if at < gap.end {
+                gaps.push(at..gap.end);
+            }
+        }
+        gaps
+    };
+    for gap in gaps {
+        let target = buf.get_mut((gap.start - offset) as usize..(gap.end - offset) as usize);
+        read_disk(engine, inode, gap, target.unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+fn read_disk(engine: &Arc<Engine>, inode: &Inode, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
+    let mut at = range.start;
+    let mut rest = buf;
+    while at < range.end {
+        let map = items::find(engine, inode, at)?.cut(&(at..range.end));
+        let (front, back) = rest.split_at_mut((map.end - map.start) as usize);
+        match &map.content {
+            Content::Hole | Content::Prealloc(_) => front.fill(0),
+            Content::Inline => {
+                let bytes = inline::read(engine, inode)?
+                    .ok_or_else(|| damaged(inode, 0, "inline extent is gone"))?;
+                let from = bytes.get(map.start as usize..).unwrap_or_default();
+                let len = from.len().min(front.len());
+                let (has, lacks) = front.split_at_mut(len);
+                has.copy_from_slice(from.get(..len).unwrap_or_default());
+                lacks.fill(0);
+            }
+            Content::Data(stored) if stored.compression == 0 => {
+                read_plain(engine, inode, &map, stored, front)?
+            }
+            Content::Data(stored) => read_compressed(engine, inode, &map, stored, front)?,
+        }
+        at = map.end;
+        rest = back;
+    }
+    Ok(())
+}
+
+/// Reads the part of an extent that a map shows.
+fn read_plain(
+    engine: &Arc<Engine>,
+    inode: &Inode,
+    map: &ExtentMap,
+    stored: &Stored,
+    buf: &mut [u8],
+) -> Result<()> {
+    let sector = u64::from(engine.sectorsize);
+    let from = stored.bytenr + stored.offset;
+    let to = from + (map.end - map.start);
+    let (low, high) = (from - from % sector, to.next_multiple_of(sector));
+    let place = |logical: u64| map.start.wrapping_add(logical.wrapping_sub(from));
+    if low == from && high == to {
+        return read_sectors(engine, inode, low, buf, &place);
+    }
+    let mut whole = vec![0; (high - low) as usize];
+    read_sectors(engine, inode, low, &mut whole, &place)?;
+    let part = whole
+        .get((from - low) as usize..(to - low) as usize)
+        .unwrap_or_default();
+    buf.copy_from_slice(part);
+    Ok(())
+}
+
+fn read_compressed(
+    engine: &Arc<Engine>,
+    inode: &Inode,
+    map: &ExtentMap,
+    stored: &Stored,
+    buf: &mut [u8],
+) -> Result<()> {
+    let bytes = match engine.writeback.expanded(stored.bytenr, stored.generation) {
+        Some(bytes) => bytes,
+        None => expand(engine, inode, map, stored)?,
+    };
+    let from = usize::try_from(stored.offset).unwrap_or(usize::MAX);
+    let part = bytes.get(from..from.saturating_add(buf.len()));
+    buf.copy_from_slice(part.ok_or_else(|| damaged(inode, map.start, "range outside its extent"))?);
+    Ok(())
+}
+
+/// Reads and expands a whole compressed extent.
+fn expand(
+    engine: &Arc<Engine>,
+    inode: &Inode,
+    map: &ExtentMap,
+    stored: &Stored,
+) -> Result<Arc<Vec<u8>>> {
+    let most = compress::MAX_PIECE as u64;
+    let aligned = stored.disk_len.is_multiple_of(engine.sectorsize.into());
+    if stored.ram_len > most || stored.disk_len > most || !aligned {
+        return Err(damaged(
+            inode,
+            map.start,
+            "compressed extent of impossible length",
+        ));
+    }
+    let mut packed = vec![0; stored.disk_len as usize];
+    let begin = map.start.wrapping_sub(stored.offset);
+    read_sectors(engine, inode, stored.bytenr, &mut packed, &|_| begin)?;
+    let sector = engine.sectorsize as usize;
+    let bytes = compress::decompress(stored.compression, &packed, stored.ram_len as usize, sector);
+    let bytes = bytes.map_err(|reason| Error::Compressed {
+        root: inode.root.id(),
+        objectid: inode.objectid,
+        offset: map.start,
+        reason: reason.to_string(),
+    })?;
+    let bytes = Arc::new(bytes);
+    engine
+        .writeback
+        .keep_expanded(stored.bytenr, stored.generation, &bytes);
+    Ok(bytes)
+}
+
+/// Reads whole sectors at a logical address and checks them. `place` gives the file offset of
+/// a logical address, for messages.
+fn read_sectors(
+    engine: &Arc<Engine>,
+    inode: &Inode,
+    logical: u64,
+    buf: &mut [u8],
+    place: &dyn Fn(u64) -> u64,
+) -> Result<()> {
+    let summed = !inode.state.lock().flags.contains(InodeFlags::NODATASUM);
+    let sums = match summed {
+        true => Some(checksum::lookup(engine, logical, buf.len() as u64)?),
+        false => None,
+    };
+    let first = engine.volume.read(logical, buf, 0);
+    let failed = first.is_err();
+    let sector = engine.sectorsize as usize;
+    for (i, bytes) in buf.chunks_mut(sector).enumerate() {
+        let at = logical + (i * sector) as u64;
+        let expected = sums.as_ref().map(|sums| sums.get(i).copied().flatten());
+        if !failed && judge(engine, expected, bytes).is_ok() {
+            continue;
+        }
+        let sector = Sector {
+            engine,
+            inode,
+            logical: at,
+            offset: place(at),
+            expected,
+        };
+        let read = if failed {
+            Err(sector.unreadable())
+        } else {
+            sector.judged(bytes, 0)
+        };
+        if let Err(error) = read {
+            sector.recover(bytes, error)?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares a sector with its checksum: `None` if the file has none, `Some(None)` if the one
+/// that it should have is missing.
+fn judge(
+    engine: &Engine,
+    expected: Option<Option<Checksum>>,
+    bytes: &[u8],
+) -> Result<(), Option<Checksum>> {
+    match expected {
+        None => Ok(()),
+        Some(None) => Err(None),
+        Some(Some(expected)) => {
+            let found = engine.checksum.compute(bytes);
+            if found == expected {
+                Ok(())
+            } else {
+                Err(Some(found))
+            }
+        }
+    }
+}
+
+/// A sector of which one copy was bad.
+struct Sector<'a> {
+    engine: &'a Arc<Engine>,
+    inode: &'a Inode,
+    logical: u64,
+    offset: u64,
+    expected: Option<Option<Checksum>>,
+}
+
+impl Sector<'_> {
+    fn judged(&self, bytes: &[u8], mirror: usize) -> Result<()> {
+        let Err(found) = judge(self.engine, self.expected, bytes) else {
+            return Ok(());
+        };
+        let (root, objectid, offset) = (self.inode.root.id(), self.inode.objectid, self.offset);
+        let (device, physical) = self.place(mirror);
+        Err(match (self.expected.flatten(), found) {
+            (Some(expected), Some(found)) => Error::DataChecksum {
+                device,
+                physical,
+                root,
+                objectid,
+                offset,
+                expected,
+                found,
+            },
+            _ => Error::NoChecksum {
+                device,
+                physical,
+                root,
+                objectid,
+                offset,
+            },
+        })
+    }
+
+    fn unreadable(&self) -> Error {
+        let (device, physical) = self.place(0);
+        let (root, objectid, offset) = (self.inode.root.id(), self.inode.objectid, self.offset);
+        Error::DataUnreadable {
+            device,
+            physical,
+            root,
+            objectid,
+            offset,
+        }
+    }
+
+    fn place(&self, mirror: usize) -> (String, u64) {
+        let pieces = self
+            .engine
+            .volume
+            .map(self.logical, self.engine.sectorsize.into(), mirror);
+        let Some(piece) = pieces.ok().and_then(|pieces| pieces.into_iter().next()) else {
+            return ("?".to_owned(), self.logical);
+        };
+        let device = self
+            .engine
+            .volume
+            .devices()
+            .iter()
+            .find(|device| device.devid == piece.devid);
+        (
+            device.map_or("?", |device| device.device.name()).to_owned(),
+            piece.physical,
+        )
+    }
+
+    /// Tries the other copies; the first that is good is read and repairs the bad one. `first`:
+    /// what was wrong with copy 0.
+    fn recover(&self, bytes: &mut [u8], first: Error) -> Result<()> {
+        log::warn!("{first}");
+        // Without a checksum in the tree no copy can be told to be good.
+        let mirrors = match self.expected {
+            Some(None) => 1,
+            _ => self
+                .engine
+                .volume
+                .mirrors(self.logical, bytes.len() as u64)?,
+        };
+        for mirror in 1..mirrors {
+            if self
+                .engine
+                .volume
+                .read(self.logical, bytes, mirror)
+                .is_err()
+            {
+                continue;
+            }
+            match self.judged(bytes, mirror) {
+                Ok(()) => {
+                    match self.engine.volume.repair(self.logical, bytes, 0) {
+                        Ok(()) => {
+                            log::info!("repaired logical {} from copy {mirror}", self.logical)
+                        }
+                        Err(error) => log::warn!("cannot repair logical {}: {error}", self.logical),
+                    }
+                    return Ok(());
+                }
+                Err(error) => log::warn!("{error}"),
+            }
+        }
+        Err(first)
+    }
+}

@@ -1,0 +1,155 @@
+//! Truncation.
+//!
+//! # How it works
+//! Growing is a matter of the size (and, without the feature, of explicit holes). Shrinking
+//! first settles memory: what is dirty behind the new end is thrown away and what is in flight
+//! waited for; the sector that the new end cuts gets zeros behind it, in memory. Then items
+//! are dropped from the end of the file, some in each handle, and the size on disk falls with
+//! them: a power cut in between leaves a file that is longer than wanted but whole. An inline
+//! extent is cut in the tree at once.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{FileExtent, compression as id};
+
+use super::complete::{changing, finish};
+use super::extent_map::{Content, ExtentMap};
+use super::items::{self, Item, key_of};
+use super::{check, discard, inline, sector_ceil, sector_floor, write};
+use crate::Result;
+use crate::engine::Engine;
+use crate::ops::Inode;
+use crate::transaction::Handle;
+
+/// Items dropped in one handle.
+const STEP: usize = 32;
+/// Items that a step is reserved for: those dropped stand side by side.
+const ITEMS: u64 = 8;
+
+/// Sets the length of a file. The caller holds `io` exclusively; times are its business.
+///
+/// # Errors
+/// [`NoSpace`](crate::Error::NoSpace); unreadable or damaged items.
+pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    check(engine)?;
+    let old = inode.state.lock().size;
+    if size >= old {
+        write::prepare_growth(engine, inode, size, size)?;
+        return write::set_size(engine, inode, size);
+    }
+    let sector = u64::from(engine.sectorsize);
+    let cut = sector_floor(engine, size);
+    if cut < size {
+        if old <= sector && inline_on_disk(engine, inode)? {
+            return cut_inline(engine, inode, size);
+        }
+        write::zero_part(engine, inode, size..old.min(cut + sector))?;
+    }
+    discard(engine, inode, sector_ceil(engine, size)..u64::MAX);
+    inode.state.lock().size = size;
+    shrink(engine, inode, size)
+}
+
+/// Drops everything that a file without a name has. The caller holds `io` exclusively.
+///
+/// # Errors
+/// Unreadable or damaged items.
+pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    check(engine)?;
+    discard(engine, inode, 0..u64::MAX);
+    inode.state.lock().size = 0;
+    shrink(engine, inode, 0)
+}
+
+/// Whether the file stands in the tree, and nothing newer in memory.
+fn inline_on_disk(engine: &Engine, inode: &Inode) -> Result<bool> {
+    let in_memory = inode.data.state.lock().bytes() > 0;
+    Ok(!in_memory && items::find(engine, inode, 0)?.content == Content::Inline)
+}
+
+/// Writes an inline extent again, shorter.
+fn cut_inline(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    let mut bytes = inline::read(engine, inode)?.unwrap_or_default();
+    let had = bytes.len() as u64;
+    let len = size.min(had);
+    bytes.truncate(len as usize);
+    let mut h = engine.start_urgent(2)?;
+    let change = changing(inode);
+    let item = FileExtent::Inline {
+        generation: h.transid(),
+        ram_bytes: len,
+        compression: id::NONE,
+        data: &bytes,
+    };
+    let result = inode.root.put(&mut h, &key_of(inode, 0), &item.encode());
+    change.done(0..sector_ceil(engine, had.max(1)), &[]);
+    inode.change(&h, |state| {
+        state.nbytes = state.nbytes.saturating_sub(had) + len;
+        state.size = size;
+        state.disk_size = size;
+    });
+    finish(h, result)
+}
+
+/// Drops all items behind `size`, step by step.
+fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    let end = sector_ceil(engine, size);
+    loop {
+        let mut h = engine.start_urgent(ITEMS)?;
+        let step = drop_last(&mut h, engine, inode, end);
+        let (dropped, reached) = match step {
+            Ok(step) => step,
+            Err(error) => return finish(h, Err(error)),
+        };
+        inode.change(&h, |state| {
+            state.nbytes = state.nbytes.saturating_sub(dropped);
+            state.disk_size = state.disk_size.min(size.max(reached.unwrap_or(0)));
+        });
+        h.end()?;
+        if reached.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Drops the last items of a file, but nothing before `end`. Returns the bytes dropped and
+/// where the file ends now, or `None` if nothing is left behind `end`.
+fn drop_last(
+    h: &mut Handle,
+    engine: &Arc<Engine>,
+    inode: &Inode,
+    end: u64,
+) -> Result<(u64, Option<u64>)> {
+    let last = items::last(engine, inode, end, STEP)?;
+    let Some(first) = last.last().map(|item: &Item| item.start.max(end)) else {
+        return Ok((0, None));
+    };
+    let change = changing(inode);
+    let result = items::drop_extents(h, inode, first..u64::MAX);
+    change.done(
+        first..u64::MAX,
+        &[ExtentMap {
+            start: first,
+            end: u64::MAX,
+            content: Content::Hole,
+        }],
+    );
+    note_hole(inode, first, h.transid());
+    let dropped = result?;
+    let more = last.len() == STEP && first > end;
+    Ok((dropped, more.then_some(first)))
+}
+
+fn note_hole(inode: &Inode, start: u64, transid: u64) {
+    let map = ExtentMap {
+        start,
+        end: u64::MAX,
+        content: Content::Hole,
+    };
+    inode
+        .data
+        .state
+        .lock()
+        .modified
+        .set(map, Some(transid), None);
+}

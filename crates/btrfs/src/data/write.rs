@@ -1,0 +1,333 @@
+//! Writing into memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::Incompat;
+use sapwood_vfs::Timestamp;
+
+use super::complete::{changing, finish, raise_disk_size};
+use super::extent_map::{Content, ExtentMap};
+use super::flush::{self, Dispatch};
+use super::{check, items, overwrite, read, sector_ceil, sector_floor};
+use crate::engine::Engine;
+use crate::ops::Inode;
+use crate::space::{DataReservation, MetadataReservation};
+use crate::{Error, Result};
+
+/// Bytes that go into memory at once: the bound on dirty bytes is kept to within this.
+const CHUNK: u64 = 1 << 20;
+/// A file with this many dirty bytes is written back without waiting for the bound.
+const EARLY: u64 = 32 << 20;
+/// Items that completing one piece may touch: its own, its checksums, what it replaces.
+const ITEMS: u64 = 3;
+
+/// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback. The
+/// caller holds `io` exclusively and has checked limits. Sets mtime, ctime and the change counter;
+/// the completion queues the inode item.
+///
+/// # Errors
+/// [`Error::NoSpace`]; a sector that is written in part cannot be read; the mount takes no changes.
+pub(crate) fn write(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+) -> Result<()> {
+    check(engine)?;
+    if data.is_empty() {
+        return Ok(());
+    }
+    prepare_growth(engine, inode, offset, offset + data.len() as u64)?;
+    let mut at = offset;
+    let mut rest = data;
+    while !rest.is_empty() {
+        let room = (CHUNK - at % CHUNK).min(rest.len() as u64);
+        let (front, back) = rest.split_at(room as usize);
+        write_chunk(engine, inode, at, front)?;
+        at += room;
+        rest = back;
+    }
+    inode.state.lock().content_changed(Timestamp::now());
+    if inode.data.state.lock().dirty.bytes() >= EARLY {
+        flush::begin(engine, inode, 0..u64::MAX, Dispatch::Queue);
+    }
+    Ok(())
+}
+
+/// What has to happen before a write to `start..end` (or, empty, a truncation to `start`) may
+/// make the file longer.
+pub(super) fn prepare_growth(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    start: u64,
+    end: u64,
+) -> Result<()> {
+    let size = inode.state.lock().size;
+    let sector = u64::from(engine.sectorsize);
+    if end <= size {
+        return Ok(());
+    }
+    // An inline extent holds a file alone: with more behind it, it becomes a sector like any
+    // other. A write that touches the first sector brings all of it anyway.
+    if size > 0 && size <= sector && start >= sector {
+        pull_first(engine, inode)?;
+    }
+    if start > size {
+        zero_tail(engine, inode, size, start)?;
+        let (from, to) = (sector_ceil(engine, size), sector_ceil(engine, start));
+        if from < to && !engine.incompat.contains(Incompat::NO_HOLES) {
+            insert_holes(engine, inode, from..to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the first sector dirty if it stands in the tree.
+fn pull_first(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    let sector = u64::from(engine.sectorsize);
+    {
+        let state = inode.data.state.lock();
+        if state.dirty.contains(0) {
+            return Ok(());
+        }
+        if !state.flights.overlaps(0..sector) {
+            drop(state);
+            if items::find(engine, inode, 0)?.content != Content::Inline {
+                return Ok(());
+            }
+        }
+    }
+    touch_sector(engine, inode, 0)
+}
+
+/// Reads a sector and makes it dirty, zero behind the end of the file.
+pub(super) fn touch_sector(engine: &Arc<Engine>, inode: &Arc<Inode>, start: u64) -> Result<()> {
+    let bytes = edge(engine, inode, start)?;
+    store(engine, inode, start, &bytes, &[], None).map(|_| ())
+}
+
+/// Sees to it that the bytes between the end of the file and `to` read as zeros once the file
+/// is longer: what follows the end in its sector may be anything on a damaged image, or after
+/// a truncation that a power cut kept from being finished.
+fn zero_tail(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
+    let start = sector_floor(engine, size);
+    // A write within the sector of the end brings it, and zeros it.
+    if start == size
+        || (sector_floor(engine, to) == start && !to.is_multiple_of(engine.sectorsize.into()))
+    {
+        return Ok(());
+    }
+    let end = start + u64::from(engine.sectorsize);
+    let in_memory = {
+        let state = inode.data.state.lock();
+        state.dirty.contains(start) || state.flights.overlaps(start..end)
+    };
+    let inline = match items::find(engine, inode, start)?.content {
+        _ if in_memory => return Ok(()),
+        Content::Hole | Content::Prealloc(_) => return Ok(()),
+        Content::Inline => true,
+        Content::Data(_) => false,
+    };
+    let mut bytes = vec![0; engine.sectorsize as usize];
+    read::fill(engine, inode, start, &mut bytes)?;
+    let tail = bytes.get((size - start) as usize..).unwrap_or_default();
+    if !inline && tail.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    touch_sector(engine, inode, start)
+}
+
+/// Inserts items of explicit holes where the file has none.
+fn insert_holes(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+    let mut gaps = Vec::new();
+    let mut at = range.start;
+    let mut walk = items::Items::from(engine, inode, range.start)?;
+    while let Some(item) = walk.next()?.filter(|item| item.start < range.end) {
+        if item.start > at {
+            gaps.push(at..item.start);
+        }
+        at = at.max(item.end);
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+    for gap in gaps {
+        let mut h = engine.start(2)?;
+        let change = changing(inode);
+        let result = items::insert_hole(&mut h, inode, gap.clone());
+        change.done(
+            gap.clone(),
+            &[ExtentMap {
+                start: gap.start,
+                end: gap.end,
+                content: Content::Hole,
+            }],
+        );
+        inode.change(&h, |_| {});
+        finish(h, result)?;
+    }
+    Ok(())
+}
+
+/// The sector at `start` as the file has it, zero behind the end of the file.
+fn edge(engine: &Arc<Engine>, inode: &Arc<Inode>, start: u64) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; engine.sectorsize as usize];
+    let size = inode.state.lock().size;
+    let len = size.saturating_sub(start).min(bytes.len() as u64) as usize;
+    read::fill(
+        engine,
+        inode,
+        start,
+        bytes.get_mut(..len).unwrap_or_default(),
+    )?;
+    Ok(bytes)
+}
+
+/// Writes at most a chunk.
+fn write_chunk(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+    let sector = u64::from(engine.sectorsize);
+    let end = offset + data.len() as u64;
+    let (first, last) = (sector_floor(engine, offset), sector_floor(engine, end));
+    loop {
+        let mut edges = Vec::new();
+        let dirty = |at: u64| inode.data.state.lock().dirty.contains(at);
+        let size = inode.state.lock().size;
+        if !offset.is_multiple_of(sector) && !dirty(first) {
+            edges.push((first, edge(engine, inode, first)?));
+        }
+        if !end.is_multiple_of(sector) && !dirty(last) && !edges.iter().any(|(at, _)| *at == last) {
+            // Up to the end of the file there is nothing to keep behind the data.
+            let bytes = if end >= size && offset <= last {
+                vec![0; sector as usize]
+            } else {
+                edge(engine, inode, last)?
+            };
+            edges.push((last, bytes));
+        }
+        if store(engine, inode, offset, data, &edges, Some(end))? {
+            return Ok(());
+        }
+    }
+}
+
+/// Copies bytes into the dirty ranges: first `edges` (whole sectors that `data` covers in part),
+/// then `data`. `size`: the file is at least that long then. False, and nothing changed, if
+/// writeback took a sector meanwhile whose other bytes are needed.
+fn store(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    data: &[u8],
+    edges: &[(u64, Vec<u8>)],
+    size: Option<u64>,
+) -> Result<bool> {
+    let range = sector_floor(engine, offset)..sector_ceil(engine, offset + data.len() as u64);
+    let (bytes, pieces) = {
+        let state = inode.data.state.lock();
+        let gaps = state.dirty.gaps(range.clone());
+        let bytes: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
+        // A gap right behind a piece makes that one longer.
+        let pieces = gaps.iter().filter(|gap| {
+            gap.start.is_multiple_of(CHUNK) || !state.dirty.contains(gap.start.wrapping_sub(1))
+        });
+        (bytes, pieces.count() as u64)
+    };
+    let (promised, metadata) = promise(engine, inode, &range, bytes, pieces)?;
+    engine.writeback.enter(engine, bytes);
+    {
+        let mut guard = inode.data.state.lock();
+        let state = &mut *guard;
+        // Writeback may have taken pieces since, so that more is new than was counted.
+        let before = state.dirty.bytes();
+        let end = offset + data.len() as u64;
+        let cuts = [offset, end].map(|at| {
+            (!at.is_multiple_of(engine.sectorsize.into())).then(|| sector_floor(engine, at))
+        });
+        let has = |at: &u64| state.dirty.contains(*at) || edges.iter().any(|(edge, _)| edge == at);
+        if !cuts.iter().flatten().all(has) {
+            drop(guard);
+            engine.writeback.leave(bytes);
+            return Ok(false);
+        }
+        for (at, sector) in edges {
+            if !state.dirty.contains(*at) {
+                state.dirty.write(*at, sector);
+            }
+        }
+        state.dirty.write(offset, data);
+        let added = state.dirty.bytes() - before;
+        engine.writeback.correct(bytes, added);
+        match (&state.promised, promised) {
+            (Some(own), Some(more)) => own.merge(more),
+            (None, Some(more)) => state.promised = Some(Arc::new(more)),
+            (_, None) => {}
+        }
+        match (&state.promised_metadata, metadata) {
+            (Some(own), Some(more)) => own.merge(more),
+            (None, Some(more)) => state.promised_metadata = Some(Arc::new(more)),
+            (_, None) => {}
+        }
+        if let Some(size) = size {
+            let mut own = inode.state.lock();
+            own.size = own.size.max(size);
+        }
+    }
+    engine.writeback.activate(inode);
+    Ok(true)
+}
+
+type Promises = (Option<DataReservation>, Option<MetadataReservation>);
+
+/// Reserves what a write needs. On a full file system a write that overwrites in place needs
+/// no data space.
+fn promise(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    range: &Range<u64>,
+    bytes: u64,
+    pieces: u64,
+) -> Result<Promises> {
+    if bytes == 0 {
+        return Ok((None, None));
+    }
+    let data = match engine.space.reserve_data(engine, bytes) {
+        Ok(data) => Some(data),
+        Err(Error::NoSpace) if overwrite::possible(engine, inode, range)? => None,
+        Err(error) => return Err(error),
+    };
+    let metadata = match pieces {
+        0 => None,
+        pieces => engine
+            .space
+            .reserve_metadata(engine, pieces * ITEMS, false)?,
+    };
+    Ok((data, metadata))
+}
+
+/// Sets the length of a file that grew without data. The caller did [`prepare_growth`].
+pub(super) fn set_size(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    let h = engine.start(1)?;
+    {
+        let data = inode.data.state.lock();
+        let mut state = inode.state.lock();
+        state.size = size;
+        raise_disk_size(&data, &mut state, None);
+    }
+    inode.change(&h, |_| {});
+    h.end()
+}
+
+/// Zeroes part of a sector, if the file has anything else there.
+pub(super) fn zero_part(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    read::fill(engine, inode, range.start, &mut bytes)?;
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    bytes.fill(0);
+    write_chunk(engine, inode, range.start, &bytes)
+}
