@@ -11,7 +11,7 @@ use crate::data::Writeback;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::{self, InodeTable};
-use crate::space::Space;
+use crate::space::{Pressure, Space};
 use crate::subvolume::{self, Cleaner};
 use crate::transaction::{Background, Transactions};
 use crate::tree::{self, BlockCache, Opened, Root, Roots, TreeRead};
@@ -87,10 +87,10 @@ impl Engine {
             writeback: Writeback::new(&options),
             counters: Counters::default(),
             topology: RankedMutex::new(Rank::RenameTopology, ()),
+            space: Space::open(&blocks, &roots, &super_block)?,
             subvolumes: RankedMutex::new(Rank::Subvolume, ()),
             cleaner: Cleaner::default(),
             new_incompat: AtomicU64::new(0),
-            space: Space::new(&super_block),
             health: Health::new(read_only),
             transactions: Transactions::new(super_block.generation.get()),
             sectorsize: super_block.sectorsize.get(),
@@ -105,7 +105,6 @@ impl Engine {
             roots,
             options,
         });
-        engine.space.load(&engine)?;
         Ok((engine, top))
     }
 
@@ -128,6 +127,16 @@ impl Engine {
 impl TreeRead for Engine {
     fn blocks(&self) -> &BlockCache {
         &self.blocks
+    }
+}
+
+impl Pressure for Arc<Engine> {
+    fn write_back(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn commit(&self) -> Result<()> {
+        self.commit_and_unpin(None)
     }
 }
 

@@ -224,10 +224,9 @@ fn preallocate(
         let hint = inode.data.state.lock().hint;
         let want = (hole.end - at).min(MAX_EXTENT);
         let mut h = engine.start(6)?;
-        let taken =
-            engine
-                .space
-                .reserve_data_extent(engine, promise, engine.sectorsize.into(), want, hint);
+        let taken = engine
+            .space
+            .reserve_data_extent(promise, engine.sectorsize.into(), want, hint);
         let (bytenr, len) = match taken {
             Ok(taken) => taken,
             Err(error) => {

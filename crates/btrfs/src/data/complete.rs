@@ -26,9 +26,10 @@ pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<O
         Ok(Some(transid)) => inode.data.state.lock().modified.completed(ordered, transid),
         Ok(None) => {
             if let Target::New(stored) = &ordered.target {
-                engine
-                    .space
-                    .release_data_extent(stored.bytenr, stored.disk_len);
+                let (bytenr, len) = (stored.bytenr, stored.disk_len);
+                if let Err(error) = engine.space.release_data_extent(bytenr, len) {
+                    engine.health.fail(&error);
+                }
             }
             inode.data.state.lock().modified.failed(ordered);
         }

@@ -362,10 +362,7 @@ pub(super) fn take_space(
         // Overwrites that turned out not to be possible come without a promise.
         None => Arc::new(engine.space.reserve_data(engine, want)?),
     };
-    match engine
-        .space
-        .reserve_data_extent(engine, &promised, min, want, hint)
-    {
+    match engine.space.reserve_data_extent(&promised, min, want, hint) {
         Ok((bytenr, len)) => {
             inode.data.state.lock().hint = bytenr + len;
             Ok(Some((bytenr, len)))
@@ -390,7 +387,9 @@ fn allocate(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Di
             failed => {
                 let error = failed.err().unwrap_or(Error::NoSpace);
                 for (bytenr, len) in extents {
-                    engine.space.release_data_extent(bytenr, len);
+                    if let Err(error) = engine.space.release_data_extent(bytenr, len) {
+                        engine.health.fail(&error);
+                    }
                 }
                 return abandon(engine, inode, id, &error);
             }

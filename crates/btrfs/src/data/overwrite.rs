@@ -78,8 +78,9 @@ fn is_ours(engine: &Arc<Engine>, inode: &Inode, map: &ExtentMap, stored: &Stored
         return Ok(false);
     }
     let own = data_ref(inode, map.start, stored);
-    let mut h = engine.join()?;
-    Ok(!engine.space.is_data_shared(&mut h, &inode.root, &own)?)
+    let h = engine.join()?;
+    let changes = &h.trans().space;
+    Ok(!engine.space.is_shared(changes, &inode.root, &own)?)
 }
 
 /// Whether all of `range` could be overwritten in place now, so that writing needs no space.

@@ -298,9 +298,10 @@ fn promise(
     };
     let metadata = match pieces {
         0 => None,
-        pieces => engine
-            .space
-            .reserve_metadata(engine, pieces * ITEMS, false)?,
+        pieces => {
+            let items = pieces * ITEMS;
+            Some(engine.space.reserve_metadata(engine, items, false)?)
+        }
     };
     Ok((data, metadata))
 }

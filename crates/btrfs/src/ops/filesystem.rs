@@ -93,7 +93,7 @@ impl FileSystem for Btrfs {
 
     fn statfs(&self) -> Result<FsStat> {
         self.check_alive()?;
-        Ok(self.engine.space.statfs(&self.engine)?)
+        Ok(self.engine.space.statfs(&self.engine.fsid, self.top.id()))
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {

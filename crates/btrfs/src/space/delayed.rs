@@ -11,7 +11,7 @@
 //! the changes of one extent reach the tree in order. Whoever reads the state of an extent (tree
 //! plus pending changes) makes it busy as well and thereby waits for a runner.
 //!
-//! Trouble cases: an extent made and dropped before its head ran leaves the tree untouched
+//! Trouble cases: a tree block made and dropped before its head ran leaves the tree untouched
 //! ([`Outcome::NeverExisted`]; test `made_and_dropped`); a busy address is skipped, not waited
 //! for, while there is other work (test `busy_heads_are_skipped`).
 
@@ -146,6 +146,11 @@ impl Head {
         }
     }
 
+    /// Whether it is a data extent that came and went before the tree saw it.
+    pub(crate) fn never_existed(&self) -> bool {
+        self.insert && self.refs.is_empty()
+    }
+
     /// Whether there is nothing to write.
     fn is_void(&self) -> bool {
         !self.insert && self.refs.is_empty() && self.set_flags.is_empty()
@@ -161,8 +166,9 @@ pub(crate) enum Outcome {
     NewHead,
     /// It cancelled all that its head held; the head is gone.
     Cancelled,
-    /// It dropped the last ref of an extent that the extent tree never saw; the head is gone
-    /// and the caller returns the space.
+    /// It dropped the last ref of a tree block that the extent tree never saw; the head is gone
+    /// and the caller returns the space. (The head of a data extent stays: its checksums have to
+    /// go, and the same operation may add a ref again.)
     NeverExisted,
 }
 
@@ -207,17 +213,19 @@ impl DelayedRefs {
     }
 
     /// Notes a new extent with its first refs.
-    pub(crate) fn insert(&self, extent: Extent, key: RefKey, count: i64, flags: ExtentFlags) {
-        let (shard, _) = self.shard(extent.bytenr);
-        let mut shard = shard.lock();
-        let head = shard.heads.entry(extent.bytenr).or_insert_with(|| {
-            self.pending.fetch_add(1, Ordering::AcqRel);
-            Head::new(extent)
-        });
-        head.insert = true;
-        head.extent = extent;
-        head.set_flags |= flags;
-        head.change(key, count);
+    pub(crate) fn insert(
+        &self,
+        extent: Extent,
+        key: RefKey,
+        count: i64,
+        flags: ExtentFlags,
+    ) -> Outcome {
+        self.edit(extent, |head| {
+            head.insert = true;
+            head.extent = extent;
+            head.set_flags |= flags;
+            head.change(key, count);
+        })
     }
 
     /// Notes that a backref's count changes by `count`.
@@ -240,7 +248,7 @@ impl DelayedRefs {
             Head::new(extent)
         });
         edit(head);
-        if head.insert && head.refs.is_empty() {
+        if head.insert && head.refs.is_empty() && head.extent.level.is_some() {
             outcome = Outcome::NeverExisted;
         } else if head.is_void() {
             outcome = Outcome::Cancelled;

@@ -8,29 +8,15 @@
 //! hashes: colliding refs take the next free offsets.
 //!
 //! Facts: btrfs documentation, "On-disk format" and "Btrees"; the limits were compared with
-//! images that the kernel wrote. The storage is a trait so that the tests run the same code
-//! on a map as on a tree.
+//! images that the kernel wrote.
 
 use sapwood_btrfs_format::{
     ExtentFlags, ExtentItemRef, InlineRef, Item, Key, kind, leaf_data_size,
 };
 
 use super::delayed::{Extent, Head, RefKey};
+use super::store::{ItemRead, ItemStore};
 use crate::error::{Error, Result};
-
-/// Where items are kept, in the order of their keys.
-pub(crate) trait ItemStore {
-    /// The item of that key.
-    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>>;
-    /// The first item whose key is not smaller.
-    fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
-    /// A new item.
-    fn insert(&mut self, key: Key, item: &[u8]) -> Result<()>;
-    /// Replaces an item.
-    fn replace(&mut self, key: Key, item: &[u8]) -> Result<()>;
-    /// Removes an item that is there.
-    fn delete(&mut self, key: Key) -> Result<()>;
-}
 
 /// What the file system's features say about extent items.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +112,7 @@ pub(crate) enum Applied {
     Removed,
 }
 
-fn find(store: &mut impl ItemStore, rules: &ItemRules, extent: &Extent) -> Result<Option<Parsed>> {
+fn find(store: &mut impl ItemRead, rules: &ItemRules, extent: &Extent) -> Result<Option<Parsed>> {
     let key = rules.key(extent);
     let mut found = store.get(&key)?.map(|item| (key, item));
     if found.is_none() && key.kind == kind::METADATA_ITEM {
@@ -157,7 +143,7 @@ fn find(store: &mut impl ItemStore, rules: &ItemRules, extent: &Extent) -> Resul
 /// # Errors
 /// [`Error::ExtentItem`] if the item does not parse; errors of the store.
 pub(crate) fn state(
-    store: &mut impl ItemStore,
+    store: &mut impl ItemRead,
     rules: &ItemRules,
     extent: &Extent,
 ) -> Result<Option<ExtentState>> {
@@ -174,7 +160,7 @@ pub(crate) fn state(
 /// # Errors
 /// [`Error::ExtentItem`] for what does not parse; errors of the store.
 pub(crate) fn backrefs(
-    store: &mut impl ItemStore,
+    store: &mut impl ItemRead,
     rules: &ItemRules,
     extent: &Extent,
 ) -> Result<Vec<InlineRef>> {
@@ -199,7 +185,7 @@ fn parse_keyed(bytenr: u64, key: &Key, item: &[u8]) -> Result<InlineRef> {
 
 /// The first keyed ref of `bytenr` at or behind `from`.
 fn next_keyed(
-    store: &mut impl ItemStore,
+    store: &mut impl ItemRead,
     bytenr: u64,
     from: &Key,
 ) -> Result<Option<(Key, Vec<u8>)>> {
@@ -210,7 +196,7 @@ fn next_keyed(
 
 /// The item of a keyed backref, hash collisions looked through: key and count.
 fn find_keyed(
-    store: &mut impl ItemStore,
+    store: &mut impl ItemRead,
     bytenr: u64,
     wanted: RefKey,
 ) -> Result<Option<(Key, u32)>> {

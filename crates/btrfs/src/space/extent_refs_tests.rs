@@ -5,31 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use sapwood_btrfs_format::extent_data_ref_hash;
 
+use super::super::store::tests::MapStore;
 use super::*;
-
-#[derive(Default)]
-struct MapStore(BTreeMap<Key, Vec<u8>>);
-
-impl ItemStore for MapStore {
-    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
-        Ok(self.0.get(key).cloned())
-    }
-    fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
-        Ok(self.0.range(key..).next().map(|(k, v)| (*k, v.clone())))
-    }
-    fn insert(&mut self, key: Key, item: &[u8]) -> Result<()> {
-        assert!(self.0.insert(key, item.to_vec()).is_none(), "{key} exists");
-        Ok(())
-    }
-    fn replace(&mut self, key: Key, item: &[u8]) -> Result<()> {
-        assert!(self.0.insert(key, item.to_vec()).is_some(), "{key} missing");
-        Ok(())
-    }
-    fn delete(&mut self, key: Key) -> Result<()> {
-        assert!(self.0.remove(&key).is_some(), "{key} missing");
-        Ok(())
-    }
-}
 
 const RULES: ItemRules = ItemRules {
     skinny: true,

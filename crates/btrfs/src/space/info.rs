@@ -143,6 +143,11 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    /// Whether it is of that kind of space.
+    pub(crate) fn is_of(&self, info: &Arc<SpaceInfo>) -> bool {
+        Arc::ptr_eq(&self.info, info)
+    }
+
     /// Bytes left.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)

@@ -7,17 +7,37 @@
 //! (see [`info`] for the sums). The trees that record space use space themselves: running delayed
 //! refs, writing free-space items and block-group items, inserting chunks all repeat until nothing
 //! is left to write; this ends because a tree block is copied at most once in a transaction.
+//!
+//! Locks: block groups one at a time, sums one at a time, the device map while a chunk is made.
+//! None is held during I/O, and none for longer than a search in memory; so everything here but
+//! [`reserve`] may be called with tree blocks locked, unless it says otherwise.
 
-pub(crate) mod api;
-pub(crate) mod delayed;
-pub(crate) mod extent_refs;
-pub(crate) mod free_space;
-pub(crate) mod group;
-pub(crate) mod info;
-pub(crate) mod pinned;
-pub(crate) mod range_set;
+mod alloc;
+mod cache_v1;
+mod chunk;
+mod chunk_size;
+mod delayed;
+mod devices;
+mod extent_refs;
+mod free_space;
+mod free_space_tree;
+mod group;
+mod info;
+mod items;
+mod pinned;
+mod range_set;
+mod refs;
+mod reserve;
+mod run;
+mod state;
+mod statfs;
+mod store;
+#[cfg(test)]
+mod tests;
+mod unpin;
+mod write;
 
-pub(crate) use api::Space;
-pub(crate) use delayed::DelayedRefs;
-pub(crate) use info::{DataReservation, MetadataReservation};
-pub(crate) use pinned::Pinned;
+pub(crate) use info::{DataReservation, MetadataReservation, Reservation};
+pub(crate) use reserve::Pressure;
+pub(crate) use state::Space;
+pub(crate) use write::{SpaceChanges, SpaceWrite};

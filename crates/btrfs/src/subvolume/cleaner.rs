@@ -20,6 +20,8 @@ use crate::{Error, Result, data};
 
 /// Refs that one handle changes: some tens of leaves.
 const BUDGET: usize = 4000;
+/// Items that removing an empty block group touches.
+const GROUP_ITEMS: u64 = 8;
 /// How long a deleted subvolume that is still in use is left alone.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -133,7 +135,11 @@ pub(crate) fn round(engine: &Arc<Engine>) -> Result<bool> {
     let left = !waiting.is_empty();
     engine.cleaner.work.lock().dead.append(&mut waiting);
     result?;
-    while !engine.cleaner.stopping() && engine.space.delete_empty_block_groups(engine)? {}
+    if !engine.cleaner.stopping() && engine.space.has_empty_block_groups() {
+        let mut h = engine.start_urgent(GROUP_ITEMS)?;
+        let done = engine.space.delete_empty_block_groups(&mut h);
+        finish(h, done)?;
+    }
     Ok(left)
 }
 

@@ -91,7 +91,7 @@ impl Claim<'_> {
         self.write(&super_block)?;
         transactions.advance(trans, State::SuperWritten);
         drop(order);
-        engine.space.unpin(engine, trans)?;
+        engine.space.unpin(&trans.space, engine.options.discard)?;
         transactions.advance(trans, State::Completed);
         engine.cleaner.committed();
         Ok(())
@@ -141,7 +141,7 @@ fn settle_roots(h: &mut Handle) -> Result<()> {
         }
         changed |= engine.space.finish_pending_chunks(h)?;
         changed |= engine.space.write_dirty_block_groups(h)?;
-        if !changed && h.trans().delayed.pending() == 0 {
+        if !changed && h.trans().space.delayed.pending() == 0 {
             return Ok(());
         }
     }

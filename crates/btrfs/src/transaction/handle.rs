@@ -138,7 +138,7 @@ impl Engine {
         self.health.check()?;
         debug_assert!(HELD.get() == 0, "a thread that holds a handle starts one");
         let reservation = self.space.reserve_metadata(self, items, urgent)?;
-        self.enter(Entry::Start, reservation)
+        self.enter(Entry::Start, Some(reservation))
     }
 
     /// Joins the running transaction for work that a commit may wait for, on a reservation

@@ -11,7 +11,7 @@ use super::state::{Entry, State};
 use crate::Result;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
-use crate::space::{DelayedRefs, Pinned};
+use crate::space::SpaceChanges;
 use crate::subvolume::PendingSnapshots;
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
@@ -34,10 +34,8 @@ pub(crate) struct Transaction {
     pub(crate) snapshots: PendingSnapshots,
     /// Inodes whose items to write.
     pub(crate) dirty_inodes: DirtyInodes,
-    /// Changes of extent refs that are not in the extent tree yet.
-    pub(crate) delayed: DelayedRefs,
-    /// What it freed and nobody may have before it is durable.
-    pub(crate) pinned: Pinned,
+    /// Changes of space: delayed refs, what it freed.
+    pub(crate) space: Arc<SpaceChanges>,
     /// When it was created.
     begun: Instant,
 }
@@ -55,8 +53,7 @@ impl Transaction {
             dirty_roots: DirtyRoots::default(),
             snapshots: PendingSnapshots::default(),
             dirty_inodes: DirtyInodes::default(),
-            delayed: DelayedRefs::default(),
-            pinned: Pinned::default(),
+            space: Arc::new(SpaceChanges::default()),
             begun: Instant::now(),
         }
     }

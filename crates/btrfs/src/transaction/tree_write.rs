@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::handle::Handle;
+use crate::space::{Reservation, SpaceChanges, SpaceWrite};
 use crate::tree::{BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeWrite};
-use crate::{Error, Result};
+use crate::{Error, Result, data};
 
 impl TreeRead for Handle {
     fn blocks(&self) -> &BlockCache {
@@ -22,12 +23,12 @@ impl TreeWrite for Handle {
         Ok(())
     }
 
-    fn alloc_block(&mut self, root_id: u64, hint: u64) -> Result<u64> {
+    fn alloc_block(&mut self, root_id: u64, _hint: u64) -> Result<u64> {
         let engine = self.engine().clone();
-        // A tree that is just being made is not known yet; its blocks are like any metadata.
         let root = engine.roots.cached(root_id);
-        let root = root.as_ref().unwrap_or(&engine.roots.root_tree);
-        engine.space.alloc_tree_block(self, root, hint)
+        engine
+            .space
+            .alloc_tree_block(self, root_id, root.as_deref())
     }
 
     fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()> {
@@ -37,7 +38,7 @@ impl TreeWrite for Handle {
 
     fn extent_info(&mut self, bytenr: u64, level: u8) -> Result<(u64, u64)> {
         let (engine, trans) = (self.engine(), self.trans());
-        engine.space.tree_block_info(engine, trans, bytenr, level)
+        engine.space.tree_block_info(&trans.space, bytenr, level)
     }
 
     fn set_full_backref(&mut self, bytenr: u64, level: u8) -> Result<()> {
@@ -84,5 +85,19 @@ impl TreeWrite for Handle {
 
     fn abort(&self, err: &Error) {
         Handle::abort(self, err);
+    }
+}
+
+impl SpaceWrite for Handle {
+    fn changes(&self) -> Arc<SpaceChanges> {
+        self.trans().space.clone()
+    }
+
+    fn reservation(&self) -> Option<&Reservation> {
+        self.reservation.as_ref()
+    }
+
+    fn delete_checksums(&mut self, bytenr: u64, len: u64) -> Result<()> {
+        data::checksum::delete(self, bytenr, len)
     }
 }

@@ -22,7 +22,7 @@ use sapwood_btrfs_format::{
 
 use crate::lock::{Rank, RankedRwLock};
 use crate::{Error, Result};
-pub(crate) use map::{ChunkMap, Piece};
+pub(crate) use map::{ChunkMap, Piece, copies};
 #[cfg(test)]
 pub(crate) use superblock::write_all as write_supers_to;
 

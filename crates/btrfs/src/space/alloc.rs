@@ -1,0 +1,135 @@
+//! Handing out space: tree blocks and data extents.
+//!
+//! # How it works
+//! Only block groups are locked, one at a time, for the time of a search in memory. Tree blocks
+//! go one behind the other from a cursor on, one cursor for log trees and one for all others, so
+//! that a commit writes long runs. Data goes where the hint says (behind the file's extent
+//! before), else to the smallest free extent that holds all of it. Groups that were not loaded
+//! are loaded when those in memory have nothing; then a chunk is allocated.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sapwood_btrfs_format::objectid;
+
+use super::group::{BlockGroup, Loaded};
+use super::info::{Reservation, SpaceInfo};
+use super::state::Space;
+use super::write::SpaceWrite;
+use crate::error::{Error, Result};
+use crate::tree::Root;
+
+impl Space {
+    /// Takes the address of a new block of tree `root_id`, out of what was promised to the handle
+    /// if that lasts. `root`: the tree, if it is known already. May be called with tree blocks
+    /// locked.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if no group has room and no chunk can be allocated.
+    pub(crate) fn alloc_tree_block(
+        &self,
+        h: &mut dyn SpaceWrite,
+        root_id: u64,
+        root: Option<&Root>,
+    ) -> Result<u64> {
+        let info = match root_id {
+            objectid::CHUNK_TREE => &self.system,
+            _ => &self.metadata,
+        };
+        let stream = usize::from(root_id == objectid::TREE_LOG);
+        let bytenr = self.with_groups(info, || self.take_block(info, stream))?;
+        match h.reservation() {
+            Some(promise) if promise.is_of(info) => promise.hand_out(self.nodesize),
+            _ => info.change(|sums| sums.reserved += self.nodesize),
+        }
+        if let Some(root) = root {
+            let mut item = root.item();
+            item.bytes_used = item.bytes_used.get().wrapping_add(self.nodesize).into();
+        }
+        Ok(bytenr)
+    }
+
+    fn take_block(&self, info: &SpaceInfo, stream: usize) -> Option<u64> {
+        let cursor = &info.cursors[stream];
+        let at = cursor.load(Ordering::Relaxed);
+        let groups = info.groups.read();
+        let first = groups.iter().position(|group| group.contains(at));
+        let (before, after) = groups.split_at(first.unwrap_or(0));
+        let mut all = after.iter().chain(before);
+        let bytenr = all.find_map(|group| group.take_block(at.max(group.start), self.nodesize))?;
+        cursor.store(bytenr + self.nodesize, Ordering::Relaxed);
+        Some(bytenr)
+    }
+
+    /// Tries `take`; if it finds nothing, loads groups, then allocates chunks, and tries again.
+    fn with_groups<T>(
+        &self,
+        info: &Arc<SpaceInfo>,
+        mut take: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            let seen = info.sums().total;
+            if let Some(found) = take() {
+                return Ok(found);
+            }
+            if !self.load_one(info)? {
+                self.allocate_chunk(info, Some(seen))?;
+            }
+        }
+    }
+
+    /// Loads a group that is not in memory yet; `false` if there is none.
+    pub(super) fn load_one(&self, info: &SpaceInfo) -> Result<bool> {
+        let unloaded = |group: &&Arc<BlockGroup>| {
+            let state = group.lock();
+            state.loaded != Loaded::Yes && !state.removing
+        };
+        let found = info.groups.read().iter().find(unloaded).cloned();
+        found.map_or(Ok(false), |group| self.ensure_loaded(&group).map(|()| true))
+    }
+
+    /// Takes between `min` and `want` bytes (multiples of the sector size) for data, at `hint` if
+    /// that can be, and out of `promise`, which must hold at least `min`. Returns address and
+    /// length. Either [`insert_data_extent`](Self::insert_data_extent) or
+    /// [`release_data_extent`](Self::release_data_extent) must follow.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if no free extent has `min` bytes.
+    pub(crate) fn reserve_data_extent(
+        &self,
+        promise: &Reservation,
+        min: u64,
+        want: u64,
+        hint: u64,
+    ) -> Result<(u64, u64)> {
+        let info = &self.data;
+        let mut least = want;
+        loop {
+            let found = self.with_groups(info, || self.take_data(info, hint, least, want));
+            match found {
+                Ok((bytenr, len)) => {
+                    promise.hand_out(len);
+                    return Ok((bytenr, len));
+                }
+                Err(Error::NoSpace) if least > min => least = min.max(least / 2),
+                Err(err) => return Err(err),
+            }
+        }
+    }
+
+    fn take_data(&self, info: &SpaceInfo, hint: u64, min: u64, want: u64) -> Option<(u64, u64)> {
+        let groups = info.groups.read();
+        let first = groups.iter().position(|group| group.contains(hint));
+        let (before, after) = groups.split_at(first.unwrap_or(0));
+        let mut all = after.iter().chain(before);
+        all.find_map(|group| group.take_data(hint, min, want, self.sector))
+    }
+
+    /// Gives a data extent back that was never inserted.
+    ///
+    /// # Errors
+    /// [`Error::FreeSpace`] if it was not taken.
+    pub(crate) fn release_data_extent(&self, bytenr: u64, len: u64) -> Result<()> {
+        self.group_at(bytenr)?.untake(bytenr, len)
+    }
+}

@@ -1,0 +1,152 @@
+//! Which stretches of the devices belong to chunks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::ChunkItem;
+
+use super::range_set::RangeSet;
+
+/// Chunks never lie in the first MiB of a device: boot loaders and the superblock live there.
+pub(crate) const FIRST_CHUNK_OFFSET: u64 = 1 << 20;
+/// Chunks begin and end at multiples of this.
+pub(crate) const STRIPE_LEN: u64 = 64 << 10;
+
+/// One device's room for chunks.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceSpace {
+    /// Device id.
+    pub(crate) devid: u64,
+    /// Device uuid.
+    pub(crate) uuid: [u8; 16],
+    /// Bytes that the file system may use.
+    pub(crate) total: u64,
+    /// In chunks, those included that are removed but not durably so.
+    taken: RangeSet,
+}
+
+impl DeviceSpace {
+    /// Nothing on it yet.
+    pub(crate) fn new(devid: u64, uuid: [u8; 16], total: u64) -> Self {
+        Self {
+            devid,
+            uuid,
+            total,
+            taken: RangeSet::new(),
+        }
+    }
+
+    /// Bytes that no chunk has.
+    pub(crate) fn unallocated(&self) -> u64 {
+        self.holes().map(|(from, to)| to - from).sum()
+    }
+
+    fn holes(&self) -> impl Iterator<Item = (u64, u64)> {
+        let holes = self.taken.gaps(FIRST_CHUNK_OFFSET, self.total);
+        holes.into_iter().filter_map(|(from, to)| {
+            let (from, to) = (from.next_multiple_of(STRIPE_LEN), to - to % STRIPE_LEN);
+            (from < to).then_some((from, to))
+        })
+    }
+
+    /// The first hole of `want` bytes, else the largest one: (start, bytes).
+    pub(crate) fn hole(&self, want: u64) -> Option<(u64, u64)> {
+        let mut best: Option<(u64, u64)> = None;
+        for (from, to) in self.holes() {
+            if to - from >= want {
+                return Some((from, want));
+            }
+            if best.is_none_or(|(_, len)| to - from > len) {
+                best = Some((from, to - from));
+            }
+        }
+        best
+    }
+
+    /// A chunk's stripe lies there.
+    pub(crate) fn take(&mut self, offset: u64, len: u64) {
+        self.taken.insert(offset, offset.saturating_add(len));
+    }
+
+    /// No chunk's stripe lies there any more.
+    pub(crate) fn give(&mut self, offset: u64, len: u64) {
+        self.taken.remove(offset, offset.saturating_add(len));
+    }
+}
+
+/// All devices, and where the next chunk gets its logical address. Whoever allocates a chunk
+/// holds this.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    /// By device id.
+    pub(crate) by_id: BTreeMap<u64, DeviceSpace>,
+    /// Behind the last chunk ever seen; addresses are not used again while mounted.
+    pub(crate) next_logical: u64,
+}
+
+impl Devices {
+    /// With the stripes of existing chunks.
+    pub(crate) fn new(devices: Vec<DeviceSpace>, chunks: &[(u64, Arc<ChunkItem>)]) -> Self {
+        let mut this = Self {
+            by_id: devices.into_iter().map(|d| (d.devid, d)).collect(),
+            next_logical: 0,
+        };
+        for (logical, chunk) in chunks {
+            this.take(*logical, chunk);
+        }
+        this
+    }
+
+    /// Notes a chunk.
+    pub(crate) fn take(&mut self, logical: u64, chunk: &ChunkItem) {
+        for (devid, offset, len) in stripes(chunk) {
+            if let Some(device) = self.by_id.get_mut(&devid) {
+                device.take(offset, len);
+            }
+        }
+        let end = logical.saturating_add(chunk.length);
+        self.next_logical = self.next_logical.max(end);
+    }
+
+    /// Forgets a chunk.
+    pub(crate) fn give(&mut self, chunk: &ChunkItem) {
+        for (devid, offset, len) in stripes(chunk) {
+            if let Some(device) = self.by_id.get_mut(&devid) {
+                device.give(offset, len);
+            }
+        }
+    }
+
+    /// Bytes of all devices that no chunk has.
+    pub(crate) fn unallocated(&self) -> u64 {
+        self.by_id.values().map(DeviceSpace::unallocated).sum()
+    }
+}
+
+/// Where a chunk's stripes lie: (device id, offset, bytes).
+pub(crate) fn stripes(chunk: &ChunkItem) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+    let copies = crate::volume::copies(chunk) as u64;
+    let spread = (chunk.stripes.len() as u64 / copies.max(1)).max(1);
+    let len = chunk.length / spread;
+    chunk.stripes.iter().map(move |s| (s.devid, s.offset, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_aligned_and_behind_the_first_mib() {
+        let mut device = DeviceSpace::new(1, [0; 16], (64 << 20) + 5000);
+        assert_eq!(device.hole(4 << 20), Some((1 << 20, 4 << 20)));
+        assert_eq!(device.hole(1 << 30), Some((1 << 20, 63 << 20)));
+        device.take(2 << 20, 3 << 20);
+        device.take((8 << 20) + 4096, 1 << 20);
+        assert_eq!(device.hole(1 << 20), Some((1 << 20, 1 << 20)));
+        assert_eq!(device.hole(3 << 20), Some((5 << 20, 3 << 20)));
+        let behind = (9 << 20) + STRIPE_LEN;
+        assert_eq!(device.hole(1 << 30), Some((behind, (64 << 20) - behind)));
+        device.give(2 << 20, 3 << 20);
+        assert_eq!(device.hole(7 << 20), Some((1 << 20, 7 << 20)));
+    }
+}

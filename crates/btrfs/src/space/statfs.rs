@@ -1,0 +1,126 @@
+//! Numbers for statfs, as the kernel computes them, and the size of the global reserve that goes
+//! into them.
+
+use sapwood_btrfs_format::NAME_MAX;
+use sapwood_vfs::FsStat;
+
+use super::chunk_size::copies_on_device;
+use super::devices::STRIPE_LEN;
+use super::group::BlockGroup;
+use super::info::SpaceInfo;
+use super::state::Space;
+
+/// Levels that the kernel reckons with for one item, each copied and split.
+const ITEM_BLOCKS: u64 = 8 * 2;
+/// Items that unlinking may change.
+const UNLINK_ITEMS: u64 = 6;
+/// The global reserve is never larger.
+const GLOBAL_LIMIT: u64 = 512 << 20;
+/// With less free metadata than this beyond the global reserve nothing is available.
+const METADATA_MARGIN: u64 = 4 << 20;
+
+/// The fsid in 8 bytes: its 32-bit words, big-endian, by twos.
+fn folded(fsid: &[u8; 16]) -> u64 {
+    let word = |at: usize| {
+        let bytes = fsid.get(at * 4..at * 4 + 4).unwrap_or_default();
+        bytes
+            .iter()
+            .fold(0u64, |word, byte| word << 8 | u64::from(*byte))
+    };
+    (word(0) ^ word(2)) | (word(1) ^ word(3)) << 32
+}
+
+fn factor(group: &BlockGroup) -> u64 {
+    copies_on_device(group.flags).unwrap_or(1)
+}
+
+/// Device bytes of a kind: (in groups, used).
+fn on_device(info: &SpaceInfo) -> (u64, u64) {
+    let groups = info.groups.read();
+    groups.iter().fold((0, 0), |(total, used), group| {
+        let in_use = group.lock().used;
+        (
+            total + group.len * factor(group),
+            used + in_use * factor(group),
+        )
+    })
+}
+
+impl Space {
+    /// Recomputes what is kept back for commits and for deleting on a full file system: as much
+    /// as the trees that every commit changes take, so that all of their blocks can be copied.
+    pub(crate) fn update_global_reserve(&self) {
+        let trees = &self.trees;
+        let mut bytes = 0u64;
+        let mut items = 1 + UNLINK_ITEMS;
+        let fixed = [&trees.extent, &trees.csum];
+        let maybe = [&trees.free_space, &trees.group];
+        for tree in fixed.into_iter().chain(maybe.into_iter().flatten()) {
+            bytes = bytes.saturating_add(tree.item().bytes_used.get());
+            items += 1;
+        }
+        let item = ITEM_BLOCKS * self.nodesize;
+        let delayed = UNLINK_ITEMS * if trees.free_space.is_some() { 2 } else { 1 };
+        let global = bytes.max((items + delayed) * item).min(GLOBAL_LIMIT);
+        self.metadata.change(|sums| sums.global = global);
+    }
+
+    /// Bytes kept back.
+    pub(crate) fn global_reserve(&self) -> u64 {
+        self.metadata.sums().global
+    }
+
+    /// The numbers for the file system `fsid`, seen through the subvolume `root_id`.
+    pub(crate) fn statfs(&self, fsid: &[u8; 16], root_id: u64) -> FsStat {
+        let copies = {
+            let groups = self.data.groups.read();
+            groups.iter().map(|group| factor(group)).max().unwrap_or(1)
+        };
+        let (data_total, data_used) = on_device(&self.data);
+        let (system_total, system_used) = on_device(&self.system);
+        let (metadata_total, metadata_used) = match self.mixed {
+            true => (0, 0),
+            false => on_device(&self.metadata),
+        };
+        debug_assert!(system_total >= system_used);
+        let used = data_used + system_used + metadata_used;
+        let global = self.global_reserve();
+        let unit = |bytes: u64| bytes / self.sector;
+        let blocks = unit(self.total_bytes / copies);
+        let free = blocks
+            .saturating_sub(unit(used / copies))
+            .saturating_sub(unit(global));
+        let unallocated = self.available_for_data(copies);
+        let mut available = (data_total.saturating_sub(data_used) + unallocated) / copies;
+        let metadata_free = metadata_total.saturating_sub(metadata_used);
+        let exhausted = metadata_free < METADATA_MARGIN + global;
+        if !self.mixed && exhausted && self.is_full() {
+            available = 0;
+        }
+        FsStat {
+            block_size: self.sector as u32,
+            blocks,
+            blocks_free: free,
+            blocks_available: unit(available),
+            inodes: 0,
+            inodes_free: 0,
+            name_max: NAME_MAX as u32,
+            fsid: folded(fsid) ^ root_id.rotate_left(32),
+        }
+    }
+
+    /// Whether no further chunk of metadata can be had.
+    fn is_full(&self) -> bool {
+        self.devices.lock().unallocated() < 2 * STRIPE_LEN
+    }
+
+    /// Device bytes that data chunks could still get.
+    fn available_for_data(&self, copies: u64) -> u64 {
+        let devices = self.devices.lock();
+        let each = devices.by_id.values().map(|device| {
+            let free = device.unallocated();
+            free - free % (STRIPE_LEN * copies)
+        });
+        each.sum()
+    }
+}

@@ -1,0 +1,144 @@
+//! Items as what works on them needs them: a trait, so that the tests run the same code on a map
+//! as on a tree.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::Key;
+
+use crate::error::{Error, Result};
+use crate::tree::{BlockCache, Root, TreeWrite};
+
+/// Items in the order of their keys, for reading.
+pub(crate) trait ItemRead {
+    /// The item of that key.
+    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>>;
+    /// The first item whose key is not smaller.
+    fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
+    /// The last item whose key is not larger.
+    fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
+}
+
+/// Items in the order of their keys.
+pub(crate) trait ItemStore: ItemRead {
+    /// A new item.
+    fn insert(&mut self, key: Key, item: &[u8]) -> Result<()>;
+    /// Replaces an item.
+    fn replace(&mut self, key: Key, item: &[u8]) -> Result<()>;
+    /// Removes an item that is there.
+    fn delete(&mut self, key: Key) -> Result<()>;
+}
+
+/// A tree, for reading.
+pub(crate) struct TreeReader<'a> {
+    /// The tree.
+    pub(crate) root: &'a Arc<Root>,
+    /// Where its blocks are.
+    pub(crate) blocks: &'a BlockCache,
+}
+
+impl ItemRead for TreeReader<'_> {
+    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
+        let found = self.root.get(self.blocks, key)?;
+        Ok(found.map(|item| item.to_vec()))
+    }
+
+    fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let cursor = self.root.seek(self.blocks, key)?;
+        Ok(cursor.item().map(|(key, item)| (key, item.to_vec())))
+    }
+
+    fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let cursor = self.root.seek_back(self.blocks, key)?;
+        Ok(cursor.item().map(|(key, item)| (key, item.to_vec())))
+    }
+}
+
+/// A tree that is changed in a transaction.
+pub(crate) struct TreeStore<'a> {
+    /// The tree.
+    pub(crate) root: &'a Arc<Root>,
+    /// Where its blocks are.
+    pub(crate) blocks: &'a BlockCache,
+    /// The transaction.
+    pub(crate) h: &'a mut dyn TreeWrite,
+}
+
+impl TreeStore<'_> {
+    fn reader(&self) -> TreeReader<'_> {
+        TreeReader {
+            root: self.root,
+            blocks: self.blocks,
+        }
+    }
+}
+
+impl ItemRead for TreeStore<'_> {
+    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
+        self.reader().get(key)
+    }
+
+    fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        self.reader().next(key)
+    }
+
+    fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        self.reader().prev(key)
+    }
+}
+
+impl ItemStore for TreeStore<'_> {
+    fn insert(&mut self, key: Key, item: &[u8]) -> Result<()> {
+        self.root.insert(self.h, &key, item)
+    }
+
+    fn replace(&mut self, key: Key, item: &[u8]) -> Result<()> {
+        self.root.put(self.h, &key, item)
+    }
+
+    fn delete(&mut self, key: Key) -> Result<()> {
+        if self.root.delete(self.h, &key)? {
+            return Ok(());
+        }
+        let root = self.root.id();
+        Err(Error::ItemNotFound { root, key })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Items in a map.
+    #[derive(Default)]
+    pub(crate) struct MapStore(pub(crate) BTreeMap<Key, Vec<u8>>);
+
+    impl ItemRead for MapStore {
+        fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
+            Ok(self.0.get(key).cloned())
+        }
+        fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+            Ok(self.0.range(key..).next().map(|(k, v)| (*k, v.clone())))
+        }
+        fn prev(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+            let mut before = self.0.range(..=key);
+            Ok(before.next_back().map(|(k, v)| (*k, v.clone())))
+        }
+    }
+
+    impl ItemStore for MapStore {
+        fn insert(&mut self, key: Key, item: &[u8]) -> Result<()> {
+            assert!(self.0.insert(key, item.to_vec()).is_none(), "{key} exists");
+            Ok(())
+        }
+        fn replace(&mut self, key: Key, item: &[u8]) -> Result<()> {
+            assert!(self.0.insert(key, item.to_vec()).is_some(), "{key} missing");
+            Ok(())
+        }
+        fn delete(&mut self, key: Key) -> Result<()> {
+            assert!(self.0.remove(&key).is_some(), "{key} missing");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What the kernel wrote, read by us.
+
+use sapwood_btrfs_format::BlockGroupFlags;
+
+use super::common::{Image, Need};
+use super::{MIB, open, skip};
+
+/// Features that matter to space.
+const VARIANTS: &[(u64, &[&str])] = &[
+    (512, &[]),
+    (2048, &[]),
+    (300, &["-m", "single"]),
+    (400, &["-d", "dup"]),
+    (200, &["--mixed"]),
+    (400, &["-n", "4096"]),
+    (600, &["-n", "65536"]),
+    (400, &["-R", "^free-space-tree"]),
+    (400, &["-O", "^skinny-metadata"]),
+];
+
+/// Files with holes between them, so that free space is in pieces.
+const FILL: &str = "for i in $(seq 1 60); do head -c $((i * 7000)) /dev/urandom > f$i; done
+    sync
+    for i in $(seq 1 3 60); do rm f$i; done
+    mkdir d; for i in $(seq 1 800); do echo $i > d/$i; done
+    sync";
+
+#[test]
+fn statfs_agrees_with_the_kernel() {
+    if skip("statfs_agrees_with_the_kernel", &[Need::Mount]) {
+        return;
+    }
+    for &(mib, args) in VARIANTS {
+        let image = Image::new(mib * MIB, args);
+        image.mount().shell(FILL);
+        let kernel = image.mount().shell("stat -f -c '%S %b %f %a %l' .");
+        let (_, engine) = open(&image);
+        let ours = engine.space.statfs(&engine.fsid, 5);
+        let ours = format!(
+            "{} {} {} {} {}",
+            ours.block_size, ours.blocks, ours.blocks_free, ours.blocks_available, ours.name_max
+        );
+        assert_eq!(ours, kernel.trim(), "{mib} MiB {args:?}");
+    }
+}
+
+#[test]
+fn free_space_tree_and_extent_tree_agree() {
+    if skip("free_space_tree_and_extent_tree_agree", &[Need::Mount]) {
+        return;
+    }
+    for &(mib, args) in VARIANTS {
+        let image = Image::new(mib * MIB, args);
+        image.mount().shell(FILL);
+        let (_, engine) = open(&image);
+        let space = &engine.space;
+        for group in space.all_groups() {
+            let gaps = space.read_gaps(&group).unwrap();
+            if let Some(tree) = &space.trees.free_space {
+                let items = space.read_free_space_items(tree, &group).unwrap();
+                assert_eq!(items, gaps, "{mib} MiB {args:?} group {}", group.start);
+            }
+            space.ensure_loaded(&group).unwrap();
+            let state = group.lock();
+            let free = group.len - state.used - group.super_bytes();
+            assert_eq!(state.free.bytes(), free, "{mib} MiB {args:?}");
+        }
+        let info = space.info_of(BlockGroupFlags::METADATA);
+        assert!(info.sums().used > 0);
+        assert_eq!(
+            space.bytes_used(),
+            engine.super_block.lock().bytes_used.get()
+        );
+    }
+}

@@ -1,0 +1,36 @@
+//! Space on real images: made by `mkfs.btrfs`, filled by the kernel, judged by both.
+
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+mod images;
+
+use std::sync::Arc;
+
+use sapwood_block::{Device, MemoryDevice};
+
+use self::common::{Image, Need, missing};
+use crate::Options;
+use crate::engine::Engine;
+
+const MIB: u64 = 1 << 20;
+
+/// Whether a test has to be left out; says why.
+fn skip(test: &str, needs: &[Need]) -> bool {
+    let why = missing(needs);
+    if let Some(why) = &why {
+        eprintln!("{test}: left out, {why}");
+    }
+    why.is_some()
+}
+
+/// An engine without background threads on a copy of the image in memory.
+fn open(image: &Image) -> (Arc<MemoryDevice>, Arc<Engine>) {
+    let device = Arc::new(MemoryDevice::load(image.path()).unwrap());
+    let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    let (engine, _) = Engine::open(devices, options).unwrap();
+    (device, engine)
+}

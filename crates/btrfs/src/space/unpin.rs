@@ -1,0 +1,141 @@
+//! After a commit: what it freed can be used again. And groups that nobody needs any more.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Key, kind};
+
+use super::chunk::{chunk_key, group_key};
+use super::devices::stripes;
+use super::free_space_tree::key_range;
+use super::group::BlockGroup;
+use super::info::SpaceInfo;
+use super::state::Space;
+use super::write::{SpaceChanges, SpaceWrite};
+use crate::error::{Error, Result};
+
+impl Space {
+    /// The transaction is durable: gives back what it pinned, and the device space of groups that
+    /// it removed. `discard`: tell the device. The trees of the last commit must have been
+    /// exchanged before.
+    ///
+    /// # Errors
+    /// [`Error::FreeSpace`] if space was lost count of. A failed discard is only logged.
+    pub(crate) fn unpin(&self, changes: &SpaceChanges, discard: bool) -> Result<()> {
+        for (start, end) in changes.pinned.take() {
+            if discard {
+                self.discard(start, end - start);
+            }
+            let mut at = start;
+            while at < end {
+                let group = self.group_at(at)?;
+                let stop = end.min(group.end());
+                group.unpin(at, stop - at)?;
+                at = stop;
+            }
+        }
+        let removed = std::mem::take(&mut *changes.removed.lock());
+        for group in removed {
+            if discard {
+                self.discard(group.start, group.len);
+            }
+            if let Some(chunk) = self.volume.remove_chunk(group.start) {
+                self.devices.lock().give(&chunk);
+            }
+        }
+        self.update_global_reserve();
+        Ok(())
+    }
+
+    fn discard(&self, start: u64, len: u64) {
+        if let Err(err) = self.volume.discard(start, len) {
+            log::warn!("discard of {len} bytes at {start}: {err}");
+        }
+    }
+
+    /// Removes groups that hold nothing, but leaves each kind of space at least one and room to
+    /// spare. Returns how many.
+    ///
+    /// # Errors
+    /// No space, unreadable blocks; the transaction is aborted if it happens half-way.
+    pub(crate) fn delete_empty_block_groups(&self, h: &mut dyn SpaceWrite) -> Result<usize> {
+        let mut count = 0;
+        for group in self.all_groups() {
+            if !self.claim_empty(&group) {
+                continue;
+            }
+            if let Err(err) = self.remove_group(h, &group) {
+                h.abort(&err);
+                return Err(err);
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Whether [`delete_empty_block_groups`](Self::delete_empty_block_groups) may find something.
+    pub(crate) fn has_empty_block_groups(&self) -> bool {
+        let groups = self.all_groups();
+        groups.iter().any(|g| is_empty(g) && spare(&g.info, g))
+    }
+
+    fn claim_empty(&self, group: &Arc<BlockGroup>) -> bool {
+        let info = &group.info;
+        let mut groups = info.groups.write();
+        let same = |g: &&Arc<BlockGroup>| g.flags == group.flags;
+        if groups.iter().filter(same).count() < 2 || !spare(info, group) {
+            return false;
+        }
+        let mut state = group.lock();
+        if !empty(&state) {
+            return false;
+        }
+        state.removing = true;
+        drop(state);
+        groups.retain(|g| !Arc::ptr_eq(g, group));
+        drop(groups);
+        info.change(|sums| {
+            sums.total -= group.len;
+            sums.read_only -= group.super_bytes();
+        });
+        true
+    }
+
+    fn remove_group(&self, h: &mut dyn SpaceWrite, group: &Arc<BlockGroup>) -> Result<()> {
+        let root = self.group_tree().clone();
+        let key = group_key(group);
+        if !root.delete(h, &key)? {
+            let root = root.id();
+            return Err(Error::ItemNotFound { root, key });
+        }
+        if let Some(tree) = &self.trees.free_space {
+            let (first, last) = key_range(&self.span(group));
+            tree.delete_range(h, &first, &last)?;
+        }
+        let (logical, chunk) = self.volume.chunk_at(group.start)?;
+        for (devid, offset, len) in stripes(&chunk) {
+            let key = Key::new(devid, kind::DEV_EXTENT, offset);
+            self.trees.device.delete(h, &key)?;
+            self.change_device_used(h, devid, -(len as i64))?;
+        }
+        self.trees.chunk.delete(h, &chunk_key(logical))?;
+        self.groups.write().remove(&group.start);
+        h.changes().removed.lock().push(group.clone());
+        Ok(())
+    }
+}
+
+fn empty(state: &super::group::GroupState) -> bool {
+    let busy = state.used + state.reserved + state.pinned;
+    busy == 0 && !state.removing && !state.flushing && state.item_used == Some(0)
+}
+
+fn is_empty(group: &BlockGroup) -> bool {
+    empty(&group.lock())
+}
+
+/// Whether a kind of space can do without a group.
+fn spare(info: &SpaceInfo, group: &BlockGroup) -> bool {
+    let sums = info.sums();
+    let left = sums.total.saturating_sub(group.len);
+    sums.taken() + sums.global <= left
+}
