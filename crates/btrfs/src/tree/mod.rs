@@ -26,13 +26,17 @@
 //!   addresses of the old tree become free.
 //!
 //! Why nobody waits in a circle: tree blocks are locked top down; two blocks of one level only
-//! under their parent's write lock; an old block (one that must be copied) is write-locked only
-//! to drain it, never while waiting for anything else. Across trees the order is that of
-//! [`TreeClass`]: changing one tree allocates and frees blocks, which reads, but never changes,
-//! trees of higher classes (changes of the extent tree are delayed refs).
+//! under their parent's write lock; an old block (one that must be copied) is write-locked while
+//! its refs are looked up and changed, when nothing else is waited for but readers below it and
+//! the extent tree. Across trees the order is that of [`TreeClass`]: changing one tree allocates
+//! and frees blocks, which reads, but never changes, trees of higher classes (changes of the
+//! extent tree are delayed refs).
+//!
+//! Who changes the refs of a block that several trees may share (here, or when a subvolume is
+//! dropped) holds the block's write lock from looking them up until they are changed.
 //!
 //! Trouble cases and their tests (`tests/`): threads that insert, change and delete in one tree
-//! (`concurrent`), random operations against a model (`model`), snapshots that share blocks, with
+//! (`concurrent`), that leave shared blocks at the same moment (`concurrent`), random operations against a model (`model`), snapshots that share blocks, with
 //! every ref counted (`snapshots`), items that split a leaf in three, descending and ascending
 //! insertion, a tree emptied to its bare root (`shapes`).
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sapwood_btrfs_format::Key;
 
 use super::env::{Env, Random, items, key};
+use super::snapshots::snapshot;
 use crate::Error;
 use crate::tree::{Change, Root};
 
@@ -171,4 +172,44 @@ fn one_of_many_wins_an_insertion() {
     });
     assert_eq!(won.load(Ordering::Relaxed), 3000);
     assert_eq!(env.check(&[&root])[0].items, 3000);
+}
+
+/// Threads that leave the same shared blocks at the same time must not both take themselves for
+/// one of several, nor both for the last.
+#[test]
+fn trees_that_share_blocks_part_at_once() {
+    for seed in 0..6 {
+        let env = Env::new(4096, 1 << 20);
+        let first = env.root(256);
+        let mut h = env.handle();
+        for n in 0..3000 {
+            first.insert(&mut h, &key(n), &[1; 30]).unwrap();
+        }
+        let mut trees = vec![first];
+        for round in 0..3 {
+            let all: Vec<_> = trees.iter().collect();
+            env.commit(&all);
+            let new = snapshot(&env, &trees[0], 300 + round);
+            trees.push(new);
+            let all: Vec<_> = trees.iter().collect();
+            env.commit(&all);
+            let barrier = std::sync::Barrier::new(trees.len());
+            std::thread::scope(|scope| {
+                for tree in &trees {
+                    let (env, barrier) = (&env, &barrier);
+                    scope.spawn(move || {
+                        let mut random = Random::new(seed);
+                        let mut h = env.handle();
+                        barrier.wait();
+                        // The same keys in the same order in all trees.
+                        for _ in 0..300 {
+                            let k = key(random.below(3000));
+                            tree.put(&mut h, &k, &random.bytes(60)).unwrap();
+                        }
+                    });
+                }
+            });
+            env.check(&trees.iter().collect::<Vec<_>>());
+        }
+    }
 }

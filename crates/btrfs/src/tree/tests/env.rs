@@ -277,9 +277,14 @@ impl TreeWrite for TestHandle {
     }
 
     fn extent_info(&mut self, bytenr: u64, _level: u8) -> Result<(u64, u64)> {
-        let space = self.env.space.lock();
-        let (refs, flags) = &space.refs[&bytenr];
-        Ok((refs.values().sum(), *flags))
+        let (refs, flags) = {
+            let space = self.env.space.lock();
+            let (refs, flags) = &space.refs[&bytenr];
+            (refs.values().sum(), *flags)
+        };
+        // A good moment for others to change what was just looked up.
+        (0..20).for_each(|_| std::thread::yield_now());
+        Ok((refs, flags))
     }
 
     fn set_full_backref(&mut self, bytenr: u64, _level: u8) -> Result<()> {

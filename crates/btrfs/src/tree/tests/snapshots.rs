@@ -11,7 +11,7 @@ use crate::tree::{DataRef, Root, copy_root};
 type Model = BTreeMap<Key, Vec<u8>>;
 
 /// A snapshot, as a commit makes one.
-fn snapshot(env: &Arc<Env>, root: &Arc<Root>, id: u64) -> Arc<Root> {
+pub(super) fn snapshot(env: &Arc<Env>, root: &Arc<Root>, id: u64) -> Arc<Root> {
     let top = copy_root(&mut env.handle(), root, id).unwrap();
     let item = RootItem {
         refs: 1.into(),
