@@ -1,4 +1,4 @@
-//! Changing items: the public operations of a tree.
+//! Carrying out a change of items.
 //!
 //! # How it works
 //! Each operation is a [`LeafOp`]: shown the leaf of its key, it decides on one [`Edit`]. That is
@@ -17,19 +17,8 @@ use super::split::{self, Placed};
 use super::{Root, TreeWrite};
 use crate::{Error, Result};
 
-/// What [`Root::modify`] does with an item.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// Leave it as it is.
-    Keep,
-    /// Insert it or replace its data.
-    Put(Vec<u8>),
-    /// Delete it, if it is there.
-    Delete,
-}
-
 /// One change of a leaf.
-enum Edit {
+pub(super) enum Edit {
     Keep,
     /// Change the data of a slot.
     Update(usize),
@@ -51,7 +40,7 @@ enum Edit {
 }
 
 /// An operation on the leaf of its key.
-trait LeafOp {
+pub(super) trait LeafOp {
     fn key(&self) -> Key;
     /// Decides; may be asked again, and only the last answer counts. `upper`: smallest key to the
     /// right of the leaf.
@@ -66,7 +55,11 @@ trait LeafOp {
 
 impl Root {
     /// Carries out an operation and returns the smallest key to the right of its leaf.
-    fn run(self: &Arc<Self>, h: &mut dyn TreeWrite, op: &mut dyn LeafOp) -> Result<Option<Key>> {
+    pub(super) fn run(
+        self: &Arc<Self>,
+        h: &mut dyn TreeWrite,
+        op: &mut dyn LeafOp,
+    ) -> Result<Option<Key>> {
         let key = op.key();
         let mut leaf = lock_leaf(h, self, &key)?;
         let edit = op.decide(&leaf.guard.view()?, leaf.upper.as_ref())?;
@@ -185,7 +178,7 @@ impl Root {
         op.more(&mut block, upper.as_ref())
     }
 
-    fn check_size(&self, h: &dyn TreeWrite, key: &Key, size: usize) -> Result<()> {
+    pub(super) fn check_size(&self, h: &dyn TreeWrite, key: &Key, size: usize) -> Result<()> {
         let nodesize = h.blocks().volume().geometry().nodesize as usize;
         if size + Item::SIZE <= leaf_data_size(nodesize) {
             return Ok(());
@@ -222,403 +215,4 @@ fn fits(leaf: &LockedLeaf, edit: &Edit) -> Result<bool> {
             slots.start > 0 && !merge && slots.len() < count
         }
     })
-}
-
-/// Insertion of one item.
-struct Insert<F> {
-    root: u64,
-    key: Key,
-    size: usize,
-    fill: Option<F>,
-}
-
-impl<F: FnOnce(&mut [u8])> LeafOp for Insert<F> {
-    fn key(&self) -> Key {
-        self.key
-    }
-
-    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
-        match leaf.search(&self.key) {
-            Ok(_) => Err(Error::ItemExists {
-                root: self.root,
-                key: self.key,
-            }),
-            Err(slot) => Ok(Edit::Insert {
-                slot,
-                size: self.size,
-            }),
-        }
-    }
-
-    fn fill(&mut self, data: &mut [u8]) {
-        if let Some(fill) = self.fill.take() {
-            fill(data);
-        }
-    }
-}
-
-/// Change in place.
-struct Update<F> {
-    root: u64,
-    key: Key,
-    change: Option<F>,
-}
-
-impl<F: FnOnce(&mut [u8])> LeafOp for Update<F> {
-    fn key(&self) -> Key {
-        self.key
-    }
-
-    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
-        match leaf.search(&self.key) {
-            Ok(slot) => Ok(Edit::Update(slot)),
-            Err(_) => Err(Error::ItemNotFound {
-                root: self.root,
-                key: self.key,
-            }),
-        }
-    }
-
-    fn fill(&mut self, data: &mut [u8]) {
-        if let Some(change) = self.change.take() {
-            change(data);
-        }
-    }
-}
-
-/// Read, decide, write.
-struct Modify<'a, F> {
-    root: &'a Root,
-    key: Key,
-    change: F,
-    limit: usize,
-    data: Vec<u8>,
-}
-
-impl<F: FnMut(Option<&[u8]>) -> Result<Change>> LeafOp for Modify<'_, F> {
-    fn key(&self) -> Key {
-        self.key
-    }
-
-    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
-        let found = leaf.search(&self.key);
-        let old = match found {
-            Ok(slot) => Some(leaf.item_data(slot).map_err(|e| self.root.block_error(e))?),
-            Err(_) => None,
-        };
-        match ((self.change)(old)?, found) {
-            (Change::Keep, _) | (Change::Delete, Err(_)) => Ok(Edit::Keep),
-            (Change::Delete, Ok(slot)) => Ok(Edit::Delete(slot..slot + 1)),
-            (Change::Put(data), found) => {
-                let size = data.len();
-                if size + Item::SIZE > self.limit {
-                    return Err(Error::ItemTooLarge {
-                        root: self.root.id(),
-                        key: self.key,
-                        size,
-                    });
-                }
-                let same = old.is_some_and(|old| old.len() == size);
-                self.data = data;
-                Ok(match found {
-                    Ok(slot) if same => Edit::Update(slot),
-                    Ok(slot) => Edit::Resize { slot, size },
-                    Err(slot) => Edit::Insert { slot, size },
-                })
-            }
-        }
-    }
-
-    fn fill(&mut self, data: &mut [u8]) {
-        data.copy_from_slice(&self.data);
-    }
-}
-
-/// Deletion of all keys up to `to` in one leaf.
-struct DeleteUpTo {
-    from: Key,
-    to: Key,
-    deleted: usize,
-}
-
-impl LeafOp for DeleteUpTo {
-    fn key(&self) -> Key {
-        self.from
-    }
-
-    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
-        let start = leaf.search(&self.from).unwrap_or_else(|slot| slot);
-        let end = match leaf.search(&self.to) {
-            Ok(slot) => slot + 1,
-            Err(slot) => slot,
-        };
-        self.deleted = end.saturating_sub(start);
-        if self.deleted == 0 {
-            return Ok(Edit::Keep);
-        }
-        Ok(Edit::Delete(start..end))
-    }
-}
-
-/// Change of a key.
-struct Rename {
-    root: u64,
-    old: Key,
-    new: Key,
-}
-
-impl LeafOp for Rename {
-    fn key(&self) -> Key {
-        self.old
-    }
-
-    fn decide(&mut self, leaf: &Block<'_>, upper: Option<&Key>) -> Result<Edit> {
-        let slot = leaf.search(&self.old).map_err(|_| Error::ItemNotFound {
-            root: self.root,
-            key: self.old,
-        })?;
-        let right = leaf.item_key(slot + 1).ok().or(upper.copied());
-        let left = slot
-            .checked_sub(1)
-            .and_then(|left| leaf.item_key(left).ok());
-        let leaves = right.is_some_and(|right| self.new >= right)
-            || left.is_some_and(|left| self.new <= left);
-        if leaves {
-            return Err(Error::KeyOrder {
-                root: self.root,
-                key: self.new,
-            });
-        }
-        Ok(Edit::SetKey {
-            slot,
-            key: self.new,
-        })
-    }
-}
-
-/// Insertion of as many items as one leaf takes.
-struct Batch<'a> {
-    root: &'a Root,
-    items: &'a [(Key, Vec<u8>)],
-    done: usize,
-}
-
-impl LeafOp for Batch<'_> {
-    fn key(&self) -> Key {
-        self.items.get(self.done).map_or(Key::MAX, |(key, _)| *key)
-    }
-
-    fn decide(&mut self, leaf: &Block<'_>, _upper: Option<&Key>) -> Result<Edit> {
-        let Some((key, data)) = self.items.get(self.done) else {
-            return Ok(Edit::Keep);
-        };
-        match leaf.search(key) {
-            Ok(_) => Err(Error::ItemExists {
-                root: self.root.id(),
-                key: *key,
-            }),
-            Err(slot) => Ok(Edit::Insert {
-                slot,
-                size: data.len(),
-            }),
-        }
-    }
-
-    fn fill(&mut self, to: &mut [u8]) {
-        if let Some((_, data)) = self.items.get(self.done) {
-            to.copy_from_slice(data);
-        }
-        self.done += 1;
-    }
-
-    fn more(&mut self, leaf: &mut BlockMut<'_>, upper: Option<&Key>) -> Result<()> {
-        while let Some((key, data)) = self.items.get(self.done) {
-            let view = leaf.view();
-            let room = view.free_space() >= data.len() + Item::SIZE;
-            if !room || upper.is_some_and(|upper| key >= upper) {
-                return Ok(());
-            }
-            // The item before went in here, so this one is not the first.
-            let (Err(slot @ 1..), true) = (view.search(key), room) else {
-                return Ok(());
-            };
-            leaf.insert(slot, key, data)
-                .map_err(|e| self.root.block_error(e))?;
-            self.done += 1;
-        }
-        Ok(())
-    }
-}
-
-impl Root {
-    /// Inserts an item.
-    ///
-    /// # Errors
-    /// [`Error::ItemExists`], [`Error::ItemTooLarge`]; unreadable blocks; no space.
-    pub(crate) fn insert(
-        self: &Arc<Self>,
-        h: &mut dyn TreeWrite,
-        key: &Key,
-        data: &[u8],
-    ) -> Result<()> {
-        self.insert_with(h, key, data.len(), |to| to.copy_from_slice(data))
-    }
-
-    /// Inserts an item of `size` zero bytes and lets `fill` write them.
-    ///
-    /// # Errors
-    /// As [`insert`](Self::insert).
-    pub(crate) fn insert_with(
-        self: &Arc<Self>,
-        h: &mut dyn TreeWrite,
-        key: &Key,
-        size: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<()> {
-        self.check_size(h, key, size)?;
-        let mut op = Insert {
-            root: self.id(),
-            key: *key,
-            size,
-            fill: Some(fill),
-        };
-        self.run(h, &mut op).map(|_| ())
-    }
-
-    /// Inserts items, which must ascend by key. Not atomic as a whole.
-    ///
-    /// # Errors
-    /// As [`insert`](Self::insert); what came before the failing item stays.
-    pub(crate) fn insert_batch(
-        self: &Arc<Self>,
-        h: &mut dyn TreeWrite,
-        items: &[(Key, Vec<u8>)],
-    ) -> Result<()> {
-        for (key, data) in items {
-            self.check_size(h, key, data.len())?;
-        }
-        let mut op = Batch {
-            root: self,
-            items,
-            done: 0,
-        };
-        while op.done < items.len() {
-            self.run(h, &mut op)?;
-        }
-        Ok(())
-    }
-
-    /// Inserts an item or replaces its data, whatever the size was.
-    ///
-    /// # Errors
-    /// As [`insert`](Self::insert), but not for an item that exists.
-    pub(crate) fn put(
-        self: &Arc<Self>,
-        h: &mut dyn TreeWrite,
-        key: &Key,
-        data: &[u8],
-    ) -> Result<()> {
-        self.modify(h, key, |_| Ok(Change::Put(data.to_vec())))
-    }
-
-    /// Lets `change` write to an item's data in place.
-    ///
-    /// # Errors
-    /// [`Error::ItemNotFound`]; unreadable blocks; no space.
-    pub(crate) fn update(
-        self: &Arc<Self>,
-        h: &mut dyn TreeWrite,
-        key: &Key,
-        change: impl FnOnce(&mut [u8]),
-    ) -> Result<()> {
-        let mut op = Update {
-            root: self.id(),
-            key: *key,
-            change: Some(change),
-        };
-        self.run(h, &mut op).map(|_| ())
-    }
-
-    /// Lets `change` look at an item (or its absence) and decide. It runs with the leaf locked,
-    /// so it must not use trees; it may run again if others changed the leaf before the decision
-    /// could be carried out: only the last run counts.
-    ///
-    /// # Errors
-    /// Those of `change`, and as [`put`](Self::put).
-    pub(crate) fn modify(
-        self: &Arc<Self>,
-        h: &mut dyn TreeWrite,
-        key: &Key,
-        change: impl FnMut(Option<&[u8]>) -> Result<Change>,
-    ) -> Result<()> {
-        let nodesize = h.blocks().volume().geometry().nodesize as usize;
-        let mut op = Modify {
-            root: self,
-            key: *key,
-            change,
-            limit: leaf_data_size(nodesize),
-            data: Vec::new(),
-        };
-        self.run(h, &mut op).map(|_| ())
-    }
-
-    /// Deletes an item; `false` if it was not there.
-    ///
-    /// # Errors
-    /// Unreadable blocks; no space.
-    pub(crate) fn delete(self: &Arc<Self>, h: &mut dyn TreeWrite, key: &Key) -> Result<bool> {
-        let mut op = DeleteUpTo {
-            from: *key,
-            to: *key,
-            deleted: 0,
-        };
-        self.run(h, &mut op)?;
-        Ok(op.deleted > 0)
-    }
-
-    /// Deletes all items with keys in `from..=to` and returns how many. Not atomic as a whole.
-    ///
-    /// # Errors
-    /// As [`delete`](Self::delete); what was deleted before stays so.
-    pub(crate) fn delete_range(
-        self: &Arc<Self>,
-        h: &mut dyn TreeWrite,
-        from: &Key,
-        to: &Key,
-    ) -> Result<usize> {
-        let (mut total, mut from) = (0, *from);
-        while from <= *to {
-            let mut op = DeleteUpTo {
-                from,
-                to: *to,
-                deleted: 0,
-            };
-            let upper = self.run(h, &mut op)?;
-            total += op.deleted;
-            match upper {
-                Some(upper) => from = upper,
-                None => break,
-            }
-        }
-        Ok(total)
-    }
-
-    /// Changes an item's key to one that has the same place among its neighbours.
-    ///
-    /// # Errors
-    /// [`Error::ItemNotFound`], [`Error::KeyOrder`] (not found out for a smaller key of a leaf's
-    /// first item: the caller knows what is before it); unreadable blocks; no space.
-    pub(crate) fn rename_key(
-        self: &Arc<Self>,
-        h: &mut dyn TreeWrite,
-        old: &Key,
-        new: &Key,
-    ) -> Result<()> {
-        let mut op = Rename {
-            root: self.id(),
-            old: *old,
-            new: *new,
-        };
-        self.run(h, &mut op).map(|_| ())
-    }
 }

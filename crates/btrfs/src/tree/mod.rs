@@ -47,6 +47,7 @@ mod copy;
 mod cow;
 mod cursor;
 mod edit;
+mod items;
 mod open;
 mod path;
 mod read;
@@ -56,6 +57,7 @@ mod roots;
 mod split;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
 mod verify;
 mod write;
 
@@ -69,13 +71,12 @@ pub(crate) use block::TreeBlock;
 pub(crate) use cache::{BlockCache, Expect, expect_child};
 pub(crate) use copy::{copy_root, create_root};
 pub(crate) use cursor::Cursor;
-pub(crate) use edit::Change;
+pub(crate) use items::Change;
 pub(crate) use open::{Opened, open};
 pub(crate) use read::ItemBuf;
 pub(crate) use refs::change_children;
 pub(crate) use root::Root;
 pub(crate) use roots::Roots;
-pub(crate) use verify::{TreeStats, verify_tree};
 pub(crate) use write::write_blocks;
 
 /// What reading a tree needs: the engine, or a cache alone while the engine is being made.

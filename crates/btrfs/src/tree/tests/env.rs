@@ -12,9 +12,10 @@ use sapwood_btrfs_format::{
 
 use crate::Result;
 use crate::tree::read::child;
+use crate::tree::verify::{TreeStats, verify_tree};
 use crate::tree::{
-    BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeStats, TreeWrite, create_root,
-    is_shareable, verify_tree, write_blocks,
+    BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeWrite, create_root, is_shareable,
+    write_blocks,
 };
 use crate::volume::Volume;
 
