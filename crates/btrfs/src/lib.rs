@@ -1,6 +1,7 @@
 //! The btrfs engine: volumes, trees, space, transactions, data, operations.
 #![allow(dead_code)]
 
+pub mod check;
 mod counters;
 mod data;
 mod engine;

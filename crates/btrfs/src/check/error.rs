@@ -1,0 +1,48 @@
+//! Why a file system could not be checked at all.
+
+use sapwood_btrfs_format::SuperError;
+use thiserror::Error;
+
+/// Why there is no report.
+#[derive(Debug, Error)]
+pub enum CheckError {
+    /// No devices were given.
+    #[error("no device given")]
+    NoDevice,
+    /// A device could not be read.
+    #[error(transparent)]
+    Device(#[from] sapwood_block::Error),
+    /// No copy of the superblock is valid; the error is that of the first.
+    #[error("{device}: no valid superblock: {error}")]
+    NoSuperblock {
+        /// Device name.
+        device: String,
+        /// What is wrong with the first copy.
+        error: SuperError,
+    },
+    /// A device belongs to another file system than the first.
+    #[error("{device}: belongs to another file system")]
+    ForeignDevice {
+        /// Device name.
+        device: String,
+    },
+    /// Fewer devices than the superblock says.
+    #[error("the file system has {expected} devices, {found} given")]
+    MissingDevices {
+        /// Number in the superblock.
+        expected: u64,
+        /// Number given.
+        found: usize,
+    },
+    /// Features that change what would have to be checked.
+    #[error("unsupported features: {0}")]
+    Features(String),
+    /// A profile that spreads data in a way that is not known here.
+    #[error("chunk {logical}: unsupported profile {profile}")]
+    Profile {
+        /// Address of the chunk.
+        logical: u64,
+        /// Name of the profile.
+        profile: &'static str,
+    },
+}

@@ -1,0 +1,403 @@
+//! The extent tree against what is really used.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use sapwood_btrfs_format::{
+    Block, BlockGroupFlags, BlockGroupItem, CompatRo, ExtentFlags, ExtentItemRef, InlineRef, Key,
+    SUPER_OFFSETS, kind, objectid,
+};
+
+use super::finding::Finding;
+use super::refs::{Use, identity, listed};
+use super::state::{Check, Pointer};
+use super::walk::{Walk, entries};
+
+/// Bytes around a superblock that hold no extents.
+const SUPER_STRIPE: u64 = 64 << 10;
+
+/// A hash of 128 bits: two things are taken for the same if theirs are.
+pub(super) fn hash(value: &impl Hash) -> u128 {
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        salt.hash(&mut hasher);
+        value.hash(&mut hasher);
+        u128::from(hasher.finish())
+    };
+    (half(1) << 64) | half(2)
+}
+
+/// One extent as listed and as used.
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    /// Zero if it is not listed.
+    len: u64,
+    refs: u64,
+    generation: u64,
+    /// Sum of the listed refs.
+    listed: u64,
+    /// Number of uses.
+    wanted: u64,
+    /// Hashes of the uses less those of the listed refs.
+    balance: u128,
+    used_len: u64,
+    used_generation: u64,
+    level: u8,
+    used_level: u8,
+    is_data: bool,
+    full_backref: bool,
+    entered: bool,
+    used_as_data: bool,
+    used_as_block: bool,
+    length_reported: bool,
+}
+
+/// All extents by address.
+#[derive(Default)]
+pub(super) struct Extents {
+    all: HashMap<u64, Extent>,
+    /// Refs that stand before their extent item, or without one.
+    orphaned: Vec<(u64, Key)>,
+    /// Begin and length, ascending; made when the log is walked.
+    by_place: Vec<(u64, u64)>,
+}
+
+impl Extents {
+    pub(super) fn is_full_backref(&self, bytenr: u64) -> bool {
+        self.all.get(&bytenr).is_some_and(|e| e.full_backref)
+    }
+
+    pub(super) fn is_listed(&self, bytenr: u64) -> bool {
+        self.all.get(&bytenr).is_some_and(|e| e.len != 0)
+    }
+
+    /// Whether more than one tree or parent may lead to a block.
+    pub(super) fn is_shared(&self, bytenr: u64) -> bool {
+        self.all.get(&bytenr).is_some_and(|e| e.refs > 1)
+    }
+
+    /// Whether a listed extent overlaps a tree block's range.
+    pub(super) fn overlap(&mut self, bytenr: u64, len: u64) -> bool {
+        if self.by_place.is_empty() {
+            self.by_place = self.sorted();
+        }
+        let next = self
+            .by_place
+            .partition_point(|(at, _)| *at < bytenr.saturating_add(len));
+        let last = next.checked_sub(1).and_then(|n| self.by_place.get(n));
+        last.is_some_and(|(at, len)| at.saturating_add(*len) > bytenr)
+    }
+
+    pub(super) fn used_len(&self, bytenr: u64) -> u64 {
+        self.all.get(&bytenr).map_or(0, |e| e.used_len)
+    }
+
+    /// Marks a block as seen; `false` if it was already.
+    pub(super) fn enter(&mut self, bytenr: u64) -> bool {
+        !std::mem::replace(&mut self.all.entry(bytenr).or_default().entered, true)
+    }
+
+    pub(super) fn use_block(&mut self, at: &Pointer, nodesize: u64, reference: &InlineRef) {
+        let extent = self.all.entry(at.logical).or_default();
+        extent.used_as_block = true;
+        extent.used_len = nodesize;
+        extent.used_level = at.level;
+        extent.used_generation = at.generation;
+        extent.wanted += 1;
+        extent.balance = extent.balance.wrapping_add(hash(&identity(reference)));
+    }
+
+    /// Notes a use; a finding if the user has another idea of the extent's length.
+    pub(super) fn use_by(
+        &mut self,
+        what: &Use,
+        nodesize: u64,
+        reference: &InlineRef,
+    ) -> Option<Finding> {
+        let (bytenr, len) = match what {
+            Use::Block(at) => {
+                self.use_block(at, nodesize, reference);
+                return None;
+            }
+            Use::Data { bytenr, len } => (*bytenr, *len),
+        };
+        let extent = self.all.entry(bytenr).or_default();
+        extent.used_as_data = true;
+        extent.used_len = len;
+        extent.wanted += 1;
+        extent.balance = extent.balance.wrapping_add(hash(&identity(reference)));
+        if extent.len == 0 || extent.len == len || extent.length_reported {
+            return None;
+        }
+        extent.length_reported = true;
+        Some(Finding::ExtentLength {
+            bytenr,
+            found: extent.len,
+            used: len,
+        })
+    }
+
+    fn list(&mut self, key: &Key, data: &[u8], nodesize: u64) {
+        let Ok(item) = ExtentItemRef::parse(key.kind, data) else {
+            return;
+        };
+        let skinny = key.kind == kind::METADATA_ITEM;
+        let extent = self.all.entry(key.objectid).or_default();
+        extent.len = if skinny { nodesize } else { key.offset };
+        extent.refs = item.refs;
+        extent.generation = item.generation;
+        extent.is_data = item.flags.contains(ExtentFlags::DATA);
+        extent.full_backref = item.flags.contains(ExtentFlags::FULL_BACKREF);
+        extent.level = match item.tree_block {
+            Some((_, level)) => level,
+            None => key.offset.try_into().unwrap_or(u8::MAX),
+        };
+    }
+
+    fn list_refs(&mut self, key: &Key, data: &[u8]) {
+        let extent = self.all.entry(key.objectid).or_default();
+        if extent.len == 0 {
+            self.orphaned.push((key.objectid, *key));
+        }
+        for reference in listed(key, data) {
+            let count = reference.count();
+            extent.listed = extent.listed.saturating_add(count);
+            let sum = hash(&identity(&reference)).wrapping_mul(count.into());
+            extent.balance = extent.balance.wrapping_sub(sum);
+        }
+    }
+
+    /// Begin and length of all listed data extents, ascending.
+    pub(super) fn data(&self) -> Vec<(u64, u64)> {
+        let data = self.all.iter().filter(|(_, e)| e.len != 0 && e.is_data);
+        let mut data: Vec<_> = data
+            .map(|(at, e)| (*at, at.saturating_add(e.len)))
+            .collect();
+        data.sort_unstable();
+        data
+    }
+
+    fn sorted(&self) -> Vec<(u64, u64)> {
+        let listed = self.all.iter().filter(|(_, e)| e.len != 0);
+        let mut sorted: Vec<_> = listed.map(|(at, e)| (*at, e.len)).collect();
+        sorted.sort_unstable();
+        sorted
+    }
+}
+
+impl Check<'_> {
+    /// Walks the extent tree (and the block groups that stand in it).
+    pub(super) fn extent_tree(&mut self) {
+        let Some(root) = self.tree(objectid::EXTENT_TREE) else {
+            return;
+        };
+        let nodesize = self.nodesize();
+        self.walk(
+            &Walk::own(objectid::EXTENT_TREE),
+            &root,
+            &mut |check, block| {
+                for (key, data) in entries(block) {
+                    match key.kind {
+                        kind::EXTENT_ITEM | kind::METADATA_ITEM => {
+                            check.extents.list(&key, data, nodesize);
+                            check.extents.list_refs(&key, data);
+                        }
+                        kind::TREE_BLOCK_REF
+                        | kind::SHARED_BLOCK_REF
+                        | kind::EXTENT_DATA_REF
+                        | kind::SHARED_DATA_REF => check.extents.list_refs(&key, data),
+                        kind::BLOCK_GROUP_ITEM => {
+                            check.block_group(objectid::EXTENT_TREE, &key, data);
+                        }
+                        _ => check.unexpected(objectid::EXTENT_TREE, block, key),
+                    }
+                }
+            },
+        );
+    }
+
+    /// An item of a kind that its tree does not have.
+    pub(super) fn unexpected(&mut self, tree: u64, block: &Block<'_>, key: Key) {
+        self.found(Finding::UnexpectedItem {
+            tree,
+            logical: block.bytenr(),
+            key,
+        });
+    }
+
+    pub(super) fn block_group(&mut self, tree: u64, key: &Key, data: &[u8]) {
+        let own_tree = self.sb.compat_ro().contains(CompatRo::BLOCK_GROUP_TREE);
+        let logical = key.objectid;
+        let place = if own_tree {
+            objectid::BLOCK_GROUP_TREE
+        } else {
+            objectid::EXTENT_TREE
+        };
+        let Ok(item) = BlockGroupItem::read(data) else {
+            return;
+        };
+        let flags = BlockGroupFlags::from_bits_retain(item.flags.get());
+        let fresh = self.groups.add(logical, key.offset, flags, item.used.get());
+        if tree != place || !fresh {
+            self.found(Finding::BlockGroupPlace { logical, tree });
+        }
+    }
+
+    /// Compares all extents with their uses, and with the block groups and free space around.
+    pub(super) fn compare_extents(&mut self) {
+        let mut watched = Vec::new();
+        let mut odd = Vec::new();
+        for (bytenr, extent) in &self.extents.all {
+            let wrong = self.compare_extent(*bytenr, extent, &mut odd);
+            if wrong {
+                watched.push(*bytenr);
+            }
+        }
+        odd.sort_by_key(|(bytenr, _)| *bytenr);
+        odd.into_iter().for_each(|(_, finding)| self.found(finding));
+        watched.sort_unstable();
+        // In a badly damaged image the details of a few say enough.
+        watched.truncate(self.options.max_findings);
+        self.examine_refs(&watched);
+        for (bytenr, key) in std::mem::take(&mut self.extents.orphaned) {
+            if !self.extents.is_listed(bytenr) && !self.lists_incomplete {
+                self.found(Finding::RefNoExtent { bytenr, key });
+            }
+        }
+        let sorted = self.extents.sorted();
+        self.compare_places(&sorted);
+        self.compare_free_space(&sorted);
+        self.compare_checksums();
+    }
+
+    /// Findings on one extent; true if its refs need a closer look.
+    fn compare_extent(&self, bytenr: u64, extent: &Extent, odd: &mut Vec<(u64, Finding)>) -> bool {
+        let mut note = |finding| odd.push((bytenr, finding));
+        if extent.len == 0 {
+            return extent.wanted > 0 && !self.lists_incomplete;
+        }
+        if extent.refs != extent.listed && !self.lists_incomplete {
+            let (found, expected) = (extent.refs, extent.listed);
+            note(Finding::RefCount {
+                bytenr,
+                found,
+                expected,
+            });
+        }
+        if extent.wanted == 0 {
+            if !self.uses_incomplete {
+                note(Finding::ExtentUnused {
+                    bytenr,
+                    len: extent.len,
+                });
+            }
+            return false;
+        }
+        if (extent.is_data && extent.used_as_block) || (!extent.is_data && extent.used_as_data) {
+            note(Finding::ExtentKind { bytenr });
+            return false;
+        }
+        if !extent.is_data {
+            if extent.level != extent.used_level {
+                let (found, expected) = (extent.level, extent.used_level);
+                note(Finding::ExtentLevel {
+                    bytenr,
+                    found,
+                    expected,
+                });
+            }
+            if extent.generation != extent.used_generation {
+                let (found, expected) = (extent.generation, extent.used_generation);
+                note(Finding::ExtentGeneration {
+                    bytenr,
+                    found,
+                    expected,
+                });
+            }
+        }
+        extent.balance != 0
+    }
+
+    /// Overlaps, block groups, superblocks, sums.
+    fn compare_places(&mut self, sorted: &[(u64, u64)]) {
+        let mut before = 0;
+        let supers = self.super_places();
+        for &(bytenr, len) in sorted {
+            let end = bytenr.saturating_add(len);
+            if bytenr < before {
+                self.found(Finding::ExtentOverlap {
+                    bytenr,
+                    end: before,
+                });
+            }
+            before = before.max(end);
+            for (place, offset) in &supers {
+                if bytenr < place + SUPER_STRIPE && *place < end {
+                    self.found(Finding::ExtentOnSuper {
+                        bytenr,
+                        offset: *offset,
+                    });
+                }
+            }
+            let Some(flags) = self.groups.charge(bytenr, len) else {
+                self.found(Finding::ExtentNoGroup { bytenr, len });
+                continue;
+            };
+            let is_data = self.extents.all.get(&bytenr).is_some_and(|e| e.is_data);
+            if is_data {
+                self.report.stats.data_extents += 1;
+                self.report.stats.data_bytes += len;
+            }
+            if !belongs(is_data, flags) {
+                self.found(Finding::ExtentWrongGroup { bytenr, flags });
+            }
+        }
+        if !self.lists_incomplete {
+            self.compare_used(sorted);
+        }
+    }
+
+    fn compare_used(&mut self, sorted: &[(u64, u64)]) {
+        for (logical, found, expected) in self.groups.used() {
+            if found != expected {
+                self.found(Finding::BlockGroupUsed {
+                    logical,
+                    found,
+                    expected,
+                });
+            }
+        }
+        let expected = sorted
+            .iter()
+            .fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
+        let found = self.sb.bytes_used.get();
+        if found != expected {
+            self.found(Finding::SuperBytesUsed { found, expected });
+        }
+    }
+
+    /// Logical address of each superblock that lies in a chunk, and its byte offset.
+    fn super_places(&self) -> Vec<(u64, u64)> {
+        let mut places = Vec::new();
+        for (logical, chunk) in &self.source.chunks {
+            for stripe in &chunk.stripes {
+                for offset in SUPER_OFFSETS {
+                    let within = offset.checked_sub(stripe.offset);
+                    if let Some(within) = within.filter(|at| *at < chunk.length) {
+                        places.push((logical.saturating_add(within), offset));
+                    }
+                }
+            }
+        }
+        places
+    }
+}
+
+/// Whether a block group may hold that kind of extent.
+fn belongs(is_data: bool, flags: BlockGroupFlags) -> bool {
+    if is_data {
+        flags.contains(BlockGroupFlags::DATA)
+    } else {
+        flags.intersects(BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM)
+    }
+}

@@ -1,0 +1,129 @@
+//! Subvolumes: inodes, names, file extents.
+//!
+//! # How it works
+//! Each leaf gives a [`Summary`]: facts about its inodes that can be added up. Summaries of
+//! neighbours join; an inode that has all its items on the inside is finished and judged, the
+//! ones at both ends stay [`Partial`]. The summary of a block that several trees share is kept,
+//! so that it is walked once, and its inner inodes are judged once. What cannot be judged inode
+//! by inode (does the entry's inode exist, does it know this name) is a balance of hashes over
+//! the subvolume; if it is not zero, `links` finds out where.
+
+mod judge;
+mod leaf;
+mod links;
+mod partial;
+mod summary;
+
+use std::collections::HashMap;
+
+use sapwood_btrfs_format::{Block, Key, kind};
+
+use super::finding::Finding;
+use super::state::{Check, Pointer, children};
+use summary::Summary;
+
+/// Summaries of shared blocks, and the subvolume under check.
+#[derive(Default)]
+pub(super) struct Cache {
+    summaries: HashMap<u64, (Pointer, Summary)>,
+    /// Root of the subvolume under check.
+    root: Option<Pointer>,
+}
+
+impl Check<'_> {
+    /// Checks a subvolume.
+    pub(super) fn subvolume(&mut self, tree: u64) {
+        let Some(root) = self.roots.pointer(tree) else {
+            return;
+        };
+        self.report.stats.subvolumes += 1;
+        self.inodes.root = Some(root);
+        self.use_root(tree, &root);
+        let mut sum = self.subtree(tree, &root);
+        for partial in sum.take_ends() {
+            self.judge(tree, *partial, &mut sum);
+        }
+        self.roots.entries.insert(tree, sum.subvolumes);
+        if sum.holes {
+            return;
+        }
+        let top = Key::new(
+            sapwood_btrfs_format::objectid::FIRST_FREE,
+            kind::INODE_ITEM,
+            0,
+        );
+        if self.get(tree, &root, &top).is_none() {
+            self.found(Finding::TopDirectory { tree });
+        }
+        if sum.links != 0 || sum.types != 0 {
+            self.examine_links(tree, &root);
+        }
+        self.orphans(tree, sum);
+    }
+
+    /// Walks a subtree, or takes its summary if it was walked before.
+    fn subtree(&mut self, tree: u64, at: &Pointer) -> Summary {
+        if let Some((known, sum)) = self.inodes.summaries.get(&at.logical) {
+            let (same, sum) = (known == at, sum.clone());
+            // Another parent may say something else of the block, which reading it will show.
+            if same || self.block(tree, at).is_some() {
+                return sum;
+            }
+            return Summary::hole();
+        }
+        let (bytes, again) = self.enter(tree, at);
+        if again {
+            self.found(Finding::BlockTwice {
+                tree,
+                logical: at.logical,
+            });
+        }
+        let Some(bytes) = bytes else {
+            return Summary::hole();
+        };
+        let Ok(block) = Block::new(&bytes) else {
+            return Summary::hole();
+        };
+        self.charge(&block, 0);
+        let sum = if block.is_leaf() {
+            self.leaf(tree, &block)
+        } else {
+            self.node(tree, &block)
+        };
+        if self.extents.is_shared(at.logical) {
+            self.inodes.summaries.insert(at.logical, (*at, sum.clone()));
+        }
+        sum
+    }
+
+    fn node(&mut self, tree: u64, block: &Block<'_>) -> Summary {
+        let below = children(block);
+        let mut sum = Summary::default();
+        for (slot, child) in below.iter().enumerate() {
+            let next = self.subtree(tree, child);
+            self.check_order(tree, block, slot, next.last_key, &below);
+            let mut finished = Vec::new();
+            sum = sum.join(next, &mut finished);
+            for partial in finished {
+                self.judge(tree, partial, &mut sum);
+            }
+        }
+        sum
+    }
+
+    /// Inodes without names have orphan items, and only those.
+    fn orphans(&mut self, tree: u64, mut sum: Summary) {
+        sum.unlinked.sort_unstable();
+        sum.orphans.sort_unstable();
+        for &inode in &sum.unlinked {
+            if sum.orphans.binary_search(&inode).is_err() {
+                self.found(Finding::OrphanMissing { tree, inode });
+            }
+        }
+        for &inode in &sum.orphans {
+            if sum.unlinked.binary_search(&inode).is_err() {
+                self.found(Finding::OrphanStray { tree, inode });
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What is known of one inode from part of its items.
+
+use sapwood_btrfs_format::{InodeFlags, Key};
+
+/// The inode item's part that matters here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub(super) mode: u32,
+    pub(super) nlink: u32,
+    pub(super) size: u64,
+    pub(super) nbytes: u64,
+    pub(super) flags: InodeFlags,
+}
+
+/// File extents so far, in the order of their offsets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extents {
+    pub(super) first: Option<u64>,
+    pub(super) end: u64,
+    /// Bytes that count for `nbytes`.
+    pub(super) bytes: u64,
+    /// Where the first gap begins.
+    pub(super) gap: Option<u64>,
+    /// Where the first extent begins that overlaps the one before.
+    pub(super) overlap: Option<u64>,
+    /// Where the last extent that holds data begins.
+    pub(super) last_data: Option<u64>,
+    /// Bytes of an inline extent once uncompressed.
+    pub(super) inline: Option<u64>,
+}
+
+impl Extents {
+    /// One extent from `start` to `end`.
+    pub(super) fn one(start: u64, end: u64) -> Self {
+        Self {
+            first: Some(start),
+            end,
+            ..Self::default()
+        }
+    }
+
+    /// Adds extents that come after.
+    pub(super) fn join(&mut self, right: &Self) {
+        let Some(start) = right.first else {
+            return;
+        };
+        let (mut gap, mut overlap) = (None, None);
+        if self.first.is_some() {
+            gap = (start > self.end).then_some(self.end);
+            overlap = (start < self.end).then_some(start);
+        }
+        self.first = self.first.or(right.first);
+        self.end = self.end.max(right.end);
+        self.bytes = self.bytes.saturating_add(right.bytes);
+        self.gap = self.gap.or(gap).or(right.gap);
+        self.overlap = self.overlap.or(overlap).or(right.overlap);
+        self.last_data = right.last_data.or(self.last_data);
+        self.inline = self.inline.or(right.inline);
+    }
+}
+
+/// Data of an inode: file offset, address, bytes.
+pub(super) type DataAt = (u64, u64, u64);
+
+/// What is known of an inode so far.
+#[derive(Clone, Debug)]
+pub(super) struct Partial {
+    pub(super) inode: u64,
+    /// First item.
+    pub(super) first: Key,
+    pub(super) facts: Option<Facts>,
+    /// Some items may be missing because a block is bad.
+    pub(super) damaged: bool,
+    /// Names in refs.
+    pub(super) names: u64,
+    /// Those of them that a directory has: all but the top directory's own.
+    pub(super) entries: u64,
+    /// Bytes of names in dir items and in indexes.
+    pub(super) name_bytes: u64,
+    /// Hashes of dir items less those of indexes.
+    pub(super) listing: u128,
+    /// An item that only a directory has.
+    pub(super) dir_key: Option<Key>,
+    /// An item that only a file or symbolic link has.
+    pub(super) data_key: Option<Key>,
+    pub(super) extents: Extents,
+    /// First data without checksums.
+    pub(super) bare: Option<DataAt>,
+    /// First data with checksums.
+    pub(super) summed: Option<DataAt>,
+}
+
+impl Partial {
+    pub(super) fn new(first: Key) -> Self {
+        Self {
+            inode: first.objectid,
+            first,
+            facts: None,
+            damaged: false,
+            names: 0,
+            entries: 0,
+            name_bytes: 0,
+            listing: 0,
+            dir_key: None,
+            data_key: None,
+            extents: Extents::default(),
+            bare: None,
+            summed: None,
+        }
+    }
+
+    /// Adds what comes after, of the same inode.
+    pub(super) fn join(&mut self, right: &Self) {
+        self.facts = self.facts.or(right.facts);
+        self.damaged |= right.damaged;
+        self.names = self.names.saturating_add(right.names);
+        self.entries = self.entries.saturating_add(right.entries);
+        self.name_bytes = self.name_bytes.saturating_add(right.name_bytes);
+        self.listing = self.listing.wrapping_add(right.listing);
+        self.dir_key = self.dir_key.or(right.dir_key);
+        self.data_key = self.data_key.or(right.data_key);
+        self.extents.join(&right.extents);
+        self.bare = self.bare.or(right.bare);
+        self.summed = self.summed.or(right.summed);
+    }
+}
+
+/// Inodes that are whole.
+pub(super) type Finished = Vec<Partial>;

@@ -1,0 +1,199 @@
+//! The state of a check: what its parts share.
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::{Block, Expect, Key, SuperBlock, objectid};
+
+use super::chunks::Groups;
+use super::csums::Ranges;
+use super::error::CheckError;
+use super::extents::Extents;
+use super::finding::{BlockFault, Finding};
+use super::free_space::FreeItems;
+use super::inodes::Cache;
+use super::roots::RootTree;
+use super::source::Source;
+use super::{CheckOptions, CheckReport, Phase, Progress, superblock};
+
+/// Where a tree block should be and what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pointer {
+    pub(super) logical: u64,
+    pub(super) level: u8,
+    pub(super) generation: u64,
+    pub(super) first_key: Option<Key>,
+}
+
+/// A check under way.
+pub(super) struct Check<'a> {
+    pub(super) sb: SuperBlock,
+    /// What every block must be like; completed for each.
+    expect: Expect,
+    pub(super) source: Source<'a>,
+    pub(super) options: &'a CheckOptions,
+    pub(super) report: CheckReport,
+    progress: &'a mut dyn FnMut(Progress),
+    now: Progress,
+    pub(super) roots: RootTree,
+    pub(super) extents: Extents,
+    pub(super) groups: Groups,
+    /// What has checksums.
+    pub(super) checksums: Ranges,
+    pub(super) free: FreeItems,
+    pub(super) inodes: Cache,
+    /// Some tree block could not be entered: what is used is not known to the full.
+    pub(super) uses_incomplete: bool,
+    /// The same of the trees that list what is used.
+    pub(super) lists_incomplete: bool,
+}
+
+impl<'a> Check<'a> {
+    pub(super) fn open(
+        devices: &[&'a dyn Device],
+        options: &'a CheckOptions,
+        progress: &'a mut dyn FnMut(Progress),
+    ) -> Result<Self, CheckError> {
+        let mut findings = Vec::new();
+        let opened = superblock::open(devices, &mut findings)?;
+        let now = Progress {
+            phase: Phase::Space,
+            done: 0,
+            total: opened.sb.bytes_used.get(),
+        };
+        let mut check = Self {
+            sb: opened.sb,
+            expect: opened.expect,
+            source: Source {
+                disks: opened.disks,
+                chunks: opened.sys_chunks,
+            },
+            options,
+            report: CheckReport::default(),
+            progress,
+            now,
+            roots: RootTree::default(),
+            extents: Extents::default(),
+            groups: Groups::default(),
+            checksums: Ranges::default(),
+            free: FreeItems::default(),
+            inodes: Cache::default(),
+            uses_incomplete: false,
+            lists_incomplete: false,
+        };
+        findings.into_iter().for_each(|f| check.found(f));
+        check.chunk_tree()?;
+        Ok(check)
+    }
+
+    /// Notes a finding.
+    pub(super) fn found(&mut self, finding: Finding) {
+        if self.report.findings.len() < self.options.max_findings {
+            self.report.findings.push(finding);
+        } else {
+            self.report.suppressed += 1;
+        }
+    }
+
+    pub(super) fn phase(&mut self, phase: Phase, total: u64) {
+        self.now = Progress {
+            phase,
+            done: 0,
+            total,
+        };
+        (self.progress)(self.now);
+    }
+
+    pub(super) fn done(&mut self, bytes: u64) {
+        self.now.done = self.now.done.saturating_add(bytes);
+        self.now.total = self.now.total.max(self.now.done);
+        (self.progress)(self.now);
+    }
+
+    pub(super) fn nodesize(&self) -> u64 {
+        self.sb.nodesize.get().into()
+    }
+
+    pub(super) fn sectorsize(&self) -> u64 {
+        // The validator refused a superblock where this is zero.
+        u64::from(self.sb.sectorsize.get()).max(1)
+    }
+
+    pub(super) fn expect(&self, tree: u64, at: &Pointer) -> Expect {
+        let expect = Expect {
+            logical: at.logical,
+            first_key: at.first_key,
+            ..self.expect
+        };
+        let expect = expect.with_level(at.level).with_generation(at.generation);
+        // The log of every subvolume has the log's owner.
+        expect.with_owner(tree)
+    }
+
+    /// Reads a block in all copies and reports what is wrong with them. `None` if all are bad.
+    pub(super) fn block(&mut self, tree: u64, at: &Pointer) -> Option<Vec<u8>> {
+        let logical = at.logical;
+        let copies = self.source.block(&self.expect(tree, at), true);
+        self.done(self.nodesize());
+        for copy in copies.differing {
+            self.found(Finding::BlockCopiesDiffer {
+                tree,
+                logical,
+                copy,
+            });
+        }
+        if copies.good.is_none() {
+            let first = copies.bad.into_iter().next();
+            let fault = first.map_or(BlockFault::Unmapped { logical }, |(_, fault)| fault);
+            self.found(Finding::BlockBad {
+                tree,
+                logical,
+                fault,
+            });
+            self.hole(tree);
+            return None;
+        }
+        for (at, fault) in copies.bad {
+            let (copy, physical) = (at.copy, at.physical);
+            let device = self.source.device_name(&at);
+            self.found(Finding::BlockCopy {
+                tree,
+                logical,
+                copy,
+                device,
+                physical,
+                fault,
+            });
+        }
+        copies.good
+    }
+
+    /// Notes that part of a tree was not seen.
+    pub(super) fn hole(&mut self, tree: u64) {
+        match tree {
+            objectid::EXTENT_TREE
+            | objectid::FREE_SPACE_TREE
+            | objectid::BLOCK_GROUP_TREE
+            | objectid::CSUM_TREE
+            | objectid::DEV_TREE
+            | objectid::CHUNK_TREE => self.lists_incomplete = true,
+            _ => {}
+        }
+        self.uses_incomplete = true;
+    }
+
+    /// Reads a block from its first good copy and reports nothing: for second looks.
+    pub(super) fn quiet_block(&self, tree: u64, at: &Pointer) -> Option<Vec<u8>> {
+        self.source.block(&self.expect(tree, at), false).good
+    }
+}
+
+/// The children of a node.
+pub(super) fn children(block: &Block<'_>) -> Vec<Pointer> {
+    let level = block.level().saturating_sub(1);
+    let child = |ptr: &sapwood_btrfs_format::KeyPtr| Pointer {
+        logical: ptr.blockptr.get(),
+        level,
+        generation: ptr.generation.get(),
+        first_key: Some(ptr.key.get()),
+    };
+    block.ptrs().iter().map(child).collect()
+}

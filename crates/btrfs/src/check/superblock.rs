@@ -1,0 +1,231 @@
+//! Superblocks: all copies on all devices, the newest of them, backup roots.
+
+use std::collections::BTreeMap;
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::{
+    ChunkItem, CompatRo, Expect, Incompat, RootBackup, SUPER_OFFSETS, SUPER_SIZE, SuperBlock,
+    SuperError, validate_super,
+};
+
+use super::error::CheckError;
+use super::finding::Finding;
+use super::source::Disk;
+
+/// What the superblocks say.
+pub(super) struct Opened<'d> {
+    pub(super) sb: SuperBlock,
+    pub(super) expect: Expect,
+    pub(super) disks: Vec<Disk<'d>>,
+    pub(super) sys_chunks: BTreeMap<u64, ChunkItem>,
+}
+
+/// Features that change nothing of what is checked, or that are checked.
+const KNOWN: Incompat = Incompat::MIXED_BACKREF
+    .union(Incompat::DEFAULT_SUBVOL)
+    .union(Incompat::MIXED_GROUPS)
+    .union(Incompat::COMPRESS_LZO)
+    .union(Incompat::COMPRESS_ZSTD)
+    .union(Incompat::BIG_METADATA)
+    .union(Incompat::EXTENDED_IREF)
+    .union(Incompat::RAID56)
+    .union(Incompat::SKINNY_METADATA)
+    .union(Incompat::NO_HOLES)
+    .union(Incompat::METADATA_UUID)
+    .union(Incompat::RAID1C34)
+    .union(Incompat::SIMPLE_QUOTA);
+
+const KNOWN_RO: CompatRo = CompatRo::FREE_SPACE_TREE
+    .union(CompatRo::FREE_SPACE_TREE_VALID)
+    .union(CompatRo::VERITY)
+    .union(CompatRo::BLOCK_GROUP_TREE);
+
+/// Reads the superblocks of all devices and compares them.
+pub(super) fn open<'d>(
+    devices: &[&'d dyn Device],
+    findings: &mut Vec<Finding>,
+) -> Result<Opened<'d>, CheckError> {
+    let mut supers = Vec::new();
+    for device in devices {
+        supers.push((*device, newest(*device, findings)?));
+    }
+    // Devices may be of different commits only after a crash between their writes.
+    let Some((_, sb)) = supers.iter().max_by_key(|(_, sb)| sb.generation.get()) else {
+        return Err(CheckError::NoDevice);
+    };
+    let sb = *sb;
+    features(&sb)?;
+    let mut disks = Vec::new();
+    for (device, own) in supers {
+        if own.fsid != sb.fsid {
+            return Err(CheckError::ForeignDevice {
+                device: device.name().to_owned(),
+            });
+        }
+        disks.push(Disk {
+            devid: own.dev_item.devid.get(),
+            device,
+        });
+    }
+    if sb.num_devices.get() > disks.len() as u64 {
+        let (expected, found) = (sb.num_devices.get(), disks.len());
+        return Err(CheckError::MissingDevices { expected, found });
+    }
+    let Some(expect) = Expect::new(&sb, 0) else {
+        return Err(CheckError::Features(format!(
+            "checksum {}",
+            sb.csum_type.get()
+        )));
+    };
+    backups(&sb, findings);
+    let sys_chunks = sb.sys_chunks().filter_map(Result::ok).collect();
+    Ok(Opened {
+        sb,
+        expect,
+        disks,
+        sys_chunks,
+    })
+}
+
+fn features(sb: &SuperBlock) -> Result<(), CheckError> {
+    let incompat = sb.incompat().difference(KNOWN);
+    let compat_ro = sb.compat_ro().difference(KNOWN_RO);
+    if !incompat.is_empty() {
+        return Err(CheckError::Features(incompat.to_string()));
+    }
+    if !compat_ro.is_empty() {
+        return Err(CheckError::Features(compat_ro.to_string()));
+    }
+    Ok(())
+}
+
+/// The newest valid superblock of a device; the others are compared with it.
+fn newest(device: &dyn Device, findings: &mut Vec<Finding>) -> Result<SuperBlock, CheckError> {
+    let name = || device.name().to_owned();
+    let mut valid: Vec<(u64, SuperBlock)> = Vec::new();
+    let mut first_error = None;
+    for offset in SUPER_OFFSETS {
+        if offset.saturating_add(SUPER_SIZE as u64) > device.size() {
+            continue;
+        }
+        let mut bytes = vec![0; SUPER_SIZE];
+        if let Err(error) = device.read_at(offset, &mut bytes) {
+            let error = error.to_string();
+            findings.push(Finding::SuperUnreadable {
+                device: name(),
+                offset,
+                error,
+            });
+            continue;
+        }
+        match validate_super(&bytes, offset) {
+            Ok(sb) => valid.push((offset, sb)),
+            Err(error) => {
+                first_error.get_or_insert_with(|| error.clone());
+                findings.push(Finding::SuperBad {
+                    device: name(),
+                    offset,
+                    error,
+                });
+            }
+        }
+    }
+    // The first of the newest: `max_by_key` gives the last.
+    let best = valid.iter().rev().max_by_key(|(_, sb)| sb.generation.get());
+    let Some((at, best)) = best.copied() else {
+        let error = first_error.unwrap_or(SuperError::Length { found: 0 });
+        return Err(CheckError::NoSuperblock {
+            device: name(),
+            error,
+        });
+    };
+    for (offset, sb) in valid {
+        compare(device, (at, &best), (offset, &sb), findings);
+    }
+    Ok(best)
+}
+
+fn compare(
+    device: &dyn Device,
+    (at, best): (u64, &SuperBlock),
+    (offset, sb): (u64, &SuperBlock),
+    findings: &mut Vec<Finding>,
+) {
+    let (found, newest) = (sb.generation.get(), best.generation.get());
+    if offset == at {
+        return;
+    }
+    let device = device.name().to_owned();
+    if found != newest {
+        return findings.push(Finding::SuperStale {
+            device,
+            offset,
+            found,
+            newest,
+        });
+    }
+    // A commit of the log goes to the first copy only.
+    let same = SuperBlock {
+        csum: best.csum,
+        bytenr: best.bytenr,
+        log_root: best.log_root,
+        log_root_transid: best.log_root_transid,
+        log_root_level: best.log_root_level,
+        ..*sb
+    };
+    let differs = same
+        .bytes()
+        .iter()
+        .zip(best.bytes())
+        .position(|(a, b)| a != b);
+    if let Some(at) = differs {
+        findings.push(Finding::SuperDiffers { device, offset, at });
+    }
+}
+
+/// Compares the backup of the superblock's own commit with the superblock.
+fn backups(sb: &SuperBlock, findings: &mut Vec<Finding>) {
+    let generation = sb.generation.get();
+    let own = |b: &&RootBackup| b.tree_root_gen.get() == generation;
+    let Some(backup) = sb.super_roots.iter().find(own) else {
+        return findings.push(Finding::BackupMissing { generation });
+    };
+    for (field, found, expected) in [
+        ("root tree", backup.tree_root.get(), sb.root.get()),
+        (
+            "level of the root tree",
+            backup.tree_root_level.into(),
+            sb.root_level.into(),
+        ),
+        ("chunk tree", backup.chunk_root.get(), sb.chunk_root.get()),
+        (
+            "chunk tree generation",
+            backup.chunk_root_gen.get(),
+            sb.chunk_root_generation.get(),
+        ),
+        (
+            "level of the chunk tree",
+            backup.chunk_root_level.into(),
+            sb.chunk_root_level.into(),
+        ),
+        (
+            "total bytes",
+            backup.total_bytes.get(),
+            sb.total_bytes.get(),
+        ),
+        ("bytes used", backup.bytes_used.get(), sb.bytes_used.get()),
+        (
+            "number of devices",
+            backup.num_devices.get(),
+            sb.num_devices.get(),
+        ),
+    ] {
+        if found != expected {
+            findings.push(Finding::BackupRoot {
+                field,
+                found,
+                expected,
+            });
+        }
+    }
+}
