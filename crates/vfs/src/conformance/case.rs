@@ -44,6 +44,8 @@ pub struct Capabilities {
     pub tmpfile: bool,
     /// Ranges can be shared between files (`CopyMode::ShareOnly`).
     pub reflink: bool,
+    /// What is shared takes space once.
+    pub shared_space: bool,
     /// `AllocMode::PunchHole` works.
     pub punch_hole: bool,
     /// `AllocMode::ZeroRange` works.
@@ -78,6 +80,7 @@ impl Capabilities {
         subvolumes: true,
         tmpfile: true,
         reflink: true,
+        shared_space: true,
         punch_hole: true,
         zero_range: true,
         shift_range: false,
@@ -96,6 +99,7 @@ impl Capabilities {
     pub const EXT4: Self = Self {
         subvolumes: false,
         reflink: false,
+        shared_space: false,
         shift_range: true,
         directory_links: true,
         compression: false,
@@ -113,6 +117,7 @@ impl Capabilities {
 
     /// Those of [`MemoryFs`](crate::MemoryFs).
     pub const MEMORY: Self = Self {
+        shared_space: false,
         shift_range: true,
         link_max: Some(65535),
         ..Self::BTRFS
@@ -229,4 +234,4 @@ macro_rules! group {
         ),*]
     };
 }
-pub(super) use group;
+pub(in crate::conformance) use group;

@@ -44,13 +44,25 @@
 //! }
 //! ```
 
+mod acls;
+mod attributes;
 mod case;
+mod copies;
 mod create;
 mod data;
+mod durability;
+mod flags;
+mod links;
+mod listing;
 mod lookup;
+mod ranges;
 mod remove;
-#[allow(dead_code)]
+mod rename;
+mod subvolumes;
 mod support;
+mod threads;
+mod times;
+mod xattrs;
 
 pub use case::{Capabilities, Case, Target};
 
@@ -61,7 +73,20 @@ pub fn cases() -> Vec<Case> {
         lookup::cases(),
         create::cases(),
         remove::cases(),
+        links::cases(),
+        rename::cases(),
+        listing::cases(),
         data::cases(),
+        ranges::cases(),
+        copies::cases(),
+        attributes::cases(),
+        times::cases(),
+        xattrs::cases(),
+        acls::cases(),
+        flags::cases(),
+        durability::cases(),
+        subvolumes::cases(),
+        threads::cases(),
     ]
     .concat()
 }

@@ -6,6 +6,8 @@ use std::ops::ControlFlow;
 use std::panic::Location;
 use std::sync::{Arc, Barrier};
 
+use parking_lot::Mutex;
+
 use super::case::{Capabilities, Target, panic_text};
 use crate::{
     AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, Error, FileSystem, Ino, InodeFlags,
@@ -143,7 +145,8 @@ pub(super) const LONG_AGO: Timestamp = Timestamp {
 /// The mounted file system of a case.
 pub(super) struct Fixture {
     pub(super) capabilities: Capabilities,
-    target: Box<dyn Target>,
+    /// Locked so that threads of a case can share the fixture.
+    target: Mutex<Box<dyn Target>>,
     mounted: Option<Arc<dyn FileSystem>>,
 }
 
@@ -155,7 +158,7 @@ impl Fixture {
         let mounted = target.mount(false)?;
         Ok(Self {
             capabilities,
-            target,
+            target: Mutex::new(target),
             mounted: Some(mounted),
         })
     }
@@ -166,7 +169,7 @@ impl Fixture {
             fs.unmount()
                 .map_err(|error| format!("unmount at the end: {error:?}"))?;
         }
-        self.target.check()
+        self.target.get_mut().check()
     }
 
     #[track_caller]
@@ -216,7 +219,7 @@ impl Fixture {
     /// sees to.
     pub(super) fn remount(&mut self, read_only: bool) -> Outcome {
         self.unmount()?;
-        let mounted = self.target.mount(read_only).map_err(Fault::new)?;
+        let mounted = self.target.get_mut().mount(read_only).map_err(Fault::new)?;
         self.mounted = Some(mounted);
         Ok(())
     }
