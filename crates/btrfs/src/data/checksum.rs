@@ -115,7 +115,7 @@ pub(crate) fn lookup(engine: &Engine, logical: u64, len: u64) -> Result<Vec<Opti
 ///
 /// # Errors
 /// Unreadable blocks.
-pub(crate) fn any(engine: &Engine, logical: u64, len: u64) -> Result<bool> {
+pub(crate) fn has_any(engine: &Engine, logical: u64, len: u64) -> Result<bool> {
     let rules = Rules::new(engine);
     let cursor = seek(&engine.roots.csum_tree, engine, rules, logical)?;
     Ok(cursor
@@ -275,4 +275,102 @@ fn remove<H: TreeWrite>(
         at = covers.end.max(at + rules.sector);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::tree::tests::env::Env;
+    use proptest::prelude::*;
+
+    const RULES: Rules = Rules {
+        sector: 4096,
+        size: 4,
+        max: 20,
+    };
+    const SECTORS: u64 = 200;
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Add(u64, u64, u32),
+        Remove(u64, u64),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            3 => (0..SECTORS, 1..60u64, any::<u32>()).prop_map(|(at, n, v)| Op::Add(at, n, v)),
+            2 => (0..SECTORS, 1..60u64).prop_map(|(at, n)| Op::Remove(at, n)),
+        ]
+    }
+
+    /// All checksums by sector, and what is wrong with the shape of the items.
+    fn content(root: &Root, env: &Arc<Env>) -> BTreeMap<u64, u32> {
+        let mut found = BTreeMap::new();
+        let mut end = 0;
+        let mut cursor = root.seek(env, &Key::MIN).unwrap();
+        while let Some((key, data)) = cursor.item() {
+            assert!(is_sums(&key) && key.offset >= end, "items overlap at {key}");
+            assert!(!data.is_empty() && data.len() <= RULES.max * RULES.size);
+            end = RULES.range(key.offset, data).end;
+            for (i, sum) in data.chunks(4).enumerate() {
+                let value = u32::from_le_bytes(sum.try_into().unwrap());
+                found.insert(key.offset / 4096 + i as u64, value);
+            }
+            cursor.next().unwrap();
+        }
+        found
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+        #[test]
+        fn like_a_map(ops in prop::collection::vec(op(), 1..60)) {
+            let env = Env::new(4096, 16 << 20);
+            let root = env.root(objectid::CSUM_TREE);
+            let mut h = env.handle();
+            let mut model = BTreeMap::new();
+            for op in ops {
+                match op {
+                    Op::Add(at, n, value) => {
+                        let values: Vec<u32> = (0..n as u32).map(|i| value.wrapping_add(i)).collect();
+                        let sums: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                        add(&root, &mut h, RULES, at * 4096, &sums).unwrap();
+                        model.extend((at..).zip(values));
+                    }
+                    Op::Remove(at, n) => {
+                        remove(&root, &mut h, RULES, at * 4096..(at + n) * 4096).unwrap();
+                        model.retain(|sector, _| !(at..at + n).contains(sector));
+                    }
+                }
+                prop_assert_eq!(&content(&root, &env), &model);
+            }
+            let mut looked_up = BTreeMap::new();
+            each(&root, &env, RULES, 30 * 4096..170 * 4096, |at, sum| {
+                looked_up.insert(at / 4096, u32::from_le_bytes(sum.try_into().unwrap()));
+            })
+            .unwrap();
+            let expected: BTreeMap<u64, u32> = model.range(30..170).map(|(k, v)| (*k, *v)).collect();
+            prop_assert_eq!(looked_up, expected);
+        }
+    }
+
+    #[test]
+    fn sums_that_follow_share_an_item() {
+        let env = Env::new(16384, 16 << 20);
+        let root = env.root(objectid::CSUM_TREE);
+        let mut h = env.handle();
+        for i in 0..RULES.max as u64 {
+            add(&root, &mut h, RULES, i * 4096, &[i as u8; 4]).unwrap();
+        }
+        let first = root.get(&env, &key_of(0)).unwrap().unwrap();
+        assert_eq!(first.len(), RULES.max * RULES.size);
+        add(&root, &mut h, RULES, RULES.max as u64 * 4096, &[9; 4]).unwrap();
+        assert!(
+            root.get(&env, &key_of(RULES.max as u64 * 4096))
+                .unwrap()
+                .is_some()
+        );
+    }
 }

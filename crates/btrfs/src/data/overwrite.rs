@@ -74,7 +74,7 @@ fn is_ours(engine: &Arc<Engine>, inode: &Inode, map: &ExtentMap, stored: &Stored
         return Ok(false);
     }
     let len = map.end - map.start;
-    if checksum::any(engine, stored.bytenr + stored.offset, len)? {
+    if checksum::has_any(engine, stored.bytenr + stored.offset, len)? {
         return Ok(false);
     }
     let own = data_ref(inode, map.start, stored);

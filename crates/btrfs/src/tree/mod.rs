@@ -56,7 +56,7 @@ mod root;
 mod roots;
 mod split;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 mod verify;
 mod write;

@@ -41,7 +41,7 @@ struct Space {
 }
 
 /// A file system that has trees only.
-pub(super) struct Env {
+pub(crate) struct Env {
     pub(super) device: Arc<MemoryDevice>,
     pub(super) blocks: BlockCache,
     transid: AtomicU64,
@@ -94,7 +94,7 @@ fn super_block(nodesize: u32, size: u64) -> SuperBlock {
 }
 
 impl Env {
-    pub(super) fn new(nodesize: u32, cache_bytes: usize) -> Arc<Self> {
+    pub(crate) fn new(nodesize: u32, cache_bytes: usize) -> Arc<Self> {
         let size = 128 << 30;
         let device = Arc::new(MemoryDevice::new(size));
         let sb = super_block(nodesize, size);
@@ -112,11 +112,11 @@ impl Env {
         })
     }
 
-    pub(super) fn handle(self: &Arc<Self>) -> TestHandle {
+    pub(crate) fn handle(self: &Arc<Self>) -> TestHandle {
         TestHandle { env: self.clone() }
     }
 
-    pub(super) fn root(self: &Arc<Self>, id: u64) -> Arc<Root> {
+    pub(crate) fn root(self: &Arc<Self>, id: u64) -> Arc<Root> {
         create_root(&mut self.handle(), id).unwrap()
     }
 
@@ -222,7 +222,7 @@ impl Env {
     }
 }
 
-pub(super) struct TestHandle {
+pub(crate) struct TestHandle {
     pub(super) env: Arc<Env>,
 }
 

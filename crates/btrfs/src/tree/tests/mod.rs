@@ -1,7 +1,7 @@
 //! Tests of trees, over a stand-in for transactions that counts every ref.
 
 mod concurrent;
-mod env;
+pub(crate) mod env;
 mod model;
 mod shapes;
 mod snapshots;
