@@ -77,7 +77,8 @@ impl DirState {
 
 /// Index for the next name in `dir`, whose `io` lock the caller holds exclusively.
 pub(crate) fn next_index(engine: &Arc<Engine>, dir: &Inode) -> Result<u64> {
-    if let Some(index) = dir.dir.lock().next_index {
+    let known = dir.dir.lock().next_index;
+    if let Some(index) = known {
         dir.dir.lock().next_index = Some(following(dir, index)?);
         return Ok(index);
     }

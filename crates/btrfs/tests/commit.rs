@@ -1,0 +1,85 @@
+//! What our commits leave on disk, judged by `btrfs check` and the kernel.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{Image, Need, oracle};
+use libtest_mimic::{Arguments, Trial};
+use sapwood_block::{Device, FileDevice, OpenOptions};
+use sapwood_btrfs::{Btrfs, Options};
+use sapwood_vfs::{Credentials, Entry, FileSystem, Ino, NewInode};
+
+const MIB: u64 = 1 << 20;
+const ALL: &[Need] = &[Need::Mkfs, Need::Check, Need::Mount];
+
+fn open(path: &Path) -> Btrfs {
+    let device = FileDevice::open(path, OpenOptions::default()).unwrap();
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+    Btrfs::open(devices, Options::default()).unwrap()
+}
+
+fn make(fs: &Btrfs, dir: Ino, name: &str, what: NewInode<'_>) -> Entry {
+    fs.create(&Credentials::ROOT, dir, name.as_bytes(), what, 0o755)
+        .unwrap()
+}
+
+fn empty_commit_changes_nothing() {
+    let image = Image::new(256 * MIB, &[]);
+    let before = std::fs::read(image.path()).unwrap();
+    let fs = open(image.path());
+    fs.sync().unwrap();
+    fs.unmount().unwrap();
+    drop(fs);
+    assert!(before == std::fs::read(image.path()).unwrap());
+}
+
+fn names_reach_the_disk(args: &'static [&'static str]) {
+    let image = Image::new(512 * MIB, args);
+    let fs = open(image.path());
+    let dir = make(&fs, fs.root(), "d", NewInode::Directory).ino();
+    for i in 0..300 {
+        make(&fs, dir, &format!("file{i}"), NewInode::Regular);
+        if i % 50 == 0 {
+            fs.sync().unwrap();
+        }
+    }
+    make(&fs, fs.root(), "link", NewInode::Symlink(b"d/file7"));
+    for i in (0..300).step_by(3) {
+        fs.unlink(dir, format!("file{i}").as_bytes()).unwrap();
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    image.check();
+    let mount = image.mount();
+    assert_eq!(mount.shell("ls d | wc -l; readlink link"), "200\nd/file7\n");
+    mount.shell("touch d/more; rm d/file7; sync");
+    drop(mount);
+    image.check();
+}
+
+fn main() {
+    let mut tests = vec![oracle(
+        "empty_commit_changes_nothing",
+        &[Need::Mkfs],
+        empty_commit_changes_nothing,
+    )];
+    let variants: &[(&str, &[&str])] = &[
+        ("default", &[]),
+        ("nodesize_4k", &["-n", "4096"]),
+        ("nodesize_64k", &["-n", "65536"]),
+        ("single", &["-m", "single"]),
+        ("mixed", &["--mixed"]),
+        ("no_free_space_tree", &["-R", "^free-space-tree"]),
+        ("block_group_tree", &["-R", "block-group-tree"]),
+        ("old_extent_items", &["-O", "^skinny-metadata"]),
+        ("sha256", &["--csum", "sha256"]),
+    ];
+    for &(name, args) in variants {
+        let test = move || names_reach_the_disk(args);
+        tests.push(oracle(format!("names_reach_the_disk::{name}"), ALL, test));
+    }
+    let _: &Vec<Trial> = &tests;
+    libtest_mimic::run(&Arguments::from_args(), tests).exit();
+}
