@@ -7,7 +7,7 @@ use sapwood_block::Device;
 use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
 
 use crate::counters::Counters;
-use crate::data::Writeback;
+use crate::data::{Wait, Writeback};
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::{self, InodeTable};
@@ -132,7 +132,9 @@ impl TreeRead for Engine {
 
 impl Pressure for Arc<Engine> {
     fn write_back(&self) -> Result<()> {
-        Ok(())
+        // What fails is reported to those who wait for their own file.
+        let _ = self.writeback.flush_all(self, Wait::Completion);
+        self.health.check()
     }
 
     fn commit(&self) -> Result<()> {

@@ -359,8 +359,12 @@ pub(super) fn take_space(
     };
     let promised = match promised {
         Some(promised) => promised,
-        // Overwrites that turned out not to be possible come without a promise.
-        None => Arc::new(engine.space.reserve_data(engine, want)?),
+        // Overwrites that turned out not to be possible come without a promise. Waiting for
+        // space here could be waiting for this very thread.
+        None => match engine.space.try_reserve_data(want)? {
+            Some(promised) => Arc::new(promised),
+            None => return Ok(None),
+        },
     };
     match engine.space.reserve_data_extent(&promised, min, want, hint) {
         Ok((bytenr, len)) => {

@@ -125,12 +125,12 @@ impl Space {
         pressure: &dyn Pressure,
         bytes: u64,
     ) -> Result<DataReservation> {
-        if let Some(promise) = self.try_data(bytes)? {
+        if let Some(promise) = self.try_reserve_data(bytes)? {
             return Ok(promise);
         }
         for step in [Step::WriteBack, Step::Commit, Step::Commit] {
             if self.relieve(pressure, step, &self.data)?
-                && let Some(promise) = self.try_data(bytes)?
+                && let Some(promise) = self.try_reserve_data(bytes)?
             {
                 return Ok(promise);
             }
@@ -148,7 +148,12 @@ impl Space {
         self.metadata.promise(0)
     }
 
-    fn try_data(&self, bytes: u64) -> Result<Option<DataReservation>> {
+    /// As [`reserve_data`](Self::reserve_data), but takes what there is or can be allocated, and
+    /// waits for nothing. May be called with a handle.
+    ///
+    /// # Errors
+    /// Those of chunk allocation but for [`Error::NoSpace`].
+    pub(crate) fn try_reserve_data(&self, bytes: u64) -> Result<Option<DataReservation>> {
         let info: &Arc<SpaceInfo> = &self.data;
         loop {
             let sums = info.sums();

@@ -8,7 +8,6 @@ use super::chunk::{chunk_key, group_key};
 use super::devices::stripes;
 use super::free_space_tree::key_range;
 use super::group::BlockGroup;
-use super::info::SpaceInfo;
 use super::state::Space;
 use super::write::{SpaceChanges, SpaceWrite};
 use crate::error::{Error, Result};
@@ -52,37 +51,36 @@ impl Space {
         }
     }
 
-    /// Removes groups that hold nothing, but leaves each kind of space at least one and room to
-    /// spare. Returns how many.
+    /// Removes a group that holds nothing, but leaves each kind of space at least one and room
+    /// to spare. Returns how many were removed, so that the caller comes back with another handle.
     ///
     /// # Errors
     /// No space, unreadable blocks; the transaction is aborted if it happens half-way.
     pub(crate) fn delete_empty_block_groups(&self, h: &mut dyn SpaceWrite) -> Result<usize> {
-        let mut count = 0;
         for group in self.all_groups() {
-            if !self.claim_empty(&group) {
-                continue;
+            if self.claim_empty(&group) {
+                let result = self.remove_group(h, &group);
+                if let Err(err) = &result {
+                    h.abort(err);
+                }
+                return result.map(|()| 1);
             }
-            if let Err(err) = self.remove_group(h, &group) {
-                h.abort(&err);
-                return Err(err);
-            }
-            count += 1;
         }
-        Ok(count)
+        Ok(0)
     }
 
     /// Whether [`delete_empty_block_groups`](Self::delete_empty_block_groups) may find something.
     pub(crate) fn has_empty_block_groups(&self) -> bool {
-        let groups = self.all_groups();
-        groups.iter().any(|g| is_empty(g) && spare(&g.info, g))
+        self.all_groups().iter().any(|g| is_empty(g) && spare(g))
     }
 
     fn claim_empty(&self, group: &Arc<BlockGroup>) -> bool {
         let info = &group.info;
+        if !spare(group) {
+            return false;
+        }
         let mut groups = info.groups.write();
-        let same = |g: &&Arc<BlockGroup>| g.flags == group.flags;
-        if groups.iter().filter(same).count() < 2 || !spare(info, group) {
+        if !has_sibling(&groups, group) {
             return false;
         }
         let mut state = group.lock();
@@ -133,9 +131,16 @@ fn is_empty(group: &BlockGroup) -> bool {
     empty(&group.lock())
 }
 
-/// Whether a kind of space can do without a group.
-fn spare(info: &SpaceInfo, group: &BlockGroup) -> bool {
-    let sums = info.sums();
+/// Whether a kind of space can do without one of its groups: what is in use and promised fits in
+/// the others, and one of the same profile is left.
+fn spare(group: &BlockGroup) -> bool {
+    let sums = group.info.sums();
     let left = sums.total.saturating_sub(group.len);
-    sums.taken() + sums.global <= left
+    let fits = sums.taken() + sums.global <= left;
+    fits && has_sibling(&group.info.groups.read(), group)
+}
+
+fn has_sibling(groups: &[Arc<BlockGroup>], group: &BlockGroup) -> bool {
+    let same = |g: &&Arc<BlockGroup>| g.flags == group.flags;
+    groups.iter().filter(same).count() > 1
 }

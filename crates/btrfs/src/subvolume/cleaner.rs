@@ -135,10 +135,12 @@ pub(crate) fn round(engine: &Arc<Engine>) -> Result<bool> {
     let left = !waiting.is_empty();
     engine.cleaner.work.lock().dead.append(&mut waiting);
     result?;
-    if !engine.cleaner.stopping() && engine.space.has_empty_block_groups() {
+    while !engine.cleaner.stopping() && engine.space.has_empty_block_groups() {
         let mut h = engine.start_urgent(GROUP_ITEMS)?;
         let done = engine.space.delete_empty_block_groups(&mut h);
-        finish(h, done)?;
+        if finish(h, done)? == 0 {
+            break;
+        }
     }
     Ok(left)
 }

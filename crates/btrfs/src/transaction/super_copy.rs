@@ -1,8 +1,6 @@
 //! The superblock of a commit.
 
-use sapwood_btrfs_format::{
-    BlockGroupFlags, CompatRo, ItemError, RootBackup, SuperBlock, objectid,
-};
+use sapwood_btrfs_format::{CompatRo, ItemError, RootBackup, SuperBlock, objectid};
 
 use crate::engine::Engine;
 use crate::tree::Root;
@@ -38,11 +36,8 @@ pub(super) fn next(engine: &Engine, old: &SuperBlock, transid: u64) -> Result<Su
         sb.uuid_tree_generation = transid.into();
     }
     sb.incompat_flags = (sb.incompat() | engine.writeback.features()).bits().into();
-    let chunks = engine.volume.chunks();
-    let system = chunks
-        .iter()
-        .filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM))
-        .map(|(logical, chunk)| (*logical, &**chunk));
+    let chunks = engine.space.system_chunks();
+    let system = chunks.iter().map(|(logical, chunk)| (*logical, &**chunk));
     sb.set_sys_chunks(system).map_err(system_chunks)?;
     let slot = next_backup(old);
     let backup = backup_of(engine, &sb)?;

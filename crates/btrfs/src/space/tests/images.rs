@@ -6,7 +6,7 @@ use super::common::{Image, Need};
 use super::{MIB, open, skip};
 
 /// Features that matter to space.
-const VARIANTS: &[(u64, &[&str])] = &[
+pub(super) const VARIANTS: &[(u64, &[&str])] = &[
     (512, &[]),
     (2048, &[]),
     (300, &["-m", "single"]),
@@ -19,7 +19,8 @@ const VARIANTS: &[(u64, &[&str])] = &[
 ];
 
 /// Files with holes between them, so that free space is in pieces.
-const FILL: &str = "for i in $(seq 1 60); do head -c $((i * 7000)) /dev/urandom > f$i; done
+pub(super) const FILL: &str =
+    "for i in $(seq 1 60); do head -c $((i * 7000)) /dev/urandom > f$i; done
     sync
     for i in $(seq 1 3 60); do rm f$i; done
     mkdir d; for i in $(seq 1 800); do echo $i > d/$i; done

@@ -1,8 +1,11 @@
 //! Space on real images: made by `mkfs.btrfs`, filled by the kernel, judged by both.
 
+mod commits;
 #[path = "../../../tests/common/mod.rs"]
 mod common;
 mod images;
+mod refs;
+mod world;
 
 use std::sync::Arc;
 
@@ -26,11 +29,25 @@ fn skip(test: &str, needs: &[Need]) -> bool {
 /// An engine without background threads on a copy of the image in memory.
 fn open(image: &Image) -> (Arc<MemoryDevice>, Arc<Engine>) {
     let device = Arc::new(MemoryDevice::load(image.path()).unwrap());
+    open_device(&device)
+}
+
+/// An engine without background threads.
+fn open_device(device: &Arc<MemoryDevice>) -> (Arc<MemoryDevice>, Arc<Engine>) {
     let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
     let options = Options {
         background: false,
         ..Options::default()
     };
     let (engine, _) = Engine::open(devices, options).unwrap();
-    (device, engine)
+    (device.clone(), engine)
+}
+
+/// `btrfs check` of what is on the device.
+fn checked(device: &MemoryDevice, what: &str) {
+    let image = Image::blank(0);
+    device.save(image.path()).unwrap();
+    if let Err(why) = image.try_check() {
+        panic!("{what}: {why}");
+    }
 }

@@ -1,0 +1,41 @@
+//! Commits on images of every kind, judged by `btrfs check`.
+
+use sapwood_btrfs_format::{InodeItem, Key, kind, objectid};
+
+use super::common::{Image, Need};
+use super::images::{FILL, VARIANTS};
+use super::{MIB, checked, open, skip};
+use crate::engine::Engine;
+use std::sync::Arc;
+
+/// Changes the top directory's inode, so that a leaf of the top-level tree is copied.
+fn touch(engine: &Arc<Engine>) {
+    let mut h = engine.start(1).unwrap();
+    let root = engine.roots.get(objectid::FS_TREE).unwrap();
+    let key = Key::new(256, kind::INODE_ITEM, 0);
+    root.modify(&mut h, &key, |item| {
+        let mut item = InodeItem::read(item.unwrap()).unwrap();
+        item.sequence = (item.sequence.get() + 1).into();
+        item.transid = 0.into();
+        Ok(crate::tree::Change::Put(item.bytes().to_vec()))
+    })
+    .unwrap();
+    h.end().unwrap();
+}
+
+#[test]
+fn small_commits_are_clean() {
+    if skip("small_commits_are_clean", &[Need::Mount, Need::Check]) {
+        return;
+    }
+    for &(mib, args) in VARIANTS {
+        let image = Image::new(mib * MIB, args);
+        image.mount().shell(FILL);
+        let (device, engine) = open(&image);
+        for _ in 0..5 {
+            touch(&engine);
+            engine.commit(None).unwrap();
+        }
+        checked(&device, &format!("{mib} MiB {args:?}"));
+    }
+}

@@ -1,0 +1,75 @@
+//! Random refs of data extents through real commits.
+
+use super::common::{Image, Need};
+use super::images::{FILL, VARIANTS};
+use super::world::{Numbers, SLOT, World};
+use super::{MIB, checked, open, skip};
+
+/// Random fills, clones and clears over several commits.
+fn churn(world: &mut World, seed: u64, commits: usize, steps: usize) {
+    let mut numbers = Numbers(seed);
+    for _ in 0..commits {
+        for _ in 0..steps {
+            let kind = numbers.below(5);
+            let engine = world.engine.clone();
+            let promise = (kind == 0).then(|| engine.space.reserve_data(&engine, SLOT).unwrap());
+            let mut h = engine.start(6).unwrap();
+            match kind {
+                0 => world.fill(&mut h, &mut numbers, promise.as_ref()),
+                1 | 2 => world.fill(&mut h, &mut numbers, None),
+                _ if world.used() > 60 => world.clear(&mut h, &mut numbers),
+                _ => {}
+            }
+            if numbers.below(40) == 0 {
+                engine.space.run_delayed_refs(&mut h, Some(20)).unwrap();
+            }
+            h.end().unwrap();
+        }
+        world.engine.commit(None).unwrap();
+    }
+}
+
+#[test]
+fn random_data_refs_are_clean() {
+    if skip("random_data_refs_are_clean", &[Need::Mount, Need::Check]) {
+        return;
+    }
+    for (n, &(mib, args)) in VARIANTS.iter().enumerate() {
+        let image = Image::new(mib * MIB, args);
+        image.mount().shell(FILL);
+        let (device, engine) = open(&image);
+        let mut world = World::new(engine, 12);
+        churn(&mut world, 77 + n as u64, 6, 120);
+        checked(&device, &format!("{mib} MiB {args:?}"));
+        // A fresh engine must read the same from disk.
+        let sums = world.engine.space.data.sums();
+        let (_, again) = super::open_device(&device);
+        assert_eq!(again.space.data.sums().used, sums.used, "{args:?}");
+        assert_eq!(sums.reserved, 0, "{args:?}");
+        assert_eq!(sums.pinned, 0, "{args:?}");
+    }
+}
+
+#[test]
+fn emptied_again_nothing_is_left() {
+    if skip("emptied_again_nothing_is_left", &[Need::Mkfs, Need::Check]) {
+        return;
+    }
+    let image = Image::new(600 * MIB, &[]);
+    let (device, engine) = open(&image);
+    let before = engine.space.data.sums().used;
+    let mut world = World::new(engine, 8);
+    churn(&mut world, 5, 4, 200);
+    assert!(world.engine.space.data.sums().used > before);
+    let mut numbers = Numbers(9);
+    while world.used() > 0 {
+        let engine = world.engine.clone();
+        let mut h = engine.start_urgent(6).unwrap();
+        world.clear(&mut h, &mut numbers);
+        h.end().unwrap();
+    }
+    world.engine.commit_and_unpin(None).unwrap();
+    let sums = world.engine.space.data.sums();
+    assert_eq!((sums.used, sums.reserved, sums.pinned), (before, 0, 0));
+    checked(&device, "emptied");
+}
