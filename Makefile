@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test lint install help
+.PHONY: all demo test test-programs scale lint install help
 
 all:
 	cargo build --release -p sapwood
@@ -9,6 +9,8 @@ all:
 help:
 	@echo "make demo   make an image, work in it, pull the plug, recover"
 	@echo "make test   everything that CI runs"
+	@echo "make test-programs   the long tests with real programs"
+	@echo "make scale  very many names, extents, snapshots: time and memory"
 	@echo "make lint   formatting, clippy, layering"
 	@echo "make        build target/release/sapwood"
 
@@ -16,7 +18,7 @@ need-build:
 	@scripts/need cargo:cargo cc:build-essential
 
 need-test: need-build
-	@scripts/need mkfs.btrfs:btrfs-progs fusermount3:fuse3 losetup:mount setfattr:attr setfacl:acl zstd:zstd sqlite3:sqlite3 rsync:rsync git:git
+	@scripts/need mkfs.btrfs:btrfs-progs fusermount3:fuse3 losetup:mount setfattr:attr setfacl:acl zstd:zstd sqlite3:sqlite3 rsync:rsync git:git tar:tar dpkg-deb:dpkg
 
 demo: need-build
 	@scripts/need fusermount3:fuse3
@@ -29,7 +31,16 @@ lint: need-build
 	cargo clippy --workspace --all-targets -- -D warnings
 
 test: need-test lint
+	scripts/test-programs
+	cargo build --workspace
 	cargo test --workspace --no-fail-fast 2>&1 | scripts/total
+
+# Long: fsx, pjdfstest, git, cargo, SQLite, dpkg, tar and rsync in the mount.
+test-programs: need-test
+	scripts/test-programs
+	cargo build --release -p sapwood
+	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+		cargo test -p sapwood-tests --test programs -- --nocapture
 
 install: all
 	install -Dm755 target/release/sapwood $(DESTDIR)/usr/bin/sapwood

@@ -1,0 +1,115 @@
+//! A mixed tree, made by ordinary system calls in any mounted directory: every kind of inode,
+//! extent, name, attribute and time that btrfs can hold. The same seed and the same limits make
+//! the same tree on every file system.
+//!
+//! | part | where | what |
+//! |---|---|---|
+//! | [`kinds`] | `kinds/`, `modes/` | all types of inodes, links short and long, modes, owners |
+//! | [`extents`] | `data/`, `sparse/`, `shared/`, `packed/`, `nocow/` | what files consist of |
+//! | [`names`] | `names/`, `links/`, `deep/`, `big/`, `moved/` | names, hard links, many names, renames |
+//! | [`attributes`] | `xattrs/`, `acls/` | extended attributes and ACLs |
+//! | [`times`] | everywhere | times; set on everything but what is below `now/` |
+//! | [`subvolumes`] | `sub/` | subvolumes and snapshots, nested too |
+
+mod attributes;
+mod extents;
+mod kinds;
+mod names;
+pub mod subvolumes;
+pub mod times;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::random::Random;
+
+/// What the file system can hold, and how much of everything to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Everything that is random comes from here.
+    pub seed: u64,
+    /// Largest inline content in bytes: of links and attributes.
+    pub item: usize,
+    /// Hard links to one inode in one directory.
+    pub links: usize,
+    /// Names in the big directory.
+    pub names: usize,
+    /// Bytes of the largest ordinary file.
+    pub large: usize,
+    /// Whether files can be told to be compressed: not with `nodatacow` or `nodatasum`.
+    pub packed: bool,
+}
+
+impl Limits {
+    /// For tree blocks of this many bytes, with or without extended references.
+    #[must_use]
+    pub fn new(seed: u64, node_size: usize, extended_refs: bool) -> Self {
+        // A name of 40 bytes takes 50 in its item; more than a block's worth needs extended ones.
+        let links = if extended_refs {
+            node_size / 50 + 60
+        } else {
+            40
+        };
+        let item = (node_size - 400).min(16_000);
+        Self {
+            seed,
+            item,
+            links,
+            names: 700,
+            large: 3 << 20,
+            packed: true,
+        }
+    }
+}
+
+/// One filling of one directory.
+#[derive(Debug)]
+pub(crate) struct Fill<'a> {
+    pub(crate) root: &'a Path,
+    pub(crate) limits: Limits,
+    pub(crate) random: Random,
+}
+
+impl Fill<'_> {
+    /// Makes a directory below the root.
+    pub(crate) fn dir(&self, name: &str) -> io::Result<PathBuf> {
+        let dir = self.root.join(name);
+        fs::create_dir(&dir)?;
+        Ok(dir)
+    }
+}
+
+/// Fills a directory (the root of a file system or subvolume), except with subvolumes. Times are
+/// set at last; see [`times::set_all`].
+///
+/// # Errors
+/// The first system call that failed, with the part it belongs to.
+pub fn fill(root: &Path, limits: Limits) -> Result<(), String> {
+    type Part = fn(&mut Fill<'_>) -> io::Result<()>;
+    let parts: [(&str, Part); 13] = [
+        ("kinds", kinds::kinds),
+        ("modes", kinds::modes),
+        ("data", extents::data),
+        ("sparse", extents::sparse),
+        ("shared", extents::shared),
+        ("packed", extents::packed),
+        ("nocow", extents::nocow),
+        ("names", names::names),
+        ("links", names::links),
+        ("deep", names::deep),
+        ("big", names::big),
+        ("moved", names::moved),
+        ("attributes", attributes::attributes),
+    ];
+    for (at, (name, part)) in parts.into_iter().enumerate() {
+        let random = Random::new(limits.seed.wrapping_add(at as u64 * 1_000_003));
+        let mut fill = Fill {
+            root,
+            limits,
+            random,
+        };
+        part(&mut fill).map_err(|error| format!("filling {name}: {error}"))?;
+    }
+    times::fill(root).map_err(|error| format!("filling times: {error}"))
+}

@@ -1,0 +1,22 @@
+//! Helpers of the whole-system tests: a mixed tree to fill file systems with ([`fill`]), comparable
+//! listings of file systems ([`manifest`]), images and mounts that go away with their guards
+//! ([`image`], [`mount`]), and what leaves a test out by name where the machine cannot run it
+//! ([`machine`]).
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a failed step fails the test"
+)]
+
+pub mod fill;
+pub mod image;
+pub mod machine;
+pub mod manifest;
+pub mod matrix;
+pub mod mount;
+pub mod process;
+pub mod random;
+pub mod scratch;
+pub mod volume;
+
+pub use machine::{Need, Outcome, trial};

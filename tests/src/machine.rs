@@ -1,0 +1,108 @@
+//! What the machine can do, and tests that are left out by name where it cannot.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::image::{Image, Mkfs};
+use crate::mount::{self, KernelMount};
+use crate::{process, scratch};
+
+/// What a test returns; `?` works on anything that can be shown.
+pub type Outcome = Result<(), Failed>;
+
+/// What a test needs of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Root, a free loop device and the kernel's btrfs.
+    Kernel,
+    /// Root and `/dev/fuse`.
+    Fuse,
+    /// A program.
+    Program(&'static str),
+    /// A program that `scripts/test-programs` installs.
+    Cached(&'static str),
+    /// This source tree's history.
+    History,
+    /// A long test: only with `SAPWOOD_FULL=1`.
+    Full,
+}
+
+/// True if the long versions of tests were asked for.
+#[must_use]
+pub fn full() -> bool {
+    std::env::var_os("SAPWOOD_FULL").is_some_and(|value| value == "1")
+}
+
+/// Why one of `needs` is not there.
+#[must_use]
+pub fn missing(needs: &[Need]) -> Option<String> {
+    static KERNEL: OnceLock<Option<String>> = OnceLock::new();
+    needs.iter().find_map(|need| match need {
+        Need::Kernel => KERNEL.get_or_init(no_kernel).clone(),
+        Need::Fuse if !rustix::process::geteuid().is_root() => Some("not root".to_owned()),
+        Need::Fuse => (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()),
+        Need::Program(name) => (!installed(name)).then(|| format!("no {name}")),
+        Need::Cached(name) => (!cached(name).is_file()).then(|| format!("no {name}")),
+        Need::History => {
+            let there = mount::workspace().join(".git").exists();
+            (!there).then(|| "no history".to_owned())
+        }
+        Need::Full => (!full()).then(|| "SAPWOOD_FULL is not 1".to_owned()),
+    })
+}
+
+/// Where a program is that `scripts/test-programs` installs.
+#[must_use]
+pub fn cached(program: &str) -> PathBuf {
+    mount::cache().join("bin").join(program)
+}
+
+/// True if a program is in the search path.
+#[must_use]
+pub fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.into_iter().any(|dir| dir.join(program).is_file())
+}
+
+fn no_kernel() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("not root".to_owned());
+    }
+    for tool in ["mkfs.btrfs", "btrfs", "mount"] {
+        if !installed(tool) {
+            return Some(format!("no {tool}"));
+        }
+    }
+    let image = match Image::by_kernel(&Mkfs::default()) {
+        Ok(image) => image,
+        Err(why) => return Some(why),
+    };
+    KernelMount::new(image.path(), "ro").err()
+}
+
+/// A test that is ignored, with the reason on standard error, where something is missing.
+pub fn trial(
+    name: impl Into<String>,
+    needs: &[Need],
+    run: impl FnOnce() -> Outcome + Send + 'static,
+) -> Trial {
+    let name = name.into();
+    let why = missing(needs);
+    if let Some(why) = &why {
+        eprintln!("{name} is left out: {why}");
+    }
+    Trial::test(name, run).with_ignored_flag(why.is_some())
+}
+
+/// Runs the tests of a binary, on this many threads unless told otherwise.
+pub fn run(threads: usize, trials: impl FnOnce() -> Vec<Trial>) {
+    let mut arguments = Arguments::from_args();
+    // Most of the time goes into waiting for the disk.
+    arguments.test_threads = arguments.test_threads.or(Some(threads));
+    scratch::sweep();
+    process::lift_file_limit();
+    libtest_mimic::run(&arguments, trials()).exit();
+}

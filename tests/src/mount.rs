@@ -1,0 +1,344 @@
+//! Mounts, the kernel's and ours, that go away with their guards.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+use tempfile::TempDir;
+
+use crate::{process, scratch};
+
+/// How long a mount may take to come up, and a daemon to end.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Something mounted on a directory.
+pub trait Mounted: Send {
+    /// The mount point.
+    fn path(&self) -> &Path;
+
+    /// Unmounts; returns once the image is complete.
+    ///
+    /// # Errors
+    /// What went wrong, as far as can be known.
+    fn unmount(self: Box<Self>) -> Result<(), String>;
+
+    /// The daemon's process id, if there is one.
+    fn daemon(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// Who mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driver {
+    /// The kernel's btrfs, over a loop device.
+    Kernel,
+    /// `sapwood mount`.
+    Sapwood,
+}
+
+impl Driver {
+    /// Mounts an image with these options (`rw` for none).
+    ///
+    /// # Errors
+    /// What the program said.
+    pub fn mount(self, image: &Path, options: &str) -> Result<Box<dyn Mounted>, String> {
+        Ok(match self {
+            Self::Kernel => Box::new(KernelMount::new(image, options)?),
+            Self::Sapwood => Box::new(SapwoodMount::new(image, options)?),
+        })
+    }
+}
+
+/// The `sapwood` binary: `SAPWOOD_BIN`, or the one that is built beside this test.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn sapwood() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Some(given) = std::env::var_os("SAPWOOD_BIN") {
+            return given.into();
+        }
+        let release = !cfg!(debug_assertions);
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        build.args(["build", "--quiet", "--package", "sapwood"]);
+        build.args(release.then_some("--release"));
+        build.current_dir(workspace());
+        process::succeed(&mut build, Duration::from_secs(1800)).unwrap();
+        // This test is target/PROFILE/deps/NAME-HASH.
+        let test = std::env::current_exe().unwrap();
+        test.ancestors().nth(2).unwrap().join("sapwood")
+    })
+}
+
+/// The root of the source tree.
+#[must_use]
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Where what tests need from outside is kept from one run to the next.
+#[must_use]
+pub fn cache() -> PathBuf {
+    let given = std::env::var_os("SAPWOOD_CACHE").map(PathBuf::from);
+    let dir = given.unwrap_or_else(|| workspace().join("target/test-cache"));
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// A mount by the kernel, on a loop device of its own; both go away with it.
+#[derive(Debug)]
+pub struct KernelMount {
+    dir: Option<TempDir>,
+}
+
+impl KernelMount {
+    /// Mounts an image.
+    ///
+    /// # Errors
+    /// What mount(8) said.
+    pub fn new(image: &Path, options: &str) -> Result<Self, String> {
+        let dir = scratch::directory();
+        let options = format!("loop,{options}");
+        let args: [&OsStr; 6] = [
+            "-t".as_ref(),
+            "btrfs".as_ref(),
+            "-o".as_ref(),
+            options.as_ref(),
+            image.as_ref(),
+            dir.path().as_ref(),
+        ];
+        process::run("mount", &args)?;
+        Ok(Self { dir: Some(dir) })
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        let Some(dir) = self.dir.take() else {
+            return Ok(());
+        };
+        let ended = patiently(
+            || process::run("umount", &[dir.path()]),
+            |why| why.contains("busy"),
+        );
+        if ended.is_err() {
+            detach(dir);
+        }
+        ended.map(drop)
+    }
+}
+
+impl Mounted for KernelMount {
+    fn path(&self) -> &Path {
+        self.dir.as_ref().map(TempDir::path).unwrap()
+    }
+
+    fn unmount(mut self: Box<Self>) -> Result<(), String> {
+        self.end()
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        if let Err(why) = self.end() {
+            eprintln!("{why}");
+        }
+    }
+}
+
+/// Tries again what fails because a mount is busy, for a moment: a process that another thread
+/// starts has our open files until it runs its program.
+fn patiently<T, E>(
+    mut unmount: impl FnMut() -> Result<T, E>,
+    busy: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        match unmount() {
+            Err(error) if busy(&error) && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Takes a mount away even if it is in use. What is still mounted is not deleted.
+fn detach(dir: TempDir) {
+    let _ = rustix::mount::unmount(dir.path(), UnmountFlags::DETACH);
+    if !scratch::mounts_below(dir.path()).is_empty() {
+        let path = dir.keep();
+        eprintln!("{} is still mounted", path.display());
+    }
+}
+
+/// A mount by `sapwood mount --foreground`, whose process ends with the guard.
+#[derive(Debug)]
+pub struct SapwoodMount {
+    dir: Option<TempDir>,
+    daemon: Child,
+    ended: Option<ExitStatus>,
+    log: PathBuf,
+}
+
+impl SapwoodMount {
+    /// Mounts an image.
+    ///
+    /// # Errors
+    /// What the daemon said, or that it did not come up.
+    pub fn new(image: &Path, options: &str) -> Result<Self, String> {
+        Self::with(image, options, &mut Command::new(sapwood()))
+    }
+
+    /// As [`new`](Self::new), with a command that runs the binary with something around it.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with(image: &Path, options: &str, command: &mut Command) -> Result<Self, String> {
+        let dir = scratch::directory();
+        let log = log_beside(image);
+        let file = File::create(&log).map_err(|error| error.to_string())?;
+        let again = file.try_clone().map_err(|error| error.to_string())?;
+        command
+            .args(["mount", "--foreground", "-o", options])
+            .args([image, dir.path()]);
+        command.env("RUST_BACKTRACE", "1");
+        command
+            .stdin(Stdio::null())
+            .stdout(again)
+            .stderr(file)
+            .process_group(0);
+        let daemon = command
+            .spawn()
+            .map_err(|error| format!("{command:?}: {error}"))?;
+        let mut mount = Self {
+            dir: Some(dir),
+            daemon,
+            ended: None,
+            log,
+        };
+        mount.wait_until_up()?;
+        Ok(mount)
+    }
+
+    fn wait_until_up(&mut self) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Ok(Some(status)) = self.daemon.try_wait() {
+                self.ended = Some(status);
+                return Err(format!("sapwood mount: {status}\n{}", self.said()));
+            }
+            let dir = self.path();
+            // Mounted is not yet answering: the root has to be there too.
+            if scratch::mounts_below(dir).iter().any(|point| point == dir)
+                && fs::metadata(dir).is_ok()
+            {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(format!(
+                    "sapwood mount: not up after {PATIENCE:?}\n{}",
+                    self.said()
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What the daemon wrote.
+    #[must_use]
+    pub fn said(&self) -> String {
+        process::tail(&String::from_utf8_lossy(
+            &fs::read(&self.log).unwrap_or_default(),
+        ))
+    }
+
+    /// The daemon's peak resident memory in bytes.
+    #[must_use]
+    pub fn peak_memory(&self) -> u64 {
+        peak_memory(self.daemon.id())
+    }
+
+    /// Kills the daemon as a crash would (SIGKILL), and clears the dead mount away.
+    pub fn kill(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        if self.ended.is_none() {
+            let _ = self.daemon.kill();
+            self.ended = self.daemon.wait().ok();
+        }
+        if let Some(dir) = self.dir.take() {
+            detach(dir);
+        }
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        let ask = || rustix::mount::unmount(dir.path(), UnmountFlags::empty());
+        let asked = patiently(ask, |error| *error == rustix::io::Errno::BUSY);
+        if let Err(error) = asked {
+            let said = self.said();
+            self.stop();
+            return Err(format!("unmounting: {error}\n{said}"));
+        }
+        let ended = process::wait(&mut self.daemon, PATIENCE);
+        let said = self.said();
+        self.ended = ended;
+        self.stop();
+        match ended {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(format!("sapwood mount ended with {status}\n{said}")),
+            None => Err(format!(
+                "sapwood mount: not done after {PATIENCE:?}\n{said}"
+            )),
+        }
+    }
+}
+
+/// The most resident memory that a process has had, in bytes; 0 if there is no such process.
+#[must_use]
+pub fn peak_memory(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next());
+    kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
+fn log_beside(image: &Path) -> PathBuf {
+    let mut name = image.as_os_str().to_owned();
+    name.push(".log");
+    name.into()
+}
+
+impl Mounted for SapwoodMount {
+    fn path(&self) -> &Path {
+        self.dir.as_ref().map(TempDir::path).unwrap()
+    }
+
+    fn unmount(mut self: Box<Self>) -> Result<(), String> {
+        self.end()
+    }
+
+    fn daemon(&self) -> Option<u32> {
+        Some(self.daemon.id())
+    }
+}
+
+impl Drop for SapwoodMount {
+    fn drop(&mut self) {
+        if self.dir.is_some() && std::thread::panicking() {
+            eprintln!("{}", self.said());
+        }
+        if let Err(why) = self.end() {
+            eprintln!("{why}");
+        }
+        self.stop();
+    }
+}

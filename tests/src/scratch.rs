@@ -1,0 +1,80 @@
+//! Directories for images and mount points, and clearing up what a killed run left behind.
+//!
+//! Every directory's name carries the id of the process that made it. [`sweep`] looks for those
+//! whose process is gone, unmounts what is mounted in them, detaches loop devices on their
+//! images, and deletes them.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::UnmountFlags;
+use tempfile::TempDir;
+
+const PREFIX: &str = "sapwood-tests-";
+
+/// A new directory that goes away with its guard.
+#[must_use]
+pub fn directory() -> TempDir {
+    let prefix = format!("{PREFIX}{}-", std::process::id());
+    let dir = tempfile::Builder::new().prefix(&prefix).tempdir();
+    dir.expect("a temporary directory")
+}
+
+/// Unmounts, detaches and deletes what runs left behind that did not end by themselves.
+pub fn sweep() {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let owner = owner.and_then(|rest| rest.split('-').next());
+        let Some(owner) = owner.and_then(|id| id.parse::<u32>().ok()) else {
+            continue;
+        };
+        if !Path::new(&format!("/proc/{owner}")).exists() {
+            clear(&entry.path());
+        }
+    }
+}
+
+/// Unmounts everything below `dir`, detaches its loop devices and deletes it.
+fn clear(dir: &Path) {
+    for mounted in mounts_below(dir).iter().rev() {
+        let _ = rustix::mount::unmount(mounted, UnmountFlags::DETACH);
+    }
+    for device in loops_below(dir) {
+        let _ = Command::new("losetup").arg("-d").arg(device).status();
+    }
+    if mounts_below(dir).is_empty() {
+        let _ = fs::remove_dir_all(dir);
+    }
+}
+
+/// Mount points below `dir`, in the order in which they were mounted.
+#[must_use]
+pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let lines = table.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let points = points.map(|point| PathBuf::from(OsStr::from_bytes(point)));
+    points.filter(|point| point.starts_with(dir)).collect()
+}
+
+fn loops_below(dir: &Path) -> Vec<PathBuf> {
+    let args = ["--list", "--noheadings", "--output", "NAME,BACK-FILE"];
+    let Ok(listing) = Command::new("losetup").args(args).output() else {
+        return Vec::new();
+    };
+    let listing = String::from_utf8_lossy(&listing.stdout).into_owned();
+    let pairs = listing
+        .lines()
+        .filter_map(|line| line.split_once(char::is_whitespace));
+    pairs
+        .filter(|(_, file)| Path::new(file.trim()).starts_with(dir))
+        .map(|(device, _)| PathBuf::from(device))
+        .collect()
+}

@@ -1,0 +1,139 @@
+//! A fresh file system on an image, mounted by us, for a program to work in.
+
+use std::path::{Path, PathBuf};
+
+use crate::image::{Image, Mkfs};
+use crate::manifest::{Compare, Manifest, compare, mounted};
+use crate::mount::{Driver, Mounted};
+
+/// Who stands on our side: `sapwood`, or, to prove the tests themselves, the kernel
+/// (`SAPWOOD_TEST_DRIVER=kernel`).
+#[must_use]
+pub fn ours() -> Driver {
+    match std::env::var("SAPWOOD_TEST_DRIVER").as_deref() {
+        Ok("kernel") => Driver::Kernel,
+        _ => Driver::Sapwood,
+    }
+}
+
+/// Checks an unmounted image with `btrfs check`, and with ours if we are on our side.
+///
+/// # Errors
+/// With what was found.
+pub fn check(image: &Image) -> Result<(), String> {
+    match ours() {
+        Driver::Kernel => image.check_by_kernel(),
+        Driver::Sapwood => image.check(),
+    }
+}
+
+/// Lists what an image holds, through a read-only mount.
+///
+/// # Errors
+/// What could not be read.
+pub fn list(image: &Image, driver: Driver) -> Result<Manifest, String> {
+    let mount = driver.mount(image.path(), "ro")?;
+    let listing = mounted::list(mount.path())?;
+    mount.unmount()?;
+    Ok(listing)
+}
+
+/// A mounted file system of its own.
+pub struct Volume {
+    // Unmounted before its image goes.
+    mount: Option<Box<dyn Mounted>>,
+    image: Image,
+    options: String,
+}
+
+impl Volume {
+    /// Makes one of `size` bytes and mounts it with these options.
+    ///
+    /// # Errors
+    /// What the programs said.
+    pub fn new(size: u64, options: &str) -> Result<Self, String> {
+        Self::with(&Mkfs::default().sized(size), options, ours())
+    }
+
+    /// As [`new`](Self::new), made as `how` says and mounted by `driver`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with(how: &Mkfs, options: &str, driver: Driver) -> Result<Self, String> {
+        let image = Image::new(how)?;
+        let mount = Some(driver.mount(image.path(), options)?);
+        Ok(Self {
+            mount,
+            image,
+            options: options.to_owned(),
+        })
+    }
+
+    /// The mount point.
+    ///
+    /// # Panics
+    /// If it is not mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.mount.as_ref().expect("is mounted").path()
+    }
+
+    /// A place below the mount point.
+    #[must_use]
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// The daemon's process id, if a daemon serves it.
+    #[must_use]
+    pub fn daemon(&self) -> Option<u32> {
+        self.mount.as_ref().and_then(|mount| mount.daemon())
+    }
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn unmount(&mut self) -> Result<(), String> {
+        self.mount.take().map_or(Ok(()), Mounted::unmount)
+    }
+
+    /// Unmounts and mounts it again.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn remount(&mut self) -> Result<(), String> {
+        self.unmount()?;
+        self.mount = Some(ours().mount(self.image.path(), &self.options)?);
+        Ok(())
+    }
+
+    /// Unmounts and checks it.
+    ///
+    /// # Errors
+    /// What went wrong, or was found.
+    pub fn finish(mut self) -> Result<(), String> {
+        self.unmount()?;
+        check(&self.image)
+    }
+
+    /// Unmounts and checks it; what it held, which the kernel has to see as we do.
+    ///
+    /// # Errors
+    /// What went wrong, or was found, or differs.
+    pub fn finish_and_compare(mut self) -> Result<Manifest, String> {
+        let listing = mounted::list(self.path())?;
+        self.unmount()?;
+        check(&self.image)?;
+        let found = list(&self.image, Driver::Kernel)?;
+        compare(&listing, &found, Compare::Live)
+            .map_err(|why| format!("the kernel reads: {why}"))?;
+        Ok(listing)
+    }
+}

@@ -1,0 +1,28 @@
+//! Real programs in the mount. `SAPWOOD_FULL=1` runs the long versions.
+
+mod builds;
+mod fsx;
+mod packages;
+mod pjdfstest;
+mod trees;
+
+use libtest_mimic::Trial;
+use sapwood_tests::{Need, machine};
+
+/// What every test here needs.
+const MOUNT: [Need; 2] = [Need::Kernel, Need::Fuse];
+
+fn trials() -> Vec<Trial> {
+    let all = [
+        fsx::trials(),
+        pjdfstest::trials(),
+        builds::trials(),
+        packages::trials(),
+        trees::trials(),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn main() {
+    machine::run(2, trials);
+}
