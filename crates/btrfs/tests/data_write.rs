@@ -52,7 +52,7 @@ impl Random {
     fn bytes(&mut self, len: u64) -> Vec<u8> {
         let noisy = self.below(3) == 0;
         let (step, start) = (self.below(5) as u8, self.next() as u8);
-        let byte = |i: u64| start.wrapping_add((i / 50) as u8 * step);
+        let byte = |i: u64| start.wrapping_add(((i / 50) as u8).wrapping_mul(step));
         (0..len)
             .map(|i| if noisy { self.next() as u8 } else { byte(i) })
             .collect()
