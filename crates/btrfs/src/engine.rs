@@ -149,12 +149,21 @@ impl Btrfs {
     /// What is wrong with the devices or the image, see [`Error`](crate::Error).
     pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
         let (engine, top) = Engine::open(devices, options)?;
+        if !engine.read_only() {
+            subvolume::cleaner::find_dead(&engine)?;
+        }
         let background = Background::start(&engine);
         Ok(Self {
             engine,
             top,
             background,
         })
+    }
+
+    /// Drops the blocks of all deleted subvolumes and removes empty block groups now, rather than
+    /// in the background. False if something deleted is still in use, or an error stopped it.
+    pub fn finish_cleaning(&self) -> bool {
+        subvolume::cleaner::clean_now(&self.engine)
     }
 
     /// Makes everything durable and ends the background threads. Later changes fail.

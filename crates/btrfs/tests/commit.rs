@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Image, Need, oracle};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use sapwood_block::{Device, FileDevice, OpenOptions};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_vfs::{Credentials, Entry, FileSystem, Ino, NewInode};
@@ -72,7 +72,6 @@ fn main() {
         ("single", &["-m", "single"]),
         ("mixed", &["--mixed"]),
         ("no_free_space_tree", &["-R", "^free-space-tree"]),
-        ("block_group_tree", &["-R", "block-group-tree"]),
         ("old_extent_items", &["-O", "^skinny-metadata"]),
         ("sha256", &["--csum", "sha256"]),
     ];
@@ -80,6 +79,5 @@ fn main() {
         let test = move || names_reach_the_disk(args);
         tests.push(oracle(format!("names_reach_the_disk::{name}"), ALL, test));
     }
-    let _: &Vec<Trial> = &tests;
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

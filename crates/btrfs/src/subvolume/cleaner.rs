@@ -28,6 +28,8 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Work of the cleaner.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
+    /// Held by whoever does a round.
+    round: RankedMutex<()>,
     work: RankedMutex<Work>,
     wake: Condvar,
 }
@@ -44,6 +46,7 @@ struct Work {
 impl Default for Cleaner {
     fn default() -> Self {
         Self {
+            round: RankedMutex::new(Rank::Mount, ()),
             work: RankedMutex::new(Rank::Leaf, Work::default()),
             wake: Condvar::new(),
         }
@@ -53,7 +56,10 @@ impl Default for Cleaner {
 impl Cleaner {
     /// Queues the tree of a deleted subvolume.
     pub(crate) fn add(&self, root: Arc<Root>) {
-        self.work.lock().dead.push_back(root);
+        let mut work = self.work.lock();
+        if work.dead.iter().all(|other| other.id() != root.id()) {
+            work.dead.push_back(root);
+        }
         self.wake.notify_one();
     }
 
@@ -90,9 +96,6 @@ impl Cleaner {
 
 /// The cleaner thread.
 pub(crate) fn run(engine: &Arc<Engine>) {
-    if let Err(err) = find_dead(engine) {
-        log::warn!("deleted subvolumes are not cleaned up: {err}");
-    }
     let mut wait = false;
     while engine.cleaner.wait_work(wait) {
         match round(engine) {
@@ -110,11 +113,23 @@ pub(crate) fn run(engine: &Arc<Engine>) {
     }
 }
 
+/// Cleans up all that was deleted before the call; false if that cannot be done now.
+pub(crate) fn clean_now(engine: &Arc<Engine>) -> bool {
+    match engine.commit(None).and_then(|()| round(engine)) {
+        Ok(left) => !left,
+        Err(err) => {
+            log::warn!("clean-up: {err}");
+            false
+        }
+    }
+}
+
 /// Does all that can be done now. True if something is left that has to wait.
 ///
 /// # Errors
 /// Unreadable blocks; those of [`Engine::start`].
 pub(crate) fn round(engine: &Arc<Engine>) -> Result<bool> {
+    let _round = engine.cleaner.round.lock();
     let mut waiting = VecDeque::new();
     let result = loop {
         if engine.cleaner.stopping() {
@@ -148,7 +163,7 @@ pub(crate) fn round(engine: &Arc<Engine>) -> Result<bool> {
 /// Queues the trees that were deleted before the mount, and forgets marks of what is gone.
 ///
 /// # Errors
-/// Unreadable blocks; those of [`Engine::start`].
+/// An unreadable root tree.
 pub(crate) fn find_dead(engine: &Arc<Engine>) -> Result<()> {
     let root_tree = &engine.roots.root_tree;
     let mut ids = Vec::new();
@@ -166,7 +181,7 @@ pub(crate) fn find_dead(engine: &Arc<Engine>) -> Result<()> {
             // Not dead, or gone: the mark has no meaning. Inodes of the v1 space cache have
             // marks too; those are none of ours.
             Err(Error::NoSuchRoot(_)) | Ok(_) => log::debug!("orphan item of tree {id} ignored"),
-            Err(err) => return Err(err),
+            Err(err) => log::warn!("deleted subvolume {id} stays on disk: {err}"),
         }
     }
     Ok(())
