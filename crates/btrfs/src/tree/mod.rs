@@ -73,7 +73,6 @@ pub(crate) use copy::{copy_root, create_root};
 pub(crate) use cursor::Cursor;
 pub(crate) use items::Change;
 pub(crate) use open::{Opened, open};
-pub(crate) use read::ItemBuf;
 pub(crate) use refs::change_children;
 pub(crate) use root::Root;
 pub(crate) use roots::Roots;
