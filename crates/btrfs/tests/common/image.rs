@@ -1,0 +1,52 @@
+//! File systems in memory for tests, made by our own mkfs, and judged by `btrfs check` where it
+//! is installed.
+
+use std::sync::Arc;
+
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
+use sapwood_btrfs::{Btrfs, Options};
+use sapwood_vfs::FileSystem;
+
+use super::{Need, missing, try_run};
+
+/// A new file system of `size` bytes. Without a block-group tree, which older `btrfs check`
+/// does not know.
+pub fn formatted(size: u64) -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(size);
+    let options = MkfsOptions { block_group_tree: Some(false), ..MkfsOptions::default() };
+    mkfs(&device, &options).unwrap();
+    Arc::new(device)
+}
+
+/// Mounts it without background threads, so that nothing happens but what the test does.
+pub fn mount(device: Arc<dyn Device>) -> Btrfs {
+    try_mount(device).unwrap()
+}
+
+/// As [`mount`], for images that may be refused.
+pub fn try_mount(device: Arc<dyn Device>) -> Result<Btrfs, sapwood_btrfs::Error> {
+    let options = Options { background: false, ..Options::default() };
+    Btrfs::open(vec![device], options)
+}
+
+/// What `btrfs check` says against it; nothing where it is not installed.
+pub fn judge(device: &MemoryDevice) -> Result<(), String> {
+    if missing(&[Need::Check]).is_some() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let path = dir.path().join("image");
+    device.save(&path).map_err(|error| error.to_string())?;
+    let path = path.to_string_lossy().into_owned();
+    try_run("btrfs", &["check", "--check-data-csum", &path]).map(drop)
+}
+
+/// Mounts, runs `work`, unmounts, and judges what is left.
+pub fn with_mounted(device: &Arc<MemoryDevice>, work: impl FnOnce(&Btrfs)) {
+    let fs = mount(device.clone());
+    work(&fs);
+    fs.unmount().unwrap();
+    drop(fs);
+    judge(device).unwrap();
+}

@@ -1,0 +1,39 @@
+//! The conformance suite of the `FileSystem` trait, on images in memory; every image is judged
+//! by `btrfs check` afterwards.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::image;
+use libtest_mimic::{Arguments, Trial};
+use sapwood_block::MemoryDevice;
+use sapwood_btrfs::{Btrfs, Options};
+use sapwood_vfs::FileSystem;
+use sapwood_vfs::conformance::{Capabilities, Target, cases};
+
+struct Image(Arc<MemoryDevice>);
+
+impl Target for Image {
+    fn mount(&mut self, read_only: bool) -> Result<Arc<dyn FileSystem>, String> {
+        let options = Options { read_only, ..Options::default() };
+        let fs = Btrfs::open(vec![self.0.clone()], options).map_err(|error| error.to_string())?;
+        Ok(Arc::new(fs))
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        image::judge(&self.0)
+    }
+}
+
+fn main() {
+    let trials = cases().into_iter().map(|case| {
+        let ignored = !case.applies(&Capabilities::BTRFS);
+        let run = move || {
+            let image = Image(image::formatted(case.capacity()));
+            Ok(case.run(Capabilities::BTRFS, Box::new(image))?)
+        };
+        Trial::test(case.name(), run).with_ignored_flag(ignored)
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+}
