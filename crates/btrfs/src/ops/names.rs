@@ -302,6 +302,7 @@ pub(crate) fn remove_ref(
     let mut index = None;
     root.modify(h, &Key::new(child, kind::INODE_REF, parent), |old| {
         let old = old.unwrap_or_default();
+        index = None;
         let mut rest = Vec::with_capacity(old.len());
         for entry in inode_refs(old).flatten() {
             match entry.name == name && index.is_none() {
@@ -319,6 +320,7 @@ pub(crate) fn remove_ref(
         &Key::new(child, kind::INODE_EXTREF, extref_hash(parent, name)),
         |old| {
             let old = old.unwrap_or_default();
+            index = None;
             let mut rest = Vec::with_capacity(old.len());
             for entry in inode_extrefs(old).flatten() {
                 match entry.parent == parent && entry.name == name && index.is_none() {
