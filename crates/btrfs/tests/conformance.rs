@@ -16,7 +16,10 @@ struct Image(Arc<MemoryDevice>);
 
 impl Target for Image {
     fn mount(&mut self, read_only: bool) -> Result<Arc<dyn FileSystem>, String> {
-        let options = Options { read_only, ..Options::default() };
+        let options = Options {
+            read_only,
+            ..Options::default()
+        };
         let fs = Btrfs::open(vec![self.0.clone()], options).map_err(|error| error.to_string())?;
         Ok(Arc::new(fs))
     }

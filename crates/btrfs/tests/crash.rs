@@ -19,10 +19,20 @@ fn name(round: u8) -> [u8; 2] {
 /// Round after round: a file is written and synced, older ones are overwritten and removed.
 fn workload(fs: &Btrfs, device: &RecordDevice<Arc<MemoryDevice>>) {
     let root = fs.root();
-    let create = |dir: Ino, name: &[u8], what| fs.create(&Credentials::ROOT, dir, name, what, 0o600).unwrap().ino();
+    let create = |dir: Ino, name: &[u8], what| {
+        fs.create(&Credentials::ROOT, dir, name, what, 0o600)
+            .unwrap()
+            .ino()
+    };
     for round in 0..ROUNDS {
         let file = create(root, &name(round), NewInode::Regular);
-        fs.write(file, 0, &vec![round + 1; 3000 + usize::from(round) * 9000], WriteMode::default()).unwrap();
+        fs.write(
+            file,
+            0,
+            &vec![round + 1; 3000 + usize::from(round) * 9000],
+            WriteMode::default(),
+        )
+        .unwrap();
         if round >= 3 {
             fs.unlink(root, &name(round - 3)).unwrap();
         }
@@ -40,9 +50,14 @@ fn verify(image: MemoryDevice, acknowledged: Option<u8>, why: &str) {
     let image = Arc::new(image);
     let fs = try_mount(image).unwrap_or_else(|error| panic!("{why}: {error}"));
     let root = fs.root();
-    let there: Vec<u8> = (0..ROUNDS).filter(|round| fs.lookup(root, &name(*round)).is_ok()).collect();
+    let there: Vec<u8> = (0..ROUNDS)
+        .filter(|round| fs.lookup(root, &name(*round)).is_ok())
+        .collect();
     let newest = there.iter().copied().max();
-    assert!(newest >= acknowledged, "{why}: {acknowledged:?} was acknowledged, {there:?} are there");
+    assert!(
+        newest >= acknowledged,
+        "{why}: {acknowledged:?} was acknowledged, {there:?} are there"
+    );
     if let Some(newest) = newest {
         let expected: Vec<u8> = (newest.saturating_sub(2)..=newest).collect();
         assert_eq!(there, expected, "{why}");
@@ -51,8 +66,15 @@ fn verify(image: MemoryDevice, acknowledged: Option<u8>, why: &str) {
         let file = fs.lookup(root, &name(round)).unwrap();
         let mut buf = vec![0; 3000 + usize::from(round) * 9000];
         assert_eq!(file.attr.size, buf.len() as u64, "{why}");
-        assert_eq!(fs.read(file.ino(), 0, &mut buf).unwrap(), buf.len(), "{why}");
-        assert!(buf.iter().all(|byte| *byte == round + 1), "{why}: content of round {round}");
+        assert_eq!(
+            fs.read(file.ino(), 0, &mut buf).unwrap(),
+            buf.len(),
+            "{why}"
+        );
+        assert!(
+            buf.iter().all(|byte| *byte == round + 1),
+            "{why}: content of round {round}"
+        );
     }
     fs.unmount().unwrap();
 }
@@ -68,7 +90,10 @@ fn every_cut_point_leaves_the_last_commit_whole() {
     drop(fs);
     let mut replayer = Replayer::new(&log, &base);
     for (number, at) in log.crash_points().into_iter().enumerate() {
-        let acknowledged = log.marks_before(at).filter_map(|(_, mark)| mark.parse().ok()).max();
+        let acknowledged = log
+            .marks_before(at)
+            .filter_map(|(_, mark)| mark.parse().ok())
+            .max();
         let why = format!("cut at step {at}");
         let image = replayer.image(&CrashPlan::at(at));
         // The external checker takes a process for each image: every tenth will do.
@@ -78,7 +103,11 @@ fn every_cut_point_leaves_the_last_commit_whole() {
         verify(image, acknowledged, &why);
         for seed in 0..3 {
             let plan = log.random_plan(at, seed);
-            verify(log.image(&base, &plan), acknowledged, &format!("{why}, plan {plan:?} of seed {seed}"));
+            verify(
+                log.image(&base, &plan),
+                acknowledged,
+                &format!("{why}, plan {plan:?} of seed {seed}"),
+            );
         }
     }
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use common::image::{formatted, judge, mount, try_mount};
 use sapwood_block::{Fault, FaultDevice, FaultRule, MemoryDevice, RequestKinds, Torn};
 use sapwood_btrfs::Btrfs;
-use sapwood_vfs::{Credentials, Entry, FileSystem, Ino, NewInode, RenameMode, Result, SyncKind, WriteMode};
+use sapwood_vfs::{
+    Credentials, Entry, FileSystem, Ino, NewInode, RenameMode, Result, SyncKind, WriteMode,
+};
 
 const SIZE: u64 = 256 << 20;
 
@@ -60,14 +62,20 @@ fn verify(device: Arc<MemoryDevice>, done: &Acknowledged, why: &str) {
         let first = content(&fs, root, b"first");
         assert_eq!(first.len(), 10_000, "{why}");
         assert!(first[..4096].iter().all(|byte| *byte == 1), "{why}");
-        assert!(first[4096..8192].iter().all(|byte| *byte == first[4096]), "{why}: torn");
+        assert!(
+            first[4096..8192].iter().all(|byte| *byte == first[4096]),
+            "{why}: torn"
+        );
     }
     if done.second {
         let dir = fs.lookup(root, b"dir").unwrap().ino();
         assert_eq!(content(&fs, dir, b"n07"), vec![7; 5000], "{why}");
         let kept = fs.lookup(dir, b"n04").is_ok();
         let moved = fs.lookup(root, b"moved").is_ok();
-        assert!(kept != moved, "{why}: renamed file is there {kept} and {moved}");
+        assert!(
+            kept != moved,
+            "{why}: renamed file is there {kept} and {moved}"
+        );
     }
     fs.unmount().unwrap();
 }
@@ -114,5 +122,12 @@ fn every_flush_fails_in_turn() {
 
 #[test]
 fn every_write_is_torn_in_turn() {
-    countdown(RequestKinds::ANY_WRITE, &|| Fault::Tear { torn: Torn::Prefix(512), fail: true }, true);
+    countdown(
+        RequestKinds::ANY_WRITE,
+        &|| Fault::Tear {
+            torn: Torn::Prefix(512),
+            fail: true,
+        },
+        true,
+    );
 }

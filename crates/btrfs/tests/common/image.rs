@@ -14,7 +14,10 @@ use super::{Need, missing, try_run};
 /// does not know.
 pub fn formatted(size: u64) -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(size);
-    let options = MkfsOptions { block_group_tree: Some(false), ..MkfsOptions::default() };
+    let options = MkfsOptions {
+        block_group_tree: Some(false),
+        ..MkfsOptions::default()
+    };
     mkfs(&device, &options).unwrap();
     Arc::new(device)
 }
@@ -26,7 +29,10 @@ pub fn mount(device: Arc<dyn Device>) -> Btrfs {
 
 /// As [`mount`], for images that may be refused.
 pub fn try_mount(device: Arc<dyn Device>) -> Result<Btrfs, sapwood_btrfs::Error> {
-    let options = Options { background: false, ..Options::default() };
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
     Btrfs::open(vec![device], options)
 }
 
