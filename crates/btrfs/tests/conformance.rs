@@ -2,10 +2,10 @@
 //! by `btrfs check` afterwards.
 
 mod common;
+mod image;
 
 use std::sync::Arc;
 
-use common::image;
 use libtest_mimic::{Arguments, Trial};
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs::{Btrfs, Options};

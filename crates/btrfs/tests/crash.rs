@@ -1,10 +1,11 @@
 //! Power cuts at every point of a recorded workload: the next mount finds the last commit whole.
 
 mod common;
+mod image;
 
 use std::sync::Arc;
 
-use common::image::{formatted, judge, mount, try_mount};
+use image::{formatted, judge, mount, try_mount};
 use sapwood_block::{CrashPlan, MemoryDevice, RecordDevice, Replayer};
 use sapwood_btrfs::Btrfs;
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, SyncKind, WriteMode};

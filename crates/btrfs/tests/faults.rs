@@ -2,10 +2,11 @@
 //! was acknowledged stays, and the next mount is consistent.
 
 mod common;
+mod image;
 
 use std::sync::Arc;
 
-use common::image::{formatted, judge, mount, try_mount};
+use image::{formatted, judge, mount, try_mount};
 use sapwood_block::{Fault, FaultDevice, FaultRule, MemoryDevice, RequestKinds, Torn};
 use sapwood_btrfs::Btrfs;
 use sapwood_vfs::{

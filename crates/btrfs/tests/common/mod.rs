@@ -5,8 +5,6 @@
 //! crate ask [`missing`] first.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
-pub mod image;
-
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

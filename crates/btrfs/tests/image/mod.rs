@@ -1,5 +1,6 @@
 //! File systems in memory for tests, made by our own mkfs, and judged by `btrfs check` where it
 //! is installed.
+#![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_vfs::FileSystem;
 
-use super::{Need, missing, try_run};
+use crate::common::{Need, missing, try_run};
 
 /// A new file system of `size` bytes. Without a block-group tree, which older `btrfs check`
 /// does not know.
