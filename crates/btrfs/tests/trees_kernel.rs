@@ -1,6 +1,8 @@
 //! Every block of every tree that the kernel wrote, read by us and by `btrfs inspect-internal`,
 //! for every feature that shapes trees; and a bad copy repaired from the good one.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::fs::{File, OpenOptions};
