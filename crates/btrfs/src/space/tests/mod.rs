@@ -1,5 +1,6 @@
 //! Space on real images: made by `mkfs.btrfs`, filled by the kernel, judged by both.
 
+mod alloc;
 mod commits;
 #[path = "../../../tests/common/mod.rs"]
 mod common;
