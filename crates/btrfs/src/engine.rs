@@ -149,6 +149,7 @@ impl Btrfs {
     /// What is wrong with the devices or the image, see [`Error`](crate::Error).
     pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
         let (engine, top) = Engine::open(devices, options)?;
+        engine.drop_stale_caches()?;
         if !engine.read_only() {
             subvolume::cleaner::find_dead(&engine)?;
         }

@@ -3,7 +3,7 @@
 use sapwood_btrfs_format::BlockGroupFlags;
 
 use super::common::{Image, Need};
-use super::{MIB, open, skip};
+use super::{MIB, checked, open, skip};
 
 /// Features that matter to space.
 pub(super) const VARIANTS: &[(u64, &[&str])] = &[
@@ -73,4 +73,30 @@ fn free_space_tree_and_extent_tree_agree() {
             engine.super_block.lock().bytes_used.get()
         );
     }
+}
+
+#[test]
+fn space_cache_of_the_first_version_is_dropped() {
+    let test = "space_cache_of_the_first_version_is_dropped";
+    if skip(test, &[Need::Mount, Need::Check]) {
+        return;
+    }
+    // The kernel keeps caches only for groups from 100 MiB on.
+    let image = Image::new(4096 * MIB, &["-R", "^free-space-tree"]);
+    image.mount_with("rw,space_cache=v1").shell(FILL);
+    let (device, engine) = open(&image);
+    assert!(engine.space.has_v1_cache().unwrap(), "the kernel made none");
+    let used = engine.space.data.sums().used;
+    engine.drop_stale_caches().unwrap();
+    assert!(!engine.space.has_v1_cache().unwrap());
+    engine.commit_and_unpin(None).unwrap();
+    assert!(engine.space.data.sums().used < used);
+    assert_eq!(engine.super_block.lock().cache_generation.get(), 0);
+    checked(&device, test);
+    let again = Image::blank(0);
+    device.save(again.path()).unwrap();
+    again
+        .mount()
+        .shell("cat f2 > /dev/null; echo new > new; sync");
+    again.check();
 }
