@@ -11,6 +11,7 @@ pub mod conformance;
 mod error;
 mod fs;
 pub mod memory;
+pub mod model;
 pub mod rules;
 mod subvolume;
 

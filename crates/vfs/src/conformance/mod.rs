@@ -64,6 +64,7 @@ mod threads;
 mod times;
 mod xattrs;
 
+pub(crate) use case::panic_text;
 pub use case::{Capabilities, Case, Target};
 
 /// All cases, grouped by topic. Names are unique and read `topic::promise`.
