@@ -165,6 +165,20 @@ pub(crate) fn round(engine: &Arc<Engine>) -> Result<bool> {
 /// # Errors
 /// An unreadable root tree.
 pub(crate) fn find_dead(engine: &Arc<Engine>) -> Result<()> {
+    for id in dead_ids(engine)? {
+        match engine.roots.get(id) {
+            Ok(root) if root.is_dead() => engine.cleaner.add(root),
+            // Not dead, or gone: the mark has no meaning. Inodes of the v1 space cache have
+            // marks too; those are none of ours.
+            Err(Error::NoSuchRoot(_)) | Ok(_) => log::debug!("orphan item of tree {id} ignored"),
+            Err(err) => log::warn!("deleted subvolume {id} stays on disk: {err}"),
+        }
+    }
+    Ok(())
+}
+
+/// Ids in the orphan items of the root tree.
+pub(super) fn dead_ids(engine: &Arc<Engine>) -> Result<Vec<u64>> {
     let root_tree = &engine.roots.root_tree;
     let mut ids = Vec::new();
     let mut cursor = root_tree.seek(engine, &Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, 0))?;
@@ -175,16 +189,7 @@ pub(crate) fn find_dead(engine: &Arc<Engine>) -> Result<()> {
         ids.push(key.offset);
         cursor.next()?;
     }
-    for id in ids {
-        match engine.roots.get(id) {
-            Ok(root) if root.is_dead() => engine.cleaner.add(root),
-            // Not dead, or gone: the mark has no meaning. Inodes of the v1 space cache have
-            // marks too; those are none of ours.
-            Err(Error::NoSuchRoot(_)) | Ok(_) => log::debug!("orphan item of tree {id} ignored"),
-            Err(err) => log::warn!("deleted subvolume {id} stays on disk: {err}"),
-        }
-    }
-    Ok(())
+    Ok(ids)
 }
 
 /// Drops a dead tree as far as it can now be done; true if it is gone.
@@ -234,7 +239,7 @@ fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
 }
 
 /// Deletes what is left of a tree without blocks: its root item and its orphan item.
-fn forget(h: &mut Handle, root: &Arc<Root>) -> Result<()> {
+pub(super) fn forget(h: &mut Handle, root: &Arc<Root>) -> Result<()> {
     let engine = h.engine().clone();
     let root_tree = &engine.roots.root_tree;
     h.trans().dirty_roots.remove(root.id());

@@ -20,6 +20,8 @@ mod delete;
 mod dropping;
 mod listing;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod trait_impl;
 mod uuid_tree;
 

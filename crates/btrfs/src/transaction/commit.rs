@@ -44,12 +44,15 @@ impl Engine {
     }
 
     fn commit_until(self: &Arc<Self>, transid: Option<u64>, until: State) -> Result<()> {
-        loop {
-            match self.transactions.turn(&self.health, transid, until)? {
-                Turn::Done => return Ok(()),
-                Turn::Commit(trans) => self.run_commit(trans)?,
-            }
+        let all = &self.transactions;
+        // Fixed now: what changes while we wait is not ours to wait for.
+        let Some(target) = all.target(&self.health, transid)? else {
+            return Ok(());
+        };
+        while let Turn::Commit(trans) = all.turn(&self.health, target, until)? {
+            self.run_commit(trans)?;
         }
+        Ok(())
     }
 
     fn run_commit(self: &Arc<Self>, trans: Arc<Transaction>) -> Result<()> {

@@ -216,17 +216,29 @@ impl Transactions {
         }
     }
 
-    /// Waits until `target` (default: the newest with changes) has reached `until`, or until
-    /// it is the caller's turn to commit it.
+    /// The transaction that a caller of commit has to wait for: `transid`, or the newest in which
+    /// something changed; `None` if all is durable.
     ///
     /// # Errors
-    /// Those of [`Health::check`], but for [`Error::ReadOnly`]: nothing changed then.
-    pub(super) fn turn(&self, health: &Health, target: Option<u64>, until: State) -> Result<Turn> {
+    /// Those of [`Health::check`], but for [`Error::ReadOnly`](crate::Error::ReadOnly): nothing
+    /// changed then.
+    pub(super) fn target(&self, health: &Health, transid: Option<u64>) -> Result<Option<u64>> {
+        let table = self.table.lock();
+        let target = transid.or_else(|| table.newest_changed());
+        match target {
+            Some(target) => Ok(Some(target)),
+            // What changed may be lost.
+            None if health.failed() => health.check().map(|()| None),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until `target` has reached `until`, or until it is the caller's turn to commit it.
+    ///
+    /// # Errors
+    /// As [`target`](Self::target).
+    pub(super) fn turn(&self, health: &Health, target: u64, until: State) -> Result<Turn> {
         let mut table = self.table.lock();
-        let target = target.or_else(|| table.newest_changed());
-        let Some(target) = target else {
-            return Ok(Turn::Done);
-        };
         loop {
             if health.failed() && table.durable < target {
                 health.check()?;

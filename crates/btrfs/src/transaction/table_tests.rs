@@ -37,9 +37,16 @@ impl Rig {
     }
 
     fn claim(&self) -> Arc<Transaction> {
-        match self.all.turn(&self.health, None, State::SuperWritten) {
+        match self.turn() {
             Ok(Turn::Commit(trans)) => trans,
             _ => panic!("not to be claimed"),
+        }
+    }
+
+    fn turn(&self) -> crate::Result<Turn> {
+        match self.all.target(&self.health, None)? {
+            Some(target) => self.all.turn(&self.health, target, State::SuperWritten),
+            None => Ok(Turn::Done),
         }
     }
 
@@ -88,8 +95,7 @@ fn nothing_changed_nothing_committed() {
     let rig = Rig::new();
     let trans = rig.enter(Entry::Start);
     rig.all.leave(&trans, Entry::Start);
-    let turn = rig.all.turn(&rig.health, None, State::Completed).unwrap();
-    assert!(matches!(turn, Turn::Done));
+    assert!(matches!(rig.turn(), Ok(Turn::Done)));
     assert_eq!(trans.state(), State::Running);
 }
 
@@ -151,7 +157,7 @@ fn callers_who_come_together_share_one_commit() {
     let waiters: Vec<_> = (0..4)
         .map(|_| {
             rig.spawn(|rig| {
-                let turn = rig.all.turn(&rig.health, None, State::SuperWritten);
+                let turn = rig.turn();
                 matches!(turn, Ok(Turn::Done))
             })
         })
@@ -188,17 +194,13 @@ fn a_failed_commit_wakes_everybody_with_an_error() {
     rig.all.leave(&trans, Entry::Start);
     let claimed = rig.claim();
     let starter = rig.spawn(|rig| rig.all.enter(&rig.health, Entry::Start).is_err());
-    let waiter = rig.spawn(|rig| {
-        rig.all
-            .turn(&rig.health, None, State::SuperWritten)
-            .is_err()
-    });
+    let waiter = rig.spawn(|rig| rig.turn().is_err());
     rig.wait_asleep(2);
     rig.health.fail(&Error::NoDevice);
     rig.all.fail(&claimed);
     assert!(got(&starter) && got(&waiter));
     assert_eq!(rig.all.last_committed(), 10);
-    let older = rig.all.turn(&rig.health, Some(10), State::SuperWritten);
+    let older = rig.all.turn(&rig.health, 10, State::SuperWritten);
     assert!(matches!(older, Ok(Turn::Done)), "what was durable stays so");
 }
 

@@ -1,0 +1,141 @@
+//! Dropping a tree that shares blocks, in small steps, each followed by a crash.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use std::sync::Arc;
+
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_btrfs_format::{Key, kind, objectid};
+
+use self::common::{Image, Need, missing};
+use super::cleaner;
+use super::dropping::Dropping;
+use crate::check::{CheckOptions, check};
+use crate::engine::Engine;
+use crate::mkfs::{MkfsOptions, mkfs};
+use crate::ops::create::finish;
+use crate::tree::Root;
+use crate::{Options, Result};
+
+fn open(device: &Arc<MemoryDevice>) -> Arc<Engine> {
+    let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    Engine::open(devices, options).unwrap().0
+}
+
+/// A file system on 4 KiB nodes with two trees of three levels that share most blocks; the one
+/// that the other is a snapshot of is deleted.
+fn with_dead_origin() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(512 << 20));
+    let options = MkfsOptions {
+        node_size: Some(4096),
+        ..MkfsOptions::default()
+    };
+    mkfs(&*device, &options).unwrap();
+    let engine = open(&device);
+    let top = engine.roots.get(objectid::FS_TREE).unwrap();
+    let dir = engine.inodes.load(&engine, &top, 256).unwrap();
+    let made = super::create::create(&engine, &dir, b"a").unwrap();
+    fill(&engine, &made.root, 0);
+    let source = made.root.clone();
+    let snap = super::snapshot::snapshot(&engine, &source, &dir, b"b", false).unwrap();
+    fill(&engine, &snap.root, 1);
+    fill(&engine, &source, 2);
+    drop((made, snap));
+    super::delete(&engine, &dir, b"a").unwrap();
+    engine.commit(None).unwrap();
+    device
+}
+
+/// Xattrs of the top directory fill a tree; each `round` changes others of them.
+fn fill(engine: &Arc<Engine>, root: &Arc<Root>, round: u64) {
+    let step = if round == 0 { 1 } else { 97 };
+    for i in (round..9000).step_by(step) {
+        let mut h = engine.start(1).unwrap();
+        let name = format!("user.{i}");
+        let item = sapwood_btrfs_format::DirItemRef {
+            location: Key::MIN,
+            transid: h.transid(),
+            kind: sapwood_btrfs_format::file_type::XATTR,
+            name: name.as_bytes(),
+            data: &[round as u8; 400],
+        };
+        let hash = sapwood_btrfs_format::name_hash(name.as_bytes());
+        let key = Key::new(256, kind::XATTR_ITEM, hash.into());
+        root.put(&mut h, &key, &item.encode()).unwrap();
+        h.end().unwrap();
+    }
+    engine.commit(None).unwrap();
+}
+
+/// One step of a walk that begins where the last one, before the crash, came.
+fn step(engine: &Arc<Engine>, root: &Arc<Root>, budget: usize) -> Result<bool> {
+    let mut h = engine.start_urgent(16)?;
+    let mut dropping = Dropping::new(root.clone());
+    let done = dropping.step(&mut h, budget).and_then(|done| {
+        if done {
+            cleaner::forget(&mut h, root)?;
+        }
+        Ok(done)
+    });
+    let done = finish(h, done)?;
+    engine.commit(None)?;
+    Ok(done)
+}
+
+fn assert_clean(device: &MemoryDevice, what: &str) {
+    let report = check(&[device], &CheckOptions::default(), &mut |_| {}).unwrap();
+    assert!(report.findings.is_empty(), "{what}: {:?}", report.findings);
+}
+
+#[test]
+fn each_step_can_be_the_last_before_a_crash() {
+    let check = missing(&[Need::Check]).is_none();
+    let mount = missing(&[Need::Mount]).is_none();
+    let mut device = with_dead_origin();
+    assert_clean(&device, "before");
+    let mut steps = 0;
+    loop {
+        let engine = open(&device);
+        let dead = cleaner::dead_ids(&engine).unwrap();
+        let [id] = dead[..] else { break };
+        let root = engine.roots.get(id).unwrap();
+        assert!(root.is_dead());
+        if steps == 0 {
+            assert!(root.node().level() >= 2, "level {}", root.node().level());
+        }
+        step(&engine, &root, 900).unwrap();
+        steps += 1;
+        assert!(steps < 1000, "it does not end");
+        // Whatever memory held is lost.
+        device = Arc::new(device.snapshot());
+        let image = Image::blank(0);
+        device.save(image.path()).unwrap();
+        if check {
+            image.check();
+        }
+        if check && mount && steps == 7 {
+            // The kernel goes on where we came.
+            image.mount().shell("btrfs subvolume sync .; ls b");
+            image.check();
+            assert!(!image.dump(Some("root")).contains("ORPHAN"));
+        }
+        assert_clean(&device, &format!("after step {steps}"));
+    }
+    assert!(steps > 10, "{steps} steps");
+    let engine = open(&device);
+    assert_eq!(
+        engine
+            .roots
+            .ids()
+            .unwrap()
+            .iter()
+            .filter(|id| **id >= 256 && **id < 1000)
+            .count(),
+        1
+    );
+}
