@@ -30,6 +30,7 @@ impl Target for Image {
 }
 
 fn main() {
+    image::show_log();
     let trials = cases().into_iter().map(|case| {
         let ignored = !case.applies(&Capabilities::BTRFS);
         let run = move || {

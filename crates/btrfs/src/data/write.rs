@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sapwood_btrfs_format::Incompat;
-use sapwood_vfs::Timestamp;
 
 use super::complete::{changing, finish, raise_disk_size};
 use super::extent_map::{Content, ExtentMap};
@@ -23,8 +22,8 @@ const EARLY: u64 = 32 << 20;
 const ITEMS: u64 = 3;
 
 /// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback. The
-/// caller holds `io` exclusively and has checked limits. Sets mtime, ctime and the change counter;
-/// the completion queues the inode item.
+/// caller holds `io` exclusively and has checked limits. The times are the
+/// caller's; the completion queues the inode item.
 ///
 /// # Errors
 /// [`Error::NoSpace`]; a sector that is written in part cannot be read; the mount takes no changes.
@@ -48,7 +47,6 @@ pub(crate) fn write(
         at += room;
         rest = back;
     }
-    inode.state.lock().content_changed(Timestamp::now());
     if inode.data.state.lock().dirty.bytes() >= EARLY {
         flush::begin(engine, inode, 0..u64::MAX, Dispatch::Queue);
     }

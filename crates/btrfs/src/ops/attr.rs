@@ -17,6 +17,9 @@ const RELATIME_LIMIT: i64 = 24 * 60 * 60;
 
 /// Changes attributes. See [`vfs::FileSystem::setattr`].
 pub(crate) fn setattr(engine: &Arc<Engine>, inode: &Arc<Inode>, changes: &SetAttr) -> Result<()> {
+    if *changes == SetAttr::default() {
+        return Ok(());
+    }
     inode.require_writable()?;
     let _io = inode.io.write();
     rules::check_setattr(inode.kind, inode.vfs_flags(), changes)?;
@@ -163,6 +166,15 @@ pub(crate) fn written(engine: &Arc<Engine>, inode: &Arc<Inode>, kill_setid: bool
         state.inode_changed(now);
     });
     create::finish(h, done)
+}
+
+/// Notes a change of the content that no completion of data will note. Expects the `io` lock
+/// exclusively.
+pub(crate) fn content_changed(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    let h = engine.start(1)?;
+    let now = Timestamp::now();
+    inode.change(&h, |state| state.content_changed(now));
+    h.end()
 }
 
 /// What `FS_IOC_FSGETXATTR` shows.

@@ -131,6 +131,9 @@ pub(crate) fn inode_of(engine: &Arc<Engine>, dir: &Inode, target: Target) -> Res
         None => engine
             .inodes
             .load(engine, &dir.root, target.location.objectid),
+        Some(tree) if !names::holds_subvolume(engine, dir, tree)? => {
+            Ok(engine.inodes.stub(&dir.root))
+        }
         Some(tree) => {
             let root = match engine.roots.get(tree) {
                 Err(Error::NoSuchRoot(_)) => return Err(vfs::Error::Stale.into()),
@@ -145,6 +148,9 @@ pub(crate) fn inode_of(engine: &Arc<Engine>, dir: &Inode, target: Target) -> Res
 /// The directory that holds `dir`.
 pub(crate) fn parent(engine: &Arc<Engine>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
     dir.require_dir()?;
+    if dir.is_stub() {
+        return engine.inodes.load(engine, &dir.root, top_dir(&dir.root));
+    }
     if dir.objectid == top_dir(&dir.root) {
         if dir.root.id() == engine.inodes.numbers().mounted() {
             return Ok(Arc::clone(dir));
@@ -237,7 +243,7 @@ pub(crate) fn readdir(
 }
 
 fn emit(
-    engine: &Engine,
+    engine: &Arc<Engine>,
     dir: &Inode,
     index: u64,
     item: &[u8],
@@ -259,6 +265,9 @@ fn emit(
             file_type: entry.kind,
         };
         let ino = match target.as_subvolume() {
+            Some(tree) if !names::holds_subvolume(engine, dir, tree)? => {
+                engine.inodes.stub(&dir.root).ino
+            }
             Some(tree) => engine
                 .inodes
                 .numbers()

@@ -111,7 +111,11 @@ impl FileSystem for Btrfs {
 
     fn reference(&self, ino: Ino) -> Result<Entry> {
         self.check_alive()?;
-        self.entry(&self.inode(ino)?)
+        let inode = self.inode(ino)?;
+        if inode.root.is_dead() {
+            return Err(vfs::Error::Stale);
+        }
+        self.entry(&inode)
     }
 
     fn parent(&self, dir: Ino) -> Result<Entry> {
@@ -269,6 +273,10 @@ impl FileSystem for Btrfs {
             }
             attr::written(&self.engine, &inode, mode.kill_setid)?;
             data::write(&self.engine, &inode, offset, data)?;
+            if !mode.writeback {
+                // The completion of this data queues the inode item with the new times.
+                inode.state.lock().content_changed(vfs::Timestamp::now());
+            }
             end
         };
         self.sync_if_asked(&inode)?;
@@ -294,6 +302,7 @@ impl FileSystem for Btrfs {
             }
             attr::written(&self.engine, &inode, false)?;
             data::fallocate(&self.engine, &inode, offset, len, mode)?;
+            attr::content_changed(&self.engine, &inode)?;
         }
         self.sync_if_asked(&inode)
     }
@@ -322,7 +331,7 @@ impl FileSystem for Btrfs {
             let flags = target.vfs_flags();
             rules::check_write(flags, to_offset >= target.state.lock().size, false)?;
             attr::written(&self.engine, &target, false)?;
-            data::copy_range(
+            let copied = data::copy_range(
                 &self.engine,
                 &source,
                 from_offset,
@@ -330,7 +339,9 @@ impl FileSystem for Btrfs {
                 to_offset,
                 len,
                 mode,
-            )?
+            )?;
+            attr::content_changed(&self.engine, &target)?;
+            copied
         };
         self.sync_if_asked(&target)?;
         Ok(copied)
@@ -399,6 +410,7 @@ impl FileSystem for Btrfs {
     }
 
     fn unmount(&self) -> Result<()> {
+        self.check_alive()?;
         if !self.engine.read_only() {
             for inode in self.engine.inodes.all() {
                 if !inode.is_linked() {

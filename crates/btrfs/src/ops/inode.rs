@@ -25,6 +25,10 @@ use crate::data::FileData;
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
 use crate::tree::Root;
 
+/// Number of the empty directory that a snapshot shows in place of a subvolume that was in what
+/// it is a snapshot of.
+pub(crate) const STUB: u64 = 2;
+
 /// An inode in memory. See the module's documentation.
 pub(crate) struct Inode {
     /// Tree that it is in.
@@ -266,8 +270,16 @@ impl Inode {
         }
     }
 
-    /// Refuses a change in a subvolume that takes none.
+    /// Whether it stands for a subvolume that a snapshot has the name of, but not the content.
+    pub(crate) fn is_stub(&self) -> bool {
+        self.objectid == STUB
+    }
+
+    /// Refuses a change in a subvolume that takes none, and of a stub.
     pub(crate) fn require_writable(&self) -> Result<()> {
+        if self.is_stub() {
+            return Err(vfs::Error::NotPermitted.into());
+        }
         if self.root.is_read_only() {
             Err(vfs::Error::ReadOnly.into())
         } else {

@@ -396,6 +396,33 @@ pub(crate) fn find_root_ref(engine: &Arc<Engine>, dir: &Inode, subvolume: u64) -
     }
 }
 
+/// Whether the subvolume that an entry of `dir` names has its place there. In a snapshot it has
+/// not: there the entry is all that was copied.
+pub(crate) fn holds_subvolume(engine: &Arc<Engine>, dir: &Inode, subvolume: u64) -> Result<bool> {
+    match find_root_ref(engine, dir, subvolume) {
+        Ok(_) => Ok(true),
+        Err(Error::MissingRef { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Index of a name that no ref leads back from. Looks through the whole directory.
+pub(crate) fn find_index(engine: &Arc<Engine>, dir: &Inode, name: &[u8]) -> Result<u64> {
+    let mut cursor = dir
+        .root
+        .seek(engine, &Key::new(dir.objectid, kind::DIR_INDEX, 0))?;
+    while let Some((key, item)) = cursor.item() {
+        if key.objectid != dir.objectid || key.kind != kind::DIR_INDEX {
+            break;
+        }
+        if dir_items(item).flatten().any(|entry| entry.name == name) {
+            return Ok(key.offset);
+        }
+        cursor.next()?;
+    }
+    Err(vfs::Error::NotFound.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -72,6 +72,12 @@ fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) 
         if directory && victim.state.lock().size > 0 {
             return Err(vfs::Error::NotEmpty.into());
         }
+        if victim.is_stub() {
+            let index = names::find_index(engine, dir, name)?;
+            let mut h = engine.start_urgent(ITEMS)?;
+            let removed = names::remove_entry(&mut h, dir, name, index);
+            return create::finish(h, removed);
+        }
         if target.as_subvolume().is_some() {
             drop(guards);
             return crate::subvolume::delete(engine, dir, name);

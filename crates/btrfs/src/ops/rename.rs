@@ -117,6 +117,9 @@ fn locked_rename(
     if crosses && (stays(source) || (mode == RenameMode::Exchange && target.is_some_and(stays))) {
         return Err(vfs::Error::CrossDevice.into());
     }
+    if source.inode.is_stub() || target.is_some_and(|target| target.inode.is_stub()) {
+        return Err(vfs::Error::NotPermitted.into());
+    }
     if let (Some(target), false) = (target, mode == RenameMode::Exchange)
         && target.target.as_subvolume().is_some()
     {

@@ -20,7 +20,7 @@ use sapwood_vfs::{self as vfs, FileKind, Ino};
 
 use super::bad_item;
 use super::ino::InoMap;
-use super::inode::{Inode, InodeState};
+use super::inode::{Inode, InodeState, STUB};
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::tree::Root;
@@ -92,6 +92,9 @@ impl InodeTable {
             Error::NoSuchRoot(_) => vfs::Error::Stale.into(),
             other => other,
         })?;
+        if objectid == STUB {
+            return Ok(self.stub(&root));
+        }
         self.load(engine, &root, objectid)
     }
 
@@ -146,6 +149,25 @@ impl InodeTable {
             file_kind,
             state,
         ))
+    }
+
+    /// The directory that a tree shows in place of subvolumes that are not its own.
+    pub(crate) fn stub(&self, root: &Arc<Root>) -> Arc<Inode> {
+        let key = (root.id(), STUB);
+        let ino = self.numbers.ino(root.id(), STUB);
+        let mut shard = self.shard(key).lock();
+        let inode = shard.inodes.entry(key).or_insert_with(|| {
+            let mode = FileKind::Directory.mode_bits() | 0o755;
+            let state = InodeState::new(mode, vfs::Timestamp::default());
+            Arc::new(Inode::new(
+                Arc::clone(root),
+                STUB,
+                ino,
+                FileKind::Directory,
+                state,
+            ))
+        });
+        Arc::clone(inode)
     }
 
     /// Puts a new inode, whose number nobody else can know yet, into the table.

@@ -15,10 +15,10 @@ use sapwood_vfs::{self as vfs, FileKind, SetXattrMode, Timestamp, acl};
 
 use super::bad_item;
 use super::inode::Inode;
-use crate::Result;
 use crate::engine::Engine;
 use crate::transaction::Handle;
 use crate::tree::Change;
+use crate::{Compression, Result};
 
 /// Name of the property that sets the compression of new data.
 pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
@@ -152,7 +152,7 @@ pub(crate) fn set(
     match class {
         XattrClass::AccessAcl => set_access_acl(engine, inode, value, flags),
         XattrClass::DefaultAcl => {
-            let stored = acl::set_default(value).map_err(|_| vfs::Error::Invalid)?;
+            let stored = acl::set_default(value).map_err(|reason| acl_refusal(&reason))?;
             rules::check_xattr_change(inode.kind, flags, class, stored.is_none())?;
             change(
                 engine,
@@ -184,7 +184,7 @@ fn set_access_acl(
     flags: vfs::InodeFlags,
 ) -> Result<()> {
     let perm = inode.state.lock().perm();
-    let wanted = acl::set_access(value, perm).map_err(|_| vfs::Error::Invalid)?;
+    let wanted = acl::set_access(value, perm).map_err(|reason| acl_refusal(&reason))?;
     rules::check_xattr_change(
         inode.kind,
         flags,
@@ -236,8 +236,10 @@ fn set_property(engine: &Arc<Engine>, inode: &Arc<Inode>, name: &[u8], value: &[
     let (compress, refuse) = match value {
         b"" => (false, false),
         b"none" | b"no" => (false, true),
-        b"zlib" | b"lzo" | b"zstd" => (true, false),
-        _ => return Err(vfs::Error::Invalid.into()),
+        value => match std::str::from_utf8(value).map(str::parse::<Compression>) {
+            Ok(Ok(_)) => (true, false),
+            _ => return Err(vfs::Error::Invalid.into()),
+        },
     };
     if compress && inode.state.lock().flags.contains(InodeFlags::NODATACOW) {
         return Err(vfs::Error::Invalid.into());
@@ -297,4 +299,12 @@ pub(crate) fn compression(engine: &Arc<Engine>, inode: &Inode) -> Result<Option<
     let found: Option<Arc<[u8]>> = get(engine, inode, COMPRESSION)?.map(Into::into);
     *inode.property.lock() = Some(found.clone());
     Ok(found)
+}
+
+/// How a list that a caller hands in is refused.
+fn acl_refusal(reason: &acl::AclError) -> vfs::Error {
+    match reason {
+        acl::AclError::Version(_) => vfs::Error::NotSupported,
+        _ => vfs::Error::Invalid,
+    }
 }

@@ -57,3 +57,19 @@ pub fn with_mounted(device: &Arc<MemoryDevice>, work: impl FnOnce(&Btrfs)) {
     drop(fs);
     judge(device).unwrap();
 }
+
+/// Shows what the engine logs, so that a failing test tells why.
+pub fn show_log() {
+    struct Stderr;
+    impl log::Log for Stderr {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            eprintln!("{}: {}", record.level(), record.args());
+        }
+        fn flush(&self) {}
+    }
+    let _ = log::set_logger(&Stderr);
+    log::set_max_level(log::LevelFilter::Warn);
+}
