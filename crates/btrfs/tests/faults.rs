@@ -92,6 +92,7 @@ fn countdown(kinds: RequestKinds, fault: &dyn Fn() -> Fault, must_notice: bool) 
         let result = workload(&fs, &mut done);
         let why = format!("{kinds:?} {nth}");
         if device.fired() == 0 {
+            device.clear();
             result.unwrap();
             fs.unmount().unwrap();
             assert!(nth > 3, "the workload writes more than that");

@@ -119,7 +119,8 @@ pub(crate) fn set_flags(engine: &Arc<Engine>, inode: &Arc<Inode>, asked: InodeFl
 
 /// Notes a read: renews the access time if it is older than the last change, or than a day.
 pub(crate) fn accessed(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    if engine.options.noatime || engine.read_only() || inode.root.is_read_only() {
+    let fixed = inode.root.is_read_only() || inode.is_stub();
+    if engine.options.noatime || engine.read_only() || fixed {
         return Ok(());
     }
     let now = Timestamp::now();
