@@ -94,7 +94,8 @@ fn clear(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<
     while at < range.end {
         let mut h = engine.start_urgent(8)?;
         let end = step_end(engine, inode, at..range.end)?;
-        let result = replace_with_hole(&mut h, inode, at..end);
+        let size = sector_ceil(engine, inode.state.lock().size);
+        let result = replace_with_hole(&mut h, inode, at..end, size);
         inode.change(&h, |_| {});
         finish(h, result)?;
         at = end;
@@ -115,28 +116,24 @@ fn step_end(engine: &Engine, inode: &Inode, range: Range<u64>) -> Result<u64> {
     Ok(end.min(range.end))
 }
 
-/// Drops the items of a range, and puts explicit holes in their place where they are wanted.
-pub(super) fn replace_with_hole(h: &mut Handle, inode: &Inode, range: Range<u64>) -> Result<()> {
-    let change = changing(inode);
-    let result = items::drop_extents(h, inode, range.clone()).and_then(|dropped| {
-        let engine = Arc::clone(h.engine());
-        let within = range.start..range.end.min(sector_ceil(&engine, inode.state.lock().size));
-        items::insert_hole(h, inode, within.start..within.end.max(within.start))?;
-        Ok(dropped)
-    });
+/// Drops the items of a range, and puts an explicit hole in their place where that is wanted, up
+/// to the end of the file at `size`.
+pub(super) fn replace_with_hole(
+    h: &mut Handle,
+    inode: &Inode,
+    range: Range<u64>,
+    size: u64,
+) -> Result<()> {
     let hole = ExtentMap {
         start: range.start,
         end: range.end,
         content: Content::Hole,
     };
+    let change = changing(inode);
+    let dropped = items::drop_extents(h, inode, range.clone())?;
+    items::insert_hole(h, inode, range.start..range.end.min(size).max(range.start))?;
     change.done(range, &[hole]);
-    inode
-        .data
-        .state
-        .lock()
-        .modified
-        .set(hole, Some(h.transid()), None);
-    let dropped = result?;
+    inode.data.note_change(hole, h.transid());
     let mut state = inode.state.lock();
     state.nbytes = state.nbytes.saturating_sub(dropped);
     Ok(())
@@ -253,7 +250,7 @@ fn preallocate(
             let mut state = inode.state.lock();
             state.nbytes += len;
             state.size = state.size.max(size.map_or(0, |size| size.min(map.end)));
-            raise_disk_size(&data, &mut state, None);
+            raise_disk_size(&data, &mut state);
         }
         inode.change(&h, |_| {});
         finish(h, result)?;
@@ -264,30 +261,15 @@ fn preallocate(
 
 /// Puts an extent that was just taken where there was a hole.
 fn insert(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<(), Error> {
-    let change = changing(inode);
     let engine = Arc::clone(h.engine());
-    let result = items::drop_extents(h, inode, map.range())
-        .and_then(|_| items::insert(h, inode, map))
-        .and_then(|()| {
-            engine
-                .space
-                .insert_data_extent(h, &data_ref(inode, map.start, stored))
-        });
-    change.done(
-        map.range(),
-        if result.is_ok() {
-            std::slice::from_ref(map)
-        } else {
-            &[]
-        },
-    );
-    inode
-        .data
-        .state
-        .lock()
-        .modified
-        .set(*map, Some(h.transid()), None);
-    result
+    let change = changing(inode);
+    items::drop_extents(h, inode, map.range())?;
+    items::insert(h, inode, map)?;
+    let data = data_ref(inode, map.start, stored);
+    engine.space.insert_data_extent(h, &data)?;
+    change.done(map.range(), std::slice::from_ref(map));
+    inode.data.note_change(*map, h.transid());
+    Ok(())
 }
 
 fn zero(

@@ -183,7 +183,7 @@ fn link(
 ) -> Result<()> {
     let mut h = engine.start(10)?;
     let result = match content {
-        Content::Hole | Content::Inline => replace_with_hole(&mut h, to, range.clone()),
+        Content::Hole | Content::Inline => replace_with_hole(&mut h, to, range.clone(), range.end),
         Content::Data(stored) => replace(&mut h, to, range.clone(), stored, false),
         Content::Prealloc(stored) => replace(&mut h, to, range.clone(), stored, true),
     };
@@ -191,7 +191,7 @@ fn link(
         let data = to.data.state.lock();
         let mut state = to.state.lock();
         state.size = state.size.max(range.end.min(end));
-        raise_disk_size(&data, &mut state, None);
+        raise_disk_size(&data, &mut state);
     }
     to.change(&h, |_| {});
     finish(h, result)
@@ -218,29 +218,14 @@ fn replace(
         end: range.end,
         content,
     };
-    let change = changing(to);
     let engine = Arc::clone(h.engine());
-    let result = items::drop_extents(h, to, range.clone()).and_then(|dropped| {
-        items::insert(h, to, &map)?;
-        engine
-            .space
-            .add_data_ref(h, &data_ref(to, map.start, &stored), 1)?;
-        Ok(dropped)
-    });
-    change.done(
-        range,
-        if result.is_ok() {
-            std::slice::from_ref(&map)
-        } else {
-            &[]
-        },
-    );
-    let dropped = result?;
-    to.data
-        .state
-        .lock()
-        .modified
-        .set(map, Some(h.transid()), None);
+    let change = changing(to);
+    let dropped = items::drop_extents(h, to, range.clone())?;
+    items::insert(h, to, &map)?;
+    let data = data_ref(to, map.start, &stored);
+    engine.space.add_data_ref(h, &data, 1)?;
+    change.done(range, std::slice::from_ref(&map));
+    to.data.note_change(map, h.transid());
     let mut state = to.state.lock();
     state.nbytes = (state.nbytes + (map.end - map.start)).saturating_sub(dropped);
     if prealloc {

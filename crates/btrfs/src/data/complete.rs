@@ -1,5 +1,6 @@
 //! Completion: puts what is on the device into the tree.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sapwood_btrfs_format::FileExtent;
@@ -10,6 +11,7 @@ use super::items::{self, ItemKind, Items, key_of};
 use super::ordered::{OrderedExtent, Target};
 use super::{State, checksum, damaged};
 use crate::engine::Engine;
+use crate::lock::RankedMutexGuard;
 use crate::ops::{Inode, InodeState};
 use crate::transaction::Handle;
 use crate::tree::DataRef;
@@ -54,7 +56,7 @@ fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &OrderedExtent) -> 
     match &result {
         Ok(map) => change.done(ordered.range.clone(), &[*map]),
         Err(error) => {
-            change.done(ordered.range.clone(), &[]);
+            drop(change);
             h.abort(error);
         }
     }
@@ -62,21 +64,40 @@ fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &OrderedExtent) -> 
     result.map(|_| transid)
 }
 
-/// A change of a file's items under way: what searches find meanwhile is not kept.
+/// A change of a file's items under way: nobody else changes any item of the file, because two
+/// changes of different ranges may have to cut the same one; and what searches find meanwhile is
+/// not kept.
 pub(super) struct Changing<'a> {
     inode: &'a Inode,
+    ended: bool,
+    _items: RankedMutexGuard<'a, ()>,
 }
 
-/// Begins a change of items; [`Changing::done`] must follow.
+/// Begins a change of items. The caller holds a handle.
 pub(super) fn changing(inode: &Inode) -> Changing<'_> {
+    let items = inode.data.items.lock();
     inode.data.state.lock().maps.begin();
-    Changing { inode }
+    Changing {
+        inode,
+        ended: false,
+        _items: items,
+    }
 }
 
 impl Changing<'_> {
     /// The items of `range` are as `maps` say, or not known.
-    pub(super) fn done(self, range: std::ops::Range<u64>, maps: &[ExtentMap]) {
+    pub(super) fn done(mut self, range: Range<u64>, maps: &[ExtentMap]) {
+        self.ended = true;
         self.inode.data.state.lock().maps.end(range, maps);
+    }
+}
+
+impl Drop for Changing<'_> {
+    /// After an error nothing is known of the items.
+    fn drop(&mut self) {
+        if !self.ended {
+            self.inode.data.state.lock().maps.end(0..u64::MAX, &[]);
+        }
     }
 }
 
@@ -126,10 +147,11 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
         }
     };
     {
-        let data = inode.data.state.lock();
+        let mut data = inode.data.state.lock();
+        data.flights.set_inserted(ordered.flight);
         let mut state = inode.state.lock();
         state.nbytes = state.nbytes.saturating_add(added).saturating_sub(dropped);
-        raise_disk_size(&data, &mut state, Some(ordered.flight));
+        raise_disk_size(&data, &mut state);
     }
     inode.change(h, |_| {});
     Ok(map)
@@ -148,12 +170,10 @@ pub(super) fn data_ref(inode: &Inode, start: u64, stored: &Stored) -> DataRef {
 }
 
 /// Raises the size that the inode item will have, up to the first byte that is not in the tree
-/// yet (`except` counts as if it were). So after a power cut the file shows no range that was
-/// being written as if it had never been.
-pub(super) fn raise_disk_size(data: &State, state: &mut InodeState, except: Option<u64>) {
-    let reached = data
-        .first_behind(state.disk_size, except)
-        .unwrap_or(u64::MAX);
+/// yet. So after a power cut the file shows no range that was being written as if it had never
+/// been. The caller holds a handle and queues the inode.
+pub(super) fn raise_disk_size(data: &State, state: &mut InodeState) {
+    let reached = data.first_behind(state.disk_size).unwrap_or(u64::MAX);
     state.disk_size = state.disk_size.max(state.size.min(reached));
 }
 

@@ -90,6 +90,8 @@ struct Entry {
     dependents: Vec<FlightId>,
     /// Waits for its blockers before it is decided where it goes.
     parked: bool,
+    /// The tree has it.
+    inserted: bool,
 }
 
 /// What can go on because older data landed.
@@ -204,6 +206,7 @@ impl Flights {
             blockers: older.len() as u32,
             dependents: Vec::new(),
             parked: false,
+            inserted: false,
         });
         for older in older {
             if let Some(entry) = self.entries.get_mut(&older) {
@@ -256,6 +259,7 @@ impl Flights {
                 blockers: 0,
                 dependents: Vec::new(),
                 parked: false,
+                inserted: false,
             }));
             start = end;
         }
@@ -408,11 +412,19 @@ impl Flights {
         }
     }
 
-    /// First byte at or behind `offset` that is in flight, `except` left out.
-    pub(super) fn first_behind(&self, offset: u64, except: Option<FlightId>) -> Option<u64> {
+    /// Notes that the tree has what an entry brings.
+    pub(super) fn set_inserted(&mut self, id: FlightId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.inserted = true;
+        }
+    }
+
+    /// First byte at or behind `offset` that is in flight and that the tree does not have.
+    pub(super) fn first_behind(&self, offset: u64) -> Option<u64> {
+        let missing = |id: &FlightId| self.entries.get(id).is_some_and(|entry| !entry.inserted);
         let mut behind = self
             .covering(offset..u64::MAX)
-            .filter(|(_, id)| Some(*id) != except);
+            .filter(|(_, id)| missing(id));
         behind.next().map(|(part, _)| part.start.max(offset))
     }
 
@@ -493,7 +505,8 @@ mod tests {
         assert!(flights.io_pending(flights.mark()));
         flights.remove(a);
         assert!(!flights.pending(mark));
-        assert_eq!(flights.first_behind(0, None), Some(8));
-        assert_eq!(flights.first_behind(0, Some(b)), None);
+        assert_eq!(flights.first_behind(0), Some(8));
+        flights.set_inserted(b);
+        assert_eq!(flights.first_behind(0), None);
     }
 }

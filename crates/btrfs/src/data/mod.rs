@@ -18,7 +18,8 @@
 //! callers hold: shared to read, exclusive to write, truncate, fallocate and clone. Writeback
 //! does not take it. So a reader's range that is not in memory cannot change under it: whoever
 //! could begin to change it needs `io` exclusively. Completions change the items of other
-//! ranges of the file, in steps that leave each of those findable at any time ([`items`]).
+//! ranges of the file, in steps that leave each of those findable at any time ([`items`]), one
+//! change at a time.
 //!
 //! Who changes items beside writeback (truncate, punch, clone, fallocate) first throws away or
 //! flushes what is dirty in the range and waits until nothing there is in flight.
@@ -96,6 +97,8 @@ pub(crate) enum Wait {
 #[derive(Debug)]
 pub(crate) struct FileData {
     state: RankedMutex<State>,
+    /// Held by whoever changes the file's items.
+    items: RankedMutex<()>,
     /// Anything that somebody may wait for.
     changed: Condvar,
 }
@@ -125,15 +128,11 @@ impl State {
         self.dirty.bytes() + self.flights.bytes()
     }
 
-    /// First byte at or behind `offset` that is dirty or in flight, an entry left out.
-    fn first_behind(&self, offset: u64, except: Option<flight::FlightId>) -> Option<u64> {
-        let dirty = self
-            .dirty
-            .covered(offset..u64::MAX)
-            .next()
-            .map(|part| part.start);
-        let flight = self.flights.first_behind(offset, except);
-        dirty.into_iter().chain(flight).min()
+    /// First byte at or behind `offset` that is in memory and not in the tree.
+    fn first_behind(&self, offset: u64) -> Option<u64> {
+        let dirty = self.dirty.covered(offset..u64::MAX).next();
+        let flight = self.flights.first_behind(offset);
+        dirty.map(|part| part.start).into_iter().chain(flight).min()
     }
 
     /// Gives the metadata back that `bytes` of all bytes in memory had been promised.
@@ -153,6 +152,7 @@ impl FileData {
     pub(crate) fn new(root: u64, objectid: u64, _state: &InodeState) -> Self {
         Self {
             state: RankedMutex::with_key(Rank::FileDataState, (root, objectid), State::default()),
+            items: RankedMutex::with_key(Rank::FileDataFlush, (root, objectid), ()),
             changed: Condvar::new(),
         }
     }
@@ -173,6 +173,11 @@ impl FileData {
     /// The ordered extents in flight, oldest first.
     pub(crate) fn ordered(&self) -> Vec<Arc<OrderedExtent>> {
         self.state.lock().flights.ordered().cloned().collect()
+    }
+
+    /// Notes that a range has this content since `transid`.
+    fn note_change(&self, map: ExtentMap, transid: u64) {
+        self.state.lock().modified.set(map, Some(transid), None);
     }
 
     /// Waits until nothing in `range` is in flight. What is dirty stays.

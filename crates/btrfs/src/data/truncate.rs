@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, compression as id};
 
-use super::complete::{changing, finish};
+use super::complete::{changing, finish, raise_disk_size};
 use super::extent_map::{Content, ExtentMap};
 use super::items::{self, Item, key_of};
 use super::{check, discard, inline, sector_ceil, sector_floor, write};
@@ -101,10 +101,16 @@ fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
             Ok(step) => step,
             Err(error) => return finish(h, Err(error)),
         };
-        inode.change(&h, |state| {
+        {
+            let data = inode.data.state.lock();
+            let mut state = inode.state.lock();
             state.nbytes = state.nbytes.saturating_sub(dropped);
             state.disk_size = state.disk_size.min(size.max(reached.unwrap_or(0)));
-        });
+            if reached.is_none() {
+                raise_disk_size(&data, &mut state);
+            }
+        }
+        inode.change(&h, |_| {});
         h.end()?;
         if reached.is_none() {
             return Ok(());
@@ -120,36 +126,20 @@ fn drop_last(
     inode: &Inode,
     end: u64,
 ) -> Result<(u64, Option<u64>)> {
+    let change = changing(inode);
     let last = items::last(engine, inode, end, STEP)?;
     let Some(first) = last.last().map(|item: &Item| item.start.max(end)) else {
+        change.done(0..0, &[]);
         return Ok((0, None));
     };
-    let change = changing(inode);
-    let result = items::drop_extents(h, inode, first..u64::MAX);
-    change.done(
-        first..u64::MAX,
-        &[ExtentMap {
-            start: first,
-            end: u64::MAX,
-            content: Content::Hole,
-        }],
-    );
-    note_hole(inode, first, h.transid());
-    let dropped = result?;
-    let more = last.len() == STEP && first > end;
-    Ok((dropped, more.then_some(first)))
-}
-
-fn note_hole(inode: &Inode, start: u64, transid: u64) {
-    let map = ExtentMap {
-        start,
+    let hole = ExtentMap {
+        start: first,
         end: u64::MAX,
         content: Content::Hole,
     };
-    inode
-        .data
-        .state
-        .lock()
-        .modified
-        .set(map, Some(transid), None);
+    let dropped = items::drop_extents(h, inode, first..u64::MAX)?;
+    change.done(first..u64::MAX, &[hole]);
+    inode.data.note_change(hole, h.transid());
+    let more = last.len() == STEP && first > end;
+    Ok((dropped, more.then_some(first)))
 }

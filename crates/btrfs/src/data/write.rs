@@ -311,7 +311,7 @@ pub(super) fn set_size(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
         let data = inode.data.state.lock();
         let mut state = inode.state.lock();
         state.size = size;
-        raise_disk_size(&data, &mut state, None);
+        raise_disk_size(&data, &mut state);
     }
     inode.change(&h, |_| {});
     h.end()

@@ -236,7 +236,17 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         let Some(dir) = self.dir.take() else { return };
-        if let Err(why) = try_run("umount", &[dir.path()]) {
+        // A child that another test is just starting may hold our files until it is a program of
+        // its own.
+        let mut unmounted = try_run("umount", &[dir.path()]);
+        for _ in 0..20 {
+            if unmounted.is_ok() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            unmounted = try_run("umount", &[dir.path()]);
+        }
+        if let Err(why) = unmounted {
             // What is still mounted must not be deleted with the directory.
             let path = dir.keep();
             let _ = try_run("umount", &[OsStr::new("-l"), path.as_ref()]);
