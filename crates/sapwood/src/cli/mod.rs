@@ -1,5 +1,6 @@
 //! The `sapwood` command line.
 
+mod check;
 mod copy;
 mod demo;
 mod dump;
@@ -66,6 +67,8 @@ enum Command {
     /// List, create, snapshot and delete subvolumes
     #[command(subcommand)]
     Subvolume(subvolume::Command),
+    /// Check an image, without changing it
+    Check(check::Args),
     /// Print the trees of an image
     Dump(dump::Args),
     /// Show what Sapwood does: make an image, work in it, pull the plug, recover
@@ -110,6 +113,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Mkdir(args) => files::mkdir(&args),
         Command::Mv(args) => files::mv(&args),
         Command::Subvolume(command) => subvolume::run(&command),
+        Command::Check(args) => return check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => demo::run(&args),
     };
