@@ -42,6 +42,12 @@ test-programs: need-test
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test programs -- --nocapture
 
+# Long: time and peak memory of very many names, extents and snapshots, as tables.
+scale: need-test
+	cargo build --release -p sapwood
+	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+		cargo test -p sapwood-tests --test scale -- --nocapture
+
 install: all
 	install -Dm755 target/release/sapwood $(DESTDIR)/usr/bin/sapwood
 	ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/mount.sapwood

@@ -17,6 +17,7 @@ pub mod mount;
 pub mod process;
 pub mod random;
 pub mod scratch;
+pub mod subvolumes;
 pub mod volume;
 
 pub use machine::{Need, Outcome, trial};

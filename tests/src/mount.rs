@@ -265,8 +265,10 @@ impl SapwoodMount {
     }
 
     /// Kills the daemon as a crash would (SIGKILL), and clears the dead mount away.
-    pub fn kill(mut self) {
+    /// What it wrote before.
+    pub fn kill(mut self) -> String {
         self.stop();
+        self.said()
     }
 
     fn stop(&mut self) {

@@ -57,9 +57,9 @@ const REPACK: &str = r#"
         while read -r path; do
             [ "$path" = /. ] && continue
             if [ -d "$path" ] && [ ! -L "$path" ]; then
-                mkdir -p "build$path"
+                mkdir -p "build$path" 2>/dev/null || true
             elif [ -e "$path" ] || [ -L "$path" ]; then
-                mkdir -p "build$(dirname "$path")"; cp -a "$path" "build$path"
+                mkdir -p "build$(dirname "$path")" 2>/dev/null && cp -a "$path" "build$path" || true
             fi
         done < "$files"
         dpkg-query -s "$full" | grep -v '^Status:\|^Conffiles:\|^ /.* [0-9a-f]\{32\}' > build/DEBIAN/control

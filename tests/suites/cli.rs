@@ -1,0 +1,367 @@
+//! What goes wrong on the command line: one clear line, and an exit code that means something.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::mount::{Driver, sapwood};
+use sapwood_tests::process::Said;
+use sapwood_tests::random::Random;
+use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+
+const FAILED: i32 = 1;
+const USAGE: i32 = 2;
+const IMAGE: i32 = 3;
+const MOUNT: i32 = 32;
+
+fn trials() -> Vec<Trial> {
+    let tools = [Need::Program("mkfs.btrfs")];
+    let mounts = [Need::Kernel, Need::Fuse];
+    vec![
+        trial("missing_image", &[], missing),
+        trial("no_file_system", &[], no_file_system),
+        trial("damaged_superblocks", &tools, damaged),
+        trial("shrunk_image", &tools, shrunk),
+        trial("several_devices", &tools, several_devices),
+        trial("unknown_features", &tools, unknown_features),
+        trial("missing_paths_inside", &tools, missing_inside),
+        trial("usage", &[], usage),
+        trial("read_only_image", &mounts, read_only),
+        trial("mounted_by_us", &mounts, mounted_by_us),
+        trial("mounted_by_the_kernel", &mounts, mounted_by_kernel),
+        trial("bad_mount_points", &mounts, bad_mount_points),
+        trial("umount_of_nothing_and_of_a_busy_mount", &mounts, umounts),
+    ]
+}
+
+fn said(args: &[&str]) -> Result<Said, String> {
+    let mut command = Command::new(sapwood());
+    // A trace would show.
+    command.args(args).env("RUST_BACKTRACE", "1");
+    process::finish(&mut command, Duration::from_secs(60))
+}
+
+/// It fails with this code and one line, which says `hint`.
+fn fails(args: &[&str], code: i32, hint: &str) -> Result<(), String> {
+    let said = said(args)?;
+    let (lines, err) = (said.stderr.lines().count(), said.stderr.trim_end());
+    let shown = format!(
+        "sapwood {args:?}: {}\nstdout: {}\nstderr: {err}",
+        said.status, said.stdout
+    );
+    if said.status.code() != Some(code) {
+        return Err(format!("expected exit code {code}: {shown}"));
+    }
+    if code != USAGE && lines != 1 {
+        return Err(format!("expected one line: {shown}"));
+    }
+    if !err.to_lowercase().contains(&hint.to_lowercase()) {
+        return Err(format!("expected it to say {hint:?}: {shown}"));
+    }
+    let traces = ["panicked", "backtrace", "Error {", "Err(", "::"];
+    if let Some(trace) = traces.iter().find(|trace| err.contains(**trace)) {
+        return Err(format!("{trace:?} is no word for people: {shown}"));
+    }
+    Ok(())
+}
+
+/// Every command that opens an image fails on this one, with the code for images (or mounts).
+fn all_fail(image: &Path, hint: &str) -> Result<(), String> {
+    let dir = scratch::directory();
+    let (image, mount) = (image.to_str().unwrap(), dir.path().to_str().unwrap());
+    let inside = format!("{image}:file");
+    for command in [
+        &["info", image][..],
+        &["ls", image],
+        &["cat", &inside],
+        &["stat", &inside],
+        &["tree", image],
+        &["check", image],
+        &["dump", image],
+        &["subvolume", "list", image],
+        &["rm", &inside],
+        &["mkdir", &inside],
+        &["mv", &inside, "other"],
+    ] {
+        fails(command, IMAGE, hint)?;
+    }
+    fails(&["mount", image, mount], MOUNT, hint)?;
+    fails(&["mount", "--foreground", image, mount], MOUNT, hint)
+}
+
+fn missing() -> Outcome {
+    let image = Image::blank(4096);
+    let gone = image.beside("gone");
+    let (gone, dir) = (gone.to_str().unwrap(), scratch::directory());
+    for command in [
+        &["info", gone][..],
+        &["check", gone],
+        &["dump", gone],
+        &["subvolume", "list", gone],
+    ] {
+        fails(command, IMAGE, "no such file")?;
+    }
+    fails(
+        &["mount", gone, dir.path().to_str().unwrap()],
+        MOUNT,
+        "no such file",
+    )?;
+    fails(&["mkfs", gone], IMAGE, gone).or_else(|_| fails(&["mkfs", gone], FAILED, gone))?;
+    Ok(())
+}
+
+fn no_file_system() -> Outcome {
+    for size in [0, 10, 4096, 65_536, 69_632, 1 << 20, 300 << 20] {
+        let image = Image::blank(size);
+        all_fail(image.path(), "btrfs").map_err(|why| format!("{size} zeros: {why}"))?;
+    }
+    let image = Image::blank(0);
+    fs::write(image.path(), Random::new(5).bytes(1 << 20))?;
+    all_fail(image.path(), "btrfs").map_err(|why| format!("random bytes: {why}"))?;
+    // A directory is no image.
+    let dir = scratch::directory();
+    let dir = dir.path().to_str().unwrap();
+    fails(&["info", dir], IMAGE, dir)?;
+    Ok(())
+}
+
+fn file(image: &Image) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(image.path())
+}
+
+const SUPER: u64 = 65_536;
+const MIRROR: u64 = 64 << 20;
+
+fn damaged() -> Outcome {
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    // One bad copy is no reason to give up.
+    file(&image)?.write_all_at(&[0; 4096], SUPER)?;
+    let path = image.path().to_str().unwrap();
+    let info = said(&["info", path])?;
+    if !info.status.success() {
+        println!("with the first superblock gone: {}", info.all());
+    }
+    file(&image)?.write_all_at(&[0; 4096], MIRROR)?;
+    all_fail(image.path(), "btrfs")?;
+    Ok(())
+}
+
+fn shrunk() -> Outcome {
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    file(&image)?.set_len(100 << 20)?;
+    all_fail(image.path(), image.path().to_str().unwrap())?;
+    Ok(())
+}
+
+fn several_devices() -> Outcome {
+    let (one, two) = (Image::blank(300 << 20), Image::blank(300 << 20));
+    let args = [
+        "-q".as_ref(),
+        "-f".as_ref(),
+        "-draid1".as_ref(),
+        "-mraid1".as_ref(),
+        one.path().as_os_str(),
+        two.path().as_os_str(),
+    ];
+    process::run("mkfs.btrfs", &args)?;
+    all_fail(one.path(), "device")?;
+    Ok(())
+}
+
+/// Sets bits in the superblock's feature word at `offset`, in the only copy that a small image has
+/// behind the first.
+fn with_features(offset: usize, bits: u64) -> Result<Image, String> {
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let edit = || -> std::io::Result<()> {
+        let file = file(&image)?;
+        for at in [SUPER, MIRROR] {
+            let mut block = vec![0; 4096];
+            file.read_exact_at(&mut block, at)?;
+            let mut word = [0; 8];
+            word.copy_from_slice(&block[offset..offset + 8]);
+            let word = u64::from_le_bytes(word) | bits;
+            block[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
+            let sum = crc32c::crc32c(&block[32..]);
+            block[..4].copy_from_slice(&sum.to_le_bytes());
+            file.write_all_at(&block, at)?;
+        }
+        Ok(())
+    };
+    edit().map_err(|error| error.to_string())?;
+    Ok(image)
+}
+
+const COMPAT_RO: usize = 0xb4;
+const INCOMPAT: usize = 0xbc;
+
+fn unknown_features() -> Outcome {
+    let image = with_features(INCOMPAT, 1 << 50)?;
+    all_fail(image.path(), "feature")?;
+    let zoned = with_features(INCOMPAT, 1 << 12)?;
+    all_fail(zoned.path(), "zoned")?;
+    // A read-only-compatible one can still be read, and only that.
+    let image = with_features(COMPAT_RO, 1 << 50)?;
+    let path = image.path().to_str().unwrap();
+    let listed = said(&["ls", path])?;
+    if !listed.status.success() {
+        return Err(format!("ls: {}", listed.all()).into());
+    }
+    fails(&["mkdir", &format!("{path}:dir")], IMAGE, "feature")?;
+    Ok(())
+}
+
+fn missing_inside() -> Outcome {
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let path = image.path().to_str().unwrap();
+    let inside = format!("{path}:no/such");
+    for command in [
+        &["ls", &inside][..],
+        &["cat", &inside],
+        &["stat", &inside],
+        &["rm", &inside],
+        &["mkdir", &inside],
+    ] {
+        fails(command, FAILED, "no such file")?;
+    }
+    fails(&["cat", &format!("{path}:/")], FAILED, "directory")?;
+    fails(
+        &["cp", &inside, "/tmp/nowhere/at/all"],
+        FAILED,
+        "no such file",
+    )?;
+    let dir = scratch::directory();
+    let mount = dir.path().to_str().unwrap();
+    fails(
+        &["mount", "-o", "subvol=no/such", path, mount],
+        MOUNT,
+        "no/such",
+    )?;
+    fails(&["mount", "-o", "subvolid=999", path, mount], MOUNT, "999")?;
+    Ok(())
+}
+
+fn usage() -> Outcome {
+    let image = Image::blank(4096);
+    let path = image.path().to_str().unwrap();
+    fails(&["bogus"], USAGE, "bogus")?;
+    fails(&["mount"], USAGE, "image")?;
+    fails(&["ls", "--bogus", path], USAGE, "bogus")?;
+    fails(&["mkfs", "--nodesize", "5000x", path], USAGE, "5000x")?;
+    fails(&["mkfs", "--checksum", "md5", path], USAGE, "md5")?;
+    let dir = scratch::directory();
+    fails(
+        &["mount", "-o", "bogus", path, dir.path().to_str().unwrap()],
+        USAGE,
+        "bogus",
+    )?;
+    Ok(())
+}
+
+/// The image lies on a read-only file system.
+fn read_only() -> Outcome {
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    // Seen through a read-only bind mount.
+    let dir = scratch::directory();
+    let point = dir.path().join("seen");
+    fs::create_dir(&point)?;
+    let from = image.path().parent().unwrap();
+    process::run(
+        "mount",
+        &["--bind".as_ref(), from.as_os_str(), point.as_os_str()],
+    )?;
+    let result = read_only_at(&point);
+    process::run("umount", &[&point])?;
+    Ok(result?)
+}
+
+fn read_only_at(point: &Path) -> Result<(), String> {
+    process::run(
+        "mount",
+        &["-o".as_ref(), "remount,bind,ro".as_ref(), point.as_os_str()],
+    )?;
+    let image = point.join("image");
+    let path = image.to_str().unwrap();
+    fails(&["mkdir", &format!("{path}:dir")], IMAGE, "read-only")?;
+    let listed = said(&["ls", path])?;
+    if !listed.status.success() {
+        return Err(format!("ls: {}", listed.all()));
+    }
+    let dir = scratch::directory();
+    fails(
+        &["mount", path, dir.path().to_str().unwrap()],
+        MOUNT,
+        "read-only",
+    )
+}
+
+/// Those that only read may look at an image that is mounted read-only.
+fn mounted_by_us() -> Outcome {
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let mount = Driver::Sapwood.mount(image.path(), "rw")?;
+    all_fail(image.path(), "in use").or_else(|_| all_fail(image.path(), "busy"))?;
+    let path = image.path().to_str().unwrap();
+    let again = said(&["mkfs", "--force", path])?;
+    if again.status.success() {
+        return Err("mkfs overwrote a mounted image".into());
+    }
+    mount.unmount()?;
+    image.check_by_kernel()?;
+    Ok(())
+}
+
+fn mounted_by_kernel() -> Outcome {
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let mount = Driver::Kernel.mount(image.path(), "rw")?;
+    let path = image.path().to_str().unwrap();
+    let dir = scratch::directory();
+    let refused = |hint| {
+        fails(&["mount", path, dir.path().to_str().unwrap()], MOUNT, hint)?;
+        fails(&["mkdir", &format!("{path}:dir")], IMAGE, hint)
+    };
+    refused("in use").or_else(|_| refused("busy"))?;
+    if said(&["mkfs", "--force", path])?.status.success() {
+        return Err("mkfs overwrote a mounted image".into());
+    }
+    mount.unmount()?;
+    Ok(())
+}
+
+fn bad_mount_points() -> Outcome {
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let path = image.path().to_str().unwrap();
+    let gone = image.beside("gone");
+    fails(
+        &["mount", path, gone.to_str().unwrap()],
+        MOUNT,
+        "no such file",
+    )?;
+    let plain = image.beside("plain");
+    fs::write(&plain, b"")?;
+    fails(
+        &["mount", path, plain.to_str().unwrap()],
+        MOUNT,
+        "not a directory",
+    )?;
+    Ok(())
+}
+
+fn umounts() -> Outcome {
+    let dir = scratch::directory();
+    fails(&["umount", dir.path().to_str().unwrap()], FAILED, "mounted")?;
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let mount = Driver::Sapwood.mount(image.path(), "rw")?;
+    let open = File::create(mount.path().join("open"))?;
+    fails(&["umount", mount.path().to_str().unwrap()], FAILED, "busy")?;
+    drop(open);
+    mount.unmount()?;
+    image.check_by_kernel()?;
+    Ok(())
+}
+
+fn main() {
+    machine::run(2, trials);
+}
