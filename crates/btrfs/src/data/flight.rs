@@ -356,6 +356,12 @@ impl Flights {
         entry.blockers == 0
     }
 
+    /// Whether all I/O of an entry is done.
+    #[cfg(test)]
+    pub(super) fn is_io_done(&self, id: FlightId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.io_done)
+    }
+
     /// Ends an entry. Returns the newer ones that waited for it and may go on now.
     pub(super) fn remove(&mut self, id: FlightId) -> Vec<Ready> {
         let Some(entry) = self.entries.remove(&id) else {

@@ -555,6 +555,7 @@ fn abandon(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, error: &Error
 
 /// Takes an entry out of the flights and lets go whoever waited for that.
 pub(super) fn land(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, bytes: u64) {
+    engine.writeback.leave(bytes);
     let ready = {
         let mut state = inode.data.state.lock();
         state.give_back_metadata(bytes);
@@ -565,7 +566,6 @@ pub(super) fn land(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, bytes
         inode.data.changed.notify_all();
         ready
     };
-    engine.writeback.leave(bytes);
     for ready in ready {
         let work = match ready {
             Ready::Parked(id) => Work::Prepare(Arc::clone(inode), id),

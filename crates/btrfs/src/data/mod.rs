@@ -46,6 +46,8 @@ mod ordered;
 mod overwrite;
 mod read;
 mod seek;
+#[cfg(test)]
+mod tests;
 mod truncate;
 mod write;
 mod writeback;

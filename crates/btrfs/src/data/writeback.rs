@@ -66,6 +66,7 @@ struct Lanes {
     io: VecDeque<Job>,
     completion: VecDeque<Job>,
     relieving: bool,
+    holding: bool,
     started: bool,
     stopping: bool,
 }
@@ -89,11 +90,12 @@ impl Queue {
     fn next(&self, lane: Lane) -> Option<Job> {
         let mut lanes = self.lanes.lock();
         loop {
+            let held = lanes.holding && !lanes.stopping && lane == Lane::Completion;
             let (queue, signal) = match lane {
                 Lane::Io => (&mut lanes.io, &self.io),
                 Lane::Completion => (&mut lanes.completion, &self.completion),
             };
-            if let Some(job) = queue.pop_front() {
+            if !held && let Some(job) = queue.pop_front() {
                 return Some(job);
             }
             if lanes.stopping {
@@ -254,6 +256,12 @@ impl Writeback {
             lanes.io.push_back(job);
             self.queue.io.notify_one();
         }
+    }
+
+    /// Holds completions, or lets them go: tests of what must not wait for one.
+    pub(crate) fn hold_completions(&self, hold: bool) {
+        self.queue.lanes.lock().holding = hold;
+        self.queue.completion.notify_all();
     }
 
     /// Ends the threads once their queues are empty, and waits for them.

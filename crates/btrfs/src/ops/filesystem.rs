@@ -272,11 +272,11 @@ impl FileSystem for Btrfs {
                 return Ok(end);
             }
             attr::written(&self.engine, &inode, mode.kill_setid)?;
-            data::write(&self.engine, &inode, offset, data)?;
             if !mode.writeback {
-                // The completion of this data queues the inode item with the new times.
+                // Before the data, because its completion queues the inode item.
                 inode.state.lock().content_changed(vfs::Timestamp::now());
             }
+            data::write(&self.engine, &inode, offset, data)?;
             end
         };
         self.sync_if_asked(&inode)?;

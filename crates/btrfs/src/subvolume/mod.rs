@@ -19,7 +19,7 @@ mod default;
 mod delete;
 mod dropping;
 mod listing;
-mod snapshot;
+pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
 mod trait_impl;

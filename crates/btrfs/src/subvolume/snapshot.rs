@@ -12,18 +12,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{RootFlags, RootItem, Timespec};
-use sapwood_vfs::{self as vfs, FileKind, Timestamp};
+use sapwood_vfs::{self as vfs, Timestamp};
 
 use super::create::{self, check_new_name, new_uuid};
 use super::next_id;
 use super::uuid_tree::{self, Which};
+use crate::data::Wait;
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::names::{self, Target};
 use crate::ops::{Inode, dir, top_dir};
 use crate::transaction::Handle;
 use crate::tree::{Root, copy_root};
-use crate::{Error, Result, data};
+use crate::{Error, Result};
 
 /// A snapshot that the commit is to take.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Default for PendingSnapshots {
 ///
 /// # Errors
 /// As [`sapwood_vfs::Subvolumes::snapshot`].
-pub(super) fn snapshot(
+pub(crate) fn snapshot(
     engine: &Arc<Engine>,
     source: &Arc<Root>,
     dir: &Arc<Inode>,
@@ -67,11 +68,11 @@ pub(super) fn snapshot(
     if source.is_dead() {
         return Err(vfs::Error::NotFound.into());
     }
-    for inode in engine.inodes.of_tree(source.id()) {
-        if inode.kind == FileKind::Regular {
-            data::flush_complete(engine, &inode)?;
-        }
-    }
+    // First as usual, so that little is left to be copied that could have been overwritten.
+    let writeback = &engine.writeback;
+    writeback.flush_root(engine, source.id(), Wait::Completion)?;
+    let _frozen = writeback.freeze_overwrites(source.id());
+    writeback.flush_root(engine, source.id(), Wait::Completion)?;
     let id = next_id(engine)?;
     let index = dir::next_index(engine, dir)?;
     let h = engine.start(create::ITEMS)?;

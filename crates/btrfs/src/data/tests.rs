@@ -1,0 +1,372 @@
+//! The data path over a gate device: what waits for what, and what is where meanwhile.
+
+use std::sync::Arc;
+use std::thread;
+
+use sapwood_block::{Device, GateDevice, MemoryDevice, RequestKind};
+use sapwood_btrfs_format::Key;
+use sapwood_vfs::{AllocMode, Credentials, InodeFlags, NewInode};
+
+use super::extent_map::Content;
+use super::{Stored, Wait, flush, flush_complete, items};
+use crate::engine::Engine;
+use crate::mkfs::{MkfsOptions, Profile, mkfs};
+use crate::ops::{self, Inode};
+use crate::transaction::State;
+use crate::{Error, Options, Result};
+
+type Gate = Arc<GateDevice<MemoryDevice>>;
+
+fn device(options: &MkfsOptions) -> Gate {
+    let device = GateDevice::new(MemoryDevice::new(256 << 20));
+    mkfs(&device, options).unwrap();
+    Arc::new(device)
+}
+
+fn open(device: &Gate) -> Arc<Engine> {
+    let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    Engine::open(devices, options).unwrap().0
+}
+
+/// Without what is in memory: as after a power cut.
+fn reopen(device: &Gate) -> Arc<Engine> {
+    let copy = Arc::new(GateDevice::new(device.inner().snapshot()));
+    open(&copy)
+}
+
+fn top(engine: &Arc<Engine>) -> Arc<Inode> {
+    let root = engine.roots.get(5).unwrap();
+    engine.inodes.load(engine, &root, 256).unwrap()
+}
+
+fn create(engine: &Arc<Engine>, name: &[u8]) -> Arc<Inode> {
+    let dir = top(engine);
+    ops::create::create(
+        engine,
+        &Credentials::ROOT,
+        &dir,
+        name,
+        NewInode::Regular,
+        0o644,
+    )
+    .unwrap()
+}
+
+fn load(engine: &Arc<Engine>, objectid: u64) -> Arc<Inode> {
+    let root = engine.roots.get(5).unwrap();
+    engine.inodes.load(engine, &root, objectid).unwrap()
+}
+
+fn write(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, data: &[u8]) {
+    let _io = inode.io.write();
+    super::write(engine, inode, offset, data).unwrap();
+}
+
+fn read(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, len: usize) -> Result<Vec<u8>> {
+    let _io = inode.io.read();
+    let mut buf = vec![0xee; len];
+    let len = super::read(engine, inode, offset, &mut buf)?;
+    buf.truncate(len);
+    Ok(buf)
+}
+
+fn stored(engine: &Engine, inode: &Inode, offset: u64) -> Stored {
+    match items::find(engine, inode, offset).unwrap().content {
+        Content::Data(stored) | Content::Prealloc(stored) => stored,
+        other => panic!("no extent at {offset}: {other:?}"),
+    }
+}
+
+fn has_item(engine: &Engine, inode: &Inode, offset: u64) -> bool {
+    let key: Key = items::key_of(inode, offset);
+    inode.root.get(engine, &key).unwrap().is_some()
+}
+
+/// Holds writes that begin with this byte: data, not tree blocks.
+fn hold(gate: &Gate, byte: u8) {
+    gate.hold_if(move |request| {
+        request.kind == RequestKind::Write
+            && request
+                .bytes
+                .is_some_and(|b| b.iter().take(64).all(|b| *b == byte))
+    });
+}
+
+#[test]
+fn data_on_its_way_is_read_from_memory() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[b'a'; 100_000]);
+    hold(&gate, b'a');
+    flush(&engine, &file, 0..u64::MAX, Wait::None).unwrap();
+    gate.wait_held(1);
+    assert_eq!(read(&engine, &file, 0, 200_000).unwrap(), [b'a'; 100_000]);
+    write(&engine, &file, 5000, &[b'b'; 10]);
+    let mut expected = vec![b'a'; 100_000];
+    expected[5000..5010].fill(b'b');
+    assert_eq!(read(&engine, &file, 0, 200_000).unwrap(), expected);
+    assert!(!has_item(&engine, &file, 0));
+    gate.open();
+    flush_complete(&engine, &file).unwrap();
+    assert!(has_item(&engine, &file, 0) && file.data.pending_bytes() == 0);
+    assert_eq!(read(&engine, &file, 0, 200_000).unwrap(), expected);
+    engine.commit(None).unwrap();
+    let again = reopen(&gate);
+    assert_eq!(
+        read(&again, &load(&again, file.objectid), 0, 200_000).unwrap(),
+        expected
+    );
+}
+
+#[test]
+fn newer_data_overtakes_older_on_the_device_but_not_in_the_tree() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[b'a'; 40960]);
+    hold(&gate, b'a');
+    flush(&engine, &file, 0..u64::MAX, Wait::None).unwrap();
+    gate.wait_held(1);
+    write(&engine, &file, 8192, &[b'b'; 8192]);
+    flush(&engine, &file, 0..u64::MAX, Wait::None).unwrap();
+    // Its I/O is done while the older one's is held; its completion waits.
+    let newer = loop {
+        let newest = file
+            .data
+            .ordered()
+            .into_iter()
+            .find(|ordered| ordered.range.start == 8192);
+        match newest {
+            Some(ordered) if file.data.state.lock().flights.is_io_done(ordered.flight) => {
+                break ordered;
+            }
+            _ => thread::yield_now(),
+        }
+    };
+    assert_eq!(newer.range, 8192..16384);
+    assert!(!has_item(&engine, &file, 0) && !has_item(&engine, &file, 8192));
+    gate.open();
+    flush_complete(&engine, &file).unwrap();
+    let mut expected = vec![b'a'; 40960];
+    expected[8192..16384].fill(b'b');
+    assert_eq!(read(&engine, &file, 0, 50_000).unwrap(), expected);
+    assert_eq!(stored(&engine, &file, 8192).offset, 0);
+    assert_eq!(stored(&engine, &file, 16384).offset, 16384);
+}
+
+#[test]
+fn a_flush_for_io_does_not_wait_for_completion_but_a_commit_does() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    engine.commit(None).unwrap();
+    engine.writeback.hold_completions(true);
+    write(&engine, &file, 0, &[b'a'; 12288]);
+    flush(&engine, &file, 0..u64::MAX, Wait::Io).unwrap();
+    assert!(!has_item(&engine, &file, 0));
+    let ordered = file.data.ordered();
+    let [ordered] = &ordered[..] else {
+        panic!("{ordered:?}")
+    };
+    let sum = engine.checksum.compute(&[b'a'; 4096]);
+    assert_eq!(ordered.sums(), sum.as_bytes().repeat(3));
+    let modified = file.data.modified(engine.last_committed());
+    assert_eq!(modified.len(), 1);
+    assert!(modified[0].ordered.is_some() && modified[0].transid.is_none());
+
+    let h = engine.start(1).unwrap();
+    let (trans, transid) = (Arc::clone(h.trans()), h.transid());
+    assert!(ordered.pin(&h) && ordered.pin(&h));
+    h.end().unwrap();
+    thread::scope(|scope| {
+        let commit = scope.spawn(|| engine.commit(Some(transid)));
+        while trans.state() == State::Running {
+            thread::yield_now();
+        }
+        assert!(engine.last_committed() < transid);
+        assert_eq!(trans.state(), State::CommitStart);
+        engine.writeback.hold_completions(false);
+        commit.join().unwrap().unwrap();
+    });
+    let h = engine.start(1).unwrap();
+    assert!(!ordered.pin(&h));
+    h.end().unwrap();
+    let again = reopen(&gate);
+    let file = load(&again, file.objectid);
+    assert_eq!(read(&again, &file, 0, 20_000).unwrap(), [b'a'; 12288]);
+}
+
+#[test]
+fn the_size_on_disk_does_not_pass_what_is_on_its_way() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[b'a'; 8192]);
+    hold(&gate, b'a');
+    flush(&engine, &file, 0..u64::MAX, Wait::None).unwrap();
+    gate.wait_held(1);
+    write(&engine, &file, 20480, &[b'b'; 4096]);
+    flush(&engine, &file, 20480..24576, Wait::None).unwrap();
+    while file.data.state.lock().flights.overlaps(20480..24576) {
+        thread::yield_now();
+    }
+    assert_eq!(file.state.lock().disk_size, 0);
+    gate.open();
+    flush_complete(&engine, &file).unwrap();
+    assert_eq!(file.state.lock().disk_size, 24576);
+}
+
+#[test]
+fn a_failed_write_is_told_and_ends_all_changes() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[b'0'; 8192]);
+    flush_complete(&engine, &file).unwrap();
+    engine.commit(None).unwrap();
+    write(&engine, &file, 0, &[b'a'; 8192]);
+    hold(&gate, b'a');
+    thread::scope(|scope| {
+        let flusher = scope.spawn(|| flush_complete(&engine, &file));
+        gate.wait_held(1);
+        assert_eq!(gate.fail_all(), 1);
+        assert!(matches!(
+            flusher.join().unwrap(),
+            Err(Error::WriteFailed { .. })
+        ));
+    });
+    assert!(engine.read_only() && engine.commit(None).is_err());
+    assert_eq!(engine.writeback.bytes(), 0);
+    let again = reopen(&gate);
+    assert_eq!(
+        read(&again, &load(&again, file.objectid), 0, 9000).unwrap(),
+        [b'0'; 8192]
+    );
+}
+
+/// Writes four sectors, damages the second of them on one copy, and opens the image again.
+fn with_bad_sector(options: &MkfsOptions) -> (Gate, Arc<Engine>, Arc<Inode>, u64) {
+    let gate = device(options);
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[b'a'; 16384]);
+    flush_complete(&engine, &file).unwrap();
+    engine.commit(None).unwrap();
+    let logical = stored(&engine, &file, 0).bytenr + 4096;
+    let physical = engine.volume.map(logical, 4096, 0).unwrap()[0].physical;
+    gate.write_at(physical + 7, &[b'X']).unwrap();
+    let engine = open(&gate);
+    let file = load(&engine, file.objectid);
+    (gate, engine, file, physical)
+}
+
+#[test]
+fn a_bad_sector_fails_only_reads_of_it() {
+    let (_gate, engine, file, physical) = with_bad_sector(&MkfsOptions::default());
+    let error = read(&engine, &file, 0, 16384).unwrap_err();
+    match error {
+        Error::DataChecksum {
+            physical: at,
+            objectid,
+            offset,
+            ..
+        } => {
+            assert_eq!((at, objectid, offset), (physical, file.objectid, 4096));
+        }
+        other => panic!("{other}"),
+    }
+    assert!(matches!(
+        sapwood_vfs::Error::from(read(&engine, &file, 5000, 1).unwrap_err()),
+        sapwood_vfs::Error::Io(_)
+    ));
+    assert_eq!(read(&engine, &file, 0, 4096).unwrap(), [b'a'; 4096]);
+    assert_eq!(read(&engine, &file, 8192, 9000).unwrap(), [b'a'; 8192]);
+}
+
+#[test]
+fn a_bad_sector_is_repaired_from_the_other_copy() {
+    let options = MkfsOptions {
+        data: Some(Profile::Dup),
+        ..MkfsOptions::default()
+    };
+    let (gate, engine, file, physical) = with_bad_sector(&options);
+    assert_eq!(read(&engine, &file, 0, 20_000).unwrap(), [b'a'; 16384]);
+    let mut byte = [0];
+    gate.inner().read_at(physical + 7, &mut byte).unwrap();
+    assert_eq!(byte, [b'a']);
+}
+
+#[test]
+fn nodatacow_overwrites_in_place_until_a_snapshot() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    ops::attr::set_flags(&engine, &file, InodeFlags::NOCOW).unwrap();
+    let put = |byte: u8, offset: u64| {
+        write(&engine, &file, offset, &[byte; 8192]);
+        flush_complete(&engine, &file).unwrap();
+        stored(&engine, &file, offset).bytenr
+    };
+    write(&engine, &file, 0, &[b'0'; 40960]);
+    let first = put(b'a', 0);
+    assert_eq!(put(b'b', 4096), first);
+    engine.commit(None).unwrap();
+    assert_eq!(put(b'c', 8192), first);
+    crate::subvolume::snapshot::snapshot(&engine, &file.root, &top(&engine), b"snap", false)
+        .unwrap();
+    let second = put(b'd', 4096);
+    assert_ne!(second, first);
+    assert_eq!(put(b'e', 4096), second);
+    let mut expected = vec![b'a'; 4096];
+    expected.extend([b'e'; 8192]);
+    expected.extend([b'c'; 4096]);
+    expected.extend([b'0'; 24576]);
+    assert_eq!(read(&engine, &file, 0, 50_000).unwrap(), expected);
+}
+
+#[test]
+fn preallocated_space_takes_data_on_a_full_file_system() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    {
+        let _io = file.io.write();
+        let mode = AllocMode::Allocate { keep_size: false };
+        super::fallocate(&engine, &file, 0, 8 << 20, mode).unwrap();
+    }
+    let bytenr = stored(&engine, &file, 0).bytenr;
+    let filler = create(&engine, b"filler");
+    let mut at = 0;
+    loop {
+        let _io = filler.io.write();
+        match super::write(&engine, &filler, at, &[b'f'; 1 << 20]) {
+            Ok(()) => at += 1 << 20,
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(at > 50 << 20, "{at}");
+    flush_complete(&engine, &filler).unwrap();
+    for i in 0..8u64 {
+        write(&engine, &file, i << 20, &[b'p'; 1 << 20]);
+    }
+    flush_complete(&engine, &file).unwrap();
+    assert_eq!(stored(&engine, &file, 5 << 20).bytenr, bytenr);
+    engine.commit(None).unwrap();
+    {
+        let _io = filler.io.write();
+        super::truncate(&engine, &filler, 0).unwrap();
+    }
+    engine.commit(None).unwrap();
+    write(&engine, &filler, 0, &[b'g'; 1 << 20]);
+    flush_complete(&engine, &filler).unwrap();
+    assert_eq!(
+        read(&engine, &file, 0, 8 << 20).unwrap(),
+        vec![b'p'; 8 << 20]
+    );
+}
