@@ -5,7 +5,10 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use common::{Image, Need, missing};
 use libtest_mimic::{Arguments, Trial};
@@ -14,7 +17,8 @@ use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_btrfs_format::ChecksumKind;
 use sapwood_vfs::{
-    AllocMode, CopyMode, Credentials, Error, FileSystem, Ino, NewInode, SetAttr, WriteMode,
+    AllocMode, CopyMode, Credentials, Error, FileSystem, Ino, InodeFlags, NewInode, SetAttr,
+    SyncKind, WriteMode,
 };
 
 const SIZE: u64 = 300 << 20;
@@ -59,172 +63,109 @@ impl Random {
     }
 }
 
-struct Bench {
-    device: Arc<MemoryDevice>,
-    options: Options,
-    fs: Option<Btrfs>,
+/// Some files of a mount and what they should hold.
+struct Files {
+    prefix: String,
     files: Vec<(Ino, Vec<u8>)>,
     log: Vec<String>,
 }
 
-impl Bench {
-    fn new(make: &MkfsOptions, options: Options, nocow: bool) -> Self {
-        let device = Arc::new(MemoryDevice::new(SIZE));
-        mkfs(&*device, make).unwrap();
-        let mut bench = Self {
-            device,
-            options,
-            fs: None,
-            files: Vec::new(),
-            log: Vec::new(),
-        };
-        bench.mount();
-        let fs = bench.fs.as_ref().unwrap();
+/// What is left to do after a step.
+#[derive(PartialEq, Eq)]
+enum After {
+    Nothing,
+    Remount,
+}
+
+impl Files {
+    fn create(fs: &Btrfs, prefix: &str, nocow: bool) -> Self {
+        let mut files = Vec::new();
         for i in 0..FILES {
-            let name = format!("f{i}");
-            let entry = fs.create(
-                &Credentials::ROOT,
-                fs.root(),
-                name.as_bytes(),
-                NewInode::Regular,
-                0o644,
-            );
+            let name = format!("{prefix}{i}");
+            let root = fs.root();
+            let who = &Credentials::ROOT;
+            let entry = fs.create(who, root, name.as_bytes(), NewInode::Regular, 0o644);
             let ino = entry.unwrap().attr.ino;
             if nocow && i % 2 == 0 {
-                fs.set_flags(ino, sapwood_vfs::InodeFlags::NOCOW).unwrap();
+                fs.set_flags(ino, InodeFlags::NOCOW).unwrap();
             }
-            bench.files.push((ino, Vec::new()));
+            files.push((ino, Vec::new()));
         }
-        bench
-    }
-
-    fn mount(&mut self) {
-        let device: Arc<dyn Device> = self.device.clone();
-        let fs = Btrfs::open(vec![device], self.options.clone()).unwrap();
-        for (i, (ino, _)) in self.files.iter_mut().enumerate() {
-            *ino = fs
-                .lookup(fs.root(), format!("f{i}").as_bytes())
-                .unwrap()
-                .attr
-                .ino;
+        Self {
+            prefix: prefix.to_owned(),
+            files,
+            log: Vec::new(),
         }
-        self.fs = Some(fs);
     }
 
-    fn unmount(&mut self) {
-        self.fs.take().unwrap().unmount().unwrap();
+    fn name(&self, i: usize) -> String {
+        format!("{}{i}", self.prefix)
     }
 
-    fn fs(&self) -> &Btrfs {
-        self.fs.as_ref().unwrap()
+    fn look_up(&mut self, fs: &Btrfs) {
+        for i in 0..self.files.len() {
+            let name = self.name(i);
+            self.files[i].0 = fs.lookup(fs.root(), name.as_bytes()).unwrap().attr.ino;
+        }
     }
 
-    fn compare(&self, i: usize, offset: u64, len: u64) {
+    fn fail(&self, why: &str) -> ! {
+        panic!("{why}\n{}", self.log.join("\n"));
+    }
+
+    fn compare(&self, fs: &Btrfs, i: usize, offset: u64, len: u64) {
         let (ino, model) = &self.files[i];
         let mut buf = vec![0xee; len as usize];
-        let got = self.fs().read(*ino, offset, &mut buf);
-        let got = got
-            .unwrap_or_else(|e| panic!("read f{i} {offset}+{len}: {e}\n{}", self.log.join("\n")));
+        let got = match fs.read(*ino, offset, &mut buf) {
+            Ok(got) => got,
+            Err(e) => self.fail(&format!("read of file {i} {offset}+{len}: {e}")),
+        };
         let from = (offset as usize).min(model.len());
         let expected = &model[from..(from + len as usize).min(model.len())];
-        assert_eq!(
-            got,
-            expected.len(),
-            "length of a read of f{i} at {offset}\n{}",
-            self.log.join("\n")
-        );
+        if got != expected.len() {
+            self.fail(&format!("read of file {i} {offset}+{len}: {got} bytes"));
+        }
         if let Some(at) = buf.iter().zip(expected).position(|(a, b)| a != b) {
-            panic!(
-                "f{i} differs at {}\n{}",
-                offset + at as u64,
-                self.log.join("\n")
-            );
+            self.fail(&format!("file {i} differs at {}", offset + at as u64));
         }
     }
 
-    fn compare_all(&self) {
-        for i in 0..self.files.len() {
-            let size = self.fs().getattr(self.files[i].0).unwrap().size;
-            assert_eq!(
-                size,
-                self.files[i].1.len() as u64,
-                "size of f{i}\n{}",
-                self.log.join("\n")
-            );
-            self.compare(i, 0, LIMIT + 10);
+    fn compare_all(&self, fs: &Btrfs) {
+        for (i, (ino, model)) in self.files.iter().enumerate() {
+            let size = fs.getattr(*ino).unwrap().size;
+            if size != model.len() as u64 {
+                self.fail(&format!("size of file {i}: {size}, not {}", model.len()));
+            }
+            self.compare(fs, i, 0, LIMIT + 10);
         }
     }
 
-    fn step(&mut self, random: &mut Random) {
+    fn step(&mut self, fs: &Btrfs, random: &mut Random) -> After {
         let i = random.below(FILES as u64) as usize;
         let offset = random.place(LIMIT);
         let len = (random.place(400_000) + 1).min(LIMIT - offset);
-        let what = random.below(100);
-        let fs = self.fs.as_ref().unwrap();
-        let (ino, model) = &mut self.files[i];
-        let ino = *ino;
-        let grow = |model: &mut Vec<u8>, to: u64| {
-            if model.len() < to as usize {
-                model.resize(to as usize, 0);
-            }
-        };
-        let end = offset + len;
-        match what {
+        let ino = self.files[i].0;
+        match random.below(100) {
             0..40 => {
                 let bytes = random.bytes(len);
-                self.log.push(format!("write f{i} {offset}+{len}"));
+                self.log.push(format!("write {i} {offset}+{len}"));
                 fs.write(ino, offset, &bytes, WriteMode::default()).unwrap();
-                grow(model, end);
-                model[offset as usize..end as usize].copy_from_slice(&bytes);
+                self.put(i, offset, &bytes);
             }
             40..50 => {
-                self.log.push(format!("truncate f{i} {offset}"));
+                self.log.push(format!("truncate {i} {offset}"));
                 let change = SetAttr {
                     size: Some(offset),
                     ..SetAttr::default()
                 };
                 fs.setattr(ino, &change).unwrap();
-                model.resize(offset as usize, 0);
+                self.files[i].1.resize(offset as usize, 0);
             }
-            50..56 => {
-                let keep_size = random.below(2) == 0;
-                self.log
-                    .push(format!("allocate f{i} {offset}+{len} keep {keep_size}"));
-                fs.fallocate(ino, offset, len, AllocMode::Allocate { keep_size })
-                    .unwrap();
-                if !keep_size {
-                    grow(model, end);
-                }
-            }
-            56..64 => {
-                self.log.push(format!("punch f{i} {offset}+{len}"));
-                fs.fallocate(ino, offset, len, AllocMode::PunchHole)
-                    .unwrap();
-                let (from, to) = (
-                    (offset as usize).min(model.len()),
-                    (end as usize).min(model.len()),
-                );
-                model[from..to].fill(0);
-            }
-            64..70 => {
-                let keep_size = random.below(2) == 0;
-                self.log
-                    .push(format!("zero f{i} {offset}+{len} keep {keep_size}"));
-                fs.fallocate(ino, offset, len, AllocMode::ZeroRange { keep_size })
-                    .unwrap();
-                if !keep_size {
-                    grow(model, end);
-                }
-                let (from, to) = (
-                    (offset as usize).min(model.len()),
-                    (end as usize).min(model.len()),
-                );
-                model[from..to].fill(0);
-            }
-            70..78 => self.copy(random, i, offset, len),
+            50..70 => self.fallocate(fs, random, i, offset, len),
+            70..78 => self.copy(fs, random, i, offset, len),
             78..83 => {
-                self.log.push(format!("fsync f{i}"));
-                fs.fsync(ino, sapwood_vfs::SyncKind::All).unwrap();
+                self.log.push(format!("fsync {i}"));
+                fs.fsync(ino, SyncKind::All).unwrap();
             }
             83..85 => {
                 self.log.push("sync".to_owned());
@@ -232,90 +173,178 @@ impl Bench {
             }
             85 => {
                 self.log.push("remount".to_owned());
-                self.unmount();
-                self.mount();
-                self.compare_all();
+                return After::Remount;
             }
-            _ => self.compare(i, offset, len),
+            _ => self.compare(fs, i, offset, len),
+        }
+        After::Nothing
+    }
+
+    fn put(&mut self, i: usize, offset: u64, bytes: &[u8]) {
+        let model = &mut self.files[i].1;
+        let end = offset as usize + bytes.len();
+        if !bytes.is_empty() && model.len() < end {
+            model.resize(end, 0);
+        }
+        if !bytes.is_empty() {
+            model[offset as usize..end].copy_from_slice(bytes);
         }
     }
 
-    fn copy(&mut self, random: &mut Random, to: usize, to_offset: u64, len: u64) {
+    fn fallocate(&mut self, fs: &Btrfs, random: &mut Random, i: usize, offset: u64, len: u64) {
+        let keep_size = random.below(2) == 0;
+        let mode = match random.below(3) {
+            0 => AllocMode::Allocate { keep_size },
+            1 => AllocMode::PunchHole,
+            _ => AllocMode::ZeroRange { keep_size },
+        };
+        self.log.push(format!("{mode:?} {i} {offset}+{len}"));
+        fs.fallocate(self.files[i].0, offset, len, mode).unwrap();
+        let model = &mut self.files[i].1;
+        let end = (offset + len) as usize;
+        if mode != AllocMode::PunchHole && !keep_size && model.len() < end {
+            model.resize(end, 0);
+        }
+        if !matches!(mode, AllocMode::Allocate { .. }) {
+            let (from, to) = ((offset as usize).min(model.len()), end.min(model.len()));
+            model[from..to].fill(0);
+        }
+    }
+
+    fn copy(&mut self, fs: &Btrfs, random: &mut Random, to: usize, to_offset: u64, len: u64) {
         let from = random.below(FILES as u64) as usize;
-        let mut from_offset = random.place(self.files[from].1.len() as u64 + 1);
+        let size = self.files[from].1.len() as u64;
+        let mut from_offset = random.place(size + 1);
         if random.below(3) > 0 {
             from_offset = from_offset / 4096 * 4096 + to_offset % 4096;
         }
         self.log.push(format!(
-            "copy f{from} {from_offset}+{len} to f{to} {to_offset}"
+            "copy {from} {from_offset}+{len} to {to} {to_offset}"
         ));
         let (source, target) = (self.files[from].0, self.files[to].0);
-        let done = self
-            .fs()
-            .copy_range(source, from_offset, target, to_offset, len, CopyMode::Any);
-        let size = self.files[from].1.len() as u64;
+        let done = fs.copy_range(source, from_offset, target, to_offset, len, CopyMode::Any);
         let n = len.min(size.saturating_sub(from_offset));
-        let overlap =
-            from == to && from_offset < to_offset + n && to_offset < from_offset + n && n > 0;
-        if overlap {
+        let overlap = from_offset < to_offset + n && to_offset < from_offset + n;
+        if from == to && n > 0 && overlap {
             assert_eq!(done, Err(Error::Invalid));
             return;
         }
-        assert_eq!(done, Ok(n), "{}", self.log.join("\n"));
-        let bytes = self.files[from]
-            .1
-            .get(from_offset as usize..(from_offset + n) as usize)
-            .unwrap_or_default()
-            .to_vec();
-        let model = &mut self.files[to].1;
-        if n > 0 && model.len() < (to_offset + n) as usize {
-            model.resize((to_offset + n) as usize, 0);
+        if done != Ok(n) {
+            self.fail(&format!("copied {done:?}, not {n}"));
         }
-        if n > 0 {
-            model[to_offset as usize..(to_offset + n) as usize].copy_from_slice(&bytes);
-        }
+        let range = from_offset as usize..(from_offset + n) as usize;
+        let bytes = self.files[from].1.get(range).unwrap_or_default().to_vec();
+        self.put(to, to_offset, &bytes);
     }
 
-    /// The image, judged by the tools and the kernel.
-    fn judge(&self) {
-        let image = Image::blank(0);
-        self.device.save(image.path()).unwrap();
-        if missing(&[Need::Check]).is_none()
-            && let Err(why) = image.try_check()
-        {
-            let keep = format!("/tmp/sapwood-bad-{}", std::process::id());
-            fs::copy(image.path(), &keep).unwrap();
-            panic!("{why}\nimage kept as {keep}\n{}", self.log.join("\n"));
-        }
-        if missing(&[Need::Mount]).is_some() {
-            return;
-        }
-        let mount = image.mount_with("ro");
+    /// What the kernel sees in them.
+    fn compare_with_kernel(&self, dir: &Path) {
         for (i, (_, model)) in self.files.iter().enumerate() {
-            let bytes = fs::read(mount.join(format!("f{i}"))).unwrap();
+            let bytes = fs::read(dir.join(self.name(i))).unwrap();
             let first = bytes.iter().zip(model).position(|(a, b)| a != b);
-            assert_eq!(
-                (bytes.len(), first),
-                (model.len(), None),
-                "the kernel's f{i}\n{}",
-                self.log.join("\n")
-            );
+            if bytes.len() != model.len() || first.is_some() {
+                let (len, own) = (bytes.len(), model.len());
+                self.fail(&format!(
+                    "the kernel's file {i}: {len} of {own} bytes, differs at {first:?}"
+                ));
+            }
         }
     }
 }
 
-fn random_operations(seed: u64, steps: usize, make: &MkfsOptions, options: Options, nocow: bool) {
-    let mut random = Random(seed);
-    let mut bench = Bench::new(make, options, nocow);
-    for _ in 0..steps {
-        bench.step(&mut random);
+fn make_device(make: &MkfsOptions) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(SIZE));
+    mkfs(&*device, make).unwrap();
+    device
+}
+
+fn mount(device: &Arc<MemoryDevice>, options: &Options) -> Btrfs {
+    let device: Arc<dyn Device> = device.clone();
+    Btrfs::open(vec![device], options.clone()).unwrap()
+}
+
+/// The image, judged by the tools and the kernel.
+fn judge(device: &MemoryDevice, files: &[&Files]) {
+    let image = Image::blank(0);
+    device.save(image.path()).unwrap();
+    if missing(&[Need::Check]).is_none()
+        && let Err(why) = image.try_check()
+    {
+        files[0].fail(&why);
     }
-    bench.compare_all();
-    bench.unmount();
-    bench.mount();
-    bench.compare_all();
-    bench.unmount();
-    bench.judge();
+    if missing(&[Need::Mount]).is_none() {
+        let mount = image.mount_with("ro");
+        for files in files {
+            files.compare_with_kernel(mount.path());
+        }
+    }
+}
+
+fn random_operations(seed: u64, steps: usize, make: &MkfsOptions, options: &Options, nocow: bool) {
+    let mut random = Random(seed);
+    let device = make_device(make);
+    let mut fs = mount(&device, options);
+    let mut files = Files::create(&fs, "f", nocow);
+    for _ in 0..steps {
+        if files.step(&fs, &mut random) == After::Remount {
+            fs.unmount().unwrap();
+            fs = mount(&device, options);
+            files.look_up(&fs);
+            files.compare_all(&fs);
+        }
+    }
+    files.compare_all(&fs);
+    fs.unmount().unwrap();
+    let fs = mount(&device, options);
+    files.look_up(&fs);
+    files.compare_all(&fs);
+    fs.unmount().unwrap();
+    judge(&device, &[&files]);
+}
+
+/// Several threads, each with files of its own, and one that reads them all.
+fn threads(seed: u64, steps: usize, options: &Options, nocow: bool) {
+    const THREADS: u64 = 4;
+    let device = make_device(&MkfsOptions::default());
+    let fs = mount(&device, options);
+    let done = AtomicU64::new(0);
+    let mut all: Vec<Files> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|t| {
+                let (fs, done) = (&fs, &done);
+                scope.spawn(move || {
+                    let mut random = Random(seed ^ (t << 32));
+                    let mut files = Files::create(fs, &format!("t{t}-"), nocow);
+                    for _ in 0..steps {
+                        files.step(fs, &mut random);
+                    }
+                    files.compare_all(fs);
+                    done.fetch_add(1, Ordering::SeqCst);
+                    files
+                })
+            })
+            .collect();
+        let mut random = Random(seed ^ 99);
+        let mut buf = vec![0; 100_000];
+        while done.load(Ordering::SeqCst) < THREADS && workers.iter().any(|w| !w.is_finished()) {
+            let name = format!("t{}-{}", random.below(THREADS), random.below(FILES as u64));
+            if let Ok(entry) = fs.lookup(fs.root(), name.as_bytes()) {
+                fs.read(entry.attr.ino, random.place(LIMIT), &mut buf)
+                    .unwrap();
+                fs.forget(entry.attr.ino, 1);
+            }
+            thread::yield_now();
+        }
+        workers.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    fs.unmount().unwrap();
+    let fs = mount(&device, options);
+    for files in &mut all {
+        files.look_up(&fs);
+        files.compare_all(&fs);
+    }
+    fs.unmount().unwrap();
+    judge(&device, &all.iter().collect::<Vec<_>>());
 }
 
 fn main() {
@@ -360,14 +389,27 @@ fn main() {
         ("mixed", (mixed, Options::default(), false)),
     ]
     .into();
+    let in_threads = [
+        ("plain", "", false),
+        ("zstd", "zstd", false),
+        ("nodatacow", "", true),
+    ]
+    .map(|(name, compress, nocow)| {
+        let options = with(compress, false);
+        Trial::test(format!("threads_{name}"), move || {
+            threads(seed, steps / 2, &options, nocow);
+            Ok(())
+        })
+    });
     let tests: Vec<Trial> = variants
         .into_iter()
         .map(|(name, (make, options, nocow))| {
             Trial::test(format!("random_operations_{name}"), move || {
-                random_operations(seed, steps, &make, options, nocow);
+                random_operations(seed, steps, &make, &options, nocow);
                 Ok(())
             })
         })
+        .chain(in_threads)
         .collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

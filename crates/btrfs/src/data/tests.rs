@@ -259,7 +259,7 @@ fn with_bad_sector(options: &MkfsOptions) -> (Gate, Arc<Engine>, Arc<Inode>, u64
     engine.commit(None).unwrap();
     let logical = stored(&engine, &file, 0).bytenr + 4096;
     let physical = engine.volume.map(logical, 4096, 0).unwrap()[0].physical;
-    gate.write_at(physical + 7, &[b'X']).unwrap();
+    gate.write_at(physical + 7, b"X").unwrap();
     let engine = open(&gate);
     let file = load(&engine, file.objectid);
     (gate, engine, file, physical)
