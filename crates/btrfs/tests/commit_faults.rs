@@ -1,6 +1,7 @@
 //! Commits that are held, that fail, and that a power cut ends: on a device in memory.
 //!
 //! Every state of the image that may be left behind is opened, listed and checked.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::thread;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, FileDevice};
 use sapwood_btrfs::mkfs::{self, MkfsOptions, Profile};
 use sapwood_btrfs_format::ChecksumKind;
-use sapwood_vfs::FileSystem;
+use sapwood_vfs::{FileSystem, SetAttr};
 
 use super::copy;
 use super::failure::{Failure, Result, USAGE};
@@ -49,6 +49,9 @@ pub(super) struct Args {
     /// Fill it with what is in this directory
     #[arg(short, long, value_name = "DIR")]
     rootdir: Option<PathBuf>,
+    /// Owner of the root directory [default: root, or who calls if that is an ordinary user]
+    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    root_owner: Option<(u32, u32)>,
     /// Overwrite a file system that is there
     #[arg(short, long)]
     force: bool,
@@ -72,6 +75,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     drop(device);
     if let Some(source) = &args.rootdir {
         fill(&args.image, source, args.quiet || args.json)?;
+    }
+    if let Some((uid, gid)) = root_owner(args) {
+        set_root_owner(&args.image, uid, gid)?;
     }
     if args.json {
         output::json(&serde_json::json!({
@@ -170,4 +176,34 @@ fn fill(image: &Path, source: &Path, quiet: bool) -> Result<()> {
     let filled = copy::fill(&fs, source, quiet);
     fs.unmount().map_err(|error| Failure::local(image, error))?;
     filled
+}
+
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let parsed = text
+        .split_once(':')
+        .and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    parsed.ok_or_else(|| format!("{text} is not UID:GID"))
+}
+
+/// Whom the root directory is to belong to, if not to the superuser. An ordinary user could not
+/// write to a mount of the image otherwise. What comes from a directory keeps its owners.
+fn root_owner(args: &Args) -> Option<(u32, u32)> {
+    let caller = (rustix::process::geteuid(), rustix::process::getegid());
+    let ordinary = !caller.0.is_root() && args.rootdir.is_none();
+    args.root_owner
+        .or_else(|| ordinary.then(|| (caller.0.as_raw(), caller.1.as_raw())))
+}
+
+fn set_root_owner(image: &Path, uid: u32, gid: u32) -> Result<()> {
+    let fs = sapwood::image::open(image, sapwood_btrfs::Options::default())?;
+    let changes = SetAttr {
+        uid: Some(uid),
+        gid: Some(gid),
+        ..SetAttr::default()
+    };
+    let set = fs.setattr(fs.root(), &changes);
+    fs.unmount()
+        .and(set)
+        .map(drop)
+        .map_err(|error| Failure::local(image, error))
 }
