@@ -70,7 +70,7 @@ pub enum Error {
         /// Byte offset there.
         physical: u64,
         /// What is wrong with it.
-        reason: BlockError,
+        reason: Box<BlockError>,
     },
     /// A tree block in memory that is not the one its parent points at.
     #[error("tree {root} block {logical}: {reason}")]
@@ -84,7 +84,7 @@ pub enum Error {
     },
     /// A tree block that we were about to write is wrong: a bug, caught before it reached disk.
     #[error("refused to write: {0}")]
-    BadBlockToWrite(BlockError),
+    BadBlockToWrite(Box<BlockError>),
     /// An operation on a tree block that it does not allow.
     #[error("tree {root}: {source}")]
     Block {
@@ -304,9 +304,9 @@ pub enum Error {
         /// File offset.
         offset: u64,
         /// In the checksum tree.
-        expected: Checksum,
+        expected: Box<Checksum>,
         /// Of the data.
-        found: Checksum,
+        found: Box<Checksum>,
     },
     /// A sector of data that should have a checksum and has none.
     #[error("{device} at {physical}: tree {root} inode {objectid} offset {offset}: no checksum")]

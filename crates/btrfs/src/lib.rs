@@ -12,6 +12,9 @@ mod lock;
 pub mod mkfs;
 mod ops;
 mod options;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod oracles;
 mod space;
 mod subvolume;
 mod transaction;

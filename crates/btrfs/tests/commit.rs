@@ -1,5 +1,7 @@
 //! What our commits leave on disk, judged by `btrfs check` and the kernel.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::path::Path;

@@ -3,6 +3,8 @@
 //! Every state of the image that may be left behind is opened, listed and checked.
 #![allow(clippy::unwrap_used)]
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::thread;
 

@@ -1,5 +1,7 @@
 //! File data against the kernel: what it wrote we read byte for byte.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::collections::BTreeMap;

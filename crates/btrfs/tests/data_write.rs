@@ -2,6 +2,8 @@
 //! by `btrfs check` and read by the kernel. Without root or the tools those last steps are left out.
 #![allow(clippy::unwrap_used)]
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -2,6 +2,8 @@
 //! was acknowledged stays, and the next mount is consistent.
 #![allow(clippy::unwrap_used)]
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 mod image;
 

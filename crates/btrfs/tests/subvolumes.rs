@@ -2,6 +2,8 @@
 //! the kernel's, listed by us.
 #![allow(clippy::unwrap_used)]
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::path::Path;

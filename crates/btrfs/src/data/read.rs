@@ -256,8 +256,8 @@ impl Sector<'_> {
                 root,
                 objectid,
                 offset,
-                expected,
-                found,
+                expected: Box::new(expected),
+                found: Box::new(found),
             },
             _ => Error::NoChecksum {
                 device,

@@ -171,6 +171,7 @@ pub(crate) fn add_entry(
         Ok(Change::Put(packed_with(old, name, &entry, room)?))
     })?;
     dir.dir.add(index, entry.encode());
+    h.keep(u64::from(h.engine().nodesize) / 8);
     resize_dir(h, dir, |size| size.saturating_add(2 * name.len() as u64))
 }
 
@@ -189,6 +190,7 @@ pub(crate) fn remove_entry(
         }
     })?;
     dir.dir.remove(index);
+    h.keep(u64::from(h.engine().nodesize) / 8);
     resize_dir(h, dir, |size| size.saturating_sub(2 * name.len() as u64))
 }
 

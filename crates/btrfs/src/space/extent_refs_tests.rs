@@ -71,7 +71,7 @@ fn check_form(store: &MapStore, rules: &ItemRules) {
 }
 
 fn data_key(n: u64) -> RefKey {
-    if n % 3 == 0 {
+    if n.is_multiple_of(3) {
         RefKey::SharedData {
             parent: (n + 1) << 14,
         }
@@ -85,7 +85,7 @@ fn data_key(n: u64) -> RefKey {
 }
 
 fn block_key(n: u64) -> RefKey {
-    if n % 2 == 0 {
+    if n.is_multiple_of(2) {
         RefKey::SharedTree {
             parent: (n + 1) << 14,
         }

@@ -1,20 +1,17 @@
 //! Dropping a tree that shares blocks, in small steps, each followed by a crash.
 
-#[path = "../../tests/common/mod.rs"]
-mod common;
-
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs_format::{Key, kind, objectid};
 
-use self::common::{Image, Need, missing};
 use super::cleaner;
 use super::dropping::Dropping;
 use crate::check::{CheckOptions, check};
 use crate::engine::Engine;
 use crate::mkfs::{MkfsOptions, mkfs};
 use crate::ops::create::finish;
+use crate::oracles::{Image, Need, missing};
 use crate::tree::Root;
 use crate::{Options, Result};
 

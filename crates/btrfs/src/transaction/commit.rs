@@ -17,6 +17,8 @@ use crate::subvolume;
 use crate::tree::{Root, write_blocks};
 use crate::{Error, Result};
 
+/// Delayed refs from which on it is worth running them before the commit.
+const EARLY_REFS: usize = 500;
 /// Rounds of [`settle_roots`] after which something is wrong.
 const MOST_ROUNDS: usize = 1000;
 
@@ -49,10 +51,26 @@ impl Engine {
         let Some(target) = all.target(&self.health, transid)? else {
             return Ok(());
         };
+        self.run_early(target)?;
         while let Turn::Commit(trans) = all.turn(&self.health, target, until)? {
             self.run_commit(trans)?;
         }
         Ok(())
+    }
+
+    /// Runs most of the delayed refs before the commit keeps others out.
+    fn run_early(self: &Arc<Self>, target: u64) -> Result<()> {
+        let running = self.transactions.running(target);
+        let pending = running.map_or(0, |trans| trans.space.delayed.pending());
+        if pending < EARLY_REFS || self.health.failed() {
+            return Ok(());
+        }
+        let mut h = self.join()?;
+        let done = self.space.run_delayed_refs(&mut h, Some(pending));
+        if let Err(err) = &done {
+            h.abort(err);
+        }
+        done
     }
 
     fn run_commit(self: &Arc<Self>, trans: Arc<Transaction>) -> Result<()> {

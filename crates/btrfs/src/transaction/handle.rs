@@ -26,6 +26,8 @@ pub(crate) struct Handle {
     entry: Entry,
     /// Metadata promised to this handle; none for a join or a commit.
     pub(crate) reservation: Option<MetadataReservation>,
+    /// Bytes of it that the commit needs for what is delayed.
+    kept: Cell<u64>,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -68,6 +70,13 @@ impl Handle {
     pub(crate) fn dirty_inode(&self, inode: &Arc<Inode>) {
         self.trans.dirty_inodes.insert(inode);
         self.mark_dirty();
+        // A leaf to copy, and as much again for the nodes above and for what records the copies.
+        self.keep(2 * u64::from(self.engine.nodesize));
+    }
+
+    /// Leaves `bytes` of the reservation to the commit, for something that is delayed.
+    pub(crate) fn keep(&self, bytes: u64) {
+        self.kept.set(self.kept.get() + bytes);
     }
 
     /// Gives up: what was changed by this handle is incomplete and must never be committed.
@@ -92,6 +101,11 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         HELD.set(HELD.get() - 1);
+        if let Some(reservation) = self.reservation.take()
+            && self.kept.get() > 0
+        {
+            self.trans.keep(reservation.split(self.kept.get()));
+        }
         self.engine.transactions.leave(&self.trans, self.entry);
     }
 }
@@ -112,6 +126,7 @@ impl Engine {
             trans,
             entry,
             reservation,
+            kept: Cell::new(0),
             _not_send: PhantomData,
         })
     }
@@ -152,6 +167,8 @@ impl Engine {
 
     /// The handle of a commit.
     pub(super) fn enter_commit(self: &Arc<Self>) -> Result<Handle> {
-        self.enter(Entry::Commit, None)
+        let mut h = self.enter(Entry::Commit, None)?;
+        h.reservation = h.trans.take_kept();
+        Ok(h)
     }
 }

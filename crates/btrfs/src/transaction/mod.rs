@@ -47,8 +47,5 @@ mod table_tests;
 mod tree_write;
 
 pub(crate) use background::Background;
-pub(crate) use dirty::{DirtyBlocks, DirtyInodes, DirtyRoots};
-
 pub(crate) use handle::Handle;
-pub(crate) use state::{Entry, State};
 pub(crate) use table::{Transaction, Transactions};

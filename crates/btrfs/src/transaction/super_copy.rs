@@ -105,8 +105,10 @@ mod tests {
 
     #[test]
     fn backups_go_round() {
-        let mut sb = SuperBlock::default();
-        sb.generation = 7.into();
+        let sb = SuperBlock {
+            generation: 7.into(),
+            ..SuperBlock::default()
+        };
         assert_eq!(next_backup(&sb), 0);
         for (slot, next) in [(0, 1), (2, 3), (3, 0)] {
             let mut sb = sb;

@@ -11,7 +11,7 @@ use super::state::{Entry, State};
 use crate::Result;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
-use crate::space::SpaceChanges;
+use crate::space::{MetadataReservation, SpaceChanges};
 use crate::subvolume::PendingSnapshots;
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
@@ -34,6 +34,8 @@ pub(crate) struct Transaction {
     pub(crate) snapshots: PendingSnapshots,
     /// Inodes whose items to write.
     pub(crate) dirty_inodes: DirtyInodes,
+    /// Metadata promised to handles that ended, for what they delayed.
+    kept: RankedMutex<Option<MetadataReservation>>,
     /// Changes of space: delayed refs, what it freed.
     pub(crate) space: Arc<SpaceChanges>,
     /// When it was created.
@@ -53,6 +55,7 @@ impl Transaction {
             dirty_roots: DirtyRoots::default(),
             snapshots: PendingSnapshots::default(),
             dirty_inodes: DirtyInodes::default(),
+            kept: RankedMutex::new(Rank::DirtyRoots, None),
             space: Arc::new(SpaceChanges::default()),
             begun: Instant::now(),
         }
@@ -61,6 +64,20 @@ impl Transaction {
     /// Where it stands now.
     pub(crate) fn state(&self) -> State {
         State::from_u8(self.state.load(Ordering::SeqCst))
+    }
+
+    /// Takes over metadata promised for something that the commit will do.
+    pub(super) fn keep(&self, promise: MetadataReservation) {
+        let mut kept = self.kept.lock();
+        match &*kept {
+            Some(all) => all.merge(promise),
+            None => *kept = Some(promise),
+        }
+    }
+
+    /// What was promised for the commit.
+    pub(super) fn take_kept(&self) -> Option<MetadataReservation> {
+        self.kept.lock().take()
     }
 
     /// Whether anything changed in it.
@@ -231,6 +248,13 @@ impl Transactions {
             None if health.failed() => health.check().map(|()| None),
             None => Ok(None),
         }
+    }
+
+    /// Transaction `transid`, if it takes handles of every kind.
+    pub(super) fn running(&self, transid: u64) -> Option<Arc<Transaction>> {
+        let current = self.table.lock().current.clone()?;
+        let fits = current.transid == transid && current.state() == State::Running;
+        fits.then_some(current)
     }
 
     /// Waits until `target` has reached `until`, or until it is the caller's turn to commit it.

@@ -414,7 +414,7 @@ impl Volume {
         Error::BadBlock {
             device: device.map_or("?", |d| d.name()).to_owned(),
             physical: piece.map_or(0, |p| p.physical),
-            reason,
+            reason: Box::new(reason),
         }
     }
 
@@ -428,7 +428,8 @@ impl Volume {
         bytes: &[u8],
         want: &BlockExpect,
     ) -> Result<()> {
-        validate_content(bytes, &self.expect(logical, want)).map_err(Error::BadBlockToWrite)
+        validate_content(bytes, &self.expect(logical, want))
+            .map_err(|err| Error::BadBlockToWrite(Box::new(err)))
     }
 }
 

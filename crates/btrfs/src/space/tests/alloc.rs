@@ -5,11 +5,11 @@ use std::thread;
 
 use sapwood_btrfs_format::{BlockGroupFlags, objectid};
 
-use super::common::{Image, Need};
 use super::world::{Numbers, SLOT, World};
 use super::{MIB, checked, open, skip};
 use crate::Error;
 use crate::engine::Engine;
+use crate::oracles::{Image, Need};
 use crate::space::range_set::RangeSet;
 
 /// Takes blocks and data extents and gives some of them back; what it still has at the end.

@@ -2,10 +2,10 @@
 
 use sapwood_btrfs_format::{InodeItem, Key, kind, objectid};
 
-use super::common::{Image, Need};
 use super::images::{FILL, VARIANTS};
 use super::{MIB, checked, open, skip};
 use crate::engine::Engine;
+use crate::oracles::{Image, Need};
 use std::sync::Arc;
 
 /// Changes the top directory's inode, so that a leaf of the top-level tree is copied.

@@ -2,8 +2,8 @@
 
 use sapwood_btrfs_format::BlockGroupFlags;
 
-use super::common::{Image, Need};
 use super::{MIB, checked, open, skip};
+use crate::oracles::{Image, Need};
 
 /// Features that matter to space.
 pub(super) const VARIANTS: &[(u64, &[&str])] = &[

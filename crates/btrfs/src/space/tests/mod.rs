@@ -2,8 +2,6 @@
 
 mod alloc;
 mod commits;
-#[path = "../../../tests/common/mod.rs"]
-mod common;
 mod images;
 mod refs;
 mod world;
@@ -12,9 +10,9 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 
-use self::common::{Image, Need, missing};
 use crate::Options;
 use crate::engine::Engine;
+use crate::oracles::{Image, Need, missing};
 
 const MIB: u64 = 1 << 20;
 

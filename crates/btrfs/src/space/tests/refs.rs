@@ -1,9 +1,9 @@
 //! Random refs of data extents through real commits.
 
-use super::common::{Image, Need};
 use super::images::{FILL, VARIANTS};
 use super::world::{Numbers, SLOT, World};
 use super::{MIB, checked, open, skip};
+use crate::oracles::{Image, Need};
 
 /// Random fills, clones and clears over several commits.
 fn churn(world: &mut World, seed: u64, commits: usize, steps: usize) {

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs_format::{Key, objectid};
 
-use super::common::{Image, Need, missing};
 use super::env::{Random, items, key};
 use crate::Options;
 use crate::engine::Engine;
 use crate::mkfs::{MkfsOptions, mkfs};
+use crate::oracles::{Image, Need, missing};
 use crate::tree::Root;
 use crate::tree::verify::verify_tree;
 
