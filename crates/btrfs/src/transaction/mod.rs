@@ -48,4 +48,6 @@ mod tree_write;
 
 pub(crate) use background::Background;
 pub(crate) use handle::Handle;
+#[cfg(test)]
+pub(crate) use state::State;
 pub(crate) use table::{Transaction, Transactions};
