@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{
-    ChunkItem, CompatRo, Expect, Incompat, RootBackup, SUPER_OFFSETS, SUPER_SIZE, SuperBlock,
-    SuperError, validate_super,
+    ChunkItem, CompatRo, Expect, Incompat, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, SuperError,
+    validate_super,
 };
 
 use super::error::CheckError;
@@ -183,11 +183,17 @@ fn compare(
     }
 }
 
-/// Compares the backup of the superblock's own commit with the superblock.
+/// Compares the backup of the superblock's own commit with the superblock. Linux takes backups
+/// when the next transaction may already have new roots, so that there can be two of this
+/// generation, or none.
 fn backups(sb: &SuperBlock, findings: &mut Vec<Finding>) {
     let generation = sb.generation.get();
-    let own = |b: &&RootBackup| b.tree_root_gen.get() == generation;
-    let Some(backup) = sb.super_roots.iter().find(own) else {
+    let own = || {
+        let backups = sb.super_roots.iter();
+        backups.filter(|b| b.tree_root_gen.get() == generation)
+    };
+    let same = own().find(|b| b.tree_root == sb.root);
+    let Some(backup) = same.or_else(|| own().next()) else {
         return findings.push(Finding::BackupMissing { generation });
     };
     for (field, found, expected) in [
