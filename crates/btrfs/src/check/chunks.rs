@@ -91,8 +91,9 @@ impl Check<'_> {
                 }
             }
         });
-        if !self.lists_incomplete {
+        if !self.has_hole(objectid::CHUNK_TREE) {
             self.compare_sys_chunks(&chunks);
+            self.source.chunks.clear();
         }
         self.source.chunks.extend(chunks);
         self.refuse_striped()?;
@@ -153,7 +154,7 @@ impl Check<'_> {
     }
 
     fn compare_devices(&mut self, devices: &[DevItem]) {
-        if self.lists_incomplete {
+        if self.has_hole(objectid::CHUNK_TREE) {
             return;
         }
         let total = devices
@@ -232,7 +233,7 @@ impl Check<'_> {
                 }
             }
         });
-        if self.lists_incomplete {
+        if self.has_hole(objectid::DEV_TREE) || self.has_hole(objectid::CHUNK_TREE) {
             return;
         }
         self.compare_dev_extents(&extents);
@@ -341,7 +342,7 @@ impl Check<'_> {
 
     /// Compares block groups with chunks.
     pub(super) fn compare_groups(&mut self) {
-        if self.lists_incomplete {
+        if self.has_hole(self.group_tree()) || self.has_hole(objectid::CHUNK_TREE) {
             return;
         }
         let mut odd = Vec::new();

@@ -260,7 +260,7 @@ impl Check<'_> {
         watched.truncate(self.options.max_findings);
         self.examine_refs(&watched);
         for (bytenr, key) in std::mem::take(&mut self.extents.orphaned) {
-            if !self.extents.is_listed(bytenr) && !self.lists_incomplete {
+            if !self.extents.is_listed(bytenr) && !self.has_hole(objectid::EXTENT_TREE) {
                 self.found(Finding::RefNoExtent { bytenr, key });
             }
         }
@@ -274,9 +274,9 @@ impl Check<'_> {
     fn compare_extent(&self, bytenr: u64, extent: &Extent, odd: &mut Vec<(u64, Finding)>) -> bool {
         let mut note = |finding| odd.push((bytenr, finding));
         if extent.len == 0 {
-            return extent.wanted > 0 && !self.lists_incomplete;
+            return extent.wanted > 0 && !self.has_hole(objectid::EXTENT_TREE);
         }
-        if extent.refs != extent.listed && !self.lists_incomplete {
+        if extent.refs != extent.listed && !self.has_hole(objectid::EXTENT_TREE) {
             let (found, expected) = (extent.refs, extent.listed);
             note(Finding::RefCount {
                 bytenr,
@@ -340,7 +340,9 @@ impl Check<'_> {
                 }
             }
             let Some(flags) = self.groups.charge(bytenr, len) else {
-                self.found(Finding::ExtentNoGroup { bytenr, len });
+                if !self.has_hole(self.group_tree()) {
+                    self.found(Finding::ExtentNoGroup { bytenr, len });
+                }
                 continue;
             };
             let is_data = self.extents.all.get(&bytenr).is_some_and(|e| e.is_data);
@@ -352,7 +354,7 @@ impl Check<'_> {
                 self.found(Finding::ExtentWrongGroup { bytenr, flags });
             }
         }
-        if !self.lists_incomplete {
+        if !self.has_hole(objectid::EXTENT_TREE) {
             self.compare_used(sorted);
         }
     }

@@ -165,7 +165,13 @@ impl Check<'_> {
     /// Compares the free-space tree with what the listed extents (ascending) leave.
     pub(super) fn compare_free_space(&mut self, extents: &[(u64, u64)]) {
         let features = CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
-        if !self.sb.compat_ro().contains(features) || self.lists_incomplete {
+        let trees = [
+            objectid::EXTENT_TREE,
+            objectid::FREE_SPACE_TREE,
+            self.group_tree(),
+        ];
+        let holes = trees.into_iter().any(|tree| self.has_hole(tree));
+        if !self.sb.compat_ro().contains(features) || holes {
             return;
         }
         let used = join(

@@ -143,7 +143,7 @@ impl Check<'_> {
                     by: reference,
                 });
             }
-            if found < expected && !self.lists_incomplete {
+            if found < expected && !self.has_hole(objectid::EXTENT_TREE) {
                 self.found(Finding::RefMissing {
                     bytenr,
                     reference,

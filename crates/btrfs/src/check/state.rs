@@ -1,7 +1,9 @@
 //! The state of a check: what its parts share.
 
+use std::collections::HashSet;
+
 use sapwood_block::Device;
-use sapwood_btrfs_format::{Block, Expect, Key, SuperBlock, objectid};
+use sapwood_btrfs_format::{Block, CompatRo, Expect, Key, SuperBlock, objectid};
 
 use super::chunks::Groups;
 use super::csums::Ranges;
@@ -42,8 +44,8 @@ pub(super) struct Check<'a> {
     pub(super) inodes: Cache,
     /// Some tree block could not be entered: what is used is not known to the full.
     pub(super) uses_incomplete: bool,
-    /// The same of the trees that list what is used.
-    pub(super) lists_incomplete: bool,
+    /// Trees about space of which some block could not be entered.
+    holes: HashSet<u64>,
 }
 
 impl<'a> Check<'a> {
@@ -77,7 +79,7 @@ impl<'a> Check<'a> {
             free: FreeItems::default(),
             inodes: Cache::default(),
             uses_incomplete: false,
-            lists_incomplete: false,
+            holes: HashSet::new(),
         };
         findings.into_iter().for_each(|f| check.found(f));
         check.chunk_tree()?;
@@ -168,16 +170,25 @@ impl<'a> Check<'a> {
 
     /// Notes that part of a tree was not seen.
     pub(super) fn hole(&mut self, tree: u64) {
-        match tree {
-            objectid::EXTENT_TREE
-            | objectid::FREE_SPACE_TREE
-            | objectid::BLOCK_GROUP_TREE
-            | objectid::CSUM_TREE
-            | objectid::DEV_TREE
-            | objectid::CHUNK_TREE => self.lists_incomplete = true,
-            _ => {}
-        }
         self.uses_incomplete = true;
+        // Of the others nobody asks.
+        if matches!(tree, 0..=objectid::BLOCK_GROUP_TREE) {
+            self.holes.insert(tree);
+        }
+    }
+
+    /// Whether part of a tree was not seen. What is missing in it may stand there.
+    pub(super) fn has_hole(&self, tree: u64) -> bool {
+        self.holes.contains(&tree)
+    }
+
+    /// The tree that block groups stand in.
+    pub(super) fn group_tree(&self) -> u64 {
+        if self.sb.compat_ro().contains(CompatRo::BLOCK_GROUP_TREE) {
+            objectid::BLOCK_GROUP_TREE
+        } else {
+            objectid::EXTENT_TREE
+        }
     }
 
     /// Reads a block from its first good copy and reports nothing: for second looks.

@@ -158,7 +158,7 @@ impl Check<'_> {
         let inode = partial.inode;
         let unsummed = facts.flags.contains(InodeFlags::NODATASUM);
         match (unsummed, partial.bare, partial.summed) {
-            (false, Some((offset, bytenr, len)), _) if !self.lists_incomplete => {
+            (false, Some((offset, bytenr, len)), _) if !self.has_hole(objectid::CSUM_TREE) => {
                 self.found(Finding::ChecksumMissing {
                     tree,
                     inode,
