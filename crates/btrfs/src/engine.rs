@@ -16,7 +16,7 @@ use crate::subvolume::{self, Cleaner};
 use crate::transaction::{Background, Transactions};
 use crate::tree::{self, BlockCache, Opened, Root, Roots, TreeRead};
 use crate::volume::Volume;
-use crate::{Options, Result};
+use crate::{Error, Options, Result};
 
 /// A mounted btrfs file system.
 pub struct Btrfs {
@@ -80,6 +80,7 @@ impl Engine {
             blocks,
             roots,
         } = opened;
+        check_log(&super_block, &options, read_only)?;
         let geometry = volume.geometry();
         let top = subvolume::choose(&blocks, &roots, &options.subvolume)?;
         let engine = Arc::new(Self {
@@ -121,6 +122,15 @@ impl Engine {
     /// Whether changes are refused.
     pub(crate) fn read_only(&self) -> bool {
         self.health.read_only()
+    }
+}
+
+/// Refuses a mount that would lose, or hide, what was fsynced last.
+fn check_log(super_block: &SuperBlock, options: &Options, read_only: bool) -> Result<()> {
+    match (super_block.log_root.get(), options.no_log_replay) {
+        (_, true) if !read_only => Err(Error::NoReplayNeedsReadOnly),
+        (0, _) | (_, true) => Ok(()),
+        (_, false) => Err(Error::LogPresent),
     }
 }
 

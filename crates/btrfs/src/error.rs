@@ -152,6 +152,15 @@ pub enum Error {
     /// An earlier error made the mount read-only; what was not committed then is lost.
     #[error("read-only since an error: {0}")]
     Aborted(Arc<str>),
+    /// What was fsynced last stands in a log, which this version does not replay.
+    #[error(
+        "the file system has a log that was not replayed: mount it once with the kernel, \
+         or look at it as of the last commit with ro,nologreplay"
+    )]
+    LogPresent,
+    /// Not to replay the log is for looking only.
+    #[error("nologreplay needs a read-only mount")]
+    NoReplayNeedsReadOnly,
     /// A commit ended without a result.
     #[error("commit of transaction {0} failed")]
     CommitFailed(u64),
@@ -376,9 +385,11 @@ impl From<Error> for vfs::Error {
             | Error::NoChecksum { .. }
             | Error::DataUnreadable { .. }
             | Error::WriteFailed { .. }) => Self::Io(err.to_string()),
-            Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) | Error::SeveralDevices(_) => {
-                Self::NotSupported
-            }
+            Error::UnsupportedFeature(_)
+            | Error::ReadOnlyFeature(_)
+            | Error::SeveralDevices(_)
+            | Error::LogPresent => Self::NotSupported,
+            Error::NoReplayNeedsReadOnly => Self::Invalid,
             err => Self::Corrupt(err.to_string()),
         }
     }

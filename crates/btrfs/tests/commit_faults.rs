@@ -11,9 +11,11 @@ use sapwood_block::{
     CrashPlan, Device, Fault, FaultDevice, FaultRule, GateDevice, MemoryDevice, RecordDevice,
     RecordLog, Replayer, RequestKind, RequestKinds,
 };
+use sapwood_btrfs::Error::{LogPresent, NoReplayNeedsReadOnly};
 use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
+use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
 use sapwood_vfs::{Credentials, Error, FileSystem, NewInode, Result, WriteMode};
 
 const SIZE: u64 = 256 << 20;
@@ -197,4 +199,36 @@ fn every_crash_leaves_the_old_or_the_new_state() {
         let plan = log.random_plan(at, seed as u64);
         is_old_or_new(&names(&replayer.image(&plan)), synced);
     }
+}
+
+/// Writes a superblock that says that there is a log.
+fn with_log(image: &MemoryDevice) -> Arc<MemoryDevice> {
+    let device = image.snapshot();
+    let mut bytes = vec![0; SUPER_SIZE];
+    device.read_at(SUPER_OFFSETS[0], &mut bytes).unwrap();
+    let mut sb = SuperBlock::read(&bytes).unwrap();
+    sb.log_root = sb.root;
+    let mut bytes = sb.bytes().to_vec();
+    sb.checksum_kind().unwrap().seal_block(&mut bytes);
+    device.write_at(SUPER_OFFSETS[0], &bytes).unwrap();
+    Arc::new(device)
+}
+
+#[test]
+fn a_log_that_cannot_be_replayed_is_not_dropped() {
+    let device = with_log(&prepared());
+    let before = device.snapshot();
+    let mount = |read_only, no_log_replay| {
+        let options = Options {
+            read_only,
+            no_log_replay,
+            ..Options::default()
+        };
+        Btrfs::open(vec![device.clone()], options).map(|fs| fs.unmount())
+    };
+    assert!(matches!(mount(false, false), Err(LogPresent)));
+    assert!(matches!(mount(true, false), Err(LogPresent)));
+    assert!(matches!(mount(false, true), Err(NoReplayNeedsReadOnly)));
+    mount(true, true).unwrap().unwrap();
+    assert_eq!(device.first_difference(&before), None);
 }
