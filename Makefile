@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs scale lint install help
+.PHONY: all demo test test-programs scale fuzz lint install help
 
 all:
 	cargo build --release -p sapwood
@@ -11,6 +11,7 @@ help:
 	@echo "make test   everything that CI runs"
 	@echo "make test-programs   the long tests with real programs"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
+	@echo "make fuzz   fuzz targets, a minute each (SECONDS=600: ten)"
 	@echo "make lint   formatting, clippy, layering"
 	@echo "make        build target/release/sapwood"
 
@@ -34,6 +35,11 @@ test: need-test lint
 	scripts/test-programs
 	cargo build --workspace
 	cargo test --workspace --no-fail-fast 2>&1 | scripts/total
+	scripts/fuzz 60
+
+fuzz: SECONDS = 60
+fuzz: need-build
+	scripts/fuzz $(SECONDS)
 
 # Long: fsx, pjdfstest, git, cargo, SQLite, dpkg, tar and rsync in the mount.
 test-programs: need-test

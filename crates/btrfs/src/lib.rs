@@ -6,6 +6,8 @@ mod counters;
 mod data;
 mod engine;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 pub mod inspect;
 mod lock;
