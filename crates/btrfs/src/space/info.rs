@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sapwood_btrfs_format::BlockGroupFlags;
 
 use super::group::BlockGroup;
+use super::queue::Queue;
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
 
 /// Sub-keys of [`Rank::SpaceInfo`]: device map, then groups, then the lists and sums of a kind.
@@ -71,6 +72,8 @@ pub(crate) struct SpaceInfo {
     sums: RankedMutex<Sums>,
     /// Where the next tree block goes, for each [stream](super::alloc).
     pub(crate) cursors: [AtomicU64; 2],
+    /// Those who wait for space.
+    pub(crate) queue: Queue,
 }
 
 impl SpaceInfo {
@@ -81,6 +84,7 @@ impl SpaceInfo {
             groups: RankedRwLock::with_key(Rank::SpaceInfo, (sub_key::LIST, class), Vec::new()),
             sums: RankedMutex::with_key(Rank::SpaceInfo, (sub_key::SUMS, class), Sums::default()),
             cursors: [const { AtomicU64::new(0) }; 2],
+            queue: Queue::default(),
         }
     }
 

@@ -25,6 +25,7 @@ mod group;
 mod info;
 mod items;
 mod pinned;
+mod queue;
 mod range_set;
 mod refs;
 mod reserve;

@@ -6,7 +6,8 @@
 //! delayed refs need has moved to the heads by then. Metadata may be promised beyond its groups
 //! as long as unallocated device space could hold it; data never. Under pressure, in this order:
 //! allocate a chunk, write back dirty data (whose promises are larger than what it needs), commit
-//! (which frees what is pinned).
+//! (which frees what is pinned). Whoever has to do that stands in a [queue](super::queue): what
+//! the first one frees is not snatched away by those who came later.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +17,8 @@ use super::info::{DataReservation, MetadataReservation, SpaceInfo};
 use super::state::Space;
 use crate::error::{Error, Result};
 
-/// Levels that are reckoned with while no tree is higher.
-const MIN_LEVELS: u64 = 4;
+/// Rounds of write-back and commit after which there is no space indeed.
+const MOST_ROUNDS: usize = 4;
 /// Part of the unallocated space that metadata may be promised.
 const BEYOND_DIVISOR: u64 = 2;
 /// Part of the global reserve that urgent operations leave.
@@ -37,17 +38,11 @@ pub(crate) trait Pressure {
     fn commit(&self) -> Result<()>;
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    WriteBack,
-    Commit,
-}
-
 impl Space {
     /// Bytes that changing `items` items may need.
     pub(crate) fn metadata_cost(&self, items: u64) -> u64 {
         let levels = u64::from(self.height.load(Ordering::Relaxed)) + 1;
-        items * levels.clamp(MIN_LEVELS, 8) * 2 * self.nodesize
+        items * levels.clamp(2, 8) * 2 * self.nodesize
     }
 
     /// Promises metadata for `items` items. `urgent`: for what frees space; it may use part of
@@ -62,20 +57,46 @@ impl Space {
         urgent: bool,
     ) -> Result<MetadataReservation> {
         let bytes = self.metadata_cost(items);
-        if let Some(promise) = self.try_metadata(bytes, false) {
+        if !self.metadata.queue.is_busy()
+            && let Some(promise) = self.try_metadata(bytes, false)
+        {
             return Ok(promise);
         }
-        for step in [Step::WriteBack, Step::Commit, Step::Commit] {
-            if urgent && let Some(promise) = self.try_metadata(bytes, true) {
-                return Ok(promise);
-            }
-            if self.relieve(pressure, step, &self.metadata)?
-                && let Some(promise) = self.try_metadata(bytes, false)
-            {
-                return Ok(promise);
-            }
+        if urgent && let Some(promise) = self.try_metadata(bytes, true) {
+            return Ok(promise);
         }
-        self.try_metadata(bytes, urgent).ok_or(Error::NoSpace)
+        self.with_pressure(pressure, &self.metadata, || {
+            let promise = self.try_metadata(bytes, false);
+            Ok(promise.or_else(|| self.try_metadata(bytes, urgent)))
+        })
+    }
+
+    /// Makes room until `try_it` finds some.
+    fn with_pressure<T>(
+        &self,
+        pressure: &dyn Pressure,
+        info: &SpaceInfo,
+        mut try_it: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let _turn = info.queue.wait();
+        let reclaimable = || {
+            let sums = info.sums();
+            sums.promised + sums.reserved + sums.pinned
+        };
+        for _ in 0..MOST_ROUNDS {
+            if let Some(found) = try_it()? {
+                return Ok(found);
+            }
+            pressure.write_back()?;
+            if let Some(found) = try_it()? {
+                return Ok(found);
+            }
+            if reclaimable() == 0 {
+                break;
+            }
+            pressure.commit()?;
+        }
+        try_it()?.ok_or(Error::NoSpace)
     }
 
     fn try_metadata(&self, bytes: u64, urgent: bool) -> Option<MetadataReservation> {
@@ -100,21 +121,6 @@ impl Space {
         self.devices.lock().unallocated() / copies / BEYOND_DIVISOR
     }
 
-    /// Takes one step to make room; `false` if it has nothing to work on.
-    fn relieve(&self, pressure: &dyn Pressure, step: Step, info: &SpaceInfo) -> Result<bool> {
-        match step {
-            Step::WriteBack => pressure.write_back()?,
-            Step::Commit => {
-                let sums = info.sums();
-                if sums.pinned == 0 && sums.reserved == 0 && self.delayed.bytes() == 0 {
-                    return Ok(false);
-                }
-                pressure.commit()?;
-            }
-        }
-        Ok(true)
-    }
-
     /// Promises bytes of data (a multiple of the sector size). Hold no handle, and no lock above
     /// those of inodes.
     ///
@@ -125,17 +131,12 @@ impl Space {
         pressure: &dyn Pressure,
         bytes: u64,
     ) -> Result<DataReservation> {
-        if let Some(promise) = self.try_reserve_data(bytes)? {
+        if !self.data.queue.is_busy()
+            && let Some(promise) = self.try_reserve_data(bytes)?
+        {
             return Ok(promise);
         }
-        for step in [Step::WriteBack, Step::Commit, Step::Commit] {
-            if self.relieve(pressure, step, &self.data)?
-                && let Some(promise) = self.try_reserve_data(bytes)?
-            {
-                return Ok(promise);
-            }
-        }
-        Err(Error::NoSpace)
+        self.with_pressure(pressure, &self.data, || self.try_reserve_data(bytes))
     }
 
     /// An empty promise of data, to merge others into.

@@ -1,0 +1,91 @@
+//! First come, first served: a queue of threads that wait for space.
+
+use parking_lot::Condvar;
+
+use crate::lock::{Rank, RankedMutex};
+
+#[derive(Debug, Default)]
+struct Tickets {
+    next: u64,
+    serving: u64,
+}
+
+/// The queue. Waiting in it is no lock in the order of locks: the first one commits, and whoever
+/// waits holds nothing that a commit needs.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    tickets: RankedMutex<Tickets>,
+    moved: Condvar,
+}
+
+/// The right of the first one; the next one follows when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    queue: &'a Queue,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            tickets: RankedMutex::new(Rank::Leaf, Tickets::default()),
+            moved: Condvar::new(),
+        }
+    }
+}
+
+impl Queue {
+    /// Whether anyone is in it.
+    pub(crate) fn is_busy(&self) -> bool {
+        let tickets = self.tickets.lock();
+        tickets.next != tickets.serving
+    }
+
+    /// Waits for one's turn.
+    pub(crate) fn wait(&self) -> Turn<'_> {
+        let mut tickets = self.tickets.lock();
+        let mine = tickets.next;
+        tickets.next += 1;
+        while tickets.serving != mine {
+            tickets.wait(&self.moved);
+        }
+        Turn { queue: self }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.queue.tickets.lock().serving += 1;
+        self.queue.moved.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn one_at_a_time() {
+        let queue = Arc::new(Queue::default());
+        let inside = Arc::new(AtomicUsize::new(0));
+        let workers: Vec<_> = (0..8)
+            .map(|_| {
+                let (queue, inside) = (queue.clone(), inside.clone());
+                std::thread::spawn(move || {
+                    for _ in 0..50 {
+                        let _turn = queue.wait();
+                        assert!(queue.is_busy());
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        assert!(!queue.is_busy());
+    }
+}
