@@ -291,6 +291,9 @@ fn sharing_behind_the_end_is_refused(t: &mut Fixture) -> Outcome {
         let result = from.copy_to(offset, &to, 0, len, CopyMode::ShareOnly);
         refused(result, Error::Invalid)?;
     }
+    let result = from.copy_to(40_961, &to, 0, 0, CopyMode::ShareOnly);
+    refused(result, Error::Invalid)?;
+    same(from.copy_to(40_960, &to, 5, 0, CopyMode::ShareOnly)?, 0)?;
     same(to.size()?, 0)
 }
 

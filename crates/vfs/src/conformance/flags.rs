@@ -2,7 +2,9 @@
 
 use super::case::{Case, group};
 use super::support::{Fixture, Node, Outcome, pattern, refused, same, same_bytes};
-use crate::{AllocMode, CopyMode, Error, Fsxattr, InodeFlags, NewInode, SetAttr, SetTime};
+use crate::{
+    AllocMode, CopyMode, Error, Fsxattr, InodeFlags, NewInode, SetAttr, SetTime, SetXattrMode,
+};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = group!("flags":
@@ -24,6 +26,8 @@ pub(super) fn cases() -> Vec<Case> {
         compression_and_its_opposite_exclude_each_other if compression,
         compression_flag_and_property_agree if compression,
         compression_property_is_validated if compression,
+        compression_property_obeys_modes if compression,
+        compression_property_is_ignored_elsewhere if compression,
         children_inherit_compression if compression,
         compressed_file_reads_back if compression,
         children_inherit_nocow if compression,
@@ -125,6 +129,9 @@ fn immutable_directory_refuses_names(t: &mut Fixture) -> Outcome {
     refused(dir.file("x"), no.clone())?;
     refused(dir.dir("x"), no.clone())?;
     refused(dir.link(&other, "x"), no.clone())?;
+    if t.capabilities.tmpfile {
+        refused(dir.tmpfile(0o600), no.clone())?;
+    }
     refused(dir.unlink("f"), no.clone())?;
     refused(dir.rmdir("e"), no.clone())?;
     refused(dir.rename("f", "x"), no.clone())?;
@@ -159,6 +166,12 @@ fn append_only_file_only_grows(t: &mut Fixture) -> Outcome {
     }
     file.append(b", more")?;
     file.write(13, b", and more")?;
+    refused(
+        t.root()
+            .file_of("other", b"x")?
+            .copy_to(0, &file, 1000, 0, CopyMode::Any),
+        Error::NotPermitted,
+    )?;
     same(file.content()?, b"content, more, and more")?;
     file.set(&SetAttr {
         mtime: Some(SetTime::Now),
@@ -318,7 +331,42 @@ fn children_inherit_compression(t: &mut Fixture) -> Outcome {
         same(node.xattr(COMPRESSION)?, b"zstd")?;
     }
     let link = dir.symlink("s", b"f")?;
-    same(link.xattrs()?.len(), 0)
+    same(
+        (link.flags()?, link.xattrs()?.len()),
+        (InodeFlags::COMPRESS, 0),
+    )
+}
+
+fn compression_property_obeys_modes(t: &mut Fixture) -> Outcome {
+    let file = t.root().file("f")?;
+    let set = |value: &[u8], mode| file.set_xattr_mode(COMPRESSION, value, mode);
+    refused(set(b"lzo", SetXattrMode::Replace), Error::NoAttribute)?;
+    refused(set(b"", SetXattrMode::Replace), Error::NoAttribute)?;
+    refused(set(b"bad", SetXattrMode::Replace), Error::Invalid)?;
+    refused(file.remove_xattr(COMPRESSION), Error::NoAttribute)?;
+    set(b"", SetXattrMode::Any)?;
+    set(b"lzo", SetXattrMode::Create)?;
+    refused(set(b"zstd", SetXattrMode::Create), Error::Exists)?;
+    set(b"zstd", SetXattrMode::Replace)?;
+    set(b"", SetXattrMode::Replace)?;
+    same((file.xattrs()?.len(), file.flags()?), (0, NONE))
+}
+
+fn compression_property_is_ignored_elsewhere(t: &mut Fixture) -> Outcome {
+    for (name, what) in [
+        ("s", NewInode::Symlink(b"t")),
+        ("p", NewInode::Fifo),
+        ("c", NewInode::CharDevice(1)),
+    ] {
+        let inode = t.root().make(name, what, 0o600)?;
+        inode.set_xattr(COMPRESSION, b"zstd")?;
+        inode.set_xattr_mode(COMPRESSION, b"zlib", SetXattrMode::Replace)?;
+        inode.remove_xattr(COMPRESSION)?;
+        refused(inode.set_xattr(COMPRESSION, b"bad"), Error::Invalid)?;
+        refused(inode.xattr(COMPRESSION), Error::NoAttribute)?;
+        same((inode.xattrs()?.len(), inode.flags()?), (0, NONE))?;
+    }
+    Ok(())
 }
 
 fn compressed_file_reads_back(t: &mut Fixture) -> Outcome {

@@ -2,7 +2,7 @@
 
 use super::case::{Case, group};
 use super::support::{Fixture, Node, Outcome, check, pattern, refused, same, same_bytes};
-use crate::{CopyMode, Error, RenameMode, SubvolumeId, SubvolumeInfo};
+use crate::{AllocMode, CopyMode, Error, InodeFlags, RenameMode, SubvolumeId, SubvolumeInfo};
 
 pub(super) fn cases() -> Vec<Case> {
     group!("subvolumes":
@@ -24,6 +24,8 @@ pub(super) fn cases() -> Vec<Case> {
         snapshot_outlives_its_source if subvolumes,
         holder_of_another_is_not_deleted if subvolumes,
         plain_directory_is_not_deleted if subvolumes,
+        flags_protect_it if subvolumes,
+        sparse_unstored_files_are_in_a_snapshot if subvolumes,
         default_one_can_be_chosen if subvolumes,
         links_and_renames_do_not_cross if subvolumes,
         its_root_can_be_renamed if subvolumes,
@@ -374,6 +376,42 @@ fn plain_directory_is_not_deleted(t: &mut Fixture) -> Outcome {
     t.root().find("d").map(drop).map_err(Into::into)
 }
 
+fn flags_protect_it(t: &mut Fixture) -> Outcome {
+    let s = subvolume(t, &t.root(), "s")?;
+    let root = t.fs().root();
+    for flag in [InodeFlags::IMMUTABLE, InodeFlags::APPEND] {
+        s.set_flags(flag)?;
+        let result = t.subvolumes()?.delete_subvolume(root, b"s");
+        refused(result, Error::NotPermitted)?;
+        s.set_flags(InodeFlags::empty())?;
+    }
+    drop(s);
+    t.subvolumes()?.delete_subvolume(root, b"s")?;
+    t.root().lacks("s")
+}
+
+fn sparse_unstored_files_are_in_a_snapshot(t: &mut Fixture) -> Outcome {
+    let s = subvolume(t, &t.root(), "s")?;
+    for (name, tail) in [("all", 20_000), ("end", 30_000), ("none", 4096)] {
+        let file = s.file_of(name, &[1; 20_000])?;
+        file.fallocate(0, tail, AllocMode::PunchHole)?;
+    }
+    s.file("extended")?.truncate(1 << 30)?;
+    s.file_of("cut", &[1; 20_000])?.truncate(10)?;
+    let snap = snapshot(t, &s, "snap", true)?;
+    for (name, size) in [
+        ("all", 20_000),
+        ("end", 20_000),
+        ("none", 20_000),
+        ("extended", 1 << 30),
+        ("cut", 10),
+    ] {
+        same((name, snap.find(name)?.size()?), (name, size))?;
+    }
+    same(snap.find("cut")?.content()?, [1; 10])?;
+    same(snap.find("all")?.content()?, [0; 20_000])
+}
+
 fn default_one_can_be_chosen(t: &mut Fixture) -> Outcome {
     let subvolumes = t.subvolumes()?;
     let first = subvolumes.default_subvolume()?;
@@ -395,6 +433,7 @@ fn default_one_can_be_chosen(t: &mut Fixture) -> Outcome {
 fn links_and_renames_do_not_cross(t: &mut Fixture) -> Outcome {
     let s = subvolume(t, &t.root(), "s")?;
     let (file, inside) = (t.root().file("f")?, s.file("inside")?);
+    refused(s.link(&file, "inside"), Error::Exists)?;
     t.root().dir("d")?;
     refused(s.link(&file, "g"), Error::CrossDevice)?;
     refused(t.root().link(&inside, "g"), Error::CrossDevice)?;

@@ -1,6 +1,6 @@
 //! Attributes, extended attributes and flags.
 
-use super::state::{Body, State};
+use super::state::{Body, Node, State};
 use crate::rules::{self, XattrClass};
 use crate::{
     Attr, Error, Fsxattr, Ino, InodeFlags, Result, SetAttr, SetTime, SetXattrMode, Timestamp, acl,
@@ -8,6 +8,14 @@ use crate::{
 
 /// What fits in one item of a leaf of 16 KiB: name and value together.
 const XATTR_ITEM_MAX: usize = 16384 - 101 - 25 - 30;
+
+/// Flags of an inode after a property was set; none if the property means nothing for it.
+fn property_flags(node: &Node, name: &[u8], value: &[u8]) -> Result<Option<InodeFlags>> {
+    match name {
+        rules::COMPRESSION => rules::set_compression(node.kind, node.flags, value),
+        _ => Err(Error::Invalid),
+    }
+}
 
 impl State {
     pub(super) fn getattr(&self, ino: Ino) -> Result<Attr> {
@@ -86,6 +94,13 @@ impl State {
         if name.len() + value.len() > XATTR_ITEM_MAX {
             return Err(Error::NoSpace);
         }
+        let property = match class {
+            XattrClass::Btrfs => match property_flags(node, name, value)? {
+                Some(flags) => Some(flags),
+                None => return Ok(()),
+            },
+            _ => None,
+        };
         let exists = node.xattrs.contains_key(name);
         // Linux does not hand these modes on for an ACL.
         match mode {
@@ -100,10 +115,7 @@ impl State {
                 change.stored
             }
             XattrClass::DefaultAcl => acl::set_default(value)?,
-            XattrClass::Btrfs => match self.set_property(ino, name, value)? {
-                true => Some(value.to_vec()).filter(|value| !value.is_empty()),
-                false => return Ok(()),
-            },
+            XattrClass::Btrfs => Some(value.to_vec()).filter(|value| !value.is_empty()),
             _ => Some(value.to_vec()),
         };
         let node = self.node_mut(ino)?;
@@ -111,19 +123,9 @@ impl State {
             Some(value) => node.xattrs.insert(name.to_vec(), value),
             None => node.xattrs.remove(name),
         };
+        node.flags = property.unwrap_or(node.flags);
         node.ctime = Timestamp::now();
         Ok(())
-    }
-
-    /// Applies a property; false if it means nothing for this inode.
-    fn set_property(&mut self, ino: Ino, name: &[u8], value: &[u8]) -> Result<bool> {
-        if name != rules::COMPRESSION {
-            return Err(Error::Invalid);
-        }
-        let node = self.node_mut(ino)?;
-        let flags = rules::set_compression(node.kind, node.flags, value)?;
-        node.flags = flags.unwrap_or(node.flags);
-        Ok(flags.is_some())
     }
 
     pub(super) fn removexattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
@@ -131,6 +133,13 @@ impl State {
         self.writable(ino)?;
         let node = self.node(ino)?;
         rules::check_xattr_change(node.kind, node.flags, class, true)?;
+        let property = match class {
+            XattrClass::Btrfs => match property_flags(node, name, b"")? {
+                Some(flags) => Some(flags),
+                None => return Ok(()),
+            },
+            _ => None,
+        };
         if !node.xattrs.contains_key(name) {
             // To take an ACL away that is not there is no error on Linux.
             return match class {
@@ -138,11 +147,9 @@ impl State {
                 _ => Err(Error::NoAttribute),
             };
         }
-        if class == XattrClass::Btrfs {
-            self.set_property(ino, name, b"")?;
-        }
         let node = self.node_mut(ino)?;
         node.xattrs.remove(name);
+        node.flags = property.unwrap_or(node.flags);
         node.ctime = Timestamp::now();
         Ok(())
     }

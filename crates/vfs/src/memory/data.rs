@@ -137,6 +137,10 @@ impl State {
             if want > left || from_offset > source.size {
                 return Err(Error::Invalid);
             }
+            // Whatever it is to be put, nothing is nothing.
+            if want == 0 {
+                return Ok(0);
+            }
             if !aligned(from_offset) || !aligned(to_offset) {
                 return Err(Error::Invalid);
             }

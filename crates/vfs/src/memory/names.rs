@@ -215,6 +215,7 @@ impl State {
         mode: RenameMode,
     ) -> Result<()> {
         let crosses = self.node(from_dir)?.subvolume != self.node(to_dir)?.subvolume;
+        let is_stub = |ino: Ino| self.node(ino).is_ok_and(|node| node.stub);
         let target_is_root = target.is_some_and(|target| self.is_subvolume_root(target));
         let free = match mode {
             RenameMode::Exchange => self.is_subvolume_root(source) && target_is_root,
@@ -222,6 +223,9 @@ impl State {
         };
         if crosses && !free {
             return Err(Error::CrossDevice);
+        }
+        if is_stub(source) || target.is_some_and(is_stub) {
+            return Err(Error::NotPermitted);
         }
         if target_is_root && mode != RenameMode::Exchange {
             return Err(Error::NotEmpty);

@@ -101,6 +101,9 @@ pub(super) struct Node {
     pub(super) refs: u64,
     /// It never had a name but may get one.
     pub(super) linkable: bool,
+    /// It is the empty directory in place of a subvolume that a snapshot does not hold, and
+    /// takes no changes.
+    pub(super) stub: bool,
 }
 
 impl Node {
@@ -230,6 +233,7 @@ impl State {
             subvolume,
             refs: 0,
             linkable: false,
+            stub: false,
         }
     }
 
@@ -294,9 +298,13 @@ impl State {
         }
     }
 
-    /// Checks that what is in the same subvolume as `ino` may be changed.
+    /// Checks that `ino` and what is in the same subvolume may be changed.
     pub(super) fn writable(&self, ino: Ino) -> Result<()> {
-        let subvolume = self.subvolumes.get(&self.node(ino)?.subvolume);
+        let node = self.node(ino)?;
+        if node.stub {
+            return Err(Error::NotPermitted);
+        }
+        let subvolume = self.subvolumes.get(&node.subvolume);
         match self.read_only || subvolume.is_some_and(|subvolume| subvolume.read_only) {
             true => Err(Error::ReadOnly),
             false => Ok(()),

@@ -89,6 +89,7 @@ impl State {
             node = self.new_node(FileKind::Directory, body, id);
             node.perm = 0o755;
             node.nlink = 1;
+            node.stub = true;
         }
         match &mut node.body {
             Body::Dir(dir) => *dir = Directory::new(parent),

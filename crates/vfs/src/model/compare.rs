@@ -96,10 +96,14 @@ impl Comparison<'_> {
             "attributes",
             &[Seen::from(&attrs[0]), Seen::from(&attrs[1])],
         )?;
-        match self.same.insert(inos[0], inos[1]) {
-            Some(known) if known == inos[1] => return Ok(()),
-            Some(_) => return Err("hard links lead to different inodes".to_owned()),
-            None => {}
+        // A directory has one name, and those that stand for subvolumes in a snapshot may
+        // share their number.
+        if attrs[0].kind != FileKind::Directory {
+            match self.same.insert(inos[0], inos[1]) {
+                Some(known) if known == inos[1] => return Ok(()),
+                Some(_) => return Err("hard links lead to different inodes".to_owned()),
+                None => {}
+            }
         }
         self.xattrs(inos)?;
         match attrs[0].kind {

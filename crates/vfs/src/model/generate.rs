@@ -19,9 +19,7 @@ const NAMES: [&str; 6] = [
     "yokzxonb",
     "xyphecky",
     "c",
-    "a-name-of-a-length-that-lets-few-of-them-into-one-block-of-a-directory-\
-     so-that-trees-and-lists-of-names-have-to-split-sooner-than-they-would-with-\
-     names-of-one-letter-which-are-what-most-of-these-operations-use",
+    "long-long-long-long-long-long-long-long-long-long-long-long-long-long-long-long-long-long-long",
 ];
 
 const XATTRS: [&str; 5] = [
@@ -343,14 +341,19 @@ impl Generator {
             sec: i64::from(self.random.i32(..)),
             nsec: self.random.u32(..1_000_000_000),
         });
-        SetAttr {
-            perm: self.random.bool().then(|| self.perm()),
+        let changes = SetAttr {
             uid: self.seldom(3).then(|| self.random.u32(..5000)),
             gid: self.seldom(3).then(|| self.random.u32(..5000)),
             atime: self.seldom(3).then_some(time),
             mtime: self.seldom(3).then_some(time),
             kill_setid: self.seldom(3),
             ..SetAttr::default()
+        };
+        // Engines need not look at all at a change of nothing.
+        let perm = self.random.bool() || changes == SetAttr::default();
+        SetAttr {
+            perm: perm.then(|| self.perm()),
+            ..changes
         }
     }
 
