@@ -41,6 +41,7 @@ pub(crate) fn copy_range(
     let size = from.state.lock().size;
     let left = size.saturating_sub(from_offset);
     let len = match (len, mode) {
+        (0, CopyMode::ShareOnly) if from_offset > size => return Err(vfs::Error::Invalid.into()),
         (0, _) => left,
         (len, CopyMode::Any) => len.min(left),
         (len, CopyMode::ShareOnly) if len <= left => len,

@@ -77,6 +77,7 @@ pub(crate) fn tmpfile(
     if !dir.is_linked() {
         return Err(vfs::Error::NotFound.into());
     }
+    rules::check_add_name(dir.vfs_flags())?;
     let mut plan = plan(engine, who, dir, NewInode::Regular, perm)?;
     plan.state.nlink = 0;
     plan.state.linkable = true;
@@ -137,8 +138,8 @@ fn plan(
     let mut state = InodeState::new(kind.mode_bits() | inherited.perm, now);
     state.uid = uid;
     state.gid = gid;
+    state.set_vfs_flags(rules::inherited_flags(dir_flags));
     if matches!(kind, FileKind::Regular | FileKind::Directory) {
-        state.set_vfs_flags(rules::inherited_flags(dir_flags));
         if dir_flags.intersects(vfs::InodeFlags::COMPRESS | vfs::InodeFlags::NOCOMPRESS) {
             let property = xattr::get(engine, dir, xattr::COMPRESSION)?;
             xattrs.extend(property.map(|value| (xattr::COMPRESSION.to_vec(), value)));

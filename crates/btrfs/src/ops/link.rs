@@ -28,12 +28,6 @@ pub(crate) fn link(
     rules::check_name(name)?;
     dir.require_dir()?;
     dir.require_writable()?;
-    if inode.kind == FileKind::Directory {
-        return Err(vfs::Error::NotPermitted.into());
-    }
-    if inode.root.id() != dir.root.id() {
-        return Err(vfs::Error::CrossDevice.into());
-    }
     let _guards = lock_all(&[inode, dir]);
     check(engine, inode, dir, name)?;
     let index = dir::next_index(engine, dir)?;
@@ -70,6 +64,13 @@ fn check(engine: &Arc<Engine>, inode: &Inode, dir: &Inode, name: &[u8]) -> Resul
     if names::find(engine, dir, name)?.is_some() {
         return Err(vfs::Error::Exists.into());
     }
+    rules::check_add_name(dir.vfs_flags())?;
+    if inode.root.id() != dir.root.id() {
+        return Err(vfs::Error::CrossDevice.into());
+    }
+    if inode.kind == FileKind::Directory {
+        return Err(vfs::Error::NotPermitted.into());
+    }
     let (nlink, linkable, flags) = {
         let state = inode.state.lock();
         (state.nlink, state.linkable, state.vfs_flags())
@@ -77,7 +78,6 @@ fn check(engine: &Arc<Engine>, inode: &Inode, dir: &Inode, name: &[u8]) -> Resul
     if flags.intersects(vfs::InodeFlags::IMMUTABLE | vfs::InodeFlags::APPEND) {
         return Err(vfs::Error::NotPermitted.into());
     }
-    rules::check_add_name(dir.vfs_flags())?;
     if nlink == 0 && !linkable {
         return Err(vfs::Error::NotFound.into());
     }

@@ -56,9 +56,9 @@ pub(crate) fn rmdir(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Resu
 fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
     rules::check_name(name)?;
     dir.require_dir()?;
-    dir.require_writable()?;
     loop {
         let (target, victim) = find_both(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
+        dir.require_writable()?;
         let guards = lock_all(&[dir, &victim]);
         if names::find(engine, dir, name)? != Some(target) {
             continue;

@@ -73,13 +73,13 @@ pub(crate) fn rename(
     rules::check_name(to.name)?;
     from.dir.require_dir()?;
     to.dir.require_dir()?;
-    from.dir.require_writable()?;
-    to.dir.require_writable()?;
     let same_dir = from.dir.lock_key() == to.dir.lock_key();
     loop {
         let topology = (!same_dir).then(|| engine.topology.lock());
         let source = Found::look_up(engine, from)?.ok_or(vfs::Error::NotFound)?;
         let target = Found::look_up(engine, to)?;
+        from.dir.require_writable()?;
+        to.dir.require_writable()?;
         let mut locked = vec![from.dir, to.dir, &source.inode];
         locked.extend(target.as_ref().map(|target| &target.inode));
         let guards = lock_all(&locked);
@@ -123,7 +123,7 @@ fn locked_rename(
     if let (Some(target), false) = (target, mode == RenameMode::Exchange)
         && target.target.as_subvolume().is_some()
     {
-        return Err(vfs::Error::NotPermitted.into());
+        return Err(vfs::Error::NotEmpty.into());
     }
     require_room(engine, source, to)?;
     let to_index = dir::next_index(engine, to.dir)?;

@@ -167,7 +167,7 @@ pub(crate) fn set(
         }
         XattrClass::Btrfs => {
             rules::check_xattr_change(inode.kind, flags, class, false)?;
-            set_property(engine, inode, name, value)
+            set_property(engine, inode, name, value, mode)
         }
         _ => {
             rules::check_xattr_change(inode.kind, flags, class, false)?;
@@ -225,31 +225,33 @@ fn change(
     h.end()
 }
 
-/// Sets or, with an empty value, removes the compression property.
-fn set_property(engine: &Arc<Engine>, inode: &Arc<Inode>, name: &[u8], value: &[u8]) -> Result<()> {
+/// Sets or, with an empty value, removes the compression property. It means nothing for what
+/// is neither file nor directory, and is ignored there.
+fn set_property(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    name: &[u8],
+    value: &[u8],
+    mode: SetXattrMode,
+) -> Result<()> {
     if name != COMPRESSION {
         return Err(vfs::Error::Invalid.into());
     }
-    if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
-        return Err(vfs::Error::Invalid.into());
-    }
-    let (compress, refuse) = match value {
-        b"" => (false, false),
-        b"none" | b"no" => (false, true),
-        value => match std::str::from_utf8(value).map(str::parse::<Compression>) {
-            Ok(Ok(_)) => (true, false),
-            _ => return Err(vfs::Error::Invalid.into()),
-        },
+    let Some(flags) = rules::set_compression(inode.kind, inode.vfs_flags(), value)? else {
+        return Ok(());
     };
-    if compress && inode.state.lock().flags.contains(InodeFlags::NODATACOW) {
-        return Err(vfs::Error::Invalid.into());
+    if flags.contains(vfs::InodeFlags::COMPRESS) {
+        let known = std::str::from_utf8(value).map(str::parse::<Compression>);
+        if !matches!(known, Ok(Ok(_))) {
+            return Err(vfs::Error::Invalid.into());
+        }
     }
     let mut h = engine.start(2)?;
-    replace(&mut h, inode, name, (!value.is_empty()).then_some(value))?;
+    let stored = (!value.is_empty()).then_some(value);
+    store(&mut h, inode, name, stored, mode)?;
     let now = Timestamp::now();
     inode.change(&h, |state| {
-        state.flags.set(InodeFlags::COMPRESS, compress);
-        state.flags.set(InodeFlags::NOCOMPRESS, refuse);
+        state.set_vfs_flags(flags);
         state.inode_changed(now);
     });
     h.end()?;
@@ -265,7 +267,7 @@ pub(crate) fn remove(engine: &Arc<Engine>, inode: &Arc<Inode>, name: &[u8]) -> R
     let flags = inode.vfs_flags();
     rules::check_xattr_change(inode.kind, flags, class, true)?;
     if class == XattrClass::Btrfs {
-        return set_property(engine, inode, name, b"");
+        return set_property(engine, inode, name, b"", SetXattrMode::Replace);
     }
     if get(engine, inode, name)?.is_none() {
         // Removing an ACL that says what the mode says anyway is no error.

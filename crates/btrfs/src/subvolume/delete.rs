@@ -10,7 +10,7 @@ use super::{choose, live_root};
 use crate::Result;
 use crate::engine::Engine;
 use crate::ops::create::finish;
-use crate::ops::{Inode, names, orphan};
+use crate::ops::{Inode, dir as directory, names, orphan};
 use crate::transaction::Handle;
 use crate::tree::Root;
 
@@ -26,11 +26,12 @@ pub(crate) fn delete(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Res
     let _subvolumes = engine.subvolumes.lock();
     rules::check_name(name)?;
     dir.require_dir()?;
-    dir.require_writable()?;
     let _io = dir.io.write();
-    rules::check_remove_name(dir.vfs_flags(), vfs::InodeFlags::empty())?;
     let target = names::find(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
     let id = target.as_subvolume().ok_or(vfs::Error::Invalid)?;
+    dir.require_writable()?;
+    let top = directory::inode_of(engine, dir, target)?;
+    rules::check_remove_name(dir.vfs_flags(), top.vfs_flags())?;
     let root = live_root(engine, id)?;
     check_unused(engine, id)?;
     let mut h = engine.start_urgent(ITEMS)?;
