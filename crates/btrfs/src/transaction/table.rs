@@ -271,16 +271,20 @@ impl Transactions {
                 return Ok(Turn::Done);
             }
             let claimable = table.committing.is_none();
-            match table.current.clone() {
+            // Nothing of the transaction is kept over the sleep: its last owner drops what it
+            // reserved, which must not happen under this lock.
+            match &table.current {
                 Some(current) if claimable && current.transid <= target => {
+                    let current = current.clone();
                     self.step(&table, &current, State::CommitStart);
                     table.requested = false;
                     table.committing = Some(current.clone());
                     return Ok(Turn::Commit(current));
                 }
                 None if claimable => return Ok(Turn::Done),
-                _ => self.sleep(&mut table, &self.changed),
+                _ => {}
             }
+            self.sleep(&mut table, &self.changed);
         }
     }
 
