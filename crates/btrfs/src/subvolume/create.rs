@@ -53,10 +53,9 @@ pub(super) fn check_new_name(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]
     if !dir.is_linked() || dir.root.is_dead() {
         return Err(vfs::Error::NotFound.into());
     }
-    rules::check_add_name(dir.vfs_flags())?;
     match names::find(engine, dir, name)? {
         Some(_) => Err(vfs::Error::Exists.into()),
-        None => Ok(()),
+        None => Ok(rules::check_add_name(dir.vfs_flags())?),
     }
 }
 

@@ -29,8 +29,11 @@ pub(crate) fn delete(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Res
     let _io = dir.io.write();
     let target = names::find(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
     let id = target.as_subvolume().ok_or(vfs::Error::Invalid)?;
-    dir.require_writable()?;
     let top = directory::inode_of(engine, dir, target)?;
+    if top.is_stub() {
+        return Err(vfs::Error::Invalid.into());
+    }
+    dir.require_writable()?;
     rules::check_remove_name(dir.vfs_flags(), top.vfs_flags())?;
     let root = live_root(engine, id)?;
     check_unused(engine, id)?;
