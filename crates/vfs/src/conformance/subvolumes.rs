@@ -253,6 +253,9 @@ fn nested_subvolume_is_an_empty_directory_in_a_snapshot(t: &mut Fixture) -> Outc
     let nested = subvolume(t, &dir, "nested")?;
     nested.file("inside")?;
     let snap = snapshot(t, &s, "snap", false)?;
+    let above = snap.find("d")?;
+    let result = t.subvolumes()?.delete_subvolume(above.ino(), b"nested");
+    refused(result, Error::Invalid)?;
     let stub = snap.walk("d/nested")?;
     same(stub.attr()?.kind, crate::FileKind::Directory)?;
     same(stub.list()?.len(), 0)?;
