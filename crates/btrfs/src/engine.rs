@@ -184,6 +184,7 @@ impl Btrfs {
     pub fn close(&self) -> Result<()> {
         self.background.stop(&self.engine);
         let result = ops::sync::sync(&self.engine);
+        self.engine.writeback.stop();
         self.engine.health.close();
         result
     }

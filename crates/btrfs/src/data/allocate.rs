@@ -96,7 +96,7 @@ fn clear(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<
         let end = step_end(engine, inode, at..range.end)?;
         let size = sector_ceil(engine, inode.state.lock().size);
         let result = replace_with_hole(&mut h, inode, at..end, size);
-        {
+        if end == range.end {
             // Dirty ranges that went may have been all that the size on disk waited for.
             let data = inode.data.state.lock();
             raise_disk_size(&data, &mut inode.state.lock());

@@ -25,7 +25,13 @@ pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<O
         insert(engine, inode, ordered).map(Some)
     };
     match result {
-        Ok(Some(transid)) => inode.data.state.lock().modified.completed(ordered, transid),
+        Ok(Some(transid)) => {
+            let mut state = inode.data.state.lock();
+            state.modified.completed(ordered, transid);
+            if state.modified.is_long() {
+                state.modified.prune(engine.last_committed());
+            }
+        }
         Ok(None) => {
             if let Target::New(stored) = &ordered.target {
                 let (bytenr, len) = (stored.bytenr, stored.disk_len);
@@ -50,6 +56,7 @@ pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<O
 /// Puts it into the tree; returns the transid.
 fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<u64> {
     let mut h = engine.join()?;
+    h.reservation = inode.data.state.lock().share_of_metadata(ordered.len());
     let transid = h.transid();
     let change = changing(inode);
     let result = apply(&mut h, inode, ordered);

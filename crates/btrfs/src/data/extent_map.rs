@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::ordered::OrderedExtent;
 
 /// Maps that the cache of one file keeps at most.
-const MAX_MAPS: usize = 4096;
+const MAX_MAPS: usize = 1024;
 
 /// Where the data of an extent stands, and which part of it a map shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -195,6 +195,8 @@ pub(crate) struct ModifiedMap {
 #[derive(Debug, Default)]
 pub(super) struct ModifiedMaps {
     maps: BTreeMap<u64, ModifiedMap>,
+    /// Length that it had when it was pruned last.
+    pruned: usize,
 }
 
 impl ModifiedMaps {
@@ -256,16 +258,17 @@ impl ModifiedMaps {
     pub(super) fn prune(&mut self, durable: u64) {
         self.maps
             .retain(|_, modified| modified.transid.is_none_or(|transid| transid > durable));
+        self.pruned = self.maps.len();
+    }
+
+    /// Whether it is worth looking what can be forgotten: it became twice as long since.
+    pub(super) fn is_long(&self) -> bool {
+        self.maps.len() > 2 * self.pruned.max(256)
     }
 
     /// The list, in the order of the file.
     pub(super) fn iter(&self) -> impl Iterator<Item = &ModifiedMap> {
         self.maps.values()
-    }
-
-    /// Number of maps listed.
-    pub(super) fn len(&self) -> usize {
-        self.maps.len()
     }
 }
 

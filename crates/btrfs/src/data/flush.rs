@@ -154,6 +154,7 @@ fn decide(
     let flags = inode.state.lock().flags;
     if let Some(target) = inline::target(engine, inode, &range, &data)? {
         let ordered = Arc::new(OrderedExtent::new(range, target, id, 0));
+        inode.data.unpromise(ordered.len());
         register(inode, &ordered);
         io_finished(engine, inode, &ordered);
         return Ok(());
@@ -171,9 +172,12 @@ fn decide(
             .map(|(part, _)| part.start)
             .collect();
         let ids = inode.data.state.lock().flights.split(id, &cuts);
-        for (id, (_, target)) in ids.into_iter().zip(segments) {
+        for (id, (part, target)) in ids.into_iter().zip(segments) {
             match target {
-                Some(target) => submit(engine, inode, id, target, None, dispatch),
+                Some(target) => {
+                    inode.data.unpromise(part.end - part.start);
+                    submit(engine, inode, id, target, None, dispatch);
+                }
                 None => copy(engine, inode, id, dispatch),
             }
         }
@@ -331,9 +335,7 @@ fn place_compressed(
         return Ok(None);
     };
     let ram_len = range.end - range.start;
-    if let Some(promised) = &inode.data.state.lock().promised {
-        promised.give_back(ram_len - len);
-    }
+    inode.data.unpromise(ram_len - len);
     let stored = Stored {
         bytenr,
         disk_len: len,
@@ -545,10 +547,7 @@ fn abandon(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, error: &Error
         engine.health.fail(error);
     }
     let bytes = range.end - range.start;
-    let promised = inode.data.state.lock().promised.clone();
-    if let Some(promised) = promised {
-        promised.give_back(bytes);
-    }
+    inode.data.unpromise(bytes);
     inode.data.state.lock().failures += 1;
     land(engine, inode, id, bytes);
 }
@@ -558,10 +557,10 @@ pub(super) fn land(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, bytes
     engine.writeback.leave(bytes);
     let ready = {
         let mut state = inode.data.state.lock();
-        state.give_back_metadata(bytes);
         let ready = state.flights.remove(id);
         if state.bytes() == 0 {
             state.promised = None;
+            state.promised_metadata = None;
         }
         inode.data.changed.notify_all();
         ready

@@ -73,18 +73,9 @@ impl Item {
         };
         let end = key.offset.checked_add(len).filter(|end| *end > key.offset);
         let end = end.ok_or_else(|| damaged(inode, key.offset, "impossible length"))?;
-        if let ItemKind::Regular(extent) | ItemKind::Prealloc(extent) = &kind
-            && extent.disk_bytenr != 0
-        {
-            let used = extent.offset.checked_add(extent.num_bytes);
-            let limit = if extent.compression == 0 {
-                extent.disk_num_bytes
-            } else {
-                extent.ram_bytes
-            };
-            if used.is_none_or(|used| used > limit) {
-                return Err(damaged(inode, key.offset, "range outside its extent"));
-            }
+        if let ItemKind::Regular(extent) | ItemKind::Prealloc(extent) = &kind {
+            check_extent(engine, extent, key.offset)
+                .map_err(|reason| damaged(inode, key.offset, reason))?;
         }
         Ok(Self {
             start: key.offset,
@@ -116,6 +107,36 @@ impl Item {
             ItemKind::Regular(extent) | ItemKind::Prealloc(extent) if extent.is_hole() => 0,
             _ => self.end.min(range.end) - self.start.max(range.start),
         }
+    }
+}
+
+/// What has to be true of an extent before one may reckon with its numbers.
+fn check_extent(engine: &Engine, extent: &RegularExtent, start: u64) -> Result<(), &'static str> {
+    let sector = u64::from(engine.sectorsize);
+    if !start.is_multiple_of(sector) || !extent.num_bytes.is_multiple_of(sector) {
+        return Err("range is not of whole sectors");
+    }
+    if extent.is_hole() {
+        return Ok(());
+    }
+    let aligned = [extent.disk_bytenr, extent.disk_num_bytes, extent.offset];
+    if aligned.iter().any(|number| !number.is_multiple_of(sector)) {
+        return Err("extent is not of whole sectors");
+    }
+    if extent
+        .disk_bytenr
+        .checked_add(extent.disk_num_bytes)
+        .is_none()
+    {
+        return Err("extent outside the address space");
+    }
+    let limit = match extent.compression {
+        0 => extent.disk_num_bytes,
+        _ => extent.ram_bytes,
+    };
+    match extent.offset.checked_add(extent.num_bytes) {
+        Some(used) if used <= limit => Ok(()),
+        _ => Err("range outside its extent"),
     }
 }
 

@@ -137,15 +137,12 @@ impl State {
         dirty.map(|part| part.start).into_iter().chain(flight).min()
     }
 
-    /// Gives the metadata back that `bytes` of all bytes in memory had been promised.
-    fn give_back_metadata(&mut self, bytes: u64) {
-        let all = self.bytes();
-        if bytes >= all {
-            self.promised_metadata = None;
-        } else if let Some(promised) = &self.promised_metadata {
-            let share = u128::from(promised.bytes()) * u128::from(bytes) / u128::from(all);
-            promised.give_back(share as u64);
-        }
+    /// The part of the metadata promised that `bytes` of all bytes in memory have.
+    fn share_of_metadata(&self, bytes: u64) -> Option<MetadataReservation> {
+        let promised = self.promised_metadata.as_ref()?;
+        let all = self.bytes().max(1);
+        let share = u128::from(promised.bytes()) * u128::from(bytes.min(all)) / u128::from(all);
+        Some(promised.split(share as u64))
     }
 }
 
@@ -175,6 +172,13 @@ impl FileData {
     /// The ordered extents in flight, oldest first.
     pub(crate) fn ordered(&self) -> Vec<Arc<OrderedExtent>> {
         self.state.lock().flights.ordered().cloned().collect()
+    }
+
+    /// Gives space back that was promised to bytes that need none, or less.
+    fn unpromise(&self, bytes: u64) {
+        if let Some(promised) = &self.state.lock().promised {
+            promised.give_back(bytes);
+        }
     }
 
     /// Notes that a range has this content since `transid`.

@@ -27,9 +27,21 @@ pub(super) fn plan(
     let mut parts: Vec<(Range<u64>, Option<Target>)> = Vec::new();
     let mut at = range.start;
     while at < range.end {
-        let map = items::find(engine, inode, at)?.cut(&(at..range.end));
+        let judged = items::find(engine, inode, at).and_then(|map| {
+            let map = map.cut(&(at..range.end));
+            Ok((map, target(engine, inode, &map)?))
+        });
+        let (map, target) = match judged {
+            Ok(judged) => judged,
+            Err(error) => {
+                for _ in parts.iter().filter(|(_, target)| target.is_some()) {
+                    engine.writeback.overwrite_done(inode.root.id());
+                }
+                return Err(error);
+            }
+        };
         at = map.end;
-        match (target(engine, inode, &map)?, parts.last_mut()) {
+        match (target, parts.last_mut()) {
             (None, Some((last, None))) => last.end = map.end,
             (target, _) => parts.push((map.range(), target)),
         }

@@ -245,6 +245,11 @@ impl Writeback {
     pub(super) fn push(&self, engine: &Arc<Engine>, work: Work) {
         self.start(engine);
         let mut lanes = self.queue.lanes.lock();
+        if lanes.stopping {
+            // Nobody serves the queues any more.
+            drop(lanes);
+            return run(engine, work);
+        }
         let job = Job {
             engine: Arc::clone(engine),
             work,

@@ -312,6 +312,10 @@ impl Inode {
     pub(crate) fn attr(&self, sectorsize: u32) -> vfs::Attr {
         let pending = self.data.pending_bytes();
         let state = self.state.lock();
+        // What overwrites something counts already: of what is in memory only growth adds.
+        let sector = u64::from(sectorsize);
+        let end = |size: u64| size.checked_next_multiple_of(sector).unwrap_or(size);
+        let pending = pending.min(end(state.size).saturating_sub(end(state.disk_size)));
         vfs::Attr {
             ino: self.ino,
             kind: self.kind,
