@@ -57,6 +57,7 @@ for n in $(seq 400); do echo x | dd of=lone/frag/$((n % 2)) bs=4k count=1 seek=$
 rm lone/frag/1
 # So many extents that they need two leaves.
 for n in $(seq 500); do echo x | dd of=lone/frag/many bs=4k count=1 seek=$((n * 2)) conv=notrunc,sync status=none; done
+mkdir -p lone/deep/deeper
 btrfs -q subvolume create dead; echo open > dead/file
 sync
 "#;

@@ -394,6 +394,10 @@ findings! {
     Error "subvolume {tree} inode {inode}: a directory with {names} names" DirectoryNames {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", names: u64 = "Names."
     }
+    /// A directory that is its own ancestor: no path from the top leads to it.
+    Error "subvolume {tree} directory {inode}: is below itself" DirectoryLoop {
+        tree: u64 = "Subvolume.", inode: u64 = "A directory of the loop, or one below it."
+    }
     /// A directory whose size is not that of its names.
     Error "subvolume {tree} directory {inode}: size {found}, its names have {expected}" DirectorySize {
         tree: u64 = "Subvolume.", inode: u64 = "Directory.", found: u64 = "In the inode item.",

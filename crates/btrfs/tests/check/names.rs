@@ -43,6 +43,37 @@ pub const CASES: &[Case] = &[
         &["DirectoryNames", "DirEntryMissing", "LinkCount"],
     ),
     (
+        // `deep` moves into `deep/deeper`.
+        |e| {
+            let (deep, index) = (inode(e, "deep"), index_key(e, "deep"));
+            let deeper = deep + 1;
+            for old in [item_key("deep"), index] {
+                let data = e.get(LONE, &old);
+                e.remove(LONE, &old);
+                e.put(
+                    LONE,
+                    &Key {
+                        objectid: deeper,
+                        ..old
+                    },
+                    &data,
+                );
+            }
+            let old = Key::new(deep, kind::INODE_REF, TOP);
+            e.rekey(
+                LONE,
+                &old,
+                &Key {
+                    offset: deeper,
+                    ..old
+                },
+            );
+            change_inode(e, TOP, |i| i.size = (i.size.get() - 8).into());
+            change_inode(e, deeper, |i| i.size = (i.size.get() + 8).into());
+        },
+        &["DirectoryLoop"],
+    ),
+    (
         |e| change_inode(e, TOP, |i| i.size = (i.size.get() + 2).into()),
         &["DirectorySize"],
     ),

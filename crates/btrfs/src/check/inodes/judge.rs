@@ -72,6 +72,9 @@ impl Check<'_> {
 
     fn judge_directory(&mut self, tree: u64, partial: &Partial, facts: &Facts) {
         let (inode, names) = (partial.inode, partial.names);
+        if partial.parent.is_some_and(|parent| parent > inode) {
+            self.inodes.climbers.push(inode);
+        }
         if names > 1 {
             self.found(Finding::DirectoryNames { tree, inode, names });
         }

@@ -98,6 +98,9 @@ impl Check<'_> {
                     let inode = sum.inode(key, finished);
                     inode.names += 1;
                     inode.entries += u64::from(!own);
+                    if !own {
+                        inode.parent = inode.parent.or(Some(name.0));
+                    }
                 }
             }
             kind::DIR_ITEM | kind::DIR_INDEX => {

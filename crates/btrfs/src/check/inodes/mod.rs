@@ -14,7 +14,7 @@ mod links;
 mod partial;
 mod summary;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sapwood_btrfs_format::{Block, Key, kind};
 
@@ -28,6 +28,9 @@ pub(super) struct Cache {
     summaries: HashMap<u64, (Pointer, Summary)>,
     /// Root of the subvolume under check.
     root: Option<Pointer>,
+    /// Directories judged in it that are older than the directory that they are in. Most are
+    /// made after theirs; a loop must have one that is not.
+    climbers: Vec<u64>,
 }
 
 impl Check<'_> {
@@ -38,6 +41,7 @@ impl Check<'_> {
         };
         self.report.stats.subvolumes += 1;
         self.inodes.root = Some(root);
+        self.inodes.climbers.clear();
         self.use_root(tree, &root);
         let mut sum = self.subtree(tree, &root);
         for partial in sum.take_ends() {
@@ -57,6 +61,8 @@ impl Check<'_> {
         }
         if sum.links != 0 || sum.types != 0 {
             self.examine_links(tree, &root);
+        } else {
+            self.loops(tree, &root);
         }
         self.orphans(tree, sum);
     }
@@ -109,6 +115,38 @@ impl Check<'_> {
             }
         }
         sum
+    }
+
+    /// Climbs from every directory that could be in a loop to the top.
+    fn loops(&mut self, tree: u64, root: &Pointer) {
+        let top = sapwood_btrfs_format::objectid::FIRST_FREE;
+        let mut safe = HashSet::from([top]);
+        for inode in std::mem::take(&mut self.inodes.climbers) {
+            let (mut at, mut path) = (inode, HashSet::new());
+            while !safe.contains(&at) {
+                if !path.insert(at) {
+                    self.found(Finding::DirectoryLoop { tree, inode });
+                    break;
+                }
+                let Some(parent) = self.parent(tree, root, at) else {
+                    break;
+                };
+                at = parent;
+            }
+            safe.extend(path);
+        }
+    }
+
+    /// Directory of an inode's first name.
+    fn parent(&self, tree: u64, root: &Pointer, inode: u64) -> Option<u64> {
+        let from = Key::new(inode, kind::INODE_REF, 0);
+        let to = Key::new(inode, kind::INODE_EXTREF, u64::MAX);
+        let mut parent = None;
+        self.range(tree, root, &from, &to, &mut |key, data| {
+            let first = leaf::names(&key, data).first().map(|name| name.0);
+            parent = parent.or(first);
+        });
+        parent
     }
 
     /// Inodes without names have orphan items, and only those.

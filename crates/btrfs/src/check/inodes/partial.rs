@@ -75,6 +75,8 @@ pub(super) struct Partial {
     pub(super) names: u64,
     /// Those of them that a directory has: all but the top directory's own.
     pub(super) entries: u64,
+    /// The directory of the first of those.
+    pub(super) parent: Option<u64>,
     /// Bytes of names in dir items and in indexes.
     pub(super) name_bytes: u64,
     /// Hashes of dir items less those of indexes.
@@ -99,6 +101,7 @@ impl Partial {
             damaged: false,
             names: 0,
             entries: 0,
+            parent: None,
             name_bytes: 0,
             listing: 0,
             dir_key: None,
@@ -115,6 +118,7 @@ impl Partial {
         self.damaged |= right.damaged;
         self.names = self.names.saturating_add(right.names);
         self.entries = self.entries.saturating_add(right.entries);
+        self.parent = self.parent.or(right.parent);
         self.name_bytes = self.name_bytes.saturating_add(right.name_bytes);
         self.listing = self.listing.wrapping_add(right.listing);
         self.dir_key = self.dir_key.or(right.dir_key);
