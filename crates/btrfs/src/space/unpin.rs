@@ -35,7 +35,9 @@ impl Space {
         let removed = std::mem::take(&mut *changes.removed.lock());
         for group in removed {
             if discard {
-                self.discard(group.start, group.len);
+                for (start, end) in group.excluded.gaps(group.start, group.end()) {
+                    self.discard(start, end - start);
+                }
             }
             if let Some(chunk) = self.volume.remove_chunk(group.start) {
                 self.devices.lock().give(&chunk);

@@ -26,6 +26,7 @@ fn churn(world: &mut World, seed: u64, commits: usize, steps: usize) {
             h.end().unwrap();
         }
         world.engine.commit(None).unwrap();
+        world.verify();
     }
 }
 
@@ -72,4 +73,55 @@ fn emptied_again_nothing_is_left() {
     let sums = world.engine.space.data.sums();
     assert_eq!((sums.used, sums.reserved, sums.pinned), (before, 0, 0));
     checked(&device, "emptied");
+}
+
+#[test]
+fn threads_run_delayed_refs_while_others_commit() {
+    let test = "threads_run_delayed_refs_while_others_commit";
+    if skip(test, &[Need::Mkfs, Need::Check]) {
+        return;
+    }
+    for args in [&[][..], &["--mixed"], &["-n", "4096"]] {
+        let image = Image::new(900 * MIB, args);
+        let (device, engine) = open(&image);
+        let workers: Vec<_> = (0..4)
+            .map(|n| {
+                let engine = engine.clone();
+                let mut world = World::with_first(engine, 5000 + 100 * n, 8);
+                std::thread::spawn(move || {
+                    let mut numbers = Numbers(n + 1);
+                    for step in 0..400 {
+                        work(&mut world, &mut numbers);
+                        if step % 90 == n as usize {
+                            world.engine.commit(None).unwrap();
+                        }
+                    }
+                    world
+                })
+            })
+            .collect();
+        let worlds: Vec<_> = workers.into_iter().map(|w| w.join().unwrap()).collect();
+        engine.commit_and_unpin(None).unwrap();
+        worlds.iter().for_each(World::verify);
+        let sums = engine.space.metadata.sums();
+        assert_eq!((sums.reserved, sums.pinned), (0, 0));
+        checked(&device, &format!("{args:?}"));
+    }
+}
+
+/// One random change, and now and then some delayed refs.
+fn work(world: &mut World, numbers: &mut Numbers) {
+    let engine = world.engine.clone();
+    let kind = numbers.below(5);
+    let promise = (kind == 0).then(|| engine.space.reserve_data(&engine, SLOT).unwrap());
+    let mut h = engine.start(6).unwrap();
+    match kind {
+        0 => world.fill(&mut h, numbers, promise.as_ref()),
+        1 | 2 => world.fill(&mut h, numbers, None),
+        _ => world.clear(&mut h, numbers),
+    }
+    if numbers.below(10) == 0 {
+        engine.space.run_delayed_refs(&mut h, Some(10)).unwrap();
+    }
+    h.end().unwrap();
 }

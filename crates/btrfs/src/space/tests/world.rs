@@ -10,6 +10,9 @@ use sapwood_btrfs_format::{
 
 use crate::engine::Engine;
 use crate::space::DataReservation;
+use crate::space::delayed::{Extent, RefKey};
+use crate::space::extent_refs::backrefs;
+use crate::space::refs::data_key;
 use crate::transaction::Handle;
 use crate::tree::{DataRef, Root};
 
@@ -40,6 +43,7 @@ struct Use {
 pub(super) struct World {
     pub(super) engine: Arc<Engine>,
     root: Arc<Root>,
+    first: u64,
     files: u64,
     slots: BTreeMap<(u64, u64), Use>,
 }
@@ -47,19 +51,27 @@ pub(super) struct World {
 impl World {
     /// Makes `files` empty files with inode numbers from 5000 on.
     pub(super) fn new(engine: Arc<Engine>, files: u64) -> Self {
+        Self::with_first(engine, 5000, files)
+    }
+
+    /// Makes `files` empty files with inode numbers from `first` on.
+    pub(super) fn with_first(engine: Arc<Engine>, first: u64, files: u64) -> Self {
         let root = engine.roots.get(objectid::FS_TREE).unwrap();
         let this = Self {
             engine,
             root,
+            first,
             files,
             slots: BTreeMap::new(),
         };
         let mut h = this.engine.start(10).unwrap();
-        for file in 0..files {
+        for file in first..first + files {
             this.create(&mut h, file);
         }
         let top = Key::new(256, kind::INODE_ITEM, 0);
-        let names: u64 = (0..files).map(|f| name(f).len() as u64 * 2).sum();
+        let names: u64 = (first..first + files)
+            .map(|f| name(f).len() as u64 * 2)
+            .sum();
         this.edit_inode(&mut h, &top, |item| {
             item.size = (item.size.get() + names).into();
         });
@@ -68,7 +80,7 @@ impl World {
     }
 
     fn create(&self, h: &mut Handle, file: u64) {
-        let inode = 5000 + file;
+        let inode = file;
         let item = InodeItem {
             generation: h.transid().into(),
             transid: h.transid().into(),
@@ -85,7 +97,7 @@ impl World {
             name: name.as_bytes(),
             data: &[],
         };
-        let index = 100_000 + file;
+        let index = 1_000_000 + file;
         let back = InodeRefRef {
             index,
             name: name.as_bytes(),
@@ -133,7 +145,7 @@ impl World {
         numbers: &mut Numbers,
         promise: Option<&DataReservation>,
     ) {
-        let inode = 5000 + numbers.below(self.files);
+        let inode = self.first + numbers.below(self.files);
         let at = numbers.below(200) * SLOT;
         if self.slots.contains_key(&(inode, at)) {
             return;
@@ -198,6 +210,28 @@ impl World {
         let space = &self.engine.space;
         space.drop_data_ref(h, &gone, items as u32).unwrap();
         self.account(h, inode, -(SLOT as i64), 0);
+    }
+
+    /// Compares what the extent tree has with what was done. Nothing may be pending.
+    pub(super) fn verify(&self) {
+        let mut expected: BTreeMap<(u64, u64), BTreeMap<RefKey, u64>> = BTreeMap::new();
+        for (&(inode, at), used) in &self.slots {
+            let key = data_key(&self.data_ref(used.extent, inode, at));
+            let refs = expected.entry(used.extent).or_default();
+            *refs.entry(key).or_insert(0) += 1 + u64::from(used.halves);
+        }
+        let space = &self.engine.space;
+        for ((bytenr, len), refs) in expected {
+            let extent = Extent {
+                bytenr,
+                len,
+                level: None,
+            };
+            let found = backrefs(&mut space.extent_reader(), &space.rules, &extent).unwrap();
+            let all = found.iter().map(|r| (RefKey::of(r).unwrap(), r.count()));
+            assert_eq!(all.collect::<BTreeMap<_, _>>(), refs, "extent {bytenr}");
+            assert_eq!(found.len(), refs.len(), "extent {bytenr}");
+        }
     }
 
     /// Number of slots in use.
