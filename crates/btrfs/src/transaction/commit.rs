@@ -1,6 +1,6 @@
 //! The commit: makes one transaction durable.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sapwood_btrfs_format::{SuperBlock, Timespec, objectid};
@@ -153,12 +153,12 @@ impl Claim<'_> {
 /// block is copied at most once in a transaction.
 fn settle_roots(h: &mut Handle) -> Result<()> {
     let engine = h.engine().clone();
-    let mut stamped = BTreeSet::new();
+    let mut written = BTreeMap::new();
     for _ in 0..MOST_ROUNDS {
         engine.space.run_delayed_refs(h, None)?;
         let mut changed = false;
         for root in h.trans().dirty_roots.all() {
-            changed |= write_root_item(h, &root, &mut stamped)?;
+            changed |= write_root_item(h, &root, &mut written)?;
         }
         changed |= engine.space.finish_pending_chunks(h)?;
         changed |= engine.space.write_dirty_block_groups(h)?;
@@ -169,15 +169,19 @@ fn settle_roots(h: &mut Handle) -> Result<()> {
     Err(Error::CommitUnsettled(h.transid()))
 }
 
-/// Writes a root item whose tree has another top block than it says, or whose fields were
-/// changed. True if it did.
-fn write_root_item(h: &mut Handle, root: &Arc<Root>, stamped: &mut BTreeSet<u64>) -> Result<bool> {
+/// Writes a root item whose tree has another top block or another size than it says, or whose
+/// fields were changed. True if it did. `written`: sizes that this commit wrote, by tree.
+fn write_root_item(
+    h: &mut Handle,
+    root: &Arc<Root>,
+    written: &mut BTreeMap<u64, u64>,
+) -> Result<bool> {
     // The superblock points at these two.
     if [objectid::ROOT_TREE, objectid::CHUNK_TREE].contains(&root.id()) {
         return Ok(false);
     }
     let node = root.node();
-    let moved = {
+    let (moved, size) = {
         let mut item = root.item();
         let moved = item.bytenr.get() != node.bytenr() || item.level != node.level();
         if moved && objectid::is_fs_tree(root.id()) {
@@ -185,12 +189,12 @@ fn write_root_item(h: &mut Handle, root: &Arc<Root>, stamped: &mut BTreeSet<u64>
             let now = Timestamp::now();
             item.ctime = Timespec::new(now.sec, now.nsec);
         }
-        moved
+        (moved, item.bytes_used.get())
     };
-    let first = objectid::is_fs_tree(root.id()) && stamped.insert(root.id());
-    if !moved && !first {
+    if !moved && written.get(&root.id()) == Some(&size) {
         return Ok(false);
     }
+    written.insert(root.id(), size);
     let item = root.update_item(node.generation());
     let root_tree = h.engine().roots.root_tree.clone();
     root_tree.put(h, &root.item_key(), item.bytes())?;

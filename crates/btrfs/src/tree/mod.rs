@@ -58,7 +58,7 @@ mod split;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]
-mod verify;
+pub(crate) mod verify;
 mod write;
 
 use std::sync::Arc;

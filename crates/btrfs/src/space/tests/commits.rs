@@ -6,6 +6,7 @@ use super::images::{FILL, VARIANTS};
 use super::{MIB, checked, open, skip};
 use crate::engine::Engine;
 use crate::oracles::{Image, Need};
+use crate::tree::verify::verify_tree;
 use std::sync::Arc;
 
 /// Changes the top directory's inode, so that a leaf of the top-level tree is copied.
@@ -35,6 +36,22 @@ fn small_commits_are_clean() {
         for _ in 0..5 {
             touch(&engine);
             engine.commit(None).unwrap();
+        }
+        for root in engine.roots.all_cached() {
+            let stats = verify_tree(&*engine, &root).unwrap();
+            // The kernel counts for these two only what changed since the mount.
+            if ![objectid::ROOT_TREE, objectid::CHUNK_TREE].contains(&root.id()) {
+                let said = root.item().bytes_used.get();
+                let is = stats.blocks * engine.space.nodesize;
+                assert_eq!(said, is, "{args:?}: tree {}", root.id());
+            }
+        }
+        let (_, again) = super::open_device(&device);
+        for root in again.roots.all_cached() {
+            let ours = engine.roots.get(root.id()).unwrap().item().bytes_used;
+            let read = root.item().bytes_used;
+            let counted = ![objectid::ROOT_TREE, objectid::CHUNK_TREE].contains(&root.id());
+            assert!(!counted || read == ours, "{args:?}: tree {}", root.id());
         }
         checked(&device, &format!("{mib} MiB {args:?}"));
     }
