@@ -46,7 +46,10 @@ impl Space {
                 made?;
             }
         }
-        self.make_chunk(&mut devices, info)
+        let result = self.make_chunk(&mut devices, info);
+        let full = matches!(result, Err(Error::NoSpace));
+        info.full.store(full, Ordering::Relaxed);
+        result
     }
 
     /// Flags of the next chunk: those of the largest profile in use that one device can hold.

@@ -10,7 +10,7 @@
 //! So an allocation for something reserved never fails.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sapwood_btrfs_format::BlockGroupFlags;
 
@@ -74,6 +74,8 @@ pub(crate) struct SpaceInfo {
     pub(crate) cursors: [AtomicU64; 2],
     /// Those who wait for space.
     pub(crate) queue: Queue,
+    /// The last attempt to allocate a chunk found no room.
+    pub(crate) full: AtomicBool,
 }
 
 impl SpaceInfo {
@@ -85,6 +87,7 @@ impl SpaceInfo {
             sums: RankedMutex::with_key(Rank::SpaceInfo, (sub_key::SUMS, class), Sums::default()),
             cursors: [const { AtomicU64::new(0) }; 2],
             queue: Queue::default(),
+            full: AtomicBool::new(false),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Numbers for statfs, as the kernel computes them, and the size of the global reserve that goes
 //! into them.
 
+use std::sync::atomic::Ordering;
+
 use sapwood_btrfs_format::NAME_MAX;
 use sapwood_vfs::FsStat;
 
@@ -94,7 +96,7 @@ impl Space {
         let mut available = (data_total.saturating_sub(data_used) + unallocated) / copies;
         let metadata_free = metadata_total.saturating_sub(metadata_used);
         let exhausted = metadata_free < METADATA_MARGIN + global;
-        if !self.mixed && exhausted && self.is_full() {
+        if !self.mixed && exhausted && self.metadata.full.load(Ordering::Relaxed) {
             available = 0;
         }
         FsStat {
@@ -107,11 +109,6 @@ impl Space {
             name_max: NAME_MAX as u32,
             fsid: folded(fsid) ^ root_id.rotate_left(32),
         }
-    }
-
-    /// Whether no further chunk of metadata can be had.
-    fn is_full(&self) -> bool {
-        self.devices.lock().unallocated() < 2 * STRIPE_LEN
     }
 
     /// Device bytes that data chunks could still get.

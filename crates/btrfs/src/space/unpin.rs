@@ -1,6 +1,7 @@
 //! After a commit: what it freed can be used again. And groups that nobody needs any more.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{Key, kind};
 
@@ -41,6 +42,9 @@ impl Space {
             }
             if let Some(chunk) = self.volume.remove_chunk(group.start) {
                 self.devices.lock().give(&chunk);
+                for info in [&self.data, &self.metadata, &self.system] {
+                    info.full.store(false, Ordering::Relaxed);
+                }
             }
         }
         self.update_global_reserve();

@@ -46,6 +46,24 @@ fn statfs_agrees_with_the_kernel() {
 }
 
 #[test]
+fn statfs_of_a_full_image_agrees() {
+    if skip("statfs_of_a_full_image_agrees", &[Need::Mount]) {
+        return;
+    }
+    for args in [&[][..], &["--mixed"], &["-m", "single"]] {
+        let image = Image::new(200 * MIB, args);
+        let fill = "for i in 1 2 3; do head -c 150M /dev/zero > f$i || true; sync; done 2>&1";
+        image.mount().shell(fill);
+        let kernel = image.mount().shell("stat -f -c '%b %f %a' .");
+        let (_, engine) = open(&image);
+        let ours = engine.space.statfs(&engine.fsid, 5);
+        let ours = (ours.blocks, ours.blocks_free, ours.blocks_available);
+        let ours = format!("{} {} {}", ours.0, ours.1, ours.2);
+        assert_eq!(ours, kernel.trim(), "{args:?}");
+    }
+}
+
+#[test]
 fn free_space_tree_and_extent_tree_agree() {
     if skip("free_space_tree_and_extent_tree_agree", &[Need::Mount]) {
         return;
