@@ -283,6 +283,123 @@ fn many_snapshots() {
     assert_eq!(mount.shell("ls snap7 | wc -l; ls | wc -l"), "160\n21\n");
 }
 
+/// Pseudo-random numbers; the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+/// What a storm may run into.
+fn expected<T>(result: sapwood_vfs::Result<T>, what: &str) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(Error::NotFound | Error::Exists | Error::ReadOnly | Error::Stale | Error::NotEmpty) => {
+            None
+        }
+        Err(err) => panic!("{what}: {err}"),
+    }
+}
+
+/// Works in a random subvolume: files of random sizes come, grow and go.
+fn storm_files(fs: &Btrfs, dice: &mut Dice, rounds: u32) {
+    for _ in 0..rounds {
+        let name = format!("s{}", dice.roll(6));
+        let Some(sub) = expected(fs.lookup(fs.root(), name.as_bytes()), "lookup") else {
+            continue;
+        };
+        for _ in 0..20 {
+            let name = format!("f{}", dice.roll(40));
+            if dice.roll(3) == 0 {
+                expected(fs.unlink(sub.ino(), name.as_bytes()), "unlink");
+                continue;
+            }
+            let who = Credentials::ROOT;
+            let what = NewInode::Regular;
+            let made = match fs.create(&who, sub.ino(), name.as_bytes(), what, 0o600) {
+                Err(Error::Exists) => fs.lookup(sub.ino(), name.as_bytes()),
+                other => other,
+            };
+            let Some(made) = expected(made, "create") else {
+                continue;
+            };
+            let (at, len) = (dice.roll(100_000), dice.roll(60_000) + 1);
+            let data = vec![at as u8; len as usize];
+            expected(
+                fs.write(made.ino(), at, &data, WriteMode::default()),
+                "write",
+            );
+            fs.forget(made.ino(), 1);
+        }
+        fs.forget(sub.ino(), 1);
+    }
+}
+
+/// Makes and deletes subvolumes and snapshots.
+fn storm_subvolumes(fs: &Btrfs, dice: &mut Dice, rounds: u32) {
+    for _ in 0..rounds {
+        let (from, to) = (dice.roll(6), dice.roll(6));
+        let target = format!("s{to}");
+        match dice.roll(4) {
+            0 => {
+                expected(fs.delete_subvolume(fs.root(), target.as_bytes()), "delete");
+            }
+            1 => {
+                let made = fs.create_subvolume(fs.root(), target.as_bytes());
+                if let Some(made) = expected(made, "create subvolume") {
+                    fs.forget(made.ino(), 1);
+                }
+            }
+            _ => {
+                let name = format!("s{from}");
+                let Some(source) = expected(fs.lookup(fs.root(), name.as_bytes()), "lookup") else {
+                    continue;
+                };
+                let read_only = dice.roll(8) == 0;
+                let made = fs.snapshot(source.ino(), fs.root(), target.as_bytes(), read_only);
+                if let Some(made) = expected(made, "snapshot") {
+                    fs.forget(made.ino(), 1);
+                }
+                fs.forget(source.ino(), 1);
+            }
+        }
+    }
+}
+
+fn storm(seed: u64) {
+    let image = Image::new(1024 * MIB, &["-n", "4096"]);
+    let fs = open(image.path());
+    for i in 0..3 {
+        let made = fs.create_subvolume(fs.root(), format!("s{i}").as_bytes());
+        fs.forget(made.unwrap().ino(), 1);
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let fs = &fs;
+            scope.spawn(move || {
+                let mut dice = Dice(seed * 1000 + thread + 1);
+                match thread {
+                    0 => storm_subvolumes(fs, &mut dice, 120),
+                    _ => storm_files(fs, &mut dice, 100),
+                }
+            });
+        }
+    });
+    assert!(fs.finish_cleaning(), "seed {seed}: something is in use");
+    close(fs);
+    if let Err(found) = image.try_check() {
+        panic!("seed {seed}: {found}");
+    }
+    image
+        .mount()
+        .shell("find . -type f -print0 | xargs -0 cat > /dev/null");
+}
+
 fn main() {
     let mut tests = vec![
         oracle(
@@ -307,6 +424,9 @@ fn main() {
     for &(name, args) in variants {
         let test = move || deleted_by_us(args);
         tests.push(oracle(format!("deleted_by_us::{name}"), ALL, test));
+    }
+    for seed in 1..=3 {
+        tests.push(oracle(format!("storm::{seed}"), ALL, move || storm(seed)));
     }
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

@@ -13,7 +13,7 @@ use super::dropping::Dropping;
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::create::finish;
-use crate::ops::orphan;
+use crate::ops::{Inode, orphan};
 use crate::transaction::Handle;
 use crate::tree::Root;
 use crate::{Error, Result, data};
@@ -115,13 +115,18 @@ pub(crate) fn run(engine: &Arc<Engine>) {
 
 /// Cleans up all that was deleted before the call; false if that cannot be done now.
 pub(crate) fn clean_now(engine: &Arc<Engine>) -> bool {
-    match engine.commit(None).and_then(|()| round(engine)) {
-        Ok(left) => !left,
-        Err(err) => {
-            log::warn!("clean-up: {err}");
-            false
+    // Writing back what is dirty in a deleted tree needs one more commit each time.
+    for _ in 0..3 {
+        match engine.commit(None).and_then(|()| round(engine)) {
+            Ok(true) => {}
+            Ok(false) => return true,
+            Err(err) => {
+                log::warn!("clean-up: {err}");
+                return false;
+            }
         }
     }
+    false
 }
 
 /// Does all that can be done now. True if something is left that has to wait.
@@ -222,20 +227,25 @@ fn drop_tree(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
     }
 }
 
-/// Takes the inodes of a dead tree out of memory; false while somebody uses one.
+/// Takes the inodes of a dead tree out of memory; false while somebody uses one, or it has changes
+/// that are not durable yet.
 fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
-    for inode in engine.inodes.of_tree(root.id()) {
-        if inode.references.load(Ordering::Acquire) > 0 {
-            return Ok(false);
-        }
-        if inode.kind == FileKind::Regular {
-            data::flush_complete(engine, &inode)?;
-        }
-        if !engine.inodes.evict_unused(&inode) {
-            return Ok(false);
-        }
+    let inodes = engine.inodes.of_tree(root.id());
+    let used = |inode: &Arc<Inode>| inode.references.load(Ordering::Acquire) > 0;
+    if inodes.iter().any(used) {
+        return Ok(false);
     }
-    Ok(true)
+    for inode in inodes.iter().filter(|i| i.kind == FileKind::Regular) {
+        data::flush_complete(engine, inode)?;
+    }
+    if root.last_trans() > engine.last_committed() {
+        return Ok(false);
+    }
+    let mut all = true;
+    for inode in inodes {
+        all &= engine.inodes.evict_unused(&inode);
+    }
+    Ok(all)
 }
 
 /// Deletes what is left of a tree without blocks: its root item and its orphan item.
