@@ -384,8 +384,8 @@ fn storm(seed: u64) {
             scope.spawn(move || {
                 let mut dice = Dice(seed * 1000 + thread + 1);
                 match thread {
-                    0 => storm_subvolumes(fs, &mut dice, 120),
-                    _ => storm_files(fs, &mut dice, 100),
+                    0 => storm_subvolumes(fs, &mut dice, 600),
+                    _ => storm_files(fs, &mut dice, 500),
                 }
             });
         }

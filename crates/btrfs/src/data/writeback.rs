@@ -377,10 +377,16 @@ impl Writeback {
             inode: Arc::clone(inode),
             since: Instant::now(),
         };
-        self.active
-            .lock()
-            .entry(inode.lock_key())
-            .or_insert_with(entry);
+        let new = {
+            let mut active = self.active.lock();
+            let before = active.len();
+            active.entry(inode.lock_key()).or_insert_with(entry);
+            active.len() > before
+        };
+        if new {
+            // What was just written may be on disk already, and who wrote it found no entry.
+            self.settle(inode);
+        }
     }
 
     /// Forgets a file that has nothing left in memory.

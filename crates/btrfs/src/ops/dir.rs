@@ -109,24 +109,65 @@ pub(crate) fn lookup(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Res
     vfs::rules::check_name(name)?;
     loop {
         let target = names::find(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
-        match inode_of(engine, dir, target) {
-            // The name went away between the two searches, or it leads nowhere.
-            Err(Error::Vfs(vfs::Error::Stale)) => {
-                if names::find(engine, dir, name)? == Some(target) {
-                    return Err(Error::DanglingName {
-                        tree: dir.root.id(),
-                        dir: dir.objectid,
-                        location: target.location,
-                    });
-                }
-            }
-            other => return other,
+        if let Some(inode) = resolve(engine, dir, name, target)? {
+            return Ok(inode);
         }
     }
 }
 
+/// The inode that `name` in `dir` was found to lead to; `None` if it does so no more. Hold no
+/// `io` lock.
+///
+/// # Errors
+/// `NotFound` in a deleted subvolume; [`Error::DanglingName`].
+pub(super) fn resolve(
+    engine: &Arc<Engine>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    target: Target,
+) -> Result<Option<Arc<Inode>>> {
+    match inode_of(engine, dir, target) {
+        Ok(inode) if !inode.is_stub() => return Ok(Some(inode)),
+        Ok(_) | Err(Error::Vfs(vfs::Error::Stale)) => {}
+        Err(err) => return Err(err),
+    }
+    if dir.root.is_dead() {
+        return Err(vfs::Error::NotFound.into());
+    }
+    // It may be made or removed just now, item by item; who does that holds the lock.
+    let _io = dir.io.read();
+    if names::find(engine, dir, name)? != Some(target) {
+        return Ok(None);
+    }
+    let found = match target.as_subvolume() {
+        None => {
+            let objectid = target.location.objectid;
+            engine.inodes.load(engine, &dir.root, objectid)
+        }
+        Some(tree) if !names::holds_subvolume(engine, dir, tree)? => {
+            Ok(engine.inodes.stub(&dir.root))
+        }
+        Some(tree) => match engine.roots.get(tree) {
+            Ok(root) if !root.is_dead() => return Ok(None),
+            Ok(_) | Err(Error::NoSuchRoot(_)) => Err(vfs::Error::Stale.into()),
+            Err(err) => Err(err),
+        },
+    };
+    match found {
+        Err(Error::Vfs(vfs::Error::Stale)) if dir.root.is_dead() => {
+            Err(vfs::Error::NotFound.into())
+        }
+        Err(Error::Vfs(vfs::Error::Stale)) => Err(Error::DanglingName {
+            tree: dir.root.id(),
+            dir: dir.objectid,
+            location: target.location,
+        }),
+        other => other.map(Some),
+    }
+}
+
 /// The inode that an entry of `dir` leads to. `Stale` if there is none.
-pub(crate) fn inode_of(engine: &Arc<Engine>, dir: &Inode, target: Target) -> Result<Arc<Inode>> {
+fn inode_of(engine: &Arc<Engine>, dir: &Inode, target: Target) -> Result<Arc<Inode>> {
     match target.as_subvolume() {
         None => engine
             .inodes

@@ -9,9 +9,9 @@ use super::inode::Inode;
 use super::locks::lock_all;
 use super::names::{self, Target};
 use super::{create, dir, orphan};
+use crate::Result;
 use crate::engine::Engine;
 use crate::transaction::Handle;
-use crate::{Error, Result};
 
 /// Items that removing a name can touch.
 const ITEMS: u64 = 6;
@@ -26,18 +26,8 @@ pub(super) fn find_both(
         let Some(target) = names::find(engine, parent, name)? else {
             return Ok(None);
         };
-        match dir::inode_of(engine, parent, target) {
-            Ok(inode) => return Ok(Some((target, inode))),
-            Err(Error::Vfs(vfs::Error::Stale)) => {
-                if names::find(engine, parent, name)? == Some(target) {
-                    return Err(Error::DanglingName {
-                        tree: parent.root.id(),
-                        dir: parent.objectid,
-                        location: target.location,
-                    });
-                }
-            }
-            Err(error) => return Err(error),
+        if let Some(inode) = dir::resolve(engine, parent, name, target)? {
+            return Ok(Some((target, inode)));
         }
     }
 }
