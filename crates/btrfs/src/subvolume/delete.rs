@@ -10,7 +10,7 @@ use super::{choose, live_root};
 use crate::Result;
 use crate::engine::Engine;
 use crate::ops::create::finish;
-use crate::ops::{Inode, dir as directory, names, orphan};
+use crate::ops::{Inode, names, orphan, top_dir};
 use crate::transaction::Handle;
 use crate::tree::Root;
 
@@ -29,13 +29,14 @@ pub(crate) fn delete(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Res
     let _io = dir.io.write();
     let target = names::find(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
     let id = target.as_subvolume().ok_or(vfs::Error::Invalid)?;
-    let top = directory::inode_of(engine, dir, target)?;
-    if top.is_stub() {
+    if !names::holds_subvolume(engine, dir, id)? {
         return Err(vfs::Error::Invalid.into());
     }
     dir.require_writable()?;
-    rules::check_remove_name(dir.vfs_flags(), top.vfs_flags())?;
     let root = live_root(engine, id)?;
+    let top = engine.inodes.load(engine, &root, top_dir(&root))?;
+    rules::check_remove_name(dir.vfs_flags(), top.vfs_flags())?;
+    drop(top);
     check_unused(engine, id)?;
     let mut h = engine.start_urgent(ITEMS)?;
     let done = unlink(&mut h, dir, name, &root);
