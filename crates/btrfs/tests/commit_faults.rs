@@ -2,7 +2,6 @@
 //!
 //! Every state of the image that may be left behind is opened, listed and checked.
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::thread;

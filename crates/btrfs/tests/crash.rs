@@ -1,6 +1,5 @@
 //! Power cuts at every point of a recorded workload: the next mount finds the last commit whole.
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::unwrap_used)]
 
 mod common;
 mod image;

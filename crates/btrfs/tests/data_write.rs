@@ -1,7 +1,6 @@
 //! File data against a model: random operations, written back, read from the image again, checked
 //! by `btrfs check` and read by the kernel. Without root or the tools those last steps are left out.
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::unwrap_used)]
 
 mod common;
 

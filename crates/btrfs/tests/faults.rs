@@ -1,7 +1,6 @@
 //! A device that fails: at every write and every flush in turn. The mount turns read-only, what
 //! was acknowledged stays, and the next mount is consistent.
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::unwrap_used)]
 
 mod common;
 mod image;

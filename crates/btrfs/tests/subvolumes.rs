@@ -1,7 +1,6 @@
 //! Subvolumes and snapshots that we make and delete, judged by `btrfs check` and the kernel; and
 //! the kernel's, listed by us.
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::unwrap_used)]
 
 mod common;
 
