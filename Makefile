@@ -34,8 +34,8 @@ lint: need-build
 test: need-test lint
 	scripts/test-programs
 	cargo build --workspace
-	cargo test --workspace --no-fail-fast 2>&1 | scripts/total
 	scripts/fuzz 60
+	cargo test --workspace --no-fail-fast 2>&1 | scripts/total
 
 fuzz: SECONDS = 60
 fuzz: need-build
