@@ -313,9 +313,10 @@ impl Inode {
         let pending = self.data.pending_bytes();
         let state = self.state.lock();
         // What overwrites something counts already: of what is in memory only growth adds.
+        // Inline content counts as the sectors that it would fill, as in the kernel's `stat`.
         let sector = u64::from(sectorsize);
-        let end = |size: u64| size.checked_next_multiple_of(sector).unwrap_or(size);
-        let pending = pending.min(end(state.size).saturating_sub(end(state.disk_size)));
+        let whole = |bytes: u64| bytes.checked_next_multiple_of(sector).unwrap_or(bytes);
+        let pending = pending.min(whole(state.size).saturating_sub(whole(state.disk_size)));
         vfs::Attr {
             ino: self.ino,
             kind: self.kind,
@@ -325,7 +326,7 @@ impl Inode {
             gid: state.gid,
             rdev: to_dev(state.rdev),
             size: state.size,
-            allocated: state.nbytes.saturating_add(pending),
+            allocated: whole(state.nbytes).saturating_add(whole(pending)),
             atime: state.atime,
             mtime: state.mtime,
             ctime: state.ctime,
