@@ -1,9 +1,14 @@
 //! A fresh file system on an image, mounted by us, for a program to work in.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sapwood_block::{FileDevice, OpenOptions};
+use sapwood_btrfs::{Btrfs, Options};
+use sapwood_vfs::FileSystem;
 
 use crate::image::{Image, Mkfs};
-use crate::manifest::{Compare, Manifest, compare, mounted};
+use crate::manifest::{Compare, Manifest, compare, library, mounted};
 use crate::mount::{Driver, Mounted};
 
 /// Who stands on our side: `sapwood`, or, to prove the tests themselves, the kernel
@@ -36,6 +41,23 @@ pub fn list(image: &Image, driver: Driver) -> Result<Manifest, String> {
     let listing = mounted::list(mount.path())?;
     mount.unmount()?;
     Ok(listing)
+}
+
+/// Lists what an image holds through our library, without a mount.
+///
+/// # Errors
+/// It cannot be opened or read.
+pub fn list_by_library(image: &Image) -> Result<Manifest, String> {
+    let device = FileDevice::open(image.path(), OpenOptions::read_only());
+    let device = device.map_err(|error| error.to_string())?;
+    let options = Options {
+        read_only: true,
+        ..Options::default()
+    };
+    let fs = Btrfs::open(vec![Arc::new(device)], options).map_err(|error| error.to_string())?;
+    let listing = library::list(&fs);
+    fs.unmount().map_err(|error| error.to_string())?;
+    listing
 }
 
 /// A mounted file system of its own.

@@ -11,7 +11,7 @@ use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::manifest::{Compare, Manifest, compare, mounted};
 use sapwood_tests::matrix::{Variant, variants};
 use sapwood_tests::mount::Driver;
-use sapwood_tests::volume::{check, list, ours};
+use sapwood_tests::volume::{check, list, list_by_library, ours};
 use sapwood_tests::{Need, Outcome, machine, process, trial};
 
 /// Fills an image through mounts by `driver`; a listing of it as it was before the last unmount.
@@ -62,6 +62,11 @@ fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
     let image = Image::new(&variant.mkfs)?;
     filled(&image, Driver::Kernel, variant)?;
     let expected = list(&image, Driver::Kernel)?;
+    if ours == Driver::Sapwood {
+        let found = list_by_library(&image)?;
+        compare(&expected, &found, Compare::SameImage)
+            .map_err(|why| format!("through the library: {why}"))?;
+    }
     let found = list(&image, ours)?;
     compare(&expected, &found, Compare::SameImage)
         .map_err(|why| format!("through a mount: {why}"))?;
@@ -83,7 +88,10 @@ fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
     let expected = mounted::list(mount.path())?;
     mount.unmount()?;
     check(&image)?;
-    let found = list(&image, ours)?;
+    let found = match ours {
+        Driver::Kernel => list(&image, ours)?,
+        Driver::Sapwood => list_by_library(&image)?,
+    };
     compare(&expected, &found, Compare::SameImage)
         .map_err(|why| format!("after the kernel went on: {why}"))?;
     Ok(())

@@ -9,6 +9,8 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat_with};
 
+use rustix::io::Errno;
+
 use super::Fill;
 use crate::random::Random;
 
@@ -100,20 +102,19 @@ pub(super) fn links(fill: &mut Fill<'_>) -> io::Result<()> {
     unnamed(&dir)
 }
 
-/// A file that gets its name last (`O_TMPFILE`).
+/// A file that gets its name last (`O_TMPFILE`), where the driver can make one.
 fn unnamed(dir: &Path) -> io::Result<()> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR;
-    let file = openat(CWD, dir, flags, Mode::from_raw_mode(0o600))?;
-    rustix::io::write(&file, b"was without a name")?;
+    let (flags, content) = (OFlags::TMPFILE | OFlags::RDWR, b"was without a name");
+    let place = dir.join("named-later");
+    let file = match openat(CWD, dir, flags, Mode::from_raw_mode(0o644)) {
+        Ok(file) => file,
+        Err(Errno::OPNOTSUPP) => return fs::write(place, content),
+        Err(error) => return Err(error.into()),
+    };
+    rustix::io::write(&file, content)?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-    let place = format!("/proc/self/fd/{fd}");
-    linkat(
-        CWD,
-        place,
-        CWD,
-        dir.join("named-later"),
-        AtFlags::SYMLINK_FOLLOW,
-    )?;
+    let unnamed = format!("/proc/self/fd/{fd}");
+    linkat(CWD, unnamed, CWD, place, AtFlags::SYMLINK_FOLLOW)?;
     Ok(())
 }
 
