@@ -93,7 +93,12 @@ pub(crate) fn set_flags(engine: &Arc<Engine>, inode: &Arc<Inode>, asked: InodeFl
         (false, _) => None,
         (true, Some(b"lzo")) => Some(b"lzo"),
         (true, Some(b"zstd")) => Some(b"zstd"),
-        (true, _) => Some(b"zlib"),
+        (true, Some(b"zlib")) => Some(b"zlib"),
+        // As the kernel chooses: what the mount compresses with, else zlib.
+        (true, _) => {
+            let mounted = engine.options.compress.map(|compress| compress.name());
+            Some(mounted.unwrap_or("zlib").as_bytes())
+        }
     };
     let mut h = engine.start(2)?;
     let done = match kept.as_deref() == property {
