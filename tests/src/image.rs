@@ -104,8 +104,14 @@ impl Image {
             }
         };
         command.args(&how.args).arg(&image.path);
-        process::succeed(&mut command, process::ORDINARY)?;
-        Ok(image)
+        // mkfs.btrfs looks at all loop devices, and fails if one goes away meanwhile.
+        for _ in 0..5 {
+            match process::succeed(&mut command, process::ORDINARY) {
+                Err(why) if why.contains("cannot check mount status") => {}
+                result => return result.map(|_| image),
+            }
+        }
+        process::succeed(&mut command, process::ORDINARY).map(|_| image)
     }
 
     /// A btrfs made by `mkfs.btrfs`, whoever `how` says.
