@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sapwood_btrfs::{Options, SubvolumeChoice};
-use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
+use sapwood_btrfs_format::SuperBlock;
 use sapwood_vfs::FileSystem;
 use serde_json::json;
 
@@ -101,11 +101,6 @@ fn shown(key: &str, value: &serde_json::Value) -> String {
 
 fn read_super(args: &Args) -> Result<SuperBlock> {
     let device = sapwood::image::open_device(&args.image, true)?;
-    let mut bytes = vec![0; SUPER_SIZE];
-    let offset = SUPER_OFFSETS.first().copied().unwrap_or_default();
-    device
-        .read_at(offset, &mut bytes)
-        .map_err(|error| Failure::new(IMAGE, error))?;
-    sapwood_btrfs_format::validate_super(&bytes, offset)
+    sapwood_btrfs::inspect::super_block(&[device])
         .map_err(|error| Failure::local(&args.image, error).with_code(IMAGE))
 }
