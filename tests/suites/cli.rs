@@ -40,7 +40,7 @@ fn trials() -> Vec<Trial> {
 
 fn said(args: &[&str]) -> Result<Said, String> {
     let mut command = Command::new(sapwood());
-    // A trace would show.
+    // Where the code failed would show.
     command.args(args).env("RUST_BACKTRACE", "1");
     process::finish(&mut command, Duration::from_secs(60))
 }
@@ -61,6 +61,10 @@ fn fails(args: &[&str], code: i32, hint: &str) -> Result<(), String> {
     }
     if !err.to_lowercase().contains(&hint.to_lowercase()) {
         return Err(format!("expected it to say {hint:?}: {shown}"));
+    }
+    let words: Vec<&str> = err.split_whitespace().collect();
+    if let Some(word) = words.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("{:?} stands there twice: {shown}", word[0]));
     }
     let traces = ["panicked", "backtrace", "Error {", "Err(", "::"];
     if let Some(trace) = traces.iter().find(|trace| err.contains(**trace)) {
@@ -366,7 +370,11 @@ fn umounts() -> Outcome {
     let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
     let mount = Driver::Sapwood.mount(image.path(), "rw")?;
     let open = File::create(mount.path().join("open"))?;
-    fails(&["umount", mount.path().to_str().unwrap()], FAILED, "in use")?;
+    fails(
+        &["umount", mount.path().to_str().unwrap()],
+        FAILED,
+        "in use",
+    )?;
     drop(open);
     mount.unmount()?;
     image.check_by_kernel()?;

@@ -13,13 +13,22 @@ pub enum OpenError {
     #[error("{0}")]
     Device(#[from] sapwood_block::Error),
     /// What is in it.
-    #[error("{path}: {source}")]
+    #[error("{}", named(path, source))]
     Engine {
         /// Image.
         path: PathBuf,
         /// What the engine says.
         source: Box<sapwood_btrfs::Error>,
     },
+}
+
+/// What went wrong with an image, with its name once.
+pub fn named(path: &Path, why: impl std::fmt::Display) -> String {
+    let (name, why) = (path.display().to_string(), why.to_string());
+    match why.strip_prefix(&name) {
+        Some(rest) if rest.starts_with(':') => why,
+        _ => format!("{name}: {why}"),
+    }
 }
 
 /// Opens the file or device that holds an image, locked against other users.

@@ -12,6 +12,13 @@ pub enum CheckError {
     /// A device could not be read.
     #[error(transparent)]
     Device(#[from] sapwood_block::Error),
+    /// Nothing says that there is a btrfs: the device is too small, or the magic number is
+    /// not there.
+    #[error("{device}: no btrfs file system")]
+    NotBtrfs {
+        /// Device name.
+        device: String,
+    },
     /// No copy of the superblock is valid; the error is that of the first.
     #[error("{device}: no valid superblock: {error}")]
     NoSuperblock {

@@ -133,10 +133,10 @@ fn newest(device: &dyn Device, findings: &mut Vec<Finding>) -> Result<SuperBlock
     // The first of the newest: `max_by_key` gives the last.
     let best = valid.iter().rev().max_by_key(|(_, sb)| sb.generation.get());
     let Some((at, best)) = best.copied() else {
-        let error = first_error.unwrap_or(SuperError::Length { found: 0 });
-        return Err(CheckError::NoSuperblock {
-            device: name(),
-            error,
+        let device = name();
+        return Err(match first_error {
+            None | Some(SuperError::Magic { .. }) => CheckError::NotBtrfs { device },
+            Some(error) => CheckError::NoSuperblock { device, error },
         });
     };
     for (offset, sb) in valid {

@@ -227,11 +227,11 @@ fn what_cannot_be_checked_is_an_error() {
     ));
     assert!(matches!(
         fails(&MemoryDevice::new(1 << 20)),
-        CheckError::NoSuperblock { .. }
+        CheckError::NotBtrfs { .. }
     ));
     assert!(matches!(
         fails(&MemoryDevice::new(0)),
-        CheckError::NoSuperblock { .. }
+        CheckError::NotBtrfs { .. }
     ));
     let mut editor = Editor::fixture();
     editor.superblock(|sb| {

@@ -37,7 +37,7 @@ impl Failure {
 
     /// An operation on a path of this machine failed.
     pub(super) fn local(path: &Path, why: impl Display) -> Self {
-        Self::on(path.display(), why)
+        Self::new(FAILED, sapwood::image::named(path, why))
     }
 
     /// The same failure with another exit code.
