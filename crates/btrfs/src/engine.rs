@@ -8,6 +8,7 @@ use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
 
 use crate::counters::Counters;
 use crate::data::{Wait, Writeback};
+use crate::fsync;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::{self, InodeTable};
@@ -158,6 +159,7 @@ impl Btrfs {
     /// # Errors
     /// What is wrong with the devices or the image, see [`Error`](crate::Error).
     pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
+        fsync::replay::replay_if_needed(&devices, &options)?;
         let (engine, top) = Engine::open(devices, options)?;
         engine.drop_stale_caches()?;
         if !engine.read_only() {

@@ -359,6 +359,52 @@ pub enum Error {
         /// Logical address.
         logical: u64,
     },
+    /// A log, and a mount that may not replay it.
+    #[error(
+        "there is a log of fsyncs to replay, which a read-only mount does not do: mount it read-write once, or with nologreplay to see it as of the last commit"
+    )]
+    LogReadOnly,
+    /// A log that is to be ignored by a mount that changes what it builds on.
+    #[error("there is a log of fsyncs to replay: nologreplay needs a read-only mount")]
+    LogNotIgnored,
+    /// A log that cannot be replayed. Nothing was changed.
+    #[error(
+        "the log cannot be replayed: {source} (a read-only mount with nologreplay shows the last commit)"
+    )]
+    LogReplay {
+        /// Why.
+        source: Box<Error>,
+    },
+    /// A block of the log that is not where or what it should be.
+    #[error("log block {logical}: {reason}")]
+    LogBlock {
+        /// Logical address.
+        logical: u64,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// An item of a log that is wrong or contradicts the subvolume's tree.
+    #[error("log of tree {subvolume} block {logical} {key}: {reason}")]
+    LogItem {
+        /// Subvolume of the log.
+        subvolume: u64,
+        /// Logical address of the leaf.
+        logical: u64,
+        /// Key.
+        key: Key,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A directory that a log gives several names, or none although it holds a subvolume.
+    #[error(
+        "log of tree {subvolume}: directory {directory} has several names, or holds a subvolume and has none"
+    )]
+    LogNames {
+        /// Subvolume of the log.
+        subvolume: u64,
+        /// Directory.
+        directory: u64,
+    },
     /// An error that an operation is to return as it is.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),
@@ -372,7 +418,8 @@ impl From<Error> for vfs::Error {
     fn from(err: Error) -> Self {
         match err {
             Error::Vfs(err) => err,
-            Error::ReadOnly | Error::Aborted(_) => Self::ReadOnly,
+            Error::ReadOnly | Error::Aborted(_) | Error::LogReadOnly => Self::ReadOnly,
+            Error::LogNotIgnored => Self::Invalid,
             Error::NoSpace => Self::NoSpace,
             Error::NoSuchSubvolume(_) => Self::NotFound,
             Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,

@@ -6,6 +6,7 @@ mod counters;
 mod data;
 mod engine;
 mod error;
+mod fsync;
 #[doc(hidden)]
 pub mod fuzzing;
 mod health;

@@ -112,7 +112,7 @@ pub(crate) fn find(engine: &Arc<Engine>, dir: &Inode, name: &[u8]) -> Result<Opt
 
 /// Adds an entry to a packed directory item, and fails without a change if the name is there
 /// or there is no room: names with equal hashes must fit in one leaf.
-fn packed_with(
+pub(crate) fn packed_with(
     old: Option<&[u8]>,
     name: &[u8],
     entry: &DirItemRef<'_>,
@@ -131,7 +131,7 @@ fn packed_with(
 }
 
 /// A packed directory item without `name`, or `None` if it is not in it.
-fn packed_without(old: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn packed_without(old: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let mut entries = dir_items(old);
     let mut start = 0;
     while let Some(Ok(entry)) = entries.next() {
@@ -145,7 +145,7 @@ fn packed_without(old: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-fn item_room(engine: &Engine) -> usize {
+pub(crate) fn item_room(engine: &Engine) -> usize {
     leaf_data_size(engine.nodesize as usize).saturating_sub(ITEM_HEADER)
 }
 

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sapwood_btrfs_format::objectid;
+use sapwood_btrfs_format::{BlockGroupFlags, objectid};
 
 use super::group::{BlockGroup, Loaded};
 use super::info::{Reservation, SpaceInfo};
@@ -123,6 +123,29 @@ impl Space {
         let (before, after) = groups.split_at(first.unwrap_or(0));
         let mut all = after.iter().chain(before);
         all.find_map(|group| group.take_data(hint, min, want, self.sector))
+    }
+
+    /// Takes a range that somebody wrote to who had no time to commit: it has to be free, and in
+    /// one group of that content.
+    ///
+    /// # Errors
+    /// [`Error::FreeSpace`], [`Error::Unmapped`]; [`Error::BadBlockGroup`] for a group of other
+    /// content.
+    pub(crate) fn take_exactly(
+        &self,
+        bytenr: u64,
+        len: u64,
+        content: BlockGroupFlags,
+    ) -> Result<()> {
+        let group = self.group_at(bytenr)?;
+        if !group.flags.contains(content) {
+            return Err(Error::BadBlockGroup {
+                group: group.start,
+                reason: format!("it is not for {content:?}"),
+            });
+        }
+        self.ensure_loaded(&group)?;
+        group.take_exactly(bytenr, len)
     }
 
     /// Gives a data extent back that was never inserted.

@@ -218,6 +218,22 @@ impl BlockGroup {
         Some(found)
     }
 
+    /// Takes exactly these bytes.
+    pub(crate) fn take_exactly(&self, bytenr: u64, len: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        if !state.free.take(bytenr, len) {
+            return Err(Error::FreeSpace {
+                group: self.start,
+                start: bytenr,
+                end: bytenr.saturating_add(len),
+            });
+        }
+        state.reserved += len;
+        drop(state);
+        self.info.change(|sums| sums.reserved += len);
+        Ok(())
+    }
+
     /// Returns handed-out space that never got into the extent tree.
     pub(crate) fn untake(&self, bytenr: u64, len: u64) -> Result<()> {
         let mut state = self.state.lock();

@@ -1,0 +1,3 @@
+//! fsync: the log trees that make it cheap, and their replay at mount.
+
+pub(crate) mod replay;

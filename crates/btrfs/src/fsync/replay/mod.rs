@@ -1,0 +1,217 @@
+//! Replay of the log at mount.
+//!
+//! # How it works
+//! The superblock names the log root tree; its root items, keyed (`TREE_LOG`, `ROOT_ITEM`,
+//! subvolume), name one log tree for each subvolume in which something was fsynced since the last
+//! commit. All blocks of all logs carry the transid after that of the superblock.
+//!
+//! 1. [`scan`] reads every block of the log and takes its space, and that of the data extents
+//!    that only the log refers to, out of the free space: the extent tree knows neither.
+//! 2. One transaction takes the logs over, subvolume by subvolume, in three rounds, as later
+//!    ones need what earlier ones make: inodes, with what their attributes and names lost
+//!    ([`inode`], [`dir`]); names that directories log ([`dir`]); then the names of inodes
+//!    ([`refs`]), attributes and extents ([`extents`]).
+//! 3. [`links`] counts the names of every inode that was touched. One without a name becomes an
+//!    orphan, a directory without one loses its entries.
+//! 4. The commit clears the log in the superblock.
+//!
+//! Until that superblock is written nothing on disk has changed that the old one refers to. So an
+//! error at any point, damage found late, or a power cut during the commit leave the log as it
+//! was, and a later mount replays it from the beginning.
+//!
+//! Replay runs on an engine of its own, and the mount opens anew afterwards: nothing that memory
+//! held of the trees before can be stale.
+//!
+//! What the log says and how:
+//! - An inode item of generation 0 says only that the inode exists: an inode that is there keeps
+//!   what it has but for a size that is not 0. One without links is left out with all its items.
+//!   Its byte count says nothing, and the size of a directory follows its names.
+//! - All attributes of a logged inode are in the log; what is not was removed.
+//! - An inode ref item of the log holds all names that the inode has in that directory.
+//! - Within a range item of a directory all entries are in the log; what is not was removed.
+//! - Of a logged file all extents that changed are in the log, holes too, and nothing is behind
+//!   its size but what the log has there.
+//!
+//! Facts are those of the public descriptions of the format, and of what the kernel makes of
+//! images; `tests/log_replay.rs` compares with the latter, and goes through the trouble cases:
+//! damage in every block of a log, cuts at every write of a replay.
+
+mod dir;
+mod entries;
+mod extents;
+mod inode;
+mod links;
+mod refs;
+mod scan;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::{InodeItem, Key, kind, objectid};
+
+use crate::engine::Engine;
+use crate::ops::top_dir;
+use crate::options::SubvolumeChoice;
+use crate::transaction::Handle;
+use crate::tree::Root;
+use crate::{Error, Options, Result};
+use extents::Extents;
+use tree::{LogItem, LogTree};
+
+/// Replays the log of the file system on `devices` if it has one, so that it can be mounted with
+/// `options`.
+///
+/// # Errors
+/// [`Error::LogReadOnly`] if there is a log and the mount changes nothing,
+/// [`Error::LogNotIgnored`] if it is to be ignored by a mount that does; [`Error::LogReplay`] for
+/// a log that is damaged or contradicts the trees. Nothing was changed then.
+pub(crate) fn replay_if_needed(devices: &[Arc<dyn Device>], options: &Options) -> Result<()> {
+    let first = devices.first().ok_or(Error::NoDevice)?;
+    let super_block = crate::volume::superblock::read_newest(&**first)?;
+    if super_block.log_root.get() == 0 {
+        return Ok(());
+    }
+    let read_only = options.read_only || first.read_only();
+    match (read_only, options.no_log_replay) {
+        (true, true) => return Ok(()),
+        (true, false) => return Err(Error::LogReadOnly),
+        (false, true) => return Err(Error::LogNotIgnored),
+        (false, false) => {}
+    }
+    let options = Options {
+        subvolume: SubvolumeChoice::Id(0),
+        background: false,
+        ..options.clone()
+    };
+    let (engine, _) = Engine::open(devices.to_vec(), options)?;
+    let result = replay(&engine);
+    engine.health.close();
+    result.map_err(|source| Error::LogReplay {
+        source: Box::new(source),
+    })
+}
+
+fn replay(engine: &Arc<Engine>) -> Result<()> {
+    let scanned = scan::scan(engine)?;
+    log::info!("replaying the log of {} subvolumes", scanned.trees.len());
+    engine.drop_stale_caches()?;
+    let mut extents = scanned.extents;
+    let mut h = engine.join()?;
+    // The superblock's generation is that of the root tree's top: even a log that changes nothing
+    // has to change that.
+    let top = engine.roots.get(objectid::FS_TREE)?;
+    h.record_root(&top);
+    for tree in &scanned.trees {
+        let root = engine.roots.get(tree.subvolume())?;
+        let result = Replay::new(&mut h, &root, tree, &mut extents).run();
+        if let Err(err) = result {
+            h.abort(&err);
+            return Err(err);
+        }
+    }
+    h.end()?;
+    engine.commit(None)
+}
+
+/// The replay of one subvolume's log.
+struct Replay<'a> {
+    h: &'a mut Handle,
+    engine: Arc<Engine>,
+    root: &'a Arc<Root>,
+    log: &'a LogTree,
+    extents: &'a mut Extents,
+    /// Inodes of the log that are left out.
+    ignored: BTreeSet<u64>,
+    /// Inodes whose names are to be counted.
+    touched: BTreeSet<u64>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(
+        h: &'a mut Handle,
+        root: &'a Arc<Root>,
+        log: &'a LogTree,
+        extents: &'a mut Extents,
+    ) -> Self {
+        Self {
+            engine: Arc::clone(h.engine()),
+            h,
+            root,
+            log,
+            extents,
+            ignored: BTreeSet::new(),
+            touched: BTreeSet::new(),
+        }
+    }
+
+    fn run(&mut self) -> Result<()> {
+        self.each(|this, item| match item.key.kind {
+            kind::INODE_ITEM => this.inode(item),
+            _ => Ok(()),
+        })?;
+        self.each(|this, item| match item.key.kind {
+            kind::DIR_INDEX => this.dir_entry(item),
+            _ => Ok(()),
+        })?;
+        self.each(|this, item| match item.key.kind {
+            kind::INODE_REF => this.inode_ref(item),
+            kind::INODE_EXTREF => this.inode_extref(item),
+            kind::XATTR_ITEM => this.xattr(item),
+            kind::EXTENT_DATA => this.extent(item),
+            _ => Ok(()),
+        })?;
+        self.count_links()
+    }
+
+    /// Runs `work` on every item of the log that is not of an ignored inode.
+    fn each(&mut self, mut work: impl FnMut(&mut Self, &LogItem) -> Result<()>) -> Result<()> {
+        let log = self.log;
+        let mut items = log.seek(&Key::MIN);
+        while let Some(item) = items.next()? {
+            if !self.ignored.contains(&item.key.objectid) {
+                work(self, &item)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The item of an inode of the subvolume.
+    fn inode_item(&self, inode: u64) -> Result<Option<InodeItem>> {
+        let key = Key::new(inode, kind::INODE_ITEM, 0);
+        let Some(bytes) = self.root.get(&self.engine, &key)? else {
+            return Ok(None);
+        };
+        let item = InodeItem::read(&bytes);
+        item.map(Some).map_err(|source| self.bad_item(key, source))
+    }
+
+    fn put_inode_item(&mut self, inode: u64, item: &InodeItem) -> Result<()> {
+        let key = Key::new(inode, kind::INODE_ITEM, 0);
+        self.root.put(self.h, &key, item.bytes())
+    }
+
+    /// Changes the item of an inode that is there.
+    fn change_inode(&mut self, inode: u64, change: impl FnOnce(&mut InodeItem)) -> Result<()> {
+        let key = Key::new(inode, kind::INODE_ITEM, 0);
+        let Some(mut item) = self.inode_item(inode)? else {
+            let root = self.root.id();
+            return Err(Error::ItemNotFound { root, key });
+        };
+        change(&mut item);
+        self.put_inode_item(inode, &item)
+    }
+
+    fn top_dir(&self) -> u64 {
+        top_dir(self.root)
+    }
+
+    fn bad_item(&self, key: Key, source: sapwood_btrfs_format::ItemError) -> Error {
+        Error::BadItem {
+            root: self.root.id(),
+            key,
+            source,
+        }
+    }
+}

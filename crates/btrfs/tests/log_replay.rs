@@ -1,0 +1,297 @@
+//! Replay of logs that the kernel wrote: the same tree as in the kernel, nothing for the checkers
+//! to find, and no change by a replay that is refused or cut short.
+//!
+//! Images beside those in `tests/data/logs` are taken from the directory that
+//! `SAPWOOD_LOG_IMAGES` names.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+mod common;
+mod image;
+mod logs;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use image::{judge, try_mount};
+use libtest_mimic::{Arguments, Trial};
+use logs::listing::{differences, list, parse};
+use logs::{Log, fixtures, logs_in};
+use sapwood_block::{CrashPlan, Device, MemoryDevice, RecordDevice, Replayer};
+use sapwood_btrfs::check::{CheckOptions, Finding, check};
+use sapwood_btrfs::{Btrfs, Error, Options, inspect};
+use sapwood_btrfs_format::{Block, ChecksumKind, Header, Item, objectid};
+use sapwood_vfs::{FileSystem, Timestamp};
+
+/// Our checker and `btrfs check` have nothing to say.
+fn clean(device: &MemoryDevice) {
+    let options = CheckOptions {
+        check_data_csum: true,
+        ..CheckOptions::default()
+    };
+    let mut report = check(&[device], &options, &mut |_| {}).unwrap();
+    // `mkfs.btrfs` before 6.3 leaves such items of the chunks that it makes first.
+    report
+        .findings
+        .retain(|finding| !matches!(finding, Finding::FreeSpaceInfoStray { .. }));
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    judge(device).unwrap();
+}
+
+fn as_the_kernel(log: &Log) {
+    let device = log.load();
+    let start = Timestamp::now();
+    let fs = try_mount(device.clone()).unwrap();
+    let found = list(&fs);
+    fs.unmount().unwrap();
+    drop(fs);
+    let differences = differences(&parse(&log.listing), &found, start);
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    clean(&device);
+    let again = list(&try_mount(device).unwrap());
+    assert_eq!(found, again, "another mount shows something else");
+}
+
+/// A power cut at any point of a replay, and with any of the last writes lost: the next mount
+/// replays all of it.
+fn cut_anywhere(log: &Log) {
+    let memory = log.load();
+    let base = memory.snapshot();
+    let device = Arc::new(RecordDevice::new(memory));
+    let fs = try_mount(device.clone()).unwrap();
+    let writes = device.log();
+    let expected = list(&fs);
+    drop(fs);
+    let points = writes.crash_points();
+    assert!(points.len() > 5, "a replay that writes nothing");
+    let mut replayer = Replayer::new(&writes, &base);
+    for at in points {
+        let plain = replayer.image(&CrashPlan::at(at));
+        let random = (0..2).map(|seed| writes.image(&base, &writes.random_plan(at, seed)));
+        for (nth, image) in std::iter::once(plain).chain(random).enumerate() {
+            let image = Arc::new(image);
+            let fs = try_mount(image.clone()).unwrap_or_else(|err| panic!("cut at {at}: {err}"));
+            assert_eq!(list(&fs), expected, "cut at {at}, variant {nth}");
+            fs.unmount().unwrap();
+        }
+    }
+}
+
+/// Places of a log block on the device.
+struct Place {
+    bytenr: u64,
+    copies: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+/// What is done to the bytes of a block.
+type Damage = (&'static str, fn(&mut [u8]));
+
+const NODESIZE: usize = 16384;
+
+fn log_blocks(device: &Arc<MemoryDevice>) -> Vec<Place> {
+    let sb = inspect::super_block(&[device.clone() as Arc<dyn Device>]).unwrap();
+    assert_ne!(sb.log_root.get(), 0);
+    let mut places: Vec<Place> = Vec::new();
+    // All metadata of these images lies in the front.
+    for at in (1 << 20..160 << 20).step_by(NODESIZE) {
+        let mut head = [0; Header::SIZE];
+        device.read_at(at, &mut head).unwrap();
+        let (header, _) = Header::split(&head).unwrap();
+        if header.owner.get() != objectid::TREE_LOG
+            || header.generation.get() != sb.generation.get() + 1
+        {
+            continue;
+        }
+        let bytenr = header.bytenr.get();
+        let mut bytes = vec![0; NODESIZE];
+        device.read_at(at, &mut bytes).unwrap();
+        match places.iter_mut().find(|place| place.bytenr == bytenr) {
+            Some(place) => place.copies.push(at),
+            None => places.push(Place {
+                bytenr,
+                copies: vec![at],
+                bytes,
+            }),
+        }
+    }
+    places
+}
+
+fn refused(device: &Arc<MemoryDevice>, why: &str) -> String {
+    let before = device.snapshot();
+    let error = match try_mount(device.clone()) {
+        Ok(_) => panic!("{why}: mounted"),
+        Err(error) => error,
+    };
+    assert!(matches!(error, Error::LogReplay { .. }), "{why}: {error}");
+    assert_eq!(device.first_difference(&before), None, "{why}: changed");
+    let options = Options {
+        read_only: true,
+        no_log_replay: true,
+        background: false,
+        ..Options::default()
+    };
+    let fs = Btrfs::open(vec![device.clone()], options).unwrap();
+    assert!(list(&fs).contains_key(".filler0"), "{why}");
+    error.to_string()
+}
+
+/// Every block of a log bad, stale, or torn: a mount names it and changes nothing.
+fn damage_is_refused(log: &Log) {
+    let good = log.load();
+    let places = log_blocks(&good);
+    // Blocks that an earlier fsync of the transaction wrote are still there; nothing needs them.
+    let mut needed = 0;
+    for place in &places {
+        let kinds: [Damage; 4] = [
+            ("a bad checksum", |bytes| bytes[NODESIZE - 3] ^= 1),
+            ("a torn write", |bytes| bytes[4096..].fill(0)),
+            ("a stale generation", |bytes| {
+                bytes[80] ^= 1;
+                ChecksumKind::Crc32c.seal_block(bytes);
+            }),
+            ("an item of no size", |bytes| {
+                bytes[Header::SIZE + 21] = 0;
+                ChecksumKind::Crc32c.seal_block(bytes);
+            }),
+        ];
+        for (what, damage) in kinds {
+            let device = Arc::new(good.snapshot());
+            let mut bytes = place.bytes.clone();
+            damage(&mut bytes);
+            for at in &place.copies {
+                device.write_at(*at, &bytes).unwrap();
+            }
+            if try_mount(Arc::new(device.snapshot())).is_ok() {
+                continue;
+            }
+            needed += 1;
+            let why = format!("{what} in block {}", place.bytenr);
+            let said = refused(&device, &why);
+            assert!(said.contains(&place.bytenr.to_string()), "{why}: {said}");
+        }
+    }
+    assert!(needed >= 8, "only {needed} of the damages were noticed");
+}
+
+/// Items changed at random, with right checksums: no panic, and no change by what is refused.
+fn hostile_items(log: &Log) {
+    let good = log.load();
+    let places = log_blocks(&good);
+    let mut state = 1u64;
+    let mut random = move |below: usize| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as usize % below
+    };
+    let mut bad = 0;
+    for round in 0..60 {
+        let place = &places[random(places.len())];
+        let mut bytes = place.bytes.clone();
+        let block = Block::new(&bytes).unwrap();
+        let slot = random(block.nritems());
+        let start = Header::SIZE + block.item_offset(slot).unwrap();
+        let size = block.item_size(slot).unwrap();
+        let in_key = random(3) == 0 || size == 0;
+        let at = match in_key {
+            true => Header::SIZE + slot * Item::SIZE + random(17),
+            false => start + random(size),
+        };
+        bytes[at] = match random(3) {
+            0 => 0,
+            1 => bytes[at] ^ 1,
+            _ => random(256) as u8,
+        };
+        ChecksumKind::Crc32c.seal_block(&mut bytes);
+        let device = Arc::new(good.snapshot());
+        for copy in &place.copies {
+            device.write_at(*copy, &bytes).unwrap();
+        }
+        let before = device.snapshot();
+        if let Err(error) = try_mount(device.clone()) {
+            bad += 1;
+            let why = format!("round {round}: {error}");
+            assert!(matches!(error, Error::LogReplay { .. }), "{why}");
+            assert_eq!(device.first_difference(&before), None, "{why}");
+        }
+    }
+    assert!(bad > 2, "only {bad} were refused");
+}
+
+/// A mount that changes nothing does not replay; one that does may not ignore the log.
+fn options_decide(log: &Log) {
+    let device = log.load();
+    let before = device.snapshot();
+    let open = |read_only, no_log_replay| -> Result<(), Box<Error>> {
+        let options = Options {
+            read_only,
+            no_log_replay,
+            background: false,
+            ..Options::default()
+        };
+        Btrfs::open(vec![device.clone()], options)?;
+        Ok(())
+    };
+    let error = open(true, false).unwrap_err();
+    assert!(matches!(*error, Error::LogReadOnly), "{error}");
+    assert!(error.to_string().contains("nologreplay"), "{error}");
+    let error = open(false, true).unwrap_err();
+    assert!(matches!(*error, Error::LogNotIgnored), "{error}");
+    open(true, true).unwrap();
+    assert_eq!(device.first_difference(&before), None);
+    device.set_read_only(true);
+    let error = open(false, false).unwrap_err();
+    assert!(matches!(*error, Error::LogReadOnly), "{error}");
+    device.set_read_only(false);
+    open(false, false).unwrap();
+    open(true, false).unwrap();
+}
+
+type Case = (&'static str, fn(&Log));
+
+const CASES: [Case; 4] = [
+    ("cut_anywhere", cut_anywhere),
+    ("damage_is_refused", damage_is_refused),
+    ("hostile_items", hostile_items),
+    ("options_decide", options_decide),
+];
+
+fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for log in fixtures() {
+        let name = format!("as_the_kernel::{}", log.name);
+        let same = log.clone();
+        trials.push(trial(name, move || as_the_kernel(&same)));
+        if ["hardlink", "append"].contains(&log.name.as_str()) {
+            for (name, test) in CASES {
+                let log = log.clone();
+                trials.push(trial(format!("{name}::{}", log.name), move || test(&log)));
+            }
+        }
+    }
+    match std::env::var_os("SAPWOOD_LOG_IMAGES") {
+        Some(dir) => {
+            for log in logs_in(Path::new(&dir)) {
+                let name = format!("as_the_kernel_in_directory::{}", log.name);
+                trials.push(trial(name, move || as_the_kernel(&log)));
+            }
+        }
+        None => {
+            let skipped = Trial::test("as_the_kernel_in_directory", || Ok(()));
+            trials.push(skipped.with_ignored_flag(true));
+        }
+    }
+    trials
+}
+
+fn trial(name: String, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, move || {
+        test();
+        Ok(())
+    })
+}
+
+fn main() {
+    libtest_mimic::run(&Arguments::from_args(), trials()).exit();
+}
