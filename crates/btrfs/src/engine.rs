@@ -68,20 +68,41 @@ impl Engine {
     /// Opens the devices and reads what every mount needs. Starts no thread and changes nothing.
     ///
     /// # Errors
-    /// Those of [`tree::open`].
+    /// Those of [`tree::open`]; [`Error::LogPresent`] and [`Error::NoReplayNeedsReadOnly`] if
+    /// that would lose, or hide, what was fsynced last.
     pub(crate) fn open(
         devices: Vec<Arc<dyn Device>>,
         options: Options,
     ) -> Result<(Arc<Self>, Arc<Root>)> {
         let read_only = options.read_only || devices.iter().any(|device| device.read_only());
         let opened = tree::open(devices, read_only, options.cache_bytes)?;
+        check_log(&opened.super_block, &options, read_only)?;
+        Self::assemble(opened, options, read_only)
+    }
+
+    /// As [`open`](Self::open), with a log or without. The next commit drops it.
+    ///
+    /// # Errors
+    /// Those of [`tree::open`].
+    pub(crate) fn open_for_replay(
+        devices: Vec<Arc<dyn Device>>,
+        options: Options,
+    ) -> Result<(Arc<Self>, Arc<Root>)> {
+        let opened = tree::open(devices, false, options.cache_bytes)?;
+        Self::assemble(opened, options, false)
+    }
+
+    fn assemble(
+        opened: Opened,
+        options: Options,
+        read_only: bool,
+    ) -> Result<(Arc<Self>, Arc<Root>)> {
         let Opened {
             volume,
             super_block,
             blocks,
             roots,
         } = opened;
-        check_log(&super_block, &options, read_only)?;
         let geometry = volume.geometry();
         let top = subvolume::choose(&blocks, &roots, &options.subvolume)?;
         let engine = Arc::new(Self {

@@ -152,9 +152,9 @@ pub enum Error {
     /// An earlier error made the mount read-only; what was not committed then is lost.
     #[error("read-only since an error: {0}")]
     Aborted(Arc<str>),
-    /// What was fsynced last stands in a log, which this version does not replay.
+    /// What was fsynced last stands in a log, which a mount that changes nothing does not replay.
     #[error(
-        "the file system has a log that was not replayed: mount it once with the kernel, \
+        "the file system has a log that was not replayed: mount it once read-write, \
          or look at it as of the last commit with ro,nologreplay"
     )]
     LogPresent,
@@ -359,14 +359,6 @@ pub enum Error {
         /// Logical address.
         logical: u64,
     },
-    /// A log, and a mount that may not replay it.
-    #[error(
-        "there is a log of fsyncs to replay, which a read-only mount does not do: mount it read-write once, or with nologreplay to see it as of the last commit"
-    )]
-    LogReadOnly,
-    /// A log that is to be ignored by a mount that changes what it builds on.
-    #[error("there is a log of fsyncs to replay: nologreplay needs a read-only mount")]
-    LogNotIgnored,
     /// A log that cannot be replayed. Nothing was changed.
     #[error(
         "the log cannot be replayed: {source} (a read-only mount with nologreplay shows the last commit)"
@@ -418,8 +410,7 @@ impl From<Error> for vfs::Error {
     fn from(err: Error) -> Self {
         match err {
             Error::Vfs(err) => err,
-            Error::ReadOnly | Error::Aborted(_) | Error::LogReadOnly => Self::ReadOnly,
-            Error::LogNotIgnored => Self::Invalid,
+            Error::ReadOnly | Error::Aborted(_) => Self::ReadOnly,
             Error::NoSpace => Self::NoSpace,
             Error::NoSuchSubvolume(_) => Self::NotFound,
             Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,

@@ -234,15 +234,15 @@ fn options_decide(log: &Log) {
         Ok(())
     };
     let error = open(true, false).unwrap_err();
-    assert!(matches!(*error, Error::LogReadOnly), "{error}");
+    assert!(matches!(*error, Error::LogPresent), "{error}");
     assert!(error.to_string().contains("nologreplay"), "{error}");
     let error = open(false, true).unwrap_err();
-    assert!(matches!(*error, Error::LogNotIgnored), "{error}");
+    assert!(matches!(*error, Error::NoReplayNeedsReadOnly), "{error}");
     open(true, true).unwrap();
     assert_eq!(device.first_difference(&before), None);
     device.set_read_only(true);
     let error = open(false, false).unwrap_err();
-    assert!(matches!(*error, Error::LogReadOnly), "{error}");
+    assert!(matches!(*error, Error::LogPresent), "{error}");
     device.set_read_only(false);
     open(false, false).unwrap();
     open(true, false).unwrap();

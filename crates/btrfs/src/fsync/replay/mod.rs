@@ -60,32 +60,29 @@ use crate::{Error, Options, Result};
 use extents::Extents;
 use tree::{LogItem, LogTree};
 
-/// Replays the log of the file system on `devices` if it has one, so that it can be mounted with
-/// `options`.
+/// Replays the log of the file system on `devices` if it has one and a mount with `options` may.
 ///
 /// # Errors
-/// [`Error::LogReadOnly`] if there is a log and the mount changes nothing,
-/// [`Error::LogNotIgnored`] if it is to be ignored by a mount that does; [`Error::LogReplay`] for
-/// a log that is damaged or contradicts the trees. Nothing was changed then.
+/// [`Error::LogReplay`] for a log that is damaged or contradicts the trees, or when something
+/// else fails. Nothing was changed then.
 pub(crate) fn replay_if_needed(devices: &[Arc<dyn Device>], options: &Options) -> Result<()> {
     let first = devices.first().ok_or(Error::NoDevice)?;
-    let super_block = crate::volume::superblock::read_newest(&**first)?;
-    if super_block.log_root.get() == 0 {
+    if options.read_only || options.no_log_replay || first.read_only() {
         return Ok(());
     }
-    let read_only = options.read_only || first.read_only();
-    match (read_only, options.no_log_replay) {
-        (true, true) => return Ok(()),
-        (true, false) => return Err(Error::LogReadOnly),
-        (false, true) => return Err(Error::LogNotIgnored),
-        (false, false) => {}
+    if crate::volume::superblock::read_newest(&**first)?
+        .log_root
+        .get()
+        == 0
+    {
+        return Ok(());
     }
     let options = Options {
         subvolume: SubvolumeChoice::Id(0),
         background: false,
         ..options.clone()
     };
-    let (engine, _) = Engine::open(devices.to_vec(), options)?;
+    let (engine, _) = Engine::open_for_replay(devices.to_vec(), options)?;
     let result = replay(&engine);
     engine.health.close();
     result.map_err(|source| Error::LogReplay {
