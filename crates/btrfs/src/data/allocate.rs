@@ -85,7 +85,7 @@ fn punch(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<
 }
 
 /// Makes whole sectors a hole.
-fn clear(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+pub(super) fn clear(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     if range.is_empty() {
         return Ok(());
     }
@@ -154,6 +154,7 @@ fn allocate(
     if !keep_size {
         write::prepare_growth(engine, inode, range.start, range.end)?;
     }
+    write::drop_stale(engine, inode, size, range.end)?;
     // From here on writeback looks for the space that is reserved below, and does not put the
     // file into the tree.
     inode.state.lock().flags.insert(InodeFlags::PREALLOC);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use sapwood_block::{Device, GateDevice, MemoryDevice, RequestKind};
-use sapwood_btrfs_format::Key;
+use sapwood_btrfs_format::{Incompat, Key};
 use sapwood_vfs::{AllocMode, Credentials, InodeFlags, NewInode};
 
 use super::extent_map::Content;
@@ -369,4 +369,63 @@ fn preallocated_space_takes_data_on_a_full_file_system() {
         read(&engine, &file, 0, 8 << 20).unwrap(),
         vec![b'p'; 8 << 20]
     );
+}
+
+#[test]
+fn a_file_is_compressed_as_its_property_says() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let text = b"again and again ".repeat(20_000);
+    for (name, id) in [("zlib", 1), ("lzo", 2), ("zstd", 3)] {
+        let file = create(&engine, name.as_bytes());
+        let mode = sapwood_vfs::SetXattrMode::Any;
+        let property = b"btrfs.compression";
+        ops::xattr::set(&engine, &file, property, name.as_bytes(), mode).unwrap();
+        write(&engine, &file, 0, &text);
+        flush_complete(&engine, &file).unwrap();
+        let stored = stored(&engine, &file, 131_072);
+        assert_eq!((stored.compression, stored.ram_len), (id, 131_072));
+        assert!(stored.disk_len < 20_000 && stored.disk_len % 4096 == 0);
+        assert_eq!(read(&engine, &file, 0, text.len()).unwrap(), text);
+        assert_eq!(
+            file.state.lock().nbytes,
+            (text.len() as u64).next_multiple_of(4096)
+        );
+    }
+    engine.commit(None).unwrap();
+    let features = reopen(&gate).incompat;
+    assert!(features.contains(Incompat::COMPRESS_LZO | Incompat::COMPRESS_ZSTD));
+}
+
+#[test]
+fn small_files_stand_in_the_tree() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let is_inline =
+        |file: &Arc<Inode>| items::find(&engine, file, 0).unwrap().content == Content::Inline;
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[b'a'; 2048]);
+    flush_complete(&engine, &file).unwrap();
+    assert!(is_inline(&file));
+    assert_eq!(file.state.lock().nbytes, 2048);
+    write(&engine, &file, 100, b"more");
+    flush_complete(&engine, &file).unwrap();
+    assert!(is_inline(&file));
+    write(&engine, &file, 2048, b"x");
+    flush_complete(&engine, &file).unwrap();
+    assert!(!is_inline(&file));
+    assert_eq!(file.state.lock().nbytes, 4096);
+    {
+        let _io = file.io.write();
+        super::truncate(&engine, &file, 10).unwrap();
+    }
+    write(&engine, &file, 0, b"y");
+    flush_complete(&engine, &file).unwrap();
+    assert!(is_inline(&file));
+    // More behind it: it becomes a sector like any other.
+    write(&engine, &file, 100_000, b"z");
+    flush_complete(&engine, &file).unwrap();
+    assert!(!is_inline(&file));
+    assert_eq!(read(&engine, &file, 0, 5).unwrap(), b"yaaaa");
+    assert_eq!(file.state.lock().nbytes, 8192);
 }

@@ -8,7 +8,7 @@ use sapwood_btrfs_format::Incompat;
 use super::complete::{changing, finish, raise_disk_size};
 use super::extent_map::{Content, ExtentMap};
 use super::flush::{self, Dispatch};
-use super::{check, items, overwrite, read, sector_ceil, sector_floor};
+use super::{allocate, check, items, overwrite, read, sector_ceil, sector_floor};
 use crate::engine::Engine;
 use crate::ops::Inode;
 use crate::space::{DataReservation, MetadataReservation};
@@ -72,10 +72,31 @@ pub(super) fn prepare_growth(
         pull_first(engine, inode)?;
     }
     if start > size {
+        drop_stale(engine, inode, size, start)?;
         zero_tail(engine, inode, size, start)?;
         let (from, to) = (sector_ceil(engine, size), sector_ceil(engine, start));
         if from < to && !engine.incompat.contains(Incompat::NO_HOLES) {
             insert_holes(engine, inode, from..to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Drops data behind the end of the file at `size`, up to `to`. A power cut may leave some: it was
+/// in the tree, and what was before it, and with that the size, was not yet.
+pub(super) fn drop_stale(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    size: u64,
+    to: u64,
+) -> Result<()> {
+    let mut at = sector_ceil(engine, size);
+    let to = sector_ceil(engine, to);
+    while at < to {
+        let map = items::find(engine, inode, at)?.cut(&(at..to));
+        at = map.end;
+        if matches!(map.content, Content::Data(_)) {
+            allocate::clear(engine, inode, map.range())?;
         }
     }
     Ok(())
