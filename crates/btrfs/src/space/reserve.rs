@@ -81,7 +81,8 @@ impl Space {
         let _turn = info.queue.wait();
         let reclaimable = || {
             let sums = info.sums();
-            sums.promised + sums.reserved + sums.pinned
+            // What was freed shows in no sum before its delayed refs ran.
+            sums.promised + sums.reserved + sums.pinned + self.delayed.bytes()
         };
         for _ in 0..MOST_ROUNDS {
             if let Some(found) = try_it()? {
