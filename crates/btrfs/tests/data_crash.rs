@@ -1,5 +1,6 @@
 //! File data after a power cut: whatever of the last writes arrived, the image is sound, every
 //! byte that it shows has the right checksum, and what was made durable is there.
+#![allow(clippy::unwrap_used)]
 
 mod data_files;
 

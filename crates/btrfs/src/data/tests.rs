@@ -385,7 +385,7 @@ fn a_file_is_compressed_as_its_property_says() {
         flush_complete(&engine, &file).unwrap();
         let stored = stored(&engine, &file, 131_072);
         assert_eq!((stored.compression, stored.ram_len), (id, 131_072));
-        assert!(stored.disk_len < 20_000 && stored.disk_len % 4096 == 0);
+        assert!(stored.disk_len < 20_000 && stored.disk_len.is_multiple_of(4096));
         assert_eq!(read(&engine, &file, 0, text.len()).unwrap(), text);
         assert_eq!(
             file.state.lock().nbytes,
