@@ -79,7 +79,7 @@ pub fn parse(text: &str) -> Listing {
             let (name, rest) = line.split_once(" size ").unwrap();
             let (_, map) = rest.split_once(" data ").unwrap();
             let entry = listing.get_mut(&path(name)).unwrap();
-            entry.lines.push(format!("data {map}"));
+            entry.lines.push(format!("data {}", map.replace(' ', ",")));
         } else if section.starts_with("root dir") {
             let size = line.rsplit_once("size=").unwrap().1;
             let entry = listing.entry(String::new()).or_default();
