@@ -139,11 +139,11 @@ fn plan(
     state.uid = uid;
     state.gid = gid;
     state.set_vfs_flags(rules::inherited_flags(dir_flags));
-    if matches!(kind, FileKind::Regular | FileKind::Directory) {
-        if dir_flags.intersects(vfs::InodeFlags::COMPRESS | vfs::InodeFlags::NOCOMPRESS) {
-            let property = xattr::get(engine, dir, xattr::COMPRESSION)?;
-            xattrs.extend(property.map(|value| (xattr::COMPRESSION.to_vec(), value)));
-        }
+    let compression = vfs::InodeFlags::COMPRESS | vfs::InodeFlags::NOCOMPRESS;
+    if matches!(kind, FileKind::Regular | FileKind::Directory) && dir_flags.intersects(compression)
+    {
+        let property = xattr::get(engine, dir, xattr::COMPRESSION)?;
+        xattrs.extend(property.map(|value| (xattr::COMPRESSION.to_vec(), value)));
     }
     if kind == FileKind::Regular {
         let options = &engine.options;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{
-    DirItem, DirItemRef, InodeFlags, Key, dir_items, file_type, kind, leaf_data_size, name_hash,
+    DirItem, DirItemRef, Key, dir_items, file_type, kind, leaf_data_size, name_hash,
 };
 use sapwood_vfs::rules::{self, XattrClass};
-use sapwood_vfs::{self as vfs, FileKind, SetXattrMode, Timestamp, acl};
+use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp, acl};
 
 use super::bad_item;
 use super::inode::Inode;
