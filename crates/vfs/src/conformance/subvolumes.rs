@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         holder_of_another_is_not_deleted if subvolumes,
         plain_directory_is_not_deleted if subvolumes,
         flags_protect_it if subvolumes,
+        one_moved_into_a_snapshot_is_not_its_stub if subvolumes,
         sparse_unstored_files_are_in_a_snapshot if subvolumes,
         default_one_can_be_chosen if subvolumes,
         links_and_renames_do_not_cross if subvolumes,
@@ -391,6 +392,21 @@ fn flags_protect_it(t: &mut Fixture) -> Outcome {
     drop(s);
     t.subvolumes()?.delete_subvolume(root, b"s")?;
     t.root().lacks("s")
+}
+
+fn one_moved_into_a_snapshot_is_not_its_stub(t: &mut Fixture) -> Outcome {
+    let s = subvolume(t, &t.root(), "s")?;
+    let nested = subvolume(t, &s, "nested")?;
+    nested.file("inside")?;
+    let snap = snapshot(t, &s, "snap", false)?;
+    s.rename_to("nested", &snap, "moved", RenameMode::Replace)?;
+    same(snap.find("nested")?.list()?.len(), 0)?;
+    same(snap.find("moved")?.ino(), nested.ino())?;
+    same(nested.parent()?.ino(), snap.ino())?;
+    let entries = snap.list()?;
+    let shown = entries.iter().filter(|entry| entry.ino == nested.ino());
+    same(shown.count(), 1)?;
+    same(snap.find("moved")?.names()?, ["inside"])
 }
 
 fn sparse_unstored_files_are_in_a_snapshot(t: &mut Fixture) -> Outcome {

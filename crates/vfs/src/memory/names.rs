@@ -221,11 +221,11 @@ impl State {
             RenameMode::Exchange => self.is_subvolume_root(source) && target_is_root,
             _ => self.is_subvolume_root(source),
         };
-        if crosses && !free {
-            return Err(Error::CrossDevice);
-        }
         if is_stub(source) || target.is_some_and(is_stub) {
             return Err(Error::NotPermitted);
+        }
+        if crosses && !free {
+            return Err(Error::CrossDevice);
         }
         if target_is_root && mode != RenameMode::Exchange {
             return Err(Error::NotEmpty);

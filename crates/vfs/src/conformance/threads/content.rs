@@ -23,6 +23,8 @@ pub(super) fn cases() -> Vec<Case> {
         fsyncs_of_one_file,
         snapshots_among_writers if subvolumes,
         subvolumes_come_and_go if subvolumes,
+        subvolumes_removed_under_creators if subvolumes,
+        subvolumes_renamed_under_lookups if subvolumes,
     )
 }
 
@@ -320,4 +322,56 @@ fn subvolumes_come_and_go(t: &mut Fixture) -> Outcome {
     })?;
     same(t.subvolumes()?.list()?.len(), 1 + 4 * 5)?;
     same_bytes(&source.find("f")?.content()?, &pattern(1, 50_000))
+}
+
+fn subvolumes_removed_under_creators(t: &mut Fixture) -> Outcome {
+    let root = t.root();
+    let allowed = [Error::NotFound, Error::NotEmpty];
+    for round in 0..40 {
+        let entry = t.subvolumes()?.create_subvolume(root.ino(), b"s")?;
+        let top = t.node(entry);
+        let (created, removed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        parallel(2, |thread| match thread {
+            0 => tally(root.rmdir("s"), &allowed, &removed),
+            _ => tally(top.file("f"), &[Error::NotFound, Error::Stale], &created),
+        })?;
+        let outcome = (created.into_inner(), removed.into_inner());
+        let text = format_args!("round {round}: (created, removed) is {outcome:?}");
+        check(outcome == (1, 0) || outcome == (0, 1), text)?;
+        if outcome == (1, 0) {
+            top.unlink("f")?;
+            root.rmdir("s")?;
+        }
+    }
+    Ok(())
+}
+
+fn subvolumes_renamed_under_lookups(t: &mut Fixture) -> Outcome {
+    let root = t.root();
+    let entry = t.subvolumes()?.create_subvolume(root.ino(), b"a")?;
+    let top = t.node(entry);
+    let done = AtomicBool::new(false);
+    parallel(3, |thread| {
+        if thread == 0 {
+            for round in 0..200 {
+                let (from, to) = if round % 2 == 0 {
+                    ("a", "b")
+                } else {
+                    ("b", "a")
+                };
+                root.rename(from, to)?;
+            }
+            done.store(true, Ordering::Release);
+            return Ok(());
+        }
+        while !done.load(Ordering::Acquire) {
+            for name in ["a", "b"] {
+                match root.find(name) {
+                    Ok(found) => same(found.ino(), top.ino())?,
+                    Err(error) => same(error, Error::NotFound)?,
+                }
+            }
+        }
+        Ok(())
+    })
 }

@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         links_are_counted,
         listing_sees_what_stays,
         listing_and_lookup_under_renames,
+        exchanged_names_are_never_missing,
         references_and_removal,
         replacing_a_file_is_never_seen_halfway,
         directories_removed_under_creators,
@@ -379,6 +380,29 @@ fn listing_and_lookup_under_renames(t: &mut Fixture) -> Outcome {
         Ok(())
     })?;
     same(dir.names()?, ["a"])
+}
+
+fn exchanged_names_are_never_missing(t: &mut Fixture) -> Outcome {
+    let (one, two) = (t.root().dir("one")?, t.root().dir("two")?);
+    let inos = [one.file("a")?.ino(), two.file("b")?.ino()];
+    let done = AtomicBool::new(false);
+    parallel(4, |thread| {
+        if thread == 0 {
+            for _ in 0..300 {
+                one.rename_to("a", &two, "b", RenameMode::Exchange)?;
+            }
+            done.store(true, Ordering::Release);
+            return Ok(());
+        }
+        while !done.load(Ordering::Acquire) {
+            for (dir, name) in [(&one, "a"), (&two, "b")] {
+                let found = dir.find(name)?.ino();
+                check(inos.contains(&found), "a third inode")?;
+            }
+        }
+        Ok(())
+    })?;
+    same([one.find("a")?.ino(), two.find("b")?.ino()], inos)
 }
 
 fn references_and_removal(t: &mut Fixture) -> Outcome {
