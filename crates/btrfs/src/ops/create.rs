@@ -44,7 +44,7 @@ pub(crate) fn create(
         }
     }
     let _io = dir.io.write();
-    if !dir.is_linked() {
+    if !dir.takes_names() {
         return Err(vfs::Error::NotFound.into());
     }
     if names::find(engine, dir, name)?.is_some() {
@@ -74,7 +74,7 @@ pub(crate) fn tmpfile(
     dir.require_dir()?;
     dir.require_writable()?;
     let _io = dir.io.read();
-    if !dir.is_linked() {
+    if !dir.takes_names() {
         return Err(vfs::Error::NotFound.into());
     }
     rules::check_add_name(dir.vfs_flags())?;

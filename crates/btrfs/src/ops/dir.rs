@@ -103,12 +103,12 @@ fn following(dir: &Inode, index: u64) -> Result<u64> {
     Ok(index + 1)
 }
 
-/// Finds `name` in `dir` and returns its inode. Needs no lock.
+/// Finds `name` in `dir` and returns its inode. The caller holds no inode's lock.
 pub(crate) fn lookup(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
     dir.require_dir()?;
     vfs::rules::check_name(name)?;
     loop {
-        let target = names::find(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
+        let target = names::find_for_sure(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
         if let Some(inode) = resolve(engine, dir, name, target)? {
             return Ok(inode);
         }
@@ -126,7 +126,7 @@ pub(super) fn resolve(
     name: &[u8],
     target: Target,
 ) -> Result<Option<Arc<Inode>>> {
-    match inode_of(engine, dir, target) {
+    match inode_of(engine, dir, name, target) {
         Ok(inode) if !inode.is_stub() => return Ok(Some(inode)),
         Ok(_) | Err(Error::Vfs(vfs::Error::Stale)) => {}
         Err(err) => return Err(err),
@@ -144,7 +144,7 @@ pub(super) fn resolve(
             let objectid = target.location.objectid;
             engine.inodes.load(engine, &dir.root, objectid)
         }
-        Some(tree) if !names::holds_subvolume(engine, dir, tree)? => {
+        Some(tree) if !names::holds_subvolume(engine, dir, name, tree)? => {
             Ok(engine.inodes.stub(&dir.root))
         }
         Some(tree) => match engine.roots.get(tree) {
@@ -166,13 +166,13 @@ pub(super) fn resolve(
     }
 }
 
-/// The inode that an entry of `dir` leads to. `Stale` if there is none.
-fn inode_of(engine: &Arc<Engine>, dir: &Inode, target: Target) -> Result<Arc<Inode>> {
+/// The inode that entry `name` of `dir` leads to. `Stale` if there is none.
+fn inode_of(engine: &Arc<Engine>, dir: &Inode, name: &[u8], target: Target) -> Result<Arc<Inode>> {
     match target.as_subvolume() {
         None => engine
             .inodes
             .load(engine, &dir.root, target.location.objectid),
-        Some(tree) if !names::holds_subvolume(engine, dir, tree)? => {
+        Some(tree) if !names::holds_subvolume(engine, dir, name, tree)? => {
             Ok(engine.inodes.stub(&dir.root))
         }
         Some(tree) => {
@@ -306,7 +306,7 @@ fn emit(
             file_type: entry.kind,
         };
         let ino = match target.as_subvolume() {
-            Some(tree) if !names::holds_subvolume(engine, dir, tree)? => {
+            Some(tree) if !names::holds_subvolume(engine, dir, entry.name, tree)? => {
                 engine.inodes.stub(&dir.root).ino
             }
             Some(tree) => engine

@@ -298,6 +298,12 @@ impl Inode {
         self.state.lock().nlink > 0
     }
 
+    /// True while names can be added to the directory: it has one itself, and its subvolume is
+    /// not deleted.
+    pub(crate) fn takes_names(&self) -> bool {
+        self.is_linked() && !self.root.is_dead()
+    }
+
     /// Makes the next use of the compression property look it up again.
     pub(super) fn forget_property(&self) {
         *self.property.lock() = None;

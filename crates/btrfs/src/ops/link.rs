@@ -58,7 +58,7 @@ pub(crate) fn link(
 }
 
 fn check(engine: &Arc<Engine>, inode: &Inode, dir: &Inode, name: &[u8]) -> Result<()> {
-    if !dir.is_linked() {
+    if !dir.takes_names() {
         return Err(vfs::Error::NotFound.into());
     }
     if names::find(engine, dir, name)?.is_some() {

@@ -10,7 +10,7 @@ const MOST: usize = 4;
 
 /// Locks the inodes exclusively in the order of [`Inode::lock_key`], each once. The guards are
 /// dropped in any order.
-pub(super) fn lock_all<'a>(inodes: &[&'a Arc<Inode>]) -> Vec<RankedWriteGuard<'a, ()>> {
+pub(crate) fn lock_all<'a>(inodes: &[&'a Arc<Inode>]) -> Vec<RankedWriteGuard<'a, ()>> {
     let mut sorted: Vec<&Arc<Inode>> = inodes.to_vec();
     sorted.sort_by_key(|inode| inode.lock_key());
     sorted.dedup_by_key(|inode| inode.lock_key());

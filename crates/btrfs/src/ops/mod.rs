@@ -13,7 +13,7 @@ mod filesystem;
 pub(crate) mod ino;
 pub(crate) mod inode;
 pub(crate) mod link;
-mod locks;
+pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod orphan;
 pub(crate) mod remove;

@@ -110,6 +110,20 @@ pub(crate) fn find(engine: &Arc<Engine>, dir: &Inode, name: &[u8]) -> Result<Opt
     Ok(None)
 }
 
+/// As [`find`], for callers without the directory's lock. While a rename replaces or exchanges
+/// a name there is a moment without it, so that it is missing only if it is so under the lock.
+pub(crate) fn find_for_sure(
+    engine: &Arc<Engine>,
+    dir: &Inode,
+    name: &[u8],
+) -> Result<Option<Target>> {
+    if let Some(target) = find(engine, dir, name)? {
+        return Ok(Some(target));
+    }
+    let _io = dir.io.read();
+    find(engine, dir, name)
+}
+
 /// Adds an entry to a packed directory item, and fails without a change if the name is there
 /// or there is no room: names with equal hashes must fit in one leaf.
 pub(crate) fn packed_with(
@@ -370,7 +384,7 @@ pub(crate) fn add_root_refs(
 
 /// Removes them and returns the index of the name.
 pub(crate) fn remove_root_refs(h: &mut Handle, dir: &Inode, subvolume: u64) -> Result<u64> {
-    let index = find_root_ref(h.engine(), dir, subvolume)?;
+    let (index, _) = find_root_ref(h.engine(), dir, subvolume)?;
     let root_tree = Arc::clone(&h.engine().roots.root_tree);
     let parent = dir.root.id();
     root_tree.delete(h, &Key::new(subvolume, kind::ROOT_BACKREF, parent))?;
@@ -378,8 +392,8 @@ pub(crate) fn remove_root_refs(h: &mut Handle, dir: &Inode, subvolume: u64) -> R
     Ok(index)
 }
 
-/// Index of the name of a subvolume in `dir`.
-pub(crate) fn find_root_ref(engine: &Arc<Engine>, dir: &Inode, subvolume: u64) -> Result<u64> {
+/// Index and bytes of the name of a subvolume in `dir`.
+fn find_root_ref(engine: &Arc<Engine>, dir: &Inode, subvolume: u64) -> Result<(u64, Vec<u8>)> {
     let key = Key::new(dir.root.id(), kind::ROOT_REF, subvolume);
     let missing = Error::MissingRef {
         tree: dir.root.id(),
@@ -392,17 +406,23 @@ pub(crate) fn find_root_ref(engine: &Arc<Engine>, dir: &Inode, subvolume: u64) -
     let found =
         root_ref(&item).map_err(|reason| bad_item(engine.roots.root_tree.id(), key, reason))?;
     if found.dirid == dir.objectid {
-        Ok(found.sequence)
+        Ok((found.sequence, found.name.to_vec()))
     } else {
         Err(missing)
     }
 }
 
-/// Whether the subvolume that an entry of `dir` names has its place there. In a snapshot it has
-/// not: there the entry is all that was copied.
-pub(crate) fn holds_subvolume(engine: &Arc<Engine>, dir: &Inode, subvolume: u64) -> Result<bool> {
+/// Whether the subvolume that entry `name` of `dir` names has its place there. In a snapshot it
+/// has not: there the entry is all that was copied. Without the directory's lock the answer
+/// may be of a moment within a change.
+pub(crate) fn holds_subvolume(
+    engine: &Arc<Engine>,
+    dir: &Inode,
+    name: &[u8],
+    subvolume: u64,
+) -> Result<bool> {
     match find_root_ref(engine, dir, subvolume) {
-        Ok(_) => Ok(true),
+        Ok((_, known)) => Ok(known == name),
         Err(Error::MissingRef { .. }) => Ok(false),
         Err(error) => Err(error),
     }

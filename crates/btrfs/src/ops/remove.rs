@@ -16,14 +16,14 @@ use crate::transaction::Handle;
 /// Items that removing a name can touch.
 const ITEMS: u64 = 6;
 
-/// Finds what `name` leads to, and its inode, without locks.
-pub(super) fn find_both(
+/// Finds what `name` leads to, and its inode. The caller holds no inode's lock.
+pub(crate) fn find_both(
     engine: &Arc<Engine>,
     parent: &Arc<Inode>,
     name: &[u8],
 ) -> Result<Option<(Target, Arc<Inode>)>> {
     loop {
-        let Some(target) = names::find(engine, parent, name)? else {
+        let Some(target) = names::find_for_sure(engine, parent, name)? else {
             return Ok(None);
         };
         if let Some(inode) = dir::resolve(engine, parent, name, target)? {
@@ -70,7 +70,7 @@ fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) 
         }
         if target.as_subvolume().is_some() {
             drop(guards);
-            return crate::subvolume::delete(engine, dir, name);
+            return crate::subvolume::delete_empty(engine, dir, name);
         }
         let mut h = engine.start_urgent(ITEMS)?;
         let removed = remove_name(&mut h, dir, name, &victim);

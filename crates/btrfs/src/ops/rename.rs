@@ -106,19 +106,19 @@ fn locked_rename(
     to: Place<'_>,
     mode: RenameMode,
 ) -> Result<Option<Arc<Inode>>> {
-    if !to.dir.is_linked() {
+    if !to.dir.takes_names() {
         return Err(vfs::Error::NotFound.into());
     }
     if !permitted(engine, source, target, to, mode)? {
         return Ok(None);
     }
+    if source.inode.is_stub() || target.is_some_and(|target| target.inode.is_stub()) {
+        return Err(vfs::Error::NotPermitted.into());
+    }
     let crosses = source.place.dir.root.id() != to.dir.root.id();
     let stays = |found: &Found<'_>| found.target.as_subvolume().is_none();
     if crosses && (stays(source) || (mode == RenameMode::Exchange && target.is_some_and(stays))) {
         return Err(vfs::Error::CrossDevice.into());
-    }
-    if source.inode.is_stub() || target.is_some_and(|target| target.inode.is_stub()) {
-        return Err(vfs::Error::NotPermitted.into());
     }
     if let (Some(target), false) = (target, mode == RenameMode::Exchange)
         && target.target.as_subvolume().is_some()

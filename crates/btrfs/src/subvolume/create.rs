@@ -50,7 +50,7 @@ pub(super) fn check_new_name(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]
     rules::check_name(name)?;
     dir.require_dir()?;
     dir.require_writable()?;
-    if !dir.is_linked() || dir.root.is_dead() {
+    if !dir.takes_names() {
         return Err(vfs::Error::NotFound.into());
     }
     match names::find(engine, dir, name)? {

@@ -10,7 +10,9 @@ use super::{choose, live_root};
 use crate::Result;
 use crate::engine::Engine;
 use crate::ops::create::finish;
-use crate::ops::{Inode, names, orphan, top_dir};
+use crate::ops::locks::lock_all;
+use crate::ops::remove::find_both;
+use crate::ops::{Inode, names, orphan};
 use crate::transaction::Handle;
 use crate::tree::Root;
 
@@ -23,26 +25,51 @@ const ITEMS: u64 = 9;
 /// # Errors
 /// As [`sapwood_vfs::Subvolumes::delete_subvolume`].
 pub(crate) fn delete(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    delete_if(engine, dir, name, |_| Ok(()))
+}
+
+/// Deletes the subvolume `name` in `dir` if nothing is in it.
+///
+/// # Errors
+/// As [`sapwood_vfs::FileSystem::rmdir`].
+pub(crate) fn delete_empty(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    delete_if(engine, dir, name, |top| match top.state.lock().size > 0 {
+        true => Err(vfs::Error::NotEmpty.into()),
+        false => Ok(()),
+    })
+}
+
+/// Deletes a subvolume if `check` of its root directory, which is locked then, agrees.
+fn delete_if(
+    engine: &Arc<Engine>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    check: impl Fn(&Inode) -> Result<()>,
+) -> Result<()> {
     let _subvolumes = engine.subvolumes.lock();
     rules::check_name(name)?;
     dir.require_dir()?;
-    let _io = dir.io.write();
-    let target = names::find(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
-    let id = target.as_subvolume().ok_or(vfs::Error::Invalid)?;
-    if !names::holds_subvolume(engine, dir, id)? {
-        return Err(vfs::Error::Invalid.into());
+    loop {
+        let (target, top) = find_both(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
+        let id = target.as_subvolume().ok_or(vfs::Error::Invalid)?;
+        if top.is_stub() {
+            return Err(vfs::Error::Invalid.into());
+        }
+        let _guards = lock_all(&[dir, &top]);
+        if names::find(engine, dir, name)? != Some(target) {
+            continue;
+        }
+        dir.require_writable()?;
+        rules::check_remove_name(dir.vfs_flags(), top.vfs_flags())?;
+        check(&top)?;
+        let root = live_root(engine, id)?;
+        check_unused(engine, id)?;
+        let mut h = engine.start_urgent(ITEMS)?;
+        let done = unlink(&mut h, dir, name, &root);
+        finish(h, done)?;
+        engine.cleaner.add(root);
+        return Ok(());
     }
-    dir.require_writable()?;
-    let root = live_root(engine, id)?;
-    let top = engine.inodes.load(engine, &root, top_dir(&root))?;
-    rules::check_remove_name(dir.vfs_flags(), top.vfs_flags())?;
-    drop(top);
-    check_unused(engine, id)?;
-    let mut h = engine.start_urgent(ITEMS)?;
-    let done = unlink(&mut h, dir, name, &root);
-    finish(h, done)?;
-    engine.cleaner.add(root);
-    Ok(())
 }
 
 /// Refuses to delete the mounted one, the default one, and one that holds another.

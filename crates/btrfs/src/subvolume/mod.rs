@@ -32,7 +32,7 @@ use sapwood_btrfs_format::{Key, objectid};
 
 pub(crate) use choose::choose;
 pub(crate) use cleaner::Cleaner;
-pub(crate) use delete::delete;
+pub(crate) use delete::delete_empty;
 pub(crate) use snapshot::{PendingSnapshots, take_pending};
 
 use crate::engine::Engine;

@@ -43,7 +43,7 @@ fn with_dead_origin() -> Arc<MemoryDevice> {
     fill(&engine, &snap.root, 1);
     fill(&engine, &source, 2);
     drop((made, snap));
-    super::delete(&engine, &dir, b"a").unwrap();
+    super::delete::delete(&engine, &dir, b"a").unwrap();
     engine.commit(None).unwrap();
     device
 }
