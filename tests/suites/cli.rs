@@ -1,4 +1,5 @@
 //! What goes wrong on the command line: one clear line, and an exit code that means something.
+#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,6 @@
 //! Full file systems: filled in three ways, emptied, filled again. What was durable stays, what
 //! does not fit is refused and not lost later, deleting works, and the space comes back.
+#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -4,6 +4,7 @@
 //! Several threads create, rename, overwrite and delete files, each in a directory of its own,
 //! and note what an `fsync` that returned has promised. Whatever was under way when the daemon
 //! died may or may not have happened.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,5 +1,6 @@
 //! Both directions with the kernel, over many variants of btrfs: what the kernel wrote we read
 //! byte for byte, and what we wrote the kernel reads, finds nothing wrong with, and goes on with.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -2,6 +2,7 @@
 //! snapshots. Prints time and the daemon's peak memory for each step.
 //!
 //! Only with `SAPWOOD_FULL=1` (`make scale`). `SAPWOOD_SCALE` divides the numbers, for a try.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
 use std::fs::{self, File};

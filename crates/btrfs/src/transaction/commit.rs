@@ -121,6 +121,10 @@ impl Claim<'_> {
     /// All that has to see the transaction at rest. Afterwards none of its blocks changes.
     fn settle(&self, h: &mut Handle) -> Result<SuperBlock> {
         ops::flush_delayed(h)?;
+        if self.trans.dirty_roots.all().is_empty() {
+            // The root tree has to be of the superblock's generation, so something must change.
+            h.record_root(&self.engine.roots.get(objectid::FS_TREE)?);
+        }
         if subvolume::take_pending(h)? {
             ops::flush_delayed(h)?;
         }
