@@ -148,7 +148,7 @@ pub(super) fn resolve(
             Ok(engine.inodes.stub(&dir.root))
         }
         Some(tree) => match engine.roots.get(tree) {
-            Ok(root) if !root.is_dead() => return Ok(None),
+            Ok(root) if !root.is_dead() => engine.inodes.load(engine, &root, top_dir(&root)),
             Ok(_) | Err(Error::NoSuchRoot(_)) => Err(vfs::Error::Stale.into()),
             Err(err) => Err(err),
         },

@@ -103,7 +103,7 @@ impl FileSystem for Btrfs {
             let inode = dir::lookup(&self.engine, &dir, name)?;
             match self.entry(&inode) {
                 // Its last name went between the search and the reference.
-                Err(vfs::Error::Stale) => {}
+                Err(vfs::Error::Stale) if !self.engine.read_only() => {}
                 other => return other,
             }
         }
