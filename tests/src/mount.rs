@@ -271,6 +271,16 @@ impl SapwoodMount {
         self.said()
     }
 
+    /// Ends the daemon with `SIGKILL` and leaves the dead mount where it is, so that whoever works
+    /// in it sees the mount's end and not an empty directory. What it said.
+    pub fn kill_daemon(&mut self) -> String {
+        if self.ended.is_none() {
+            let _ = self.daemon.kill();
+            self.ended = self.daemon.wait().ok();
+        }
+        self.said()
+    }
+
     fn stop(&mut self) {
         if self.ended.is_none() {
             let _ = self.daemon.kill();

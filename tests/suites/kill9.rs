@@ -80,7 +80,7 @@ fn kill(options: &str, rounds: u64) -> Outcome {
 
 /// Works in all directories until the daemon is gone.
 fn load(
-    mount: SapwoodMount,
+    mut mount: SapwoodMount,
     known: &mut [Allowed],
     seed: u64,
     target: u64,
@@ -112,7 +112,7 @@ fn load(
             std::thread::sleep(Duration::from_millis(1));
         }
         std::thread::sleep(pause);
-        let dead = mount.kill();
+        let dead = mount.kill_daemon();
         for worker in workers {
             let error = worker.join().map_err(|_| "a worker panicked".to_owned())?;
             // Only the end of the daemon may have stopped it.
