@@ -267,8 +267,9 @@ impl SapwoodMount {
     /// Kills the daemon as a crash would (SIGKILL), and clears the dead mount away.
     /// What it wrote before.
     pub fn kill(mut self) -> String {
+        let said = self.kill_daemon();
         self.stop();
-        self.said()
+        said
     }
 
     /// Ends the daemon with `SIGKILL` and leaves the dead mount where it is, so that whoever works
@@ -282,10 +283,7 @@ impl SapwoodMount {
     }
 
     fn stop(&mut self) {
-        if self.ended.is_none() {
-            let _ = self.daemon.kill();
-            self.ended = self.daemon.wait().ok();
-        }
+        self.kill_daemon();
         if let Some(dir) = self.dir.take() {
             detach(dir);
         }

@@ -4,9 +4,7 @@
 //! whose process is gone, unmounts what is mounted in them, detaches loop devices on their
 //! images, and deletes them.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -57,10 +55,8 @@ fn clear(dir: &Path) {
 /// Mount points below `dir`, in the order in which they were mounted.
 #[must_use]
 pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let lines = table.split(|byte| *byte == b'\n');
-    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    let points = points.map(|point| PathBuf::from(OsStr::from_bytes(point)));
+    let table = sapwood_fuse::mount_table().unwrap_or_default();
+    let points = table.into_iter().map(|entry| entry.point);
     points.filter(|point| point.starts_with(dir)).collect()
 }
 

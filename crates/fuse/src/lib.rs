@@ -22,6 +22,7 @@ mod dispatch;
 mod error;
 mod fuser_transport;
 mod ioctl;
+mod mount_table;
 mod mountpoint;
 mod node;
 mod options;
@@ -32,6 +33,7 @@ pub mod signals;
 
 pub use dispatch::Dispatcher;
 pub use error::MountError;
+pub use mount_table::{MountEntry, mount_table, mounted_on};
 pub use mountpoint::{UnmountError, unmount};
 pub use node::NodeId;
 pub use options::{Access, MountOptions};

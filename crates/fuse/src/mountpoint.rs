@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::error::MountError;
+use crate::mount_table::mounted_on;
 use crate::options::{Access, MountOptions};
 
 const FUSERMOUNT: &str = "fusermount3";
@@ -92,37 +93,10 @@ fn path_error(path: PathBuf, error: io::Error) -> MountError {
     }
 }
 
-/// Whether the topmost mount at `path` is one of FUSE, by the kernel's table, which does
-/// not ask (and so cannot hang on) the daemon behind it.
+/// Whether the topmost mount at `path` is one of FUSE.
 fn mounted_by_fuse(path: &Path) -> bool {
-    let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
-        return false;
-    };
-    let wanted = escape(path);
-    table
-        .split(|&byte| byte == b'\n')
-        .filter_map(|line| {
-            let mut fields = line.split(|&byte| byte == b' ');
-            let at = fields.nth(4)?;
-            let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-            (at == wanted).then(|| kind == b"fuse" || kind.starts_with(b"fuse."))
-        })
-        .next_back()
-        .unwrap_or(false)
-}
-
-/// A path as the mount table writes it.
-fn escape(path: &Path) -> Vec<u8> {
-    let mut escaped = Vec::new();
-    for &byte in path.as_os_str().as_bytes() {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => {
-                escaped.extend_from_slice(format!("\\{byte:03o}").as_bytes());
-            }
-            _ => escaped.push(byte),
-        }
-    }
-    escaped
+    let kind = mounted_on(path).map(|entry| entry.kind);
+    kind.is_some_and(|kind| kind == "fuse" || kind.as_bytes().starts_with(b"fuse."))
 }
 
 /// Mounts by the system call; `None` if we have no right to.

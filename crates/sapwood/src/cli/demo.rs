@@ -98,11 +98,7 @@ fn call(command: &mut Command) -> Result<()> {
 }
 
 fn is_mounted(dir: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let point = dir.to_string_lossy();
-    table
-        .lines()
-        .any(|line| line.split(' ').nth(4) == Some(&*point))
+    sapwood_fuse::mounted_on(dir).is_some()
 }
 
 fn local<T>(path: &Path, result: std::io::Result<T>) -> Result<T> {
@@ -173,6 +169,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let scratch = tempfile::tempdir().map_err(|error| Failure::on("temporary directory", error))?;
     let dir = scratch.path().join("mnt");
     local(&dir, fs::create_dir(&dir))?;
+    // The mount table has the path without symbolic links.
+    let dir = local(&dir, dir.canonicalize())?;
     let image = args
         .keep
         .clone()

@@ -1,5 +1,6 @@
 //! `sapwood umount`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -32,41 +33,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 /// Source of the topmost mount on `dir`, if it is ours.
-fn mounted_source(dir: &Path) -> Option<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    table
-        .lines()
-        .rev()
-        .find_map(|line| {
-            let (before, after) = line.split_once(" - ")?;
-            let point = unescape(before.split(' ').nth(4)?);
-            let mut fields = after.split(' ');
-            let (kind, source) = (fields.next()?, fields.next()?);
-            (Path::new(&point) == dir).then(|| (kind.to_owned(), unescape(source)))
-        })
-        .and_then(|(kind, source)| (kind == "fuse.sapwood").then_some(source))
-}
-
-/// Undoes the octal escapes of the mount table.
-fn unescape(field: &str) -> String {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let [byte, tail @ ..] = rest {
-        let octal = (*byte == b'\\').then(|| tail.get(..3)).flatten();
-        let value =
-            octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        match (value, tail.get(3..)) {
-            (Some(value), Some(after)) => {
-                bytes.push(value);
-                rest = after;
-            }
-            _ => {
-                bytes.push(*byte);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+fn mounted_source(dir: &Path) -> Option<OsString> {
+    let entry = sapwood_fuse::mounted_on(dir)?;
+    (entry.kind == "fuse.sapwood").then_some(entry.source)
 }
 
 /// Waits for the daemon's lock on the image to go: then everything is on disk.
@@ -75,13 +44,5 @@ fn wait_for_release(image: &Path) {
     if let Ok(image) = opened {
         // A file that cannot be locked cannot be waited for either.
         let _ = rustix::fs::flock(&image, FlockOperation::LockShared);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn escapes_are_undone() {
-        assert_eq!(super::unescape("/a\\040b\\134c\\04"), "/a b\\c\\04");
     }
 }

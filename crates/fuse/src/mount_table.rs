@@ -1,0 +1,107 @@
+//! The kernel's table of mounts.
+//!
+//! Format: `proc_pid_mountinfo(5)`. Reading it asks no file system anything, so it cannot hang on a
+//! daemon that has died.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One mount of this process's mount namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// Type of the file system: `fuse.sapwood`.
+    pub kind: OsString,
+    /// What is mounted, in the words of the file system: an image, a device.
+    pub source: OsString,
+}
+
+/// All mounts, in the order in which they were made.
+///
+/// # Errors
+/// The table cannot be read.
+pub fn mount_table() -> io::Result<Vec<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let lines = table.split(|&byte| byte == b'\n');
+    Ok(lines.filter_map(entry).collect())
+}
+
+/// The topmost mount on `point`, an absolute path without symbolic links; `None` if there is none
+/// or the table cannot be read.
+#[must_use]
+pub fn mounted_on(point: &Path) -> Option<MountEntry> {
+    let table = mount_table().ok()?;
+    table.into_iter().rfind(|entry| entry.point == point)
+}
+
+fn entry(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let point = PathBuf::from(unescape(fields.nth(4)?));
+    // A number of optional fields ends with a dash.
+    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    Some(MountEntry {
+        point,
+        kind: unescape(fields.next()?),
+        source: unescape(fields.next()?),
+    })
+}
+
+/// Undoes the octal escapes of white space and backslashes.
+fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [byte, tail @ ..] = rest {
+        let escaped = match (byte, tail) {
+            (
+                b'\\',
+                [
+                    a @ b'0'..=b'3',
+                    b @ b'0'..=b'7',
+                    c @ b'0'..=b'7',
+                    after @ ..,
+                ],
+            ) => Some(((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), after)),
+            _ => None,
+        };
+        let (value, after) = escaped.unwrap_or((*byte, tail));
+        bytes.push(value);
+        rest = after;
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_undone() {
+        let wanted = OsString::from_vec(b"/a b\\c\\04\xff".to_vec());
+        assert_eq!(unescape(b"/a\\040b\\134c\\04\xff"), wanted);
+    }
+
+    #[test]
+    fn a_line_has_point_type_and_source_behind_any_number_of_optional_fields() {
+        let wanted = MountEntry {
+            point: "/m t".into(),
+            kind: "fuse.sapwood".into(),
+            source: "/disk one.img".into(),
+        };
+        for optional in ["", "shared:1 ", "shared:1 master:2 "] {
+            let line =
+                format!("36 35 98:0 / /m\\040t rw {optional}- fuse.sapwood /disk\\040one.img rw");
+            assert_eq!(entry(line.as_bytes()).as_ref(), Some(&wanted), "{line}");
+        }
+        assert_eq!(entry(b""), None);
+        assert_eq!(entry(b"36 35 98:0 / /m rw"), None);
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        let kind = mounted_on(Path::new("/")).map(|entry| entry.kind);
+        assert!(kind.is_some_and(|kind| !kind.is_empty()));
+    }
+}
