@@ -36,6 +36,7 @@ fn trials() -> Vec<Trial> {
         trial("mounted_by_the_kernel", &mounts, mounted_by_kernel),
         trial("bad_mount_points", &mounts, bad_mount_points),
         trial("umount_of_nothing_and_of_a_busy_mount", &mounts, umounts),
+        trial("demo_where_a_name_has_a_space", &[Need::Fuse], demo),
     ]
 }
 
@@ -379,6 +380,20 @@ fn umounts() -> Outcome {
     drop(open);
     mount.unmount()?;
     image.check_by_kernel()?;
+    Ok(())
+}
+
+/// It finds its own mount in the mount table, which escapes the space.
+fn demo() -> Outcome {
+    let dir = scratch::directory();
+    let spaced = dir.path().join("two words");
+    fs::create_dir(&spaced)?;
+    let mut command = Command::new(sapwood());
+    command.arg("demo").env("TMPDIR", &spaced);
+    process::succeed(&mut command, Duration::from_secs(120))?;
+    if fs::read_dir(&spaced)?.next().is_some() {
+        return Err("the demo left something behind".into());
+    }
     Ok(())
 }
 
