@@ -145,7 +145,7 @@ pub(super) fn resolve(
             engine.inodes.load(engine, &dir.root, objectid)
         }
         Some(tree) if !names::holds_subvolume(engine, dir, name, tree)? => {
-            Ok(engine.inodes.stub(&dir.root))
+            Ok(engine.inodes.stub(&dir.root, dir.objectid, tree))
         }
         Some(tree) => match engine.roots.get(tree) {
             Ok(root) if !root.is_dead() => engine.inodes.load(engine, &root, top_dir(&root)),
@@ -173,7 +173,7 @@ fn inode_of(engine: &Arc<Engine>, dir: &Inode, name: &[u8], target: Target) -> R
             .inodes
             .load(engine, &dir.root, target.location.objectid),
         Some(tree) if !names::holds_subvolume(engine, dir, name, tree)? => {
-            Ok(engine.inodes.stub(&dir.root))
+            Ok(engine.inodes.stub(&dir.root, dir.objectid, tree))
         }
         Some(tree) => {
             let root = match engine.roots.get(tree) {
@@ -189,8 +189,8 @@ fn inode_of(engine: &Arc<Engine>, dir: &Inode, name: &[u8], target: Target) -> R
 /// The directory that holds `dir`.
 pub(crate) fn parent(engine: &Arc<Engine>, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
     dir.require_dir()?;
-    if dir.is_stub() {
-        return engine.inodes.load(engine, &dir.root, top_dir(&dir.root));
+    if let Some(stub) = dir.stub() {
+        return engine.inodes.load(engine, &dir.root, stub.dir);
     }
     if dir.objectid == top_dir(&dir.root) {
         if dir.root.id() == engine.inodes.numbers().mounted() {
@@ -307,7 +307,10 @@ fn emit(
         };
         let ino = match target.as_subvolume() {
             Some(tree) if !names::holds_subvolume(engine, dir, entry.name, tree)? => {
-                engine.inodes.stub(&dir.root).ino
+                engine
+                    .inodes
+                    .numbers()
+                    .stub_ino(dir.root.id(), dir.objectid, tree)
             }
             Some(tree) => engine
                 .inodes

@@ -27,7 +27,20 @@ use crate::tree::Root;
 
 /// Number of the empty directory that a snapshot shows in place of a subvolume that was in what
 /// it is a snapshot of.
-pub(crate) const STUB: u64 = 2;
+pub(super) const STUB: u64 = 2;
+/// Stands in [`Inode::lock_key`] of a stub for its tree: no subvolume can have this number.
+pub(super) const STUB_TREE: u64 = u64::MAX;
+
+/// What one of these empty directories stands for. A tree can show many; this tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Stub {
+    /// Tree that shows it.
+    pub(crate) tree: u64,
+    /// Directory that has its name.
+    pub(crate) dir: u64,
+    /// Subvolume that the name leads to in the tree that was copied.
+    pub(crate) subvolume: u64,
+}
 
 /// An inode in memory. See the module's documentation.
 pub(crate) struct Inode {
@@ -39,6 +52,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     /// Identity above the engine.
     pub(crate) ino: Ino,
+    /// What it stands for, with its place in the table of stubs, if it is one.
+    stub: Option<Box<(Stub, u64)>>,
     /// Taken first by every operation on the inode.
     pub(crate) io: RankedRwLock<()>,
     /// Dirty ranges, ordered extents, extent maps.
@@ -250,6 +265,7 @@ impl Inode {
             property: RankedMutex::new(Rank::InodeProperty, None),
             lacks_capability: AtomicBool::new(false),
             references: AtomicU64::new(0),
+            stub: None,
             root,
             objectid,
             kind,
@@ -257,9 +273,23 @@ impl Inode {
         }
     }
 
+    /// The empty directory that is shown in place of a subvolume. `number` is its place in the
+    /// table of stubs.
+    pub(super) fn new_stub(root: Arc<Root>, stub: Stub, number: u64, ino: Ino) -> Self {
+        let mode = FileKind::Directory.mode_bits() | 0o755;
+        let state = InodeState::new(mode, Timestamp::default());
+        let mut inode = Self::new(root, STUB, ino, FileKind::Directory, state);
+        inode.io = RankedRwLock::with_key(Rank::Inode, (STUB_TREE, number), ());
+        inode.stub = Some(Box::new((stub, number)));
+        inode
+    }
+
     /// Order in which the `io` locks of several inodes are taken.
     pub(crate) fn lock_key(&self) -> (u64, u64) {
-        (self.root.id(), self.objectid)
+        match &self.stub {
+            None => (self.root.id(), self.objectid),
+            Some(stub) => (STUB_TREE, stub.1),
+        }
     }
 
     /// Refuses what is not a directory, or one that was removed.
@@ -272,7 +302,12 @@ impl Inode {
 
     /// Whether it stands for a subvolume that a snapshot has the name of, but not the content.
     pub(crate) fn is_stub(&self) -> bool {
-        self.objectid == STUB
+        self.stub.is_some()
+    }
+
+    /// What it stands for, if it is a stub.
+    pub(crate) fn stub(&self) -> Option<Stub> {
+        self.stub.as_ref().map(|stub| stub.0)
     }
 
     /// Refuses a change in a subvolume that takes none, and of a stub.

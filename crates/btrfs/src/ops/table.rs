@@ -20,7 +20,7 @@ use sapwood_vfs::{self as vfs, FileKind, Ino};
 
 use super::bad_item;
 use super::ino::InoMap;
-use super::inode::{Inode, InodeState, STUB};
+use super::inode::{Inode, InodeState, STUB_TREE, Stub};
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::tree::Root;
@@ -88,12 +88,17 @@ impl InodeTable {
         if let Some(inode) = self.peek(tree, objectid) {
             return Ok(inode);
         }
+        let stub = match tree {
+            STUB_TREE => Some(self.numbers.stub(objectid).ok_or(vfs::Error::Stale)?),
+            _ => None,
+        };
+        let tree = stub.map_or(tree, |stub| stub.tree);
         let root = engine.roots.get(tree).map_err(|error| match error {
             Error::NoSuchRoot(_) => vfs::Error::Stale.into(),
             other => other,
         })?;
-        if objectid == STUB {
-            return Ok(self.stub(&root));
+        if let Some(stub) = stub {
+            return Ok(self.stub(&root, stub.dir, stub.subvolume));
         }
         self.load(engine, &root, objectid)
     }
@@ -151,21 +156,22 @@ impl InodeTable {
         ))
     }
 
-    /// The directory that a tree shows in place of subvolumes that are not its own.
-    pub(crate) fn stub(&self, root: &Arc<Root>) -> Arc<Inode> {
-        let key = (root.id(), STUB);
-        let ino = self.numbers.ino(root.id(), STUB);
-        let mut shard = self.shard(key).lock();
+    /// The empty directory that a tree shows in its directory `dir` in place of a subvolume that
+    /// is not its own.
+    pub(crate) fn stub(&self, root: &Arc<Root>, dir: u64, subvolume: u64) -> Arc<Inode> {
+        let tree = root.id();
+        let stub = Stub {
+            tree,
+            dir,
+            subvolume,
+        };
+        let (ino, number) = self.numbers.stub_number(stub);
+        let key = (STUB_TREE, number);
+        let mut guard = self.shard(key).lock();
+        let shard = &mut *guard;
         let inode = shard.inodes.entry(key).or_insert_with(|| {
-            let mode = FileKind::Directory.mode_bits() | 0o755;
-            let state = InodeState::new(mode, vfs::Timestamp::default());
-            Arc::new(Inode::new(
-                Arc::clone(root),
-                STUB,
-                ino,
-                FileKind::Directory,
-                state,
-            ))
+            shard.idle.push_back(key);
+            Arc::new(Inode::new_stub(Arc::clone(root), stub, number, ino))
         });
         Arc::clone(inode)
     }
