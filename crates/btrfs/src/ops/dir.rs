@@ -306,12 +306,10 @@ fn emit(
             file_type: entry.kind,
         };
         let ino = match target.as_subvolume() {
-            Some(tree) if !names::holds_subvolume(engine, dir, entry.name, tree)? => {
-                engine
-                    .inodes
-                    .numbers()
-                    .stub_ino(dir.root.id(), dir.objectid, tree)
-            }
+            Some(tree) if !names::holds_subvolume(engine, dir, entry.name, tree)? => engine
+                .inodes
+                .numbers()
+                .stub_ino(dir.root.id(), dir.objectid, tree),
             Some(tree) => engine
                 .inodes
                 .numbers()
