@@ -36,6 +36,7 @@ fn trials() -> Vec<Trial> {
         trial("mounted_by_the_kernel", &mounts, mounted_by_kernel),
         trial("bad_mount_points", &mounts, bad_mount_points),
         trial("umount_of_nothing_and_of_a_busy_mount", &mounts, umounts),
+        trial("stats_of_a_mount_and_of_no_mount", &mounts, stats),
         trial("demo_where_a_name_has_a_space", &[Need::Fuse], demo),
     ]
 }
@@ -380,6 +381,34 @@ fn umounts() -> Outcome {
     drop(open);
     mount.unmount()?;
     image.check_by_kernel()?;
+    Ok(())
+}
+
+fn stats() -> Outcome {
+    let image = Image::by_kernel(&Mkfs::default().sized(300 << 20))?;
+    let mount = Driver::Sapwood.mount(image.path(), "rw")?;
+    let dir = mount.path().to_str().unwrap();
+    for name in ["one", "two"] {
+        let file = File::create(mount.path().join(name))?;
+        file.sync_all()?;
+    }
+    let table = said(&["stats", dir])?.stdout;
+    let fsyncs = |line: &str| line.split_whitespace().eq(["fsyncs", "2"]);
+    if !table.lines().any(fsyncs) || !table.contains("fsync latency, p99") {
+        return Err(table.into());
+    }
+    let json = said(&["stats", "--json", dir])?.stdout;
+    if !json.contains("\"fsyncs\": 2") || !json.contains("\"fsync_latency\": {") {
+        return Err(json.into());
+    }
+    let watched = said(&["stats", "--watch", "--seconds", "1", "--json", dir])?.stdout;
+    let unchanged = "\"change\":{\"fsyncs\":0,";
+    let lines: Vec<&str> = watched.lines().collect();
+    if lines.len() != 2 || !lines[1].contains(unchanged) {
+        return Err(watched.into());
+    }
+    fails(&["stats", "/proc"], FAILED, "not in a mount of ours")?;
+    mount.unmount()?;
     Ok(())
 }
 

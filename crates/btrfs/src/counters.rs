@@ -1,5 +1,10 @@
 //! What a mount counts.
 
+mod histogram;
+mod report;
+
+pub(crate) use histogram::Histogram;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of a mount since it began.
@@ -11,6 +16,10 @@ pub(crate) struct Counters {
     pub(crate) empty_fsyncs: AtomicU64,
     /// Transactions committed.
     pub(crate) commits: AtomicU64,
+    /// How long `fsync` and `fdatasync` took.
+    pub(crate) fsync_latency: Histogram,
+    /// How long commits took, from being claimed to the superblock's being durable.
+    pub(crate) commit_latency: Histogram,
 }
 
 impl Counters {
@@ -19,17 +28,14 @@ impl Counters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All of them as a JSON object.
+    /// All of them as a JSON object; see [`report`].
     pub(crate) fn to_json(&self) -> String {
-        let rows = [
-            ("fsyncs", &self.fsyncs),
-            ("empty_fsyncs", &self.empty_fsyncs),
-            ("commits", &self.commits),
-        ];
-        let fields: Vec<String> = rows
-            .iter()
-            .map(|(name, counter)| format!("\"{name}\":{}", counter.load(Ordering::Relaxed)))
-            .collect();
-        format!("{{{}}}", fields.join(","))
+        report::Report::default()
+            .count("fsyncs", &self.fsyncs)
+            .count("empty_fsyncs", &self.empty_fsyncs)
+            .count("commits", &self.commits)
+            .latency("fsync_latency", &self.fsync_latency)
+            .latency("commit_latency", &self.commit_latency)
+            .finish()
     }
 }

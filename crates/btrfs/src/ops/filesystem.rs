@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use sapwood_vfs::rules;
 use sapwood_vfs::{self as vfs};
@@ -350,7 +351,10 @@ impl FileSystem for Btrfs {
 
     fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
         self.check_alive()?;
-        Ok(sync::fsync(&self.engine, &self.inode(ino)?, kind)?)
+        let begun = Instant::now();
+        let done = sync::fsync(&self.engine, &self.inode(ino)?, kind);
+        self.engine.counters.fsync_latency.record(begun.elapsed());
+        Ok(done?)
     }
 
     fn sync(&self) -> Result<()> {

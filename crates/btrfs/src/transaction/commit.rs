@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use sapwood_btrfs_format::{SuperBlock, Timespec, objectid};
 use sapwood_vfs::Timestamp;
@@ -79,7 +80,9 @@ impl Engine {
             trans,
             done: false,
         };
+        let begun = Instant::now();
         let result = claim.run();
+        self.counters.commit_latency.record(begun.elapsed());
         if let Err(err) = &result {
             self.health.fail(err);
         } else {

@@ -13,6 +13,7 @@ mod mount_options;
 mod output;
 mod progress;
 mod stat;
+mod stats;
 mod subvolume;
 mod umount;
 
@@ -67,6 +68,8 @@ enum Command {
     /// List, create, snapshot and delete subvolumes
     #[command(subcommand)]
     Subvolume(subvolume::Command),
+    /// Show what a mount counted: fsyncs, commits, how long they took
+    Stats(stats::Args),
     /// Check an image, without changing it
     Check(check::Args),
     /// Print the trees of an image
@@ -113,6 +116,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Mkdir(args) => files::mkdir(&args),
         Command::Mv(args) => files::mv(&args),
         Command::Subvolume(command) => subvolume::run(&command),
+        Command::Stats(args) => stats::run(&args),
         Command::Check(args) => return check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -1,0 +1,94 @@
+//! Counters as JSON, in the one form that `sapwood stats` understands.
+//!
+//! | member | value |
+//! |---|---|
+//! | a count since the mount | number |
+//! | a count by cause | object: cause to number |
+//! | durations in nanoseconds | object: `count`, `sum`, `p50`, `p99`, `max`, and `buckets`, a list of pairs: longest duration, how many |
+//!
+//! Whoever reads it twice subtracts numbers, causes and buckets to learn what happened between.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::histogram::Histogram;
+
+/// A JSON object that is being written, member by member. Names need no escapes.
+#[derive(Debug, Default)]
+pub(crate) struct Report(String);
+
+impl Report {
+    /// Adds a count.
+    pub(crate) fn count(self, name: &str, counter: &AtomicU64) -> Self {
+        let value = counter.load(Ordering::Relaxed);
+        self.member(name, format_args!("{value}"))
+    }
+
+    /// Adds counts by cause; those of zero too, so that their names can be known.
+    pub(crate) fn causes<'c>(
+        self,
+        name: &str,
+        causes: impl Iterator<Item = (&'c str, u64)>,
+    ) -> Self {
+        let mut inner = Self::default();
+        for (cause, count) in causes {
+            inner = inner.member(cause, format_args!("{count}"));
+        }
+        self.member(name, format_args!("{}", inner.finish()))
+    }
+
+    /// Adds durations.
+    pub(crate) fn latency(self, name: &str, histogram: &Histogram) -> Self {
+        let all = histogram.snapshot();
+        let buckets: Vec<String> = all
+            .buckets
+            .iter()
+            .map(|(longest, count)| format!("[{longest},{count}]"))
+            .collect();
+        let inner = Self::default()
+            .member("count", format_args!("{}", all.count()))
+            .member("sum", format_args!("{}", all.sum))
+            .member("p50", format_args!("{}", all.percentile(50)))
+            .member("p99", format_args!("{}", all.percentile(99)))
+            .member("max", format_args!("{}", all.max))
+            .member("buckets", format_args!("[{}]", buckets.join(",")));
+        self.member(name, format_args!("{}", inner.finish()))
+    }
+
+    /// The object.
+    pub(crate) fn finish(self) -> String {
+        format!("{{{}}}", self.0)
+    }
+
+    fn member(mut self, name: &str, value: std::fmt::Arguments<'_>) -> Self {
+        let comma = if self.0.is_empty() { "" } else { "," };
+        // Writing to a string does not fail.
+        let _ = write!(self.0, "{comma}\"{name}\":{value}");
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn all_kinds_of_members_are_json() {
+        let histogram = Histogram::default();
+        histogram.record(Duration::from_nanos(3));
+        histogram.record(Duration::from_nanos(9));
+        let json = Report::default()
+            .count("fsyncs", &AtomicU64::new(2))
+            .causes("full_commits", [("rename", 1), ("error", 0)].into_iter())
+            .latency("fsync_latency", &histogram)
+            .finish();
+        let expected = concat!(
+            r#"{"fsyncs":2,"full_commits":{"rename":1,"error":0},"#,
+            r#""fsync_latency":{"count":2,"sum":12,"p50":3,"p99":9,"max":9,"#,
+            r#""buckets":[[3,1],[9,1]]}}"#
+        );
+        assert_eq!(json, expected);
+    }
+}
