@@ -149,6 +149,12 @@ impl RecordLog {
         points
     }
 
+    /// The step that made an entry durable: at all later crash points it is there.
+    #[must_use]
+    pub fn durable_since(&self, entry: usize) -> Option<usize> {
+        self.fates.get(entry)?.durable
+    }
+
     /// Marks set before crash point `at`, with the index of their step.
     pub fn marks_before(&self, at: usize) -> impl Iterator<Item = (usize, &str)> {
         let steps = self.steps.iter().take(at).enumerate();
