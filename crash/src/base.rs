@@ -1,0 +1,162 @@
+//! [`Base`]: the synced file system that a workload starts from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use sapwood_block::MemoryDevice;
+use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
+use sapwood_btrfs::{Btrfs, Options};
+use sapwood_vfs::{FileSystem, MemoryFs};
+
+use crate::actor::Actor;
+use crate::op::{Op, from_text};
+
+/// Which one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BaseKind {
+    /// Small tree blocks, one copy of everything, and the files of [`STANDARD`].
+    Standard,
+    /// The same format, nothing in it.
+    Empty,
+    /// Tree blocks of 16 KiB in two copies, as `mkfs` makes them; the files of [`STANDARD`].
+    Usual,
+    /// As [`Standard`](Self::Standard), with items for holes.
+    Holes,
+}
+
+/// Two levels of directories; files with extents, inline, shared, with and without attributes.
+pub const STANDARD: &str = "mkdir A; mkdir B; mkdir A/C; \
+    creat A/foo; write A/foo 0 20000 1; setxattr A/foo base 50 1; \
+    creat A/bar; write A/bar 0 300 2; \
+    creat B/foo; write B/foo 0 8192 3; \
+    creat B/two; write B/two 0 4096 4; link B/two A/two; \
+    mkdir B/D";
+
+/// Bytes of the device.
+const SIZE: u64 = 60 << 20;
+
+impl BaseKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Standard, Self::Empty, Self::Usual, Self::Holes];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "std",
+            Self::Empty => "empty",
+            Self::Usual => "usual",
+            Self::Holes => "holes",
+        }
+    }
+
+    fn format(self) -> MkfsOptions {
+        // Without a block-group tree, which older versions of `btrfs check` do not know.
+        let usual = MkfsOptions {
+            block_group_tree: Some(false),
+            ..MkfsOptions::default()
+        };
+        match self {
+            Self::Usual => usual,
+            Self::Standard | Self::Empty | Self::Holes => MkfsOptions {
+                node_size: Some(4096),
+                metadata: Some(Profile::Single),
+                no_holes: self != Self::Holes,
+                ..usual
+            },
+        }
+    }
+
+    fn setup(self) -> &'static str {
+        match self {
+            Self::Empty => "",
+            Self::Standard | Self::Usual | Self::Holes => STANDARD,
+        }
+    }
+}
+
+impl fmt::Display for BaseKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for BaseKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| format!("no base is named {text:?}"))
+    }
+}
+
+/// A synced file system and the operations that made it.
+#[derive(Debug)]
+pub struct Base {
+    /// Its device; work on snapshots of it.
+    pub device: MemoryDevice,
+    /// What made it.
+    pub setup: Vec<Op>,
+}
+
+impl Base {
+    /// The base of this kind, made once per process.
+    ///
+    /// # Errors
+    /// What kept it from being made.
+    pub fn get(kind: BaseKind) -> Result<Arc<Self>, String> {
+        static BASES: OnceLock<Mutex<BTreeMap<BaseKind, Arc<Base>>>> = OnceLock::new();
+        let mut bases = BASES.get_or_init(Mutex::default).lock();
+        if let Some(base) = bases.get(&kind) {
+            return Ok(base.clone());
+        }
+        let base = Arc::new(Self::make(kind)?);
+        bases.insert(kind, base.clone());
+        Ok(base)
+    }
+
+    fn make(kind: BaseKind) -> Result<Self, String> {
+        let setup = from_text(kind.setup()).map_err(|error| error.to_string())?;
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        mkfs(&*device, &kind.format()).map_err(|error| error.to_string())?;
+        let fs = Btrfs::open(vec![device.clone()], options()).map_err(|error| error.to_string())?;
+        perform(&fs, &setup)?;
+        fs.unmount().map_err(|error| error.to_string())?;
+        Ok(Self {
+            device: device.snapshot(),
+            setup,
+        })
+    }
+
+    /// The reference model in the state of this base.
+    ///
+    /// # Errors
+    /// The operation that failed.
+    pub fn model(&self) -> Result<MemoryFs, String> {
+        let model = MemoryFs::new();
+        perform(&model, &self.setup)?;
+        Ok(model)
+    }
+}
+
+fn perform(fs: &dyn FileSystem, ops: &[Op]) -> Result<(), String> {
+    let mut actor = Actor::new(fs);
+    for op in ops {
+        actor
+            .apply(op)
+            .map_err(|error| format!("setup: {op}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Mount options without background threads, so that nothing happens but what is asked for.
+#[must_use]
+pub fn options() -> Options {
+    Options {
+        background: false,
+        threads: 1,
+        cache_bytes: 8 << 20,
+        ..Options::default()
+    }
+}

@@ -1,0 +1,248 @@
+//! [`Judge`]: recovers crash images of one recording and says what is wrong with them.
+//!
+//! Each image is mounted by the engine (which replays its log), read whole, and checked with
+//! data checksums; then the [`Oracle`] compares. What recovery makes of an image is remembered
+//! for all images that are equal wherever it read (see [`crate::image`]).
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sapwood_block::{CrashPlan, Device, MemoryDevice, Replayer, Result as BlockResult};
+use sapwood_btrfs::Btrfs;
+use sapwood_btrfs::check::{CheckOptions, check};
+use sapwood_vfs::FileSystem;
+
+use crate::base::options;
+use crate::cut::Cut;
+use crate::image::{Footprint, Images, digest};
+use crate::oracle::Oracle;
+use crate::record::{Progress, Recording};
+use crate::tree::Tree;
+
+/// What recovery made of an image: the tree, or why there is none.
+pub type Outcome = Result<Tree, String>;
+
+/// A crash that was not recovered from as it should be.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// Which crash, if there is one.
+    pub cut: Option<Cut>,
+    /// What is wrong, one line each.
+    pub wrong: Vec<String>,
+}
+
+/// Numbers of what was done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Workloads that ran.
+    pub workloads: u64,
+    /// Crashes that were looked at.
+    pub cuts: u64,
+    /// Different images among them.
+    pub images: u64,
+    /// Images that were mounted and checked; the others equal one of them in all that was read.
+    pub recoveries: u64,
+    /// Times that a recovered tree was compared with the reference model.
+    pub comparisons: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.workloads += other.workloads;
+        self.cuts += other.cuts;
+        self.images += other.images;
+        self.recoveries += other.recoveries;
+        self.comparisons += other.comparisons;
+    }
+}
+
+struct Known {
+    footprint: Footprint,
+    outcome: Arc<Outcome>,
+    judged: HashSet<Progress>,
+    /// A crash that leaves it, for the oracles that sample.
+    plan: CrashPlan,
+}
+
+/// Judges crashes of one recording.
+pub struct Judge<'a> {
+    recording: &'a Recording,
+    oracle: Oracle<'a>,
+    images: Images<'a>,
+    replayer: Replayer<'a>,
+    seen: HashSet<(u64, Progress)>,
+    digests: HashSet<u64>,
+    known: Vec<Known>,
+    progress: BTreeMap<usize, Progress>,
+    /// What was done so far.
+    pub tally: Tally,
+}
+
+impl<'a> Judge<'a> {
+    /// For this recording.
+    ///
+    /// # Errors
+    /// As [`Images::new`].
+    pub fn new(recording: &'a Recording) -> Result<Self, String> {
+        Ok(Self {
+            recording,
+            oracle: Oracle::new(&recording.states, &recording.promises),
+            images: Images::new(&recording.log, &recording.base)?,
+            replayer: Replayer::new(&recording.log, &recording.base),
+            seen: HashSet::new(),
+            digests: HashSet::new(),
+            known: Vec::new(),
+            progress: BTreeMap::new(),
+            tally: Tally {
+                workloads: 1,
+                ..Tally::default()
+            },
+        })
+    }
+
+    /// Judges a crash.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn judge(&mut self, plan: &CrashPlan) -> Result<(), Failure> {
+        self.tally.cuts += 1;
+        let recording = self.recording;
+        let progress = *self
+            .progress
+            .entry(plan.at)
+            .or_insert_with(|| recording.progress(plan.at));
+        let signature = self.images.signature(plan);
+        let digest = digest(&signature);
+        if self.digests.insert(digest) {
+            self.tally.images += 1;
+        }
+        if !self.seen.insert((digest, progress)) {
+            return Ok(());
+        }
+        let index = match self
+            .known
+            .iter()
+            .position(|known| known.footprint.matches(&signature))
+        {
+            Some(index) => index,
+            None => {
+                let (outcome, reads) = recover(self.replayer.image(plan));
+                self.tally.recoveries += 1;
+                self.known.push(Known {
+                    footprint: self.images.footprint(&signature, &reads),
+                    outcome: Arc::new(outcome),
+                    judged: HashSet::new(),
+                    plan: plan.clone(),
+                });
+                self.known.len() - 1
+            }
+        };
+        let Some(known) = self.known.get_mut(index) else {
+            return Ok(());
+        };
+        if !known.judged.insert(progress) {
+            return Ok(());
+        }
+        self.tally.comparisons += 1;
+        let wrong = match &*known.outcome {
+            Ok(tree) => self.oracle.judge(tree, progress),
+            Err(why) => vec![why.clone()],
+        };
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(Failure {
+            cut: Some(Cut(plan.clone())),
+            wrong,
+        })
+    }
+
+    /// The different recoveries so far: a crash each, and what was made of it.
+    pub fn recoveries(&self) -> impl Iterator<Item = (&CrashPlan, &Outcome)> {
+        self.known
+            .iter()
+            .map(|known| (&known.plan, &*known.outcome))
+    }
+
+    /// The image that a crash leaves.
+    pub fn image(&mut self, plan: &CrashPlan) -> MemoryDevice {
+        self.replayer.image(plan)
+    }
+}
+
+/// Mounts, reads and checks an image; also what was read of it, as offsets and lengths.
+pub fn recover(image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>) {
+    let device = Arc::new(Tracked {
+        inner: image,
+        reads: Mutex::default(),
+    });
+    let outcome = recovered(&device);
+    let reads = std::mem::take(&mut *device.reads.lock());
+    (outcome, reads)
+}
+
+fn recovered(device: &Arc<Tracked>) -> Outcome {
+    let fs = Btrfs::open(vec![device.clone()], options());
+    let fs = fs.map_err(|error| format!("mount: {error}"))?;
+    let tree = Tree::of(&fs).map_err(|error| format!("reading all: {error}"))?;
+    fs.unmount().map_err(|error| format!("unmount: {error}"))?;
+    drop(fs);
+    let options = CheckOptions {
+        check_data_csum: true,
+        ..CheckOptions::default()
+    };
+    let report = check(&[&**device], &options, &mut |_| ());
+    let report = report.map_err(|error| format!("check: {error}"))?;
+    let first = report.errors().next().map(ToString::to_string);
+    match first {
+        Some(finding) => Err(format!("check: {finding}")),
+        None => Ok(tree),
+    }
+}
+
+/// Notes what is read.
+#[derive(Debug)]
+struct Tracked {
+    inner: MemoryDevice,
+    reads: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Device for Tracked {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn read_only(&self) -> bool {
+        self.inner.read_only()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> BlockResult<()> {
+        self.reads.lock().push((offset, buf.len() as u64));
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> BlockResult<()> {
+        self.inner.write_at(offset, buf)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> BlockResult<()> {
+        self.inner.write_vectored_at(offset, bufs)
+    }
+
+    fn write_fua(&self, offset: u64, buf: &[u8]) -> BlockResult<()> {
+        self.inner.write_fua(offset, buf)
+    }
+
+    fn flush(&self) -> BlockResult<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BlockResult<()> {
+        self.inner.discard(offset, len)
+    }
+}

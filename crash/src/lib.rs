@@ -1,0 +1,26 @@
+//! The crash explorer: a workload runs on a recording device; every state that a power cut could
+//! have left behind is recovered and judged.
+//!
+//! # How it works
+//! 1. [`record`]: a [`Workload`](record::Workload) runs on the engine and on the reference model
+//!    side by side. Marks in the device's log say when each operation began and returned.
+//! 2. [`cut`]: the crashes of that log: prefixes, lost, paired, torn writes, by chance.
+//! 3. [`image`]: crashes that leave the same image, or one that differs only where recovery never
+//!    looks, are judged once.
+//! 4. [`judge`]: the image is mounted, read, checked, and compared by the [`oracle`] with what must
+//!    and what may be there.
+//!
+//! A failure has an id, the text of workload and cut, that replays it alone.
+
+pub mod actor;
+pub mod base;
+pub mod bounded;
+pub mod cut;
+pub mod explore;
+pub mod image;
+pub mod judge;
+pub mod op;
+pub mod oracle;
+pub mod plant;
+pub mod record;
+pub mod tree;

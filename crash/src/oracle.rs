@@ -1,0 +1,342 @@
+//! [`Oracle`]: what must and what may be there after a crash.
+//!
+//! # How it works
+//! At a crash, operations `1..=done` had returned and `1..=begun` had begun. States `floor` to
+//! `begun` of the history are *possible*, where `floor` is the last sync that had returned. A
+//! recovered tree is right if
+//! - nothing strange is there: each inode, name, owner, attribute and each sector of a file is as
+//!   in a possible state, and a size too;
+//! - nothing is lost: an inode that had a name in all possible states has one;
+//! - a rename happened or did not: two names of an inode are there at once only if they were so
+//!   in a possible state;
+//! - promises are kept. An fsync of an inode makes what is older than it impossible for its
+//!   content, owner and attributes; its names as of the fsync are there and no others, later
+//!   changes aside. An fsync of a directory does so for the names in it. After an fdatasync
+//!   that is true of content only, and a new file has a name.
+//!
+//! Parts are judged one by one, because a log holds single inodes and names: two files may be
+//! as of different states. What two parts of one file may not be is said by the fsync's rule.
+//! Each rule has a test in `tests/oracle.rs` that breaks it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sapwood_vfs::{FileKind, Ino};
+
+use crate::record::{Progress, Promise};
+use crate::tree::{Node, Place, Tree};
+
+/// Bytes that are written whole, or for files that are overwritten in place, not even those.
+const SECTOR: usize = 512;
+
+/// Judges what one recording left. Made once, asked often.
+#[derive(Debug)]
+pub struct Oracle<'a> {
+    states: &'a [Tree],
+    promises: &'a [Promise],
+    names: Vec<BTreeMap<Ino, Vec<Place>>>,
+}
+
+/// The oldest possible state for parts of one inode.
+#[derive(Debug, Clone, Copy)]
+struct Since {
+    all: usize,
+    content: usize,
+    /// The last fsync, if one returned since the floor.
+    fsync: Option<usize>,
+    /// The last fdatasync, likewise.
+    fdatasync: Option<usize>,
+}
+
+impl<'a> Oracle<'a> {
+    /// For these states and promises, see [`crate::record::Recording`].
+    #[must_use]
+    pub fn new(states: &'a [Tree], promises: &'a [Promise]) -> Self {
+        Self {
+            states,
+            promises,
+            names: states.iter().map(Tree::names).collect(),
+        }
+    }
+
+    /// What is wrong with a recovered tree; empty if nothing.
+    #[must_use]
+    pub fn judge(&self, found: &Tree, progress: Progress) -> Vec<String> {
+        let view = View {
+            oracle: self,
+            found,
+            found_names: found.names(),
+            floor: self.floor(progress.done),
+            last: progress.begun.min(self.states.len() - 1),
+            progress,
+        };
+        let mut wrong = Vec::new();
+        view.inodes(&mut wrong);
+        view.lost(&mut wrong);
+        view.directories(&mut wrong);
+        view.promised_names(&mut wrong);
+        wrong
+    }
+
+    fn floor(&self, done: usize) -> usize {
+        let returned = self.promises.iter().take(done);
+        let last = returned.rposition_all();
+        last.map_or(0, |index| index + 1)
+    }
+}
+
+trait LastAll {
+    fn rposition_all(self) -> Option<usize>;
+}
+
+impl<'a, I: Iterator<Item = &'a Promise>> LastAll for I {
+    fn rposition_all(self) -> Option<usize> {
+        let syncs = self
+            .enumerate()
+            .filter(|(_, promise)| **promise == Promise::All);
+        syncs.last().map(|(index, _)| index)
+    }
+}
+
+struct View<'a> {
+    oracle: &'a Oracle<'a>,
+    found: &'a Tree,
+    found_names: BTreeMap<Ino, Vec<Place>>,
+    floor: usize,
+    last: usize,
+    progress: Progress,
+}
+
+impl View<'_> {
+    fn since(&self, ino: Ino) -> Since {
+        let mut since = Since {
+            all: self.floor,
+            content: self.floor,
+            fsync: None,
+            fdatasync: None,
+        };
+        let returned = self.oracle.promises.iter().take(self.progress.done);
+        for (index, promise) in returned.enumerate().skip(self.floor) {
+            let state = index + 1;
+            if *promise == Promise::Inode(ino) {
+                since = Since {
+                    all: state,
+                    content: state,
+                    fsync: Some(state),
+                    fdatasync: since.fdatasync,
+                };
+            } else if *promise == Promise::Data(ino) {
+                since.content = state;
+                since.fdatasync = Some(state);
+            }
+        }
+        since
+    }
+
+    /// The inode in the possible states from `from` on in which it has a name.
+    fn versions(&self, ino: Ino, from: usize) -> impl Iterator<Item = &Node> {
+        let states = self.oracle.states.get(from..=self.last).unwrap_or_default();
+        states.iter().filter_map(move |state| state.nodes.get(&ino))
+    }
+
+    fn names_in(&self, state: usize, ino: Ino) -> &[Place] {
+        let names = self.oracle.names.get(state);
+        names
+            .and_then(|names| names.get(&ino))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// What a name leads to in the possible states from `from` on.
+    fn values(&self, dir: Ino, name: &[u8], from: usize) -> BTreeSet<Option<Ino>> {
+        let states = self.oracle.states.get(from..=self.last).unwrap_or_default();
+        states.iter().map(|state| state.find(dir, name)).collect()
+    }
+
+    fn inodes(&self, wrong: &mut Vec<String>) {
+        for (ino, node) in &self.found.nodes {
+            let what = self.shown(*ino);
+            let since = self.since(*ino);
+            let Some(first) = self.versions(*ino, self.floor).next() else {
+                wrong.push(format!("{what}: a stranger"));
+                continue;
+            };
+            if first.kind != node.kind {
+                wrong.push(format!("{what}: is {:?}, was {:?}", node.kind, first.kind));
+                continue;
+            }
+            let mut owners = self.versions(*ino, since.all);
+            if !owners.any(|version| version.owner == node.owner) {
+                wrong.push(format!(
+                    "{what}: owner and mode {:?} as of no possible state",
+                    node.owner
+                ));
+            }
+            let mut attributes = self.versions(*ino, since.all);
+            if !attributes.any(|version| version.xattrs == node.xattrs) {
+                let names = node
+                    .xattrs
+                    .keys()
+                    .map(|name| name.escape_ascii().to_string());
+                let names: Vec<String> = names.collect();
+                wrong.push(format!(
+                    "{what}: attributes {names:?} as of no possible state"
+                ));
+            }
+            if let Some(why) = self.content(*ino, node, since.content) {
+                wrong.push(format!("{what}: {why}"));
+            }
+            let names = self.found_names.get(ino).map_or(0, Vec::len);
+            if node.kind != FileKind::Directory && node.nlink as usize != names {
+                wrong.push(format!("{what}: link count {}, {names} names", node.nlink));
+            }
+        }
+    }
+
+    fn content(&self, ino: Ino, node: &Node, since: usize) -> Option<String> {
+        let versions: Vec<&[u8]> = self
+            .versions(ino, since)
+            .map(|version| &*version.content)
+            .collect();
+        if versions.iter().any(|version| *version == &*node.content) {
+            return None;
+        }
+        if node.kind == FileKind::Symlink {
+            return Some(format!("target {}", node.content.escape_ascii()));
+        }
+        let size = node.content.len();
+        if !versions.iter().any(|version| version.len() == size) {
+            let sizes: BTreeSet<usize> = versions.iter().map(|version| version.len()).collect();
+            return Some(format!("size {size}, possible are {sizes:?}"));
+        }
+        let possible = |at: usize, sector: &[u8]| {
+            versions.iter().any(|version| {
+                let there = version.get(at..).unwrap_or_default();
+                let there = &there[..there.len().min(sector.len())];
+                let (head, tail) = sector.split_at(there.len());
+                head == there && tail.iter().all(|byte| *byte == 0)
+            })
+        };
+        let sectors = node.content.chunks(SECTOR).enumerate();
+        let mut sectors = sectors.map(|(number, sector)| (number * SECTOR, sector));
+        let (at, sector) = sectors.find(|(at, sector)| !possible(*at, sector))?;
+        let begin: Vec<u8> = sector.iter().take(4).copied().collect();
+        Some(format!(
+            "content at {at} ({begin:?}...) as of no possible state"
+        ))
+    }
+
+    /// Inodes that had a name all the time still have one.
+    fn lost(&self, wrong: &mut Vec<String>) {
+        let Some(first) = self.oracle.states.get(self.floor) else {
+            return;
+        };
+        for ino in first.nodes.keys() {
+            let always = self.versions(*ino, self.floor).count() == self.last + 1 - self.floor;
+            if always && !self.found.nodes.contains_key(ino) {
+                wrong.push(format!("{}: lost", self.shown(*ino)));
+            }
+        }
+    }
+
+    /// Each name leads where it led in a possible state.
+    fn directories(&self, wrong: &mut Vec<String>) {
+        let mut places: BTreeSet<Place> = BTreeSet::new();
+        let states = self
+            .oracle
+            .states
+            .get(self.floor..=self.last)
+            .unwrap_or_default();
+        for state in states.iter().chain([self.found]) {
+            for (dir, node) in &state.nodes {
+                if self.found.nodes.contains_key(dir) {
+                    places.extend(node.entries.keys().map(|name| (*dir, name.clone())));
+                }
+            }
+        }
+        for (dir, name) in places {
+            let there = self.found.find(dir, &name);
+            let possible = self.values(dir, &name, self.since(dir).all);
+            if !possible.contains(&there) {
+                let shown = self.shown_place(&(dir, name));
+                wrong.push(format!(
+                    "{shown} leads to {there:?}, possible are {possible:?}"
+                ));
+            }
+        }
+        for (ino, names) in &self.found_names {
+            for (number, a) in names.iter().enumerate() {
+                let together = |b: &Place| {
+                    (self.floor..=self.last).any(|state| {
+                        let names = self.names_in(state, *ino);
+                        names.contains(a) && names.contains(b)
+                    })
+                };
+                if let Some(b) = names.iter().skip(number + 1).find(|b| !together(b)) {
+                    let (a, b) = (self.shown_place(a), self.shown_place(b));
+                    wrong.push(format!("{ino}: both {a} and {b} are there"));
+                }
+            }
+        }
+    }
+
+    /// Names of what was fsynced.
+    fn promised_names(&self, wrong: &mut Vec<String>) {
+        let promises = self.oracle.promises.iter().take(self.progress.done);
+        let promised: BTreeSet<Ino> = promises
+            .skip(self.floor)
+            .filter_map(|promise| match promise {
+                Promise::Inode(ino) | Promise::Data(ino) => Some(*ino),
+                Promise::Nothing | Promise::All => None,
+            })
+            .collect();
+        for ino in promised {
+            let since = self.since(ino);
+            if let Some(fsync) = since.fsync {
+                self.names_since(ino, fsync, wrong);
+            }
+            if let Some(fdatasync) = since.fdatasync
+                && self.names_in(self.floor, ino).is_empty()
+                && (fdatasync..=self.last).all(|state| !self.names_in(state, ino).is_empty())
+                && !self.found.nodes.contains_key(&ino)
+            {
+                wrong.push(format!("{}: no name after fdatasync", self.shown(ino)));
+            }
+        }
+    }
+
+    fn names_since(&self, ino: Ino, fsync: usize, wrong: &mut Vec<String>) {
+        for (dir, name) in self.names_in(fsync, ino) {
+            let there = self.found.find(*dir, name);
+            let possible = self.values(*dir, name, fsync);
+            if !possible.contains(&there) {
+                let place = self.shown_place(&(*dir, name.clone()));
+                wrong.push(format!(
+                    "{place} leads to {there:?}; as of the fsync of {ino} possible are {possible:?}"
+                ));
+            }
+        }
+        for place in self.found_names.get(&ino).into_iter().flatten() {
+            let possible =
+                (fsync..=self.last).any(|state| self.names_in(state, ino).contains(place));
+            if !possible {
+                let place = self.shown_place(place);
+                wrong.push(format!(
+                    "{place} leads to {ino}, which had lost it before its fsync"
+                ));
+            }
+        }
+    }
+
+    /// An inode with a name that it has, or had.
+    fn shown(&self, ino: Ino) -> String {
+        let found = self.found_names.get(&ino).into_iter().flatten();
+        let states = (self.floor..=self.last).flat_map(|state| self.names_in(state, ino));
+        match found.chain(states).next() {
+            Some(place) => format!("{} ({ino})", self.shown_place(place)),
+            None => format!("inode {ino}"),
+        }
+    }
+
+    fn shown_place(&self, (dir, name): &Place) -> String {
+        format!("{dir}/{}", name.escape_ascii())
+    }
+}

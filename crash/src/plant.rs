@@ -1,0 +1,105 @@
+//! What can be broken on purpose: the explorer has to find it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sapwood_block::{Device, RecordDevice, Result};
+
+/// A fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// The device says that it flushed, and did not.
+    LyingFlush,
+    /// The engine is never told to fsync, and the caller is told that it was.
+    SkipFsync,
+    /// A flush does nothing; only the superblock is written through.
+    NoBarrier,
+}
+
+impl Plant {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::LyingFlush, Self::SkipFsync, Self::NoBarrier];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::LyingFlush => "lying-flush",
+            Self::SkipFsync => "skip-fsync",
+            Self::NoBarrier => "no-barrier",
+        }
+    }
+}
+
+impl fmt::Display for Plant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Plant {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|plant| plant.name() == text);
+        found.ok_or_else(|| format!("no fault is named {text:?}"))
+    }
+}
+
+/// A recorder below a device that may be faulty.
+#[derive(Debug)]
+pub struct Planted {
+    inner: Arc<RecordDevice<sapwood_block::MemoryDevice>>,
+    plant: Plant,
+}
+
+impl Planted {
+    /// Wraps the recorder.
+    #[must_use]
+    pub fn new(inner: Arc<RecordDevice<sapwood_block::MemoryDevice>>, plant: Plant) -> Self {
+        Self { inner, plant }
+    }
+}
+
+impl Device for Planted {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn read_only(&self) -> bool {
+        self.inner.read_only()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.inner.write_at(offset, buf)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        self.inner.write_vectored_at(offset, bufs)
+    }
+
+    fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        match self.plant {
+            Plant::LyingFlush => self.inner.write_at(offset, buf),
+            Plant::SkipFsync | Plant::NoBarrier => self.inner.write_fua(offset, buf),
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        match self.plant {
+            Plant::LyingFlush | Plant::NoBarrier => Ok(()),
+            Plant::SkipFsync => self.inner.flush(),
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.inner.discard(offset, len)
+    }
+}

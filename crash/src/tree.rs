@@ -1,0 +1,259 @@
+//! [`Tree`]: all that can be seen of a file system, by inode.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use sapwood_vfs::{Attr, Error, FileKind, FileSystem, Ino, Result};
+
+/// Owner and mode of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// Permission bits.
+    pub perm: u32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u64,
+}
+
+/// One inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Type.
+    pub kind: FileKind,
+    /// Owner and mode.
+    pub owner: Owner,
+    /// Number of names, as the inode says.
+    pub nlink: u32,
+    /// Content of a file, target of a symbolic link; empty for anything else.
+    pub content: Arc<[u8]>,
+    /// Extended attributes.
+    pub xattrs: Arc<BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// Names in a directory.
+    pub entries: Arc<BTreeMap<Vec<u8>, Ino>>,
+    /// Last change of the content, where it is known.
+    pub mtime: Option<sapwood_vfs::Timestamp>,
+}
+
+/// A file system as it can be seen from its root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// Inode of the root.
+    pub root: Ino,
+    /// All inodes that have a name, and the root.
+    pub nodes: BTreeMap<Ino, Node>,
+}
+
+/// Directory and name.
+pub type Place = (Ino, Vec<u8>);
+
+impl Tree {
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// What the file system says. `Corrupt` for a directory that is reached twice.
+    pub fn of(fs: &dyn FileSystem) -> Result<Self> {
+        let root = fs.root();
+        let mut nodes = BTreeMap::new();
+        let mut open = vec![(root, fs.getattr(root)?)];
+        while let Some((dir, attr)) = open.pop() {
+            let mut entries = BTreeMap::new();
+            for name in names(fs, dir)? {
+                let entry = fs.lookup(dir, &name)?;
+                let ino = entry.ino();
+                entries.insert(name, ino);
+                let known = nodes.contains_key(&ino) || open.iter().any(|(open, _)| *open == ino);
+                if entry.attr.kind == FileKind::Directory {
+                    if known || ino == dir {
+                        return Err(Error::Corrupt(format!("directory {ino} has two names")));
+                    }
+                    open.push((ino, entry.attr));
+                } else {
+                    let node = (!known).then(|| Node::of(fs, &entry.attr)).transpose();
+                    fs.forget(ino, 1);
+                    nodes.extend(node?.map(|node| (ino, node)));
+                }
+            }
+            let mut node = Node::of(fs, &attr)?;
+            node.entries = Arc::new(entries);
+            nodes.insert(dir, node);
+            if dir != root {
+                fs.forget(dir, 1);
+            }
+        }
+        Ok(Self { root, nodes })
+    }
+
+    /// Names of all inodes.
+    #[must_use]
+    pub fn names(&self) -> BTreeMap<Ino, Vec<Place>> {
+        let mut all: BTreeMap<Ino, Vec<Place>> = BTreeMap::new();
+        for (dir, node) in &self.nodes {
+            for (name, ino) in node.entries.iter() {
+                all.entry(*ino).or_default().push((*dir, name.clone()));
+            }
+        }
+        all
+    }
+
+    /// What a name leads to.
+    #[must_use]
+    pub fn find(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
+        self.nodes.get(&dir)?.entries.get(name).copied()
+    }
+
+    /// The same tree with other inode numbers; those that the map lacks are left out.
+    #[must_use]
+    pub fn renumbered(&self, map: &BTreeMap<Ino, Ino>) -> Self {
+        let new = |ino: &Ino| map.get(ino).copied();
+        let renumber = |node: &Node| {
+            let entries = node.entries.iter();
+            let entries = entries.filter_map(|(name, ino)| Some((name.clone(), new(ino)?)));
+            Node {
+                entries: Arc::new(entries.collect()),
+                ..node.clone()
+            }
+        };
+        let nodes = self.nodes.iter();
+        Self {
+            root: new(&self.root).unwrap_or(self.root),
+            nodes: nodes
+                .filter_map(|(ino, node)| Some((new(ino)?, renumber(node))))
+                .collect(),
+        }
+    }
+
+    /// All paths, sorted, each with its inode.
+    #[must_use]
+    pub fn paths(&self) -> BTreeMap<String, Ino> {
+        let mut paths = BTreeMap::from([(".".to_owned(), self.root)]);
+        let mut open = vec![(String::new(), self.root)];
+        while let Some((path, dir)) = open.pop() {
+            let Some(node) = self.nodes.get(&dir) else {
+                continue;
+            };
+            for (name, ino) in node.entries.iter() {
+                let path = format!("{path}{}", name.escape_ascii());
+                open.push((format!("{path}/"), *ino));
+                paths.insert(path, *ino);
+            }
+        }
+        paths
+    }
+
+    /// The first difference to another tree of the same file system, seen by paths. Times of
+    /// last change count where both know them.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let (mine, others) = (self.paths(), other.paths());
+        if let Some(path) = mine.keys().find(|path| !others.contains_key(*path)) {
+            return Some(format!("{path} is missing in the second"));
+        }
+        if let Some(path) = others.keys().find(|path| !mine.contains_key(*path)) {
+            return Some(format!("{path} is missing in the first"));
+        }
+        let nodes = mine.iter().zip(others.values());
+        nodes
+            .filter_map(|((path, a), b)| Some((path, self.nodes.get(a)?, other.nodes.get(b)?)))
+            .find_map(|(path, a, b)| Some(format!("{path}: {}", a.difference(b)?)))
+    }
+}
+
+impl Node {
+    fn of(fs: &dyn FileSystem, attr: &Attr) -> Result<Self> {
+        let ino = attr.ino;
+        let content = match attr.kind {
+            FileKind::Regular => read(fs, ino, attr.size)?,
+            FileKind::Symlink => fs.readlink(ino)?,
+            _ => Vec::new(),
+        };
+        let mut xattrs = BTreeMap::new();
+        for name in fs.listxattr(ino)? {
+            let value = fs.getxattr(ino, &name)?;
+            xattrs.insert(name, value);
+        }
+        Ok(Self {
+            kind: attr.kind,
+            owner: Owner {
+                perm: attr.perm,
+                uid: attr.uid,
+                gid: attr.gid,
+                rdev: attr.rdev,
+            },
+            nlink: attr.nlink,
+            content: content.into(),
+            xattrs: Arc::new(xattrs),
+            entries: Arc::default(),
+            mtime: (attr.kind == FileKind::Regular).then_some(attr.mtime),
+        })
+    }
+
+    /// The first difference; names in a directory and inode numbers are not looked at.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let differ = |what: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
+            Some(format!("{what} is {a:?} in the first, {b:?} in the second"))
+        };
+        if self.kind != other.kind {
+            return differ("kind", &self.kind, &other.kind);
+        }
+        if self.owner != other.owner {
+            return differ("owner", &self.owner, &other.owner);
+        }
+        if self.nlink != other.nlink && self.kind != FileKind::Directory {
+            return differ("link count", &self.nlink, &other.nlink);
+        }
+        if self.content.len() != other.content.len() {
+            return differ("size", &self.content.len(), &other.content.len());
+        }
+        if self.content != other.content {
+            let mut bytes = self.content.iter().zip(other.content.iter());
+            let at = bytes.position(|(a, b)| a != b).unwrap_or_default();
+            return Some(format!("content differs from byte {at} on"));
+        }
+        if self.xattrs != other.xattrs {
+            let names = |node: &Self| -> Vec<String> {
+                let names = node.xattrs.keys();
+                names.map(|name| name.escape_ascii().to_string()).collect()
+            };
+            return differ("attributes", &names(self), &names(other));
+        }
+        match (self.mtime, other.mtime) {
+            (Some(a), Some(b)) if a != b => differ("mtime", &a, &b),
+            _ => None,
+        }
+    }
+}
+
+fn names(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    fs.readdir(dir, 0, &mut |entry| {
+        names.push(entry.name);
+        ControlFlow::Continue(())
+    })?;
+    Ok(names)
+}
+
+fn read(fs: &dyn FileSystem, ino: Ino, size: u64) -> Result<Vec<u8>> {
+    /// Files of workloads are small; a size beyond this is no size that one had.
+    const LARGEST: u64 = 16 << 20;
+    if size > LARGEST {
+        return Err(Error::Corrupt(format!("inode {ino} has size {size}")));
+    }
+    let mut content = vec![0; size as usize];
+    let mut at = 0;
+    while at < content.len() {
+        match fs.read(ino, at as u64, &mut content[at..])? {
+            0 => {
+                return Err(Error::Corrupt(format!(
+                    "inode {ino} ends at {at} of {size}"
+                )));
+            }
+            n => at += n,
+        }
+    }
+    Ok(content)
+}

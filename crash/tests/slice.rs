@@ -1,0 +1,116 @@
+//! A fixed slice of what `make crash` does in full; and that the explorer finds what is broken.
+#![allow(clippy::unwrap_used)]
+
+use sapwood_crash::base::BaseKind;
+use sapwood_crash::bounded::Bounded;
+use sapwood_crash::cut::Depth;
+use sapwood_crash::explore::{Found, explore, parse_id, replay};
+use sapwood_crash::judge::Tally;
+use sapwood_crash::op::Op;
+use sapwood_crash::plant::Plant;
+use sapwood_crash::record::{Setting, Workload};
+
+fn all(workloads: impl IntoIterator<Item = Workload>) -> Tally {
+    let setting = Setting::default();
+    let mut sum = Tally::default();
+    for workload in workloads {
+        let (tally, result) = explore(&workload, &setting, Depth::BRIEF);
+        sum += tally;
+        result.unwrap_or_else(|found| panic!("{found}"));
+    }
+    sum
+}
+
+#[test]
+fn every_operation_alone() {
+    let ones = Bounded::new(BaseKind::Standard).unwrap().ones();
+    let sum = all(ones);
+    assert!(sum.workloads > 200 && sum.images > 2000, "{sum:?}");
+}
+
+#[test]
+fn some_sequences_of_two_and_three() {
+    let bounded = Bounded::new(BaseKind::Standard).unwrap();
+    let twos = (0..bounded.firsts())
+        .flat_map(|first| bounded.twos(first).into_iter().skip(first % 97).step_by(97));
+    let threes = (0..200).filter_map(|seed| bounded.three(seed));
+    let sum = all(twos.chain(threes));
+    assert!(sum.workloads > 200 && sum.images > 2000, "{sum:?}");
+}
+
+/// What the first failing one of these says.
+fn first_failure(plant: Plant, workloads: &[&str]) -> Option<Found> {
+    let setting = Setting {
+        plant: Some(plant),
+        ..Setting::default()
+    };
+    workloads.iter().find_map(|text| {
+        explore(&text.parse().unwrap(), &setting, Depth::BRIEF)
+            .1
+            .err()
+    })
+}
+
+#[test]
+fn a_broken_engine_is_found_and_its_id_replays() {
+    let workloads = [
+        "std: creat A/x; write A/x 0 9000 1; fsync A/x",
+        "std: rename A/foo B/x; sync",
+    ];
+    for plant in Plant::ALL {
+        let found =
+            first_failure(plant, &workloads).unwrap_or_else(|| panic!("{plant} was not found"));
+        let (workload, cut) = parse_id(&found.id()).unwrap();
+        assert_eq!(workload, found.workload);
+        let plan = cut.map(|cut| cut.0);
+        let broken = Setting {
+            plant: Some(plant),
+            ..Setting::default()
+        };
+        let again = replay(&workload, plan.as_ref(), &broken);
+        assert!(
+            again.is_err(),
+            "{plant}: {} does not fail again",
+            found.id()
+        );
+        replay(&workload, None, &Setting::default()).unwrap();
+    }
+}
+
+#[test]
+fn the_list_names_every_kind_of_operation_of_the_bounded_set() {
+    let bounded = Bounded::new(BaseKind::Standard).unwrap();
+    let twos: Vec<Workload> = (0..bounded.firsts())
+        .flat_map(|first| bounded.twos(first))
+        .collect();
+    for verb in [
+        "creat",
+        "mkdir",
+        "write",
+        "append",
+        "falloc",
+        "falloc-keep",
+        "punch",
+        "zero",
+        "zero-keep",
+        "truncate",
+        "link",
+        "symlink",
+        "rename",
+        "exchange",
+        "unlink",
+        "rmdir",
+        "mknod",
+        "setxattr",
+        "removexattr",
+        "reflink",
+        "snapshot",
+        "fsync",
+        "fdatasync",
+        "sync",
+    ] {
+        let first = |workload: &&Workload| workload.ops.first().map(Op::verb) == Some(verb);
+        assert!(twos.iter().filter(first).count() > 20, "{verb}");
+    }
+    assert!(twos.len() > 10_000, "{}", twos.len());
+}
