@@ -26,7 +26,7 @@ use std::time::Duration;
 use parking_lot::{RwLock, RwLockReadGuard};
 use sapwood_vfs::{
     AllocMode, Attr, CopyMode, Entry, Error, FileKind, FileSystem, FsStat, NewInode, RenameMode,
-    SeekFrom, SetXattrMode, SyncKind, WriteMode,
+    SeekFrom, SetAttr, SetXattrMode, SyncKind, WriteMode,
 };
 
 use crate::control;
@@ -384,11 +384,19 @@ impl Dispatcher {
         self.fs.statfs().map_err(errno)
     }
 
-    /// Sets an extended attribute, with the flags of `setxattr`.
+    /// Sets an extended attribute, with the flags of `setxattr`. With `kill_setgid` the file
+    /// loses its set-group-id bit: its ACL is set by somebody who is not in its group.
     ///
     /// # Errors
     /// The engine's, `EINVAL` for other flags.
-    pub fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: i32) -> Reply<()> {
+    pub fn setxattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+        kill_setgid: bool,
+    ) -> Reply<()> {
         let _open = self.enter()?;
         let mode = match flags {
             0 => SetXattrMode::Any,
@@ -396,9 +404,20 @@ impl Dispatcher {
             libc::XATTR_REPLACE => SetXattrMode::Replace,
             _ => return Err(libc::EINVAL),
         };
-        self.fs
-            .setxattr(self.map.ino(node), name, value, mode)
-            .map_err(errno)
+        let ino = self.map.ino(node);
+        self.fs.setxattr(ino, name, value, mode).map_err(errno)?;
+        if kill_setgid {
+            // The kernel holds the inode's lock: nobody changes the mode in between.
+            let perm = self.fs.getattr(ino).map_err(errno)?.perm;
+            if perm & libc::S_ISGID != 0 {
+                let set = SetAttr {
+                    perm: Some(perm & !libc::S_ISGID),
+                    ..SetAttr::default()
+                };
+                self.fs.setattr(ino, &set).map_err(errno)?;
+            }
+        }
+        Ok(())
     }
 
     /// Value of an extended attribute, at most `size` bytes; 0 asks for its size.

@@ -3,15 +3,15 @@
 //! # How it works
 //!
 //! ```text
-//! kernel  <->  fuser_transport  <->  Dispatcher  <->  dyn FileSystem
-//!              (wire format)         (protocol's meaning)
+//! kernel  <->  transport  <->  wire     <->  Dispatcher          <->  dyn FileSystem
+//!              (threads)       (bytes)       (protocol's meaning)
 //! ```
 //!
 //! [`mount`](mount()) asks the kernel (as root) or `fusermount3` (as anyone else) for a
 //! mounted `/dev/fuse` descriptor, hands it to the transport and returns once the kernel
 //! and the transport have agreed on the protocol. What a request *means* (names, node
 //! ids, caching, directory pages, ioctls) is decided by the [`Dispatcher`], which knows
-//! nothing of the wire; a second transport needs only to call the same methods.
+//! nothing of the wire.
 //!
 //! Open files have no state here: opening is never sent to us (`FUSE_NO_OPEN_SUPPORT`),
 //! the kernel's lookup count is the reference that keeps an unlinked file alive.
@@ -20,7 +20,6 @@ pub mod control;
 pub mod daemon;
 mod dispatch;
 mod error;
-mod fuser_transport;
 mod ioctl;
 mod mount_table;
 mod mountpoint;
@@ -30,6 +29,8 @@ mod readdir;
 mod request;
 mod session;
 pub mod signals;
+mod transport;
+mod wire;
 
 pub use dispatch::Dispatcher;
 pub use error::MountError;

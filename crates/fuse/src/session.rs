@@ -23,9 +23,9 @@ use sapwood_vfs::FileSystem;
 
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
-use crate::fuser_transport::Transport;
 use crate::mountpoint::{self, MountPoint, UnmountError};
 use crate::options::MountOptions;
+use crate::transport::Transport;
 
 /// Mounts `fs` on `dir`. When it returns, the kernel and we have agreed on the protocol:
 /// the mount is up. It goes on until somebody unmounts it, and outlives the returned

@@ -25,7 +25,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("copy_file_range", Needs::Root, copy),
         trial("direct_io", Needs::Root, direct),
         trial("locks", Needs::Root, locks),
-        trial("tmpfile_is_refused_clearly", Needs::Root, tmpfile),
+        trial("tmpfile_without_and_with_a_name", Needs::Root, tmpfile),
+        trial("many_threads", Needs::Root, many_threads),
+        trial("killed_in_the_middle", Needs::Root, killed),
         trial("fsync_of_files_and_directories", Needs::Root, fsync),
     ]
 }
@@ -212,14 +214,111 @@ fn locks() -> Outcome {
     Ok(())
 }
 
-/// The transport does not carry it: programs must see the errno that makes them fall back.
 fn tmpfile() -> Outcome {
     let mounted = Mounted::new()?;
-    let made = fs::File::options()
-        .write(true)
-        .custom_flags(libc::O_TMPFILE)
-        .open(mounted.dir());
-    expect_errno(made, libc::EOPNOTSUPP)
+    let count = || fs::read_dir(mounted.dir()).map(Iterator::count);
+    let make = |flags| {
+        fs::File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_TMPFILE | flags)
+            .open(mounted.dir())
+    };
+    let mut file = make(0)?;
+    file.write_all(b"nameless")?;
+    same!(file.metadata()?.nlink(), 0);
+    same!(count()?, 0);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    let unnamed = format!("/proc/self/fd/{fd}");
+    let flags = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+    let cwd = rustix::fs::CWD;
+    rustix::fs::linkat(cwd, &unnamed, cwd, mounted.path("named"), flags)?;
+    same!(file.metadata()?.nlink(), 1);
+    file.write_all(b" no more")?;
+    drop(file);
+    same!(fs::read(mounted.path("named"))?, b"nameless no more");
+    // With O_EXCL it can never have a name; without one it goes with its descriptor.
+    let before = mounted.fs.inode_count();
+    let file = make(libc::O_EXCL)?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    let unnamed = format!("/proc/self/fd/{fd}");
+    let linked = rustix::fs::linkat(cwd, &unnamed, cwd, mounted.path("never"), flags);
+    expect_errno(linked.map_err(std::io::Error::from), libc::ENOENT)?;
+    drop(file);
+    mounted.session.unmount()?;
+    holds!(mounted.fs.inode_count() <= before);
+    Ok(())
+}
+
+fn many_threads() -> Outcome {
+    let mounted = Mounted::with(&MountOptions {
+        threads: Some(8),
+        ..MountOptions::default()
+    })?;
+    let work = |thread: u8| -> std::io::Result<()> {
+        let dir = mounted.path(format!("d{thread}"));
+        fs::create_dir(&dir)?;
+        for number in 0..60 {
+            let (one, two) = (
+                dir.join(format!("a{number}")),
+                dir.join(format!("b{number}")),
+            );
+            let content = vec![thread; 5000 + number];
+            fs::write(&one, &content)?;
+            fs::File::open(&one)?.sync_all()?;
+            fs::rename(&one, &two)?;
+            if fs::metadata(&one).is_ok() || fs::read(&two)? != content {
+                return Err(std::io::Error::other(format!("{} is wrong", two.display())));
+            }
+            if number % 3 == 0 {
+                fs::remove_file(&two)?;
+            }
+        }
+        if fs::read_dir(&dir)?.count() != 40 {
+            return Err(std::io::Error::other("names are missing"));
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..12).map(|n| scope.spawn(move || work(n))).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(std::io::Error::other("panicked")))
+        })
+    })?;
+    same!(fs::read_dir(mounted.dir())?.count(), 12);
+    Ok(())
+}
+
+/// Callers that are killed while requests of theirs are under way leave nothing behind that
+/// stops the others.
+fn killed() -> Outcome {
+    let mounted = Mounted::new()?;
+    for round in 0..20 {
+        let line = format!(
+            "echo begun; i=0; while :; do echo x > {0}/f$i; mv {0}/f$i {0}/g; sync {0}/g; i=$((i+1)); done",
+            mounted.dir().display()
+        );
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", &line])
+            .stdout(std::process::Stdio::piped())
+            .spawn()?;
+        let mut begun = [0; 6];
+        if let Some(mut stdout) = child.stdout.take() {
+            std::io::Read::read_exact(&mut stdout, &mut begun)?;
+        }
+        let other = mounted.path(format!("other{round}"));
+        fs::write(&other, b"y")?;
+        child.kill()?;
+        child.wait()?;
+        same!(fs::read(&other)?, b"y");
+    }
+    // Whoever was killed in a lookup or a create holds no reference.
+    mounted.session.unmount()?;
+    holds!(mounted.session.has_ended());
+    Ok(())
 }
 
 fn fsync() -> Outcome {

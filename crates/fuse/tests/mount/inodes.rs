@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("modes_and_owners", Needs::Root, modes),
         trial("umask_and_inherited_group", Needs::Root, umask),
         trial("times_before_and_after_1970", Needs::Root, times),
+        trial("birth_time", Needs::Root, birth_time),
         trial("times_follow_changes", Needs::Root, times_follow),
         trial("set_id_bits_are_cleared", Needs::Program("setpriv"), set_id),
         trial("extended_attributes", Needs::Root, xattrs),
@@ -133,6 +134,26 @@ fn times() -> Outcome {
         sapwood_vfs::Ino(fs::metadata(&path)?.ino()),
     )?;
     same!((kept.mtime.sec, kept.mtime.nsec), (-2, 800_000_000));
+    Ok(())
+}
+
+fn birth_time() -> Outcome {
+    let mounted = Mounted::new()?;
+    let path = mounted.path("file");
+    fs::write(&path, b"")?;
+    let ino = sapwood_vfs::Ino(fs::metadata(&path)?.ino());
+    let engine: &dyn sapwood_vfs::FileSystem = &*mounted.fs;
+    let btime = engine.getattr(ino)?.btime;
+    let shown = fs::metadata(&path)?.created()?;
+    same!(sapwood_vfs::Timestamp::from(shown), btime);
+    // It stays when everything else moves.
+    fs::write(&path, b"changed")?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    let meta = fs::metadata(&path)?;
+    same!(sapwood_vfs::Timestamp::from(meta.created()?), btime);
+    same!(meta.len(), 7);
+    same!(meta.mode() & 0o7777, 0o600);
+    holds!(fs::metadata(mounted.dir())?.created().is_ok());
     Ok(())
 }
 

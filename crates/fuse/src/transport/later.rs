@@ -1,0 +1,139 @@
+//! What must wait for the kernel before it can be answered: the kernel in turn may be
+//! waiting for the thread that would wait.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+
+use super::HEADROOM;
+use super::device::{Device, undelivered};
+use super::server::Server;
+use crate::dispatch::Dispatcher;
+use crate::node::NodeId;
+use crate::request::Reply;
+use crate::wire::abi::LseekOut;
+use crate::wire::{Opcode, notify, reply};
+
+/// A request to answer later.
+#[derive(Debug)]
+pub(super) enum Job {
+    /// A seek for data or a hole, once the kernel has written back a range.
+    Seek {
+        node: NodeId,
+        offset: i64,
+        whence: i32,
+        /// The range's start, and its length; 0: to the end of the file.
+        range: (i64, i64),
+    },
+    /// A control command, once the kernel has forgotten a name that it changed.
+    Control {
+        dir: NodeId,
+        name: Vec<u8>,
+        output: Vec<u8>,
+    },
+}
+
+impl Job {
+    fn opcode(&self) -> Opcode {
+        match self {
+            Self::Seek { .. } => Opcode::Lseek,
+            Self::Control { .. } => Opcode::Ioctl,
+        }
+    }
+
+    /// Tells the kernel, waits for it, and writes the answer into `out`.
+    pub(super) fn finish(
+        &self,
+        device: &Device,
+        dispatcher: &Dispatcher,
+        out: &mut [u8],
+    ) -> Reply<usize> {
+        match self {
+            Self::Seek {
+                node,
+                offset,
+                whence,
+                range,
+            } => {
+                // The kernel writes back what it drops.
+                tell(device, &notify::inval_inode(node.0, range.0, range.1));
+                found(out, dispatcher.settled_lseek(*node, *offset, *whence)?)
+            }
+            Self::Control { dir, name, output } => {
+                tell(device, &notify::inval_entry(dir.0, name));
+                // A negative offset: attributes only.
+                tell(device, &notify::inval_inode(dir.0, -1, 0));
+                reply::ioctl(out, output)
+            }
+        }
+    }
+}
+
+/// What the kernel does not know, it need not write back or forget.
+fn tell(device: &Device, message: &[u8]) {
+    match device.send(message) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
+            log::warn!("telling the kernel to drop what it cached: {error}");
+        }
+        _ => {}
+    }
+}
+
+struct Handed {
+    device: Arc<Device>,
+    unique: u64,
+    job: Job,
+}
+
+/// A thread that answers jobs. It ends when the last handle is dropped.
+#[derive(Debug, Clone)]
+pub(super) struct Helper(mpsc::Sender<Handed>);
+
+impl Helper {
+    /// # Errors
+    /// The thread could not be started.
+    pub(super) fn start(device: &Arc<Device>, server: &Arc<Server>) -> io::Result<Self> {
+        let (sender, jobs) = mpsc::channel();
+        let (device, server) = (Arc::clone(device), Arc::clone(server));
+        std::thread::Builder::new()
+            .name("fuse-helper".to_owned())
+            .spawn(move || run(&jobs, &device, &server))?;
+        Ok(Self(sender))
+    }
+
+    /// Answers the request `unique`, which came from `device`, when the job is done.
+    pub(super) fn hand_over(&self, device: &Arc<Device>, unique: u64, job: Job) {
+        let device = Arc::clone(device);
+        let handed = Handed {
+            device,
+            unique,
+            job,
+        };
+        if let Err(mpsc::SendError(Handed { device, unique, .. })) = self.0.send(handed) {
+            let _ = device.refuse(unique, libc::EIO);
+        }
+    }
+}
+
+fn run(jobs: &mpsc::Receiver<Handed>, notifier: &Device, server: &Server) {
+    let mut out = vec![0; 8 * HEADROOM];
+    for Handed {
+        device,
+        unique,
+        job,
+    } in jobs
+    {
+        let sent = match job.finish(notifier, server.dispatcher(), &mut out) {
+            Ok(len) => device.answer(unique, out.get(..len).unwrap_or(&[])),
+            Err(errno) => device.refuse(unique, errno),
+        };
+        if let Err(error) = sent {
+            undelivered(job.opcode() as u32, &error);
+        }
+    }
+}
+
+/// The answer to a seek.
+pub(super) fn found(out: &mut [u8], offset: i64) -> Reply<usize> {
+    let offset = u64::try_from(offset).map_err(|_| libc::EIO)?;
+    reply::put(out, &LseekOut { offset })
+}

@@ -1,0 +1,484 @@
+//! Decoded requests, each handed to the dispatcher and its result encoded.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use sapwood_vfs::{SetAttr, SetTime, Timestamp};
+
+use super::later::{Job, found};
+use crate::dispatch::Dispatcher;
+use crate::node::NodeId;
+use crate::readdir::{DirAttributes, DirItem, PageKind};
+use crate::request::{
+    Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, WriteRequest, XattrReply,
+};
+use crate::wire::abi::{
+    CopyFileRangeIn, CopyFileRangeOut, GetXattrOut, InHeader, IoctlIn, IoctlOut, LseekIn, ReadIn,
+    SetAttrIn, WriteIn, WriteOut,
+};
+use crate::wire::flags::{
+    FSYNC_FDATASYNC, SETXATTR_ACL_KILL_SGID, SetAttrValid, WRITE_KILL_SUIDGID,
+};
+use crate::wire::reply::{self, Page};
+use crate::wire::{Body, Opcode, Operation};
+
+/// What to do about a request.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// Answer it: so many bytes, or an errno.
+    Answer(Reply<usize>),
+    /// Do not: the kernel waits for none.
+    Silent,
+    /// Finish the job first, not in a request thread.
+    Later(Job),
+}
+
+impl From<Reply<usize>> for Outcome {
+    fn from(reply: Reply<usize>) -> Self {
+        Self::Answer(reply)
+    }
+}
+
+/// Turns requests into calls of the dispatcher. Shared by all request threads.
+pub(super) struct Server {
+    dispatcher: Arc<Dispatcher>,
+    long_setxattr: bool,
+    /// Nobody but this user and root may ask.
+    only: Option<u32>,
+}
+
+impl Server {
+    pub(super) fn new(dispatcher: Arc<Dispatcher>, long_setxattr: bool, only: Option<u32>) -> Self {
+        Self {
+            dispatcher,
+            long_setxattr,
+            only,
+        }
+    }
+
+    pub(super) fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
+    }
+
+    /// Gives back references of an answer that could not be delivered.
+    pub(super) fn give_back(&self, nodes: &[NodeId]) {
+        for &node in nodes {
+            self.dispatcher.forget(node, 1);
+        }
+    }
+
+    /// Serves one request; an answer's payload goes to the front of `out`.
+    pub(super) fn handle(&self, header: &InHeader, body: Body<'_>, out: &mut [u8]) -> Outcome {
+        let operation = Opcode::try_from(header.opcode)
+            .and_then(|opcode| Operation::decode(opcode, body, self.long_setxattr));
+        let operation = match operation {
+            Ok(operation) => operation,
+            Err(error) => {
+                log::warn!("request of opcode {}: {error}", header.opcode);
+                return Outcome::Answer(Err(error.errno()));
+            }
+        };
+        if !self.may_ask(&operation, header.uid) {
+            return Outcome::Answer(Err(libc::EACCES));
+        }
+        let call = Call {
+            server: self,
+            header,
+        };
+        guarded(&self.dispatcher, || call.run(operation, out))
+    }
+
+    /// What is asked about files that are open, and what the kernel asks for itself, is not
+    /// checked: it was when they were opened.
+    fn may_ask(&self, operation: &Operation<'_>, uid: u32) -> bool {
+        let open = matches!(
+            operation,
+            Operation::Read(_)
+                | Operation::Write { .. }
+                | Operation::Fsync { .. }
+                | Operation::SyncFs
+                | Operation::ReadDir(_)
+                | Operation::ReadDirPlus(_)
+                | Operation::Forget { .. }
+                | Operation::BatchForget(_)
+                | Operation::Release
+                | Operation::Interrupt
+                | Operation::Destroy
+        );
+        open || uid == 0 || self.only.is_none_or(|owner| owner == uid)
+    }
+}
+
+/// Runs a call of the engine; should it panic, ends all service with `EIO`.
+fn guarded(dispatcher: &Arc<Dispatcher>, call: impl FnOnce() -> Outcome) -> Outcome {
+    // What the call left half done is not looked at again: nothing is asked any more.
+    std::panic::catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        log::error!("the engine panicked: the mount answers nothing but EIO from now on");
+        let dispatcher = Arc::clone(dispatcher);
+        // Closing waits for calls under way, maybe for ever.
+        let closing = std::thread::Builder::new().name("fuse-close".to_owned());
+        if let Err(error) = closing.spawn(move || dispatcher.close()) {
+            log::error!("and cannot be stopped: {error}");
+        }
+        Outcome::Answer(Err(libc::EIO))
+    })
+}
+
+/// One request under way.
+struct Call<'a> {
+    server: &'a Server,
+    header: &'a InHeader,
+}
+
+impl Call<'_> {
+    fn dispatcher(&self) -> &Dispatcher {
+        &self.server.dispatcher
+    }
+
+    fn node(&self) -> NodeId {
+        NodeId(self.header.nodeid)
+    }
+
+    fn caller(&self, umask: u32) -> Caller {
+        Caller {
+            uid: self.header.uid,
+            gid: self.header.gid,
+            umask,
+        }
+    }
+
+    fn run(&self, operation: Operation<'_>, out: &mut [u8]) -> Outcome {
+        let (to, node) = (self.dispatcher(), self.node());
+        match operation {
+            Operation::Forget { count } => {
+                to.forget(node, count);
+                Outcome::Silent
+            }
+            Operation::BatchForget(nodes) => {
+                for one in nodes {
+                    to.forget(NodeId(one.nodeid), one.nlookup);
+                }
+                Outcome::Silent
+            }
+            Operation::Lseek(args) => self.lseek(&args, out),
+            Operation::Ioctl { args, input } => self.ioctl(&args, input, out),
+            Operation::Read(args) => self.read(&args, out).into(),
+            Operation::Write { args, data } => self.write(&args, data, out).into(),
+            Operation::ReadDir(args) => self.readdir(&args, PageKind::Names, out).into(),
+            Operation::ReadDirPlus(args) => self.readdir(&args, PageKind::Attributes, out).into(),
+            Operation::CopyFileRange { args, wide } => self.copy(&args, wide, out).into(),
+            // After an interrupt the kernel waits on; told that we do not know of them, it
+            // sends no more.
+            Operation::NotServed | Operation::Interrupt => Err(libc::ENOSYS).into(),
+            Operation::Init(_) => Err(libc::EIO).into(),
+            Operation::Release | Operation::Destroy => Ok(0).into(),
+            other => self.metadata(other, out).into(),
+        }
+    }
+
+    /// Requests about names and attributes.
+    fn metadata(&self, operation: Operation<'_>, out: &mut [u8]) -> Reply<usize> {
+        let (to, node) = (self.dispatcher(), self.node());
+        match operation {
+            Operation::Lookup { name } => {
+                let entry = match to.lookup(node, name)? {
+                    Some(entry) => reply::entry(to.ttl(), &entry),
+                    None => reply::absent(to.ttl()),
+                };
+                reply::put(out, &entry)
+            }
+            Operation::GetAttr => reply::put(out, &reply::attributes(to.ttl(), &to.getattr(node)?)),
+            Operation::Statx => reply::put(out, &reply::statx(to.ttl(), &to.getattr(node)?)),
+            Operation::SetAttr(args) => {
+                let attr = to.setattr(node, &changes(&args))?;
+                reply::put(out, &reply::attributes(to.ttl(), &attr))
+            }
+            Operation::ReadLink => reply::bytes(out, &to.readlink(node)?),
+            Operation::Symlink { name, target } => {
+                self.entry(to.symlink(self.caller(0), node, name, target)?, out)
+            }
+            Operation::Mknod { args, name } => {
+                let who = self.caller(args.umask);
+                self.entry(to.mknod(who, node, name, args.mode, args.rdev)?, out)
+            }
+            Operation::Mkdir { args, name } => {
+                let who = self.caller(args.umask);
+                self.entry(to.mkdir(who, node, name, args.mode)?, out)
+            }
+            Operation::TmpFile { args } => {
+                let made = to.tmpfile(self.caller(args.umask), node, args.mode)?;
+                reply::opened(out, &reply::entry(to.ttl(), &made))
+            }
+            Operation::Link { source, name } => {
+                self.entry(to.link(NodeId(source), node, name)?, out)
+            }
+            Operation::Unlink { name } => to.unlink(node, name).map(|()| 0),
+            Operation::Rmdir { name } => to.rmdir(node, name).map(|()| 0),
+            Operation::Rename {
+                args,
+                from: old,
+                to: new,
+            } => {
+                let target = (NodeId(args.newdir), new);
+                to.rename((node, old), target, args.flags).map(|()| 0)
+            }
+            Operation::StatFs => reply::put(out, &reply::statfs(&to.statfs()?)),
+            Operation::Fsync { flags } => to.fsync(node, flags & FSYNC_FDATASYNC != 0).map(|()| 0),
+            Operation::SyncFs => to.syncfs().map(|()| 0),
+            Operation::Fallocate(args) => to
+                .fallocate(node, args.offset, args.length, args.mode.cast_signed())
+                .map(|()| 0),
+            other => self.attribute(other, out),
+        }
+    }
+
+    /// Requests about extended attributes.
+    fn attribute(&self, operation: Operation<'_>, out: &mut [u8]) -> Reply<usize> {
+        let (to, node) = (self.dispatcher(), self.node());
+        let answer = match operation {
+            Operation::SetXattr { args, name, value } => {
+                let kill_setgid = args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0;
+                let flags = args.flags.cast_signed();
+                return to
+                    .setxattr(node, name, value, flags, kill_setgid)
+                    .map(|()| 0);
+            }
+            Operation::RemoveXattr { name } => return to.removexattr(node, name).map(|()| 0),
+            Operation::GetXattr { size, name } => to.getxattr(node, name, size)?,
+            Operation::ListXattr { size } => to.listxattr(node, size)?,
+            _ => return Err(libc::ENOSYS),
+        };
+        match answer {
+            XattrReply::Size(size) => reply::put(out, &GetXattrOut { size, padding: 0 }),
+            XattrReply::Data(data) => reply::bytes(out, &data),
+        }
+    }
+
+    fn entry(&self, entry: NodeEntry, out: &mut [u8]) -> Reply<usize> {
+        reply::put(out, &reply::entry(self.dispatcher().ttl(), &entry))
+    }
+
+    fn read(&self, args: &ReadIn, out: &mut [u8]) -> Reply<usize> {
+        let size = usize::try_from(args.size).unwrap_or(usize::MAX);
+        let size = size.min(out.len());
+        let buffer = out.get_mut(..size).ok_or(libc::EIO)?;
+        let count = self.dispatcher().read(self.node(), args.offset, buffer)?;
+        Ok(count.min(size))
+    }
+
+    fn write(&self, args: &WriteIn, data: &[u8], out: &mut [u8]) -> Reply<usize> {
+        self.dispatcher().write(&WriteRequest {
+            node: self.node(),
+            offset: args.offset,
+            data,
+            kill_setid: args.write_flags & WRITE_KILL_SUIDGID != 0,
+        })?;
+        let written = WriteOut {
+            size: args.size,
+            padding: 0,
+        };
+        reply::put(out, &written)
+    }
+
+    fn readdir(&self, args: &ReadIn, kind: PageKind, out: &mut [u8]) -> Reply<usize> {
+        let size = usize::try_from(args.size).unwrap_or(usize::MAX);
+        let size = size.min(out.len());
+        let mut page = Page::new(out.get_mut(..size).ok_or(libc::EIO)?);
+        let to = self.dispatcher();
+        let mut add = |item: &DirItem, attributes: Option<&DirAttributes>| match attributes {
+            Some(attributes) => page.add_plus(to.ttl(), item, attributes),
+            None => page.add(item),
+        };
+        to.readdir(self.node(), args.offset, size, kind, &mut add)?;
+        Ok(page.len())
+    }
+
+    fn lseek(&self, args: &LseekIn, out: &mut [u8]) -> Outcome {
+        let (offset, whence) = (args.offset.cast_signed(), args.whence.cast_signed());
+        match self.dispatcher().lseek(self.node(), offset, whence) {
+            Ok(Seek::Found(at)) => found(out, at).into(),
+            Ok(Seek::Unsettled { offset: start, len }) => {
+                let start = i64::try_from(start).unwrap_or(i64::MAX);
+                let len = len.and_then(|len| i64::try_from(len).ok()).unwrap_or(0);
+                Outcome::Later(Job::Seek {
+                    node: self.node(),
+                    offset,
+                    whence,
+                    range: (start, len),
+                })
+            }
+            Err(errno) => Err(errno).into(),
+        }
+    }
+
+    fn ioctl(&self, args: &IoctlIn, input: &[u8], out: &mut [u8]) -> Outcome {
+        let room = out.len().saturating_sub(size_of::<IoctlOut>());
+        let wanted = usize::try_from(args.out_size).unwrap_or(usize::MAX);
+        let answer = self.dispatcher().ioctl(
+            self.caller(0),
+            self.node(),
+            args.cmd,
+            input,
+            wanted.min(room),
+        );
+        match answer {
+            Ok(ControlAnswer {
+                output,
+                changed_name: None,
+            }) => reply::ioctl(out, &output).into(),
+            Ok(ControlAnswer {
+                output,
+                changed_name: Some(name),
+            }) => Outcome::Later(Job::Control {
+                dir: self.node(),
+                name,
+                output,
+            }),
+            Err(errno) => Err(errno).into(),
+        }
+    }
+
+    fn copy(&self, args: &CopyFileRangeIn, wide: bool, out: &mut [u8]) -> Reply<usize> {
+        // The older answer has 32 bits; a shorter copy is allowed.
+        let most = if wide {
+            u64::MAX
+        } else {
+            u64::from(!0xfff_u32)
+        };
+        let bytes_copied = self.dispatcher().copy_file_range(
+            (self.node(), args.off_in),
+            (NodeId(args.nodeid_out), args.off_out),
+            args.len.min(most),
+        )?;
+        if wide {
+            return reply::put(out, &CopyFileRangeOut { bytes_copied });
+        }
+        let size = u32::try_from(bytes_copied).map_err(|_| libc::EIO)?;
+        reply::put(out, &WriteOut { size, padding: 0 })
+    }
+}
+
+fn changes(args: &SetAttrIn) -> Changes {
+    let valid = SetAttrValid::from_bits_truncate(args.valid);
+    let time = |set: SetAttrValid, now: SetAttrValid, sec: i64, nsec: u32| {
+        if valid.contains(now) {
+            Some(SetTime::Now)
+        } else {
+            valid
+                .contains(set)
+                .then_some(SetTime::To(Timestamp { sec, nsec }))
+        }
+    };
+    let set = SetAttr {
+        perm: valid
+            .contains(SetAttrValid::MODE)
+            .then_some(args.mode & 0o7777),
+        uid: valid.contains(SetAttrValid::UID).then_some(args.uid),
+        gid: valid.contains(SetAttrValid::GID).then_some(args.gid),
+        size: valid.contains(SetAttrValid::SIZE).then_some(args.size),
+        atime: time(
+            SetAttrValid::ATIME,
+            SetAttrValid::ATIME_NOW,
+            args.atime,
+            args.atimensec,
+        ),
+        mtime: time(
+            SetAttrValid::MTIME,
+            SetAttrValid::MTIME_NOW,
+            args.mtime,
+            args.mtimensec,
+        ),
+        ctime: valid.contains(SetAttrValid::CTIME).then_some(Timestamp {
+            sec: args.ctime,
+            nsec: args.ctimensec,
+        }),
+        btime: None,
+        kill_setid: false,
+    };
+    Changes {
+        set,
+        keep_setid: !valid.contains(SetAttrValid::KILL_SUIDGID),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sapwood_vfs::MemoryFs;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::wire::abi::MkdirIn;
+
+    fn server(only: Option<u32>) -> (Arc<MemoryFs>, Server) {
+        let fs = Arc::new(MemoryFs::new());
+        let dispatcher = Dispatcher::new(Arc::clone(&fs) as _, Duration::from_secs(1));
+        (fs, Server::new(Arc::new(dispatcher), true, only))
+    }
+
+    fn ask(server: &Server, opcode: Opcode, uid: u32, body: &[u8], out: &mut [u8]) -> Outcome {
+        let header = InHeader {
+            opcode: opcode as u32,
+            nodeid: NodeId::ROOT.0,
+            uid,
+            ..InHeader::default()
+        };
+        server.handle(&header, Body::joined(body), out)
+    }
+
+    fn mkdir() -> Vec<u8> {
+        let mut body = MkdirIn::default().as_bytes().to_vec();
+        body.extend_from_slice(b"dir\0");
+        body
+    }
+
+    #[test]
+    fn an_answer_nobody_wants_gives_its_references_back() {
+        let (fs, server) = server(None);
+        let mut out = [0; 4096];
+        let Outcome::Answer(Ok(len)) = ask(&server, Opcode::Mkdir, 0, &mkdir(), &mut out) else {
+            panic!("not made");
+        };
+        let gone = ask(&server, Opcode::Rmdir, 0, b"dir\0", &mut [0; 16]);
+        assert!(matches!(gone, Outcome::Answer(Ok(0))));
+        assert_eq!(fs.inode_count(), 2);
+        server.give_back(&reply::granted(Opcode::Mkdir as u32, &out[..len]));
+        assert_eq!(fs.inode_count(), 1);
+    }
+
+    #[test]
+    fn a_panic_ends_service() {
+        let (_, server) = server(None);
+        let outcome = guarded(&server.dispatcher, || panic!("planted"));
+        assert!(matches!(outcome, Outcome::Answer(Err(libc::EIO))));
+        while !matches!(
+            ask(&server, Opcode::GetAttr, 0, &[0; 16], &mut [0; 200]),
+            Outcome::Answer(Err(libc::EIO))
+        ) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn strangers_may_only_go_on_with_what_is_open() {
+        let (_, server) = server(Some(1000));
+        let mut out = [0; 4096];
+        for (uid, allowed) in [(0, true), (1000, true), (1001, false)] {
+            let looked = ask(&server, Opcode::Lookup, uid, b"dir\0", &mut out);
+            let refused = matches!(looked, Outcome::Answer(Err(libc::EACCES)));
+            assert_eq!(refused, !allowed);
+            let synced = ask(&server, Opcode::Fsync, uid, &[0; 16], &mut out);
+            assert!(matches!(synced, Outcome::Answer(Ok(0))));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_an_error() {
+        let (_, server) = server(None);
+        let small = ask(&server, Opcode::GetAttr, 0, &[0; 16], &mut [0; 100]);
+        assert!(matches!(small, Outcome::Answer(Err(libc::EIO))));
+        let none = ask(&server, Opcode::Lookup, 0, b"none\0", &mut []);
+        assert!(matches!(none, Outcome::Answer(Err(libc::EIO))));
+    }
+}

@@ -1,0 +1,44 @@
+//! Messages to the kernel that no request asked for.
+
+use zerocopy::IntoBytes;
+
+use super::abi::{InvalEntryOut, InvalInodeOut, OutHeader};
+
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+
+/// Drop (and first write back) what is cached of a range; a negative offset drops
+/// attributes only, a length of 0 goes to the end.
+pub(crate) fn inval_inode(node: u64, off: i64, len: i64) -> Vec<u8> {
+    let body = InvalInodeOut {
+        ino: node,
+        off,
+        len,
+    };
+    message(INVAL_INODE, &[body.as_bytes()])
+}
+
+/// Forget a name.
+pub(crate) fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
+    let body = InvalEntryOut {
+        parent,
+        namelen: u32::try_from(name.len()).unwrap_or(u32::MAX),
+        flags: 0,
+    };
+    message(INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
+}
+
+fn message(code: i32, parts: &[&[u8]]) -> Vec<u8> {
+    let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+    let header = OutHeader {
+        len: u32::try_from(len).unwrap_or(u32::MAX),
+        error: code,
+        unique: 0,
+    };
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend_from_slice(header.as_bytes());
+    for part in parts {
+        bytes.extend_from_slice(part);
+    }
+    bytes
+}
