@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs scale fuzz lint install help
+.PHONY: all demo test test-programs db-kill scale fuzz lint install help
 
 all:
 	cargo build --release -p sapwood
@@ -10,6 +10,7 @@ help:
 	@echo "make demo   make an image, work in it, pull the plug, recover"
 	@echo "make test   everything that CI runs"
 	@echo "make test-programs   the long tests with real programs"
+	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
 	@echo "make fuzz   fuzz targets, a minute each (SECONDS=600: ten)"
 	@echo "make lint   formatting, clippy, layering"
@@ -47,6 +48,16 @@ test-programs: need-test
 	cargo build --release -p sapwood
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test programs -- --nocapture
+
+# Long: SQLite and PostgreSQL commit while the daemon is killed, in ROUNDS rounds, for at most
+# SECONDS for each kind of database.
+db-kill: ROUNDS = 200
+db-kill: SECONDS = 2400
+db-kill: need-test
+	@scripts/need pg_ctlcluster:postgresql
+	cargo build --release -p sapwood
+	SAPWOOD_DB_ROUNDS=$(ROUNDS) SAPWOOD_DB_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+		cargo test -p sapwood-tests --test dbkill -- --nocapture
 
 # Long: time and peak memory of very many names, extents and snapshots, as tables.
 scale: need-test

@@ -23,6 +23,8 @@ pub enum Need {
     Program(&'static str),
     /// A program that `scripts/test-programs` installs.
     Cached(&'static str),
+    /// PostgreSQL's server, as Debian installs it.
+    Postgres,
     /// This source tree's history.
     History,
     /// A long test: only with `SAPWOOD_FULL=1`.
@@ -45,6 +47,9 @@ pub fn missing(needs: &[Need]) -> Option<String> {
         Need::Fuse => (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()),
         Need::Program(name) => (!installed(name)).then(|| format!("no {name}")),
         Need::Cached(name) => (!cached(name).is_file()).then(|| format!("no {name}")),
+        Need::Postgres => postgres_programs()
+            .is_none()
+            .then(|| "no PostgreSQL".to_owned()),
         Need::History => {
             let there = mount::workspace().join(".git").exists();
             (!there).then(|| "no history".to_owned())
@@ -65,6 +70,21 @@ pub fn installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     places.into_iter().any(|dir| dir.join(program).is_file())
+}
+
+/// Where Debian has put the programs of the newest installed PostgreSQL: they are not in the
+/// search path.
+#[must_use]
+pub fn postgres_programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let versions = versions.flatten().filter_map(|entry| {
+        let number: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let programs = entry.path().join("bin");
+        let all = ["initdb", "postgres", "psql", "pg_isready", "pg_amcheck"];
+        let there = all.iter().all(|program| programs.join(program).is_file());
+        there.then_some((number, programs))
+    });
+    versions.max().map(|(_, programs)| programs)
 }
 
 fn no_kernel() -> Option<String> {

@@ -1,0 +1,243 @@
+//! Databases in the mount, and the daemon killed at any moment: no acknowledged commit is lost,
+//! and no database is damaged.
+//!
+//! # How it works
+//! Clients, each a process of its own with a table of its own, commit numbered transactions. What
+//! a transaction contains follows from its number, so that after a crash one number, the last that
+//! is there, says what all of the table must be. It is not smaller than the last that was
+//! acknowledged, nor larger than the last that was sent.
+//!
+//! A round: mount (in every third round, the kernel first), let the database recover, compare all
+//! tables, commit, kill the daemon. Where a moment matters it comes from the seed that a failure
+//! prints; which transaction it hits is up to the machine.
+//!
+//! `SAPWOOD_DB_ROUNDS` is the number of rounds in all, `SAPWOOD_DB_SECONDS` the time after which
+//! each kind of database stops early.
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod ledger;
+mod postgres;
+mod sqlite;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use client::Client;
+use ledger::Ledger;
+use libtest_mimic::Trial;
+use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::mount::{Driver, Mounted, SapwoodMount};
+use sapwood_tests::random::{Random, seed};
+use sapwood_tests::{Need, Outcome, machine, trial};
+
+/// A kind of database.
+trait Database {
+    /// Makes it, with an empty table for each ledger, in a mounted file system.
+    fn create(&mut self, root: &Path, ledgers: &[Ledger]) -> Result<(), String>;
+
+    /// Starts its server, if it has one, and lets it recover from whatever happened before.
+    fn start(&mut self, root: &Path) -> Result<(), String>;
+
+    /// What the database's own check finds, and the answer to a query on a ledger's table.
+    fn query(&mut self, root: &Path, ledger: &Ledger, sql: &str) -> Result<String, String>;
+
+    /// What the database's own check finds.
+    fn check(&mut self, root: &Path, ledger: &Ledger) -> Result<(), String>;
+
+    /// A process that takes SQL and says what it returns.
+    fn connect(&mut self, root: &Path, ledger: &Ledger) -> Result<Client, String>;
+
+    /// Ends the server, in a file system that may be dead.
+    fn stop(&mut self) -> Result<(), String>;
+}
+
+/// Options of a mount in turn: the next commit of a transaction may come late or soon.
+const OPTIONS: [&str; 3] = [
+    "allow_other",
+    "allow_other,commit=1",
+    "allow_other,compress=zstd",
+];
+
+fn trials() -> Vec<Trial> {
+    let rounds = number("SAPWOOD_DB_ROUNDS");
+    // Of ten rounds three go to each journal mode and four to the server.
+    let share = move |tenths: u64| rounds.map_or(1, |all| (all * tenths / 10).max(1));
+    let sqlite = [Need::Kernel, Need::Fuse, Need::Program("sqlite3")];
+    let server = [Need::Kernel, Need::Fuse, Need::Postgres];
+    vec![
+        trial("dbkill::sqlite_rollback_journal", &sqlite, move || {
+            // SQLite's documentation on `synchronous`: with FULL the last commit before a power
+            // cut may be rolled back, because the journal's removal is not made durable; EXTRA
+            // does that.
+            let ledgers = vec![Ledger::new(0), Ledger::new(1).that_may_lose(1)];
+            let setup = [
+                "journal_mode=DELETE; PRAGMA synchronous=EXTRA",
+                "journal_mode=DELETE; PRAGMA synchronous=FULL",
+            ];
+            rounds_of(&mut sqlite::Sqlite::new(&setup), ledgers, share(3), 0xdb01)
+        }),
+        trial("dbkill::sqlite_wal", &sqlite, move || {
+            let ledgers = vec![Ledger::new(0), Ledger::new(1)];
+            let setup = ["journal_mode=WAL; PRAGMA synchronous=FULL"; 2];
+            rounds_of(&mut sqlite::Sqlite::new(&setup), ledgers, share(3), 0xdb02)
+        }),
+        trial("dbkill::postgresql", &server, move || {
+            let ledgers = (0..4).map(Ledger::new).collect();
+            rounds_of(&mut postgres::Postgres::new()?, ledgers, share(4), 0xdb03)
+        }),
+    ]
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let given = std::env::var(variable).ok()?;
+    Some(
+        given
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable}={given} is no number")),
+    )
+}
+
+fn rounds_of(
+    database: &mut dyn Database,
+    mut ledgers: Vec<Ledger>,
+    rounds: u64,
+    default_seed: u64,
+) -> Outcome {
+    let start = seed(default_seed);
+    let end = number("SAPWOOD_DB_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
+    let image = Image::new(&Mkfs::default().sized(4 << 30))?;
+    let mount = Driver::Sapwood.mount(image.path(), OPTIONS[0])?;
+    database.create(mount.path(), &ledgers)?;
+    mount.unmount()?;
+    let mut done = 0;
+    while done < rounds && end.is_none_or(|end| Instant::now() < end) {
+        let seed = start.wrapping_add(done);
+        let failed = |why: String| format!("round {done}, SAPWOOD_SEED={seed}: {why}");
+        round(database, &mut ledgers, &image, done, seed).map_err(failed)?;
+        done += 1;
+    }
+    verified(database, &mut ledgers, &image, Driver::Sapwood)?;
+    image.check()?;
+    let acknowledged: u64 = ledgers.iter().map(|ledger| ledger.all_acknowledged).sum();
+    println!("{done} of {rounds} rounds, {acknowledged} acknowledged commits, none lost");
+    Ok(())
+}
+
+fn round(
+    database: &mut dyn Database,
+    ledgers: &mut [Ledger],
+    image: &Image,
+    nth: u64,
+    seed: u64,
+) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    if nth % 3 == 2 {
+        verified(database, ledgers, image, Driver::Kernel)?;
+    }
+    let options = OPTIONS[usize::try_from(nth).unwrap() % OPTIONS.len()];
+    let mut mount = SapwoodMount::new(image.path(), options)?;
+    let root = mount.path().to_owned();
+    database.start(&root)?;
+    compare(database, &root, ledgers)?;
+    // Killed behind this many acknowledged commits, and a little.
+    let target = 5 + random.below(120);
+    let pause = Duration::from_micros(random.below(50_000));
+    let loaded = load(database, &mut mount, ledgers, target, pause);
+    let stopped = database.stop();
+    mount.kill();
+    loaded?;
+    stopped?;
+    // Before anybody has recovered it, and of a log if there is one.
+    if nth.is_multiple_of(4) {
+        image.check()?;
+    }
+    Ok(())
+}
+
+/// Mounts, compares, and unmounts as one should.
+fn verified(
+    database: &mut dyn Database,
+    ledgers: &mut [Ledger],
+    image: &Image,
+    driver: Driver,
+) -> Result<(), String> {
+    let options = match driver {
+        Driver::Kernel => "rw",
+        Driver::Sapwood => OPTIONS[0],
+    };
+    let mount = driver.mount(image.path(), options)?;
+    let root = mount.path().to_owned();
+    let compared = database
+        .start(&root)
+        .and_then(|()| compare(database, &root, ledgers))
+        .map_err(|why| format!("{driver:?}: {why}"));
+    let stopped = database.stop();
+    compared?;
+    stopped?;
+    mount.unmount()?;
+    image.check_by_us()
+}
+
+/// Every table is what its last transaction says.
+fn compare(database: &mut dyn Database, root: &Path, ledgers: &mut [Ledger]) -> Result<(), String> {
+    for ledger in ledgers {
+        database.check(root, ledger)?;
+        let last = database.query(root, ledger, &ledger.last_query())?;
+        let all = database.query(root, ledger, &ledger.all_query())?;
+        ledger.compare(&last, &all)?;
+    }
+    Ok(())
+}
+
+/// All clients commit until the daemon is dead.
+fn load(
+    database: &mut dyn Database,
+    mount: &mut SapwoodMount,
+    ledgers: &mut [Ledger],
+    target: u64,
+    pause: Duration,
+) -> Result<(), String> {
+    let root = mount.path().to_owned();
+    let mut clients = Vec::new();
+    for ledger in ledgers.iter() {
+        clients.push(database.connect(&root, ledger)?);
+    }
+    let acknowledged = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let mut workers = Vec::new();
+        for (ledger, client) in ledgers.iter_mut().zip(&mut clients) {
+            let (input, output) = client.pipes();
+            let acknowledged = &acknowledged;
+            workers.push(
+                scope.spawn(move || ledger.commit_until_the_end(input, output, acknowledged)),
+            );
+        }
+        let end = Instant::now() + Duration::from_secs(180);
+        while acknowledged.load(Ordering::Relaxed) < target
+            && Instant::now() < end
+            && !workers.iter().any(|worker| worker.is_finished())
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(pause);
+        let early = workers.iter().position(|worker| worker.is_finished());
+        let said = mount.kill_daemon();
+        // A client may wait for the server, which may wait for nothing any more.
+        clients.iter_mut().for_each(Client::kill);
+        let joined = workers.into_iter().all(|worker| worker.join().is_ok());
+        if let Some(early) = early {
+            let client = clients[early].said();
+            return Err(format!("client {early} stopped early: {client}\n{said}"));
+        }
+        if !joined || acknowledged.load(Ordering::Relaxed) < target {
+            return Err(format!("only {acknowledged:?} of {target} commits\n{said}"));
+        }
+        Ok(())
+    })
+}
+
+fn main() {
+    machine::run(2, trials);
+}
