@@ -397,6 +397,14 @@ pub enum Error {
         /// Directory.
         directory: u64,
     },
+    /// A directory that a log puts below itself.
+    #[error("log of tree {subvolume}: directory {directory} is below itself")]
+    LogRing {
+        /// Subvolume of the log.
+        subvolume: u64,
+        /// Directory.
+        directory: u64,
+    },
     /// An error that an operation is to return as it is.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),

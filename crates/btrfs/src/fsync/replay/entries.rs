@@ -132,6 +132,9 @@ impl Replay<'_> {
         self.root.insert(self.h, &key, &entry.encode())?;
         names::add_ref(self.h, self.root, inode, dir, index, name)?;
         self.touched.insert(inode);
+        if is_dir(item) {
+            self.moved.insert(inode);
+        }
         self.resize_dir(dir, name, true)
     }
 

@@ -40,7 +40,7 @@ impl Replay<'_> {
     }
 
     /// All names of an inode, as directory and name.
-    fn names_of(&self, inode: u64) -> Result<Vec<(u64, Vec<u8>)>> {
+    pub(super) fn names_of(&self, inode: u64) -> Result<Vec<(u64, Vec<u8>)>> {
         let mut names = Vec::new();
         let mut cursor = self
             .root

@@ -36,6 +36,7 @@
 //! images; `tests/log_replay.rs` compares with the latter, and goes through the trouble cases:
 //! damage in every block of a log, cuts at every write of a replay.
 
+mod ancestors;
 mod dir;
 mod entries;
 mod extents;
@@ -123,6 +124,8 @@ struct Replay<'a> {
     ignored: BTreeSet<u64>,
     /// Inodes whose names are to be counted.
     touched: BTreeSet<u64>,
+    /// Directories that got a name.
+    moved: BTreeSet<u64>,
 }
 
 impl<'a> Replay<'a> {
@@ -140,6 +143,7 @@ impl<'a> Replay<'a> {
             extents,
             ignored: BTreeSet::new(),
             touched: BTreeSet::new(),
+            moved: BTreeSet::new(),
         }
     }
 
@@ -159,7 +163,8 @@ impl<'a> Replay<'a> {
             kind::EXTENT_DATA => this.extent(item),
             _ => Ok(()),
         })?;
-        self.count_links()
+        self.count_links()?;
+        self.check_ancestors()
     }
 
     /// Runs `work` on every item of the log that is not of an ignored inode.
