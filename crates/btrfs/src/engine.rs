@@ -1,7 +1,7 @@
 //! The engine: everything that is shared by all threads of a mount.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
@@ -45,6 +45,8 @@ pub(crate) struct Engine {
     pub(crate) subvolumes: RankedMutex<()>,
     /// Deleted subvolumes whose blocks are still to be dropped.
     pub(crate) cleaner: Cleaner,
+    /// The quota numbers are marked as wrong, or there are none.
+    pub(crate) quota_marked: AtomicBool,
     /// Incompatible features that came into use since the mount; the next commit notes them.
     new_incompat: AtomicU64,
     /// The superblock as of the last commit, changed only by whoever holds the
@@ -113,6 +115,7 @@ impl Engine {
             space: Space::open(&blocks, &roots, &super_block)?,
             subvolumes: RankedMutex::new(Rank::Subvolume, ()),
             cleaner: Cleaner::default(),
+            quota_marked: AtomicBool::new(false),
             new_incompat: AtomicU64::new(0),
             health: Health::new(read_only),
             transactions: Transactions::new(super_block.generation.get()),

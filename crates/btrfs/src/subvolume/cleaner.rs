@@ -10,6 +10,7 @@ use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::FileKind;
 
 use super::dropping::Dropping;
+use super::quota;
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::create::finish;
@@ -255,6 +256,7 @@ pub(super) fn forget(h: &mut Handle, root: &Arc<Root>) -> Result<()> {
     h.trans().dirty_roots.remove(root.id());
     root_tree.delete(h, &root.item_key())?;
     orphan::remove(h, root_tree, root.id())?;
+    quota::remove_group(h, root.id())?;
     engine.roots.forget(root.id());
     Ok(())
 }

@@ -8,8 +8,8 @@ use sapwood_btrfs_format::{
 };
 use sapwood_vfs::{self as vfs, Timestamp, rules};
 
-use super::next_id;
 use super::uuid_tree::{self, Which};
+use super::{next_id, quota};
 use crate::Result;
 use crate::engine::Engine;
 use crate::ops::create::finish;
@@ -19,8 +19,8 @@ use crate::transaction::Handle;
 use crate::tree::{Root, create_root};
 
 /// Items that making a subvolume can touch: name (two), directory, root item, root refs (two),
-/// uuid, the top directory (two).
-pub(super) const ITEMS: u64 = 10;
+/// uuid, the top directory (two), its quota group (two).
+pub(super) const ITEMS: u64 = 12;
 
 /// Type and permission bits of the top directory of a new subvolume.
 const TOP_MODE: u32 = 0o040_755;
@@ -88,6 +88,7 @@ fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
     let root_tree = h.engine().roots.root_tree.clone();
     root_tree.insert(h, &root.item_key(), item.bytes())?;
     uuid_tree::add(h, Which::Own, &item.uuid, id)?;
+    quota::add_group(h, id)?;
     h.engine().roots.insert(root.clone());
     Ok(root)
 }

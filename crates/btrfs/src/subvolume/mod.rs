@@ -19,6 +19,7 @@ mod default;
 mod delete;
 mod dropping;
 mod listing;
+mod quota;
 pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use sapwood_btrfs_format::{Key, objectid};
 pub(crate) use choose::choose;
 pub(crate) use cleaner::Cleaner;
 pub(crate) use delete::delete_empty;
+pub(crate) use quota::mark_inconsistent;
 pub(crate) use snapshot::{PendingSnapshots, take_pending};
 
 use crate::engine::Engine;

@@ -15,8 +15,8 @@ use sapwood_btrfs_format::{RootFlags, RootItem, Timespec};
 use sapwood_vfs::{self as vfs, Timestamp};
 
 use super::create::{self, check_new_name, new_uuid};
-use super::next_id;
 use super::uuid_tree::{self, Which};
+use super::{next_id, quota};
 use crate::data::Wait;
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
@@ -126,6 +126,7 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
     names::add_root_refs(h, dir, id, index, &pending.name)?;
     names::add_entry(h, dir, &pending.name, Target::subvolume(id), index)?;
     uuid_tree::add(h, Which::Own, &item.uuid, id)?;
+    quota::add_group(h, id)?;
     uuid_tree::add(h, Which::Received, &item.received_uuid, id)
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use sapwood_btrfs_format::{SuperBlock, Timespec, objectid};
@@ -131,8 +132,11 @@ impl Claim<'_> {
         if subvolume::take_pending(h)? {
             ops::flush_delayed(h)?;
         }
-        settle_roots(h)?;
         let engine = self.engine;
+        if !engine.quota_marked.swap(true, Ordering::SeqCst) {
+            subvolume::mark_inconsistent(h)?;
+        }
+        settle_roots(h)?;
         Counters::count(&engine.counters.commits);
         let old = *engine.super_block.lock();
         let super_block = super_copy::next(engine, &old, self.trans.transid)?;

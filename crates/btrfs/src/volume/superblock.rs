@@ -161,6 +161,10 @@ mod tests {
         raid.incompat_flags = (Incompat::RAID56 | Incompat::NO_HOLES).bits().into();
         let err = check_features(&raid, true).unwrap_err();
         assert!(matches!(err, Error::UnsupportedFeature(n) if n == "raid56"));
+        let mut quota = sb();
+        quota.incompat_flags = Incompat::SIMPLE_QUOTA.bits().into();
+        let err = check_features(&quota, true).unwrap_err();
+        assert!(matches!(err, Error::UnsupportedFeature(n) if n == "simple-quota"));
         let mut odd = sb();
         odd.incompat_flags = (1u64 << 60).into();
         let err = check_features(&odd, true).unwrap_err();
