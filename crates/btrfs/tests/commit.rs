@@ -6,12 +6,15 @@ mod common;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{Image, Need, oracle};
 use libtest_mimic::Arguments;
-use sapwood_block::{Device, FileDevice, OpenOptions};
+use sapwood_block::{Device, FileDevice, MemoryDevice, OpenOptions};
+use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
-use sapwood_vfs::{Credentials, Entry, FileSystem, Ino, NewInode};
+use sapwood_vfs::{Credentials, Entry, FileSystem, Ino, NewInode, WriteMode};
 
 const MIB: u64 = 1 << 20;
 const ALL: &[Need] = &[Need::Mkfs, Need::Check, Need::Mount];
@@ -61,12 +64,47 @@ fn names_reach_the_disk(args: &'static [&'static str]) {
     image.check();
 }
 
+/// A single small write, and then nothing: it is written back and committed by itself.
+fn what_is_left_alone_becomes_durable() {
+    let device = Arc::new(MemoryDevice::new(256 * MIB));
+    mkfs(&*device, &MkfsOptions::default()).unwrap();
+    let options = Options {
+        commit_interval: Duration::from_millis(200),
+        ..Options::default()
+    };
+    let fs = Btrfs::open(vec![device.clone()], options).unwrap();
+    let file = make(&fs, fs.root(), "f", NewInode::Regular).ino();
+    fs.write(file, 0, &[7; 5000], WriteMode::default()).unwrap();
+    let durable = || {
+        let options = Options {
+            read_only: true,
+            ..Options::default()
+        };
+        let copy = Btrfs::open(vec![Arc::new(device.snapshot())], options).ok()?;
+        let file = copy.lookup(copy.root(), b"f").ok()?;
+        let mut bytes = vec![0; 5000];
+        copy.read(file.ino(), 0, &mut bytes).ok()?;
+        (bytes == [7; 5000]).then_some(())
+    };
+    let begun = Instant::now();
+    while durable().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(50));
+    }
+    fs.unmount().unwrap();
+}
+
 fn main() {
     let mut tests = vec![oracle(
         "empty_commit_changes_nothing",
         &[Need::Mkfs],
         empty_commit_changes_nothing,
     )];
+    tests.push(oracle(
+        "what_is_left_alone_becomes_durable",
+        &[],
+        what_is_left_alone_becomes_durable,
+    ));
     let variants: &[(&str, &[&str])] = &[
         ("default", &[]),
         ("nodesize_4k", &["-n", "4096"]),

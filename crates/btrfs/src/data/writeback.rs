@@ -4,7 +4,7 @@
 //! Jobs go through two queues. *I/O* jobs prepare runs, compress, compute checksums and write;
 //! *completion* jobs join transactions and change trees. Each has threads of its own, so that
 //! an I/O job may wait for a completion (what overwrites in place does). Threads start with the
-//! first job.
+//! first write or job.
 //!
 //! A file with data in memory is *active*: the table here holds it, so that it is not evicted.
 //! It leaves the table when a completion or a truncation left nothing.
@@ -18,9 +18,11 @@
 //! [freezes](Writeback::freeze_overwrites) the tree: overwrites under way are waited for, and
 //! what comes then is copied, until the snapshot exists and the generation rule protects it.
 
+mod age;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -37,8 +39,6 @@ use crate::{Options, Result};
 
 /// Threads that complete ordered extents.
 const COMPLETERS: usize = 2;
-/// How often old dirty data is looked for.
-const TICK: Duration = Duration::from_secs(1);
 /// Expanded extents that are kept for the next read.
 const RECENT: usize = 16;
 
@@ -67,6 +67,8 @@ struct Lanes {
     completion: VecDeque<Job>,
     relieving: bool,
     holding: bool,
+    /// A file became active after none was.
+    awake: bool,
     started: bool,
     stopping: bool,
 }
@@ -76,8 +78,8 @@ struct Queue {
     lanes: RankedMutex<Lanes>,
     io: Condvar,
     completion: Condvar,
-    /// Only the end wakes who sleeps here.
-    stop: Condvar,
+    /// Wakes the thread that writes back what is old: the first active file, or the end.
+    age: Condvar,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -188,7 +190,7 @@ impl Writeback {
                 lanes: RankedMutex::new(Rank::Leaf, Lanes::default()),
                 io: Condvar::new(),
                 completion: Condvar::new(),
-                stop: Condvar::new(),
+                age: Condvar::new(),
             }),
             threads: RankedMutex::new(Rank::Leaf, Vec::new()),
             workers: workers.clamp(2, 16),
@@ -237,7 +239,9 @@ impl Writeback {
                 Arc::clone(&self.queue),
                 self.interval,
             );
-            self.spawn("btrfs-flush", move || flush_old(&weak, &queue, interval));
+            self.spawn("btrfs-flush", move || {
+                age::flush_old(&weak, &queue, interval)
+            });
         }
     }
 
@@ -288,11 +292,12 @@ impl Writeback {
         self.queue.lanes.lock().stopping = true;
         self.queue.io.notify_all();
         self.queue.completion.notify_all();
-        self.queue.stop.notify_all();
+        self.queue.age.notify_all();
     }
 
     /// Waits until `bytes` more may be dirty, and counts them.
     pub(super) fn enter(&self, engine: &Arc<Engine>, bytes: u64) {
+        self.start(engine);
         let mut total = self.bytes.lock();
         // A single write larger than the bound passes alone.
         while *total > 0 && *total + bytes > self.limit {
@@ -381,9 +386,13 @@ impl Writeback {
             let mut active = self.active.lock();
             let before = active.len();
             active.entry(inode.lock_key()).or_insert_with(entry);
-            active.len() > before
+            (active.len() > before).then_some(before)
         };
-        if new {
+        if let Some(before) = new {
+            if before == 0 {
+                self.queue.lanes.lock().awake = true;
+                self.queue.age.notify_one();
+            }
             // What was just written may be on disk already, and who wrote it found no entry.
             self.settle(inode);
         }
@@ -540,39 +549,5 @@ impl FileData {
     fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.dirty.is_empty() && state.flights.is_empty()
-    }
-}
-
-/// Body of the thread that writes back what has been dirty for long.
-fn flush_old(engine: &Weak<Engine>, queue: &Queue, interval: Duration) {
-    loop {
-        {
-            let mut lanes = queue.lanes.lock();
-            if lanes.stopping {
-                return;
-            }
-            lanes.wait_for(&queue.stop, TICK);
-            if lanes.stopping {
-                return;
-            }
-        }
-        let Some(engine) = engine.upgrade() else {
-            return;
-        };
-        for (inode, since) in engine.writeback.active_files() {
-            if since.elapsed() >= interval && inode.data.dirty_bytes() > 0 {
-                engine.writeback.renew(&inode);
-                flush::begin(&engine, &inode, 0..u64::MAX, flush::Dispatch::Queue);
-            }
-        }
-    }
-}
-
-impl Writeback {
-    /// Counts the age of a file's dirty data from now on.
-    fn renew(&self, inode: &Inode) {
-        if let Some(active) = self.active.lock().get_mut(&inode.lock_key()) {
-            active.since = Instant::now();
-        }
     }
 }
