@@ -182,6 +182,17 @@ pub fn recover(image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>) {
     (outcome, reads)
 }
 
+/// Mounts, reads and checks an image; the image after that.
+#[must_use]
+pub fn recover_in_place(image: MemoryDevice) -> (MemoryDevice, Outcome) {
+    let device = Arc::new(Tracked {
+        inner: image,
+        reads: Mutex::default(),
+    });
+    let outcome = recovered(&device);
+    (device.inner.snapshot(), outcome)
+}
+
 fn recovered(device: &Arc<Tracked>) -> Outcome {
     let fs = Btrfs::open(vec![device.clone()], options());
     let fs = fs.map_err(|error| format!("mount: {error}"))?;

@@ -10,17 +10,23 @@
 //! 4. [`judge`]: the image is mounted, read, checked, and compared by the [`oracle`] with what must
 //!    and what may be there.
 //!
-//! A failure has an id, the text of workload and cut, that replays it alone.
+//! 5. [`desk`]: a sampled share goes to the [`kernel`], whose tree has to equal ours.
+//!
+//! A failure is made smaller by [`shrink`], and has an id, the text of workload and cut, that replays it alone.
 
 pub mod actor;
 pub mod base;
 pub mod bounded;
+pub mod campaign;
 pub mod cut;
+pub mod desk;
 pub mod explore;
 pub mod image;
 pub mod judge;
+pub mod kernel;
 pub mod op;
 pub mod oracle;
 pub mod plant;
 pub mod record;
+pub mod shrink;
 pub mod tree;

@@ -1,13 +1,17 @@
 //! `sapwood-crash`: explores crashes, or replays one.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
+use sapwood_crash::base::Base;
+use sapwood_crash::campaign::{Campaign, Plan};
 use sapwood_crash::cut::Depth;
+use sapwood_crash::desk;
 use sapwood_crash::explore::{explore, parse_id, replay};
+use sapwood_crash::kernel::Kernel;
 use sapwood_crash::plant::Plant;
-use sapwood_crash::record::Setting;
+use sapwood_crash::record::{Recording, Setting};
 
 /// Explores what power cuts leave behind.
 #[derive(Debug, Parser)]
@@ -24,6 +28,32 @@ enum Command {
     /// Judges one failure again, by its id.
     Replay {
         /// The text behind FAILED.
+        id: String,
+    },
+    /// Everything, bounded in time.
+    All {
+        /// Time for what is chosen by chance; what is complete takes as long as it takes.
+        #[arg(long, default_value_t = 1500)]
+        seconds: u64,
+        /// Threads; 0: as many as there are processors.
+        #[arg(long, default_value_t = 0)]
+        jobs: usize,
+        /// Decides what is chosen by chance.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Do not ask the kernel.
+        #[arg(long)]
+        no_kernel: bool,
+        /// Failures after which a phase ends.
+        #[arg(long, default_value_t = 10)]
+        patience: usize,
+        /// Only this phase: ones, twos, threes.
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Has the kernel judge one crash, by its id.
+    Kernel {
+        /// Workload and cut.
         id: String,
     },
     /// Judges all crashes of one workload.
@@ -49,6 +79,38 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         ..Setting::default()
     };
     match &arguments.command {
+        Command::All {
+            seconds,
+            jobs,
+            seed,
+            no_kernel,
+            patience,
+            only,
+        } => {
+            let jobs = match jobs {
+                0 => std::thread::available_parallelism().map_or(2, usize::from),
+                jobs => *jobs,
+            };
+            let campaign = Campaign::new(Plan {
+                setting,
+                jobs,
+                time: Duration::from_secs(*seconds),
+                kernel: !no_kernel,
+                patience: *patience,
+                seed: *seed,
+            });
+            all(campaign, only.as_deref())
+        }
+        Command::Kernel { id } => {
+            let (workload, cut) = parse_id(id)?;
+            let cut = cut.ok_or("the id has no cut")?;
+            let recording = Recording::run(&workload, &setting)?;
+            let image = recording.log.image(&recording.base, &cut.0);
+            let kernel = Kernel::new(&Base::get(workload.base)?.device)?;
+            desk::judge(&kernel, &image)?;
+            println!("the kernel agrees");
+            Ok(())
+        }
         Command::Replay { id } => {
             let (workload, cut) = parse_id(id)?;
             let cut = cut.map(|cut| cut.0);
@@ -62,5 +124,28 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             println!("{tally:?} in {:?}", start.elapsed());
             result.map_err(|found| found.to_string())
         }
+    }
+}
+
+fn all(mut campaign: Campaign, only: Option<&str>) -> Result<(), String> {
+    let report = match only {
+        None => campaign.everything()?,
+        Some(phase) => {
+            match phase {
+                "ones" => campaign.ones()?,
+                "twos" => campaign.twos()?,
+                "threes" => campaign.threes()?,
+                other => return Err(format!("no phase is named {other:?}")),
+            }
+            campaign.close()
+        }
+    };
+    for found in report.kernel.iter().flat_map(|kernel| &kernel.failures) {
+        eprint!("{found}");
+    }
+    println!("{report}");
+    match report.failures().count() {
+        0 => Ok(()),
+        n => Err(format!("{n} failures")),
     }
 }

@@ -1,0 +1,331 @@
+//! [`Campaign`]: many workloads on several threads, with a bound in time.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+
+use crate::base::{Base, BaseKind};
+use crate::bounded::Bounded;
+use crate::cut::Depth;
+use crate::desk::{Desk, Sample, Verdicts};
+use crate::explore::{Found, explore_with, seed_of};
+use crate::judge::{Judge, Tally};
+use crate::kernel::{Kernel, has_log};
+use crate::record::{Setting, Workload};
+use crate::shrink::shrink;
+
+/// How much is done.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How workloads are mounted.
+    pub setting: Setting,
+    /// Threads.
+    pub jobs: usize,
+    /// Time for everything; what is complete by definition is done even if it takes longer.
+    pub time: Duration,
+    /// Ask the kernel too, where it can be asked.
+    pub kernel: bool,
+    /// Failures after which a phase ends.
+    pub patience: usize,
+    /// Decides what is chosen by chance.
+    pub seed: u64,
+}
+
+/// How a phase treats its workloads.
+#[derive(Debug, Clone, Copy)]
+struct Care {
+    depth: Depth,
+    /// One in so many workloads has an image judged by the kernel; 0: none.
+    sample: u64,
+    /// Wait for the kernel rather than leave the image out.
+    wait: bool,
+}
+
+/// What a phase did.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    /// Its name.
+    pub name: &'static str,
+    /// Numbers.
+    pub tally: Tally,
+    /// Failures.
+    pub failures: Vec<Found>,
+    /// How long it took.
+    pub time: Duration,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tally = &self.tally;
+        write!(
+            f,
+            "{:28} {:8} workloads {:9} cuts {:9} images {:9} recoveries {:9} comparisons {:3} failures {:6.1} s",
+            self.name,
+            tally.workloads,
+            tally.cuts,
+            tally.images,
+            tally.recoveries,
+            tally.comparisons,
+            self.failures.len(),
+            self.time.as_secs_f64()
+        )
+    }
+}
+
+/// All phases.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// What was done, in order.
+    pub phases: Vec<Phase>,
+    /// What the kernel said; `None` if it was not asked.
+    pub kernel: Option<Verdicts>,
+    /// Why it was not.
+    pub no_kernel: Option<String>,
+}
+
+impl Report {
+    /// All failures.
+    pub fn failures(&self) -> impl Iterator<Item = &Found> {
+        let phases = self.phases.iter().flat_map(|phase| &phase.failures);
+        phases.chain(self.kernel.iter().flat_map(|kernel| &kernel.failures))
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut all = Tally::default();
+        let mut time = Duration::ZERO;
+        for phase in &self.phases {
+            all += phase.tally;
+            time += phase.time;
+        }
+        let failures = self.failures().count();
+        writeln!(
+            f,
+            "{} workloads, {} crashes, {} different images, {} recoveries, {} comparisons with the model, {failures} failures, {:.0} s",
+            all.workloads,
+            all.cuts,
+            all.images,
+            all.recoveries,
+            all.comparisons,
+            time.as_secs_f64()
+        )?;
+        match (&self.kernel, &self.no_kernel) {
+            (Some(kernel), _) => {
+                writeln!(
+                    f,
+                    "{} images judged by the kernel, {} of them with a log; {} runs of btrfs check",
+                    kernel.images, kernel.with_log, kernel.checks
+                )?;
+                let operations = kernel.by_operation.iter();
+                let operations: Vec<String> =
+                    operations.map(|(verb, n)| format!("{verb} {n}")).collect();
+                writeln!(f, "    by operation: {}", operations.join(", "))
+            }
+            (None, Some(why)) => writeln!(f, "SKIPPED the kernel as a judge: {why}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// Runs phases.
+pub struct Campaign {
+    plan: Plan,
+    end: Instant,
+    desk: Option<Desk>,
+    report: Report,
+}
+
+impl Campaign {
+    /// Begins; the clock runs.
+    #[must_use]
+    pub fn new(plan: Plan) -> Self {
+        let mut report = Report::default();
+        let desk = plan.kernel.then(|| {
+            let base = Base::get(BaseKind::Standard)?;
+            Kernel::new(&base.device).map(Desk::open)
+        });
+        let desk = match desk {
+            Some(Ok(desk)) => Some(desk),
+            Some(Err(why)) => {
+                report.no_kernel = Some(why);
+                None
+            }
+            None => None,
+        };
+        Self {
+            end: Instant::now() + plan.time,
+            plan,
+            desk,
+            report,
+        }
+    }
+
+    /// Everything: what is complete first, then what has no end until the time is over.
+    ///
+    /// # Errors
+    /// If a base cannot be made.
+    pub fn everything(mut self) -> Result<Report, String> {
+        self.ones()?;
+        self.twos()?;
+        self.threes()?;
+        Ok(self.close())
+    }
+
+    /// All sequences of one operation, on all bases.
+    ///
+    /// # Errors
+    /// If a base cannot be made.
+    pub fn ones(&mut self) -> Result<(), String> {
+        let mut all = Vec::new();
+        for kind in [BaseKind::Standard, BaseKind::Usual, BaseKind::Holes] {
+            all.extend(Bounded::new(kind)?.ones());
+        }
+        let care = Care {
+            depth: Depth::FULL,
+            sample: 2,
+            wait: true,
+        };
+        self.phase("one operation", all.into_iter(), care, false);
+        Ok(())
+    }
+
+    /// All sequences of two.
+    ///
+    /// # Errors
+    /// If the base cannot be made.
+    pub fn twos(&mut self) -> Result<(), String> {
+        let bounded = Bounded::new(BaseKind::Standard)?;
+        let all = (0..bounded.firsts()).flat_map(move |first| bounded.twos(first));
+        let care = Care {
+            depth: Depth::BRIEF,
+            sample: 20,
+            wait: false,
+        };
+        self.phase("two operations, all", all, care, false);
+        Ok(())
+    }
+
+    /// Sequences of three by chance, until the time is over.
+    ///
+    /// # Errors
+    /// If the base cannot be made.
+    pub fn threes(&mut self) -> Result<(), String> {
+        let bounded = Bounded::new(BaseKind::Standard)?;
+        let seed = self.plan.seed;
+        let all = (seed..).filter_map(move |seed| bounded.three(seed));
+        let care = Care {
+            depth: Depth::BRIEF,
+            sample: 20,
+            wait: false,
+        };
+        self.phase("three operations, by chance", all, care, true);
+        Ok(())
+    }
+
+    /// Ends; waits for the kernel.
+    #[must_use]
+    pub fn close(mut self) -> Report {
+        self.report.kernel = self.desk.take().map(Desk::close);
+        self.report
+    }
+
+    fn phase(
+        &mut self,
+        name: &'static str,
+        workloads: impl Iterator<Item = Workload> + Send,
+        care: Care,
+        bounded: bool,
+    ) {
+        let start = Instant::now();
+        let workloads = Mutex::new(workloads);
+        let done = Mutex::new((Tally::default(), Vec::new()));
+        let this = &*self;
+        std::thread::scope(|scope| {
+            for _ in 0..this.plan.jobs.max(1) {
+                scope.spawn(|| {
+                    loop {
+                        if bounded && Instant::now() >= this.end {
+                            return;
+                        }
+                        let Some(workload) = workloads.lock().next() else {
+                            return;
+                        };
+                        let (tally, result) = this.one(&workload, care);
+                        let mut done = done.lock();
+                        done.0 += tally;
+                        if let Err(found) = result {
+                            done.1.push(found);
+                        }
+                        if done.1.len() >= this.plan.patience {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        let (tally, failures) = done.into_inner();
+        let failures = failures.into_iter().map(|found| {
+            eprint!("{found}");
+            let small = shrink(found, &self.plan.setting, care.depth);
+            eprint!("shrunk: {small}");
+            small
+        });
+        let phase = Phase {
+            name,
+            tally,
+            failures: failures.collect(),
+            time: start.elapsed(),
+        };
+        println!("{phase}");
+        self.report.phases.push(phase);
+    }
+
+    fn one(&self, workload: &Workload, care: Care) -> (Tally, Result<(), Found>) {
+        let mut random = Rng::with_seed(seed_of(workload) ^ self.plan.seed);
+        let asked = care.sample > 0 && random.u64(..care.sample) == 0;
+        explore_with(workload, &self.plan.setting, care.depth, &mut |_, judge| {
+            if let Some(desk) = self.desk.as_ref().filter(|_| asked) {
+                hand_over(workload, judge, desk, &mut random, care.wait);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Hands one image to the kernel: with a log to replay, if there is one.
+fn hand_over(
+    workload: &Workload,
+    judge: &mut Judge<'_>,
+    desk: &Desk,
+    random: &mut Rng,
+    wait: bool,
+) {
+    let mut plans: Vec<_> = judge.recoveries().map(|(plan, _)| plan.clone()).collect();
+    random.shuffle(&mut plans);
+    let Some(mut plan) = plans.first().cloned() else {
+        return;
+    };
+    let mut image = judge.image(&plan);
+    for other in plans {
+        if has_log(&image) {
+            break;
+        }
+        let next = judge.image(&other);
+        if has_log(&next) {
+            (plan, image) = (other, next);
+        }
+    }
+    let sample = Sample {
+        workload: workload.clone(),
+        plan,
+        image,
+    };
+    if wait {
+        desk.send(sample);
+    } else {
+        desk.try_send(sample);
+    }
+}

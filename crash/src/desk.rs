@@ -1,0 +1,146 @@
+//! [`Desk`]: a thread that has the kernel judge sampled crash images while others go on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use parking_lot::Mutex;
+use sapwood_block::{CrashPlan, MemoryDevice};
+
+use crate::cut::Cut;
+use crate::explore::Found;
+use crate::judge::{Failure, recover_in_place};
+use crate::kernel::{Kernel, has_log};
+use crate::record::Workload;
+
+/// Images that wait at most; who comes when it is full decides whether to wait.
+const QUEUE: usize = 16;
+
+/// A crash image on its way to the kernel.
+#[derive(Debug)]
+pub struct Sample {
+    /// What ran.
+    pub workload: Workload,
+    /// How it was cut.
+    pub plan: CrashPlan,
+    /// What that left.
+    pub image: MemoryDevice,
+}
+
+/// What the kernel judged.
+#[derive(Debug, Clone, Default)]
+pub struct Verdicts {
+    /// Images.
+    pub images: u64,
+    /// Those of them with a log to replay.
+    pub with_log: u64,
+    /// Runs of `btrfs check`.
+    pub checks: u64,
+    /// Images by the operations of their workloads.
+    pub by_operation: BTreeMap<&'static str, u64>,
+    /// Where the kernel disagrees.
+    pub failures: Vec<Found>,
+}
+
+/// The thread, and the way to it.
+#[derive(Debug)]
+pub struct Desk {
+    sender: SyncSender<Sample>,
+    verdicts: Arc<Mutex<Verdicts>>,
+    thread: JoinHandle<()>,
+}
+
+impl Desk {
+    /// Opens it.
+    #[must_use]
+    pub fn open(kernel: Kernel) -> Self {
+        let (sender, receiver) = sync_channel(QUEUE);
+        let verdicts = Arc::new(Mutex::new(Verdicts::default()));
+        let shared = verdicts.clone();
+        let thread = std::thread::spawn(move || work(&kernel, &receiver, &shared));
+        Self {
+            sender,
+            verdicts,
+            thread,
+        }
+    }
+
+    /// Hands an image over; waits for a place in the queue.
+    pub fn send(&self, sample: Sample) {
+        // The thread ends only with us.
+        let _ = self.sender.send(sample);
+    }
+
+    /// Hands an image over if there is a place.
+    pub fn try_send(&self, sample: Sample) {
+        let _ = self.sender.try_send(sample);
+    }
+
+    /// What was judged so far.
+    #[must_use]
+    pub fn so_far(&self) -> Verdicts {
+        self.verdicts.lock().clone()
+    }
+
+    /// Waits for all that was handed over.
+    #[must_use]
+    pub fn close(self) -> Verdicts {
+        let Self {
+            sender,
+            verdicts,
+            thread,
+        } = self;
+        drop(sender);
+        let panicked = thread.join().is_err();
+        let mut verdicts = verdicts.lock().clone();
+        if panicked {
+            verdicts.images = 0;
+        }
+        verdicts
+    }
+}
+
+fn work(kernel: &Kernel, receiver: &Receiver<Sample>, verdicts: &Mutex<Verdicts>) {
+    for sample in receiver {
+        let judged = judge(kernel, &sample.image);
+        let mut verdicts = verdicts.lock();
+        verdicts.images += 1;
+        verdicts.with_log += u64::from(has_log(&sample.image));
+        verdicts.checks += 2;
+        for op in &sample.workload.ops {
+            *verdicts.by_operation.entry(op.verb()).or_default() += 1;
+        }
+        if let Err(why) = judged {
+            verdicts.failures.push(Found {
+                workload: sample.workload,
+                failure: Failure {
+                    cut: Some(Cut(sample.plan)),
+                    wrong: vec![why],
+                },
+            });
+        }
+    }
+}
+
+/// Has the kernel mount the image: what it finds has to equal what we find, and `btrfs check`
+/// has to be content with what either made of it.
+///
+/// # Errors
+/// What is wrong.
+pub fn judge(kernel: &Kernel, image: &MemoryDevice) -> Result<(), String> {
+    let theirs = kernel
+        .recover(image)
+        .map_err(|why| format!("kernel: {why}"))?;
+    let checked = kernel.check_recovered();
+    checked.map_err(|why| format!("after the kernel's recovery: {why}"))?;
+    let ours = image.snapshot();
+    let (ours, outcome) = recover_in_place(ours);
+    let tree = outcome?;
+    let checked = kernel.check(&ours);
+    checked.map_err(|why| format!("after our recovery: {why}"))?;
+    match tree.difference(&theirs) {
+        Some(why) => Err(format!("ours (first) and the kernel's (second): {why}")),
+        None => Ok(()),
+    }
+}

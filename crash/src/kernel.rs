@@ -1,0 +1,235 @@
+//! [`Kernel`]: the kernel's own mount of a crash image, and `btrfs check`.
+//!
+//! The kernel replays the log in code that has nothing in common with ours; the tree that it
+//! makes has to equal ours. Needs root and a loop device. One image at a time: two images of one
+//! file system cannot be mounted at once.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_vfs::{FileKind, Ino, Timestamp};
+use tempfile::TempDir;
+
+use crate::tree::{Node, Owner, Tree};
+
+/// A place where images are mounted, one after another.
+#[derive(Debug)]
+pub struct Kernel {
+    dir: TempDir,
+}
+
+impl Kernel {
+    /// A kernel that can mount; tried with `image`.
+    ///
+    /// # Errors
+    /// What is missing here.
+    pub fn new(image: &MemoryDevice) -> Result<Self, String> {
+        let dir = tempfile::Builder::new().prefix("sapwood-crash-").tempdir();
+        let dir = dir.map_err(|error| error.to_string())?;
+        fs::create_dir(dir.path().join("mnt")).map_err(|error| error.to_string())?;
+        let kernel = Self { dir };
+        kernel.recover(image)?;
+        Ok(kernel)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Mounts a copy of the image, reads everything, and unmounts.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn recover(&self, image: &MemoryDevice) -> Result<Tree, String> {
+        let file = self.path("image");
+        image.save(&file).map_err(|error| error.to_string())?;
+        let mount = Mounted::new(&file, self.path("mnt"))?;
+        let tree = read_tree(&mount.0);
+        mount.unmount()?;
+        tree
+    }
+
+    /// `btrfs check` of the image.
+    ///
+    /// # Errors
+    /// What it found.
+    pub fn check(&self, image: &MemoryDevice) -> Result<(), String> {
+        let file = self.path("checked");
+        image.save(&file).map_err(|error| error.to_string())?;
+        self.check_file(&file)
+    }
+
+    /// `btrfs check` of what the last [`recover`](Self::recover) left.
+    ///
+    /// # Errors
+    /// What it found.
+    pub fn check_recovered(&self) -> Result<(), String> {
+        self.check_file(&self.path("image"))
+    }
+
+    fn check_file(&self, file: &Path) -> Result<(), String> {
+        let mut command = Command::new("btrfs");
+        command
+            .args(["check", "--readonly", "--check-data-csum"])
+            .arg(file);
+        let output = command
+            .output()
+            .map_err(|error| format!("btrfs check: {error}"))?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        // Some findings leave it with a good exit code.
+        let bad = ["ERROR", "error:", "mismatch"];
+        if output.status.success() && !bad.iter().any(|bad| said.contains(bad)) {
+            return Ok(());
+        }
+        Err(format!("btrfs check: {}: {said}", output.status))
+    }
+}
+
+/// Whether the image has a log to replay: the superblock's `log_root`, 96 bytes into it.
+#[must_use]
+pub fn has_log(image: &MemoryDevice) -> bool {
+    let mut root = [0; 8];
+    image.read_at((64 << 10) + 96, &mut root).is_ok() && root != [0; 8]
+}
+
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(image: &Path, at: PathBuf) -> Result<Self, String> {
+        let mut command = Command::new("mount");
+        command
+            .args(["-t", "btrfs", "-o", "loop,noatime"])
+            .arg(image)
+            .arg(&at);
+        said(command)?;
+        Ok(Self(at))
+    }
+
+    fn unmount(&self) -> Result<(), String> {
+        let mut result = Ok(());
+        // A process that another thread is just starting may hold our files for a moment.
+        for _ in 0..50 {
+            let mut command = Command::new("umount");
+            command.arg(&self.0);
+            result = said(command);
+            if result.is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        result
+    }
+}
+
+fn said(mut command: Command) -> Result<(), String> {
+    let output = command
+        .output()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!(
+        "{:?}: {}",
+        command.get_program(),
+        String::from_utf8_lossy(&output.stderr).trim()
+    ))
+}
+
+/// Inode numbers repeat in other subvolumes: the device tells them apart.
+fn number(meta: &fs::Metadata) -> Ino {
+    Ino(meta.ino() ^ (meta.dev() << 40))
+}
+
+fn read_tree(top: &Path) -> Result<Tree, String> {
+    let meta = fs::symlink_metadata(top).map_err(|error| error.to_string())?;
+    let mut tree = Tree {
+        root: number(&meta),
+        nodes: BTreeMap::new(),
+    };
+    let mut open = vec![top.to_owned()];
+    while let Some(path) = open.pop() {
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let meta = fs::symlink_metadata(&path).map_err(failed)?;
+        let ino = number(&meta);
+        if tree.nodes.contains_key(&ino) {
+            continue;
+        }
+        let mut node = node(&path, &meta).map_err(failed)?;
+        if node.kind == FileKind::Directory {
+            let mut entries = BTreeMap::new();
+            for entry in fs::read_dir(&path).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let meta = entry.path().symlink_metadata().map_err(failed)?;
+                entries.insert(entry.file_name().as_bytes().to_vec(), number(&meta));
+                open.push(entry.path());
+            }
+            node.entries = Arc::new(entries);
+        }
+        tree.nodes.insert(ino, node);
+    }
+    Ok(tree)
+}
+
+fn node(path: &Path, meta: &fs::Metadata) -> std::io::Result<Node> {
+    let kind = match meta.file_type() {
+        kind if kind.is_file() => FileKind::Regular,
+        kind if kind.is_dir() => FileKind::Directory,
+        kind if kind.is_symlink() => FileKind::Symlink,
+        kind if kind.is_char_device() => FileKind::CharDevice,
+        kind if kind.is_block_device() => FileKind::BlockDevice,
+        kind if kind.is_fifo() => FileKind::Fifo,
+        _ => FileKind::Socket,
+    };
+    let mut content = Vec::new();
+    match kind {
+        FileKind::Regular => {
+            File::open(path)?.read_to_end(&mut content)?;
+        }
+        FileKind::Symlink => content = fs::read_link(path)?.into_os_string().as_bytes().to_vec(),
+        _ => {}
+    }
+    let mtime = Timestamp {
+        sec: meta.mtime(),
+        nsec: meta.mtime_nsec() as u32,
+    };
+    Ok(Node {
+        kind,
+        owner: Owner {
+            perm: meta.mode() & 0o7777,
+            uid: meta.uid(),
+            gid: meta.gid(),
+            rdev: meta.rdev(),
+        },
+        nlink: meta.nlink() as u32,
+        content: content.into(),
+        xattrs: Arc::new(xattrs(path)?),
+        entries: Arc::default(),
+        mtime: (kind == FileKind::Regular).then_some(mtime),
+    })
+}
+
+fn xattrs(path: &Path) -> std::io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut list = vec![0; 64 << 10];
+    let len = rustix::fs::llistxattr(path, &mut list)?;
+    let mut all = BTreeMap::new();
+    for name in list[..len]
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+    {
+        let mut value = vec![0; 64 << 10];
+        let len = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value)?;
+        value.truncate(len);
+        all.insert(name.to_vec(), value);
+    }
+    Ok(all)
+}

@@ -1,0 +1,94 @@
+//! Makes a failing workload smaller.
+
+use std::collections::BTreeSet;
+
+use crate::cut::Depth;
+use crate::explore::{Found, explore};
+use crate::op::Op;
+use crate::record::{Setting, Workload};
+
+/// Runs at most.
+const PATIENCE: usize = 400;
+
+/// The smallest workload that still fails, made by leaving operations out one by one and by
+/// making their numbers rounder. What it fails with may be another symptom of the same cause.
+#[must_use]
+pub fn shrink(found: Found, setting: &Setting, depth: Depth) -> Found {
+    let mut best = found;
+    let mut tried: BTreeSet<Workload> = BTreeSet::new();
+    loop {
+        let candidates = smaller(&best.workload);
+        let better = candidates.into_iter().find_map(|candidate| {
+            if tried.len() >= PATIENCE || !tried.insert(candidate.clone()) {
+                return None;
+            }
+            let failed = explore(&candidate, setting, depth).1.err()?;
+            // A workload that does not even run is not the failure that was looked for.
+            (failed.failure.cut.is_some() || best.failure.cut.is_none()).then_some(failed)
+        });
+        match better {
+            Some(better) => best = better,
+            None => return best,
+        }
+    }
+}
+
+fn smaller(workload: &Workload) -> Vec<Workload> {
+    let mut all = Vec::new();
+    for index in (0..workload.ops.len()).rev() {
+        let mut less = workload.clone();
+        less.ops.remove(index);
+        all.push(less);
+    }
+    for (index, op) in workload.ops.iter().enumerate() {
+        for simpler in simpler(op) {
+            let mut less = workload.clone();
+            if let Some(op) = less.ops.get_mut(index) {
+                *op = simpler;
+            }
+            all.push(less);
+        }
+    }
+    all
+}
+
+fn simpler(op: &Op) -> Vec<Op> {
+    const BLOCK: u64 = 4096;
+    let mut all = Vec::new();
+    match op.clone() {
+        Op::Write {
+            file,
+            offset,
+            len,
+            tag,
+        } => {
+            for (offset, len) in [(0, len), (offset, BLOCK), (offset / BLOCK * BLOCK, len)] {
+                all.push(Op::Write {
+                    file: file.clone(),
+                    offset,
+                    len,
+                    tag,
+                });
+            }
+        }
+        Op::Append { file, len, tag } if len > BLOCK => {
+            all.push(Op::Append {
+                file,
+                len: BLOCK,
+                tag,
+            });
+        }
+        Op::SetXattr { on, name, len, tag } if len > 1 => {
+            all.push(Op::SetXattr {
+                on,
+                name,
+                len: 1,
+                tag,
+            });
+        }
+        Op::Fsync { .. } | Op::Fdatasync { .. } => all.push(Op::Sync {}),
+        _ => {}
+    }
+    all.retain(|simpler| simpler != op);
+    all
+}
