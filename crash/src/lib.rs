@@ -18,6 +18,7 @@ pub mod actor;
 pub mod base;
 pub mod bounded;
 pub mod campaign;
+pub mod cases;
 pub mod cut;
 pub mod desk;
 pub mod explore;

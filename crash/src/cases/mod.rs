@@ -1,0 +1,59 @@
+//! Known trouble cases of fsync and log replay, each under its own name.
+//!
+//! Most were bugs of one file system or another once. What makes each hard is that the log holds
+//! less than the tree: single inodes, extents and names, which have to fit what was committed
+//! before, and each other.
+
+mod data;
+mod many;
+mod names;
+mod special;
+
+use crate::record::Workload;
+
+/// A named workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    /// What it is about.
+    pub name: String,
+    /// What it does.
+    pub workload: Workload,
+}
+
+/// All of them.
+///
+/// # Errors
+/// Never, unless a text here is wrong: then the name of its case.
+pub fn all() -> Result<Vec<Case>, String> {
+    let texts = [data::CASES, names::CASES, special::CASES].concat();
+    let texts = texts
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+    let parse = |(name, text): (String, String)| {
+        let workload = text.parse().map_err(|why| format!("{name}: {why}"))?;
+        Ok(Case { name, workload })
+    };
+    texts.chain(many::cases()).map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own_and_can_be_done() {
+        let cases = super::all().unwrap();
+        assert!(cases.len() >= 60, "{}", cases.len());
+        let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names.len(), cases.len());
+        for case in &cases {
+            let base = crate::base::Base::get(case.workload.base).unwrap();
+            let model = base.model().unwrap();
+            let mut actor = crate::actor::Actor::new(&model);
+            for op in &case.workload.ops {
+                let done = actor.apply(op);
+                assert!(done.is_ok(), "{}: {op}: {done:?}", case.name);
+            }
+        }
+    }
+}
