@@ -46,8 +46,9 @@ pub(crate) fn top_dir(root: &Root) -> u64 {
     }
 }
 
-/// Number for a new inode of a tree.
-fn next_objectid(engine: &Engine, root: &Root) -> Result<u64> {
+/// Makes sure that the highest inode number of a tree is known. Before an inode goes: no mount
+/// uses a number twice, or a log could name an inode that the last commit has as another one.
+fn know_objectids(engine: &Engine, root: &Root) -> Result<()> {
     let highest = root.highest_objectid();
     if highest.load(Ordering::Acquire) == 0 {
         let last = Key::new(objectid::LAST_FREE, kind::INODE_ITEM, u64::MAX);
@@ -57,6 +58,13 @@ fn next_objectid(engine: &Engine, root: &Root) -> Result<u64> {
             .map_or(0, |key| key.objectid);
         highest.fetch_max(found.max(objectid::FIRST_FREE), Ordering::AcqRel);
     }
+    Ok(())
+}
+
+/// Number for a new inode of a tree.
+fn next_objectid(engine: &Engine, root: &Root) -> Result<u64> {
+    know_objectids(engine, root)?;
+    let highest = root.highest_objectid();
     match highest.fetch_add(1, Ordering::AcqRel) {
         last if last < objectid::LAST_FREE - 1 => Ok(last + 1),
         _ => Err(Error::InodesExhausted(root.id())),

@@ -14,6 +14,7 @@ use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::{self as vfs, FileKind};
 
 use super::inode::Inode;
+use super::know_objectids;
 use crate::engine::Engine;
 use crate::transaction::Handle;
 use crate::tree::Root;
@@ -49,6 +50,7 @@ pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if !unwanted || engine.read_only() {
         return Ok(());
     }
+    know_objectids(engine, &inode.root)?;
     if inode.kind == FileKind::Regular {
         crate::data::delete_content(engine, inode)?;
     }
