@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs db-kill scale fuzz lint install help
+.PHONY: all demo test test-programs db-kill crash scale fuzz lint install help
 
 all:
 	cargo build --release -p sapwood
@@ -11,6 +11,7 @@ help:
 	@echo "make test   everything that CI runs"
 	@echo "make test-programs   the long tests with real programs"
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
+	@echo "make crash  every power cut of very many workloads, judged (CRASH_SECONDS=1500)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
 	@echo "make fuzz   fuzz targets, a minute each (SECONDS=600: ten)"
 	@echo "make lint   formatting, clippy, layering"
@@ -58,6 +59,13 @@ db-kill: need-test
 	cargo build --release -p sapwood
 	SAPWOOD_DB_ROUNDS=$(ROUNDS) SAPWOOD_DB_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test dbkill -- --nocapture
+
+# Long: what is complete (all sequences of two operations) takes some minutes; what is chosen by
+# chance fills the rest of the time. As root with btrfs-progs the kernel judges a share.
+crash: CRASH_SECONDS = 1500
+crash: need-build
+	cargo build --release -p sapwood-crash
+	target/release/sapwood-crash all --seconds $(CRASH_SECONDS)
 
 # Long: time and peak memory of very many names, extents and snapshots, as tables.
 scale: need-test

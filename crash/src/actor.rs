@@ -14,6 +14,7 @@ const DEVICE: u64 = 0x0103;
 /// Does operations one after another; holds what they hold.
 pub struct Actor<'a> {
     fs: &'a dyn FileSystem,
+    root: Ino,
     held: [Option<Ino>; SLOTS],
 }
 
@@ -21,8 +22,15 @@ impl<'a> Actor<'a> {
     /// Holds nothing yet.
     #[must_use]
     pub fn new(fs: &'a dyn FileSystem) -> Self {
+        Self::below(fs, fs.root())
+    }
+
+    /// As [`new`](Self::new); paths begin at this directory, to which the caller holds a reference.
+    #[must_use]
+    pub fn below(fs: &'a dyn FileSystem, root: Ino) -> Self {
         Self {
             fs,
+            root,
             held: [None; SLOTS],
         }
     }
@@ -295,7 +303,7 @@ impl<'a> Actor<'a> {
 
     /// Walks to a path and keeps the reference to its end.
     fn walk(&self, path: &str) -> Result<Ino> {
-        let mut at = self.fs.root();
+        let mut at = self.root;
         for name in path.split('/').filter(|name| !matches!(*name, "" | ".")) {
             let found = self.fs.lookup(at, name.as_bytes());
             self.let_go(at);
@@ -305,7 +313,7 @@ impl<'a> Actor<'a> {
     }
 
     fn let_go(&self, ino: Ino) {
-        if ino != self.fs.root() {
+        if ino != self.root {
             self.fs.forget(ino, 1);
         }
     }

@@ -69,6 +69,14 @@ pub fn changes(tag: u8) -> Result<Vec<Op>, String> {
     parse(CHANGES, tag)
 }
 
+/// Operations that make something durable.
+///
+/// # Errors
+/// As [`changes`].
+pub fn persists() -> Result<Vec<Op>, String> {
+    parse(PERSISTS, 0)
+}
+
 /// Makes workloads on one base.
 #[derive(Debug)]
 pub struct Bounded {
@@ -88,7 +96,7 @@ impl Bounded {
     /// # Errors
     /// If the base cannot be made.
     pub fn new(kind: BaseKind) -> Result<Self, String> {
-        let persists = parse(PERSISTS, 0)?;
+        let persists = persists()?;
         let list = |place: usize| -> Result<Vec<Op>, String> {
             let mut list = changes(10 + place as u8)?;
             list.extend(persists.iter().cloned());

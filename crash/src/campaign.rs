@@ -8,13 +8,16 @@ use parking_lot::Mutex;
 
 use crate::base::{Base, BaseKind};
 use crate::bounded::Bounded;
+use crate::cases;
 use crate::cut::Depth;
 use crate::desk::{Desk, Sample, Verdicts};
 use crate::explore::{Found, explore_with, seed_of};
 use crate::judge::{Judge, Tally};
 use crate::kernel::{Kernel, has_log};
-use crate::record::{Setting, Workload};
+use crate::record::Setting;
 use crate::shrink::shrink;
+use crate::subject::Subject;
+use crate::threads::Threads;
 
 /// How much is done.
 #[derive(Debug, Clone)]
@@ -168,8 +171,10 @@ impl Campaign {
     /// # Errors
     /// If a base cannot be made.
     pub fn everything(mut self) -> Result<Report, String> {
+        self.cases()?;
         self.ones()?;
         self.twos()?;
+        self.threads();
         self.threes()?;
         Ok(self.close())
     }
@@ -188,7 +193,12 @@ impl Campaign {
             sample: 2,
             wait: true,
         };
-        self.phase("one operation", all.into_iter(), care, false);
+        self.phase(
+            "one operation",
+            all.into_iter().map(Subject::from),
+            care,
+            None,
+        );
         Ok(())
     }
 
@@ -204,7 +214,7 @@ impl Campaign {
             sample: 20,
             wait: false,
         };
-        self.phase("two operations, all", all, care, false);
+        self.phase("two operations, all", all.map(Subject::from), care, None);
         Ok(())
     }
 
@@ -221,8 +231,46 @@ impl Campaign {
             sample: 20,
             wait: false,
         };
-        self.phase("three operations, by chance", all, care, true);
+        self.phase(
+            "three operations, by chance",
+            all.map(Subject::from),
+            care,
+            Some(self.end),
+        );
         Ok(())
+    }
+
+    /// The known trouble cases.
+    ///
+    /// # Errors
+    /// Never, unless the text of a case is wrong.
+    pub fn cases(&mut self) -> Result<(), String> {
+        let all = cases::all()?.into_iter().map(|case| case.workload.into());
+        let care = Care {
+            depth: Depth::FULL,
+            sample: 1,
+            wait: true,
+        };
+        self.phase("known trouble cases", all, care, None);
+        Ok(())
+    }
+
+    /// Threads, for a share of the time.
+    pub fn threads(&mut self) {
+        let seed = self.plan.seed;
+        let all = (seed..).map(|seed| {
+            let lanes = 2 + (seed % 3) as usize;
+            let ops = 6 + (seed % 13) as usize;
+            Threads { seed, lanes, ops }.into()
+        });
+        let care = Care {
+            depth: Depth::BRIEF,
+            sample: 10,
+            wait: false,
+        };
+        let now = Instant::now();
+        let end = now + self.end.saturating_duration_since(now) / 3;
+        self.phase("threads", all, care, Some(end));
     }
 
     /// Ends; waits for the kernel.
@@ -235,9 +283,9 @@ impl Campaign {
     fn phase(
         &mut self,
         name: &'static str,
-        workloads: impl Iterator<Item = Workload> + Send,
+        workloads: impl Iterator<Item = Subject> + Send,
         care: Care,
-        bounded: bool,
+        end: Option<Instant>,
     ) {
         let start = Instant::now();
         let workloads = Mutex::new(workloads);
@@ -247,13 +295,13 @@ impl Campaign {
             for _ in 0..this.plan.jobs.max(1) {
                 scope.spawn(|| {
                     loop {
-                        if bounded && Instant::now() >= this.end {
+                        if end.is_some_and(|end| Instant::now() >= end) {
                             return;
                         }
-                        let Some(workload) = workloads.lock().next() else {
+                        let Some(subject) = workloads.lock().next() else {
                             return;
                         };
-                        let (tally, result) = this.one(&workload, care);
+                        let (tally, result) = this.one(&subject, care);
                         let mut done = done.lock();
                         done.0 += tally;
                         if let Err(found) = result {
@@ -283,12 +331,12 @@ impl Campaign {
         self.report.phases.push(phase);
     }
 
-    fn one(&self, workload: &Workload, care: Care) -> (Tally, Result<(), Found>) {
-        let mut random = Rng::with_seed(seed_of(workload) ^ self.plan.seed);
+    fn one(&self, subject: &Subject, care: Care) -> (Tally, Result<(), Found>) {
+        let mut random = Rng::with_seed(seed_of(subject) ^ self.plan.seed);
         let asked = care.sample > 0 && random.u64(..care.sample) == 0;
-        explore_with(workload, &self.plan.setting, care.depth, &mut |_, judge| {
+        explore_with(subject, &self.plan.setting, care.depth, &mut |_, judge| {
             if let Some(desk) = self.desk.as_ref().filter(|_| asked) {
-                hand_over(workload, judge, desk, &mut random, care.wait);
+                hand_over(subject, judge, desk, &mut random, care.wait);
             }
             Ok(())
         })
@@ -296,13 +344,7 @@ impl Campaign {
 }
 
 /// Hands one image to the kernel: with a log to replay, if there is one.
-fn hand_over(
-    workload: &Workload,
-    judge: &mut Judge<'_>,
-    desk: &Desk,
-    random: &mut Rng,
-    wait: bool,
-) {
+fn hand_over(subject: &Subject, judge: &mut Judge<'_>, desk: &Desk, random: &mut Rng, wait: bool) {
     let mut plans: Vec<_> = judge.recoveries().map(|(plan, _)| plan.clone()).collect();
     random.shuffle(&mut plans);
     let Some(mut plan) = plans.first().cloned() else {
@@ -319,7 +361,7 @@ fn hand_over(
         }
     }
     let sample = Sample {
-        workload: workload.clone(),
+        subject: subject.clone(),
         plan,
         image,
     };

@@ -12,7 +12,7 @@ use crate::cut::Cut;
 use crate::explore::Found;
 use crate::judge::{Failure, recover_in_place};
 use crate::kernel::{Kernel, has_log};
-use crate::record::Workload;
+use crate::subject::Subject;
 
 /// Images that wait at most; who comes when it is full decides whether to wait.
 const QUEUE: usize = 16;
@@ -21,7 +21,7 @@ const QUEUE: usize = 16;
 #[derive(Debug)]
 pub struct Sample {
     /// What ran.
-    pub workload: Workload,
+    pub subject: Subject,
     /// How it was cut.
     pub plan: CrashPlan,
     /// What that left.
@@ -108,12 +108,12 @@ fn work(kernel: &Kernel, receiver: &Receiver<Sample>, verdicts: &Mutex<Verdicts>
         verdicts.images += 1;
         verdicts.with_log += u64::from(has_log(&sample.image));
         verdicts.checks += 2;
-        for op in &sample.workload.ops {
+        for op in sample.subject.ops() {
             *verdicts.by_operation.entry(op.verb()).or_default() += 1;
         }
         if let Err(why) = judged {
             verdicts.failures.push(Found {
-                workload: sample.workload,
+                subject: sample.subject,
                 failure: Failure {
                     cut: Some(Cut(sample.plan)),
                     wrong: vec![why],

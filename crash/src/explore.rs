@@ -4,13 +4,14 @@ use sapwood_block::{CrashPlan, Device};
 
 use crate::cut::{Cut, Depth, cuts};
 use crate::judge::{Failure, Judge, Tally};
-use crate::record::{Recording, Setting, Workload};
+use crate::record::{Recording, Setting};
+use crate::subject::Subject;
 
 /// A failure with all that is needed to see it again.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// What ran.
-    pub workload: Workload,
+    pub subject: Subject,
     /// What was wrong, and where.
     pub failure: Failure,
 }
@@ -20,8 +21,8 @@ impl Found {
     #[must_use]
     pub fn id(&self) -> String {
         match &self.failure.cut {
-            Some(cut) => format!("{} @ {cut}", self.workload),
-            None => self.workload.to_string(),
+            Some(cut) => format!("{} @ {cut}", self.subject),
+            None => self.subject.to_string(),
         }
     }
 }
@@ -40,7 +41,7 @@ impl std::fmt::Display for Found {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse_id(text: &str) -> Result<(Workload, Option<Cut>), String> {
+pub fn parse_id(text: &str) -> Result<(Subject, Option<Cut>), String> {
     match text.rsplit_once(" @ ") {
         Some((workload, cut)) => Ok((workload.parse()?, Some(cut.trim().parse()?))),
         None => Ok((text.parse()?, None)),
@@ -49,16 +50,16 @@ pub fn parse_id(text: &str) -> Result<(Workload, Option<Cut>), String> {
 
 /// A seed that the workload decides, so that its text alone replays it.
 #[must_use]
-pub fn seed_of(workload: &Workload) -> u64 {
-    xxhash_rust::xxh64::xxh64(workload.to_string().as_bytes(), 7)
+pub fn seed_of(subject: &Subject) -> u64 {
+    xxhash_rust::xxh64::xxh64(subject.to_string().as_bytes(), 7)
 }
 
 /// Runs a workload and judges its crashes, until one fails.
 ///
 /// # Errors
 /// The first failure; the tally counts what was done so far.
-pub fn explore(workload: &Workload, setting: &Setting, depth: Depth) -> (Tally, Result<(), Found>) {
-    explore_with(workload, setting, depth, &mut |_, _| Ok(()))
+pub fn explore(subject: &Subject, setting: &Setting, depth: Depth) -> (Tally, Result<(), Found>) {
+    explore_with(subject, setting, depth, &mut |_, _| Ok(()))
 }
 
 /// As [`explore`]; `more` sees the judge when all crashes are judged.
@@ -66,13 +67,13 @@ pub fn explore(workload: &Workload, setting: &Setting, depth: Depth) -> (Tally, 
 /// # Errors
 /// As [`explore`].
 pub fn explore_with(
-    workload: &Workload,
+    subject: &Subject,
     setting: &Setting,
     depth: Depth,
     more: &mut dyn FnMut(&Recording, &mut Judge<'_>) -> Result<(), Failure>,
 ) -> (Tally, Result<(), Found>) {
     let found = |failure: Failure| Found {
-        workload: workload.clone(),
+        subject: subject.clone(),
         failure,
     };
     let broken = |why: String| {
@@ -81,7 +82,7 @@ pub fn explore_with(
             wrong: vec![why],
         })
     };
-    let recording = match Recording::run(workload, setting) {
+    let recording = match subject.run(setting) {
         Ok(recording) => recording,
         Err(why) => return (Tally::default(), Err(broken(why))),
     };
@@ -93,27 +94,28 @@ pub fn explore_with(
         &recording.log,
         recording.base.size(),
         depth,
-        seed_of(workload),
+        seed_of(subject),
     );
     let result = plans.iter().try_for_each(|plan| judge.judge(plan));
     let result = result.and_then(|()| more(&recording, &mut judge));
     (judge.tally, result.map_err(found))
 }
 
-/// Judges one crash of a workload, or all of them if there is no cut.
+/// Judges one crash of a workload, or all of them if there is no cut. Of threads always all: no
+/// two runs write the same.
 ///
 /// # Errors
 /// The failure.
-pub fn replay(
-    workload: &Workload,
-    cut: Option<&CrashPlan>,
-    setting: &Setting,
-) -> Result<(), Found> {
-    let Some(plan) = cut else {
-        return explore(workload, setting, Depth::FULL).1;
+pub fn replay(subject: &Subject, cut: Option<&CrashPlan>, setting: &Setting) -> Result<(), Found> {
+    let plan = match (cut, subject) {
+        (Some(plan), Subject::Sequence(_)) => plan,
+        _ => {
+            let mut attempts = 0..subject.attempts();
+            return attempts.try_for_each(|_| explore(subject, setting, Depth::FULL).1);
+        }
     };
     let found = |failure: Failure| Found {
-        workload: workload.clone(),
+        subject: subject.clone(),
         failure,
     };
     let broken = |why: String| {
@@ -122,7 +124,7 @@ pub fn replay(
             wrong: vec![why],
         })
     };
-    let recording = Recording::run(workload, setting).map_err(broken)?;
+    let recording = subject.run(setting).map_err(broken)?;
     let mut judge = Judge::new(&recording).map_err(broken)?;
     judge.judge(plan).map_err(found)
 }

@@ -60,7 +60,7 @@ impl std::ops::AddAssign for Tally {
 struct Known {
     footprint: Footprint,
     outcome: Arc<Outcome>,
-    judged: HashSet<Progress>,
+    judged: HashSet<Vec<Progress>>,
     /// A crash that leaves it, for the oracles that sample.
     plan: CrashPlan,
 }
@@ -68,13 +68,13 @@ struct Known {
 /// Judges crashes of one recording.
 pub struct Judge<'a> {
     recording: &'a Recording,
-    oracle: Oracle<'a>,
+    oracles: Vec<Oracle<'a>>,
     images: Images<'a>,
     replayer: Replayer<'a>,
-    seen: HashSet<(u64, Progress)>,
+    seen: HashSet<(u64, Vec<Progress>)>,
     digests: HashSet<u64>,
     known: Vec<Known>,
-    progress: BTreeMap<usize, Progress>,
+    progress: BTreeMap<usize, Vec<Progress>>,
     /// What was done so far.
     pub tally: Tally,
 }
@@ -87,7 +87,7 @@ impl<'a> Judge<'a> {
     pub fn new(recording: &'a Recording) -> Result<Self, String> {
         Ok(Self {
             recording,
-            oracle: Oracle::new(&recording.states, &recording.promises),
+            oracles: recording.lanes.iter().map(Oracle::new).collect(),
             images: Images::new(&recording.log, &recording.base)?,
             replayer: Replayer::new(&recording.log, &recording.base),
             seen: HashSet::new(),
@@ -108,16 +108,17 @@ impl<'a> Judge<'a> {
     pub fn judge(&mut self, plan: &CrashPlan) -> Result<(), Failure> {
         self.tally.cuts += 1;
         let recording = self.recording;
-        let progress = *self
+        let progress = self
             .progress
             .entry(plan.at)
-            .or_insert_with(|| recording.progress(plan.at));
+            .or_insert_with(|| recording.progress(plan.at))
+            .clone();
         let signature = self.images.signature(plan);
         let digest = digest(&signature);
         if self.digests.insert(digest) {
             self.tally.images += 1;
         }
-        if !self.seen.insert((digest, progress)) {
+        if !self.seen.insert((digest, progress.clone())) {
             return Ok(());
         }
         let index = match self
@@ -141,12 +142,12 @@ impl<'a> Judge<'a> {
         let Some(known) = self.known.get_mut(index) else {
             return Ok(());
         };
-        if !known.judged.insert(progress) {
+        if !known.judged.insert(progress.clone()) {
             return Ok(());
         }
         self.tally.comparisons += 1;
         let wrong = match &*known.outcome {
-            Ok(tree) => self.oracle.judge(tree, progress),
+            Ok(tree) => judge_all(&self.oracles, tree, &progress),
             Err(why) => vec![why.clone()],
         };
         if wrong.is_empty() {
@@ -171,6 +172,18 @@ impl<'a> Judge<'a> {
     }
 }
 
+fn judge_all(oracles: &[Oracle<'_>], tree: &Tree, progress: &[Progress]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (oracle, progress) in oracles.iter().zip(progress) {
+        if oracle.root() == tree.root {
+            wrong.extend(oracle.judge(tree, *progress));
+        } else {
+            wrong.extend(oracle.judge(&tree.below(oracle.root()), *progress));
+        }
+    }
+    wrong
+}
+
 /// Mounts, reads and checks an image; also what was read of it, as offsets and lengths.
 pub fn recover(image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>) {
     let device = Arc::new(Tracked {
@@ -183,7 +196,6 @@ pub fn recover(image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>) {
 }
 
 /// Mounts, reads and checks an image; the image after that.
-#[must_use]
 pub fn recover_in_place(image: MemoryDevice) -> (MemoryDevice, Outcome) {
     let device = Arc::new(Tracked {
         inner: image,

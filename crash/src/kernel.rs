@@ -155,6 +155,7 @@ fn read_tree(top: &Path) -> Result<Tree, String> {
     let mut tree = Tree {
         root: number(&meta),
         nodes: BTreeMap::new(),
+        nameless: BTreeMap::new(),
     };
     let mut open = vec![top.to_owned()];
     while let Some(path) = open.pop() {

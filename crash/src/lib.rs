@@ -30,4 +30,6 @@ pub mod oracle;
 pub mod plant;
 pub mod record;
 pub mod shrink;
+pub mod subject;
+pub mod threads;
 pub mod tree;

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use sapwood_crash::base::Base;
+use sapwood_crash::base::{Base, BaseKind};
 use sapwood_crash::campaign::{Campaign, Plan};
 use sapwood_crash::cut::Depth;
 use sapwood_crash::desk;
 use sapwood_crash::explore::{explore, parse_id, replay};
 use sapwood_crash::kernel::Kernel;
 use sapwood_crash::plant::Plant;
-use sapwood_crash::record::{Recording, Setting};
+use sapwood_crash::record::Setting;
 
 /// Explores what power cuts leave behind.
 #[derive(Debug, Parser)]
@@ -47,7 +47,7 @@ enum Command {
         /// Failures after which a phase ends.
         #[arg(long, default_value_t = 10)]
         patience: usize,
-        /// Only this phase: ones, twos, threes.
+        /// Only this phase: cases, ones, twos, threes, threads.
         #[arg(long)]
         only: Option<String>,
     },
@@ -102,11 +102,11 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             all(campaign, only.as_deref())
         }
         Command::Kernel { id } => {
-            let (workload, cut) = parse_id(id)?;
+            let (subject, cut) = parse_id(id)?;
             let cut = cut.ok_or("the id has no cut")?;
-            let recording = Recording::run(&workload, &setting)?;
+            let recording = subject.run(&setting)?;
             let image = recording.log.image(&recording.base, &cut.0);
-            let kernel = Kernel::new(&Base::get(workload.base)?.device)?;
+            let kernel = Kernel::new(&Base::get(BaseKind::Standard)?.device)?;
             desk::judge(&kernel, &image)?;
             println!("the kernel agrees");
             Ok(())
@@ -132,6 +132,8 @@ fn all(mut campaign: Campaign, only: Option<&str>) -> Result<(), String> {
         None => campaign.everything()?,
         Some(phase) => {
             match phase {
+                "cases" => campaign.cases()?,
+                "threads" => campaign.threads(),
                 "ones" => campaign.ones()?,
                 "twos" => campaign.twos()?,
                 "threes" => campaign.threes()?,

@@ -16,21 +16,27 @@
 //!
 //! Parts are judged one by one, because a log holds single inodes and names: two files may be
 //! as of different states. What two parts of one file may not be is said by the fsync's rule.
+//!
+//! Where several threads are at work, a commit may come in the midst of a write that makes a file
+//! longer, and find any size up to the new one.
+//!
 //! Each rule has a test in `tests/oracle.rs` that breaks it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sapwood_vfs::{FileKind, Ino};
 
-use crate::record::{Progress, Promise};
+use crate::record::{Lane, Progress, Promise};
 use crate::tree::{Node, Place, Tree};
 
 /// Bytes that are written whole, or for files that are overwritten in place, not even those.
 const SECTOR: usize = 512;
 
-/// Judges what one recording left. Made once, asked often.
+/// Judges what is left of one thread's work. Made once, asked often.
 #[derive(Debug)]
 pub struct Oracle<'a> {
+    root: Ino,
+    shared: bool,
     states: &'a [Tree],
     promises: &'a [Promise],
     names: Vec<BTreeMap<Ino, Vec<Place>>>,
@@ -48,14 +54,22 @@ struct Since {
 }
 
 impl<'a> Oracle<'a> {
-    /// For these states and promises, see [`crate::record::Recording`].
+    /// For what one thread did.
     #[must_use]
-    pub fn new(states: &'a [Tree], promises: &'a [Promise]) -> Self {
+    pub fn new(lane: &'a Lane) -> Self {
         Self {
-            states,
-            promises,
-            names: states.iter().map(Tree::names).collect(),
+            root: lane.root,
+            shared: lane.shared,
+            states: &lane.states,
+            promises: &lane.promises,
+            names: lane.states.iter().map(Tree::names).collect(),
         }
+    }
+
+    /// The directory below which it did it.
+    #[must_use]
+    pub fn root(&self) -> Ino {
+        self.root
     }
 
     /// What is wrong with a recovered tree; empty if nothing.
@@ -79,21 +93,12 @@ impl<'a> Oracle<'a> {
 
     fn floor(&self, done: usize) -> usize {
         let returned = self.promises.iter().take(done);
-        let last = returned.rposition_all();
-        last.map_or(0, |index| index + 1)
-    }
-}
-
-trait LastAll {
-    fn rposition_all(self) -> Option<usize>;
-}
-
-impl<'a, I: Iterator<Item = &'a Promise>> LastAll for I {
-    fn rposition_all(self) -> Option<usize> {
-        let syncs = self
+        returned
             .enumerate()
-            .filter(|(_, promise)| **promise == Promise::All);
-        syncs.last().map(|(index, _)| index)
+            .filter(|(_, promise)| **promise == Promise::All)
+            .map(|(index, _)| index + 1)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -132,10 +137,10 @@ impl View<'_> {
         since
     }
 
-    /// The inode in the possible states from `from` on in which it has a name.
+    /// The inode in the possible states from `from` on.
     fn versions(&self, ino: Ino, from: usize) -> impl Iterator<Item = &Node> {
         let states = self.oracle.states.get(from..=self.last).unwrap_or_default();
-        states.iter().filter_map(move |state| state.nodes.get(&ino))
+        states.iter().filter_map(move |state| state.node(ino))
     }
 
     fn names_in(&self, state: usize, ino: Ino) -> &[Place] {
@@ -203,7 +208,12 @@ impl View<'_> {
             return Some(format!("target {}", node.content.escape_ascii()));
         }
         let size = node.content.len();
-        if !versions.iter().any(|version| version.len() == size) {
+        let growing = |pair: &[&[u8]]| match pair {
+            [before, after] => self.oracle.shared && before.len() < size && size <= after.len(),
+            _ => false,
+        };
+        let was = versions.iter().any(|version| version.len() == size);
+        if !was && !versions.windows(2).any(growing) {
             let sizes: BTreeSet<usize> = versions.iter().map(|version| version.len()).collect();
             return Some(format!("size {size}, possible are {sizes:?}"));
         }
@@ -230,7 +240,9 @@ impl View<'_> {
             return;
         };
         for ino in first.nodes.keys() {
-            let always = self.versions(*ino, self.floor).count() == self.last + 1 - self.floor;
+            let states = self.floor..=self.last;
+            let mut states = states.filter_map(|state| self.oracle.states.get(state));
+            let always = states.all(|state| state.nodes.contains_key(ino));
             if always && !self.found.nodes.contains_key(ino) {
                 wrong.push(format!("{}: lost", self.shown(*ino)));
             }

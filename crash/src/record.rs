@@ -76,19 +76,28 @@ impl Setting {
     }
 }
 
-/// A workload that ran.
+/// What one thread did below a directory of its own.
 #[derive(Debug)]
-pub struct Recording {
-    /// What ran.
-    pub workload: Workload,
-    /// The device before it.
-    pub base: MemoryDevice,
-    /// All that was written.
-    pub log: RecordLog,
+pub struct Lane {
+    /// That directory.
+    pub root: Ino,
     /// States of the history.
     pub states: Vec<Tree>,
     /// Promise of each operation; that of operation `k` (from 1) has index `k - 1`.
     pub promises: Vec<Promise>,
+    /// Others were at work: a commit may have come in the midst of an operation.
+    pub shared: bool,
+}
+
+/// A workload that ran.
+#[derive(Debug)]
+pub struct Recording {
+    /// The device before it.
+    pub base: MemoryDevice,
+    /// All that was written.
+    pub log: RecordLog,
+    /// What each thread did.
+    pub lanes: Vec<Lane>,
 }
 
 /// The operations that had begun and ended at a crash point.
@@ -115,64 +124,100 @@ impl Recording {
             Some(plant) => Arc::new(Planted::new(recorder.clone(), plant)),
             None => recorder.clone(),
         };
-        let fs = Btrfs::open(vec![device], setting.options())
-            .map_err(|error| format!("mount: {error}"))?;
+        let fs = Btrfs::open(vec![device], setting.options());
+        let fs = fs.map_err(|error| format!("mount: {error}"))?;
         let model = base.model()?;
-        let mut run = Run {
-            engine: Actor::new(&fs),
-            model: Actor::new(&model),
-            map: BTreeMap::from([(model.root(), fs.root())]),
-            skip_fsync: setting.plant == Some(Plant::SkipFsync),
-        };
-        let mut states = vec![run.state(&model)?];
+        let skip_fsync = setting.plant == Some(Plant::SkipFsync);
+        let mut run = Run::new((&fs, fs.root()), &model, skip_fsync);
+        let lane = run.all(0, &workload.ops, &recorder)?;
+        let log = recorder.take_log();
+        Ok(Self {
+            base: before,
+            log,
+            lanes: vec![lane],
+        })
+    }
+
+    /// How far each thread was at a crash point.
+    #[must_use]
+    pub fn progress(&self, at: usize) -> Vec<Progress> {
+        let mut all = vec![Progress { done: 0, begun: 0 }; self.lanes.len()];
+        for (_, mark) in self.log.marks_before(at) {
+            let (what, lane) = mark.split_at(1);
+            let lane = lane.parse().ok().and_then(|lane: usize| all.get_mut(lane));
+            match (what, lane) {
+                (BEGIN, Some(progress)) => progress.begun += 1,
+                (END, Some(progress)) => progress.done += 1,
+                _ => {}
+            }
+        }
+        all
+    }
+}
+
+/// Marks in the log: these and the number of the lane.
+const BEGIN: &str = "b";
+const END: &str = "e";
+
+/// One thread of a workload.
+pub struct Run<'a> {
+    engine: Actor<'a>,
+    model: Actor<'a>,
+    model_fs: &'a dyn FileSystem,
+    /// From the model's inode numbers to the engine's.
+    map: BTreeMap<Ino, Ino>,
+    root: Ino,
+    skip_fsync: bool,
+}
+
+impl<'a> Run<'a> {
+    /// On the engine below a directory, side by side with a model of what is there.
+    #[must_use]
+    pub fn new(
+        (engine, root): (&'a dyn FileSystem, Ino),
+        model: &'a dyn FileSystem,
+        skip_fsync: bool,
+    ) -> Self {
+        Self {
+            engine: Actor::below(engine, root),
+            model: Actor::new(model),
+            model_fs: model,
+            map: BTreeMap::from([(model.root(), root)]),
+            root,
+            skip_fsync,
+        }
+    }
+
+    /// Does all operations, and marks their begins and ends as those of lane `number`.
+    ///
+    /// # Errors
+    /// The operation that ended otherwise than in the model.
+    pub fn all(
+        &mut self,
+        number: usize,
+        ops: &[Op],
+        recorder: &RecordDevice<MemoryDevice>,
+    ) -> Result<Lane, String> {
+        let mut states = vec![self.state()?];
         let mut promises = Vec::new();
-        for (number, op) in workload.ops.iter().enumerate() {
+        for op in ops {
             recorder.mark(format!("{BEGIN}{number}"));
-            let promise = run.step(op)?;
+            let promise = self.step(op)?;
             recorder.mark(format!("{END}{number}"));
             promises.push(promise);
             states.push(match op.persists() {
                 true => states.last().cloned().ok_or("no state")?,
-                false => run.state(&model)?,
+                false => self.state()?,
             });
         }
-        let log = recorder.take_log();
-        Ok(Self {
-            workload: workload.clone(),
-            base: before,
-            log,
+        Ok(Lane {
+            root: self.root,
             states,
             promises,
+            shared: false,
         })
     }
 
-    /// How far the workload was at a crash point.
-    #[must_use]
-    pub fn progress(&self, at: usize) -> Progress {
-        let mut progress = Progress { done: 0, begun: 0 };
-        for (_, mark) in self.log.marks_before(at) {
-            if mark.starts_with(BEGIN) {
-                progress.begun += 1;
-            } else if mark.starts_with(END) {
-                progress.done += 1;
-            }
-        }
-        progress
-    }
-}
-
-const BEGIN: &str = "begin ";
-const END: &str = "end ";
-
-struct Run<'a> {
-    engine: Actor<'a>,
-    model: Actor<'a>,
-    /// From the model's inode numbers to the engine's.
-    map: BTreeMap<Ino, Ino>,
-    skip_fsync: bool,
-}
-
-impl Run<'_> {
     fn step(&mut self, op: &Op) -> Result<Promise, String> {
         let expected = self.model.apply(op);
         if self.skip_fsync && op.persists() {
@@ -205,9 +250,12 @@ impl Run<'_> {
     }
 
     /// The model's state in the engine's numbers. Times of the two have nothing in common.
-    fn state(&mut self, model: &dyn FileSystem) -> Result<Tree, String> {
-        let mut tree = Tree::of(model).map_err(|error| format!("model: {error}"))?;
-        for node in tree.nodes.values_mut() {
+    fn state(&mut self) -> Result<Tree, String> {
+        let mut tree = Tree::of(self.model_fs).map_err(|error| format!("model: {error}"))?;
+        let held = (0..SLOTS).filter_map(|slot| self.model.held(slot));
+        tree.add_held(self.model_fs, held)
+            .map_err(|error| format!("model: {error}"))?;
+        for node in tree.nodes.values_mut().chain(tree.nameless.values_mut()) {
             node.mtime = None;
         }
         for (path, ino) in tree.paths() {

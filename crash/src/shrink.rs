@@ -6,6 +6,8 @@ use crate::cut::Depth;
 use crate::explore::{Found, explore};
 use crate::op::Op;
 use crate::record::{Setting, Workload};
+use crate::subject::Subject;
+use crate::threads::Threads;
 
 /// Runs at most.
 const PATIENCE: usize = 400;
@@ -15,14 +17,15 @@ const PATIENCE: usize = 400;
 #[must_use]
 pub fn shrink(found: Found, setting: &Setting, depth: Depth) -> Found {
     let mut best = found;
-    let mut tried: BTreeSet<Workload> = BTreeSet::new();
+    let mut tried: BTreeSet<Subject> = BTreeSet::new();
     loop {
-        let candidates = smaller(&best.workload);
+        let candidates = smaller(&best.subject);
         let better = candidates.into_iter().find_map(|candidate| {
             if tried.len() >= PATIENCE || !tried.insert(candidate.clone()) {
                 return None;
             }
-            let failed = explore(&candidate, setting, depth).1.err()?;
+            let mut attempts = 0..candidate.attempts();
+            let failed = attempts.find_map(|_| explore(&candidate, setting, depth).1.err())?;
             // A workload that does not even run is not the failure that was looked for.
             (failed.failure.cut.is_some() || best.failure.cut.is_none()).then_some(failed)
         });
@@ -33,7 +36,31 @@ pub fn shrink(found: Found, setting: &Setting, depth: Depth) -> Found {
     }
 }
 
-fn smaller(workload: &Workload) -> Vec<Workload> {
+fn smaller(subject: &Subject) -> Vec<Subject> {
+    match subject {
+        Subject::Sequence(workload) => shorter(workload).into_iter().map(Subject::from).collect(),
+        Subject::Threads(threads) => {
+            let fewer = |lanes, ops| {
+                Subject::from(Threads {
+                    lanes,
+                    ops,
+                    ..*threads
+                })
+            };
+            let mut all = Vec::new();
+            if threads.lanes > 1 {
+                all.push(fewer(threads.lanes - 1, threads.ops));
+            }
+            if threads.ops > 1 {
+                all.push(fewer(threads.lanes, threads.ops / 2));
+                all.push(fewer(threads.lanes, threads.ops - 1));
+            }
+            all
+        }
+    }
+}
+
+fn shorter(workload: &Workload) -> Vec<Workload> {
     let mut all = Vec::new();
     for index in (0..workload.ops.len()).rev() {
         let mut less = workload.clone();

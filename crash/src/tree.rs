@@ -45,6 +45,8 @@ pub struct Tree {
     pub root: Ino,
     /// All inodes that have a name, and the root.
     pub nodes: BTreeMap<Ino, Node>,
+    /// Inodes without a name that somebody holds open.
+    pub nameless: BTreeMap<Ino, Node>,
 }
 
 /// Directory and name.
@@ -84,7 +86,25 @@ impl Tree {
                 fs.forget(dir, 1);
             }
         }
-        Ok(Self { root, nodes })
+        Ok(Self {
+            root,
+            nodes,
+            nameless: BTreeMap::new(),
+        })
+    }
+
+    /// Adds inodes that are held, as far as they have no name.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn add_held(&mut self, fs: &dyn FileSystem, held: impl Iterator<Item = Ino>) -> Result<()> {
+        for ino in held {
+            if !self.nodes.contains_key(&ino) {
+                let node = Node::of(fs, &fs.getattr(ino)?)?;
+                self.nameless.insert(ino, node);
+            }
+        }
+        Ok(())
     }
 
     /// Names of all inodes.
@@ -97,6 +117,30 @@ impl Tree {
             }
         }
         all
+    }
+
+    /// The part of it below a directory.
+    #[must_use]
+    pub fn below(&self, root: Ino) -> Self {
+        let mut nodes = BTreeMap::new();
+        let mut open = vec![root];
+        while let Some(ino) = open.pop() {
+            if let Some(node) = self.nodes.get(&ino) {
+                open.extend(node.entries.values());
+                nodes.insert(ino, node.clone());
+            }
+        }
+        Self {
+            root,
+            nodes,
+            nameless: BTreeMap::new(),
+        }
+    }
+
+    /// An inode with a name, or one that is held.
+    #[must_use]
+    pub fn node(&self, ino: Ino) -> Option<&Node> {
+        self.nodes.get(&ino).or_else(|| self.nameless.get(&ino))
     }
 
     /// What a name leads to.
@@ -117,12 +161,16 @@ impl Tree {
                 ..node.clone()
             }
         };
-        let nodes = self.nodes.iter();
+        let all = |nodes: &BTreeMap<Ino, Node>| {
+            let nodes = nodes.iter();
+            nodes
+                .filter_map(|(ino, node)| Some((new(ino)?, renumber(node))))
+                .collect()
+        };
         Self {
             root: new(&self.root).unwrap_or(self.root),
-            nodes: nodes
-                .filter_map(|(ino, node)| Some((new(ino)?, renumber(node))))
-                .collect(),
+            nodes: all(&self.nodes),
+            nameless: all(&self.nameless),
         }
     }
 

@@ -3,18 +3,21 @@
 
 use sapwood_crash::base::BaseKind;
 use sapwood_crash::bounded::Bounded;
+use sapwood_crash::cases;
 use sapwood_crash::cut::Depth;
 use sapwood_crash::explore::{Found, explore, parse_id, replay};
 use sapwood_crash::judge::Tally;
 use sapwood_crash::op::Op;
 use sapwood_crash::plant::Plant;
 use sapwood_crash::record::{Setting, Workload};
+use sapwood_crash::subject::Subject;
+use sapwood_crash::threads::Threads;
 
-fn all(workloads: impl IntoIterator<Item = Workload>) -> Tally {
+fn all(workloads: impl IntoIterator<Item = impl Into<Subject>>) -> Tally {
     let setting = Setting::default();
     let mut sum = Tally::default();
     for workload in workloads {
-        let (tally, result) = explore(&workload, &setting, Depth::BRIEF);
+        let (tally, result) = explore(&workload.into(), &setting, Depth::BRIEF);
         sum += tally;
         result.unwrap_or_else(|found| panic!("{found}"));
     }
@@ -36,6 +39,23 @@ fn some_sequences_of_two_and_three() {
     let threes = (0..200).filter_map(|seed| bounded.three(seed));
     let sum = all(twos.chain(threes));
     assert!(sum.workloads > 200 && sum.images > 2000, "{sum:?}");
+}
+
+#[test]
+fn known_trouble_cases() {
+    for case in cases::all().unwrap() {
+        let (_, result) = explore(&case.workload.into(), &Setting::default(), Depth::BRIEF);
+        result.unwrap_or_else(|found| panic!("{}: {found}", case.name));
+    }
+}
+
+#[test]
+fn threads_at_once() {
+    all((1..12).map(|seed| Threads {
+        seed,
+        lanes: 3,
+        ops: 8,
+    }));
 }
 
 /// What the first failing one of these says.
@@ -61,7 +81,7 @@ fn a_broken_engine_is_found_and_its_id_replays() {
         let found =
             first_failure(plant, &workloads).unwrap_or_else(|| panic!("{plant} was not found"));
         let (workload, cut) = parse_id(&found.id()).unwrap();
-        assert_eq!(workload, found.workload);
+        assert_eq!(workload, found.subject);
         let plan = cut.map(|cut| cut.0);
         let broken = Setting {
             plant: Some(plant),

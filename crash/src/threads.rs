@@ -1,0 +1,158 @@
+//! [`Threads`]: several threads at work at once, each below a directory of its own.
+//!
+//! What a thread does is decided by the seed; when it does it is not. Because each has its own
+//! directory, what must be there of its files is known all the same. The threads share log
+//! commits, transactions and tree blocks, which is where they could harm each other.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use sapwood_block::RecordDevice;
+use sapwood_btrfs::Btrfs;
+use sapwood_vfs::FileSystem;
+
+use crate::actor::Actor;
+use crate::base::{Base, BaseKind};
+use crate::bounded;
+use crate::op::Op;
+use crate::plant::Plant;
+use crate::record::{Lane, Recording, Run, Setting};
+
+/// A workload of several threads. Its text is `threads: SEED LANES OPS`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Threads {
+    /// Decides what each thread does.
+    pub seed: u64,
+    /// Threads.
+    pub lanes: usize,
+    /// Operations of each.
+    pub ops: usize,
+}
+
+/// First word of the text.
+pub const PREFIX: &str = "threads:";
+
+impl fmt::Display for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX} {} {} {}", self.seed, self.lanes, self.ops)
+    }
+}
+
+impl FromStr for Threads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("not a workload of threads: {text:?}");
+        let words = text.trim().strip_prefix(PREFIX).ok_or_else(bad)?;
+        let numbers: Result<Vec<u64>, _> = words.split_whitespace().map(str::parse).collect();
+        match numbers.map_err(|_| bad())?.as_slice() {
+            [seed, lanes, ops] => Ok(Self {
+                seed: *seed,
+                lanes: *lanes as usize,
+                ops: *ops as usize,
+            }),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl Threads {
+    /// What a thread does.
+    ///
+    /// # Errors
+    /// If the base cannot be made.
+    pub fn plan(&self, lane: usize) -> Result<Vec<Op>, String> {
+        let model = Base::get(BaseKind::Standard)?.model()?;
+        let mut actor = Actor::new(&model);
+        let mut random = Rng::with_seed(self.seed ^ (lane as u64) << 32);
+        let persists = bounded::persists()?;
+        let mut plan = Vec::new();
+        // Most choices can be done; those that cannot are skipped.
+        for attempt in 0..self.ops * 20 {
+            if plan.len() == self.ops {
+                break;
+            }
+            let list = match random.u32(0..3) {
+                0 => persists.clone(),
+                _ => bounded::changes(attempt as u8)?,
+            };
+            let Some(op) = random.choice(list) else { break };
+            // The directory of a thread is no subvolume.
+            if !matches!(op, Op::Snapshot { .. }) && actor.apply(&op).is_ok() {
+                plan.push(op);
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// As [`Recording::run`].
+    pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
+        let setup = Base::get(BaseKind::Standard)?;
+        let memory = Base::get(BaseKind::Empty)?.device.snapshot();
+        let recorder = Arc::new(RecordDevice::new(memory));
+        let mut options = setting.options();
+        options.threads = 2;
+        let fs = Btrfs::open(vec![recorder.clone()], options)
+            .map_err(|error| format!("mount: {error}"))?;
+        let mut dirs = Vec::new();
+        for lane in 0..self.lanes {
+            dirs.push(prepare(&fs, lane, &setup.setup)?);
+        }
+        fs.sync().map_err(|error| error.to_string())?;
+        recorder.take_log();
+        let base = recorder.inner().snapshot();
+        let plans = (0..self.lanes).map(|lane| self.plan(lane));
+        let plans: Vec<Vec<Op>> = plans.collect::<Result<_, _>>()?;
+        let skip_fsync = setting.plant == Some(Plant::SkipFsync);
+        let lanes: Result<Vec<Lane>, String> = std::thread::scope(|scope| {
+            let threads: Vec<_> = plans
+                .iter()
+                .enumerate()
+                .map(|(number, plan)| {
+                    let (fs, dir, recorder, setup) = (&fs, dirs[number], &recorder, &setup);
+                    scope.spawn(move || {
+                        let model = setup.model()?;
+                        let lane =
+                            Run::new((fs, dir), &model, skip_fsync).all(number, plan, recorder);
+                        lane.map(|lane| Lane {
+                            shared: true,
+                            ..lane
+                        })
+                    })
+                })
+                .collect();
+            let ended = threads.into_iter().map(|thread| thread.join());
+            ended
+                .map(|lane| lane.map_err(|_| "a thread panicked".to_owned())?)
+                .collect()
+        });
+        let log = recorder.take_log();
+        for dir in dirs {
+            fs.forget(dir, 1);
+        }
+        Ok(Recording {
+            base,
+            log,
+            lanes: lanes?,
+        })
+    }
+}
+
+/// The directory of a lane with what a base has; the caller holds it.
+fn prepare(fs: &dyn FileSystem, lane: usize, setup: &[Op]) -> Result<sapwood_vfs::Ino, String> {
+    let name = format!("T{lane}");
+    let failed = |error: sapwood_vfs::Error| format!("setup of {name}: {error}");
+    let mut top = Actor::new(fs);
+    top.apply(&Op::Mkdir { at: name.clone() }).map_err(failed)?;
+    let dir = fs.lookup(fs.root(), name.as_bytes()).map_err(failed)?.ino();
+    let mut actor = Actor::below(fs, dir);
+    for op in setup {
+        actor.apply(op).map_err(failed)?;
+    }
+    Ok(dir)
+}
