@@ -7,6 +7,8 @@ pub(crate) use histogram::Histogram;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::fsync::log::Cause;
+
 /// Counters of a mount since it began.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -14,26 +16,105 @@ pub(crate) struct Counters {
     pub(crate) fsyncs: AtomicU64,
     /// Of these, those that found nothing to write.
     pub(crate) empty_fsyncs: AtomicU64,
+    /// Of these, those that a log made durable.
+    pub(crate) fast_fsyncs: AtomicU64,
+    /// Of these, those that committed the transaction.
+    full_fsyncs: AtomicU64,
+    /// The same by [`Cause`].
+    causes: [AtomicU64; Cause::ALL.len()],
     /// Transactions committed.
     pub(crate) commits: AtomicU64,
+    /// What went into logs.
+    pub(crate) log: LogCounters,
     /// How long `fsync` and `fdatasync` took.
     pub(crate) fsync_latency: Histogram,
     /// How long commits took, from being claimed to the superblock's being durable.
     pub(crate) commit_latency: Histogram,
 }
 
+/// What went into logs.
+#[derive(Debug, Default)]
+pub(crate) struct LogCounters {
+    /// Logs that the superblock came to name.
+    pub(crate) commits: AtomicU64,
+    /// Bytes of tree blocks and superblocks written.
+    pub(crate) bytes: AtomicU64,
+    /// Flushes of the device, the one within a write of the superblock included.
+    pub(crate) flushes: AtomicU64,
+    /// Attribute items.
+    pub(crate) xattrs: AtomicU64,
+    /// File extent items.
+    pub(crate) extents: AtomicU64,
+    /// Directory entries, new or gone.
+    pub(crate) dir_items: AtomicU64,
+    /// Ordered extents logged before they were complete.
+    pub(crate) pinned: AtomicU64,
+    /// Ordered extents whose completion was waited for.
+    pub(crate) waited: AtomicU64,
+}
+
 impl Counters {
     /// Adds one.
     pub(crate) fn count(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
+        Self::add(counter, 1);
+    }
+
+    /// Adds `more`.
+    pub(crate) fn add(counter: &AtomicU64, more: u64) {
+        counter.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Counts an fsync that committed the transaction.
+    pub(crate) fn count_full(&self, cause: Cause) {
+        Self::count(&self.full_fsyncs);
+        if let Some(counter) = self.causes.get(cause as usize) {
+            Self::count(counter);
+        }
+    }
+
+    fn counts(&self) -> [(&'static str, &AtomicU64); 13] {
+        let log = &self.log;
+        [
+            ("fsyncs", &self.fsyncs),
+            ("empty_fsyncs", &self.empty_fsyncs),
+            ("fast_fsyncs", &self.fast_fsyncs),
+            ("full_fsyncs", &self.full_fsyncs),
+            ("commits", &self.commits),
+            ("log_commits", &log.commits),
+            ("fsync_bytes", &log.bytes),
+            ("fsync_flushes", &log.flushes),
+            ("log_xattrs", &log.xattrs),
+            ("log_extents", &log.extents),
+            ("log_dir_items", &log.dir_items),
+            ("ordered_pinned", &log.pinned),
+            ("ordered_waited", &log.waited),
+        ]
+    }
+
+    /// All counts with their names.
+    pub(crate) fn all(&self) -> Vec<(String, u64)> {
+        let counts = self.counts();
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let plain = counts.map(|(name, counter)| (name.to_owned(), read(counter)));
+        let causes = self.by_cause();
+        let causes = causes.map(|(name, count)| (format!("full_fsyncs_{name}"), count));
+        plain.into_iter().chain(causes).collect()
+    }
+
+    fn by_cause(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let causes = Cause::ALL.iter().zip(&self.causes);
+        causes.map(|(cause, counter)| (cause.name(), counter.load(Ordering::Relaxed)))
     }
 
     /// All of them as a JSON object; see [`report`].
     pub(crate) fn to_json(&self) -> String {
-        report::Report::default()
-            .count("fsyncs", &self.fsyncs)
-            .count("empty_fsyncs", &self.empty_fsyncs)
-            .count("commits", &self.commits)
+        let report = report::Report::default();
+        let counts = self.counts().into_iter();
+        counts
+            .fold(report, |report, (name, counter)| {
+                report.count(name, counter)
+            })
+            .causes("full_fsyncs_by_cause", self.by_cause())
             .latency("fsync_latency", &self.fsync_latency)
             .latency("commit_latency", &self.commit_latency)
             .finish()

@@ -203,6 +203,11 @@ impl Btrfs {
         subvolume::cleaner::clean_now(&self.engine)
     }
 
+    /// What the mount counted so far, by name.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        self.engine.counters.all()
+    }
+
     /// Makes everything durable and ends the background threads. Later changes fail.
     ///
     /// # Errors

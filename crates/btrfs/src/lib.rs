@@ -30,4 +30,4 @@ mod volume;
 pub use data::compress::{Compression, UnknownCompression};
 pub use engine::Btrfs;
 pub use error::{Error, Result};
-pub use options::{Options, SubvolumeChoice};
+pub use options::{LogPolicy, Options, SubvolumeChoice};

@@ -31,7 +31,11 @@ pub(crate) enum Rank {
     SuperblockOrder,
     /// Flushing one inode's data; key: (root id, objectid).
     FileDataFlush,
-    /// Changing the checksum tree.
+    /// Creating log trees.
+    LogTrees,
+    /// Logging one inode.
+    InodeLog,
+    /// Changing the checksum tree, or the checksums of a log tree.
     Checksums,
     /// Pointer to a tree's top block and the blocks below; key: ([`TreeClass`], depth).
     TreeBlock,

@@ -16,6 +16,36 @@ pub enum SubvolumeChoice {
     Path(Vec<u8>),
 }
 
+/// Which mechanisms of the log are in use. Each can be switched to what file systems did before
+/// it was invented, so that its worth can be measured; users have no reason to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogPolicy {
+    /// Log at all; else every `fsync` commits the transaction.
+    pub enabled: bool,
+    /// Log while the transaction before is still being written, and wait for it only before the
+    /// superblock; else wait before anything is logged.
+    pub overlap: bool,
+    /// Wait for the I/O of the data only; else until the trees have it.
+    pub fast_wait: bool,
+    /// Log attributes again only if one changed; else always.
+    pub xattrs_when_changed: bool,
+    /// A rename or unlink touches single names in the log; else the directory's changes are
+    /// all logged again.
+    pub single_names: bool,
+}
+
+impl Default for LogPolicy {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            overlap: true,
+            fast_wait: true,
+            xattrs_when_changed: true,
+            single_names: true,
+        }
+    }
+}
+
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -47,6 +77,8 @@ pub struct Options {
     pub no_log_replay: bool,
     /// Threads for compression, checksums and writeback; 0: as many as there are processors.
     pub threads: usize,
+    /// Mechanisms of the log.
+    pub log: LogPolicy,
     /// Run the commit and cleaner threads. Tests that step through a commit switch them off.
     pub background: bool,
 }
@@ -68,6 +100,7 @@ impl Default for Options {
             max_inline: 2048,
             no_log_replay: false,
             threads: 0,
+            log: LogPolicy::default(),
             background: true,
         }
     }

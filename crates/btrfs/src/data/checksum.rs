@@ -111,6 +111,24 @@ pub(crate) fn lookup(engine: &Engine, logical: u64, len: u64) -> Result<Vec<Opti
     Ok(found)
 }
 
+/// The checksums of a logical range, as runs without a gap: first sector, checksums.
+///
+/// # Errors
+/// Unreadable blocks.
+pub(crate) fn runs(engine: &Engine, logical: u64, len: u64) -> Result<Vec<(u64, Vec<u8>)>> {
+    let rules = Rules::new(engine);
+    let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+    let tree = &engine.roots.csum_tree;
+    each(tree, engine, rules, logical..logical + len, |at, sum| {
+        let end = |run: &(u64, Vec<u8>)| run.0 + (run.1.len() / rules.size) as u64 * rules.sector;
+        match runs.last_mut() {
+            Some(run) if end(run) == at => run.1.extend_from_slice(sum),
+            _ => runs.push((at, sum.to_vec())),
+        }
+    })?;
+    Ok(runs)
+}
+
 /// Whether any sector of a logical range has a checksum.
 ///
 /// # Errors
@@ -160,6 +178,20 @@ pub(crate) fn insert(h: &mut Handle, logical: u64, sums: &[u8]) -> Result<()> {
         logical,
         sums,
     )
+}
+
+/// As [`insert`], into a log tree, which nobody else changes the checksums of meanwhile.
+///
+/// # Errors
+/// Unreadable blocks, no space.
+pub(crate) fn insert_in_log(
+    h: &mut Handle,
+    log: &Arc<Root>,
+    logical: u64,
+    sums: &[u8],
+) -> Result<()> {
+    let rules = Rules::new(h.engine());
+    add(log, h, rules, logical, sums)
 }
 
 /// Deletes the checksums of an extent that is freed.

@@ -66,6 +66,16 @@ impl ExtentMap {
         self.start..self.end
     }
 
+    /// Transid for its item: that of the extent, or `running` if that is not known yet.
+    pub(crate) fn generation(&self, running: u64) -> u64 {
+        match self.content {
+            Content::Data(stored) | Content::Prealloc(stored) if stored.generation > 0 => {
+                stored.generation
+            }
+            _ => running,
+        }
+    }
+
     /// The part within `range`, which it touches.
     pub(crate) fn cut(&self, range: &Range<u64>) -> Self {
         let start = self.start.max(range.start);
@@ -189,6 +199,14 @@ pub(crate) struct ModifiedMap {
     pub(crate) transid: Option<u64>,
     /// The ordered extent in flight, which knows the checksums.
     pub(crate) ordered: Option<Arc<OrderedExtent>>,
+    /// Transaction whose log has it; 0 for none.
+    logged: u64,
+}
+
+impl ModifiedMap {
+    fn is_due(&self, transid: u64) -> bool {
+        self.logged != transid && self.transid.is_none_or(|changed| changed >= transid)
+    }
 }
 
 /// The maps that changed since the last commit.
@@ -222,6 +240,7 @@ impl ModifiedMaps {
                 map,
                 transid,
                 ordered,
+                logged: 0,
             },
         );
     }
@@ -266,7 +285,33 @@ impl ModifiedMaps {
         self.maps.len() > 2 * self.pruned.max(256)
     }
 
+    /// Whether anything changed after transaction `durable`, or is in flight.
+    pub(super) fn has_changed(&self, durable: u64) -> bool {
+        let mut all = self.maps.values();
+        all.any(|modified| modified.transid.is_none_or(|transid| transid > durable))
+    }
+
+    /// Whether the log of transaction `transid`, the running one, lacks something.
+    pub(super) fn has_unlogged(&self, transid: u64) -> bool {
+        self.maps.values().any(|modified| modified.is_due(transid))
+    }
+
+    /// Takes what the log of transaction `transid` lacks: from now on it has it. Of holes it has
+    /// only what is before `end`.
+    pub(super) fn take_unlogged(&mut self, transid: u64, end: u64) -> Vec<ModifiedMap> {
+        let mut due = Vec::new();
+        for modified in self.maps.values_mut() {
+            let is_hole = modified.map.content == Content::Hole;
+            if modified.is_due(transid) || (is_hole && modified.map.end > end) {
+                modified.logged = transid;
+                due.push(modified.clone());
+            }
+        }
+        due
+    }
+
     /// The list, in the order of the file.
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &ModifiedMap> {
         self.maps.values()
     }

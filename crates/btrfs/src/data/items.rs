@@ -281,6 +281,26 @@ pub(super) fn last(engine: &Engine, inode: &Inode, end: u64, max: usize) -> Resu
     Ok(found)
 }
 
+/// The preallocated extents of a file behind `end`.
+///
+/// # Errors
+/// Unreadable blocks, damaged items.
+pub(crate) fn preallocated_behind(
+    engine: &Engine,
+    inode: &Inode,
+    end: u64,
+) -> Result<Vec<ExtentMap>> {
+    let mut found = Vec::new();
+    let mut items = Items::from(engine, inode, end)?;
+    while let Some(item) = items.next()? {
+        let map = item.map();
+        if matches!(map.content, Content::Prealloc(_)) {
+            found.push(map.cut(&(end..u64::MAX)));
+        }
+    }
+    Ok(found)
+}
+
 /// Takes `range` (whole sectors) out of the file's items: cuts and deletes items, drops the refs
 /// of their extents. Returns by how much the inode's byte count falls. Nobody else may change
 /// items of the range; holes get no item here.

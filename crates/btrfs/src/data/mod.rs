@@ -59,13 +59,10 @@ use parking_lot::Condvar;
 
 pub(crate) use allocate::fallocate;
 pub(crate) use clone::copy_range;
-#[allow(unused_imports, reason = "what the log tree is built of")]
 pub(crate) use extent_map::{Content, ExtentMap, ModifiedMap, Stored};
 pub(crate) use flush::flush;
 pub(crate) use inline::read_symlink;
-#[allow(unused_imports, reason = "what the log tree is built of")]
-pub(crate) use items::drop_extents;
-#[allow(unused_imports, reason = "what the log tree is built of")]
+pub(crate) use items::{drop_extents, preallocated_behind};
 pub(crate) use ordered::{OrderedExtent, Target};
 pub(crate) use read::read;
 pub(crate) use seek::seek;
@@ -162,11 +159,30 @@ impl FileData {
     }
 
     /// The extent maps that changed in transactions after `durable` or that are in flight, in the
-    /// order of the file: what a log of the file must have.
+    /// order of the file.
+    #[cfg(test)]
     pub(crate) fn modified(&self, durable: u64) -> Vec<ModifiedMap> {
         let mut state = self.state.lock();
         state.modified.prune(durable);
         state.modified.iter().cloned().collect()
+    }
+
+    /// Whether extents changed after transaction `durable`, or are in flight.
+    pub(crate) fn has_changed(&self, durable: u64) -> bool {
+        self.state.lock().modified.has_changed(durable)
+    }
+
+    /// Whether the log of the running transaction lacks an extent.
+    pub(crate) fn has_unlogged(&self, transid: u64) -> bool {
+        self.state.lock().modified.has_unlogged(transid)
+    }
+
+    /// The extents that the log of the running transaction lacks, in the order of the file. It
+    /// counts as having them from now on. Of holes it has only what is before `end`.
+    pub(crate) fn take_unlogged(&self, transid: u64, end: u64) -> Vec<ModifiedMap> {
+        let mut state = self.state.lock();
+        state.modified.prune(transid.saturating_sub(1));
+        state.modified.take_unlogged(transid, end)
     }
 
     /// The ordered extents in flight, oldest first.

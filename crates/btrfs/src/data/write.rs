@@ -183,6 +183,12 @@ fn insert_holes(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> 
                 content: Content::Hole,
             }],
         );
+        let hole = ExtentMap {
+            start: gap.start,
+            end: gap.end,
+            content: Content::Hole,
+        };
+        inode.data.note_change(hole, h.transid());
         inode.change(&h, |_| {});
         finish(h, result)?;
     }

@@ -185,6 +185,7 @@ fn insert(
 ) -> Result<Arc<Inode>> {
     plan.state.generation = h.transid();
     plan.state.transid = h.transid();
+    plan.state.names_in = h.transid();
     let item = plan.state.to_item().bytes().to_vec();
     let mut items = vec![(Key::new(objectid, kind::INODE_ITEM, 0), item)];
     items.extend(reference);

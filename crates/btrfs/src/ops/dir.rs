@@ -44,6 +44,51 @@ pub(super) struct Pending {
     pub(super) removed: BTreeSet<u64>,
     /// The directory's default ACL, once it was looked up.
     pub(super) default_acl: Option<Option<Arc<[u8]>>>,
+    /// What the log of a transaction does not have yet.
+    unlogged: Unlogged,
+}
+
+/// Entries that came and went in one transaction and that its log does not show.
+#[derive(Default)]
+struct Unlogged {
+    transid: u64,
+    added: BTreeSet<u64>,
+    removed: BTreeSet<u64>,
+    /// Those that the log does show; kept only if asked for.
+    logged: (BTreeSet<u64>, BTreeSet<u64>),
+    /// There were too many to keep.
+    overflow: bool,
+}
+
+/// Most entries that are noted for the log.
+const MOST_UNLOGGED: usize = 1 << 16;
+
+impl Unlogged {
+    fn of(&mut self, transid: u64) -> &mut Self {
+        if self.transid != transid {
+            *self = Self {
+                transid,
+                ..Self::default()
+            };
+        }
+        if self.added.len() + self.removed.len() >= MOST_UNLOGGED {
+            self.overflow = true;
+            self.added.clear();
+            self.removed.clear();
+        }
+        self
+    }
+}
+
+/// Entries of a directory that came and went, by index.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// New ones.
+    pub(crate) added: Vec<u64>,
+    /// Gone ones; the last commit may have had them, or not.
+    pub(crate) removed: Vec<u64>,
+    /// There were too many: nothing is known.
+    pub(crate) overflow: bool,
 }
 
 impl DirState {
@@ -63,14 +108,62 @@ impl DirState {
         names.added.len() + names.removed.len()
     }
 
-    pub(super) fn add(&self, index: u64, entry: Vec<u8>) {
-        self.names.lock().added.insert(index, entry);
+    pub(super) fn add(&self, index: u64, entry: Vec<u8>, transid: u64) {
+        let mut names = self.names.lock();
+        names.added.insert(index, entry);
+        let unlogged = names.unlogged.of(transid);
+        if !unlogged.overflow {
+            unlogged.added.insert(index);
+        }
     }
 
-    pub(super) fn remove(&self, index: u64) {
+    pub(super) fn remove(&self, index: u64, transid: u64) {
         let mut names = self.names.lock();
         if names.added.remove(&index).is_none() {
             names.removed.insert(index);
+        }
+        let unlogged = names.unlogged.of(transid);
+        if !unlogged.added.remove(&index) && !unlogged.overflow {
+            unlogged.removed.insert(index);
+        }
+    }
+
+    /// What changed in transaction `transid` and was not logged; with `logged`, what was too.
+    pub(crate) fn changes(&self, transid: u64, logged: bool) -> Changes {
+        let mut names = self.names.lock();
+        let unlogged = names.unlogged.of(transid);
+        let mut changes = Changes {
+            added: unlogged.added.iter().copied().collect(),
+            removed: unlogged.removed.iter().copied().collect(),
+            overflow: unlogged.overflow,
+        };
+        if logged {
+            changes.added.extend(&unlogged.logged.0);
+            changes.removed.extend(&unlogged.logged.1);
+        }
+        changes
+    }
+
+    /// The log of transaction `transid` has these now. `keep`: remember them.
+    pub(crate) fn logged(
+        &self,
+        transid: u64,
+        added: impl Iterator<Item = u64>,
+        removed: impl Iterator<Item = u64>,
+        keep: bool,
+    ) {
+        let mut names = self.names.lock();
+        let unlogged = names.unlogged.of(transid);
+        for index in added {
+            if unlogged.added.remove(&index) && keep {
+                unlogged.logged.0.insert(index);
+            }
+        }
+        for index in removed {
+            if unlogged.removed.remove(&index) && keep {
+                unlogged.logged.0.remove(&index);
+                unlogged.logged.1.insert(index);
+            }
         }
     }
 }
@@ -101,6 +194,22 @@ fn following(dir: &Inode, index: u64) -> Result<u64> {
         });
     }
     Ok(index + 1)
+}
+
+/// The entry at an index of `dir`, from memory or the tree.
+pub(crate) fn entry_at(engine: &Engine, dir: &Inode, index: u64) -> Result<Option<Vec<u8>>> {
+    {
+        let names = dir.dir.lock();
+        if let Some(entry) = names.added.get(&index) {
+            return Ok(Some(entry.clone()));
+        }
+        if names.removed.contains(&index) {
+            return Ok(None);
+        }
+    }
+    let key = Key::new(dir.objectid, kind::DIR_INDEX, index);
+    let found = dir.root.get(engine, &key)?;
+    Ok(found.map(|item| item.to_vec()))
 }
 
 /// Finds `name` in `dir` and returns its inode. The caller holds no inode's lock.

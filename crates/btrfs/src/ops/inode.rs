@@ -113,6 +113,12 @@ pub(crate) struct InodeState {
     pub(crate) dying: bool,
     /// It was made without a name and may be given one.
     pub(crate) linkable: bool,
+    /// No transaction after this one changed its names.
+    pub(crate) names_in: u64,
+    /// Counts changes of names since it was loaded.
+    pub(crate) names_version: u64,
+    /// Counts changes of attributes since it was loaded.
+    pub(crate) xattrs_version: u64,
 }
 
 fn timestamp(time: &Timespec) -> Timestamp {
@@ -150,6 +156,9 @@ impl InodeState {
             deleted: false,
             dying: false,
             linkable: false,
+            names_in: item.transid.get(),
+            names_version: 0,
+            xattrs_version: 0,
         }
     }
 
@@ -216,6 +225,12 @@ impl InodeState {
     pub(crate) fn inode_changed(&mut self, now: Timestamp) {
         self.ctime = now;
         self.sequence = self.sequence.wrapping_add(1);
+    }
+
+    /// Notes that a name came or went in transaction `transid`.
+    pub(crate) fn names_changed(&mut self, transid: u64) {
+        self.names_in = transid;
+        self.names_version = self.names_version.wrapping_add(1);
     }
 
     /// The flags as callers see them.

@@ -43,7 +43,9 @@ pub(crate) fn link(
     let linked = names::add_ref(&mut h, &dir.root, inode.objectid, dir.objectid, index, name)
         .and_then(|()| {
             let now = Timestamp::now();
+            let transid = h.transid();
             inode.change(&h, |state| {
+                state.names_changed(transid);
                 state.nlink = state.nlink.saturating_add(1);
                 state.linkable = false;
                 state.inode_changed(now);

@@ -184,7 +184,7 @@ pub(crate) fn add_entry(
     dir.root.modify(h, &dir_item_key(dir, name), |old| {
         Ok(Change::Put(packed_with(old, name, &entry, room)?))
     })?;
-    dir.dir.add(index, entry.encode());
+    dir.dir.add(index, entry.encode(), transid);
     h.keep(u64::from(h.engine().nodesize) / 8);
     resize_dir(h, dir, |size| size.saturating_add(2 * name.len() as u64))
 }
@@ -203,7 +203,7 @@ pub(crate) fn remove_entry(
             None => Err(vfs::Error::NotFound.into()),
         }
     })?;
-    dir.dir.remove(index);
+    dir.dir.remove(index, h.transid());
     h.keep(u64::from(h.engine().nodesize) / 8);
     resize_dir(h, dir, |size| size.saturating_sub(2 * name.len() as u64))
 }

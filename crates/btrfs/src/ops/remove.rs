@@ -11,6 +11,7 @@ use super::names::{self, Target};
 use super::{create, dir, orphan};
 use crate::Result;
 use crate::engine::Engine;
+use crate::fsync::log;
 use crate::transaction::Handle;
 
 /// Items that removing a name can touch.
@@ -101,11 +102,14 @@ pub(super) fn remove_name(
     names::remove_entry(h, dir, name, index)?;
     let now = Timestamp::now();
     let mut last = false;
+    let transid = h.transid();
     victim.change(h, |state| {
+        state.names_changed(transid);
         state.nlink = state.nlink.saturating_sub(1);
         state.inode_changed(now);
         last = state.nlink == 0;
     });
+    log::name_removed(h, dir, victim);
     if last {
         orphan::add(h, &victim.root, victim.objectid)?;
     }

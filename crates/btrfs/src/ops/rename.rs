@@ -21,6 +21,7 @@ use super::remove::{find_both, reap_if_unused, remove_name};
 use super::{create, dir};
 use crate::Result;
 use crate::engine::Engine;
+use crate::fsync::log;
 use crate::transaction::Handle;
 
 /// Items that a rename can touch: two names, two directories, two inodes, an orphan.
@@ -224,7 +225,9 @@ fn take(h: &mut Handle, found: &Found<'_>) -> Result<()> {
         Some(tree) => names::remove_root_refs(h, dir, tree)?,
         None => names::remove_ref(h, &dir.root, found.inode.objectid, dir.objectid, name)?,
     };
-    names::remove_entry(h, dir, name, index)
+    names::remove_entry(h, dir, name, index)?;
+    log::name_removed(h, dir, &found.inode);
+    Ok(())
 }
 
 /// Gives it the other one.
@@ -242,7 +245,11 @@ fn put(h: &mut Handle, found: &Found<'_>, to: Place<'_>, index: u64) -> Result<(
         )?,
     }
     let now = Timestamp::now();
-    found.inode.change(h, |state| state.inode_changed(now));
+    let transid = h.transid();
+    found.inode.change(h, |state| {
+        state.names_changed(transid);
+        state.inode_changed(now);
+    });
     Ok(())
 }
 

@@ -94,6 +94,7 @@ fn store(
     mode: SetXattrMode,
 ) -> Result<()> {
     let room = room(h.engine());
+    inode.state.lock().xattrs_version += 1;
     inode.root.modify(h, &key_of(inode.objectid, name), |old| {
         let mut rest = Vec::new();
         let mut found = false;

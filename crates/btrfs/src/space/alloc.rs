@@ -148,6 +148,15 @@ impl Space {
         group.take_exactly(bytenr, len)
     }
 
+    /// Gives a tree block back that was handed out and never got into the extent tree, and that
+    /// nothing on disk refers to any more.
+    ///
+    /// # Errors
+    /// [`Error::FreeSpace`] if it was not taken.
+    pub(crate) fn untake_tree_block(&self, bytenr: u64) -> Result<()> {
+        self.group_at(bytenr)?.untake(bytenr, self.nodesize)
+    }
+
     /// Gives a data extent back that was never inserted.
     ///
     /// # Errors

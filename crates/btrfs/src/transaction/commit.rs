@@ -105,9 +105,10 @@ impl Claim<'_> {
     fn run(&self) -> Result<()> {
         let (engine, trans) = (self.engine, &self.trans);
         let transactions = &engine.transactions;
-        let order = transactions.superblock_order.lock();
         transactions.drain_starters(trans);
         transactions.advance(trans, State::CommitDoing);
+        // Only now: a handle that was waited for may have been a log's, which wants it too.
+        let order = transactions.superblock_order.lock();
         engine.health.check()?;
         let mut handle = engine.enter_commit()?;
         let super_block = self.settle(&mut handle)?;
@@ -116,6 +117,7 @@ impl Claim<'_> {
         self.write(&super_block)?;
         transactions.advance(trans, State::SuperWritten);
         drop(order);
+        trans.log.blocks.release_all(engine)?;
         engine.space.unpin(&trans.space, engine.options.discard)?;
         transactions.advance(trans, State::Completed);
         engine.cleaner.committed();

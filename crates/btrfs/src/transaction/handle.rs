@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use sapwood_btrfs_format::objectid;
+
 use super::state::Entry;
 use super::table::Transaction;
 use crate::engine::Engine;
@@ -59,6 +61,11 @@ impl Handle {
 
     /// Notes that `root` changes.
     pub(crate) fn record_root(&self, root: &Arc<Root>) {
+        if root.id() == objectid::TREE_LOG {
+            // Its root item goes into the log root tree, not into a commit.
+            root.set_last_trans(self.transid());
+            return;
+        }
         if root.last_trans() != self.transid() || self.is_commit() {
             self.trans.dirty_roots.insert(root);
             root.set_last_trans(self.transid());

@@ -24,8 +24,9 @@
 //!  completed      nobody               the next commit may be claimed
 //! ```
 //!
-//! From its claim until its superblock is on disk the committer holds the superblock-order
-//! lock, so that a log never reaches a superblock before the transaction that it builds on.
+//! From "commit doing" until its superblock is on disk the committer holds the superblock-order
+//! lock, so that a log never reaches a superblock before the transaction that it builds on: that
+//! log needs a handle of the next transaction, which there is only after "unblocked".
 //!
 //! Trouble cases:
 //! - An error (or a panic) of the committer, or a handle that was aborted: [`Health`] fails
@@ -47,6 +48,7 @@ mod table_tests;
 mod tree_write;
 
 pub(crate) use background::Background;
+pub(crate) use dirty::DirtyBlocks;
 pub(crate) use handle::Handle;
 #[cfg(test)]
 pub(crate) use state::State;

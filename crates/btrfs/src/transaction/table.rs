@@ -9,6 +9,7 @@ use parking_lot::Condvar;
 use super::dirty::{DirtyBlocks, DirtyInodes, DirtyRoots};
 use super::state::{Entry, State};
 use crate::Result;
+use crate::fsync::log::TransactionLog;
 use crate::health::Health;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::space::{MetadataReservation, SpaceChanges};
@@ -38,6 +39,8 @@ pub(crate) struct Transaction {
     kept: RankedMutex<Option<MetadataReservation>>,
     /// Changes of space: delayed refs, what it freed.
     pub(crate) space: Arc<SpaceChanges>,
+    /// The logs that build on the transaction before it.
+    pub(crate) log: TransactionLog,
     /// When it was created.
     begun: Instant,
 }
@@ -57,6 +60,7 @@ impl Transaction {
             dirty_inodes: DirtyInodes::default(),
             kept: RankedMutex::new(Rank::DirtyRoots, None),
             space: Arc::new(SpaceChanges::default()),
+            log: TransactionLog::default(),
             begun: Instant::now(),
         }
     }
@@ -133,7 +137,7 @@ pub(crate) struct Transactions {
     changed: Condvar,
     /// The committer thread sleeps here.
     committer: Condvar,
-    /// Held by a commit from its claim until its superblock is on disk, and by a log commit
+    /// Held by a commit from when no handle is left until its superblock is on disk, and by a log commit
     /// while it writes its superblock.
     pub(crate) superblock_order: RankedMutex<()>,
 }

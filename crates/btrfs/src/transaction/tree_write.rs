@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sapwood_btrfs_format::objectid;
+
 use super::handle::Handle;
 use crate::space::{Reservation, SpaceChanges, SpaceWrite};
 use crate::tree::{BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeWrite};
@@ -25,6 +27,11 @@ impl TreeWrite for Handle {
 
     fn alloc_block(&mut self, root_id: u64, _hint: u64) -> Result<u64> {
         let engine = self.engine().clone();
+        if root_id == objectid::TREE_LOG {
+            let bytenr = engine.space.alloc_tree_block(self, root_id, None)?;
+            self.trans().log.blocks.took(bytenr);
+            return Ok(bytenr);
+        }
         let root = engine.roots.cached(root_id);
         engine
             .space
@@ -33,6 +40,9 @@ impl TreeWrite for Handle {
 
     fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()> {
         let engine = self.engine().clone();
+        if root.id() == objectid::TREE_LOG {
+            return self.trans().log.blocks.free(&engine.space, block);
+        }
         engine.space.free_tree_block(self, root, block, last)
     }
 
@@ -70,6 +80,10 @@ impl TreeWrite for Handle {
     }
 
     fn add_dirty(&mut self, block: &Arc<TreeBlock>) {
+        if block.owner() == objectid::TREE_LOG {
+            self.trans().log.blocks.dirty.insert(block);
+            return;
+        }
         let blocks = self.trans().dirty_blocks.insert(block);
         self.mark_dirty();
         // Dirty blocks cannot leave memory: commit early rather than outgrow the cache.
@@ -80,7 +94,10 @@ impl TreeWrite for Handle {
     }
 
     fn remove_dirty(&mut self, block: &TreeBlock) {
-        self.trans().dirty_blocks.remove(block);
+        match block.owner() {
+            objectid::TREE_LOG => self.trans().log.blocks.dirty.remove(block),
+            _ => self.trans().dirty_blocks.remove(block),
+        }
     }
 
     fn abort(&self, err: &Error) {

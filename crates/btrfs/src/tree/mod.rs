@@ -76,7 +76,7 @@ pub(crate) use open::{Opened, open};
 pub(crate) use refs::change_children;
 pub(crate) use root::Root;
 pub(crate) use roots::Roots;
-pub(crate) use write::write_blocks;
+pub(crate) use write::{abandon, freeze, write_blocks};
 
 /// What reading a tree needs: the engine, or a cache alone while the engine is being made.
 pub(crate) trait TreeRead {

@@ -54,6 +54,22 @@ pub(crate) fn write_blocks(
     Ok(())
 }
 
+/// Makes blocks final before they are written: who wants to change one copies it from here on.
+/// Nobody is changing one of them now.
+pub(crate) fn freeze(blocks: &[Arc<TreeBlock>]) {
+    for block in blocks {
+        block.set_written();
+    }
+}
+
+/// Forgets new blocks that nobody will write.
+pub(crate) fn abandon(env: &(impl TreeRead + ?Sized), blocks: &[Arc<TreeBlock>]) {
+    for block in blocks {
+        block.set_clean();
+        env.blocks().forget(block.bytenr());
+    }
+}
+
 /// Makes a block final and returns its bytes as they go to disk.
 fn seal(volume: &Volume, block: &TreeBlock) -> Result<BlockBytes> {
     let mut guard = block.write(TreeClass::Committed);

@@ -336,6 +336,18 @@ impl Volume {
         Ok(())
     }
 
+    /// Writes the superblock of a log: the first copy on each device. The caller flushed before.
+    /// Durable when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn write_log_super(&self, sb: &SuperBlock) -> Result<()> {
+        for device in &self.devices {
+            superblock::write_first(&*device.device, sb)?;
+        }
+        Ok(())
+    }
+
     fn expect(&self, logical: u64, expect: &BlockExpect) -> Expect {
         Expect {
             logical,

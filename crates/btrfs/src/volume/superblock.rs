@@ -118,6 +118,25 @@ pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
     }
 }
 
+/// Writes the first copy of a superblock only, and through: what it refers to is durable
+/// already. The other copies stay as the last transaction left them, without a log.
+///
+/// # Errors
+/// [`Error::Device`].
+pub(crate) fn write_first(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
+    let Some(kind) = sb.checksum_kind() else {
+        return Err(Error::UnsupportedFeature("checksum algorithm".to_owned()));
+    };
+    let Some(offset) = copies(device.size()).next() else {
+        return Ok(());
+    };
+    let mut copy = *sb;
+    copy.bytenr = offset.into();
+    let mut bytes = copy.bytes().to_vec();
+    kind.seal_block(&mut bytes);
+    Ok(device.write_fua(offset, &bytes)?)
+}
+
 /// Writes all copies of a superblock. What it refers to is durable already; when this returns,
 /// the first copy is durable too.
 ///

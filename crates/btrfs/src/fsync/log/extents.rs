@@ -1,0 +1,240 @@
+//! Extents and checksums of a file in the log.
+//!
+//! # How it works
+//! The maps that changed in this transaction, and were not logged yet, come from the file's list
+//! of modified maps: those that are in the tree as well as those whose ordered extent is still
+//! to be completed, whose I/O is done. The latter is pinned, so that the transaction is not
+//! committed without it.
+//!
+//! Extents in the log never overlap, so what the log has of a range goes before it is logged
+//! again. Replay first drops what the subvolume has behind the logged length: preallocated
+//! extents there, even old ones, are therefore logged with the file's first log.
+//!
+//! Checksums come from the ordered extent if that is in flight, else from the checksum tree.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{FileExtent, InodeFlags, Key, RegularExtent, kind};
+
+use super::table::Logged;
+use super::write::Writer;
+use crate::counters::Counters;
+use crate::data::{self, Content, ExtentMap, ModifiedMap, Stored, Target};
+use crate::ops::Inode;
+use crate::{Error, Result};
+
+fn key_of(inode: &Inode, offset: u64) -> Key {
+    Key::new(inode.objectid, kind::EXTENT_DATA, offset)
+}
+
+/// Logs what changed in a file of `size` bytes.
+pub(super) fn write(
+    w: &mut Writer<'_>,
+    inode: &Arc<Inode>,
+    size: u64,
+    logged: &Logged,
+) -> Result<()> {
+    let end = size.checked_next_multiple_of(w.engine.sectorsize.into());
+    let end = end.unwrap_or(u64::MAX);
+    let clean = !logged.full;
+    if clean && inode.state.lock().flags.contains(InodeFlags::PREALLOC) {
+        for map in data::preallocated_behind(&w.engine, inode, end)? {
+            put(w, inode, &map, map.generation(w.h.transid()))?;
+        }
+    }
+    // Holes were logged up to the length only: what the file grew by since is missing.
+    let grown = logged.full && size > logged.size;
+    let had = if grown { logged.size } else { u64::MAX };
+    // Taken only now, and put into the log without a way back: an error breaks the whole log.
+    for modified in inode.data.take_unlogged(w.h.transid(), had) {
+        one(w, inode, &modified, end)?;
+    }
+    Ok(())
+}
+
+fn one(w: &mut Writer<'_>, inode: &Arc<Inode>, modified: &ModifiedMap, end: u64) -> Result<()> {
+    let pinned = modified
+        .ordered
+        .as_ref()
+        .is_some_and(|ordered| ordered.pin(w.h));
+    if pinned {
+        Counters::count(&w.engine.counters.log.pinned);
+    }
+    let mut map = modified.map;
+    clear(w, inode, map.range())?;
+    if matches!(map.content, Content::Hole) {
+        map = map.cut(&(0..end));
+        if map.start >= map.end {
+            return Ok(());
+        }
+    }
+    Counters::count(&w.engine.counters.log.extents);
+    let inline = modified.ordered.as_ref().map(|ordered| &ordered.target);
+    match (&map.content, inline) {
+        (
+            Content::Inline,
+            Some(Target::Inline {
+                ram_len,
+                compression,
+                data,
+            }),
+        ) => {
+            let item = FileExtent::Inline {
+                generation: w.h.transid(),
+                ram_bytes: *ram_len,
+                compression: *compression,
+                data,
+            };
+            w.put(&key_of(inode, 0), &item.encode())
+        }
+        (Content::Inline, _) => copy_inline(w, inode),
+        _ => {
+            put(w, inode, &map, map.generation(w.h.transid()))?;
+            checksums(w, inode, modified)
+        }
+    }
+}
+
+/// Puts the item of a map that is not inline into the log.
+fn put(w: &mut Writer<'_>, inode: &Inode, map: &ExtentMap, generation: u64) -> Result<()> {
+    let len = map.end - map.start;
+    let regular = |stored: &Stored| RegularExtent {
+        generation,
+        ram_bytes: stored.ram_len,
+        compression: stored.compression,
+        disk_bytenr: stored.bytenr,
+        disk_num_bytes: stored.disk_len,
+        offset: stored.offset,
+        num_bytes: len,
+    };
+    let item = match &map.content {
+        Content::Data(stored) => FileExtent::Regular(regular(stored)),
+        Content::Prealloc(stored) => FileExtent::Prealloc(regular(stored)),
+        Content::Hole | Content::Inline => FileExtent::Regular(RegularExtent {
+            generation,
+            ram_bytes: len,
+            num_bytes: len,
+            ..RegularExtent::default()
+        }),
+    };
+    w.put(&key_of(inode, map.start), &item.encode())
+}
+
+/// Copies the inline extent of the tree.
+pub(super) fn copy_inline(w: &mut Writer<'_>, inode: &Inode) -> Result<()> {
+    let key = key_of(inode, 0);
+    match inode.root.get(&w.engine, &key)? {
+        Some(item) => w.put(&key, &item),
+        None => Ok(()),
+    }
+}
+
+/// Takes `range` out of the extents that the log has of a file.
+fn clear(w: &mut Writer<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
+    let tree = w.tree();
+    let ours = |key: &Key| key.objectid == inode.objectid && key.kind == kind::EXTENT_DATA;
+    let bad = |key: Key| {
+        move |source| Error::BadItem {
+            root: sapwood_btrfs_format::objectid::TREE_LOG,
+            key,
+            source,
+        }
+    };
+    let before = {
+        let cursor = tree.seek_back(w.h, &key_of(inode, range.start))?;
+        let found = cursor.item().filter(|(key, _)| ours(key));
+        found.map(|(key, data)| (key, data.to_vec()))
+    };
+    let mut touched: Vec<(Key, Vec<u8>)> = before.into_iter().collect();
+    let mut cursor = tree.seek(w.h, &key_of(inode, range.start.saturating_add(1)))?;
+    while let Some((key, data)) = cursor.item().filter(|(key, _)| ours(key)) {
+        if key.offset >= range.end {
+            break;
+        }
+        touched.push((key, data.to_vec()));
+        cursor.next()?;
+    }
+    for (key, data) in touched {
+        let item = FileExtent::parse(&data).map_err(bad(key))?;
+        let (extent, prealloc) = match item {
+            FileExtent::Inline { .. } => {
+                tree.delete(w.h, &key)?;
+                continue;
+            }
+            FileExtent::Regular(extent) => (extent, false),
+            FileExtent::Prealloc(extent) => (extent, true),
+        };
+        let (start, end) = (key.offset, key.offset.saturating_add(extent.num_bytes));
+        if end <= range.start {
+            continue;
+        }
+        let part = |from: u64, to: u64| {
+            let offset = match extent.is_hole() {
+                true => 0,
+                false => extent.offset + (from - start),
+            };
+            let part = RegularExtent {
+                offset,
+                num_bytes: to - from,
+                ..extent
+            };
+            match prealloc {
+                true => FileExtent::Prealloc(part).encode(),
+                false => FileExtent::Regular(part).encode(),
+            }
+        };
+        if start < range.start {
+            tree.put(w.h, &key, &part(start, range.start))?;
+        } else {
+            tree.delete(w.h, &key)?;
+        }
+        if end > range.end {
+            tree.put(w.h, &key_of(inode, range.end), &part(range.end, end))?;
+        }
+    }
+    Ok(())
+}
+
+/// Logs the checksums of a map's data, if it has any.
+fn checksums(w: &mut Writer<'_>, inode: &Inode, modified: &ModifiedMap) -> Result<()> {
+    let Content::Data(stored) = modified.map.content else {
+        return Ok(());
+    };
+    if inode.state.lock().flags.contains(InodeFlags::NODATASUM) {
+        return Ok(());
+    }
+    let (start, len) = match stored.compression {
+        0 => (
+            stored.bytenr + stored.offset,
+            modified.map.end - modified.map.start,
+        ),
+        _ => (stored.bytenr, stored.disk_len),
+    };
+    let engine = Arc::clone(&w.engine);
+    let size = engine.checksum.size();
+    let sector = u64::from(engine.sectorsize);
+    let runs = match &modified.ordered {
+        Some(ordered) => {
+            let all = ordered.sums();
+            let sums = match stored.compression {
+                0 => {
+                    let at = ((modified.map.start - ordered.range.start) / sector) as usize * size;
+                    let count = (len / sector) as usize * size;
+                    all.get(at..at + count).unwrap_or_default().to_vec()
+                }
+                _ => all,
+            };
+            vec![(start, sums)]
+        }
+        None => data::checksum::runs(&engine, start, len)?,
+    };
+    let log = Arc::clone(&w.log);
+    let _edit = log.sums.lock();
+    for (logical, sums) in runs {
+        if !sums.is_empty() {
+            data::checksum::insert_in_log(w.h, &log.tree, logical, &sums)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! Writing the log: what an fsync makes durable without a commit.
+//!
+//! # How it works
+//! An fsync of an inode goes through these steps; see the modules for each.
+//!
+//! ```text
+//!  data       is written back; only its I/O is waited for
+//!  lock       the inode's `io` lock, shared: its data, names and attributes stay as they are
+//!  handle     of the running transaction T, which cannot be committed until the fsync is done
+//!  plan       which other inodes have to be logged for it; their locks too      (plan)
+//!  write      items into the log tree of the subvolume                          (write, dir,
+//!                                                                                extents)
+//!  unlock
+//!  sync       the log with all that others logged meanwhile                     (sync)
+//! ```
+//!
+//! The log of T builds on T-1, which may still be on its way to disk: everything up to the
+//! blocks of the log is done meanwhile, only its superblock waits for that of T-1.
+//!
+//! What makes it cheap:
+//! - One subvolume has one log tree per transaction, all of them one log root tree, whose root
+//!   the superblock names. What the log has of an inode is remembered with the transaction
+//!   (not with the inode, which may leave memory), so that only changes are logged again.
+//! - Names that go away while the log has them are not logged by the one who removes them: he
+//!   notes the inode ([`name_removed`]), and the next fsync of the subvolume brings its names up
+//!   to date, together with its own work and so at once on disk. A directory is never logged
+//!   because one of its names changed.
+//!
+//! Trouble cases, and what follows:
+//! - What a log cannot say, or an error: the transaction is committed instead ([`Cause`] counts
+//!   why). An error half-way breaks the log for the rest of the transaction; what is durable of
+//!   it by then stays right.
+//! - The inode changed only in T-1, which is being written: its commit is waited for.
+//! - No name leads to the inode: nothing could be found after a power cut, nothing is logged.
+//!
+//! The tests are in `tests/log_*.rs`; the crash explorer covers the rest.
+
+mod blocks;
+mod cause;
+mod dir;
+mod extents;
+mod names;
+mod plan;
+mod sync;
+mod table;
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sapwood_vfs::FileKind;
+
+pub(crate) use cause::Cause;
+pub(crate) use table::TransactionLog;
+
+use crate::counters::Counters;
+use crate::data::{self, Wait};
+use crate::engine::Engine;
+use crate::lock::RankedReadGuard;
+use crate::ops::Inode;
+use crate::transaction::Handle;
+use crate::{Error, Result};
+use plan::{Locked, Plan, Planner, Refusal, Step};
+use table::SubvolumeLog;
+use write::Writer;
+
+/// Items that an fsync of one inode usually touches.
+const ITEMS: u64 = 8;
+
+/// What became of an fsync.
+pub(crate) enum Outcome {
+    /// Nothing had changed.
+    Empty,
+    /// The log is durable.
+    Logged,
+    /// The transaction has to be committed.
+    Commit(Cause),
+    /// Another one has to be waited for; it is being committed.
+    Await(u64),
+}
+
+/// Logs an inode and makes the log durable.
+///
+/// # Errors
+/// The inode's data could not be written; the mount failed.
+pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Outcome> {
+    if !engine.options.log.enabled {
+        return Ok(Outcome::Commit(Cause::Disabled));
+    }
+    write_back(engine, inode)?;
+    let mut locked = Locked::new();
+    locked.insert(inode.objectid, Arc::clone(inode));
+    let mut items = ITEMS;
+    loop {
+        let guards = lock(&locked);
+        write_back(engine, inode)?;
+        if is_durable(engine, inode) {
+            return Ok(Outcome::Empty);
+        }
+        let mut h = match engine.start(items) {
+            Ok(h) => h,
+            Err(Error::NoSpace) => return Ok(Outcome::Commit(Cause::NoSpace)),
+            Err(error) => return Err(error),
+        };
+        if let Some(outcome) = refuse(&h, inode) {
+            return Ok(outcome);
+        }
+        let trans = h.trans().clone();
+        let log = trans.log.find(inode.root.id());
+        if let Some(number) = log.as_ref().and_then(|log| is_logged(&h, log, inode)) {
+            drop(guards);
+            return Ok(synced(&mut h, number));
+        }
+        let planner = Planner::new(engine, &inode.root, h.transid(), log, &locked);
+        let plan = match planner.plan(inode) {
+            Ok(plan) => plan,
+            Err(Refusal::Lock(more)) => {
+                drop(h);
+                drop(guards);
+                locked.extend(more.into_iter().map(|inode| (inode.objectid, inode)));
+                continue;
+            }
+            Err(Refusal::Commit(cause)) => return Ok(Outcome::Commit(cause)),
+            Err(Refusal::Failed(error)) => {
+                ::log::warn!("{inode:?} cannot be logged: {error}");
+                return Ok(Outcome::Commit(Cause::Failed));
+            }
+        };
+        if plan.items() > items {
+            items = plan.items().next_power_of_two();
+            continue;
+        }
+        let written = write(&mut h, inode, &plan);
+        drop(guards);
+        return Ok(match written {
+            Ok(number) => synced(&mut h, number),
+            Err(error) => {
+                ::log::warn!("{inode:?} cannot be logged: {error}");
+                trans.log.set_broken(Cause::Failed);
+                Outcome::Commit(Cause::Failed)
+            }
+        });
+    }
+}
+
+fn write_back(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    if inode.kind != FileKind::Regular {
+        return Ok(());
+    }
+    let wait = match engine.options.log.fast_wait {
+        true => Wait::Io,
+        false => {
+            let waited = inode.data.ordered().len() as u64;
+            Counters::add(&engine.counters.log.waited, waited);
+            Wait::Completion
+        }
+    };
+    data::flush(engine, inode, 0..u64::MAX, wait)
+}
+
+/// Takes the `io` locks of inodes of one tree, shared, in their order.
+fn lock(inodes: &Locked) -> Vec<RankedReadGuard<'_, ()>> {
+    inodes.values().map(|inode| inode.io.read()).collect()
+}
+
+/// Whether the last durable transaction has all of an inode, or no power cut could show it.
+fn is_durable(engine: &Engine, inode: &Inode) -> bool {
+    let durable = engine.last_committed();
+    let (transid, linked) = {
+        let state = inode.state.lock();
+        (state.transid, state.nlink > 0)
+    };
+    !linked || (transid <= durable && !inode.data.has_changed(durable))
+}
+
+/// Why an inode is not logged in the handle's transaction.
+fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
+    let transid = inode.state.lock().transid;
+    if transid < h.transid() && !inode.data.has_changed(h.transid() - 1) {
+        return Some(Outcome::Await(transid));
+    }
+    let root = &inode.root;
+    if root.is_dead() {
+        return Some(Outcome::Commit(Cause::DeadSubvolume));
+    }
+    if root.item().otransid.get() == h.transid() {
+        return Some(Outcome::Commit(Cause::NewSubvolume));
+    }
+    h.trans().log.broken().map(Outcome::Commit)
+}
+
+/// The log that has all of an inode as it is, if nothing in the subvolume has to be added.
+fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode) -> Option<u64> {
+    let found = log.find(inode.objectid)?;
+    let logged = *found.logged.lock();
+    let (sequence, names, xattrs) = {
+        let state = inode.state.lock();
+        (state.sequence, state.names_version, state.xattrs_version)
+    };
+    let same = logged.full
+        && (logged.sequence, logged.names, logged.xattrs) == (sequence, names, xattrs)
+        && !inode.data.has_unlogged(h.transid());
+    let changes = inode.dir.changes(h.transid(), false);
+    let entries = changes.overflow || !changes.added.is_empty() || !changes.removed.is_empty();
+    (same && !entries && log.pending().is_empty()).then_some(logged.number)
+}
+
+/// Writes a plan into the log; returns the number of the log that it will be in.
+fn write(h: &mut Handle, inode: &Inode, plan: &Plan) -> Result<u64> {
+    let engine = h.engine().clone();
+    let trans = h.trans().clone();
+    if !engine.options.log.overlap {
+        // Waits for the commit before.
+        drop(engine.transactions.superblock_order.lock());
+    }
+    let log = trans.log.create(h, inode.root.id())?;
+    let logging = trans.log.begin();
+    let number = logging.number();
+    let mut writer = Writer {
+        h,
+        engine,
+        log,
+        number,
+    };
+    writer.write(plan)?;
+    Ok(number)
+}
+
+fn synced(h: &mut Handle, number: u64) -> Outcome {
+    match sync::sync(h, number) {
+        Ok(()) => Outcome::Logged,
+        Err(cause) => Outcome::Commit(cause),
+    }
+}
+
+/// A name of `inode` in `dir` was removed in the handle's transaction. If the log has it, the
+/// next log will not. Expects both `io` locks exclusively.
+pub(crate) fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
+    let trans = h.trans().clone();
+    let Some(log) = trans.log.find(dir.root.id()) else {
+        return;
+    };
+    let logged = |objectid| {
+        let found = log.find(objectid);
+        found.map_or_else(Default::default, |inode| *inode.logged.lock())
+    };
+    if logged(dir.objectid).full {
+        log.add_pending(dir);
+        if !h.engine().options.log.single_names
+            && let Err(error) = log_whole(h, &log, dir)
+        {
+            ::log::warn!("{dir:?} cannot be logged: {error}");
+            trans.log.set_broken(Cause::Failed);
+        }
+    }
+    if logged(inode.objectid).exists && inode.root.id() == dir.root.id() {
+        log.add_pending(inode);
+    }
+}
+
+/// Logs all that changed in a directory in this transaction: what a rename did before single
+/// names could be logged.
+fn log_whole(h: &mut Handle, log: &Arc<SubvolumeLog>, dir: &Arc<Inode>) -> Result<()> {
+    let engine = h.engine().clone();
+    let trans = h.trans().clone();
+    let changes = dir.dir.changes(h.transid(), true);
+    let mut removed = BTreeMap::new();
+    for index in changes.removed {
+        let before = names::committed_at(&engine, &dir.root, dir.objectid, index)?;
+        removed.insert(index, before.is_some());
+    }
+    let step = Step {
+        inode: Arc::clone(dir),
+        full: false,
+        entries: BTreeSet::from_iter(changes.added),
+        removed,
+    };
+    let logging = trans.log.begin();
+    let number = logging.number();
+    let mut writer = Writer {
+        h,
+        engine,
+        log: Arc::clone(log),
+        number,
+    };
+    dir::write(&mut writer, &step)
+}

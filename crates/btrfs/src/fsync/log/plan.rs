@@ -1,0 +1,428 @@
+//! What an fsync has to log, decided before anything is.
+//!
+//! # How it works
+//! Logging an inode's names can make others necessary. Names as they are now are compared with
+//! those of the last commit, because a replay starts from there:
+//!
+//! - A *new* name needs the directories above it that are new or were moved in this transaction,
+//!   and, if the last commit has another inode under that name or index, that inode's new name:
+//!   replay takes the old one away.
+//! - A *lost* name is deleted by replay if the inode has another one in that directory; else the
+//!   directory is logged as existing, with a range item over the one index.
+//! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
+//!   behind it, if it lives on elsewhere, needs its names logged, or it would be lost.
+//!
+//! All these inodes must keep their names meanwhile, so their `io` locks are needed, and locks
+//! of inodes are taken in one order. The plan is therefore made again and again, each time with
+//! the locks that the last time found missing, until none is. What a log cannot say ends in a
+//! [`Cause`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Key, dir_items, kind};
+use sapwood_vfs::{self as vfs, FileKind};
+
+use super::cause::Cause;
+use super::names::{self, NameRef};
+use super::table::{Logged, SubvolumeLog};
+use crate::engine::Engine;
+use crate::ops::dir::Changes;
+use crate::ops::{Inode, dir, top_dir};
+use crate::tree::Root;
+use crate::{Error, Result};
+
+/// Inodes whose `io` locks are held, by number.
+pub(super) type Locked = BTreeMap<u64, Arc<Inode>>;
+
+/// Why there is no plan.
+pub(super) enum Refusal {
+    /// Lock these too, and plan again.
+    Lock(Vec<Arc<Inode>>),
+    /// Commit the transaction.
+    Commit(Cause),
+    /// Something cannot be read.
+    Failed(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Cause> for Refusal {
+    fn from(cause: Cause) -> Self {
+        Self::Commit(cause)
+    }
+}
+
+/// One inode to log.
+pub(super) struct Step {
+    /// The inode; its `io` lock is held.
+    pub(super) inode: Arc<Inode>,
+    /// All of it, not only that it exists.
+    pub(super) full: bool,
+    /// Entries to log, by index.
+    pub(super) entries: BTreeSet<u64>,
+    /// Entries that are gone, by index; true if the last commit has them.
+    pub(super) removed: BTreeMap<u64, bool>,
+}
+
+/// What to log.
+#[derive(Default)]
+pub(super) struct Plan {
+    /// Inodes whose locks are held.
+    pub(super) steps: BTreeMap<u64, Step>,
+    /// New inodes to log as existing; their names in logged directories cannot change.
+    pub(super) children: BTreeMap<u64, Arc<Inode>>,
+    /// Pending inodes that it brings up to date.
+    pub(super) pending: Vec<u64>,
+}
+
+impl Plan {
+    /// Items that it will touch, roughly.
+    pub(super) fn items(&self) -> u64 {
+        let entries: usize = self
+            .steps
+            .values()
+            .map(|step| 6 + step.entries.len() + step.removed.len())
+            .sum();
+        (entries + 4 * self.children.len()) as u64
+    }
+}
+
+/// Makes a plan.
+pub(super) struct Planner<'a> {
+    engine: &'a Arc<Engine>,
+    root: &'a Arc<Root>,
+    transid: u64,
+    log: Option<Arc<SubvolumeLog>>,
+    locked: &'a Locked,
+    plan: Plan,
+    queue: Vec<u64>,
+    missing: Vec<Arc<Inode>>,
+}
+
+impl<'a> Planner<'a> {
+    /// For a log of `root` in transaction `transid`, of which the caller holds a handle.
+    pub(super) fn new(
+        engine: &'a Arc<Engine>,
+        root: &'a Arc<Root>,
+        transid: u64,
+        log: Option<Arc<SubvolumeLog>>,
+        locked: &'a Locked,
+    ) -> Self {
+        Self {
+            engine,
+            root,
+            transid,
+            log,
+            locked,
+            plan: Plan::default(),
+            queue: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// The plan for an fsync of `target`.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<Plan, Refusal> {
+        self.want(target, true);
+        let pending = self.log.as_ref().map_or(Vec::new(), |log| log.pending());
+        for inode in pending {
+            self.plan.pending.push(inode.objectid);
+            self.want(&inode, false);
+        }
+        while let Some(objectid) = self.queue.pop() {
+            self.visit(objectid)?;
+        }
+        if self.missing.is_empty() {
+            Ok(self.plan)
+        } else {
+            Err(Refusal::Lock(self.missing))
+        }
+    }
+
+    fn logged(&self, objectid: u64) -> Logged {
+        let found = self.log.as_ref().and_then(|log| log.find(objectid));
+        found.map_or_else(Logged::default, |inode| *inode.logged.lock())
+    }
+
+    fn want(&mut self, inode: &Arc<Inode>, full: bool) {
+        let objectid = inode.objectid;
+        if !self.locked.contains_key(&objectid) {
+            self.missing.push(Arc::clone(inode));
+            return;
+        }
+        let new = !self.plan.steps.contains_key(&objectid);
+        let step = self.plan.steps.entry(objectid).or_insert_with(|| Step {
+            inode: Arc::clone(inode),
+            full: false,
+            entries: BTreeSet::new(),
+            removed: BTreeMap::new(),
+        });
+        if new || (full && !step.full) {
+            self.queue.push(objectid);
+        }
+        step.full |= full || inode.kind == FileKind::Symlink;
+    }
+
+    /// The step of a directory that lost an entry.
+    fn lost_entry(&mut self, dir: &Arc<Inode>, index: u64) {
+        self.want(dir, false);
+        if let Some(step) = self.plan.steps.get_mut(&dir.objectid) {
+            step.removed.insert(index, true);
+        }
+    }
+
+    fn visit(&mut self, objectid: u64) -> Result<(), Refusal> {
+        let Some(step) = self.plan.steps.get(&objectid) else {
+            return Ok(());
+        };
+        let (inode, full) = (Arc::clone(&step.inode), step.full);
+        let logged = self.logged(objectid);
+        let (names_in, version) = {
+            let state = inode.state.lock();
+            (state.names_in, state.names_version)
+        };
+        if names_in == self.transid && !(logged.exists && logged.names == version) {
+            self.names(&inode)?;
+        }
+        if inode.kind == FileKind::Directory && (full || logged.full) {
+            self.directory(&inode, full)?;
+        }
+        Ok(())
+    }
+
+    /// An inode of the same tree that is in use under a name.
+    fn alive(&self, objectid: u64) -> Result<Option<Arc<Inode>>> {
+        match self.engine.inodes.load(self.engine, self.root, objectid) {
+            Ok(inode) if inode.is_linked() && !inode.state.lock().deleted => Ok(Some(inode)),
+            Ok(_) | Err(Error::Vfs(vfs::Error::Stale)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn names(&mut self, inode: &Arc<Inode>) -> Result<(), Refusal> {
+        let (engine, root) = (self.engine, self.root);
+        let now = names::current(engine, root, inode.objectid)?;
+        let before = names::committed(engine, root, inode.objectid)?;
+        let same = |one: &NameRef, other: &NameRef| {
+            one.parent == other.parent && one.name == other.name && one.index == other.index
+        };
+        for name in &now {
+            if !before.iter().any(|old| same(old, name)) {
+                self.new_name(inode, name)?;
+            }
+        }
+        for name in &before {
+            let kept = |new: &&NameRef| new.parent == name.parent && new.name == name.name;
+            if now.iter().any(|new| kept(&new)) {
+                continue;
+            }
+            let beside = |new: &NameRef| new.parent == name.parent && !new.extended;
+            if !name.extended && now.iter().any(beside) {
+                continue;
+            }
+            match self.alive(name.parent)? {
+                Some(dir) => self.lost_entry(&dir, name.index),
+                None => return Err(Cause::RemovedParent.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn new_name(&mut self, inode: &Inode, name: &NameRef) -> Result<(), Refusal> {
+        let (engine, root) = (self.engine, self.root);
+        let by_name = names::committed_by_name(engine, root, name.parent, &name.name)?;
+        let by_index = names::committed_at(engine, root, name.parent, name.index)?;
+        for location in by_name.into_iter().chain(by_index) {
+            self.displaced(inode, &location)?;
+        }
+        let top = top_dir(root);
+        let mut at = engine.inodes.load(engine, root, name.parent)?;
+        loop {
+            if at.state.lock().names_in == self.transid {
+                self.want_new(&at);
+            }
+            // No directory is within itself; a damaged tree must not make this go round.
+            if at.objectid == top || at.objectid == inode.objectid {
+                return Ok(());
+            }
+            at = dir::parent(engine, &at)?;
+        }
+    }
+
+    /// Wants a directory above a new name, unless the log has it as it is.
+    fn want_new(&mut self, dir: &Arc<Inode>) {
+        let logged = self.logged(dir.objectid);
+        let version = dir.state.lock().names_version;
+        let known = logged.exists && logged.names == version;
+        if !known && !self.plan_has(dir.objectid) {
+            self.want(dir, false);
+        }
+    }
+
+    fn plan_has(&self, objectid: u64) -> bool {
+        self.plan.steps.contains_key(&objectid)
+    }
+
+    /// Replay takes a name away from what had it at the last commit.
+    fn displaced(&mut self, inode: &Inode, location: &Key) -> Result<(), Refusal> {
+        if location.kind != kind::INODE_ITEM {
+            return Err(Cause::SubvolumeName.into());
+        }
+        if location.objectid == inode.objectid {
+            return Ok(());
+        }
+        match self.alive(location.objectid)? {
+            Some(other) => {
+                if !self.plan_has(other.objectid) {
+                    self.want(&other, false);
+                }
+                Ok(())
+            }
+            None => self.gone(location.objectid),
+        }
+    }
+
+    /// An inode that replay may remove: what the last commit has in it would go with it.
+    fn gone(&self, objectid: u64) -> Result<(), Refusal> {
+        if names::had_entries(self.engine, self.root, objectid)? {
+            return Err(Cause::ReplacedDirectory.into());
+        }
+        Ok(())
+    }
+
+    /// The entries of a directory that is, or is to be, logged in full.
+    fn directory(&mut self, dir: &Arc<Inode>, full: bool) -> Result<(), Refusal> {
+        let whole = !self.engine.options.log.single_names;
+        let changes: Changes = dir.dir.changes(self.transid, whole);
+        if changes.overflow {
+            return Err(Cause::ManyNames.into());
+        }
+        for index in changes.removed {
+            self.removed_entry(dir, index, full)?;
+        }
+        if full {
+            for index in changes.added {
+                self.added_entry(dir, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, dir: &Inode) -> Option<&mut Step> {
+        self.plan.steps.get_mut(&dir.objectid)
+    }
+
+    fn removed_entry(&mut self, dir: &Arc<Inode>, index: u64, full: bool) -> Result<(), Refusal> {
+        let before = names::committed_at(self.engine, self.root, dir.objectid, index)?;
+        if let Some(step) = self.step(dir) {
+            step.removed.insert(index, before.is_some());
+        }
+        let Some(location) = before else {
+            return Ok(());
+        };
+        if location.kind != kind::INODE_ITEM {
+            return Err(Cause::SubvolumeName.into());
+        }
+        let Some(inode) = self.alive(location.objectid)? else {
+            return self.gone(location.objectid);
+        };
+        let now = names::current(self.engine, self.root, inode.objectid)?;
+        if now.iter().any(|name| name.parent != dir.objectid) {
+            self.want_new(&inode);
+        } else if !full {
+            // Its new entry alone says it: the inode is one of the last commit.
+            for name in now {
+                let known = names::committed_at(self.engine, self.root, dir.objectid, name.index)?;
+                if known.is_none() {
+                    self.added_entry(dir, name.index)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn added_entry(&mut self, dir: &Arc<Inode>, index: u64) -> Result<(), Refusal> {
+        let Some(bytes) = dir::entry_at(self.engine, dir, index)? else {
+            return Ok(());
+        };
+        if let Some(step) = self.step(dir) {
+            step.entries.insert(index);
+        }
+        let key = Key::new(dir.objectid, kind::DIR_INDEX, index);
+        let entry = dir_items(&bytes).next().transpose();
+        let entry = entry.map_err(|source| Error::BadItem {
+            root: self.root.id(),
+            key,
+            source,
+        })?;
+        let Some(location) = entry.map(|entry| entry.location) else {
+            return Ok(());
+        };
+        if location.kind != kind::INODE_ITEM {
+            return Err(Cause::SubvolumeName.into());
+        }
+        let engine = self.engine;
+        let Some(child) = self.alive(location.objectid)? else {
+            return Ok(());
+        };
+        let (generation, names_in) = {
+            let state = child.state.lock();
+            (state.generation, state.names_in)
+        };
+        if generation == self.transid {
+            self.new_child(&child);
+        } else if names_in == self.transid {
+            let now = names::current(engine, self.root, child.objectid)?;
+            let before = names::committed(engine, self.root, child.objectid)?;
+            let elsewhere = |name: &NameRef| name.parent != dir.objectid;
+            if now.iter().chain(&before).any(elsewhere) {
+                self.want_new(&child);
+            }
+        }
+        let conflict =
+            names::committed_by_name(engine, self.root, dir.objectid, entry_name(&bytes))?;
+        match conflict {
+            Some(other) => self.displaced(&child, &other),
+            None => Ok(()),
+        }
+    }
+
+    /// An inode made in this transaction has to exist for its entry to count. What is in a new
+    /// directory is new too, and goes with it.
+    fn new_child(&mut self, child: &Arc<Inode>) {
+        let logged = self.logged(child.objectid);
+        let version = child.state.lock().names_version;
+        let known = logged.exists && logged.names == version;
+        match child.kind {
+            FileKind::Directory if !(known && logged.full) => {
+                if !self
+                    .plan
+                    .steps
+                    .get(&child.objectid)
+                    .is_some_and(|step| step.full)
+                {
+                    self.want(child, true);
+                }
+            }
+            _ if known => {}
+            _ if version > 0 => self.want_new(child),
+            _ => {
+                self.plan.children.insert(child.objectid, Arc::clone(child));
+            }
+        }
+    }
+}
+
+fn entry_name(bytes: &[u8]) -> &[u8] {
+    let entry = dir_items(bytes).next();
+    entry
+        .and_then(|entry| entry.ok())
+        .map_or(&[], |entry| entry.name)
+}

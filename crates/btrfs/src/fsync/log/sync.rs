@@ -1,0 +1,178 @@
+//! Making a log durable: group commit.
+//!
+//! # How it works
+//! Logs of a transaction are numbered. Whoever changed log trees waits until the log that was
+//! being filled then is durable. Who finds nobody collecting does it himself:
+//!
+//! ```text
+//!  collect     no logger is at work: root items are brought up to date, the dirty blocks taken
+//!              and made final; the next log begins to be filled
+//!  write       its blocks; meanwhile others fill, collect and write the next log
+//!  wait        for the blocks of the log before it, which it shares
+//!  flush
+//!  superblock  under the superblock-order lock: the transaction before must be durable. If a
+//!              newer log got there first, nothing is left to do
+//! ```
+//!
+//! At most two logs are under way. Nobody ever waits for a time: a client that is alone writes
+//! at once, and those who come while it writes share the next log.
+//!
+//! The handle that a caller holds keeps the transaction from being committed meanwhile, so its
+//! blocks cannot be given back under a write. An error breaks the log of the transaction: every
+//! waiter falls back to a commit.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::SUPER_SIZE;
+
+use super::cause::Cause;
+use super::table::{LogState, TransactionLog};
+use crate::Result;
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::lock::RankedMutexGuard;
+use crate::transaction::Handle;
+use crate::tree::{TreeBlock, freeze, write_blocks};
+
+/// Logs under way at once.
+const MOST_UNDER_WAY: u64 = 2;
+
+/// A log that was collected.
+struct Collected {
+    number: u64,
+    blocks: Vec<Arc<TreeBlock>>,
+    /// Address and level of its root.
+    top: (u64, u8),
+    /// Blocks that it does not have any more.
+    left: Vec<u64>,
+}
+
+/// Waits until log `number` is durable, or makes it so.
+///
+/// # Errors
+/// Why the transaction has to be committed instead.
+pub(super) fn sync(h: &mut Handle, number: u64) -> Result<(), Cause> {
+    let engine = h.engine().clone();
+    let trans = h.trans().clone();
+    let log = &trans.log;
+    loop {
+        let mut state = log.state.lock();
+        loop {
+            if let Some(cause) = state.broken {
+                return Err(cause);
+            }
+            if state.durable >= number {
+                return Ok(());
+            }
+            let free = state.filling - state.durable <= MOST_UNDER_WAY;
+            if state.filling == number && !state.collecting && free {
+                break;
+            }
+            state.wait(&log.changed);
+        }
+        let collected = collect(h, log, state);
+        let result = collected
+            .map_err(|error| (error, Cause::Failed))
+            .and_then(|collected| finish(&engine, h, log, collected));
+        if let Err((error, cause)) = result {
+            ::log::warn!(
+                "the log of transaction {} is given up: {error}",
+                h.transid()
+            );
+            log.set_broken(cause);
+        }
+    }
+}
+
+/// Stops loggers for a moment and takes what there is to write.
+fn collect(
+    h: &mut Handle,
+    log: &TransactionLog,
+    mut state: RankedMutexGuard<'_, LogState>,
+) -> Result<Collected> {
+    state.collecting = true;
+    while state.loggers > 0 {
+        state.wait(&log.changed);
+    }
+    let root = state.root.clone();
+    let trees: Vec<_> = state.trees.values().cloned().collect();
+    drop(state);
+    let done = (|| -> Result<(u64, u8)> {
+        let Some(root) = root else {
+            return Ok((0, 0));
+        };
+        for tree in trees {
+            let known = tree.tree.item().bytenr.get();
+            let first = root.get(h, &tree.item_key())?.is_none();
+            if first || known != tree.tree.node().bytenr() {
+                let item = tree.item(h.transid());
+                root.put(h, &tree.item_key(), item.bytes())?;
+            }
+        }
+        let node = root.node();
+        Ok((node.bytenr(), node.level()))
+    })();
+    let blocks = log.blocks.dirty.take();
+    freeze(&blocks);
+    let left = log.blocks.take_left();
+    let mut state = log.state.lock();
+    let number = state.filling;
+    state.filling += 1;
+    state.collecting = false;
+    log.changed.notify_all();
+    Ok(Collected {
+        number,
+        blocks,
+        top: done?,
+        left,
+    })
+}
+
+/// Writes a collected log and makes the superblock name it.
+fn finish(
+    engine: &Arc<Engine>,
+    h: &Handle,
+    log: &TransactionLog,
+    collected: Collected,
+) -> Result<(), (crate::Error, Cause)> {
+    let failed = |error| (error, Cause::LogWrite);
+    write_blocks(engine, &collected.blocks).map_err(failed)?;
+    let bytes = collected.blocks.len() as u64 * u64::from(engine.nodesize);
+    Counters::add(&engine.counters.log.bytes, bytes);
+    {
+        let mut state = log.state.lock();
+        while state.written + 1 < collected.number && state.broken.is_none() {
+            state.wait(&log.changed);
+        }
+        if state.broken.is_some() {
+            return Ok(());
+        }
+        state.written = collected.number;
+        log.changed.notify_all();
+    }
+    // What it has must be readable when the superblock says so: chunks come with a commit only.
+    if engine.space.has_pending_chunks() {
+        log.set_broken(Cause::NewChunk);
+        return Ok(());
+    }
+    engine.volume.flush().map_err(failed)?;
+    Counters::count(&engine.counters.log.flushes);
+    let order = engine.transactions.superblock_order.lock();
+    if log.state.lock().durable < collected.number {
+        engine.health.check().map_err(failed)?;
+        let mut sb = *engine.super_block.lock();
+        debug_assert_eq!(sb.generation.get() + 1, h.transid());
+        (sb.log_root, sb.log_root_level) = (collected.top.0.into(), collected.top.1);
+        engine.volume.write_log_super(&sb).map_err(failed)?;
+        Counters::add(&engine.counters.log.bytes, SUPER_SIZE as u64);
+        Counters::count(&engine.counters.log.commits);
+        Counters::count(&engine.counters.log.flushes);
+        let mut state = log.state.lock();
+        state.durable = collected.number;
+        log.changed.notify_all();
+    }
+    drop(order);
+    log.blocks
+        .give_back(&engine.space, &collected.left)
+        .map_err(|error| (error, Cause::Failed))
+}

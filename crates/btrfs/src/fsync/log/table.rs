@@ -1,0 +1,248 @@
+//! The log trees of a transaction, who is logging, and which log is durable.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Condvar;
+use sapwood_btrfs_format::{Key, RootItem, kind, objectid};
+
+use super::blocks::LogBlocks;
+use super::cause::Cause;
+use crate::Result;
+use crate::lock::{Rank, RankedMutex};
+use crate::ops::Inode;
+use crate::transaction::Handle;
+use crate::tree::{Root, create_root};
+
+/// The logs of one transaction. They build on the transaction before it and count until the
+/// transaction itself is durable.
+#[derive(Debug)]
+pub(crate) struct TransactionLog {
+    /// There is a log tree; read without a lock by whoever changes names.
+    exists: AtomicBool,
+    /// Held while a log tree is created.
+    creating: RankedMutex<()>,
+    pub(super) state: RankedMutex<LogState>,
+    pub(super) changed: Condvar,
+    /// Blocks of the log trees.
+    pub(crate) blocks: LogBlocks,
+}
+
+/// What changes under the lock of a [`TransactionLog`].
+#[derive(Debug)]
+pub(super) struct LogState {
+    /// The log root tree.
+    pub(super) root: Option<Arc<Root>>,
+    /// The log trees, by subvolume.
+    pub(super) trees: BTreeMap<u64, Arc<SubvolumeLog>>,
+    /// Threads that change log trees now.
+    pub(super) loggers: usize,
+    /// Somebody collects the log: nobody begins to change log trees.
+    pub(super) collecting: bool,
+    /// The log that is being filled.
+    pub(super) filling: u64,
+    /// Newest log whose blocks are on their way or there; the log after it may be collected.
+    pub(super) written: u64,
+    /// Newest log that the superblock names.
+    pub(super) durable: u64,
+    /// No log of this transaction can be trusted any more: commit.
+    pub(super) broken: Option<Cause>,
+}
+
+impl Default for TransactionLog {
+    fn default() -> Self {
+        let state = LogState {
+            root: None,
+            trees: BTreeMap::new(),
+            loggers: 0,
+            collecting: false,
+            filling: 1,
+            written: 0,
+            durable: 0,
+            broken: None,
+        };
+        Self {
+            exists: AtomicBool::new(false),
+            creating: RankedMutex::new(Rank::LogTrees, ()),
+            state: RankedMutex::new(Rank::Leaf, state),
+            changed: Condvar::new(),
+            blocks: LogBlocks::default(),
+        }
+    }
+}
+
+impl TransactionLog {
+    /// The log of a subvolume, if it has one.
+    pub(super) fn find(&self, subvolume: u64) -> Option<Arc<SubvolumeLog>> {
+        if !self.exists.load(Ordering::Acquire) {
+            return None;
+        }
+        self.state.lock().trees.get(&subvolume).cloned()
+    }
+
+    /// The log of a subvolume, made if need be: the log root tree with the first one.
+    ///
+    /// # Errors
+    /// No space.
+    pub(super) fn create(&self, h: &mut Handle, subvolume: u64) -> Result<Arc<SubvolumeLog>> {
+        if let Some(found) = self.find(subvolume) {
+            return Ok(found);
+        }
+        let _creating = self.creating.lock();
+        if let Some(found) = self.find(subvolume) {
+            return Ok(found);
+        }
+        if self.state.lock().root.is_none() {
+            let root = create_root(h, objectid::TREE_LOG)?;
+            self.state.lock().root = Some(root);
+        }
+        let tree = create_root(h, objectid::TREE_LOG)?;
+        let made = Arc::new(SubvolumeLog::new(subvolume, tree));
+        self.state.lock().trees.insert(subvolume, made.clone());
+        self.exists.store(true, Ordering::Release);
+        Ok(made)
+    }
+
+    /// Why no log of this transaction will do, if that is so.
+    pub(super) fn broken(&self) -> Option<Cause> {
+        self.state.lock().broken
+    }
+
+    /// Nothing logged in this transaction counts any more.
+    pub(super) fn set_broken(&self, cause: Cause) {
+        let mut state = self.state.lock();
+        state.broken.get_or_insert(cause);
+        self.changed.notify_all();
+    }
+
+    /// Begins to change log trees; waits while somebody collects the log.
+    pub(super) fn begin(&self) -> Logging<'_> {
+        let mut state = self.state.lock();
+        while state.collecting {
+            state.wait(&self.changed);
+        }
+        state.loggers += 1;
+        Logging { log: self }
+    }
+}
+
+/// Somebody changes log trees. While this lives no log is collected, so that all changes that
+/// belong together go into one.
+pub(super) struct Logging<'a> {
+    log: &'a TransactionLog,
+}
+
+impl Logging<'_> {
+    /// The log that the changes will be in.
+    pub(super) fn number(&self) -> u64 {
+        self.log.state.lock().filling
+    }
+}
+
+impl Drop for Logging<'_> {
+    fn drop(&mut self) {
+        let mut state = self.log.state.lock();
+        state.loggers -= 1;
+        if state.loggers == 0 && state.collecting {
+            self.log.changed.notify_all();
+        }
+    }
+}
+
+/// The log of one subvolume in one transaction.
+#[derive(Debug)]
+pub(super) struct SubvolumeLog {
+    /// Id of the subvolume.
+    pub(super) subvolume: u64,
+    /// The log tree.
+    pub(super) tree: Arc<Root>,
+    /// Held by whoever changes checksums in it.
+    pub(super) sums: RankedMutex<()>,
+    inodes: RankedMutex<HashMap<u64, Arc<InodeLog>>>,
+    /// Logged inodes whose names changed since: the next log must say so, whoever asks for it.
+    pending: RankedMutex<BTreeMap<u64, Arc<Inode>>>,
+}
+
+impl SubvolumeLog {
+    fn new(subvolume: u64, tree: Arc<Root>) -> Self {
+        Self {
+            subvolume,
+            tree,
+            sums: RankedMutex::new(Rank::Checksums, ()),
+            inodes: RankedMutex::new(Rank::Leaf, HashMap::new()),
+            pending: RankedMutex::new(Rank::Leaf, BTreeMap::new()),
+        }
+    }
+
+    /// Key of its item in the log root tree.
+    pub(super) fn item_key(&self) -> Key {
+        Key::new(objectid::TREE_LOG, kind::ROOT_ITEM, self.subvolume)
+    }
+
+    /// Its item in the log root tree.
+    pub(super) fn item(&self, transid: u64) -> RootItem {
+        self.tree.update_item(transid)
+    }
+
+    /// What was logged of an inode, made if need be. It outlives the inode in memory, so that
+    /// one that was evicted and loaded again still counts as logged.
+    pub(super) fn inode(&self, objectid: u64) -> Arc<InodeLog> {
+        let mut inodes = self.inodes.lock();
+        inodes.entry(objectid).or_default().clone()
+    }
+
+    /// What was logged of an inode, if anything was.
+    pub(super) fn find(&self, objectid: u64) -> Option<Arc<InodeLog>> {
+        self.inodes.lock().get(&objectid).cloned()
+    }
+
+    /// The next log has to bring the names of this inode up to date.
+    pub(super) fn add_pending(&self, inode: &Arc<Inode>) {
+        let mut pending = self.pending.lock();
+        pending.insert(inode.objectid, inode.clone());
+    }
+
+    /// The inodes whose names are to be brought up to date.
+    pub(super) fn pending(&self) -> Vec<Arc<Inode>> {
+        self.pending.lock().values().cloned().collect()
+    }
+
+    /// An inode's names are up to date; the caller holds its `io` lock.
+    pub(super) fn done_pending(&self, objectid: u64) {
+        self.pending.lock().remove(&objectid);
+    }
+}
+
+/// What the log of this transaction has of an inode.
+#[derive(Debug)]
+pub(super) struct InodeLog {
+    pub(super) logged: RankedMutex<Logged>,
+}
+
+impl Default for InodeLog {
+    fn default() -> Self {
+        Self {
+            logged: RankedMutex::new(Rank::InodeLog, Logged::default()),
+        }
+    }
+}
+
+/// How much of an inode the log has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Logged {
+    /// Its item is there, and its names as of `names`.
+    pub(super) exists: bool,
+    /// All of it is there, as of `sequence`.
+    pub(super) full: bool,
+    /// Change counter of the inode when it was logged in full.
+    pub(super) sequence: u64,
+    /// Length when it was logged in full.
+    pub(super) size: u64,
+    /// Version of the names that were logged.
+    pub(super) names: u64,
+    /// Version of the attributes that were logged.
+    pub(super) xattrs: u64,
+    /// The newest log with something of it.
+    pub(super) number: u64,
+}

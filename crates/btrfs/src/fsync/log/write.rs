@@ -1,0 +1,193 @@
+//! Writing a plan into the log: inode items, names and attributes.
+//!
+//! A log is read by replay only as a whole, so the order of the items does not matter. What the
+//! log has of an inode is replaced, never added to, where two versions would contradict each
+//! other: names, attributes, extents.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{InodeItem, Key, kind};
+use sapwood_vfs::FileKind;
+
+use super::names;
+use super::plan::{Plan, Step};
+use super::table::{Logged, SubvolumeLog};
+use super::{dir, extents};
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::ops::Inode;
+use crate::transaction::Handle;
+use crate::tree::Root;
+use crate::{Error, Result};
+
+/// Writes one subvolume's log.
+pub(super) struct Writer<'a> {
+    pub(super) h: &'a mut Handle,
+    pub(super) engine: Arc<Engine>,
+    pub(super) log: Arc<SubvolumeLog>,
+    /// Number of the log that it fills.
+    pub(super) number: u64,
+}
+
+impl Writer<'_> {
+    /// The log tree.
+    pub(super) fn tree(&self) -> Arc<Root> {
+        Arc::clone(&self.log.tree)
+    }
+
+    /// Puts an item into the log.
+    pub(super) fn put(&mut self, key: &Key, data: &[u8]) -> Result<()> {
+        self.tree().put(self.h, key, data)
+    }
+
+    /// Writes all of a plan.
+    pub(super) fn write(&mut self, plan: &Plan) -> Result<()> {
+        for step in plan.steps.values() {
+            self.step(step)?;
+        }
+        for child in plan.children.values() {
+            let state = self.log.inode(child.objectid);
+            let mut logged = state.logged.lock();
+            match child.kind {
+                FileKind::Symlink => self.full(child, &mut logged)?,
+                _ => self.exists(child, &mut logged)?,
+            }
+        }
+        for objectid in &plan.pending {
+            self.log.done_pending(*objectid);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        let state = self.log.inode(step.inode.objectid);
+        let mut logged = state.logged.lock();
+        if step.inode.is_linked() {
+            if step.full {
+                self.full(&step.inode, &mut logged)?;
+            } else {
+                self.exists(&step.inode, &mut logged)?;
+            }
+        } else if logged.exists {
+            // Nothing may lead to it any more; what else the log has of it does no harm.
+            self.names(&step.inode, &mut logged)?;
+        }
+        dir::write(self, step)?;
+        logged.number = self.number;
+        Ok(())
+    }
+
+    /// Logs that an inode exists, and its names.
+    fn exists(&mut self, inode: &Arc<Inode>, logged: &mut Logged) -> Result<()> {
+        if !logged.exists {
+            let item = self.exists_item(inode)?;
+            self.put(&item_key(inode), item.bytes())?;
+            self.xattrs(inode, logged)?;
+        }
+        self.names(inode, logged)?;
+        logged.exists = true;
+        logged.number = self.number;
+        Ok(())
+    }
+
+    /// The item that says only that an inode exists.
+    fn exists_item(&self, inode: &Inode) -> Result<InodeItem> {
+        let key = item_key(inode);
+        let before = names::committed_item(&self.engine, &inode.root, &key)?;
+        let mut item = inode.state.lock().to_item();
+        item.generation = 0.into();
+        item.transid = self.h.transid().into();
+        // The length that replay may set: the one that it finds.
+        item.size = match before {
+            Some(bytes) => {
+                let before = InodeItem::read(&bytes).map_err(|source| Error::BadItem {
+                    root: inode.root.id(),
+                    key,
+                    source,
+                })?;
+                before.size
+            }
+            None => 0.into(),
+        };
+        Ok(item)
+    }
+
+    /// Logs all of an inode but the entries of a directory.
+    fn full(&mut self, inode: &Arc<Inode>, logged: &mut Logged) -> Result<()> {
+        let (mut item, sequence, size) = {
+            let state = inode.state.lock();
+            let mut item = state.to_item();
+            item.size = state.size.into();
+            (item, state.sequence, state.size)
+        };
+        item.transid = self.h.transid().into();
+        self.put(&item_key(inode), item.bytes())?;
+        self.xattrs(inode, logged)?;
+        self.names(inode, logged)?;
+        match inode.kind {
+            FileKind::Regular => extents::write(self, inode, size, logged)?,
+            FileKind::Symlink if !logged.full => extents::copy_inline(self, inode)?,
+            _ => {}
+        }
+        *logged = Logged {
+            exists: true,
+            full: true,
+            sequence,
+            size,
+            number: self.number,
+            ..*logged
+        };
+        Ok(())
+    }
+
+    /// Makes the names in the log those that the inode has.
+    fn names(&mut self, inode: &Inode, logged: &mut Logged) -> Result<()> {
+        let version = inode.state.lock().names_version;
+        if logged.exists && logged.names == version {
+            return Ok(());
+        }
+        if logged.exists {
+            self.delete(inode, kind::INODE_REF, kind::INODE_EXTREF)?;
+        }
+        for (key, data) in names::ref_items(&self.engine, &inode.root, inode.objectid)? {
+            self.put(&key, &data)?;
+        }
+        logged.names = version;
+        Ok(())
+    }
+
+    /// Makes the attributes in the log those that the inode has, unless they are.
+    fn xattrs(&mut self, inode: &Inode, logged: &mut Logged) -> Result<()> {
+        let version = inode.state.lock().xattrs_version;
+        let needless = self.engine.options.log.xattrs_when_changed && logged.xattrs == version;
+        if logged.exists && needless {
+            return Ok(());
+        }
+        if logged.exists {
+            self.delete(inode, kind::XATTR_ITEM, kind::XATTR_ITEM)?;
+        }
+        let first = Key::new(inode.objectid, kind::XATTR_ITEM, 0);
+        let mut cursor = inode.root.seek(&self.engine, &first)?;
+        while let Some((key, data)) = cursor.item() {
+            if key.objectid != inode.objectid || key.kind != kind::XATTR_ITEM {
+                break;
+            }
+            self.tree().put(self.h, &key, data)?;
+            Counters::count(&self.engine.counters.log.xattrs);
+            cursor.next()?;
+        }
+        logged.xattrs = version;
+        Ok(())
+    }
+
+    /// Deletes an inode's items of these kinds from the log.
+    fn delete(&mut self, inode: &Inode, from: u8, to: u8) -> Result<()> {
+        let first = Key::new(inode.objectid, from, 0);
+        let last = Key::new(inode.objectid, to, u64::MAX);
+        self.tree().delete_range(self.h, &first, &last).map(|_| ())
+    }
+}
+
+fn item_key(inode: &Inode) -> Key {
+    Key::new(inode.objectid, kind::INODE_ITEM, 0)
+}
