@@ -46,6 +46,12 @@ impl LogBlocks {
         self.space.lock().taken.insert(bytenr);
     }
 
+    /// Number of addresses that were handed out and not given back.
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> usize {
+        self.space.lock().taken.len()
+    }
+
     /// A tree left a block.
     ///
     /// # Errors

@@ -43,6 +43,8 @@ mod names;
 mod plan;
 mod sync;
 mod table;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
