@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
+use sapwood_block::MemoryDevice;
 use sapwood_crash::base::{Base, BaseKind};
 use sapwood_crash::campaign::{Campaign, Plan};
 use sapwood_crash::cut::Depth;
@@ -50,6 +51,13 @@ enum Command {
         /// Only this phase: cases, ones, twos, threes, threads.
         #[arg(long)]
         only: Option<String>,
+    },
+    /// Writes the image that a crash leaves to a file.
+    Save {
+        /// Workload and cut.
+        id: String,
+        /// The file.
+        path: std::path::PathBuf,
     },
     /// Has the kernel judge one crash, by its id.
     Kernel {
@@ -101,11 +109,12 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             });
             all(campaign, only.as_deref())
         }
+        Command::Save { id, path } => {
+            let image = image(id, &setting)?;
+            image.save(path).map_err(|error| error.to_string())
+        }
         Command::Kernel { id } => {
-            let (subject, cut) = parse_id(id)?;
-            let cut = cut.ok_or("the id has no cut")?;
-            let recording = subject.run(&setting)?;
-            let image = recording.log.image(&recording.base, &cut.0);
+            let image = image(id, &setting)?;
             let kernel = Kernel::new(&Base::get(BaseKind::Standard)?.device)?;
             desk::judge(&kernel, &image)?;
             println!("the kernel agrees");
@@ -125,6 +134,14 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             result.map_err(|found| found.to_string())
         }
     }
+}
+
+/// What a crash leaves.
+fn image(id: &str, setting: &Setting) -> Result<MemoryDevice, String> {
+    let (subject, cut) = parse_id(id)?;
+    let cut = cut.ok_or("the id has no cut")?;
+    let recording = subject.run(setting)?;
+    Ok(recording.log.image(&recording.base, &cut.0))
 }
 
 fn all(mut campaign: Campaign, only: Option<&str>) -> Result<(), String> {

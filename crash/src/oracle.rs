@@ -12,7 +12,8 @@
 //! - promises are kept. An fsync of an inode makes what is older than it impossible for its
 //!   content, owner and attributes; its names as of the fsync are there and no others, later
 //!   changes aside. An fsync of a directory does so for the names in it. After an fdatasync
-//!   that is true of content only, and a new file has a name.
+//!   that is true of content only, and a new file has a name. Of an inode without a name an
+//!   fsync promises nothing: nobody could find it, and its last name may come back.
 //!
 //! Parts are judged one by one, because a log holds single inodes and names: two files may be
 //! as of different states. What two parts of one file may not be is said by the fsync's rule.
@@ -122,6 +123,9 @@ impl View<'_> {
         let returned = self.oracle.promises.iter().take(self.progress.done);
         for (index, promise) in returned.enumerate().skip(self.floor) {
             let state = index + 1;
+            if ino != self.oracle.root && self.names_in(state, ino).is_empty() {
+                continue;
+            }
             if *promise == Promise::Inode(ino) {
                 since = Since {
                     all: state,

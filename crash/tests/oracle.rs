@@ -200,3 +200,9 @@ fn a_size_between_two_is_possible_only_where_others_are_at_work() {
     lane.shared = true;
     assert_eq!(judge(&lane, 1, 0, middle), [""; 0]);
 }
+
+#[test]
+fn an_fsync_of_what_has_no_name_promises_nothing() {
+    let lane = lane("hold A/foo 0; unlink A/foo; write @0 0 4096 9; fsync @0");
+    assert_eq!(judge(&lane, 4, 0, |_| ()), [""; 0]);
+}
