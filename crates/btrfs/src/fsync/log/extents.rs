@@ -133,6 +133,7 @@ pub(super) fn copy_inline(w: &mut Writer<'_>, inode: &Inode) -> Result<()> {
 /// Takes `range` out of the extents that the log has of a file.
 fn clear(w: &mut Writer<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
     let tree = w.tree();
+    let sector = u64::from(w.engine.sectorsize);
     let ours = |key: &Key| key.objectid == inode.objectid && key.kind == kind::EXTENT_DATA;
     let bad = |key: Key| {
         move |source| Error::BadItem {
@@ -159,7 +160,9 @@ fn clear(w: &mut Writer<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
         let item = FileExtent::parse(&data).map_err(bad(key))?;
         let (extent, prealloc) = match item {
             FileExtent::Inline { .. } => {
-                tree.delete(w.h, &key)?;
+                if range.start < sector {
+                    tree.delete(w.h, &key)?;
+                }
                 continue;
             }
             FileExtent::Regular(extent) => (extent, false),

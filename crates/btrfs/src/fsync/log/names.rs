@@ -115,10 +115,28 @@ pub(super) fn committed_by_name(
     name: &[u8],
 ) -> Result<Option<Key>> {
     let key = Key::new(dir, kind::DIR_ITEM, name_hash(name).into());
-    let Some(item) = committed_item(engine, root, &key)? else {
-        return Ok(None);
-    };
-    for entry in dir_items(&item) {
+    match committed_item(engine, root, &key)? {
+        Some(item) => location_of(root, key, &item, name),
+        None => Ok(None),
+    }
+}
+
+/// What an entry leads to now.
+pub(super) fn current_by_name(
+    engine: &Engine,
+    root: &Root,
+    dir: u64,
+    name: &[u8],
+) -> Result<Option<Key>> {
+    let key = Key::new(dir, kind::DIR_ITEM, name_hash(name).into());
+    match root.get(engine, &key)? {
+        Some(item) => location_of(root, key, &item, name),
+        None => Ok(None),
+    }
+}
+
+fn location_of(root: &Root, key: Key, item: &[u8], name: &[u8]) -> Result<Option<Key>> {
+    for entry in dir_items(item) {
         let entry = entry.map_err(|source| Error::BadItem {
             root: root.id(),
             key,

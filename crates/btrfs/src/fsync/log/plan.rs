@@ -223,6 +223,7 @@ impl<'a> Planner<'a> {
             if now.iter().any(|new| kept(&new)) {
                 continue;
             }
+            self.taken_over(inode, name)?;
             let beside = |new: &NameRef| new.parent == name.parent && !new.extended;
             if !name.extended && now.iter().any(beside) {
                 continue;
@@ -233,6 +234,24 @@ impl<'a> Planner<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A name that was lost may have been taken by a rename, which is there as a whole or not at
+    /// all: replay takes the name from the one, so the other must get it.
+    fn taken_over(&mut self, inode: &Inode, name: &NameRef) -> Result<(), Refusal> {
+        let taker = names::current_by_name(self.engine, self.root, name.parent, &name.name)?;
+        match taker {
+            Some(location) if location.kind != kind::INODE_ITEM => {
+                Err(Cause::SubvolumeName.into())
+            }
+            Some(location) if location.objectid != inode.objectid => {
+                if let Some(taker) = self.alive(location.objectid)? {
+                    self.want_new(&taker);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn new_name(&mut self, inode: &Inode, name: &NameRef) -> Result<(), Refusal> {
