@@ -14,7 +14,7 @@ use crate::desk::{Desk, Sample, Verdicts};
 use crate::explore::{Found, explore_with, seed_of};
 use crate::judge::{Judge, Tally};
 use crate::kernel::{Kernel, has_log};
-use crate::record::Setting;
+use crate::record::{Setting, Workload};
 use crate::shrink::shrink;
 use crate::subject::Subject;
 use crate::threads::Threads;
@@ -174,6 +174,7 @@ impl Campaign {
         self.cases()?;
         self.ones()?;
         self.twos()?;
+        self.longs();
         self.threads();
         self.threes()?;
         Ok(self.close())
@@ -255,6 +256,40 @@ impl Campaign {
         Ok(())
     }
 
+    /// Long sequences by chance, for a share of the time.
+    pub fn longs(&mut self) {
+        let seed = self.plan.seed;
+        let all = (seed..).filter_map(|seed| {
+            let ops = 4 + (seed % 9) as usize;
+            let alone = Threads {
+                seed,
+                lanes: 1,
+                ops,
+            };
+            let base = BaseKind::Standard;
+            Some(
+                Workload {
+                    base,
+                    ops: alone.plan(0).ok()?,
+                }
+                .into(),
+            )
+        });
+        let care = Care {
+            depth: Depth::BRIEF,
+            sample: 20,
+            wait: false,
+        };
+        let end = self.share(3);
+        self.phase("long sequences, by chance", all, care, Some(end));
+    }
+
+    /// One in so many parts of the time that is left ends then.
+    fn share(&self, parts: u32) -> Instant {
+        let now = Instant::now();
+        now + self.end.saturating_duration_since(now) / parts
+    }
+
     /// Threads, for a share of the time.
     pub fn threads(&mut self) {
         let seed = self.plan.seed;
@@ -268,8 +303,7 @@ impl Campaign {
             sample: 10,
             wait: false,
         };
-        let now = Instant::now();
-        let end = now + self.end.saturating_duration_since(now) / 3;
+        let end = self.share(2);
         self.phase("threads", all, care, Some(end));
     }
 

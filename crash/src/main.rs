@@ -48,7 +48,7 @@ enum Command {
         /// Failures after which a phase ends.
         #[arg(long, default_value_t = 10)]
         patience: usize,
-        /// Only this phase: cases, ones, twos, threes, threads.
+        /// Only this phase: cases, ones, twos, longs, threads, threes.
         #[arg(long)]
         only: Option<String>,
     },
@@ -150,6 +150,7 @@ fn all(mut campaign: Campaign, only: Option<&str>) -> Result<(), String> {
         Some(phase) => {
             match phase {
                 "cases" => campaign.cases()?,
+                "longs" => campaign.longs(),
                 "threads" => campaign.threads(),
                 "ones" => campaign.ones()?,
                 "twos" => campaign.twos()?,
