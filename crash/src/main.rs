@@ -11,8 +11,10 @@ use sapwood_crash::cut::Depth;
 use sapwood_crash::desk;
 use sapwood_crash::explore::{explore, parse_id, replay};
 use sapwood_crash::kernel::Kernel;
+use sapwood_crash::op::to_text;
 use sapwood_crash::plant::Plant;
 use sapwood_crash::record::Setting;
+use sapwood_crash::threads::Threads;
 
 /// Explores what power cuts leave behind.
 #[derive(Debug, Parser)]
@@ -58,6 +60,11 @@ enum Command {
         id: String,
         /// The file.
         path: std::path::PathBuf,
+    },
+    /// Shows what each thread of `threads: SEED LANES OPS` does.
+    Plan {
+        /// The text.
+        threads: Threads,
     },
     /// Has the kernel judge one crash, by its id.
     Kernel {
@@ -108,6 +115,12 @@ fn run(arguments: &Arguments) -> Result<(), String> {
                 seed: *seed,
             });
             all(campaign, only.as_deref())
+        }
+        Command::Plan { threads } => {
+            for lane in 0..threads.lanes {
+                println!("{}", to_text(&threads.plan(lane)?));
+            }
+            Ok(())
         }
         Command::Save { id, path } => {
             let image = image(id, &setting)?;

@@ -272,4 +272,24 @@ pub(super) const CASES: &[(&str, &str)] = &[
         "last link but one goes with a rename over it",
         "std: rename A/foo A/two; fsync B/two; fsync A/two",
     ),
+    (
+        "directory renamed over one in a directory that was fsynced, another file fsynced",
+        "std: link A/foo B/ln; fsync B; rename A/C B/D; fdatasync A/foo",
+    ),
+    (
+        "directory renamed over one whose name only the log has",
+        "std: rename A/C A/E; fsync A; rename B/D A/E; append A/bar 10 9; fsync A/bar",
+    ),
+    (
+        "link of a file whose names are in the log, the directory fsynced",
+        "std: zero A/foo 4096 8192; fdatasync A/foo; link A/foo A/ln; fsync A",
+    ),
+    (
+        "rename over a file, fsynced, renamed back, another fsynced",
+        "std: rename A/bar A/foo; fsync A/foo; rename A/foo A/bar; mkdir A/C/F; fsync A/C",
+    ),
+    (
+        "rename over a file, fsynced, renamed on to another directory",
+        "std: rename B/foo A/foo; fsync A/foo; rename A/foo A/C/moved; fsync A/C",
+    ),
 ];

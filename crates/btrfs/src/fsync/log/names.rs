@@ -156,17 +156,46 @@ pub(super) fn committed_at(
     dir: u64,
     index: u64,
 ) -> Result<Option<Key>> {
+    let entry = committed_entry(engine, root, dir, index)?;
+    Ok(entry.map(|(location, _)| location))
+}
+
+/// As [`committed_at`], with the name.
+pub(super) fn committed_entry(
+    engine: &Engine,
+    root: &Root,
+    dir: u64,
+    index: u64,
+) -> Result<Option<(Key, Vec<u8>)>> {
     let key = Key::new(dir, kind::DIR_INDEX, index);
-    let Some(item) = committed_item(engine, root, &key)? else {
-        return Ok(None);
-    };
-    let entry = dir_items(&item).next().transpose();
+    match committed_item(engine, root, &key)? {
+        Some(item) => entry_of(root, key, &item),
+        None => Ok(None),
+    }
+}
+
+/// The entry that a log has at an index: what it leads to, and its name.
+pub(super) fn logged_entry(
+    engine: &Engine,
+    log: &Root,
+    dir: u64,
+    index: u64,
+) -> Result<Option<(Key, Vec<u8>)>> {
+    let key = Key::new(dir, kind::DIR_INDEX, index);
+    match log.get(engine, &key)? {
+        Some(item) => entry_of(log, key, &item),
+        None => Ok(None),
+    }
+}
+
+fn entry_of(root: &Root, key: Key, item: &[u8]) -> Result<Option<(Key, Vec<u8>)>> {
+    let entry = dir_items(item).next().transpose();
     let entry = entry.map_err(|source| Error::BadItem {
         root: root.id(),
         key,
         source,
     })?;
-    Ok(entry.map(|entry| entry.location))
+    Ok(entry.map(|entry| (entry.location, entry.name.to_vec())))
 }
 
 /// Whether a directory had entries at the last commit.

@@ -9,6 +9,9 @@
 //!   replay takes the old one away.
 //! - A *lost* name is deleted by replay if the inode has another one in that directory; else the
 //!   directory is logged as existing, with a range item over the one index.
+//! - A name that was lost may have a new owner, by a rename over it: he needs his names logged.
+//! - A name that only the log has, and has no more, leaves the entry that it displaced in the
+//!   last commit: that one is deleted as if its directory had lost it now.
 //! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
 //!   behind it, if it lives on elsewhere, needs its names logged, or it would be lost.
 //!
@@ -218,12 +221,15 @@ impl<'a> Planner<'a> {
                 self.new_name(inode, name)?;
             }
         }
+        if self.logged(inode.objectid).exists {
+            self.leaving(inode, &now)?;
+        }
         for name in &before {
             let kept = |new: &&NameRef| new.parent == name.parent && new.name == name.name;
             if now.iter().any(|new| kept(&new)) {
                 continue;
             }
-            self.taken_over(inode, name)?;
+            self.taken_over(inode.objectid, name.parent, &name.name)?;
             let beside = |new: &NameRef| new.parent == name.parent && !new.extended;
             if !name.extended && now.iter().any(beside) {
                 continue;
@@ -236,15 +242,13 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// A name that was lost may have been taken by a rename, which is there as a whole or not at
-    /// all: replay takes the name from the one, so the other must get it.
-    fn taken_over(&mut self, inode: &Inode, name: &NameRef) -> Result<(), Refusal> {
-        let taker = names::current_by_name(self.engine, self.root, name.parent, &name.name)?;
+    /// A name that `loser` lost may have been taken by a rename, which is there as a whole or not
+    /// at all: replay takes the name from the one, so the other must get it.
+    fn taken_over(&mut self, loser: u64, dir: u64, name: &[u8]) -> Result<(), Refusal> {
+        let taker = names::current_by_name(self.engine, self.root, dir, name)?;
         match taker {
-            Some(location) if location.kind != kind::INODE_ITEM => {
-                Err(Cause::SubvolumeName.into())
-            }
-            Some(location) if location.objectid != inode.objectid => {
+            Some(location) if location.kind != kind::INODE_ITEM => Err(Cause::SubvolumeName.into()),
+            Some(location) if location.objectid != loser => {
                 if let Some(taker) = self.alive(location.objectid)? {
                     self.want_new(&taker);
                 }
@@ -252,6 +256,38 @@ impl<'a> Planner<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Names that leave the log: replay took each from what had it at the last commit, and that
+    /// must not come back.
+    fn leaving(&mut self, inode: &Inode, now: &[NameRef]) -> Result<(), Refusal> {
+        let Some(log) = self.log.clone() else {
+            return Ok(());
+        };
+        let (engine, root) = (self.engine, self.root);
+        for name in names::current(engine, &log.tree, inode.objectid)? {
+            let kept = |new: &NameRef| new.parent == name.parent && new.name == name.name;
+            if now.iter().any(kept) {
+                continue;
+            }
+            let before = names::committed_by_name(engine, root, name.parent, &name.name)?;
+            let Some(before) = before.filter(|before| before.objectid != inode.objectid) else {
+                continue;
+            };
+            if names::current_by_name(engine, root, name.parent, &name.name)? == Some(before) {
+                continue;
+            }
+            let had = names::committed(engine, root, before.objectid)?;
+            let Some(old) = had.into_iter().find(kept) else {
+                continue;
+            };
+            self.taken_over(inode.objectid, name.parent, &name.name)?;
+            match self.alive(name.parent)? {
+                Some(dir) => self.lost_entry(&dir, old.index),
+                None => return Err(Cause::RemovedParent.into()),
+            }
+        }
+        Ok(())
     }
 
     fn new_name(&mut self, inode: &Inode, name: &NameRef) -> Result<(), Refusal> {
@@ -339,16 +375,17 @@ impl<'a> Planner<'a> {
     }
 
     fn removed_entry(&mut self, dir: &Arc<Inode>, index: u64, full: bool) -> Result<(), Refusal> {
-        let before = names::committed_at(self.engine, self.root, dir.objectid, index)?;
+        let before = names::committed_entry(self.engine, self.root, dir.objectid, index)?;
         if let Some(step) = self.step(dir) {
             step.removed.insert(index, before.is_some());
         }
-        let Some(location) = before else {
-            return Ok(());
+        let Some((location, name)) = before else {
+            return self.leaving_entry(dir, index);
         };
         if location.kind != kind::INODE_ITEM {
             return Err(Cause::SubvolumeName.into());
         }
+        self.taken_over(location.objectid, dir.objectid, &name)?;
         let Some(inode) = self.alive(location.objectid)? else {
             return self.gone(location.objectid);
         };
@@ -365,6 +402,17 @@ impl<'a> Planner<'a> {
             }
         }
         Ok(())
+    }
+
+    /// An entry that only the log has, and has no more.
+    fn leaving_entry(&mut self, dir: &Inode, index: u64) -> Result<(), Refusal> {
+        let Some(log) = self.log.clone() else {
+            return Ok(());
+        };
+        match names::logged_entry(self.engine, &log.tree, dir.objectid, index)? {
+            Some((location, name)) => self.taken_over(location.objectid, dir.objectid, &name),
+            None => Ok(()),
+        }
     }
 
     fn added_entry(&mut self, dir: &Arc<Inode>, index: u64) -> Result<(), Refusal> {
@@ -401,7 +449,9 @@ impl<'a> Planner<'a> {
             let now = names::current(engine, self.root, child.objectid)?;
             let before = names::committed(engine, self.root, child.objectid)?;
             let elsewhere = |name: &NameRef| name.parent != dir.objectid;
-            if now.iter().chain(&before).any(elsewhere) {
+            // Names that the log has already are all that it has.
+            let stale = self.logged(child.objectid).exists;
+            if stale || now.iter().chain(&before).any(elsewhere) {
                 self.want_new(&child);
             }
         }
