@@ -185,6 +185,12 @@ impl FileData {
         state.modified.take_unlogged(transid, end)
     }
 
+    /// Whether a write failed and no flush has told of it.
+    pub(crate) fn has_untold_failure(&self) -> bool {
+        let state = self.state.lock();
+        state.failures != state.failures_told
+    }
+
     /// The ordered extents in flight, oldest first.
     pub(crate) fn ordered(&self) -> Vec<Arc<OrderedExtent>> {
         self.state.lock().flights.ordered().cloned().collect()

@@ -125,22 +125,15 @@ impl FileSystem for Btrfs {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let Some((tree, objectid)) = self.engine.inodes.numbers().key(ino) else {
+        let Some(inode) = self.engine.inodes.release(ino, count) else {
             return;
         };
-        let Some(inode) = self.engine.inodes.peek(tree, objectid) else {
-            return;
-        };
-        if !self.engine.inodes.release(&inode, count) {
-            return;
-        }
         if !inode.is_linked()
             && let Err(error) = orphan::reap(&self.engine, &inode)
         {
             // The orphan item stays: the next mount deletes the inode.
             log::warn!("{inode:?}: not deleted: {error}");
         }
-        drop(self.engine.inodes.trim(&inode));
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {

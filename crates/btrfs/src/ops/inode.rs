@@ -68,6 +68,8 @@ pub(crate) struct Inode {
     pub(super) lacks_capability: AtomicBool,
     /// References held above the engine.
     pub(crate) references: AtomicU64,
+    /// The table was asked for it lately.
+    pub(super) asked_for: AtomicBool,
 }
 
 /// Native copy of the inode item, and what memory adds to it.
@@ -280,6 +282,7 @@ impl Inode {
             property: RankedMutex::new(Rank::InodeProperty, None),
             lacks_capability: AtomicBool::new(false),
             references: AtomicU64::new(0),
+            asked_for: AtomicBool::new(false),
             stub: None,
             root,
             objectid,
@@ -346,6 +349,13 @@ impl Inode {
     /// True while the inode has a name.
     pub(crate) fn is_linked(&self) -> bool {
         self.state.lock().nlink > 0
+    }
+
+    /// Whether the object may leave memory once nobody holds it: all that it knows can be loaded
+    /// again, but for what the table keeps. Of a deleted subvolume none leaves, so that the cleaner
+    /// finds all that are in use.
+    pub(super) fn may_leave(&self) -> bool {
+        self.is_linked() && !self.root.is_dead() && !self.data.has_untold_failure()
     }
 
     /// True while names can be added to the directory: it has one itself, and its subvolume is

@@ -20,6 +20,8 @@ pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod sync;
 pub(crate) mod table;
+#[cfg(test)]
+mod table_tests;
 pub(crate) mod xattr;
 
 use std::sync::atomic::Ordering;

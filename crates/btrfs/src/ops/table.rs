@@ -1,11 +1,16 @@
 //! All inodes in memory.
 //!
 //! # How it works
-//! A sharded map from `(tree, objectid)` to the one object of that inode. An object whose
-//! references from above are gone stays for a while (loading it again costs a search, and
-//! would forget when it was last logged), in a queue of bounded length. It leaves when it is
-//! the oldest there and nobody but the table holds it: a transaction that still has to write
-//! its item, or the data path, does so by holding the `Arc`.
+//! A sharded map from `(tree, objectid)` to the one object of that inode. Loading one again costs
+//! a search, so the map keeps some; beyond [`PER_SHARD`] the oldest that was not asked for lately
+//! leaves, if nobody but the table holds it: a transaction that still has to write its item, or
+//! the data path, does so by holding the `Arc`.
+//!
+//! Callers above the engine may know very many inodes: a FUSE kernel holds references to all that
+//! it ever saw. So an inode leaves memory though it is referenced, and is *parked*: the table keeps
+//! only the number of references. An inode without a name does not leave: its object tells that it is
+//! to be deleted. What changed in a transaction does not leave before that writes the inode's item,
+//! so the log finds all that it has to know of it.
 //!
 //! The trouble case is a thread that read an inode item, slept, and inserts an object made of
 //! it after another thread loaded, changed, wrote and evicted that inode. Each shard therefore
@@ -27,8 +32,10 @@ use crate::tree::Root;
 use crate::{Error, Result};
 
 const SHARDS: usize = 64;
-/// Unreferenced inodes kept per shard.
-const IDLE_PER_SHARD: usize = 256;
+/// Inodes kept per shard, but for those that are held.
+const PER_SHARD: usize = 512;
+/// Inodes of a shard that one call looks at to let them go.
+const TRIES: usize = 8;
 
 /// The inodes in memory.
 pub(crate) struct InodeTable {
@@ -41,8 +48,70 @@ pub(crate) struct InodeTable {
 #[derive(Default)]
 struct Shard {
     inodes: HashMap<(u64, u64), Arc<Inode>>,
-    idle: VecDeque<(u64, u64)>,
+    /// All of them in the order of a clock; may name some that are gone.
+    clock: VecDeque<(u64, u64)>,
     evictions: u64,
+    /// References to inodes that are not in memory, by tree; never 0.
+    parked: HashMap<u64, HashMap<u64, u64>>,
+}
+
+impl Shard {
+    fn insert(&mut self, inode: &Arc<Inode>) {
+        let key = inode.lock_key();
+        if let Some(references) = self.take_parked(key) {
+            inode.add_references(references);
+        }
+        self.inodes.insert(key, Arc::clone(inode));
+        self.clock.push_back(key);
+    }
+
+    fn take_parked(&mut self, (tree, objectid): (u64, u64)) -> Option<u64> {
+        let of_tree = self.parked.get_mut(&tree)?;
+        let parked = of_tree.remove(&objectid);
+        if of_tree.is_empty() {
+            self.parked.remove(&tree);
+        }
+        parked
+    }
+
+    fn park(&mut self, (tree, objectid): (u64, u64), references: u64) {
+        if references > 0 {
+            let of_tree = self.parked.entry(tree).or_default();
+            of_tree.insert(objectid, references);
+        }
+    }
+
+    fn is_parked(&self, (tree, objectid): (u64, u64)) -> bool {
+        let of_tree = self.parked.get(&tree);
+        of_tree.is_some_and(|of_tree| of_tree.contains_key(&objectid))
+    }
+
+    /// Lets the oldest go that nobody asked for lately, down to the bound. Returned, so that
+    /// they are dropped without the lock.
+    fn trim(&mut self) -> Vec<Arc<Inode>> {
+        let mut evicted = Vec::new();
+        for _ in 0..TRIES {
+            if self.inodes.len() <= PER_SHARD {
+                break;
+            }
+            let Some(key) = self.clock.pop_front() else {
+                break;
+            };
+            let Some(inode) = self.inodes.get(&key) else {
+                continue;
+            };
+            let asked_for = inode.asked_for.swap(false, Ordering::Relaxed);
+            if asked_for || Arc::strong_count(inode) > 1 || !inode.may_leave() {
+                self.clock.push_back(key);
+                continue;
+            }
+            let references = inode.references.load(Ordering::Acquire);
+            self.park(key, references);
+            self.evictions = self.evictions.wrapping_add(1);
+            evicted.extend(self.inodes.remove(&key));
+        }
+        evicted
+    }
 }
 
 impl InodeTable {
@@ -75,11 +144,10 @@ impl InodeTable {
 
     /// The object of an inode, if it is in memory.
     pub(crate) fn peek(&self, tree: u64, objectid: u64) -> Option<Arc<Inode>> {
-        self.shard((tree, objectid))
-            .lock()
-            .inodes
-            .get(&(tree, objectid))
-            .cloned()
+        let shard = self.shard((tree, objectid)).lock();
+        let inode = shard.inodes.get(&(tree, objectid))?;
+        inode.asked_for.store(true, Ordering::Relaxed);
+        Some(Arc::clone(inode))
     }
 
     /// The inode with this number; loads it if need be. `Stale` if there is none.
@@ -88,6 +156,8 @@ impl InodeTable {
         if let Some(inode) = self.peek(tree, objectid) {
             return Ok(inode);
         }
+        let key = (tree, objectid);
+        let known = self.shard(key).lock().is_parked(key);
         let stub = match tree {
             STUB_TREE => Some(self.numbers.stub(objectid).ok_or(vfs::Error::Stale)?),
             _ => None,
@@ -100,7 +170,7 @@ impl InodeTable {
         if let Some(stub) = stub {
             return Ok(self.stub(&root, stub.dir, stub.subvolume));
         }
-        self.load(engine, &root, objectid)
+        self.load_if(engine, &root, objectid, known)
     }
 
     /// The inode `objectid` of a tree; loads it if need be. `Stale` if there is none.
@@ -110,15 +180,31 @@ impl InodeTable {
         root: &Arc<Root>,
         objectid: u64,
     ) -> Result<Arc<Inode>> {
+        self.load_if(engine, root, objectid, false)
+    }
+
+    /// As [`load`](Self::load). `known`: somebody refers to it, so that a deleted subvolume is no
+    /// reason to refuse.
+    fn load_if(
+        &self,
+        engine: &Arc<Engine>,
+        root: &Arc<Root>,
+        objectid: u64,
+        known: bool,
+    ) -> Result<Arc<Inode>> {
         let key = (root.id(), objectid);
         loop {
             let evictions = {
                 let shard = self.shard(key).lock();
                 if let Some(inode) = shard.inodes.get(&key) {
+                    inode.asked_for.store(true, Ordering::Relaxed);
                     return Ok(Arc::clone(inode));
                 }
                 shard.evictions
             };
+            if root.is_dead() && !known {
+                return Err(vfs::Error::Stale.into());
+            }
             let loaded = self.read(engine, root, objectid)?;
             let mut shard = self.shard(key).lock();
             if let Some(inode) = shard.inodes.get(&key) {
@@ -126,17 +212,16 @@ impl InodeTable {
             }
             if shard.evictions == evictions {
                 let inode = Arc::new(loaded);
-                shard.inodes.insert(key, Arc::clone(&inode));
-                shard.idle.push_back(key);
+                shard.insert(&inode);
+                let evicted = shard.trim();
+                drop(shard);
+                drop(evicted);
                 return Ok(inode);
             }
         }
     }
 
     fn read(&self, engine: &Arc<Engine>, root: &Arc<Root>, objectid: u64) -> Result<Inode> {
-        if root.is_dead() {
-            return Err(vfs::Error::Stale.into());
-        }
         let key = Key::new(objectid, kind::INODE_ITEM, 0);
         let bytes = root.get(engine, &key)?.ok_or(vfs::Error::Stale)?;
         let item = InodeItem::read(&bytes).map_err(|reason| bad_item(root.id(), key, reason))?;
@@ -167,13 +252,13 @@ impl InodeTable {
         };
         let (ino, number) = self.numbers.stub_number(stub);
         let key = (STUB_TREE, number);
-        let mut guard = self.shard(key).lock();
-        let shard = &mut *guard;
-        let inode = shard.inodes.entry(key).or_insert_with(|| {
-            shard.idle.push_back(key);
-            Arc::new(Inode::new_stub(Arc::clone(root), stub, number, ino))
-        });
-        Arc::clone(inode)
+        let mut shard = self.shard(key).lock();
+        if let Some(inode) = shard.inodes.get(&key) {
+            return Arc::clone(inode);
+        }
+        let inode = Arc::new(Inode::new_stub(Arc::clone(root), stub, number, ino));
+        shard.insert(&inode);
+        inode
     }
 
     /// Puts a new inode, whose number nobody else can know yet, into the table.
@@ -188,19 +273,39 @@ impl InodeTable {
         let ino = self.numbers.ino(root.id(), objectid);
         let inode = Arc::new(Inode::new(Arc::clone(root), objectid, ino, kind, state));
         let mut shard = self.shard(key).lock();
-        shard.inodes.insert(key, Arc::clone(&inode));
-        shard.idle.push_back(key);
+        shard.insert(&inode);
+        let evicted = shard.trim();
+        drop(shard);
+        drop(evicted);
         inode
     }
 
-    /// Gives `count` references back; true if they were the last.
-    pub(crate) fn release(&self, inode: &Inode, count: u64) -> bool {
-        let before = inode
-            .references
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |held| {
-                Some(held.saturating_sub(count))
-            });
-        matches!(before, Ok(held) if held <= count)
+    /// Gives `count` references to the inode with this number back. Returns it if they were the
+    /// last and it is in memory; one that is not has a name and nothing to be done about it.
+    pub(crate) fn release(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
+        let key = self.numbers.key(ino)?;
+        let mut shard = self.shard(key).lock();
+        if let Some(inode) = shard.inodes.get(&key) {
+            let before =
+                inode
+                    .references
+                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, |held| {
+                        Some(held.saturating_sub(count))
+                    });
+            let last = matches!(before, Ok(held) if held <= count);
+            return last.then(|| Arc::clone(inode));
+        }
+        let held = shard.take_parked(key)?;
+        shard.park(key, held.saturating_sub(count));
+        None
+    }
+
+    /// Whether somebody refers to an inode of a tree that is not in memory.
+    pub(crate) fn refers_to_parked(&self, tree: u64) -> bool {
+        self.shards.iter().any(|shard| {
+            let shard = shard.lock();
+            shard.parked.contains_key(&tree)
+        })
     }
 
     /// Takes a deleted inode out.
@@ -220,32 +325,6 @@ impl InodeTable {
             shard.inodes.remove(&inode.lock_key());
         }
         !used
-    }
-
-    /// Evicts the oldest idle inodes of the shard of `inode`, down to the bound. Returns them,
-    /// so that they are dropped without the lock.
-    pub(crate) fn trim(&self, inode: &Inode) -> Vec<Arc<Inode>> {
-        let mut guard = self.shard(inode.lock_key()).lock();
-        let shard = &mut *guard;
-        let mut evicted = Vec::new();
-        let mut tries = shard.idle.len().saturating_sub(IDLE_PER_SHARD).min(8);
-        while tries > 0 {
-            tries -= 1;
-            let Some(key) = shard.idle.pop_front() else {
-                break;
-            };
-            let Some(inode) = shard.inodes.get(&key) else {
-                continue;
-            };
-            let held = inode.references.load(Ordering::Acquire) > 0;
-            if held || Arc::strong_count(inode) > 1 || !inode.is_linked() {
-                shard.idle.push_back(key);
-                continue;
-            }
-            shard.evictions = shard.evictions.wrapping_add(1);
-            evicted.extend(shard.inodes.remove(&key));
-        }
-        evicted
     }
 
     /// Every inode in memory.

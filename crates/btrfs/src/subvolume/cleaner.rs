@@ -231,6 +231,10 @@ fn drop_tree(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
 /// Takes the inodes of a dead tree out of memory; false while somebody uses one, or it has changes
 /// that are not durable yet.
 fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
+    // In this order: from now on inodes of this tree come back to memory, but do not leave it.
+    if engine.inodes.refers_to_parked(root.id()) {
+        return Ok(false);
+    }
     let inodes = engine.inodes.of_tree(root.id());
     let used = |inode: &Arc<Inode>| inode.references.load(Ordering::Acquire) > 0;
     if inodes.iter().any(used) {

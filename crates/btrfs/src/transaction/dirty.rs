@@ -63,9 +63,12 @@ impl Default for DirtyInodes {
 }
 
 impl DirtyInodes {
-    /// Takes in an inode; whoever queues it sees to it that it is not there yet.
-    pub(crate) fn insert(&self, inode: &Arc<Inode>) {
-        self.inodes.lock().push(inode.clone());
+    /// Takes in an inode; whoever queues it sees to it that it is not there yet. Returns how many
+    /// there are now.
+    pub(crate) fn insert(&self, inode: &Arc<Inode>) -> usize {
+        let mut inodes = self.inodes.lock();
+        inodes.push(inode.clone());
+        inodes.len()
     }
 
     /// Takes all.

@@ -15,6 +15,9 @@ use crate::space::MetadataReservation;
 use crate::tree::Root;
 use crate::{Error, Result};
 
+/// A transaction that gathers so many changed inodes, or a multiple, is committed early.
+const MANY_INODES: usize = 1 << 16;
+
 thread_local! {
     /// Whether this thread holds a handle: a second start could wait for the first for ever.
     static HELD: Cell<u32> = const { Cell::new(0) };
@@ -75,8 +78,12 @@ impl Handle {
 
     /// Queues an inode, which is not queued yet: the commit writes its item.
     pub(crate) fn dirty_inode(&self, inode: &Arc<Inode>) {
-        self.trans.dirty_inodes.insert(inode);
+        let queued = self.trans.dirty_inodes.insert(inode);
         self.mark_dirty();
+        // What is queued cannot leave memory.
+        if queued.is_multiple_of(MANY_INODES) {
+            self.engine.transactions.request_commit();
+        }
         // A leaf to copy, and as much again for the nodes above and for what records the copies.
         self.keep(2 * u64::from(self.engine.nodesize));
     }

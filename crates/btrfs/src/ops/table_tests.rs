@@ -1,0 +1,113 @@
+//! Inodes leave memory while somebody refers to them, and nobody can tell.
+
+use std::sync::Arc;
+
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_vfs::{self as vfs, Credentials, FileSystem, Ino, NewInode, Subvolumes, WriteMode};
+
+use crate::mkfs::{MkfsOptions, mkfs};
+use crate::{Btrfs, Options};
+
+/// More than the table keeps, twice: who was asked for lately stays for a round.
+const MANY: usize = 100_000;
+
+fn mount() -> Btrfs {
+    let device = Arc::new(MemoryDevice::new(2 << 30));
+    mkfs(&*device, &MkfsOptions::default()).unwrap();
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    let devices: Vec<Arc<dyn Device>> = vec![device];
+    Btrfs::open(devices, options).unwrap()
+}
+
+fn file(fs: &Btrfs, dir: Ino, name: &str) -> Ino {
+    let made = fs.create(
+        &Credentials::ROOT,
+        dir,
+        name.as_bytes(),
+        NewInode::Regular,
+        0o644,
+    );
+    made.unwrap().ino()
+}
+
+/// Makes so many files in `dir` that others leave memory; nobody refers to these.
+fn crowd_out(fs: &Btrfs, dir: Ino) {
+    for i in 0..MANY {
+        let ino = file(fs, dir, &format!("crowd-{i}"));
+        fs.forget(ino, 1);
+        if i % 10_000 == 0 {
+            fs.sync().unwrap();
+        }
+    }
+}
+
+fn in_memory(fs: &Btrfs, ino: Ino) -> bool {
+    let inodes = &fs.engine.inodes;
+    let (tree, objectid) = inodes.numbers().key(ino).unwrap();
+    inodes
+        .all()
+        .iter()
+        .any(|i| i.lock_key() == (tree, objectid))
+}
+
+#[test]
+fn a_referenced_inode_leaves_memory_and_comes_back() {
+    let fs = mount();
+    let kept = file(&fs, fs.root(), "kept");
+    fs.write(kept, 0, b"content", WriteMode::default()).unwrap();
+    let nameless = file(&fs, fs.root(), "nameless");
+    fs.unlink(fs.root(), b"nameless").unwrap();
+    crowd_out(&fs, fs.root());
+    assert!(fs.engine.inodes.all().len() < MANY);
+    assert!(!in_memory(&fs, kept));
+    assert!(in_memory(&fs, nameless));
+
+    // It loses its name while it is away: its deletion waits for the reference.
+    fs.unlink(fs.root(), b"kept").unwrap();
+    let mut bytes = [0; 7];
+    assert_eq!(fs.read(kept, 0, &mut bytes), Ok(7));
+    assert_eq!(&bytes, b"content");
+    fs.forget(kept, 1);
+    assert_eq!(fs.getattr(kept).unwrap_err(), vfs::Error::Stale);
+    fs.forget(nameless, 1);
+    assert_eq!(fs.getattr(nameless).unwrap_err(), vfs::Error::Stale);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn references_are_given_back_to_one_that_is_away() {
+    let fs = mount();
+    let kept = file(&fs, fs.root(), "kept");
+    fs.reference(kept).unwrap();
+    crowd_out(&fs, fs.root());
+    assert!(!in_memory(&fs, kept));
+    fs.forget(kept, 1);
+    fs.unlink(fs.root(), b"kept").unwrap();
+    assert!(fs.getattr(kept).is_ok());
+    fs.forget(kept, 1);
+    assert_eq!(fs.getattr(kept).unwrap_err(), vfs::Error::Stale);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_deleted_subvolume_stays_while_somebody_refers_to_what_is_away() {
+    let fs = mount();
+    let top = fs.create_subvolume(fs.root(), b"sub").unwrap().ino();
+    let kept = file(&fs, top, "kept");
+    fs.write(kept, 0, b"content", WriteMode::default()).unwrap();
+    fs.forget(top, 1);
+    crowd_out(&fs, fs.root());
+    assert!(!in_memory(&fs, kept));
+    fs.delete_subvolume(fs.root(), b"sub").unwrap();
+    assert!(!fs.finish_cleaning());
+    let mut bytes = [0; 7];
+    assert_eq!(fs.read(kept, 0, &mut bytes), Ok(7));
+    assert!(!fs.finish_cleaning());
+    fs.forget(kept, 1);
+    assert!(fs.finish_cleaning());
+    assert_eq!(fs.getattr(kept).unwrap_err(), vfs::Error::Stale);
+    fs.unmount().unwrap();
+}
