@@ -30,8 +30,10 @@ demo: need-build
 
 lint: need-build
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	scripts/layers
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings
 
 test: need-test lint
 	scripts/test-programs

@@ -341,6 +341,27 @@ pub mod file_type {
     }
 }
 
+impl Incompat {
+    /// Those that Sapwood reads and writes.
+    pub const SUPPORTED: Self = Self::MIXED_BACKREF
+        .union(Self::DEFAULT_SUBVOL)
+        .union(Self::MIXED_GROUPS)
+        .union(Self::COMPRESS_LZO)
+        .union(Self::COMPRESS_ZSTD)
+        .union(Self::BIG_METADATA)
+        .union(Self::EXTENDED_IREF)
+        .union(Self::SKINNY_METADATA)
+        .union(Self::NO_HOLES)
+        .union(Self::METADATA_UUID);
+}
+
+impl CompatRo {
+    /// Those that Sapwood writes with.
+    pub const SUPPORTED: Self = Self::FREE_SPACE_TREE
+        .union(Self::FREE_SPACE_TREE_VALID)
+        .union(Self::BLOCK_GROUP_TREE);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,25 +20,13 @@ pub(super) struct Opened<'d> {
     pub(super) sys_chunks: BTreeMap<u64, ChunkItem>,
 }
 
-/// Features that change nothing of what is checked, or that are checked.
-const KNOWN: Incompat = Incompat::MIXED_BACKREF
-    .union(Incompat::DEFAULT_SUBVOL)
-    .union(Incompat::MIXED_GROUPS)
-    .union(Incompat::COMPRESS_LZO)
-    .union(Incompat::COMPRESS_ZSTD)
-    .union(Incompat::BIG_METADATA)
-    .union(Incompat::EXTENDED_IREF)
+/// What can be mounted, and more that changes nothing of what is checked, or that is checked.
+const KNOWN: Incompat = Incompat::SUPPORTED
     .union(Incompat::RAID56)
-    .union(Incompat::SKINNY_METADATA)
-    .union(Incompat::NO_HOLES)
-    .union(Incompat::METADATA_UUID)
     .union(Incompat::RAID1C34)
     .union(Incompat::SIMPLE_QUOTA);
 
-const KNOWN_RO: CompatRo = CompatRo::FREE_SPACE_TREE
-    .union(CompatRo::FREE_SPACE_TREE_VALID)
-    .union(CompatRo::VERITY)
-    .union(CompatRo::BLOCK_GROUP_TREE);
+const KNOWN_RO: CompatRo = CompatRo::SUPPORTED.union(CompatRo::VERITY);
 
 /// Reads the superblocks of all devices and compares them.
 pub(super) fn open<'d>(

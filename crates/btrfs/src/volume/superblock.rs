@@ -8,23 +8,6 @@ use sapwood_btrfs_format::{
 
 use crate::{Error, Result};
 
-/// Incompatible features that this engine handles.
-const INCOMPAT: Incompat = Incompat::MIXED_BACKREF
-    .union(Incompat::DEFAULT_SUBVOL)
-    .union(Incompat::MIXED_GROUPS)
-    .union(Incompat::COMPRESS_LZO)
-    .union(Incompat::COMPRESS_ZSTD)
-    .union(Incompat::BIG_METADATA)
-    .union(Incompat::EXTENDED_IREF)
-    .union(Incompat::SKINNY_METADATA)
-    .union(Incompat::NO_HOLES)
-    .union(Incompat::METADATA_UUID);
-
-/// Read-only-compatible features that this engine can write with.
-const COMPAT_RO: CompatRo = CompatRo::FREE_SPACE_TREE
-    .union(CompatRo::FREE_SPACE_TREE_VALID)
-    .union(CompatRo::BLOCK_GROUP_TREE);
-
 /// Superblock flags that say that somebody was interrupted in the middle of a conversion, or
 /// that the image is a dump without data.
 const REFUSED: SuperFlags = SuperFlags::METADUMP
@@ -94,7 +77,7 @@ pub(crate) fn copies(size: u64) -> impl Iterator<Item = u64> {
 /// [`Error::UnsupportedFeature`], [`Error::ReadOnlyFeature`] unless `read_only`,
 /// [`Error::SeveralDevices`].
 pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
-    let odd = sb.incompat().difference(INCOMPAT);
+    let odd = sb.incompat().difference(Incompat::SUPPORTED);
     if !odd.is_empty() {
         let names = feature_names(odd.iter_names().map(|(n, _)| n), odd.unknown().bits());
         return Err(Error::UnsupportedFeature(names));
@@ -104,7 +87,7 @@ pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
         let names = feature_names(odd.iter_names().map(|(n, _)| n), 0);
         return Err(Error::UnsupportedFeature(names));
     }
-    let odd = sb.compat_ro().difference(COMPAT_RO);
+    let odd = sb.compat_ro().difference(CompatRo::SUPPORTED);
     if !odd.is_empty() && !read_only {
         let names = feature_names(odd.iter_names().map(|(n, _)| n), odd.unknown().bits());
         return Err(Error::ReadOnlyFeature(names));
