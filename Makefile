@@ -13,7 +13,7 @@ help:
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make crash  every power cut of very many workloads, judged (CRASH_SECONDS=1500)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
-	@echo "make fuzz   fuzz targets, a minute each (SECONDS=600: ten)"
+	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
 	@echo "make lint   formatting, clippy, layering"
 	@echo "make        build target/release/sapwood"
 
@@ -38,10 +38,10 @@ lint: need-build
 test: need-test lint
 	scripts/test-programs
 	cargo build --workspace
-	scripts/fuzz 60
+	scripts/fuzz 120
 	cargo test --workspace --no-fail-fast 2>&1 | scripts/total
 
-fuzz: SECONDS = 60
+fuzz: SECONDS = 120
 fuzz: need-build
 	scripts/fuzz $(SECONDS)
 

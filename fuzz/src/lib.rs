@@ -4,5 +4,6 @@
 pub mod explore;
 #[path = "../../crates/btrfs/tests/hostile/image.rs"]
 pub mod image;
+pub mod lies;
 mod limit;
 pub mod step;

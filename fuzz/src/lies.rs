@@ -1,0 +1,97 @@
+//! Changes to a good image: what a fuzzer makes of it.
+
+use arbitrary::Arbitrary;
+use sapwood_block::MemoryDevice;
+
+use crate::image::{Image, Place};
+
+/// A change of a tree block or of something else of an image.
+#[derive(Arbitrary, Debug)]
+pub struct Change {
+    /// What of the image; each target says what it means.
+    pub block: u8,
+    /// Where in its used bytes (modulo how many those are).
+    pub at: u16,
+    /// What becomes of them.
+    pub how: How,
+}
+
+/// What becomes of the bytes at a place.
+#[derive(Arbitrary, Debug)]
+pub enum How {
+    /// Other bytes.
+    Set([u8; 1]),
+    Set2([u8; 2]),
+    Set8([u8; 8]),
+    /// One bit.
+    Flip(u8),
+    /// A number of 8 bytes becomes a little more or less.
+    Add(i8),
+    /// The bytes at another place of the block.
+    Copy {
+        from: u16,
+        len: u8,
+    },
+    /// This block's bytes become those of another block, but for its header.
+    Other {
+        block: u8,
+        from: u16,
+        len: u16,
+    },
+}
+
+impl Change {
+    /// Changes a tree block on `device` in all its copies; `reseal` makes its checksum right again.
+    pub fn edit_block(&self, image: &Image, device: &MemoryDevice, place: &Place, reseal: bool) {
+        let [head, tail] = place.used.clone();
+        let at = usize::from(self.at) % (head.len() + tail.len()).max(1);
+        let at = if at < head.len() {
+            at
+        } else {
+            tail.start + (at - head.len())
+        };
+        image.edit(device, place, reseal, |bytes| {
+            apply(image, &self.how, bytes, at)
+        });
+    }
+}
+
+/// Changes bytes of a block or superblock.
+pub fn apply(image: &Image, how: &How, bytes: &mut [u8], at: usize) {
+    let set = |bytes: &mut [u8], at: usize, new: &[u8]| {
+        bytes[at..]
+            .iter_mut()
+            .zip(new)
+            .for_each(|(to, from)| *to = *from);
+    };
+    match how {
+        How::Set(new) => set(bytes, at, new),
+        How::Set2(new) => set(bytes, at, new),
+        How::Set8(new) => set(bytes, at, new),
+        How::Flip(bit) => bytes[at] ^= 1 << (bit % 8),
+        How::Add(more) => {
+            let mut old = [0; 8];
+            old.iter_mut()
+                .zip(&bytes[at..])
+                .for_each(|(to, from)| *to = *from);
+            let new = u64::from_le_bytes(old).wrapping_add_signed(i64::from(*more));
+            set(bytes, at, &new.to_le_bytes());
+        }
+        How::Copy { from, len } => {
+            let from = usize::from(*from) % bytes.len();
+            let new: Vec<u8> = bytes[from..]
+                .iter()
+                .copied()
+                .take(usize::from(*len))
+                .collect();
+            set(bytes, at, &new);
+        }
+        How::Other { block, from, len } => {
+            let place = &image.blocks[usize::from(*block) % image.blocks.len()];
+            let other = image.block(place);
+            let from = usize::from(*from) % other.len();
+            let end = (from + usize::from(*len)).min(other.len());
+            set(bytes, at, &other[from..end]);
+        }
+    }
+}
