@@ -60,8 +60,6 @@ pub(crate) struct Engine {
     pub(crate) checksum: ChecksumKind,
     /// fsid that users see.
     pub(crate) fsid: [u8; 16],
-    /// fsid that tree blocks carry.
-    pub(crate) tree_fsid: [u8; 16],
     /// Incompatible features, as at the mount.
     pub(crate) incompat: Incompat,
 }
@@ -123,7 +121,6 @@ impl Engine {
             nodesize: super_block.nodesize.get(),
             checksum: geometry.checksum,
             fsid: super_block.fsid,
-            tree_fsid: super_block.tree_fsid(),
             incompat: super_block.incompat(),
             super_block: RankedMutex::new(Rank::Leaf, super_block),
             volume,

@@ -1,8 +1,4 @@
 //! The btrfs engine: volumes, trees, space, transactions, data, operations.
-#![allow(
-    dead_code,
-    reason = "unit tests look inside through accessors, and the log tree will be made of parts that nothing else needs yet"
-)]
 
 pub mod check;
 mod counters;

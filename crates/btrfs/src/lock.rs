@@ -227,20 +227,6 @@ impl<T> RankedMutex<T> {
             _held: held,
         }
     }
-
-    /// Locks if nobody holds it.
-    pub(crate) fn try_lock(&self) -> Option<RankedMutexGuard<'_, T>> {
-        let guard = self.inner.try_lock()?;
-        Some(RankedMutexGuard {
-            guard,
-            _held: Held::tried(self.rank, self.key),
-        })
-    }
-
-    /// The data of a mutex that nobody else can reach.
-    pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.inner.get_mut()
-    }
 }
 
 /// A locked [`RankedMutex`].
@@ -315,20 +301,6 @@ impl<T> RankedRwLock<T> {
             guard: self.inner.write(),
             _held: held,
         }
-    }
-
-    /// Locks alone if nobody holds it.
-    pub(crate) fn try_write(&self) -> Option<RankedWriteGuard<'_, T>> {
-        let guard = self.inner.try_write()?;
-        Some(RankedWriteGuard {
-            guard,
-            _held: Held::tried(self.rank, self.key),
-        })
-    }
-
-    /// The data of a lock that nobody else can reach.
-    pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.inner.get_mut()
     }
 }
 

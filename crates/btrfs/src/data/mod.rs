@@ -117,8 +117,6 @@ struct State {
     /// Number of failed writes, and how many of them a flush has told of.
     failures: u64,
     failures_told: u64,
-    /// Compression gave nothing for what was written last.
-    incompressible: bool,
 }
 
 impl State {

@@ -268,6 +268,7 @@ impl Writeback {
     }
 
     /// Holds completions, or lets them go: tests of what must not wait for one.
+    #[cfg(test)]
     pub(crate) fn hold_completions(&self, hold: bool) {
         self.queue.lanes.lock().holding = hold;
         self.queue.completion.notify_all();
@@ -336,6 +337,7 @@ impl Writeback {
     }
 
     /// Bytes in memory of all files.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         *self.bytes.lock()
     }

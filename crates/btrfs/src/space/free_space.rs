@@ -29,11 +29,13 @@ impl FreeSpace {
     }
 
     /// Number of free extents.
+    #[cfg(test)]
     pub(crate) fn extents(&self) -> usize {
         self.by_start.len()
     }
 
     /// All free extents `(start, length)`, ascending.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_start.iter().map(|(start, len)| (*start, *len))
     }

@@ -203,6 +203,7 @@ fn put_bit(bitmap: &mut [u8], bit: u64, value: bool) {
 ///
 /// # Errors
 /// [`Error::FreeSpace`] if the items contradict each other; errors of the store.
+#[cfg(test)]
 pub(crate) fn read(store: &mut impl ItemRead, span: &Span) -> Result<Vec<(u64, u64)>> {
     let mut collector = Collector::new(*span);
     let mut at = Some(collector.first_key());

@@ -26,11 +26,6 @@ impl Pinned {
             .insert(bytenr, bytenr.saturating_add(len));
     }
 
-    /// Whether nothing is pinned.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ranges.lock().is_empty()
-    }
-
     /// Takes all ranges (start, end).
     pub(crate) fn take(&self) -> Vec<(u64, u64)> {
         let ranges = std::mem::take(&mut *self.ranges.lock());

@@ -140,16 +140,6 @@ impl Space {
         self.with_pressure(pressure, &self.data, || self.try_reserve_data(bytes))
     }
 
-    /// An empty promise of data, to merge others into.
-    pub(crate) fn no_data(&self) -> DataReservation {
-        self.data.promise(0)
-    }
-
-    /// An empty promise of metadata, to merge others into.
-    pub(crate) fn no_metadata(&self) -> MetadataReservation {
-        self.metadata.promise(0)
-    }
-
     /// As [`reserve_data`](Self::reserve_data), but takes what there is or can be allocated, and
     /// waits for nothing. May be called with a handle.
     ///

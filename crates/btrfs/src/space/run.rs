@@ -16,11 +16,6 @@ use crate::error::Result;
 use crate::tree::BlockCache;
 
 impl Space {
-    /// Delayed refs that wait.
-    pub(crate) fn delayed_refs_pending(&self, changes: &SpaceChanges) -> usize {
-        changes.delayed.pending()
-    }
-
     /// Runs delayed refs: at most `limit` heads, or all, those included that others are at and
     /// that this makes. Hold no tree block.
     ///

@@ -97,11 +97,6 @@ impl TreeBlock {
         self.dirty.store(false, Ordering::Release);
     }
 
-    /// A failed write: it stays in memory.
-    pub(super) fn set_dirty(&self) {
-        self.dirty.store(true, Ordering::Release);
-    }
-
     fn rank_key(&self, class: TreeClass) -> (u64, u64) {
         (class as u64, 8 - u64::from(self.level.min(7)))
     }

@@ -146,11 +146,6 @@ impl BlockCache {
         }
     }
 
-    /// Number of blocks read from the volume so far.
-    pub(crate) fn reads(&self) -> u64 {
-        self.inner.reads.load(Ordering::Relaxed)
-    }
-
     fn shard(&self, bytenr: u64) -> &RankedRwLock<Shard> {
         let mut hasher = AddressHasher::default();
         hasher.write_u64(bytenr);
@@ -243,11 +238,6 @@ impl BlockCache {
     /// Forgets a block whose address is about to be free.
     pub(crate) fn forget(&self, bytenr: u64) {
         self.shard(bytenr).write().map.remove(&bytenr);
-    }
-
-    /// Number of blocks in the cache.
-    pub(crate) fn len(&self) -> usize {
-        self.inner.shards.iter().map(|s| s.read().map.len()).sum()
     }
 }
 

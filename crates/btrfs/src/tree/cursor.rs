@@ -4,7 +4,7 @@ use sapwood_btrfs_format::{Block, Key};
 
 use super::block::BlockBytes;
 use super::cache::BlockCache;
-use super::read::{Found, ItemBuf, find_leaf};
+use super::read::{Found, find_leaf};
 use super::root::NodeLock;
 use crate::{Error, Result};
 
@@ -114,11 +114,6 @@ impl Cursor {
     /// Key at the cursor.
     pub(crate) fn key(&self) -> Option<Key> {
         Block::new(&self.leaf).ok()?.item_key(self.slot).ok()
-    }
-
-    /// Data at the cursor, to keep.
-    pub(crate) fn item_buf(&self) -> Option<ItemBuf> {
-        ItemBuf::of(&self.leaf, self.slot)
     }
 
     /// Moves to the next item; after the last it stays there.

@@ -33,10 +33,6 @@ pub(super) enum Edit {
         size: usize,
     },
     Delete(Range<usize>),
-    SetKey {
-        slot: usize,
-        key: Key,
-    },
 }
 
 /// An operation on the leaf of its key.
@@ -102,7 +98,6 @@ impl Root {
             Edit::Delete(slots) => {
                 block.remove_items(slots.start, slots.len()).map_err(bad)?;
             }
-            Edit::SetKey { slot, key } => block.set_item_key(slot, &key).map_err(bad)?,
         }
         Ok(())
     }
@@ -150,12 +145,6 @@ impl Root {
                 let shrunk = balance::shrink_leaf(h, self, &mut path);
                 shrunk.inspect_err(|err| h.abort(err))?;
             }
-            Edit::SetKey { slot, key } => {
-                leaf.guard.edit()?.set_item_key(slot, &key).map_err(bad)?;
-                if slot == 0 {
-                    path.first_key_changed(self, nth, &key)?;
-                }
-            }
         }
         Ok(upper)
     }
@@ -200,7 +189,6 @@ fn fits(leaf: &LockedLeaf, edit: &Edit) -> Result<bool> {
         Edit::Keep | Edit::Update(_) => true,
         Edit::Insert { slot, size } => size + Item::SIZE <= free && inner(*slot),
         Edit::Resize { slot, size } => *size <= view.item_size(*slot).unwrap_or(0) + free,
-        Edit::SetKey { slot, .. } => inner(*slot),
         Edit::Delete(slots) if leaf.is_root => slots.end <= view.nritems(),
         Edit::Delete(slots) => {
             let gone: usize = slots

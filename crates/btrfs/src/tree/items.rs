@@ -155,42 +155,6 @@ impl LeafOp for DeleteUpTo {
     }
 }
 
-/// Change of a key.
-struct Rename {
-    root: u64,
-    old: Key,
-    new: Key,
-}
-
-impl LeafOp for Rename {
-    fn key(&self) -> Key {
-        self.old
-    }
-
-    fn decide(&mut self, leaf: &Block<'_>, upper: Option<&Key>) -> Result<Edit> {
-        let slot = leaf.search(&self.old).map_err(|_| Error::ItemNotFound {
-            root: self.root,
-            key: self.old,
-        })?;
-        let right = leaf.item_key(slot + 1).ok().or(upper.copied());
-        let left = slot
-            .checked_sub(1)
-            .and_then(|left| leaf.item_key(left).ok());
-        let leaves = right.is_some_and(|right| self.new >= right)
-            || left.is_some_and(|left| self.new <= left);
-        if leaves {
-            return Err(Error::KeyOrder {
-                root: self.root,
-                key: self.new,
-            });
-        }
-        Ok(Edit::SetKey {
-            slot,
-            key: self.new,
-        })
-    }
-}
-
 /// Insertion of as many items as one leaf takes.
 struct Batch<'a> {
     root: &'a Root,
@@ -396,24 +360,5 @@ impl Root {
             }
         }
         Ok(total)
-    }
-
-    /// Changes an item's key to one that has the same place among its neighbours.
-    ///
-    /// # Errors
-    /// [`Error::ItemNotFound`], [`Error::KeyOrder`] (not found out for a smaller key of a leaf's
-    /// first item: the caller knows what is before it); unreadable blocks; no space.
-    pub(crate) fn rename_key(
-        self: &Arc<Self>,
-        h: &mut dyn TreeWrite,
-        old: &Key,
-        new: &Key,
-    ) -> Result<()> {
-        let mut op = Rename {
-            root: self.id(),
-            old: *old,
-            new: *new,
-        };
-        self.run(h, &mut op).map(|_| ())
     }
 }

@@ -143,7 +143,11 @@ pub(super) fn lock_path(h: &mut dyn TreeWrite, root: &Root, key: &Key, from: u8)
     Ok(Locked::Path(path))
 }
 
-/// The reader's lock above the first block that is locked for writing.
+/// The reader's lock above the first block that is locked for writing; only held.
+#[allow(
+    dead_code,
+    reason = "a guard is kept for its lock, nobody reads through it"
+)]
 enum Above {
     Pointer(NodeRead),
     Block(ReadGuard),

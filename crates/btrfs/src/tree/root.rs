@@ -172,11 +172,6 @@ impl Root {
         }
     }
 
-    /// The top block as of the last commit.
-    pub(crate) fn commit_root(&self) -> Arc<TreeBlock> {
-        self.commit.read().clone()
-    }
-
     /// Runs `walk` on the top block of the last commit. The blocks below it stay where they are
     /// meanwhile; it must neither change the tree nor wait for a commit.
     ///

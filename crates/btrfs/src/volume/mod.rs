@@ -136,16 +136,6 @@ impl Volume {
         &self.devices
     }
 
-    /// Whether nothing may be written.
-    pub(crate) fn read_only(&self) -> bool {
-        self.read_only
-    }
-
-    /// Number of copies repaired since opening.
-    pub(crate) fn repaired(&self) -> u64 {
-        self.repaired.load(Ordering::Relaxed)
-    }
-
     /// Adds a chunk to the map.
     ///
     /// # Errors
@@ -249,14 +239,6 @@ impl Volume {
             let part = buf.get_mut(from..to).unwrap_or_default();
             Ok(device.read_at(piece.physical, part)?)
         })
-    }
-
-    /// Writes all copies of a logical range.
-    ///
-    /// # Errors
-    /// [`Error::Unmapped`], [`Error::Device`] if any copy could not be written.
-    pub(crate) fn write(&self, logical: u64, data: &[u8]) -> Result<()> {
-        self.write_vectored(logical, &[data])
     }
 
     /// Writes buffers one after another from `logical` on, to all copies, each with as few

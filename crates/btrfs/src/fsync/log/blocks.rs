@@ -89,6 +89,8 @@ impl LogBlocks {
         abandon(engine, &self.dirty.take());
         let held = std::mem::take(&mut *self.space.lock());
         for bytenr in held.taken {
+            // Some could not be written and would stay in memory as such.
+            engine.blocks.forget(bytenr);
             engine.space.untake_tree_block(bytenr)?;
         }
         Ok(())

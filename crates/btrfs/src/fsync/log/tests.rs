@@ -149,11 +149,7 @@ fn a_log_waits_for_the_commit_before_only_with_its_superblock() {
     });
     assert_eq!(counter(&fs, "fast_fsyncs"), 1);
     let log = gate.inner().log();
-    let supers: Vec<u64> = log
-        .entries()
-        .iter()
-        .filter_map(|entry| super_of(entry))
-        .collect();
+    let supers: Vec<u64> = log.entries().iter().filter_map(super_of).collect();
     assert_eq!(supers.len(), 2, "that of the commit, then that of the log");
     assert_eq!((supers[0], supers[1] != 0), (0, true));
     every_cut(&gate, &base, |after, marks| {

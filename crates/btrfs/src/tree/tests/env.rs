@@ -42,7 +42,6 @@ struct Space {
 
 /// A file system that has trees only.
 pub(crate) struct Env {
-    pub(super) device: Arc<MemoryDevice>,
     pub(super) blocks: BlockCache,
     transid: AtomicU64,
     space: Mutex<Space>,
@@ -102,7 +101,6 @@ impl Env {
         let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
         let (volume, _) = Volume::open(devices, false).unwrap();
         Arc::new(Self {
-            device,
             blocks: BlockCache::new(Arc::new(volume), cache_bytes),
             transid: AtomicU64::new(10),
             space: Mutex::new(Space {

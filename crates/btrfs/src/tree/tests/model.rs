@@ -54,7 +54,7 @@ fn step(env: &Arc<Env>, root: &Arc<Root>, model: &mut Model, random: &mut Random
         }
         9 => modify(root, &mut h, model, &k, &data),
         10 => batch(root, &mut h, model, random, shape),
-        _ => rename(root, &mut h, model, &k),
+        _ => assert_eq!(root.delete(&mut h, &k).unwrap(), model.remove(&k).is_some()),
     }
 }
 
@@ -96,28 +96,6 @@ fn batch(
     let list: Vec<_> = new.clone().into_iter().collect();
     root.insert_batch(h, &list).unwrap();
     model.extend(new);
-}
-
-fn rename(root: &Arc<Root>, h: &mut super::env::TestHandle, model: &mut Model, k: &Key) {
-    let new = Key {
-        offset: k.offset.saturating_add(1 << 40),
-        ..*k
-    };
-    match root.rename_key(h, k, &new) {
-        Ok(()) => {
-            let next = model.range(new..).next().map(|(k, _)| *k);
-            let data = model.remove(k).unwrap();
-            assert_ne!(next, Some(new));
-            model.insert(new, data);
-            assert!(root.delete(h, &new).unwrap());
-            model.remove(&new);
-        }
-        Err(Error::ItemNotFound { .. }) => assert!(!model.contains_key(k)),
-        Err(Error::KeyOrder { .. }) => {
-            assert!(model.range(*k..=new).count() > 1);
-        }
-        Err(err) => panic!("{err}"),
-    }
 }
 
 fn compare(env: &Arc<Env>, root: &Arc<Root>, model: &Model, random: &mut Random, shape: Shape) {
