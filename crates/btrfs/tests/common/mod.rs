@@ -1,15 +1,17 @@
 //! Oracles for tests: the kernel's btrfs on a loop device, `mkfs.btrfs` and `btrfs check`.
 //!
 //! A test that needs them is a [`Trial`] of a target with `harness = false`, made by [`oracle`]:
-//! where root or a tool is missing it is listed as ignored, by its name. Unit tests within the
-//! crate ask [`missing`] first.
+//! where root or a tool is missing it is listed as ignored, by its name. Tests of the standard
+//! harness ask [`left_out`].
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use libtest_mimic::{Failed, Trial};
 use tempfile::TempDir;
@@ -33,6 +35,27 @@ pub fn missing(needs: &[Need]) -> Option<String> {
         Need::Check => no_tool("btrfs"),
         Need::Mount => MOUNT.get_or_init(no_mount).clone(),
     })
+}
+
+/// Whether a part of the running test has to be left out. Says so once on standard error, by the
+/// test's name, past the harness that keeps what passing tests say: `scripts/total` counts it.
+pub fn left_out(part: &str, needs: &[Need]) -> bool {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let Some(why) = missing(needs) else {
+        return false;
+    };
+    let program = std::env::current_exe().unwrap_or_default();
+    let program = program.file_name().unwrap_or_default().to_string_lossy();
+    // The harness names its threads after the tests, behind which cargo puts a hash.
+    let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("tests");
+    // On one thread the harness has begun a line.
+    let line = format!("\nleft out: {program}::{test}: {part}: {why}\n");
+    if SAID.lock().is_ok_and(|mut said| said.insert(line.clone())) {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+    true
 }
 
 fn no_tool(name: &str) -> Option<String> {

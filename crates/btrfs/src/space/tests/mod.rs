@@ -12,17 +12,13 @@ use sapwood_block::{Device, MemoryDevice};
 
 use crate::Options;
 use crate::engine::Engine;
-use crate::oracles::{Image, Need, missing};
+use crate::oracles::{Image, Need, left_out};
 
 const MIB: u64 = 1 << 20;
 
 /// Whether a test has to be left out; says why.
 fn skip(test: &str, needs: &[Need]) -> bool {
-    let why = missing(needs);
-    if let Some(why) = &why {
-        eprintln!("{test}: left out, {why}");
-    }
-    why.is_some()
+    left_out(test, needs)
 }
 
 /// An engine without background threads on a copy of the image in memory.
