@@ -117,6 +117,7 @@ fn work(kernel: &Kernel, receiver: &Receiver<Sample>, verdicts: &Mutex<Verdicts>
                 failure: Failure {
                     cut: Some(Cut(sample.plan)),
                     wrong: vec![why],
+                    image: Some(Arc::new(sample.image)),
                 },
             });
         }

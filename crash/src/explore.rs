@@ -76,12 +76,7 @@ pub fn explore_with(
         subject: subject.clone(),
         failure,
     };
-    let broken = |why: String| {
-        found(Failure {
-            cut: None,
-            wrong: vec![why],
-        })
-    };
+    let broken = |why: String| found(Failure::without_crash(why));
     let recording = match subject.run(setting) {
         Ok(recording) => recording,
         Err(why) => return (Tally::default(), Err(broken(why))),
@@ -118,12 +113,7 @@ pub fn replay(subject: &Subject, cut: Option<&CrashPlan>, setting: &Setting) -> 
         subject: subject.clone(),
         failure,
     };
-    let broken = |why: String| {
-        found(Failure {
-            cut: None,
-            wrong: vec![why],
-        })
-    };
+    let broken = |why: String| found(Failure::without_crash(why));
     let recording = subject.run(setting).map_err(broken)?;
     let mut judge = Judge::new(&recording).map_err(broken)?;
     judge.judge(plan).map_err(found)

@@ -30,6 +30,20 @@ pub struct Failure {
     pub cut: Option<Cut>,
     /// What is wrong, one line each.
     pub wrong: Vec<String>,
+    /// What the crash left.
+    pub image: Option<Arc<MemoryDevice>>,
+}
+
+impl Failure {
+    /// That a workload cannot be judged at all.
+    #[must_use]
+    pub fn without_crash(why: String) -> Self {
+        Self {
+            cut: None,
+            wrong: vec![why],
+            image: None,
+        }
+    }
 }
 
 /// Numbers of what was done.
@@ -156,6 +170,7 @@ impl<'a> Judge<'a> {
         Err(Failure {
             cut: Some(Cut(plan.clone())),
             wrong,
+            image: Some(Arc::new(self.replayer.image(plan))),
         })
     }
 

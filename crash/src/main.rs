@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use sapwood_block::MemoryDevice;
+use sapwood_block::{CrashPlan, MemoryDevice};
 use sapwood_crash::base::{Base, BaseKind};
 use sapwood_crash::campaign::{Campaign, Plan};
 use sapwood_crash::cut::Depth;
@@ -14,6 +14,7 @@ use sapwood_crash::kernel::Kernel;
 use sapwood_crash::op::to_text;
 use sapwood_crash::plant::Plant;
 use sapwood_crash::record::Setting;
+use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
 
 /// Explores what power cuts leave behind.
@@ -32,6 +33,9 @@ enum Command {
     Replay {
         /// The text behind FAILED.
         id: String,
+        /// Write the image of the crash that fails to this file.
+        #[arg(long)]
+        keep: Option<std::path::PathBuf>,
     },
     /// Everything, bounded in time.
     All {
@@ -133,10 +137,10 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             println!("the kernel agrees");
             Ok(())
         }
-        Command::Replay { id } => {
+        Command::Replay { id, keep } => {
             let (workload, cut) = parse_id(id)?;
             let cut = cut.map(|cut| cut.0);
-            replay(&workload, cut.as_ref(), &setting).map_err(|found| found.to_string())?;
+            replayed(&workload, cut.as_ref(), &setting, keep.as_deref())?;
             println!("nothing is wrong");
             Ok(())
         }
@@ -147,6 +151,21 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             result.map_err(|found| found.to_string())
         }
     }
+}
+
+fn replayed(
+    subject: &Subject,
+    cut: Option<&CrashPlan>,
+    setting: &Setting,
+    keep: Option<&std::path::Path>,
+) -> Result<(), String> {
+    let Err(found) = replay(subject, cut, setting) else {
+        return Ok(());
+    };
+    if let (Some(path), Some(image)) = (keep, &found.failure.image) {
+        image.save(path).map_err(|error| error.to_string())?;
+    }
+    Err(found.to_string())
 }
 
 /// What a crash leaves.

@@ -292,4 +292,16 @@ pub(super) const CASES: &[(&str, &str)] = &[
         "rename over a file, fsynced, renamed on to another directory",
         "std: rename B/foo A/foo; fsync A/foo; rename A/foo A/C/moved; fsync A/C",
     ),
+    (
+        "new file removed by a rename over it after its fsync, another fsynced",
+        "std: creat A/new; fsync A/new; rename A/two A/new; append A/bar 10 9; fdatasync A/bar",
+    ),
+    (
+        "renamed in a directory that was fsynced then, renamed on to another, a third file fsynced",
+        "std: rename A/bar A/baz; fsync A; rename A/baz B/bar; append A/foo 10 9; fsync A/foo",
+    ),
+    (
+        "renamed twice in a directory that was fsynced in between, another file fsynced",
+        "std: rename A/bar A/baz; fsync A; rename A/baz A/bay; append B/foo 10 9; fsync B/foo",
+    ),
 ];

@@ -270,6 +270,7 @@ impl<'a> Planner<'a> {
             if now.iter().any(kept) {
                 continue;
             }
+            self.taken_over(inode.objectid, name.parent, &name.name)?;
             let before = names::committed_by_name(engine, root, name.parent, &name.name)?;
             let Some(before) = before.filter(|before| before.objectid != inode.objectid) else {
                 continue;
@@ -281,7 +282,6 @@ impl<'a> Planner<'a> {
             let Some(old) = had.into_iter().find(kept) else {
                 continue;
             };
-            self.taken_over(inode.objectid, name.parent, &name.name)?;
             match self.alive(name.parent)? {
                 Some(dir) => self.lost_entry(&dir, old.index),
                 None => return Err(Cause::RemovedParent.into()),
@@ -376,18 +376,27 @@ impl<'a> Planner<'a> {
 
     fn removed_entry(&mut self, dir: &Arc<Inode>, index: u64, full: bool) -> Result<(), Refusal> {
         let before = names::committed_entry(self.engine, self.root, dir.objectid, index)?;
+        let committed = before.is_some();
         if let Some(step) = self.step(dir) {
-            step.removed.insert(index, before.is_some());
+            step.removed.insert(index, committed);
         }
+        // One that only the log has leaves it.
+        let before = match (before, self.log.clone()) {
+            (None, Some(log)) => names::logged_entry(self.engine, &log.tree, dir.objectid, index)?,
+            (before, _) => before,
+        };
         let Some((location, name)) = before else {
-            return self.leaving_entry(dir, index);
+            return Ok(());
         };
         if location.kind != kind::INODE_ITEM {
             return Err(Cause::SubvolumeName.into());
         }
         self.taken_over(location.objectid, dir.objectid, &name)?;
         let Some(inode) = self.alive(location.objectid)? else {
-            return self.gone(location.objectid);
+            return match committed {
+                true => self.gone(location.objectid),
+                false => Ok(()),
+            };
         };
         let now = names::current(self.engine, self.root, inode.objectid)?;
         if now.iter().any(|name| name.parent != dir.objectid) {
@@ -402,17 +411,6 @@ impl<'a> Planner<'a> {
             }
         }
         Ok(())
-    }
-
-    /// An entry that only the log has, and has no more.
-    fn leaving_entry(&mut self, dir: &Inode, index: u64) -> Result<(), Refusal> {
-        let Some(log) = self.log.clone() else {
-            return Ok(());
-        };
-        match names::logged_entry(self.engine, &log.tree, dir.objectid, index)? {
-            Some((location, name)) => self.taken_over(location.objectid, dir.objectid, &name),
-            None => Ok(()),
-        }
     }
 
     fn added_entry(&mut self, dir: &Arc<Inode>, index: u64) -> Result<(), Refusal> {

@@ -115,9 +115,12 @@ impl Writer<'_> {
     /// Logs all of an inode but the entries of a directory.
     fn full(&mut self, inode: &Arc<Inode>, logged: &mut Logged) -> Result<()> {
         let (mut item, sequence, size) = {
-            let state = inode.state.lock();
+            let mut state = inode.state.lock();
             let mut item = state.to_item();
             item.size = state.size.into();
+            // A commit takes the place of this log, and must not show less: all data is on disk, and
+            // what the tree lacks of it is pinned to the same transaction.
+            state.disk_size = state.disk_size.max(state.size);
             (item, state.sequence, state.size)
         };
         item.transid = self.h.transid().into();
