@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs_format::{Key, kind, objectid};
+use sapwood_vfs::{Credentials, FileSystem, NewInode, Subvolumes};
 
 use super::cleaner;
 use super::dropping::Dropping;
@@ -13,7 +14,7 @@ use crate::mkfs::{MkfsOptions, mkfs};
 use crate::ops::create::finish;
 use crate::oracles::{Image, Need, left_out};
 use crate::tree::Root;
-use crate::{Options, Result};
+use crate::{Btrfs, Options, Result};
 
 fn open(device: &Arc<MemoryDevice>) -> Arc<Engine> {
     let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
@@ -46,6 +47,49 @@ fn with_dead_origin() -> Arc<MemoryDevice> {
     super::delete::delete(&engine, &dir, b"a").unwrap();
     engine.commit(None).unwrap();
     device
+}
+
+/// Trees that nobody holds leave memory, and come back as they were.
+#[test]
+fn very_many_subvolumes_do_not_stay_in_memory() {
+    const COUNT: u64 = 2500;
+    let device = Arc::new(MemoryDevice::new(1 << 30));
+    mkfs(&*device, &MkfsOptions::default()).unwrap();
+    let mount = || {
+        let options = Options {
+            background: false,
+            ..Options::default()
+        };
+        let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
+        Btrfs::open(devices, options).unwrap()
+    };
+    let fs = mount();
+    for i in 0..COUNT {
+        let name = i.to_string();
+        let made = fs.create_subvolume(fs.root(), name.as_bytes()).unwrap();
+        fs.create(
+            &Credentials::ROOT,
+            made.ino(),
+            name.as_bytes(),
+            NewInode::Directory,
+            0o700,
+        )
+        .unwrap();
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    let fs = mount();
+    assert_eq!(fs.list().unwrap().len() as u64, COUNT);
+    assert!(fs.engine.roots.all_cached().len() < COUNT as usize);
+    for i in 0..COUNT {
+        let name = i.to_string();
+        let top = fs.lookup(fs.root(), name.as_bytes()).unwrap().ino();
+        fs.lookup(top, name.as_bytes()).unwrap();
+        fs.rmdir(top, name.as_bytes()).unwrap();
+    }
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_clean(&device, "after all");
 }
 
 /// Xattrs of the top directory fill a tree; each `round` changes others of them.

@@ -1,4 +1,9 @@
 //! All trees of a file system, by id.
+//!
+//! A tree in memory keeps its top block there. So of the subvolumes, of which there can be very
+//! many, those go from time to time that nobody holds: no inode, no transaction, no cleaner. A
+//! thread that read a root item, slept, and takes the tree in after another one loaded, changed
+//! and dropped it, notices by the count of drops and reads again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +19,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Roots {
     blocks: BlockCache,
-    table: RankedRwLock<HashMap<u64, Arc<Root>>>,
+    table: RankedRwLock<Table>,
     /// Tree of trees.
     pub(crate) root_tree: Arc<Root>,
     /// Chunks.
@@ -29,6 +34,36 @@ pub(crate) struct Roots {
     pub(crate) free_space_tree: Option<Arc<Root>>,
     /// Block groups, if they have their own tree.
     pub(crate) block_group_tree: Option<Arc<Root>>,
+}
+
+/// Trees in memory from which on it is looked for some that nobody holds.
+const MANY: usize = 2048;
+
+#[derive(Debug, Default)]
+struct Table {
+    roots: HashMap<u64, Arc<Root>>,
+    /// Sweep when there are so many.
+    sweep_at: usize,
+    /// Times that trees were dropped.
+    sweeps: u64,
+}
+
+impl Table {
+    fn insert(&mut self, root: Arc<Root>) {
+        self.roots.insert(root.id(), root);
+        if self.roots.len() < self.sweep_at.max(MANY) {
+            return;
+        }
+        self.sweeps += 1;
+        // Under the write lock nobody can take a new reference.
+        self.roots.retain(|id, root| {
+            !objectid::is_fs_tree(*id)
+                || *id == objectid::FS_TREE
+                || root.is_dead()
+                || Arc::strong_count(root) > 1
+        });
+        self.sweep_at = 2 * self.roots.len();
+    }
 }
 
 impl Roots {
@@ -63,7 +98,7 @@ impl Roots {
             free_space_tree: optional(CompatRo::FREE_SPACE_TREE, objectid::FREE_SPACE_TREE)?,
             block_group_tree: optional(CompatRo::BLOCK_GROUP_TREE, objectid::BLOCK_GROUP_TREE)?,
             blocks: blocks.clone(),
-            table: RankedRwLock::new(Rank::RootTable, HashMap::new()),
+            table: RankedRwLock::new(Rank::RootTable, Table::default()),
             root_tree,
             chunk_tree,
         };
@@ -115,17 +150,29 @@ impl Roots {
     /// # Errors
     /// [`Error::NoSuchRoot`]; unreadable blocks or items.
     pub(crate) fn get(&self, id: u64) -> Result<Arc<Root>> {
-        if let Some(root) = self.cached(id) {
-            return Ok(root);
+        loop {
+            let sweeps = {
+                let table = self.table.read();
+                if let Some(root) = table.roots.get(&id) {
+                    return Ok(root.clone());
+                }
+                table.sweeps
+            };
+            let root = Arc::new(load(&self.blocks, &self.root_tree, id)?);
+            let mut table = self.table.write();
+            if let Some(root) = table.roots.get(&id) {
+                return Ok(root.clone());
+            }
+            if table.sweeps == sweeps {
+                table.insert(root.clone());
+                return Ok(root);
+            }
         }
-        let root = Arc::new(load(&self.blocks, &self.root_tree, id)?);
-        let mut table = self.table.write();
-        Ok(table.entry(id).or_insert(root).clone())
     }
 
     /// A tree by id, if it is in memory.
     pub(crate) fn cached(&self, id: u64) -> Option<Arc<Root>> {
-        self.table.read().get(&id).cloned()
+        self.table.read().roots.get(&id).cloned()
     }
 
     /// The uuid tree, if there is one.
@@ -142,17 +189,19 @@ impl Roots {
 
     /// Takes in a tree that was just made.
     pub(crate) fn insert(&self, root: Arc<Root>) {
-        self.table.write().insert(root.id(), root);
+        self.table.write().insert(root);
     }
 
     /// Forgets a tree that was deleted.
     pub(crate) fn forget(&self, id: u64) -> Option<Arc<Root>> {
-        self.table.write().remove(&id)
+        let mut table = self.table.write();
+        table.sweeps += 1;
+        table.roots.remove(&id)
     }
 
     /// All trees in memory.
     pub(crate) fn all_cached(&self) -> Vec<Arc<Root>> {
-        self.table.read().values().cloned().collect()
+        self.table.read().roots.values().cloned().collect()
     }
 
     /// Ids of all trees that have a root item, ascending.
