@@ -1,6 +1,8 @@
 //! Writing tree blocks.
 
-use std::sync::Arc;
+use std::panic::resume_unwind;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, ScopedJoinHandle};
 
 use sapwood_btrfs_format::{BlockMut, block::header_flag};
 
@@ -12,6 +14,9 @@ use crate::volume::{BlockExpect, Volume};
 
 /// Bytes that one request carries at most.
 const RUN_BYTES: usize = 1 << 20;
+/// Blocks that are worth a thread.
+const PART: usize = 64;
+const MOST_THREADS: usize = 8;
 
 /// Seals, validates and writes blocks to all their copies, in the order of their addresses, with
 /// as few requests as their places allow. From here on they change no more: who wants to change
@@ -25,10 +30,7 @@ pub(crate) fn write_blocks(
     blocks: &[Arc<TreeBlock>],
 ) -> Result<()> {
     let volume = env.blocks().volume();
-    let mut sealed = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        sealed.push((block.bytenr(), seal(volume, block)?));
-    }
+    let mut sealed = seal_all(volume, blocks)?;
     sealed.sort_unstable_by_key(|(bytenr, _)| *bytenr);
     sealed.dedup_by_key(|(bytenr, _)| *bytenr);
     let nodesize = volume.geometry().nodesize as usize;
@@ -68,6 +70,50 @@ pub(crate) fn abandon(env: &(impl TreeRead + ?Sized), blocks: &[Arc<TreeBlock>])
         block.set_clean();
         env.blocks().forget(block.bytenr());
     }
+}
+
+/// Blocks with their addresses, as they go to disk.
+type Sealed = Vec<(u64, BlockBytes)>;
+
+/// Seals blocks, very many of them in several threads: validating and checksums take most of the
+/// time of a big commit.
+fn seal_all(volume: &Volume, blocks: &[Arc<TreeBlock>]) -> Result<Sealed> {
+    let seal_part = |part: &[Arc<TreeBlock>]| -> Result<Sealed> {
+        let sealed = part.iter();
+        sealed.map(|b| Ok((b.bytenr(), seal(volume, b)?))).collect()
+    };
+    if blocks.len() < 2 * PART {
+        return seal_part(blocks);
+    }
+    let threads = threads().min(blocks.len() / PART);
+    let mut parts = blocks.chunks(blocks.len().div_ceil(threads));
+    let own = parts.next().unwrap_or_default();
+    thread::scope(|scope| {
+        let others: Vec<_> = parts
+            .map(|part| {
+                let builder = thread::Builder::new().name("btrfs-seal".to_owned());
+                let thread = builder.spawn_scoped(scope, move || seal_part(part));
+                (part, thread)
+            })
+            .collect();
+        let mut all = seal_part(own)?;
+        for (part, thread) in others {
+            all.extend(match thread.map(ScopedJoinHandle::join) {
+                Ok(Ok(sealed)) => sealed?,
+                Ok(Err(panic)) => resume_unwind(panic),
+                // No thread to be had.
+                Err(_) => seal_part(part)?,
+            });
+        }
+        Ok(all)
+    })
+}
+
+/// Threads that may seal at once.
+fn threads() -> usize {
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    let found = || thread::available_parallelism().map_or(1, usize::from);
+    *THREADS.get_or_init(|| found().min(MOST_THREADS))
 }
 
 /// Makes a block final and returns its bytes as they go to disk.
