@@ -37,7 +37,7 @@ pub use error::MountError;
 pub use mount_table::{MountEntry, mount_table, mounted_on};
 pub use mountpoint::{UnmountError, unmount};
 pub use node::NodeId;
-pub use options::{Access, MountOptions};
+pub use options::{Access, IoUring, MountOptions};
 pub use readdir::{DirAttributes, DirItem, DirSink, PageKind};
 pub use request::{
     Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, WriteRequest, XattrReply,

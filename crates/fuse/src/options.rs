@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Bound on request threads that are added as needed.
+const MOST_THREADS: usize = 64;
+
 /// Who may use the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {
@@ -12,6 +15,32 @@ pub enum Access {
     OwnerAndRoot,
     /// Everybody, as far as permissions let them (`allow_other`).
     All,
+}
+
+/// Whether requests come through io_uring (Linux 6.14 and newer, where
+/// `/sys/module/fuse/parameters/enable_uring` is on) or through `/dev/fuse`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IoUring {
+    /// Where the kernel offers it and it can be had.
+    #[default]
+    Auto,
+    /// Fail to mount without.
+    On,
+    /// Never.
+    Off,
+}
+
+impl std::str::FromStr for IoUring {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(()),
+        }
+    }
 }
 
 /// What can be chosen when mounting.
@@ -42,8 +71,10 @@ pub struct MountOptions {
     pub sync: bool,
     /// Every change of a directory is synchronous.
     pub dirsync: bool,
-    /// Request threads; `None`: one for each core, at least 2 and at most 16.
+    /// Request threads; `None`: a few, and more while requests wait for the device.
     pub threads: Option<usize>,
+    /// Whether requests come through io_uring.
+    pub io_uring: IoUring,
     /// The kernel collects writes in its page cache and keeps the times of files.
     pub writeback_cache: bool,
     /// How long the kernel may keep names and attributes. We are the only writer, so a
@@ -73,6 +104,7 @@ impl Default for MountOptions {
             sync: false,
             dirsync: false,
             threads: None,
+            io_uring: IoUring::Auto,
             writeback_cache: true,
             ttl: Duration::from_secs(3600),
             busy_grace: Duration::from_secs(2),
@@ -81,12 +113,18 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Number of request threads.
+    /// Number of request threads to start with, and the most that there may be.
     #[must_use]
-    pub(crate) fn thread_count(&self) -> usize {
-        self.threads.map_or_else(
-            || std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 16)),
-            |n| n.clamp(1, 256),
-        )
+    pub(crate) fn thread_count(&self) -> (usize, usize) {
+        match self.threads {
+            Some(threads) => {
+                let fixed = threads.clamp(1, 256);
+                (fixed, fixed)
+            }
+            None => {
+                let cores = std::thread::available_parallelism().map_or(2, usize::from);
+                (cores.clamp(2, 16), MOST_THREADS)
+            }
+        }
     }
 }

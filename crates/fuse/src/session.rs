@@ -68,7 +68,13 @@ fn start(
     read_only: bool,
 ) -> io::Result<()> {
     let dispatcher = Arc::clone(&shared.dispatcher);
-    let transport = Transport::handshake(device, dispatcher, options, read_only)?;
+    let transport = Transport::handshake(
+        device,
+        shared.mount_point.path(),
+        dispatcher,
+        options,
+        read_only,
+    )?;
     let shared = Arc::clone(shared);
     std::thread::Builder::new()
         .name("fuse-session".to_owned())

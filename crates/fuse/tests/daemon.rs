@@ -13,7 +13,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use sapwood_fuse::{Access, MountOptions, daemon, mount, signals};
 use sapwood_vfs::{FileSystem, MemoryFs, SetAttr};
-use support::{Detached, Needs, Outcome, trial};
+use support::{Detached, Needs, Outcome, eventually, trial};
 
 /// Names the role of a process that is not the test runner.
 const ROLE: &str = "SAPWOOD_FUSE_TEST_ROLE";
@@ -196,6 +196,11 @@ fn killed() -> Outcome {
     let mut child = start(command("foreground", dir.path())?)?;
     child.kill()?;
     child.wait()?;
+    // The kernel ends a ring, and with it the connection, a little later than the process.
+    eventually("the mount is dead", || {
+        let looked = fs::metadata(dir.path().join("f"));
+        looked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    })?;
     let output = command("foreground", dir.path())?.output()?;
     same!(output.status.code(), Some(7));
     let words = String::from_utf8_lossy(&output.stderr).into_owned();

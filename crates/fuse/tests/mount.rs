@@ -1,4 +1,5 @@
-//! A real mount of `MemoryFs`, worked on with ordinary system calls.
+//! A real mount of `MemoryFs`, worked on with ordinary system calls: over `/dev/fuse`, and
+//! over io_uring where the kernel has it.
 
 mod support;
 
@@ -13,12 +14,20 @@ mod names;
 #[path = "mount/sessions.rs"]
 mod sessions;
 
-fn main() {
+fn main() -> std::process::ExitCode {
+    let switched = support::SwitchedOn::new();
+    let trials = support::over_both(all);
+    let conclusion = libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials);
+    drop(switched);
+    conclusion.exit_code()
+}
+
+fn all() -> Vec<libtest_mimic::Trial> {
     let mut trials = Vec::new();
     trials.extend(names::trials());
     trials.extend(inodes::trials());
     trials.extend(contents::trials());
     trials.extend(control::trials());
     trials.extend(sessions::trials());
-    support::run(trials);
+    trials
 }

@@ -1,15 +1,19 @@
 //! `/dev/fuse`: a request a read, an answer a write.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use rustix::time::Timespec;
 use zerocopy::IntoBytes;
 
+use super::crew::{Crew, Load, Need};
 use super::later::Helper;
 use super::server::{Outcome, Server};
-use super::{HEADROOM, MAX_IO};
+use super::{HEADROOM, KEEP, LARGE, MAX_IO};
 use crate::wire::abi::OutHeader;
 use crate::wire::{self, Malformed, Opcode, reply};
 
@@ -54,6 +58,14 @@ impl Device {
         }
     }
 
+    /// Whether a request comes, or the connection ends, within `time`.
+    fn has_request(&self, time: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let time = Timespec::try_from(time).ok();
+        // An error is the read's to tell.
+        rustix::event::poll(&mut fds, time.as_ref()) != Ok(0)
+    }
+
     /// Sends a whole message.
     ///
     /// # Errors
@@ -87,6 +99,12 @@ impl Device {
     }
 }
 
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// The header of an answer: an errno, or 0 and the size of the payload.
 pub(super) fn header(unique: u64, errno: i32, payload: usize) -> OutHeader {
     OutHeader {
@@ -96,45 +114,142 @@ pub(super) fn header(unique: u64, errno: i32, payload: usize) -> OutHeader {
     }
 }
 
-/// Serves requests until the connection ends.
-///
-/// # Errors
-/// It failed.
-pub(super) fn serve(device: &Arc<Device>, server: &Server, helper: &Helper) -> io::Result<()> {
-    let size = usize::try_from(MAX_IO).unwrap_or(0) + HEADROOM;
-    let (mut request, mut answer) = (vec![0; size], vec![0; size]);
-    while let Some(len) = device.receive(&mut request)? {
-        let message = request.get(..len).unwrap_or(&[]);
-        one(device, server, helper, message, &mut answer);
-    }
-    Ok(())
+/// The loop on `/dev/fuse`, run by several threads.
+pub(super) struct Plain {
+    device: Arc<Device>,
+    server: Arc<Server>,
+    helper: Helper,
+    crew: Arc<Crew>,
+    load: Load,
 }
 
-fn one(device: &Arc<Device>, server: &Server, helper: &Helper, message: &[u8], answer: &mut [u8]) {
-    let (header_in, body) = match wire::split_message(message) {
-        Ok(split) => split,
-        Err(error) => return malformed(device, message, error),
-    };
-    let Some((space, payload)) = answer.split_at_mut_checked(HEADER) else {
-        return;
-    };
-    let unique = header_in.unique;
-    let sent = match server.handle(&header_in, body, payload) {
-        Outcome::Silent => return,
-        Outcome::Later(job) => return helper.hand_over(device, unique, job),
-        Outcome::Answer(Err(errno)) => device.refuse(unique, errno),
-        Outcome::Answer(Ok(len)) => {
-            space.copy_from_slice(header(unique, 0, len).as_bytes());
-            let sent = device.send(answer.get(..HEADER + len).unwrap_or(&[]));
-            if sent.is_err() {
-                let payload = answer.get(HEADER..HEADER + len).unwrap_or(&[]);
-                server.give_back(&reply::granted(header_in.opcode, payload));
+impl Plain {
+    /// For `first` threads, to be started with [`start`](Self::start), and at most `most`.
+    pub(super) fn new(
+        device: Arc<Device>,
+        server: Arc<Server>,
+        helper: Helper,
+        crew: &Arc<Crew>,
+        first: usize,
+        most: usize,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            device,
+            server,
+            helper,
+            crew: Arc::clone(crew),
+            load: Load::new(first, 1, most),
+        })
+    }
+
+    /// Starts the first threads.
+    ///
+    /// # Errors
+    /// Not even one could be.
+    pub(super) fn start(self: &Arc<Self>, first: usize) -> io::Result<()> {
+        for number in 0..first {
+            match self.add() {
+                Err(error) if number == 0 => return Err(error),
+                _ => {}
             }
-            sent
         }
-    };
-    if let Err(error) = sent {
-        undelivered(header_in.opcode, &error);
+        Ok(())
+    }
+
+    /// Starts one thread more, which is counted already.
+    fn add(self: &Arc<Self>) -> io::Result<()> {
+        let plain = Arc::clone(self);
+        let started = self.crew.start(move || {
+            // An ordinary user may not be able to open the device a second time.
+            let device = match plain.device.another() {
+                Ok(device) => Arc::new(device),
+                Err(error) => {
+                    log::debug!("request threads share a descriptor: {error}");
+                    Arc::clone(&plain.device)
+                }
+            };
+            plain.serve(&device)
+        });
+        started.inspect_err(|error| {
+            self.load.lost();
+            log::warn!("fewer request threads than wanted: {error}");
+        })
+    }
+
+    /// Serves requests until the connection ends.
+    fn serve(self: &Arc<Self>, device: &Arc<Device>) -> io::Result<()> {
+        let mut buffers = Buffers::new();
+        let mut large = false;
+        loop {
+            if large && !device.has_request(KEEP) {
+                buffers = Buffers::new();
+                large = false;
+            }
+            let Some(len) = device.receive(&mut buffers.request)? else {
+                return Ok(());
+            };
+            if self.load.begin() == Need::OneMore {
+                // Logged; those that there are go on.
+                let _ = self.add();
+            }
+            let message = buffers.request.get(..len).unwrap_or(&[]);
+            let sent = self.one(device, message, &mut buffers.answer);
+            large |= len.max(sent) > LARGE;
+            self.load.end();
+        }
+    }
+
+    /// Serves one request; returns the size of the answer.
+    fn one(&self, device: &Arc<Device>, message: &[u8], answer: &mut [u8]) -> usize {
+        let (header_in, body) = match wire::split_message(message) {
+            Ok(split) => split,
+            Err(error) => {
+                malformed(device, message, error);
+                return 0;
+            }
+        };
+        let Some((space, payload)) = answer.split_at_mut_checked(HEADER) else {
+            return 0;
+        };
+        let unique = header_in.unique;
+        let (sent, len) = match self.server.handle(&header_in, body, payload) {
+            Outcome::Silent => return 0,
+            Outcome::Later(job) => {
+                self.helper.hand_over(device, unique, job);
+                return 0;
+            }
+            Outcome::Answer(Err(errno)) => (device.refuse(unique, errno), 0),
+            Outcome::Answer(Ok(len)) => {
+                space.copy_from_slice(header(unique, 0, len).as_bytes());
+                let sent = device.send(answer.get(..HEADER + len).unwrap_or(&[]));
+                if sent.is_err() {
+                    let payload = answer.get(HEADER..HEADER + len).unwrap_or(&[]);
+                    let granted = reply::granted(header_in.opcode, payload);
+                    self.server.give_back(&granted);
+                }
+                (sent, len)
+            }
+        };
+        if let Err(error) = sent {
+            undelivered(header_in.opcode, &error);
+        }
+        len
+    }
+}
+
+/// A thread's: a request, and its answer. Pages that were never touched cost nothing.
+struct Buffers {
+    request: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl Buffers {
+    fn new() -> Self {
+        let size = usize::try_from(MAX_IO).unwrap_or(0) + HEADROOM;
+        Self {
+            request: vec![0; size],
+            answer: vec![0; size],
+        }
     }
 }
 

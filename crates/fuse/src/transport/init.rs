@@ -18,6 +18,7 @@ const MAX_BACKGROUND: u16 = 128;
 pub(super) struct Wishes {
     pub(super) writeback: bool,
     pub(super) posix_acl: bool,
+    pub(super) io_uring: bool,
 }
 
 /// What was agreed on, as far as later requests depend on it.
@@ -49,15 +50,58 @@ impl Wishes {
             | InitFlags::SETXATTR_EXT;
         wanted.set(InitFlags::WRITEBACK_CACHE, self.writeback);
         wanted.set(InitFlags::POSIX_ACL, self.posix_acl);
+        wanted.set(InitFlags::OVER_IO_URING, self.io_uring);
         wanted
     }
 }
 
-/// Reads the kernel's first request and answers it.
+/// The kernel's first request, in a version of the protocol that we speak.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Handshake {
+    unique: u64,
+    init: InitIn,
+}
+
+impl Handshake {
+    /// Whether requests may come through io_uring.
+    pub(super) fn offers_io_uring(&self) -> bool {
+        InitFlags::from_bits_truncate(offered(&self.init)).contains(InitFlags::OVER_IO_URING)
+    }
+
+    /// What `wishes` come to. Nothing is sent.
+    pub(super) fn agreed(&self, wishes: Wishes) -> Agreed {
+        negotiate(&self.init, wishes).1
+    }
+
+    /// Answers: from now on there are requests.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub(super) fn accept(&self, device: &Device, wishes: Wishes) -> io::Result<()> {
+        let (out, _) = negotiate(&self.init, wishes);
+        let missing = wishes.flags() - InitFlags::from_bits_truncate(offered(&self.init));
+        if !missing.is_empty() {
+            let InitIn { major, minor, .. } = self.init;
+            log::info!("the kernel's FUSE {major}.{minor} does not offer {missing:?}");
+        }
+        device.answer(self.unique, out.as_bytes())
+    }
+
+    /// Answers that there will be no service.
+    pub(super) fn refuse(&self, device: &Device) {
+        let _ = device.refuse(self.unique, libc::EPROTO);
+    }
+}
+
+fn offered(init: &InitIn) -> u64 {
+    u64::from(init.flags) | (u64::from(init.flags2) << 32)
+}
+
+/// Reads the kernel's first request.
 ///
 /// # Errors
 /// The protocol is unknown or too old, or the connection is gone.
-pub(super) fn answer(device: &Device, wishes: Wishes) -> io::Result<Agreed> {
+pub(super) fn receive(device: &Device) -> io::Result<Handshake> {
     let mut buffer = vec![0; HEADROOM + HEADROOM];
     loop {
         let Some(len) = device.receive(&mut buffer)? else {
@@ -74,16 +118,18 @@ pub(super) fn answer(device: &Device, wishes: Wishes) -> io::Result<Agreed> {
             device.answer(header.unique, out.as_bytes())?;
             continue;
         }
+        let handshake = Handshake {
+            unique: header.unique,
+            init,
+        };
         if init.major < MAJOR || init.minor < OLDEST_MINOR {
-            let _ = device.refuse(header.unique, libc::EPROTO);
+            handshake.refuse(device);
             return Err(io::Error::other(format!(
                 "the kernel speaks FUSE {}.{}, at least {MAJOR}.{OLDEST_MINOR} is needed",
                 init.major, init.minor
             )));
         }
-        let (out, agreed) = negotiate(&init, wishes);
-        device.answer(header.unique, out.as_bytes())?;
-        return Ok(agreed);
+        return Ok(handshake);
     }
 }
 
@@ -100,17 +146,7 @@ fn first(message: &[u8]) -> io::Result<(InHeader, InitIn)> {
 }
 
 fn negotiate(init: &InitIn, wishes: Wishes) -> (InitOut, Agreed) {
-    let offered = u64::from(init.flags) | (u64::from(init.flags2) << 32);
-    let wanted = wishes.flags();
-    let agreed = wanted & InitFlags::from_bits_truncate(offered);
-    let missing = wanted - agreed;
-    if !missing.is_empty() {
-        log::info!(
-            "the kernel's FUSE {}.{} does not offer {missing:?}",
-            init.major,
-            init.minor
-        );
-    }
+    let agreed = wishes.flags() & InitFlags::from_bits_truncate(offered(init));
     let [flags, flags2] = halves(agreed.bits());
     let pages = usize::try_from(MAX_IO).unwrap_or(0) / rustix::param::page_size();
     let out = InitOut {
@@ -146,6 +182,7 @@ mod tests {
     const ALL: Wishes = Wishes {
         writeback: true,
         posix_acl: true,
+        io_uring: true,
     };
 
     #[test]
@@ -186,6 +223,7 @@ mod tests {
         let without = Wishes {
             writeback: false,
             posix_acl: false,
+            io_uring: false,
         };
         assert!(!negotiate(&init, without).1.writeback);
         assert_eq!(out.max_readahead, MAX_IO);

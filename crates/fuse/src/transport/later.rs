@@ -1,5 +1,9 @@
 //! What must wait for the kernel before it can be answered: the kernel in turn may be
 //! waiting for the thread that would wait.
+//!
+//! The kernel cannot be interrupted while it writes back for us. Should the process be killed
+//! just then, that thread keeps the connection, and all who wait for it, alive until somebody
+//! writes to `abort` below `/sys/fs/fuse/connections`.
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -41,12 +45,7 @@ impl Job {
     }
 
     /// Tells the kernel, waits for it, and writes the answer into `out`.
-    pub(super) fn finish(
-        &self,
-        device: &Device,
-        dispatcher: &Dispatcher,
-        out: &mut [u8],
-    ) -> Reply<usize> {
+    fn finish(&self, device: &Device, dispatcher: &Dispatcher, out: &mut [u8]) -> Reply<usize> {
         match self {
             Self::Seek {
                 node,
@@ -79,9 +78,36 @@ fn tell(device: &Device, message: &[u8]) {
 }
 
 struct Handed {
-    device: Arc<Device>,
-    unique: u64,
     job: Job,
+    to: Asker,
+}
+
+/// Where an answer goes.
+enum Asker {
+    /// To the request of this number, which came from there.
+    Device(Arc<Device>, u64),
+    /// To the thread that waits for it.
+    Thread(mpsc::Sender<Reply<Vec<u8>>>),
+}
+
+impl Asker {
+    fn answer(self, opcode: Opcode, answer: Reply<&[u8]>) {
+        let (device, unique) = match self {
+            Self::Device(device, unique) => (device, unique),
+            Self::Thread(waiting) => {
+                // It waits as long as there is a connection.
+                let _ = waiting.send(answer.map(<[u8]>::to_vec));
+                return;
+            }
+        };
+        let sent = match answer {
+            Ok(payload) => device.answer(unique, payload),
+            Err(errno) => device.refuse(unique, errno),
+        };
+        if let Err(error) = sent {
+            undelivered(opcode as u32, &error);
+        }
+    }
 }
 
 /// A thread that answers jobs. It ends when the last handle is dropped.
@@ -102,33 +128,37 @@ impl Helper {
 
     /// Answers the request `unique`, which came from `device`, when the job is done.
     pub(super) fn hand_over(&self, device: &Arc<Device>, unique: u64, job: Job) {
-        let device = Arc::clone(device);
-        let handed = Handed {
-            device,
-            unique,
+        self.send(Handed {
             job,
-        };
-        if let Err(mpsc::SendError(Handed { device, unique, .. })) = self.0.send(handed) {
-            let _ = device.refuse(unique, libc::EIO);
+            to: Asker::Device(Arc::clone(device), unique),
+        });
+    }
+
+    /// Has the job done; the payload of its answer will come.
+    pub(super) fn ask(&self, job: Job) -> mpsc::Receiver<Reply<Vec<u8>>> {
+        let (sender, answer) = mpsc::channel();
+        self.send(Handed {
+            job,
+            to: Asker::Thread(sender),
+        });
+        answer
+    }
+
+    fn send(&self, handed: Handed) {
+        if let Err(mpsc::SendError(Handed { job, to })) = self.0.send(handed) {
+            to.answer(job.opcode(), Err(libc::EIO));
         }
     }
 }
 
 fn run(jobs: &mpsc::Receiver<Handed>, notifier: &Device, server: &Server) {
     let mut out = vec![0; 8 * HEADROOM];
-    for Handed {
-        device,
-        unique,
-        job,
-    } in jobs
-    {
-        let sent = match job.finish(notifier, server.dispatcher(), &mut out) {
-            Ok(len) => device.answer(unique, out.get(..len).unwrap_or(&[])),
-            Err(errno) => device.refuse(unique, errno),
-        };
-        if let Err(error) = sent {
-            undelivered(job.opcode() as u32, &error);
-        }
+    for Handed { job, to } in jobs {
+        let done = job.finish(notifier, server.dispatcher(), &mut out);
+        to.answer(
+            job.opcode(),
+            done.and_then(|len| out.get(..len).ok_or(libc::EIO)),
+        );
     }
 }
 

@@ -10,6 +10,8 @@
 //!
 //! `/dev/fuse` ([`device`]): each thread has a descriptor of its own (a clone, with its own
 //! queue of requests under way in the kernel), reads a request and writes the answer.
+//! io_uring ([`uring`]): where the kernel offers it, most requests come that way. [`crew`]
+//! adds threads while requests take long.
 //!
 //! What must wait for the kernel first ([`later`]) must not wait in a thread that the
 //! kernel in turn may need.
@@ -21,61 +23,141 @@
 //! it carried (test in `server.rs`); a kernel that ends the connection ends the threads
 //! (`tests/mount/sessions.rs`).
 
+mod crew;
 mod device;
 mod init;
 mod later;
 mod server;
+mod uring;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::dispatch::Dispatcher;
-use crate::options::{Access, MountOptions};
-use device::Device;
+use crate::options::{Access, IoUring, MountOptions};
+use crew::Crew;
+use device::{Device, Plain};
+use init::{Handshake, Wishes};
 use later::Helper;
 use server::Server;
+use uring::{Rings, Shared};
 
 /// Largest read or write in bytes: what the kernel allows by default.
 const MAX_IO: u32 = 1 << 20;
 /// Room for headers and the fixed part of any request or answer, before or behind `MAX_IO`.
 const HEADROOM: usize = 4096;
+/// A request or answer above this, in bytes, leaves memory behind that is given back once
+/// nothing more comes for [`KEEP`].
+const LARGE: usize = 128 << 10;
+const KEEP: std::time::Duration = std::time::Duration::from_secs(1);
+/// Threads on `/dev/fuse` beside io_uring: for forgets.
+const BESIDE_RINGS: usize = 2;
 
 /// An answered handshake, ready to serve.
 pub(crate) struct Transport {
     device: Arc<Device>,
     server: Arc<Server>,
-    threads: usize,
+    crew: Arc<Crew>,
+    helper: Helper,
+    /// Threads on `/dev/fuse`: at first, and at most.
+    threads: (usize, usize),
 }
 
 impl Transport {
-    /// Answers the kernel's first request on `device`.
+    /// Answers the kernel's first request on `device`, which serves the mount on
+    /// `mount_point`.
     ///
     /// # Errors
-    /// The kernel's protocol is unknown, or the connection is gone.
+    /// The kernel's protocol is unknown, the connection is gone, or there is no io_uring
+    /// where it was asked for.
     pub(crate) fn handshake(
         device: OwnedFd,
+        mount_point: &Path,
         dispatcher: Arc<Dispatcher>,
         options: &MountOptions,
         read_only: bool,
     ) -> io::Result<Self> {
-        let device = Device::new(device);
-        let wishes = init::Wishes {
+        let device = Arc::new(Device::new(device));
+        let handshake = init::receive(&device)?;
+        let mut wishes = Wishes {
             writeback: options.writeback_cache && !read_only,
             posix_acl: options.default_permissions,
+            io_uring: false,
         };
-        let agreed = init::answer(&device, wishes)?;
+        let agreed = handshake.agreed(wishes);
         dispatcher.set_writeback(agreed.writeback);
         // With `Owner` the kernel itself refuses others, but not its own write-back threads.
         let only = match options.access {
             Access::OwnerAndRoot => Some(rustix::process::geteuid().as_raw()),
             Access::Owner | Access::All => None,
         };
-        Ok(Self {
-            device: Arc::new(device),
-            server: Arc::new(Server::new(dispatcher, agreed.long_setxattr, only)),
+        let server = Arc::new(Server::new(dispatcher, agreed.long_setxattr, only));
+        let transport = Self {
+            helper: Helper::start(&device, &server)?,
+            device,
+            server,
+            crew: Arc::default(),
             threads: options.thread_count(),
+        };
+        let rings = match transport.rings(&handshake, mount_point, options) {
+            Ok(rings) => rings,
+            Err(error) => {
+                handshake.refuse(&transport.device);
+                return Err(error);
+            }
+        };
+        wishes.io_uring = rings.is_some();
+        handshake.accept(&transport.device, wishes)?;
+        let Some(rings) = rings else {
+            return Ok(transport);
+        };
+        rings.begin().map_err(|error| {
+            io::Error::other(format!(
+                "FUSE over io_uring: {error} (io_uring=off does without)"
+            ))
+        })?;
+        log::debug!("requests come through io_uring");
+        Ok(Self {
+            threads: (BESIDE_RINGS, BESIDE_RINGS),
+            ..transport
         })
+    }
+
+    /// Rings, if they are wanted and can be had.
+    fn rings(
+        &self,
+        handshake: &Handshake,
+        mount_point: &Path,
+        options: &MountOptions,
+    ) -> io::Result<Option<Rings>> {
+        if options.io_uring == IoUring::Off {
+            return Ok(None);
+        }
+        let prepared = if handshake.offers_io_uring() {
+            let shared = Shared::new(
+                &self.device,
+                &self.server,
+                &self.crew,
+                &self.helper,
+                mount_point,
+            );
+            Rings::prepare(&Arc::new(shared), options.threads)
+        } else {
+            Err(io::Error::other(
+                "the kernel does not offer FUSE over io_uring \
+                 (is /sys/module/fuse/parameters/enable_uring on?)",
+            ))
+        };
+        match prepared {
+            Ok(rings) => Ok(Some(rings)),
+            Err(error) if options.io_uring == IoUring::On => Err(error),
+            Err(error) => {
+                log::info!("requests come through /dev/fuse: {error}");
+                Ok(None)
+            }
+        }
     }
 
     /// Serves requests until the file system is unmounted or the connection ends.
@@ -83,35 +165,17 @@ impl Transport {
     /// # Errors
     /// The connection failed.
     pub(crate) fn serve(self) -> io::Result<()> {
-        let helper = Helper::start(&self.device, &self.server)?;
-        let mut threads = Vec::with_capacity(self.threads);
-        for number in 0..self.threads {
-            // An ordinary user may not be able to open the device a second time.
-            let device = match self.device.another() {
-                Ok(device) => Arc::new(device),
-                Err(error) => {
-                    log::debug!("request threads share a descriptor: {error}");
-                    Arc::clone(&self.device)
-                }
-            };
-            let (server, helper) = (Arc::clone(&self.server), helper.clone());
-            let spawned = std::thread::Builder::new()
-                .name(format!("fuse-{number}"))
-                .spawn(move || device::serve(&device, &server, &helper));
-            match spawned {
-                Ok(thread) => threads.push(thread),
-                Err(error) if threads.is_empty() => return Err(error),
-                Err(error) => log::warn!("fewer request threads than wanted: {error}"),
-            }
-        }
-        drop(helper);
-        let mut result = Ok(());
-        for thread in threads {
-            let ended = thread
-                .join()
-                .unwrap_or_else(|_| Err(io::Error::other("a request thread panicked")));
-            result = result.and(ended);
-        }
-        result
+        let (first, most) = self.threads;
+        let plain = Plain::new(
+            self.device,
+            self.server,
+            self.helper,
+            &self.crew,
+            first,
+            most,
+        );
+        plain.start(first)?;
+        drop(plain);
+        self.crew.wait()
     }
 }

@@ -361,6 +361,26 @@ wire! {
         kind: u32,
     }
 
+    /// Over io_uring: which request, beside its headers.
+    RingHeader: 32 {
+        flags: u64,
+        /// Names the request when its answer is committed.
+        commit_id: u64,
+        /// Of the request, and then of the answer.
+        payload_sz: u32,
+        padding: u32,
+        reserved: u64,
+    }
+
+    /// The argument of a command that registers an entry or commits an answer.
+    RingCommand: 24 {
+        flags: u64,
+        commit_id: u64,
+        /// The queue: a CPU's number.
+        qid: u16,
+        padding: [u16; 3],
+    }
+
     InvalInodeOut: 24 {
         ino: u64,
         off: i64,

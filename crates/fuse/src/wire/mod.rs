@@ -163,7 +163,6 @@ impl<'a> Body<'a> {
     }
 
     /// The struct here, what follows it there.
-    #[cfg(test)]
     pub(crate) fn split(head: &'a [u8], rest: &'a [u8]) -> Self {
         Self {
             head: Some(head),

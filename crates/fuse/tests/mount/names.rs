@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use rustix::fs::{CWD, Dev, FileType, Mode, RenameFlags, makedev, mknodat, renameat_with};
 use sapwood_vfs::FileSystem;
 
-use crate::support::{Mounted, Needs, Outcome, expect_errno, trial};
+use crate::support::{Mounted, Needs, Outcome, eventually, expect_errno, trial};
 use crate::{holds, same};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -240,8 +240,9 @@ fn unlinked_open_file() -> Outcome {
     same!(content, "before and after");
     drop((file, again));
     fs::write(mounted.path("next"), b"")?;
+    // Over io_uring a forget takes its own way, and nothing waits for it.
+    eventually("two inodes are left", || mounted.fs.inode_count() == 2)?;
     mounted.session.unmount()?;
-    same!(mounted.fs.inode_count(), 2);
     Ok(())
 }
 

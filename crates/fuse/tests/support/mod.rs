@@ -2,12 +2,13 @@
 //! out by name where the machine cannot run them.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use sapwood_fuse::{MountOptions, Session, mount};
+use sapwood_fuse::{IoUring, MountOptions, Session, mount};
 use sapwood_vfs::{FileSystem, MemoryFs};
 
 /// What a test returns; `?` works on anything that can be shown.
@@ -28,7 +29,11 @@ impl Mounted {
     pub(crate) fn with(options: &MountOptions) -> Result<Self, Failed> {
         let dir = tempfile::Builder::new().prefix("sapwood-fuse-").tempdir()?;
         let fs = Arc::new(MemoryFs::new());
-        let session = mount(Arc::clone(&fs) as Arc<dyn FileSystem>, dir.path(), options)?;
+        let options = MountOptions {
+            io_uring: TRANSPORT.get(),
+            ..options.clone()
+        };
+        let session = mount(Arc::clone(&fs) as Arc<dyn FileSystem>, dir.path(), &options)?;
         Ok(Self { fs, session, dir })
     }
 
@@ -99,8 +104,63 @@ pub(crate) fn installed(program: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
+thread_local! {
+    /// The transport of the trials being listed, and of the mounts of the one being run.
+    static TRANSPORT: Cell<IoUring> = const { Cell::new(IoUring::Auto) };
+}
+
 pub(crate) fn trial(name: &str, needs: Needs, run: fn() -> Outcome) -> Trial {
-    Trial::test(name, run).with_ignored_flag(needs.missing())
+    let transport = TRANSPORT.get();
+    let named = Trial::test(name, move || {
+        TRANSPORT.set(transport);
+        run()
+    });
+    let kind = match transport {
+        IoUring::Auto => "",
+        IoUring::On => "io_uring",
+        IoUring::Off => "/dev/fuse",
+    };
+    named
+        .with_kind(kind)
+        .with_ignored_flag(needs.missing() || (transport == IoUring::On && !rings()))
+}
+
+/// What `list` gives, once for each transport.
+pub(crate) fn over_both(list: fn() -> Vec<Trial>) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for transport in [IoUring::Off, IoUring::On] {
+        TRANSPORT.set(transport);
+        trials.extend(list());
+    }
+    TRANSPORT.set(IoUring::Auto);
+    trials
+}
+
+/// The kernel's switch for FUSE over io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+fn rings() -> bool {
+    std::fs::read_to_string(SWITCH).is_ok_and(|value| value.starts_with('Y'))
+}
+
+/// Puts the kernel's switch back when dropped.
+pub(crate) struct SwitchedOn(());
+
+impl SwitchedOn {
+    /// Turns FUSE over io_uring on, if the kernel has it and it is off; `None` if there is
+    /// nothing to put back.
+    pub(crate) fn new() -> Option<Self> {
+        let off = Path::new(SWITCH).exists() && !rings();
+        (off && std::fs::write(SWITCH, "Y").is_ok()).then(|| Self(()))
+    }
+}
+
+impl Drop for SwitchedOn {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::write(SWITCH, "N") {
+            eprintln!("{SWITCH}: {error}");
+        }
+    }
 }
 
 pub(crate) fn run(trials: Vec<Trial>) {
@@ -116,6 +176,18 @@ pub(crate) fn shell(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, 
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         Err(format!("{program} {args:?}: {}: {words}", output.status).into())
     }
+}
+
+/// Waits for what the kernel does after it has answered; fails after ten seconds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Outcome {
+    let begun = std::time::Instant::now();
+    while !holds() {
+        if begun.elapsed() > std::time::Duration::from_secs(10) {
+            return Err(format!("not so after ten seconds: {what}").into());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
 }
 
 /// Fails unless `result` is the error `errno`.

@@ -157,6 +157,7 @@ fn fuse_option(parsed: &mut Parsed, name: &str, value: Option<&str>) -> Result<b
             fuse.threads = Some(threads);
             parsed.engine.threads = threads;
         }
+        "io_uring" => fuse.io_uring = number(name, value)?,
         "writeback_cache" => fuse.writeback_cache = true,
         "no_writeback_cache" => fuse.writeback_cache = false,
         _ => return Ok(false),
@@ -239,6 +240,7 @@ mod tests {
             "nosuchoption",
             "compress=rot13",
             "max_inline=1q",
+            "io_uring=maybe",
         ] {
             assert!(parse(&[list.to_owned()], "img").is_err(), "{list}");
         }

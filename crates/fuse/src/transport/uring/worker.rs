@@ -1,0 +1,197 @@
+//! A thread that serves one ring entry.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Queue;
+use super::memory::{MESSAGE, RING, STRUCT};
+use super::ring::{Arrival, Ring};
+use crate::request::Reply;
+use crate::transport::device::header;
+use crate::transport::later::Job;
+use crate::transport::server::Outcome;
+use crate::transport::{KEEP, LARGE};
+use crate::wire::abi::{InHeader, RingHeader};
+use crate::wire::{Body, Opcode, reply};
+
+/// How long a wait may take before it is looked after, at first and at most.
+const PATIENCE: Duration = Duration::from_millis(100);
+const MOST_PATIENCE: Duration = Duration::from_secs(2);
+
+const STRUCT_SIZE: usize = STRUCT.end - STRUCT.start;
+
+pub(super) struct Worker {
+    queue: Arc<Queue>,
+    ring: Ring,
+    /// What stands in the payload and would be overwritten by the answer.
+    arguments: Vec<u8>,
+}
+
+impl Worker {
+    /// A worker for a ring whose entry is registered.
+    pub(super) fn new(queue: Arc<Queue>, ring: Ring) -> Self {
+        Self {
+            queue,
+            ring,
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Serves requests until the connection ends.
+    ///
+    /// # Errors
+    /// It, or the ring, failed.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut large = false;
+        loop {
+            match self.ring.wait(large.then_some(KEEP))? {
+                Arrival::Ended => return Ok(()),
+                Arrival::Nothing => {
+                    self.ring.memory().trim();
+                    self.arguments = Vec::new();
+                    large = false;
+                }
+                Arrival::Request => {
+                    let need = self.queue.load.begin();
+                    // Whether it is there yet does not matter here.
+                    let _ = self.queue.grow(need);
+                    let (commit_id, used) = self.request()?;
+                    self.queue.load.end();
+                    large |= used > LARGE;
+                    self.ring.commit(commit_id)?;
+                }
+            }
+        }
+    }
+
+    /// Serves the request in the memory and leaves the answer there; returns its name for the
+    /// commit, and how much of the payload was used.
+    fn request(&mut self) -> io::Result<(u64, usize)> {
+        let (headers, payload) = self.ring.memory().parts();
+        let broken = || io::Error::other("the kernel's ring headers cannot be read");
+        let (message, place, ring) = (
+            headers.get(MESSAGE).ok_or_else(broken)?,
+            headers.get(STRUCT).ok_or_else(broken)?,
+            headers.get(RING).ok_or_else(broken)?,
+        );
+        let (request, _) = InHeader::read_from_prefix(message).map_err(|_| broken())?;
+        let (mut told, _) = RingHeader::read_from_prefix(ring).map_err(|_| broken())?;
+        let input = usize::try_from(told.payload_sz).map_err(io::Error::other)?;
+        let answer = match lengths(&request, input, payload.len()) {
+            Some(size) => {
+                let mut copy = [0; STRUCT_SIZE];
+                copy.copy_from_slice(place);
+                self.serve(&request, copy.get(..size).unwrap_or(&[]), input)
+            }
+            None => {
+                log::warn!(
+                    "malformed request of {} bytes, {input} of payload",
+                    request.len
+                );
+                Err(libc::EIO)
+            }
+        };
+        let (errno, len) = match answer {
+            Ok(len) => (0, len),
+            Err(errno) => (errno, 0),
+        };
+        told.payload_sz = u32::try_from(len).map_err(io::Error::other)?;
+        let (headers, _) = self.ring.memory().parts();
+        put(
+            headers,
+            MESSAGE,
+            header(request.unique, errno, len).as_bytes(),
+        );
+        put(headers, RING, told.as_bytes());
+        Ok((told.commit_id, input.max(len)))
+    }
+
+    fn serve(&mut self, request: &InHeader, place: &[u8], input: usize) -> Reply<usize> {
+        let (_, payload) = self.ring.memory().parts();
+        // Data to write is served from where it lies, its answer is small; everything else
+        // brings little, and its answer may need all the room.
+        let mut small = [0; 64];
+        let outcome = if request.opcode == Opcode::Write as u32 {
+            let body = Body::split(place, payload.get(..input).unwrap_or(&[]));
+            let outcome = self.queue.shared.server.handle(request, body, &mut small);
+            if let Some(front) = payload.get_mut(..small.len()) {
+                front.copy_from_slice(&small);
+            }
+            outcome
+        } else {
+            self.arguments.clear();
+            self.arguments
+                .extend_from_slice(payload.get(..input).unwrap_or(&[]));
+            let body = Body::split(place, &self.arguments);
+            self.queue.shared.server.handle(request, body, payload)
+        };
+        match outcome {
+            Outcome::Answer(answer) => answer,
+            // The kernel sends nothing here that it wants no answer to.
+            Outcome::Silent => Ok(0),
+            Outcome::Later(job) => {
+                let answer = wait(&self.queue, job)?;
+                let (_, payload) = self.ring.memory().parts();
+                reply::bytes(payload, &answer)
+            }
+        }
+    }
+}
+
+/// Waits for a job whose end may take another entry of this queue or another.
+fn wait(queue: &Queue, job: Job) -> Reply<Vec<u8>> {
+    let answer = queue.shared.helper.ask(job);
+    let mut patience = PATIENCE;
+    loop {
+        match answer.recv_timeout(patience) {
+            Ok(answer) => return answer,
+            Err(RecvTimeoutError::Disconnected) => return Err(libc::EIO),
+            Err(RecvTimeoutError::Timeout) => {
+                queue.shared.kick();
+                patience = patience.saturating_mul(2).min(MOST_PATIENCE);
+            }
+        }
+    }
+}
+
+/// Size of the opcode's struct, if all lengths agree.
+fn lengths(request: &InHeader, input: usize, room: usize) -> Option<usize> {
+    let whole = usize::try_from(request.len).ok()?;
+    let size = whole
+        .checked_sub(size_of::<InHeader>())?
+        .checked_sub(input)?;
+    (input <= room && size <= STRUCT.len()).then_some(size)
+}
+
+fn put(headers: &mut [u8], range: std::ops::Range<usize>, bytes: &[u8]) {
+    if let Some(front) = headers
+        .get_mut(range)
+        .and_then(|place| place.get_mut(..bytes.len()))
+    {
+        front.copy_from_slice(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_that_do_not_agree_are_refused() {
+        let request = |len| InHeader {
+            len,
+            ..InHeader::default()
+        };
+        assert_eq!(lengths(&request(40), 0, 100), Some(0));
+        assert_eq!(lengths(&request(40 + 16 + 5), 5, 100), Some(16));
+        assert_eq!(lengths(&request(39), 0, 100), None);
+        assert_eq!(lengths(&request(50), 11, 100), None);
+        assert_eq!(lengths(&request(40 + 101), 101, 100), None);
+        assert_eq!(lengths(&request(40 + 129), 0, 100), None);
+        assert_eq!(lengths(&request(u32::MAX), usize::MAX, 100), None);
+    }
+}
