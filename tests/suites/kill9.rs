@@ -116,7 +116,14 @@ fn load(
         for worker in workers {
             let error = worker.join().map_err(|_| "a worker panicked".to_owned())?;
             // Only the end of the daemon may have stopped it.
-            let gone = [libc::ENOTCONN, libc::ECONNABORTED, libc::EIO].map(Some);
+            // Over io_uring, what is on its way to a daemon that dies is cancelled.
+            let gone = [
+                libc::ENOTCONN,
+                libc::ECONNABORTED,
+                libc::ECANCELED,
+                libc::EIO,
+            ]
+            .map(Some);
             if !gone.contains(&error.raw_os_error()) {
                 return Err(format!("a worker stopped early: {error}\n{dead}"));
             }
