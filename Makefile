@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs db-kill crash scale fuzz lint install help
+.PHONY: all demo test test-programs db-kill crash scale bench bench-log fuzz lint install help
 
 all:
 	cargo build --release -p sapwood
@@ -13,6 +13,8 @@ help:
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make crash  every power cut of very many workloads, judged (CRASH_SECONDS=1500)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
+	@echo "make bench  benchmarks (BENCH_ARGS='--help': what can be chosen); reports in bench/results/"
+	@echo "make bench-log  each mechanism of the log on and off"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
 	@echo "make lint   formatting, clippy, layering"
 	@echo "make        build target/release/sapwood"
@@ -74,6 +76,16 @@ scale: need-test
 	cargo build --release -p sapwood
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test scale -- --nocapture
+
+# Long: the suite. As root the kernel's btrfs runs too.
+bench: bench-log
+
+bench-log: BENCH_ARGS = --rounds 5
+bench-log: need-build
+	@scripts/need fusermount3:fuse3 fio:fio dbench:dbench
+	cargo build --release -p sapwood-bench
+	mkdir -p bench/results
+	target/release/sapwood-bench log $(if $(filter 0,$(shell id -u)),--kernel) --output bench/results/log $(BENCH_ARGS)
 
 install: all
 	install -Dm755 target/release/sapwood $(DESTDIR)/usr/bin/sapwood

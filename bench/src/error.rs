@@ -1,0 +1,94 @@
+//! What can go wrong in a run.
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Why a run failed, as one line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something outside of the file systems.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A program failed.
+    #[error("{program}: {why}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// How it ended and the end of what it said.
+        why: String,
+    },
+    /// A program's output is not as expected.
+    #[error("{program} did not say its {what}")]
+    Output {
+        /// Its name.
+        program: &'static str,
+        /// What was looked for.
+        what: &'static str,
+    },
+    /// The engine.
+    #[error("{0}")]
+    Engine(#[from] sapwood_btrfs::Error),
+    /// An operation of the engine.
+    #[error("{0}")]
+    Operation(#[from] sapwood_vfs::Error),
+    /// The image.
+    #[error("{0}")]
+    Device(#[from] sapwood_block::Error),
+    /// A new file system.
+    #[error("{0}")]
+    Mkfs(#[from] sapwood_btrfs::mkfs::MkfsError),
+    /// The mount.
+    #[error("{0}")]
+    Mount(#[from] sapwood_fuse::MountError),
+    /// The unmount.
+    #[error("{0}")]
+    Unmount(#[from] sapwood_fuse::UnmountError),
+    /// The served child ended or said something else than statistics.
+    #[error("the process that serves the mount: {0}")]
+    Serve(String),
+    /// A combination that makes no sense.
+    #[error("{0}")]
+    Refused(String),
+    /// The user wants to end.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Result with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Turns an I/O error into [`Error::Io`], with what was tried.
+pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+    let what = what.into();
+    move |source| Error::Io { what, source }
+}
+
+/// As [`io_error`], for what was done with a path.
+pub(crate) fn on(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    io_error(path.display().to_string())
+}
+
+/// Runs a program to its end and returns its standard output.
+///
+/// # Errors
+/// It could not be started or failed.
+pub(crate) fn run_program(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(io_error(program.clone()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let last = said.trim().lines().last().unwrap_or("said nothing");
+    let why = format!("{}: {last}", output.status);
+    Err(Error::Program { program, why })
+}

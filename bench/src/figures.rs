@@ -1,0 +1,185 @@
+//! What one run measured.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use sapwood_block::Counts;
+
+/// How long something took, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half took at most this long.
+    pub p50: f64,
+    /// 99 of 100 took at most this long.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Latency {
+    /// Of single durations; `None` of none.
+    #[must_use]
+    pub fn of(mut all: Vec<Duration>) -> Option<Self> {
+        all.sort_unstable();
+        let at = |percent: usize| {
+            let rank = (all.len() * percent).div_ceil(100).max(1);
+            let found = all.get(rank - 1)?;
+            Some(found.as_secs_f64() * 1e6)
+        };
+        Some(Self {
+            p50: at(50)?,
+            p99: at(99)?,
+            max: at(100)?,
+        })
+    }
+}
+
+/// What the engine and its device counted; of a run, what came on top.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counted {
+    /// `fsync` and `fdatasync` calls.
+    pub fsyncs: u64,
+    /// Of these, those that committed the transaction.
+    pub full_fsyncs: u64,
+    /// The same by cause.
+    pub full_fsyncs_by_cause: BTreeMap<String, u64>,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Logs that the superblock came to name.
+    pub log_commits: u64,
+    /// Bytes written for logs.
+    pub fsync_bytes: u64,
+    /// Flushes for logs.
+    pub fsync_flushes: u64,
+    /// Attribute items logged.
+    pub log_xattrs: u64,
+    /// Extent items logged.
+    pub log_extents: u64,
+    /// Directory entries logged.
+    pub log_dir_items: u64,
+    /// Ordered extents logged before they were complete.
+    pub ordered_pinned: u64,
+    /// Ordered extents waited for.
+    pub ordered_waited: u64,
+    /// Bytes written to the device, for whatever reason.
+    pub device_bytes: u64,
+    /// Flushes of the device and write-through writes.
+    pub device_flushes: u64,
+}
+
+impl Counted {
+    /// From the engine's counters and those of the device below it.
+    ///
+    /// # Errors
+    /// The engine's are no JSON object of numbers.
+    pub fn read(engine: &str, device: &Counts) -> serde_json::Result<Self> {
+        let found: Self = serde_json::from_str(engine)?;
+        Ok(Self {
+            device_bytes: device.write_bytes + device.fua_bytes,
+            device_flushes: device.flushes + device.fuas,
+            ..found
+        })
+    }
+
+    /// What came on top of `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let less = |now: u64, then: u64| now.saturating_sub(then);
+        Self {
+            fsyncs: less(self.fsyncs, before.fsyncs),
+            full_fsyncs: less(self.full_fsyncs, before.full_fsyncs),
+            full_fsyncs_by_cause: self
+                .full_fsyncs_by_cause
+                .iter()
+                .map(|(cause, now)| {
+                    let then = before.full_fsyncs_by_cause.get(cause);
+                    (cause.clone(), less(*now, then.copied().unwrap_or(0)))
+                })
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+            commits: less(self.commits, before.commits),
+            log_commits: less(self.log_commits, before.log_commits),
+            fsync_bytes: less(self.fsync_bytes, before.fsync_bytes),
+            fsync_flushes: less(self.fsync_flushes, before.fsync_flushes),
+            log_xattrs: less(self.log_xattrs, before.log_xattrs),
+            log_extents: less(self.log_extents, before.log_extents),
+            log_dir_items: less(self.log_dir_items, before.log_dir_items),
+            ordered_pinned: less(self.ordered_pinned, before.ordered_pinned),
+            ordered_waited: less(self.ordered_waited, before.ordered_waited),
+            device_bytes: less(self.device_bytes, before.device_bytes),
+            device_flushes: less(self.device_flushes, before.device_flushes),
+        }
+    }
+}
+
+/// What a workload itself saw.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Work done per second, in the workload's unit.
+    pub rate: f64,
+    /// How long an fsync took for the caller.
+    pub fsync: Option<Latency>,
+    /// The longest operation in milliseconds, whatever it was.
+    pub slowest_ms: Option<f64>,
+    /// What else the load generator said.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub details: Value,
+}
+
+/// What one run measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// What the workload saw.
+    #[serde(flatten)]
+    pub seen: Seen,
+    /// What was counted meanwhile; the kernel tells nothing.
+    pub counted: Option<Counted>,
+    /// Share of the processors, 0 to 1, that was to be had just before.
+    pub free_cpu: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_sorted_durations() {
+        let all = (1..=200).rev().map(Duration::from_micros).collect();
+        let latency = Latency::of(all).unwrap();
+        let expected = Latency {
+            p50: 100.0,
+            p99: 198.0,
+            max: 200.0,
+        };
+        assert!((latency.p50 - expected.p50).abs() < 1e-6);
+        assert!((latency.p99 - expected.p99).abs() < 1e-6);
+        assert!((latency.max - expected.max).abs() < 1e-6);
+        assert_eq!(Latency::of(Vec::new()), None);
+        assert!(Latency::of(vec![Duration::ZERO]).is_some());
+    }
+
+    #[test]
+    fn counters_are_read_by_name_and_subtracted() {
+        let device = Counts {
+            write_bytes: 100,
+            fua_bytes: 10,
+            flushes: 3,
+            fuas: 1,
+            ..Counts::default()
+        };
+        let text = r#"{"fsyncs":7,"log_commits":2,"fsync_latency":{"count":7}}"#;
+        let counted = Counted::read(text, &device).unwrap();
+        assert_eq!((counted.fsyncs, counted.log_commits), (7, 2));
+        assert_eq!((counted.device_bytes, counted.device_flushes), (110, 4));
+        let before = Counted {
+            fsyncs: 5,
+            ..Counted::default()
+        };
+        assert_eq!(counted.since(&before).fsyncs, 2);
+        assert!(Counted::read("[]", &device).is_err());
+    }
+}

@@ -1,0 +1,29 @@
+//! What the engine's mechanisms are worth, measured.
+//!
+//! # How it works
+//!
+//! ```text
+//! contestants x workloads x media  ->  runner  ->  figures  ->  statistics  ->  report
+//! ```
+//!
+//! A *contestant* is a way to have a file system: Sapwood through FUSE (served by a child of
+//! this very program) or in process, with all mechanisms of the log or with some of them
+//! switched to what was done before them; or the kernel's btrfs. A *workload* drives it,
+//! through a directory with real load generators, or through the library with threads. In each
+//! *round* every contestant runs once, on a fresh image, so that a disturbance of the machine
+//! hits all alike; ratios are made of pairs from one round. The first contestant runs a second
+//! time in each round as a control: what it differs from itself is noise.
+
+pub mod contestant;
+mod error;
+pub mod figures;
+mod kernel;
+pub mod machine;
+pub mod policy;
+pub mod report;
+pub mod runner;
+pub mod serve;
+pub mod statistics;
+pub mod workload;
+
+pub use error::{Error, Result};

@@ -1,0 +1,102 @@
+//! What it was measured on, and how busy that was.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+/// What it was measured on.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// Kernel's release.
+    pub kernel: String,
+    /// Name of the processor.
+    pub processor: String,
+    /// Number of them.
+    pub processors: usize,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Load averages over 1, 5 and 15 minutes when the run began.
+    pub load: String,
+    /// Versions of the load generators and of Sapwood.
+    pub versions: Vec<String>,
+}
+
+impl Machine {
+    /// Looks at this machine.
+    #[must_use]
+    pub fn here() -> Self {
+        let field = |file: &str, name: &str| -> Option<String> {
+            let text = fs::read_to_string(file).ok()?;
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let memory = field("/proc/meminfo", "MemTotal").unwrap_or_default();
+        let kib = memory.split(' ').next().and_then(|kib| kib.parse().ok());
+        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let load: Vec<&str> = load.split(' ').take(3).collect();
+        let mut versions = vec![format!("sapwood {}", env!("CARGO_PKG_VERSION"))];
+        for (program, argument) in [("fio", "--version"), ("dbench", "--help")] {
+            let output = std::process::Command::new(program).arg(argument).output();
+            let text = output.map(|output| [output.stdout, output.stderr].concat());
+            let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
+            versions.push(text.lines().next().unwrap_or(program).trim().to_owned());
+        }
+        Self {
+            kernel: field_of("/proc/sys/kernel/osrelease"),
+            processor: field("/proc/cpuinfo", "model name").unwrap_or_default(),
+            processors: processors(),
+            memory: kib.map_or(0, |kib: u64| kib << 10),
+            load: load.join(" "),
+            versions,
+        }
+    }
+}
+
+fn field_of(file: &str) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Share of all processors, 0 to 1, that a program with a thread for each gets now: each spins
+/// for `time`. Others that wait for the disk do not show in it.
+#[must_use]
+pub fn free_cpu(time: Duration) -> f64 {
+    let threads: Vec<_> = (0..processors())
+        .map(|_| thread::spawn(move || spin(time)))
+        .collect();
+    let count = threads.len().max(1) as f64;
+    let shares = threads.into_iter().map(|one| one.join().unwrap_or(0.0));
+    (shares.sum::<f64>() / count).min(1.0)
+}
+
+fn spin(time: Duration) -> f64 {
+    let used = || {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+    };
+    let (began, before) = (Instant::now(), used());
+    while began.elapsed() < time {
+        std::hint::spin_loop();
+    }
+    (used() - before) / began.elapsed().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_kernel_and_some_processor_to_spare() {
+        let machine = Machine::here();
+        assert!(!machine.kernel.is_empty() && machine.processors > 0 && machine.memory > 0);
+        let free = free_cpu(Duration::from_millis(5));
+        assert!(free > 0.0 && free <= 1.0, "{free}");
+    }
+}

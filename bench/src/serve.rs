@@ -1,0 +1,193 @@
+//! A mount with chosen mechanisms of the log, served by a child process.
+//!
+//! # How it works
+//! The child runs `sapwood-bench serve IMAGE DIR`. It says a line of JSON (its counters) when
+//! the mount is up and for each line that it reads, and unmounts when its standard input ends:
+//! also if its parent dies.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sapwood_block::{CountDevice, Device, FileDevice, OpenOptions};
+use sapwood_btrfs::{Btrfs, Options};
+use sapwood_fuse::MountOptions;
+use sapwood_vfs::FileSystem;
+
+use crate::error::io_error;
+use crate::figures::Counted;
+use crate::policy::Policy;
+use crate::{Error, Result};
+
+/// How Sapwood is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// Mechanisms of the log.
+    pub policy: Policy,
+    /// Seconds from the first change of a transaction to its commit.
+    pub commit: u64,
+    /// Request threads of a mount; 0: as many as it takes by itself.
+    pub fuse_threads: usize,
+}
+
+/// A file system in process, on a device that counts.
+pub struct Opened {
+    /// The file system.
+    pub fs: Arc<Btrfs>,
+    device: Arc<CountDevice<FileDevice>>,
+}
+
+impl Opened {
+    /// Opens the image.
+    ///
+    /// # Errors
+    /// The device's and the engine's.
+    pub fn open(image: &Path, setup: Setup) -> Result<Self> {
+        let device = FileDevice::open(image, OpenOptions::default())?;
+        let device = Arc::new(CountDevice::new(device));
+        let options = Options {
+            log: setup.policy.switches(),
+            commit_interval: Duration::from_secs(setup.commit),
+            ..Options::default()
+        };
+        let below: Arc<dyn Device> = device.clone();
+        let fs = Arc::new(Btrfs::open(vec![below], options)?);
+        Ok(Self { fs, device })
+    }
+
+    /// What was counted so far.
+    ///
+    /// # Errors
+    /// The engine's counters are not as expected.
+    pub fn counted(&self) -> Result<Counted> {
+        let counted = Counted::read(&self.fs.stats_json(), &self.device.counts());
+        counted.map_err(|error| Error::Serve(format!("counters: {error}")))
+    }
+}
+
+/// Serves a mount until standard input ends; the child's side.
+///
+/// # Errors
+/// The image, the mount, the end of either.
+pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
+    let opened = Opened::open(image, setup)?;
+    let options = MountOptions {
+        fsname: image.display().to_string(),
+        threads: (setup.fuse_threads > 0).then_some(setup.fuse_threads),
+        ..MountOptions::default()
+    };
+    let fs: Arc<dyn FileSystem> = opened.fs.clone();
+    let session = sapwood_fuse::mount(fs, dir, &options)?;
+    // A terminal's interrupt goes to the parent too, which ends this process when it is done.
+    let watch = sapwood_fuse::signals::on_termination(|_| {});
+    let told = tell(&opened);
+    session.unmount()?;
+    drop(watch);
+    opened.fs.unmount()?;
+    told
+}
+
+fn tell(opened: &Opened) -> Result<()> {
+    let mut lines = io::stdin().lines();
+    loop {
+        let text = serde_json::to_string(&opened.counted()?);
+        let text = text.map_err(|error| Error::Serve(error.to_string()))?;
+        let mut out = io::stdout().lock();
+        let said = writeln!(out, "{text}").and_then(|()| out.flush());
+        match (said, lines.next()) {
+            (Ok(()), Some(Ok(_))) => {}
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// A mount that a child serves; the parent's side. Dropping it unmounts.
+#[derive(Debug)]
+pub struct Served {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    dir: PathBuf,
+}
+
+impl Served {
+    /// Mounts the image and returns when it is up.
+    ///
+    /// # Errors
+    /// The child's, which says the cause on our standard error.
+    pub fn start(image: &Path, dir: &Path, setup: Setup) -> Result<Self> {
+        let program = std::env::current_exe().map_err(io_error("this program"))?;
+        let mut command = Command::new(program);
+        command.arg("serve").arg(image).arg(dir);
+        command.args(["--log-policy", setup.policy.name()]);
+        command.args(["--commit", &setup.commit.to_string()]);
+        command.args(["--fuse-threads", &setup.fuse_threads.to_string()]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(io_error("serve"))?;
+        let pipes = (child.stdin.take(), child.stdout.take());
+        let (Some(input), Some(output)) = pipes else {
+            return Err(Error::Serve("no pipe".to_owned()));
+        };
+        let mut served = Self {
+            child,
+            input: Some(input),
+            output: BufReader::new(output),
+            dir: dir.to_owned(),
+        };
+        served.read()?;
+        Ok(served)
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What was counted so far.
+    ///
+    /// # Errors
+    /// The child died.
+    pub fn counted(&mut self) -> Result<Counted> {
+        let asked = self.input.as_mut().map(|input| writeln!(input));
+        if !matches!(asked, Some(Ok(()))) {
+            return Err(Error::Serve("it is gone".to_owned()));
+        }
+        self.read()
+    }
+
+    fn read(&mut self) -> Result<Counted> {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line);
+        if read.map_err(io_error("serve"))? == 0 {
+            return Err(Error::Serve("it ended".to_owned()));
+        }
+        serde_json::from_str(&line).map_err(|error| Error::Serve(error.to_string()))
+    }
+
+    /// Unmounts and waits for the child.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn stop(mut self) -> Result<()> {
+        self.input = None;
+        let status = self.child.wait().map_err(io_error("serve"))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(Error::Serve(status.to_string())),
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.input = None;
+        // Nobody is left to hear of it.
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,106 @@
+//! Writers and fsyncs by fio, in a directory.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::Writes;
+use crate::error::{io_error, on, run_program};
+use crate::figures::{Latency, Seen};
+use crate::{Error, Result};
+
+pub(super) fn run(
+    dir: &Path,
+    writes: &Writes,
+    seconds: u64,
+    settle: &mut dyn FnMut() -> Result<()>,
+) -> Result<Seen> {
+    for job in 0..writes.jobs {
+        prepare(&dir.join(writes.file(job)), writes)?;
+    }
+    settle()?;
+    let pattern = if writes.random { "randwrite" } else { "write" };
+    let mut command = Command::new("fio");
+    command.args(["--name=writes", "--output-format=json", "--group_reporting"]);
+    command.args(["--ioengine=sync", "--fallocate=none", "--direct=0"]);
+    command.args(["--randrepeat=1", "--allow_file_create=0", "--time_based"]);
+    command.arg("--filename_format=job.$jobnum");
+    command.arg(format!("--directory={}", dir.display()));
+    command.arg(format!("--rw={pattern}"));
+    command.arg(format!("--bs={}", writes.block));
+    command.arg(format!("--size={}", writes.size()));
+    command.arg(format!("--numjobs={}", writes.jobs));
+    command.arg(format!("--fsync={}", writes.fsync_every));
+    command.arg(format!("--runtime={seconds}"));
+    read(&run_program(&mut command)?)
+}
+
+fn prepare(path: &Path, writes: &Writes) -> Result<()> {
+    let file = File::create(path).map_err(on(path))?;
+    file.set_len(writes.size()).map_err(on(path))?;
+    for (name, value) in writes.attributes() {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::fsetxattr(&file, &name, &value, flags)
+            .map_err(|errno| io_error("attribute")(errno.into()))?;
+    }
+    Ok(())
+}
+
+/// Reads fio's report.
+fn read(text: &str) -> Result<Seen> {
+    let missing = |what| Error::Output {
+        program: "fio",
+        what,
+    };
+    // Notes may stand before the report.
+    let start = text.find('{').ok_or(missing("report"))?;
+    let all: Value = serde_json::from_str(&text[start..]).map_err(|_| missing("report"))?;
+    let job = &all["jobs"][0];
+    if job["error"] != json!(0) {
+        return Err(Error::Program {
+            program: "fio".to_owned(),
+            why: format!("error {}", job["error"]),
+        });
+    }
+    let bytes = job["write"]["bw_bytes"].as_f64();
+    let sync = &job["sync"]["lat_ns"];
+    let micros = |value: &Value| value.as_f64().map(|ns| ns / 1000.0);
+    let latency = || {
+        Some(Latency {
+            p50: micros(&sync["percentile"]["50.000000"])?,
+            p99: micros(&sync["percentile"]["99.000000"])?,
+            max: micros(&sync["max"])?,
+        })
+    };
+    Ok(Seen {
+        rate: bytes.ok_or(missing("bandwidth"))? / f64::from(1 << 20),
+        fsync: latency(),
+        slowest_ms: None,
+        details: Value::Null,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_behind_notes() {
+        let text = r#"note: something
+{"jobs":[{"error":0,"write":{"bw_bytes":2097152},
+"sync":{"lat_ns":{"max":3000,"percentile":{"50.000000":1000,"99.000000":2000}}}}]}"#;
+        let seen = read(text).unwrap();
+        assert!((seen.rate - 2.0).abs() < 1e-9);
+        let latency = seen.fsync.unwrap();
+        assert_eq!((latency.p50, latency.p99, latency.max), (1.0, 2.0, 3.0));
+    }
+
+    #[test]
+    fn no_report_and_a_failed_job_are_errors() {
+        assert!(read("fio: broken").is_err());
+        assert!(read(r#"{"jobs":[{"error":28}]}"#).is_err());
+        assert!(read(r#"{"jobs":[{"error":0}]}"#).is_err());
+    }
+}

@@ -1,0 +1,262 @@
+//! What is measured.
+
+mod dbench;
+mod fio;
+mod library;
+mod renames;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sapwood_vfs::FileSystem;
+
+use crate::figures::Seen;
+use crate::policy::Policy;
+use crate::{Error, Result};
+
+/// Where a workload finds the file system.
+#[derive(Clone)]
+pub enum Place {
+    /// Root directory of a mount.
+    Directory(PathBuf),
+    /// In process.
+    Library(Arc<dyn FileSystem>),
+}
+
+/// A workload and its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    /// Clients that mix metadata, writes and flushes.
+    Dbench {
+        /// How many.
+        clients: u32,
+    },
+    /// 8 jobs of random 64 KiB writes, each with fsync, on files with attributes.
+    Xattr {
+        /// Attributes of 50 bytes on each file.
+        count: u32,
+    },
+    /// Sequential 64 KiB writes, fsync after each.
+    Sequential {
+        /// Writers, each with its own file.
+        jobs: u32,
+    },
+    /// Random 4 KiB writes, fsync after every 16th.
+    Random {
+        /// Writers, each with its own file.
+        jobs: u32,
+    },
+    /// Renames in a directory that was fsynced.
+    Renames {
+        /// Files.
+        count: u32,
+        /// Fsync of the directory after every 100th.
+        fsyncs: bool,
+    },
+}
+
+/// Attributes and jobs of the workload that has both.
+const XATTR_JOBS: u32 = 8;
+
+impl Workload {
+    /// All rows, in the order of the report.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let jobs = || (0..7).map(|power| 1 << power);
+        let counts = [1000, 2000, 5000, 10_000];
+        let mut all: Vec<Self> = [1, 16, 64].map(|clients| Self::Dbench { clients }).into();
+        all.extend([1, 10, 100].map(|count| Self::Xattr { count }));
+        all.extend(jobs().map(|jobs| Self::Sequential { jobs }));
+        all.extend(jobs().map(|jobs| Self::Random { jobs }));
+        for fsyncs in [false, true] {
+            all.extend(counts.map(|count| Self::Renames { count, fsyncs }));
+        }
+        all
+    }
+
+    /// What its rate counts per second.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Self::Renames { .. } => "renames/s",
+            _ => "MiB/s",
+        }
+    }
+
+    /// The policies whose worth it shows.
+    #[must_use]
+    pub fn policies(&self) -> Vec<Policy> {
+        use Policy::{AllOff, NoFastWait, NoLog, NoOverlap, NoSingleNames, NoXattrs, On};
+        match self {
+            Self::Dbench { .. } => vec![On, NoOverlap, NoFastWait, AllOff, NoLog],
+            Self::Xattr { .. } => vec![On, NoXattrs, AllOff, NoLog],
+            Self::Sequential { .. } | Self::Random { .. } => {
+                vec![On, NoFastWait, NoOverlap, AllOff, NoLog]
+            }
+            Self::Renames { .. } => vec![On, NoSingleNames, AllOff, NoLog],
+        }
+    }
+
+    /// Whether it runs for a given time, rather than until its work is done.
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        !matches!(self, Self::Renames { .. })
+    }
+
+    /// Programs that it needs in a directory.
+    #[must_use]
+    pub fn program(&self) -> Option<&'static str> {
+        match self {
+            Self::Dbench { .. } => Some("dbench"),
+            Self::Renames { .. } => None,
+            _ => Some("fio"),
+        }
+    }
+
+    /// Runs it. `settle` is called when everything is prepared, before the measured part.
+    ///
+    /// # Errors
+    /// The file system's or the load generator's.
+    pub fn run(
+        &self,
+        place: &Place,
+        seconds: u64,
+        settle: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Seen> {
+        let time = Duration::from_secs(seconds);
+        match (*self, place) {
+            (Self::Dbench { clients }, Place::Directory(dir)) => {
+                settle()?;
+                dbench::run(dir, clients, seconds)
+            }
+            (Self::Dbench { clients }, Place::Library(fs)) => {
+                library::mixed(fs, clients, time, settle)
+            }
+            (Self::Renames { count, fsyncs }, place) => {
+                renames::run(place, count, fsyncs.then_some(100), settle)
+            }
+            (_, Place::Directory(dir)) => fio::run(dir, &self.writes()?, seconds, settle),
+            (_, Place::Library(fs)) => library::writes(fs, &self.writes()?, time, settle),
+        }
+    }
+
+    /// The pattern of a workload that writes files.
+    fn writes(&self) -> Result<Writes> {
+        let writes = match *self {
+            Self::Xattr { count } => Writes {
+                jobs: XATTR_JOBS,
+                block: 64 << 10,
+                random: true,
+                fsync_every: 1,
+                xattrs: count,
+            },
+            Self::Sequential { jobs } => Writes {
+                jobs,
+                block: 64 << 10,
+                random: false,
+                fsync_every: 1,
+                xattrs: 0,
+            },
+            Self::Random { jobs } => Writes {
+                jobs,
+                block: 4 << 10,
+                random: true,
+                fsync_every: 16,
+                xattrs: 0,
+            },
+            _ => return Err(Error::Refused(format!("{self} does not only write"))),
+        };
+        Ok(writes)
+    }
+}
+
+/// Writers of one file each.
+#[derive(Debug, Clone, Copy)]
+struct Writes {
+    jobs: u32,
+    /// Bytes of one write.
+    block: u64,
+    /// At random places, else one after the other.
+    random: bool,
+    /// Writes from one fsync to the next.
+    fsync_every: u32,
+    /// Attributes of 50 bytes on each file.
+    xattrs: u32,
+}
+
+/// Bytes of all files together.
+const FILES: u64 = 2 << 30;
+
+impl Writes {
+    /// Bytes of each file.
+    fn size(&self) -> u64 {
+        (FILES / u64::from(self.jobs)).min(256 << 20)
+    }
+
+    fn file(&self, job: u32) -> String {
+        format!("job.{job}")
+    }
+
+    /// Names and values of the attributes.
+    fn attributes(&self) -> impl Iterator<Item = (String, [u8; 50])> {
+        (0..self.xattrs).map(|number| (format!("user.attribute-{number}"), [b'x'; 50]))
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dbench { clients } => write!(f, "dbench-{clients}"),
+            Self::Xattr { count } => write!(f, "xattr-{count}"),
+            Self::Sequential { jobs } => write!(f, "seq-{jobs}"),
+            Self::Random { jobs } => write!(f, "rand-{jobs}"),
+            Self::Renames { count, fsyncs } => {
+                let kind = if *fsyncs { "renames-fsync" } else { "renames" };
+                write!(f, "{kind}-{count}")
+            }
+        }
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let wrong =
+            || "a workload is dbench-N, xattr-N, seq-N, rand-N, renames-N or renames-fsync-N";
+        let (kind, size) = text.rsplit_once('-').ok_or_else(wrong)?;
+        let size: u32 = size.parse().map_err(|_| wrong())?;
+        if size == 0 || size > 1_000_000 {
+            return Err(format!("{size} is no size for a workload"));
+        }
+        Ok(match kind {
+            "dbench" => Self::Dbench { clients: size },
+            "xattr" => Self::Xattr { count: size },
+            "seq" => Self::Sequential { jobs: size },
+            "rand" => Self::Random { jobs: size },
+            "renames" | "renames-fsync" => Self::Renames {
+                count: size,
+                fsyncs: kind == "renames-fsync",
+            },
+            _ => return Err(wrong().to_owned()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for workload in Workload::all() {
+            assert_eq!(workload.to_string().parse(), Ok(workload));
+        }
+        for wrong in ["dbench", "seq-0", "seq-x", "walk-3", ""] {
+            assert!(wrong.parse::<Workload>().is_err(), "{wrong}");
+        }
+    }
+}
