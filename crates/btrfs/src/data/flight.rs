@@ -167,6 +167,18 @@ impl Flights {
             .map(move |(part, _)| part.start.max(bounds.start)..part.end.min(bounds.end))
     }
 
+    /// Parts of `range` of which nothing newer than an entry is in flight.
+    pub(super) fn newest(
+        &self,
+        id: FlightId,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = Range<u64>> {
+        let bounds = range.clone();
+        self.covering(range)
+            .filter(move |(_, newest)| *newest == id)
+            .map(move |(part, _)| part.start.max(bounds.start)..part.end.min(bounds.end))
+    }
+
     fn uncover(&mut self, range: &Range<u64>) {
         for at in [range.start, range.end] {
             if let Some((_, (end, id))) = self.cover.range_mut(..at).next_back()
@@ -461,6 +473,16 @@ mod tests {
         let mut buf = vec![b'.'; (range.end - range.start) as usize];
         flights.read(range.start, &mut buf);
         buf
+    }
+
+    #[test]
+    fn older_data_is_not_the_newest_where_it_was_taken_again() {
+        let mut flights = Flights::default();
+        let old = flights.insert(0..8, slices(b'a', 8));
+        let new = flights.insert(4..6, slices(b'b', 2));
+        let parts = |id| flights.newest(id, 0..8).collect::<Vec<_>>();
+        assert_eq!(parts(old), [0..4, 6..8]);
+        assert_eq!(parts(new), vec![4..6]);
     }
 
     #[test]

@@ -419,13 +419,16 @@ fn allocate(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Di
 }
 
 fn register(inode: &Inode, ordered: &Arc<OrderedExtent>) {
-    let mut state = inode.data.state.lock();
-    state
-        .flights
-        .set_ordered(ordered.flight, Arc::clone(ordered));
-    state
-        .modified
-        .set(ordered.map(), None, Some(Arc::clone(ordered)));
+    let mut guard = inode.data.state.lock();
+    let state = &mut *guard;
+    let flight = ordered.flight;
+    state.flights.set_ordered(flight, Arc::clone(ordered));
+    let map = ordered.map();
+    // What was written again since, and may be listed already, is not taken back.
+    for part in state.flights.newest(flight, ordered.range.clone()) {
+        let listed = Some(Arc::clone(ordered));
+        state.modified.set(map.cut(&part), None, listed);
+    }
 }
 
 /// Makes the ordered extent of an entry and writes it. `payload`: what goes to disk, if that
