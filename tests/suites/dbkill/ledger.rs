@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sapwood_tests::random::Random;
 
@@ -97,6 +97,7 @@ impl Ledger {
         mut input: ChildStdin,
         output: BufReader<ChildStdout>,
         acknowledged: &AtomicU64,
+        killed: &AtomicBool,
     ) {
         let mut lines = output.lines();
         loop {
@@ -113,6 +114,9 @@ impl Ledger {
                     Some(Ok(_)) => {}
                     _ => return,
                 }
+            }
+            if killed.load(Ordering::SeqCst) {
+                return;
             }
             self.acknowledged = tx;
             self.all_acknowledged += 1;

@@ -5,7 +5,9 @@
 //! Clients, each a process of its own with a table of its own, commit numbered transactions. What
 //! a transaction contains follows from its number, so that after a crash one number, the last that
 //! is there, says what all of the table must be. It is not smaller than the last that was
-//! acknowledged, nor larger than the last that was sent.
+//! acknowledged, nor larger than the last that was sent. What is acknowledged once the daemon is
+//! being killed does not count: unlike a power cut this does not stop the database, and SQLite
+//! goes on when it cannot open the directory that it is to make durable.
 //!
 //! A round: mount (in every third round, the kernel first), let the database recover, compare all
 //! tables, commit, kill the daemon. Where a moment matters it comes from the seed that a failure
@@ -21,7 +23,7 @@ mod postgres;
 mod sqlite;
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use client::Client;
@@ -204,14 +206,16 @@ fn load(
     for ledger in ledgers.iter() {
         clients.push(database.connect(&root, ledger)?);
     }
-    let acknowledged = std::sync::atomic::AtomicU64::new(0);
+    let (acknowledged, killed) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let mut workers = Vec::new();
         for (ledger, client) in ledgers.iter_mut().zip(&mut clients) {
             let (input, output) = client.pipes();
-            let acknowledged = &acknowledged;
+            let (acknowledged, killed) = (&acknowledged, &killed);
             workers.push(
-                scope.spawn(move || ledger.commit_until_the_end(input, output, acknowledged)),
+                scope.spawn(move || {
+                    ledger.commit_until_the_end(input, output, acknowledged, killed)
+                }),
             );
         }
         let end = Instant::now() + Duration::from_secs(180);
@@ -223,6 +227,7 @@ fn load(
         }
         std::thread::sleep(pause);
         let early = workers.iter().position(|worker| worker.is_finished());
+        killed.store(true, Ordering::SeqCst);
         let said = mount.kill_daemon();
         // A client may wait for the server, which may wait for nothing any more.
         clients.iter_mut().for_each(Client::kill);

@@ -13,7 +13,8 @@ pub(super) fn start_log() {
         }
         fn log(&self, record: &log::Record<'_>) {
             if self.enabled(record.metadata()) {
-                eprintln!("sapwood: {}", record.args());
+                // Not `eprintln`: a full disk below the log must not end a mount.
+                let _ = writeln!(std::io::stderr().lock(), "sapwood: {}", record.args());
             }
         }
         fn flush(&self) {}

@@ -1,0 +1,266 @@
+//! What mount options and a file's own settings promise, seen through the mount.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::mount::{Driver, Mounted, SapwoodMount, sapwood, workspace};
+use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+use tempfile::TempDir;
+
+fn trials() -> Vec<Trial> {
+    let mounts = [Need::Kernel, Need::Fuse];
+    let logs = [Need::Fuse, Need::Program("zstd")];
+    vec![
+        trial("options::read_only_after_an_error", &mounts, || {
+            after_an_error(false)
+        }),
+        trial("options::no_room_for_the_log_either", &mounts, || {
+            after_an_error(true)
+        }),
+        trial("options::compression_of_each_file", &mounts, compression),
+        trial("options::log_is_replayed_or_not", &logs, log_replay),
+    ]
+}
+
+/// A file system in memory that becomes full: the device of an image on it fails.
+struct Small(TempDir);
+
+impl Small {
+    fn new() -> io::Result<Self> {
+        let dir = scratch::directory();
+        mount(
+            "none",
+            dir.path(),
+            "tmpfs",
+            MountFlags::empty(),
+            c"size=48M",
+        )?;
+        Ok(Self(dir))
+    }
+
+    fn grow(&self) -> io::Result<()> {
+        Ok(mount_remount(
+            self.0.path(),
+            MountFlags::empty(),
+            "size=1G",
+        )?)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
+    }
+}
+
+fn code<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+/// The image's own device is full in the middle of writing: callers hear of it, from then on the
+/// mount only reads, and the next one has what was durable before. What the daemon says goes into
+/// the same full file system if `log_too`.
+fn after_an_error(log_too: bool) -> Outcome {
+    let small = Small::new()?;
+    let image = small.0.path().join("image");
+    File::create(&image)?.set_len(1 << 30)?;
+    process::run("mkfs.btrfs", &["-q".as_ref(), image.as_os_str()])?;
+    let outside = scratch::directory();
+    let link = outside.path().join("link");
+    std::os::unix::fs::symlink(&image, &link)?;
+    // The log is put beside the image.
+    let mount = SapwoodMount::new(if log_too { &image } else { &link }, "rw")?;
+    let root = mount.path().to_owned();
+    write_durably(&root.join("before"), b"durable")?;
+    let failed = (0..100).find_map(|nth| {
+        let content = vec![nth; 4 << 20];
+        write_durably(&root.join(format!("file-{nth}")), &content).err()
+    });
+    let failed = failed.and_then(|error| error.raw_os_error());
+    if ![Some(libc::EIO), Some(libc::EROFS)].contains(&failed) {
+        return Err(format!("writing to a full device: {failed:?}").into());
+    }
+    let late = root.join("late");
+    for (what, found) in [
+        ("create", code(File::create(&late))),
+        ("mkdir", code(fs::create_dir(&late))),
+        ("unlink", code(fs::remove_file(root.join("before")))),
+        ("rename", code(fs::rename(root.join("before"), &late))),
+    ] {
+        if found != Some(libc::EROFS) {
+            return Err(format!("{what} after the error: {found:?}").into());
+        }
+    }
+    if fs::read(root.join("before"))? != b"durable" {
+        return Err("what is durable cannot be read after the error".into());
+    }
+    let said = mount.kill();
+    if !log_too && !said.contains("read-only") {
+        return Err(format!("the log does not say it: {said}").into());
+    }
+    small.grow()?;
+    let mount = SapwoodMount::new(&image, "rw")?;
+    let before = fs::read(mount.path().join("before"))?;
+    write_durably(&mount.path().join("after"), b"writable again")?;
+    Box::new(mount).unmount()?;
+    let mut check = std::process::Command::new(sapwood());
+    check
+        .args(["check", "--quiet", "--check-data-csum"])
+        .arg(&image);
+    process::succeed(&mut check, Duration::from_secs(120))?;
+    match before == b"durable" {
+        true => Ok(()),
+        false => Err("what was durable is not there at the next mount".into()),
+    }
+}
+
+fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+const PROPERTY: &str = "btrfs.compression";
+
+/// `btrfs.compression` of a file, and of a directory for those made in it, read back through the
+/// mount and seen in the extents by `btrfs inspect-internal`.
+fn compression() -> Outcome {
+    let image = Image::by_kernel(&Mkfs::default().sized(512 << 20))?;
+    let mount = Driver::Sapwood.mount(image.path(), "rw")?;
+    let root = mount.path().to_owned();
+    let content = b"sapwood ".repeat(64 << 10);
+    let mut expected = BTreeMap::from([("plain".to_owned(), "none")]);
+    fs::write(root.join("plain"), &content)?;
+    for kind in ["zlib", "lzo", "zstd"] {
+        let file = root.join(kind);
+        File::create(&file)?;
+        setxattr(&file, PROPERTY, kind.as_bytes(), XattrFlags::empty())?;
+        fs::write(&file, &content)?;
+        let dir = root.join(format!("dir-{kind}"));
+        fs::create_dir(&dir)?;
+        setxattr(&dir, PROPERTY, kind.as_bytes(), XattrFlags::empty())?;
+        fs::write(dir.join(format!("in-{kind}")), &content)?;
+        for path in [&file, &dir, &dir.join(format!("in-{kind}"))] {
+            let mut value = [0; 16];
+            let len = getxattr(path, PROPERTY, &mut value)?;
+            if &value[..len] != kind.as_bytes() {
+                return Err(format!("{}: {:?}", path.display(), &value[..len]).into());
+            }
+        }
+        expected.insert(kind.to_owned(), kind);
+        expected.insert(format!("in-{kind}"), kind);
+    }
+    let refused = setxattr(root.join("plain"), PROPERTY, b"best", XattrFlags::empty());
+    if refused != Err(rustix::io::Errno::INVAL) {
+        return Err(format!("a compression that does not exist: {refused:?}").into());
+    }
+    mount.unmount()?;
+    image.check_by_kernel()?;
+    let found = extents(&image)?;
+    for (name, kind) in &expected {
+        let kinds = found.get(name).cloned().unwrap_or_default();
+        if kinds.is_empty() || kinds.iter().any(|found| found != kind) {
+            return Err(format!("{name}: {kinds:?}, not {kind}").into());
+        }
+    }
+    let again = Driver::Kernel.mount(image.path(), "ro")?;
+    for name in ["plain", "zlib", "lzo", "zstd", "dir-lzo/in-lzo"] {
+        if fs::read(again.path().join(name))? != content {
+            return Err(format!("the kernel reads something else from {name}").into());
+        }
+    }
+    again.unmount()?;
+    Ok(())
+}
+
+/// The compressions of the extents of each file, by its name.
+fn extents(image: &Image) -> Result<BTreeMap<String, Vec<String>>, String> {
+    let path = image.path().to_str().unwrap();
+    let dump = process::run("btrfs", &["inspect-internal", "dump-tree", "-t", "5", path])?;
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let (mut name, mut of_ref) = (String::new(), false);
+    for line in dump.lines().map(str::trim) {
+        if line.starts_with("item ") {
+            of_ref = line.contains(" INODE_REF ");
+        } else if let Some((_, after)) = line.split_once("name: ").filter(|_| of_ref) {
+            after.clone_into(&mut name);
+        } else if let Some(kind) = line.strip_prefix("extent compression ") {
+            // `2 (lzo)`
+            let kind = kind.trim_end_matches(')').rsplit('(').next().unwrap_or("");
+            found.entry(name.clone()).or_default().push(kind.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// An image with a log that the kernel wrote: what is in the log is there once it was replayed,
+/// which a mount that may not write says and leaves alone.
+fn log_replay() -> Outcome {
+    let dir = scratch::directory();
+    let image = dir.path().join("image");
+    let packed = workspace().join("crates/btrfs/tests/data/logs/newdir_tree.img.zst");
+    let args: [PathBuf; 5] = [
+        "-dq".into(),
+        "--sparse".into(),
+        packed,
+        "-o".into(),
+        image.clone(),
+    ];
+    process::run("zstd", &args)?;
+    let before = crc(&image)?;
+    let refused = |options: &str, hint: &str| -> Result<(), String> {
+        match SapwoodMount::new(&image, options) {
+            Ok(_) => Err(format!("-o {options}: mounted")),
+            Err(said) if said.contains(hint) => Ok(()),
+            Err(said) => Err(format!("-o {options}: {said}")),
+        }
+    };
+    refused("ro", "nologreplay")?;
+    refused("nologreplay", "read-only")?;
+    for options in ["ro,nologreplay", "ro,rescue=nologreplay", "ro,norecovery"] {
+        let mount = SapwoodMount::new(&image, options)?;
+        let there = (
+            mount.path().join("base").exists(),
+            mount.path().join("base/x").exists(),
+        );
+        Box::new(mount).unmount()?;
+        if there != (true, false) {
+            return Err(format!("-o {options}: {there:?} instead of the last commit").into());
+        }
+    }
+    if crc(&image)? != before {
+        return Err("a mount that replays nothing changed the image".into());
+    }
+    for options in ["rw", "ro"] {
+        let mount = SapwoodMount::new(&image, options)?;
+        let len = fs::metadata(mount.path().join("base/x/y/z/f")).map(|found| found.len());
+        Box::new(mount).unmount()?;
+        if len.as_ref().ok() != Some(&5) {
+            return Err(format!("-o {options}: {len:?}: not replayed").into());
+        }
+    }
+    Ok(())
+}
+
+fn crc(image: &Path) -> io::Result<u32> {
+    let mut file = File::open(image)?;
+    let (mut sum, mut piece) = (0, vec![0; 1 << 20]);
+    loop {
+        match io::Read::read(&mut file, &mut piece)? {
+            0 => return Ok(sum),
+            len => sum = crc32c::crc32c_append(sum, &piece[..len]),
+        }
+    }
+}
+
+fn main() {
+    machine::run(2, trials);
+}
