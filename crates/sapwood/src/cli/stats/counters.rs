@@ -22,11 +22,11 @@ struct Durations {
     buckets: Vec<(u64, u64)>,
 }
 
-/// What follows from counts: a name, counts whose sum is divided, and by what.
-const RATIOS: [(&str, &[&str], &str); 3] = [
-    ("fsyncs_per_log_commit", &["fast_fsyncs"], "log_commits"),
-    ("bytes_per_fsync", &["fsync_bytes"], "fsyncs"),
-    ("flushes_per_fsync", &["fsync_flushes"], "fsyncs"),
+/// What follows from counts: a name, what is divided, and by what.
+const RATIOS: [(&str, &str, &str); 3] = [
+    ("fsyncs_per_log_commit", "fast_fsyncs", "log_commits"),
+    ("bytes_per_fsync", "fsync_bytes", "fsyncs"),
+    ("flushes_per_fsync", "fsync_flushes", "fsyncs"),
 ];
 
 impl Counters {
@@ -47,15 +47,13 @@ impl Counters {
     }
 
     fn add_ratios(&mut self) {
-        for (name, parts, by) in RATIOS {
-            let count = |name: &&str| self.0.get(*name).and_then(Value::as_u64);
-            let sum: Option<Vec<u64>> = parts.iter().map(count).collect();
-            let (Some(sum), Some(by)) = (sum, count(&by).filter(|by| *by != 0)) else {
+        for (name, count, by) in RATIOS {
+            let value = |name| self.0.get(name).and_then(Value::as_u64);
+            let (Some(count), Some(by @ 1..)) = (value(count), value(by)) else {
                 continue;
             };
-            let sum: u64 = sum.iter().sum();
             #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-            let ratio = sum as f64 / by as f64;
+            let ratio = count as f64 / by as f64;
             self.0.insert(name.to_owned(), ratio.into());
         }
     }
