@@ -24,7 +24,7 @@ use sapwood_vfs::FileSystem;
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
 use crate::mountpoint::{self, MountPoint, UnmountError};
-use crate::options::MountOptions;
+use crate::options::{IoUring, MountOptions};
 use crate::transport::Transport;
 
 /// Mounts `fs` on `dir`. When it returns, the kernel and we have agreed on the protocol:
@@ -38,9 +38,28 @@ pub fn mount(
     dir: &Path,
     options: &MountOptions,
 ) -> Result<Session, MountError> {
+    match attempt(&fs, dir, options) {
+        // The kernel cannot go back to /dev/fuse on a connection that was to have io_uring.
+        Err(MountError::Session(error)) if options.io_uring == IoUring::Auto => {
+            log::warn!("mounting once more without io_uring: {error}");
+            let plain = MountOptions {
+                io_uring: IoUring::Off,
+                ..options.clone()
+            };
+            attempt(&fs, dir, &plain)
+        }
+        result => result,
+    }
+}
+
+fn attempt(
+    fs: &Arc<dyn FileSystem>,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<Session, MountError> {
     let read_only = options.read_only || fs.read_only();
     let (mount_point, device) = mountpoint::attach(dir, options, read_only)?;
-    let dispatcher = Arc::new(Dispatcher::new(fs, options.ttl));
+    let dispatcher = Arc::new(Dispatcher::new(Arc::clone(fs), options.ttl));
     let shared = Arc::new(Shared {
         mount_point,
         dispatcher: Arc::clone(&dispatcher),

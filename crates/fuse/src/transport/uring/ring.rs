@@ -42,6 +42,8 @@ pub(super) struct Ring {
     ring: IoUring<Entry128, cqueue::Entry>,
     memory: Memory,
     queue: u16,
+    /// A request came with the registration.
+    arrived: bool,
 }
 
 impl Ring {
@@ -61,6 +63,7 @@ impl Ring {
             ring,
             memory: Memory::new(payload)?,
             queue,
+            arrived: false,
         })
     }
 
@@ -76,9 +79,21 @@ impl Ring {
         let (address, count) = self.memory.ranges();
         self.push(REGISTER, 0, Some((address, count)))?;
         self.ring.submit()?;
-        match self.taken()? {
-            Arrival::Ended => Err(io::Error::from_raw_os_error(libc::ENODEV)),
-            Arrival::Request | Arrival::Nothing => Ok(()),
+        // A request that is there already stays for the first wait.
+        match self
+            .ring
+            .completion()
+            .next()
+            .map(|refused| refused.result())
+        {
+            Some(result) if result < 0 => {
+                Err(io::Error::from_raw_os_error(result.saturating_neg()))
+            }
+            Some(_) => {
+                self.arrived = true;
+                Ok(())
+            }
+            None => Ok(()),
         }
     }
 
@@ -148,6 +163,9 @@ impl Ring {
     }
 
     fn taken(&mut self) -> io::Result<Arrival> {
+        if std::mem::take(&mut self.arrived) {
+            return Ok(Arrival::Request);
+        }
         let Some(completion) = self.ring.completion().next() else {
             return Ok(Arrival::Nothing);
         };
