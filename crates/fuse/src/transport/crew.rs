@@ -1,10 +1,10 @@
 //! Request threads: as many as the requests under way need.
 //!
 //! A thread answers a request before it takes the next, so that an fsync occupies one for as
-//! long as the device takes. [`Load`] counts threads and requests; the thread that takes the
-//! last idle one's request adds another, up to a bound. So a queue is served while fsyncs
-//! wait, and fsyncs of many callers meet in one log commit, yet an idle mount has few
-//! threads.
+//! long as the device takes. [`Load`] counts threads, and requests that take long; beside
+//! these a few threads stay for the others, so that one more is added, up to a bound, when a
+//! long request takes one of them. So a queue is served while fsyncs wait, and fsyncs of many
+//! callers meet in one log commit, yet an idle mount has few threads.
 
 use std::io;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub(super) struct Load {
     most: usize,
 }
 
-/// Whether a thread must be added: the last idle one has just become busy.
+/// Whether a thread must be added: too few are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     Enough,
@@ -91,8 +91,8 @@ pub(super) enum Need {
 }
 
 impl Load {
-    /// For `threads` that exist or are about to, of which `spare` should be idle, and at most
-    /// `most`.
+    /// For `threads` that exist or are about to, of which `spare` should be left beside long
+    /// requests, and at most `most`.
     pub(super) fn new(threads: usize, spare: usize, most: usize) -> Self {
         Self {
             threads: AtomicUsize::new(threads),
@@ -102,7 +102,7 @@ impl Load {
         }
     }
 
-    /// A thread takes a request.
+    /// A thread takes a request that takes long.
     pub(super) fn begin(&self) -> Need {
         let busy = self.busy.fetch_add(1, Ordering::Relaxed) + 1;
         self.need(busy, self.most)
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_stays_idle_up_to_the_bound() {
+    fn one_thread_stays_up_to_the_bound() {
         let load = Load::new(2, 1, 4);
         assert_eq!(load.begin(), Need::Enough);
         assert_eq!(load.begin(), Need::OneMore);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_stay_idle_as_are_wanted() {
+    fn as_many_stay_as_are_wanted() {
         let load = Load::new(3, 2, 9);
         assert_eq!(load.begin(), Need::Enough);
         assert_eq!(load.begin(), Need::OneMore);

@@ -12,10 +12,10 @@ use zerocopy::IntoBytes;
 
 use super::crew::{Crew, Load, Need};
 use super::later::Helper;
-use super::server::{Outcome, Server};
+use super::server::{Outcome, Server, takes_long};
 use super::{HEADROOM, KEEP, LARGE, MAX_IO};
-use crate::wire::abi::OutHeader;
-use crate::wire::{self, Malformed, Opcode, reply};
+use crate::wire::abi::{InHeader, OutHeader};
+use crate::wire::{self, Body, Malformed, Opcode, reply};
 
 /// Bytes of an answer's header.
 const HEADER: usize = size_of::<OutHeader>();
@@ -138,7 +138,7 @@ impl Plain {
             server,
             helper,
             crew: Arc::clone(crew),
-            load: Load::new(first, 1, most),
+            load: Load::new(first, first, most),
         })
     }
 
@@ -188,19 +188,14 @@ impl Plain {
             let Some(len) = device.receive(&mut buffers.request)? else {
                 return Ok(());
             };
-            if self.load.begin() == Need::OneMore {
-                // Logged; those that there are go on.
-                let _ = self.add();
-            }
             let message = buffers.request.get(..len).unwrap_or(&[]);
             let sent = self.one(device, message, &mut buffers.answer);
             large |= len.max(sent) > LARGE;
-            self.load.end();
         }
     }
 
     /// Serves one request; returns the size of the answer.
-    fn one(&self, device: &Arc<Device>, message: &[u8], answer: &mut [u8]) -> usize {
+    fn one(self: &Arc<Self>, device: &Arc<Device>, message: &[u8], answer: &mut [u8]) -> usize {
         let (header_in, body) = match wire::split_message(message) {
             Ok(split) => split,
             Err(error) => {
@@ -208,11 +203,30 @@ impl Plain {
                 return 0;
             }
         };
+        if !takes_long(header_in.opcode) {
+            return self.answer(device, &header_in, body, answer);
+        }
+        if self.load.begin() == Need::OneMore {
+            // Logged; those that there are go on.
+            let _ = self.add();
+        }
+        let len = self.answer(device, &header_in, body, answer);
+        self.load.end();
+        len
+    }
+
+    fn answer(
+        &self,
+        device: &Arc<Device>,
+        header_in: &InHeader,
+        body: Body<'_>,
+        answer: &mut [u8],
+    ) -> usize {
         let Some((space, payload)) = answer.split_at_mut_checked(HEADER) else {
             return 0;
         };
         let unique = header_in.unique;
-        let (sent, len) = match self.server.handle(&header_in, body, payload) {
+        let (sent, len) = match self.server.handle(header_in, body, payload) {
             Outcome::Silent => return 0,
             Outcome::Later(job) => {
                 self.helper.hand_over(device, unique, job);

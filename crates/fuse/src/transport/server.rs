@@ -39,6 +39,27 @@ impl From<Reply<usize>> for Outcome {
     }
 }
 
+/// Whether a request may wait for the device. Threads are added for those only: short ones
+/// are served faster by few threads that never sleep than by many that must be woken.
+pub(super) fn takes_long(opcode: u32) -> bool {
+    Opcode::try_from(opcode).is_ok_and(|opcode| {
+        matches!(
+            opcode,
+            Opcode::Fsync
+                | Opcode::FsyncDir
+                | Opcode::SyncFs
+                | Opcode::Read
+                | Opcode::ReadDir
+                | Opcode::ReadDirPlus
+                | Opcode::Lseek
+                | Opcode::Ioctl
+                | Opcode::Fallocate
+                | Opcode::CopyFileRange
+                | Opcode::CopyFileRange64
+        )
+    })
+}
+
 /// Turns requests into calls of the dispatcher. Shared by all request threads.
 pub(super) struct Server {
     dispatcher: Arc<Dispatcher>,

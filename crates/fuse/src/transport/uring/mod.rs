@@ -7,9 +7,10 @@
 //! its caller runs on. A queue has *entries*, each with memory for one request. Here each
 //! entry has a thread and an io_uring of its own ([`ring`]): the kernel puts a request into
 //! the memory and wakes the thread, which serves it, puts the answer into the same memory and
-//! in one call commits it and waits for the next. So no request ever waits behind another in
-//! a ring, and none changes threads. A request that takes long (an fsync, a big write) holds
-//! up its own entry only; [`Load`] adds entries before a queue runs out.
+//! in one call commits it and waits for the next. It runs on the caller's CPU. So no request
+//! ever waits behind another in a ring, and none changes threads. A request that takes long
+//! (an fsync, a big read) holds up its own entry only; [`Load`] adds entries before a queue
+//! runs out.
 //!
 //! What goes on over `/dev/fuse`: the handshake, forgets, interrupts, our notifications. Two
 //! threads of the plain loop stay for it.
@@ -46,7 +47,7 @@ use ring::Ring;
 use worker::Worker;
 
 /// Entries of each queue at the start, and how many of them should be idle.
-const FIRST: usize = 4;
+const FIRST: usize = 2;
 const SPARE: usize = 2;
 /// Bound on the entries of all queues together, and of one.
 const MOST_IN_ALL: usize = 512;
@@ -92,11 +93,7 @@ impl Shared {
                     // If it could not be added, the request waits like the others.
                     let _ = registered.recv();
                 }
-                let mut cpus = rustix::thread::CpuSet::new();
-                cpus.set(usize::from(queue.number));
-                if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
-                    log::debug!("CPU {}: {error}", queue.number);
-                }
+                queue.stay_on_cpu();
                 // What it says does not matter; the kernel always asks us.
                 let _ = rustix::fs::statfs(&shared.mount_point);
             }
@@ -118,6 +115,15 @@ impl Queue {
     fn ring(&self) -> io::Result<Ring> {
         let payload = usize::try_from(MAX_IO).map_err(io::Error::other)?;
         Ring::new(self.shared.device.as_fd(), self.number, payload)
+    }
+
+    /// Binds the calling thread to the queue's CPU, if it may run there.
+    fn stay_on_cpu(&self) {
+        let mut cpus = rustix::thread::CpuSet::new();
+        cpus.set(usize::from(self.number));
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
+            log::debug!("CPU {}: {error}", self.number);
+        }
     }
 
     /// Adds an entry with its thread if one is needed; tells when it is there.

@@ -13,7 +13,7 @@ use super::ring::{Arrival, Ring};
 use crate::request::Reply;
 use crate::transport::device::header;
 use crate::transport::later::Job;
-use crate::transport::server::Outcome;
+use crate::transport::server::{Outcome, takes_long};
 use crate::transport::{KEEP, LARGE};
 use crate::wire::abi::{InHeader, RingHeader};
 use crate::wire::{Body, Opcode, reply};
@@ -46,6 +46,8 @@ impl Worker {
     /// # Errors
     /// It, or the ring, failed.
     pub(super) fn run(mut self) -> io::Result<()> {
+        // The caller sleeps until it is answered, so its CPU is free, and its caches are warm.
+        self.queue.stay_on_cpu();
         let mut large = false;
         loop {
             match self.ring.wait(large.then_some(KEEP))? {
@@ -56,11 +58,7 @@ impl Worker {
                     large = false;
                 }
                 Arrival::Request => {
-                    let need = self.queue.load.begin();
-                    // Whether it is there yet does not matter here.
-                    let _ = self.queue.grow(need);
                     let (commit_id, used) = self.request()?;
-                    self.queue.load.end();
                     large |= used > LARGE;
                     self.ring.commit(commit_id)?;
                 }
@@ -115,6 +113,12 @@ impl Worker {
         // Data to write is served from where it lies, its answer is small; everything else
         // brings little, and its answer may need all the room.
         let mut small = [0; 64];
+        let long = takes_long(request.opcode);
+        if long {
+            let need = self.queue.load.begin();
+            // Whether it is there yet does not matter here.
+            let _ = self.queue.grow(need);
+        }
         let outcome = if request.opcode == Opcode::Write as u32 {
             let body = Body::split(place, payload.get(..input).unwrap_or(&[]));
             let outcome = self.queue.shared.server.handle(request, body, &mut small);
@@ -129,16 +133,19 @@ impl Worker {
             let body = Body::split(place, &self.arguments);
             self.queue.shared.server.handle(request, body, payload)
         };
-        match outcome {
+        let answer = match outcome {
             Outcome::Answer(answer) => answer,
             // The kernel sends nothing here that it wants no answer to.
             Outcome::Silent => Ok(0),
-            Outcome::Later(job) => {
-                let answer = wait(&self.queue, job)?;
+            Outcome::Later(job) => wait(&self.queue, job).and_then(|answer| {
                 let (_, payload) = self.ring.memory().parts();
                 reply::bytes(payload, &answer)
-            }
+            }),
+        };
+        if long {
+            self.queue.load.end();
         }
+        answer
     }
 }
 
