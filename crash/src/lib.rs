@@ -28,6 +28,7 @@ pub mod kernel;
 pub mod op;
 pub mod oracle;
 pub mod plant;
+pub mod policy;
 pub mod record;
 pub mod shrink;
 pub mod subject;

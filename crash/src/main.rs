@@ -13,6 +13,7 @@ use sapwood_crash::explore::{explore, parse_id, replay};
 use sapwood_crash::kernel::Kernel;
 use sapwood_crash::op::to_text;
 use sapwood_crash::plant::Plant;
+use sapwood_crash::policy::Policy;
 use sapwood_crash::record::Setting;
 use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
@@ -25,6 +26,10 @@ struct Arguments {
     /// Break something on purpose: lying-flush, skip-fsync, no-barrier.
     #[arg(long, global = true)]
     plant: Option<Plant>,
+    /// The log as it is, or without one mechanism: now, no-log, no-overlap, wait-for-trees,
+    /// all-xattrs, whole-directories.
+    #[arg(long, global = true, default_value = "now")]
+    policy: Policy,
 }
 
 #[derive(Debug, Subcommand)]
@@ -95,7 +100,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), String> {
     let setting = Setting {
         plant: arguments.plant,
-        ..Setting::default()
+        options: Some(arguments.policy.options()),
     };
     match &arguments.command {
         Command::All {

@@ -9,6 +9,7 @@ use sapwood_crash::explore::{Found, explore, parse_id, replay};
 use sapwood_crash::judge::Tally;
 use sapwood_crash::op::Op;
 use sapwood_crash::plant::Plant;
+use sapwood_crash::policy::Policy;
 use sapwood_crash::record::{Setting, Workload};
 use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
@@ -46,6 +47,21 @@ fn known_trouble_cases() {
     for case in cases::all().unwrap() {
         let (_, result) = explore(&case.workload.into(), &Setting::default(), Depth::BRIEF);
         result.unwrap_or_else(|found| panic!("{}: {found}", case.name));
+    }
+}
+
+#[test]
+fn known_trouble_cases_without_single_mechanisms() {
+    let cases = cases::all().unwrap();
+    for (number, policy) in Policy::ALL.into_iter().enumerate() {
+        let setting = Setting {
+            options: Some(policy.options()),
+            ..Setting::default()
+        };
+        for case in cases.iter().skip(number).step_by(Policy::ALL.len()) {
+            let (_, result) = explore(&case.workload.clone().into(), &setting, Depth::BRIEF);
+            result.unwrap_or_else(|found| panic!("{policy}: {}: {found}", case.name));
+        }
     }
 }
 
