@@ -95,7 +95,7 @@ fn rsync() -> Outcome {
     process::shell(volume.path(), &script, LIMIT)?;
     // A second time: everything is there already; a third: deltas in place.
     process::shell(volume.path(), &script, LIMIT)?;
-    let touch = "find usr -type f -size +64k | head -n 200 | while read -r f; do printf x | dd of=\"$f\" bs=1 seek=5000 conv=notrunc status=none; done";
+    let touch = "{ find usr -type f -size +64k || true; } | head -n 200 | while read -r f; do printf x | dd of=\"$f\" bs=1 seek=5000 conv=notrunc status=none; done";
     process::shell(volume.path(), touch, LIMIT)?;
     let again = script.replace("-aHAX", "-aHAXc --inplace --no-whole-file");
     process::shell(volume.path(), &again, LIMIT)?;
