@@ -34,6 +34,9 @@ macro_rules! forward {
             fn discard(&self, offset: u64, len: u64) -> Result<()> {
                 (**self).discard(offset, len)
             }
+            fn will_read(&self, offset: u64, len: u64) {
+                (**self).will_read(offset, len);
+            }
         }
     };
 }

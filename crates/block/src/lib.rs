@@ -83,4 +83,8 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// As [`write_at`](Device::write_at).
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Tells the device that the range will be read soon. Waits for nothing and promises nothing;
+    /// a device with nothing to gain does nothing.
+    fn will_read(&self, _offset: u64, _len: u64) {}
 }

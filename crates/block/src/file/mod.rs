@@ -23,7 +23,7 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::error::{check_range, check_writable};
@@ -276,6 +276,14 @@ impl Device for FileDevice {
         match outcome {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
             Err(e) => Err(Error::io(&self.name, "discard", offset, len, e)),
+        }
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        // Without the page cache there is no place to read it to.
+        if self.direct.is_none() {
+            let len = std::num::NonZeroU64::new(len);
+            let _ = rustix::fs::fadvise(&self.file, offset, len, Advice::WillNeed);
         }
     }
 }
