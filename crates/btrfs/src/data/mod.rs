@@ -31,6 +31,7 @@
 //!
 //! [`writeback`]: self::writeback
 
+mod ahead;
 mod allocate;
 pub(crate) mod checksum;
 mod clone;
@@ -117,6 +118,8 @@ struct State {
     /// Number of failed writes, and how many of them a flush has told of.
     failures: u64,
     failures_told: u64,
+    /// Where the last read ended, and how far was asked for ahead of it.
+    ahead: ahead::Ahead,
 }
 
 impl State {

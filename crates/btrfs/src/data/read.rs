@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Checksum, InodeFlags};
 
 use super::extent_map::{Content, ExtentMap, Stored};
-use super::{checksum, compress, damaged, inline, items};
+use super::{ahead, checksum, compress, damaged, inline, items};
 use crate::engine::Engine;
 use crate::ops::Inode;
 use crate::{Error, Result};
@@ -25,6 +25,7 @@ pub(crate) fn read(
     let size = inode.state.lock().size;
     let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
     let buf = buf.get_mut(..len).unwrap_or_default();
+    ahead::note_read(engine, inode, &(offset..offset + len as u64), size);
     fill(engine, inode, offset, buf)?;
     Ok(len)
 }

@@ -239,6 +239,20 @@ impl BlockCache {
     pub(crate) fn forget(&self, bytenr: u64) {
         self.shard(bytenr).write().map.remove(&bytenr);
     }
+
+    /// Tells the volume which of these blocks, the ones that are not here, will be read soon.
+    pub(super) fn will_read(&self, mut blocks: Vec<u64>) {
+        blocks.retain(|bytenr| !self.shard(*bytenr).read().map.contains_key(bytenr));
+        blocks.sort_unstable();
+        let nodesize = u64::from(self.inner.volume.geometry().nodesize);
+        for run in blocks.chunk_by(|a, b| a + nodesize == *b) {
+            if let Some(first) = run.first() {
+                self.inner
+                    .volume
+                    .will_read(*first, run.len() as u64 * nodesize);
+            }
+        }
+    }
 }
 
 impl Shard {

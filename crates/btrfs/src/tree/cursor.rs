@@ -4,7 +4,7 @@ use sapwood_btrfs_format::{Block, Key};
 
 use super::block::BlockBytes;
 use super::cache::BlockCache;
-use super::read::{Found, find_leaf};
+use super::read::{Found, find_leaf, find_next_leaf};
 use super::root::NodeLock;
 use crate::{Error, Result};
 
@@ -64,8 +64,7 @@ impl Cursor {
         Block::new(&self.leaf).map_err(|source| Error::Block { root, source })
     }
 
-    fn load(&mut self, key: &Key) -> Result<()> {
-        let found = find_leaf(&self.blocks, &self.tree, key)?;
+    fn load(&mut self, found: Found) -> Result<()> {
         self.nritems = count(&found.leaf, self.tree.root_id())?;
         self.leaf = found.leaf;
         self.upper = found.upper;
@@ -78,7 +77,7 @@ impl Cursor {
             let Some(upper) = self.upper else {
                 return Ok(());
             };
-            self.load(&upper)?;
+            self.load(find_next_leaf(&self.blocks, &self.tree, &upper)?)?;
             self.slot = self.position(&upper)?.unwrap_or_else(|slot| slot);
         }
         Ok(())
@@ -90,7 +89,7 @@ impl Cursor {
             self.go_to_front();
             return Ok(());
         };
-        self.load(&before)?;
+        self.load(find_leaf(&self.blocks, &self.tree, &before)?)?;
         match self.position(&before)? {
             Ok(slot) => self.slot = slot,
             // A leaf begins with the key that its parent has for it: this is the first leaf.

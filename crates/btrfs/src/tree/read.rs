@@ -13,6 +13,9 @@ use super::{Root, TreeBlock, TreeRead};
 use crate::lock::TreeClass;
 use crate::{Error, Result};
 
+/// Leaves that a walk asks for before it needs them.
+const AHEAD: usize = 32;
+
 /// The bytes of one item, as of the moment they were looked up. Shares the leaf's bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct ItemBuf {
@@ -82,13 +85,43 @@ pub(super) fn find_leaf(blocks: &BlockCache, lock: &NodeLock, key: &Key) -> Resu
     descend(blocks, lock.root_id(), lock.class(), guard, key)
 }
 
+/// As [`find_leaf`] for one who comes from the leaf before: now and then the leaves further on
+/// are asked for, before they are needed.
+pub(super) fn find_next_leaf(blocks: &BlockCache, lock: &NodeLock, key: &Key) -> Result<Found> {
+    let node = lock.read();
+    let guard = node.block().read(lock.class());
+    drop(node);
+    let ahead = |node: &Block<'_>, slot: usize| read_ahead(blocks, node, slot);
+    go_down(blocks, lock.root_id(), lock.class(), guard, key, &ahead)
+}
+
+fn read_ahead(blocks: &BlockCache, node: &Block<'_>, slot: usize) {
+    if node.level() != 1 || !slot.is_multiple_of(AHEAD / 2) {
+        return;
+    }
+    let behind = (slot + 1..=slot + AHEAD).map_while(|slot| node.child(slot).ok());
+    blocks.will_read(behind.map(|ptr| ptr.blockptr.get()).collect());
+}
+
 /// The same below a block that is locked already.
 pub(super) fn descend(
     blocks: &BlockCache,
     root_id: u64,
     class: TreeClass,
+    guard: ReadGuard,
+    key: &Key,
+) -> Result<Found> {
+    go_down(blocks, root_id, class, guard, key, &|_, _| {})
+}
+
+/// Goes down; `passing` is told of each node and the slot taken.
+fn go_down(
+    blocks: &BlockCache,
+    root_id: u64,
+    class: TreeClass,
     mut guard: ReadGuard,
     key: &Key,
+    passing: &dyn Fn(&Block<'_>, usize),
 ) -> Result<Found> {
     let mut upper = None;
     loop {
@@ -101,6 +134,7 @@ pub(super) fn descend(
         if let Ok(next) = view.key(slot + 1) {
             upper = Some(next);
         }
+        passing(&view, slot);
         let next = child(blocks, root_id, &view, slot)?.read(class);
         // Only now is the parent let go: the child cannot have been moved in between.
         guard = next;

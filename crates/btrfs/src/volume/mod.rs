@@ -241,6 +241,16 @@ impl Volume {
         })
     }
 
+    /// Tells the devices that the first copy of a logical range will be read soon.
+    pub(crate) fn will_read(&self, logical: u64, len: u64) {
+        // A range that is not mapped is found out by whoever reads it.
+        let _ = self.each_piece(logical, len, 0, &mut |_, piece| {
+            let device = self.device(logical, piece.devid)?;
+            device.will_read(piece.physical, piece.len);
+            Ok(())
+        });
+    }
+
     /// Writes buffers one after another from `logical` on, to all copies, each with as few
     /// requests as the map allows.
     ///
