@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sapwood_block::FileDevice;
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
+use sapwood_fuse::control;
 use sapwood_vfs::FileSystem;
 
 use crate::error::{io_error, on};
@@ -132,10 +133,12 @@ impl Standing {
     /// # Errors
     /// The file system's.
     pub fn settle(&self) -> Result<()> {
-        match self.place() {
-            Place::Library(fs) => Ok(fs.sync()?),
-            Place::Directory(dir) => {
-                let root = File::open(&dir).map_err(on(&dir))?;
+        match &self.inner {
+            Inner::Opened(opened) => Ok(opened.fs.sync()?),
+            // The kernel passes `syncfs` on to its own file systems only.
+            Inner::Served(served) => control::sync(served.dir()).map_err(on(served.dir())),
+            Inner::Kernel(_, dir) => {
+                let root = File::open(dir).map_err(on(dir))?;
                 rustix::fs::syncfs(&root).map_err(|errno| io_error("syncfs")(errno.into()))
             }
         }

@@ -49,8 +49,8 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Log {
-    /// Workloads: dbench-N (clients), xattr-N (attributes), seq-N and rand-N (jobs), renames-N and
-    /// renames-fsync-N (files); all of the standard sizes if none is given
+    /// Workloads: dbench-N (clients), commits-N (writers), xattr-N (attributes), seq-N and rand-N
+    /// (jobs), renames-N and renames-fsync-N (files); all of the standard sizes if none is given
     #[arg(short, long = "workload", value_delimiter = ',')]
     workloads: Vec<Workload>,
     /// Compare `on` with these only: overlap-off, fast_wait-off, xattrs_when_changed-off,

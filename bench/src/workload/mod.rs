@@ -1,5 +1,6 @@
 //! What is measured.
 
+mod commits;
 mod dbench;
 mod fio;
 mod library;
@@ -49,6 +50,11 @@ pub enum Workload {
         /// Writers, each with its own file.
         jobs: u32,
     },
+    /// Writers of 4 KiB with fsync after each, while the file system commits all the time.
+    Commits {
+        /// Writers.
+        writers: u32,
+    },
     /// Renames in a directory that was fsynced.
     Renames {
         /// Files.
@@ -68,6 +74,7 @@ impl Workload {
         let jobs = || (0..7).map(|power| 1 << power);
         let counts = [1000, 2000, 5000, 10_000];
         let mut all: Vec<Self> = [1, 16, 64].map(|clients| Self::Dbench { clients }).into();
+        all.extend([1, 8].map(|writers| Self::Commits { writers }));
         all.extend([1, 10, 100].map(|count| Self::Xattr { count }));
         all.extend(jobs().map(|jobs| Self::Sequential { jobs }));
         all.extend(jobs().map(|jobs| Self::Random { jobs }));
@@ -82,6 +89,7 @@ impl Workload {
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Renames { .. } => "renames/s",
+            Self::Commits { .. } => "fsyncs/s",
             _ => "MiB/s",
         }
     }
@@ -92,6 +100,7 @@ impl Workload {
         use Policy::{AllOff, NoFastWait, NoLog, NoOverlap, NoSingleNames, NoXattrs, On};
         match self {
             Self::Dbench { .. } => vec![On, NoOverlap, NoFastWait, AllOff, NoLog],
+            Self::Commits { .. } => vec![On, NoOverlap, AllOff, NoLog],
             Self::Xattr { .. } => vec![On, NoXattrs, AllOff, NoLog],
             Self::Sequential { .. } | Self::Random { .. } => {
                 vec![On, NoFastWait, NoOverlap, AllOff, NoLog]
@@ -111,7 +120,7 @@ impl Workload {
     pub fn program(&self) -> Option<&'static str> {
         match self {
             Self::Dbench { .. } => Some("dbench"),
-            Self::Renames { .. } => None,
+            Self::Renames { .. } | Self::Commits { .. } => None,
             _ => Some("fio"),
         }
     }
@@ -138,6 +147,7 @@ impl Workload {
             (Self::Renames { count, fsyncs }, place) => {
                 renames::run(place, count, fsyncs.then_some(100), settle)
             }
+            (Self::Commits { writers }, place) => commits::run(place, writers, time, settle),
             (_, Place::Directory(dir)) => fio::run(dir, &self.writes()?, seconds, settle),
             (_, Place::Library(fs)) => library::writes(fs, &self.writes()?, time, settle),
         }
@@ -210,6 +220,7 @@ impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dbench { clients } => write!(f, "dbench-{clients}"),
+            Self::Commits { writers } => write!(f, "commits-{writers}"),
             Self::Xattr { count } => write!(f, "xattr-{count}"),
             Self::Sequential { jobs } => write!(f, "seq-{jobs}"),
             Self::Random { jobs } => write!(f, "rand-{jobs}"),
@@ -225,8 +236,7 @@ impl FromStr for Workload {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong =
-            || "a workload is dbench-N, xattr-N, seq-N, rand-N, renames-N or renames-fsync-N";
+        let wrong = || "a workload is dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N or renames-fsync-N";
         let (kind, size) = text.rsplit_once('-').ok_or_else(wrong)?;
         let size: u32 = size.parse().map_err(|_| wrong())?;
         if size == 0 || size > 1_000_000 {
@@ -234,6 +244,7 @@ impl FromStr for Workload {
         }
         Ok(match kind {
             "dbench" => Self::Dbench { clients: size },
+            "commits" => Self::Commits { writers: size },
             "xattr" => Self::Xattr { count: size },
             "seq" => Self::Sequential { jobs: size },
             "rand" => Self::Random { jobs: size },
