@@ -152,6 +152,8 @@ fn write_back(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let wait = match engine.options.log.fast_wait {
         true => Wait::Io,
         false => {
+            // Only what is written back is in flight and can be counted.
+            data::flush(engine, inode, 0..u64::MAX, Wait::Io)?;
             let waited = inode.data.ordered().len() as u64;
             Counters::add(&engine.counters.log.waited, waited);
             Wait::Completion
