@@ -65,7 +65,11 @@ pub(super) fn split_node(
                 slot: 0,
             });
         }
-        Some(_) => path.steps.push(node),
+        Some(_) => {
+            path.steps.push(node);
+            // What is to the right of the way is the other half now, no more what the parent said.
+            path.upper = Some(middle);
+        }
     }
     Ok(())
 }
