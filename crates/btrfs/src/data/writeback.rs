@@ -216,7 +216,9 @@ impl Writeback {
         }
     }
 
-    fn start(&self, engine: &Arc<Engine>) {
+    /// Starts the threads, once. A mount does so when it begins: a thread may run only where
+    /// the one that started it may, and a request's may be bound to a CPU.
+    pub(crate) fn start(&self, engine: &Arc<Engine>) {
         {
             let mut lanes = self.queue.lanes.lock();
             if std::mem::replace(&mut lanes.started, true) {

@@ -18,6 +18,7 @@ impl Background {
     pub(crate) fn start(engine: &Arc<Engine>) -> Self {
         let mut threads = Vec::new();
         if engine.options.background && !engine.health.read_only() {
+            engine.writeback.start(engine);
             threads.extend(spawn(engine, "btrfs-commit", committer));
             threads.extend(spawn(engine, "btrfs-cleaner", cleaner::run));
         }
