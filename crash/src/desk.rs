@@ -114,11 +114,11 @@ fn work(kernel: &Kernel, receiver: &Receiver<Sample>, verdicts: &Mutex<Verdicts>
         if let Err(why) = judged {
             verdicts.failures.push(Found {
                 subject: sample.subject,
-                failure: Failure {
+                failure: Box::new(Failure {
                     cut: Some(Cut(sample.plan)),
                     wrong: vec![why],
                     image: Some(Arc::new(sample.image)),
-                },
+                }),
             });
         }
     }

@@ -13,7 +13,7 @@ pub struct Found {
     /// What ran.
     pub subject: Subject,
     /// What was wrong, and where.
-    pub failure: Failure,
+    pub failure: Box<Failure>,
 }
 
 impl Found {
@@ -74,7 +74,7 @@ pub fn explore_with(
 ) -> (Tally, Result<(), Found>) {
     let found = |failure: Failure| Found {
         subject: subject.clone(),
-        failure,
+        failure: Box::new(failure),
     };
     let broken = |why: String| found(Failure::without_crash(why));
     let recording = match subject.run(setting) {
@@ -111,7 +111,7 @@ pub fn replay(subject: &Subject, cut: Option<&CrashPlan>, setting: &Setting) -> 
     };
     let found = |failure: Failure| Found {
         subject: subject.clone(),
-        failure,
+        failure: Box::new(failure),
     };
     let broken = |why: String| found(Failure::without_crash(why));
     let recording = subject.run(setting).map_err(broken)?;
