@@ -1,0 +1,1 @@
+//! ext4 on disk: structures, checksums, validators, readable dumps. No I/O.

@@ -1,0 +1,1 @@
+//! The ext4 engine: volume, journal, allocators, mapping, data, operations.
