@@ -9,7 +9,6 @@ use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
 use crate::counters::Counters;
 use crate::data::{Wait, Writeback};
 use crate::fsync;
-use crate::health::Health;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::{self, InodeTable};
 use crate::space::{Pressure, Space};
@@ -18,6 +17,7 @@ use crate::transaction::{Background, Transactions};
 use crate::tree::{self, BlockCache, Opened, Root, Roots, TreeRead};
 use crate::volume::Volume;
 use crate::{Error, Options, Result};
+use sapwood_base::Health;
 
 /// A mounted btrfs file system.
 pub struct Btrfs {
@@ -166,7 +166,7 @@ impl Pressure for Arc<Engine> {
     fn write_back(&self) -> Result<()> {
         // What fails is reported to those who wait for their own file.
         let _ = self.writeback.flush_all(self, Wait::Completion);
-        self.health.check()
+        Ok(self.health.check()?)
     }
 
     fn commit(&self) -> Result<()> {

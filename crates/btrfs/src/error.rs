@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sapwood_base::Unhealthy;
 use sapwood_btrfs_format::{BlockError, Checksum, ItemError, Key, block};
 use sapwood_vfs as vfs;
 
@@ -412,6 +413,16 @@ pub enum Error {
 
 /// Result of an engine operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<Unhealthy> for Error {
+    fn from(reason: Unhealthy) -> Self {
+        match reason {
+            Unhealthy::ReadOnly => Self::ReadOnly,
+            Unhealthy::Aborted(reason) => Self::Aborted(reason),
+            Unhealthy::Unmounted => Self::Unmounted,
+        }
+    }
+}
 
 /// The only place where an engine error becomes one that has an errno.
 impl From<Error> for vfs::Error {

@@ -8,7 +8,6 @@ mod error;
 mod fsync;
 #[doc(hidden)]
 pub mod fuzzing;
-mod health;
 pub mod inspect;
 mod lock;
 pub mod mkfs;

@@ -498,7 +498,7 @@ pub(super) fn write_part(
         ordered.set_sums(part.at as usize / sector * engine.checksum.size(), &sums);
     }
     let bufs: Vec<&[u8]> = part.slices.iter().map(Slice::bytes).collect();
-    let result = engine.health.check().and_then(|()| {
+    let result = engine.health.check().map_err(Error::from).and_then(|()| {
         engine
             .volume
             .write_vectored(stored.bytenr + stored.offset + part.at, &bufs)

@@ -37,7 +37,6 @@ pub(crate) mod checksum;
 mod clone;
 mod complete;
 pub(crate) mod compress;
-mod dirty;
 mod extent_map;
 mod flight;
 mod flush;
@@ -78,9 +77,9 @@ use crate::lock::{Rank, RankedMutex};
 use crate::ops::{Inode, InodeState};
 use crate::space::{DataReservation, MetadataReservation};
 use crate::{Error, Result};
-use dirty::DirtyRanges;
 use extent_map::{MapCache, ModifiedMaps};
 use flight::Flights;
+use sapwood_base::DirtyRanges;
 
 /// How long a flush waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,5 +278,5 @@ fn damaged(inode: &Inode, offset: u64, reason: &'static str) -> Error {
 
 /// Refuses changes if the mount takes none.
 fn check(engine: &Engine) -> Result<()> {
-    engine.health.check()
+    Ok(engine.health.check()?)
 }

@@ -16,7 +16,7 @@ use sapwood_vfs::{
 use super::inode::Inode;
 use super::rename::Place;
 use super::{attr, create, dir, link, orphan, remove, rename, sync, top_dir, xattr};
-use crate::{Btrfs, data};
+use crate::{Btrfs, Error, data};
 
 impl Btrfs {
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
@@ -48,7 +48,7 @@ impl Btrfs {
     }
 
     fn check_alive(&self) -> Result<()> {
-        Ok(self.engine.health.check_open()?)
+        Ok(self.engine.health.check_open().map_err(Error::from)?)
     }
 
     /// Refuses a change of a mount that takes none.

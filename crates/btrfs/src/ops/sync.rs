@@ -16,7 +16,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, _kind: SyncKind) -
     let counters = &engine.counters;
     Counters::count(&counters.fsyncs);
     if engine.read_only() {
-        return engine.health.check_unfailed();
+        return Ok(engine.health.check_unfailed()?);
     }
     if inode.is_stub() {
         return Ok(());
@@ -33,7 +33,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, _kind: SyncKind) -
             return full(engine, inode);
         }
     }
-    engine.health.check_unfailed()
+    Ok(engine.health.check_unfailed()?)
 }
 
 /// Makes an inode durable by a commit.

@@ -103,12 +103,12 @@ impl Handle {
     /// Ends the handle.
     ///
     /// # Errors
-    /// Those of [`Health::check`](crate::health::Health::check): the changes will not become
+    /// Those of [`Health::check`](sapwood_base::Health::check): the changes will not become
     /// durable.
     pub(crate) fn end(self) -> Result<()> {
         let engine = self.engine.clone();
         drop(self);
-        engine.health.check()
+        Ok(engine.health.check()?)
     }
 }
 
@@ -149,7 +149,7 @@ impl Engine {
     /// lock above [`Rank::Inode`], and no other handle.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], or those of [`Health::check`](crate::health::Health::check).
+    /// [`Error::NoSpace`], or those of [`Health::check`](sapwood_base::Health::check).
     pub(crate) fn start(self: &Arc<Self>, items: u64) -> Result<Handle> {
         self.start_with(items, false)
     }
@@ -174,7 +174,7 @@ impl Engine {
     /// made before.
     ///
     /// # Errors
-    /// Those of [`Health::check`](crate::health::Health::check).
+    /// Those of [`Health::check`](sapwood_base::Health::check).
     pub(crate) fn join(self: &Arc<Self>) -> Result<Handle> {
         self.enter(Entry::Join, None)
     }

@@ -34,7 +34,7 @@
 //!   starts any more. What was durable before stays so.
 //! - A transaction in which nothing changed is not committed: an idle mount writes nothing.
 //!
-//! [`Health`]: crate::health::Health
+//! [`Health`]: sapwood_base::Health
 
 mod background;
 mod commit;

@@ -10,10 +10,10 @@ use super::dirty::{DirtyBlocks, DirtyInodes, DirtyRoots};
 use super::state::{Entry, State};
 use crate::Result;
 use crate::fsync::log::TransactionLog;
-use crate::health::Health;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::space::{MetadataReservation, SpaceChanges};
 use crate::subvolume::PendingSnapshots;
+use sapwood_base::Health;
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
 pub(crate) struct Transaction {
@@ -249,8 +249,10 @@ impl Transactions {
         match target {
             Some(target) => Ok(Some(target)),
             // What changed may be lost.
-            None if health.failed() => health.check().map(|()| None),
-            None => Ok(None),
+            None => {
+                health.check_unfailed()?;
+                Ok(None)
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::state::{Entry, State};
 use super::table::{Transaction, Transactions, Turn};
 use crate::Error;
-use crate::health::Health;
+use sapwood_base::Health;
 
 struct Rig {
     all: Transactions,

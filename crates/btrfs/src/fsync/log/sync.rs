@@ -159,7 +159,10 @@ fn finish(
     Counters::count(&engine.counters.log.flushes);
     let order = engine.transactions.superblock_order.lock();
     if log.state.lock().durable < collected.number {
-        engine.health.check().map_err(failed)?;
+        engine
+            .health
+            .check()
+            .map_err(|reason| failed(reason.into()))?;
         let mut sb = *engine.super_block.lock();
         debug_assert_eq!(sb.generation.get() + 1, h.transid());
         (sb.log_root, sb.log_root_level) = (collected.top.0.into(), collected.top.1);

@@ -14,23 +14,23 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A piece does not grow beyond this many bytes.
-pub(super) const MAX_PIECE: usize = 1 << 20;
+pub const MAX_PIECE: usize = 1 << 20;
 
 /// Dirty data of one file, by file offset.
 #[derive(Debug, Default)]
-pub(super) struct DirtyRanges {
+pub struct DirtyRanges {
     pieces: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
 }
 
 impl DirtyRanges {
     /// Sum of all pieces, in bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// True if nothing is dirty.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
@@ -49,7 +49,7 @@ impl DirtyRanges {
     }
 
     /// Parts of `range` that are not dirty, in order.
-    pub(super) fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
+    pub fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = range.start;
         for (start, piece) in self.touching(range.clone()) {
@@ -65,14 +65,14 @@ impl DirtyRanges {
     }
 
     /// Parts of `range` that are dirty, in order; parts side by side may come apart.
-    pub(super) fn covered(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    pub fn covered(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let bounds = range.clone();
         self.touching(range.clone())
             .map(move |(at, piece)| at.max(bounds.start)..(at + piece.len() as u64).min(bounds.end))
     }
 
     /// Whether the byte at `offset` is dirty.
-    pub(super) fn contains(&self, offset: u64) -> bool {
+    pub fn contains(&self, offset: u64) -> bool {
         self.touching(offset..offset.saturating_add(1))
             .next()
             .is_some()
@@ -80,7 +80,7 @@ impl DirtyRanges {
 
     /// Writes `data` at `offset`. What it writes to without being dirty yet must be whole
     /// sectors.
-    pub(super) fn write(&mut self, offset: u64, data: &[u8]) {
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
         let range = offset..offset + data.len() as u64;
         let gaps = self.gaps(range.clone());
         let starts: Vec<u64> = self.touching(range.clone()).map(|(at, _)| at).collect();
@@ -125,7 +125,7 @@ impl DirtyRanges {
     }
 
     /// Copies what is dirty of `buf.len()` bytes at `offset` into `buf`.
-    pub(super) fn read(&self, offset: u64, buf: &mut [u8]) {
+    pub fn read(&self, offset: u64, buf: &mut [u8]) {
         let range = offset..offset + buf.len() as u64;
         for (at, piece) in self.touching(range.clone()) {
             let from = at.max(range.start);
@@ -151,7 +151,7 @@ impl DirtyRanges {
     }
 
     /// Takes everything in `range` out, in order.
-    pub(super) fn take(&mut self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
+    pub fn take(&mut self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
         if range.is_empty() {
             return Vec::new();
         }
@@ -166,7 +166,7 @@ impl DirtyRanges {
 
     /// First stretch of dirty pieces side by side that begins at or after `from` (or around
     /// it) and before `to`, cut to that range and to `max` bytes.
-    pub(super) fn run(&self, from: u64, to: u64, max: u64) -> Option<Range<u64>> {
+    pub fn run(&self, from: u64, to: u64, max: u64) -> Option<Range<u64>> {
         let mut run: Option<Range<u64>> = None;
         for part in self.covered(from..to) {
             match &mut run {

@@ -1,15 +1,28 @@
 //! Whether the mount may still change anything.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::{Error, Result};
+/// Why changes, or all requests, are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unhealthy {
+    /// Mounted read-only.
+    #[error("read-only file system")]
+    ReadOnly,
+    /// An earlier error, whose text this is, ended all changes.
+    #[error("read-only since an error: {0}")]
+    Aborted(Arc<str>),
+    /// Unmounted.
+    #[error("unmounted")]
+    Unmounted,
+}
 
 /// Goes from good to failed once, and never back. Takes no other lock.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub struct Health {
     read_only: bool,
     failed: AtomicBool,
     closed: AtomicBool,
@@ -18,7 +31,7 @@ pub(crate) struct Health {
 
 impl Health {
     /// A mount that was just opened.
-    pub(crate) fn new(read_only: bool) -> Self {
+    pub fn new(read_only: bool) -> Self {
         Self {
             read_only,
             failed: AtomicBool::new(false),
@@ -28,7 +41,7 @@ impl Health {
     }
 
     /// Turns the mount read-only because of `err`; only the first error is kept and logged.
-    pub(crate) fn fail(&self, err: &Error) {
+    pub fn fail(&self, err: &dyn Display) {
         let mut reason = self.reason.write();
         if reason.is_some() {
             return;
@@ -39,7 +52,7 @@ impl Health {
     }
 
     /// The file system is unmounted: changes are refused from here on.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let mut reason = self.reason.write();
         if reason.is_none() {
@@ -51,13 +64,13 @@ impl Health {
     /// Fails if changes are refused.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] by option, [`Error::Aborted`] after an error.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// [`Unhealthy::ReadOnly`] by option, [`Unhealthy::Aborted`] after an error.
+    pub fn check(&self) -> Result<(), Unhealthy> {
         if self.failed.load(Ordering::SeqCst) {
             return Err(self.error());
         }
         if self.read_only {
-            return Err(Error::ReadOnly);
+            return Err(Unhealthy::ReadOnly);
         }
         Ok(())
     }
@@ -65,10 +78,10 @@ impl Health {
     /// Fails after an unmount.
     ///
     /// # Errors
-    /// [`Error::Unmounted`].
-    pub(crate) fn check_open(&self) -> Result<()> {
+    /// [`Unhealthy::Unmounted`].
+    pub fn check_open(&self) -> Result<(), Unhealthy> {
         if self.closed.load(Ordering::SeqCst) {
-            Err(Error::Unmounted)
+            Err(Unhealthy::Unmounted)
         } else {
             Ok(())
         }
@@ -77,8 +90,8 @@ impl Health {
     /// Fails if an error ended all changes; a mount that is read-only by option is fine.
     ///
     /// # Errors
-    /// [`Error::Aborted`].
-    pub(crate) fn check_unfailed(&self) -> Result<()> {
+    /// [`Unhealthy::Aborted`].
+    pub fn check_unfailed(&self) -> Result<(), Unhealthy> {
         if self.failed() {
             Err(self.error())
         } else {
@@ -87,18 +100,18 @@ impl Health {
     }
 
     /// Whether an error ended all changes.
-    pub(crate) fn failed(&self) -> bool {
+    pub fn failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
     }
 
     /// Whether changes are refused.
-    pub(crate) fn read_only(&self) -> bool {
+    pub fn read_only(&self) -> bool {
         self.read_only || self.failed()
     }
 
-    fn error(&self) -> Error {
+    fn error(&self) -> Unhealthy {
         let reason = self.reason.read().clone();
-        Error::Aborted(reason.unwrap_or_else(|| "unknown".into()))
+        Unhealthy::Aborted(reason.unwrap_or_else(|| "unknown".into()))
     }
 }
 
@@ -110,10 +123,13 @@ mod tests {
     fn keeps_the_first_error() {
         let health = Health::new(false);
         assert!(health.check().is_ok() && !health.read_only());
-        health.fail(&Error::NoSuchRoot(7));
-        health.fail(&Error::NoDevice);
+        health.fail(&"no tree 7");
+        health.fail(&"no device");
         let err = health.check().unwrap_err();
         assert_eq!(err.to_string(), "read-only since an error: no tree 7");
-        assert!(matches!(Health::new(true).check(), Err(Error::ReadOnly)));
+        assert!(matches!(
+            Health::new(true).check(),
+            Err(Unhealthy::ReadOnly)
+        ));
     }
 }

@@ -1,0 +1,447 @@
+//! Locks that know their rank among all locks of an engine.
+//!
+//! # How it works
+//! An engine lists its locks in one enum, the one taken first at the top, and makes it a [`Rank`].
+//! A thread may only take a lock whose rank is higher than all that it holds; two locks of one
+//! rank only if their keys rise, or if the rank allows equal keys
+//! ([`side_by_side`](Rank::side_by_side)). So no two threads can wait for each other.
+//!
+//! Debug builds keep the held ranks per thread and panic on an inversion, naming both sides;
+//! release builds pay nothing. Each type of rank has a list of its own: several engines may work
+//! in one thread, and their locks are not compared. A crate whose locks are taken among an engine's
+//! takes that engine's rank as a type parameter.
+//!
+//! The trouble cases: guards that are dropped in another order than taken
+//! (`a_guard_may_go_before_an_older_one`), a lock that is tried and not got leaves no trace
+//! (`a_try_may_break_the_order_and_leaves_no_trace`).
+
+use std::fmt::Debug;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// A place in the order in which a thread may take locks: smaller ones first.
+pub trait Rank: Copy + Ord + Debug + Send + Sync + 'static {
+    /// Whether two locks of this rank and of equal keys may be held at once, because something
+    /// else keeps two threads from taking them in different order.
+    fn side_by_side(self) -> bool {
+        false
+    }
+}
+
+/// Sub-key of a lock among those of its rank.
+pub type RankKey = (u64, u64);
+
+#[cfg(debug_assertions)]
+mod held {
+    use super::{Rank, RankKey};
+    use std::any::Any;
+    use std::cell::{Cell, RefCell};
+    use std::marker::PhantomData;
+
+    /// What a thread holds of one type of rank, the oldest first.
+    type List<R> = Vec<(u64, R, RankKey)>;
+
+    thread_local! {
+        /// One [`List`] for each type of rank.
+        static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+        static NEXT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn with_list<R: Rank, T>(body: impl FnOnce(&mut List<R>) -> T) -> T {
+        HELD.with_borrow_mut(|lists| {
+            if let Some(list) = lists.iter_mut().find_map(|list| list.downcast_mut()) {
+                return body(list);
+            }
+            let mut list = List::new();
+            let result = body(&mut list);
+            lists.push(Box::new(list));
+            result
+        })
+    }
+
+    /// Notes that this thread takes a lock, until dropped. Create it before locking; for locks
+    /// that are not a [`RankedMutex`](super::RankedMutex) or
+    /// [`RankedRwLock`](super::RankedRwLock).
+    #[derive(Debug)]
+    pub struct Held<R: Rank>(u64, PhantomData<(*const (), R)>);
+
+    impl<R: Rank> Held<R> {
+        /// # Panics
+        /// In debug builds, if the thread holds a lock that has to be taken after this one.
+        #[must_use]
+        pub fn new(rank: R, key: RankKey) -> Self {
+            Self::note(rank, key, true)
+        }
+
+        /// The same for a lock that is taken without waiting: it cannot close a circle.
+        #[must_use]
+        pub fn tried(rank: R, key: RankKey) -> Self {
+            Self::note(rank, key, false)
+        }
+
+        fn note(rank: R, key: RankKey, check: bool) -> Self {
+            let id = NEXT.with(|next| next.replace(next.get() + 1));
+            with_list(|held: &mut List<R>| {
+                let bad = held.iter().find(|(_, r, k)| {
+                    *r > rank || (*r == rank && !(*k < key || (rank.side_by_side() && *k == key)))
+                });
+                if let Some(bad) = bad.filter(|_| check) {
+                    let bad = *bad;
+                    let all = format!("{held:?}");
+                    panic!("lock order: taking {rank:?} {key:?} while holding {bad:?} of {all}");
+                }
+                held.push((id, rank, key));
+            });
+            Self(id, PhantomData)
+        }
+    }
+
+    impl<R: Rank> Drop for Held<R> {
+        fn drop(&mut self) {
+            with_list(|held: &mut List<R>| {
+                if let Some(at) = held.iter().rposition(|(id, ..)| *id == self.0) {
+                    held.remove(at);
+                }
+            });
+        }
+    }
+
+    /// Panics in debug builds if this thread holds a lock of a higher rank. For places that may
+    /// wait.
+    pub fn assert_held_at_most<R: Rank>(rank: R) {
+        with_list(|held: &mut List<R>| {
+            let bad = held.iter().find(|(_, r, _)| *r > rank);
+            assert!(bad.is_none(), "may wait here, but holds {bad:?}");
+        });
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod held {
+    use super::{Rank, RankKey};
+    use std::marker::PhantomData;
+
+    /// Nothing in release builds.
+    #[derive(Debug)]
+    pub struct Held<R: Rank>(PhantomData<(*const (), R)>);
+
+    impl<R: Rank> Held<R> {
+        /// Notes nothing.
+        #[inline(always)]
+        #[must_use]
+        pub fn new(_rank: R, _key: RankKey) -> Self {
+            Self(PhantomData)
+        }
+
+        /// Notes nothing.
+        #[inline(always)]
+        #[must_use]
+        pub fn tried(_rank: R, _key: RankKey) -> Self {
+            Self(PhantomData)
+        }
+    }
+
+    /// Nothing in release builds.
+    #[inline(always)]
+    pub fn assert_held_at_most<R: Rank>(_rank: R) {}
+}
+
+pub use held::{Held, assert_held_at_most};
+
+/// A mutex with a rank; its data lives inside.
+#[derive(Debug)]
+pub struct RankedMutex<R: Rank, T> {
+    rank: R,
+    key: RankKey,
+    inner: Mutex<T>,
+}
+
+impl<R: Rank, T> RankedMutex<R, T> {
+    /// A mutex whose rank nobody holds twice at once.
+    pub const fn new(rank: R, value: T) -> Self {
+        Self::with_key(rank, (0, 0), value)
+    }
+
+    /// A mutex of which a thread may hold several, taken in the order of their keys.
+    pub const fn with_key(rank: R, key: RankKey, value: T) -> Self {
+        Self {
+            rank,
+            key,
+            inner: Mutex::new(value),
+        }
+    }
+
+    /// Locks.
+    ///
+    /// # Panics
+    /// In debug builds, if the thread holds a lock that has to be taken after this one.
+    pub fn lock(&self) -> RankedMutexGuard<'_, R, T> {
+        let held = Held::new(self.rank, self.key);
+        RankedMutexGuard {
+            guard: self.inner.lock(),
+            _held: held,
+        }
+    }
+
+    /// Locks if that needs no waiting; the order of ranks does not matter then.
+    pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, R, T>> {
+        let held = Held::tried(self.rank, self.key);
+        let guard = self.inner.try_lock()?;
+        Some(RankedMutexGuard { guard, _held: held })
+    }
+}
+
+/// A locked [`RankedMutex`].
+#[derive(Debug)]
+pub struct RankedMutexGuard<'a, R: Rank, T> {
+    guard: MutexGuard<'a, T>,
+    _held: Held<R>,
+}
+
+impl<R: Rank, T> RankedMutexGuard<'_, R, T> {
+    /// Unlocks, waits for a notification, locks again. Hold no other lock that the notifier
+    /// needs.
+    pub fn wait(&mut self, condvar: &Condvar) {
+        condvar.wait(&mut self.guard);
+    }
+
+    /// As [`wait`](Self::wait) for at most `timeout`; `false` if that went by.
+    pub fn wait_for(&mut self, condvar: &Condvar, timeout: Duration) -> bool {
+        !condvar.wait_for(&mut self.guard, timeout).timed_out()
+    }
+}
+
+impl<R: Rank, T> Deref for RankedMutexGuard<'_, R, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<R: Rank, T> DerefMut for RankedMutexGuard<'_, R, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+/// A reader-writer lock with a rank; its data lives inside.
+#[derive(Debug)]
+pub struct RankedRwLock<R: Rank, T> {
+    rank: R,
+    key: RankKey,
+    inner: RwLock<T>,
+}
+
+impl<R: Rank, T> RankedRwLock<R, T> {
+    /// A lock whose rank nobody holds twice at once.
+    pub const fn new(rank: R, value: T) -> Self {
+        Self::with_key(rank, (0, 0), value)
+    }
+
+    /// A lock of which a thread may hold several, taken in the order of their keys.
+    pub const fn with_key(rank: R, key: RankKey, value: T) -> Self {
+        Self {
+            rank,
+            key,
+            inner: RwLock::new(value),
+        }
+    }
+
+    /// Locks together with other readers. A thread never reads twice at once.
+    ///
+    /// # Panics
+    /// In debug builds, if the thread holds a lock that has to be taken after this one.
+    pub fn read(&self) -> RankedReadGuard<'_, R, T> {
+        let held = Held::new(self.rank, self.key);
+        RankedReadGuard {
+            guard: self.inner.read(),
+            _held: held,
+        }
+    }
+
+    /// Locks alone.
+    ///
+    /// # Panics
+    /// In debug builds, if the thread holds a lock that has to be taken after this one.
+    pub fn write(&self) -> RankedWriteGuard<'_, R, T> {
+        let held = Held::new(self.rank, self.key);
+        RankedWriteGuard {
+            guard: self.inner.write(),
+            _held: held,
+        }
+    }
+
+    /// As [`read`](Self::read) if that needs no waiting; the order of ranks does not matter then.
+    pub fn try_read(&self) -> Option<RankedReadGuard<'_, R, T>> {
+        let held = Held::tried(self.rank, self.key);
+        let guard = self.inner.try_read()?;
+        Some(RankedReadGuard { guard, _held: held })
+    }
+
+    /// As [`write`](Self::write) if that needs no waiting; the order of ranks does not matter
+    /// then.
+    pub fn try_write(&self) -> Option<RankedWriteGuard<'_, R, T>> {
+        let held = Held::tried(self.rank, self.key);
+        let guard = self.inner.try_write()?;
+        Some(RankedWriteGuard { guard, _held: held })
+    }
+}
+
+/// A [`RankedRwLock`] locked for reading.
+#[derive(Debug)]
+pub struct RankedReadGuard<'a, R: Rank, T> {
+    guard: RwLockReadGuard<'a, T>,
+    _held: Held<R>,
+}
+
+impl<R: Rank, T> Deref for RankedReadGuard<'_, R, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+/// A [`RankedRwLock`] locked for writing.
+#[derive(Debug)]
+pub struct RankedWriteGuard<'a, R: Rank, T> {
+    guard: RwLockWriteGuard<'a, T>,
+    _held: Held<R>,
+}
+
+impl<R: Rank, T> Deref for RankedWriteGuard<'_, R, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<R: Rank, T> DerefMut for RankedWriteGuard<'_, R, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum Place {
+        Mount,
+        Inode,
+        Block,
+        Space,
+        Leaf,
+    }
+
+    impl Rank for Place {
+        fn side_by_side(self) -> bool {
+            self == Self::Block
+        }
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Other(u8);
+
+    impl Rank for Other {}
+
+    #[test]
+    fn rising_ranks_and_keys_are_fine() {
+        let a = RankedRwLock::with_key(Place::Inode, (5, 256), ());
+        let b = RankedRwLock::with_key(Place::Inode, (5, 257), ());
+        let c = RankedMutex::new(Place::Leaf, 1);
+        let _a = a.write();
+        let _b = b.read();
+        let mut c = c.lock();
+        *c += 1;
+    }
+
+    #[test]
+    fn a_guard_may_go_before_an_older_one() {
+        let a = RankedMutex::new(Place::Mount, ());
+        let b = RankedMutex::new(Place::Leaf, ());
+        let c = RankedMutex::new(Place::Space, ());
+        let (guard, later) = (a.lock(), b.lock());
+        drop(later);
+        let last = c.lock();
+        drop(guard);
+        drop(last);
+        drop(a.lock());
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order")]
+    fn falling_rank_panics() {
+        let a = RankedMutex::new(Place::Leaf, ());
+        let b = RankedMutex::new(Place::Mount, ());
+        let _a = a.lock();
+        let _b = b.lock();
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order")]
+    fn falling_key_panics() {
+        let a = RankedMutex::with_key(Place::Inode, (5, 258), ());
+        let b = RankedMutex::with_key(Place::Inode, (5, 257), ());
+        let _a = a.lock();
+        let _b = b.lock();
+    }
+
+    #[test]
+    fn blocks_of_one_level_may_stand_side_by_side() {
+        let _parent = Held::new(Place::Block, (1, 3));
+        let _left = Held::new(Place::Block, (1, 4));
+        let _right = Held::new(Place::Block, (1, 4));
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order")]
+    fn other_ranks_do_not_stand_side_by_side() {
+        let _left = Held::new(Place::Inode, (1, 4));
+        let _right = Held::new(Place::Inode, (1, 4));
+    }
+
+    #[test]
+    fn types_of_ranks_are_not_compared() {
+        let first = RankedMutex::new(Other(9), ());
+        let second = RankedMutex::new(Place::Mount, ());
+        let third = RankedMutex::new(Other(10), ());
+        let _guards = (first.lock(), second.lock(), third.lock());
+        assert_held_at_most(Place::Mount);
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order")]
+    fn falling_rank_panics_with_another_type_between() {
+        let _first = Held::new(Other(9), (0, 0));
+        let _second = Held::new(Place::Mount, (0, 0));
+        let _third = Held::new(Other(8), (0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "may wait here")]
+    fn waiting_with_a_higher_rank_panics() {
+        let leaf = RankedMutex::new(Place::Leaf, ());
+        let _guard = leaf.lock();
+        assert_held_at_most(Place::Inode);
+    }
+
+    #[test]
+    fn a_try_may_break_the_order_and_leaves_no_trace() {
+        let leaf = RankedMutex::new(Place::Leaf, ());
+        let inode = RankedRwLock::new(Place::Inode, ());
+        let _inode = inode.read();
+        {
+            let guard = leaf.lock();
+            let early = RankedMutex::new(Place::Mount, ());
+            assert!(early.try_lock().is_some());
+            assert!(leaf.try_lock().is_none());
+            assert!(inode.try_write().is_none());
+            assert!(inode.try_read().is_some());
+            drop(guard);
+        }
+        assert_held_at_most(Place::Inode);
+    }
+}
