@@ -1,10 +1,15 @@
 //! Opening images.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood_block::{Device, FileDevice, OpenOptions};
-use sapwood_btrfs::{Btrfs, Options};
+use sapwood_btrfs::Btrfs;
+use sapwood_vfs::FileSystem;
+
+use crate::kind::{DetectError, Kind, detect};
+use crate::options::{OptionError, Options};
 
 /// Why an image could not be opened, as one line for people.
 #[derive(Debug, thiserror::Error)]
@@ -12,13 +17,49 @@ pub enum OpenError {
     /// The file or device.
     #[error("{0}")]
     Device(#[from] sapwood_block::Error),
-    /// What is in it.
+    /// Nothing that we know, or too much, is in it.
     #[error("{}", named(path, source))]
-    Engine {
+    Kind {
+        /// Image.
+        path: PathBuf,
+        /// What is found.
+        source: DetectError,
+    },
+    /// An option does not fit what is in it.
+    #[error("{}", named(path, source))]
+    Option {
+        /// Image.
+        path: PathBuf,
+        /// Which, and why.
+        source: OptionError,
+    },
+    /// It is of another kind than the one that is needed.
+    #[error("{}", named(path, format_args!("this is {found}; {what} needs {needed}")))]
+    OtherKind {
+        /// Image.
+        path: PathBuf,
+        /// What was asked for.
+        what: &'static str,
+        /// The kind that has it.
+        needed: Kind,
+        /// The kind that the image is.
+        found: Kind,
+    },
+    /// What is wrong with a btrfs.
+    #[error("{}", named(path, source))]
+    Btrfs {
         /// Image.
         path: PathBuf,
         /// What the engine says.
         source: Box<sapwood_btrfs::Error>,
+    },
+    /// There is no engine for it.
+    #[error("{}", named(path, format_args!("the engine for {kind} is not built in yet")))]
+    NoEngine {
+        /// Image.
+        path: PathBuf,
+        /// What it is.
+        kind: Kind,
     },
 }
 
@@ -28,6 +69,41 @@ pub fn named(path: &Path, why: impl std::fmt::Display) -> String {
     match why.strip_prefix(&name) {
         Some(rest) if rest.starts_with(':') => why,
         _ => format!("{name}: {why}"),
+    }
+}
+
+/// A file system that is open: everything that the trait offers, whatever engine it is.
+#[derive(Clone)]
+pub enum Mounted {
+    /// btrfs.
+    Btrfs(Arc<Btrfs>),
+}
+
+impl Mounted {
+    /// What kind it is.
+    #[must_use]
+    pub fn image_kind(&self) -> Kind {
+        match self {
+            Self::Btrfs(_) => Kind::Btrfs,
+        }
+    }
+
+    /// The same, as a shared trait object.
+    #[must_use]
+    pub fn shared(&self) -> Arc<dyn FileSystem> {
+        match self {
+            Self::Btrfs(fs) => fs.clone(),
+        }
+    }
+}
+
+impl Deref for Mounted {
+    type Target = dyn FileSystem;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Btrfs(fs) => &**fs,
+        }
     }
 }
 
@@ -44,17 +120,77 @@ pub fn open_device(path: &Path, read_only: bool) -> Result<Arc<dyn Device>, Open
     Ok(Arc::new(FileDevice::open(path, options)?))
 }
 
+/// As [`open_device`], and tells what kind of file system is in it.
+///
+/// # Errors
+/// As [`open_device`]; [`OpenError::Kind`].
+pub fn open_known(path: &Path, read_only: bool) -> Result<(Arc<dyn Device>, Kind), OpenError> {
+    let device = open_device(path, read_only)?;
+    match detect(&*device) {
+        Ok(kind) => Ok((device, kind)),
+        Err(source) => Err(OpenError::Kind {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
 /// Opens the file system in an image.
 ///
 /// # Errors
-/// As [`open_device`], and what the engine finds wrong.
-pub fn open(path: &Path, options: Options) -> Result<Arc<Btrfs>, OpenError> {
-    let device = open_device(path, options.read_only)?;
-    let engine = |error| OpenError::Engine {
+/// As [`open_known`]; an option that does not fit; what the engine finds wrong.
+pub fn open(path: &Path, options: &Options) -> Result<Mounted, OpenError> {
+    let (device, kind) = open_known(path, options.is_read_only())?;
+    let misfit = |source| OpenError::Option {
         path: path.to_owned(),
-        source: Box::new(error),
+        source,
     };
-    Ok(Arc::new(
-        Btrfs::open(vec![device], options).map_err(engine)?,
-    ))
+    match kind {
+        Kind::Btrfs => {
+            let options = options.for_btrfs().map_err(misfit)?;
+            mount_btrfs(path, device, options).map(Mounted::Btrfs)
+        }
+        Kind::Ext4 => {
+            options.for_ext4().map_err(misfit)?;
+            Err(OpenError::NoEngine {
+                path: path.to_owned(),
+                kind,
+            })
+        }
+    }
+}
+
+/// Opens a btrfs, for `what` only btrfs has.
+///
+/// # Errors
+/// As [`open_known`]; [`OpenError::OtherKind`]; what the engine finds wrong.
+pub fn open_btrfs(
+    path: &Path,
+    options: sapwood_btrfs::Options,
+    what: &'static str,
+) -> Result<Arc<Btrfs>, OpenError> {
+    let (device, kind) = open_known(path, options.read_only)?;
+    match kind {
+        Kind::Btrfs => mount_btrfs(path, device, options),
+        found => Err(OpenError::OtherKind {
+            path: path.to_owned(),
+            what,
+            needed: Kind::Btrfs,
+            found,
+        }),
+    }
+}
+
+fn mount_btrfs(
+    path: &Path,
+    device: Arc<dyn Device>,
+    options: sapwood_btrfs::Options,
+) -> Result<Arc<Btrfs>, OpenError> {
+    match Btrfs::open(vec![device], options) {
+        Ok(fs) => Ok(Arc::new(fs)),
+        Err(error) => Err(OpenError::Btrfs {
+            path: path.to_owned(),
+            source: Box::new(error),
+        }),
+    }
 }

@@ -4,10 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use indicatif::ProgressBar;
-use sapwood_btrfs::check::{self, CheckOptions, CheckReport, Phase, Progress};
+use sapwood::Kind;
+use sapwood::image::OpenError;
+use sapwood_block::Device;
+use sapwood_btrfs::check::{self, CheckOptions, Phase, Progress};
 use serde_json::json;
 
-use super::failure::{FAILED, Failure, IMAGE};
+use super::failure::{FAILED, Failure, IMAGE, Result};
 use super::{output, progress};
 
 #[derive(Debug, clap::Args)]
@@ -30,30 +33,72 @@ pub(super) struct Args {
 
 /// Exit code 0: nothing wrong; 1: something is; 3: the image could not be checked.
 pub(super) fn run(args: &Args) -> ExitCode {
-    let device = match sapwood::image::open_device(&args.image, true) {
-        Ok(device) => device,
+    let (device, kind) = match sapwood::image::open_known(&args.image, true) {
+        Ok(known) => known,
         Err(error) => return Failure::from(error).report(),
     };
+    let checked = match kind {
+        Kind::Btrfs => btrfs(args, &*device),
+        Kind::Ext4 => Err(OpenError::NoEngine {
+            path: args.image.clone(),
+            kind,
+        }
+        .into()),
+    };
+    match checked {
+        Ok(report) => {
+            print(args, &report);
+            ExitCode::from(if report.clean { 0 } else { FAILED })
+        }
+        Err(failure) => failure.report(),
+    }
+}
+
+/// What a check of any kind of file system found.
+struct Report {
+    clean: bool,
+    findings: Vec<Shown>,
+    /// Findings that were too many to keep.
+    suppressed: u64,
+}
+
+/// A finding.
+#[derive(serde::Serialize)]
+struct Shown {
+    code: String,
+    severity: String,
+    text: String,
+}
+
+fn bar(args: &Args) -> ProgressBar {
+    match args.quiet || args.json {
+        true => ProgressBar::hidden(),
+        false => progress::items("checking"),
+    }
+}
+
+fn btrfs(args: &Args, device: &dyn Device) -> Result<Report> {
     let options = CheckOptions {
         check_data_csum: args.check_data_csum,
         max_findings: args.most,
     };
-    let bar = match args.quiet || args.json {
-        true => ProgressBar::hidden(),
-        false => progress::items("checking"),
-    };
-    let checked = check::check(&[&*device], &options, &mut |step: Progress| {
+    let bar = bar(args);
+    let checked = check::check(&[device], &options, &mut |step: Progress| {
         bar.set_message(phase(step.phase));
         bar.set_position(step.done);
     });
     bar.finish_and_clear();
-    match checked {
-        Ok(report) => {
-            print(args, &report);
-            ExitCode::from(if report.is_clean() { 0 } else { FAILED })
-        }
-        Err(error) => Failure::local(&args.image, error).with_code(IMAGE).report(),
-    }
+    let report = checked.map_err(|error| Failure::local(&args.image, error).with_code(IMAGE))?;
+    let findings = report.findings.iter().map(|finding| Shown {
+        code: finding.code().to_string(),
+        severity: format!("{:?}", finding.severity()).to_lowercase(),
+        text: finding.to_string(),
+    });
+    Ok(Report {
+        clean: report.is_clean(),
+        findings: findings.collect(),
+        suppressed: report.suppressed,
+    })
 }
 
 fn phase(phase: Phase) -> &'static str {
@@ -65,27 +110,24 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-fn print(args: &Args, report: &CheckReport) {
+fn print(args: &Args, report: &Report) {
     if args.json {
-        let findings = report.findings.iter().map(|finding| {
-            json!({ "code": finding.code(), "severity": format!("{:?}", finding.severity()).to_lowercase(), "text": finding.to_string() })
-        });
         output::json(&json!({
-            "clean": report.is_clean(),
-            "findings": findings.collect::<Vec<_>>(),
+            "clean": report.clean,
+            "findings": report.findings,
             "suppressed": report.suppressed,
         }));
         return;
     }
     for finding in &report.findings {
-        output::line(finding);
+        output::line(&finding.text);
     }
     if report.suppressed > 0 {
         output::line(format!("and {} more", report.suppressed));
     }
     if !args.quiet {
         let count = report.findings.len() as u64 + report.suppressed;
-        output::line(match (report.is_clean(), count) {
+        output::line(match (report.clean, count) {
             (true, 0) => "clean".to_owned(),
             (true, _) => "clean, with warnings".to_owned(),
             (false, 1) => "1 finding".to_owned(),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use sapwood::target::Target;
-use sapwood_vfs::{FileKind, FileSystem, Timestamp};
+use sapwood_vfs::{FileKind, Timestamp};
 
 use super::SubvolumeChoice;
 use super::failure::{Failure, Result};
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let mut open: HashMap<PathBuf, ImageSide> = HashMap::new();
     for (image, written) in images {
-        let fs = sapwood::image::open(&image, args.choice.options(!written))?;
+        let fs = sapwood::image::open(&image, &args.choice.options(!written)?)?;
         open.insert(image.clone(), ImageSide::new(image, fs));
     }
     let result = copy_all(args, &sources, &destination, &open);
@@ -167,13 +167,9 @@ fn copy_all(
 }
 
 /// Copies all that is in a directory of this machine to the root of a file system.
-pub(super) fn fill(
-    fs: &std::sync::Arc<sapwood_btrfs::Btrfs>,
-    source: &Path,
-    quiet: bool,
-) -> Result<()> {
+pub(super) fn fill(fs: &sapwood::image::Mounted, source: &Path, quiet: bool) -> Result<()> {
     let from = LocalSide::new(source.to_owned());
-    let to = ImageSide::new(PathBuf::from("image"), std::sync::Arc::clone(fs));
+    let to = ImageSide::new(PathBuf::from("image"), fs.clone());
     let bar = if quiet {
         ProgressBar::hidden()
     } else {

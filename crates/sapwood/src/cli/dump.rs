@@ -1,7 +1,11 @@
 //! `sapwood dump`: the trees as they stand, for people who know the format.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use sapwood::Kind;
+use sapwood::image::OpenError;
+use sapwood_block::Device;
 use sapwood_btrfs::inspect::{self, TreeChoice};
 use sapwood_btrfs_format::{DumpBlock, DumpSuper};
 
@@ -18,7 +22,18 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let device = sapwood::image::open_device(&args.image, true)?;
+    let (device, kind) = sapwood::image::open_known(&args.image, true)?;
+    match kind {
+        Kind::Btrfs => btrfs(args, device),
+        Kind::Ext4 => Err(OpenError::NoEngine {
+            path: args.image.clone(),
+            kind,
+        }
+        .into()),
+    }
+}
+
+fn btrfs(args: &Args, device: Arc<dyn Device>) -> Result<()> {
     let fail = |error: sapwood_btrfs::Error| Failure::local(&args.image, error).with_code(IMAGE);
     if args.tree.as_deref() == Some("super") {
         let super_block = inspect::super_block(&[device]).map_err(fail)?;

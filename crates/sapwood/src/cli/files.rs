@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 
+use sapwood::image::Mounted;
 use sapwood::target::Target;
 use sapwood::tree::{self, Node};
-use sapwood_btrfs::Btrfs;
 use sapwood_vfs::{Attr, Credentials, Error, FileKind, FileSystem, NewInode, RenameMode};
 use serde::Serialize;
 
@@ -155,11 +154,11 @@ fn for_each(
     places: &[OsString],
     choice: &SubvolumeChoice,
     read_only: bool,
-    mut work: impl FnMut(&Btrfs, &[u8]) -> Result<()>,
+    mut work: impl FnMut(&dyn FileSystem, &[u8]) -> Result<()>,
 ) -> Result<()> {
     for (image, paths) in by_image(places) {
         with_image(&image, choice, read_only, |fs| {
-            paths.iter().try_for_each(|path| work(fs, path))
+            paths.iter().try_for_each(|path| work(&**fs, path))
         })?;
     }
     Ok(())
@@ -170,9 +169,9 @@ pub(super) fn with_image<T>(
     image: &std::path::Path,
     choice: &SubvolumeChoice,
     read_only: bool,
-    work: impl FnOnce(&Arc<Btrfs>) -> Result<T>,
+    work: impl FnOnce(&Mounted) -> Result<T>,
 ) -> Result<T> {
-    let fs = sapwood::image::open(image, choice.options(read_only))?;
+    let fs = sapwood::image::open(image, &choice.options(read_only)?)?;
     let result = work(&fs);
     let ended = fs.unmount().map_err(|error| Failure::local(image, error));
     let value = result?;

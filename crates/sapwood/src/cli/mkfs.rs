@@ -1,16 +1,19 @@
 //! `sapwood mkfs`.
 
+mod btrfs;
+mod ext4;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sapwood::Kind;
+use sapwood::options::parse_size;
 use sapwood_block::{Device, FileDevice};
-use sapwood_btrfs::mkfs::{self, MkfsOptions, Profile};
-use sapwood_btrfs_format::ChecksumKind;
-use sapwood_vfs::{FileSystem, SetAttr};
+use sapwood_vfs::SetAttr;
+use serde_json::Value;
 
 use super::copy;
 use super::failure::{Failure, Result, USAGE};
-use super::mount_options::parse_size;
 use super::output;
 
 #[derive(Debug, clap::Args)]
@@ -18,32 +21,28 @@ pub(super) struct Args {
     /// Image file (made if it does not exist) or block device
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
+    /// Kind of file system: btrfs, ext4
+    #[arg(
+        short = 't',
+        long = "type",
+        value_name = "KIND",
+        default_value = "btrfs"
+    )]
+    kind: Kind,
     /// Size of a new image, or a new size for an old one: bytes, or with k, M, G, T
-    #[arg(short = 'b', long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
-    /// Label, up to 255 bytes
+    /// btrfs: the same as --size; ext4: bytes of a block, 1k, 2k or 4k
+    #[arg(short = 'b', value_name = "BYTES", value_parser = size)]
+    bytes: Option<u64>,
+    /// Label: btrfs up to 255 bytes, ext4 up to 16
     #[arg(short = 'L', long, default_value = "")]
     label: String,
     /// UUID of the file system [default: random]
     #[arg(short = 'U', long)]
     uuid: Option<uuid::Uuid>,
-    /// Bytes of a tree block: 4k to 64k [default: 16k]
-    #[arg(short, long, value_parser = size)]
-    nodesize: Option<u64>,
-    /// Checksum: crc32c, xxhash, sha256, blake2
-    #[arg(long, default_value = "crc32c")]
-    checksum: String,
-    /// Copies of metadata: dup or single [default: dup]
-    #[arg(short, long)]
-    metadata: Option<String>,
-    /// Copies of data: single or dup [default: single]
-    #[arg(short, long)]
-    data: Option<String>,
-    /// Keep data and metadata together (small images)
-    #[arg(short = 'M', long)]
-    mixed: bool,
-    /// Features to switch on, or off with ^, separated by commas: no-holes, free-space-tree,
-    /// block-group-tree, extref, skinny-metadata
+    /// Features to switch on, or off with ^, separated by commas. btrfs: no-holes, free-space-tree,
+    /// block-group-tree, extref, skinny-metadata; ext4: as in mke2fs
     #[arg(short = 'O', long, value_delimiter = ',')]
     features: Vec<String>,
     /// Fill it with what is in this directory
@@ -52,8 +51,16 @@ pub(super) struct Args {
     /// Owner of the root directory [default: root, or who calls if that is an ordinary user]
     #[arg(long, value_name = "UID:GID", value_parser = owner)]
     root_owner: Option<(u32, u32)>,
+    /// btrfs: copies of metadata, dup or single [default: dup]; ext4: percentage of the blocks
+    /// reserved for the superuser [default: 5]
+    #[arg(short, long, value_name = "DUP|SINGLE|PERCENT")]
+    metadata: Option<String>,
+    #[command(flatten)]
+    btrfs: btrfs::Args,
+    #[command(flatten)]
+    ext4: ext4::Args,
     /// Overwrite a file system that is there
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 'F')]
     force: bool,
     /// Print nothing
     #[arg(short, long)]
@@ -63,89 +70,80 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// What was made.
+struct Made {
+    uuid: [u8; 16],
+    /// Bytes of the device that are used.
+    size: u64,
+    /// What else there is to say of it, as JSON.
+    more: Vec<(&'static str, Value)>,
+}
+
 fn size(text: &str) -> Result<u64, String> {
     parse_size(text).ok_or_else(|| format!("{text} is no size"))
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let options = options(args)?;
-    let device = device(args)?;
-    let report =
-        mkfs::mkfs(&*device, &options).map_err(|error| Failure::local(&args.image, error))?;
-    drop(device);
+    let made = match args.kind {
+        Kind::Btrfs => {
+            refuse_foreign(args.ext4.given(), args.kind)?;
+            let options = btrfs::options(args)?;
+            let size = args.size.or(args.bytes);
+            btrfs::make(&*device(args, size)?, &options, args)?
+        }
+        Kind::Ext4 => {
+            refuse_foreign(args.btrfs.given(), args.kind)?;
+            let options = ext4::options(args)?;
+            ext4::make(args, &options)?
+        }
+    };
     if let Some(source) = &args.rootdir {
         fill(&args.image, source, args.quiet || args.json)?;
     }
     if let Some((uid, gid)) = root_owner(args) {
         set_root_owner(&args.image, uid, gid)?;
     }
+    print(args, made);
+    Ok(())
+}
+
+fn refuse_foreign(option: Option<&str>, kind: Kind) -> Result<()> {
+    match option {
+        None => Ok(()),
+        Some(option) => Err(Failure::new(
+            USAGE,
+            format!("{option} means nothing for {kind}"),
+        )),
+    }
+}
+
+fn print(args: &Args, made: Made) {
     if args.json {
-        output::json(&serde_json::json!({
-            "uuid": output::uuid(&report.uuid), "label": args.label, "size": report.size, "nodesize": report.node_size,
-            "checksum": args.checksum,
-        }));
+        let mut object = serde_json::json!({
+            "kind": args.kind.name(), "uuid": output::uuid(&made.uuid), "label": args.label, "size": made.size,
+        });
+        if let Value::Object(map) = &mut object {
+            map.extend(
+                made.more
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), value)),
+            );
+        }
+        output::json(&object);
     } else if !args.quiet {
         output::line(format!(
-            "{}: btrfs, {}, uuid {}",
+            "{}: {}, {}, uuid {}",
             args.image.display(),
-            output::size(report.size),
-            output::uuid(&report.uuid)
+            args.kind,
+            output::size(made.size),
+            output::uuid(&made.uuid)
         ));
     }
-    Ok(())
 }
 
-fn options(args: &Args) -> Result<MkfsOptions> {
-    let mut options = MkfsOptions {
-        label: args.label.clone(),
-        uuid: args.uuid.map(uuid::Uuid::into_bytes),
-        metadata: args.metadata.as_deref().map(profile).transpose()?,
-        data: args.data.as_deref().map(profile).transpose()?,
-        mixed: args.mixed,
-        force: args.force,
-        ..MkfsOptions::default()
-    };
-    if let Some(bytes) = args.nodesize {
-        options.node_size = Some(u32::try_from(bytes).map_err(|error| Failure::new(USAGE, error))?);
-    }
-    if is_device(&args.image) {
-        options.size = args.size;
-    }
-    options.checksum = ChecksumKind::from_name(&args.checksum)
-        .ok_or_else(|| Failure::new(USAGE, format!("unknown checksum {}", args.checksum)))?;
-    for feature in &args.features {
-        set_feature(&mut options, feature)?;
-    }
-    Ok(options)
-}
-
-fn profile(name: &str) -> Result<Profile> {
-    match name {
-        "single" => Ok(Profile::Single),
-        "dup" | "DUP" => Ok(Profile::Dup),
-        _ => Err(Failure::new(USAGE, format!("unknown profile {name}"))),
-    }
-}
-
-fn set_feature(options: &mut MkfsOptions, feature: &str) -> Result<()> {
-    let (name, on) = match feature.strip_prefix('^') {
-        Some(name) => (name, false),
-        None => (feature, true),
-    };
-    match name {
-        "no-holes" => options.no_holes = on,
-        "free-space-tree" | "fst" => options.free_space_tree = on,
-        "block-group-tree" | "bgt" => options.block_group_tree = Some(on),
-        "extref" => options.extended_refs = on,
-        "skinny-metadata" => options.skinny_metadata = on,
-        "mixed-bg" => options.mixed = on,
-        _ => return Err(Failure::new(USAGE, format!("unknown feature {name}"))),
-    }
-    Ok(())
-}
-
-fn device(args: &Args) -> Result<Arc<dyn Device>> {
-    match args.size {
+/// The device to make it on; a file is made anew if a size is given.
+fn device(args: &Args, size: Option<u64>) -> Result<Arc<dyn Device>> {
+    match size {
         Some(size) if !is_device(&args.image) => {
             if args.image.exists() && !args.force {
                 return Err(Failure::local(
@@ -172,7 +170,7 @@ fn is_device(path: &Path) -> bool {
 }
 
 fn fill(image: &Path, source: &Path, quiet: bool) -> Result<()> {
-    let fs = sapwood::image::open(image, sapwood_btrfs::Options::default())?;
+    let fs = sapwood::image::open(image, &sapwood::Options::default())?;
     let filled = copy::fill(&fs, source, quiet);
     fs.unmount().map_err(|error| Failure::local(image, error))?;
     filled
@@ -195,7 +193,7 @@ fn root_owner(args: &Args) -> Option<(u32, u32)> {
 }
 
 fn set_root_owner(image: &Path, uid: u32, gid: u32) -> Result<()> {
-    let fs = sapwood::image::open(image, sapwood_btrfs::Options::default())?;
+    let fs = sapwood::image::open(image, &sapwood::Options::default())?;
     let changes = SetAttr {
         uid: Some(uid),
         gid: Some(gid),

@@ -18,12 +18,15 @@ mod subvolume;
 mod umount;
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// btrfs in user space: make, mount, read, write and check images, without root and without a
+use failure::Failure;
+
+/// btrfs and ext4 in user space: make, mount, read, write and check images, without root and without a
 /// kernel driver.
 ///
 /// Wherever a command takes IMAGE:PATH, the path is one inside the image; no mount is needed.
@@ -42,7 +45,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Make a new file system in an image or on a device
-    Mkfs(mkfs::Args),
+    Mkfs(Box<mkfs::Args>),
     /// Mount an image on a directory
     Mount(mount::Args),
     /// Unmount a directory and wait until its image is complete
@@ -139,19 +142,26 @@ struct SubvolumeChoice {
 }
 
 impl SubvolumeChoice {
-    fn options(&self, read_only: bool) -> sapwood_btrfs::Options {
-        use std::os::unix::ffi::OsStrExt;
-        let subvolume = match (&self.subvol, self.subvolid) {
-            (Some(path), _) => {
-                sapwood_btrfs::SubvolumeChoice::Path(path.as_os_str().as_bytes().to_vec())
-            }
-            (None, Some(id)) => sapwood_btrfs::SubvolumeChoice::Id(id),
-            (None, None) => sapwood_btrfs::SubvolumeChoice::Default,
+    fn options(&self, read_only: bool) -> Result<sapwood::Options, Failure> {
+        let mut options = match read_only {
+            true => sapwood::Options::read_only(),
+            false => sapwood::Options::default(),
         };
-        sapwood_btrfs::Options {
-            read_only,
-            subvolume,
-            ..sapwood_btrfs::Options::default()
+        if let Some(path) = &self.subvol {
+            options.set_subvolume(path.as_os_str().as_bytes());
+        } else if let Some(id) = self.subvolid {
+            options.set("subvolid", Some(&id.to_string()))?;
         }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
     }
 }

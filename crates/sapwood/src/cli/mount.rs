@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use sapwood_fuse::daemon::{self, ReadyNotifier};
 use sapwood_fuse::signals;
-use sapwood_vfs::FileSystem;
 
 use super::failure::{Failure, MOUNT, Result, USAGE};
 use super::mount_options::{self, Parsed};
@@ -20,10 +19,11 @@ pub(super) struct Args {
     /// Directory to mount it on
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Options, separated by commas: ro, subvol=PATH, subvolid=ID, compress[=zstd[:LEVEL]|zlib|lzo],
-    /// compress-force, commit=SECONDS, discard, nodatacow, nodatasum, noatime, max_inline=BYTES,
-    /// nologreplay, cache_size=BYTES, dirty_size=BYTES, threads=N, allow_other, allow_root, nosuid, nodev,
-    /// noexec, sync, no_default_permissions, no_writeback_cache
+    /// Options, separated by commas: ro, norecovery, commit=SECONDS, discard, noatime,
+    /// cache_size=BYTES, dirty_size=BYTES, threads=N, allow_other, allow_root, nosuid, nodev, noexec,
+    /// sync, no_default_permissions, no_writeback_cache; of btrfs: subvol=PATH, subvolid=ID,
+    /// compress[=zstd[:LEVEL]|zlib|lzo], compress-force, nodatacow, nodatasum, max_inline=BYTES,
+    /// nologreplay; of ext4: data=ordered|writeback|journal, noload
     #[arg(short = 'o', long = "options", value_name = "LIST")]
     options: Vec<String>,
     /// Stay in the foreground
@@ -94,11 +94,11 @@ fn start(args: Args) -> Result<ExitCode> {
 /// Mounts, reports, and serves until somebody unmounts; then makes the image complete.
 fn serve(image: &Path, dir: &Path, parsed: Parsed, ready: ReadyNotifier) -> Result<()> {
     let mut fuse = parsed.fuse;
-    let fs = sapwood::image::open(image, parsed.engine)?;
+    let fs = sapwood::image::open(image, &parsed.engine)?;
     if fs.read_only() {
         fuse.read_only = true;
     }
-    let mounted = sapwood_fuse::mount(Arc::clone(&fs) as Arc<dyn FileSystem>, dir, &fuse);
+    let mounted = sapwood_fuse::mount(fs.shared(), dir, &fuse);
     let session = match mounted {
         Ok(session) => Arc::new(session),
         Err(error) => {

@@ -1,11 +1,9 @@
 //! Mount options, as `-o` takes them.
 //!
-//! Three kinds meet in one list: options of the engine (those of btrfs that make sense here),
-//! options of the FUSE mount, and options that belong to mount(8) or fstab and mean nothing to us.
+//! Three kinds meet in one list: options of the file system ([`sapwood::options`]), options of the
+//! FUSE mount, and options that belong to mount(8) or fstab and mean nothing to us.
 
-use std::time::Duration;
-
-use sapwood_btrfs::{Options, SubvolumeChoice};
+use sapwood::options::{OptionError, Options};
 use sapwood_fuse::{Access, MountOptions};
 
 use super::failure::{Failure, Result, USAGE};
@@ -36,19 +34,6 @@ const IGNORED: &[&str] = &[
     "async",
     "relatime",
     "nodiratime",
-    "ssd",
-    "nossd",
-    "ssd_spread",
-    "nossd_spread",
-    "barrier",
-    "acl",
-    "datacow",
-    "datasum",
-    "treelog",
-    "noautodefrag",
-    "space_cache",
-    "clear_cache",
-    "enospc_debug",
     "loop",
     "silent",
     "loud",
@@ -57,9 +42,6 @@ const IGNORED: &[&str] = &[
     "lazytime",
     "nolazytime",
 ];
-
-/// What `compress` without a value means.
-const DEFAULT_COMPRESSION: &str = "zlib";
 
 /// Reads the values of `-o`.
 ///
@@ -82,8 +64,8 @@ pub(super) fn parse(lists: &[String], source: &str) -> Result<Parsed> {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        let known = fuse_option(&mut parsed, name, value)?
-            || engine_option(&mut parsed.engine, name, value)?;
+        let of_mount = fuse_option(&mut parsed.fuse, name, value)?;
+        let known = parsed.engine.set(name, value)? || of_mount;
         let ignored = IGNORED.contains(&name) || name.starts_with("x-") || name == "comment";
         if !known && !ignored {
             return Err(Failure::new(
@@ -93,6 +75,12 @@ pub(super) fn parse(lists: &[String], source: &str) -> Result<Parsed> {
         }
     }
     Ok(parsed)
+}
+
+impl From<OptionError> for Failure {
+    fn from(error: OptionError) -> Self {
+        Self::new(USAGE, error)
+    }
 }
 
 fn bad(name: &str, value: Option<&str>) -> Failure {
@@ -111,31 +99,10 @@ fn number<T: std::str::FromStr>(name: &str, value: Option<&str>) -> Result<T> {
         .ok_or_else(|| bad(name, value))
 }
 
-/// Bytes with an optional binary unit: `512`, `64k`, `256M`, `1G`.
-pub(super) fn parse_size(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
-    let shift = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
-fn bytes(name: &str, value: Option<&str>) -> Result<u64> {
-    value.and_then(parse_size).ok_or_else(|| bad(name, value))
-}
-
-fn fuse_option(parsed: &mut Parsed, name: &str, value: Option<&str>) -> Result<bool> {
-    let fuse = &mut parsed.fuse;
+/// Takes an option of the mount; some of them mean something to the engine too.
+fn fuse_option(fuse: &mut MountOptions, name: &str, value: Option<&str>) -> Result<bool> {
     match name {
-        "ro" => {
-            fuse.read_only = true;
-            parsed.engine.read_only = true;
-        }
+        "ro" => fuse.read_only = true,
         "allow_other" => fuse.access = Access::All,
         "allow_root" => fuse.access = Access::OwnerAndRoot,
         "default_permissions" => fuse.default_permissions = true,
@@ -146,17 +113,10 @@ fn fuse_option(parsed: &mut Parsed, name: &str, value: Option<&str>) -> Result<b
         "sync" => fuse.sync = true,
         "dirsync" => fuse.dirsync = true,
         "auto_unmount" => fuse.auto_unmount = true,
-        "noatime" => {
-            fuse.noatime = true;
-            parsed.engine.noatime = true;
-        }
+        "noatime" => fuse.noatime = true,
         "fsname" => fuse.fsname = value.ok_or_else(|| bad(name, value))?.to_owned(),
         "subtype" => {}
-        "threads" | "thread_pool" => {
-            let threads = number(name, value)?;
-            fuse.threads = Some(threads);
-            parsed.engine.threads = threads;
-        }
+        "threads" | "thread_pool" => fuse.threads = Some(number(name, value)?),
         "io_uring" => fuse.io_uring = number(name, value)?,
         "writeback_cache" => fuse.writeback_cache = true,
         "no_writeback_cache" => fuse.writeback_cache = false,
@@ -165,54 +125,12 @@ fn fuse_option(parsed: &mut Parsed, name: &str, value: Option<&str>) -> Result<b
     Ok(true)
 }
 
-fn engine_option(engine: &mut Options, name: &str, value: Option<&str>) -> Result<bool> {
-    match name {
-        "subvol" => {
-            let path = value.ok_or_else(|| bad(name, value))?;
-            engine.subvolume = SubvolumeChoice::Path(path.as_bytes().to_vec());
-        }
-        "subvolid" => {
-            // The kernel takes 0 for the top level.
-            let id: u64 = number(name, value)?;
-            engine.subvolume = SubvolumeChoice::Id(if id == 0 { 5 } else { id });
-        }
-        "commit" => engine.commit_interval = Duration::from_secs(number(name, value)?),
-        "compress" | "compress-force" => {
-            let compression = match value {
-                None => Some(DEFAULT_COMPRESSION.parse().map_err(|_| bad(name, value))?),
-                Some("no" | "none") => None,
-                Some(value) => Some(value.parse().map_err(|_| bad(name, Some(value)))?),
-            };
-            engine.compress = compression;
-            engine.compress_force = name == "compress-force" && compression.is_some();
-        }
-        "nodatacow" => {
-            engine.nodatacow = true;
-            engine.nodatasum = true;
-        }
-        "nodatasum" => engine.nodatasum = true,
-        "discard" => engine.discard = true,
-        "nodiscard" => engine.discard = false,
-        "max_inline" => {
-            engine.max_inline = u32::try_from(bytes(name, value)?).map_err(|_| bad(name, value))?
-        }
-        "nologreplay" | "norecovery" => engine.no_log_replay = true,
-        "rescue" if value == Some("nologreplay") => engine.no_log_replay = true,
-        "cache_size" => {
-            engine.cache_bytes =
-                usize::try_from(bytes(name, value)?).map_err(|_| bad(name, value))?
-        }
-        "dirty_size" => {
-            engine.dirty_bytes =
-                usize::try_from(bytes(name, value)?).map_err(|_| bad(name, value))?
-        }
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use sapwood::btrfs::SubvolumeChoice;
+
     use super::*;
 
     #[test]
@@ -222,14 +140,22 @@ mod tests {
             "compress=zstd:7,x-systemd.automount,nofail".to_owned(),
         ];
         let parsed = parse(&lists, "img").unwrap();
-        assert!(parsed.engine.read_only && parsed.fuse.read_only);
-        assert_eq!(
-            parsed.engine.subvolume,
-            SubvolumeChoice::Path(b"a/b".to_vec())
-        );
-        assert_eq!(parsed.engine.commit_interval, Duration::from_secs(5));
-        assert_eq!(parsed.engine.compress, "zstd:7".parse().ok());
+        let btrfs = parsed.engine.for_btrfs().unwrap();
+        assert!(btrfs.read_only && parsed.fuse.read_only);
+        assert_eq!(btrfs.subvolume, SubvolumeChoice::Path(b"a/b".to_vec()));
+        assert_eq!(btrfs.commit_interval, Duration::from_secs(5));
+        assert_eq!(btrfs.compress, "zstd:7".parse().ok());
         assert_eq!(parsed.fuse.fsname, "img");
+        assert!(parsed.engine.for_ext4().is_err());
+    }
+
+    #[test]
+    fn options_for_mount_and_engine_reach_both() {
+        let parsed = parse(&["ro,noatime,threads=5,data=journal".to_owned()], "img").unwrap();
+        let ext4 = parsed.engine.for_ext4().unwrap();
+        assert!(ext4.read_only && parsed.fuse.read_only);
+        assert!(ext4.noatime && parsed.fuse.noatime);
+        assert_eq!((ext4.threads, parsed.fuse.threads), (5, Some(5)));
     }
 
     #[test]
@@ -241,16 +167,10 @@ mod tests {
             "compress=rot13",
             "max_inline=1q",
             "io_uring=maybe",
+            "data=sometimes",
+            "nobarrier",
         ] {
             assert!(parse(&[list.to_owned()], "img").is_err(), "{list}");
         }
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(parse_size("64k"), Some(65536));
-        assert_eq!(parse_size("1GiB"), Some(1 << 30));
-        assert_eq!(parse_size("16777216t"), None);
-        assert_eq!(parse_size("k"), None);
     }
 }

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 
 use sapwood::tree;
-use sapwood_btrfs::Btrfs;
 use sapwood_vfs::{Attr, FileKind, FileSystem};
 use serde::Serialize;
 
@@ -50,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     for (image, paths) in by_image(&args.places) {
         with_image(&image, &args.choice, true, |fs| {
             for path in &paths {
-                all.push(look(fs, path).map_err(|error| Failure::on(shown_path(path), error))?);
+                all.push(look(&**fs, path).map_err(|error| Failure::on(shown_path(path), error))?);
             }
             Ok(())
         })?;
@@ -62,7 +61,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn look(fs: &Btrfs, path: &[u8]) -> sapwood_vfs::Result<Shown> {
+fn look(fs: &dyn FileSystem, path: &[u8]) -> sapwood_vfs::Result<Shown> {
     let node = tree::resolve(fs, path, false)?;
     let attr: &Attr = node.attr();
     let device = matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice);

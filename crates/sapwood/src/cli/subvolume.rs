@@ -105,7 +105,7 @@ fn with<T>(
         subvolume: SubvolumeChoice::Id(5),
         ..Options::default()
     };
-    let fs: Arc<Btrfs> = sapwood::image::open(image, options)?;
+    let fs: Arc<Btrfs> = sapwood::image::open_btrfs(image, options, "a subvolume")?;
     let result = work(&fs);
     let ended = fs.unmount().map_err(|error| Failure::local(image, error));
     let value = result?;

@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sapwood::image::Mounted;
 use sapwood::tree::{self, Node};
-use sapwood_btrfs::Btrfs;
 use sapwood_vfs::{
-    Credentials, Error, FileKind, FileSystem, Ino, NewInode, SeekFrom, SetAttr, SetTime,
-    SetXattrMode, WriteMode,
+    Credentials, Error, FileKind, Ino, NewInode, SeekFrom, SetAttr, SetTime, SetXattrMode,
+    WriteMode,
 };
 
 use super::super::failure::{Failure, Result};
@@ -17,7 +16,7 @@ use super::{CHUNK, Fill, Meta, Side, Sink, shown_in_image};
 
 pub(super) struct ImageSide {
     image: PathBuf,
-    fs: Arc<Btrfs>,
+    fs: Mounted,
     /// Directories on the way to the last path, so that a long walk does not start at the root each time.
     dirs: Mutex<HashMap<Vec<u8>, Ino>>,
 }
@@ -26,7 +25,7 @@ pub(super) struct ImageSide {
 const DIRS_MAX: usize = 1024;
 
 impl ImageSide {
-    pub(super) fn new(image: PathBuf, fs: Arc<Btrfs>) -> Self {
+    pub(super) fn new(image: PathBuf, fs: Mounted) -> Self {
         Self {
             image,
             fs,
@@ -34,7 +33,7 @@ impl ImageSide {
         }
     }
 
-    pub(super) fn fs(&self) -> &Arc<Btrfs> {
+    pub(super) fn fs(&self) -> &Mounted {
         &self.fs
     }
 

@@ -1,0 +1,330 @@
+//! How an image is opened, whatever is in it.
+//!
+//! # How it works
+//! Options are given by name before anybody has looked into the image. An option that all kinds of
+//! file system have is noted for each of them; one that only one kind has is noted for that, with
+//! its name. When the image is opened its kind is known, and an option of another kind refuses to
+//! open it. Tests: `common_options_reach_every_engine`, `foreign_options_are_refused`.
+
+mod btrfs;
+mod ext4;
+
+use std::time::Duration;
+
+use crate::Kind;
+pub use ext4::{AllocPolicy, DataMode, Ext4Options};
+
+/// Why an option is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// It needs one.
+    #[error("mount option {0} needs a value")]
+    NoValue(String),
+    /// The value makes no sense.
+    #[error("mount option {name}: {value} makes no sense")]
+    BadValue {
+        /// The option.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+    /// We know what it means, and do not do it.
+    #[error("mount option {option} is not supported: {why}")]
+    Unsupported {
+        /// Name and value.
+        option: String,
+        /// What would have to be done, and is not.
+        why: &'static str,
+    },
+    /// It belongs to another kind of file system.
+    #[error("mount option {option} is one of {of}, and this is {found}")]
+    Foreign {
+        /// The option.
+        option: String,
+        /// Who has it.
+        of: Kind,
+        /// What the image is.
+        found: Kind,
+    },
+}
+
+/// An option whose value makes no sense, or is missing.
+fn bad(name: &str, value: Option<&str>) -> OptionError {
+    match value {
+        Some(value) => OptionError::BadValue {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        },
+        None => OptionError::NoValue(name.to_owned()),
+    }
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: Option<&str>) -> Result<T, OptionError> {
+    value
+        .and_then(|value| value.parse().ok())
+        .ok_or_else(|| bad(name, value))
+}
+
+fn bytes<T: TryFrom<u64>>(name: &str, value: Option<&str>) -> Result<T, OptionError> {
+    value
+        .and_then(parse_size)
+        .and_then(|bytes| T::try_from(bytes).ok())
+        .ok_or_else(|| bad(name, value))
+}
+
+/// Bytes with an optional binary unit: `512`, `64k`, `256M`, `1G`.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
+    let shift = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// Options of every kind of file system, as they were given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    btrfs: sapwood_btrfs::Options,
+    ext4: Ext4Options,
+    /// Options that only one kind has, in the order in which they were given.
+    own: Vec<(Kind, String)>,
+}
+
+impl Options {
+    /// The defaults, changing nothing on disk.
+    #[must_use]
+    pub fn read_only() -> Self {
+        let mut options = Self::default();
+        options.set_read_only();
+        options
+    }
+
+    /// Changes nothing on disk (`ro`).
+    pub fn set_read_only(&mut self) {
+        self.btrfs.read_only = true;
+        self.ext4.read_only = true;
+    }
+
+    /// Whether nothing on disk may change.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.btrfs.read_only
+    }
+
+    /// Shows the image as its last commit left it: neither a log nor a journal is replayed
+    /// (`norecovery`). Needs [`set_read_only`](Self::set_read_only).
+    pub fn set_no_recovery(&mut self) {
+        self.btrfs.no_log_replay = true;
+        self.ext4.no_load = true;
+    }
+
+    /// Looks into the subvolume at this path from the top level (`subvol=`), which need not be text.
+    pub fn set_subvolume(&mut self, path: &[u8]) {
+        self.btrfs.subvolume = sapwood_btrfs::SubvolumeChoice::Path(path.to_vec());
+        self.own.push((Kind::Btrfs, "subvol".to_owned()));
+    }
+
+    /// Takes an option by its name in `-o`. False if no engine has it.
+    ///
+    /// # Errors
+    /// It has it, but not with this value.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool, OptionError> {
+        if self.set_common(name, value)? {
+            return Ok(true);
+        }
+        let of = if btrfs::set(&mut self.btrfs, name, value)? {
+            Kind::Btrfs
+        } else if ext4::set(&mut self.ext4, name, value)? {
+            Kind::Ext4
+        } else {
+            return Ok(false);
+        };
+        let option = match value {
+            Some(value) => format!("{name}={value}"),
+            None => name.to_owned(),
+        };
+        self.own.push((of, option));
+        Ok(true)
+    }
+
+    fn set_common(&mut self, name: &str, value: Option<&str>) -> Result<bool, OptionError> {
+        match name {
+            "ro" => self.set_read_only(),
+            "norecovery" => self.set_no_recovery(),
+            "noatime" => {
+                self.btrfs.noatime = true;
+                self.ext4.noatime = true;
+            }
+            "threads" | "thread_pool" => {
+                self.btrfs.threads = number(name, value)?;
+                self.ext4.threads = self.btrfs.threads;
+            }
+            "commit" => {
+                let interval = Duration::from_secs(number(name, value)?);
+                self.btrfs.commit_interval = interval;
+                self.ext4.commit_interval = interval;
+            }
+            "discard" | "nodiscard" => {
+                self.btrfs.discard = name == "discard";
+                self.ext4.discard = self.btrfs.discard;
+            }
+            "cache_size" => {
+                self.btrfs.cache_bytes = bytes(name, value)?;
+                self.ext4.cache_bytes = self.btrfs.cache_bytes;
+            }
+            "dirty_size" => {
+                self.btrfs.dirty_bytes = bytes(name, value)?;
+                self.ext4.dirty_bytes = self.btrfs.dirty_bytes;
+            }
+            // What is always so.
+            "barrier" if value.is_none_or(|value| value == "1") => {}
+            "barrier" | "nobarrier" => {
+                return Err(OptionError::Unsupported {
+                    option: value
+                        .map_or_else(|| name.to_owned(), |value| format!("{name}={value}")),
+                    why: "what fsync promises needs the device's flushes",
+                });
+            }
+            "acl" => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// What they mean for btrfs.
+    ///
+    /// # Errors
+    /// [`OptionError::Foreign`].
+    pub fn for_btrfs(&self) -> Result<sapwood_btrfs::Options, OptionError> {
+        self.refuse_foreign(Kind::Btrfs)?;
+        Ok(self.btrfs.clone())
+    }
+
+    /// What they mean for ext4.
+    ///
+    /// # Errors
+    /// [`OptionError::Foreign`].
+    pub fn for_ext4(&self) -> Result<Ext4Options, OptionError> {
+        self.refuse_foreign(Kind::Ext4)?;
+        Ok(self.ext4.clone())
+    }
+
+    fn refuse_foreign(&self, found: Kind) -> Result<(), OptionError> {
+        match self.own.iter().find(|(of, _)| *of != found) {
+            None => Ok(()),
+            Some((of, option)) => Err(OptionError::Foreign {
+                option: option.clone(),
+                of: *of,
+                found,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(list: &str) -> Result<Options, OptionError> {
+        let mut options = Options::default();
+        for option in list.split(',').filter(|option| !option.is_empty()) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
+            };
+            assert!(options.set(name, value)?, "{option} is unknown");
+        }
+        Ok(options)
+    }
+
+    #[test]
+    fn common_options_reach_every_engine() {
+        let options =
+            parsed("ro,noatime,commit=7,threads=3,cache_size=1M,dirty_size=2M,discard,norecovery");
+        let options = options.unwrap();
+        let (btrfs, ext4) = (options.for_btrfs().unwrap(), options.for_ext4().unwrap());
+        assert!(options.is_read_only() && btrfs.read_only && ext4.read_only);
+        assert!(btrfs.noatime && ext4.noatime);
+        assert!(btrfs.discard && ext4.discard);
+        assert!(btrfs.no_log_replay && ext4.no_load);
+        assert_eq!((btrfs.threads, ext4.threads), (3, 3));
+        let interval = Duration::from_secs(7);
+        assert_eq!(btrfs.commit_interval, interval);
+        assert_eq!(ext4.commit_interval, interval);
+        assert_eq!((btrfs.cache_bytes, ext4.cache_bytes), (1 << 20, 1 << 20));
+        assert_eq!((btrfs.dirty_bytes, ext4.dirty_bytes), (2 << 20, 2 << 20));
+    }
+
+    #[test]
+    fn foreign_options_are_refused() {
+        for (list, own, foreign) in [
+            ("subvol=a", Kind::Btrfs, Kind::Ext4),
+            ("compress", Kind::Btrfs, Kind::Ext4),
+            ("ssd", Kind::Btrfs, Kind::Ext4),
+            ("data=journal", Kind::Ext4, Kind::Btrfs),
+            ("noload", Kind::Ext4, Kind::Btrfs),
+            ("user_xattr", Kind::Ext4, Kind::Btrfs),
+        ] {
+            let options = parsed(list).unwrap();
+            let said = |found| match found {
+                Kind::Btrfs => options.for_btrfs().map(drop),
+                Kind::Ext4 => options.for_ext4().map(drop),
+            };
+            assert_eq!(said(own), Ok(()), "{list}");
+            let expected = OptionError::Foreign {
+                option: list.to_owned(),
+                of: own,
+                found: foreign,
+            };
+            assert_eq!(said(foreign), Err(expected), "{list}");
+        }
+    }
+
+    #[test]
+    fn what_would_weaken_promises_is_refused() {
+        for list in ["nobarrier", "barrier=0", "errors=continue", "errors=panic"] {
+            let refused = parsed(list).unwrap_err();
+            assert!(
+                matches!(&refused, OptionError::Unsupported { option, .. } if option == list),
+                "{list}: {refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn options_of_ext4_are_read() {
+        let ext4 = |list| parsed(list).unwrap().for_ext4().unwrap();
+        assert_eq!(ext4("data=ordered").data, DataMode::Ordered);
+        assert_eq!(ext4("data=writeback").data, DataMode::Writeback);
+        assert_eq!(ext4("data=journal").data, DataMode::Journal);
+        assert_eq!(ext4("barrier,acl"), Ext4Options::default());
+        assert!(ext4("ro,noload").no_load);
+        let older = ext4("inode_search=restart:together").alloc;
+        assert!(!older.search_again_locked && !older.spread);
+        let kept = ext4("nodelalloc,user_xattr,errors=remount-ro,barrier=1,commit=9");
+        assert_eq!(kept.commit_interval, Duration::from_secs(9));
+        for list in [
+            "data=turbo",
+            "data",
+            "errors=maybe",
+            "inode_search=x",
+            "commit=x",
+        ] {
+            assert!(parsed(list).is_err(), "{list}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("64k"), Some(65536));
+        assert_eq!(parse_size("1GiB"), Some(1 << 30));
+        assert_eq!(parse_size("16777216t"), None);
+        assert_eq!(parse_size("k"), None);
+    }
+}

@@ -1,0 +1,158 @@
+//! Options that only ext4 has.
+
+use std::time::Duration;
+
+use super::{OptionError, bad};
+
+/// What is promised about the data of files (`data=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DataMode {
+    /// Written before the metadata that leads to it.
+    #[default]
+    Ordered,
+    /// In no order.
+    Writeback,
+    /// Through the journal.
+    Journal,
+}
+
+/// How a free inode is found (`inode_search=`, for measurements).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllocPolicy {
+    /// After a lost race, search again while holding the group's lock; else start over.
+    pub search_again_locked: bool,
+    /// Threads begin their search at places of their own.
+    pub spread: bool,
+}
+
+impl Default for AllocPolicy {
+    fn default() -> Self {
+        Self {
+            search_again_locked: true,
+            spread: true,
+        }
+    }
+}
+
+/// Options of an ext4 mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ext4Options {
+    /// Changes nothing on disk.
+    pub read_only: bool,
+    /// Does not recover the journal; needs `read_only`.
+    pub no_load: bool,
+    /// What is promised about data.
+    pub data: DataMode,
+    /// Longest time from the first change of a transaction to its commit.
+    pub commit_interval: Duration,
+    /// Bytes of metadata blocks kept in memory.
+    pub cache_bytes: usize,
+    /// Bytes of file data that may be dirty.
+    pub dirty_bytes: usize,
+    /// Access times never change.
+    pub noatime: bool,
+    /// Tells the device what was freed.
+    pub discard: bool,
+    /// Threads for writeback; 0: as many as there are processors.
+    pub threads: usize,
+    /// How a free inode is found.
+    pub alloc: AllocPolicy,
+}
+
+impl Default for Ext4Options {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            no_load: false,
+            data: DataMode::default(),
+            commit_interval: Duration::from_secs(5),
+            cache_bytes: 256 << 20,
+            dirty_bytes: 256 << 20,
+            noatime: false,
+            discard: false,
+            threads: 0,
+            alloc: AllocPolicy::default(),
+        }
+    }
+}
+
+/// Options of the kernel's ext4 that change nothing here: what they ask for is so in any case, or
+/// is only a matter of when things are done.
+const WITHOUT_EFFECT: &[&str] = &[
+    "user_xattr",
+    "delalloc",
+    "nodelalloc",
+    "auto_da_alloc",
+    "noauto_da_alloc",
+    "block_validity",
+    "noblock_validity",
+    "dioread_lock",
+    "dioread_nolock",
+    "journal_checksum",
+    "nojournal_checksum",
+    "init_itable",
+    "noinit_itable",
+    "mblk_io_submit",
+    "nomblk_io_submit",
+    "nombcache",
+    "no_mbcache",
+    "bsddf",
+    "nogrpid",
+    "sysvgroups",
+    "oldalloc",
+    "orlov",
+    "i_version",
+    "stripe",
+    "inode_readahead_blks",
+    "max_batch_time",
+    "min_batch_time",
+    "journal_ioprio",
+];
+
+fn unsupported(name: &str, value: &str, why: &'static str) -> OptionError {
+    OptionError::Unsupported {
+        option: format!("{name}={value}"),
+        why,
+    }
+}
+
+/// Takes an option. False if ext4 has none of that name.
+///
+/// # Errors
+/// The value makes no sense, or asks for what is not done.
+pub(super) fn set(
+    options: &mut Ext4Options,
+    name: &str,
+    value: Option<&str>,
+) -> Result<bool, OptionError> {
+    match (name, value) {
+        ("noload", _) => options.no_load = true,
+        ("data", Some("ordered")) => options.data = DataMode::Ordered,
+        ("data", Some("writeback")) => options.data = DataMode::Writeback,
+        ("data", Some("journal")) => options.data = DataMode::Journal,
+        ("inode_search", Some(words)) => search(&mut options.alloc, words)?,
+        ("errors", Some("remount-ro")) => {}
+        ("errors", Some(value @ ("continue" | "panic"))) => {
+            let why = "after an error a mount takes no more changes, and nothing else";
+            return Err(unsupported(name, value, why));
+        }
+        ("data" | "inode_search" | "errors", _) => return Err(bad(name, value)),
+        _ => return Ok(WITHOUT_EFFECT.contains(&name)),
+    }
+    Ok(true)
+}
+
+/// `locked` or `restart` (what happens after a lost race), `spread` or `together` (where threads
+/// begin), with a colon between.
+fn search(policy: &mut AllocPolicy, words: &str) -> Result<(), OptionError> {
+    for word in words.split(':') {
+        match word {
+            "locked" => policy.search_again_locked = true,
+            "restart" => policy.search_again_locked = false,
+            "spread" => policy.spread = true,
+            "together" => policy.spread = false,
+            _ => return Err(bad("inode_search", Some(words))),
+        }
+    }
+    Ok(())
+}
