@@ -1,0 +1,76 @@
+//! The two checksums of ext4 and their seeds.
+//!
+//! Both are *raw*: the register starts with the seed and is not inverted at the end, so a sum can
+//! be continued over further bytes by passing it as the next seed.
+
+/// CRC-32C (Castagnoli) over `bytes`, the register starting as `seed`.
+pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    // The crate inverts the register before and after.
+    !::crc32c::crc32c_append(!seed, bytes)
+}
+
+/// CRC-16 (polynomial 0x8005, reflected) over `bytes`, the register starting as `seed`.
+pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
+    bytes.iter().fold(seed, |crc, byte| {
+        (crc >> 8) ^ CRC16_TABLE[usize::from((crc as u8) ^ byte)]
+    })
+}
+
+/// Seed of all metadata checksums of a file system with that UUID.
+pub fn uuid_seed(uuid: &[u8; 16]) -> u32 {
+    crc32c(!0, uuid)
+}
+
+/// Seed of everything that belongs to one inode: directory blocks, extent blocks, the inode.
+pub fn inode_seed(fs_seed: u32, ino: u32, generation: u32) -> u32 {
+    crc32c(
+        crc32c(fs_seed, &ino.to_le_bytes()),
+        &generation.to_le_bytes(),
+    )
+}
+
+static CRC16_TABLE: [u16; 256] = crc16_table();
+
+const fn crc16_table() -> [u16; 256] {
+    let mut table = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        let mut crc = index as u16;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = (crc >> 1) ^ if crc & 1 == 1 { 0xa001 } else { 0 };
+            bit += 1;
+        }
+        table[index] = crc;
+        index += 1;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_sums_of_the_check_string() {
+        // CRC-32C's published check value is inverted at the end; ours is not.
+        assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
+        // CRC-16/MODBUS: seed all ones, no inversion at the end.
+        assert_eq!(crc16(!0, b"123456789"), 0x4b37);
+        // CRC-16/ARC: seed zero.
+        assert_eq!(crc16(0, b"123456789"), 0xbb3d);
+    }
+
+    #[test]
+    fn a_sum_continues_over_pieces() {
+        let bytes = b"some bytes of a descriptor";
+        for cut in 0..=bytes.len() {
+            let (a, b) = bytes.split_at(cut);
+            assert_eq!(crc32c(crc32c(7, a), b), crc32c(7, bytes));
+            assert_eq!(crc16(crc16(7, a), b), crc16(7, bytes));
+        }
+        let seed = uuid_seed(&[9; 16]);
+        assert_ne!(inode_seed(seed, 12, 0), inode_seed(seed, 13, 0));
+        assert_ne!(inode_seed(seed, 12, 0), inode_seed(seed, 12, 1));
+    }
+}

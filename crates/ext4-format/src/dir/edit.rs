@@ -1,0 +1,308 @@
+//! Changes of a directory block in its bytes. Checksums are not touched: [`DirFormat::seal`] when all is done.
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+use super::{
+    DIR_HEADER_SIZE, DirEntryHeader, DirError, DirFormat, DirTail, NAME_MAX, dir_type,
+    rec_len_encode,
+};
+
+/// An entry to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewEntry<'a> {
+    /// Name, 1 to 255 bytes.
+    pub name: &'a [u8],
+    /// Inode.
+    pub inode: u32,
+    /// [`dir_type`]; left out where the format has none.
+    pub file_type: u8,
+    /// Major and minor hash, written only where entries carry them.
+    pub hash: (u32, u32),
+}
+
+impl DirFormat {
+    /// Makes an empty block: one free entry, and the tail.
+    pub fn init_block(&self, block: &mut [u8]) -> Result<(), DirError> {
+        self.size(block)?;
+        block.fill(0);
+        let usable = self.usable();
+        self.put_header(block, 0, 0, usable, 0, 0)?;
+        self.put_tail(block)
+    }
+
+    /// Makes the first block of a directory: `.`, and `..` with all the rest.
+    pub fn init_dots(&self, block: &mut [u8], inode: u32, parent: u32) -> Result<(), DirError> {
+        self.size(block)?;
+        block.fill(0);
+        let kind = if self.file_type {
+            dir_type::DIRECTORY
+        } else {
+            0
+        };
+        self.put_header(block, 0, inode, 12, 1, kind)?;
+        self.put_header(block, 12, parent, self.usable() - 12, 2, kind)?;
+        block[8] = b'.';
+        block[20..22].copy_from_slice(b"..");
+        self.put_tail(block)
+    }
+
+    /// Makes a region without tail (an inline directory's) one free entry.
+    pub fn init_region(&self, region: &mut [u8]) -> Result<(), DirError> {
+        region.fill(0);
+        if region.is_empty() {
+            return Ok(());
+        }
+        let len = region.len();
+        self.put_header(region, 0, 0, len, 0, 0)
+    }
+
+    /// Puts an entry where there is room, in the slack of another or a free one; gives its offset, `None` without room.
+    pub fn insert(
+        &self,
+        block: &mut [u8],
+        entry: &NewEntry<'_>,
+    ) -> Result<Option<usize>, DirError> {
+        self.size(block)?;
+        let usable = self.usable();
+        self.region_insert(&mut block[..usable], entry)
+    }
+
+    /// [`DirFormat::insert`] for a region without tail.
+    pub fn region_insert(
+        &self,
+        region: &mut [u8],
+        new: &NewEntry<'_>,
+    ) -> Result<Option<usize>, DirError> {
+        check_name(new.name)?;
+        let need = self.entry_size(new.name);
+        let Some(room) = self.find_room(region, need)? else {
+            return Ok(None);
+        };
+        if room.used > 0 {
+            self.put_rec_len(region, room.offset, room.used)?;
+        }
+        let at = room.offset + room.used;
+        self.put_entry(region, at, room.rec_len - room.used, new)?;
+        Ok(Some(at))
+    }
+
+    /// Whether [`DirFormat::insert`] of a name would find room.
+    pub fn has_room(&self, block: &[u8], name: &[u8]) -> Result<bool, DirError> {
+        self.size(block)?;
+        Ok(self
+            .find_room(&block[..self.usable()], self.entry_size(name))?
+            .is_some())
+    }
+
+    /// Removes the entry in use at `offset`: its room goes to the entry before it, the first of a block becomes free.
+    pub fn remove(&self, block: &mut [u8], offset: usize) -> Result<(), DirError> {
+        self.size(block)?;
+        let usable = self.usable();
+        self.region_remove(&mut block[..usable], offset)
+    }
+
+    /// [`DirFormat::remove`] for a region without tail.
+    pub fn region_remove(&self, region: &mut [u8], offset: usize) -> Result<(), DirError> {
+        let (mut before, mut found) = (None, None);
+        for entry in self.region_entries(region) {
+            let entry = entry?;
+            if entry.offset == offset && entry.inode != 0 {
+                found = Some(entry.rec_len);
+                break;
+            }
+            if entry.offset >= offset {
+                break;
+            }
+            before = Some((entry.offset, entry.rec_len));
+        }
+        let rec_len = found.ok_or(DirError::NoEntry { offset })?;
+        match before {
+            Some((at, len)) => {
+                region[offset..offset + DIR_HEADER_SIZE].fill(0);
+                self.put_rec_len(region, at, len + rec_len)
+            }
+            None => {
+                region[..4].fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives the entry at `offset` another inode and type: for a rename over a name, and for `..`.
+    pub fn set_inode(
+        &self,
+        block: &mut [u8],
+        offset: usize,
+        inode: u32,
+        kind: u8,
+    ) -> Result<(), DirError> {
+        let entry = self.entry_at(block, offset)?;
+        if entry.inode == 0 {
+            return Err(DirError::NoEntry { offset });
+        }
+        block[offset..offset + 4].copy_from_slice(&inode.to_le_bytes());
+        if self.file_type {
+            block[offset + 7] = kind;
+        }
+        Ok(())
+    }
+
+    /// Moves all entries in use to the front, without slack; all free room is then behind the last.
+    pub fn compact(&self, block: &mut [u8]) -> Result<(), DirError> {
+        self.size(block)?;
+        let old = block[..self.usable()].to_vec();
+        let mut keep = Vec::new();
+        for entry in self.region_entries(&old) {
+            let entry = entry?;
+            if entry.inode != 0 {
+                keep.push((entry.offset, self.entry_size(entry.name)));
+            }
+        }
+        self.rebuild(block, &old, &keep)
+    }
+
+    /// Makes `block` hold the entries at (offset, size) of `old`, in that order, the last with all that is left over.
+    /// `block` may be a new one.
+    pub(crate) fn rebuild(
+        &self,
+        block: &mut [u8],
+        old: &[u8],
+        keep: &[(usize, usize)],
+    ) -> Result<(), DirError> {
+        self.init_block(block)?;
+        let (mut at, room) = (0usize, self.usable());
+        for (number, &(offset, size)) in keep.iter().enumerate() {
+            let source = old
+                .get(offset..offset.saturating_add(size))
+                .ok_or(DirError::Cut { offset })?;
+            let rec_len = if number + 1 == keep.len() {
+                room.saturating_sub(at)
+            } else {
+                size
+            };
+            if at + size > room {
+                return Err(DirError::Full {
+                    need: at + size,
+                    room,
+                });
+            }
+            block[at..at + size].copy_from_slice(source);
+            self.put_rec_len(block, at, rec_len)?;
+            at += rec_len;
+        }
+        Ok(())
+    }
+
+    fn find_room(&self, region: &[u8], need: usize) -> Result<Option<Room>, DirError> {
+        for entry in self.region_entries(region) {
+            let entry = entry?;
+            let used = if entry.inode == 0 {
+                0
+            } else {
+                self.entry_size(entry.name)
+            };
+            if entry.rec_len - used >= need {
+                return Ok(Some(Room {
+                    offset: entry.offset,
+                    rec_len: entry.rec_len,
+                    used,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn put_entry(
+        &self,
+        region: &mut [u8],
+        at: usize,
+        rec_len: usize,
+        new: &NewEntry<'_>,
+    ) -> Result<(), DirError> {
+        let need = self.entry_size(new.name);
+        let kind = if self.file_type { new.file_type } else { 0 };
+        let target = region
+            .get_mut(at..at + need)
+            .ok_or(DirError::Cut { offset: at })?;
+        target.fill(0);
+        let end = DIR_HEADER_SIZE + new.name.len();
+        target[DIR_HEADER_SIZE..end].copy_from_slice(new.name);
+        if self.hash_in_entry && !matches!(new.name, b"." | b"..") {
+            let hash = end.next_multiple_of(4);
+            target[hash..hash + 4].copy_from_slice(&new.hash.0.to_le_bytes());
+            target[hash + 4..hash + 8].copy_from_slice(&new.hash.1.to_le_bytes());
+        }
+        self.put_header(region, at, new.inode, rec_len, new.name.len() as u8, kind)
+    }
+
+    pub(crate) fn put_header(
+        &self,
+        bytes: &mut [u8],
+        at: usize,
+        inode: u32,
+        rec_len: usize,
+        name_len: u8,
+        file_type: u8,
+    ) -> Result<(), DirError> {
+        let bad = DirError::RecLen {
+            offset: at,
+            rec_len,
+            room: bytes.len().saturating_sub(at),
+        };
+        let field = rec_len_encode(rec_len, self.block_size).ok_or(bad)?;
+        let header = DirEntryHeader {
+            inode: U32::new(inode),
+            rec_len: field.into(),
+            name_len,
+            file_type,
+        };
+        let target = bytes
+            .get_mut(at..at + DIR_HEADER_SIZE)
+            .ok_or(DirError::Cut { offset: at })?;
+        target.copy_from_slice(header.as_bytes());
+        Ok(())
+    }
+
+    fn put_rec_len(&self, bytes: &mut [u8], at: usize, rec_len: usize) -> Result<(), DirError> {
+        let bad = DirError::RecLen {
+            offset: at,
+            rec_len,
+            room: bytes.len().saturating_sub(at),
+        };
+        let field = rec_len_encode(rec_len, self.block_size).ok_or(bad)?;
+        bytes
+            .get_mut(at + 4..at + 6)
+            .ok_or(DirError::Cut { offset: at })?
+            .copy_from_slice(&field.to_le_bytes());
+        Ok(())
+    }
+
+    fn put_tail(&self, block: &mut [u8]) -> Result<(), DirError> {
+        if !self.checksums {
+            return Ok(());
+        }
+        DirTail::EMPTY
+            .write_to_suffix(block)
+            .map_err(|_| DirError::Tail)
+    }
+}
+
+/// Where an entry can go: behind the `used` bytes of the one at `offset`.
+struct Room {
+    offset: usize,
+    rec_len: usize,
+    used: usize,
+}
+
+/// A name that may be written: not empty, not too long, without `/` and NUL.
+fn check_name(name: &[u8]) -> Result<(), DirError> {
+    let bad = name.is_empty()
+        || name.len() > NAME_MAX
+        || name.iter().any(|&byte| byte == b'/' || byte == 0);
+    if bad {
+        Err(DirError::BadName { len: name.len() })
+    } else {
+        Ok(())
+    }
+}

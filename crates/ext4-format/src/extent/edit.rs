@@ -1,0 +1,168 @@
+//! Changes of an extent node in its bytes.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{
+    ENTRY_SIZE, EXTENT_MAGIC, Extent, ExtentError, ExtentHeader, ExtentIndex, ExtentNode,
+    HEADER_SIZE, extent_block_max,
+};
+
+/// A node to change. Each change keeps header and entries in step; order and bounds are the caller's, who may judge the
+/// result with [`ExtentNode::parse`]. The kernel demands that the first entry of a node below the root begins exactly
+/// where the parent's index says.
+#[derive(Debug)]
+pub struct ExtentNodeMut<'a> {
+    bytes: &'a mut [u8],
+}
+
+impl<'a> ExtentNodeMut<'a> {
+    /// Makes an empty node: zeroes all bytes, writes the header with as much room as the bytes give.
+    pub fn init(bytes: &'a mut [u8], depth: u16) -> Result<Self, ExtentError> {
+        bytes.fill(0);
+        let header = ExtentHeader {
+            magic: EXTENT_MAGIC.into(),
+            entries: U16::ZERO,
+            max: extent_block_max(bytes.len()).into(),
+            depth: depth.into(),
+            generation: U32::ZERO,
+        };
+        let found = bytes.len();
+        header
+            .write_to_prefix(bytes)
+            .map_err(|_| ExtentError::Short { found })?;
+        Self::open(bytes)
+    }
+
+    /// Opens a node; judges its header only.
+    pub fn open(bytes: &'a mut [u8]) -> Result<Self, ExtentError> {
+        ExtentNode::parse_header(bytes)?;
+        Ok(ExtentNodeMut { bytes })
+    }
+
+    /// The node as it is now.
+    pub fn view(&self) -> Result<ExtentNode<'_>, ExtentError> {
+        ExtentNode::parse_header(self.bytes)
+    }
+
+    fn header(&mut self) -> Result<&mut ExtentHeader, ExtentError> {
+        let found = self.bytes.len();
+        let (header, _) =
+            ExtentHeader::mut_from_prefix(self.bytes).map_err(|_| ExtentError::Short { found })?;
+        Ok(header)
+    }
+
+    fn kind(&self, leaf: bool) -> Result<(), ExtentError> {
+        let node = self.view()?;
+        if node.is_leaf() == leaf {
+            Ok(())
+        } else {
+            Err(ExtentError::Kind {
+                depth: node.depth(),
+            })
+        }
+    }
+
+    fn put(&mut self, index: usize, entry: &[u8; ENTRY_SIZE]) -> Result<(), ExtentError> {
+        let entries = self.view()?.len();
+        if index >= entries {
+            return Err(ExtentError::NoEntry { index, entries });
+        }
+        let at = HEADER_SIZE + index * ENTRY_SIZE;
+        self.bytes[at..at + ENTRY_SIZE].copy_from_slice(entry);
+        Ok(())
+    }
+
+    fn insert(&mut self, index: usize, entry: &[u8; ENTRY_SIZE]) -> Result<(), ExtentError> {
+        let node = self.view()?;
+        let (entries, max) = (node.len(), node.max());
+        if index > entries {
+            return Err(ExtentError::NoEntry { index, entries });
+        }
+        if node.is_full() {
+            return Err(ExtentError::Full { max });
+        }
+        let (at, end) = (
+            HEADER_SIZE + index * ENTRY_SIZE,
+            HEADER_SIZE + entries * ENTRY_SIZE,
+        );
+        self.bytes.copy_within(at..end, at + ENTRY_SIZE);
+        self.header()?.entries = (entries as u16 + 1).into();
+        self.put(index, entry)
+    }
+
+    /// Puts an extent before entry `index` (at the end if `index` is the number of entries).
+    pub fn insert_extent(&mut self, index: usize, extent: &Extent) -> Result<(), ExtentError> {
+        self.kind(true)?;
+        self.insert(index, &extent.encode()?)
+    }
+
+    /// Puts a child before entry `index`.
+    pub fn insert_index(&mut self, index: usize, entry: &ExtentIndex) -> Result<(), ExtentError> {
+        self.kind(false)?;
+        self.insert(index, &entry.encode()?)
+    }
+
+    /// Replaces an extent.
+    pub fn set_extent(&mut self, index: usize, extent: &Extent) -> Result<(), ExtentError> {
+        self.kind(true)?;
+        self.put(index, &extent.encode()?)
+    }
+
+    /// Replaces a child.
+    pub fn set_index(&mut self, index: usize, entry: &ExtentIndex) -> Result<(), ExtentError> {
+        self.kind(false)?;
+        self.put(index, &entry.encode()?)
+    }
+
+    /// Removes `count` entries from `index` on and zeroes the bytes that become free.
+    pub fn remove(&mut self, index: usize, count: usize) -> Result<(), ExtentError> {
+        let entries = self.view()?.len();
+        let behind = index.checked_add(count).filter(|&behind| behind <= entries);
+        let behind = behind.ok_or(ExtentError::NoEntry {
+            index: index.saturating_add(count),
+            entries,
+        })?;
+        let left = entries - count;
+        let end = HEADER_SIZE + entries * ENTRY_SIZE;
+        self.bytes.copy_within(
+            HEADER_SIZE + behind * ENTRY_SIZE..end,
+            HEADER_SIZE + index * ENTRY_SIZE,
+        );
+        self.bytes[HEADER_SIZE + left * ENTRY_SIZE..end].fill(0);
+        self.header()?.entries = (left as u16).into();
+        Ok(())
+    }
+
+    /// Moves the entries from `index` on to the end of `other`, a node of the same depth.
+    pub fn move_tail(
+        &mut self,
+        index: usize,
+        other: &mut ExtentNodeMut<'_>,
+    ) -> Result<(), ExtentError> {
+        let (node, target) = (self.view()?, other.view()?);
+        let (entries, there) = (node.len(), target.len());
+        if node.is_leaf() != target.is_leaf() {
+            return Err(ExtentError::Kind {
+                depth: target.depth(),
+            });
+        }
+        let count = entries
+            .checked_sub(index)
+            .ok_or(ExtentError::NoEntry { index, entries })?;
+        if there + count > usize::from(target.max()) {
+            return Err(ExtentError::Full { max: target.max() });
+        }
+        let from = HEADER_SIZE + index * ENTRY_SIZE..HEADER_SIZE + entries * ENTRY_SIZE;
+        let to = HEADER_SIZE + there * ENTRY_SIZE;
+        other.bytes[to..to + from.len()].copy_from_slice(&self.bytes[from]);
+        other.header()?.entries = ((there + count) as u16).into();
+        self.remove(index, count)
+    }
+
+    /// Sets the depth: of a root that grows or shrinks by a level.
+    pub fn set_depth(&mut self, depth: u16) -> Result<(), ExtentError> {
+        self.header()?.depth = depth.into();
+        Ok(())
+    }
+}

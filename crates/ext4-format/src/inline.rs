@@ -1,0 +1,30 @@
+//! Data in the inode: the first 60 bytes are where the block map would be, the rest is the value of the xattr `system.data`.
+//!
+//! An inline directory begins with its parent's inode number (there is no `.` and `..`); entries follow in two regions that
+//! are each filled by entries like a block without tail: the other 56 bytes, and the xattr's value. [`DirFormat`]'s
+//! `region_*` methods work on them.
+//! Source: kernel documentation, `filesystems/ext4/inlinedata.rst`.
+//!
+//! [`DirFormat`]: crate::DirFormat
+
+/// Bytes of inline data in the inode's block map.
+pub const INLINE_IN_BLOCKS: usize = 60;
+/// Bytes of an inline directory before its first entry.
+pub const INLINE_DIR_HEAD: usize = 4;
+/// Name of the xattr that holds the rest, behind the prefix `system.`.
+pub const INLINE_XATTR: &[u8] = b"data";
+
+/// Parent of an inline directory, from the inode's 60 bytes; `None` if they are fewer.
+pub fn inline_dir_parent(blocks: &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(*blocks.first_chunk()?))
+}
+
+/// The region of entries in the inode's 60 bytes.
+pub fn inline_dir_region(blocks: &[u8]) -> Option<&[u8]> {
+    blocks.get(INLINE_DIR_HEAD..INLINE_IN_BLOCKS)
+}
+
+/// The region of entries in the inode's 60 bytes, to change.
+pub fn inline_dir_region_mut(blocks: &mut [u8]) -> Option<&mut [u8]> {
+    blocks.get_mut(INLINE_DIR_HEAD..INLINE_IN_BLOCKS)
+}
