@@ -1,11 +1,8 @@
 //! What a mount counts.
 
-mod histogram;
-mod report;
-
-pub(crate) use histogram::Histogram;
-
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use sapwood_base::{Histogram, Report};
 
 use crate::fsync::log::Cause;
 
@@ -106,9 +103,9 @@ impl Counters {
         causes.map(|(cause, counter)| (cause.name(), counter.load(Ordering::Relaxed)))
     }
 
-    /// All of them as a JSON object; see [`report`].
+    /// All of them as a JSON object; see [`sapwood_base::report`].
     pub(crate) fn to_json(&self) -> String {
-        let report = report::Report::default();
+        let report = Report::default();
         let counts = self.counts().into_iter();
         counts
             .fold(report, |report, (name, counter)| {

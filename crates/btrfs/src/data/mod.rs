@@ -79,7 +79,7 @@ use crate::space::{DataReservation, MetadataReservation};
 use crate::{Error, Result};
 use extent_map::{MapCache, ModifiedMaps};
 use flight::Flights;
-use sapwood_base::DirtyRanges;
+use sapwood_base::{DirtyRanges, ReadAhead};
 
 /// How long a flush waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,7 @@ struct State {
     failures: u64,
     failures_told: u64,
     /// Where the last read ended, and how far was asked for ahead of it.
-    ahead: ahead::Ahead,
+    ahead: ReadAhead,
 }
 
 impl State {

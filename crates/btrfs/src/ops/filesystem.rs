@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use sapwood_vfs::rules;
@@ -38,7 +37,7 @@ impl Btrfs {
 
     /// Takes a reference for the caller, unless the inode was deleted meanwhile.
     pub(crate) fn entry(&self, inode: &Arc<Inode>) -> Result<Entry> {
-        inode.add_references(1);
+        inode.residence.refer(1);
         if inode.state.lock().dying {
             return Err(vfs::Error::Stale);
         }
@@ -412,7 +411,7 @@ impl FileSystem for Btrfs {
         if !self.engine.read_only() {
             for inode in self.engine.inodes.all() {
                 if !inode.is_linked() {
-                    inode.references.store(0, Ordering::Release);
+                    inode.residence.clear_references();
                     orphan::reap(&self.engine, &inode)?;
                 }
             }

@@ -14,8 +14,9 @@
 //! handle queues the inode with [`Handle::dirty_inode`](crate::transaction::Handle::dirty_inode).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 
+use sapwood_base::Residence;
 use sapwood_btrfs_format::{InodeFlags, InodeItem, Timespec};
 use sapwood_vfs::{self as vfs, FileKind, Ino, Timestamp};
 
@@ -66,10 +67,8 @@ pub(crate) struct Inode {
     pub(super) property: RankedMutex<Option<Option<Arc<[u8]>>>>,
     /// It is known that the inode has no file capability.
     pub(super) lacks_capability: AtomicBool,
-    /// References held above the engine.
-    pub(crate) references: AtomicU64,
-    /// The table was asked for it lately.
-    pub(super) asked_for: AtomicBool,
+    /// References held above the engine, and what else the table notes.
+    pub(crate) residence: Residence,
 }
 
 /// Native copy of the inode item, and what memory adds to it.
@@ -281,8 +280,7 @@ impl Inode {
             state: RankedMutex::new(Rank::InodeState, state),
             property: RankedMutex::new(Rank::InodeProperty, None),
             lacks_capability: AtomicBool::new(false),
-            references: AtomicU64::new(0),
-            asked_for: AtomicBool::new(false),
+            residence: Residence::default(),
             stub: None,
             root,
             objectid,
@@ -367,11 +365,6 @@ impl Inode {
     /// Makes the next use of the compression property look it up again.
     pub(super) fn forget_property(&self) {
         *self.property.lock() = None;
-    }
-
-    /// Takes `count` references from above the engine.
-    pub(crate) fn add_references(&self, count: u64) {
-        self.references.fetch_add(count, Ordering::Relaxed);
     }
 
     /// What `stat` shows.

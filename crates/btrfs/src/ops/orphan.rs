@@ -8,7 +8,6 @@
 //! ([`clean_once`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::{self as vfs, FileKind};
@@ -42,8 +41,7 @@ pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let _io = inode.io.write();
     let unwanted = {
         let mut state = inode.state.lock();
-        let unwanted =
-            state.nlink == 0 && !state.dying && inode.references.load(Ordering::Acquire) == 0;
+        let unwanted = state.nlink == 0 && !state.dying && inode.residence.references() == 0;
         state.dying |= unwanted && !engine.read_only();
         unwanted
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::ChunkItem;
 
-use super::range_set::RangeSet;
+use sapwood_base::RangeSet;
 
 /// Chunks never lie in the first MiB of a device: boot loaders and the superblock live there.
 pub(crate) const FIRST_CHUNK_OFFSET: u64 = 1 << 20;

@@ -12,9 +12,10 @@ use sapwood_btrfs_format::{
     FREE_SPACE_BITMAP_BITS, FreeSpaceFlags, FreeSpaceInfo, Item, Key, kind,
 };
 
-use super::range_set::{RangeDelta, RangeSet};
+use super::range_delta::RangeDelta;
 use super::store::{ItemRead, ItemStore};
 use crate::error::{Error, Result};
+use sapwood_base::RangeSet;
 
 /// The block group that is worked on.
 #[derive(Clone, Copy, Debug)]

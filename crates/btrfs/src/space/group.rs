@@ -7,9 +7,10 @@ use sapwood_btrfs_format::BlockGroupFlags;
 
 use super::free_space::FreeSpace;
 use super::info::SpaceInfo;
-use super::range_set::{RangeDelta, RangeSet};
+use super::range_delta::RangeDelta;
 use crate::error::{Error, Result};
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
+use sapwood_base::RangeSet;
 
 /// One block group. Where it stands and what it holds never change.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ mod info;
 mod items;
 mod pinned;
 mod queue;
-mod range_set;
+mod range_delta;
 mod refs;
 mod reserve;
 mod run;

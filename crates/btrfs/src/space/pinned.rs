@@ -1,8 +1,8 @@
 //! What a transaction freed: nobody may have it before the transaction is durable, because the
 //! trees of the last commit, and the logs built on it, still point there.
 
-use super::range_set::RangeSet;
 use crate::lock::{Rank, RankedMutex};
+use sapwood_base::RangeSet;
 
 /// Ranges pinned by one transaction.
 #[derive(Debug)]

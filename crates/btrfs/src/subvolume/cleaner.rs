@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Condvar;
@@ -236,7 +235,7 @@ fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
         return Ok(false);
     }
     let inodes = engine.inodes.of_tree(root.id());
-    let used = |inode: &Arc<Inode>| inode.references.load(Ordering::Acquire) > 0;
+    let used = |inode: &Arc<Inode>| inode.residence.references() > 0;
     if inodes.iter().any(used) {
         return Ok(false);
     }

@@ -10,7 +10,7 @@ use super::{MIB, checked, open, skip};
 use crate::Error;
 use crate::engine::Engine;
 use crate::oracles::{Image, Need};
-use crate::space::range_set::RangeSet;
+use sapwood_base::RangeSet;
 
 /// Takes blocks and data extents and gives some of them back; what it still has at the end.
 fn take_and_give(engine: &Arc<Engine>, seed: u64) -> Vec<(u64, u64)> {

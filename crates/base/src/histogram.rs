@@ -15,7 +15,7 @@ const BUCKETS: usize = 4 + 62 * 4;
 
 /// Durations in nanoseconds, by size.
 #[derive(Debug)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     sum: AtomicU64,
     max: AtomicU64,
@@ -33,7 +33,7 @@ impl Default for Histogram {
 
 impl Histogram {
     /// Counts one duration.
-    pub(crate) fn record(&self, duration: Duration) {
+    pub fn record(&self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         if let Some(bucket) = self.buckets.get(bucket_of(ns)) {
             bucket.fetch_add(1, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl Histogram {
     }
 
     /// What was recorded so far.
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> Snapshot {
         let counts = self
             .buckets
             .iter()
@@ -59,23 +59,23 @@ impl Histogram {
 
 /// What a [`Histogram`] held. All durations are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     /// Longest duration of a bucket, and how many fell into it; only filled ones, in order.
-    pub(crate) buckets: Vec<(u64, u64)>,
+    pub buckets: Vec<(u64, u64)>,
     /// All durations together; it wraps after 584 years.
-    pub(crate) sum: u64,
+    pub sum: u64,
     /// The longest.
-    pub(crate) max: u64,
+    pub max: u64,
 }
 
 impl Snapshot {
     /// How many durations.
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
     /// A duration that `percent` of all do not exceed, at most a quarter too long; 0 of none.
-    pub(crate) fn percentile(&self, percent: u64) -> u64 {
+    pub fn percentile(&self, percent: u64) -> u64 {
         let wanted = u128::from(self.count()) * u128::from(percent);
         let mut seen = 0u128;
         for (longest, count) in &self.buckets {

@@ -11,25 +11,21 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::histogram::Histogram;
+use crate::histogram::Histogram;
 
 /// A JSON object that is being written, member by member. Names need no escapes.
 #[derive(Debug, Default)]
-pub(crate) struct Report(String);
+pub struct Report(String);
 
 impl Report {
     /// Adds a count.
-    pub(crate) fn count(self, name: &str, counter: &AtomicU64) -> Self {
+    pub fn count(self, name: &str, counter: &AtomicU64) -> Self {
         let value = counter.load(Ordering::Relaxed);
         self.member(name, format_args!("{value}"))
     }
 
     /// Adds counts by cause; those of zero too, so that their names can be known.
-    pub(crate) fn causes<'c>(
-        self,
-        name: &str,
-        causes: impl Iterator<Item = (&'c str, u64)>,
-    ) -> Self {
+    pub fn causes<'c>(self, name: &str, causes: impl Iterator<Item = (&'c str, u64)>) -> Self {
         let mut inner = Self::default();
         for (cause, count) in causes {
             inner = inner.member(cause, format_args!("{count}"));
@@ -38,7 +34,7 @@ impl Report {
     }
 
     /// Adds durations.
-    pub(crate) fn latency(self, name: &str, histogram: &Histogram) -> Self {
+    pub fn latency(self, name: &str, histogram: &Histogram) -> Self {
         let all = histogram.snapshot();
         let buckets: Vec<String> = all
             .buckets
@@ -56,7 +52,7 @@ impl Report {
     }
 
     /// The object.
-    pub(crate) fn finish(self) -> String {
+    pub fn finish(self) -> String {
         format!("{{{}}}", self.0)
     }
 
