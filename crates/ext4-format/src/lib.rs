@@ -1,25 +1,61 @@
-//! ext4 on disk: structures, checksums, validators, readable dumps. No I/O.
+//! ext4 on disk: structures, checksums, validators, readable dumps. No I/O, no state, and no
+//! trust: whatever bytes come in, what goes out is a value or a typed error, never a panic.
+//!
+//! Sizes and offsets are bytes unless the name says blocks, clusters or sectors (512 bytes);
+//! integers on disk are little-endian. The facts are those of the public description of the
+//! format (kernel documentation, `filesystems/ext4`).
 
 mod acl;
+pub mod bitmap;
 mod checksum;
 mod dir;
+mod error;
 mod extent;
+mod features;
+mod geometry;
+mod group;
 mod hash;
 mod htree;
 mod indirect;
 mod inline;
+mod inode;
+mod inode_fields;
+mod layout;
+mod mmp;
 mod orphan;
 mod quota;
+mod superblock;
+mod validate;
 mod xattr;
 
 pub use acl::*;
 pub use checksum::{crc16, crc32c, inode_seed, uuid_seed};
 pub use dir::*;
+pub use error::{BitmapKind, FormatError};
 pub use extent::*;
+pub use features::{Compat, Features, Incompat, RoCompat};
+pub use geometry::{
+    BLOCK_NUMBER_BITS, DESC_SIZE_64BIT, DESC_SIZE_MIN, GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE,
+    Geometry,
+};
+pub use group::{DiskGroupDesc, GroupDesc, GroupFlags};
 pub use hash::*;
 pub use htree::*;
 pub use indirect::*;
 pub use inline::*;
+pub use inode::{
+    DiskInode, EXTRA_ISIZE_FULL, I_BLOCK_SIZE, INODE_BASE_SIZE, Inode, LINK_MAX, file_mode,
+    special_ino,
+};
+pub use inode_fields::{DEVICE_MAJOR_MAX, DEVICE_MINOR_MAX, InodeFlags, Timestamp};
+pub use mmp::{MMP_MAGIC, MMP_SEQ_CLEAN, MMP_SEQ_FSCK, MMP_SEQ_MAX, MmpBlock};
 pub use orphan::*;
 pub use quota::*;
+pub use superblock::{
+    CHECKSUM_CRC32C, MountOpts, REV_DYNAMIC, REV_GOOD_OLD, SUPER_MAGIC, SUPER_OFFSET, SUPER_SIZE,
+    SuperBlock, SuperFlags, SuperState, errors_behaviour, hash_version,
+};
+pub use validate::{
+    validate_block_bitmap, validate_group, validate_inode, validate_inode_bitmap, validate_super,
+};
 pub use xattr::*;

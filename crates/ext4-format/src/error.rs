@@ -1,0 +1,209 @@
+//! What can be wrong with the bytes of an image.
+
+use thiserror::Error;
+
+/// Which of a group's two bitmaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BitmapKind {
+    /// One bit per cluster.
+    Block,
+    /// One bit per inode.
+    Inode,
+}
+
+impl std::fmt::Display for BitmapKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Block => "block bitmap",
+            Self::Inode => "inode bitmap",
+        })
+    }
+}
+
+/// Bytes that are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FormatError {
+    /// Fewer bytes than the struct has.
+    #[error("{what}: {found} bytes where {need} are needed")]
+    Short {
+        /// Struct or part that did not fit.
+        what: &'static str,
+        /// Bytes needed.
+        need: usize,
+        /// Bytes there.
+        found: usize,
+    },
+    /// Another magic number.
+    #[error("{what}: magic {found:#x}, expected {expected:#x}")]
+    Magic {
+        /// Struct.
+        what: &'static str,
+        /// What stands there.
+        found: u32,
+        /// What it should be.
+        expected: u32,
+    },
+    /// The superblock's checksum does not match.
+    #[error("superblock: checksum {stored:#010x}, computed {computed:#010x}")]
+    SuperChecksum {
+        /// On disk.
+        stored: u32,
+        /// Of the bytes.
+        computed: u32,
+    },
+    /// A field of the superblock has a value that no image can have.
+    #[error("superblock: {field} is {value}: {why}")]
+    Super {
+        /// Name of the field.
+        field: &'static str,
+        /// What it holds.
+        value: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The image has incompatible features that are not known.
+    #[error("unsupported features: {}", names.join(", "))]
+    Features {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// The device is an external journal, not a file system.
+    #[error("this is an external journal, not a file system")]
+    JournalDevice,
+    /// The file system is larger than its device.
+    #[error("the file system has {need} bytes, the device only {device}")]
+    DeviceTooSmall {
+        /// Bytes of the file system.
+        need: u64,
+        /// Bytes of the device.
+        device: u64,
+    },
+    /// No group has that number.
+    #[error("no group {group}: there are {count}")]
+    NoGroup {
+        /// Group.
+        group: u32,
+        /// Number of groups.
+        count: u32,
+    },
+    /// A block number outside the file system.
+    #[error("no block {block}: there are {count}")]
+    NoBlock {
+        /// Block number.
+        block: u64,
+        /// Number of blocks.
+        count: u64,
+    },
+    /// No inode has that number.
+    #[error("no inode {ino}: there are {count}")]
+    NoInode {
+        /// Inode number.
+        ino: u32,
+        /// Number of inodes.
+        count: u32,
+    },
+    /// A group descriptor's checksum does not match.
+    #[error("group {group}: descriptor checksum {stored:#06x}, computed {computed:#06x}")]
+    GroupChecksum {
+        /// Group.
+        group: u32,
+        /// On disk.
+        stored: u16,
+        /// Of the bytes.
+        computed: u16,
+    },
+    /// A bitmap or table of a group does not lie where one can.
+    #[error("group {group}: {what} at block {block}: {why}")]
+    GroupLocation {
+        /// Group.
+        group: u32,
+        /// Which of its parts.
+        what: &'static str,
+        /// First block of the part.
+        block: u64,
+        /// What is wrong with the place.
+        why: &'static str,
+    },
+    /// A count of a group descriptor is larger than the group.
+    #[error("group {group}: {field} is {value}, at most {max} possible")]
+    GroupCount {
+        /// Group.
+        group: u32,
+        /// Name of the field.
+        field: &'static str,
+        /// What it holds.
+        value: u32,
+        /// Largest possible.
+        max: u32,
+    },
+    /// A group descriptor has flags that this image cannot have.
+    #[error("group {group}: flags {flags:#x} without a checksum feature")]
+    GroupFlags {
+        /// Group.
+        group: u32,
+        /// The flags.
+        flags: u16,
+    },
+    /// A bitmap's checksum does not match.
+    #[error("group {group}: {kind} checksum {stored:#x}, computed {computed:#x}")]
+    BitmapChecksum {
+        /// Group.
+        group: u32,
+        /// Which bitmap.
+        kind: BitmapKind,
+        /// On disk.
+        stored: u32,
+        /// Of the bytes.
+        computed: u32,
+    },
+    /// A bitmap is not what its descriptor promises.
+    #[error("group {group}: {kind}: {why}")]
+    Bitmap {
+        /// Group.
+        group: u32,
+        /// Which bitmap.
+        kind: BitmapKind,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// An inode's checksum does not match.
+    #[error("inode {ino}: checksum {stored:#010x}, computed {computed:#010x}")]
+    InodeChecksum {
+        /// Inode number.
+        ino: u32,
+        /// On disk; 16 bits if the inode has no room for more.
+        stored: u32,
+        /// Of the bytes.
+        computed: u32,
+    },
+    /// A field of an inode has a value that it cannot have.
+    #[error("inode {ino}: {field} is {value:#x}: {why}")]
+    Inode {
+        /// Inode number.
+        ino: u32,
+        /// Name of the field.
+        field: &'static str,
+        /// What it holds.
+        value: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A value does not fit its field in this image.
+    #[error("{field}: {value} does not fit, at most {max}")]
+    DoesNotFit {
+        /// Name of the field.
+        field: &'static str,
+        /// What should have been stored.
+        value: u64,
+        /// Largest value that the image's features allow.
+        max: u64,
+    },
+    /// The multiple-mount-protection block's checksum does not match.
+    #[error("mmp block: checksum {stored:#010x}, computed {computed:#010x}")]
+    MmpChecksum {
+        /// On disk.
+        stored: u32,
+        /// Of the bytes.
+        computed: u32,
+    },
+}
