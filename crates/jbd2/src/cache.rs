@@ -1,0 +1,234 @@
+//! [`Cache`]: the metadata blocks in memory.
+//!
+//! # How it works
+//! Block number to [`Buffer`], in shards with a mutex each. A block that is not there is entered
+//! without its content, and read under a lock of its own: threads that ask for one block at once
+//! read it once (`two_threads_read_a_block_once`), and nobody else waits for that read.
+//!
+//! Each shard goes round its entries (CLOCK) when it is over its share. Only a buffer that nobody
+//! else has is evicted: what a transaction or the journal still needs is held by them, so that a
+//! block never comes back from the device older than it was
+//! (`what_somebody_holds_is_not_evicted`). The cache grows over its capacity for those.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use sapwood_block::Device;
+
+use crate::buffer::Buffer;
+use crate::rank::{Mutex, Rank};
+use crate::{Error, Result};
+
+const SHARDS: usize = 16;
+/// Entries that one insertion looks at for an eviction: enough to shrink again after a burst of
+/// held buffers, few enough to cost nothing.
+const LOOKS: usize = 16;
+/// Blocks that a shard holds whatever the capacity.
+const LEAST: usize = 4;
+
+#[derive(Debug)]
+struct Entry {
+    buffer: Arc<Buffer>,
+    /// Asked for since the clock's hand came by.
+    used: bool,
+    /// Names its place in `clock`.
+    ticket: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    entries: HashMap<u64, Entry>,
+    /// Block and ticket, the one to look at next in front. Entries that are gone stay for a while.
+    clock: VecDeque<(u64, u64)>,
+    next_ticket: u64,
+}
+
+impl Shard {
+    fn insert(&mut self, buffer: Arc<Buffer>, most: usize) {
+        let block = buffer.block();
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let entry = Entry {
+            buffer,
+            used: true,
+            ticket,
+        };
+        self.entries.insert(block, entry);
+        self.clock.push_back((block, ticket));
+        self.shrink(most);
+    }
+
+    fn shrink(&mut self, most: usize) {
+        for _ in 0..LOOKS {
+            // Stale tickets count: they have to go too.
+            if self.clock.len() <= most {
+                return;
+            }
+            let Some((block, ticket)) = self.clock.pop_front() else {
+                return;
+            };
+            let Some(entry) = self.entries.get_mut(&block) else {
+                continue;
+            };
+            if entry.ticket != ticket {
+                continue;
+            }
+            if entry.used || Arc::strong_count(&entry.buffer) > 1 {
+                entry.used = false;
+                self.clock.push_back((block, ticket));
+            } else {
+                self.entries.remove(&block);
+            }
+        }
+    }
+}
+
+/// The metadata blocks of one device in memory.
+#[derive(Debug)]
+pub struct Cache {
+    device: Arc<dyn Device>,
+    block_size: u32,
+    blocks: u64,
+    most_per_shard: usize,
+    shards: Vec<Mutex<Shard>>,
+}
+
+impl Cache {
+    /// A cache of about `capacity` bytes for `device`, whose blocks have `block_size` bytes.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, block_size: u32, capacity: usize) -> Self {
+        let block_size = block_size.max(1);
+        let most = capacity / SHARDS / block_size as usize;
+        let shard = || Mutex::new(Rank::CacheShard, Shard::default());
+        Self {
+            blocks: device.size() / u64::from(block_size),
+            device,
+            block_size,
+            most_per_shard: most.max(LEAST),
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+        }
+    }
+
+    /// The device below. What it says of a block may be older than the cache.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Blocks of the device.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn shard(&self, block: u64) -> &Mutex<Shard> {
+        // Fibonacci hashing: neighbours and multiples of the group size spread out.
+        let hash = block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
+        &self.shards[hash as usize % SHARDS]
+    }
+
+    fn check(&self, block: u64) -> Result<()> {
+        if block < self.blocks {
+            return Ok(());
+        }
+        let blocks = self.blocks;
+        Err(Error::BlockRange { block, blocks })
+    }
+
+    /// The block, read from the device if it is not in memory.
+    ///
+    /// # Errors
+    /// [`Error::BlockRange`], [`Error::Device`].
+    pub fn get(&self, block: u64) -> Result<Arc<Buffer>> {
+        self.check(block)?;
+        let buffer = self.entry(block);
+        if !buffer.is_loaded() {
+            self.load(&buffer)?;
+        }
+        Ok(buffer)
+    }
+
+    fn entry(&self, block: u64) -> Arc<Buffer> {
+        let mut shard = self.shard(block).lock();
+        if let Some(entry) = shard.entries.get_mut(&block) {
+            entry.used = true;
+            return entry.buffer.clone();
+        }
+        let buffer = Arc::new(Buffer::empty(block));
+        shard.insert(buffer.clone(), self.most_per_shard);
+        buffer
+    }
+
+    /// Reads it, unless somebody did meanwhile. After an error the next one tries again.
+    fn load(&self, buffer: &Buffer) -> Result<()> {
+        let _alone = buffer.loading.lock();
+        if buffer.is_loaded() {
+            return Ok(());
+        }
+        let mut bytes = vec![0; self.block_size as usize];
+        let offset = buffer.block() * u64::from(self.block_size);
+        self.device.read_at(offset, &mut bytes)?;
+        buffer.fill(bytes);
+        Ok(())
+    }
+
+    /// The block if it is in memory.
+    #[must_use]
+    pub fn peek(&self, block: u64) -> Option<Arc<Buffer>> {
+        let mut shard = self.shard(block).lock();
+        let entry = shard.entries.get_mut(&block)?;
+        entry.used = true;
+        Some(entry.buffer.clone()).filter(|buffer| buffer.is_loaded())
+    }
+
+    /// A new buffer of zeros for a block that the caller has just allocated, without a read. Who
+    /// still has an older buffer of the block keeps it; it is no longer the block's.
+    ///
+    /// # Errors
+    /// [`Error::BlockRange`].
+    pub fn get_new(&self, block: u64) -> Result<Arc<Buffer>> {
+        self.check(block)?;
+        let buffer = Arc::new(Buffer::zeroed(block, self.block_size as usize));
+        let mut shard = self.shard(block).lock();
+        shard.insert(buffer.clone(), self.most_per_shard);
+        Ok(buffer)
+    }
+
+    /// Drops the block: it is no metadata any more. A block that a transaction changed is dropped by
+    /// [`Handle::forget`](crate::Handle::forget).
+    pub fn forget(&self, block: u64) {
+        // Dropped after the lock: it may be the last owner.
+        let _gone = self.shard(block).lock().entries.remove(&block);
+    }
+
+    /// Drops every block that nobody else has. For after a recovery wrote below the cache.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard
+                .entries
+                .retain(|_, entry| Arc::strong_count(&entry.buffer) > 1);
+        }
+    }
+
+    /// Tells the device that these blocks will be asked for soon.
+    pub fn will_read(&self, block: u64, count: u64) {
+        if let Some(end) = block.checked_add(count).filter(|end| *end <= self.blocks) {
+            let size = u64::from(self.block_size);
+            self.device.will_read(block * size, (end - block) * size);
+        }
+    }
+
+    /// Bytes of all blocks in memory.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let count = |shard: &Mutex<Shard>| shard.lock().entries.len() as u64;
+        self.shards.iter().map(count).sum::<u64>() * u64::from(self.block_size)
+    }
+}

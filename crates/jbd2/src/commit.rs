@@ -1,0 +1,116 @@
+//! The commit: makes one transaction durable.
+
+use std::sync::Arc;
+
+use sapwood_base::lock::assert_held_at_most;
+
+use crate::counters::Counters;
+use crate::home;
+use crate::host::Closing;
+use crate::journal::Journal;
+use crate::rank::Rank;
+use crate::state::State;
+use crate::table::Turn;
+use crate::transaction::{Snapshot, Transaction};
+use crate::{Error, Result, Tid};
+
+impl Journal {
+    pub(crate) fn commit_until(&self, tid: Tid, until: State) -> Result<()> {
+        assert_held_at_most(Rank::Nothing);
+        let mut own = false;
+        while let Turn::Commit(trans) = self.table.turn(&self.failure, tid, until)? {
+            own = true;
+            self.run_commit(trans)?;
+        }
+        if !own {
+            Counters::count(&self.counters.shared_commits);
+        }
+        Ok(())
+    }
+
+    fn run_commit(&self, trans: Arc<Transaction>) -> Result<()> {
+        let mut claim = Claim {
+            journal: self,
+            trans,
+            done: false,
+        };
+        let result = claim.run();
+        match &result {
+            Ok(()) => claim.done = true,
+            Err(err) => self.fail(err),
+        }
+        result
+    }
+}
+
+/// A claimed transaction. Dropped before it is done, by an error or a panic, it aborts the journal,
+/// so that nobody waits for ever.
+struct Claim<'a> {
+    journal: &'a Journal,
+    trans: Arc<Transaction>,
+    done: bool,
+}
+
+impl Claim<'_> {
+    fn run(&self) -> Result<()> {
+        let (journal, trans) = (self.journal, &self.trans);
+        journal.table.drain(trans);
+        // A handle that was waited for may have given up.
+        journal.failure.check()?;
+        let snapshot = self.close()?;
+        self.write(&snapshot)?;
+        for one in &snapshot.blocks {
+            one.buffer.advance_undo(&one.content);
+        }
+        Counters::count(&journal.counters.commits);
+        journal.table.committed(trans);
+        drop(snapshot);
+        if let Some(host) = journal.host() {
+            host.after_commit(trans.tid);
+        }
+        journal.table.completed(trans);
+        Ok(())
+    }
+
+    /// The engine's last changes, the seals, the snapshot.
+    fn close(&self) -> Result<Snapshot> {
+        let (journal, trans) = (self.journal, &self.trans);
+        if let Some(host) = journal.host() {
+            let said = host.before_commit(&Closing { journal, trans });
+            said.map_err(|err| Error::Host {
+                tid: trans.tid,
+                reason: err.to_string().into(),
+            })?;
+            let members = trans.members();
+            for buffer in members.iter().filter(|buffer| buffer.seal().is_some()) {
+                host.seal(buffer, &mut buffer.write());
+            }
+        }
+        Ok(trans.snapshot())
+    }
+
+    fn write(&self, snapshot: &Snapshot) -> Result<()> {
+        let journal = self.journal;
+        journal.table.unblock(&self.trans, 0)?;
+        let blocks: Vec<(u64, &[u8])> = snapshot
+            .blocks
+            .iter()
+            .map(|one| (one.buffer.block(), one.content.as_slice()))
+            .collect();
+        let device = journal.cache.device();
+        home::write_blocks(&**device, journal.cache.block_size(), &blocks)?;
+        device.flush()?;
+        Counters::add(&journal.counters.blocks_logged, blocks.len() as u64);
+        Ok(())
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            let err = Error::CommitUnfinished(self.trans.tid);
+            self.journal.table.failed(&self.trans);
+            self.journal.fail(&err);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! [`Handle`]: one operation's part of a transaction.
+
+use std::cell::Cell;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use crate::buffer::{Buffer, BufferWrite};
+use crate::counters::Counters;
+use crate::journal::Journal;
+use crate::transaction::Transaction;
+use crate::{Result, Tid};
+
+#[cfg(debug_assertions)]
+mod nesting {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    thread_local! {
+        static OPEN: Arc<AtomicUsize> = Arc::default();
+    }
+
+    /// Counts for the thread that started a handle, wherever that ends.
+    #[derive(Debug)]
+    pub(super) struct Open(Arc<AtomicUsize>);
+
+    impl Open {
+        pub(super) fn new() -> Self {
+            let open = OPEN.with(Arc::clone);
+            open.fetch_add(1, Ordering::Relaxed);
+            Self(open)
+        }
+    }
+
+    impl Drop for Open {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Panics if this thread started a handle that is open: waiting for a commit would not end.
+    pub(crate) fn assert_none() {
+        let open = OPEN.with(|open| open.load(Ordering::Relaxed));
+        assert!(open == 0, "a thread with an open handle may wait here");
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod nesting {
+    #[derive(Debug)]
+    pub(super) struct Open;
+
+    impl Open {
+        pub(super) fn new() -> Self {
+            Self
+        }
+    }
+
+    pub(crate) fn assert_none() {}
+}
+
+pub(crate) use nesting::assert_none as assert_no_handle;
+
+/// One operation's part of the running transaction, which is not committed before the handle ends.
+///
+/// May move to another thread, but only one thread uses it. Dropping ends it. A thread has at most
+/// one: starting a second one may wait for the first one's end (debug builds panic).
+#[derive(Debug)]
+pub struct Handle {
+    journal: Arc<Journal>,
+    trans: Arc<Transaction>,
+    credits: Cell<u32>,
+    /// A restart failed: it is in no transaction any more.
+    ended: bool,
+    _open: nesting::Open,
+}
+
+impl Handle {
+    pub(crate) fn new(journal: Arc<Journal>, trans: Arc<Transaction>, credits: u32) -> Self {
+        Self {
+            journal,
+            trans,
+            credits: Cell::new(credits),
+            ended: false,
+            _open: nesting::Open::new(),
+        }
+    }
+
+    /// The transaction.
+    #[must_use]
+    pub fn tid(&self) -> Tid {
+        self.trans.tid
+    }
+
+    /// The journal.
+    #[must_use]
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// Blocks that may still join.
+    #[must_use]
+    pub fn credits(&self) -> u32 {
+        self.credits.get()
+    }
+
+    /// Adds the buffer to the transaction: from now on its content is committed with it. Costs a
+    /// credit the first time in a transaction. Once it has succeeded, [`modify`](Self::modify) of
+    /// the same buffer cannot fail in this handle.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`](crate::Error::Aborted); [`Error::OutOfCredits`](crate::Error::OutOfCredits)
+    /// if no credit is left and the log has no room, which aborts the journal.
+    pub fn write_access(&self, buffer: &Arc<Buffer>) -> Result<()> {
+        if buffer.joined() == self.trans.tid {
+            return Ok(());
+        }
+        self.journal.failure.check()?;
+        if self.trans.join(&self.journal.counters, buffer) {
+            self.use_credit()?;
+        }
+        Ok(())
+    }
+
+    /// As [`write_access`](Self::write_access), and from now on [`Buffer::committed`] gives the
+    /// content as of the last commit, so that what this transaction freed in it can be told from
+    /// what is free. For buffers that are changed in this way only.
+    ///
+    /// # Errors
+    /// As [`write_access`](Self::write_access).
+    pub fn undo_access(&self, buffer: &Arc<Buffer>) -> Result<()> {
+        buffer.keep_undo();
+        self.write_access(buffer)
+    }
+
+    /// [`write_access`](Self::write_access), then locks the content for a change.
+    ///
+    /// # Errors
+    /// As [`write_access`](Self::write_access).
+    pub fn modify<'b>(&self, buffer: &'b Arc<Buffer>) -> Result<BufferWrite<'b>> {
+        self.write_access(buffer)?;
+        Ok(buffer.write())
+    }
+
+    /// The block is no metadata any more: it leaves the transaction and the cache, and copies of it
+    /// that the log has from before are not replayed. May cost a credit for the revoke record.
+    ///
+    /// The block must not be used for anything that is not metadata before
+    /// [`Host::after_commit`](crate::Host::after_commit) of this transaction.
+    ///
+    /// # Errors
+    /// As [`write_access`](Self::write_access).
+    pub fn forget(&self, block: u64) -> Result<()> {
+        self.journal.failure.check()?;
+        let forgotten = self.trans.forget(block, self.journal.may_be_in_log(block));
+        self.journal.cache.forget(block);
+        if forgotten.left {
+            self.credits.set(self.credits.get() + 1);
+        }
+        match forgotten.revokes {
+            Some(count) if self.journal.starts_revoke_block(count) => self.use_credit(),
+            _ => Ok(()),
+        }
+    }
+
+    fn use_credit(&self) -> Result<()> {
+        let mut credits = self.credits.get();
+        if credits == 0 {
+            Counters::count(&self.journal.counters.overdrafts);
+            match self.journal.table.overdraw(&self.trans) {
+                Ok(more) => credits = more,
+                Err(err) => {
+                    self.journal.fail(&err);
+                    return Err(err);
+                }
+            }
+        }
+        self.credits.set(credits - 1);
+        Ok(())
+    }
+
+    /// Asks for more credits, without waiting. False if there is no room: end what was begun so
+    /// that it is consistent, and [`restart`](Self::restart).
+    #[must_use]
+    pub fn extend(&self, credits: u32) -> bool {
+        let fits = self.journal.table.extend(&self.trans, credits);
+        if fits {
+            self.credits.set(self.credits.get().saturating_add(credits));
+        }
+        fits
+    }
+
+    /// Has at least `credits` credits: those that are missing are asked for as by
+    /// [`extend`](Self::extend).
+    #[must_use]
+    pub fn ensure(&self, credits: u32) -> bool {
+        let missing = credits.saturating_sub(self.credits.get());
+        missing == 0 || self.extend(missing)
+    }
+
+    /// Ends the handle here and starts it again, perhaps in the next transaction: what was changed
+    /// so far may be committed without what follows. Waits as [`Journal::start`].
+    ///
+    /// # Errors
+    /// As [`Journal::start`]; the handle is then good for nothing but its end.
+    pub fn restart(&mut self, credits: u32) -> Result<()> {
+        self.journal.check_credits(credits)?;
+        if !self.ended {
+            self.journal.table.leave(&self.trans, self.credits.take());
+        }
+        // The journal is aborted if this fails: what the handle changes then is never committed.
+        self.ended = true;
+        self.trans = self.journal.enter(credits)?;
+        self.ended = false;
+        self.credits.set(credits);
+        Ok(())
+    }
+
+    /// Gives up in the middle of a change: the journal is aborted, so that nothing of this
+    /// transaction is ever committed.
+    pub fn abort(&self, reason: &dyn Display) {
+        self.journal.abort(reason);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.journal.table.leave(&self.trans, self.credits.get());
+        }
+    }
+}

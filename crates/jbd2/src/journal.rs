@@ -1,0 +1,259 @@
+//! [`Journal`]: one file system's transactions.
+
+use std::fmt::Display;
+use std::sync::{Arc, OnceLock, Weak};
+
+use sapwood_base::lock::assert_held_at_most;
+
+use crate::cache::Cache;
+use crate::counters::{CounterValues, Counters};
+use crate::failure::Failure;
+use crate::handle::{Handle, assert_no_handle};
+use crate::host::{Host, Wish};
+use crate::rank::Rank;
+use crate::state::State;
+use crate::table::{Entered, Table};
+use crate::transaction::Transaction;
+use crate::{Error, Result, Tid};
+
+/// How a journal works.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Blocks of each transaction set aside for what
+    /// [`Host::before_commit`] adds to it.
+    pub closing_credits: u32,
+    /// Most blocks of one transaction; with a log, at most a quarter of that too.
+    pub max_transaction: u32,
+    /// Bytes of committed blocks kept in memory beyond which the journal wishes for a checkpoint.
+    pub checkpoint_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            closing_credits: 16,
+            max_transaction: 8192,
+            checkpoint_bytes: 64 << 20,
+        }
+    }
+}
+
+/// The transactions of one file system, with a log or *in place*: without one, a commit writes the
+/// blocks home and flushes; it is not atomic, but all else is the same.
+pub struct Journal {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) table: Table,
+    pub(crate) failure: Failure,
+    pub(crate) counters: Counters,
+    host: OnceLock<Weak<dyn Host>>,
+}
+
+impl Journal {
+    /// A journal without a log, for a file system that has none.
+    #[must_use]
+    pub fn in_place(cache: Arc<Cache>, options: Options) -> Arc<Self> {
+        let most = options.max_transaction;
+        Arc::new(Self {
+            cache,
+            table: Table::new(0, most, options.closing_credits, None),
+            failure: Failure::new(),
+            counters: Counters::default(),
+            host: OnceLock::new(),
+        })
+    }
+
+    /// Names the engine that is called back. Once, before the first handle.
+    pub fn attach(&self, host: Weak<dyn Host>) {
+        let attached = self.host.set(host);
+        debug_assert!(attached.is_ok(), "two hosts");
+    }
+
+    pub(crate) fn host(&self) -> Option<Arc<dyn Host>> {
+        self.host.get()?.upgrade()
+    }
+
+    /// The blocks in memory.
+    #[must_use]
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// Most credits of one handle.
+    #[must_use]
+    pub fn most_credits(&self) -> u32 {
+        self.table.most_credits()
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn counters(&self) -> CounterValues {
+        self.counters.snapshot()
+    }
+
+    /// Tid of the transaction that a handle started now would join.
+    #[must_use]
+    pub fn running_tid(&self) -> Tid {
+        self.table.running_tid()
+    }
+
+    /// Newest tid that is durable.
+    #[must_use]
+    pub fn durable_tid(&self) -> Tid {
+        self.table.durable()
+    }
+
+    /// Threads that wait in the journal, for a commit, for room or to start. For tests that need to
+    /// know that somebody waits.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.table.sleepers()
+    }
+
+    /// Starts a handle that changes at most `credits` blocks, each counted once.
+    ///
+    /// May wait for a commit or a checkpoint, or do it: hold no lock that a handle's owner may ask for, and
+    /// no other handle.
+    ///
+    /// # Errors
+    /// [`Error::TooManyCredits`], [`Error::Aborted`].
+    pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
+        assert_no_handle();
+        self.check_credits(credits)?;
+        let trans = self.enter(credits)?;
+        Ok(Handle::new(self.clone(), trans, credits))
+    }
+
+    pub(crate) fn check_credits(&self, credits: u32) -> Result<()> {
+        let most = self.table.most_credits();
+        if credits <= most {
+            return Ok(());
+        }
+        Err(Error::TooManyCredits { credits, most })
+    }
+
+    /// Enters the running transaction with so many credits.
+    pub(crate) fn enter(&self, credits: u32) -> Result<Arc<Transaction>> {
+        assert_held_at_most(Rank::Nothing);
+        loop {
+            match self.table.enter(&self.failure, credits)? {
+                Entered::In { trans, half } => {
+                    Counters::count(&self.counters.handles);
+                    if half {
+                        self.wish(Wish::Commit);
+                    }
+                    return Ok(trans);
+                }
+                Entered::Full(tid) => {
+                    Counters::count(&self.counters.waits_for_transaction);
+                    self.commit_until(tid, State::Committed)?;
+                }
+                Entered::LogFull => {
+                    Counters::count(&self.counters.waits_for_log);
+                    self.checkpoint()?;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn wish(&self, wish: Wish) {
+        if let Some(host) = self.host() {
+            host.wake(wish);
+        }
+    }
+
+    /// Waits until transaction `tid` is durable; commits it if nobody does. Callers who come
+    /// together share one commit. At once if it is durable already or nothing changed in it.
+    ///
+    /// The caller holds no handle.
+    ///
+    /// # Errors
+    /// What aborted the journal, if that was before the transaction was durable.
+    pub fn commit(&self, tid: Tid) -> Result<()> {
+        assert_no_handle();
+        self.commit_until(tid, State::Committed)
+    }
+
+    /// Waits until all that changed so far is durable.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit); also if nothing changed since the journal was aborted.
+    pub fn commit_all(&self) -> Result<()> {
+        match self.table.newest_changed() {
+            Some(tid) => self.commit(tid),
+            None => self.failure.check(),
+        }
+    }
+
+    /// As [`commit_all`](Self::commit_all), and the engine was told of it: what was freed may be
+    /// used again.
+    ///
+    /// # Errors
+    /// As [`commit_all`](Self::commit_all).
+    pub fn commit_and_settle(&self) -> Result<()> {
+        match self.table.newest_changed() {
+            Some(tid) => self.commit_until(tid, State::Completed),
+            None => self.failure.check(),
+        }
+    }
+
+    /// Writes home what is committed, and frees its part of the log. Nothing without a log.
+    ///
+    /// # Errors
+    /// What aborted the journal.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.failure.check()
+    }
+
+    /// Writes everything home and marks the log empty: nothing is to be recovered afterwards. No
+    /// handle may start any more.
+    ///
+    /// # Errors
+    /// What aborted the journal.
+    pub fn close(&self) -> Result<()> {
+        self.commit_and_settle()?;
+        self.checkpoint()
+    }
+
+    /// Gives up: no handle starts and nothing is written any more. What was committed can be
+    /// recovered.
+    pub fn abort(&self, reason: &dyn Display) {
+        self.fail(&Error::GivenUp(reason.to_string().into()));
+    }
+
+    /// Whether an error ended all changes.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] with the first error.
+    pub fn check(&self) -> Result<()> {
+        self.failure.check()
+    }
+
+    /// Whether the log may have a copy of the block that a recovery would replay.
+    pub(crate) fn may_be_in_log(&self, _block: u64) -> bool {
+        false
+    }
+
+    /// Whether the `count`-th revoke record of a transaction is the first in its block.
+    pub(crate) fn starts_revoke_block(&self, _count: usize) -> bool {
+        false
+    }
+
+    /// Aborts the journal; only the first error counts. Takes no lock while it tells the engine.
+    pub(crate) fn fail(&self, err: &Error) {
+        let first = self.failure.fail(err);
+        self.table.wake();
+        if let Some(host) = self.host().filter(|_| first) {
+            host.failed(err);
+        }
+    }
+}
+
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal")
+            .field("table", &self.table)
+            .field("failure", &self.failure)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}

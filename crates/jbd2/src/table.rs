@@ -1,0 +1,343 @@
+//! The running and the committing transaction, who waits for them, and the room they have.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Condvar;
+
+use crate::failure::Failure;
+use crate::rank::{Mutex, MutexGuard, Rank};
+use crate::space::LogSpace;
+use crate::state::{Action, State};
+use crate::transaction::Transaction;
+use crate::{Error, Result, Tid};
+
+/// Credits added at once for a handle that announced too few.
+const OVERDRAFT: u32 = 8;
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// Takes handles, or is being closed; made on demand.
+    running: Option<Arc<Transaction>>,
+    /// Claimed and not completed; the same as `running` until it is unblocked.
+    committing: Option<Arc<Transaction>>,
+    /// Newest tid given away.
+    newest: Tid,
+    /// Newest tid that is durable.
+    durable: Tid,
+    /// Threads that sleep here.
+    sleepers: usize,
+    /// The log; `None` without one.
+    pub(crate) space: Option<LogSpace>,
+}
+
+/// All transactions of a journal.
+#[derive(Debug)]
+pub(crate) struct Table {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    /// Most blocks of one transaction.
+    most: u32,
+    /// Blocks of each transaction set aside for the engine's last changes.
+    closing: u32,
+}
+
+/// What a caller of start got.
+#[derive(Debug)]
+pub(crate) enum Entered {
+    /// A handle.
+    In {
+        trans: Arc<Transaction>,
+        /// The transaction just became half full.
+        half: bool,
+    },
+    /// Transaction `tid` has to be committed first.
+    Full(Tid),
+    /// The log has to be checkpointed first.
+    LogFull,
+}
+
+/// What a caller of commit has to do.
+pub(crate) enum Turn {
+    /// It is durable, or nothing changed.
+    Done,
+    /// Commit this transaction, then report.
+    Commit(Arc<Transaction>),
+}
+
+enum Room {
+    Fits,
+    Transaction,
+    Log,
+}
+
+impl Table {
+    /// `last`: newest tid ever used.
+    pub(crate) fn new(last: Tid, most: u32, closing: u32, space: Option<LogSpace>) -> Self {
+        let inner = Inner {
+            running: None,
+            committing: None,
+            newest: last,
+            durable: last,
+            sleepers: 0,
+            space,
+        };
+        Self {
+            inner: Mutex::new(Rank::Table, inner),
+            changed: Condvar::new(),
+            most,
+            closing,
+        }
+    }
+
+    /// Most credits of one handle.
+    pub(crate) fn most_credits(&self) -> u32 {
+        self.most.saturating_sub(self.closing)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    pub(crate) fn durable(&self) -> Tid {
+        self.inner.lock().durable
+    }
+
+    /// Tid of the running transaction, or of the one that will run next.
+    pub(crate) fn running_tid(&self) -> Tid {
+        let inner = self.inner.lock();
+        inner.running.as_ref().map_or(inner.newest + 1, |t| t.tid)
+    }
+
+    /// Threads that wait for something.
+    pub(crate) fn sleepers(&self) -> usize {
+        self.inner.lock().sleepers
+    }
+
+    fn sleep(&self, inner: &mut MutexGuard<'_, Inner>) {
+        inner.sleepers += 1;
+        inner.wait(&self.changed);
+        inner.sleepers -= 1;
+    }
+
+    /// Wakes everybody, for instance because the journal failed.
+    pub(crate) fn wake(&self) {
+        let _inner = self.inner.lock();
+        self.changed.notify_all();
+    }
+
+    /// Starts a handle of `credits` in the running transaction. Waits while that is being closed,
+    /// and while other handles hold the room that is missing.
+    pub(crate) fn enter(&self, failure: &Failure, credits: u32) -> Result<Entered> {
+        let mut inner = self.inner.lock();
+        loop {
+            failure.check()?;
+            let trans = inner.running();
+            if trans.state().admits(Action::Start) {
+                match self.room(&inner, &trans, credits) {
+                    Room::Fits => return Ok(self.admit(&trans, credits)),
+                    Room::Log if inner.has_old() => return Ok(Entered::LogFull),
+                    _ if inner.committing.is_none() && trans.is_dirty() => {
+                        return Ok(Entered::Full(trans.tid));
+                    }
+                    _ => {}
+                }
+            }
+            self.sleep(&mut inner);
+        }
+    }
+
+    fn admit(&self, trans: &Arc<Transaction>, credits: u32) -> Entered {
+        trans.handles.fetch_add(1, Ordering::SeqCst);
+        let before = trans.reserved.fetch_add(credits, Ordering::SeqCst);
+        let half = self.most_credits() / 2;
+        Entered::In {
+            trans: trans.clone(),
+            half: before < half && before.saturating_add(credits) >= half,
+        }
+    }
+
+    fn room(&self, inner: &Inner, trans: &Transaction, credits: u32) -> Room {
+        let total = u64::from(trans.reserved.load(Ordering::SeqCst))
+            + u64::from(credits)
+            + u64::from(self.closing);
+        if total > u64::from(self.most) {
+            return Room::Transaction;
+        }
+        if inner.fits_log(total) {
+            Room::Fits
+        } else {
+            Room::Log
+        }
+    }
+
+    /// More credits for an open handle, if there is room now.
+    pub(crate) fn extend(&self, trans: &Transaction, credits: u32) -> bool {
+        let inner = self.inner.lock();
+        let fits = matches!(self.room(&inner, trans, credits), Room::Fits);
+        // Those who wait to close it should not wait for long.
+        if !fits || trans.state() != State::Running {
+            return false;
+        }
+        trans.reserved.fetch_add(credits, Ordering::SeqCst);
+        true
+    }
+
+    /// Credits for a handle that announced too few: its change has to go on. May take more than a
+    /// transaction's share, never more than the log has.
+    ///
+    /// # Errors
+    /// [`Error::OutOfCredits`].
+    pub(crate) fn overdraw(&self, trans: &Transaction) -> Result<u32> {
+        let inner = self.inner.lock();
+        let total = u64::from(trans.reserved.load(Ordering::SeqCst))
+            + u64::from(OVERDRAFT)
+            + u64::from(self.closing);
+        if !inner.fits_log(total) {
+            return Err(Error::OutOfCredits(trans.tid));
+        }
+        trans.reserved.fetch_add(OVERDRAFT, Ordering::SeqCst);
+        Ok(OVERDRAFT)
+    }
+
+    /// A credit for a block that joins while the transaction is closed.
+    ///
+    /// # Errors
+    /// [`Error::OutOfCredits`].
+    pub(crate) fn use_closing_credit(&self, trans: &Transaction) -> Result<()> {
+        let inner = self.inner.lock();
+        let total = u64::from(trans.reserved.fetch_add(1, Ordering::SeqCst)) + 1;
+        if inner.fits_log(total) {
+            Ok(())
+        } else {
+            Err(Error::OutOfCredits(trans.tid))
+        }
+    }
+
+    /// Ends a handle that has `credits` left.
+    pub(crate) fn leave(&self, trans: &Transaction, credits: u32) {
+        let inner = self.inner.lock();
+        trans.reserved.fetch_sub(credits, Ordering::SeqCst);
+        let before = trans.handles.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "left twice: {trans:?}");
+        if inner.sleepers > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The transaction that a caller who wants everything durable waits for.
+    pub(crate) fn newest_changed(&self) -> Option<Tid> {
+        let inner = self.inner.lock();
+        let running = inner.running.as_ref().filter(|trans| trans.is_dirty());
+        let newest = running.or(inner.committing.as_ref())?;
+        Some(newest.tid)
+    }
+
+    /// Waits until `target` has reached `until`, or until it is the caller's turn to commit it.
+    pub(crate) fn turn(&self, failure: &Failure, target: Tid, until: State) -> Result<Turn> {
+        let mut inner = self.inner.lock();
+        loop {
+            if inner.has_reached(target, until) {
+                return Ok(Turn::Done);
+            }
+            failure.check()?;
+            if inner.committing.is_none() {
+                let running = inner.running.clone();
+                // Newer than all that changed: nothing to wait for.
+                let Some(trans) = running.filter(|t| t.tid <= target && t.is_dirty()) else {
+                    return Ok(Turn::Done);
+                };
+                self.step(&inner, &trans, State::Locked);
+                inner.committing = Some(trans.clone());
+                return Ok(Turn::Commit(trans));
+            }
+            self.sleep(&mut inner);
+        }
+    }
+
+    fn step(&self, _inner: &MutexGuard<'_, Inner>, trans: &Transaction, next: State) {
+        trans.set_state(next);
+        self.changed.notify_all();
+    }
+
+    /// Waits until no handle of a locked transaction is open, then closes it to them.
+    pub(crate) fn drain(&self, trans: &Transaction) {
+        let mut inner = self.inner.lock();
+        while trans.handles.load(Ordering::SeqCst) > 0 {
+            self.sleep(&mut inner);
+        }
+        self.step(&inner, trans, State::Snapshotting);
+    }
+
+    /// The snapshot is taken: the next transaction may run. `cost`: blocks of the log that the
+    /// commit takes. Returns the position of the first one, if there is a log.
+    ///
+    /// # Errors
+    /// [`Error::OutOfCredits`] if they do not fit, which the reservations exclude.
+    pub(crate) fn unblock(&self, trans: &Transaction, cost: u64) -> Result<Option<u64>> {
+        let mut inner = self.inner.lock();
+        let mut start = None;
+        if let Some(space) = inner.space.as_mut() {
+            let taken = space.take(trans.tid, cost);
+            start = Some(taken.ok_or(Error::OutOfCredits(trans.tid))?);
+        }
+        self.step(&inner, trans, State::Unblocked);
+        inner.running = None;
+        Ok(start)
+    }
+
+    /// It is durable.
+    pub(crate) fn committed(&self, trans: &Transaction) {
+        let mut inner = self.inner.lock();
+        self.step(&inner, trans, State::Committed);
+        inner.durable = trans.tid;
+    }
+
+    /// All is done for it: the next one may be claimed.
+    pub(crate) fn completed(&self, trans: &Transaction) {
+        let mut inner = self.inner.lock();
+        self.step(&inner, trans, State::Completed);
+        inner.committing = None;
+    }
+
+    /// Its commit failed. It stays where it is, so that what changed in it stays in memory.
+    pub(crate) fn failed(&self, trans: &Transaction) {
+        let inner = self.inner.lock();
+        if trans.state() != State::Completed {
+            self.step(&inner, trans, State::Completed);
+        }
+    }
+}
+
+impl Inner {
+    fn running(&mut self) -> Arc<Transaction> {
+        let newest = &mut self.newest;
+        let running = self.running.get_or_insert_with(|| {
+            *newest += 1;
+            Arc::new(Transaction::new(*newest))
+        });
+        running.clone()
+    }
+
+    /// Whether the running transaction may grow to `blocks` blocks.
+    fn fits_log(&self, blocks: u64) -> bool {
+        let Some(space) = &self.space else {
+            return true;
+        };
+        space.cost(blocks) <= space.free()
+    }
+
+    /// Whether a checkpoint could free blocks of the log.
+    fn has_old(&self) -> bool {
+        let oldest = self.space.as_ref().and_then(LogSpace::oldest);
+        oldest.is_some_and(|one| one.tid <= self.durable)
+    }
+
+    fn has_reached(&self, target: Tid, until: State) -> bool {
+        match &self.committing {
+            // Durable, not completed.
+            Some(trans) if trans.tid <= target && until > State::Committed => false,
+            _ => self.durable >= target,
+        }
+    }
+}
