@@ -1,0 +1,81 @@
+//! The engine: everything that is shared by all threads of a mount.
+
+use std::sync::Arc;
+
+use sapwood_base::Health;
+use sapwood_block::Device;
+use sapwood_ext4_format::{Geometry, SuperBlock};
+use sapwood_jbd2::{Buffer, Cache, Handle, Journal};
+
+use crate::block_alloc::Space;
+use crate::counters::Counters;
+use crate::data::Writeback;
+use crate::group::Groups;
+use crate::lock::{RankedMutex, Rank};
+use crate::orphan::Orphans;
+use crate::table::InodeTable;
+use crate::{Options, Result};
+
+/// Shared state of a mount; always behind an `Arc`.
+pub(crate) struct Engine {
+    pub(crate) options: Options,
+    pub(crate) health: Arc<Health>,
+    pub(crate) device: Arc<dyn Device>,
+    /// What never changes while mounted.
+    pub(crate) geometry: Geometry,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) space: Space,
+    pub(crate) inodes: InodeTable,
+    pub(crate) orphans: Orphans,
+    pub(crate) writeback: Writeback,
+    pub(crate) counters: Arc<Counters>,
+    /// Held by whoever moves a directory from one parent to another.
+    pub(crate) topology: RankedMutex<()>,
+    /// The superblock; whoever changes it writes it with [`Engine::store_super`].
+    pub(crate) super_block: RankedMutex<SuperBlock>,
+}
+
+impl Engine {
+    /// Bytes of a block.
+    pub(crate) fn block_size(&self) -> u64 {
+        u64::from(self.geometry.block_size())
+    }
+
+    /// Starts a handle that may change `credits` blocks. May wait for a commit.
+    ///
+    /// # Errors
+    /// The mount takes no changes; the journal failed.
+    pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
+        self.health.check()?;
+        Ok(self.journal.start(credits)?)
+    }
+
+    /// A metadata block, read if it is not in memory. Nothing is validated.
+    ///
+    /// # Errors
+    /// The block is outside the device; the device.
+    pub(crate) fn block(&self, block: u64) -> Result<Arc<Buffer>> {
+        Ok(self.cache.get(block)?)
+    }
+
+    /// Whether changes are refused.
+    pub(crate) fn read_only(&self) -> bool {
+        self.health.read_only()
+    }
+
+    /// Turns the mount read-only because an operation failed halfway, and passes the error on. Errors
+    /// that were found before anything was changed do not come here.
+    pub(crate) fn abort<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.health.fail(error);
+        }
+        result
+    }
+
+    /// A lock with this engine's rank for short sections.
+    pub(crate) fn leaf<T>(value: T) -> RankedMutex<T> {
+        RankedMutex::new(Rank::Leaf, value)
+    }
+}

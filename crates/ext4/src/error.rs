@@ -1,0 +1,133 @@
+//! Errors of the engine.
+
+use sapwood_ext4_format as format;
+use sapwood_vfs as vfs;
+
+/// Why an operation of the engine failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device refused a request.
+    #[error(transparent)]
+    Device(#[from] sapwood_block::Error),
+    /// The journal, or a metadata block that it keeps.
+    #[error("journal: {0}")]
+    Journal(#[from] sapwood_jbd2::Error),
+    /// A structure of the image that contradicts the format.
+    #[error(transparent)]
+    Format(#[from] format::FormatError),
+    /// No superblock with the magic number.
+    #[error("{device}: no ext4 file system")]
+    NotExt4 {
+        /// Device name.
+        device: String,
+    },
+    /// A feature that this version cannot handle, by the name that e2fsprogs give it.
+    #[error("unsupported feature {0}")]
+    UnsupportedFeature(String),
+    /// A feature that allows only reading.
+    #[error("feature {0} allows only a read-only mount")]
+    ReadOnlyFeature(String),
+    /// The journal is on another device.
+    #[error("the journal is on another device, which is not supported")]
+    ExternalJournal,
+    /// The journal is to be left alone, but the mount is to be written to.
+    #[error("noload needs ro")]
+    NoLoadNeedsReadOnly,
+    /// The image was made larger than the device that holds it.
+    #[error("the file system has {blocks} blocks of {block_size} bytes, but {device} is smaller")]
+    DeviceTooSmall {
+        /// Device name.
+        device: String,
+        /// Blocks that the superblock says.
+        blocks: u64,
+        /// Bytes of a block.
+        block_size: u32,
+    },
+    /// Another machine may be using the file system.
+    #[error("the file system is in use elsewhere (multi-mount protection: {0})")]
+    InUse(String),
+    /// A group whose bitmap or descriptor is wrong; nothing is allocated in it or freed there.
+    #[error("group {group}: {reason}; nothing will be allocated there")]
+    BadGroup {
+        /// Group.
+        group: u32,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A metadata block that is not what it should be.
+    #[error("inode {ino}, block {block}: {reason}")]
+    BadBlock {
+        /// Inode that it belongs to.
+        ino: u32,
+        /// Block.
+        block: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An inode that contradicts itself.
+    #[error("inode {ino}: {reason}")]
+    BadInode {
+        /// Inode.
+        ino: u32,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Data that was written to memory and did not reach the device.
+    #[error("inode {0}: writing back failed, data is lost")]
+    WriteFailed(u32),
+    /// No block or inode is free.
+    #[error("no space left")]
+    NoSpace,
+    /// Changes are refused by option.
+    #[error("mounted read-only")]
+    ReadOnly,
+    /// Changes are refused since an error.
+    #[error("read-only since an error: {0}")]
+    Aborted(std::sync::Arc<str>),
+    /// The file system was unmounted.
+    #[error("unmounted")]
+    Unmounted,
+    /// An error that an operation is to return as it is.
+    #[error(transparent)]
+    Vfs(#[from] vfs::Error),
+}
+
+/// Result of an engine operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<sapwood_base::Unhealthy> for Error {
+    fn from(why: sapwood_base::Unhealthy) -> Self {
+        match why {
+            sapwood_base::Unhealthy::ReadOnly => Self::ReadOnly,
+            sapwood_base::Unhealthy::Aborted(reason) => Self::Aborted(reason),
+            sapwood_base::Unhealthy::Unmounted => Self::Unmounted,
+        }
+    }
+}
+
+/// The only place where an engine error becomes one that has an errno.
+impl From<Error> for vfs::Error {
+    fn from(err: Error) -> Self {
+        match err {
+            Error::Vfs(err) => err,
+            Error::ReadOnly | Error::Aborted(_) => Self::ReadOnly,
+            Error::NoSpace => Self::NoSpace,
+            Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,
+            Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,
+            err @ (Error::Device(_) | Error::Unmounted | Error::WriteFailed(_)) => {
+                Self::Io(err.to_string())
+            }
+            Error::Journal(err) => match err {
+                sapwood_jbd2::Error::Aborted(_) => Self::ReadOnly,
+                sapwood_jbd2::Error::Device(err) => Self::Io(err.to_string()),
+                err => Self::Corrupt(err.to_string()),
+            },
+            Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) | Error::ExternalJournal => {
+                Self::NotSupported
+            }
+            Error::NoLoadNeedsReadOnly => Self::Invalid,
+            err => Self::Corrupt(err.to_string()),
+        }
+    }
+}

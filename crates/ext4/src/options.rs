@@ -1,0 +1,81 @@
+//! How a file system is mounted.
+
+use std::time::Duration;
+
+/// What is promised about the data of files (`data=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DataMode {
+    /// Blocks that a journaled change makes part of a file were written before it commits.
+    #[default]
+    Ordered,
+    /// Like [`Ordered`](Self::Ordered) here: data is always written before its extent, so that
+    /// leaving the order out would gain nothing.
+    Writeback,
+    /// Data goes through the journal like metadata.
+    Journal,
+}
+
+/// How a free inode is found. Users have no reason to choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllocPolicy {
+    /// A thread whose bit was taken meanwhile searches again while it holds the group's lock; else it
+    /// starts over without the lock, as file systems did before.
+    pub search_again_locked: bool,
+    /// Threads begin their search at places of their own; else all at the same one.
+    pub spread: bool,
+}
+
+impl Default for AllocPolicy {
+    fn default() -> Self {
+        Self {
+            search_again_locked: true,
+            spread: true,
+        }
+    }
+}
+
+/// Options of a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Changes nothing on disk.
+    pub read_only: bool,
+    /// Do not recover the journal; needs `read_only` (`noload`).
+    pub no_load: bool,
+    /// What is promised about data.
+    pub data: DataMode,
+    /// Longest time from the first change of a transaction to its commit.
+    pub commit_interval: Duration,
+    /// Bytes of metadata blocks kept in memory.
+    pub cache_bytes: usize,
+    /// Bytes of file data that may be dirty.
+    pub dirty_bytes: usize,
+    /// Access times never change.
+    pub noatime: bool,
+    /// Tell the device what was freed.
+    pub discard: bool,
+    /// Threads for writeback; 0: as many as there are processors.
+    pub threads: usize,
+    /// How a free inode is found.
+    pub alloc: AllocPolicy,
+    /// Run the threads that commit and write back by time. Tests that step through a commit switch
+    /// them off.
+    pub background: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            no_load: false,
+            data: DataMode::Ordered,
+            commit_interval: Duration::from_secs(5),
+            cache_bytes: 256 << 20,
+            dirty_bytes: 256 << 20,
+            noatime: false,
+            discard: false,
+            threads: 0,
+            alloc: AllocPolicy::default(),
+            background: true,
+        }
+    }
+}
