@@ -17,7 +17,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sapwood_ext4_format::{InodeFlags, RawInode};
+use sapwood_ext4_format::{
+    Geometry, Inode as RawInode, InodeFlags, Timestamp as DiskTime, validate_inode,
+};
 use sapwood_jbd2::{Handle, Tid};
 use sapwood_vfs::{Attr, FileKind, Ino, Timestamp};
 
@@ -74,4 +76,237 @@ pub(crate) struct InodeState {
     pub(crate) orphan: bool,
     /// In-memory state differs from what was stored last (times).
     pub(crate) unstored: bool,
+}
+
+impl InodeState {
+    /// What an inode on disk says.
+    fn new(raw: RawInode, geometry: &Geometry) -> Self {
+        Self {
+            size: raw.size(geometry),
+            raw,
+            deleted: false,
+            dying: false,
+            linkable: false,
+            orphan: false,
+            unstored: false,
+        }
+    }
+
+    /// Names.
+    pub(crate) fn nlink(&self) -> u32 {
+        u32::from(self.raw.links())
+    }
+
+    /// Type and permission bits.
+    pub(crate) fn mode(&self) -> u32 {
+        u32::from(self.raw.mode())
+    }
+
+    /// The content changed now: both times and the version.
+    pub(crate) fn content_changed(&mut self, now: Timestamp) {
+        self.raw.set_mtime(disk_time(now));
+        self.changed(now);
+    }
+
+    /// The inode changed now: its time and the version.
+    pub(crate) fn changed(&mut self, now: Timestamp) {
+        self.raw.set_ctime(disk_time(now));
+        self.raw.set_version(self.raw.version().wrapping_add(1));
+        self.unstored = true;
+    }
+}
+
+impl Inode {
+    /// An inode in memory made of what stands in the table, or is to stand there.
+    pub(crate) fn new(ino: u32, kind: FileKind, raw: RawInode, geometry: &Geometry) -> Self {
+        let key = (u64::from(ino), 0);
+        Self {
+            ino,
+            kind,
+            generation: raw.generation(),
+            io: RankedRwLock::with_key(Rank::Inode, key, ()),
+            map: RankedRwLock::with_key(Rank::Map, key, *raw.block()),
+            data: FileData::new(ino),
+            dir: DirState::default(),
+            state: RankedMutex::with_key(Rank::InodeState, key, InodeState::new(raw, geometry)),
+            references: AtomicU64::new(0),
+            asked_for: AtomicBool::new(true),
+            sync_tid: AtomicU64::new(0),
+            datasync_tid: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads an inode from the table.
+    ///
+    /// # Errors
+    /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged, the device.
+    pub(crate) fn load(engine: &Engine, ino: u32) -> Result<Self> {
+        let (buffer, offset) = table_place(engine, ino)?;
+        let size = usize::from(engine.geometry.inode_size());
+        let raw = {
+            let content = buffer.read();
+            let bytes = content.get(offset..offset + size).unwrap_or_default();
+            RawInode::read(bytes, &engine.geometry)?
+        };
+        if raw.mode() == 0 || (raw.links() == 0 && !engine.orphans.knows(ino)) {
+            return Err(sapwood_vfs::Error::Stale.into());
+        }
+        let bad = |reason: String| Error::BadInode { ino, reason };
+        raw.verify_checksum(ino, &engine.geometry)
+            .and_then(|()| validate_inode(ino, &raw, &engine.geometry))
+            .map_err(|error| bad(error.to_string()))?;
+        let kind = FileKind::from_mode(raw.mode().into())
+            .ok_or_else(|| bad(format!("mode {:o} names no type", raw.mode())))?;
+        Ok(Self::new(ino, kind, raw, &engine.geometry))
+    }
+
+    /// Writes the inode into the table, in this transaction. Hold neither `map` nor `state`.
+    ///
+    /// # Errors
+    /// The device, the journal.
+    pub(crate) fn store(&self, engine: &Engine, h: &Handle) -> Result<()> {
+        let (buffer, offset) = table_place(engine, self.ino)?;
+        h.write_access(&buffer)?;
+        {
+            let map = self.map.read();
+            let mut state = self.state.lock();
+            *state.raw.block_mut() = *map;
+            state.raw.set_checksum(self.ino, &engine.geometry);
+            state.unstored = false;
+            let mut content = h.modify(&buffer)?;
+            let end = offset + state.raw.size_on_disk();
+            state.raw.write(content.get_mut(offset..end).unwrap_or_default())?;
+        }
+        self.note_tid(h.tid(), true);
+        Ok(())
+    }
+
+    /// Notes that something of the inode is in this transaction; `data`: something that `fdatasync` needs.
+    pub(crate) fn note_tid(&self, tid: Tid, data: bool) {
+        self.sync_tid.fetch_max(tid, Ordering::AcqRel);
+        if data {
+            self.datasync_tid.fetch_max(tid, Ordering::AcqRel);
+        }
+    }
+
+    /// The last transaction that an fsync of the inode must see durable.
+    pub(crate) fn sync_tid(&self) -> u64 {
+        self.sync_tid.load(Ordering::Acquire)
+    }
+
+    /// The last transaction that an `fdatasync` must see durable.
+    pub(crate) fn datasync_tid(&self) -> u64 {
+        self.datasync_tid.load(Ordering::Acquire)
+    }
+
+    /// Identity above the engine.
+    pub(crate) fn number(&self) -> Ino {
+        Ino(self.ino.into())
+    }
+
+    /// Flags on disk.
+    pub(crate) fn flags(&self) -> InodeFlags {
+        self.state.lock().raw.flags()
+    }
+
+    /// Length in bytes as callers see it.
+    pub(crate) fn size(&self) -> u64 {
+        self.state.lock().size
+    }
+
+    /// Whether it has a name.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.state.lock().nlink() > 0
+    }
+
+    /// Whether the table may drop it.
+    pub(crate) fn may_leave(&self) -> bool {
+        let unstored = {
+            let state = self.state.lock();
+            state.nlink() == 0 || state.unstored || state.orphan
+        };
+        !unstored && self.data.pending_bytes() == 0
+    }
+
+    /// Seed of all checksums of this inode's metadata blocks.
+    pub(crate) fn seed(&self, engine: &Engine) -> u32 {
+        engine.geometry.inode_seed(self.ino, self.generation)
+    }
+
+    /// Attributes as callers see them. What is dirty and has no block yet counts as allocated.
+    pub(crate) fn attr(&self, engine: &Engine) -> Attr {
+        let pending = self.data.pending_bytes();
+        let state = self.state.lock();
+        let raw = &state.raw;
+        let rdev = match self.kind {
+            FileKind::CharDevice | FileKind::BlockDevice => {
+                let (major, minor) = raw.device();
+                vfs_device(major, minor)
+            }
+            _ => 0,
+        };
+        Attr {
+            ino: self.number(),
+            kind: self.kind,
+            perm: state.mode() & 0o7777,
+            nlink: state.nlink(),
+            uid: raw.uid(),
+            gid: raw.gid(),
+            rdev,
+            size: state.size,
+            allocated: raw
+                .sectors(&engine.geometry)
+                .saturating_mul(512)
+                .saturating_add(pending),
+            atime: vfs_time(raw.atime()),
+            mtime: vfs_time(raw.mtime()),
+            ctime: vfs_time(raw.ctime()),
+            btime: vfs_time(raw.crtime().unwrap_or_default()),
+            generation: self.generation.into(),
+            blksize: engine.geometry.block_size(),
+            flags: crate::ops::vfs_flags(raw.flags()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Inode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "inode {}", self.ino)
+    }
+}
+
+/// Where an inode stands: the block of the table, and the offset in it.
+///
+/// # Errors
+/// There is no such inode; the device.
+pub(crate) fn table_place(engine: &Engine, ino: u32) -> Result<(Arc<Buffer>, usize)> {
+    let (group, index) = engine
+        .geometry
+        .inode_location(ino)
+        .map_err(|_| sapwood_vfs::Error::Stale)?;
+    let table = engine.groups.inode_table(group)?;
+    let (block, offset) = engine.geometry.inode_in_table(table, index);
+    Ok((engine.block(block)?, offset as usize))
+}
+
+/// A device number as `makedev` composes it.
+pub(crate) fn vfs_device(major: u32, minor: u32) -> u64 {
+    let (major, minor) = (u64::from(major), u64::from(minor));
+    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12) | ((major & !0xfff) << 32)
+}
+
+/// A time for callers.
+pub(crate) fn vfs_time(time: DiskTime) -> Timestamp {
+    Timestamp {
+        sec: time.seconds,
+        nsec: time.nanos.min(999_999_999),
+    }
+}
+
+/// A time for the disk.
+pub(crate) fn disk_time(time: Timestamp) -> DiskTime {
+    DiskTime {
+        seconds: time.sec,
+        nanos: time.nsec,
+    }
 }

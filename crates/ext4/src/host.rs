@@ -1,0 +1,122 @@
+//! What the journal asks of the engine: last changes of a transaction, checksums, what a commit sets free.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use sapwood_base::Health;
+use sapwood_ext4_format::{self as format, Geometry};
+use sapwood_jbd2::{Buffer, Closing, Host, HostError, Seal, Tid, Wish};
+
+use crate::background::Alarm;
+use crate::engine::Engine;
+use crate::group::Groups;
+
+/// Kinds of metadata blocks with a checksum of their own, as [`Seal::kind`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum SealKind {
+    /// Node of an extent tree; owner: inode number, extra: its generation.
+    Extent = 1,
+    /// Block of names; likewise.
+    DirLeaf = 2,
+    /// Root or node of a hash tree; likewise.
+    HashNode = 3,
+    /// Block of attributes; no owner.
+    Xattr = 4,
+    /// Block of the orphan file; owner and extra as in a tree.
+    Orphan = 5,
+}
+
+impl SealKind {
+    /// The seal of a block of this kind that belongs to an inode.
+    pub(crate) fn of(self, ino: u32, generation: u32) -> Seal {
+        Seal {
+            kind: self as u8,
+            owner: ino.into(),
+            extra: generation,
+        }
+    }
+}
+
+/// The engine as the journal knows it.
+pub(crate) struct EngineHost {
+    geometry: Geometry,
+    groups: Arc<Groups>,
+    health: Arc<Health>,
+    alarm: Arc<Alarm>,
+    engine: OnceLock<Weak<Engine>>,
+}
+
+impl EngineHost {
+    /// For a mount that is being set up.
+    pub(crate) fn new(
+        geometry: Geometry,
+        groups: Arc<Groups>,
+        health: Arc<Health>,
+        alarm: Arc<Alarm>,
+    ) -> Self {
+        Self {
+            geometry,
+            groups,
+            health,
+            alarm,
+            engine: OnceLock::new(),
+        }
+    }
+
+    /// Tells it of the engine, once that exists.
+    pub(crate) fn connect(&self, engine: &Arc<Engine>) {
+        let _ = self.engine.set(Arc::downgrade(engine));
+    }
+}
+
+impl Host for EngineHost {
+    fn before_commit(&self, closing: &Closing<'_>) -> Result<(), HostError> {
+        Ok(self.groups.write_dirty(closing)?)
+    }
+
+    fn seal(&self, buffer: &Buffer, content: &mut [u8]) {
+        let Some(seal) = buffer.seal() else {
+            return;
+        };
+        if !self.geometry.metadata_csum() {
+            return;
+        }
+        let ino = u32::try_from(seal.owner).unwrap_or(0);
+        let seed = self.geometry.inode_seed(ino, seal.extra);
+        let sealed = match seal.kind {
+            kind if kind == SealKind::Extent as u8 => {
+                format::extent_block_seal(content, seed).map_err(|e| e.to_string())
+            }
+            kind if kind == SealKind::DirLeaf as u8 => {
+                crate::dir::seal_leaf(&self.geometry, content, seed)
+            }
+            kind if kind == SealKind::HashNode as u8 => {
+                crate::dir::seal_node(&self.geometry, content, seed)
+            }
+            kind if kind == SealKind::Xattr as u8 => {
+                crate::xattr::seal_block(&self.geometry, buffer.block(), content)
+            }
+            kind if kind == SealKind::Orphan as u8 => {
+                format::orphan_seal(content, seed, buffer.block()).map_err(|e| e.to_string())
+            }
+            _ => Ok(()),
+        };
+        if let Err(reason) = sealed {
+            // What was validated when it was changed cannot fail here; if it does, the block goes out with
+            // the old checksum, which readers refuse.
+            log::error!("block {}: no checksum: {reason}", buffer.block());
+        }
+    }
+
+    fn after_commit(&self, tid: Tid) {
+        self.groups.committed(tid);
+    }
+
+    fn failed(&self, error: &sapwood_jbd2::Error) {
+        self.health.fail(error);
+    }
+
+    fn wake(&self, wish: Wish) {
+        self.alarm.wish(wish);
+    }
+}

@@ -1,0 +1,290 @@
+//! Opening and closing a file system.
+//!
+//! # How it works
+//! The superblock and the journal's inode are read straight from the device. A journal that has to be
+//! recovered is replayed before anything else is read; a mount that may not write replays it into memory
+//! in front of the device, so that it shows what a recovery would give and leaves the image alone. Only then are
+//! cache, journal, groups and inodes set up. Fast commits and orphans come last: they need the engine.
+//!
+//! While the file system is mounted to be written, its superblock says that it needs recovery (with a journal), or that
+//! it is not clean (without one). Closing takes that back, after everything else is home.
+
+use std::sync::Arc;
+
+use sapwood_base::Health;
+use sapwood_block::{Device, OverlayDevice};
+use sapwood_ext4_format::{
+    Compat, Geometry, Incompat, Inode as RawInode, SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState,
+};
+use sapwood_jbd2::{Cache, Journal};
+
+use crate::block_alloc::Space;
+use crate::counters::Counters;
+use crate::data::Writeback;
+use crate::engine::Engine;
+use crate::group::Groups;
+use crate::host::EngineHost;
+use crate::lock::{Rank, RankedMutex};
+use crate::orphan::Orphans;
+use crate::table::InodeTable;
+use crate::{Error, Options, Result, fast_commit, map, orphan};
+
+/// Reads and validates the superblock.
+///
+/// # Errors
+/// [`Error::NotExt4`], [`Error::Format`], the device.
+pub(crate) fn read_super(device: &dyn Device) -> Result<SuperBlock> {
+    let not_ext4 = || Error::NotExt4 {
+        device: device.name().to_owned(),
+    };
+    if device.size() < SUPER_OFFSET + SUPER_SIZE as u64 {
+        return Err(not_ext4());
+    }
+    let mut bytes = vec![0; SUPER_SIZE];
+    device.read_at(SUPER_OFFSET, &mut bytes)?;
+    let sb = SuperBlock::read(&bytes)?;
+    if sb.magic.get() != sapwood_ext4_format::SUPER_MAGIC {
+        return Err(not_ext4());
+    }
+    Ok(SuperBlock::parse(&bytes)?)
+}
+
+/// Refuses what this version cannot read, or write.
+///
+/// # Errors
+/// [`Error::UnsupportedFeature`], [`Error::ReadOnlyFeature`].
+fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
+    let features = sb.features();
+    if features.has_incompat(Incompat::JOURNAL_DEV) {
+        return Err(Error::UnsupportedFeature("journal_dev".into()));
+    }
+    let blockers = features.read_blockers();
+    if !blockers.is_empty() {
+        return Err(Error::UnsupportedFeature(blockers.names().join(", ")));
+    }
+    let blockers = features.write_blockers();
+    if !read_only && !blockers.is_empty() {
+        return Err(Error::ReadOnlyFeature(blockers.join(", ")));
+    }
+    Ok(())
+}
+
+/// Opens a file system; see the module's documentation.
+///
+/// # Errors
+/// What is wrong with the device or the image.
+pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<Engine>> {
+    options.read_only |= device.read_only();
+    let sb = read_super(&*device)?;
+    check_features(&sb, options.read_only)?;
+    if options.no_load && !options.read_only {
+        return Err(Error::NoLoadNeedsReadOnly);
+    }
+    let geometry = Geometry::new(&sb)?;
+    geometry.check_device(device.size())?;
+    let unclean = sb.features().has_incompat(Incompat::RECOVER) || sb.last_orphan.get() != 0;
+    if options.read_only {
+        if options.no_load || !unclean {
+            return assemble(device, options);
+        }
+        return open_recovered_in_memory(device, options);
+    }
+    recover_journal(&device, &sb, &geometry)?;
+    let engine = assemble(device, options)?;
+    fast_commit::replay(&engine)?;
+    orphan::recover(&engine)?;
+    Ok(engine)
+}
+
+/// Shows what a recovery would give, without a write to the device.
+fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
+    let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(device));
+    let sb = read_super(&*overlay)?;
+    if sb.features().write_blockers().is_empty() {
+        let recovering = Options {
+            read_only: false,
+            background: false,
+            ..options.clone()
+        };
+        let engine = open(Arc::clone(&overlay), recovering)?;
+        close(&engine)?;
+    } else {
+        recover_journal(&overlay, &sb, &Geometry::new(&sb)?)?;
+    }
+    assemble(overlay, options)
+}
+
+/// Replays the journal, if there is one that needs it.
+fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometry) -> Result<()> {
+    let features = sb.features();
+    if !features.has_compat(Compat::HAS_JOURNAL) || !features.has_incompat(Incompat::RECOVER) {
+        return Ok(());
+    }
+    let layout = journal_layout(&**device, sb, geometry)?;
+    let in_journal: Vec<_> = layout.clone();
+    let allowed = |block: u64| {
+        block < geometry.blocks_count()
+            && !in_journal
+                .iter()
+                .any(|run| (run.physical..run.physical + run.len).contains(&block))
+    };
+    sapwood_jbd2::recover(&**device, geometry.block_size(), layout, &allowed)?;
+    Ok(())
+}
+
+/// Where the blocks of the journal are.
+///
+/// # Errors
+/// [`Error::ExternalJournal`]; the journal's inode is damaged.
+fn journal_layout(
+    device: &dyn Device,
+    sb: &SuperBlock,
+    geometry: &Geometry,
+) -> Result<Vec<sapwood_jbd2::Run>> {
+    let ino = sb.journal_inum.get();
+    if ino == 0 {
+        return Err(Error::ExternalJournal);
+    }
+    let bad = |reason: String| Error::BadInode { ino, reason };
+    let raw = read_inode(device, geometry, ino)?;
+    let block_size = u64::from(geometry.block_size());
+    if raw.links() == 0 || !raw.is_regular() {
+        return Err(bad("not a journal".into()));
+    }
+    let blocks = raw.size(geometry) / block_size;
+    let runs = map::standalone::runs(device, geometry, ino, &raw, blocks)?;
+    let mut layout = Vec::new();
+    let mut next = 0;
+    for run in runs {
+        let map::Mapped::Written(physical) = run.what else {
+            return Err(bad("the journal has holes".into()));
+        };
+        if run.logical != next {
+            return Err(bad("the journal has holes".into()));
+        }
+        next += run.len;
+        layout.push(sapwood_jbd2::Run {
+            logical: run.logical,
+            physical,
+            len: run.len,
+        });
+    }
+    if next < blocks {
+        return Err(bad("the journal has holes".into()));
+    }
+    Ok(layout)
+}
+
+/// Reads an inode straight from the device.
+fn read_inode(device: &dyn Device, geometry: &Geometry, ino: u32) -> Result<RawInode> {
+    let (group, index) = geometry.inode_location(ino)?;
+    let (block, offset) = geometry.descriptor_block(group)?;
+    let mut bytes = vec![0; usize::from(geometry.desc_size())];
+    device.read_at(geometry.block_offset(block)? + u64::from(offset), &mut bytes)?;
+    let desc = sapwood_ext4_format::GroupDesc::read(&bytes, geometry)?;
+    let (block, offset) = geometry.inode_in_table(desc.inode_table(), index);
+    let mut bytes = vec![0; usize::from(geometry.inode_size())];
+    device.read_at(geometry.block_offset(block)? + u64::from(offset), &mut bytes)?;
+    let raw = RawInode::read(&bytes, geometry)?;
+    raw.verify_checksum(ino, geometry)?;
+    Ok(raw)
+}
+
+/// Sets up everything that a mount needs. Starts no thread.
+fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
+    let mut sb = read_super(&*device)?;
+    let geometry = Geometry::new(&sb)?;
+    geometry.check_device(device.size())?;
+    let cache = Arc::new(Cache::new(
+        Arc::clone(&device),
+        geometry.block_size(),
+        options.cache_bytes,
+    ));
+    let groups = Arc::new(Groups::open(&cache, &geometry, options.discard)?);
+    let health = Arc::new(Health::new(options.read_only));
+    let counters = Arc::new(Counters::default());
+    let host = Arc::new(EngineHost::new(
+        geometry.clone(),
+        Arc::clone(&groups),
+        Arc::clone(&health),
+        Arc::clone(&device),
+    ));
+    let has_journal = sb.features().has_compat(Compat::HAS_JOURNAL);
+    let journal = if has_journal && !options.read_only {
+        let layout = journal_layout(&*device, &sb, &geometry)?;
+        Journal::open(Arc::clone(&device), Arc::clone(&cache), layout, host)?
+    } else {
+        Journal::in_place(Arc::clone(&device), Arc::clone(&cache), host)?
+    };
+    if !options.read_only {
+        mark_mounted(&*device, &mut sb, has_journal)?;
+    }
+    Ok(Arc::new(Engine {
+        space: Space::open(&groups, &geometry, &sb)?,
+        inodes: InodeTable::new(),
+        orphans: Orphans::open(&sb),
+        writeback: Writeback::new(&options),
+        topology: RankedMutex::new(Rank::RenameTopology, ()),
+        super_block: RankedMutex::new(Rank::Leaf, sb),
+        health,
+        device,
+        geometry,
+        cache,
+        journal,
+        groups,
+        counters,
+        options,
+    }))
+}
+
+/// Says in the superblock that the file system is in use.
+fn mark_mounted(device: &dyn Device, sb: &mut SuperBlock, has_journal: bool) -> Result<()> {
+    let mut features = sb.features();
+    if has_journal {
+        features.incompat |= Incompat::RECOVER;
+    } else {
+        sb.set_state(sb.state() - SuperState::VALID);
+    }
+    sb.set_features(features);
+    sb.set_mtime(now_seconds());
+    sb.mnt_count = sb.mnt_count.get().wrapping_add(1).into();
+    write_super(device, sb)
+}
+
+fn now_seconds() -> u64 {
+    u64::try_from(sapwood_vfs::Timestamp::now().sec).unwrap_or(0)
+}
+
+/// Writes the superblock past the journal, which must hold no newer copy of it.
+fn write_super(device: &dyn Device, sb: &mut SuperBlock) -> Result<()> {
+    sb.set_checksum();
+    device.flush()?;
+    Ok(device.write_fua(SUPER_OFFSET, sb.bytes())?)
+}
+
+/// Makes everything durable and says in the superblock that nothing needs recovery. Threads must have ended.
+///
+/// # Errors
+/// What kept something from becoming durable; the superblock then still asks for recovery.
+pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
+    if engine.read_only() {
+        return Ok(engine.health.check_unfailed()?);
+    }
+    engine.sync()?;
+    engine.journal.close()?;
+    engine.health.check_unfailed()?;
+    let mut sb = engine.super_block.lock();
+    let mut features = sb.features();
+    features.incompat.remove(Incompat::RECOVER);
+    sb.set_features(features);
+    if !sb.state().contains(SuperState::ERROR) {
+        let state = sb.state() | SuperState::VALID;
+        sb.set_state(state);
+    }
+    sb.set_wtime(now_seconds());
+    sb.set_free_blocks_count(engine.groups.free_blocks())?;
+    sb.free_inodes_count = engine.groups.free_inodes().into();
+    let mut copy = sb.clone();
+    drop(sb);
+    write_super(&*engine.device, &mut copy)
+}
