@@ -7,11 +7,12 @@ use sapwood_block::Device;
 use sapwood_ext4_format::{Geometry, SuperBlock};
 use sapwood_jbd2::{Buffer, Cache, Handle, Journal};
 
+use crate::background::Alarm;
 use crate::block_alloc::Space;
 use crate::counters::Counters;
 use crate::data::Writeback;
 use crate::group::Groups;
-use crate::lock::{RankedMutex, Rank};
+use crate::lock::{Rank, RankedMutex};
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
 use crate::{Options, Result};
@@ -30,7 +31,11 @@ pub(crate) struct Engine {
     pub(crate) inodes: InodeTable,
     pub(crate) orphans: Orphans,
     pub(crate) writeback: Writeback,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Counters,
+    /// What the thread that works by time waits for.
+    pub(crate) alarm: Arc<Alarm>,
+    /// The superblock said at mount that all had been in order.
+    pub(crate) clean_at_mount: bool,
     /// Held by whoever moves a directory from one parent to another.
     pub(crate) topology: RankedMutex<()>,
     /// The superblock; whoever changes it writes it with [`Engine::store_super`].
@@ -49,6 +54,7 @@ impl Engine {
     /// The mount takes no changes; the journal failed.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
         self.health.check()?;
+        self.alarm.change();
         Ok(self.journal.start(credits)?)
     }
 

@@ -175,7 +175,9 @@ impl Inode {
             state.unstored = false;
             let mut content = h.modify(&buffer)?;
             let end = offset + state.raw.size_on_disk();
-            state.raw.write(content.get_mut(offset..end).unwrap_or_default())?;
+            state
+                .raw
+                .write(content.get_mut(offset..end).unwrap_or_default())?;
         }
         self.note_tid(h.tid(), true);
         Ok(())

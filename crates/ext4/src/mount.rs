@@ -18,6 +18,7 @@ use sapwood_ext4_format::{
 };
 use sapwood_jbd2::{Cache, Journal};
 
+use crate::background::Alarm;
 use crate::block_alloc::Space;
 use crate::counters::Counters;
 use crate::data::Writeback;
@@ -27,7 +28,7 @@ use crate::host::EngineHost;
 use crate::lock::{Rank, RankedMutex};
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
-use crate::{Error, Options, Result, fast_commit, map, orphan};
+use crate::{Error, Options, Result, fast_commit, map, ops, orphan};
 
 /// Reads and validates the superblock.
 ///
@@ -180,11 +181,17 @@ fn read_inode(device: &dyn Device, geometry: &Geometry, ino: u32) -> Result<RawI
     let (group, index) = geometry.inode_location(ino)?;
     let (block, offset) = geometry.descriptor_block(group)?;
     let mut bytes = vec![0; usize::from(geometry.desc_size())];
-    device.read_at(geometry.block_offset(block)? + u64::from(offset), &mut bytes)?;
+    device.read_at(
+        geometry.block_offset(block)? + u64::from(offset),
+        &mut bytes,
+    )?;
     let desc = sapwood_ext4_format::GroupDesc::read(&bytes, geometry)?;
     let (block, offset) = geometry.inode_in_table(desc.inode_table(), index);
     let mut bytes = vec![0; usize::from(geometry.inode_size())];
-    device.read_at(geometry.block_offset(block)? + u64::from(offset), &mut bytes)?;
+    device.read_at(
+        geometry.block_offset(block)? + u64::from(offset),
+        &mut bytes,
+    )?;
     let raw = RawInode::read(&bytes, geometry)?;
     raw.verify_checksum(ino, geometry)?;
     Ok(raw)
@@ -202,24 +209,30 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
     ));
     let groups = Arc::new(Groups::open(&cache, &geometry, options.discard)?);
     let health = Arc::new(Health::new(options.read_only));
-    let counters = Arc::new(Counters::default());
+    let alarm = Arc::new(Alarm::new());
     let host = Arc::new(EngineHost::new(
         geometry.clone(),
         Arc::clone(&groups),
         Arc::clone(&health),
-        Arc::clone(&device),
+        Arc::clone(&alarm),
     ));
     let has_journal = sb.features().has_compat(Compat::HAS_JOURNAL);
     let journal = if has_journal && !options.read_only {
         let layout = journal_layout(&*device, &sb, &geometry)?;
-        Journal::open(Arc::clone(&device), Arc::clone(&cache), layout, host)?
+        Journal::open(
+            Arc::clone(&device),
+            Arc::clone(&cache),
+            layout,
+            Arc::clone(&host),
+        )?
     } else {
-        Journal::in_place(Arc::clone(&device), Arc::clone(&cache), host)?
+        Journal::in_place(Arc::clone(&device), Arc::clone(&cache), Arc::clone(&host))?
     };
+    let clean_at_mount = sb.state().contains(SuperState::VALID);
     if !options.read_only {
         mark_mounted(&*device, &mut sb, has_journal)?;
     }
-    Ok(Arc::new(Engine {
+    let engine = Arc::new(Engine {
         space: Space::open(&groups, &geometry, &sb)?,
         inodes: InodeTable::new(),
         orphans: Orphans::open(&sb),
@@ -232,9 +245,13 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
         cache,
         journal,
         groups,
-        counters,
+        counters: Counters::default(),
+        alarm,
+        clean_at_mount,
         options,
-    }))
+    });
+    host.connect(&engine);
+    Ok(engine)
 }
 
 /// Says in the superblock that the file system is in use.
@@ -270,14 +287,14 @@ pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);
     }
-    engine.sync()?;
+    ops::sync::sync(engine)?;
     engine.journal.close()?;
     engine.health.check_unfailed()?;
     let mut sb = engine.super_block.lock();
     let mut features = sb.features();
     features.incompat.remove(Incompat::RECOVER);
     sb.set_features(features);
-    if !sb.state().contains(SuperState::ERROR) {
+    if engine.clean_at_mount {
         let state = sb.state() | SuperState::VALID;
         sb.set_state(state);
     }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use sapwood_ext4_format::{Geometry, SuperBlock};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::FsStat;
 
 use crate::engine::Engine;
 use crate::group::Groups;
-use crate::{Error, Options, Result};
+use crate::{Error, Result};
 
 /// Blocks side by side on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +39,12 @@ pub(crate) struct Reservation {}
 
 impl Space {
     /// Counts of a file system that was just opened.
-    pub(crate) fn open(_groups: &Arc<Groups>, _options: &Options) -> Self {
-        Self {}
+    ///
+    /// # Errors
+    /// The superblock contradicts the groups.
+    pub(crate) fn open(groups: &Arc<Groups>, geometry: &Geometry, sb: &SuperBlock) -> Result<Self> {
+        let _ = (groups, geometry, sb);
+        Ok(Self {})
     }
 
     /// Promises `data` blocks of data and what metadata they may need. `privileged`: may use what is kept for the

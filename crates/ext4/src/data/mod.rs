@@ -22,6 +22,12 @@ impl FileData {
     pub(crate) fn pending_bytes(&self) -> u64 {
         0
     }
+
+    /// Whether data was written to blocks that the file had since the last call: a flush of the device
+    /// makes it durable.
+    pub(crate) fn take_unflushed(&self) -> bool {
+        false
+    }
 }
 
 /// Writeback of all files: threads, the bound on dirty bytes, which files have any.
@@ -45,7 +51,12 @@ fn none<T>() -> Result<T> {
 ///
 /// # Errors
 /// The device, damage.
-pub(crate) fn read(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+pub(crate) fn read(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize> {
     let _ = (engine, inode, offset, buf);
     none()
 }
@@ -54,7 +65,13 @@ pub(crate) fn read(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, buf: &
 ///
 /// # Errors
 /// `NoSpace`, `FileTooLarge`.
-pub(crate) fn write(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, bytes: &[u8], privileged: bool) -> Result<()> {
+pub(crate) fn write(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    bytes: &[u8],
+    privileged: bool,
+) -> Result<()> {
     let _ = (engine, inode, offset, bytes, privileged);
     none()
 }
@@ -100,7 +117,13 @@ pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result
 ///
 /// # Errors
 /// See [`fallocate`](sapwood_vfs::FileSystem::fallocate).
-pub(crate) fn fallocate(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, len: u64, mode: AllocMode) -> Result<()> {
+pub(crate) fn fallocate(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    len: u64,
+    mode: AllocMode,
+) -> Result<()> {
     let _ = (engine, inode, offset, len, mode);
     none()
 }
@@ -118,7 +141,13 @@ pub(crate) fn seek(engine: &Arc<Engine>, inode: &Arc<Inode>, from: SeekFrom) -> 
 ///
 /// # Errors
 /// `NotSupported` for `ShareOnly`: the format has no shared extents.
-pub(crate) fn copy_range(engine: &Arc<Engine>, source: (&Arc<Inode>, u64), target: (&Arc<Inode>, u64), len: u64, mode: CopyMode) -> Result<u64> {
+pub(crate) fn copy_range(
+    engine: &Arc<Engine>,
+    source: (&Arc<Inode>, u64),
+    target: (&Arc<Inode>, u64),
+    len: u64,
+    mode: CopyMode,
+) -> Result<u64> {
     let _ = (engine, source, target, len, mode);
     none()
 }
@@ -136,7 +165,12 @@ pub(crate) fn read_symlink(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<V
 ///
 /// # Errors
 /// No space.
-pub(crate) fn write_symlink(engine: &Arc<Engine>, h: &sapwood_jbd2::Handle, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
+pub(crate) fn write_symlink(
+    engine: &Arc<Engine>,
+    h: &sapwood_jbd2::Handle,
+    inode: &Arc<Inode>,
+    target: &[u8],
+) -> Result<()> {
     let _ = (engine, h, inode, target);
     none()
 }

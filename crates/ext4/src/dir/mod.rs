@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use sapwood_ext4_format::Geometry;
 use sapwood_jbd2::Handle;
 use sapwood_vfs::{DirEntry, FileKind};
 
@@ -45,7 +46,14 @@ pub(crate) fn credits(engine: &Engine, dir: &Inode) -> u32 {
 ///
 /// # Errors
 /// No space, the directory cannot grow further, it is damaged.
-pub(crate) fn insert(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8], ino: u32, kind: FileKind) -> Result<()> {
+pub(crate) fn insert(
+    engine: &Engine,
+    h: &Handle,
+    dir: &Inode,
+    name: &[u8],
+    ino: u32,
+    kind: FileKind,
+) -> Result<()> {
     let _ = (engine, h, dir, name, ino, kind);
     none()
 }
@@ -63,7 +71,14 @@ pub(crate) fn remove(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8]) -> R
 ///
 /// # Errors
 /// As [`remove`].
-pub(crate) fn replace(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8], ino: u32, kind: FileKind) -> Result<()> {
+pub(crate) fn replace(
+    engine: &Engine,
+    h: &Handle,
+    dir: &Inode,
+    name: &[u8],
+    ino: u32,
+    kind: FileKind,
+) -> Result<()> {
     let _ = (engine, h, dir, name, ino, kind);
     none()
 }
@@ -108,7 +123,24 @@ pub(crate) fn is_empty(engine: &Engine, dir: &Inode) -> Result<bool> {
 ///
 /// # Errors
 /// As [`parent`].
-pub(crate) fn list(engine: &Engine, dir: &Inode, from: u64, sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>) -> Result<()> {
+pub(crate) fn list(
+    engine: &Engine,
+    dir: &Inode,
+    from: u64,
+    sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+) -> Result<()> {
     let _ = (engine, dir, from, sink);
     none()
+}
+
+/// Puts the checksum into a block of names.
+pub(crate) fn seal_leaf(geometry: &Geometry, content: &mut [u8], seed: u32) -> Result<(), String> {
+    let _ = (geometry, content, seed);
+    Ok(())
+}
+
+/// Puts the checksum into a root or node of a hash tree.
+pub(crate) fn seal_node(geometry: &Geometry, content: &mut [u8], seed: u32) -> Result<(), String> {
+    let _ = (geometry, content, seed);
+    Ok(())
 }

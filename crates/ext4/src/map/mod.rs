@@ -1,5 +1,7 @@
 //! Where the blocks of an inode are: extent trees and the older block maps behind one face.
 
+pub(crate) mod standalone;
+
 use std::ops::Range;
 use std::sync::Arc;
 

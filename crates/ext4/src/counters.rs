@@ -1,0 +1,48 @@
+//! What a mount counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::engine::Engine;
+use crate::inode_alloc::AllocCounters;
+
+/// Counters of the engine; those of the journal are its own.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// fsyncs that found nothing to do but a flush, or not even that.
+    pub(crate) fsyncs_clean: AtomicU64,
+    /// fsyncs that waited for a commit.
+    pub(crate) fsyncs_committed: AtomicU64,
+    /// Inode allocation.
+    pub(crate) inode_alloc: AllocCounters,
+}
+
+impl Counters {
+    /// All by name.
+    pub(crate) fn all(&self, engine: &Engine) -> Vec<(String, u64)> {
+        let own = [
+            ("fsyncs_clean", &self.fsyncs_clean),
+            ("fsyncs_committed", &self.fsyncs_committed),
+        ];
+        let mut all: Vec<(String, u64)> = own
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.load(Ordering::Relaxed)))
+            .collect();
+        for (name, value) in self.inode_alloc.all() {
+            all.push((format!("inode_alloc_{name}"), value));
+        }
+        for (name, value) in engine.journal.counters().all() {
+            all.push((format!("journal_{name}"), value));
+        }
+        all
+    }
+
+    /// All as a JSON object.
+    pub(crate) fn to_json(&self, engine: &Engine) -> String {
+        let map: serde_json::Map<String, serde_json::Value> = self
+            .all(engine)
+            .into_iter()
+            .map(|(name, value)| (name, value.into()))
+            .collect();
+        serde_json::Value::Object(map).to_string()
+    }
+}

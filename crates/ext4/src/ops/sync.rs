@@ -1,0 +1,66 @@
+//! Making things durable.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sapwood_vfs::SyncKind;
+
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::{Result, data};
+
+/// Makes a file or directory durable.
+///
+/// # Errors
+/// The device, the journal; nothing more will become durable.
+pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) -> Result<()> {
+    if engine.read_only() {
+        return Ok(engine.health.check_unfailed()?);
+    }
+    data::flush(engine, inode)?;
+    if kind == SyncKind::All {
+        store_late_changes(engine, inode)?;
+    }
+    let tid = match kind {
+        SyncKind::All => inode.sync_tid(),
+        SyncKind::Data => inode.datasync_tid(),
+    };
+    if engine.journal.is_durable(tid) {
+        engine.counters.fsyncs_clean.fetch_add(1, Ordering::Relaxed);
+        // Data that went to blocks which the file had needs no transaction, but a flush.
+        if inode.data.take_unflushed() {
+            engine.device.flush()?;
+        }
+        return Ok(());
+    }
+    engine
+        .counters
+        .fsyncs_committed
+        .fetch_add(1, Ordering::Relaxed);
+    Ok(engine.journal.commit(tid)?)
+}
+
+/// Stores times that changed without a handle.
+fn store_late_changes(engine: &Engine, inode: &Inode) -> Result<()> {
+    if inode.state.lock().unstored {
+        let h = engine.start(1)?;
+        inode.store(engine, &h)?;
+    }
+    Ok(())
+}
+
+/// Makes everything durable.
+///
+/// # Errors
+/// As [`fsync`].
+pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
+    if engine.read_only() {
+        return Ok(engine.health.check_unfailed()?);
+    }
+    data::flush_all(engine)?;
+    for inode in engine.inodes.all() {
+        store_late_changes(engine, &inode)?;
+    }
+    engine.journal.commit_all()?;
+    Ok(engine.device.flush()?)
+}
