@@ -30,7 +30,7 @@ impl Counters {
         for (name, value) in self.inode_alloc.all() {
             all.push((format!("inode_alloc_{name}"), value));
         }
-        for (name, value) in engine.journal.counters().all() {
+        for (name, value) in engine.journal.counters().list() {
             all.push((format!("journal_{name}"), value));
         }
         all

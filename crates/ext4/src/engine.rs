@@ -20,20 +20,20 @@ use crate::{Options, Result};
 /// Shared state of a mount; always behind an `Arc`.
 pub(crate) struct Engine {
     pub(crate) options: Options,
-    pub(crate) health: Arc<Health>,
+    pub(crate) health: Health,
     pub(crate) device: Arc<dyn Device>,
     /// What never changes while mounted.
     pub(crate) geometry: Geometry,
     pub(crate) cache: Arc<Cache>,
     pub(crate) journal: Arc<Journal>,
-    pub(crate) groups: Arc<Groups>,
+    pub(crate) groups: Groups,
     pub(crate) space: Space,
     pub(crate) inodes: InodeTable,
     pub(crate) orphans: Orphans,
     pub(crate) writeback: Writeback,
     pub(crate) counters: Counters,
     /// What the thread that works by time waits for.
-    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) alarm: Alarm,
     /// The superblock said at mount that all had been in order.
     pub(crate) clean_at_mount: bool,
     /// Held by whoever moves a directory from one parent to another.

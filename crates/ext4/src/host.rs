@@ -1,14 +1,9 @@
 //! What the journal asks of the engine: last changes of a transaction, checksums, what a commit sets free.
 
-use std::sync::{Arc, OnceLock, Weak};
-
-use sapwood_base::Health;
-use sapwood_ext4_format::{self as format, Geometry};
+use sapwood_ext4_format as format;
 use sapwood_jbd2::{Buffer, Closing, Host, HostError, Seal, Tid, Wish};
 
-use crate::background::Alarm;
 use crate::engine::Engine;
-use crate::group::Groups;
 
 /// Kinds of metadata blocks with a checksum of their own, as [`Seal::kind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,39 +32,7 @@ impl SealKind {
     }
 }
 
-/// The engine as the journal knows it.
-pub(crate) struct EngineHost {
-    geometry: Geometry,
-    groups: Arc<Groups>,
-    health: Arc<Health>,
-    alarm: Arc<Alarm>,
-    engine: OnceLock<Weak<Engine>>,
-}
-
-impl EngineHost {
-    /// For a mount that is being set up.
-    pub(crate) fn new(
-        geometry: Geometry,
-        groups: Arc<Groups>,
-        health: Arc<Health>,
-        alarm: Arc<Alarm>,
-    ) -> Self {
-        Self {
-            geometry,
-            groups,
-            health,
-            alarm,
-            engine: OnceLock::new(),
-        }
-    }
-
-    /// Tells it of the engine, once that exists.
-    pub(crate) fn connect(&self, engine: &Arc<Engine>) {
-        let _ = self.engine.set(Arc::downgrade(engine));
-    }
-}
-
-impl Host for EngineHost {
+impl Host for Engine {
     fn before_commit(&self, closing: &Closing<'_>) -> Result<(), HostError> {
         Ok(self.groups.write_dirty(closing)?)
     }
@@ -113,7 +76,7 @@ impl Host for EngineHost {
     }
 
     fn failed(&self, error: &sapwood_jbd2::Error) {
-        self.health.fail(error);
+        self.health.fail(&error);
     }
 
     fn wake(&self, wish: Wish) {

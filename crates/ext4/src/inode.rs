@@ -102,6 +102,12 @@ impl InodeState {
         u32::from(self.raw.mode())
     }
 
+    /// Replaces the permission, set-id and sticky bits.
+    pub(crate) fn set_perm(&mut self, perm: u32) {
+        let kind = self.raw.mode() & 0o170_000;
+        self.raw.set_mode(kind | (perm & 0o7777) as u16);
+    }
+
     /// The content changed now: both times and the version.
     pub(crate) fn content_changed(&mut self, now: Timestamp) {
         self.raw.set_mtime(disk_time(now));
@@ -230,6 +236,22 @@ impl Inode {
         !unstored && self.data.pending_bytes() == 0
     }
 
+    /// Refuses what is not a directory.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub(crate) fn require_dir(&self) -> Result<()> {
+        match self.kind {
+            FileKind::Directory => Ok(()),
+            _ => Err(sapwood_vfs::Error::NotDirectory.into()),
+        }
+    }
+
+    /// Flags as callers see them.
+    pub(crate) fn vfs_flags(&self) -> sapwood_vfs::InodeFlags {
+        crate::ops::vfs_flags(self.flags())
+    }
+
     /// Seed of all checksums of this inode's metadata blocks.
     pub(crate) fn seed(&self, engine: &Engine) -> u32 {
         engine.geometry.inode_seed(self.ino, self.generation)
@@ -295,6 +317,13 @@ pub(crate) fn table_place(engine: &Engine, ino: u32) -> Result<(Arc<Buffer>, usi
 pub(crate) fn vfs_device(major: u32, minor: u32) -> u64 {
     let (major, minor) = (u64::from(major), u64::from(minor));
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12) | ((major & !0xfff) << 32)
+}
+
+/// Major and minor number out of one that `makedev` composed.
+pub(crate) fn disk_device(device: u64) -> (u32, u32) {
+    let major = ((device >> 8) & 0xfff) | ((device >> 32) & !0xfff);
+    let minor = (device & 0xff) | ((device >> 12) & !0xff);
+    (major as u32, minor as u32)
 }
 
 /// A time for callers.

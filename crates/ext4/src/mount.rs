@@ -9,14 +9,14 @@
 //! While the file system is mounted to be written, its superblock says that it needs recovery (with a journal), or that
 //! it is not clean (without one). Closing takes that back, after everything else is home.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use sapwood_base::Health;
 use sapwood_block::{Device, OverlayDevice};
 use sapwood_ext4_format::{
     Compat, Geometry, Incompat, Inode as RawInode, SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState,
 };
-use sapwood_jbd2::{Cache, Journal};
+use sapwood_jbd2::{Cache, Host, Journal};
 
 use crate::background::Alarm;
 use crate::block_alloc::Space;
@@ -24,7 +24,6 @@ use crate::counters::Counters;
 use crate::data::Writeback;
 use crate::engine::Engine;
 use crate::group::Groups;
-use crate::host::EngineHost;
 use crate::lock::{Rank, RankedMutex};
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
@@ -207,26 +206,14 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
         geometry.block_size(),
         options.cache_bytes,
     ));
-    let groups = Arc::new(Groups::open(&cache, &geometry, options.discard)?);
-    let health = Arc::new(Health::new(options.read_only));
-    let alarm = Arc::new(Alarm::new());
-    let host = Arc::new(EngineHost::new(
-        geometry.clone(),
-        Arc::clone(&groups),
-        Arc::clone(&health),
-        Arc::clone(&alarm),
-    ));
+    let groups = Groups::open(&cache, &geometry, options.discard)?;
     let has_journal = sb.features().has_compat(Compat::HAS_JOURNAL);
+    let journal_options = sapwood_jbd2::Options::default();
     let journal = if has_journal && !options.read_only {
         let layout = journal_layout(&*device, &sb, &geometry)?;
-        Journal::open(
-            Arc::clone(&device),
-            Arc::clone(&cache),
-            layout,
-            Arc::clone(&host),
-        )?
+        Journal::open(Arc::clone(&cache), layout, journal_options)?
     } else {
-        Journal::in_place(Arc::clone(&device), Arc::clone(&cache), Arc::clone(&host))?
+        Journal::in_place(Arc::clone(&cache), journal_options)
     };
     let clean_at_mount = sb.state().contains(SuperState::VALID);
     if !options.read_only {
@@ -239,18 +226,19 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
         writeback: Writeback::new(&options),
         topology: RankedMutex::new(Rank::RenameTopology, ()),
         super_block: RankedMutex::new(Rank::Leaf, sb),
-        health,
+        health: Health::new(options.read_only),
         device,
         geometry,
         cache,
         journal,
         groups,
         counters: Counters::default(),
-        alarm,
+        alarm: Alarm::new(),
         clean_at_mount,
         options,
     });
-    host.connect(&engine);
+    let host: Weak<dyn Host> = Arc::downgrade(&engine) as Weak<dyn Host>;
+    engine.journal.attach(host);
     Ok(engine)
 }
 

@@ -1,18 +1,48 @@
 //! The operations of the [`FileSystem`](sapwood_vfs::FileSystem) trait.
+//!
+//! # How it works
+//! Every change has one skeleton: lock the inodes in the order of their numbers, judge, start a handle,
+//! change, store the inodes, end the handle, unlock, wait if asked. What can be refused is refused before the
+//! first change. An error after it ends the mount's writing ([`Engine::abort`](crate::engine::Engine::abort)): the next
+//! mount finds the last commit.
 
+mod attr;
+mod create;
+mod filesystem;
+mod link;
+mod locks;
+mod reap;
+mod remove;
+mod rename;
 pub(crate) mod sync;
 
 use sapwood_ext4_format::InodeFlags as DiskFlags;
 use sapwood_vfs::InodeFlags;
 
+pub(crate) use attr::written;
+pub(crate) use reap::delete;
+
+/// Flags that callers see and may change. Both sides use the numbers of `FS_IOC_GETFLAGS`.
+const COMMON: [(DiskFlags, InodeFlags); 6] = [
+    (DiskFlags::SYNC, InodeFlags::SYNC),
+    (DiskFlags::IMMUTABLE, InodeFlags::IMMUTABLE),
+    (DiskFlags::APPEND, InodeFlags::APPEND),
+    (DiskFlags::NODUMP, InodeFlags::NODUMP),
+    (DiskFlags::NOATIME, InodeFlags::NOATIME),
+    (DiskFlags::DIRSYNC, InodeFlags::DIRSYNC),
+];
+
 /// Flags that callers see, out of those on disk.
 pub(crate) fn vfs_flags(flags: DiskFlags) -> InodeFlags {
-    // Both use the numbers of FS_IOC_GETFLAGS where they mean the same.
-    let common = InodeFlags::SYNC
-        | InodeFlags::IMMUTABLE
-        | InodeFlags::APPEND
-        | InodeFlags::NODUMP
-        | InodeFlags::NOATIME
-        | InodeFlags::DIRSYNC;
-    InodeFlags::from_bits_truncate(flags.bits()) & common
+    let seen = COMMON.iter().filter(|(disk, _)| flags.contains(*disk));
+    seen.fold(InodeFlags::empty(), |all, (_, flag)| all | *flag)
+}
+
+/// Flags on disk after callers set `asked`; those that they cannot see stay.
+fn disk_flags(current: DiskFlags, asked: InodeFlags) -> DiskFlags {
+    let mut flags = current;
+    for (disk, flag) in COMMON {
+        flags.set(disk, asked.contains(flag));
+    }
+    flags
 }

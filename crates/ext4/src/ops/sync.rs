@@ -25,7 +25,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
         SyncKind::All => inode.sync_tid(),
         SyncKind::Data => inode.datasync_tid(),
     };
-    if engine.journal.is_durable(tid) {
+    if tid <= engine.journal.durable_tid() {
         engine.counters.fsyncs_clean.fetch_add(1, Ordering::Relaxed);
         // Data that went to blocks which the file had needs no transaction, but a flush.
         if inode.data.take_unflushed() {

@@ -1,0 +1,238 @@
+//! Making inodes: files, directories, symbolic links, device nodes, and files without a name.
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::{Inode as RawInode, InodeFlags as DiskFlags};
+use sapwood_jbd2::Handle;
+use sapwood_vfs::rules::{self, Ownership};
+use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, Timestamp, acl};
+
+use super::link::links_of_dir;
+use crate::engine::Engine;
+use crate::inode::{Inode, disk_device, disk_time};
+use crate::{Error, Result, data, dir, inode_alloc, orphan, xattr};
+
+/// A new inode, decided but not made.
+struct Plan<'a> {
+    kind: FileKind,
+    uid: u32,
+    gid: u32,
+    perm: u32,
+    flags: DiskFlags,
+    project: u32,
+    xattrs: Vec<(&'static [u8], Vec<u8>)>,
+    what: NewInode<'a>,
+}
+
+/// Creates `name` in `dir`. See [`vfs::FileSystem::create`].
+///
+/// # Errors
+/// See there.
+pub(super) fn create(
+    engine: &Arc<Engine>,
+    who: &Credentials,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    what: NewInode<'_>,
+    perm: u32,
+) -> Result<Arc<Inode>> {
+    rules::check_name(name)?;
+    dir.require_dir()?;
+    if let NewInode::Symlink(target) = what {
+        rules::check_target(target)?;
+        if target.len() as u64 >= engine.block_size() {
+            return Err(vfs::Error::NameTooLong.into());
+        }
+    }
+    let _io = dir.io.write();
+    if !dir.is_linked() {
+        return Err(vfs::Error::NotFound.into());
+    }
+    if dir::find(engine, dir, name)?.is_some() {
+        return Err(vfs::Error::Exists.into());
+    }
+    rules::check_add_name(dir.vfs_flags())?;
+    if what.kind() == FileKind::Directory {
+        links_of_dir(engine, dir, 1)?;
+    }
+    let plan = plan(engine, who, dir, what, perm)?;
+    let _blocks = reserve(engine, &plan)?;
+    let h = engine.start(credits(engine, dir, &plan))?;
+    // A full file system is found here, before anything else changes.
+    let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
+    engine.abort((|| {
+        let inode = make(engine, &h, dir, ino, plan, 1)?;
+        dir::insert(engine, &h, dir, name, ino, inode.kind)?;
+        let now = Timestamp::now();
+        {
+            let mut state = dir.state.lock();
+            state.content_changed(now);
+        }
+        if inode.kind == FileKind::Directory {
+            let links = links_of_dir(engine, dir, 1)?;
+            dir.state.lock().raw.set_links(links);
+        }
+        dir.store(engine, &h)?;
+        Ok(inode)
+    })())
+}
+
+/// Creates a file without a name. See [`vfs::FileSystem::tmpfile`].
+///
+/// # Errors
+/// See there.
+pub(super) fn tmpfile(
+    engine: &Arc<Engine>,
+    who: &Credentials,
+    dir: &Arc<Inode>,
+    perm: u32,
+) -> Result<Arc<Inode>> {
+    dir.require_dir()?;
+    let _io = dir.io.read();
+    if !dir.is_linked() {
+        return Err(vfs::Error::NotFound.into());
+    }
+    rules::check_add_name(dir.vfs_flags())?;
+    let plan = plan(engine, who, dir, NewInode::Regular, perm)?;
+    let _blocks = reserve(engine, &plan)?;
+    let h = engine.start(credits(engine, dir, &plan) + orphan::CREDITS)?;
+    let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
+    engine.abort((|| {
+        let inode = make(engine, &h, dir, ino, plan, 0)?;
+        inode.state.lock().linkable = true;
+        orphan::add(engine, &h, &inode)?;
+        inode.store(engine, &h)?;
+        Ok(inode)
+    })())
+}
+
+/// Blocks that the new name and inode may need: a leaf and index blocks of the directory, the content of a
+/// directory or link, attributes.
+fn reserve(engine: &Engine, plan: &Plan<'_>) -> Result<crate::block_alloc::Reservation> {
+    let own = match plan.what {
+        NewInode::Directory | NewInode::Symlink(_) => 1,
+        _ => 0,
+    };
+    engine.space.reserve(own + 2, true)
+}
+
+fn credits(engine: &Engine, dir: &Inode, plan: &Plan<'_>) -> u32 {
+    let attributes: u32 = plan
+        .xattrs
+        .iter()
+        .map(|(_, value)| xattr::credits_of_new(engine, value.len()))
+        .sum();
+    // Its own block: bitmap, descriptor and the block, for a directory or a long link.
+    inode_alloc::CREDITS + dir::credits(engine, dir) + attributes + 3 + 2
+}
+
+fn plan<'a>(
+    engine: &Arc<Engine>,
+    who: &Credentials,
+    dir: &Inode,
+    what: NewInode<'a>,
+    perm: u32,
+) -> Result<Plan<'a>> {
+    let kind = what.kind();
+    let (dir_perm, dir_gid, dir_flags, dir_project) = {
+        let state = dir.state.lock();
+        let raw = &state.raw;
+        let project = raw.projid().unwrap_or(0);
+        (state.mode() & 0o7777, raw.gid(), raw.flags(), project)
+    };
+    let Ownership { uid, gid, perm } = rules::new_ownership(who, dir_perm, dir_gid, kind, perm);
+    let default = xattr::get(engine, dir, acl::DEFAULT)?;
+    let inherited = acl::inherit(default.as_deref(), kind, perm, who.umask).map_err(|reason| {
+        Error::BadInode {
+            ino: dir.ino,
+            reason: format!("default ACL: {reason}"),
+        }
+    })?;
+    let mut xattrs = Vec::new();
+    xattrs.extend(inherited.access.map(|value| (acl::ACCESS, value)));
+    xattrs.extend(inherited.default.map(|value| (acl::DEFAULT, value)));
+    Ok(Plan {
+        kind,
+        uid,
+        gid,
+        perm: inherited.perm,
+        flags: inherited_flags(kind, dir_flags),
+        project: match dir_flags.contains(DiskFlags::PROJINHERIT) {
+            true => dir_project,
+            false => 0,
+        },
+        xattrs,
+        what,
+    })
+}
+
+/// Flags that a new inode takes from its directory.
+fn inherited_flags(kind: FileKind, dir: DiskFlags) -> DiskFlags {
+    let all = DiskFlags::SECRM
+        | DiskFlags::UNRM
+        | DiskFlags::COMPR
+        | DiskFlags::SYNC
+        | DiskFlags::NODUMP
+        | DiskFlags::NOATIME
+        | DiskFlags::NOCOMPR
+        | DiskFlags::JOURNAL_DATA
+        | DiskFlags::NOTAIL
+        | DiskFlags::DIRSYNC
+        | DiskFlags::PROJINHERIT
+        | DiskFlags::CASEFOLD;
+    let kept = match kind {
+        FileKind::Directory => all,
+        FileKind::Regular => {
+            all - DiskFlags::DIRSYNC - DiskFlags::CASEFOLD - DiskFlags::PROJINHERIT
+        }
+        _ => DiskFlags::NODUMP | DiskFlags::NOATIME,
+    };
+    dir & kept
+}
+
+/// Puts a new inode into memory and into its table. A directory gets its first block, a link its target.
+fn make(
+    engine: &Arc<Engine>,
+    h: &Handle,
+    dir: &Inode,
+    ino: u32,
+    plan: Plan<'_>,
+    links: u16,
+) -> Result<Arc<Inode>> {
+    let geometry = &engine.geometry;
+    let mut raw = RawInode::new(geometry);
+    raw.set_mode((plan.kind.mode_bits() | plan.perm) as u16);
+    raw.set_uid(plan.uid);
+    raw.set_gid(plan.gid);
+    raw.set_links(links);
+    raw.set_generation(fastrand::u32(..));
+    raw.set_flags(plan.flags | data::new_flags(engine, plan.kind));
+    if plan.project != 0 {
+        raw.set_projid(plan.project)?;
+    }
+    let now = disk_time(Timestamp::now());
+    raw.set_atime(now);
+    raw.set_mtime(now);
+    raw.set_ctime(now);
+    raw.set_crtime(now);
+    if let NewInode::CharDevice(device) | NewInode::BlockDevice(device) = plan.what {
+        let (major, minor) = disk_device(device);
+        raw.set_device(major, minor)?;
+    }
+    data::init_map(engine, &mut raw, plan.kind);
+    let inode = Inode::new(ino, plan.kind, raw, geometry);
+    let inode = engine.inodes.insert_new(inode)?;
+    match plan.what {
+        NewInode::Directory => {
+            dir::init(engine, h, &inode, dir.ino)?;
+            inode.state.lock().raw.set_links(2);
+        }
+        NewInode::Symlink(target) => data::write_symlink(engine, h, &inode, target)?,
+        _ => {}
+    }
+    for (name, value) in &plan.xattrs {
+        xattr::set_in(engine, h, &inode, name, Some(value))?;
+    }
+    inode.store(engine, h)?;
+    Ok(inode)
+}

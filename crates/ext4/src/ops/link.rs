@@ -1,0 +1,101 @@
+//! More names for an inode, and how many there may be.
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::{LINK_MAX, RoCompat};
+use sapwood_vfs::rules;
+use sapwood_vfs::{self as vfs, FileKind, Timestamp};
+
+use super::locks::lock_all;
+use crate::Result;
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::{dir, orphan};
+
+/// Gives an inode one more name. See [`vfs::FileSystem::link`].
+///
+/// # Errors
+/// See there.
+pub(super) fn link(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+) -> Result<()> {
+    rules::check_name(name)?;
+    dir.require_dir()?;
+    let _guards = lock_all(&[inode, dir]);
+    check(engine, inode, dir, name)?;
+    let _blocks = engine.space.reserve(2, true)?;
+    let h = engine.start(dir::credits(engine, dir) + orphan::CREDITS + 2)?;
+    engine.abort((|| {
+        dir::insert(engine, &h, dir, name, inode.ino, inode.kind)?;
+        let now = Timestamp::now();
+        let was_orphan = {
+            let mut state = inode.state.lock();
+            let links = state.raw.links();
+            state.raw.set_links(links.saturating_add(1));
+            state.linkable = false;
+            state.changed(now);
+            links == 0
+        };
+        if was_orphan {
+            orphan::remove(engine, &h, inode)?;
+        }
+        inode.store(engine, &h)?;
+        dir.state.lock().content_changed(now);
+        dir.store(engine, &h)
+    })())
+}
+
+fn check(engine: &Arc<Engine>, inode: &Inode, dir: &Inode, name: &[u8]) -> Result<()> {
+    if !dir.is_linked() {
+        return Err(vfs::Error::NotFound.into());
+    }
+    if dir::find(engine, dir, name)?.is_some() {
+        return Err(vfs::Error::Exists.into());
+    }
+    rules::check_add_name(dir.vfs_flags())?;
+    if inode.kind == FileKind::Directory {
+        return Err(vfs::Error::NotPermitted.into());
+    }
+    let (links, linkable) = {
+        let state = inode.state.lock();
+        (state.raw.links(), state.linkable)
+    };
+    let flags = inode.vfs_flags();
+    if flags.intersects(vfs::InodeFlags::IMMUTABLE | vfs::InodeFlags::APPEND) {
+        return Err(vfs::Error::NotPermitted.into());
+    }
+    if links == 0 && !linkable {
+        return Err(vfs::Error::NotFound.into());
+    }
+    if links >= LINK_MAX {
+        return Err(vfs::Error::TooManyLinks.into());
+    }
+    Ok(())
+}
+
+/// Links of a directory after `change` subdirectories came (1) or went (-1). One link stands for "more than the field
+/// can count" where the image has that feature (`dir_nlink`).
+///
+/// # Errors
+/// `TooManyLinks`.
+pub(super) fn links_of_dir(engine: &Engine, dir: &Inode, change: i32) -> Result<u16> {
+    let links = dir.state.lock().raw.links();
+    let uncounted = engine
+        .geometry
+        .features()
+        .has_ro_compat(RoCompat::DIR_NLINK);
+    if links == 1 {
+        return Ok(1);
+    }
+    let counted = i64::from(links) + i64::from(change);
+    if counted < i64::from(LINK_MAX) {
+        return Ok(u16::try_from(counted).unwrap_or(2).max(2));
+    }
+    match uncounted {
+        true => Ok(1),
+        false => Err(vfs::Error::TooManyLinks.into()),
+    }
+}

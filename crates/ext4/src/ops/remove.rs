@@ -1,0 +1,147 @@
+//! Removing names: unlink and rmdir.
+
+use std::sync::Arc;
+
+use sapwood_jbd2::Handle;
+use sapwood_vfs::rules;
+use sapwood_vfs::{self as vfs, FileKind, Timestamp};
+
+use super::link::links_of_dir;
+use super::locks::lock_all;
+use super::reap::reap_if_unused;
+use crate::Result;
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::{dir, orphan};
+
+/// What `name` leads to, loaded. The caller holds no inode's lock; what it gets may be out of date.
+///
+/// # Errors
+/// Damage, the device.
+pub(super) fn look_up(
+    engine: &Arc<Engine>,
+    parent: &Arc<Inode>,
+    name: &[u8],
+) -> Result<Option<Arc<Inode>>> {
+    let found = {
+        let _io = parent.io.read();
+        dir::find(engine, parent, name)?
+    };
+    found
+        .map(|found| engine.inodes.get(engine, found.ino))
+        .transpose()
+}
+
+/// Removes `name` of anything but a directory. See [`vfs::FileSystem::unlink`].
+///
+/// # Errors
+/// See there.
+pub(super) fn unlink(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(engine, dir, name, false)
+}
+
+/// Removes the empty directory `name`. See [`vfs::FileSystem::rmdir`].
+///
+/// # Errors
+/// See there.
+pub(super) fn rmdir(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    remove(engine, dir, name, true)
+}
+
+fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
+    rules::check_name(name)?;
+    dir.require_dir()?;
+    loop {
+        let victim = match look_up(engine, dir, name) {
+            Ok(found) => found.ok_or(vfs::Error::NotFound)?,
+            // Another thread deleted it between the search and the load.
+            Err(crate::Error::Vfs(vfs::Error::Stale)) if is_gone(engine, dir, name)? => {
+                return Err(vfs::Error::NotFound.into());
+            }
+            Err(error) => return Err(error),
+        };
+        let guards = lock_all(&[dir, &victim]);
+        if dir::find(engine, dir, name)?.map(|found| found.ino) != Some(victim.ino) {
+            continue;
+        }
+        rules::check_remove_name(dir.vfs_flags(), victim.vfs_flags())?;
+        match (directory, victim.kind == FileKind::Directory) {
+            (true, false) => return Err(vfs::Error::NotDirectory.into()),
+            (false, true) => return Err(vfs::Error::IsDirectory.into()),
+            _ => {}
+        }
+        if directory && !dir::is_empty(engine, &victim)? {
+            return Err(vfs::Error::NotEmpty.into());
+        }
+        let h = engine.start(credits(engine, dir))?;
+        engine.abort(remove_name(engine, &h, dir, name, &victim))?;
+        drop(h);
+        drop(guards);
+        return reap_if_unused(engine, &victim);
+    }
+}
+
+/// Whether `name` is not there (any more).
+fn is_gone(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<bool> {
+    let _io = dir.io.read();
+    Ok(dir::find(engine, dir, name)?.is_none())
+}
+
+/// Credits of [`remove_name`].
+pub(super) fn credits(engine: &Engine, dir: &Inode) -> u32 {
+    dir::credits(engine, dir) + orphan::CREDITS + 2
+}
+
+/// Takes the name of an inode away; the last one makes it an orphan. Stores both. Expects both `io` locks.
+///
+/// # Errors
+/// Damage, the journal.
+pub(super) fn remove_name(
+    engine: &Arc<Engine>,
+    h: &Handle,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    victim: &Arc<Inode>,
+) -> Result<()> {
+    dir::remove(engine, h, dir, name)?;
+    let now = Timestamp::now();
+    dir.state.lock().content_changed(now);
+    lose_link(engine, h, dir, victim, now)?;
+    dir.store(engine, h)
+}
+
+/// Counts one name less. Stores the inode that lost it, not its directory.
+///
+/// # Errors
+/// Damage, the journal.
+pub(super) fn lose_link(
+    engine: &Arc<Engine>,
+    h: &Handle,
+    dir: &Inode,
+    victim: &Arc<Inode>,
+    now: Timestamp,
+) -> Result<()> {
+    let directory = victim.kind == FileKind::Directory;
+    if directory {
+        let links = links_of_dir(engine, dir, -1)?;
+        dir.state.lock().raw.set_links(links);
+    }
+    let last = {
+        let mut state = victim.state.lock();
+        let links = match directory {
+            true => 0,
+            false => state.raw.links().saturating_sub(1),
+        };
+        state.raw.set_links(links);
+        if directory {
+            state.raw.set_size(0, &engine.geometry)?;
+            state.size = 0;
+        }
+        state.changed(now);
+        links == 0
+    };
+    if last {
+        orphan::add(engine, h, victim)?;
+    }
+    victim.store(engine, h)
+}
