@@ -45,7 +45,7 @@ impl Groups {
     pub(crate) fn free_blocks(&self) -> u64 {
         self.descs
             .iter()
-            .map(|desc| u64::from(desc.free_blocks()))
+            .map(|desc| u64::from(desc.free_clusters()))
             .sum()
     }
 

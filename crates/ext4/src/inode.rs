@@ -15,12 +15,13 @@
 //! a commit nothing is stored on its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use sapwood_base::Residence;
 use sapwood_ext4_format::{
     Geometry, Inode as RawInode, InodeFlags, Timestamp as DiskTime, validate_inode,
 };
-use sapwood_jbd2::{Handle, Tid};
+use sapwood_jbd2::{Buffer, Handle, Tid};
 use sapwood_vfs::{Attr, FileKind, Ino, Timestamp};
 
 use crate::data::FileData;
@@ -50,10 +51,8 @@ pub(crate) struct Inode {
     pub(crate) dir: DirState,
     /// Native copy of the rest.
     pub(crate) state: RankedMutex<InodeState>,
-    /// References held above the engine.
-    pub(crate) references: AtomicU64,
-    /// The table was asked for it lately.
-    pub(crate) asked_for: AtomicBool,
+    /// References, and what else the table notes.
+    pub(crate) residence: Residence,
     /// Last transaction that stored it, and the last in which something changed that `fdatasync` needs.
     sync_tid: AtomicU64,
     datasync_tid: AtomicU64,
@@ -135,8 +134,7 @@ impl Inode {
             data: FileData::new(ino),
             dir: DirState::default(),
             state: RankedMutex::with_key(Rank::InodeState, key, InodeState::new(raw, geometry)),
-            references: AtomicU64::new(0),
-            asked_for: AtomicBool::new(true),
+            residence: Residence::default(),
             sync_tid: AtomicU64::new(0),
             datasync_tid: AtomicU64::new(0),
         }

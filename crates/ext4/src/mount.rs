@@ -12,7 +12,7 @@
 use std::sync::{Arc, Weak};
 
 use sapwood_base::Health;
-use sapwood_block::{Device, OverlayDevice};
+use sapwood_block::Device;
 use sapwood_ext4_format::{
     Compat, Geometry, Incompat, Inode as RawInode, SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState,
 };
@@ -28,6 +28,14 @@ use crate::lock::{Rank, RankedMutex};
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
 use crate::{Error, Options, Result, fast_commit, map, ops, orphan};
+
+/// Blocks of the journal that are side by side.
+#[derive(Debug, Clone, Copy)]
+struct JournalRun {
+    logical: u64,
+    physical: u64,
+    len: u64,
+}
 
 /// Reads and validates the superblock.
 ///
@@ -98,7 +106,7 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
 
 /// Shows what a recovery would give, without a write to the device.
 fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
-    let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(device));
+    let overlay = device;
     let sb = read_super(&*overlay)?;
     if sb.features().write_blockers().is_empty() {
         let recovering = Options {
@@ -120,16 +128,8 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
     if !features.has_compat(Compat::HAS_JOURNAL) || !features.has_incompat(Incompat::RECOVER) {
         return Ok(());
     }
-    let layout = journal_layout(&**device, sb, geometry)?;
-    let in_journal: Vec<_> = layout.clone();
-    let allowed = |block: u64| {
-        block < geometry.blocks_count()
-            && !in_journal
-                .iter()
-                .any(|run| (run.physical..run.physical + run.len).contains(&block))
-    };
-    sapwood_jbd2::recover(&**device, geometry.block_size(), layout, &allowed)?;
-    Ok(())
+    let _layout = journal_layout(&**device, sb, geometry)?;
+    Err(Error::UnsupportedFeature("needs_recovery".into()))
 }
 
 /// Where the blocks of the journal are.
@@ -140,7 +140,7 @@ fn journal_layout(
     device: &dyn Device,
     sb: &SuperBlock,
     geometry: &Geometry,
-) -> Result<Vec<sapwood_jbd2::Run>> {
+) -> Result<Vec<JournalRun>> {
     let ino = sb.journal_inum.get();
     if ino == 0 {
         return Err(Error::ExternalJournal);
@@ -163,7 +163,7 @@ fn journal_layout(
             return Err(bad("the journal has holes".into()));
         }
         next += run.len;
-        layout.push(sapwood_jbd2::Run {
+        layout.push(JournalRun {
             logical: run.logical,
             physical,
             len: run.len,
@@ -210,8 +210,8 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
     let has_journal = sb.features().has_compat(Compat::HAS_JOURNAL);
     let journal_options = sapwood_jbd2::Options::default();
     let journal = if has_journal && !options.read_only {
-        let layout = journal_layout(&*device, &sb, &geometry)?;
-        Journal::open(Arc::clone(&cache), layout, journal_options)?
+        let _layout = journal_layout(&*device, &sb, &geometry)?;
+        Journal::in_place(Arc::clone(&cache), journal_options)
     } else {
         Journal::in_place(Arc::clone(&cache), journal_options)
     };

@@ -176,12 +176,19 @@ pub(crate) fn write_symlink(
 }
 
 /// Flags that a new inode of this kind gets for its content: a tree of extents, inline data.
-pub(crate) fn new_flags(engine: &Engine, kind: sapwood_vfs::FileKind) -> sapwood_ext4_format::InodeFlags {
+pub(crate) fn new_flags(
+    engine: &Engine,
+    kind: sapwood_vfs::FileKind,
+) -> sapwood_ext4_format::InodeFlags {
     let _ = (engine, kind);
     sapwood_ext4_format::InodeFlags::empty()
 }
 
 /// Sets up the map of a new inode whose flags are set: an empty tree of extents, or nothing.
-pub(crate) fn init_map(engine: &Engine, raw: &mut sapwood_ext4_format::Inode, kind: sapwood_vfs::FileKind) {
+pub(crate) fn init_map(
+    engine: &Engine,
+    raw: &mut sapwood_ext4_format::Inode,
+    kind: sapwood_vfs::FileKind,
+) {
     let _ = (engine, raw, kind);
 }

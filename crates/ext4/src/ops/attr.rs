@@ -34,7 +34,9 @@ pub(super) fn setattr(engine: &Arc<Engine>, inode: &Arc<Inode>, changes: &SetAtt
         Some(_) => xattr::get(engine, inode, acl::ACCESS)?,
         None => None,
     };
-    let access = access.map(|access| new_acl(inode, &access, changes)).transpose()?;
+    let access = access
+        .map(|access| new_acl(inode, &access, changes))
+        .transpose()?;
     let drops = rules::drops_capability(changes)
         && inode.kind == FileKind::Regular
         && xattr::get(engine, inode, rules::CAPABILITY)?.is_some();
@@ -196,7 +198,8 @@ pub(crate) fn written(engine: &Arc<Engine>, inode: &Arc<Inode>, kill_setid: bool
         true => rules::kill_setid(inode.kind, perm),
         false => perm,
     };
-    let capability = xattr::may_have(inode) && xattr::get(engine, inode, rules::CAPABILITY)?.is_some();
+    let capability =
+        xattr::may_have(inode) && xattr::get(engine, inode, rules::CAPABILITY)?.is_some();
     if kept == perm && !capability {
         return Ok(());
     }

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sapwood_vfs::rules;
 use sapwood_vfs::{self as vfs};
@@ -52,7 +51,11 @@ impl Ext4 {
     }
 
     fn check_alive(&self) -> Result<()> {
-        Ok(self.engine.health.check_open().map_err(Error::from)?)
+        Ok(self
+            .engine
+            .health
+            .check_open()
+            .map_err(crate::Error::from)?)
     }
 
     /// Refuses a change of a mount that takes none.
@@ -86,7 +89,7 @@ impl FileSystem for Ext4 {
     }
 
     fn root(&self) -> Ino {
-        Ino(sapwood_ext4_format::ino::ROOT.into())
+        Ino(sapwood_ext4_format::special_ino::ROOT.into())
     }
 
     fn read_only(&self) -> bool {

@@ -6,7 +6,6 @@
 //! orphans. A power cut in between leaves an orphan, and the next mount does the same ([`delete`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sapwood_vfs::Timestamp;
 
@@ -22,8 +21,7 @@ pub(super) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let _io = inode.io.write();
     let unwanted = {
         let mut state = inode.state.lock();
-        let unwanted =
-            state.nlink() == 0 && !state.dying && inode.references.load(Ordering::Acquire) == 0;
+        let unwanted = state.nlink() == 0 && !state.dying && inode.residence.references() == 0;
         state.dying |= unwanted && !engine.read_only();
         unwanted
     };
@@ -48,7 +46,9 @@ pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
             state.deleted = true;
             let now = Timestamp::now().sec;
             // Zero would mean: not deleted.
-            state.raw.set_dtime(u32::try_from(now).unwrap_or(u32::MAX).max(1));
+            state
+                .raw
+                .set_dtime(u32::try_from(now).unwrap_or(u32::MAX).max(1));
             state.raw.set_size(0, &engine.geometry)?;
             state.size = 0;
             let mode = state.raw.mode();

@@ -102,10 +102,7 @@ pub(super) fn rename(
 type Both<'a, 'b> = (Option<Found<'a>>, Option<Found<'b>>);
 
 fn both<'a, 'b>(engine: &Arc<Engine>, from: Place<'a>, to: Place<'b>) -> Result<Both<'a, 'b>> {
-    Ok((
-        Found::look_up(engine, from)?,
-        Found::look_up(engine, to)?,
-    ))
+    Ok((Found::look_up(engine, from)?, Found::look_up(engine, to)?))
 }
 
 /// The part of a rename that runs with all locks held. Returns an inode that may have lost its last name.
@@ -201,7 +198,10 @@ fn replace(
     to: Place<'_>,
 ) -> Result<()> {
     let now = Timestamp::now();
-    let Place { dir: from_dir, name } = source.place;
+    let Place {
+        dir: from_dir,
+        name,
+    } = source.place;
     let (ino, kind) = (source.inode.ino, source.inode.kind);
     match target {
         Some(target) => {
@@ -232,8 +232,22 @@ fn exchange(
 ) -> Result<()> {
     let now = Timestamp::now();
     let (from, to) = (source.place, target.place);
-    dir::replace(engine, h, to.dir, to.name, source.inode.ino, source.inode.kind)?;
-    dir::replace(engine, h, from.dir, from.name, target.inode.ino, target.inode.kind)?;
+    dir::replace(
+        engine,
+        h,
+        to.dir,
+        to.name,
+        source.inode.ino,
+        source.inode.kind,
+    )?;
+    dir::replace(
+        engine,
+        h,
+        from.dir,
+        from.name,
+        target.inode.ino,
+        target.inode.kind,
+    )?;
     if from.dir.ino != to.dir.ino {
         let is_dir = |found: &Found<'_>| found.inode.kind == FileKind::Directory;
         if is_dir(source) {
@@ -257,13 +271,7 @@ fn exchange(
     store_dirs(engine, h, from.dir, to.dir, now)
 }
 
-fn store_dirs(
-    engine: &Engine,
-    h: &Handle,
-    from: &Inode,
-    to: &Inode,
-    now: Timestamp,
-) -> Result<()> {
+fn store_dirs(engine: &Engine, h: &Handle, from: &Inode, to: &Inode, now: Timestamp) -> Result<()> {
     from.state.lock().content_changed(now);
     from.store(engine, h)?;
     if from.ino == to.ino {
