@@ -1,0 +1,102 @@
+//! Directory hashes against `debugfs`'s `dx_hash`: all kinds, all lengths, bytes of 128 and above.
+#![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use sapwood_ext4_format::{DirHasher, HashVersion, NameHash};
+
+/// A numeric seed as `debugfs` takes it, and as the superblock holds it.
+const SEED_TEXT: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
+const SEED: [u32; 4] = [0x0403_0201, 0x0807_0605, 0x0c0b_0a09, 0x100f_0e0d];
+
+/// Kinds as `debugfs` names them (the unsigned ones by number only), our number, unsigned.
+const KINDS: [(&str, u8, bool); 6] = [
+    ("legacy", 0, false),
+    ("half_md4", 1, false),
+    ("tea", 2, false),
+    ("3", 0, true),
+    ("4", 1, true),
+    ("5", 2, true),
+];
+
+fn main() -> ExitCode {
+    let args = Arguments::from_args();
+    let missing = !Path::new("/sbin/debugfs").exists() && !Path::new("/usr/sbin/debugfs").exists();
+    let tests = KINDS
+        .into_iter()
+        .map(|(name, number, unsigned)| {
+            let title = format!("hash_{name}_equals_debugfs");
+            Trial::test(title, move || against_debugfs(name, number, unsigned))
+                .with_ignored_flag(missing)
+        })
+        .collect();
+    libtest_mimic::run(&args, tests).exit_code()
+}
+
+/// Bytes that pass through the command line of `debugfs` in quotes.
+fn name(len: usize, state: &mut u64) -> Vec<u8> {
+    let mut next = || {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        (*state >> 32) as u8
+    };
+    let mut name = Vec::new();
+    while name.len() < len {
+        let byte = next();
+        if byte > b' ' && byte != b'"' && byte != 0x7f {
+            name.push(byte);
+        }
+    }
+    name
+}
+
+fn against_debugfs(kind: &str, number: u8, unsigned: bool) -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
+    std::fs::File::create(&image)?.set_len(8 << 20)?;
+    let made = Command::new("mke2fs")
+        .args(["-q", "-t", "ext4"])
+        .arg(&image)
+        .status()?;
+    assert!(made.success());
+    let version = HashVersion::from_disk(number, unsigned).unwrap();
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(number);
+    for len in 1..=255 {
+        let name = name(len, &mut state);
+        let seeded = len % 2 == 0;
+        let mut request = format!("dx_hash -h {kind} ").into_bytes();
+        if seeded {
+            request.extend(format!("-s {SEED_TEXT} ").bytes());
+        }
+        request.extend(b"-- \"");
+        request.extend(&name);
+        request.push(b'"');
+        let output = Command::new("debugfs")
+            .arg("-R")
+            .arg(OsString::from_vec(request))
+            .arg(&image)
+            .output()?;
+        let seed = if seeded { SEED } else { [0; 4] };
+        let ours = DirHasher::new(version, seed).hash(&name).unwrap();
+        let theirs =
+            parse(&output.stdout).ok_or_else(|| format!("no hash for {name:?}: {output:?}"))?;
+        assert_eq!(ours, theirs, "{kind}, {len} bytes: {name:?}");
+    }
+    Ok(())
+}
+
+/// "Hash of NAME is 0x... (minor 0x...)", where NAME may hold anything.
+fn parse(line: &[u8]) -> Option<NameHash> {
+    let text = String::from_utf8_lossy(line);
+    let (head, minor) = text.trim_end().rsplit_once(" (minor 0x")?;
+    let (_, major) = head.rsplit_once(" is 0x")?;
+    Some(NameHash {
+        major: u32::from_str_radix(major, 16).ok()?,
+        minor: u32::from_str_radix(minor.strip_suffix(')')?, 16).ok()?,
+    })
+}

@@ -1,0 +1,5 @@
+//! What the tests with images share: a mount, a reader that finds inodes by the superblock alone, a fill.
+
+pub(crate) mod fill;
+pub(crate) mod mount;
+pub(crate) mod reader;
