@@ -1,7 +1,9 @@
-//! What the engines share: locks with ranks, the state of a mount, objects in memory, dirty ranges,
-//! counters. Nothing here knows a file system's format, a device or a request.
+//! What the engines share: locks with ranks, the state of a mount, objects in memory, dirty data
+//! and its bound, threads, counters. Nothing here knows a file system's format, a device or a request.
 
+pub mod active;
 pub mod ahead;
+pub mod bound;
 pub mod dirty;
 pub mod health;
 pub mod histogram;
@@ -9,8 +11,11 @@ pub mod lock;
 pub mod range_set;
 pub mod report;
 pub mod resident;
+pub mod workers;
 
+pub use active::{ActiveFiles, Added};
 pub use ahead::ReadAhead;
+pub use bound::ByteBound;
 pub use dirty::DirtyRanges;
 pub use health::{Health, Unhealthy};
 pub use histogram::Histogram;
@@ -18,3 +23,4 @@ pub use lock::{Rank, RankedMutex, RankedRwLock};
 pub use range_set::RangeSet;
 pub use report::Report;
 pub use resident::{Residence, Resident, ResidentTable};
+pub use workers::{Alarm, Crew, Workers};

@@ -6,13 +6,12 @@
 //! an I/O job may wait for a completion (what overwrites in place does). Threads start with the
 //! first write or job.
 //!
-//! A file with data in memory is *active*: the table here holds it, so that it is not evicted.
-//! It leaves the table when a completion or a truncation left nothing.
+//! A file with data in memory is *active*: [`ActiveFiles`] holds it, so that it is not evicted.
+//! It leaves when a completion or a truncation left nothing.
 //!
-//! The bound: a writer *enters* bytes before it copies them, and waits if all files together
-//! would exceed the bound; they *leave* when their entry ends. At half of the bound writeback
-//! begins on its own with the file that has been active longest. A thread of its own writes back
-//! what has been dirty for the commit interval.
+//! A [`ByteBound`] counts the bytes in memory. At half of the bound writeback begins on its own with
+//! the file that has been active longest. A thread of its own writes back what has been dirty for
+//! the commit interval.
 //!
 //! A snapshot must not see data that is overwritten in place later. So whoever takes one first
 //! [freezes](Writeback::freeze_overwrites) the tree: overwrites under way are waited for, and
@@ -20,13 +19,14 @@
 
 mod age;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use parking_lot::Condvar;
+use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, Crew, Workers};
 use sapwood_btrfs_format::Incompat;
 
 use super::flight::FlightId;
@@ -61,58 +61,10 @@ struct Job {
     work: Work,
 }
 
-#[derive(Default)]
-struct Lanes {
-    io: VecDeque<Job>,
-    completion: VecDeque<Job>,
-    relieving: bool,
-    holding: bool,
-    /// A file became active after none was.
-    awake: bool,
-    started: bool,
-    stopping: bool,
-}
-
-/// The queues, shared with the threads.
-struct Queue {
-    lanes: RankedMutex<Lanes>,
-    io: Condvar,
-    completion: Condvar,
-    /// Wakes the thread that writes back what is old: the first active file, or the end.
-    age: Condvar,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Lane {
-    Io,
-    Completion,
-}
-
-impl Queue {
-    fn next(&self, lane: Lane) -> Option<Job> {
-        let mut lanes = self.lanes.lock();
-        loop {
-            let held = lanes.holding && !lanes.stopping && lane == Lane::Completion;
-            let (queue, signal) = match lane {
-                Lane::Io => (&mut lanes.io, &self.io),
-                Lane::Completion => (&mut lanes.completion, &self.completion),
-            };
-            if !held && let Some(job) = queue.pop_front() {
-                return Some(job);
-            }
-            if lanes.stopping {
-                return None;
-            }
-            lanes.wait(signal);
-        }
-    }
-
-    fn serve(&self, lane: Lane) {
-        while let Some(Job { engine, work }) = self.next(lane) {
-            run(&engine, work);
-        }
-    }
-}
+/// Lane of what completes ordered extents.
+const COMPLETION: usize = 1;
+/// Lane of everything else.
+const IO: usize = 0;
 
 /// Does a piece of work in this thread.
 pub(super) fn run(engine: &Arc<Engine>, work: Work) {
@@ -122,16 +74,10 @@ pub(super) fn run(engine: &Arc<Engine>, work: Work) {
         Work::Write(inode, ordered, part) => flush::write_part(engine, &inode, &ordered, &part),
         Work::Complete(inode, ordered) => complete::complete(engine, &inode, &ordered),
         Work::Relieve => {
-            engine.writeback.queue.lanes.lock().relieving = false;
+            engine.writeback.relieving.store(false, Ordering::SeqCst);
             engine.writeback.relieve(engine);
         }
     }
-}
-
-/// A file with data in memory.
-struct Active {
-    inode: Arc<Inode>,
-    since: Instant,
 }
 
 #[derive(Default)]
@@ -149,15 +95,17 @@ struct Expanded {
 
 /// Writeback of all files.
 pub(crate) struct Writeback {
-    queue: Arc<Queue>,
-    threads: RankedMutex<Vec<JoinHandle<()>>>,
-    workers: usize,
+    workers: Workers<Rank, Job>,
+    /// Threads that do I/O jobs.
+    width: usize,
     background: bool,
     interval: Duration,
-    limit: u64,
-    bytes: RankedMutex<u64>,
-    room: Condvar,
-    active: RankedMutex<BTreeMap<(u64, u64), Active>>,
+    bound: ByteBound<Rank>,
+    /// A [`Work::Relieve`] is queued.
+    relieving: AtomicBool,
+    active: ActiveFiles<Rank, Inode>,
+    /// Wakes the thread that writes back what is old: the first active file, or the end.
+    age: Arc<Alarm<Rank>>,
     overwrites: RankedMutex<HashMap<u64, Overwrites>>,
     overwritten: Condvar,
     recent: RankedMutex<VecDeque<Expanded>>,
@@ -170,8 +118,7 @@ pub(crate) struct Writeback {
 impl std::fmt::Debug for Writeback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Writeback")
-            .field("bytes", &self.bytes)
-            .field("limit", &self.limit)
+            .field("bound", &self.bound)
             .finish_non_exhaustive()
     }
 }
@@ -180,26 +127,20 @@ impl Writeback {
     /// Without threads yet.
     pub(crate) fn new(options: &Options) -> Self {
         let processors = thread::available_parallelism().map_or(2, usize::from);
-        let workers = if options.threads == 0 {
+        let width = if options.threads == 0 {
             processors
         } else {
             options.threads
         };
         Self {
-            queue: Arc::new(Queue {
-                lanes: RankedMutex::new(Rank::Leaf, Lanes::default()),
-                io: Condvar::new(),
-                completion: Condvar::new(),
-                age: Condvar::new(),
-            }),
-            threads: RankedMutex::new(Rank::Leaf, Vec::new()),
-            workers: workers.clamp(2, 16),
+            workers: Workers::new(Rank::Leaf, 2),
+            width: width.clamp(2, 16),
             background: options.background,
             interval: options.commit_interval,
-            limit: options.dirty_bytes as u64,
-            bytes: RankedMutex::new(Rank::Leaf, 0),
-            room: Condvar::new(),
-            active: RankedMutex::new(Rank::ActiveFiles, BTreeMap::new()),
+            bound: ByteBound::new(Rank::Leaf, options.dirty_bytes as u64),
+            relieving: AtomicBool::new(false),
+            active: ActiveFiles::new(Rank::ActiveFiles),
+            age: Arc::new(Alarm::new(Rank::Leaf)),
             overwrites: RankedMutex::new(Rank::Leaf, HashMap::new()),
             overwritten: Condvar::new(),
             recent: RankedMutex::new(Rank::Leaf, VecDeque::new()),
@@ -208,145 +149,77 @@ impl Writeback {
         }
     }
 
-    fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) {
-        match thread::Builder::new().name(name.to_owned()).spawn(body) {
-            Ok(thread) => self.threads.lock().push(thread),
-            // The others do its work; without any, callers do (see `push`).
-            Err(error) => log::warn!("cannot start thread {name}: {error}"),
-        }
-    }
-
     /// Starts the threads, once. A mount does so when it begins: a thread may run only where
     /// the one that started it may, and a request's may be bound to a CPU.
     pub(crate) fn start(&self, engine: &Arc<Engine>) {
-        {
-            let mut lanes = self.queue.lanes.lock();
-            if std::mem::replace(&mut lanes.started, true) {
-                return;
-            }
-        }
-        for i in 0..self.workers {
-            let queue = Arc::clone(&self.queue);
-            self.spawn(&format!("btrfs-data-{i}"), move || queue.serve(Lane::Io));
-        }
-        for i in 0..COMPLETERS {
-            let queue = Arc::clone(&self.queue);
-            self.spawn(&format!("btrfs-complete-{i}"), move || {
-                queue.serve(Lane::Completion)
-            });
-        }
-        if self.background {
-            let (weak, queue, interval) = (
-                Arc::downgrade(engine),
-                Arc::clone(&self.queue),
-                self.interval,
-            );
-            self.spawn("btrfs-flush", move || {
-                age::flush_old(&weak, &queue, interval)
-            });
+        let crew = |name, threads| Crew { name, threads };
+        let crews = [
+            crew("btrfs-data", self.width),
+            crew("btrfs-complete", COMPLETERS),
+        ];
+        let started = self
+            .workers
+            .start(&crews, |job: Job| run(&job.engine, job.work));
+        if started && self.background {
+            let (weak, alarm) = (Arc::downgrade(engine), Arc::clone(&self.age));
+            let interval = self.interval;
+            let flush_old = move || age::flush_old(&weak, &alarm, interval);
+            self.workers.spawn("btrfs-flush", flush_old);
         }
     }
 
     /// Queues work. Hold no lock of a higher rank than [`Rank::FileDataState`].
     pub(super) fn push(&self, engine: &Arc<Engine>, work: Work) {
         self.start(engine);
-        let mut lanes = self.queue.lanes.lock();
-        if lanes.stopping {
-            // Nobody serves the queues any more.
-            drop(lanes);
-            return run(engine, work);
-        }
+        let lane = match work {
+            Work::Complete(..) => COMPLETION,
+            _ => IO,
+        };
         let job = Job {
             engine: Arc::clone(engine),
             work,
         };
-        if matches!(job.work, Work::Complete(..)) {
-            lanes.completion.push_back(job);
-            self.queue.completion.notify_one();
-        } else {
-            lanes.io.push_back(job);
-            self.queue.io.notify_one();
+        if let Err(job) = self.workers.push(lane, job) {
+            run(&job.engine, job.work);
         }
     }
 
     /// Holds completions, or lets them go: tests of what must not wait for one.
     #[cfg(test)]
     pub(crate) fn hold_completions(&self, hold: bool) {
-        self.queue.lanes.lock().holding = hold;
-        self.queue.completion.notify_all();
+        self.workers.hold(COMPLETION, hold);
     }
 
     /// Ends the threads once their queues are empty, and waits for them.
     pub(crate) fn stop(&self) {
-        self.signal_stop();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        let me = thread::current().id();
-        for thread in threads
-            .into_iter()
-            .filter(|thread| thread.thread().id() != me)
-        {
-            if thread.join().is_err() {
-                log::error!("a writeback thread panicked");
-            }
-        }
-    }
-
-    fn signal_stop(&self) {
-        self.queue.lanes.lock().stopping = true;
-        self.queue.io.notify_all();
-        self.queue.completion.notify_all();
-        self.queue.age.notify_all();
+        self.age.stop();
+        self.workers.stop();
     }
 
     /// Waits until `bytes` more may be dirty, and counts them.
     pub(super) fn enter(&self, engine: &Arc<Engine>, bytes: u64) {
         self.start(engine);
-        let mut total = self.bytes.lock();
-        // A single write larger than the bound passes alone.
-        while *total > 0 && *total + bytes > self.limit {
-            drop(total);
-            self.kick(engine);
-            total = self.bytes.lock();
-            if *total > 0 && *total + bytes > self.limit {
-                total.wait(&self.room);
-            }
-        }
-        *total += bytes;
-        let relieve = *total > self.limit / 2;
-        drop(total);
-        if relieve {
-            self.kick(engine);
-        }
+        self.bound.enter(bytes, || self.kick(engine));
     }
 
     /// A writer entered `counted` bytes and brought `added`.
     pub(super) fn correct(&self, counted: u64, added: u64) {
-        if added < counted {
-            self.leave(counted - added);
-        } else if added > counted {
-            *self.bytes.lock() += added - counted;
-        }
+        self.bound.correct(counted, added);
     }
 
     /// These bytes are no longer in memory.
     pub(super) fn leave(&self, bytes: u64) {
-        if bytes == 0 {
-            return;
-        }
-        let mut total = self.bytes.lock();
-        *total = total.saturating_sub(bytes);
-        self.room.notify_all();
+        self.bound.leave(bytes);
     }
 
     /// Bytes in memory of all files.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
-        *self.bytes.lock()
+        self.bound.bytes()
     }
 
     fn kick(&self, engine: &Arc<Engine>) {
-        let first = !std::mem::replace(&mut self.queue.lanes.lock().relieving, true);
-        if first {
+        if !self.relieving.swap(true, Ordering::SeqCst) {
             self.push(engine, Work::Relieve);
         }
     }
@@ -354,14 +227,10 @@ impl Writeback {
     /// Begins writeback of the files that have been active longest, until what is left dirty is
     /// a quarter of the bound.
     fn relieve(&self, engine: &Arc<Engine>) {
-        let mut files = self.active_files();
-        files.sort_by_key(|(_, since)| *since);
-        let mut dirty: u64 = files
-            .iter()
-            .map(|(inode, _)| inode.data.dirty_bytes())
-            .sum();
-        for (inode, _) in files {
-            if dirty <= self.limit / 4 {
+        let files = self.active.oldest_first();
+        let mut dirty: u64 = files.iter().map(|inode| inode.data.dirty_bytes()).sum();
+        for inode in files {
+            if dirty <= self.bound.limit() / 4 {
                 break;
             }
             let bytes = inode.data.dirty_bytes();
@@ -372,31 +241,13 @@ impl Writeback {
         }
     }
 
-    fn active_files(&self) -> Vec<(Arc<Inode>, Instant)> {
-        let active = self.active.lock();
-        active
-            .values()
-            .map(|active| (Arc::clone(&active.inode), active.since))
-            .collect()
-    }
-
     /// Notes that a file has data in memory.
     pub(super) fn activate(&self, inode: &Arc<Inode>) {
-        let entry = || Active {
-            inode: Arc::clone(inode),
-            since: Instant::now(),
-        };
-        let new = {
-            let mut active = self.active.lock();
-            let before = active.len();
-            active.entry(inode.lock_key()).or_insert_with(entry);
-            (active.len() > before).then_some(before)
-        };
-        if let Some(before) = new {
-            if before == 0 {
-                self.queue.lanes.lock().awake = true;
-                self.queue.age.notify_one();
-            }
+        let added = self.active.add(inode);
+        if added == Added::First {
+            self.age.ring();
+        }
+        if added != Added::No {
             // What was just written may be on disk already, and who wrote it found no entry.
             self.settle(inode);
         }
@@ -404,15 +255,7 @@ impl Writeback {
 
     /// Forgets a file that has nothing left in memory.
     pub(super) fn settle(&self, inode: &Arc<Inode>) {
-        let gone = {
-            // In this order a write that comes in between stays listed.
-            let mut active = self.active.lock();
-            match inode.data.is_idle() {
-                true => active.remove(&inode.lock_key()),
-                false => None,
-            }
-        };
-        drop(gone);
+        self.active.settle(inode, || inode.data.is_idle());
     }
 
     /// Flushes all files. The first error is returned, after all were tried.
@@ -431,17 +274,14 @@ impl Writeback {
         wait: Wait,
         which: impl Fn(&Inode) -> bool,
     ) -> Result<()> {
-        let files: Vec<_> = self
-            .active_files()
-            .into_iter()
-            .filter(|(inode, _)| which(inode))
-            .collect();
-        for (inode, _) in &files {
+        let mut files = self.active.all();
+        files.retain(|inode| which(inode));
+        for inode in &files {
             flush::begin(engine, inode, 0..u64::MAX, flush::Dispatch::Queue);
         }
         let mut result = Ok(());
         if wait != Wait::None {
-            for (inode, _) in &files {
+            for inode in &files {
                 result = result.and(flush::wait_for(inode, wait));
             }
         }
@@ -523,7 +363,7 @@ impl Writeback {
 impl Drop for Writeback {
     fn drop(&mut self) {
         // The last reference may go in one of the threads: nobody waits here.
-        self.signal_stop();
+        self.age.stop();
     }
 }
 

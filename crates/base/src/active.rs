@@ -1,0 +1,172 @@
+//! The files with data in memory that is not on disk, and since when.
+//!
+//! A file is put in by whoever made it dirty, and holds its object there, so that it does not leave
+//! memory. It is taken out under the lock by whoever found that nothing is left: a write that comes in
+//! between has to put it in again *after* its data is there, and so finds it missing or keeps it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::lock::{Rank, RankedMutex};
+use crate::resident::{Key, Resident};
+
+#[derive(Debug)]
+struct Active<T> {
+    file: Arc<T>,
+    since: Instant,
+}
+
+/// Whether a file was put in, by [`ActiveFiles::add`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It was there.
+    No,
+    /// It is new.
+    New,
+    /// It is new, and the only one.
+    First,
+}
+
+/// Files with data in memory, by number.
+#[derive(Debug)]
+pub struct ActiveFiles<R: Rank, T> {
+    files: RankedMutex<R, BTreeMap<Key, Active<T>>>,
+}
+
+impl<R: Rank, T: Resident> ActiveFiles<R, T> {
+    /// None; `rank` is that of the lock.
+    pub fn new(rank: R) -> Self {
+        Self {
+            files: RankedMutex::new(rank, BTreeMap::new()),
+        }
+    }
+
+    /// Puts a file in, if it is not there.
+    pub fn add(&self, file: &Arc<T>) -> Added {
+        let mut files = self.files.lock();
+        let before = files.len();
+        files.entry(file.key()).or_insert_with(|| Active {
+            file: Arc::clone(file),
+            since: Instant::now(),
+        });
+        match (files.len() > before, before) {
+            (false, _) => Added::No,
+            (true, 0) => Added::First,
+            (true, _) => Added::New,
+        }
+    }
+
+    /// Takes a file out if it has nothing left in memory. `is_idle` is called with the lock held.
+    pub fn settle(&self, file: &T, is_idle: impl FnOnce() -> bool) {
+        let gone = {
+            // In this order a write that comes in between stays listed.
+            let mut files = self.files.lock();
+            match is_idle() {
+                true => files.remove(&file.key()),
+                false => None,
+            }
+        };
+        drop(gone);
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        let files = self.files.lock();
+        let all = files.values().map(|active| Arc::clone(&active.file));
+        all.collect()
+    }
+
+    /// All of them, the one that has been active longest first.
+    pub fn oldest_first(&self) -> Vec<Arc<T>> {
+        let mut aged: Vec<_> = {
+            let files = self.files.lock();
+            let all = files
+                .values()
+                .map(|active| (active.since, Arc::clone(&active.file)));
+            all.collect()
+        };
+        aged.sort_by_key(|(since, _)| *since);
+        aged.into_iter().map(|(_, file)| file).collect()
+    }
+
+    /// Those that have been active for `interval`, whose age counts from now on again; and how long
+    /// until the next one is due, `None` if there is no file.
+    pub fn due(&self, interval: Duration) -> (Vec<Arc<T>>, Option<Duration>) {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        let mut next: Option<Duration> = None;
+        for active in self.files.lock().values_mut() {
+            let age = now.saturating_duration_since(active.since);
+            if age >= interval {
+                active.since = now;
+                due.push(Arc::clone(&active.file));
+            }
+            let rest = match age >= interval {
+                true => interval,
+                false => interval - age,
+            };
+            next = Some(next.map_or(rest, |next| next.min(rest)));
+        }
+        (due, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resident::Residence;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Place;
+
+    impl Rank for Place {}
+
+    #[derive(Debug)]
+    struct File(u64, Residence);
+
+    impl Resident for File {
+        fn key(&self) -> Key {
+            (0, self.0)
+        }
+
+        fn residence(&self) -> &Residence {
+            &self.1
+        }
+
+        fn may_leave(&self) -> bool {
+            true
+        }
+    }
+
+    fn numbers(files: &[Arc<File>]) -> Vec<u64> {
+        files.iter().map(|file| file.0).collect()
+    }
+
+    #[test]
+    fn files_come_age_and_go() {
+        let active = ActiveFiles::new(Place);
+        let files = [7, 3, 5].map(|number| Arc::new(File(number, Residence::default())));
+        assert_eq!(active.due(Duration::ZERO).1, None);
+        assert_eq!(active.add(&files[0]), Added::First);
+        assert_eq!(active.add(&files[1]), Added::New);
+        assert_eq!(active.add(&files[1]), Added::No);
+        assert_eq!(active.add(&files[2]), Added::New);
+        assert_eq!(numbers(&active.all()), [3, 5, 7]);
+        assert_eq!(numbers(&active.oldest_first()), [7, 3, 5]);
+
+        let hour = Duration::from_secs(3600);
+        let (due, next) = active.due(hour);
+        assert!(due.is_empty() && next.is_some_and(|next| next <= hour));
+        let (due, next) = active.due(Duration::ZERO);
+        assert_eq!((numbers(&due), next), (vec![3, 5, 7], Some(Duration::ZERO)));
+
+        active.settle(&files[0], || false);
+        assert_eq!(active.all().len(), 3);
+        active.settle(&files[0], || true);
+        assert_eq!(numbers(&active.all()), [3, 5]);
+        drop(due);
+        assert_eq!(Arc::strong_count(&files[0]), 1);
+        assert_eq!(active.add(&files[0]), Added::New);
+    }
+}

@@ -1,0 +1,144 @@
+//! A bound on the dirty bytes of all files together.
+//!
+//! # How it works
+//! A writer *enters* bytes before it copies them, and waits while all files together would exceed
+//! the bound; they *leave* when they are on disk or gone. From half of the bound on writeback is
+//! asked for, with every entry: whoever is asked has to see that it does not begin twice.
+//!
+//! The trouble cases: a write larger than the bound passes alone, or it would wait for ever
+//! (`a_write_larger_than_the_bound_passes_alone`); bytes that leave between the look and the sleep
+//! are seen, because the look is repeated under the lock after writeback was asked for
+//! (`writers_never_exceed_the_bound`).
+
+use parking_lot::Condvar;
+
+use crate::lock::{Rank, RankedMutex};
+
+/// Counts the dirty bytes of all files.
+#[derive(Debug)]
+pub struct ByteBound<R: Rank> {
+    limit: u64,
+    bytes: RankedMutex<R, u64>,
+    room: Condvar,
+}
+
+impl<R: Rank> ByteBound<R> {
+    /// A bound of `limit` bytes; `rank` is that of its lock, under which no other is taken.
+    pub fn new(rank: R, limit: u64) -> Self {
+        Self {
+            limit,
+            bytes: RankedMutex::new(rank, 0),
+            room: Condvar::new(),
+        }
+    }
+
+    /// The bound, in bytes.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Bytes that entered and did not leave.
+    pub fn bytes(&self) -> u64 {
+        *self.bytes.lock()
+    }
+
+    /// Waits until `bytes` more may be dirty, and counts them. `relieve` asks for writeback; it
+    /// must not wait for it. Hold no lock that writeback needs.
+    pub fn enter(&self, bytes: u64, relieve: impl Fn()) {
+        let exceeds = |total: u64| total > 0 && total.saturating_add(bytes) > self.limit;
+        let mut total = self.bytes.lock();
+        while exceeds(*total) {
+            drop(total);
+            relieve();
+            total = self.bytes.lock();
+            if exceeds(*total) {
+                total.wait(&self.room);
+            }
+        }
+        *total = total.saturating_add(bytes);
+        let much = *total > self.limit / 2;
+        drop(total);
+        if much {
+            relieve();
+        }
+    }
+
+    /// A writer entered `counted` bytes and brought `added`, because some were dirty already, or
+    /// because it had to bring the rest of a block.
+    pub fn correct(&self, counted: u64, added: u64) {
+        if added < counted {
+            self.leave(counted - added);
+        } else if added > counted {
+            let mut total = self.bytes.lock();
+            *total = total.saturating_add(added - counted);
+        }
+    }
+
+    /// These bytes are no longer in memory.
+    pub fn leave(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let mut total = self.bytes.lock();
+        *total = total.saturating_sub(bytes);
+        self.room.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Place;
+
+    impl Rank for Place {}
+
+    #[test]
+    fn a_write_larger_than_the_bound_passes_alone() {
+        let bound = ByteBound::new(Place, 100);
+        let asked = AtomicU64::new(0);
+        let relieve = || {
+            asked.fetch_add(1, Ordering::SeqCst);
+        };
+        bound.enter(10, relieve);
+        assert_eq!(asked.load(Ordering::SeqCst), 0);
+        bound.correct(10, 4);
+        assert_eq!(bound.bytes(), 4);
+        bound.leave(4);
+        bound.enter(1000, relieve);
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        bound.correct(1000, 1010);
+        assert_eq!(bound.bytes(), 1010);
+    }
+
+    #[test]
+    fn writers_never_exceed_the_bound() {
+        const LIMIT: u64 = 10;
+        let bound = ByteBound::new(Place, LIMIT);
+        let (dirty, written) = mpsc::channel::<u64>();
+        std::thread::scope(|scope| {
+            let bound = &bound;
+            scope.spawn(move || {
+                for bytes in written {
+                    assert!(bound.bytes() <= LIMIT);
+                    bound.leave(bytes);
+                }
+            });
+            for writer in 0..3u64 {
+                let dirty = dirty.clone();
+                scope.spawn(move || {
+                    for nth in 0..2000 {
+                        let bytes = 1 + (nth + writer) % LIMIT;
+                        bound.enter(bytes, || ());
+                        dirty.send(bytes).unwrap();
+                    }
+                });
+            }
+            drop(dirty);
+        });
+        assert_eq!(bound.bytes(), 0);
+    }
+}

@@ -1,0 +1,400 @@
+//! Threads that do jobs from queues, and one that wakes up from time to time.
+//!
+//! # How it works
+//! [`Workers`] has a few *lanes*: queues with threads of their own, so that a job of one lane may
+//! wait for a job of another. A job that waits for one of its own lane may wait for ever.
+//!
+//! States: new (nothing runs), started, stopping (jobs that are queued are still done, new ones are
+//! handed back to whoever brings them), stopped. Threads hold the queues only, and jobs bring what
+//! they need: so the last reference to the owner may go in one of the threads, which then does not
+//! wait for itself (`the_owner_may_go_in_a_thread`).
+//!
+//! The trouble case: the system starts no thread. Then a lane that has none hands its jobs back too
+//! (`a_lane_without_threads_hands_back`), and whoever starts the threads does what was queued before
+//! that was known (`jobs_of_threads_that_do_not_start_are_not_lost`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::Condvar;
+
+use crate::lock::{Rank, RankedMutex};
+
+/// The threads of a lane.
+#[derive(Clone, Copy, Debug)]
+pub struct Crew<'a> {
+    /// Name of a thread, to which its place is added.
+    pub name: &'a str,
+    /// How many.
+    pub threads: usize,
+}
+
+#[derive(Debug)]
+struct Lane<J> {
+    jobs: VecDeque<J>,
+    /// Threads that serve it.
+    threads: usize,
+    held: bool,
+}
+
+#[derive(Debug)]
+struct State<J> {
+    lanes: Vec<Lane<J>>,
+    started: bool,
+    stopping: bool,
+}
+
+#[derive(Debug)]
+struct Queue<R: Rank, J> {
+    state: RankedMutex<R, State<J>>,
+    /// One for each lane.
+    signals: Vec<Condvar>,
+}
+
+impl<R: Rank, J> Queue<R, J> {
+    /// The next job of a lane; `None` once there is none and will be none.
+    fn next(&self, lane: usize) -> Option<J> {
+        let signal = self.signals.get(lane)?;
+        let mut state = self.state.lock();
+        loop {
+            let stopping = state.stopping;
+            let at = state.lanes.get_mut(lane)?;
+            if (stopping || !at.held)
+                && let Some(job) = at.jobs.pop_front()
+            {
+                return Some(job);
+            }
+            if stopping {
+                return None;
+            }
+            state.wait(signal);
+        }
+    }
+
+    /// A thread of a lane did not start. Returns the jobs that nobody else will do.
+    fn missing(&self, lane: usize) -> VecDeque<J> {
+        let mut state = self.state.lock();
+        let Some(at) = state.lanes.get_mut(lane) else {
+            return VecDeque::new();
+        };
+        at.threads = at.threads.saturating_sub(1);
+        match at.threads {
+            0 => std::mem::take(&mut at.jobs),
+            _ => VecDeque::new(),
+        }
+    }
+
+    fn signal_stop(&self) {
+        self.state.lock().stopping = true;
+        for signal in &self.signals {
+            signal.notify_all();
+        }
+    }
+}
+
+/// Lanes of jobs, and their threads.
+#[derive(Debug)]
+pub struct Workers<R: Rank, J> {
+    queue: Arc<Queue<R, J>>,
+    threads: RankedMutex<R, Vec<JoinHandle<()>>>,
+}
+
+impl<R: Rank, J: Send + 'static> Workers<R, J> {
+    /// Lanes 0 to `lanes - 1`, without threads yet. `rank` is that of the locks, under which no
+    /// other is taken.
+    pub fn new(rank: R, lanes: usize) -> Self {
+        let new = |_| Lane {
+            jobs: VecDeque::new(),
+            threads: 0,
+            held: false,
+        };
+        let state = State {
+            lanes: (0..lanes).map(new).collect(),
+            started: false,
+            stopping: false,
+        };
+        Self {
+            queue: Arc::new(Queue {
+                state: RankedMutex::new(rank, state),
+                signals: (0..lanes).map(|_| Condvar::new()).collect(),
+            }),
+            threads: RankedMutex::new(rank, Vec::new()),
+        }
+    }
+
+    /// Starts the threads of all lanes, in the order of `crews`; they do jobs with `run`. Only the
+    /// first call does anything, and returns true. A thread may run only where the one that started
+    /// it may, and a request's may be bound to a CPU: call it when a mount begins.
+    pub fn start(&self, crews: &[Crew<'_>], run: impl Fn(J) + Clone + Send + 'static) -> bool {
+        {
+            let mut state = self.queue.state.lock();
+            if std::mem::replace(&mut state.started, true) {
+                return false;
+            }
+            // Who brings a job while threads are being started finds them.
+            for (lane, crew) in state.lanes.iter_mut().zip(crews) {
+                lane.threads = crew.threads;
+            }
+        }
+        for (lane, crew) in crews.iter().enumerate() {
+            for nth in 0..crew.threads {
+                let (queue, body) = (Arc::clone(&self.queue), run.clone());
+                let serve = move || {
+                    while let Some(job) = queue.next(lane) {
+                        body(job);
+                    }
+                };
+                if !self.spawn(&format!("{}-{nth}", crew.name), serve) {
+                    self.queue.missing(lane).into_iter().for_each(&run);
+                }
+            }
+        }
+        true
+    }
+
+    /// Starts one more thread, which [`stop`](Self::stop) waits for: it has to learn of the end by
+    /// itself. False, and a warning in the log, if the system does not start it.
+    pub fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> bool {
+        match thread::Builder::new().name(name.to_owned()).spawn(body) {
+            Ok(thread) => {
+                self.threads.lock().push(thread);
+                true
+            }
+            Err(error) => {
+                log::warn!("cannot start thread {name}: {error}");
+                false
+            }
+        }
+    }
+
+    /// Queues a job.
+    ///
+    /// # Errors
+    /// The job, if nobody serves that lane: the caller has to do it.
+    pub fn push(&self, lane: usize, job: J) -> Result<(), J> {
+        let mut state = self.queue.state.lock();
+        let stopping = state.stopping;
+        match (state.lanes.get_mut(lane), self.queue.signals.get(lane)) {
+            (Some(at), Some(signal)) if !stopping && at.threads > 0 => {
+                at.jobs.push_back(job);
+                signal.notify_one();
+                Ok(())
+            }
+            _ => Err(job),
+        }
+    }
+
+    /// Holds the jobs of a lane back, or lets them go; for tests of what must not wait for them. The
+    /// end lets them go too.
+    pub fn hold(&self, lane: usize, hold: bool) {
+        if let Some(at) = self.queue.state.lock().lanes.get_mut(lane) {
+            at.held = hold;
+        }
+        if let Some(signal) = self.queue.signals.get(lane) {
+            signal.notify_all();
+        }
+    }
+
+    /// Ends the threads once their lanes are empty, and waits for them, but for the caller's own.
+    pub fn stop(&self) {
+        self.queue.signal_stop();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let me = thread::current().id();
+        for thread in threads
+            .into_iter()
+            .filter(|thread| thread.thread().id() != me)
+        {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                log::error!("thread {name} panicked");
+            }
+        }
+    }
+}
+
+impl<R: Rank, J> Drop for Workers<R, J> {
+    fn drop(&mut self) {
+        // The last reference may go in one of the threads: nobody waits here.
+        self.queue.signal_stop();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Rung {
+    rung: bool,
+    stopping: bool,
+}
+
+/// What a thread sleeps on that has something to do from time to time.
+#[derive(Debug)]
+pub struct Alarm<R: Rank> {
+    state: RankedMutex<R, Rung>,
+    signal: Condvar,
+}
+
+impl<R: Rank> Alarm<R> {
+    /// An alarm; `rank` is that of its lock, under which no other is taken.
+    pub fn new(rank: R) -> Self {
+        Self {
+            state: RankedMutex::new(rank, Rung::default()),
+            signal: Condvar::new(),
+        }
+    }
+
+    /// Wakes the sleeper, or whoever sleeps next.
+    pub fn ring(&self) {
+        self.state.lock().rung = true;
+        self.signal.notify_all();
+    }
+
+    /// Nobody sleeps here any more.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.signal.notify_all();
+    }
+
+    /// Sleeps until somebody rings, or for `timeout`, whatever comes first; false at the end.
+    pub fn sleep(&self, timeout: Option<Duration>) -> bool {
+        let mut state = self.state.lock();
+        while !state.rung && !state.stopping {
+            match timeout {
+                None => state.wait(&self.signal),
+                // Waking early does no harm: the sleeper looks again.
+                Some(timeout) => {
+                    state.wait_for(&self.signal, timeout);
+                    break;
+                }
+            }
+        }
+        state.rung = false;
+        !state.stopping
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct Place;
+
+    impl Rank for Place {}
+
+    type Job = Box<dyn FnOnce() + Send>;
+
+    fn crew(threads: usize) -> Crew<'static> {
+        Crew {
+            name: "test",
+            threads,
+        }
+    }
+
+    fn run(job: Job) {
+        job();
+    }
+
+    #[test]
+    fn jobs_of_one_lane_may_wait_for_the_other() {
+        let workers = Workers::<_, Job>::new(Place, 2);
+        assert!(workers.start(&[crew(1), crew(1)], run));
+        assert!(!workers.start(&[crew(1), crew(1)], run));
+        let (inner, wait) = mpsc::channel();
+        let (outer, done) = mpsc::channel();
+        let waits = move || outer.send(wait.recv().unwrap()).unwrap();
+        assert!(workers.push(0, Box::new(waits)).is_ok());
+        let answers = move || inner.send(7).unwrap();
+        assert!(workers.push(1, Box::new(answers)).is_ok());
+        assert_eq!(done.recv(), Ok(7));
+        workers.stop();
+    }
+
+    #[test]
+    fn stopping_does_what_is_queued_and_takes_no_more() {
+        let workers = Workers::<_, Job>::new(Place, 1);
+        workers.start(&[crew(2)], run);
+        workers.hold(0, true);
+        let (sender, done) = mpsc::channel();
+        for nth in 0..100 {
+            let sender = sender.clone();
+            let job = Box::new(move || sender.send(nth).unwrap());
+            assert!(workers.push(0, job).is_ok());
+        }
+        assert!(done.try_recv().is_err());
+        workers.stop();
+        let mut all: Vec<i32> = done.try_iter().collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..100).collect::<Vec<_>>());
+        assert!(workers.push(0, Box::new(|| ())).is_err());
+    }
+
+    #[test]
+    fn what_is_held_goes_on_when_let_go() {
+        let workers = Workers::<_, Job>::new(Place, 1);
+        workers.start(&[crew(1)], run);
+        workers.hold(0, true);
+        let (sender, done) = mpsc::channel();
+        let job = Box::new(move || sender.send(()).unwrap());
+        assert!(workers.push(0, job).is_ok());
+        workers.hold(0, false);
+        assert_eq!(done.recv(), Ok(()));
+        workers.stop();
+    }
+
+    #[test]
+    fn a_lane_without_threads_hands_back() {
+        let workers = Workers::<_, Job>::new(Place, 2);
+        assert!(workers.push(0, Box::new(|| ())).is_err());
+        workers.start(&[crew(1)], run);
+        assert!(workers.push(0, Box::new(|| ())).is_ok());
+        assert!(workers.push(1, Box::new(|| ())).is_err());
+        assert!(workers.push(2, Box::new(|| ())).is_err());
+        workers.stop();
+    }
+
+    #[test]
+    fn jobs_of_threads_that_do_not_start_are_not_lost() {
+        let workers = Workers::<_, u32>::new(Place, 1);
+        workers.queue.state.lock().lanes[0].threads = 2;
+        assert_eq!(workers.push(0, 7), Ok(()));
+        assert!(workers.queue.missing(0).is_empty());
+        assert_eq!(workers.queue.missing(0), [7]);
+        assert_eq!(workers.push(0, 8), Err(8));
+    }
+
+    #[test]
+    fn the_owner_may_go_in_a_thread() {
+        let workers = Arc::new(Workers::<_, Job>::new(Place, 1));
+        workers.start(&[crew(1)], run);
+        let (sender, done) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let held = Arc::clone(&workers);
+        let job = move || {
+            let _ = wait.recv();
+            held.stop();
+            drop(held);
+            sender.send(()).unwrap();
+        };
+        assert!(workers.push(0, Box::new(job)).is_ok());
+        drop(workers);
+        drop(go);
+        assert_eq!(done.recv(), Ok(()));
+    }
+
+    #[test]
+    fn an_alarm_is_not_missed() {
+        let alarm = Arc::new(Alarm::new(Place));
+        alarm.ring();
+        assert!(alarm.sleep(None));
+        assert!(alarm.sleep(Some(Duration::ZERO)));
+        let sleeper = {
+            let alarm = Arc::clone(&alarm);
+            thread::spawn(move || alarm.sleep(None))
+        };
+        alarm.stop();
+        assert!(!sleeper.join().unwrap());
+        assert!(!alarm.sleep(None));
+    }
+}
