@@ -1,61 +1,156 @@
 //! Where the blocks of an inode are: extent trees and the older block maps behind one face.
+//!
+//! # How it works
+//! The inode's flags say which of the two it has. Both are written against the traits in [`store`]; here they are put on the
+//! engine's cache and journal.
+//!
+//! The map lock of the inode guards its 60 bytes and all blocks of the map below them: shared to look, exclusive
+//! to change, held while such a block is read from the device. Blocks of a map never move, and a freed one is reused only
+//! after a commit, so nobody else changes what a reader looks at.
+//!
+//! A change counts the blocks that came to the inode or left it, content and map alike, and adds them to `i_blocks` at its
+//! end, after an error too. The caller stores the inode.
+//!
+//! Who removes or converts gets back what is left of the range when the handle has no credits for more; the map is whole
+//! then, and the next handle goes on from there.
 
+mod extent;
+mod indirect;
+mod live;
+mod run;
 pub(crate) mod standalone;
+mod store;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use sapwood_ext4_format::{EXTENT_MAX_LEN, EXTENT_MAX_UNWRITTEN_LEN, InodeFlags};
 use sapwood_jbd2::{Buffer, Handle};
 
+use crate::block_alloc;
 use crate::engine::Engine;
-use crate::inode::Inode;
+use crate::inode::{Inode, MAP_BYTES};
 use crate::{Error, Result};
+use extent::Tree;
+use indirect::Pointers;
+use live::{Reader, Writer, groups_of};
+pub(crate) use run::{Mapped, Run};
+use store::{Blocks, World};
 
-/// What stands at a place of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mapped {
-    /// No block.
-    Hole,
-    /// Blocks with content, from this one on.
-    Written(u64),
-    /// Blocks that read as zeros, from this one on.
-    Unwritten(u64),
+/// Blocks that a file can have: the last block number is not used.
+pub(crate) const BLOCKS_MAX: u64 = u32::MAX as u64;
+
+fn too_large() -> Error {
+    Error::Vfs(sapwood_vfs::Error::FileTooLarge)
 }
 
-/// A run of blocks of a file that are all of one kind and side by side on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
-    /// First block of the run in the file; not before what was asked for.
-    pub(crate) logical: u64,
-    /// Blocks.
-    pub(crate) len: u64,
-    /// What stands there.
-    pub(crate) what: Mapped,
+/// Blocks that a file with these flags can have.
+pub(crate) fn blocks_max(engine: &Engine, flags: InodeFlags) -> u64 {
+    if flags.contains(InodeFlags::EXTENTS) {
+        BLOCKS_MAX
+    } else {
+        indirect::blocks_max(engine.geometry.block_size())
+    }
 }
 
-/// The longest run that begins at block `logical` of the file, of at most `max` blocks. Takes the map lock
+/// The map of a new inode without a block.
+pub(crate) fn empty(flags: InodeFlags) -> [u8; MAP_BYTES] {
+    if flags.contains(InodeFlags::EXTENTS) {
+        extent::empty_root()
+    } else {
+        [0; MAP_BYTES]
+    }
+}
+
+/// Looks into a map, wherever its blocks are read from.
+fn of_raw<S: Blocks>(
+    store: &S,
+    root: &[u8; MAP_BYTES],
+    flags: InodeFlags,
+    logical: u64,
+    max: u64,
+) -> Result<Run> {
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        return Err(store
+            .world()
+            .bad_map("its content is in the inode, it has no blocks"));
+    }
+    if flags.contains(InodeFlags::EXTENTS) {
+        extent::lookup(store, root, logical, max)
+    } else {
+        indirect::lookup(store, root, logical, max)
+    }
+}
+
+/// A run that begins at block `logical` of the file, of at most `max` blocks. It may end before the next run is of
+/// another kind, where finding out would cost many blocks of the map; it is never empty if `max` is not 0. Takes the map lock
 /// shared.
 ///
 /// # Errors
 /// The tree is damaged, the device.
 pub(crate) fn lookup(engine: &Engine, inode: &Inode, logical: u64, max: u64) -> Result<Run> {
-    let _ = (engine, inode, logical, max);
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+    let flags = inode.flags();
+    let map = inode.map.read();
+    of_raw(&Reader::new(engine, inode), &map, flags, logical, max)
 }
 
-/// Credits that one [`insert`], [`convert`] or [`append_block`] needs at most, but for the bitmaps of the
-/// data.
-pub(crate) fn insert_credits(engine: &Engine, inode: &Inode) -> u32 {
-    let _ = (engine, inode);
-    0
+/// Credits that one [`insert`] of `blocks` blocks, [`append_block`] (`blocks` is 1), or the first step of [`convert`] or [`shift`] needs
+/// at most, but for the bitmaps of the content and the inode. Takes the map lock shared.
+pub(crate) fn insert_credits(engine: &Engine, inode: &Inode, blocks: u64) -> u32 {
+    let credits = if inode.flags().contains(InodeFlags::EXTENTS) {
+        let depth = extent::depth(&inode.map.read());
+        let pieces = blocks / u64::from(EXTENT_MAX_UNWRITTEN_LEN);
+        // One level more than now: somebody else may be first.
+        let first = extent::replace_credits(depth + 2);
+        u64::from(first).saturating_add(pieces.saturating_mul(3))
+    } else {
+        indirect::insert_credits(engine.geometry.block_size(), blocks)
+    };
+    u32::try_from(credits).unwrap_or(u32::MAX)
+}
+
+/// Credits with which one [`remove`] gets on at least a bit, but for the inode. More make it get on faster. Takes the map lock
+/// shared.
+pub(crate) fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
+    let depth = extent::depth(&inode.map.read()).min(5);
+    let bitmaps = groups_of(&engine.geometry, 0, u64::from(EXTENT_MAX_LEN));
+    extent::replace_credits(depth + 2)
+        .max(indirect::WAY_CREDITS)
+        .saturating_add(bitmaps)
+}
+
+/// Changes a map, with the map lock held exclusively, and counts blocks.
+fn change<R>(
+    engine: &Engine,
+    h: &Handle,
+    inode: &Inode,
+    extents: impl FnOnce(Tree<'_, Writer<'_>>) -> Result<R>,
+    pointers: impl FnOnce(Pointers<'_, Writer<'_>>) -> Result<R>,
+) -> Result<R> {
+    let flags = inode.flags();
+    let writer = Writer::new(engine, h, inode);
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        return Err(writer
+            .world()
+            .bad_map("its content is in the inode, it has no blocks"));
+    }
+    let mut map = inode.map.write();
+    let done = if flags.contains(InodeFlags::EXTENTS) {
+        extents(Tree::new(&writer, &mut map))
+    } else {
+        pointers(Pointers::new(&writer, &mut map))
+    };
+    let settled = writer.settle(inode);
+    let done = done?;
+    settled.map(|()| done)
 }
 
 /// Puts `len` blocks from `physical` on at `logical`, where a hole must be. Takes the map lock exclusively;
 /// tree blocks are allocated as needed; block counts (`i_blocks`) of data and tree blocks are added to the inode. The
-/// caller claims the data blocks and stores the inode.
+/// caller claims the data blocks and stores the inode. After an error none of the blocks is in the map.
 ///
 /// # Errors
-/// The tree is damaged, no space for a tree block.
+/// The tree is damaged, no space for a tree block, `FileTooLarge`, `NotSupported` for unwritten blocks in a block map.
 pub(crate) fn insert(
     engine: &Engine,
     h: &Handle,
@@ -65,22 +160,69 @@ pub(crate) fn insert(
     len: u64,
     written: bool,
 ) -> Result<()> {
-    let _ = (engine, h, inode, logical, physical, len, written);
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+    change(
+        engine,
+        h,
+        inode,
+        |mut tree| tree.insert(logical, physical, len, written),
+        |mut pointers| {
+            if written {
+                pointers.insert(logical, physical, len)
+            } else {
+                Err(not_supported())
+            }
+        },
+    )
 }
 
-/// Makes unwritten blocks in `range` written.
+fn not_supported() -> Error {
+    Error::Vfs(sapwood_vfs::Error::NotSupported)
+}
+
+/// Makes unwritten blocks in `range` written. Returns the part that is still to be converted, as [`remove`] does, but from the begin
+/// of the range on.
 ///
 /// # Errors
 /// As [`insert`].
-pub(crate) fn convert(engine: &Engine, h: &Handle, inode: &Inode, range: Range<u64>) -> Result<()> {
-    let _ = (engine, h, inode, range);
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+pub(crate) fn convert(
+    engine: &Engine,
+    h: &Handle,
+    inode: &Inode,
+    range: Range<u64>,
+) -> Result<Range<u64>> {
+    let end = range.end;
+    change(
+        engine,
+        h,
+        inode,
+        |mut tree| tree.convert(range, true),
+        |_| Ok(end..end),
+    )
+}
+
+/// Makes written blocks in `range` unwritten, so that they read as zeros. Else as [`convert`].
+///
+/// # Errors
+/// As [`insert`].
+pub(crate) fn unwrite(
+    engine: &Engine,
+    h: &Handle,
+    inode: &Inode,
+    range: Range<u64>,
+) -> Result<Range<u64>> {
+    let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
+    change(
+        engine,
+        h,
+        inode,
+        |mut tree| tree.convert(range, false),
+        unsupported,
+    )
 }
 
 /// Takes blocks out of the map and frees them, from the end of `range` backwards, as far as the handle's
 /// credits allow. Returns the part that is still to be removed (empty: done): the caller stores the inode, restarts
-/// the handle and goes on.
+/// the handle and goes on. See [`remove_credits`].
 ///
 /// # Errors
 /// The tree is damaged.
@@ -90,17 +232,83 @@ pub(crate) fn remove(
     inode: &Inode,
     range: Range<u64>,
 ) -> Result<Range<u64>> {
-    let _ = (engine, h, inode, range);
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+    let same = range.clone();
+    change(
+        engine,
+        h,
+        inode,
+        |mut tree| tree.remove(range),
+        |mut pointers| pointers.remove(same),
+    )
 }
 
-/// Where a new block at `logical` had best be: behind the block before it, else in the inode's group.
+/// Moves the extents in `range` to the front by `by` blocks, over a hole: what follows a range that is collapsed. The end of the range is that
+/// of the file or behind. Returns the part that is still to be moved.
+///
+/// # Errors
+/// As [`insert`]; `NotSupported` for block maps.
+pub(crate) fn shift_left(
+    engine: &Engine,
+    h: &Handle,
+    inode: &Inode,
+    range: Range<u64>,
+    by: u64,
+) -> Result<Range<u64>> {
+    let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
+    change(
+        engine,
+        h,
+        inode,
+        |mut tree| tree.shift_left(range, by),
+        unsupported,
+    )
+}
+
+/// Moves the extents in `range` to the back by `by` blocks, to make room; one that reaches across the begin of the range is split. Else as
+/// [`shift_left`].
+///
+/// # Errors
+/// As [`shift_left`]; `FileTooLarge`.
+pub(crate) fn shift_right(
+    engine: &Engine,
+    h: &Handle,
+    inode: &Inode,
+    range: Range<u64>,
+    by: u64,
+) -> Result<Range<u64>> {
+    let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
+    change(
+        engine,
+        h,
+        inode,
+        |mut tree| tree.shift_right(range, by),
+        unsupported,
+    )
+}
+
+/// Where a new block at `logical` had best be: behind the block before it, else in the inode's group. Takes the map lock shared.
 ///
 /// # Errors
 /// As [`lookup`].
 pub(crate) fn goal(engine: &Engine, inode: &Inode, logical: u64) -> Result<u64> {
-    let _ = (engine, inode, logical);
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+    let flags = inode.flags();
+    let near = match u32::try_from(logical) {
+        Ok(logical) if !flags.contains(InodeFlags::INLINE_DATA) => {
+            let map = inode.map.read();
+            let reader = Reader::new(engine, inode);
+            if flags.contains(InodeFlags::EXTENTS) {
+                extent::goal(&reader, &map, logical)?
+            } else {
+                indirect::goal(&reader, &map, logical)?
+            }
+        }
+        _ => None,
+    };
+    if let Some(near) = near.filter(|near| engine.geometry.group_of_block(*near).is_ok()) {
+        return Ok(near);
+    }
+    let (group, _) = engine.geometry.inode_location(inode.ino)?;
+    Ok(engine.geometry.group_first_block(group)?)
 }
 
 /// A metadata block of the inode itself (directory, quota, orphan file), by its place in the file.
@@ -108,8 +316,14 @@ pub(crate) fn goal(engine: &Engine, inode: &Inode, logical: u64) -> Result<u64> 
 /// # Errors
 /// As [`lookup`]; a hole.
 pub(crate) fn block_of(engine: &Engine, inode: &Inode, logical: u64) -> Result<Arc<Buffer>> {
-    let _ = (engine, inode, logical);
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+    let run = lookup(engine, inode, logical, 1)?;
+    match run.what {
+        Mapped::Written(physical) => engine.block(physical),
+        Mapped::Hole | Mapped::Unwritten(_) => Err(Error::BadInode {
+            ino: inode.ino,
+            reason: format!("no block at logical block {logical}"),
+        }),
+    }
 }
 
 /// Allocates a zeroed metadata block at `logical` (directories grow by it); joined to the handle. The caller sets the
@@ -123,6 +337,16 @@ pub(crate) fn append_block(
     inode: &Inode,
     logical: u64,
 ) -> Result<Arc<Buffer>> {
-    let _ = (engine, h, inode, logical);
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+    let block = block_alloc::allocate_meta(engine, h, goal(engine, inode, logical)?)?;
+    if let Err(error) = insert(engine, h, inode, logical, block, 1, true) {
+        let extent = block_alloc::Extent {
+            start: block,
+            len: 1,
+        };
+        block_alloc::free(engine, h, extent, true)?;
+        return Err(error);
+    }
+    let buffer = engine.cache.get_new(block)?;
+    h.write_access(&buffer)?;
+    Ok(buffer)
 }

@@ -1,0 +1,145 @@
+//! Putting blocks into a tree.
+
+use sapwood_ext4_format::{EXTENT_MAX_LEN, EXTENT_MAX_UNWRITTEN_LEN, Extent};
+
+use super::Tree;
+use crate::Result;
+use crate::map::store::Changes;
+use crate::map::{BLOCKS_MAX, too_large};
+
+/// Blocks of the longest extent of a kind.
+pub(super) fn longest(unwritten: bool) -> u32 {
+    if unwritten {
+        EXTENT_MAX_UNWRITTEN_LEN
+    } else {
+        EXTENT_MAX_LEN
+    }
+}
+
+/// The two as one, if they are neighbours of one kind and short enough.
+fn merged(left: &Extent, right: &Extent) -> Option<Extent> {
+    let len = left.len.checked_add(right.len)?;
+    let fits = left.unwritten == right.unwritten
+        && left.end() == u64::from(right.logical)
+        && left.physical.checked_add(u64::from(left.len)) == Some(right.physical)
+        && len <= longest(left.unwritten);
+    fits.then_some(Extent { len, ..*left })
+}
+
+/// Puts `extent` at the end of a list, as part of the last one if that can be.
+pub(super) fn push(list: &mut Vec<Extent>, extent: Extent) {
+    match list.last_mut() {
+        Some(last) if merged(last, &extent).is_some() => last.len += extent.len,
+        _ => list.push(extent),
+    }
+}
+
+/// Part of an extent: its blocks in `from..to`, of which it must have some.
+pub(super) fn part(extent: &Extent, from: u64, to: u64) -> Option<Extent> {
+    let begin = from.max(u64::from(extent.logical));
+    let len = to
+        .min(extent.end())
+        .checked_sub(begin)
+        .filter(|len| *len > 0)?;
+    Some(Extent {
+        logical: u32::try_from(begin).ok()?,
+        len: u32::try_from(len).ok()?,
+        physical: extent.physical + (begin - u64::from(extent.logical)),
+        ..*extent
+    })
+}
+
+impl<S: Changes> Tree<'_, S> {
+    /// See [`insert`](crate::map::insert). After an error the map is as it was.
+    pub(crate) fn insert(
+        &mut self,
+        logical: u64,
+        physical: u64,
+        len: u64,
+        written: bool,
+    ) -> Result<()> {
+        let end = logical.checked_add(len).filter(|end| *end <= BLOCKS_MAX);
+        let end = end.ok_or_else(too_large)?;
+        let world = self.store.world();
+        if !world.holds(physical, len) {
+            return Err(world.bad_map(format_args!(
+                "blocks {physical}+{len} cannot be part of a file"
+            )));
+        }
+        let (mut at, mut from) = (logical, physical);
+        while at < end {
+            let len = (end - at).min(u64::from(longest(!written)));
+            let inserted = self.insert_one(Extent {
+                logical: at as u32,
+                len: len as u32,
+                physical: from,
+                unwritten: !written,
+            });
+            if let Err(err) = inserted {
+                self.take_back(logical..at)?;
+                return Err(err);
+            }
+            self.store.charge(len as i64);
+            at += len;
+            from += len;
+        }
+        Ok(())
+    }
+
+    fn insert_one(&mut self, extent: Extent) -> Result<()> {
+        let path = self.descend(extent.logical)?;
+        let next = path.leaf.at.map_or(0, |at| at + 1);
+        let (before, after) = path.leaf.view(self.store, self.root, |node| {
+            (
+                path.leaf.at.and_then(|at| node.extent(at)),
+                node.extent(next),
+            )
+        })?;
+        let begin = u64::from(extent.logical);
+        let limit = after.map_or(path.leaf.bounds.limit, |after| u64::from(after.logical));
+        if before.is_some_and(|before| before.end() > begin) || extent.end() > limit {
+            let end = extent.end();
+            let reason = format_args!("logical blocks {begin}..{end} should be a hole");
+            return Err(self.store.world().bad_map(reason));
+        }
+        self.replace_merging(path, next, next, &[extent])
+    }
+
+    /// Replaces the entries `from..to` of the leaf by `new`, and the neighbours too where they can be one with it.
+    pub(super) fn replace_merging(
+        &mut self,
+        path: super::Path<S::Node>,
+        mut from: usize,
+        mut to: usize,
+        new: &[Extent],
+    ) -> Result<()> {
+        let (before, after) = path.leaf.view(self.store, self.root, |node| {
+            (
+                from.checked_sub(1).and_then(|at| node.extent(at)),
+                node.extent(to),
+            )
+        })?;
+        let mut list = Vec::with_capacity(new.len() + 2);
+        let mut new = new.iter().copied();
+        if let Some(first) = new.next() {
+            match before.and_then(|before| merged(&before, &first)) {
+                Some(one) => {
+                    from -= 1;
+                    list.push(one);
+                }
+                None => list.push(first),
+            }
+        }
+        new.for_each(|extent| push(&mut list, extent));
+        if let Some(after) = after {
+            let pieces = list.len();
+            push(&mut list, after);
+            if list.len() == pieces {
+                to += 1;
+            } else {
+                list.pop();
+            }
+        }
+        self.replace(path, from, to, &list)
+    }
+}

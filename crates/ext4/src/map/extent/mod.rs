@@ -1,0 +1,107 @@
+//! Extent trees.
+//!
+//! # How it works
+//! A tree is changed in one way only: some entries side by side in one leaf are [replaced](splice) by others. Inserting,
+//! converting and removing compute what the leaf shall hold and leave it to that step to split nodes, to add a level, to
+//! keep the keys of the parents equal to the first entry below them, and to drop what becomes empty. Each of
+//! those steps is a whole tree with the same content again, so a block that cannot be allocated in the middle
+//! (`no_room_leaves_the_tree_as_it_was`) or a damaged node stops a change without harm.
+//!
+//! Shifting moves the entries of whole leaves, from the side to which they move, so that ranges never
+//! cross meanwhile.
+//!
+//! The property tests in `tests` compare all of it with a map in memory, on blocks of 1024 bytes, down to depth 3.
+
+mod convert;
+mod insert;
+mod lookup;
+mod path;
+mod remove;
+mod shift;
+mod splice;
+
+use sapwood_ext4_format::{Extent, ExtentError, ExtentNode, ExtentNodeMut};
+
+pub(crate) use lookup::lookup;
+pub(crate) use path::Root;
+use path::{Level, Path, descend};
+
+use super::store::{Blocks, Changes};
+use crate::Result;
+
+/// The tree of an inode whose map lock is held exclusively.
+pub(crate) struct Tree<'a, S> {
+    store: &'a S,
+    root: &'a mut Root,
+}
+
+impl<'a, S: Changes> Tree<'a, S> {
+    /// The tree below `root`.
+    pub(crate) fn new(store: &'a S, root: &'a mut Root) -> Self {
+        Self { store, root }
+    }
+
+    fn descend(&self, logical: u32) -> Result<Path<S::Node>> {
+        descend(self.store, self.root, logical)
+    }
+
+    /// Changes one node.
+    fn edit(
+        &mut self,
+        level: &Level<S::Node>,
+        with: impl FnOnce(&mut ExtentNodeMut<'_>) -> Result<(), ExtentError>,
+    ) -> Result<()> {
+        let world = self.store.world();
+        let change =
+            |bytes: &mut [u8]| ExtentNodeMut::open(bytes).and_then(|mut node| with(&mut node));
+        match &level.node {
+            None => change(self.root).map_err(|err| world.bad_map(err)),
+            Some(node) => {
+                let place = self.store.place(node);
+                let done = self.store.change(node, change)?;
+                done.map_err(|err| world.bad_block(place, err))
+            }
+        }
+    }
+}
+
+/// Levels below the root of a tree; 0 if the root is damaged.
+pub(crate) fn depth(root: &Root) -> u32 {
+    ExtentNode::parse_header(root).map_or(0, |node| u32::from(node.depth()))
+}
+
+/// A root without an extent.
+pub(crate) fn empty_root() -> Root {
+    let mut root = [0; size_of::<Root>()];
+    // Cannot fail: the bytes have room for a header.
+    let _ = ExtentNodeMut::init(&mut root, 0);
+    root
+}
+
+/// Where a new block at `logical` had best be: as far from its neighbour in the file as on the device. `None` in an empty
+/// tree.
+pub(crate) fn goal<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Option<u64>> {
+    let path = descend(store, root, logical)?;
+    let near = path
+        .leaf
+        .view(store, root, |node| node.extent(path.leaf.at.unwrap_or(0)))?;
+    let Some(Extent {
+        logical: begin,
+        physical,
+        ..
+    }) = near
+    else {
+        return Ok(path.leaf.node.map(|node| store.place(&node)));
+    };
+    let goal = match logical.checked_sub(begin) {
+        Some(behind) => physical.saturating_add(u64::from(behind)),
+        None => physical.saturating_sub(u64::from(begin - logical)),
+    };
+    Ok(Some(goal))
+}
+
+/// Credits that one replacement in a leaf needs at most, on a way of so many nodes: each of them and a new one beside it, and
+/// the bitmap that the new one comes from; and a new level.
+pub(crate) fn replace_credits(nodes: u32) -> u32 {
+    nodes.saturating_mul(3).saturating_add(2)
+}

@@ -1,0 +1,190 @@
+//! The way from an inode's root to a leaf, judged at each step.
+//!
+//! # How it works
+//! A node is judged as a whole, its checksum too, when it is loaded. What that cannot tell is whether it belongs
+//! *here*: a broken image may name one block from two places, even from below itself. So each step checks again what
+//! depends on the way that was come: the depth is one less than the parent's, which bounds every way by the
+//! depth of the root, and the first and last entry lie in the range that the parent gives to the node
+//! (`a_block_below_itself_ends_in_an_error`, `a_node_outside_its_range_is_refused`). The entries between them are in
+//! order since the node was judged.
+
+use sapwood_ext4_format::{
+    EXTENT_ROOT_SIZE, Extent, ExtentBounds, ExtentError, ExtentNode, extent_block_verify,
+};
+
+use crate::Result;
+use crate::map::store::{Blocks, NodeKind, World};
+
+/// A root, as the inode keeps it.
+pub(crate) type Root = [u8; EXTENT_ROOT_SIZE];
+
+/// One node on the way.
+#[derive(Debug, Clone)]
+pub(super) struct Level<N> {
+    /// The node; `None` for the root.
+    pub(super) node: Option<N>,
+    /// What its entries must conform to.
+    pub(super) bounds: ExtentBounds,
+    /// In an inner node the entry that was followed. In a leaf the last one that begins at or before what was looked
+    /// for.
+    pub(super) at: Option<usize>,
+    /// Entries in use.
+    pub(super) len: usize,
+    /// Entries for which there is room.
+    pub(super) max: usize,
+}
+
+/// From the root to a leaf.
+#[derive(Debug, Clone)]
+pub(super) struct Path<N> {
+    /// All but the leaf, the root first.
+    pub(super) above: Vec<Level<N>>,
+    /// The leaf.
+    pub(super) leaf: Level<N>,
+}
+
+impl<N> Path<N> {
+    /// Nodes on the way.
+    pub(super) fn nodes(&self) -> u32 {
+        self.above.len() as u32 + 1
+    }
+
+    /// No leaf is to the right of this one.
+    pub(super) fn is_last(&self) -> bool {
+        self.above
+            .iter()
+            .all(|level| level.at.is_some_and(|at| at + 1 == level.len))
+    }
+}
+
+impl<N> Level<N> {
+    /// Looks at the node.
+    pub(super) fn view<S: Blocks<Node = N>, R>(
+        &self,
+        store: &S,
+        root: &Root,
+        look: impl FnOnce(&ExtentNode<'_>) -> R,
+    ) -> Result<R> {
+        match &self.node {
+            None => {
+                let node =
+                    ExtentNode::parse_header(root).map_err(|err| store.world().bad_map(err))?;
+                Ok(look(&node))
+            }
+            Some(node) => {
+                let bytes = store.bytes(node);
+                let view = ExtentNode::parse_header(&bytes)
+                    .map_err(|err| store.world().bad_block(store.place(node), err))?;
+                Ok(look(&view))
+            }
+        }
+    }
+
+    /// All extents of a leaf.
+    pub(super) fn extents<S: Blocks<Node = N>>(
+        &self,
+        store: &S,
+        root: &Root,
+    ) -> Result<Vec<Extent>> {
+        self.view(store, root, |node| node.extents().collect())
+    }
+}
+
+/// What is wrong with a node as a whole, its checksum included.
+fn judge(world: &World, bytes: &[u8], bounds: &ExtentBounds) -> Result<(), ExtentError> {
+    ExtentNode::parse(bytes, bounds)?;
+    world
+        .seed
+        .map_or(Ok(()), |seed| extent_block_verify(bytes, seed))
+}
+
+/// Whether a node that was judged good belongs at this place.
+fn belongs(node: &ExtentNode<'_>, bounds: &ExtentBounds) -> Result<(), ExtentError> {
+    let (found, expected) = (node.depth(), bounds.depth.unwrap_or(0));
+    if found != expected {
+        return Err(ExtentError::Depth { found, expected });
+    }
+    let Some(last) = node.len().checked_sub(1) else {
+        let (entries, max, depth) = (0, node.max(), found);
+        let bad = ExtentError::Entries {
+            entries,
+            max,
+            depth,
+        };
+        return if found == 0 { Ok(()) } else { Err(bad) };
+    };
+    let end = node.extent(last).map_or_else(
+        || {
+            node.logical(last)
+                .map_or(u64::MAX, |logical| u64::from(logical) + 1)
+        },
+        |extent| extent.end(),
+    );
+    for (index, logical) in [(0, node.logical(0)), (last, node.logical(last))] {
+        let logical = logical.unwrap_or(u32::MAX);
+        if logical < bounds.first || end > bounds.limit {
+            let (first, limit) = (bounds.first, bounds.limit);
+            return Err(ExtentError::Range {
+                index,
+                logical,
+                end,
+                first,
+                limit,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The way to the leaf where `logical` is or would be.
+///
+/// # Errors
+/// A node on the way is damaged, the device.
+pub(super) fn descend<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Path<S::Node>> {
+    let world = store.world();
+    let mut bounds = ExtentBounds::root(world.first_block, world.blocks);
+    let node = ExtentNode::parse(root, &bounds).map_err(|err| world.bad_map(err))?;
+    let mut above = Vec::with_capacity(usize::from(node.depth()));
+    let (mut level, mut child) = step(&node, None, bounds, logical);
+    // Each round goes one level down: a child whose depth is not one less is refused.
+    while let Some((block, below)) = child {
+        bounds = below;
+        above.push(level);
+        let wrong = |err: ExtentError| world.bad_block(block, err);
+        let fresh = |bytes: &[u8]| judge(world, bytes, &bounds).map_err(|err| err.to_string());
+        let node = store.node(block, NodeKind::Extent, &fresh)?;
+        let bytes = store.bytes(&node);
+        let view = ExtentNode::parse_header(&bytes).map_err(wrong)?;
+        belongs(&view, &bounds).map_err(wrong)?;
+        (level, child) = step(&view, Some(node.clone()), bounds, logical);
+    }
+    Ok(Path { above, leaf: level })
+}
+
+/// Finds the entry to follow in a node, and where it leads.
+fn step<N>(
+    view: &ExtentNode<'_>,
+    node: Option<N>,
+    bounds: ExtentBounds,
+    logical: u32,
+) -> (Level<N>, Option<(u64, ExtentBounds)>) {
+    let mut at = view.search(logical);
+    let mut child = None;
+    if !view.is_leaf() {
+        // What lies before all entries belongs to the first child.
+        let follow = at.unwrap_or(0);
+        at = Some(follow);
+        child = view
+            .index(follow)
+            .map(|entry| entry.child)
+            .zip(view.child_bounds(follow, &bounds));
+    }
+    let level = Level {
+        node,
+        bounds,
+        at,
+        len: view.len(),
+        max: usize::from(view.max()),
+    };
+    (level, child)
+}

@@ -1,0 +1,226 @@
+//! The nodes of maps in the engine: in its cache, changed through its journal.
+
+use std::cell::Cell;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use sapwood_ext4_format::{Geometry, InodeFlags};
+use sapwood_jbd2::{Buffer, Handle, Seal};
+use sapwood_vfs::FileKind;
+
+use super::store::{Blocks, Changes, NodeKind, World};
+use super::too_large;
+use crate::block_alloc::{self, Extent};
+use crate::engine::Engine;
+use crate::host::SealKind;
+use crate::inode::Inode;
+use crate::{DataMode, Result};
+
+/// What [`Buffer::kind`] says of a block of pointers. Nodes of extent trees have the number of their seal.
+const POINTERS: u8 = 0x40;
+
+impl World {
+    /// What the map of an inode must conform to.
+    pub(crate) fn new(geometry: &Geometry, ino: u32, generation: u32) -> Self {
+        let seed = geometry.inode_seed(ino, generation);
+        Self {
+            ino,
+            block_size: geometry.block_size(),
+            first_block: geometry.first_data_block().into(),
+            blocks: geometry.blocks_count(),
+            seed: geometry.metadata_csum().then_some(seed),
+        }
+    }
+}
+
+/// Reads the map of an inode.
+pub(super) struct Reader<'a> {
+    engine: &'a Engine,
+    world: World,
+    seal: Seal,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(engine: &'a Engine, inode: &Inode) -> Self {
+        Self {
+            engine,
+            world: World::new(&engine.geometry, inode.ino, inode.generation),
+            seal: SealKind::Extent.of(inode.ino, inode.generation),
+        }
+    }
+
+    /// Notes what a buffer is, for readers and for the commit.
+    fn label(&self, buffer: &Buffer, kind: NodeKind) {
+        buffer.set_seal(match kind {
+            NodeKind::Extent => Some(self.seal),
+            NodeKind::Pointers => None,
+        });
+        buffer.set_kind(number(kind));
+    }
+}
+
+fn number(kind: NodeKind) -> u8 {
+    match kind {
+        NodeKind::Extent => SealKind::Extent as u8,
+        NodeKind::Pointers => POINTERS,
+    }
+}
+
+impl Blocks for Reader<'_> {
+    type Node = Arc<Buffer>;
+
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn node(
+        &self,
+        block: u64,
+        kind: NodeKind,
+        judge: &dyn Fn(&[u8]) -> Result<(), String>,
+    ) -> Result<Arc<Buffer>> {
+        let buffer = self.engine.block(block)?;
+        if buffer.kind() != number(kind) {
+            judge(&buffer.read()).map_err(|reason| self.world.bad_block(block, reason))?;
+            self.label(&buffer, kind);
+        }
+        Ok(buffer)
+    }
+
+    fn place(&self, node: &Arc<Buffer>) -> u64 {
+        node.block()
+    }
+
+    fn bytes(&self, node: &Arc<Buffer>) -> impl Deref<Target = [u8]> {
+        node.read()
+    }
+}
+
+/// Changes the map of an inode in a handle.
+pub(super) struct Writer<'a> {
+    reader: Reader<'a>,
+    h: &'a Handle,
+    /// The journal may hold blocks of the content, as it holds names and long link targets.
+    journaled: bool,
+    /// Blocks that came to the inode and were not yet added to its count.
+    charged: Cell<i64>,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(engine: &'a Engine, h: &'a Handle, inode: &Inode) -> Self {
+        let journaled = inode.kind != FileKind::Regular
+            || engine.options.data == DataMode::Journal
+            || inode
+                .flags()
+                .intersects(InodeFlags::JOURNAL_DATA | InodeFlags::EA_INODE);
+        Self {
+            reader: Reader::new(engine, inode),
+            h,
+            journaled,
+            charged: Cell::new(0),
+        }
+    }
+
+    /// Adds the blocks that came and went to the inode's count. To be called after errors too.
+    pub(super) fn settle(&self, inode: &Inode) -> Result<()> {
+        let blocks = self.charged.replace(0);
+        if blocks == 0 {
+            return Ok(());
+        }
+        let geometry = &self.reader.engine.geometry;
+        let sectors = blocks.saturating_mul(i64::from(geometry.block_size() / 512));
+        let mut state = inode.state.lock();
+        let now = state.raw.sectors(geometry).saturating_add_signed(sectors);
+        state
+            .raw
+            .set_sectors(now, geometry)
+            .map_err(|_| too_large())
+    }
+}
+
+impl Blocks for Writer<'_> {
+    type Node = Arc<Buffer>;
+
+    fn world(&self) -> &World {
+        self.reader.world()
+    }
+
+    fn node(
+        &self,
+        block: u64,
+        kind: NodeKind,
+        judge: &dyn Fn(&[u8]) -> Result<(), String>,
+    ) -> Result<Arc<Buffer>> {
+        self.reader.node(block, kind, judge)
+    }
+
+    fn place(&self, node: &Arc<Buffer>) -> u64 {
+        node.block()
+    }
+
+    fn bytes(&self, node: &Arc<Buffer>) -> impl Deref<Target = [u8]> {
+        node.read()
+    }
+}
+
+impl Changes for Writer<'_> {
+    fn change<R>(&self, node: &Arc<Buffer>, with: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        Ok(with(&mut self.h.modify(node)?))
+    }
+
+    fn create(&self, kind: NodeKind, goal: u64) -> Result<Arc<Buffer>> {
+        let engine = self.reader.engine;
+        let block = block_alloc::allocate_meta(engine, self.h, goal)?;
+        let buffer = engine.cache.get_new(block)?;
+        self.reader.label(&buffer, kind);
+        self.h.write_access(&buffer)?;
+        self.charge(1);
+        Ok(buffer)
+    }
+
+    fn discard(&self, node: &Arc<Buffer>) -> Result<()> {
+        let extent = Extent {
+            start: node.block(),
+            len: 1,
+        };
+        self.charge(-1);
+        block_alloc::free(self.reader.engine, self.h, extent, true)
+    }
+
+    fn free(&self, physical: u64, len: u64) -> Result<()> {
+        let (mut start, end) = (physical, physical.saturating_add(len));
+        while start < end {
+            let len = u32::try_from(end - start).unwrap_or(u32::MAX);
+            let extent = Extent { start, len };
+            block_alloc::free(self.reader.engine, self.h, extent, self.journaled)?;
+            start += u64::from(len);
+        }
+        Ok(())
+    }
+
+    fn charge(&self, blocks: i64) {
+        self.charged.set(self.charged.get().saturating_add(blocks));
+    }
+
+    fn free_cost(&self, physical: u64, len: u64) -> u32 {
+        groups_of(&self.reader.engine.geometry, physical, len)
+    }
+
+    fn affords(&self, credits: u32) -> bool {
+        self.h.ensure(credits)
+    }
+}
+
+/// Groups that blocks may lie in, wherever they begin if `physical` is 0.
+pub(super) fn groups_of(geometry: &Geometry, physical: u64, len: u64) -> u32 {
+    let per_group = u64::from(geometry.blocks_per_group()).max(1);
+    let groups = match physical.checked_sub(u64::from(geometry.first_data_block())) {
+        Some(from) if physical > 0 => {
+            (from.saturating_add(len.saturating_sub(1)) / per_group)
+                .saturating_sub(from / per_group)
+                + 1
+        }
+        _ => len / per_group + 2,
+    };
+    u32::try_from(groups.min(u64::from(geometry.group_count()))).unwrap_or(u32::MAX)
+}

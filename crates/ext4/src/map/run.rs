@@ -1,0 +1,83 @@
+//! What stands at a place of a file.
+
+/// What stands at a place of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mapped {
+    /// No block.
+    Hole,
+    /// Blocks with content, from this one on.
+    Written(u64),
+    /// Blocks that read as zeros, from this one on.
+    Unwritten(u64),
+}
+
+/// A run of blocks of a file that are all of one kind and side by side on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// First block of the run in the file; not before what was asked for.
+    pub(crate) logical: u64,
+    /// Blocks.
+    pub(crate) len: u64,
+    /// What stands there.
+    pub(crate) what: Mapped,
+}
+
+/// A run that grows at its end while a map is read.
+pub(super) struct Growing {
+    run: Run,
+    /// Where the caller's interest ends.
+    end: u64,
+}
+
+impl Growing {
+    /// Nothing yet, at `logical`, up to `max` blocks.
+    pub(super) fn new(logical: u64, max: u64) -> Self {
+        let run = Run {
+            logical,
+            len: 0,
+            what: Mapped::Hole,
+        };
+        let end = logical.saturating_add(max);
+        Self { run, end }
+    }
+
+    /// The block behind the run.
+    pub(super) fn at(&self) -> u64 {
+        self.run.logical.saturating_add(self.run.len)
+    }
+
+    /// Puts a piece behind the run, which ends at block `to` of the file. False if it is of another kind, or if the end is
+    /// reached.
+    pub(super) fn push(&mut self, what: Mapped, to: u64) -> bool {
+        if self.run.len == 0 {
+            self.run.what = what;
+        } else if !self.fits(what) {
+            return false;
+        }
+        self.run.len = to.min(self.end).saturating_sub(self.run.logical);
+        self.at() < self.end
+    }
+
+    fn fits(&self, what: Mapped) -> bool {
+        match (self.run.what, what) {
+            (Mapped::Hole, Mapped::Hole) => true,
+            (Mapped::Written(begin), Mapped::Written(next))
+            | (Mapped::Unwritten(begin), Mapped::Unwritten(next)) => {
+                begin.checked_add(self.run.len) == Some(next)
+            }
+            _ => false,
+        }
+    }
+
+    /// The run, and nothing but a hole behind it.
+    pub(super) fn rest_is_hole(mut self) -> Run {
+        let end = self.end;
+        self.push(Mapped::Hole, end);
+        self.run
+    }
+
+    /// The run.
+    pub(super) fn done(self) -> Run {
+        self.run
+    }
+}

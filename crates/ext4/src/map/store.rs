@@ -1,0 +1,121 @@
+//! What the trees need of the world below them: nodes, changes of nodes, and room for them.
+//!
+//! The trees are written against these traits and not against the engine, so that the same code reads a
+//! journal's map before there is a cache, and so that the property tests run thousands of changes without
+//! an image.
+
+use std::ops::Deref;
+
+use crate::{Error, Result};
+
+/// What a block of a map is; noted at its buffer once it was judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeKind {
+    /// A node of an extent tree.
+    Extent,
+    /// A block of block pointers.
+    Pointers,
+}
+
+/// What an inode's map must conform to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct World {
+    /// Inode, for errors.
+    pub(crate) ino: u32,
+    /// Bytes of a block.
+    pub(crate) block_size: u32,
+    /// The superblock's first data block.
+    pub(crate) first_block: u64,
+    /// Blocks of the file system.
+    pub(crate) blocks: u64,
+    /// Seed of the inode's checksums, where the file system has them.
+    pub(crate) seed: Option<u32>,
+}
+
+impl World {
+    /// A block of the map that is not what it should be.
+    pub(crate) fn bad_block(&self, block: u64, reason: impl ToString) -> Error {
+        Error::BadBlock {
+            ino: self.ino,
+            block,
+            reason: reason.to_string(),
+        }
+    }
+
+    /// The inode's own part of the map is wrong, or what a caller asks for does not fit to it.
+    pub(crate) fn bad_map(&self, reason: impl ToString) -> Error {
+        Error::BadInode {
+            ino: self.ino,
+            reason: reason.to_string(),
+        }
+    }
+
+    /// Whether all of these blocks may belong to a file.
+    pub(crate) fn holds(&self, physical: u64, len: u64) -> bool {
+        let end = physical.checked_add(len);
+        physical > 0 && physical >= self.first_block && end.is_some_and(|end| end <= self.blocks)
+    }
+}
+
+/// Reads nodes.
+pub(crate) trait Blocks {
+    /// A node in memory.
+    type Node: Clone;
+
+    /// What the map must conform to.
+    fn world(&self) -> &World;
+
+    /// A block of the map, from the device if it is not in memory. `judge` is called if the block was not
+    /// judged as this kind since it was loaded, and says what is wrong with it.
+    ///
+    /// # Errors
+    /// [`Error::BadBlock`] with what `judge` says, the device.
+    fn node(
+        &self,
+        block: u64,
+        kind: NodeKind,
+        judge: &dyn Fn(&[u8]) -> Result<(), String>,
+    ) -> Result<Self::Node>;
+
+    /// Where the node is.
+    fn place(&self, node: &Self::Node) -> u64;
+
+    /// Its content now.
+    fn bytes(&self, node: &Self::Node) -> impl Deref<Target = [u8]>;
+}
+
+/// Changes nodes, in one handle.
+pub(crate) trait Changes: Blocks {
+    /// Changes a node in this transaction.
+    ///
+    /// # Errors
+    /// The journal failed.
+    fn change<R>(&self, node: &Self::Node, with: impl FnOnce(&mut [u8]) -> R) -> Result<R>;
+
+    /// A new block for the map, zeroed, in this transaction and counted for the inode.
+    ///
+    /// # Errors
+    /// No space.
+    fn create(&self, kind: NodeKind, goal: u64) -> Result<Self::Node>;
+
+    /// Frees a block of the map.
+    ///
+    /// # Errors
+    /// The bitmap says that it is free.
+    fn discard(&self, node: &Self::Node) -> Result<()>;
+
+    /// Frees blocks of content.
+    ///
+    /// # Errors
+    /// The bitmap says that they are free.
+    fn free(&self, physical: u64, len: u64) -> Result<()>;
+
+    /// Counts blocks of content that came into the map, or left it.
+    fn charge(&self, blocks: i64);
+
+    /// Credits that [`free`](Self::free) of these blocks needs at most.
+    fn free_cost(&self, physical: u64, len: u64) -> u32;
+
+    /// Whether the handle has credits for so many more blocks; it is extended if that helps.
+    fn affords(&self, credits: u32) -> bool;
+}
