@@ -7,14 +7,14 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sapwood_block::MemoryDevice;
-use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
-use sapwood_btrfs::{Btrfs, Options};
 use sapwood_vfs::{FileSystem, MemoryFs};
 
 use crate::actor::Actor;
+use crate::engine::Engine;
 use crate::op::{Op, from_text};
+use crate::policy::Policy;
 
-/// Which one.
+/// Which one, of which engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BaseKind {
     /// Small tree blocks, one copy of everything, and the files of [`STANDARD`].
@@ -25,6 +25,16 @@ pub enum BaseKind {
     Usual,
     /// As [`Standard`](Self::Standard), with items for holes.
     Holes,
+    /// ext4 with blocks of 1 KiB and a small journal; the files of [`STANDARD`].
+    Ext4,
+    /// The same format, nothing in it.
+    Ext4Empty,
+    /// Blocks of 4 KiB, as `mkfs` makes them; the files of [`STANDARD`].
+    Ext4Usual,
+    /// As [`Ext4`](Self::Ext4), with block pointers instead of extents.
+    Ext4Indirect,
+    /// As [`Ext4`](Self::Ext4), with fast commits.
+    Ext4Fast,
 }
 
 /// Two levels of directories; files with extents, inline, shared, with and without attributes.
@@ -40,7 +50,40 @@ const SIZE: u64 = 60 << 20;
 
 impl BaseKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Standard, Self::Empty, Self::Usual, Self::Holes];
+    pub const ALL: [Self; 9] = [
+        Self::Standard,
+        Self::Empty,
+        Self::Usual,
+        Self::Holes,
+        Self::Ext4,
+        Self::Ext4Empty,
+        Self::Ext4Usual,
+        Self::Ext4Indirect,
+        Self::Ext4Fast,
+    ];
+
+    /// Whose format it is.
+    #[must_use]
+    pub fn engine(self) -> Engine {
+        match self {
+            Self::Standard | Self::Empty | Self::Usual | Self::Holes => Engine::Btrfs,
+            Self::Ext4
+            | Self::Ext4Empty
+            | Self::Ext4Usual
+            | Self::Ext4Indirect
+            | Self::Ext4Fast => Engine::Ext4,
+        }
+    }
+
+    /// What comes closest to it in another engine.
+    #[must_use]
+    pub fn counterpart(self, engine: Engine) -> Self {
+        match self {
+            kind if kind.engine() == engine => kind,
+            Self::Empty | Self::Ext4Empty => engine.empty(),
+            _ => engine.standard(),
+        }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -48,30 +91,18 @@ impl BaseKind {
             Self::Empty => "empty",
             Self::Usual => "usual",
             Self::Holes => "holes",
-        }
-    }
-
-    fn format(self) -> MkfsOptions {
-        // Without a block-group tree, which older versions of `btrfs check` do not know.
-        let usual = MkfsOptions {
-            block_group_tree: Some(false),
-            ..MkfsOptions::default()
-        };
-        match self {
-            Self::Usual => usual,
-            Self::Standard | Self::Empty | Self::Holes => MkfsOptions {
-                node_size: Some(4096),
-                metadata: Some(Profile::Single),
-                no_holes: self != Self::Holes,
-                ..usual
-            },
+            Self::Ext4 => "ext4",
+            Self::Ext4Empty => "ext4-empty",
+            Self::Ext4Usual => "ext4-usual",
+            Self::Ext4Indirect => "ext4-indirect",
+            Self::Ext4Fast => "ext4-fast",
         }
     }
 
     fn setup(self) -> &'static str {
         match self {
-            Self::Empty => "",
-            Self::Standard | Self::Usual | Self::Holes => STANDARD,
+            Self::Empty | Self::Ext4Empty => "",
+            _ => STANDARD,
         }
     }
 }
@@ -119,9 +150,10 @@ impl Base {
     fn make(kind: BaseKind) -> Result<Self, String> {
         let setup = from_text(kind.setup()).map_err(|error| error.to_string())?;
         let device = Arc::new(MemoryDevice::new(SIZE));
-        mkfs(&*device, &kind.format()).map_err(|error| error.to_string())?;
-        let fs = Btrfs::open(vec![device.clone()], options()).map_err(|error| error.to_string())?;
-        perform(&fs, &setup)?;
+        let engine = kind.engine();
+        engine.format(kind, &device)?;
+        let fs = engine.open(device.clone(), Policy::Now, 1)?;
+        perform(&*fs, &setup)?;
         fs.unmount().map_err(|error| error.to_string())?;
         Ok(Self {
             device: device.snapshot(),
@@ -148,15 +180,4 @@ fn perform(fs: &dyn FileSystem, ops: &[Op]) -> Result<(), String> {
             .map_err(|error| format!("setup: {op}: {error}"))?;
     }
     Ok(())
-}
-
-/// Mount options without background threads, so that nothing happens but what is asked for.
-#[must_use]
-pub fn options() -> Options {
-    Options {
-        background: false,
-        threads: 1,
-        cache_bytes: 8 << 20,
-        ..Options::default()
-    }
 }

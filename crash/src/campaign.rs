@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use parking_lot::Mutex;
 
-use crate::base::{Base, BaseKind};
+use crate::base::Base;
 use crate::bounded::Bounded;
 use crate::cases;
 use crate::cut::Depth;
 use crate::desk::{Desk, Sample, Verdicts};
+use crate::engine::Engine;
 use crate::explore::{Found, explore_with, seed_of};
 use crate::judge::{Judge, Tally};
-use crate::kernel::{Kernel, has_log};
+use crate::kernel::Kernel;
 use crate::record::{Setting, Workload};
 use crate::shrink::shrink;
 use crate::subject::Subject;
@@ -22,6 +23,8 @@ use crate::threads::Threads;
 /// How much is done.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// Whose crashes.
+    pub engine: Engine,
     /// How workloads are mounted.
     pub setting: Setting,
     /// Threads.
@@ -80,6 +83,8 @@ impl fmt::Display for Phase {
 /// All phases.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
+    /// Whose crashes.
+    pub engine: Engine,
     /// What was done, in order.
     pub phases: Vec<Phase>,
     /// What the kernel said; `None` if it was not asked.
@@ -119,8 +124,11 @@ impl fmt::Display for Report {
             (Some(kernel), _) => {
                 writeln!(
                     f,
-                    "{} images judged by the kernel, {} of them with a log; {} runs of btrfs check",
-                    kernel.images, kernel.with_log, kernel.checks
+                    "{} images judged by the kernel, {} of them with a log; {} runs of {}",
+                    kernel.images,
+                    kernel.with_log,
+                    kernel.checks,
+                    self.engine.tool()
                 )?;
                 let operations = kernel.by_operation.iter();
                 let operations: Vec<String> =
@@ -145,10 +153,13 @@ impl Campaign {
     /// Begins; the clock runs.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
-        let mut report = Report::default();
+        let mut report = Report {
+            engine: plan.engine,
+            ..Report::default()
+        };
         let desk = plan.kernel.then(|| {
-            let base = Base::get(BaseKind::Standard)?;
-            Kernel::new(&base.device).map(Desk::open)
+            let base = Base::get(plan.engine.standard())?;
+            Kernel::new(plan.engine, &base.device).map(Desk::open)
         });
         let desk = match desk {
             Some(Ok(desk)) => Some(desk),
@@ -186,7 +197,7 @@ impl Campaign {
     /// If a base cannot be made.
     pub fn ones(&mut self) -> Result<(), String> {
         let mut all = Vec::new();
-        for kind in [BaseKind::Standard, BaseKind::Usual, BaseKind::Holes] {
+        for kind in self.plan.engine.bases() {
             all.extend(Bounded::new(kind)?.ones());
         }
         let care = Care {
@@ -208,7 +219,7 @@ impl Campaign {
     /// # Errors
     /// If the base cannot be made.
     pub fn twos(&mut self) -> Result<(), String> {
-        let bounded = Bounded::new(BaseKind::Standard)?;
+        let bounded = Bounded::new(self.plan.engine.standard())?;
         let all = (0..bounded.firsts()).flat_map(move |first| bounded.twos(first));
         let care = Care {
             depth: Depth::BRIEF,
@@ -224,7 +235,7 @@ impl Campaign {
     /// # Errors
     /// If the base cannot be made.
     pub fn threes(&mut self) -> Result<(), String> {
-        let bounded = Bounded::new(BaseKind::Standard)?;
+        let bounded = Bounded::new(self.plan.engine.standard())?;
         let seed = self.plan.seed;
         let all = (seed..).filter_map(move |seed| bounded.three(seed));
         let care = Care {
@@ -246,7 +257,9 @@ impl Campaign {
     /// # Errors
     /// Never, unless the text of a case is wrong.
     pub fn cases(&mut self) -> Result<(), String> {
-        let all = cases::all()?.into_iter().map(|case| case.workload.into());
+        let all = cases::all(self.plan.engine)?
+            .into_iter()
+            .map(|case| case.workload.into());
         let care = Care {
             depth: Depth::FULL,
             sample: 1,
@@ -258,15 +271,16 @@ impl Campaign {
 
     /// Long sequences by chance, for a share of the time.
     pub fn longs(&mut self) {
-        let seed = self.plan.seed;
+        let (seed, engine) = (self.plan.seed, self.plan.engine);
         let all = (seed..).filter_map(|seed| {
             let ops = 4 + (seed % 9) as usize;
             let alone = Threads {
+                engine,
                 seed,
                 lanes: 1,
                 ops,
             };
-            let base = BaseKind::Standard;
+            let base = engine.standard();
             Some(
                 Workload {
                     base,
@@ -292,11 +306,17 @@ impl Campaign {
 
     /// Threads, for a share of the time.
     pub fn threads(&mut self) {
-        let seed = self.plan.seed;
+        let (seed, engine) = (self.plan.seed, self.plan.engine);
         let all = (seed..).map(|seed| {
             let lanes = 2 + (seed % 3) as usize;
             let ops = 6 + (seed % 13) as usize;
-            Threads { seed, lanes, ops }.into()
+            Threads {
+                engine,
+                seed,
+                lanes,
+                ops,
+            }
+            .into()
         });
         let care = Care {
             depth: Depth::BRIEF,
@@ -386,11 +406,11 @@ fn hand_over(subject: &Subject, judge: &mut Judge<'_>, desk: &Desk, random: &mut
     };
     let mut image = judge.image(&plan);
     for other in plans {
-        if has_log(&image) {
+        if subject.engine().has_log(&image) {
             break;
         }
         let next = judge.image(&other);
-        if has_log(&next) {
+        if subject.engine().has_log(&next) {
             (plan, image) = (other, next);
         }
     }

@@ -11,7 +11,7 @@ use sapwood_block::{CrashPlan, MemoryDevice};
 use crate::cut::Cut;
 use crate::explore::Found;
 use crate::judge::{Failure, recover_in_place};
-use crate::kernel::{Kernel, has_log};
+use crate::kernel::Kernel;
 use crate::subject::Subject;
 
 /// Images that wait at most; who comes when it is full decides whether to wait.
@@ -35,7 +35,7 @@ pub struct Verdicts {
     pub images: u64,
     /// Those of them with a log to replay.
     pub with_log: u64,
-    /// Runs of `btrfs check`.
+    /// Runs of the tool that checks such images.
     pub checks: u64,
     /// Images by the operations of their workloads.
     pub by_operation: BTreeMap<&'static str, u64>,
@@ -106,7 +106,7 @@ fn work(kernel: &Kernel, receiver: &Receiver<Sample>, verdicts: &Mutex<Verdicts>
         let judged = judge(kernel, &sample.image);
         let mut verdicts = verdicts.lock();
         verdicts.images += 1;
-        verdicts.with_log += u64::from(has_log(&sample.image));
+        verdicts.with_log += u64::from(kernel.engine().has_log(&sample.image));
         verdicts.checks += 2;
         for op in sample.subject.ops() {
             *verdicts.by_operation.entry(op.verb()).or_default() += 1;
@@ -124,8 +124,9 @@ fn work(kernel: &Kernel, receiver: &Receiver<Sample>, verdicts: &Mutex<Verdicts>
     }
 }
 
-/// Has the kernel mount the image: what it finds has to equal what we find, and `btrfs check`
-/// has to be content with what either made of it.
+/// Has the kernel mount the image: what it finds has to equal what we find, and the engine's tool
+/// has to be content with what either made of it; if the tool can recover an image too, with the
+/// same result.
 ///
 /// # Errors
 /// What is wrong.
@@ -136,12 +137,17 @@ pub fn judge(kernel: &Kernel, image: &MemoryDevice) -> Result<(), String> {
     let checked = kernel.check_recovered();
     checked.map_err(|why| format!("after the kernel's recovery: {why}"))?;
     let ours = image.snapshot();
-    let (ours, outcome) = recover_in_place(ours);
+    let (ours, outcome) = recover_in_place(kernel.engine(), ours);
     let tree = outcome?;
     let checked = kernel.check(&ours);
     checked.map_err(|why| format!("after our recovery: {why}"))?;
-    match tree.difference(&theirs) {
-        Some(why) => Err(format!("ours (first) and the kernel's (second): {why}")),
+    if let Some(why) = tree.difference(&theirs) {
+        return Err(format!("ours (first) and the kernel's (second): {why}"));
+    }
+    let tools = kernel.recover_by_tool(image);
+    let tools = tools.map_err(|why| format!("the tool's recovery: {why}"))?;
+    match tools.and_then(|tools| tree.difference(&tools)) {
+        Some(why) => Err(format!("ours (first) and the tool's (second): {why}")),
         None => Ok(()),
     }
 }

@@ -9,14 +9,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sapwood_block::{CrashPlan, Device, MemoryDevice, Replayer, Result as BlockResult};
-use sapwood_btrfs::Btrfs;
-use sapwood_btrfs::check::{CheckOptions, check};
-use sapwood_vfs::FileSystem;
 
-use crate::base::options;
 use crate::cut::Cut;
+use crate::engine::Engine;
 use crate::image::{Footprint, Images, digest};
 use crate::oracle::Oracle;
+use crate::policy::Policy;
 use crate::record::{Progress, Recording};
 use crate::tree::Tree;
 
@@ -142,7 +140,7 @@ impl<'a> Judge<'a> {
         {
             Some(index) => index,
             None => {
-                let (outcome, reads) = recover(self.replayer.image(plan));
+                let (outcome, reads) = recover(recording.engine, self.replayer.image(plan));
                 self.tally.recoveries += 1;
                 self.known.push(Known {
                     footprint: self.images.footprint(&signature, &reads),
@@ -200,43 +198,35 @@ fn judge_all(oracles: &[Oracle<'_>], tree: &Tree, progress: &[Progress]) -> Vec<
 }
 
 /// Mounts, reads and checks an image; also what was read of it, as offsets and lengths.
-pub fn recover(image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>) {
+pub fn recover(engine: Engine, image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>) {
     let device = Arc::new(Tracked {
         inner: image,
         reads: Mutex::default(),
     });
-    let outcome = recovered(&device);
+    let outcome = recovered(engine, &device);
     let reads = std::mem::take(&mut *device.reads.lock());
     (outcome, reads)
 }
 
 /// Mounts, reads and checks an image; the image after that.
-pub fn recover_in_place(image: MemoryDevice) -> (MemoryDevice, Outcome) {
+pub fn recover_in_place(engine: Engine, image: MemoryDevice) -> (MemoryDevice, Outcome) {
     let device = Arc::new(Tracked {
         inner: image,
         reads: Mutex::default(),
     });
-    let outcome = recovered(&device);
+    let outcome = recovered(engine, &device);
     (device.inner.snapshot(), outcome)
 }
 
-fn recovered(device: &Arc<Tracked>) -> Outcome {
-    let fs = Btrfs::open(vec![device.clone()], options());
+fn recovered(engine: Engine, device: &Arc<Tracked>) -> Outcome {
+    let fs = engine.open(device.clone(), Policy::Now, 1);
     let fs = fs.map_err(|error| format!("mount: {error}"))?;
-    let tree = Tree::of(&fs).map_err(|error| format!("reading all: {error}"))?;
+    let tree = Tree::of(&*fs).map_err(|error| format!("reading all: {error}"))?;
     fs.unmount().map_err(|error| format!("unmount: {error}"))?;
     drop(fs);
-    let options = CheckOptions {
-        check_data_csum: true,
-        ..CheckOptions::default()
-    };
-    let report = check(&[&**device], &options, &mut |_| ());
-    let report = report.map_err(|error| format!("check: {error}"))?;
-    let first = report.errors().next().map(ToString::to_string);
-    match first {
-        Some(finding) => Err(format!("check: {finding}")),
-        None => Ok(tree),
-    }
+    let checked = engine.check(&**device);
+    checked.map_err(|why| format!("check: {why}"))?;
+    Ok(tree)
 }
 
 /// Notes what is read.

@@ -1,6 +1,6 @@
-//! [`Kernel`]: the kernel's own mount of a crash image, and `btrfs check`.
+//! [`Kernel`]: the kernel's own mount of a crash image, and the tool that checks such images.
 //!
-//! The kernel replays the log in code that has nothing in common with ours; the tree that it
+//! The kernel replays the log (or journal) in code that has nothing in common with ours; the tree that it
 //! makes has to equal ours. Needs root and a loop device. One image at a time: two images of one
 //! file system cannot be mounted at once.
 
@@ -15,30 +15,38 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sapwood_block::{Device, MemoryDevice};
+use sapwood_block::MemoryDevice;
 use sapwood_vfs::{FileKind, Ino, Timestamp};
 use tempfile::TempDir;
 
+use crate::engine::Engine;
 use crate::tree::{Node, Owner, Tree};
 
 /// A place where images are mounted, one after another.
 #[derive(Debug)]
 pub struct Kernel {
+    engine: Engine,
     dir: TempDir,
 }
 
 impl Kernel {
-    /// A kernel that can mount; tried with `image`.
+    /// A kernel that can mount images of the engine; tried with `image`.
     ///
     /// # Errors
     /// What is missing here.
-    pub fn new(image: &MemoryDevice) -> Result<Self, String> {
+    pub fn new(engine: Engine, image: &MemoryDevice) -> Result<Self, String> {
         let dir = tempfile::Builder::new().prefix("sapwood-crash-").tempdir();
         let dir = dir.map_err(|error| error.to_string())?;
         fs::create_dir(dir.path().join("mnt")).map_err(|error| error.to_string())?;
-        let kernel = Self { dir };
+        let kernel = Self { engine, dir };
         kernel.recover(image)?;
         Ok(kernel)
+    }
+
+    /// Whose images it mounts.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        self.engine
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -52,63 +60,59 @@ impl Kernel {
     pub fn recover(&self, image: &MemoryDevice) -> Result<Tree, String> {
         let file = self.path("image");
         image.save(&file).map_err(|error| error.to_string())?;
-        let mount = Mounted::new(&file, self.path("mnt"))?;
+        self.read(&file)
+    }
+
+    /// Mounts an image, reads everything, and unmounts.
+    fn read(&self, file: &Path) -> Result<Tree, String> {
+        let mount = Mounted::new(self.engine, file, self.path("mnt"))?;
         let tree = read_tree(&mount.0);
         mount.unmount()?;
         tree
     }
 
-    /// `btrfs check` of the image.
+    /// Has the engine's other tool check the image.
     ///
     /// # Errors
     /// What it found.
     pub fn check(&self, image: &MemoryDevice) -> Result<(), String> {
         let file = self.path("checked");
         image.save(&file).map_err(|error| error.to_string())?;
-        self.check_file(&file)
+        self.engine.tool_check(&file)
     }
 
-    /// `btrfs check` of what the last [`recover`](Self::recover) left.
+    /// The same for what the last [`recover`](Self::recover) left.
     ///
     /// # Errors
     /// What it found.
     pub fn check_recovered(&self) -> Result<(), String> {
-        self.check_file(&self.path("image"))
+        self.engine.tool_check(&self.path("image"))
     }
 
-    fn check_file(&self, file: &Path) -> Result<(), String> {
-        let mut command = Command::new("btrfs");
-        command
-            .args(["check", "--readonly", "--check-data-csum"])
-            .arg(file);
-        let output = command
-            .output()
-            .map_err(|error| format!("btrfs check: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned()
-            + &String::from_utf8_lossy(&output.stderr);
-        // Some findings leave it with a good exit code.
-        let bad = ["ERROR", "error:", "mismatch"];
-        if output.status.success() && !bad.iter().any(|bad| said.contains(bad)) {
-            return Ok(());
-        }
-        Err(format!("btrfs check: {}: {said}", output.status))
+    /// Has the engine's other tool recover a copy of the image, and the kernel read what it made;
+    /// `None` if the tool cannot do that.
+    ///
+    /// # Errors
+    /// What it refused or found.
+    pub fn recover_by_tool(&self, image: &MemoryDevice) -> Result<Option<Tree>, String> {
+        let file = self.path("repaired");
+        image.save(&file).map_err(|error| error.to_string())?;
+        let Some(recovered) = self.engine.tool_recovery(&file) else {
+            return Ok(None);
+        };
+        recovered?;
+        self.engine.tool_check(&file)?;
+        self.read(&file).map(Some)
     }
-}
-
-/// Whether the image has a log to replay: the superblock's `log_root`, 96 bytes into it.
-#[must_use]
-pub fn has_log(image: &MemoryDevice) -> bool {
-    let mut root = [0; 8];
-    image.read_at((64 << 10) + 96, &mut root).is_ok() && root != [0; 8]
 }
 
 struct Mounted(PathBuf);
 
 impl Mounted {
-    fn new(image: &Path, at: PathBuf) -> Result<Self, String> {
+    fn new(engine: Engine, image: &Path, at: PathBuf) -> Result<Self, String> {
         let mut command = Command::new("mount");
         command
-            .args(["-t", "btrfs", "-o", "loop,noatime"])
+            .args(["-t", engine.name(), "-o", "loop,noatime"])
             .arg(image)
             .arg(&at);
         said(command)?;

@@ -21,6 +21,7 @@ pub mod campaign;
 pub mod cases;
 pub mod cut;
 pub mod desk;
+pub mod engine;
 pub mod explore;
 pub mod image;
 pub mod judge;

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use sapwood_block::{CrashPlan, MemoryDevice};
-use sapwood_crash::base::{Base, BaseKind};
+use sapwood_crash::base::Base;
 use sapwood_crash::campaign::{Campaign, Plan};
 use sapwood_crash::cut::Depth;
 use sapwood_crash::desk;
+use sapwood_crash::engine::Engine;
 use sapwood_crash::explore::{explore, parse_id, replay};
 use sapwood_crash::kernel::Kernel;
 use sapwood_crash::op::to_text;
@@ -26,7 +27,7 @@ struct Arguments {
     /// Break something on purpose: lying-flush, skip-fsync, no-barrier.
     #[arg(long, global = true)]
     plant: Option<Plant>,
-    /// The log as it is, or without one mechanism: now, no-log, no-overlap, wait-for-trees,
+    /// The engine as it is, or btrfs without one mechanism of the log: now, no-log, no-overlap, wait-for-trees,
     /// all-xattrs, whole-directories.
     #[arg(long, global = true, default_value = "now")]
     policy: Policy,
@@ -59,6 +60,9 @@ enum Command {
         /// Failures after which a phase ends.
         #[arg(long, default_value_t = 10)]
         patience: usize,
+        /// Whose crashes: btrfs, ext4.
+        #[arg(long, default_value = "btrfs")]
+        engine: Engine,
         /// Only this phase: cases, ones, twos, longs, threads, threes.
         #[arg(long)]
         only: Option<String>,
@@ -100,7 +104,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), String> {
     let setting = Setting {
         plant: arguments.plant,
-        options: Some(arguments.policy.options()),
+        policy: arguments.policy,
     };
     match &arguments.command {
         Command::All {
@@ -109,13 +113,18 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             seed,
             no_kernel,
             patience,
+            engine,
             only,
         } => {
+            if !setting.policy.fits(*engine) {
+                return Err(format!("{engine} has no policy {}", setting.policy));
+            }
             let jobs = match jobs {
                 0 => std::thread::available_parallelism().map_or(2, usize::from),
                 jobs => *jobs,
             };
             let campaign = Campaign::new(Plan {
+                engine: *engine,
                 setting,
                 jobs,
                 time: Duration::from_secs(*seconds),
@@ -136,8 +145,9 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             image.save(path).map_err(|error| error.to_string())
         }
         Command::Kernel { id } => {
+            let engine = parse_id(id)?.0.engine();
             let image = image(id, &setting)?;
-            let kernel = Kernel::new(&Base::get(BaseKind::Standard)?.device)?;
+            let kernel = Kernel::new(engine, &Base::get(engine.standard())?.device)?;
             desk::judge(&kernel, &image)?;
             println!("the kernel agrees");
             Ok(())

@@ -1,16 +1,15 @@
-//! [`Policy`]: with which mechanisms of the log the engine works.
+//! [`Policy`]: with which mechanisms the engine works.
 
 use std::fmt;
 use std::str::FromStr;
 
-use sapwood_btrfs::{LogPolicy, Options};
+use crate::engine::Engine;
 
-use crate::base::options;
-
-/// The log as it is, or with one mechanism as it was before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The engine as it is, or with one mechanism as it was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// As it is.
+    #[default]
     Now,
     /// No log: every fsync is a commit.
     NoLog,
@@ -35,6 +34,12 @@ impl Policy {
         Self::WholeDirectories,
     ];
 
+    /// Whether the engine has it.
+    #[must_use]
+    pub fn fits(self, engine: Engine) -> bool {
+        self == Self::Now || engine == Engine::Btrfs
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Now => "now",
@@ -44,21 +49,6 @@ impl Policy {
             Self::AllXattrs => "all-xattrs",
             Self::WholeDirectories => "whole-directories",
         }
-    }
-
-    /// Mount options with it.
-    #[must_use]
-    pub fn options(self) -> Options {
-        let mut log = LogPolicy::default();
-        match self {
-            Self::Now => {}
-            Self::NoLog => log.enabled = false,
-            Self::NoOverlap => log.overlap = false,
-            Self::WaitForTrees => log.fast_wait = false,
-            Self::AllXattrs => log.xattrs_when_changed = false,
-            Self::WholeDirectories => log.single_names = false,
-        }
-        Options { log, ..options() }
     }
 }
 

@@ -10,13 +10,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice, RecordDevice, RecordLog};
-use sapwood_btrfs::{Btrfs, Options};
 use sapwood_vfs::{FileSystem, Ino};
 
 use crate::actor::Actor;
-use crate::base::{Base, BaseKind, options};
+use crate::base::{Base, BaseKind};
+use crate::engine::Engine;
 use crate::op::{Op, SLOTS, Target, from_text, to_text};
 use crate::plant::{Plant, Planted};
+use crate::policy::Policy;
 use crate::tree::Tree;
 
 /// A base and operations on it. Its text is `BASE: OP; OP; ...`.
@@ -62,18 +63,10 @@ pub enum Promise {
 /// How a workload is run.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
-    /// Mount options of the workload.
-    pub options: Option<Options>,
+    /// With which mechanisms the engine works.
+    pub policy: Policy,
     /// What is broken on purpose.
     pub plant: Option<Plant>,
-}
-
-impl Setting {
-    /// The mount options.
-    #[must_use]
-    pub fn options(&self) -> Options {
-        self.options.clone().unwrap_or_else(options)
-    }
 }
 
 /// What one thread did below a directory of its own.
@@ -92,6 +85,8 @@ pub struct Lane {
 /// A workload that ran.
 #[derive(Debug)]
 pub struct Recording {
+    /// Whose device it is.
+    pub engine: Engine,
     /// The device before it.
     pub base: MemoryDevice,
     /// All that was written.
@@ -124,14 +119,16 @@ impl Recording {
             Some(plant) => Arc::new(Planted::new(recorder.clone(), plant)),
             None => recorder.clone(),
         };
-        let fs = Btrfs::open(vec![device], setting.options());
+        let engine = workload.base.engine();
+        let fs = engine.open(device, setting.policy, 1);
         let fs = fs.map_err(|error| format!("mount: {error}"))?;
         let model = base.model()?;
         let skip_fsync = setting.plant == Some(Plant::SkipFsync);
-        let mut run = Run::new((&fs, fs.root()), &model, skip_fsync);
+        let mut run = Run::new((&*fs, fs.root()), &model, skip_fsync);
         let lane = run.all(0, &workload.ops, &recorder)?;
         let log = recorder.take_log();
         Ok(Self {
+            engine,
             base: before,
             log,
             lanes: vec![lane],

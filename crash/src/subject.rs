@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::engine::Engine;
 use crate::op::Op;
 use crate::record::{Recording, Setting, Workload};
 use crate::threads::{self, Threads};
@@ -50,6 +51,15 @@ impl FromStr for Subject {
 }
 
 impl Subject {
+    /// On which engine it runs.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        match self {
+            Self::Sequence(workload) => workload.base.engine(),
+            Self::Threads(threads) => threads.engine,
+        }
+    }
+
     /// Runs it.
     ///
     /// # Errors
@@ -79,6 +89,35 @@ impl Subject {
         match self {
             Self::Sequence(_) => 1,
             Self::Threads(_) => 30,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_come_back_with_their_engine() {
+        for (text, engine) in [
+            ("std: creat A/x; fsync A/x", Engine::Btrfs),
+            ("ext4: creat A/x; fsync A/x", Engine::Ext4),
+            ("threads: 7 2 9", Engine::Btrfs),
+            ("threads: ext4 7 2 9", Engine::Ext4),
+        ] {
+            let subject: Subject = text.parse().unwrap();
+            assert_eq!(
+                (subject.to_string().as_str(), subject.engine()),
+                (text, engine)
+            );
+        }
+        for bad in [
+            "threads: ext5 7 2 9",
+            "threads:",
+            "threads: ext4 7 2",
+            "none: sync",
+        ] {
+            assert!(bad.parse::<Subject>().is_err(), "{bad}");
         }
     }
 }

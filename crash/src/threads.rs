@@ -10,19 +10,22 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use sapwood_block::RecordDevice;
-use sapwood_btrfs::Btrfs;
 use sapwood_vfs::FileSystem;
 
 use crate::actor::Actor;
-use crate::base::{Base, BaseKind};
+use crate::base::Base;
 use crate::bounded;
+use crate::engine::Engine;
 use crate::op::Op;
 use crate::plant::Plant;
 use crate::record::{Lane, Recording, Run, Setting};
 
-/// A workload of several threads. Its text is `threads: SEED LANES OPS`.
+/// A workload of several threads. Its text is `threads: SEED LANES OPS`, with the engine's name
+/// before the numbers if it is not btrfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Threads {
+    /// Which engine they work on.
+    pub engine: Engine,
     /// Decides what each thread does.
     pub seed: u64,
     /// Threads.
@@ -36,7 +39,11 @@ pub const PREFIX: &str = "threads:";
 
 impl fmt::Display for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX} {} {} {}", self.seed, self.lanes, self.ops)
+        f.write_str(PREFIX)?;
+        if self.engine != Engine::default() {
+            write!(f, " {}", self.engine)?;
+        }
+        write!(f, " {} {} {}", self.seed, self.lanes, self.ops)
     }
 }
 
@@ -46,9 +53,18 @@ impl FromStr for Threads {
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("not a workload of threads: {text:?}");
         let words = text.trim().strip_prefix(PREFIX).ok_or_else(bad)?;
+        let first = words.split_whitespace().next().ok_or_else(bad)?;
+        let (engine, words) = match first.parse() {
+            Ok(engine) => (
+                engine,
+                words.trim_start().strip_prefix(first).unwrap_or(words),
+            ),
+            Err(_) => (Engine::default(), words),
+        };
         let numbers: Result<Vec<u64>, _> = words.split_whitespace().map(str::parse).collect();
         match numbers.map_err(|_| bad())?.as_slice() {
             [seed, lanes, ops] => Ok(Self {
+                engine,
                 seed: *seed,
                 lanes: *lanes as usize,
                 ops: *ops as usize,
@@ -64,7 +80,7 @@ impl Threads {
     /// # Errors
     /// If the base cannot be made.
     pub fn plan(&self, lane: usize) -> Result<Vec<Op>, String> {
-        let model = Base::get(BaseKind::Standard)?.model()?;
+        let model = Base::get(self.engine.standard())?.model()?;
         let mut actor = Actor::new(&model);
         let mut random = Rng::with_seed(self.seed ^ (lane as u64) << 32);
         let persists = bounded::persists()?;
@@ -80,7 +96,8 @@ impl Threads {
             };
             let Some(op) = random.choice(list) else { break };
             // The directory of a thread is no subvolume.
-            if !matches!(op, Op::Snapshot { .. }) && actor.apply(&op).is_ok() {
+            let fits = self.engine.can(&op) && !matches!(op, Op::Snapshot { .. });
+            if fits && actor.apply(&op).is_ok() {
                 plan.push(op);
             }
         }
@@ -92,16 +109,16 @@ impl Threads {
     /// # Errors
     /// As [`Recording::run`].
     pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
-        let setup = Base::get(BaseKind::Standard)?;
-        let memory = Base::get(BaseKind::Empty)?.device.snapshot();
+        let engine = self.engine;
+        let setup = Base::get(engine.standard())?;
+        let memory = Base::get(engine.empty())?.device.snapshot();
         let recorder = Arc::new(RecordDevice::new(memory));
-        let mut options = setting.options();
-        options.threads = 2;
-        let fs = Btrfs::open(vec![recorder.clone()], options)
+        let fs = engine
+            .open(recorder.clone(), setting.policy, 2)
             .map_err(|error| format!("mount: {error}"))?;
         let mut dirs = Vec::new();
         for lane in 0..self.lanes {
-            dirs.push(prepare(&fs, lane, &setup.setup)?);
+            dirs.push(prepare(&*fs, lane, &setup.setup)?);
         }
         fs.sync().map_err(|error| error.to_string())?;
         recorder.take_log();
@@ -114,7 +131,7 @@ impl Threads {
                 .iter()
                 .enumerate()
                 .map(|(number, plan)| {
-                    let (fs, dir, recorder, setup) = (&fs, dirs[number], &recorder, &setup);
+                    let (fs, dir, recorder, setup) = (&*fs, dirs[number], &recorder, &setup);
                     scope.spawn(move || {
                         let model = setup.model()?;
                         let lane =
@@ -136,6 +153,7 @@ impl Threads {
             fs.forget(dir, 1);
         }
         Ok(Recording {
+            engine,
             base,
             log,
             lanes: lanes?,

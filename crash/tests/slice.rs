@@ -5,6 +5,7 @@ use sapwood_crash::base::BaseKind;
 use sapwood_crash::bounded::Bounded;
 use sapwood_crash::cases;
 use sapwood_crash::cut::Depth;
+use sapwood_crash::engine::Engine;
 use sapwood_crash::explore::{Found, explore, parse_id, replay};
 use sapwood_crash::judge::Tally;
 use sapwood_crash::op::Op;
@@ -44,7 +45,7 @@ fn some_sequences_of_two_and_three() {
 
 #[test]
 fn known_trouble_cases() {
-    for case in cases::all().unwrap() {
+    for case in cases::all(Engine::Btrfs).unwrap() {
         let (_, result) = explore(&case.workload.into(), &Setting::default(), Depth::BRIEF);
         result.unwrap_or_else(|found| panic!("{}: {found}", case.name));
     }
@@ -52,10 +53,10 @@ fn known_trouble_cases() {
 
 #[test]
 fn known_trouble_cases_without_single_mechanisms() {
-    let cases = cases::all().unwrap();
+    let cases = cases::all(Engine::Btrfs).unwrap();
     for (number, policy) in Policy::ALL.into_iter().enumerate() {
         let setting = Setting {
-            options: Some(policy.options()),
+            policy,
             ..Setting::default()
         };
         for case in cases.iter().skip(number).step_by(Policy::ALL.len()) {
@@ -68,6 +69,7 @@ fn known_trouble_cases_without_single_mechanisms() {
 #[test]
 fn threads_at_once() {
     all((1..12).map(|seed| Threads {
+        engine: Engine::Btrfs,
         seed,
         lanes: 3,
         ops: 8,

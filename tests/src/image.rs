@@ -1,10 +1,12 @@
-//! Images: made by the kernel's tools or by ours, checked by both.
+//! Images of any kind of file system: made by the usual tools or by ours, checked by both.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use sapwood::Kind;
 use tempfile::TempDir;
 
 use crate::mount::sapwood;
@@ -13,30 +15,40 @@ use crate::{process, scratch};
 /// Which program makes the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Maker {
-    /// `mkfs.btrfs`.
+    /// `mkfs.btrfs` or `mke2fs`.
     #[default]
     Kernel,
     /// `sapwood mkfs`.
     Sapwood,
 }
 
-/// How to make a file system. The defaults are those of `mkfs.btrfs`.
+/// How to make a file system. The defaults are those of the tool.
 #[derive(Debug, Clone)]
 pub struct Mkfs {
+    /// Of what kind.
+    pub kind: Kind,
     /// By what.
     pub maker: Maker,
     /// Bytes of the (sparse) image.
     pub size: u64,
     /// Arguments.
     pub args: Vec<String>,
+    /// What changes it afterwards: a program and its arguments, before the image.
+    pub then: Vec<Vec<String>>,
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
 }
 
 impl Default for Mkfs {
     fn default() -> Self {
         Self {
+            kind: Kind::Btrfs,
             maker: Maker::Kernel,
             size: 1 << 30,
             args: Vec::new(),
+            then: Vec::new(),
         }
     }
 }
@@ -45,11 +57,27 @@ impl Mkfs {
     /// With these arguments, separated by blanks.
     #[must_use]
     pub fn with(args: &str) -> Self {
-        let args = args.split_whitespace().map(str::to_owned).collect();
         Self {
-            args,
+            args: words(args),
             ..Self::default()
         }
+    }
+
+    /// ext4 by `mke2fs`, with these arguments; `-t ext2` or `-t ext3` may be among them.
+    #[must_use]
+    pub fn ext4(args: &str) -> Self {
+        Self {
+            kind: Kind::Ext4,
+            ..Self::with(args)
+        }
+    }
+
+    /// Changed afterwards by a command, whose last argument is the image.
+    #[must_use]
+    pub fn then(mut self, command: &[&str]) -> Self {
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        self.then.push(command);
+        self
     }
 
     /// By `sapwood mkfs`, with these arguments.
@@ -59,6 +87,31 @@ impl Mkfs {
             maker: Maker::Sapwood,
             ..Self::with(args)
         }
+    }
+
+    /// The same by `sapwood mkfs`.
+    #[must_use]
+    pub fn by_us(self) -> Self {
+        Self {
+            maker: Maker::Sapwood,
+            ..self
+        }
+    }
+
+    fn command(&self) -> Command {
+        let (program, args): (&OsStr, &[&str]) = match (self.maker, self.kind) {
+            (Maker::Kernel, Kind::Btrfs) => ("mkfs.btrfs".as_ref(), &["-q", "-f"]),
+            (Maker::Kernel, Kind::Ext4) => ("mke2fs".as_ref(), &["-q", "-F"]),
+            (Maker::Sapwood, _) => (sapwood().as_ref(), &["mkfs", "--quiet", "--force"]),
+        };
+        let mut command = Command::new(program);
+        command.args(args);
+        let typed = self.args.iter().any(|arg| arg == "-t");
+        if !typed && (self.maker == Maker::Sapwood || self.kind == Kind::Ext4) {
+            command.args(["-t", self.kind.name()]);
+        }
+        command.args(&self.args);
+        command
     }
 
     /// With another size.
@@ -73,48 +126,38 @@ impl Mkfs {
 pub struct Image {
     dir: TempDir,
     path: PathBuf,
+    kind: Kind,
 }
 
 impl Image {
-    /// A sparse file of `size` bytes, all zero.
+    /// A sparse file of `size` bytes, all zero, in which there will be a btrfs.
     #[must_use]
     pub fn blank(size: u64) -> Self {
         let dir = scratch::directory();
         let path = dir.path().join("image");
         File::create(&path).unwrap().set_len(size).unwrap();
-        Self { dir, path }
+        let kind = Kind::Btrfs;
+        Self { dir, path, kind }
     }
 
-    /// A btrfs as `how` says.
+    /// A file system as `how` says.
     ///
     /// # Errors
     /// What the program said.
     pub fn new(how: &Mkfs) -> Result<Self, String> {
-        let image = Self::blank(how.size);
-        let mut command = match how.maker {
-            Maker::Kernel => {
-                let mut command = Command::new("mkfs.btrfs");
-                command.args(["-q", "-f"]);
-                command
-            }
-            Maker::Sapwood => {
-                let mut command = Command::new(sapwood());
-                command.args(["mkfs", "--quiet", "--force"]);
-                command
-            }
+        let image = Self {
+            kind: how.kind,
+            ..Self::blank(how.size)
         };
-        command.args(&how.args).arg(&image.path);
-        // mkfs.btrfs looks at all loop devices, and fails if one goes away meanwhile.
-        for _ in 0..5 {
-            match process::succeed(&mut command, process::ORDINARY) {
-                Err(why) if why.contains("cannot check mount status") => {}
-                result => return result.map(|_| image),
-            }
+        make(how.command().arg(&image.path))?;
+        for words in &how.then {
+            let mut command = process::command(&words[0], &words[1..]);
+            process::succeed(command.arg(&image.path), process::ORDINARY)?;
         }
-        process::succeed(&mut command, process::ORDINARY).map(|_| image)
+        Ok(image)
     }
 
-    /// A btrfs made by `mkfs.btrfs`, whoever `how` says.
+    /// One made by the usual tool, whoever `how` says.
     ///
     /// # Errors
     /// What it said.
@@ -137,11 +180,27 @@ impl Image {
         self.dir.path().join(name)
     }
 
-    /// `btrfs check --check-data-csum`, unmounted.
+    /// What kind of file system it holds.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// `btrfs check --check-data-csum` or `e2fsck -fn`, unmounted.
     ///
     /// # Errors
     /// With what it found.
     pub fn check_by_kernel(&self) -> Result<(), String> {
+        match self.kind {
+            Kind::Btrfs => self.check_btrfs(),
+            Kind::Ext4 => {
+                let mut command = process::command("e2fsck", &["-f", "-n"]);
+                process::succeed(command.arg(&self.path), Duration::from_secs(600)).map(drop)
+            }
+        }
+    }
+
+    fn check_btrfs(&self) -> Result<(), String> {
         let mut command = Command::new("btrfs");
         command
             .args(["check", "--readonly", "--check-data-csum"])
@@ -165,15 +224,16 @@ impl Image {
         ))
     }
 
-    /// `sapwood check --check-data-csum`, unmounted.
+    /// `sapwood check`, of btrfs with its data, unmounted.
     ///
     /// # Errors
     /// With what it found.
     pub fn check_by_us(&self) -> Result<(), String> {
         let mut command = Command::new(sapwood());
-        command
-            .args(["check", "--check-data-csum", "--quiet"])
-            .arg(&self.path);
+        command.args(["check", "--quiet"]).arg(&self.path);
+        if self.kind == Kind::Btrfs {
+            command.arg("--check-data-csum");
+        }
         process::succeed(&mut command, Duration::from_secs(600)).map(drop)
     }
 
@@ -185,4 +245,16 @@ impl Image {
         self.check_by_kernel()?;
         self.check_by_us()
     }
+}
+
+/// Runs what makes a file system.
+fn make(command: &mut Command) -> Result<(), String> {
+    // mkfs.btrfs looks at all loop devices, and fails if one goes away meanwhile.
+    for _ in 0..5 {
+        match process::succeed(command, process::ORDINARY) {
+            Err(why) if why.contains("cannot check mount status") => {}
+            result => return result.map(drop),
+        }
+    }
+    process::succeed(command, process::ORDINARY).map(drop)
 }

@@ -15,8 +15,12 @@ pub type Outcome = Result<(), Failed>;
 /// What a test needs of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Root, a free loop device and the kernel's btrfs.
+    /// Root, a free loop device, the kernel's btrfs and its programs.
     Kernel,
+    /// The same of ext4.
+    KernelExt4,
+    /// Our own engine for ext4.
+    Ext4,
     /// Root and `/dev/fuse`.
     Fuse,
     /// A program.
@@ -40,9 +44,14 @@ pub fn full() -> bool {
 /// Why one of `needs` is not there.
 #[must_use]
 pub fn missing(needs: &[Need]) -> Option<String> {
-    static KERNEL: OnceLock<Option<String>> = OnceLock::new();
+    type Known = OnceLock<Option<String>>;
+    static KERNEL: Known = OnceLock::new();
+    static KERNEL_EXT4: Known = OnceLock::new();
+    static EXT4: Known = OnceLock::new();
     needs.iter().find_map(|need| match need {
-        Need::Kernel => KERNEL.get_or_init(no_kernel).clone(),
+        Need::Kernel => KERNEL.get_or_init(no_btrfs).clone(),
+        Need::KernelExt4 => KERNEL_EXT4.get_or_init(no_ext4).clone(),
+        Need::Ext4 => EXT4.get_or_init(no_engine).clone(),
         Need::Fuse if !rustix::process::geteuid().is_root() => Some("not root".to_owned()),
         Need::Fuse => (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()),
         Need::Program(name) => (!installed(name)).then(|| format!("no {name}")),
@@ -87,20 +96,37 @@ pub fn postgres_programs() -> Option<PathBuf> {
     versions.max().map(|(_, programs)| programs)
 }
 
-fn no_kernel() -> Option<String> {
+fn no_btrfs() -> Option<String> {
+    no_kernel(&["mkfs.btrfs", "btrfs", "mount"], &Mkfs::default())
+}
+
+fn no_ext4() -> Option<String> {
+    no_kernel(
+        &["mke2fs", "e2fsck", "tune2fs", "debugfs", "mount"],
+        &Mkfs::ext4(""),
+    )
+}
+
+fn no_kernel(tools: &[&str], mkfs: &Mkfs) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("not root".to_owned());
     }
-    for tool in ["mkfs.btrfs", "btrfs", "mount"] {
-        if !installed(tool) {
-            return Some(format!("no {tool}"));
-        }
+    if let Some(tool) = tools.iter().find(|tool| !installed(tool)) {
+        return Some(format!("no {tool}"));
     }
-    let image = match Image::by_kernel(&Mkfs::default()) {
+    let image = match Image::by_kernel(mkfs) {
         Ok(image) => image,
         Err(why) => return Some(why),
     };
     KernelMount::new(image.path(), "ro").err()
+}
+
+fn no_engine() -> Option<String> {
+    let image = Image::by_kernel(&Mkfs::ext4("")).ok()?;
+    match sapwood::image::open(image.path(), &sapwood::Options::read_only()) {
+        Err(error @ sapwood::image::OpenError::NoEngine { .. }) => Some(error.to_string()),
+        _ => None,
+    }
 }
 
 /// A test that is ignored, with the reason on standard error, where something is missing.

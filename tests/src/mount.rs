@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
+use sapwood::Kind;
 use tempfile::TempDir;
 
 use crate::{process, scratch};
@@ -36,7 +37,7 @@ pub trait Mounted: Send {
 /// Who mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {
-    /// The kernel's btrfs, over a loop device.
+    /// The kernel's driver, over a loop device.
     Kernel,
     /// `sapwood mount`.
     Sapwood,
@@ -83,6 +84,12 @@ pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
+/// What an image holds, as far as can be told: else the driver is to say what is wrong.
+fn kind_of(image: &Path) -> Kind {
+    let known = sapwood::image::open_known(image, true);
+    known.map_or(Kind::Btrfs, |(_, kind)| kind)
+}
+
 /// Where what tests need from outside is kept from one run to the next.
 #[must_use]
 pub fn cache() -> PathBuf {
@@ -106,9 +113,10 @@ impl KernelMount {
     pub fn new(image: &Path, options: &str) -> Result<Self, String> {
         let dir = scratch::directory();
         let options = format!("loop,{options}");
+        let kind = kind_of(image);
         let args: [&OsStr; 6] = [
             "-t".as_ref(),
-            "btrfs".as_ref(),
+            kind.name().as_ref(),
             "-o".as_ref(),
             options.as_ref(),
             image.as_ref(),

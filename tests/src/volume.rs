@@ -1,11 +1,8 @@
 //! A fresh file system on an image, mounted by us, for a program to work in.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use sapwood_block::{FileDevice, OpenOptions};
-use sapwood_btrfs::{Btrfs, Options};
-use sapwood_vfs::FileSystem;
+use sapwood::Options;
 
 use crate::image::{Image, Mkfs};
 use crate::manifest::{Compare, Manifest, compare, library, mounted};
@@ -21,7 +18,7 @@ pub fn ours() -> Driver {
     }
 }
 
-/// Checks an unmounted image with `btrfs check`, and with ours if we are on our side.
+/// Checks an unmounted image with the usual tool, and with ours if we are on our side.
 ///
 /// # Errors
 /// With what was found.
@@ -48,14 +45,9 @@ pub fn list(image: &Image, driver: Driver) -> Result<Manifest, String> {
 /// # Errors
 /// It cannot be opened or read.
 pub fn list_by_library(image: &Image) -> Result<Manifest, String> {
-    let device = FileDevice::open(image.path(), OpenOptions::read_only());
-    let device = device.map_err(|error| error.to_string())?;
-    let options = Options {
-        read_only: true,
-        ..Options::default()
-    };
-    let fs = Btrfs::open(vec![Arc::new(device)], options).map_err(|error| error.to_string())?;
-    let listing = library::list(&fs);
+    let fs = sapwood::image::open(image.path(), &Options::read_only());
+    let fs = fs.map_err(|error| error.to_string())?;
+    let listing = library::list(&*fs);
     fs.unmount().map_err(|error| error.to_string())?;
     listing
 }

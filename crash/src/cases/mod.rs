@@ -9,6 +9,7 @@ mod many;
 mod names;
 mod special;
 
+use crate::engine::Engine;
 use crate::record::Workload;
 
 /// A named workload.
@@ -20,20 +21,24 @@ pub struct Case {
     pub workload: Workload,
 }
 
-/// All of them.
+/// All of those that the engine has the operations for, on its bases.
 ///
 /// # Errors
 /// Never, unless a text here is wrong: then the name of its case.
-pub fn all() -> Result<Vec<Case>, String> {
+pub fn all(engine: Engine) -> Result<Vec<Case>, String> {
     let texts = [data::CASES, names::CASES, special::CASES].concat();
     let texts = texts
         .iter()
         .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
     let parse = |(name, text): (String, String)| {
-        let workload = text.parse().map_err(|why| format!("{name}: {why}"))?;
-        Ok(Case { name, workload })
+        let workload: Result<Workload, String> = text.parse();
+        let mut workload = workload.map_err(|why| format!("{name}: {why}"))?;
+        workload.base = workload.base.counterpart(engine);
+        let done = workload.ops.iter().all(|op| engine.can(op));
+        Ok(done.then_some(Case { name, workload }))
     };
-    texts.chain(many::cases()).map(parse).collect()
+    let cases = texts.chain(many::cases()).map(parse);
+    cases.filter_map(Result::transpose).collect()
 }
 
 #[cfg(test)]
@@ -42,7 +47,7 @@ mod tests {
 
     #[test]
     fn every_case_has_a_name_of_its_own_and_can_be_done() {
-        let cases = super::all().unwrap();
+        let cases = super::all(crate::engine::Engine::Btrfs).unwrap();
         assert!(cases.len() >= 60, "{}", cases.len());
         let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len());

@@ -16,7 +16,7 @@ fn set(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
 
 pub(super) fn attributes(fill: &mut Fill<'_>) -> io::Result<()> {
     let dir = fill.dir("xattrs")?;
-    let largest = fill.limits.item.min(15_000);
+    let largest = fill.limits.value;
     let file = dir.join("file");
     fs::write(&file, b"has attributes")?;
     set(&file, b"user.small", b"value")?;
@@ -34,14 +34,15 @@ pub(super) fn attributes(fill: &mut Fill<'_>) -> io::Result<()> {
     set(&large, b"user.half", &fill.random.bytes(largest / 2))?;
     let many = dir.join("many");
     fs::write(&many, b"")?;
-    for at in 0..120_usize {
+    let count = fill.limits.attributes;
+    for at in 0..count {
         set(
             &many,
             format!("user.number-{at}").as_bytes(),
             &fill.random.bytes(at * 2),
         )?;
     }
-    for at in (0..120).step_by(4) {
+    for at in (0..count).step_by(4) {
         rustix::fs::lremovexattr(&many, format!("user.number-{at}"))?;
         set(
             &many,

@@ -97,10 +97,11 @@ pub(super) fn sparse(fill: &mut Fill<'_>) -> io::Result<()> {
     let dir = fill.dir("sparse")?;
     open(&dir.join("all-hole"))?.set_len(10 << 20)?;
     let file = open(&dir.join("islands"))?;
-    for at in [1 << 20, 3 << 20, (5 << 20) + 777, 1 << 40] {
+    let far = fill.limits.far;
+    for at in [1 << 20, 3 << 20, (5 << 20) + 777, far] {
         file.write_all_at(&fill.random.bytes(10_000), at)?;
     }
-    file.set_len((1 << 40) + (1 << 20))?;
+    file.set_len(far + (1 << 20))?;
     let file = open(&dir.join("behind-inline"))?;
     file.write_all_at(b"start", 0)?;
     file.sync_all()?;
@@ -112,6 +113,9 @@ pub(super) fn sparse(fill: &mut Fill<'_>) -> io::Result<()> {
 }
 
 fn preallocated(fill: &mut Fill<'_>, dir: &Path) -> io::Result<()> {
+    if !fill.limits.unwritten {
+        return Ok(());
+    }
     let none = FallocateFlags::empty();
     let keep = FallocateFlags::KEEP_SIZE;
     fallocate(&open(&dir.join("preallocated"))?, none, 0, 1 << 20)?;
@@ -146,6 +150,9 @@ fn punched(fill: &mut Fill<'_>, dir: &Path) -> io::Result<()> {
         file.write_all_at(&fill.random.bytes(500_000), 0)?;
         file.sync_all()?;
         fallocate(&file, punch, from, len)?;
+        if !fill.limits.unwritten {
+            continue;
+        }
         let file = open(&dir.join(format!("zeroed-{name}")))?;
         file.write_all_at(&fill.random.bytes(500_000), 0)?;
         file.sync_all()?;
@@ -256,6 +263,9 @@ pub(super) fn packed(fill: &mut Fill<'_>) -> io::Result<()> {
 }
 
 pub(super) fn nocow(fill: &mut Fill<'_>) -> io::Result<()> {
+    if !fill.limits.cow {
+        return Ok(());
+    }
     let dir = fill.dir("nocow")?;
     let file = File::create_new(dir.join("file"))?;
     rustix::fs::ioctl_setflags(&file, IFlags::NOCOW)?;

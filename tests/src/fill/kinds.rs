@@ -14,13 +14,13 @@ pub(super) fn kinds(fill: &mut Fill<'_>) -> io::Result<()> {
     fs::write(dir.join("file"), b"content\n")?;
     fs::write(dir.join("empty"), b"")?;
     fs::create_dir(dir.join("directory"))?;
-    let longest = fill.limits.item.min(4000);
-    for len in [1, 7, 59, 60, 61, 255, 1023, 2047, 2048, 3500, longest] {
+    let longest = fill.limits.symlink;
+    let lengths = [1, 7, 59, 60, 61, 255, 1023, 2047, 2048, 3500];
+    let shorter = lengths.into_iter().filter(|len| *len < longest);
+    for len in shorter.chain([longest]) {
         let target: String = "target/".chars().cycle().take(len).collect();
         let target = target.trim_end_matches('/');
-        if len <= longest {
-            symlink(target, dir.join(format!("link-{len}")))?;
-        }
+        symlink(target, dir.join(format!("link-{len}")))?;
     }
     symlink("file", dir.join("link-that-leads"))?;
     let mode = Mode::from_raw_mode(0o640);

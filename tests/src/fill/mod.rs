@@ -1,5 +1,5 @@
 //! A mixed tree, made by ordinary system calls in any mounted directory: every kind of inode,
-//! extent, name, attribute and time that btrfs can hold. The same seed and the same limits make
+//! extent, name, attribute and time that the file system can hold. The same seed and the same limits make
 //! the same tree on every file system.
 //!
 //! | part | where | what |
@@ -29,8 +29,12 @@ use crate::random::Random;
 pub struct Limits {
     /// Everything that is random comes from here.
     pub seed: u64,
-    /// Largest inline content in bytes: of links and attributes.
-    pub item: usize,
+    /// Bytes of the largest value of an attribute; one and a half of it has to fit in an inode.
+    pub value: usize,
+    /// Attributes of one inode, small ones.
+    pub attributes: usize,
+    /// Bytes of the longest symbolic link.
+    pub symlink: usize,
     /// Hard links to one inode in one directory.
     pub links: usize,
     /// Names in the big directory.
@@ -39,6 +43,12 @@ pub struct Limits {
     pub large: usize,
     /// Whether files can be told to be compressed: not with `nodatacow` or `nodatasum`.
     pub packed: bool,
+    /// Whether there is copy-on-write, with the flags that belong to it.
+    pub cow: bool,
+    /// Whether space can be allocated without being written.
+    pub unwritten: bool,
+    /// Offset in bytes of the last data in a file with long holes.
+    pub far: u64,
 }
 
 impl Limits {
@@ -51,14 +61,41 @@ impl Limits {
         } else {
             40
         };
-        let item = (node_size - 400).min(16_000);
+        let item = node_size - 400;
         Self {
             seed,
-            item,
+            value: item.min(15_000),
+            attributes: 120,
+            symlink: item.min(4000),
             links,
             names: 700,
             large: 3 << 20,
             packed: true,
+            cow: true,
+            unwritten: true,
+            far: 1 << 40,
+        }
+    }
+
+    /// For ext4 with blocks of this many bytes, mapped by extents or by block pointers. All
+    /// attributes of an inode share one block.
+    #[must_use]
+    pub fn ext4(seed: u64, block_size: usize, extents: bool) -> Self {
+        Self {
+            value: (block_size - 200) * 3 / 5,
+            attributes: block_size / 100,
+            symlink: block_size - 1,
+            links: 300,
+            packed: false,
+            cow: false,
+            unwritten: extents,
+            // Pointers reach less far, and only so many blocks are counted without `huge_file`.
+            far: match (extents, block_size) {
+                (false, 1024) => 1 << 33,
+                (false, 2048) => 1 << 36,
+                _ => 1 << 40,
+            },
+            ..Self::new(seed, 16384, true)
         }
     }
 }
@@ -111,5 +148,5 @@ pub fn fill(root: &Path, limits: Limits) -> Result<(), String> {
         };
         part(&mut fill).map_err(|error| format!("filling {name}: {error}"))?;
     }
-    times::fill(root).map_err(|error| format!("filling times: {error}"))
+    times::fill(root, limits).map_err(|error| format!("filling times: {error}"))
 }

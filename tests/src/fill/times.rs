@@ -9,6 +9,8 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, IFlags, Timespec, Timestamps, utimensat};
 
+use super::Limits;
+
 /// Times that are on an edge: (seconds, nanoseconds).
 const EDGES: [(i64, i64); 7] = [
     (0, 0),
@@ -35,7 +37,7 @@ fn set(path: &Path, sec: i64, nsec: i64) -> io::Result<()> {
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-pub(super) fn fill(root: &Path) -> io::Result<()> {
+pub(super) fn fill(root: &Path, limits: Limits) -> io::Result<()> {
     let now = root.join("now");
     fs::create_dir(&now)?;
     fs::write(now.join("written"), b"content")?;
@@ -48,11 +50,11 @@ pub(super) fn fill(root: &Path) -> io::Result<()> {
         fs::write(root.join(format!("times/edge-{at}")), b"t")?;
     }
     set_all(root, &[])?;
-    flags(root)
+    flags(root, limits)
 }
 
 /// Inode flags come last: they forbid more changes.
-fn flags(root: &Path) -> io::Result<()> {
+fn flags(root: &Path, limits: Limits) -> io::Result<()> {
     let dir = root.join("flags");
     fs::create_dir(&dir)?;
     let all = [
@@ -68,6 +70,9 @@ fn flags(root: &Path) -> io::Result<()> {
         ),
     ];
     for (name, flags) in all {
+        if flags == NO_COMPRESS && !limits.cow {
+            continue;
+        }
         let path = dir.join(name);
         fs::write(&path, name)?;
         set(&path, 1_500_000_000, 1)?;
@@ -109,6 +114,8 @@ fn below(dir: &fs::File, depth: usize, skip: &dyn Fn(&str, usize) -> bool) -> io
     for entry in fs::read_dir(&place)? {
         names.push(entry?.file_name());
     }
+    // Of an inode with several names the last one decides, in whatever order they are listed.
+    names.sort();
     for name in names {
         if name.to_str().is_some_and(|name| skip(name, depth)) {
             continue;

@@ -19,7 +19,7 @@ pub struct Manifest {
 /// Everything that can be seen of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Inode number as btrfs has it, unique only within its subvolume.
+    /// Inode number as it is on disk; in btrfs unique only within its subvolume.
     pub ino: u64,
     /// Type and permissions.
     pub mode: u32,

@@ -1,0 +1,96 @@
+//! btrfs.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_btrfs::check::CheckOptions;
+use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
+use sapwood_btrfs::{Btrfs, LogPolicy, Options};
+use sapwood_vfs::FileSystem;
+
+use super::run;
+use crate::base::BaseKind;
+use crate::policy::Policy;
+
+pub(super) fn format(kind: BaseKind, device: &MemoryDevice) -> Result<(), String> {
+    // Without a block-group tree, which older versions of `btrfs check` do not know.
+    let usual = MkfsOptions {
+        block_group_tree: Some(false),
+        ..MkfsOptions::default()
+    };
+    let options = match kind {
+        BaseKind::Usual => usual,
+        _ => MkfsOptions {
+            node_size: Some(4096),
+            metadata: Some(Profile::Single),
+            no_holes: kind != BaseKind::Holes,
+            ..usual
+        },
+    };
+    let made = mkfs(device, &options);
+    made.map(drop).map_err(|error| error.to_string())
+}
+
+pub(super) fn open(
+    device: Arc<dyn Device>,
+    policy: Policy,
+    threads: usize,
+) -> Result<Arc<dyn FileSystem>, String> {
+    let options = Options {
+        background: false,
+        threads,
+        cache_bytes: 8 << 20,
+        log: log(policy),
+        ..Options::default()
+    };
+    match Btrfs::open(vec![device], options) {
+        Ok(fs) => Ok(Arc::new(fs)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn log(policy: Policy) -> LogPolicy {
+    let mut log = LogPolicy::default();
+    match policy {
+        Policy::Now => {}
+        Policy::NoLog => log.enabled = false,
+        Policy::NoOverlap => log.overlap = false,
+        Policy::WaitForTrees => log.fast_wait = false,
+        Policy::AllXattrs => log.xattrs_when_changed = false,
+        Policy::WholeDirectories => log.single_names = false,
+    }
+    log
+}
+
+pub(super) fn check(device: &dyn Device) -> Result<(), String> {
+    let options = CheckOptions {
+        check_data_csum: true,
+        ..CheckOptions::default()
+    };
+    let report = sapwood_btrfs::check::check(&[device], &options, &mut |_| ());
+    let report = report.map_err(|error| error.to_string())?;
+    let first = report.errors().next().map(ToString::to_string);
+    first.map_or(Ok(()), Err)
+}
+
+/// The superblock's `log_root`, 96 bytes into it.
+pub(super) fn has_log(image: &MemoryDevice) -> bool {
+    let mut root = [0; 8];
+    image.read_at((64 << 10) + 96, &mut root).is_ok() && root != [0; 8]
+}
+
+pub(super) fn tool_check(file: &Path) -> Result<(), String> {
+    let mut command = Command::new("btrfs");
+    command
+        .args(["check", "--readonly", "--check-data-csum"])
+        .arg(file);
+    let (code, said) = run(command)?;
+    // Some findings leave it with a good exit code.
+    let bad = ["ERROR", "error:", "mismatch"];
+    if code == Some(0) && !bad.iter().any(|bad| said.contains(bad)) {
+        return Ok(());
+    }
+    Err(format!("btrfs check: {code:?}: {said}"))
+}

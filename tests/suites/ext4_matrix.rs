@@ -1,0 +1,255 @@
+//! Both directions with the kernel, over many variants of ext4: what the kernel wrote we read byte
+//! for byte and go on with, and what we wrote the kernel reads, finds nothing wrong with, and goes
+//! on with.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use sapwood_tests::ext4::{Variant, variants};
+use sapwood_tests::fill::{self, Limits};
+use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::manifest::{Compare, Content, Manifest, compare, mounted};
+use sapwood_tests::mount::Driver;
+use sapwood_tests::random::Random;
+use sapwood_tests::volume::{check, list, list_by_library, ours};
+use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+
+/// What is done with a tree that the other one made.
+const GO_ON: &str = "
+    rm -rf deep xattrs/many links/many
+    cp -a data data-again
+    echo more >> data/grown
+    truncate -s 100 data/rewritten
+    fallocate -p -o 4096 -l 8192 sparse/islands
+    setfattr -n user.later -v was-here names
+    mv kinds kinds-moved
+    for i in $(seq 300); do echo $i > links/elsewhere/$i; done
+    rm -rf big
+    mkdir -p new/tree/below; ln -s tree new/link; cp -a data/text-* new/tree/below/
+    sync -f .
+";
+
+/// Fills an image through mounts by `driver`; a listing of it as it was before the last unmount.
+fn filled(image: &Image, driver: Driver, variant: &Variant) -> Result<Manifest, String> {
+    let mount = driver.mount(image.path(), variant.options)?;
+    fill::fill(mount.path(), variant.limits())?;
+    let before = mounted::list(mount.path())?;
+    mount.unmount()?;
+    // Nothing may change by itself over an unmount.
+    let mount = driver.mount(image.path(), variant.options)?;
+    let after = mounted::list(mount.path())?;
+    mount.unmount()?;
+    compare(&before, &after, Compare::Live)
+        .map_err(|why| format!("before and after an unmount: {why}"))?;
+    Ok(after)
+}
+
+/// Changes what is in an image; the tree after that.
+fn go_on(image: &Image, driver: Driver, variant: &Variant) -> Result<Manifest, String> {
+    let mount = driver.mount(image.path(), variant.options)?;
+    process::shell(mount.path(), GO_ON, Duration::from_secs(300))?;
+    mount.unmount()?;
+    check(image)?;
+    list(image, driver)
+}
+
+fn same(expected: &Manifest, found: &Manifest, what: &str) -> Result<(), String> {
+    compare(expected, found, Compare::SameImage).map_err(|why| format!("{what}: {why}"))
+}
+
+/// The kernel fills, we read and go on.
+fn kernel_to_us(variant: &Variant, ours: Driver) -> Outcome {
+    let image = Image::new(&variant.mkfs)?;
+    filled(&image, Driver::Kernel, variant)?;
+    let expected = list(&image, Driver::Kernel)?;
+    if ours == Driver::Sapwood {
+        same(&expected, &list_by_library(&image)?, "through the library")?;
+    }
+    same(&expected, &list(&image, ours)?, "through a mount")?;
+    // Reading changed nothing.
+    image.check_by_kernel()?;
+    if variant.read_only {
+        return Ok(());
+    }
+    let expected = go_on(&image, ours, variant)?;
+    let found = list(&image, Driver::Kernel)?;
+    same(&expected, &found, "the kernel reads what we went on with")?;
+    Ok(())
+}
+
+/// We fill, the kernel reads and goes on.
+fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
+    let image = Image::new(&variant.mkfs)?;
+    let expected = filled(&image, ours, variant)?;
+    check(&image)?;
+    let found = list(&image, Driver::Kernel)?;
+    same(&expected, &found, "the kernel reads")?;
+    let reference = Image::by_kernel(&variant.mkfs)?;
+    let reference = filled(&reference, Driver::Kernel, variant)?;
+    compare(&reference, &found, Compare::AlikeFill)
+        .map_err(|why| format!("the kernel's tree and ours: {why}"))?;
+    let expected = go_on(&image, Driver::Kernel, variant)?;
+    let found = match ours {
+        Driver::Kernel => list(&image, ours)?,
+        Driver::Sapwood => list_by_library(&image)?,
+    };
+    same(&expected, &found, "after the kernel went on")?;
+    Ok(())
+}
+
+/// Blocks that are larger than a page, which not every kernel mounts: mke2fs fills, we read.
+fn large_blocks(size: usize) -> Outcome {
+    let source = scratch::directory();
+    let limits = Limits {
+        large: 1 << 20,
+        ..Limits::ext4(7, 4096, true)
+    };
+    fill_plainly(source.path(), limits)?;
+    let args = format!("-b {size} -d {}", source.path().display());
+    let image = Image::by_kernel(&Mkfs::ext4(&args))?;
+    let (expected, found) = (mounted::list(source.path())?, list_by_library(&image)?);
+    for (path, entry) in expected.entries.iter().filter(|(path, _)| !path.is_empty()) {
+        let shown = path.escape_ascii();
+        let other = found.entries.get(path);
+        let other = other.ok_or_else(|| format!("{shown} is missing"))?;
+        // How it is laid out is mke2fs's business.
+        let plain = |content: &Content| match content {
+            Content::File { sha256, .. } => format!("{sha256:x?}"),
+            other => format!("{other:?}"),
+        };
+        let of = |entry: &sapwood_tests::manifest::Entry| {
+            let (who, xattrs) = ((entry.mode, entry.uid, entry.gid), entry.xattrs.clone());
+            (who, entry.size, plain(&entry.content), xattrs)
+        };
+        let is_dir = entry.mode & libc::S_IFMT == libc::S_IFDIR;
+        let alike = if is_dir {
+            entry.mode == other.mode
+        } else {
+            of(entry) == of(other)
+        };
+        if !alike {
+            return Err(format!("{shown}: {entry:?} -> {other:?}").into());
+        }
+    }
+    // And what is new in the image is what mke2fs makes.
+    let new = found.len() - expected.len();
+    if new != 1 {
+        return Err(format!("{new} names are new, not just lost+found").into());
+    }
+    Ok(())
+}
+
+/// Files of all sizes around those of blocks, directories of many names, links, attributes.
+fn fill_plainly(root: &Path, limits: Limits) -> Result<(), String> {
+    let mut random = Random::new(limits.seed);
+    let mut fill = || -> std::io::Result<()> {
+        for size in [0, 1, 60, 4096, 65_535, 65_536, 65_537, limits.large] {
+            fs::write(root.join(format!("bytes-{size}")), random.bytes(size))?;
+        }
+        for at in 0..limits.names {
+            let dir = root.join(format!("dir-{}", at % 3));
+            fs::create_dir_all(&dir)?;
+            fs::write(dir.join(format!("name-{at}-{}", "n".repeat(at % 200))), [])?;
+        }
+        std::os::unix::fs::symlink("bytes-60", root.join("link"))?;
+        std::os::unix::fs::symlink("x".repeat(1000), root.join("long-link"))?;
+        let with = root.join("bytes-1");
+        let none = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&with, "user.small", b"value", none)?;
+        rustix::fs::setxattr(&with, "user.large", &random.bytes(2000), none)?;
+        Ok(())
+    };
+    fill().map_err(|error| error.to_string())
+}
+
+/// A feature that we do not keep right is named, and nothing is changed; one that we let be
+/// written to is kept right.
+fn refused_or_right(args: &str, feature: &str) -> Outcome {
+    let image = Image::by_kernel(&Mkfs::ext4(args))?;
+    let before = fs::read(image.path())?;
+    match Driver::Sapwood.mount(image.path(), "rw") {
+        Ok(mount) => {
+            let limits = Limits::ext4(3, 4096, true);
+            fill::fill(mount.path(), limits)?;
+            mount.unmount()?;
+            check(&image)?;
+            Ok(())
+        }
+        Err(why) if !why.contains(feature) => Err(format!("not for {feature}: {why}").into()),
+        Err(_) if before != fs::read(image.path())? => Err("the image changed".into()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Images in which a file system is that may be refused, each with the word that says why.
+const REFUSALS: &[(&str, &str, &str)] = &[
+    ("quota", "-O quota", "quota"),
+    ("project-quota", "-O project,quota", "quota"),
+    ("bigalloc", "-O bigalloc", "bigalloc"),
+    ("encrypt", "-O encrypt", "encrypt"),
+    ("verity", "-O verity", "verity"),
+    ("casefold", "-O casefold", "casefold"),
+    ("mmp", "-O mmp", "mmp"),
+    ("stable-inodes", "-O stable_inodes", "stable_inodes"),
+];
+
+fn trials() -> Vec<Trial> {
+    let tools = [Need::KernelExt4, Need::Program("setfattr")];
+    let mounts = [&tools[..], &[Need::Fuse, Need::Ext4]].concat();
+    let (label, needs) = match ours() {
+        Driver::Kernel => ("itself", &tools[..]),
+        Driver::Sapwood => ("us", &mounts[..]),
+    };
+    let mut trials = Vec::new();
+    for variant in variants() {
+        let both = both_ways(&variant, ours(), label, needs);
+        trials.extend(both);
+        // With the kernel on both sides the tests prove themselves.
+        if variant.name == "default" && ours() == Driver::Sapwood {
+            trials.extend(both_ways(&variant, Driver::Kernel, "itself", &tools));
+        }
+    }
+    if ours() == Driver::Kernel {
+        return trials;
+    }
+    for size in [8192, 16384, 32768, 65536] {
+        let name = format!("read::blocks-{}k", size >> 10);
+        trials.push(trial(name, &mounts, move || large_blocks(size)));
+    }
+    for (name, args, feature) in REFUSALS {
+        let name = format!("refused_or_right::{name}");
+        trials.push(trial(name, &mounts, || refused_or_right(args, feature)));
+    }
+    trials
+}
+
+fn both_ways(variant: &Variant, ours: Driver, label: &str, needs: &[Need]) -> Vec<Trial> {
+    let impossible = machine::missing(needs)
+        .is_none()
+        .then(|| variant.impossible());
+    let impossible = impossible.flatten();
+    let one = |name: String, run: fn(&Variant, Driver) -> Outcome| {
+        if let Some(why) = &impossible {
+            eprintln!("{name} is left out: {why}");
+            return Trial::test(name, || Ok(())).with_ignored_flag(true);
+        }
+        let variant = variant.clone();
+        trial(name, needs, move || run(&variant, ours))
+    };
+    let mut trials = vec![one(
+        format!("kernel_to_{label}::{}", variant.name),
+        kernel_to_us,
+    )];
+    if !variant.read_only {
+        let name = format!("{label}_to_kernel::{}", variant.name);
+        trials.push(one(name, us_to_kernel));
+    }
+    trials
+}
+
+fn main() {
+    machine::run(5, trials);
+}
