@@ -15,6 +15,7 @@ use crate::group::Groups;
 use crate::lock::{Rank, RankedMutex};
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
+use crate::xattr::SharedBlocks;
 use crate::{Options, Result};
 
 /// Shared state of a mount; always behind an `Arc`.
@@ -31,6 +32,8 @@ pub(crate) struct Engine {
     pub(crate) inodes: InodeTable,
     pub(crate) orphans: Orphans,
     pub(crate) writeback: Writeback,
+    /// Blocks of attributes that inodes share.
+    pub(crate) xattr_blocks: SharedBlocks,
     pub(crate) counters: Counters,
     /// What the thread that works by time waits for.
     pub(crate) alarm: Alarm,

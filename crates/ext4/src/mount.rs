@@ -27,6 +27,7 @@ use crate::group::Groups;
 use crate::lock::{Rank, RankedMutex};
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
+use crate::xattr::SharedBlocks;
 use crate::{Error, Options, Result, fast_commit, map, ops, orphan};
 
 /// Blocks of the journal that are side by side.
@@ -224,6 +225,7 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
         inodes: InodeTable::new(),
         orphans: Orphans::open(&sb),
         writeback: Writeback::new(&options),
+        xattr_blocks: SharedBlocks::new(),
         topology: RankedMutex::new(Rank::RenameTopology, ()),
         super_block: RankedMutex::new(Rank::Leaf, sb),
         health: Health::new(options.read_only),

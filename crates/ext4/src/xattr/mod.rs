@@ -1,90 +1,189 @@
 //! Extended attributes: in the inode, in a block that inodes share, in inodes of their own.
+//!
+//! # How it works
+//! An inode has up to two sets: one behind its extra fields, one in a block. A change is *planned* on copies of both:
+//! the attribute goes where it was if it fits there, else into the inode, else into the block, else (`ea_inode`) its
+//! value goes to an inode of its own. What does not fit is refused before anything changes. Then the plan is *applied* in
+//! a handle.
+//!
+//! A block that several inodes share is never changed: who changes its set gets another block. Who writes a block that
+//! equals one that was written lately shares that one ([`shared`]). An inode with a value counts how many refer to it;
+//! the last one makes it an orphan, and [`reap`] deletes it outside of the handle.
+//!
+//! Trouble cases: a value that neither place holds (`what_fits_nowhere_is_refused`), a shared block that one of its inodes
+//! changes (`a_shared_block_is_left_alone`), a value that outgrows the inode (`values_move_between_places`).
 
+mod change;
+mod inode_value;
+mod plan;
+mod shared;
+
+
+
+use sapwood_ext4_format::{
+    Geometry, Incompat, XattrSet, XattrValue, acl_from_disk, xattr_block_seal, xattr_block_verify,
+    xattr_full_name, xattr_index, xattr_split_name,
+};
+use sapwood_jbd2::Buffer;
+use sapwood_vfs as vfs;
 use std::sync::Arc;
 
-use sapwood_ext4_format::Geometry;
-use sapwood_jbd2::Handle;
-use sapwood_vfs::SetXattrMode;
+pub(crate) use change::{drop_all, remove, set, set_in};
+pub(crate) use inode_value::reap;
+pub(crate) use shared::SharedBlocks;
 
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, Result};
 
-fn none<T>() -> Result<T> {
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+/// Credits with which [`drop_all`] is begun: the block, its bitmap and descriptor; inodes of values.
+pub(crate) const DROP_CREDITS: u32 = 16;
+
+/// Kind of a validated block of attributes, see [`Buffer::kind`].
+const KIND: u8 = crate::host::SealKind::Xattr as u8;
+
+fn damaged(inode: &Inode, reason: impl ToString) -> Error {
+    Error::BadInode {
+        ino: inode.ino,
+        reason: format!("attributes: {}", reason.to_string()),
+    }
+}
+
+/// The set that stands in the inode.
+fn body_set(engine: &Arc<Engine>, inode: &Inode) -> Result<XattrSet> {
+    let state = inode.state.lock();
+    XattrSet::parse_ibody(state.raw.attr_area(), engine.geometry.inodes_count())
+        .map_err(|reason| damaged(inode, reason))
+}
+
+/// The block of attributes of an inode, validated, if it has one.
+fn block_of(engine: &Arc<Engine>, inode: &Inode) -> Result<Option<Arc<Buffer>>> {
+    let block = inode.state.lock().raw.file_acl();
+    if block == 0 {
+        return Ok(None);
+    }
+    let buffer = engine.block(block)?;
+    if buffer.kind() != KIND {
+        let content = buffer.read();
+        let bad = |reason: String| Error::BadBlock {
+            ino: inode.ino,
+            block,
+            reason,
+        };
+        if engine.geometry.metadata_csum() {
+            xattr_block_verify(&content, engine.geometry.csum_seed(), block)
+                .map_err(|reason| bad(reason.to_string()))?;
+        }
+        XattrSet::parse_block(&content, engine.geometry.inodes_count())
+            .map_err(|reason| bad(reason.to_string()))?;
+        buffer.set_kind(KIND);
+    }
+    Ok(Some(buffer))
+}
+
+/// The set that stands in a block.
+fn parse_block(engine: &Arc<Engine>, inode: &Inode, buffer: &Buffer) -> Result<(u32, XattrSet)> {
+    XattrSet::parse_block(&buffer.read(), engine.geometry.inodes_count())
+        .map(|(header, set)| (header.refcount.get(), set))
+        .map_err(|reason| Error::BadBlock {
+            ino: inode.ino,
+            block: buffer.block(),
+            reason: reason.to_string(),
+        })
+}
+
+/// The set that stands in the inode's block; empty without one.
+fn block_set(engine: &Arc<Engine>, inode: &Inode) -> Result<XattrSet> {
+    match block_of(engine, inode)? {
+        Some(buffer) => Ok(parse_block(engine, inode, &buffer)?.1),
+        None => Ok(XattrSet::default()),
+    }
+}
+
+/// Index and name on disk of a full name.
+fn split(name: &[u8]) -> Result<(u8, &[u8])> {
+    Ok(xattr_split_name(name).ok_or(vfs::Error::NotSupported)?)
+}
+
+fn is_acl(index: u8) -> bool {
+    matches!(
+        index,
+        xattr_index::POSIX_ACL_ACCESS | xattr_index::POSIX_ACL_DEFAULT
+    )
 }
 
 /// Value of an attribute by its full name. The caller holds `io` shared.
 ///
 /// # Errors
 /// The attributes are damaged, the device.
-pub(crate) fn get(engine: &Engine, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
-    let _ = (engine, inode, name);
-    none()
+pub(crate) fn get(engine: &Arc<Engine>, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let Ok((index, rest)) = split(name) else {
+        return Ok(None);
+    };
+    let mut found = body_set(engine, inode)?.get(index, rest).cloned();
+    if found.is_none() {
+        found = block_set(engine, inode)?.get(index, rest).cloned();
+    }
+    let value = match found.map(|xattr| xattr.value) {
+        None => return Ok(None),
+        Some(XattrValue::Bytes(bytes)) => bytes,
+        Some(XattrValue::Inode { inode: ino, size, .. }) => {
+            inode_value::read(engine, inode, ino, size)?
+        }
+    };
+    if is_acl(index) {
+        return acl_from_disk(&value)
+            .map(Some)
+            .map_err(|reason| damaged(inode, reason));
+    }
+    Ok(Some(value))
 }
 
-/// Full names of all. The caller holds `io` shared.
+/// Full names of all that callers may see. The caller holds `io` shared.
 ///
 /// # Errors
 /// As [`get`].
-pub(crate) fn list(engine: &Engine, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-    let _ = (engine, inode);
-    none()
+pub(crate) fn list(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    for set in [body_set(engine, inode)?, block_set(engine, inode)?] {
+        for xattr in set.entries {
+            let hidden = matches!(
+                xattr.index,
+                xattr_index::SYSTEM | xattr_index::LUSTRE | xattr_index::ENCRYPTION
+            );
+            if !hidden {
+                names.extend(xattr_full_name(xattr.index, &xattr.name));
+            }
+        }
+    }
+    Ok(names)
 }
 
-/// Credits that [`set_in`] needs for a value of `len` bytes.
-pub(crate) fn credits(engine: &Engine, inode: &Inode, len: usize) -> u32 {
-    let _ = (engine, inode, len);
-    0
+/// Whether the inode may have attributes, by what its object tells: a quick look before a slow one.
+pub(crate) fn may_have(inode: &Inode) -> bool {
+    let state = inode.state.lock();
+    let magic = sapwood_ext4_format::XATTR_MAGIC.to_le_bytes();
+    state.raw.file_acl() != 0 || state.raw.attr_area().starts_with(&magic)
 }
 
-/// Sets or removes (`None`) an attribute within a handle; no rules are applied. The caller holds `io` exclusively (or the
-/// inode is new) and stores the inode.
-///
-/// # Errors
-/// No space (`NoSpace`), `AttributeTooLarge`, damage.
-pub(crate) fn set_in(
-    engine: &Engine,
-    h: &Handle,
-    inode: &Inode,
-    name: &[u8],
-    value: Option<&[u8]>,
-) -> Result<()> {
-    let _ = (engine, h, inode, name, value);
-    none()
+/// Credits that [`set_in`] needs for a value of `len` bytes: an old and a new block with their bitmaps and descriptors, and
+/// an inode for the value where there may be one.
+pub(crate) fn credits(engine: &Arc<Engine>, _inode: &Inode, len: usize) -> u32 {
+    credits_of_new(engine, len)
 }
 
-/// `setxattr`: rules, ACLs and mode, handle, store.
-///
-/// # Errors
-/// See [`setxattr`](sapwood_vfs::FileSystem::setxattr).
-pub(crate) fn set(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    name: &[u8],
-    value: &[u8],
-    mode: SetXattrMode,
-) -> Result<()> {
-    let _ = (engine, inode, name, value, mode);
-    none()
-}
-
-/// `removexattr`.
-///
-/// # Errors
-/// See [`removexattr`](sapwood_vfs::FileSystem::removexattr).
-pub(crate) fn remove(engine: &Arc<Engine>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    let _ = (engine, inode, name);
-    none()
-}
-
-/// Frees all attributes of an inode that is being deleted; restarts the handle as needed.
-///
-/// # Errors
-/// As [`get`].
-pub(crate) fn drop_all(engine: &Engine, h: &mut Handle, inode: &Inode) -> Result<()> {
-    let _ = (engine, h, inode);
-    none()
+/// The same for a new inode.
+pub(crate) fn credits_of_new(engine: &Arc<Engine>, len: usize) -> u32 {
+    const BLOCKS: u32 = 6;
+    if !engine
+        .geometry
+        .features()
+        .has_incompat(Incompat::EA_INODE)
+    {
+        return BLOCKS;
+    }
+    let blocks = (len as u64).div_ceil(engine.block_size());
+    BLOCKS + inode_value::CREDITS + 3 * u32::try_from(blocks).unwrap_or(u32::MAX / 8)
 }
 
 /// Puts the checksum into a block of attributes.
@@ -93,21 +192,5 @@ pub(crate) fn seal_block(
     block: u64,
     content: &mut [u8],
 ) -> Result<(), String> {
-    let _ = (geometry, block, content);
-    Ok(())
-}
-
-/// Credits that [`set_in`] needs for a value of `len` bytes on a new inode.
-pub(crate) fn credits_of_new(engine: &Engine, len: usize) -> u32 {
-    let _ = (engine, len);
-    0
-}
-
-/// Credits with which [`drop_all`] is begun.
-pub(crate) const DROP_CREDITS: u32 = 8;
-
-/// Whether the inode may have attributes, by what its object tells: a quick look before a slow one.
-pub(crate) fn may_have(inode: &Inode) -> bool {
-    let _ = inode;
-    true
+    xattr_block_seal(content, geometry.csum_seed(), block).map_err(|reason| reason.to_string())
 }

@@ -1,0 +1,192 @@
+//! Setting and removing attributes.
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::{XattrSet, XattrValue};
+use sapwood_jbd2::Handle;
+use sapwood_vfs::rules::{self, XattrClass};
+use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp, acl};
+
+use super::plan::{Plan, plan};
+use super::{credits, damaged, get, inode_value, shared};
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::Result;
+
+/// Sets or removes (`None`) an attribute within a handle; no rules are applied. The caller holds `io` exclusively (or the
+/// inode is new), stores the inode, and calls [`reap`](super::reap) when the handle has ended.
+///
+/// # Errors
+/// `NoSpace`, `AttributeTooLarge` before anything changed; damage, the journal.
+pub(crate) fn set_in(
+    engine: &Arc<Engine>,
+    h: &Handle,
+    inode: &Inode,
+    name: &[u8],
+    value: Option<&[u8]>,
+) -> Result<()> {
+    let plan = plan(engine, inode, name, value)?;
+    apply(engine, h, inode, plan)
+}
+
+fn apply(engine: &Arc<Engine>, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<()> {
+    if let Some(outside) = &plan.outside {
+        let value = inode_value::write(engine, h, inode, &outside.name, &outside.value)?;
+        let set = match outside.in_body {
+            true => &mut plan.body,
+            false => &mut plan.block,
+        };
+        set.set(outside.index, &outside.name, value);
+    }
+    if plan.body_changed {
+        let mut state = inode.state.lock();
+        plan.body
+            .write_ibody(state.raw.attr_area_mut())
+            .map_err(|reason| damaged(inode, reason))?;
+    }
+    if plan.block_changed {
+        shared::replace(engine, h, inode, &plan.block)?;
+    }
+    match plan.released {
+        Some(ino) => inode_value::release(engine, h, inode, ino),
+        None => Ok(()),
+    }
+}
+
+/// One change of one attribute, with the permission bits that go with it.
+fn change(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    name: &[u8],
+    value: Option<&[u8]>,
+    perm: Option<u32>,
+) -> Result<()> {
+    let plan = plan(engine, inode, name, value)?;
+    let len = value.map_or(0, <[u8]>::len);
+    let blocks = match plan.outside.is_some() {
+        true => (len as u64).div_ceil(engine.block_size()) + 1,
+        false => u64::from(plan.block_changed && value.is_some()),
+    };
+    let _reserved = engine.space.reserve(blocks, true)?;
+    let h = engine.start(1 + credits(engine, inode, len))?;
+    engine.abort((|| {
+        apply(engine, &h, inode, plan)?;
+        {
+            let mut state = inode.state.lock();
+            if let Some(perm) = perm {
+                state.set_perm(perm);
+            }
+            state.changed(Timestamp::now());
+        }
+        inode.store(engine, &h)
+    })())?;
+    drop(h);
+    super::reap(engine)
+}
+
+/// `setxattr`: rules, ACLs and mode, handle, store.
+///
+/// # Errors
+/// See [`setxattr`](vfs::FileSystem::setxattr).
+pub(crate) fn set(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    name: &[u8],
+    value: &[u8],
+    mode: SetXattrMode,
+) -> Result<()> {
+    let class = rules::xattr_class(name)?;
+    if class == XattrClass::Btrfs {
+        return Err(vfs::Error::NotSupported.into());
+    }
+    if value.len() > rules::XATTR_VALUE_MAX {
+        return Err(vfs::Error::AttributeTooLarge.into());
+    }
+    let _io = inode.io.write();
+    let flags = inode.vfs_flags();
+    match class {
+        XattrClass::AccessAcl => {
+            let perm = inode.state.lock().mode() & 0o7777;
+            let wanted = acl::set_access(value, perm).map_err(|reason| acl_refusal(&reason))?;
+            rules::check_xattr_change(inode.kind, flags, class, wanted.stored.is_none())?;
+            let stored = wanted.stored.as_deref();
+            change(engine, inode, name, stored, Some(wanted.perm))
+        }
+        XattrClass::DefaultAcl => {
+            let stored = acl::set_default(value).map_err(|reason| acl_refusal(&reason))?;
+            rules::check_xattr_change(inode.kind, flags, class, stored.is_none())?;
+            change(engine, inode, name, stored.as_deref(), None)
+        }
+        _ => {
+            rules::check_xattr_change(inode.kind, flags, class, false)?;
+            let found = match mode {
+                SetXattrMode::Any => false,
+                _ => get(engine, inode, name)?.is_some(),
+            };
+            match (mode, found) {
+                (SetXattrMode::Create, true) => return Err(vfs::Error::Exists.into()),
+                (SetXattrMode::Replace, false) => return Err(vfs::Error::NoAttribute.into()),
+                _ => {}
+            }
+            change(engine, inode, name, Some(value), None)
+        }
+    }
+}
+
+/// `removexattr`.
+///
+/// # Errors
+/// See [`removexattr`](vfs::FileSystem::removexattr).
+pub(crate) fn remove(engine: &Arc<Engine>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    let class = rules::xattr_class(name)?;
+    let _io = inode.io.write();
+    rules::check_xattr_change(inode.kind, inode.vfs_flags(), class, true)?;
+    if get(engine, inode, name)?.is_none() {
+        // Removing an ACL that says what the mode says anyway is no error.
+        return match class {
+            XattrClass::AccessAcl | XattrClass::DefaultAcl => Ok(()),
+            _ => Err(vfs::Error::NoAttribute.into()),
+        };
+    }
+    change(engine, inode, name, None, None)
+}
+
+/// Frees all attributes of an inode that is being deleted; restarts the handle as needed. The caller stores the inode, and
+/// calls [`reap`](super::reap) when the handle has ended.
+///
+/// # Errors
+/// Damage, the journal.
+pub(crate) fn drop_all(engine: &Arc<Engine>, h: &mut Handle, inode: &Inode) -> Result<()> {
+    for ino in own_values(engine, inode)? {
+        if !h.ensure(super::DROP_CREDITS) {
+            h.restart(super::DROP_CREDITS)?;
+        }
+        inode_value::release(engine, h, inode, ino)?;
+    }
+    inode.state.lock().raw.attr_area_mut().fill(0);
+    shared::replace(engine, h, inode, &XattrSet::default())
+}
+
+/// Inodes of values that go with this inode: those of a block that others share stay.
+fn own_values(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<u32>> {
+    let mut entries = super::body_set(engine, inode)?.entries;
+    if let Some(buffer) = super::block_of(engine, inode)? {
+        let (users, set) = super::parse_block(engine, inode, &buffer)?;
+        if users <= 1 {
+            entries.extend(set.entries);
+        }
+    }
+    let values = entries.iter().filter_map(|xattr| match xattr.value {
+        XattrValue::Inode { inode, .. } => Some(inode),
+        XattrValue::Bytes(_) => None,
+    });
+    Ok(values.collect())
+}
+
+/// How a list that a caller hands in is refused.
+fn acl_refusal(reason: &acl::AclError) -> vfs::Error {
+    match reason {
+        acl::AclError::Version(_) => vfs::Error::NotSupported,
+        _ => vfs::Error::Invalid,
+    }
+}

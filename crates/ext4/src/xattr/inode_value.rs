@@ -1,0 +1,151 @@
+//! Values in inodes of their own (`ea_inode`).
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::{
+    EXTENT_MAX_DEPTH, Inode as RawInode, InodeFlags, XattrSigns, XattrValue, crc32c, file_mode,
+    xattr_entry_hash,
+};
+use sapwood_jbd2::Handle;
+use sapwood_vfs::FileKind;
+
+use super::damaged;
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::{Error, Result, data, inode_alloc, map, ops, orphan};
+
+/// Credits beside those of the value's blocks: its inode, the tree above its blocks, the orphans.
+pub(super) const CREDITS: u32 =
+    inode_alloc::CREDITS + EXTENT_MAX_DEPTH as u32 + 2 * orphan::CREDITS + 2;
+
+/// Reads a value.
+///
+/// # Errors
+/// The inode is no such value or differs from its checksum; the device.
+pub(super) fn read(engine: &Arc<Engine>, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>> {
+    let value = load(engine, owner, ino)?;
+    let mut bytes = Vec::with_capacity(size as usize);
+    let blocks = u64::from(size).div_ceil(engine.block_size());
+    for block in 0..blocks {
+        let buffer = map::block_of(engine, &value, block)?;
+        bytes.extend_from_slice(&buffer.read());
+    }
+    bytes.truncate(size as usize);
+    let stored = value.state.lock().raw.ea_hash();
+    let sum = crc32c(engine.geometry.csum_seed(), &bytes);
+    if bytes.len() != size as usize || sum != stored {
+        return Err(damaged(owner, format!("value in inode {ino}: wrong checksum")));
+    }
+    Ok(bytes)
+}
+
+/// The inode of a value. Through the table, so that all see one count.
+fn load(engine: &Arc<Engine>, owner: &Inode, ino: u32) -> Result<Arc<Inode>> {
+    let value = engine.inodes.get(engine, ino)?;
+    let flagged = value.flags().contains(InodeFlags::EA_INODE);
+    if !flagged || value.kind != FileKind::Regular {
+        return Err(damaged(owner, format!("inode {ino} holds no value")));
+    }
+    Ok(value)
+}
+
+/// Writes a value to a new inode, and tells what stands for it in the entry.
+///
+/// # Errors
+/// No space, the journal.
+pub(super) fn write(
+    engine: &Arc<Engine>,
+    h: &Handle,
+    owner: &Inode,
+    name: &[u8],
+    bytes: &[u8],
+) -> Result<XattrValue> {
+    let geometry = &engine.geometry;
+    let ino = inode_alloc::allocate(engine, h, owner, FileKind::Regular)?;
+    let sum = crc32c(geometry.csum_seed(), bytes);
+    let mut raw = RawInode::new(geometry);
+    raw.set_mode(file_mode::REGULAR | 0o600);
+    raw.set_links(1);
+    raw.set_generation(fastrand::u32(..));
+    raw.set_flags(InodeFlags::EA_INODE | data::new_flags(engine, FileKind::Directory));
+    data::init_map(engine, &mut raw, FileKind::Directory);
+    raw.set_ea_refcount(1);
+    raw.set_ea_hash(sum);
+    let value = Inode::new(ino, FileKind::Regular, raw, geometry);
+    let value = engine.inodes.insert_new(value)?;
+    let step = geometry.block_size() as usize;
+    for (number, piece) in bytes.chunks(step).enumerate() {
+        let buffer = map::append_block(engine, h, &value, number as u64)?;
+        let mut content = h.modify(&buffer)?;
+        if let Some(place) = content.get_mut(..piece.len()) {
+            place.copy_from_slice(piece);
+        }
+    }
+    {
+        let mut state = value.state.lock();
+        state.raw.set_size(bytes.len() as u64, geometry)?;
+        state.size = bytes.len() as u64;
+    }
+    value.store(engine, h)?;
+    let hash = xattr_entry_hash(name, &sum.to_le_bytes(), XattrSigns::Unsigned);
+    Ok(XattrValue::Inode {
+        inode: ino,
+        size: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+        hash,
+    })
+}
+
+/// One more attribute refers to a value.
+///
+/// # Errors
+/// Damage, the journal.
+pub(super) fn refer(engine: &Arc<Engine>, h: &Handle, owner: &Inode, ino: u32) -> Result<()> {
+    let value = load(engine, owner, ino)?;
+    {
+        let mut state = value.state.lock();
+        let count = state.raw.ea_refcount();
+        state.raw.set_ea_refcount(count.saturating_add(1));
+    }
+    value.store(engine, h)
+}
+
+/// One attribute refers to a value no more; the last one makes the inode an orphan.
+///
+/// # Errors
+/// Damage, the journal.
+pub(super) fn release(engine: &Arc<Engine>, h: &Handle, owner: &Inode, ino: u32) -> Result<()> {
+    let value = load(engine, owner, ino)?;
+    let left = {
+        let mut state = value.state.lock();
+        let count = state.raw.ea_refcount();
+        let left = count.checked_sub(1).ok_or_else(|| Error::BadInode {
+            ino,
+            reason: "a value that nobody refers to".into(),
+        })?;
+        state.raw.set_ea_refcount(left);
+        if left == 0 {
+            state.raw.set_links(0);
+        }
+        left
+    };
+    if left == 0 {
+        orphan::add(engine, h, &value)?;
+        engine.xattr_blocks.unused_values.lock().push(ino);
+    }
+    value.store(engine, h)
+}
+
+/// Deletes the inodes of values that nobody refers to any more. Called without a handle; what is not reached is deleted at
+/// the next mount.
+///
+/// # Errors
+/// Damage, the journal.
+pub(crate) fn reap(engine: &Arc<Engine>) -> Result<()> {
+    loop {
+        let Some(ino) = engine.xattr_blocks.unused_values.lock().pop() else {
+            return Ok(());
+        };
+        let value = engine.inodes.get(engine, ino)?;
+        ops::delete(engine, &value)?;
+    }
+}

@@ -1,0 +1,194 @@
+//! Blocks of attributes that several inodes share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sapwood_ext4_format::{XATTR_REFCOUNT_MAX, Xattr, XattrHeader, XattrSet, XattrValue};
+use sapwood_jbd2::{Buffer, Handle};
+
+use super::{KIND, damaged, inode_value, parse_block};
+use crate::block_alloc::{self, Extent};
+use crate::engine::Engine;
+use crate::host::SealKind;
+use crate::inode::Inode;
+use crate::lock::{Rank, RankedMutex};
+use crate::{Error, Result, map};
+
+/// Blocks that are remembered.
+const MOST: usize = 4096;
+
+/// Blocks that were written lately, by the hash of their entries. Its lock is held while the counts in them change.
+pub(crate) struct SharedBlocks {
+    known: RankedMutex<HashMap<u32, u64>>,
+    /// Inodes of values that nobody refers to any more.
+    pub(super) unused_values: RankedMutex<Vec<u32>>,
+}
+
+impl SharedBlocks {
+    /// None known.
+    pub(crate) fn new() -> Self {
+        Self {
+            known: RankedMutex::new(Rank::XattrBlocks, HashMap::new()),
+            unused_values: RankedMutex::new(Rank::Leaf, Vec::new()),
+        }
+    }
+}
+
+fn header(content: &[u8]) -> Option<XattrHeader> {
+    zerocopy::FromBytes::read_from_prefix(content)
+        .ok()
+        .map(|(header, _)| header)
+}
+
+/// Sets how many inodes use a block.
+fn set_count(h: &Handle, buffer: &Arc<Buffer>, count: u32) -> Result<()> {
+    let mut content = h.modify(buffer)?;
+    let at = core::mem::offset_of!(XattrHeader, refcount);
+    if let Some(field) = content.get_mut(at..at + 4) {
+        field.copy_from_slice(&count.to_le_bytes());
+    }
+    buffer.set_seal(Some(SealKind::Xattr.of(0, 0)));
+    Ok(())
+}
+
+/// Gives the inode a block with this set in place of the one it has; an empty set needs none. The caller stores the
+/// inode.
+///
+/// # Errors
+/// No space, the journal, damage.
+pub(super) fn replace(engine: &Arc<Engine>, h: &Handle, inode: &Inode, set: &XattrSet) -> Result<()> {
+    let mut known = engine.xattr_blocks.known.lock();
+    let old = super::block_of(engine, inode)?;
+    if set.entries.is_empty() {
+        if let Some(old) = old {
+            release(engine, h, inode, &old)?;
+        }
+        return point_to(engine, inode, 0);
+    }
+    let mut content = vec![0; engine.geometry.block_size() as usize];
+    set.write_block(&mut content, 1)
+        .map_err(|reason| damaged(inode, reason))?;
+    let hash = header(&content).map_or(0, |header| header.hash.get());
+    if let Some(twin) = twin(engine, &known, hash, set)? {
+        let block = twin.0.block();
+        set_count(h, &twin.0, twin.1 + 1)?;
+        if let Some(old) = old {
+            release(engine, h, inode, &old)?;
+        }
+        return point_to(engine, inode, block);
+    }
+    let buffer = match old {
+        Some(old) if parse_block(engine, inode, &old)?.0 == 1 => old,
+        old => {
+            let goal = map::goal(engine, inode, 0)?;
+            let block = block_alloc::allocate_meta(engine, h, goal)?;
+            if let Some(old) = old {
+                share_values(engine, h, inode, &old, set)?;
+                release(engine, h, inode, &old)?;
+            }
+            point_to(engine, inode, block)?;
+            engine.cache.get_new(block)?
+        }
+    };
+    h.modify(&buffer)?.copy_from_slice(&content);
+    buffer.set_kind(KIND);
+    buffer.set_seal(Some(SealKind::Xattr.of(0, 0)));
+    if hash != 0 {
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(hash, buffer.block());
+    }
+    Ok(())
+}
+
+/// Counts one user more of each value in an inode of its own that the shared block `old` has and `set` keeps.
+fn share_values(
+    engine: &Arc<Engine>,
+    h: &Handle,
+    inode: &Inode,
+    old: &Buffer,
+    set: &XattrSet,
+) -> Result<()> {
+    let (_, before) = parse_block(engine, inode, old)?;
+    for xattr in &set.entries {
+        let kept = before.get(xattr.index, &xattr.name) == Some(xattr);
+        if let (XattrValue::Inode { inode: ino, .. }, true) = (&xattr.value, kept) {
+            inode_value::refer(engine, h, inode, *ino)?;
+        }
+    }
+    Ok(())
+}
+
+/// A block with the same attributes that one more inode may use, and how many use it.
+fn twin(
+    engine: &Arc<Engine>,
+    known: &HashMap<u32, u64>,
+    hash: u32,
+    set: &XattrSet,
+) -> Result<Option<(Arc<Buffer>, u32)>> {
+    let Some(block) = known.get(&hash).filter(|_| hash != 0) else {
+        return Ok(None);
+    };
+    // Values in inodes count their users by block; what has any is not shared by us.
+    let is_plain = |xattr: &Xattr| matches!(xattr.value, XattrValue::Bytes(_));
+    if !set.entries.iter().all(is_plain) {
+        return Ok(None);
+    }
+    // Only what is still in memory and still a block of attributes: it may have been freed since.
+    let Some(buffer) = engine.cache.peek(*block).filter(|b| b.kind() == KIND) else {
+        return Ok(None);
+    };
+    let parsed = XattrSet::parse_block(&buffer.read(), engine.geometry.inodes_count());
+    let Ok((header, there)) = parsed else {
+        return Ok(None);
+    };
+    let mut wanted = set.clone();
+    let order = |set: &mut XattrSet| {
+        set.entries
+            .sort_by(|a, b| (a.index, &a.name).cmp(&(b.index, &b.name)));
+    };
+    let mut there = there;
+    order(&mut there);
+    order(&mut wanted);
+    let count = header.refcount.get();
+    let same = there == wanted && (1..XATTR_REFCOUNT_MAX).contains(&count);
+    Ok(same.then_some((buffer, count)))
+}
+
+/// Notes the block in the inode, and counts it among the inode's blocks.
+fn point_to(engine: &Arc<Engine>, inode: &Inode, block: u64) -> Result<()> {
+    let mut state = inode.state.lock();
+    let had = state.raw.file_acl() != 0;
+    let per_block = engine.block_size() / 512;
+    let sectors = state.raw.sectors(&engine.geometry);
+    let sectors = match (had, block != 0) {
+        (false, true) => sectors.saturating_add(per_block),
+        (true, false) => sectors.saturating_sub(per_block),
+        _ => sectors,
+    };
+    state.raw.set_sectors(sectors, &engine.geometry)?;
+    Ok(state.raw.set_file_acl(block)?)
+}
+
+/// One inode uses the block no more; the last one frees it.
+fn release(engine: &Arc<Engine>, h: &Handle, inode: &Inode, buffer: &Arc<Buffer>) -> Result<()> {
+    let (count, _) = parse_block(engine, inode, buffer)?;
+    if count > 1 {
+        return set_count(h, buffer, count - 1);
+    }
+    if count == 0 {
+        return Err(Error::BadBlock {
+            ino: inode.ino,
+            block: buffer.block(),
+            reason: "attributes that nobody uses".into(),
+        });
+    }
+    buffer.set_kind(0);
+    buffer.set_seal(None);
+    let extent = Extent {
+        start: buffer.block(),
+        len: 1,
+    };
+    block_alloc::free(engine, h, extent, true)
+}
