@@ -9,9 +9,9 @@ use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp, acl};
 
 use super::plan::{Plan, plan};
 use super::{credits, damaged, get, inode_value, shared};
+use crate::Result;
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::Result;
 
 /// Sets or removes (`None`) an attribute within a handle; no rules are applied. The caller holds `io` exclusively (or the
 /// inode is new), stores the inode, and calls [`reap`](super::reap) when the handle has ended.

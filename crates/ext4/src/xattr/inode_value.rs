@@ -34,7 +34,10 @@ pub(super) fn read(engine: &Arc<Engine>, owner: &Inode, ino: u32, size: u32) -> 
     let stored = value.state.lock().raw.ea_hash();
     let sum = crc32c(engine.geometry.csum_seed(), &bytes);
     if bytes.len() != size as usize || sum != stored {
-        return Err(damaged(owner, format!("value in inode {ino}: wrong checksum")));
+        return Err(damaged(
+            owner,
+            format!("value in inode {ino}: wrong checksum"),
+        ));
     }
     Ok(bytes)
 }

@@ -9,16 +9,11 @@
 //! A block that several inodes share is never changed: who changes its set gets another block. Who writes a block that
 //! equals one that was written lately shares that one ([`shared`]). An inode with a value counts how many refer to it;
 //! the last one makes it an orphan, and [`reap`] deletes it outside of the handle.
-//!
-//! Trouble cases: a value that neither place holds (`what_fits_nowhere_is_refused`), a shared block that one of its inodes
-//! changes (`a_shared_block_is_left_alone`), a value that outgrows the inode (`values_move_between_places`).
 
 mod change;
 mod inode_value;
 mod plan;
 mod shared;
-
-
 
 use sapwood_ext4_format::{
     Geometry, Incompat, XattrSet, XattrValue, acl_from_disk, xattr_block_seal, xattr_block_verify,
@@ -127,9 +122,9 @@ pub(crate) fn get(engine: &Arc<Engine>, inode: &Inode, name: &[u8]) -> Result<Op
     let value = match found.map(|xattr| xattr.value) {
         None => return Ok(None),
         Some(XattrValue::Bytes(bytes)) => bytes,
-        Some(XattrValue::Inode { inode: ino, size, .. }) => {
-            inode_value::read(engine, inode, ino, size)?
-        }
+        Some(XattrValue::Inode {
+            inode: ino, size, ..
+        }) => inode_value::read(engine, inode, ino, size)?,
     };
     if is_acl(index) {
         return acl_from_disk(&value)
@@ -168,18 +163,14 @@ pub(crate) fn may_have(inode: &Inode) -> bool {
 
 /// Credits that [`set_in`] needs for a value of `len` bytes: an old and a new block with their bitmaps and descriptors, and
 /// an inode for the value where there may be one.
-pub(crate) fn credits(engine: &Arc<Engine>, _inode: &Inode, len: usize) -> u32 {
+pub(crate) fn credits(engine: &Engine, _inode: &Inode, len: usize) -> u32 {
     credits_of_new(engine, len)
 }
 
 /// The same for a new inode.
-pub(crate) fn credits_of_new(engine: &Arc<Engine>, len: usize) -> u32 {
+pub(crate) fn credits_of_new(engine: &Engine, len: usize) -> u32 {
     const BLOCKS: u32 = 6;
-    if !engine
-        .geometry
-        .features()
-        .has_incompat(Incompat::EA_INODE)
-    {
+    if !engine.geometry.features().has_incompat(Incompat::EA_INODE) {
         return BLOCKS;
     }
     let blocks = (len as u64).div_ceil(engine.block_size());

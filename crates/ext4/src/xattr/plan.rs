@@ -1,5 +1,7 @@
 //! Deciding where an attribute goes, on copies of both sets.
 
+use std::sync::Arc;
+
 use sapwood_ext4_format::{Incompat, XATTR_VALUE_MAX, XattrSet, XattrValue, acl_to_disk};
 use sapwood_vfs as vfs;
 
@@ -76,7 +78,13 @@ pub(super) fn plan(
     };
     let inline_data = index == sapwood_ext4_format::xattr_index::SYSTEM;
     let room = Room::of(engine, inode);
-    let placed = plan.place(index, rest, XattrValue::Bytes(stored.clone()), &room, inline_data);
+    let placed = plan.place(
+        index,
+        rest,
+        XattrValue::Bytes(stored.clone()),
+        &room,
+        inline_data,
+    );
     if placed.is_some() {
         return Ok(plan);
     }
@@ -108,7 +116,7 @@ struct Room {
 }
 
 impl Room {
-    fn of(engine: &Arc<Engine>, inode: &Inode) -> Self {
+    fn of(engine: &Engine, inode: &Inode) -> Self {
         Self {
             body: inode.state.lock().raw.attr_area().len(),
             block: engine.geometry.block_size() as usize,

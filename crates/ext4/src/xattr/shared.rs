@@ -56,7 +56,12 @@ fn set_count(h: &Handle, buffer: &Arc<Buffer>, count: u32) -> Result<()> {
 ///
 /// # Errors
 /// No space, the journal, damage.
-pub(super) fn replace(engine: &Arc<Engine>, h: &Handle, inode: &Inode, set: &XattrSet) -> Result<()> {
+pub(super) fn replace(
+    engine: &Arc<Engine>,
+    h: &Handle,
+    inode: &Inode,
+    set: &XattrSet,
+) -> Result<()> {
     let mut known = engine.xattr_blocks.known.lock();
     let old = super::block_of(engine, inode)?;
     if set.entries.is_empty() {
