@@ -38,6 +38,39 @@ const VARIANTS: &[(&str, &str, usize)] = &[
     ("large_dir", "-t ext4 -b 1024 -O large_dir -N 2000", 60_000),
 ];
 
+/// Trees that we build: name, arguments of mke2fs, hash, unsigned, names, inner levels that come of it.
+const OWN: &[(&str, &str, u8, bool, usize, u8)] = &[
+    ("legacy", "-t ext4 -b 1024", 0, false, 300, 0),
+    ("half_md4", "-t ext4 -b 4096", 1, false, 3000, 0),
+    ("tea", "-t ext4 -b 2048", 2, false, 3000, 1),
+    ("legacy_unsigned", "-t ext4 -b 1024", 0, true, 3000, 1),
+    (
+        "half_md4_unsigned",
+        "-t ext4 -b 1024 -O ^metadata_csum",
+        1,
+        true,
+        3000,
+        1,
+    ),
+    (
+        "tea_unsigned",
+        "-t ext4 -b 2048 -O ^metadata_csum",
+        2,
+        true,
+        20_000,
+        1,
+    ),
+    (
+        "large_dir",
+        "-t ext4 -b 1024 -O large_dir",
+        1,
+        false,
+        60_000,
+        2,
+    ),
+    ("blocks64k", "-t ext4 -b 65536", 1, false, 20_000, 0),
+];
+
 fn main() -> ExitCode {
     let args = Arguments::from_args();
     let missing = missing();
@@ -47,6 +80,11 @@ fn main() -> ExitCode {
         tests.push(
             Trial::test(title, move || reads_back(name, mkfs, names)).with_ignored_flag(missing),
         );
+    }
+    for &(name, mkfs, hash, unsigned, names, levels) in OWN {
+        let title = format!("own_hash_tree_{name}");
+        let test = move || trees::own::build(mkfs, hash, unsigned, names, levels);
+        tests.push(Trial::test(title, test).with_ignored_flag(missing));
     }
     tests.push(Trial::test("orphan_file_of_the_kernel", orphans).with_ignored_flag(missing));
     libtest_mimic::run(&args, tests).exit_code()

@@ -6,7 +6,7 @@ use zerocopy::little_endian::U32;
 use super::{
     ALIGN, END_MARK, XATTR_ENTRY_SIZE, XATTR_IBODY_HEAD, XATTR_MAGIC, XATTR_REFCOUNT_MAX,
     XATTR_VALUE_MAX, Xattr, XattrEntry, XattrError, XattrHeader, XattrPart, XattrSet, XattrSigns,
-    XattrValue, xattr_entry_hash,
+    XattrValue, xattr_entry_hash, xattr_index,
 };
 
 /// An entry in place.
@@ -165,7 +165,9 @@ fn check_name(slot: &Slot<'_>) -> Result<(), XattrError> {
         offset: slot.offset,
         index: slot.entry.name_index,
     };
-    if slot.name.contains(&0) {
+    // Without index and name an entry could look like the end mark.
+    let nameless = slot.entry.name_index == xattr_index::NONE && slot.name.is_empty();
+    if nameless || slot.name.contains(&0) {
         Err(bad)
     } else {
         Ok(())

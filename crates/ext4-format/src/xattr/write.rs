@@ -5,7 +5,7 @@ use zerocopy::little_endian::U32;
 
 use super::{
     END_MARK, XATTR_ENTRY_SIZE, XATTR_IBODY_HEAD, XATTR_MAGIC, Xattr, XattrEntry, XattrError,
-    XattrHeader, XattrSet, XattrSigns, XattrValue, xattr_block_hash, xattr_entry_hash,
+    XattrHeader, XattrSet, XattrSigns, XattrValue, xattr_block_hash, xattr_entry_hash, xattr_index,
 };
 
 /// What the two places do differently.
@@ -89,6 +89,12 @@ fn write(bytes: &mut [u8], entries: &[&Xattr], place: Place) -> Result<Vec<u32>,
         values = values.checked_sub(xattr.value_size()).ok_or(full)?;
         if at + xattr.entry_size() + END_MARK > values {
             return Err(full);
+        }
+        if xattr.index == xattr_index::NONE && xattr.name.is_empty() {
+            return Err(XattrError::Name {
+                offset: at,
+                index: xattr.index,
+            });
         }
         let entry = entry(xattr, values, place)?;
         bytes[at..at + XATTR_ENTRY_SIZE].copy_from_slice(entry.as_bytes());

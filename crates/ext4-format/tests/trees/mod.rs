@@ -2,4 +2,5 @@
 
 pub(crate) mod fill;
 pub(crate) mod mount;
+pub(crate) mod own;
 pub(crate) mod reader;
