@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sapwood_base::Health;
 use sapwood_block::Device;
-use sapwood_ext4_format::{Geometry, SuperBlock};
+use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock};
 use sapwood_jbd2::{Buffer, Cache, Handle, Journal};
 
 use crate::background::Alarm;
@@ -67,6 +67,28 @@ impl Engine {
     /// The block is outside the device; the device.
     pub(crate) fn block(&self, block: u64) -> Result<Arc<Buffer>> {
         Ok(self.cache.get(block)?)
+    }
+
+    /// Changes the superblock in this transaction.
+    ///
+    /// # Errors
+    /// The device, the journal.
+    pub(crate) fn change_super(
+        &self,
+        h: &Handle,
+        change: impl FnOnce(&mut SuperBlock),
+    ) -> Result<()> {
+        let buffer = self.block(self.geometry.super_block())?;
+        h.write_access(&buffer)?;
+        let mut sb = self.super_block.lock();
+        change(&mut sb);
+        sb.set_checksum();
+        let at = (SUPER_OFFSET % self.block_size()) as usize;
+        let mut content = h.modify(&buffer)?;
+        if let Some(place) = content.get_mut(at..at + SUPER_SIZE) {
+            place.copy_from_slice(sb.bytes());
+        }
+        Ok(())
     }
 
     /// Whether changes are refused.

@@ -14,10 +14,10 @@ pub(crate) enum Rank {
     Inode,
     /// Finding, sharing and counting attribute blocks.
     XattrBlocks,
-    /// Where an inode's blocks are; key: inode number.
-    Map,
     /// The list of inodes without a name.
     Orphans,
+    /// Where an inode's blocks are; key: inode number.
+    Map,
     /// Counts, bitmaps and free blocks of one group; key: group.
     Group,
     /// Which inodes are in memory.

@@ -14,7 +14,8 @@ use std::sync::{Arc, Weak};
 use sapwood_base::Health;
 use sapwood_block::Device;
 use sapwood_ext4_format::{
-    Compat, Geometry, Incompat, Inode as RawInode, SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState,
+    Compat, Geometry, Incompat, Inode as RawInode, RoCompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock,
+    SuperState,
 };
 use sapwood_jbd2::{Cache, Host, Journal};
 
@@ -91,7 +92,7 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     }
     let geometry = Geometry::new(&sb)?;
     geometry.check_device(device.size())?;
-    let unclean = sb.features().has_incompat(Incompat::RECOVER) || sb.last_orphan.get() != 0;
+    let unclean = sb.features().has_incompat(Incompat::RECOVER) || orphan::may_have_orphans(&sb);
     if options.read_only {
         if options.no_load || !unclean {
             return assemble(device, options);
@@ -223,7 +224,7 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
     let engine = Arc::new(Engine {
         space: Space::open(&groups, &geometry, &sb)?,
         inodes: InodeTable::new(),
-        orphans: Orphans::open(&sb),
+        orphans: Orphans::new(),
         writeback: Writeback::new(&options),
         xattr_blocks: SharedBlocks::new(),
         topology: RankedMutex::new(Rank::RenameTopology, ()),
@@ -247,6 +248,9 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
 /// Says in the superblock that the file system is in use.
 fn mark_mounted(device: &dyn Device, sb: &mut SuperBlock, has_journal: bool) -> Result<()> {
     let mut features = sb.features();
+    if features.has_compat(Compat::ORPHAN_FILE) {
+        features.ro_compat |= RoCompat::ORPHAN_PRESENT;
+    }
     if has_journal {
         features.incompat |= Incompat::RECOVER;
     } else {
@@ -283,6 +287,7 @@ pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
     let mut sb = engine.super_block.lock();
     let mut features = sb.features();
     features.incompat.remove(Incompat::RECOVER);
+    features.ro_compat.remove(RoCompat::ORPHAN_PRESENT);
     sb.set_features(features);
     if engine.clean_at_mount {
         let state = sb.state() | SuperState::VALID;

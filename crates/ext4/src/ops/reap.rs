@@ -51,13 +51,13 @@ pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
                 .set_dtime(u32::try_from(now).unwrap_or(u32::MAX).max(1));
             state.raw.set_size(0, &engine.geometry)?;
             state.size = 0;
-            let mode = state.raw.mode();
-            state.raw.set_mode(mode);
         }
         inode.store(engine, &h)?;
         engine.inodes.remove(inode);
         inode_alloc::free(engine, &h, inode.ino, inode.kind)
-    })())
+    })())?;
+    drop(h);
+    xattr::reap(engine)
 }
 
 /// Deletes the inode if its last name went and nobody refers to it.

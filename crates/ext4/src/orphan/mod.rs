@@ -1,56 +1,140 @@
 //! Inodes that are to be deleted, or cut, whatever happens: the list through the inodes, and the orphan file.
+//!
+//! # How it works
+//! Older images have one list: the superblock names its first inode, and each inode the next one, in the field that is
+//! otherwise the time of its deletion. Images with an orphan file have slots in its blocks, so that threads that delete do not
+//! meet at the superblock; only when all slots are taken the list serves. In memory [`Orphans`] knows where each stands.
+//!
+//! Whoever adds or removes an orphan does it in the handle of the change that makes it one. A mount that may write finishes
+//! what it finds ([`recover`]): an inode without a name is deleted, one with a name cut to its size.
+//!
+//! Trouble cases: a list that is a ring or names no inode (`a_ring_of_orphans_is_an_error`), an orphan in the middle of the list that
+//! goes first (`orphans_leave_the_list_in_any_order`), a full orphan file (`what_the_file_cannot_hold_goes_to_the_list`).
 
+mod file;
+mod recover;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use sapwood_jbd2::Handle;
 
+pub(crate) use recover::{may_have_orphans, recover};
+
 use crate::engine::Engine;
 use crate::inode::Inode;
+use crate::lock::{Rank, RankedMutex};
 use crate::{Error, Result};
+use file::{OrphanFile, Slot};
+
+/// Where an orphan stands on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    List,
+    File(Slot),
+}
 
 /// The orphans of a mount.
-#[derive(Debug, Default)]
-pub(crate) struct Orphans {}
+pub(crate) struct Orphans {
+    state: RankedMutex<State>,
+}
 
-/// Credits that [`add`] or [`remove`] needs.
+#[derive(Default)]
+struct State {
+    places: HashMap<u32, Place>,
+    /// Those of the list, the first one last.
+    list: Vec<u32>,
+    file: Option<OrphanFile>,
+}
+
+/// Credits that [`add`] or [`remove`] needs: the superblock, the inode before, a block of the orphan file.
 pub(crate) const CREDITS: u32 = 3;
 
-/// Notes that an inode is to be deleted (no name) or cut to its size (a truncation has begun). Does nothing if it is noted. Stores
-/// the inode where the list runs through it.
+impl Orphans {
+    /// None known yet; [`recover`] looks for those on disk.
+    pub(crate) fn new() -> Self {
+        Self {
+            state: RankedMutex::new(Rank::Orphans, State::default()),
+        }
+    }
+
+    /// Whether an inode is among them.
+    pub(crate) fn knows(&self, ino: u32) -> bool {
+        self.state.lock().places.contains_key(&ino)
+    }
+}
+
+/// Notes that an inode is to be deleted (no name) or cut to its size (a truncation has begun). Does nothing if it is noted. The
+/// caller stores the inode afterwards.
 ///
 /// # Errors
 /// The device, damage.
 pub(crate) fn add(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
-    let _ = (engine, h, inode);
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+    let mut state = engine.orphans.state.lock();
+    if state.places.contains_key(&inode.ino) {
+        return Ok(());
+    }
+    let slot = match &mut state.file {
+        Some(file) => file.take(h, inode.ino)?,
+        None => None,
+    };
+    let place = match slot {
+        Some(slot) => Place::File(slot),
+        None => {
+            let first = state.list.last().copied().unwrap_or(0);
+            inode.state.lock().raw.set_dtime(first);
+            engine.change_super(h, |sb| sb.last_orphan = inode.ino.into())?;
+            state.list.push(inode.ino);
+            Place::List
+        }
+    };
+    state.places.insert(inode.ino, place);
+    inode.state.lock().orphan = true;
+    Ok(())
 }
 
 /// Takes the note away. The caller stores the inode.
 ///
 /// # Errors
 /// As [`add`].
-pub(crate) fn remove(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
-    let _ = (engine, h, inode);
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+pub(crate) fn remove(engine: &Arc<Engine>, h: &Handle, inode: &Inode) -> Result<()> {
+    let mut state = engine.orphans.state.lock();
+    match state.places.remove(&inode.ino) {
+        None => return Ok(()),
+        Some(Place::File(slot)) => {
+            if let Some(file) = &mut state.file {
+                file.clear(h, slot)?;
+            }
+        }
+        Some(Place::List) => leave_list(engine, h, &mut state.list, inode.ino)?,
+    }
+    let mut own = inode.state.lock();
+    own.raw.set_dtime(0);
+    own.orphan = false;
+    Ok(())
 }
 
-/// Finishes at mount what a former mount left.
-///
-/// # Errors
-/// As [`add`].
-pub(crate) fn recover(engine: &Arc<Engine>) -> Result<()> {
-    let _ = engine;
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
-}
-
-impl Orphans {
-    /// None known yet.
-    pub(crate) fn open(_sb: &sapwood_ext4_format::SuperBlock) -> Self {
-        Self {}
+/// Makes who stands before an orphan in the list point behind it.
+fn leave_list(engine: &Arc<Engine>, h: &Handle, list: &mut Vec<u32>, ino: u32) -> Result<()> {
+    let Some(at) = list.iter().rposition(|other| *other == ino) else {
+        return Ok(());
+    };
+    let next = match at {
+        0 => 0,
+        at => list.get(at - 1).copied().unwrap_or(0),
+    };
+    match list.get(at + 1).copied() {
+        None => engine.change_super(h, |sb| sb.last_orphan = next.into())?,
+        Some(before) => {
+            // Orphans stay in memory, so this loads nothing.
+            let before = engine.inodes.peek(before).ok_or_else(|| Error::BadInode {
+                ino: before,
+                reason: "an orphan that is not in memory".into(),
+            })?;
+            before.state.lock().raw.set_dtime(next);
+            before.store(engine, h)?;
+        }
     }
-
-    /// Whether an inode is among them, on disk or in memory.
-    pub(crate) fn knows(&self, _ino: u32) -> bool {
-        false
-    }
+    list.remove(at);
+    Ok(())
 }
