@@ -27,7 +27,7 @@ pub(crate) struct Engine {
     pub(crate) geometry: Geometry,
     pub(crate) cache: Arc<Cache>,
     pub(crate) journal: Arc<Journal>,
-    pub(crate) groups: Groups,
+    pub(crate) groups: Arc<Groups>,
     pub(crate) space: Space,
     pub(crate) inodes: InodeTable,
     pub(crate) orphans: Orphans,

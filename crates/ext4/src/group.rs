@@ -1,32 +1,264 @@
 //! Block groups: descriptors, bitmaps, free blocks.
+//!
+//! # How it works
+//! Every group has its own lock, and nothing global is locked on the way of a create or an allocation.
+//! The lock guards the descriptor, what the bitmaps say, and the [`Buddy`].
+//!
+//! **Descriptors** live in memory. Many groups share a descriptor block, so a change goes only into the group's own
+//! state; the block is joined to the transaction (which costs no lock that others wait for, and makes the handle's
+//! credits count it) and filled in [`Groups::write_dirty`], once per commit, when no handle is open. Bitmap checksums
+//! are part of the descriptor and are computed there too.
+//!
+//! **Bitmaps** are read when first needed, validated under the group's lock (so that a bitmap that somebody is
+//! already changing is never compared with the checksum of its last commit), and stay in the journal's cache. One that was
+//! never written (`BLOCK_UNINIT`, `INODE_UNINIT`) is computed, and put into its block by the first change
+//! (`bitmaps`).
+//!
+//! **Freed blocks** have clear bits in the bitmap at once, but stay used in the buddy until the transaction that freed
+//! them is durable: before that, a crash could bring back the file that had them ([`Groups::committed`]).
+//!
+//! **Out of use**: a group whose descriptor or bitmap is wrong. One line in the log says why; nothing is
+//! allocated or freed there any more, while reads go on. What would be freed there stays used, for `e2fsck` to find.
+//! Tests: `load` has each kind of damage.
 
-use std::sync::Arc;
+mod bitmaps;
+mod load;
+#[cfg(test)]
+mod tests;
 
-use sapwood_ext4_format::{Geometry, GroupDesc};
-use sapwood_jbd2::{Cache, Closing, Tid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use sapwood_ext4_format::{BitmapKind, Geometry, GroupDesc, GroupFlags, bitmap};
+use sapwood_jbd2::{Buffer, BufferRead, Cache, Closing, Handle, Tid};
+
+use crate::block_alloc::{Buddy, Piece, Streams};
+use crate::inode_alloc::{InodeMap, Recent};
+use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::{Error, Result};
+
+/// [`Group::largest`] of a group without a free block, or out of use.
+const NONE: u8 = u8::MAX;
+/// Of one whose bitmap was not looked at yet.
+const UNKNOWN: u8 = u8::MAX - 1;
 
 /// All groups of a file system.
 pub(crate) struct Groups {
-    descs: Vec<GroupDesc>,
+    geometry: Geometry,
+    cache: Arc<Cache>,
+    discard: bool,
+    all: Vec<Group>,
+    /// Blocks of the descriptor table, by index. Held, so that none is read in a commit.
+    desc_blocks: Vec<Arc<Buffer>>,
+    /// Runs of metadata that belong to groups: first block, one past; sorted, apart.
+    system: Vec<(u64, u64)>,
+    /// Files that grow.
+    streams: Streams,
+    /// Where the last search for blocks that left its flex group ended.
+    pub(crate) rotor: AtomicU32,
+    /// Counts directories, for a turn over the groups.
+    turn: AtomicU32,
+    /// Free blocks that may be allocated, with those that are kept for streams.
+    free: AtomicI64,
+    /// Blocks that were freed in a transaction that is not durable.
+    freed: AtomicI64,
+    /// Groups to write before the next commit.
+    dirty: RankedMutex<BTreeSet<u32>>,
+    /// Groups with freed blocks, by the transaction.
+    waiting: RankedMutex<BTreeMap<Tid, BTreeSet<u32>>>,
+}
+
+/// One group.
+pub(crate) struct Group {
+    /// Number.
+    pub(crate) number: u32,
+    /// First block.
+    pub(crate) first_block: u64,
+    /// Blocks.
+    pub(crate) blocks: u32,
+    /// First block of the inode table; `None` if it lies outside the file system.
+    table: Option<u64>,
+    /// Blocks of the two bitmaps.
+    bitmaps: [u64; 2],
+    /// Inodes.
+    inode_count: u32,
+    /// Its descriptor says which inodes were never used.
+    knows_unused: bool,
+    state: RankedMutex<GroupState>,
+    /// What is in use of its inodes; there once somebody searched.
+    pub(crate) inodes: OnceLock<InodeMap>,
+    // Copies of what the state says, to choose a group without its lock.
+    free_blocks: AtomicU32,
+    largest: AtomicU8,
+    free_inodes: AtomicU32,
+    used_dirs: AtomicU32,
+    search_limit: AtomicU32,
+}
+
+/// What the lock of a group guards.
+pub(crate) struct GroupState {
+    /// The descriptor as it will be written.
+    pub(crate) desc: GroupDesc,
+    /// Free blocks; there once somebody looked for some.
+    pub(crate) buddy: Option<Buddy>,
+    /// Freed and not durable: the bitmap says free, the buddy used.
+    freed: Vec<(Tid, Piece)>,
+    /// Inodes deleted lately; empty with a journal.
+    pub(crate) recent: Recent,
+    /// Why it is out of use.
+    out_of_use: Option<Arc<str>>,
+    /// Bitmap blocks that do not have their content yet, because none was ever written.
+    unwritten: [Option<Arc<Buffer>>; 2],
+    /// The descriptor changed in this transaction; the bitmaps did.
+    dirty: bool,
+    dirty_bitmaps: [bool; 2],
+}
+
+fn slot(kind: BitmapKind) -> usize {
+    usize::from(kind == BitmapKind::Inode)
+}
+
+impl Group {
+    /// Free blocks, as far as is known without the lock; 0 if the group is out of use.
+    pub(crate) fn free_blocks(&self) -> u32 {
+        self.free_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Whether a free chunk of this order is worth a look.
+    pub(crate) fn may_have(&self, order: u32) -> bool {
+        match self.largest.load(Ordering::Relaxed) {
+            NONE => false,
+            UNKNOWN => self.free_blocks() >> order.min(31) > 0,
+            largest => u32::from(largest) >= order,
+        }
+    }
+
+    /// Free inodes, as far as is known without the lock; 0 if the group is out of use.
+    pub(crate) fn free_inodes(&self) -> u32 {
+        self.free_inodes.load(Ordering::Relaxed)
+    }
+
+    /// Directories, as far as is known without the lock.
+    pub(crate) fn used_dirs(&self) -> u32 {
+        self.used_dirs.load(Ordering::Relaxed)
+    }
+
+    /// Locks it. Whether it is in use is to be asked of the state.
+    pub(crate) fn lock(&self) -> RankedMutexGuard<'_, GroupState> {
+        self.state.lock()
+    }
+
+    /// Locks it if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<RankedMutexGuard<'_, GroupState>> {
+        self.state.try_lock()
+    }
+
+    /// Renews what is known without the lock.
+    pub(crate) fn publish(&self, state: &GroupState) {
+        let desc = &state.desc;
+        let usable = state.out_of_use.is_none();
+        let (free, largest) = match &state.buddy {
+            _ if !usable => (0, NONE),
+            None => (desc.free_clusters(), UNKNOWN),
+            Some(buddy) => {
+                let largest = buddy.largest().and_then(|order| u8::try_from(order).ok());
+                (buddy.free(), largest.unwrap_or(NONE))
+            }
+        };
+        self.free_blocks.store(free, Ordering::Relaxed);
+        self.largest.store(largest, Ordering::Relaxed);
+        let inodes = if usable { desc.free_inodes() } else { 0 };
+        self.free_inodes.store(inodes, Ordering::Relaxed);
+        self.used_dirs.store(desc.used_dirs(), Ordering::Relaxed);
+        let zeroed = desc.flags().contains(GroupFlags::INODE_ZEROED);
+        let limit = if zeroed {
+            self.inode_count
+        } else {
+            self.first_never_used(state)
+        };
+        self.search_limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Index of the first of the inodes at the end of the table that were never used. Their blocks of the table have no
+    /// meaning, unless the group's table was zeroed.
+    pub(crate) fn first_never_used(&self, state: &GroupState) -> u32 {
+        if !self.knows_unused {
+            return self.inode_count;
+        }
+        if state.desc.flags().contains(GroupFlags::INODE_UNINIT) {
+            return 0;
+        }
+        self.inode_count.saturating_sub(state.desc.itable_unused())
+    }
+
+    /// Last place where a search for an inode may begin, so that no table block is skipped that has no meaning. As far as
+    /// is known without the lock; it only grows.
+    pub(crate) fn search_limit(&self) -> u32 {
+        self.search_limit.load(Ordering::Relaxed)
+    }
+}
+
+impl GroupState {
+    /// Whether something may be allocated and freed here.
+    ///
+    /// # Errors
+    /// [`Error::BadGroup`] if not.
+    pub(crate) fn check(&self, group: &Group) -> Result<()> {
+        match &self.out_of_use {
+            None => Ok(()),
+            Some(reason) => Err(Error::BadGroup {
+                group: group.number,
+                reason: reason.to_string(),
+            }),
+        }
+    }
+
+    /// Whether it is out of use.
+    pub(crate) fn is_out_of_use(&self) -> bool {
+        self.out_of_use.is_some()
+    }
+
+    /// Whether the bitmap was never written.
+    fn unwritten(&self, kind: BitmapKind) -> bool {
+        self.desc.flags().contains(match kind {
+            BitmapKind::Block => GroupFlags::BLOCK_UNINIT,
+            BitmapKind::Inode => GroupFlags::INODE_UNINIT,
+        })
+    }
 }
 
 impl Groups {
-    /// Reads all descriptors.
+    /// A group.
     ///
     /// # Errors
-    /// The device.
-    pub(crate) fn open(cache: &Arc<Cache>, geometry: &Geometry, _discard: bool) -> Result<Self> {
-        let mut descs = Vec::new();
-        for group in 0..geometry.group_count() {
-            let (block, offset) = geometry.descriptor_block(group)?;
-            let buffer = cache.get(block)?;
-            let content = buffer.read();
-            let bytes = content.get(offset as usize..).unwrap_or_default();
-            descs.push(GroupDesc::read(bytes, geometry)?);
-        }
-        Ok(Self { descs })
+    /// There is none with this number.
+    pub(crate) fn group(&self, number: u32) -> Result<&Group> {
+        let found = self.all.get(number as usize);
+        Ok(found.ok_or(sapwood_ext4_format::FormatError::NoGroup {
+            group: number,
+            count: self.count(),
+        })?)
+    }
+
+    /// Number of groups.
+    pub(crate) fn count(&self) -> u32 {
+        self.geometry.group_count()
+    }
+
+    /// Sizes and places.
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Files that grow.
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// A number that grows with each call: whose turn it is.
+    pub(crate) fn next_turn(&self) -> u32 {
+        self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
     /// First block of a group's inode table.
@@ -34,37 +266,218 @@ impl Groups {
     /// # Errors
     /// The group's descriptor is wrong.
     pub(crate) fn inode_table(&self, group: u32) -> Result<u64> {
-        let desc = self.descs.get(group as usize);
-        desc.map(GroupDesc::inode_table).ok_or(Error::BadGroup {
+        self.group(group)?.table.ok_or_else(|| Error::BadGroup {
             group,
-            reason: "no such group".into(),
+            reason: "its inode table is outside the file system".into(),
         })
     }
 
-    /// Blocks that are free, in all groups.
+    /// Free blocks of all groups that are in use, without those whose freeing is not durable.
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.descs
+        u64::try_from(self.free.load(Ordering::Acquire)).unwrap_or(0)
+    }
+
+    /// Blocks that become free with the next commit.
+    pub(crate) fn freed_blocks(&self) -> u64 {
+        u64::try_from(self.freed.load(Ordering::Acquire)).unwrap_or(0)
+    }
+
+    /// Counts blocks that were allocated (or, with `free`, given back).
+    pub(crate) fn count_blocks(&self, blocks: u32, free: bool) {
+        let blocks = i64::from(blocks);
+        let change = if free { blocks } else { -blocks };
+        self.free.fetch_add(change, Ordering::AcqRel);
+    }
+
+    /// Inodes that are free, in all groups that are in use.
+    pub(crate) fn free_inodes(&self) -> u32 {
+        let sum: u64 = self
+            .all
             .iter()
-            .map(|desc| u64::from(desc.free_clusters()))
+            .map(|group| u64::from(group.free_inodes()))
+            .sum();
+        u32::try_from(sum).unwrap_or(u32::MAX)
+    }
+
+    /// Directories of all groups.
+    pub(crate) fn used_dirs(&self) -> u64 {
+        self.all
+            .iter()
+            .map(|group| u64::from(group.used_dirs()))
             .sum()
     }
 
-    /// Inodes that are free, in all groups.
-    pub(crate) fn free_inodes(&self) -> u32 {
-        self.descs.iter().map(GroupDesc::free_inodes).sum()
+    /// Whether one of these blocks belongs to a group's own metadata: superblock, descriptors, bitmaps, inode tables. No
+    /// file can have it.
+    pub(crate) fn is_system(&self, block: u64, len: u64) -> bool {
+        let end = block.saturating_add(len);
+        let after = self.system.partition_point(|(_, stop)| *stop <= block);
+        self.system
+            .get(after)
+            .is_some_and(|(start, _)| *start < end)
     }
 
-    /// Writes the descriptors of all groups that changed in this transaction.
+    /// Puts a group out of use. Returns the error for the caller.
+    pub(crate) fn put_out_of_use(
+        &self,
+        group: &Group,
+        state: &mut GroupState,
+        reason: impl Into<Arc<str>>,
+    ) -> Error {
+        let number = group.number;
+        if state.out_of_use.is_none() {
+            let reason: Arc<str> = reason.into();
+            log::error!("group {number}: {reason}; nothing is allocated or freed there");
+            let free = match &state.buddy {
+                Some(buddy) => buddy.free(),
+                None => state.desc.free_clusters(),
+            };
+            self.count_blocks(free, false);
+            state.out_of_use = Some(reason);
+            group.publish(state);
+        }
+        let reason = state.out_of_use.as_deref().unwrap_or_default().to_owned();
+        Error::BadGroup {
+            group: number,
+            reason,
+        }
+    }
+
+    /// Joins the group's descriptor block to the transaction. Takes no group lock and may wait.
+    ///
+    /// # Errors
+    /// The journal.
+    pub(crate) fn join_desc(&self, h: &Handle, group: u32) -> Result<()> {
+        let index = group / self.geometry.descs_per_block();
+        if let Some(buffer) = self.desc_blocks.get(index as usize) {
+            h.write_access(buffer)?;
+        }
+        Ok(())
+    }
+
+    /// The descriptor changed: it will be written before the commit. Called by the holder of a handle that joined
+    /// the [descriptor](Self::join_desc).
+    pub(crate) fn mark_dirty(&self, group: &Group, state: &mut GroupState, kind: BitmapKind) {
+        state.dirty_bitmaps[slot(kind)] = true;
+        if !state.dirty {
+            state.dirty = true;
+            self.dirty.lock().insert(group.number);
+        }
+        group.publish(state);
+    }
+
+    /// Writes the descriptors of all groups that changed in this transaction. No handle is open, so nothing changes
+    /// meanwhile.
     ///
     /// # Errors
     /// The journal.
     pub(crate) fn write_dirty(&self, closing: &Closing<'_>) -> Result<()> {
-        let _ = closing;
+        let dirty = std::mem::take(&mut *self.dirty.lock());
+        for number in dirty {
+            let group = self.group(number)?;
+            let desc = self.finish_desc(group)?;
+            let index = number / self.geometry.descs_per_block();
+            let Some(buffer) = self.desc_blocks.get(index as usize) else {
+                continue;
+            };
+            let (_, offset) = self.geometry.descriptor_block(number)?;
+            let mut content = closing.modify(buffer)?;
+            desc.write(content.get_mut(offset as usize..).unwrap_or_default())?;
+        }
         Ok(())
     }
 
-    /// What was freed up to this transaction may be used again.
+    /// The group's descriptor with all checksums renewed.
+    fn finish_desc(&self, group: &Group) -> Result<GroupDesc> {
+        let (changed, places) = {
+            let state = group.lock();
+            (state.dirty_bitmaps, group.bitmaps)
+        };
+        let mut contents: [Option<BufferRead>; 2] = [None, None];
+        for (index, block) in places.into_iter().enumerate() {
+            if changed[index] {
+                contents[index] = Some(self.cache.get(block)?.read());
+            }
+        }
+        let mut state = group.lock();
+        for (kind, content) in [BitmapKind::Block, BitmapKind::Inode]
+            .into_iter()
+            .zip(contents)
+        {
+            if let Some(content) = content {
+                bitmap::set_bitmap_checksum(kind, &content, &mut state.desc, &self.geometry)?;
+            }
+        }
+        state.desc.set_checksum(group.number, &self.geometry);
+        state.dirty = false;
+        state.dirty_bitmaps = [false; 2];
+        Ok(state.desc.clone())
+    }
+
+    /// Notes blocks that a transaction freed; their bits are clear. The group's lock is held.
+    pub(crate) fn note_freed(&self, group: &Group, state: &mut GroupState, tid: Tid, piece: Piece) {
+        state.freed.push((tid, piece));
+        self.freed.fetch_add(i64::from(piece.1), Ordering::AcqRel);
+        self.waiting
+            .lock()
+            .entry(tid)
+            .or_default()
+            .insert(group.number);
+    }
+
+    /// What was freed up to this transaction may be used again, and the device is told if the mount wants that.
     pub(crate) fn committed(&self, tid: Tid) {
-        let _ = tid;
+        loop {
+            let first = self.waiting.lock().first_key_value().map(|(tid, _)| *tid);
+            let Some(due) = first.filter(|due| *due <= tid) else {
+                return;
+            };
+            let numbers = self.waiting.lock().remove(&due).unwrap_or_default();
+            for group in numbers
+                .into_iter()
+                .filter_map(|number| self.group(number).ok())
+            {
+                self.release_freed(group, due);
+            }
+        }
+    }
+
+    /// Gives back what one transaction freed in one group.
+    fn release_freed(&self, group: &Group, tid: Tid) {
+        let due: Vec<Piece> = {
+            let state = group.lock();
+            let due = state.freed.iter().filter(|(freed, _)| *freed == tid);
+            due.map(|(_, piece)| *piece).collect()
+        };
+        // Still used in the buddy, so that nobody writes there.
+        for (start, len) in due.iter().copied().filter(|_| self.discard) {
+            let size = u64::from(self.geometry.block_size());
+            let first = group.first_block + u64::from(start);
+            if let Err(error) = self
+                .cache
+                .device()
+                .discard(first * size, u64::from(len) * size)
+            {
+                log::debug!("discard of {len} blocks from {first}: {error}");
+            }
+        }
+        let mut state = group.lock();
+        state.freed.retain(|(freed, _)| *freed != tid);
+        for (start, len) in due {
+            self.freed.fetch_sub(i64::from(len), Ordering::AcqRel);
+            if state.is_out_of_use() {
+                continue;
+            }
+            let given = match &mut state.buddy {
+                Some(buddy) => buddy.give(start, len),
+                None => true,
+            };
+            if given {
+                self.count_blocks(len, true);
+            } else {
+                self.put_out_of_use(group, &mut state, "blocks were freed twice");
+            }
+        }
+        group.publish(&state);
     }
 }

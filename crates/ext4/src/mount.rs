@@ -208,7 +208,7 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
         geometry.block_size(),
         options.cache_bytes,
     ));
-    let groups = Groups::open(&cache, &geometry, options.discard)?;
+    let groups = Arc::new(Groups::open(&cache, &geometry, options.discard)?);
     let has_journal = sb.features().has_compat(Compat::HAS_JOURNAL);
     let journal_options = sapwood_jbd2::Options::default();
     let journal = if has_journal && !options.read_only {
@@ -222,7 +222,7 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
         mark_mounted(&*device, &mut sb, has_journal)?;
     }
     let engine = Arc::new(Engine {
-        space: Space::open(&groups, &geometry, &sb)?,
+        space: Space::open(&groups, &journal, &sb),
         inodes: InodeTable::new(),
         orphans: Orphans::new(),
         writeback: Writeback::new(&options),

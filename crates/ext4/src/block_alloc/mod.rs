@@ -1,12 +1,46 @@
 //! Which blocks are free, and who gets them.
+//!
+//! # How it works
+//! Data blocks go through three steps, so that data can be on the device before any metadata says so:
+//!
+//! ```text
+//!   Space::reserve   a promise, counted; the only place of ENOSPC
+//!        |
+//!     allocate       blocks taken in memory (buddy): nobody else gets them; nothing on disk changes
+//!        |  \
+//!        |   cancel  given back
+//!      claim         bits set in the bitmap, in a handle, with the extent that names them
+//!        |
+//!       free         bits cleared in a handle; still used in memory ...
+//!        |
+//!     committed      ... until that transaction is durable, then allocatable again
+//! ```
+//!
+//! Metadata blocks are allocated and claimed at once ([`allocate_meta`]), and forgotten by the journal when freed.
+//!
+//! Which blocks: see [`choose`]; files that grow at once are kept apart by [`streams`].
 
-use sapwood_ext4_format::{Geometry, SuperBlock};
+mod buddy;
+mod choose;
+mod space;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+use sapwood_ext4_format::{BitmapKind, bitmap};
 use sapwood_jbd2::Handle;
-use sapwood_vfs::FsStat;
+
+pub(crate) use buddy::{Buddy, Piece};
+pub(crate) use space::{Reservation, Space};
+pub(crate) use streams::Streams;
 
 use crate::engine::Engine;
-use crate::group::Groups;
+use crate::group::{Group, Groups};
 use crate::{Error, Result};
+
+/// Credits that [`claim`], [`allocate_meta`] or [`free`] needs for each group it touches: bitmap and descriptor. An
+/// allocated extent lies in one group.
+pub(crate) const CREDITS: u32 = 2;
 
 /// Blocks side by side on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,76 +62,184 @@ pub(crate) struct Request {
     pub(crate) ino: u32,
 }
 
-/// Sums and promises of blocks. `ENOSPC` happens where blocks are promised, nowhere later.
-pub(crate) struct Space {}
-
-/// Blocks promised to a file; what is left is given back on drop.
-#[derive(Debug)]
-pub(crate) struct Reservation {}
-
-impl Space {
-    /// Counts of a file system that was just opened.
-    ///
-    /// # Errors
-    /// The superblock contradicts the groups.
-    pub(crate) fn open(groups: &Groups, geometry: &Geometry, sb: &SuperBlock) -> Result<Self> {
-        let _ = (groups, geometry, sb);
-        Ok(Self {})
-    }
-
-    /// Promises `data` blocks of data and what metadata they may need. `privileged`: may use what is kept for the
-    /// superuser.
-    ///
-    /// # Errors
-    /// `NoSpace`.
-    pub(crate) fn reserve(&self, _data: u64, _privileged: bool) -> Result<Reservation> {
-        Err(Error::NoSpace)
-    }
-
-    /// What `statfs` shows.
-    pub(crate) fn statfs(&self) -> FsStat {
-        FsStat::default()
-    }
-}
-
-/// Takes free blocks, in memory only: [`claim`] or [`cancel`] must follow. Takes group locks, one at a time.
+/// Takes free blocks, in memory only: [`claim`] or [`cancel`] must follow. Takes group locks, one at a time; may read
+/// bitmaps. The blocks lie in one group.
 ///
 /// # Errors
-/// `NoSpace`.
+/// `NoSpace`: no group that is in use has a free block. Cannot happen to who was promised blocks, unless groups went out
+/// of use.
 pub(crate) fn allocate(engine: &Engine, request: &Request) -> Result<Extent> {
-    let _ = (engine, request);
-    Err(Error::NoSpace)
+    choose::allocate(&engine.groups, request)
 }
 
-/// Marks allocated blocks as used in the bitmap, in this transaction.
+/// Marks allocated blocks as used in the bitmap, in this transaction. Hold no group lock; may wait as write access does.
 ///
 /// # Errors
-/// The bitmap says they are in use (the image is damaged).
+/// The bitmap says they are in use (the image is damaged), the group is out of use; the journal.
 pub(crate) fn claim(engine: &Engine, h: &Handle, extent: Extent) -> Result<()> {
-    let _ = (engine, h, extent);
-    Err(Error::NoSpace)
+    claim_in(&engine.groups, h, extent)
 }
 
 /// Gives blocks back that were allocated and not claimed.
 pub(crate) fn cancel(engine: &Engine, extent: Extent) {
-    let _ = (engine, extent);
+    cancel_in(&engine.groups, extent);
 }
 
 /// Allocates and claims one block for metadata.
 ///
 /// # Errors
-/// As [`allocate`].
+/// As [`allocate`] and [`claim`].
 pub(crate) fn allocate_meta(engine: &Engine, h: &Handle, goal: u64) -> Result<u64> {
-    let _ = (engine, h, goal);
-    Err(Error::NoSpace)
+    let extent = choose::allocate_plain(&engine.groups, goal, 1)?;
+    claim_in(&engine.groups, h, extent)?;
+    Ok(extent.start)
 }
 
 /// Frees claimed blocks in this transaction; they can be allocated again when it is durable. `metadata`: the journal
-/// may hold them, so they are forgotten and revoked.
+/// may hold them, so they are forgotten and revoked. Blocks of a group that is out of use stay used.
 ///
 /// # Errors
-/// The bitmap says they are free (the image is damaged), the range is outside its groups.
+/// The bitmap says they are free (the image is damaged), the range is outside the groups or contains metadata of a
+/// group; the journal.
 pub(crate) fn free(engine: &Engine, h: &Handle, extent: Extent, metadata: bool) -> Result<()> {
-    let _ = (engine, h, extent, metadata);
-    Err(Error::NoSpace)
+    free_in(&engine.groups, h, extent, metadata)
+}
+
+/// Nothing will be added to this inode for a while: blocks kept for it may be had by others.
+pub(crate) fn end_stream(engine: &Engine, ino: u32) {
+    if let Some(kept) = engine.groups.streams().remove(ino) {
+        give_back(&engine.groups, kept);
+    }
+}
+
+fn claim_in(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
+    let (group, start) = place(groups, extent)?;
+    let buffer = groups.bitmap(group, BitmapKind::Block)?;
+    h.write_access(&buffer)?;
+    groups.join_desc(h, group.number)?;
+    let mut state = group.lock();
+    state.check(group)?;
+    let end = start + extent.len;
+    let mut content = groups.change_bitmap(h, group, &mut state, BitmapKind::Block, &buffer)?;
+    if bitmap::count_set(&content, start, end) != 0 {
+        drop(content);
+        let reason = format!(
+            "{} blocks from {} on were free and are in use in its bitmap",
+            extent.len, extent.start
+        );
+        return Err(groups.put_out_of_use(group, &mut state, reason));
+    }
+    bitmap::set_range(&mut content, start, end);
+    drop(content);
+    let free = state.desc.free_clusters().saturating_sub(extent.len);
+    state.desc.set_free_clusters(free)?;
+    groups.mark_dirty(group, &mut state, BitmapKind::Block);
+    Ok(())
+}
+
+/// The group of an extent, and its first block counted from the group's.
+fn place(groups: &Groups, extent: Extent) -> Result<(&Group, u32)> {
+    let (number, start) = groups.geometry().group_of_block(extent.start)?;
+    let group = groups.group(number)?;
+    let end = start.checked_add(extent.len);
+    if end.is_none_or(|end| end > group.blocks) {
+        let after = extent.start.saturating_add(extent.len.into());
+        groups
+            .geometry()
+            .check_blocks(extent.start, extent.len.into())?;
+        return Err(Error::BadGroup {
+            group: number,
+            reason: format!("blocks {} to {after} are not all in it", extent.start),
+        });
+    }
+    Ok((group, start))
+}
+
+/// Blocks that were counted as allocated are free again.
+fn cancel_in(groups: &Groups, extent: Extent) {
+    groups.count_blocks(extent.len, true);
+    give_back(groups, extent);
+}
+
+/// Blocks that are counted as free go back to the buddy.
+fn give_back(groups: &Groups, extent: Extent) {
+    let Ok((group, start)) = place(groups, extent) else {
+        return;
+    };
+    let mut state = group.lock();
+    if state.is_out_of_use() {
+        groups.count_blocks(extent.len, false);
+        return;
+    }
+    let given = match &mut state.buddy {
+        Some(buddy) => buddy.give(start, extent.len),
+        None => false,
+    };
+    if !given {
+        groups.count_blocks(extent.len, false);
+        groups.put_out_of_use(group, &mut state, "blocks were given back twice");
+    }
+    group.publish(&state);
+}
+
+fn free_in(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) -> Result<()> {
+    let geometry = groups.geometry();
+    geometry.check_blocks(extent.start, extent.len.into())?;
+    if groups.is_system(extent.start, extent.len.into()) {
+        let (group, _) = geometry.group_of_block(extent.start)?;
+        return Err(Error::BadGroup {
+            group,
+            reason: format!(
+                "{} blocks from {} on were to be freed, but are metadata of a group",
+                extent.len, extent.start
+            ),
+        });
+    }
+    let mut start = extent.start;
+    let end = extent.start + u64::from(extent.len);
+    while start < end {
+        let (number, offset) = geometry.group_of_block(start)?;
+        let group = groups.group(number)?;
+        let here = u64::from(group.blocks.saturating_sub(offset))
+            .min(end - start)
+            .max(1);
+        let len = u32::try_from(here).unwrap_or(1);
+        free_piece(groups, h, group, (offset, len))?;
+        start += here;
+    }
+    if metadata {
+        for block in extent.start..end {
+            h.forget(block)?;
+        }
+    }
+    Ok(())
+}
+
+fn free_piece(groups: &Groups, h: &Handle, group: &Group, piece: Piece) -> Result<()> {
+    let (start, len) = piece;
+    let buffer = match groups.bitmap(group, BitmapKind::Block) {
+        // Its blocks stay used until somebody repairs it.
+        Err(Error::BadGroup { .. }) => return Ok(()),
+        other => other?,
+    };
+    h.write_access(&buffer)?;
+    groups.join_desc(h, group.number)?;
+    let mut state = group.lock();
+    if state.is_out_of_use() {
+        return Ok(());
+    }
+    let mut content = groups.change_bitmap(h, group, &mut state, BitmapKind::Block, &buffer)?;
+    if bitmap::count_zero(&content, start, start + len) != 0 {
+        drop(content);
+        let first = group.first_block + u64::from(start);
+        let reason = format!("{len} blocks from {first} on are freed, but free in its bitmap");
+        return Err(groups.put_out_of_use(group, &mut state, reason));
+    }
+    bitmap::clear_range(&mut content, start, start + len);
+    drop(content);
+    let free = state.desc.free_clusters().saturating_add(len);
+    state.desc.set_free_clusters(free)?;
+    groups.note_freed(group, &mut state, h.tid(), piece);
+    groups.mark_dirty(group, &mut state, BitmapKind::Block);
+    Ok(())
 }

@@ -1,0 +1,200 @@
+//! Promises of blocks, and what `statfs` shows.
+//!
+//! # How it works
+//! Two sums, both without a lock: the free blocks of all groups (kept by [`Groups`], changed by each allocation), and
+//! the blocks that were promised and not yet taken. A promise of `n` blocks is made if what is free covers
+//! all promises, the tree blocks that they may need, and what is set aside:
+//!
+//! - blocks that only the superuser may use (`s_r_blocks_count`);
+//! - a pool for metadata: a fiftieth of all blocks, 4096 at most. Directories and maps that grow
+//!   beyond every estimate take from it, so that an operation that has begun does not fail.
+//!
+//! Tree blocks are estimated over the sum of all promises: one for each half leaf of extents of one block. A
+//! single promise of a few blocks would round up to more than it needs.
+//!
+//! Blocks that were freed but whose transaction is not durable are not free. A promise that fails for want of them
+//! commits, and is tried again (`a_promise_waits_for_freed_blocks`). Deletions need no promise.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sapwood_ext4_format::{Compat, Geometry, Incompat, SuperBlock};
+use sapwood_jbd2::Journal;
+use sapwood_vfs::FsStat;
+
+use crate::group::Groups;
+use crate::{Error, Result};
+
+/// Longest name, in bytes.
+const NAME_MAX: u32 = 255;
+/// Blocks set aside for metadata, at most.
+const MOST_POOL: u64 = 4096;
+
+/// Sums and promises of blocks. `ENOSPC` happens where blocks are promised, nowhere later.
+pub(crate) struct Space {
+    groups: Arc<Groups>,
+    journal: Arc<Journal>,
+    promised: Arc<AtomicU64>,
+    /// For the superuser only.
+    reserved: u64,
+    /// For metadata.
+    pool: u64,
+    /// Taken by what never changes: superblocks, descriptors, bitmaps, inode tables, journal.
+    overhead: u64,
+}
+
+/// Blocks promised to a file; what is left is given back on drop.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    promised: Arc<AtomicU64>,
+    blocks: u64,
+}
+
+impl Reservation {
+    /// Blocks left.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Gives part of it back: those blocks are allocated now, or not needed.
+    pub(crate) fn give_back(&mut self, blocks: u64) {
+        let blocks = blocks.min(self.blocks);
+        self.blocks -= blocks;
+        self.promised.fetch_sub(blocks, Ordering::AcqRel);
+    }
+
+    /// Adds another one.
+    pub(crate) fn merge(&mut self, mut other: Self) {
+        self.blocks += std::mem::take(&mut other.blocks);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.give_back(self.blocks);
+    }
+}
+
+impl Space {
+    /// Counts of a file system that was just opened.
+    pub(crate) fn open(groups: &Arc<Groups>, journal: &Arc<Journal>, sb: &SuperBlock) -> Self {
+        let geometry = groups.geometry();
+        let pool = if geometry.features().has_incompat(Incompat::EXTENTS) {
+            (geometry.blocks_count() / 50).min(MOST_POOL)
+        } else {
+            0
+        };
+        Self {
+            reserved: sb.reserved_blocks_count().min(geometry.blocks_count()),
+            overhead: overhead(geometry, sb),
+            pool,
+            groups: Arc::clone(groups),
+            journal: Arc::clone(journal),
+            promised: Arc::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// Promises `data` blocks of data and what metadata they may need. `privileged`: may use what is kept for the
+    /// superuser. May wait for a commit: hold no handle, and no lock above an inode's.
+    ///
+    /// # Errors
+    /// `NoSpace`; the journal.
+    pub(crate) fn reserve(&self, data: u64, privileged: bool) -> Result<Reservation> {
+        if let Some(reservation) = self.try_reserve(data, privileged, 0) {
+            return Ok(reservation);
+        }
+        let freed = self.groups.freed_blocks();
+        if freed > 0 && self.try_reserve(data, privileged, freed).is_some() {
+            self.journal.commit_and_settle()?;
+        }
+        self.try_reserve(data, privileged, 0).ok_or(Error::NoSpace)
+    }
+
+    /// A promise out of what is free, and `more`.
+    fn try_reserve(&self, data: u64, privileged: bool, more: u64) -> Option<Reservation> {
+        let kept = self.pool + if privileged { 0 } else { self.reserved };
+        let mut promised = self.promised.load(Ordering::Acquire);
+        loop {
+            let sum = promised.checked_add(data)?;
+            let need = sum.checked_add(self.tree_blocks(sum))?.checked_add(kept)?;
+            if need > self.groups.free_blocks().saturating_add(more) {
+                return None;
+            }
+            let swapped = self.promised.compare_exchange_weak(
+                promised,
+                sum,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match swapped {
+                Ok(_) => break,
+                Err(now) => promised = now,
+            }
+        }
+        Some(Reservation {
+            promised: Arc::clone(&self.promised),
+            blocks: data,
+        })
+    }
+
+    /// Tree blocks for so many blocks of data, each in an extent of its own, leaves half full.
+    fn tree_blocks(&self, data: u64) -> u64 {
+        let per_leaf = u64::from(self.groups.geometry().block_size()) / 12 / 2;
+        data / per_leaf.max(1)
+    }
+
+    /// Promised and not yet taken.
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Acquire)
+    }
+
+    /// What `statfs` shows: sizes without what never changes, as the kernel counts it (`bsddf`).
+    pub(crate) fn statfs(&self) -> FsStat {
+        let geometry = self.groups.geometry();
+        let freed = self
+            .groups
+            .free_blocks()
+            .saturating_add(self.groups.freed_blocks());
+        let free = freed.saturating_sub(self.promised());
+        let uuid = geometry.uuid();
+        let half = |at: usize| {
+            let bytes = uuid.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            u64::from_le_bytes(bytes.unwrap_or_default())
+        };
+        FsStat {
+            block_size: geometry.block_size(),
+            blocks: geometry.blocks_count().saturating_sub(self.overhead),
+            blocks_free: free,
+            blocks_available: free.saturating_sub(self.reserved + self.pool),
+            inodes: geometry.inodes_count().into(),
+            inodes_free: self.groups.free_inodes().into(),
+            name_max: NAME_MAX,
+            fsid: half(0) ^ half(8),
+        }
+    }
+}
+
+/// Blocks that can never hold files: as the superblock says, else counted.
+fn overhead(geometry: &Geometry, sb: &SuperBlock) -> u64 {
+    let stored = u64::from(sb.overhead_clusters.get()) << geometry.cluster_ratio_bits();
+    if stored > 0 && stored < geometry.blocks_count() {
+        return stored;
+    }
+    let own = 2 + u64::from(geometry.inode_table_blocks());
+    let groups =
+        (0..geometry.group_count()).map(|group| own + u64::from(geometry.fixed_blocks(group)));
+    let first = u64::from(geometry.first_data_block());
+    let counted = groups
+        .fold(first, u64::saturating_add)
+        .saturating_add(journal_blocks(geometry, sb));
+    counted.min(geometry.blocks_count())
+}
+
+/// Blocks of an internal journal, from the copy of its inode in the superblock: words 15 and 16 are its size.
+fn journal_blocks(geometry: &Geometry, sb: &SuperBlock) -> u64 {
+    if !geometry.features().has_compat(Compat::HAS_JOURNAL) || sb.jnl_backup_type != 1 {
+        return 0;
+    }
+    let size = u64::from(sb.jnl_blocks[15].get()) << 32 | u64::from(sb.jnl_blocks[16].get());
+    size >> geometry.block_bits()
+}

@@ -1,0 +1,107 @@
+//! Which inodes of a group are in use, in memory.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sapwood_ext4_format::bitmap;
+
+use super::search::{Bits, WORD};
+
+/// A copy of a group's inode bitmap in words that a search reads without any lock: the bitmap's buffer is locked and perhaps
+/// copied for each change, and a search that took part in that would make others wait for it. Changed together with
+/// the buffer, by the holder of the group's lock.
+#[derive(Debug)]
+pub(crate) struct InodeMap {
+    used: Vec<AtomicU64>,
+    /// See [`Recent`]; without words if nobody asks for recently deleted inodes.
+    recent: Vec<AtomicU64>,
+    inodes: u32,
+}
+
+/// Inodes of a group that were deleted lately: index and second. The oldest in front. Guarded by the group's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Recent(VecDeque<(u32, u64)>);
+
+impl InodeMap {
+    /// Of a bitmap block, whose first `inodes` bits count.
+    pub(crate) fn new(bytes: &[u8], inodes: u32) -> Self {
+        let words = inodes.div_ceil(WORD);
+        let used = (0..words).map(|word| {
+            let bits = (0..WORD).filter(|bit| {
+                let index = word * WORD + bit;
+                index >= inodes || bitmap::test_bit(bytes, index)
+            });
+            AtomicU64::new(bits.fold(0, |used, bit| used | 1 << bit))
+        });
+        Self {
+            used: used.collect(),
+            recent: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            inodes,
+        }
+    }
+
+    /// Free inodes.
+    pub(crate) fn free(&self) -> u32 {
+        let words = self.used.iter();
+        words
+            .map(|word| word.load(Ordering::Relaxed).count_zeros())
+            .sum()
+    }
+
+    /// The last inode in use.
+    pub(crate) fn highest(&self) -> Option<u32> {
+        (0..self.inodes).rev().find(|index| self.is_used(*index))
+    }
+
+    /// Whether the inode is in use; one that does not exist is.
+    pub(crate) fn is_used(&self, index: u32) -> bool {
+        self.used(index / WORD) >> (index % WORD) & 1 == 1
+    }
+
+    /// Notes a change of the bitmap. The group's lock is held.
+    pub(crate) fn set(&self, index: u32, used: bool) {
+        change(&self.used, index, used);
+    }
+
+    /// Notes a deletion. The group's lock is held, which guards `recent`.
+    pub(crate) fn deleted(&self, recent: &mut Recent, index: u32, now: u64) {
+        recent.0.push_back((index, now));
+        change(&self.recent, index, true);
+    }
+
+    /// Lets deletions be forgotten that are older than `seconds`. The group's lock is held.
+    pub(crate) fn forget_older(&self, recent: &mut Recent, now: u64, seconds: u64) {
+        while let Some((index, deleted)) = recent.0.front().copied() {
+            if now.saturating_sub(deleted) < seconds {
+                return;
+            }
+            recent.0.pop_front();
+            if !recent.0.iter().any(|(other, _)| *other == index) {
+                change(&self.recent, index, false);
+            }
+        }
+    }
+}
+
+fn change(words: &[AtomicU64], index: u32, set: bool) {
+    let bit = 1 << (index % WORD);
+    if let Some(word) = words.get((index / WORD) as usize) {
+        if set {
+            word.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            word.fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Bits for InodeMap {
+    fn used(&self, index: u32) -> u64 {
+        let word = self.used.get(index as usize);
+        word.map_or(!0, |word| word.load(Ordering::Acquire))
+    }
+
+    fn recent(&self, index: u32) -> u64 {
+        let word = self.recent.get(index as usize);
+        word.map_or(0, |word| word.load(Ordering::Acquire))
+    }
+}

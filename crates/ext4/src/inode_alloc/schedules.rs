@@ -1,0 +1,231 @@
+//! The claim of an inode under a scheduler that decides every step: which thread goes on at each atomic access, lock and
+//! wait. Schedules come from seeds, so a failure repeats. Random ones show the common orders; those of PCT have
+//! few, unlikely switches, which find what needs a certain order.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::sync::atomic::AtomicU64;
+use shuttle::sync::{Mutex, MutexGuard};
+use shuttle::{Config, Runner, thread};
+
+use super::claim::{Locked, Pool, claim};
+use super::counters::AllocCounters;
+use super::search::Bits;
+use crate::options::AllocPolicy;
+
+const NEW: AllocPolicy = AllocPolicy {
+    search_again_locked: true,
+    spread: false,
+};
+const OLD: AllocPolicy = AllocPolicy {
+    search_again_locked: false,
+    spread: false,
+};
+
+/// A group of the engine, but for its lock and atomics, which are the scheduler's.
+struct Group {
+    words: Vec<AtomicU64>,
+    lock: Mutex<()>,
+}
+
+impl Group {
+    /// With these words used.
+    fn new(words: &[u64]) -> Self {
+        Self {
+            words: words.iter().map(|word| AtomicU64::new(*word)).collect(),
+            lock: Mutex::new(()),
+        }
+    }
+
+    fn clear(&self, bit: u32) {
+        let _held = self.lock.lock().unwrap();
+        let word = &self.words[(bit / 64) as usize];
+        word.store(
+            word.load(Ordering::Relaxed) & !(1 << (bit % 64)),
+            Ordering::Release,
+        );
+    }
+
+    fn free(&self) -> u32 {
+        let words = self.words.iter();
+        words
+            .map(|word| word.load(Ordering::Acquire).count_zeros())
+            .sum()
+    }
+}
+
+impl Bits for Group {
+    fn used(&self, index: u32) -> u64 {
+        self.words[index as usize].load(Ordering::Acquire)
+    }
+    fn recent(&self, _index: u32) -> u64 {
+        0
+    }
+}
+
+struct Guard<'a>(&'a Group, #[allow(dead_code)] MutexGuard<'a, ()>);
+
+impl Bits for Guard<'_> {
+    fn used(&self, index: u32) -> u64 {
+        self.0.used(index)
+    }
+    fn recent(&self, _index: u32) -> u64 {
+        0
+    }
+}
+
+impl Locked for Guard<'_> {
+    type Error = Infallible;
+
+    /// A load and a store: only the lock makes it one step, as in the engine, where the bitmap block is changed too.
+    fn test_and_set(&mut self, bit: u32) -> Result<bool, Infallible> {
+        let word = &self.0.words[(bit / 64) as usize];
+        let before = word.load(Ordering::Relaxed);
+        word.store(before | 1 << (bit % 64), Ordering::Release);
+        Ok(before >> (bit % 64) & 1 == 0)
+    }
+}
+
+impl Pool for Group {
+    type Error = Infallible;
+    type Guard<'a> = Guard<'a>;
+
+    fn access(&self) -> Result<(), Infallible> {
+        // A wait for a commit: everyone else may go on meanwhile.
+        thread::yield_now();
+        Ok(())
+    }
+
+    fn lock(&self) -> Guard<'_> {
+        Guard(self, self.lock.lock().unwrap())
+    }
+}
+
+/// What one claim ended with, and how often it lost.
+struct Outcome {
+    bit: Option<u32>,
+    lost: u64,
+    second: u64,
+}
+
+fn claim_one(group: &Group, start: u32, policy: AllocPolicy) -> Outcome {
+    let counters = AllocCounters::default();
+    let span = 0..group.words.len() as u32 * 64;
+    let Ok(claimed) = claim(group, &span, start, policy, &counters);
+    Outcome {
+        bit: claimed.map(|(_held, bit)| bit),
+        lost: counters.lost_races.load(Ordering::Relaxed),
+        second: counters.second_searches.load(Ordering::Relaxed),
+    }
+}
+
+/// Runs the body under random and PCT schedules.
+fn schedules(seed: u64, iterations: usize, body: impl Fn() + Send + Sync + 'static) {
+    let body = Arc::new(body);
+    let schedulers: [Box<dyn Scheduler + Send>; 2] = [
+        Box::new(RandomScheduler::new_from_seed(seed, iterations)),
+        Box::new(PctScheduler::new_from_seed(seed, 4, iterations)),
+    ];
+    for scheduler in schedulers {
+        let body = Arc::clone(&body);
+        Runner::new(scheduler, Config::new()).run(move || body());
+    }
+}
+
+/// Threads that claim `each` inodes from places of their own. All outcomes.
+fn race(group: &Arc<Group>, starts: &[u32], each: u32, policy: AllocPolicy) -> Vec<Outcome> {
+    let threads: Vec<_> = starts
+        .iter()
+        .map(|start| {
+            let (group, start) = (Arc::clone(group), *start);
+            thread::spawn(move || {
+                let one = |_| claim_one(&group, start, policy);
+                (0..each).map(one).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    threads
+        .into_iter()
+        .flat_map(|thread| thread.join().unwrap())
+        .collect()
+}
+
+fn assert_no_bit_twice(outcomes: &[Outcome]) -> usize {
+    let given: Vec<u32> = outcomes.iter().filter_map(|outcome| outcome.bit).collect();
+    let distinct: BTreeSet<u32> = given.iter().copied().collect();
+    assert_eq!(distinct.len(), given.len(), "given twice: {given:?}");
+    given.len()
+}
+
+#[test]
+fn no_inode_is_given_twice_and_a_group_is_left_only_when_it_is_full() {
+    for policy in [NEW, OLD] {
+        schedules(1, 1500, move || {
+            // 9 claims, 7 free inodes.
+            let group = Arc::new(Group::new(&[!0b111_1000_0111, !0]));
+            let outcomes = race(&group, &[0, 0, 64], 3, policy);
+            assert_eq!(assert_no_bit_twice(&outcomes), 7);
+            assert_eq!(group.free(), 0);
+        });
+    }
+}
+
+#[test]
+fn the_second_search_ends_a_claim_after_one_lost_race() {
+    schedules(2, 3000, || {
+        let group = Arc::new(Group::new(&[0]));
+        let outcomes = race(&group, &[0; 5], 2, NEW);
+        assert_eq!(assert_no_bit_twice(&outcomes), 10);
+        for outcome in outcomes {
+            assert!(outcome.lost <= 1, "lost {} races", outcome.lost);
+            assert_eq!(outcome.second, outcome.lost);
+        }
+    });
+}
+
+#[test]
+fn without_a_second_search_one_claim_loses_as_often_as_there_are_others() {
+    let worst = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let seen = Arc::clone(&worst);
+    schedules(3, 3000, move || {
+        let group = Arc::new(Group::new(&[0]));
+        let outcomes = race(&group, &[0; 5], 1, OLD);
+        assert_eq!(assert_no_bit_twice(&outcomes), 5);
+        let lost = outcomes.iter().map(|outcome| outcome.lost).max();
+        seen.fetch_max(lost.unwrap(), Ordering::Relaxed);
+    });
+    assert_eq!(worst.load(Ordering::Relaxed), 4);
+}
+
+#[test]
+fn threads_that_search_from_places_of_their_own_do_not_meet() {
+    for policy in [NEW, OLD] {
+        schedules(4, 500, move || {
+            let group = Arc::new(Group::new(&[0; 4]));
+            let outcomes = race(&group, &[0, 64, 128, 192], 3, policy);
+            assert_eq!(assert_no_bit_twice(&outcomes), 12);
+            assert!(outcomes.iter().all(|outcome| outcome.lost == 0));
+        });
+    }
+}
+
+#[test]
+fn an_inode_freed_meanwhile_is_found_by_the_second_search() {
+    schedules(5, 3000, || {
+        // One is free, one is freed while two threads claim: both may get one, at least one does.
+        let group = Arc::new(Group::new(&[!1]));
+        let freer = {
+            let group = Arc::clone(&group);
+            thread::spawn(move || group.clear(7))
+        };
+        let outcomes = race(&group, &[0, 0], 1, NEW);
+        freer.join().unwrap();
+        let given = assert_no_bit_twice(&outcomes);
+        assert_eq!(given as u32 + group.free(), 2);
+        assert!(given >= 1);
+    });
+}
