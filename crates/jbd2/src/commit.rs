@@ -6,10 +6,12 @@ use sapwood_base::lock::assert_held_at_most;
 
 use crate::counters::Counters;
 use crate::home;
-use crate::host::Closing;
-use crate::journal::Journal;
+use crate::host::{Closing, Wish};
+use crate::journal::{Journal, LogSide};
+use crate::log_write;
 use crate::rank::Rank;
 use crate::state::State;
+use crate::superblock::Superblock;
 use crate::table::Turn;
 use crate::transaction::{Snapshot, Transaction};
 use crate::{Error, Result, Tid};
@@ -26,6 +28,14 @@ impl Journal {
             Counters::count(&self.counters.shared_commits);
         }
         Ok(())
+    }
+
+    /// Asks for a checkpoint if the log or the memory for it is nearly full.
+    fn wish_checkpoint(&self) {
+        let many = |side: &LogSide| side.pending.len() > side.many_pending;
+        if self.table.log_is_low() || self.log.as_ref().is_some_and(many) {
+            self.wish(Wish::Checkpoint);
+        }
     }
 
     fn run_commit(&self, trans: Arc<Transaction>) -> Result<()> {
@@ -58,17 +68,24 @@ impl Claim<'_> {
         // A handle that was waited for may have given up.
         journal.failure.check()?;
         let snapshot = self.close()?;
-        self.write(&snapshot)?;
+        match &journal.log {
+            Some(side) => self.write_log(side, &snapshot)?,
+            None => self.write_home(&snapshot)?,
+        }
         for one in &snapshot.blocks {
             one.buffer.advance_undo(&one.content);
         }
         Counters::count(&journal.counters.commits);
         journal.table.committed(trans);
+        if let Some(side) = &journal.log {
+            side.pending.wait_landed(&snapshot.revoked);
+        }
         drop(snapshot);
         if let Some(host) = journal.host() {
             host.after_commit(trans.tid);
         }
         journal.table.completed(trans);
+        journal.wish_checkpoint();
         Ok(())
     }
 
@@ -89,7 +106,31 @@ impl Claim<'_> {
         Ok(trans.snapshot())
     }
 
-    fn write(&self, snapshot: &Snapshot) -> Result<()> {
+    /// Lets the next transaction run, and writes this one to the log.
+    fn write_log(&self, side: &LogSide, snapshot: &Snapshot) -> Result<()> {
+        let (journal, tid) = (self.journal, self.trans.tid);
+        side.pending.will_log(tid, snapshot);
+        let cost = log_write::cost(side.log.codec(), snapshot);
+        let start = journal
+            .table
+            .unblock(&self.trans, cost)?
+            .unwrap_or_default();
+        if !side.log.needs_recovery() {
+            // The first one: from now on a recovery looks at the log.
+            let block = side.log.block_at(start) as u32;
+            let begin = |superblock: &mut Superblock| superblock.set_tail(block, tid as u32);
+            side.log.update_superblock(begin)?;
+        }
+        let end = log_write::write_blocks(&side.log, &journal.counters, tid, start, snapshot)?;
+        // A handle that failed while it changed blocks of this transaction has said so by now.
+        journal.failure.check()?;
+        log_write::write_commit(&side.log, tid, end)?;
+        side.pending.committed(tid, snapshot);
+        Ok(())
+    }
+
+    /// Lets the next transaction run, and writes this one's blocks where they belong.
+    fn write_home(&self, snapshot: &Snapshot) -> Result<()> {
         let journal = self.journal;
         journal.table.unblock(&self.trans, 0)?;
         let blocks: Vec<(u64, &[u8])> = snapshot

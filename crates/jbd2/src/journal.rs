@@ -6,11 +6,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use sapwood_base::lock::assert_held_at_most;
 
 use crate::cache::Cache;
+use crate::checkpoint::Pending;
 use crate::counters::{CounterValues, Counters};
 use crate::failure::Failure;
 use crate::handle::{Handle, assert_no_handle};
 use crate::host::{Host, Wish};
-use crate::rank::Rank;
+use crate::log::Log;
+use crate::rank::{Mutex, Rank};
+use crate::space::LogSpace;
 use crate::state::State;
 use crate::table::{Entered, Table};
 use crate::transaction::Transaction;
@@ -45,7 +48,20 @@ pub struct Journal {
     pub(crate) table: Table,
     pub(crate) failure: Failure,
     pub(crate) counters: Counters,
+    /// The log; `None` in place.
+    pub(crate) log: Option<LogSide>,
     host: OnceLock<Weak<dyn Host>>,
+}
+
+/// What only a journal with a log has.
+#[derive(Debug)]
+pub(crate) struct LogSide {
+    pub(crate) log: Log,
+    pub(crate) pending: Pending,
+    /// Held by who makes a checkpoint.
+    pub(crate) checkpointer: Mutex<()>,
+    /// Pending blocks from which on a checkpoint is wished for.
+    pub(crate) many_pending: usize,
 }
 
 impl Journal {
@@ -53,13 +69,56 @@ impl Journal {
     #[must_use]
     pub fn in_place(cache: Arc<Cache>, options: Options) -> Arc<Self> {
         let most = options.max_transaction;
-        Arc::new(Self {
+        let table = Table::new(0, most, options.closing_credits, None);
+        Arc::new(Self::assemble(cache, table, None))
+    }
+
+    /// A journal with a log, which is empty or recovered. Writes nothing before the first commit.
+    ///
+    /// # Errors
+    /// [`Error::NeedsRecovery`]; [`Error::OldSuperblock`] if the log's superblock cannot say what we
+    /// write; [`Error::TooManyCredits`] if the log is too small for the options.
+    pub fn with_log(cache: Arc<Cache>, mut log: Log, options: Options) -> Result<Arc<Self>> {
+        // What we write has its features, and no others.
+        log.set_form(log.features())?;
+        let superblock = log.superblock();
+        let quarter = u32::try_from(log.size() / 4).unwrap_or(u32::MAX);
+        let most = options.max_transaction.min(quarter);
+        let credits = options.closing_credits;
+        if credits >= most {
+            return Err(Error::TooManyCredits { credits, most });
+        }
+        // Above 32 bits, so that no tid is 0.
+        let first = (1 << 32) + Tid::from(superblock.sequence());
+        let tags = log.codec().tags_per_block() as u64;
+        let space = LogSpace::new(log.size(), 0, tags);
+        let block_size = u64::from(log.block_size());
+        let side = LogSide {
+            many_pending: usize::try_from(options.checkpoint_bytes / block_size)
+                .unwrap_or(usize::MAX),
+            log,
+            pending: Pending::new(),
+            checkpointer: Mutex::new(Rank::Checkpointer, ()),
+        };
+        let table = Table::new(first - 1, most, credits, Some(space));
+        Ok(Arc::new(Self::assemble(cache, table, Some(side))))
+    }
+
+    fn assemble(cache: Arc<Cache>, table: Table, log: Option<LogSide>) -> Self {
+        Self {
             cache,
-            table: Table::new(0, most, options.closing_credits, None),
+            table,
             failure: Failure::new(),
             counters: Counters::default(),
+            log,
             host: OnceLock::new(),
-        })
+        }
+    }
+
+    /// The log; `None` in place.
+    #[must_use]
+    pub fn log(&self) -> Option<&Log> {
+        self.log.as_ref().map(|side| &side.log)
     }
 
     /// Names the engine that is called back. Once, before the first handle.
@@ -196,12 +255,10 @@ impl Journal {
         }
     }
 
-    /// Writes home what is committed, and frees its part of the log. Nothing without a log.
-    ///
-    /// # Errors
-    /// What aborted the journal.
-    pub fn checkpoint(&self) -> Result<()> {
-        self.failure.check()
+    /// Oldest tid that is in the log and may not be at home; what is older is.
+    #[must_use]
+    pub fn tail_tid(&self) -> Tid {
+        self.table.tail_tid()
     }
 
     /// Writes everything home and marks the log empty: nothing is to be recovered afterwards. No
@@ -211,7 +268,8 @@ impl Journal {
     /// What aborted the journal.
     pub fn close(&self) -> Result<()> {
         self.commit_and_settle()?;
-        self.checkpoint()
+        self.checkpoint()?;
+        self.empty_log()
     }
 
     /// Gives up: no handle starts and nothing is written any more. What was committed can be
@@ -229,13 +287,15 @@ impl Journal {
     }
 
     /// Whether the log may have a copy of the block that a recovery would replay.
-    pub(crate) fn may_be_in_log(&self, _block: u64) -> bool {
-        false
+    pub(crate) fn may_be_in_log(&self, block: u64) -> bool {
+        let side = self.log.as_ref();
+        side.is_some_and(|side| side.pending.may_be_in_log(block))
     }
 
     /// Whether the `count`-th revoke record of a transaction is the first in its block.
-    pub(crate) fn starts_revoke_block(&self, _count: usize) -> bool {
-        false
+    pub(crate) fn starts_revoke_block(&self, count: usize) -> bool {
+        let first = |side: &LogSide| count % side.log.codec().revokes_per_block() == 1;
+        self.log.as_ref().is_some_and(first)
     }
 
     /// Aborts the journal; only the first error counts. Takes no lock while it tells the engine.

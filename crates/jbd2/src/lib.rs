@@ -1,30 +1,42 @@
 //! The journal of ext4 (jbd2): handles, commit, checkpoint, revokes, recovery.
 
-#![allow(dead_code)]
-
 mod buffer;
 mod cache;
+mod checkpoint;
+mod checksum;
+mod codec;
 mod commit;
 mod counters;
 mod error;
 mod failure;
+mod format;
 mod handle;
 mod home;
 mod host;
 mod journal;
+mod layout;
+mod log;
+mod log_write;
 mod rank;
+mod recovery;
 mod space;
 mod state;
+mod superblock;
 mod table;
 mod transaction;
 
 pub use buffer::{Buffer, BufferRead, BufferWrite, Seal};
 pub use cache::Cache;
 pub use counters::CounterValues;
-pub use error::{Error, HostError, Result};
+pub use error::{Damage, Error, Features, HostError, Result};
+pub use format::Incompat;
 pub use handle::Handle;
 pub use host::{Closing, Host, Wish};
 pub use journal::{Journal, Options};
+pub use layout::{LayoutMap, LayoutRun};
+pub use log::Log;
+pub use recovery::{FastCommits, Plan, Recovery, Scanned};
+pub use superblock::NewJournal;
 
 /// Number of a transaction. The log has the low 32 bits; in memory it never wraps.
 pub type Tid = u64;

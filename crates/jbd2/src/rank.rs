@@ -10,6 +10,8 @@ pub(crate) enum Rank {
     Nothing,
     /// One checkpoint at a time; held across its device I/O.
     Checkpointer,
+    /// The journal's superblock; held while it is written.
+    LogSuperblock,
     /// Content of a buffer being changed.
     Content,
     /// A buffer being read from the device; held across that read.

@@ -28,7 +28,7 @@ pub(crate) struct Inner {
     /// Threads that sleep here.
     sleepers: usize,
     /// The log; `None` without one.
-    pub(crate) space: Option<LogSpace>,
+    space: Option<LogSpace>,
 }
 
 /// All transactions of a journal.
@@ -95,10 +95,6 @@ impl Table {
         self.most.saturating_sub(self.closing)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
-    }
-
     pub(crate) fn durable(&self) -> Tid {
         self.inner.lock().durable
     }
@@ -107,6 +103,41 @@ impl Table {
     pub(crate) fn running_tid(&self) -> Tid {
         let inner = self.inner.lock();
         inner.running.as_ref().map_or(inner.newest + 1, |t| t.tid)
+    }
+
+    /// Oldest tid in the log, or the one that will be the next there.
+    pub(crate) fn tail_tid(&self) -> Tid {
+        let inner = self.inner.lock();
+        let oldest = inner.space.as_ref().and_then(LogSpace::oldest);
+        oldest.map_or(inner.durable + 1, |one| one.tid)
+    }
+
+    /// The first transaction in the log behind `tid`, which is durable, and where it begins; if
+    /// there is none, the next one and where it will begin.
+    pub(crate) fn log_after(&self, tid: Tid) -> (Tid, u64) {
+        let inner = self.inner.lock();
+        let Some(space) = &inner.space else {
+            return (tid + 1, 0);
+        };
+        match space.oldest_after(tid) {
+            Some(one) => (one.tid, one.start),
+            None => (tid + 1, space.head()),
+        }
+    }
+
+    /// The blocks of the log up to transaction `tid` are free.
+    pub(crate) fn release_log(&self, tid: Tid) {
+        let mut inner = self.inner.lock();
+        if let Some(space) = inner.space.as_mut() {
+            space.release(tid);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whether the log is nearly full.
+    pub(crate) fn log_is_low(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.space.as_ref().is_some_and(LogSpace::is_low)
     }
 
     /// Threads that wait for something.

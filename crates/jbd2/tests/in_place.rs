@@ -13,7 +13,7 @@ use sapwood_jbd2::{Cache, Error, Journal, Options, Seal, Wish};
 
 const SIZE: u64 = 1024 * BLOCK as u64;
 
-fn options() -> Options {
+fn few() -> Options {
     Options {
         closing_credits: 4,
         max_transaction: 64,
@@ -24,7 +24,7 @@ fn options() -> Options {
 #[test]
 fn a_commit_writes_home_and_tells_the_host() {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let journal = Journal::in_place(cache(device.clone()), options());
+    let journal = Journal::in_place(cache(device.clone()), few());
     let notes = attach(&journal);
     let tid = put(&journal, 5, 7);
     put(&journal, 6, 8);
@@ -45,7 +45,7 @@ fn a_commit_writes_home_and_tells_the_host() {
 #[test]
 fn a_sealed_block_gets_its_checksum_at_commit() {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let journal = Journal::in_place(cache(device.clone()), options());
+    let journal = Journal::in_place(cache(device.clone()), few());
     let _notes = attach(&journal);
     let (plain, sealed) = (
         journal.cache().get(1).unwrap(),
@@ -88,7 +88,7 @@ fn two_threads_read_a_block_once() {
 fn what_somebody_holds_is_not_evicted() {
     let device = Arc::new(MemoryDevice::new(SIZE));
     let small = Arc::new(Cache::new(device.clone(), BLOCK, 0));
-    let journal = Journal::in_place(small.clone(), options());
+    let journal = Journal::in_place(small.clone(), few());
     put(&journal, 9, 1);
     let held = small.get(10).unwrap();
     for block in 100..900 {
@@ -119,7 +119,7 @@ fn a_failed_read_is_tried_again() {
 #[test]
 fn a_full_transaction_is_committed_by_who_finds_no_room() {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let journal = Journal::in_place(cache(device), options());
+    let journal = Journal::in_place(cache(device), few());
     let notes = attach(&journal);
     assert_eq!(journal.most_credits(), 60);
     assert!(matches!(
@@ -143,7 +143,7 @@ fn a_full_transaction_is_committed_by_who_finds_no_room() {
 #[test]
 fn a_start_waits_for_credits_that_others_hold() {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let journal = Journal::in_place(cache(device), options());
+    let journal = Journal::in_place(cache(device), few());
     thread::scope(|scope| {
         // Nothing changed in it: a commit would free nothing.
         let handle = journal.start(50).unwrap();
@@ -157,7 +157,7 @@ fn a_start_waits_for_credits_that_others_hold() {
 #[test]
 fn a_forgotten_block_is_not_written() {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let journal = Journal::in_place(cache(device.clone()), options());
+    let journal = Journal::in_place(cache(device.clone()), few());
     put(&journal, 5, 7);
     put(&journal, 6, 7);
     let handle = journal.start(0).unwrap();
@@ -174,7 +174,7 @@ fn a_forgotten_block_is_not_written() {
 #[test]
 fn more_changes_than_credits_are_counted() {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let journal = Journal::in_place(cache(device.clone()), options());
+    let journal = Journal::in_place(cache(device.clone()), few());
     let handle = journal.start(1).unwrap();
     for block in 1..=9 {
         let buffer = journal.cache().get(block).unwrap();
@@ -191,7 +191,7 @@ fn more_changes_than_credits_are_counted() {
 fn a_failed_write_ends_all_changes() {
     for kinds in [RequestKinds::WRITE, RequestKinds::FLUSH] {
         let device = Arc::new(FaultDevice::new(MemoryDevice::new(SIZE)));
-        let journal = Journal::in_place(cache(device.clone()), options());
+        let journal = Journal::in_place(cache(device.clone()), few());
         let notes = attach(&journal);
         let tid = put(&journal, 1, 1);
         device.fail_all(kinds);
@@ -214,7 +214,7 @@ fn a_failed_write_ends_all_changes() {
 #[test]
 fn committed_content_stays_to_be_seen() {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let journal = Journal::in_place(cache(device), options());
+    let journal = Journal::in_place(cache(device), few());
     let buffer = journal.cache().get(1).unwrap();
     let set = |value| {
         let handle = journal.start(1).unwrap();
@@ -235,7 +235,7 @@ fn committed_content_stays_to_be_seen() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "open handle")]
 fn a_thread_has_one_handle() {
-    let journal = Journal::in_place(cache(Arc::new(MemoryDevice::new(SIZE))), options());
+    let journal = Journal::in_place(cache(Arc::new(MemoryDevice::new(SIZE))), few());
     let _first = journal.start(1).unwrap();
     let _second = journal.start(1);
 }

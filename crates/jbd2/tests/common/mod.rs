@@ -4,8 +4,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use sapwood_block::Device;
-use sapwood_jbd2::{Buffer, Cache, Closing, Error, Host, HostError, Journal, Wish};
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_jbd2::{
+    Buffer, Cache, Closing, Error, Host, HostError, Incompat, Journal, LayoutMap, LayoutRun, Log,
+    NewJournal, Options, Recovery, Wish,
+};
 
 pub(crate) const BLOCK: u32 = 1024;
 
@@ -76,4 +79,74 @@ pub(crate) fn wait_for_waiting(journal: &Journal, n: usize) {
     while journal.waiting() < n {
         std::thread::yield_now();
     }
+}
+
+/// Blocks of the device.
+pub(crate) const BLOCKS: u64 = 2048;
+/// First block of the first half of the journal; the other half begins at [`SECOND`].
+const FIRST: u64 = 1500;
+const SECOND: u64 = 1000;
+
+/// All forms of tags and checksums.
+pub(crate) const FORMS: [Incompat; 6] = [
+    Incompat::empty(),
+    Incompat::WIDE,
+    Incompat::CSUM_V2,
+    Incompat::CSUM_V2.union(Incompat::WIDE),
+    Incompat::CSUM_V3,
+    Incompat::CSUM_V3.union(Incompat::WIDE),
+];
+
+/// A journal in two pieces: `blocks` blocks, the superblock among them.
+pub(crate) fn layout(blocks: u64) -> LayoutMap {
+    let half = blocks / 2;
+    let runs = [(0, FIRST, half), (half, SECOND, blocks - half)];
+    let run = |(logical, physical, len)| LayoutRun {
+        logical,
+        physical,
+        len,
+    };
+    LayoutMap::new(runs.map(run).to_vec(), BLOCKS).unwrap()
+}
+
+/// A device with an empty journal of `blocks` blocks.
+pub(crate) fn formatted(blocks: u64) -> MemoryDevice {
+    let device = MemoryDevice::new(BLOCKS * u64::from(BLOCK));
+    let new = NewJournal {
+        block_size: BLOCK,
+        blocks: blocks as u32,
+        fast_commit_blocks: 0,
+        uuid: [0x5a; 16],
+    };
+    let superblock = new.superblock().unwrap();
+    device
+        .write_at(FIRST * u64::from(BLOCK), &superblock)
+        .unwrap();
+    device
+}
+
+pub(crate) fn load(device: Arc<dyn Device>, blocks: u64) -> Log {
+    Log::load(device, layout(blocks), BLOCK).unwrap()
+}
+
+pub(crate) fn options() -> Options {
+    Options {
+        closing_credits: 2,
+        ..Options::default()
+    }
+}
+
+/// Opens the journal, which is empty, to be written in the form.
+pub(crate) fn open(device: Arc<dyn Device>, blocks: u64, form: Incompat) -> Arc<Journal> {
+    let mut log = load(device.clone(), blocks);
+    log.set_form(form).unwrap();
+    Journal::with_log(cache(device), log, options()).unwrap()
+}
+
+/// Recovers a copy of the device.
+pub(crate) fn recovered(device: &MemoryDevice, blocks: u64) -> (Arc<MemoryDevice>, Recovery) {
+    let copy = Arc::new(device.snapshot());
+    let recovery = load(copy.clone(), blocks).recover(&|_| true).unwrap();
+    assert!(!load(copy.clone(), blocks).needs_recovery());
+    (copy, recovery)
 }

@@ -1,0 +1,116 @@
+//! [`LayoutMap`]: where the blocks of a journal lie.
+
+use crate::{Error, Result};
+
+/// Neighbouring blocks of the journal that are neighbours on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayoutRun {
+    /// First block within the journal.
+    pub logical: u64,
+    /// Where it lies on the device, in blocks.
+    pub physical: u64,
+    /// Blocks.
+    pub len: u64,
+}
+
+/// The blocks of a journal as runs, from its first block on without a hole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayoutMap {
+    runs: Vec<LayoutRun>,
+    len: u64,
+}
+
+impl LayoutMap {
+    /// From runs in the order of their logical blocks, on a device of `device_blocks` blocks.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if there is a hole, or a run lies outside of the device or over another.
+    pub fn new(runs: Vec<LayoutRun>, device_blocks: u64) -> Result<Self> {
+        let mut len = 0;
+        for run in &runs {
+            let end = run.physical.checked_add(run.len);
+            let fits = run.len > 0 && end.is_some_and(|end| end <= device_blocks);
+            if run.logical != len || !fits {
+                return Err(Error::Layout(*run));
+            }
+            // No overflow: the device has more blocks than any sum of disjoint runs; others are
+            // refused below.
+            len = run.logical.saturating_add(run.len);
+        }
+        let mut sorted = runs.clone();
+        sorted.sort_by_key(|run| run.physical);
+        for pair in sorted.windows(2) {
+            if pair[0].physical + pair[0].len > pair[1].physical {
+                return Err(Error::Layout(pair[1]));
+            }
+        }
+        Ok(Self { runs, len })
+    }
+
+    /// Blocks.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.len
+    }
+
+    /// The runs.
+    #[must_use]
+    pub fn runs(&self) -> &[LayoutRun] {
+        &self.runs
+    }
+
+    /// Where a block of the journal lies, and how many from there on are neighbours.
+    #[must_use]
+    pub fn find(&self, logical: u64) -> Option<(u64, u64)> {
+        let after = self.runs.partition_point(|run| run.logical <= logical);
+        let run = self.runs.get(after.checked_sub(1)?)?;
+        let skip = logical - run.logical;
+        let left = run.len.checked_sub(skip).filter(|left| *left > 0)?;
+        Some((run.physical + skip, left))
+    }
+
+    /// Whether a block of the device belongs to the journal.
+    #[must_use]
+    pub fn holds(&self, physical: u64) -> bool {
+        let inside = |run: &LayoutRun| (run.physical..run.physical + run.len).contains(&physical);
+        self.runs.iter().any(inside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(logical: u64, physical: u64, len: u64) -> LayoutRun {
+        LayoutRun {
+            logical,
+            physical,
+            len,
+        }
+    }
+
+    #[test]
+    fn finds_blocks_and_ends() {
+        let map = LayoutMap::new(vec![run(0, 10, 5), run(5, 2, 3)], 20).unwrap();
+        assert_eq!(map.blocks(), 8);
+        assert_eq!(map.find(0), Some((10, 5)));
+        assert_eq!(map.find(4), Some((14, 1)));
+        assert_eq!(map.find(5), Some((2, 3)));
+        assert_eq!(map.find(8), None);
+        assert!(map.holds(14) && map.holds(4) && !map.holds(5) && !map.holds(15));
+    }
+
+    #[test]
+    fn refuses_what_no_journal_is() {
+        for runs in [
+            vec![run(1, 10, 5)],
+            vec![run(0, 10, 5), run(6, 2, 3)],
+            vec![run(0, 10, 11)],
+            vec![run(0, u64::MAX, 2)],
+            vec![run(0, 10, 5), run(5, 14, 3)],
+            vec![run(0, 10, 0)],
+        ] {
+            assert!(matches!(LayoutMap::new(runs, 20), Err(Error::Layout(_))));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Recovery: brings home what the log has.
+//!
+//! # How it works
+//! [`Log::scan`] reads the log from its tail on and decides what counts; it writes nothing.
+//! [`Plan::replay`] then writes the newest copy of every block that is not revoked to a device, which
+//! may be an overlay in memory, in the order of the blocks, and flushes. [`Log::reset`] marks the
+//! log empty. In between the engine may replay fast commits. A crash anywhere before the end of the
+//! reset changes nothing: the same is done again.
+//!
+//! What counts:
+//! - The log ends where the next block is none of the expected transaction. A transaction without a
+//!   commit block does not count, nor does what follows.
+//! - A commit block with a wrong checksum ends the log before its transaction; it was torn. If the
+//!   transaction behind it is whole, it was not the last, so the log is damaged: an error.
+//! - A good commit block says that the device had all that it commits. If something of it has a wrong
+//!   checksum, the log is damaged: an error. Not so if commit blocks may be written early
+//!   ([`Incompat::ASYNC_COMMIT`]): then the transaction was torn.
+//! - With checksums, a later commit block of this log beyond its end says that the log was damaged
+//!   there: an error. It has to be younger than the newest one that counts, so that no stale one
+//!   of an older journal is taken for it.
+//! - A revoke record makes copies of the block in its own and older transactions not count.
+//! - A block may only belong where the caller allows it, never into the journal itself.
+//!
+//! Everything is bounded by the size of the log: each of its blocks is looked at once.
+//!
+//! [`Incompat::ASYNC_COMMIT`]: crate::Incompat::ASYNC_COMMIT
+
+mod reader;
+mod replay;
+mod scan;
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::Result;
+use crate::log::Log;
+
+/// A committed transaction that a scan found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scanned {
+    /// Its sequence number.
+    pub sequence: u32,
+    /// Block of the journal at which it begins.
+    pub block: u64,
+    /// Blocks that it logged.
+    pub blocks: u64,
+    /// Blocks that it revoked.
+    pub revokes: u64,
+    /// When it was committed, in seconds since 1970.
+    pub seconds: u64,
+}
+
+/// A copy of a block in the log.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    /// Which transaction of the scan has it.
+    index: usize,
+    /// Where it is, as block of the journal.
+    block: u64,
+    escaped: bool,
+}
+
+/// What a recovery has to do. Nothing was written yet.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    log: &'a Log,
+    transactions: Vec<Scanned>,
+    /// The newest copy of each block, by where it belongs.
+    records: BTreeMap<u64, Record>,
+    /// The newest transaction that revoked a block.
+    revokes: HashMap<u64, usize>,
+    /// Blocks of which no copy counts.
+    revoked: u64,
+    /// Sequence number behind the last transaction.
+    end: u32,
+}
+
+/// What a recovery did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovery {
+    /// Sequence number of the first transaction that was replayed.
+    pub first: Option<u32>,
+    /// Of the last.
+    pub last: Option<u32>,
+    /// Transactions.
+    pub transactions: u64,
+    /// Blocks written.
+    pub blocks: u64,
+    /// Blocks whose copies were all revoked.
+    pub revoked: u64,
+    /// Where the engine has to look for fast commits; `None` if the journal has no area for them or
+    /// the log was empty.
+    pub fast_commit: Option<FastCommits>,
+    /// Sequence number of the next transaction after a reset.
+    next: u32,
+}
+
+/// The area of fast commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FastCommits {
+    /// Its blocks; see [`Log::read_fast_commit`].
+    pub blocks: u64,
+    /// Transaction that fast commits belong to if they are newer than the log.
+    pub expected: u32,
+}
+
+impl Log {
+    /// Finds out what a recovery has to do. Writes nothing. `allowed` says where blocks may belong; blocks of
+    /// the journal and such past the end of the device may not, whatever it says.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](crate::Error::Corrupt), [`Error::Target`](crate::Error::Target),
+    /// [`Error::Device`](crate::Error::Device).
+    pub fn scan(&self, allowed: &dyn Fn(u64) -> bool) -> Result<Plan<'_>> {
+        let mut plan = scan::scan(self)?;
+        plan.drop_revoked();
+        plan.check_targets(allowed)?;
+        Ok(plan)
+    }
+
+    /// Marks the log empty, after the replay is durable.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    pub fn reset(&self, recovery: &Recovery) -> Result<()> {
+        self.update_superblock(|superblock| superblock.set_tail(0, recovery.next))
+    }
+
+    /// Scans, replays to the journal's own device and resets, in one go, for journals without fast
+    /// commits. Nothing to do for a log that is empty.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    pub fn recover(&self, allowed: &dyn Fn(u64) -> bool) -> Result<Recovery> {
+        let plan = self.scan(allowed)?;
+        let recovery = plan.replay(&**self.device())?;
+        if self.needs_recovery() {
+            self.reset(&recovery)?;
+        }
+        Ok(recovery)
+    }
+}
+
+impl Plan<'_> {
+    /// The committed transactions, the oldest first.
+    #[must_use]
+    pub fn transactions(&self) -> &[Scanned] {
+        &self.transactions
+    }
+
+    /// Blocks that will be written, in order.
+    pub fn targets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.records.keys().copied()
+    }
+}

@@ -1,0 +1,92 @@
+//! Writes what a scan found to where it belongs.
+
+use sapwood_block::Device;
+
+use super::{FastCommits, Plan, Record, Recovery};
+use crate::format::MAGIC;
+use crate::home;
+use crate::{Error, Result};
+
+/// Blocks in memory at once.
+const BATCH_BYTES: usize = 4 << 20;
+
+impl Plan<'_> {
+    /// Takes out the blocks that were revoked after they were logged.
+    pub(super) fn drop_revoked(&mut self) {
+        let before = self.records.len();
+        let revokes = &self.revokes;
+        self.records.retain(|target, record| {
+            let revoked = revokes.get(target);
+            revoked.is_none_or(|index| *index < record.index)
+        });
+        self.revoked = (before - self.records.len()) as u64;
+    }
+
+    /// Refuses blocks that belong where none can.
+    pub(super) fn check_targets(&self, allowed: &dyn Fn(u64) -> bool) -> Result<()> {
+        let blocks = self.log.device().size() / u64::from(self.log.block_size());
+        for (target, record) in &self.records {
+            let target = *target;
+            if target >= blocks || self.log.layout().holds(target) || !allowed(target) {
+                let transaction = self.transactions.get(record.index);
+                let sequence = transaction.map_or(self.end, |one| one.sequence);
+                return Err(Error::Target { sequence, target });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes every block, and flushes. `target` is the journal's device, or one that lies over it.
+    /// May be repeated.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn replay(&self, target: &dyn Device) -> Result<Recovery> {
+        let block_size = self.log.block_size();
+        let batch = (BATCH_BYTES / block_size as usize).max(1);
+        let records: Vec<(&u64, &Record)> = self.records.iter().collect();
+        for part in records.chunks(batch) {
+            let mut contents = Vec::with_capacity(part.len());
+            for (block, record) in part {
+                contents.push((**block, self.content(record)?));
+            }
+            let blocks: Vec<(u64, &[u8])> = contents
+                .iter()
+                .map(|(block, content)| (*block, content.as_slice()))
+                .collect();
+            home::write_blocks(target, block_size, &blocks)?;
+        }
+        if !records.is_empty() {
+            target.flush()?;
+        }
+        Ok(self.outcome())
+    }
+
+    fn content(&self, record: &Record) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.log.block_size() as usize];
+        self.log.read(record.block, &mut bytes)?;
+        if let Some(start) = bytes.first_chunk_mut().filter(|_| record.escaped) {
+            *start = MAGIC.to_be_bytes();
+        }
+        Ok(bytes)
+    }
+
+    fn outcome(&self) -> Recovery {
+        let blocks = self.log.fast_commit_blocks();
+        let fast_commit = FastCommits {
+            blocks,
+            expected: self.end,
+        };
+        let needed = self.log.needs_recovery();
+        Recovery {
+            first: self.transactions.first().map(|one| one.sequence),
+            last: self.transactions.last().map(|one| one.sequence),
+            transactions: self.transactions.len() as u64,
+            blocks: self.records.len() as u64,
+            revoked: self.revoked,
+            fast_commit: (blocks > 0 && needed).then_some(fast_commit),
+            // The one that was torn may have left blocks with its number.
+            next: self.end.wrapping_add(u32::from(needed)),
+        }
+    }
+}

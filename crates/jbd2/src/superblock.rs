@@ -1,0 +1,370 @@
+//! The journal's superblock: read, validate, make.
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::checksum::crc32c;
+use crate::error::Features;
+use crate::format::{
+    CHECKSUM_CRC32C, Compat, DEFAULT_FAST_COMMIT_BLOCKS, Header, Incompat, MAGIC, RawSuperblock,
+    SUPERBLOCK_SIZE, block_type,
+};
+use crate::{Error, Result};
+
+/// Blocks that a log has at least. The kernel wants more (1024); this is what the smallest
+/// transaction needs.
+const LEAST_LOG_BLOCKS: u32 = 32;
+
+/// A valid superblock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Superblock {
+    raw: RawSuperblock,
+}
+
+/// Where the parts of a journal lie, in blocks of the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// First block of the log.
+    pub(crate) first: u64,
+    /// Blocks of the log.
+    pub(crate) size: u64,
+    /// Blocks for fast commits, right behind the log.
+    pub(crate) fast_commit: u64,
+}
+
+impl Superblock {
+    /// From the first block of a journal of `blocks` blocks of `block_size` bytes.
+    ///
+    /// # Errors
+    /// [`Error::NotAJournal`], [`Error::SuperblockField`], [`Error::SuperblockChecksum`],
+    /// [`Error::UnknownFeatures`].
+    pub(crate) fn parse(bytes: &[u8], block_size: u32, blocks: u64) -> Result<Self> {
+        let (mut raw, _) =
+            RawSuperblock::read_from_prefix(bytes).map_err(|_| Error::NotAJournal)?;
+        let kind = raw.header.block_type.get();
+        let known = [block_type::SUPERBLOCK_V1, block_type::SUPERBLOCK_V2].contains(&kind);
+        if raw.header.magic.get() != MAGIC || !known {
+            return Err(Error::NotAJournal);
+        }
+        if kind == block_type::SUPERBLOCK_V1 {
+            // Whatever follows its fields is none of it.
+            let all = raw.as_mut_bytes();
+            all[std::mem::offset_of!(RawSuperblock, feature_compat)..].fill(0);
+        }
+        let this = Self { raw };
+        this.check_features()?;
+        this.check_fields(block_size, blocks)?;
+        Ok(this)
+    }
+
+    fn check_features(&self) -> Result<()> {
+        let unknown = Features {
+            compat: 0,
+            incompat: self.raw.feature_incompat.get() & !Incompat::all().bits(),
+            ro_compat: self.raw.feature_ro_compat.get(),
+        };
+        if unknown.incompat != 0 || unknown.ro_compat != 0 {
+            return Err(Error::UnknownFeatures(unknown));
+        }
+        let incompat = self.incompat();
+        let (two, three) = (Incompat::CSUM_V2, Incompat::CSUM_V3);
+        if incompat.contains(two | three) {
+            return field("feature_incompat", incompat.bits());
+        }
+        if !incompat.intersects(two | three) {
+            return Ok(());
+        }
+        if self.compat().contains(Compat::CHECKSUM) {
+            return field("feature_compat", self.raw.feature_compat.get());
+        }
+        if self.raw.checksum_type != CHECKSUM_CRC32C {
+            return field("checksum_type", self.raw.checksum_type.into());
+        }
+        if self.raw.checksum.get() != checksum(&self.raw) {
+            return Err(Error::SuperblockChecksum);
+        }
+        Ok(())
+    }
+
+    fn check_fields(&self, block_size: u32, blocks: u64) -> Result<()> {
+        let raw = &self.raw;
+        if raw.block_size.get() != block_size {
+            return field("blocksize", raw.block_size.get());
+        }
+        let max_len = raw.max_len.get();
+        if u64::from(max_len) > blocks {
+            return field("maxlen", max_len);
+        }
+        let log_end = max_len.checked_sub(self.fast_commit_blocks());
+        let Some(log_end) = log_end else {
+            return field("num_fc_blks", raw.num_fc_blocks.get());
+        };
+        let first = raw.first.get();
+        if first == 0
+            || log_end
+                .checked_sub(first)
+                .is_none_or(|n| n < LEAST_LOG_BLOCKS)
+        {
+            return field("first", first);
+        }
+        let start = raw.start.get();
+        if start != 0 && !(first..log_end).contains(&start) {
+            return field("start", start);
+        }
+        Ok(())
+    }
+
+    fn fast_commit_blocks(&self) -> u32 {
+        if !self.incompat().contains(Incompat::FAST_COMMIT) {
+            return 0;
+        }
+        match self.raw.num_fc_blocks.get() {
+            0 => DEFAULT_FAST_COMMIT_BLOCKS,
+            given => given,
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        let first = u64::from(self.raw.first.get());
+        let fast_commit = u64::from(self.fast_commit_blocks());
+        let end = u64::from(self.raw.max_len.get()).saturating_sub(fast_commit);
+        Geometry {
+            first,
+            size: end.saturating_sub(first),
+            fast_commit,
+        }
+    }
+
+    /// Whether it has the fields for features, which a version 1 has not.
+    pub(crate) fn has_features(&self) -> bool {
+        self.raw.header.block_type.get() == block_type::SUPERBLOCK_V2
+    }
+
+    pub(crate) fn incompat(&self) -> Incompat {
+        Incompat::from_bits_retain(self.raw.feature_incompat.get())
+    }
+
+    pub(crate) fn compat(&self) -> Compat {
+        Compat::from_bits_retain(self.raw.feature_compat.get())
+    }
+
+    pub(crate) fn set_features(&mut self, compat: Compat, incompat: Incompat) {
+        self.raw.feature_compat = compat.bits().into();
+        self.raw.feature_incompat = incompat.bits().into();
+        let sums = Incompat::CSUM_V2 | Incompat::CSUM_V3;
+        self.raw.checksum_type = if incompat.intersects(sums) {
+            CHECKSUM_CRC32C
+        } else {
+            0
+        };
+    }
+
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        self.raw.uuid
+    }
+
+    pub(crate) fn users(&self) -> u32 {
+        self.raw.nr_users.get()
+    }
+
+    /// Block of the journal at which a recovery begins; 0: the log is empty.
+    pub(crate) fn start(&self) -> u32 {
+        self.raw.start.get()
+    }
+
+    /// Sequence number of the first transaction there, or of the next one to be written.
+    pub(crate) fn sequence(&self) -> u32 {
+        self.raw.sequence.get()
+    }
+
+    pub(crate) fn set_tail(&mut self, start: u32, sequence: u32) {
+        self.raw.start = start.into();
+        self.raw.sequence = sequence.into();
+    }
+
+    /// Where the kernel may go on in an empty log.
+    pub(crate) fn set_head(&mut self, head: u32) {
+        self.raw.head = head.into();
+    }
+
+    pub(crate) fn errno(&self) -> i32 {
+        self.raw.errno.get() as i32
+    }
+
+    pub(crate) fn set_errno(&mut self, errno: i32) {
+        self.raw.errno = (errno as u32).into();
+    }
+
+    /// The bytes to write, with their checksum.
+    pub(crate) fn to_bytes(self) -> [u8; SUPERBLOCK_SIZE] {
+        let mut raw = self.raw;
+        if self
+            .incompat()
+            .intersects(Incompat::CSUM_V2 | Incompat::CSUM_V3)
+        {
+            raw.checksum = checksum(&raw).into();
+        }
+        zerocopy::transmute!(raw)
+    }
+}
+
+fn field<T>(name: &'static str, value: u32) -> Result<T> {
+    Err(Error::SuperblockField { name, value })
+}
+
+fn checksum(raw: &RawSuperblock) -> u32 {
+    let mut raw = *raw;
+    raw.checksum = 0.into();
+    crc32c(!0, raw.as_bytes())
+}
+
+/// How a new journal is to be.
+#[derive(Debug, Clone, Copy)]
+pub struct NewJournal {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks of the journal, its superblock and the fast-commit area included.
+    pub blocks: u32,
+    /// Blocks of the fast-commit area; 0 for none.
+    pub fast_commit_blocks: u32,
+    /// Its UUID; of zeros for a journal inside of its file system.
+    pub uuid: [u8; 16],
+}
+
+impl NewJournal {
+    /// The journal's first block. The other blocks must not hold an old log, say be zeros. It has no
+    /// features but the fast-commit area; whoever opens it sets them.
+    ///
+    /// # Errors
+    /// [`Error::SuperblockField`] if it would not be valid.
+    pub fn superblock(&self) -> Result<Vec<u8>> {
+        let mut raw = RawSuperblock::new_zeroed();
+        raw.header = Header::new(block_type::SUPERBLOCK_V2, 0);
+        raw.block_size = self.block_size.into();
+        raw.max_len = self.blocks.into();
+        raw.first = 1.into();
+        raw.sequence = 1.into();
+        raw.uuid = self.uuid;
+        raw.nr_users = 1.into();
+        if self.fast_commit_blocks > 0 {
+            raw.num_fc_blocks = self.fast_commit_blocks.into();
+            raw.feature_incompat = Incompat::FAST_COMMIT.bits().into();
+        }
+        let mut block = vec![0; self.block_size as usize];
+        let made = Superblock { raw };
+        made.check_fields(self.block_size, u64::from(self.blocks))?;
+        match block.get_mut(..SUPERBLOCK_SIZE) {
+            Some(start) => start.copy_from_slice(&made.to_bytes()),
+            None => return field("blocksize", self.block_size),
+        }
+        Ok(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new(blocks: u32, fast_commit_blocks: u32) -> NewJournal {
+        NewJournal {
+            block_size: 1024,
+            blocks,
+            fast_commit_blocks,
+            uuid: [3; 16],
+        }
+    }
+
+    fn raw(change: impl FnOnce(&mut RawSuperblock)) -> Vec<u8> {
+        let mut raw = RawSuperblock::read_from_bytes(&new(100, 0).superblock().unwrap()).unwrap();
+        change(&mut raw);
+        raw.as_bytes().to_vec()
+    }
+
+    fn bad_field(bytes: &[u8]) -> &'static str {
+        match Superblock::parse(bytes, 1024, 100) {
+            Err(Error::SuperblockField { name, .. }) => name,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn new_ones_are_valid() {
+        let made = Superblock::parse(&new(100, 20).superblock().unwrap(), 1024, 100).unwrap();
+        let geometry = Geometry {
+            first: 1,
+            size: 79,
+            fast_commit: 20,
+        };
+        assert_eq!(made.geometry(), geometry);
+        assert_eq!((made.start(), made.sequence(), made.errno()), (0, 1, 0));
+        assert!(new(100, 80).superblock().is_err());
+        assert!(new(20, 0).superblock().is_err());
+    }
+
+    #[test]
+    fn each_field_is_checked() {
+        assert_eq!(
+            bad_field(&raw(|raw| raw.block_size = 2048.into())),
+            "blocksize"
+        );
+        assert_eq!(bad_field(&raw(|raw| raw.max_len = 101.into())), "maxlen");
+        assert_eq!(bad_field(&raw(|raw| raw.first = 0.into())), "first");
+        assert_eq!(bad_field(&raw(|raw| raw.first = 90.into())), "first");
+        assert_eq!(bad_field(&raw(|raw| raw.start = 100.into())), "start");
+        let fast = |raw: &mut RawSuperblock| {
+            raw.feature_incompat = 0x20.into();
+            raw.num_fc_blocks = 101.into();
+        };
+        assert_eq!(bad_field(&raw(fast)), "num_fc_blks");
+        let both = |raw: &mut RawSuperblock| raw.feature_incompat = 0x18.into();
+        assert_eq!(bad_field(&raw(both)), "feature_incompat");
+        let kind = |raw: &mut RawSuperblock| raw.feature_incompat = 0x10.into();
+        assert_eq!(bad_field(&raw(kind)), "checksum_type");
+    }
+
+    #[test]
+    fn what_is_unknown_is_refused_by_name() {
+        let bytes = raw(|raw| raw.feature_incompat = 0x140.into());
+        let err = Superblock::parse(&bytes, 1024, 100).unwrap_err();
+        assert!(
+            err.to_string().contains("incompat 0x40, incompat 0x100"),
+            "{err}"
+        );
+        let bytes = raw(|raw| raw.header.magic = 1.into());
+        assert!(matches!(
+            Superblock::parse(&bytes, 1024, 100),
+            Err(Error::NotAJournal)
+        ));
+        assert!(matches!(
+            Superblock::parse(&[0; 9], 1024, 100),
+            Err(Error::NotAJournal)
+        ));
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_found() {
+        let bytes = raw(|raw| {
+            raw.feature_incompat = 0x10.into();
+            raw.checksum_type = 4;
+        });
+        let result = Superblock::parse(&bytes, 1024, 100);
+        assert!(matches!(result, Err(Error::SuperblockChecksum)));
+        let mut good = Superblock::parse(&raw(|_| ()), 1024, 100).unwrap();
+        good.set_features(Compat::empty(), Incompat::CSUM_V3);
+        let mut bytes = good.to_bytes();
+        Superblock::parse(&bytes, 1024, 100).unwrap();
+        bytes[1000] ^= 1;
+        let result = Superblock::parse(&bytes, 1024, 100);
+        assert!(matches!(result, Err(Error::SuperblockChecksum)));
+    }
+
+    #[test]
+    fn version_one_has_no_features() {
+        let bytes = raw(|raw| {
+            raw.header.block_type = 3.into();
+            raw.feature_incompat = 0xffff_ffff.into();
+        });
+        let old = Superblock::parse(&bytes, 1024, 100).unwrap();
+        assert!(!old.has_features());
+        assert_eq!(old.incompat(), Incompat::empty());
+    }
+}

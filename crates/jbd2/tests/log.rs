@@ -1,0 +1,337 @@
+//! Transactions with a log: what is recovered, and what the next transaction may do meanwhile.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::thread;
+
+use common::{
+    BLOCK, FORMS, at_home, attach, cache, formatted, load, open, options, put, recovered,
+    wait_for_waiting,
+};
+use sapwood_block::{Device, GateDevice, MemoryDevice, RequestKind};
+use sapwood_jbd2::{Error, Incompat, Journal, Wish};
+
+const LOG: u64 = 130;
+const V3: Incompat = Incompat::CSUM_V3;
+
+#[test]
+fn what_was_committed_is_recovered_in_all_forms() {
+    for form in FORMS {
+        let device = Arc::new(formatted(LOG));
+        let journal = open(device.clone(), LOG, form);
+        let first = put(&journal, 5, 7);
+        journal.commit(first).unwrap();
+        put(&journal, 5, 8);
+        put(&journal, 6, 9);
+        journal.commit_all().unwrap();
+        put(&journal, 6, 10);
+        assert_eq!((at_home(&*device, 5), at_home(&*device, 6)), (0, 0));
+        let (copy, recovery) = recovered(&device, LOG);
+        assert_eq!((at_home(&*copy, 5), at_home(&*copy, 6)), (8, 9), "{form:?}");
+        assert_eq!((recovery.transactions, recovery.blocks), (2, 2));
+        assert_eq!((recovery.first, recovery.last), (Some(1), Some(2)));
+        // The next one's numbers are beyond all that the log may have.
+        let again = open(copy.clone(), LOG, form);
+        assert_eq!(again.running_tid() as u32, 4);
+        journal.close().unwrap();
+        assert!(!load(device.clone(), LOG).needs_recovery());
+        assert_eq!((at_home(&*device, 5), at_home(&*device, 6)), (8, 10));
+    }
+}
+
+#[test]
+fn a_block_that_looks_like_the_journals_own_is_escaped() {
+    for form in FORMS {
+        let device = Arc::new(formatted(LOG));
+        let journal = open(device.clone(), LOG, form);
+        let buffer = journal.cache().get(5).unwrap();
+        let handle = journal.start(1).unwrap();
+        // What a commit block of the running transaction begins with.
+        let words = [0xC03B_3998, 2, handle.tid() as u32].map(u32::to_be_bytes);
+        handle.modify(&buffer).unwrap()[..12].copy_from_slice(words.as_flattened());
+        drop(handle);
+        journal.commit_all().unwrap();
+        assert_eq!(journal.counters().escaped, 1);
+        let (copy, _) = recovered(&device, LOG);
+        let mut block = vec![0; BLOCK as usize];
+        copy.read_at(5 * u64::from(BLOCK), &mut block).unwrap();
+        assert_eq!(block, &buffer.read()[..], "{form:?}");
+    }
+}
+
+/// A journal over a gate that holds the `nth` kind of request of a commit.
+fn gated() -> (Arc<GateDevice<MemoryDevice>>, Arc<Journal>) {
+    let device = Arc::new(GateDevice::new(formatted(LOG)));
+    let journal = open(device.clone(), LOG, V3);
+    // The journal's superblock says that there is something to recover from here on.
+    put(&journal, 9, 1);
+    journal.commit_all().unwrap();
+    (device, journal)
+}
+
+#[test]
+fn next_transaction_changes_a_block_that_is_being_committed() {
+    for kind in [RequestKind::Write, RequestKind::Flush, RequestKind::Fua] {
+        let (device, journal) = gated();
+        let first = put(&journal, 5, 1);
+        device.hold_if(move |request| request.kind == kind);
+        thread::scope(|scope| {
+            let commit = scope.spawn(|| journal.commit(first));
+            device.wait_held(1);
+            // The commit holds the block; nobody waits for it.
+            let second = put(&journal, 5, 2);
+            put(&journal, 6, 2);
+            assert_eq!(second, first + 1);
+            device.open();
+            commit.join().unwrap().unwrap();
+        });
+        let (copy, _) = recovered(device.inner(), LOG);
+        assert_eq!((at_home(&*copy, 5), at_home(&*copy, 6)), (1, 0), "{kind:?}");
+        // The content that is checkpointed is the committed one, too.
+        journal.checkpoint().unwrap();
+        assert_eq!(at_home(device.inner(), 5), 1);
+        journal.commit_all().unwrap();
+        let (copy, _) = recovered(device.inner(), LOG);
+        assert_eq!((at_home(&*copy, 5), at_home(&*copy, 6)), (2, 2));
+    }
+}
+
+#[test]
+fn those_who_come_during_a_commit_share_the_next() {
+    let (device, journal) = gated();
+    let notes = attach(&journal);
+    let before = journal.counters().commits;
+    let first = put(&journal, 5, 1);
+    device.hold_if(|request| request.kind == RequestKind::Fua);
+    thread::scope(|scope| {
+        scope.spawn(|| journal.commit(first).unwrap());
+        let held = device.wait_held(1);
+        for block in 10..18 {
+            let journal = &journal;
+            scope.spawn(move || {
+                let tid = put(journal, block, 3);
+                journal.commit(tid).unwrap();
+            });
+        }
+        wait_for_waiting(&journal, 8);
+        assert_eq!(journal.durable_tid(), first - 1);
+        device.hold_if(|_| false);
+        device.release(held[0].ticket);
+    });
+    assert_eq!(journal.counters().commits, before + 2);
+    assert_eq!(*notes.committed.lock().unwrap(), [first, first + 1]);
+}
+
+#[test]
+fn starts_wait_while_the_handles_of_a_closing_transaction_end() {
+    let (_device, journal) = gated();
+    thread::scope(|scope| {
+        let handle = journal.start(2).unwrap();
+        let tid = handle.tid();
+        let buffer = journal.cache().get(5).unwrap();
+        handle.modify(&buffer).unwrap().fill(1);
+        let commit = scope.spawn(|| journal.commit_all());
+        wait_for_waiting(&journal, 1);
+        let other = scope.spawn(|| journal.start(1).unwrap().tid());
+        wait_for_waiting(&journal, 2);
+        // Still part of the transaction, and asked to end.
+        handle.modify(&buffer).unwrap().fill(2);
+        assert!(!handle.extend(1));
+        drop(handle);
+        commit.join().unwrap().unwrap();
+        assert_eq!(other.join().unwrap(), tid + 1);
+    });
+    assert_eq!(journal.cache().get(5).unwrap().read()[0], 2);
+}
+
+#[test]
+fn a_forgotten_block_is_revoked_and_not_replayed() {
+    let (device, journal) = gated();
+    let device = device.inner();
+    put(&journal, 5, 1);
+    journal.commit_all().unwrap();
+    let handle = journal.start(1).unwrap();
+    handle.forget(5).unwrap();
+    // Never logged: nothing to revoke.
+    handle.forget(6).unwrap();
+    drop(handle);
+    journal.commit_all().unwrap();
+    assert_eq!(journal.counters().revokes, 1);
+    // Data now, written without the journal.
+    device.write_at(5 * u64::from(BLOCK), &[99; 1024]).unwrap();
+    let (copy, recovery) = recovered(device, LOG);
+    assert_eq!(at_home(&*copy, 5), 99);
+    assert_eq!(recovery.revoked, 1);
+    journal.checkpoint().unwrap();
+    assert_eq!(at_home(device, 5), 99);
+    // The log has it no more: no revoke.
+    let handle = journal.start(1).unwrap();
+    handle.forget(5).unwrap();
+    drop(handle);
+    journal.commit_all().unwrap();
+    assert_eq!(journal.counters().revokes, 1);
+}
+
+#[test]
+fn a_forgotten_block_may_come_back_in_the_same_transaction() {
+    let (device, journal) = gated();
+    put(&journal, 5, 1);
+    journal.commit_all().unwrap();
+    let handle = journal.start(2).unwrap();
+    handle.forget(5).unwrap();
+    let again = journal.cache().get_new(5).unwrap();
+    handle.modify(&again).unwrap().fill(2);
+    drop(handle);
+    journal.commit_all().unwrap();
+    let counters = journal.counters();
+    assert_eq!((counters.revokes, counters.cancelled_revokes), (0, 1));
+    let (copy, _) = recovered(device.inner(), LOG);
+    assert_eq!(at_home(&*copy, 5), 2);
+    // And again in a later one.
+    let handle = journal.start(2).unwrap();
+    handle.forget(5).unwrap();
+    drop(handle);
+    journal.commit_all().unwrap();
+    let third = journal.cache().get_new(5).unwrap();
+    let handle = journal.start(2).unwrap();
+    handle.modify(&third).unwrap().fill(3);
+    drop(handle);
+    journal.commit_all().unwrap();
+    let (copy, recovery) = recovered(device.inner(), LOG);
+    assert_eq!((at_home(&*copy, 5), recovery.revoked), (3, 0));
+}
+
+#[test]
+fn a_forgotten_block_in_flight_is_waited_for() {
+    let (device, journal) = gated();
+    let notes = attach(&journal);
+    put(&journal, 5, 1);
+    journal.commit_all().unwrap();
+    let home = 5 * u64::from(BLOCK);
+    device.hold_if(move |r| r.kind == RequestKind::Write && r.offset == home);
+    thread::scope(|scope| {
+        let checkpoint = scope.spawn(|| journal.checkpoint());
+        device.wait_held(1);
+        let handle = journal.start(1).unwrap();
+        handle.forget(5).unwrap();
+        let tid = handle.tid();
+        drop(handle);
+        let settle = scope.spawn(|| journal.commit_and_settle());
+        journal.commit(tid).unwrap();
+        // Durable, but the block may not be used yet.
+        assert_eq!(notes.committed.lock().unwrap().last(), Some(&(tid - 1)));
+        device.open();
+        settle.join().unwrap().unwrap();
+        checkpoint.join().unwrap().unwrap();
+        assert_eq!(notes.committed.lock().unwrap().last(), Some(&tid));
+    });
+}
+
+#[test]
+fn a_block_committed_again_during_its_checkpoint_stays() {
+    let (device, journal) = gated();
+    put(&journal, 5, 1);
+    journal.commit_all().unwrap();
+    let home = 5 * u64::from(BLOCK);
+    device.hold_if(move |r| r.kind == RequestKind::Write && r.offset == home);
+    thread::scope(|scope| {
+        let checkpoint = scope.spawn(|| journal.checkpoint());
+        device.wait_held(1);
+        put(&journal, 5, 2);
+        journal.commit_all().unwrap();
+        device.open();
+        checkpoint.join().unwrap().unwrap();
+    });
+    assert_eq!(at_home(device.inner(), 5), 1);
+    assert_eq!(journal.tail_tid(), journal.durable_tid());
+    let (copy, recovery) = recovered(device.inner(), LOG);
+    assert_eq!((at_home(&*copy, 5), recovery.transactions), (2, 1));
+    journal.checkpoint().unwrap();
+    assert_eq!(at_home(device.inner(), 5), 2);
+    assert_eq!(recovered(device.inner(), LOG).1.transactions, 0);
+}
+
+#[test]
+fn a_full_log_is_checkpointed_by_who_finds_no_room() {
+    let device = Arc::new(formatted(LOG));
+    let journal = open(device.clone(), LOG, V3);
+    let notes = attach(&journal);
+    for round in 0..200 {
+        let block = round % 40;
+        put(&journal, block, round as u8);
+        journal.commit_all().unwrap();
+    }
+    let counters = journal.counters();
+    assert!(
+        counters.checkpoints > 3 && counters.waits_for_log > 3,
+        "{counters:?}"
+    );
+    assert_eq!(counters.overdrafts, 0);
+    assert!(notes.wishes.lock().unwrap().contains(&Wish::Checkpoint));
+    let (copy, _) = recovered(&device, LOG);
+    for block in 0..40 {
+        assert_eq!(at_home(&*copy, block), 160 + block as u8);
+    }
+}
+
+#[test]
+fn revokes_that_fill_blocks_cost_credits() {
+    let device = Arc::new(formatted(900));
+    let journal = open(device.clone(), 900, V3);
+    for block in 0..600 {
+        put(&journal, block, 1);
+    }
+    journal.commit_all().unwrap();
+    // 251 records fit into a block of 1024 bytes.
+    let handle = journal.start(3).unwrap();
+    for block in 0..600 {
+        handle.forget(block).unwrap();
+    }
+    assert_eq!(handle.credits(), 0);
+    drop(handle);
+    journal.commit_all().unwrap();
+    assert_eq!(journal.counters().overdrafts, 0);
+    assert_eq!(recovered(&device, 900).1.revoked, 600);
+}
+
+#[test]
+fn the_hosts_last_changes_are_in_the_commit() {
+    use sapwood_jbd2::{Buffer, Closing, Host, HostError};
+    struct Counts(Arc<Buffer>);
+    impl Host for Counts {
+        fn before_commit(&self, closing: &Closing<'_>) -> Result<(), HostError> {
+            closing.modify(&self.0)?[0] += 1;
+            Ok(())
+        }
+        fn seal(&self, _: &Buffer, _: &mut [u8]) {}
+        fn after_commit(&self, _: u64) {}
+        fn failed(&self, _: &Error) {}
+    }
+    let device = Arc::new(formatted(LOG));
+    let journal = open(device.clone(), LOG, V3);
+    let host: Arc<dyn Host> = Arc::new(Counts(journal.cache().get(3).unwrap()));
+    journal.attach(Arc::downgrade(&host));
+    for _ in 0..3 {
+        put(&journal, 5, 1);
+        journal.commit_all().unwrap();
+    }
+    assert_eq!(at_home(&*recovered(&device, LOG).0, 3), 3);
+}
+
+#[test]
+fn what_was_not_recovered_is_not_opened() {
+    let device = Arc::new(formatted(LOG));
+    let journal = open(device.clone(), LOG, V3);
+    put(&journal, 1, 1);
+    journal.commit_all().unwrap();
+    let mut log = load(device.clone(), LOG);
+    assert!(log.needs_recovery());
+    assert!(matches!(log.set_form(V3), Err(Error::NeedsRecovery)));
+    let opened = Journal::with_log(cache(device.clone()), log, options());
+    assert!(matches!(opened, Err(Error::NeedsRecovery)));
+    let none = load(device, LOG).scan(&|block| block != 1).map(drop);
+    assert!(matches!(none, Err(Error::Target { target: 1, .. })));
+}
