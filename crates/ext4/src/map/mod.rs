@@ -17,6 +17,8 @@
 mod extent;
 mod indirect;
 mod live;
+#[cfg(test)]
+mod memory;
 mod run;
 pub(crate) mod standalone;
 mod store;

@@ -20,6 +20,9 @@ mod remove;
 mod shift;
 mod splice;
 
+#[cfg(test)]
+mod tests;
+
 use sapwood_ext4_format::{Extent, ExtentError, ExtentNode, ExtentNodeMut};
 
 pub(crate) use lookup::lookup;

@@ -14,6 +14,9 @@ mod insert;
 mod lookup;
 mod remove;
 
+#[cfg(test)]
+mod tests;
+
 use sapwood_ext4_format::{IndirectGeometry, indirect_check, indirect_pointers};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;

@@ -93,6 +93,8 @@ impl<S: Changes> Pointers<'_, S> {
             return Ok(true);
         }
         if removal.may_stop && !self.store.affords(WAY_CREDITS) {
+            // The next handle comes here again.
+            removal.end = removal.end.max(start + 1);
             return Ok(false);
         }
         removal.may_stop = true;
