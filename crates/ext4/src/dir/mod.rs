@@ -1,18 +1,28 @@
 //! Names in directories.
 
-use std::ops::ControlFlow;
+mod linear;
+mod list;
+mod shape;
 
-use sapwood_ext4_format::Geometry;
+use std::ops::ControlFlow;
+use std::sync::atomic::AtomicU32;
+
+use sapwood_ext4_format::{Geometry, InodeFlags};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::{DirEntry, FileKind};
 
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, Result};
+use linear::Place;
+use shape::{Dir, Form, disk_kind, format_of, new_entry};
 
 /// What a directory keeps in memory besides; empty for everything else.
 #[derive(Debug, Default)]
-pub(crate) struct DirState {}
+pub(crate) struct DirState {
+    /// No block before this one has room, as far as was seen. Only for directories without an index.
+    room: AtomicU32,
+}
 
 /// A name that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +33,18 @@ pub(crate) struct Found {
     pub(crate) kind: Option<FileKind>,
 }
 
-fn none<T>() -> Result<T> {
+fn not_supported<T>() -> Result<T> {
     Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+}
+
+fn locate(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
+    if matches!(name, b"." | b"..") {
+        return Ok(None);
+    }
+    match dir.form {
+        Form::Linear => linear::find(dir, name),
+        _ => not_supported(),
+    }
 }
 
 /// Finds a name. The caller holds `io` of the directory, as for all functions here: shared to look, exclusive to change.
@@ -32,14 +52,13 @@ fn none<T>() -> Result<T> {
 /// # Errors
 /// The directory is damaged.
 pub(crate) fn find(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
-    let _ = (engine, dir, name);
-    none()
+    Ok(locate(&Dir::open(engine, dir)?, name)?.map(|place| place.found))
 }
 
 /// Credits that one change of names needs at most.
 pub(crate) fn credits(engine: &Engine, dir: &Inode) -> u32 {
-    let _ = (engine, dir);
-    0
+    // The block; or a new one with its bitmap and place.
+    2 + 1 + crate::map::insert_credits(engine, dir, 1)
 }
 
 /// Adds a name that is not there. Sets size and flags of the directory in memory; the caller sets times and stores it.
@@ -54,8 +73,21 @@ pub(crate) fn insert(
     ino: u32,
     kind: FileKind,
 ) -> Result<()> {
-    let _ = (engine, h, dir, name, ino, kind);
-    none()
+    let mut dir = Dir::open(engine, dir)?;
+    let entry = new_entry(name, ino, kind);
+    match dir.form {
+        Form::Linear => {
+            if dir.flags.contains(InodeFlags::INDEX) {
+                // The feature is off, so nobody keeps the index up to date.
+                dir.set_flags(InodeFlags::empty(), InodeFlags::INDEX);
+            }
+            if linear::insert(&dir, h, &entry)? {
+                return Ok(());
+            }
+            linear::grow(&mut dir, h, &entry)
+        }
+        _ => not_supported(),
+    }
 }
 
 /// Removes a name.
@@ -63,8 +95,9 @@ pub(crate) fn insert(
 /// # Errors
 /// `NotFound`; the directory is damaged.
 pub(crate) fn remove(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8]) -> Result<()> {
-    let _ = (engine, h, dir, name);
-    none()
+    let dir = Dir::open(engine, dir)?;
+    let place = locate(&dir, name)?.ok_or(sapwood_vfs::Error::NotFound)?;
+    linear::remove(&dir, h, &place)
 }
 
 /// Makes an existing name lead to another inode.
@@ -79,8 +112,11 @@ pub(crate) fn replace(
     ino: u32,
     kind: FileKind,
 ) -> Result<()> {
-    let _ = (engine, h, dir, name, ino, kind);
-    none()
+    let dir = Dir::open(engine, dir)?;
+    let place = locate(&dir, name)?.ok_or(sapwood_vfs::Error::NotFound)?;
+    dir.change(h, &place.buffer, |format, content| {
+        format.set_inode(content, place.offset, ino, disk_kind(kind))
+    })
 }
 
 /// Gives a new directory its first block, with `.` and `..`, and its size.
@@ -88,8 +124,8 @@ pub(crate) fn replace(
 /// # Errors
 /// No space.
 pub(crate) fn init(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
-    let _ = (engine, h, dir, parent);
-    none()
+    let mut dir = Dir::open(engine, dir)?;
+    linear::init(&mut dir, h, parent)
 }
 
 /// Where `..` leads.
@@ -97,8 +133,11 @@ pub(crate) fn init(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Res
 /// # Errors
 /// The directory is damaged.
 pub(crate) fn parent(engine: &Engine, dir: &Inode) -> Result<u32> {
-    let _ = (engine, dir);
-    none()
+    let dir = Dir::open(engine, dir)?;
+    match dir.form {
+        Form::Linear => Ok(linear::dot_dot(&dir)?.2),
+        _ => not_supported(),
+    }
 }
 
 /// Makes `..` lead elsewhere.
@@ -106,8 +145,11 @@ pub(crate) fn parent(engine: &Engine, dir: &Inode) -> Result<u32> {
 /// # Errors
 /// As [`parent`].
 pub(crate) fn set_parent(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
-    let _ = (engine, h, dir, parent);
-    none()
+    let dir = Dir::open(engine, dir)?;
+    match dir.form {
+        Form::Linear => linear::set_parent(&dir, h, parent),
+        _ => not_supported(),
+    }
 }
 
 /// Whether it holds nothing but `.` and `..`.
@@ -115,8 +157,11 @@ pub(crate) fn set_parent(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) 
 /// # Errors
 /// As [`parent`].
 pub(crate) fn is_empty(engine: &Engine, dir: &Inode) -> Result<bool> {
-    let _ = (engine, dir);
-    none()
+    let dir = Dir::open(engine, dir)?;
+    match dir.form {
+        Form::Linear => linear::is_empty(&dir),
+        _ => not_supported(),
+    }
 }
 
 /// Lists from position `from` on; see [`readdir`](sapwood_vfs::FileSystem::readdir).
@@ -129,18 +174,19 @@ pub(crate) fn list(
     from: u64,
     sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
 ) -> Result<()> {
-    let _ = (engine, dir, from, sink);
-    none()
+    list::list(&Dir::open(engine, dir)?, from, sink)
 }
 
 /// Puts the checksum into a block of names.
 pub(crate) fn seal_leaf(geometry: &Geometry, content: &mut [u8], seed: u32) -> Result<(), String> {
-    let _ = (geometry, content, seed);
-    Ok(())
+    format_of(geometry, InodeFlags::empty())
+        .seal(content, seed)
+        .map_err(|reason| reason.to_string())
 }
 
 /// Puts the checksum into a root or node of a hash tree.
 pub(crate) fn seal_node(geometry: &Geometry, content: &mut [u8], seed: u32) -> Result<(), String> {
-    let _ = (geometry, content, seed);
-    Ok(())
+    format_of(geometry, InodeFlags::empty())
+        .dx_seal(content, seed)
+        .map_err(|reason| reason.to_string())
 }

@@ -1,0 +1,213 @@
+//! Directories without an index: blocks of names, one after another.
+//!
+//! A new name goes into the first block with room. Blocks are not searched for room again and again: the directory
+//! remembers up to which block there was none, until a name is removed there. That a shorter name would have fitted is
+//! not remembered; such room is used after the next removal in the block.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sapwood_ext4_format::NewEntry;
+use sapwood_jbd2::{Buffer, Handle};
+
+use super::shape::Dir;
+use crate::host::SealKind;
+use crate::{Error, Result};
+
+/// Where a name stands.
+pub(super) struct Place {
+    pub(super) buffer: Arc<Buffer>,
+    pub(super) logical: u32,
+    /// Byte of the block.
+    pub(super) offset: usize,
+    pub(super) found: super::Found,
+}
+
+/// Finds a name in one block.
+///
+/// # Errors
+/// The block is damaged, the device.
+pub(super) fn find_in(dir: &Dir<'_>, logical: u32, name: &[u8]) -> Result<Option<Place>> {
+    let buffer = dir.leaf(logical)?;
+    let hit = {
+        let content = buffer.read();
+        dir.format
+            .find(&content, name)
+            .map_err(|reason| dir.bad_block(buffer.block(), reason))?
+            .map(|entry| (entry.offset, dir.found(&entry)))
+    };
+    Ok(hit.map(|(offset, found)| Place {
+        buffer,
+        logical,
+        offset,
+        found,
+    }))
+}
+
+/// Finds a name.
+///
+/// # Errors
+/// A block is damaged, the device.
+pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
+    for logical in 0..dir.blocks {
+        if let Some(place) = find_in(dir, logical, name)? {
+            return Ok(Some(place));
+        }
+    }
+    Ok(None)
+}
+
+/// Puts a name into a block; false if it has no room.
+///
+/// # Errors
+/// The block is damaged, the journal.
+pub(super) fn insert_in(
+    dir: &Dir<'_>,
+    h: &Handle,
+    buffer: &Arc<Buffer>,
+    entry: &NewEntry<'_>,
+) -> Result<bool> {
+    // Looked at first: a block without room must not join the transaction.
+    let room = dir
+        .format
+        .has_room(&buffer.read(), entry.name)
+        .map_err(|reason| dir.bad_block(buffer.block(), reason))?;
+    if !room {
+        return Ok(false);
+    }
+    let put = dir.change(h, buffer, |format, content| format.insert(content, entry))?;
+    Ok(put.is_some())
+}
+
+/// Puts a name where there is room; false if there is none, and nothing was changed.
+///
+/// # Errors
+/// A block is damaged, the journal.
+pub(super) fn insert(dir: &Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<bool> {
+    let hint = &dir.inode.dir.room;
+    for logical in hint.load(Ordering::Relaxed)..dir.blocks {
+        let buffer = dir.leaf(logical)?;
+        if insert_in(dir, h, &buffer, entry)? {
+            hint.store(logical, Ordering::Relaxed);
+            return Ok(true);
+        }
+    }
+    hint.store(dir.blocks, Ordering::Relaxed);
+    Ok(false)
+}
+
+/// Adds a block with a name at the end.
+///
+/// # Errors
+/// No space, the journal.
+pub(super) fn grow(dir: &mut Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<()> {
+    let (logical, buffer) = dir.append(h, SealKind::DirLeaf)?;
+    let put = dir.change(h, &buffer, |format, content| {
+        format.init_block(content)?;
+        format.insert(content, entry)
+    })?;
+    dir.inode.dir.room.store(logical, Ordering::Relaxed);
+    match put {
+        Some(_) => Ok(()),
+        None => Err(dir.bad_block(buffer.block(), "no room in an empty block")),
+    }
+}
+
+/// Removes the name at a place.
+///
+/// # Errors
+/// The block is damaged, the journal.
+pub(super) fn remove(dir: &Dir<'_>, h: &Handle, place: &Place) -> Result<()> {
+    dir.change(h, &place.buffer, |format, content| {
+        format.remove(content, place.offset)
+    })?;
+    dir.inode
+        .dir
+        .room
+        .fetch_min(place.logical, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Makes the first block, with `.` and `..`.
+///
+/// # Errors
+/// No space, the journal.
+pub(super) fn init(dir: &mut Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
+    if dir.blocks != 0 {
+        return Err(dir.bad("it has blocks already"));
+    }
+    let ino = dir.inode.ino;
+    let (_, buffer) = dir.append(h, SealKind::DirLeaf)?;
+    dir.change(h, &buffer, |format, content| {
+        format.init_dots(content, ino, parent)
+    })
+}
+
+/// The first block, and where in it `..` stands; what it names.
+///
+/// # Errors
+/// It is not as a first block must be; the device.
+pub(super) fn dot_dot(dir: &Dir<'_>) -> Result<(Arc<Buffer>, usize, u32)> {
+    let buffer = dir.leaf(0)?;
+    let hit = {
+        let content = buffer.read();
+        let damaged = |reason| dir.bad_block(buffer.block(), reason);
+        let mut entries = dir.format.entries(&content);
+        let mut next = || entries.next().transpose().map_err(damaged);
+        match (next()?, next()?) {
+            (Some(dot), Some(up)) if dot.name == b"." && up.name == b".." && up.inode != 0 => {
+                Some((up.offset, up.inode))
+            }
+            _ => None,
+        }
+    };
+    let (offset, parent) =
+        hit.ok_or_else(|| dir.bad_block(buffer.block(), "does not begin with . and .."))?;
+    Ok((buffer, offset, parent))
+}
+
+/// Makes `..` lead elsewhere.
+///
+/// # Errors
+/// As [`dot_dot`]; the journal.
+pub(super) fn set_parent(dir: &Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
+    let (buffer, offset, _) = dot_dot(dir)?;
+    dir.change(h, &buffer, |format, content| {
+        format.set_inode(
+            content,
+            offset,
+            parent,
+            sapwood_ext4_format::dir_type::DIRECTORY,
+        )
+    })
+}
+
+/// Whether a block has no names but `.` and `..`.
+///
+/// # Errors
+/// It is damaged, the device.
+pub(super) fn is_empty_leaf(dir: &Dir<'_>, logical: u32) -> Result<bool> {
+    let buffer = dir.leaf(logical)?;
+    let empty = dir.format.is_empty(&buffer.read());
+    empty.map_err(|reason| dir.bad_block(buffer.block(), reason))
+}
+
+/// Whether a directory without an index holds nothing but `.` and `..`.
+///
+/// # Errors
+/// As [`dot_dot`].
+pub(super) fn is_empty(dir: &Dir<'_>) -> Result<bool> {
+    if dir.blocks == 0 {
+        return Err(Error::BadInode {
+            ino: dir.inode.ino,
+            reason: "a directory without a block".into(),
+        });
+    }
+    dot_dot(dir)?;
+    for logical in 0..dir.blocks {
+        if !is_empty_leaf(dir, logical)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

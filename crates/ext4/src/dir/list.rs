@@ -1,0 +1,105 @@
+//! Listing.
+//!
+//! # How it works
+//! A position must stay good while names come and go, and must not depend on the call before. Two orders do that:
+//!
+//! - *By place*, block and byte, in directories that never get an index: names never move there, so a position is the place
+//!   behind a name. Names of an inline directory have the places that they will have in the block that they move to.
+//! - *By hash*, in directories that have an index or will get one with their second block: a name's hash never changes,
+//!   wherever splits of blocks move it. The hash of the index decides first, so that the index leads to the next names; where
+//!   it is the same, a second hash that only this process knows. Only names equal in both, 63 bits, cannot be told apart: of those
+//!   a page that ends between them is begun again with the first.
+//!
+//! Whoever lists by hash reads all names of a leaf, and of leaves that continue its last hash, sorts them and passes them on from the position.
+
+use std::hash::BuildHasher;
+use std::ops::ControlFlow;
+use std::sync::LazyLock;
+
+use sapwood_jbd2::BufferRead;
+use sapwood_vfs::{DirEntry, FileKind, Ino};
+
+use super::shape::{Dir, Form, kind_of};
+use crate::Result;
+use crate::engine::Engine;
+use crate::inode::table_place;
+
+/// Where names go.
+pub(super) type Sink<'a> = dyn FnMut(DirEntry) -> ControlFlow<()> + 'a;
+
+/// Bits of a byte in a block in a position by place: blocks have at most 64 KiB.
+const PLACE_BITS: u32 = 17;
+
+/// The second hash of names. Not the one on disk: that one is 0 for some kinds of hash, and known to who makes names that
+/// collide.
+static SECOND: LazyLock<std::hash::RandomState> = LazyLock::new(std::hash::RandomState::new);
+
+/// The place of a name as a position.
+pub(super) fn place(logical: u32, offset: usize) -> u64 {
+    (u64::from(logical) << PLACE_BITS) | (offset as u64 & ((1 << PLACE_BITS) - 1))
+}
+
+/// The hashes of a name as a position. `major` is even.
+pub(super) fn key(major: u32, name: &[u8]) -> u64 {
+    let second = SECOND.hash_one(name) as u32;
+    (u64::from(major >> 1) << 32) | u64::from(second)
+}
+
+/// The kind of an inode that its entry does not tell, from the inode table. A name that leads nowhere is listed too: who
+/// looks it up is told what is wrong.
+fn kind_in_table(engine: &Engine, ino: u32) -> FileKind {
+    let mode = table_place(engine, ino).ok().and_then(|(buffer, offset)| {
+        let content = buffer.read();
+        let bytes: [u8; 2] = content.get(offset..offset + 2)?.try_into().ok()?;
+        FileKind::from_mode(u16::from_le_bytes(bytes).into())
+    });
+    mode.unwrap_or(FileKind::Regular)
+}
+
+/// Passes on one name.
+pub(super) fn emit(
+    dir: &Dir<'_>,
+    entry: &sapwood_ext4_format::DirEntry<'_>,
+    next: u64,
+    sink: &mut Sink<'_>,
+) -> ControlFlow<()> {
+    let kind = kind_of(entry.file_type).unwrap_or_else(|| kind_in_table(dir.engine, entry.inode));
+    sink(DirEntry {
+        ino: Ino(entry.inode.into()),
+        next,
+        kind,
+        name: entry.name.to_vec(),
+    })
+}
+
+/// Lists blocks by place, from a position on.
+fn by_place(dir: &Dir<'_>, from: u64, sink: &mut Sink<'_>) -> Result<()> {
+    let first = u32::try_from(from >> PLACE_BITS).unwrap_or(u32::MAX);
+    for logical in first..dir.blocks {
+        let buffer = dir.leaf(logical)?;
+        let content = buffer.read();
+        for entry in dir.format.entries(&content) {
+            let entry = entry.map_err(|reason| dir.bad_block(buffer.block(), reason))?;
+            let at = place(logical, entry.offset);
+            if entry.inode == 0 || entry.is_dots() || at < from {
+                continue;
+            }
+            if emit(dir, &entry, at + 1, sink).is_break() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lists a directory from a position on.
+///
+/// # Errors
+/// It is damaged, the device.
+pub(super) fn list(dir: &Dir<'_>, from: u64, sink: &mut Sink<'_>) -> Result<()> {
+    match dir.form {
+        Form::Inline => Err(crate::Error::Vfs(sapwood_vfs::Error::NotSupported)),
+        Form::Indexed => Err(crate::Error::Vfs(sapwood_vfs::Error::NotSupported)),
+        Form::Linear => by_place(dir, from, sink),
+    }
+}

@@ -1,0 +1,263 @@
+//! [`Dir`]: a directory for the time of one call, and access to its blocks.
+//!
+//! A block is judged when it comes into memory: its checksum, and its structure as a block of names or a node of the
+//! index. [`Buffer::kind`] tells which it was judged as.
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::{
+    Compat, DirError, DirFormat, Geometry, HtreeError, Incompat, InodeFlags, NewEntry, dir_type,
+};
+use sapwood_jbd2::{Buffer, Handle};
+use sapwood_vfs::FileKind;
+
+use super::Found;
+use crate::engine::Engine;
+use crate::host::SealKind;
+use crate::inode::Inode;
+use crate::{Error, Result, map};
+
+/// How names are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// In the inode.
+    Inline,
+    /// In blocks, one after another.
+    Linear,
+    /// In blocks that an index of hashes leads to.
+    Indexed,
+}
+
+/// A directory as it is now. Made anew by every call, and after a change of its form.
+pub(super) struct Dir<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) inode: &'a Inode,
+    pub(super) format: DirFormat,
+    pub(super) flags: InodeFlags,
+    pub(super) form: Form,
+    /// Blocks that it has; 0 if its names are in the inode.
+    pub(super) blocks: u32,
+}
+
+/// What the file system's features say about blocks of names.
+pub(super) fn format_of(geometry: &Geometry, flags: InodeFlags) -> DirFormat {
+    let features = geometry.features();
+    DirFormat {
+        block_size: geometry.block_size() as usize,
+        checksums: geometry.metadata_csum(),
+        file_type: features.has_incompat(Incompat::FILETYPE),
+        hash_in_entry: flags.contains(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD),
+        large_dir: features.has_incompat(Incompat::LARGEDIR),
+        inodes: geometry.inodes_count(),
+    }
+}
+
+/// The type that an entry on disk has for a kind of inode.
+pub(super) fn disk_kind(kind: FileKind) -> u8 {
+    dir_type::from_mode(kind.mode_bits() as u16)
+}
+
+/// The kind that an entry's type says, if it says one.
+pub(super) fn kind_of(file_type: u8) -> Option<FileKind> {
+    Some(match file_type {
+        dir_type::REGULAR => FileKind::Regular,
+        dir_type::DIRECTORY => FileKind::Directory,
+        dir_type::CHAR => FileKind::CharDevice,
+        dir_type::BLOCK => FileKind::BlockDevice,
+        dir_type::FIFO => FileKind::Fifo,
+        dir_type::SOCKET => FileKind::Socket,
+        dir_type::SYMLINK => FileKind::Symlink,
+        _ => return None,
+    })
+}
+
+/// An entry to write.
+pub(super) fn new_entry(name: &[u8], inode: u32, kind: FileKind) -> NewEntry<'_> {
+    NewEntry {
+        name,
+        inode,
+        file_type: disk_kind(kind),
+        hash: (0, 0),
+    }
+}
+
+impl<'a> Dir<'a> {
+    /// The directory as it is now.
+    ///
+    /// # Errors
+    /// Its size is not one that a directory can have.
+    pub(super) fn open(engine: &'a Engine, inode: &'a Inode) -> Result<Self> {
+        let (flags, size) = {
+            let state = inode.state.lock();
+            (state.raw.flags(), state.size)
+        };
+        let indexed = flags.contains(InodeFlags::INDEX)
+            && engine.geometry.features().has_compat(Compat::DIR_INDEX);
+        let form = match flags.contains(InodeFlags::INLINE_DATA) {
+            true => Form::Inline,
+            false if indexed && size > 0 => Form::Indexed,
+            false => Form::Linear,
+        };
+        let blocks = match form {
+            Form::Inline => Some(0),
+            _ if size % engine.block_size() == 0 => u32::try_from(size / engine.block_size()).ok(),
+            _ => None,
+        };
+        Ok(Self {
+            engine,
+            inode,
+            format: format_of(&engine.geometry, flags),
+            flags,
+            form,
+            blocks: blocks.ok_or_else(|| Error::BadInode {
+                ino: inode.ino,
+                reason: format!("a directory of {size} bytes"),
+            })?,
+        })
+    }
+
+    /// A directory of one full block gets an index.
+    pub(super) fn may_index(&self) -> bool {
+        self.engine
+            .geometry
+            .features()
+            .has_compat(Compat::DIR_INDEX)
+    }
+
+    /// A block that is not what it should be.
+    pub(super) fn bad_block(&self, block: u64, reason: impl ToString) -> Error {
+        Error::BadBlock {
+            ino: self.inode.ino,
+            block,
+            reason: reason.to_string(),
+        }
+    }
+
+    /// The inode contradicts itself.
+    pub(super) fn bad(&self, reason: impl ToString) -> Error {
+        Error::BadInode {
+            ino: self.inode.ino,
+            reason: reason.to_string(),
+        }
+    }
+
+    /// A block of names.
+    ///
+    /// # Errors
+    /// It is damaged, the device.
+    pub(super) fn leaf(&self, logical: u32) -> Result<Arc<Buffer>> {
+        let buffer = map::block_of(self.engine, self.inode, logical.into())?;
+        match buffer.kind() {
+            kind if kind == SealKind::DirLeaf as u8 => {}
+            kind if kind == SealKind::HashNode as u8 => {
+                return Err(self.bad_block(buffer.block(), "is of the index and has names too"));
+            }
+            _ => {
+                let content = buffer.read();
+                let seed = self.inode.seed(self.engine);
+                self.format
+                    .verify(&content, seed)
+                    .and_then(|()| self.judge(&content))
+                    .map_err(|reason| self.bad_block(buffer.block(), reason))?;
+                self.label(&buffer, SealKind::DirLeaf);
+            }
+        }
+        Ok(buffer)
+    }
+
+    fn judge(&self, content: &[u8]) -> Result<(), DirError> {
+        if !self.flags.contains(InodeFlags::ENCRYPT) {
+            return self.format.check(content);
+        }
+        // Encrypted names have any bytes.
+        self.format
+            .entries(content)
+            .try_for_each(|entry| entry.map(|_| ()))
+    }
+
+    /// Notes what a buffer is, for readers and for the commit.
+    pub(super) fn label(&self, buffer: &Buffer, kind: SealKind) {
+        buffer.set_seal(Some(kind.of(self.inode.ino, self.inode.generation)));
+        buffer.set_kind(kind as u8);
+    }
+
+    /// A root or node of the index, judged by `judge` when it comes into memory.
+    ///
+    /// # Errors
+    /// It is damaged, the device.
+    pub(super) fn node(
+        &self,
+        logical: u32,
+        judge: impl FnOnce(&[u8]) -> Result<(), HtreeError>,
+    ) -> Result<Arc<Buffer>> {
+        let buffer = map::block_of(self.engine, self.inode, logical.into())?;
+        match buffer.kind() {
+            kind if kind == SealKind::HashNode as u8 => {}
+            kind if kind == SealKind::DirLeaf as u8 => {
+                return Err(self.bad_block(buffer.block(), "has names and is of the index too"));
+            }
+            _ => {
+                let content = buffer.read();
+                let seed = self.inode.seed(self.engine);
+                self.format
+                    .dx_verify(&content, seed)
+                    .and_then(|()| judge(&content))
+                    .map_err(|reason| self.bad_block(buffer.block(), reason))?;
+                self.label(&buffer, SealKind::HashNode);
+            }
+        }
+        Ok(buffer)
+    }
+
+    /// Adds a block, without content, at the end.
+    ///
+    /// # Errors
+    /// No space; the directory cannot have more blocks.
+    pub(super) fn append(&mut self, h: &Handle, kind: SealKind) -> Result<(u32, Arc<Buffer>)> {
+        let logical = self.blocks;
+        let blocks = logical.checked_add(1).ok_or(Error::NoSpace)?;
+        let size = u64::from(blocks) * self.engine.block_size();
+        let geometry = &self.engine.geometry;
+        // Judged on a copy: a size that does not fit must not cost a block.
+        let mut raw = self.inode.state.lock().raw.clone();
+        raw.set_size(size, geometry).map_err(|_| Error::NoSpace)?;
+        let buffer = map::append_block(self.engine, h, self.inode, logical.into())?;
+        {
+            let mut state = self.inode.state.lock();
+            state.raw.set_size(size, geometry)?;
+            state.size = size;
+        }
+        self.label(&buffer, kind);
+        self.blocks = blocks;
+        Ok((logical, buffer))
+    }
+
+    /// Changes a block of names.
+    ///
+    /// # Errors
+    /// The change is refused, the journal.
+    pub(super) fn change<R, E: ToString>(
+        &self,
+        h: &Handle,
+        buffer: &Arc<Buffer>,
+        with: impl FnOnce(&DirFormat, &mut [u8]) -> Result<R, E>,
+    ) -> Result<R> {
+        with(&self.format, &mut h.modify(buffer)?)
+            .map_err(|reason| self.bad_block(buffer.block(), reason))
+    }
+
+    /// Sets and clears flags of the inode.
+    pub(super) fn set_flags(&mut self, set: InodeFlags, clear: InodeFlags) {
+        let mut state = self.inode.state.lock();
+        self.flags = (state.raw.flags() - clear) | set;
+        state.raw.set_flags(self.flags);
+    }
+
+    /// What was found of an entry.
+    pub(super) fn found(&self, entry: &sapwood_ext4_format::DirEntry<'_>) -> Found {
+        Found {
+            ino: entry.inode,
+            kind: kind_of(entry.file_type),
+        }
+    }
+}
