@@ -209,3 +209,76 @@ pub fn set_bitmap_checksum(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bits(bytes: &[u8]) -> Vec<bool> {
+        let bits = bytes
+            .iter()
+            .flat_map(|b| (0..8).map(move |i| b >> i & 1 == 1));
+        bits.collect()
+    }
+
+    /// Bytes with long runs of ones and zeros, of lengths that are no whole words.
+    fn runs() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![4 => Just(0u8), 4 => Just(0xff), 1 => any::<u8>()];
+        prop::collection::vec(byte, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn searches_and_counts_are_those_of_single_bits(
+            bytes in runs(), start in 0u32..340, end in 0u32..340,
+        ) {
+            let all = bits(&bytes);
+            let range = start as usize..(end as usize).min(all.len());
+            let slice = all.get(range).unwrap_or(&[]);
+            let at = |want| slice.iter().position(|b| *b == want).map(|i| start + i as u32);
+            prop_assert_eq!(find_next_set(&bytes, start, end), at(true));
+            prop_assert_eq!(find_next_zero(&bytes, start, end), at(false));
+            let set = slice.iter().filter(|b| **b).count() as u32;
+            prop_assert_eq!(count_set(&bytes, start, end), set);
+            prop_assert_eq!(count_zero(&bytes, start, end), slice.len() as u32 - set);
+        }
+
+        #[test]
+        fn ranges_change_what_they_name_and_no_more(
+            mut bytes in runs(), start in 0u32..340, end in 0u32..340, ones: bool,
+        ) {
+            let mut expected = bits(&bytes);
+            let range = start as usize..(end as usize).min(expected.len());
+            if let Some(slice) = expected.get_mut(range) {
+                slice.fill(ones);
+            }
+            if ones {
+                set_range(&mut bytes, start, end);
+            } else {
+                clear_range(&mut bytes, start, end);
+            }
+            prop_assert_eq!(bits(&bytes), expected);
+        }
+
+        #[test]
+        fn single_bits(mut bytes in runs(), bit in 0u32..340) {
+            let inside = (bit as usize) < bytes.len() * 8;
+            let was = test_bit(&bytes, bit);
+            prop_assert_eq!(set_bit(&mut bytes, bit), was);
+            prop_assert!(test_bit(&bytes, bit));
+            prop_assert_eq!(clear_bit(&mut bytes, bit), inside);
+            prop_assert_eq!(test_bit(&bytes, bit), !inside);
+        }
+    }
+
+    #[test]
+    fn the_largest_numbers_are_outside() {
+        let bytes = [0; 4];
+        assert_eq!(find_next_zero(&bytes, u32::MAX, u32::MAX), None);
+        assert_eq!(find_next_zero(&bytes, 31, u32::MAX), Some(31));
+        assert_eq!(find_next_set(&bytes, 0, u32::MAX), None);
+        assert_eq!(count_zero(&bytes, u32::MAX, u32::MAX), 0);
+        assert_eq!(count_zero(&bytes, 1, u32::MAX), 31);
+    }
+}

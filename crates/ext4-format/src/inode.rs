@@ -3,12 +3,19 @@
 //!
 //! Offsets and meanings: kernel documentation, `filesystems/ext4/inodes.rst`.
 
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
-use crate::checksum::crc32c;
 use crate::layout::{disk_struct, offsets};
-use crate::{FormatError, Geometry, Incompat, InodeFlags, RoCompat, Timestamp};
+use crate::{FormatError, Geometry, Incompat, RoCompat};
+
+mod checksum;
+mod device;
+mod flags;
+mod time;
+
+pub use device::{DEVICE_MAJOR_MAX, DEVICE_MINOR_MAX};
+pub use flags::InodeFlags;
+pub use time::Timestamp;
 
 /// Inode numbers with a meaning of their own.
 pub mod special_ino {
@@ -484,71 +491,6 @@ impl Inode {
         self.base.dtime = U32::new(dtime);
     }
 
-    /// Last access.
-    pub fn atime(&self) -> Timestamp {
-        Timestamp::decode(self.base.atime.get(), self.extra_u32(extra::ATIME))
-    }
-
-    /// Last change of the data.
-    pub fn mtime(&self) -> Timestamp {
-        Timestamp::decode(self.base.mtime.get(), self.extra_u32(extra::MTIME))
-    }
-
-    /// Last change of the inode.
-    pub fn ctime(&self) -> Timestamp {
-        Timestamp::decode(self.base.ctime.get(), self.extra_u32(extra::CTIME))
-    }
-
-    /// Creation; `None` if the inode has no room for it.
-    pub fn crtime(&self) -> Option<Timestamp> {
-        let seconds = self.extra_u32(extra::CRTIME)?;
-        Some(Timestamp::decode(
-            seconds,
-            self.extra_u32(extra::CRTIME_EXTRA),
-        ))
-    }
-
-    /// Stores the last access, cut to what there is room for.
-    pub fn set_atime(&mut self, time: Timestamp) {
-        let (seconds, extra) = time.encode(self.extra_u32(extra::ATIME).is_some());
-        self.base.atime = U32::new(seconds);
-        self.set_extra_u32(extra::ATIME, extra);
-    }
-
-    /// Stores the last change of the data, cut to what there is room for.
-    pub fn set_mtime(&mut self, time: Timestamp) {
-        let (seconds, extra) = time.encode(self.extra_u32(extra::MTIME).is_some());
-        self.base.mtime = U32::new(seconds);
-        self.set_extra_u32(extra::MTIME, extra);
-    }
-
-    /// Stores the last change of the inode, cut to what there is room for.
-    pub fn set_ctime(&mut self, time: Timestamp) {
-        let (seconds, extra) = time.encode(self.extra_u32(extra::CTIME).is_some());
-        self.base.ctime = U32::new(seconds);
-        self.set_extra_u32(extra::CTIME, extra);
-    }
-
-    /// Stores the creation; nothing happens if there is no room for it.
-    pub fn set_crtime(&mut self, time: Timestamp) {
-        let (seconds, extra) = time.encode(self.extra_u32(extra::CRTIME_EXTRA).is_some());
-        if self.set_extra_u32(extra::CRTIME, seconds) {
-            self.set_extra_u32(extra::CRTIME_EXTRA, extra);
-        }
-    }
-
-    /// Version: counts changes.
-    pub fn version(&self) -> u64 {
-        let high = self.extra_u32(extra::VERSION_HI).unwrap_or(0);
-        u64::from(high) << 32 | u64::from(self.base.version_lo.get())
-    }
-
-    /// Stores the version, cut to what there is room for.
-    pub fn set_version(&mut self, version: u64) {
-        self.base.version_lo = U32::new(version as u32);
-        self.set_extra_u32(extra::VERSION_HI, (version >> 32) as u32);
-    }
-
     /// Project; `None` if the inode has no room for it.
     pub fn projid(&self) -> Option<u32> {
         self.extra_u32(extra::PROJID)
@@ -589,76 +531,5 @@ impl Inode {
             _ => u64::from(geometry.cluster_size() / 512),
         };
         self.sectors(geometry) <= attr_sectors
-    }
-
-    /// Whether the checksum has 32 bits; else 16.
-    fn wide_checksum(&self) -> bool {
-        self.extra_isize() >= extra::CHECKSUM_HI + 2
-    }
-
-    /// Checksum on disk; 16 bits if there is no room for more.
-    pub fn checksum(&self) -> u32 {
-        let low = u32::from(self.base.checksum_lo.get());
-        match self.extra_u32(0) {
-            // The upper half of the first word beyond the base.
-            Some(word) if self.wide_checksum() => (word & 0xffff_0000) | low,
-            _ => low,
-        }
-    }
-
-    /// Checksum of the bytes, the checksum taken as zero; 16 bits if there is no room for more.
-    pub fn compute_checksum(&self, ino: u32, geometry: &Geometry) -> u32 {
-        const LOW_AT: usize = std::mem::offset_of!(DiskInode, checksum_lo);
-        let base = self.base.as_bytes();
-        let mut sum = geometry.inode_seed(ino, self.generation());
-        for part in [&base[..LOW_AT], &[0, 0], &base[LOW_AT + 2..]] {
-            sum = crc32c(sum, part);
-        }
-        if self.wide_checksum() {
-            let (before, after) = self.tail.split_at(extra::CHECKSUM_HI);
-            for part in [before, &[0, 0], &after[2..]] {
-                sum = crc32c(sum, part);
-            }
-            sum
-        } else {
-            crc32c(sum, &self.tail) & 0xffff
-        }
-    }
-
-    /// Compares the checksum, if the image has metadata_csum.
-    pub fn verify_checksum(&self, ino: u32, geometry: &Geometry) -> Result<(), FormatError> {
-        if !geometry.metadata_csum() {
-            return Ok(());
-        }
-        let (stored, computed) = (self.checksum(), self.compute_checksum(ino, geometry));
-        if stored != computed {
-            return Err(FormatError::InodeChecksum {
-                ino,
-                stored,
-                computed,
-            });
-        }
-        Ok(())
-    }
-
-    /// Stores the checksum, if the image has metadata_csum. To be called after the last change.
-    pub fn set_checksum(&mut self, ino: u32, geometry: &Geometry) {
-        if !geometry.metadata_csum() {
-            return;
-        }
-        let sum = self.compute_checksum(ino, geometry);
-        self.base.checksum_lo = U16::new(sum as u16);
-        if self.wide_checksum() {
-            let high = ((sum >> 16) as u16).to_le_bytes();
-            self.tail[extra::CHECKSUM_HI..extra::CHECKSUM_HI + 2].copy_from_slice(&high);
-        }
-    }
-
-    /// Reads an inode, compares its checksum and validates it.
-    pub fn parse(ino: u32, bytes: &[u8], geometry: &Geometry) -> Result<Self, FormatError> {
-        let inode = Self::read(bytes, geometry)?;
-        inode.verify_checksum(ino, geometry)?;
-        crate::validate_inode(ino, &inode, geometry)?;
-        Ok(inode)
     }
 }

@@ -9,6 +9,7 @@ mod acl;
 pub mod bitmap;
 mod checksum;
 mod dir;
+mod dump;
 mod error;
 mod extent;
 mod features;
@@ -19,7 +20,6 @@ mod htree;
 mod indirect;
 mod inline;
 mod inode;
-mod inode_fields;
 mod layout;
 mod mmp;
 mod orphan;
@@ -31,6 +31,7 @@ mod xattr;
 pub use acl::*;
 pub use checksum::{crc16, crc32c, inode_seed, uuid_seed};
 pub use dir::*;
+pub use dump::{DumpGroup, DumpInode, DumpSuper};
 pub use error::{BitmapKind, FormatError};
 pub use extent::*;
 pub use features::{Compat, Features, Incompat, RoCompat};
@@ -44,10 +45,10 @@ pub use htree::*;
 pub use indirect::*;
 pub use inline::*;
 pub use inode::{
-    DiskInode, EXTRA_ISIZE_FULL, I_BLOCK_SIZE, INODE_BASE_SIZE, Inode, LINK_MAX, file_mode,
-    special_ino,
+    DEVICE_MAJOR_MAX, DEVICE_MINOR_MAX, DiskInode, EXTRA_ISIZE_FULL, I_BLOCK_SIZE, INODE_BASE_SIZE,
+    Inode, InodeFlags, LINK_MAX, Timestamp, file_mode, special_ino,
 };
-pub use inode_fields::{DEVICE_MAJOR_MAX, DEVICE_MINOR_MAX, InodeFlags, Timestamp};
+
 pub use mmp::{MMP_MAGIC, MMP_SEQ_CLEAN, MMP_SEQ_FSCK, MMP_SEQ_MAX, MmpBlock};
 pub use orphan::*;
 pub use quota::*;

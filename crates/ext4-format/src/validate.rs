@@ -98,6 +98,7 @@ fn check_part(
     // An inode table has at most 8 × inode size blocks; it can touch few groups.
     for near in first..=last {
         if let Some((start, stop)) = fixed_range(geometry, near)
+            && start < stop
             && block < stop
             && end > start
         {
