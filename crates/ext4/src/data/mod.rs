@@ -1,194 +1,277 @@
 //! File data: from the bytes of a write to blocks on the device, and back.
+//!
+//! # How it works
+//! Each file has a [`FileData`]. Bytes go through it like this:
+//!
+//! ```text
+//!  write    reserves blocks, copies into the dirty ranges                  (dirty)
+//!  take     a dirty run becomes a flight                                   (flight, flush)
+//!  plan     in place? unwritten? a hole: allocate, in memory only          (plan)
+//!  I/O      bytes go to the device                                         (flush)
+//!  land     one handle: bitmap, map, size on disk, inode                   (land)
+//! ```
+//!
+//! Data is on its way to the device before any handle knows of it, and the device is flushed before a commit
+//! block. So no power cut shows what stood in a block before, and a commit never waits for data.
+//!
+//! Reads look at the dirty ranges, then the flights, then the map; a flight ends only when the map has it.
+//! Nothing of a file is locked over I/O but its `io` lock, which callers hold: shared to read, exclusive to
+//! write, truncate, fallocate and copy. Writeback does not take it. So a reader's range that is not
+//! in memory cannot change under it: whoever could begin to change it needs `io` exclusively.
+//!
+//! Who takes blocks out of the map (truncate, punch, collapse) first throws away or flushes what is dirty in the range
+//! and waits until nothing there is in flight.
+//!
+//! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback and waits
+//! for room ([`writeback`]). It may hold `io`, as writeback never needs it. Nobody may wait
+//! for data with a handle open: landing needs one, and may wait for the commit that waits for the other.
+//!
+//! A failed write turns the mount read-only: the data is gone, `flush` says so.
+//!
+//! | trouble | test |
+//! |---|---|
+//! | a power cut between data and extent | `tests::extents_follow_their_data` |
+//! | written again while in flight | `tests::what_is_written_again_in_flight_is_kept` |
+//! | a write fails | `tests::a_failed_write_is_told_once` |
+//! | fsync beside other files' writeback | `tests::fsync_waits_for_its_file_only` |
+//! | no block left | `tests::a_full_file_system_refuses_at_the_write` |
+//!
+//! [`writeback`]: self::writeback
 
+mod copy;
+mod fallocate;
+mod flight;
+mod flush;
+mod inline;
+mod journaled;
+mod land;
+mod plan;
+mod read;
+mod seek;
+mod symlink;
+mod truncate;
+mod write;
+mod writeback;
+
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use sapwood_vfs::{AllocMode, CopyMode, SeekFrom};
+use parking_lot::Condvar;
+use sapwood_base::{DirtyRanges, RangeSet, ReadAhead};
+use sapwood_ext4_format::{Incompat, Inode as RawInode, InodeFlags};
+use sapwood_vfs::FileKind;
 
+pub(crate) use copy::copy_range;
+pub(crate) use fallocate::fallocate;
+pub(crate) use flush::{flush, sync_overwrites};
+pub(crate) use journaled::{change_mode as change_journaling, frees_as_metadata};
+pub(crate) use read::read;
+pub(crate) use seek::seek;
+pub(crate) use symlink::{read_symlink, write_symlink};
+pub(crate) use truncate::{delete_content, truncate};
+pub(crate) use write::write;
+pub(crate) use writeback::Writeback;
+
+use crate::block_alloc::Reservation;
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Error, Options, Result};
+use crate::lock::{Rank, RankedMutex};
+use crate::{Result, map};
+use flight::Flights;
+
+/// Behind the last block that any map can have.
+const END: u64 = map::BLOCKS_MAX;
 
 /// Data of one file in memory.
 #[derive(Debug)]
-pub(crate) struct FileData {}
+pub(crate) struct FileData {
+    state: RankedMutex<State>,
+    /// Anything that somebody may wait for.
+    changed: Condvar,
+    /// Data of it went through the journal since it was loaded.
+    journaled: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    dirty: DirtyRanges,
+    flights: Flights,
+    /// Dirty blocks that were reserved for: they were holes when they were written.
+    delayed: RangeSet,
+    /// What was promised to them.
+    promised: Option<Reservation>,
+    /// From this block on the map has nothing, as far as is known.
+    hole_from: Option<u64>,
+    /// Where the file's newest extent ended: block of the file, block of the device.
+    hint: Option<(u64, u64)>,
+    /// Number of failed writes, and how many of them a flush has told of.
+    failures: u64,
+    failures_told: u64,
+    /// Flights that only overwrote, and how many of them the device was flushed after.
+    overwrites: u64,
+    overwrites_synced: u64,
+    ahead: ReadAhead,
+}
+
+impl State {
+    /// Bytes in memory.
+    fn bytes(&self) -> u64 {
+        self.dirty.bytes() + self.flights.bytes()
+    }
+
+    /// Gives back what was promised to blocks that have theirs now, or need none.
+    fn unpromise(&mut self, blocks: u64) {
+        if self.bytes() == 0 && self.delayed.is_empty() {
+            self.promised = None;
+        } else if let Some(promised) = &mut self.promised {
+            promised.give_back(blocks);
+        }
+    }
+}
 
 impl FileData {
     /// Nothing in memory.
-    pub(crate) fn new(_ino: u32) -> Self {
-        Self {}
+    pub(crate) fn new(ino: u32) -> Self {
+        let key = (u64::from(ino), 0);
+        Self {
+            state: RankedMutex::with_key(Rank::FileDataState, key, State::default()),
+            changed: Condvar::new(),
+            journaled: AtomicBool::new(false),
+        }
     }
 
     /// Bytes in memory that are not on disk yet, dirty or in flight.
     pub(crate) fn pending_bytes(&self) -> u64 {
-        0
+        self.state.lock().bytes()
     }
 
-    /// Whether data was written to blocks that the file had since the last call: a flush of the device
-    /// makes it durable.
-    pub(crate) fn take_unflushed(&self) -> bool {
-        false
+    /// Blocks that are dirty and will be allocated.
+    pub(crate) fn delayed_blocks(&self) -> u64 {
+        self.state.lock().delayed.bytes()
+    }
+
+    fn dirty_bytes(&self) -> u64 {
+        self.state.lock().dirty.bytes()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.state.lock().bytes() == 0
+    }
+
+    fn set_hint(&self, logical: u64, physical: u64) {
+        self.state.lock().hint = Some((logical, physical));
+    }
+
+    /// Forgets what is known of the end of the map: somebody adds blocks beside writeback.
+    fn forget_shape(&self) {
+        let mut state = self.state.lock();
+        state.hole_from = None;
+        state.hint = None;
+    }
+
+    /// Notes that data went through the journal.
+    fn note_journaled(&self) {
+        self.journaled.store(true, Ordering::Release);
+    }
+
+    fn forget_journaled(&self) {
+        self.journaled.store(false, Ordering::Release);
+    }
+
+    fn was_journaled(&self) -> bool {
+        self.journaled.load(Ordering::Acquire)
+    }
+
+    /// Waits until nothing in `range` is in flight. What is dirty stays.
+    fn wait_landed(&self, range: &Range<u64>) {
+        let mut state = self.state.lock();
+        while state.flights.overlaps(range.clone()) {
+            state.wait(&self.changed);
+        }
     }
 }
 
-/// Writeback of all files: threads, the bound on dirty bytes, which files have any.
-pub(crate) struct Writeback {}
-
-impl Writeback {
-    /// No file has data in memory.
-    pub(crate) fn new(_options: &Options) -> Self {
-        Self {}
-    }
-
-    /// Ends the threads.
-    pub(crate) fn stop(&self) {}
-}
-
-fn none<T>() -> Result<T> {
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
-}
-
-/// Reads; the caller holds `io` shared.
-///
-/// # Errors
-/// The device, damage.
-pub(crate) fn read(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    offset: u64,
-    buf: &mut [u8],
-) -> Result<usize> {
-    let _ = (engine, inode, offset, buf);
-    none()
-}
-
-/// Reserves, copies into memory, extends the size in memory; the caller holds `io` exclusively.
-///
-/// # Errors
-/// `NoSpace`, `FileTooLarge`.
-pub(crate) fn write(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    offset: u64,
-    bytes: &[u8],
-    privileged: bool,
-) -> Result<()> {
-    let _ = (engine, inode, offset, bytes, privileged);
-    none()
-}
-
-/// Writes back all of a file and waits until the map has it (in a transaction that need not be durable).
-///
-/// # Errors
-/// A write failed, now or since the last call.
-pub(crate) fn flush(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    let _ = (engine, inode);
-    none()
-}
-
-/// The same for all files.
+/// Writes back all of all files and waits until the maps have it. The first error is returned, after all were tried.
 ///
 /// # Errors
 /// As [`flush`], of one of them.
 pub(crate) fn flush_all(engine: &Arc<Engine>) -> Result<()> {
-    let _ = engine;
-    none()
+    engine.writeback.flush_all(engine)
 }
 
-/// Changes the length; the caller holds `io` exclusively.
-///
-/// # Errors
-/// `FileTooLarge`.
-pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let _ = (engine, inode, size);
-    none()
+/// Flags that a new inode of this kind gets for its content: a tree of extents, where the file system has them. What
+/// becomes inline does so with its first bytes.
+pub(crate) fn new_flags(engine: &Engine, kind: FileKind) -> InodeFlags {
+    let tree = matches!(kind, FileKind::Regular | FileKind::Directory)
+        && engine.geometry.features().has_incompat(Incompat::EXTENTS);
+    match tree {
+        true => InodeFlags::EXTENTS,
+        false => InodeFlags::empty(),
+    }
 }
 
-/// Frees all content of an inode that has no name, in handles of its own; it is an orphan, so a power cut loses nothing.
-/// For files, directories and symbolic links. The caller holds `io` exclusively.
-///
-/// # Errors
-/// The device, damage.
-pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    let _ = (engine, inode);
-    none()
+/// Sets up the map of a new inode whose flags are set.
+pub(crate) fn init_map(_engine: &Engine, raw: &mut RawInode, kind: FileKind) {
+    if matches!(kind, FileKind::Regular | FileKind::Directory) {
+        let map = map::empty(raw.flags());
+        *raw.block_mut() = map;
+    }
 }
 
-/// `fallocate`; the caller holds `io` exclusively.
-///
-/// # Errors
-/// See [`fallocate`](sapwood_vfs::FileSystem::fallocate).
-pub(crate) fn fallocate(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    offset: u64,
-    len: u64,
-    mode: AllocMode,
-) -> Result<()> {
-    let _ = (engine, inode, offset, len, mode);
-    none()
+/// Longest that a file may become, in bytes.
+pub(crate) fn max_size(engine: &Engine, inode: &Inode) -> u64 {
+    if inode.flags().contains(InodeFlags::EXTENTS) {
+        engine.geometry.max_extent_file_size()
+    } else {
+        engine.geometry.max_indirect_file_size()
+    }
 }
 
-/// `SEEK_DATA`, `SEEK_HOLE`; the caller holds `io` shared.
-///
-/// # Errors
-/// `NoSuchOffset`.
-pub(crate) fn seek(engine: &Arc<Engine>, inode: &Arc<Inode>, from: SeekFrom) -> Result<u64> {
-    let _ = (engine, inode, from);
-    none()
+/// Where new blocks at `block` of the file had best be, if that is known without looking.
+fn hint(inode: &Inode, block: u64) -> Option<u64> {
+    let hint = inode.data.state.lock().hint;
+    hint.filter(|(logical, _)| *logical == block)
+        .map(|(_, physical)| physical)
 }
 
-/// Copies a range between files or within one; the caller holds `io` of both exclusively.
-///
-/// # Errors
-/// `NotSupported` for `ShareOnly`: the format has no shared extents.
-pub(crate) fn copy_range(
-    engine: &Arc<Engine>,
-    source: (&Arc<Inode>, u64),
-    target: (&Arc<Inode>, u64),
-    len: u64,
-    mode: CopyMode,
-) -> Result<u64> {
-    let _ = (engine, source, target, len, mode);
-    none()
+/// Throws away what is dirty in `range` (whole blocks, in bytes) and waits until nothing of it is in flight. The
+/// caller holds `io` exclusively.
+fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
+    let bytes = {
+        let mut state = inode.data.state.lock();
+        let before = state.dirty.bytes();
+        let taken = state.dirty.take(range.clone());
+        let bytes = before - state.dirty.bytes();
+        let blocks = blocks_of(engine, &range);
+        let count = state.delayed.remove(blocks.start, blocks.end);
+        state.unpromise(count);
+        drop(taken);
+        bytes
+    };
+    engine.writeback.leave(bytes);
+    engine.writeback.settle(inode);
+    inode.data.wait_landed(&range);
 }
 
-/// Target of a symbolic link.
-///
-/// # Errors
-/// Damage.
-pub(crate) fn read_symlink(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Vec<u8>> {
-    let _ = (engine, inode);
-    none()
+/// Start of the block that `offset` lies in.
+fn block_floor(engine: &Engine, offset: u64) -> u64 {
+    offset - offset % engine.block_size()
 }
 
-/// Gives a new symbolic link its target, within a handle; the caller stores the inode.
-///
-/// # Errors
-/// No space.
-pub(crate) fn write_symlink(
-    engine: &Arc<Engine>,
-    h: &sapwood_jbd2::Handle,
-    inode: &Arc<Inode>,
-    target: &[u8],
-) -> Result<()> {
-    let _ = (engine, h, inode, target);
-    none()
+/// End of the blocks that `end` bytes take.
+fn block_ceil(engine: &Engine, end: u64) -> u64 {
+    end.checked_next_multiple_of(engine.block_size())
+        .unwrap_or_else(|| block_floor(engine, u64::MAX))
 }
 
-/// Flags that a new inode of this kind gets for its content: a tree of extents, inline data.
-pub(crate) fn new_flags(
-    engine: &Engine,
-    kind: sapwood_vfs::FileKind,
-) -> sapwood_ext4_format::InodeFlags {
-    let _ = (engine, kind);
-    sapwood_ext4_format::InodeFlags::empty()
+/// The blocks of a range of bytes that begins and ends with whole ones; the end may be [`u64::MAX`].
+fn blocks_of(engine: &Engine, range: &Range<u64>) -> Range<u64> {
+    let block_size = engine.block_size();
+    range.start / block_size..range.end.div_ceil(block_size)
 }
 
-/// Sets up the map of a new inode whose flags are set: an empty tree of extents, or nothing.
-pub(crate) fn init_map(
-    engine: &Engine,
-    raw: &mut sapwood_ext4_format::Inode,
-    kind: sapwood_vfs::FileKind,
-) {
-    let _ = (engine, raw, kind);
+/// Refuses changes if the mount takes none.
+fn check(engine: &Engine) -> Result<()> {
+    Ok(engine.health.check()?)
 }

@@ -28,10 +28,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
     if tid <= engine.journal.durable_tid() {
         engine.counters.fsyncs_clean.fetch_add(1, Ordering::Relaxed);
         // Data that went to blocks which the file had needs no transaction, but a flush.
-        if inode.data.take_unflushed() {
-            engine.device.flush()?;
-        }
-        return Ok(());
+        return data::sync_overwrites(engine, inode);
     }
     engine
         .counters

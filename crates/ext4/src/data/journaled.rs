@@ -1,0 +1,159 @@
+//! `data=journal`: data that goes through the journal like metadata.
+//!
+//! A flight of such a file writes nothing itself. Landing takes its blocks into the handle as buffers, with the map and the
+//! size in the same transaction. The newest content of a block is then in the cache until the journal has written it
+//! home, so reads look there first; a block that is not in the cache is home. Freed blocks are revoked, as the log may
+//! hold them.
+//!
+//! A file is journaled by its flag or by the mount's option. Before the flag changes, [`change_mode`] brings all of
+//! it home: nothing else may write a block in place whose older content the log still is to write there.
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::InodeFlags;
+use sapwood_jbd2::{Buffer, Handle};
+use sapwood_vfs::FileKind;
+
+use super::flight::Flight;
+use super::flush;
+use super::land::{convert, raise_disk_size, step_credits};
+use super::plan::{Change, Segment, run_end};
+use crate::Result;
+use crate::block_alloc::{self, Extent};
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::map::{self, Mapped};
+use crate::options::DataMode;
+
+/// Blocks that go into one handle at once, at most.
+const CHUNK: u32 = 256;
+
+/// Whether what is written to a file from now on goes through the journal.
+pub(super) fn applies(engine: &Engine, inode: &Inode) -> bool {
+    inode.kind == FileKind::Regular
+        && (engine.options.data == DataMode::Journal
+            || inode.flags().contains(InodeFlags::JOURNAL_DATA))
+}
+
+/// Whether the newest content of the file's blocks may be in the cache only.
+pub(super) fn may_be_in_journal(engine: &Engine, inode: &Inode) -> bool {
+    inode.data.was_journaled() || applies(engine, inode)
+}
+
+/// Whether blocks of the inode's content were journaled, so that they must be freed as metadata.
+pub(crate) fn frees_as_metadata(engine: &Engine, inode: &Inode) -> bool {
+    inode.kind != FileKind::Regular
+        || may_be_in_journal(engine, inode)
+        || inode.flags().contains(InodeFlags::EA_INODE)
+}
+
+/// Fills `buf` from byte `at` of the device, or with what is newer in the cache.
+pub(super) fn read(engine: &Engine, at: u64, buf: &mut [u8]) -> Result<()> {
+    let block_size = engine.block_size();
+    let mut at = at;
+    let mut rest = buf;
+    while !rest.is_empty() {
+        let within = at % block_size;
+        let len = (block_size - within).min(rest.len() as u64) as usize;
+        let (front, back) = rest.split_at_mut(len);
+        match engine.cache.peek(at / block_size) {
+            Some(buffer) => {
+                let content = buffer.read();
+                let part = content.get(within as usize..within as usize + len);
+                front.copy_from_slice(part.unwrap_or_default());
+            }
+            None => engine.device.read_at(at, front)?,
+        }
+        at = at.saturating_add(len as u64);
+        rest = back;
+    }
+    Ok(())
+}
+
+/// The buffer of a block that will be overwritten as a whole.
+fn buffer(engine: &Engine, block: u64) -> Result<Arc<Buffer>> {
+    match engine.cache.peek(block) {
+        Some(buffer) => Ok(buffer),
+        None => Ok(engine.cache.get_new(block)?),
+    }
+}
+
+/// Brings a segment of a flight into the journal and into the map, in as many handles as it takes.
+pub(super) fn bring(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    h: &mut Handle,
+    flight: &Flight,
+    segment: &Segment,
+) -> Result<()> {
+    inode.data.note_journaled();
+    let step = step_credits(engine, inode, CHUNK.into());
+    let chunk = (engine.journal.most_credits() / 2).saturating_sub(step);
+    let chunk = chunk.clamp(1, CHUNK);
+    let blocks = segment.blocks.clone();
+    for at in blocks.clone().step_by(chunk as usize) {
+        let len = (blocks.end - at).min(chunk.into()) as u32;
+        if !h.ensure(step + len) {
+            inode.store(engine, h)?;
+            h.restart(step + len)?;
+        }
+        let start = segment.physical + (at - blocks.start);
+        let end = at + u64::from(len);
+        match segment.change {
+            Change::None => {}
+            Change::Convert => {
+                convert(engine, inode, h, at..end)?;
+                if !h.ensure(step + len) {
+                    inode.store(engine, h)?;
+                    h.restart(step + len)?;
+                }
+            }
+            Change::Insert => {
+                block_alloc::claim(engine, h, Extent { start, len })?;
+                map::insert(engine, h, inode, at, start, len.into(), true)?;
+            }
+        }
+        for block in at..end {
+            let buffer = buffer(engine, start + (block - at))?;
+            let block_size = engine.block_size();
+            let slices = flight.slices(block * block_size..(block + 1) * block_size);
+            let mut content = h.modify(&buffer)?;
+            let mut rest: &mut [u8] = &mut content;
+            for slice in slices {
+                let (front, back) = rest.split_at_mut(slice.len().min(rest.len()));
+                front.copy_from_slice(slice.get(..front.len()).unwrap_or_default());
+                rest = back;
+            }
+        }
+        raise_disk_size(engine, inode, end)?;
+    }
+    Ok(())
+}
+
+/// Brings all data of a file home, so that it may be journaled from now on, or no longer. The caller holds `io`
+/// exclusively, changes the flag then, and holds no handle.
+///
+/// # Errors
+/// As [`flush`](super::flush); the journal.
+pub(crate) fn change_mode(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    flush::flush(engine, inode)?;
+    if !may_be_in_journal(engine, inode) {
+        return Ok(());
+    }
+    engine.journal.commit_and_settle()?;
+    engine.journal.checkpoint()?;
+    let end = inode.size().div_ceil(engine.block_size());
+    let mut at = 0;
+    while at < end {
+        let run = map::lookup(engine, inode, at, end - at)?;
+        let next = run_end(inode, &run, at, end)?;
+        if let Mapped::Written(physical) = run.what {
+            for block in physical..physical.saturating_add(next - at) {
+                engine.cache.forget(block);
+            }
+        }
+        at = next;
+    }
+    inode.data.forget_journaled();
+    Ok(())
+}

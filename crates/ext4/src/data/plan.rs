@@ -1,0 +1,189 @@
+//! Where the bytes of a flight go on the device.
+//!
+//! A plan is made before anything is written: what has written blocks is overwritten, what has
+//! unwritten ones is written to them and converted when it landed, and for holes blocks are taken from the
+//! allocator, in memory only. Nobody else changes the map in the range of a flight, so that the plan stays
+//! true until it lands.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::flight::Flight;
+use super::{blocks_of, hint};
+use crate::block_alloc::{self, Extent, Request};
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::map::{self, Mapped};
+use crate::{Error, Result};
+
+/// What has to be done to the map for a part of a flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing: its blocks have content already.
+    None,
+    /// Its blocks become written ones.
+    Convert,
+    /// Its blocks are new.
+    Insert,
+}
+
+/// A part of a flight whose blocks are side by side on the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// Blocks of the file.
+    pub(super) blocks: Range<u64>,
+    /// First block on the device.
+    pub(super) physical: u64,
+    /// What becomes of the map.
+    pub(super) change: Change,
+}
+
+impl Segment {
+    /// Its blocks on the device.
+    pub(super) fn extent(&self) -> Extent {
+        Extent {
+            start: self.physical,
+            len: u32::try_from(self.blocks.end - self.blocks.start).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// Where a flight goes.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// In the order of the file, without gaps.
+    pub(super) segments: Vec<Segment>,
+}
+
+impl Plan {
+    /// Whether the map has to change.
+    pub(super) fn changes_map(&self) -> bool {
+        self.segments
+            .iter()
+            .any(|segment| segment.change != Change::None)
+    }
+}
+
+/// Plans a flight. After an error nothing is allocated.
+///
+/// # Errors
+/// The map is damaged; [`Error::NoSpace`], which a reservation should have kept away.
+pub(super) fn make(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) -> Result<Plan> {
+    let mut plan = Plan::default();
+    match fill(engine, inode, blocks_of(engine, &flight.range), &mut plan) {
+        Ok(()) => Ok(plan),
+        Err(error) => {
+            cancel(engine, &plan.segments);
+            Err(error)
+        }
+    }
+}
+
+/// Gives the new blocks of segments back that are not claimed.
+pub(super) fn cancel(engine: &Engine, segments: &[Segment]) {
+    for segment in segments {
+        if segment.change == Change::Insert {
+            block_alloc::cancel(engine, segment.extent());
+        }
+    }
+}
+
+fn fill(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    blocks: Range<u64>,
+    plan: &mut Plan,
+) -> Result<()> {
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let run = map::lookup(engine, inode, at, blocks.end - at)?;
+        let end = run_end(inode, &run, at, blocks.end)?;
+        let (physical, change) = match run.what {
+            Mapped::Written(physical) => (physical, Change::None),
+            Mapped::Unwritten(physical) => (physical, Change::Convert),
+            Mapped::Hole => {
+                allocate(engine, inode, at..end, plan)?;
+                at = end;
+                continue;
+            }
+        };
+        plan.segments.push(Segment {
+            blocks: at..end,
+            physical,
+            change,
+        });
+        at = end;
+    }
+    Ok(())
+}
+
+/// Where a run that was found at `at` ends, at most `limit`. A run that does not begin there or has no length
+/// would let the caller walk for ever.
+pub(super) fn run_end(inode: &Inode, run: &map::Run, at: u64, limit: u64) -> Result<u64> {
+    let end = run.logical.saturating_add(run.len).min(limit);
+    if run.logical != at || end <= at {
+        return Err(Error::BadInode {
+            ino: inode.ino,
+            reason: format!("block {at}: its extents contradict each other"),
+        });
+    }
+    Ok(end)
+}
+
+/// Takes blocks for a hole.
+fn allocate(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    hole: Range<u64>,
+    plan: &mut Plan,
+) -> Result<()> {
+    let mut goal = match plan.segments.last() {
+        Some(last) => last
+            .physical
+            .saturating_add(last.blocks.end - last.blocks.start),
+        None => match hint(inode, hole.start) {
+            Some(goal) => goal,
+            None => map::goal(engine, inode, hole.start)?,
+        },
+    };
+    let mut at = hole.start;
+    while at < hole.end {
+        let want = u32::try_from(hole.end - at).unwrap_or(u32::MAX);
+        let extent = take(engine, inode, goal, want)?;
+        let end = at + u64::from(extent.len);
+        plan.segments.push(Segment {
+            blocks: at..end,
+            physical: extent.start,
+            change: Change::Insert,
+        });
+        goal = extent.start.saturating_add(extent.len.into());
+        at = end;
+    }
+    inode.data.set_hint(at, goal);
+    Ok(())
+}
+
+/// Takes at most `want` blocks. If there seem to be none, blocks that were freed and wait for a commit may
+/// help.
+///
+/// # Errors
+/// [`Error::NoSpace`].
+pub(super) fn take(engine: &Arc<Engine>, inode: &Inode, goal: u64, want: u32) -> Result<Extent> {
+    let request = Request {
+        goal,
+        len: want,
+        ino: inode.ino,
+    };
+    let extent = match block_alloc::allocate(engine, &request) {
+        Err(Error::NoSpace) => {
+            engine.journal.commit_and_settle()?;
+            block_alloc::allocate(engine, &request)?
+        }
+        other => other?,
+    };
+    if extent.len == 0 || extent.len > want {
+        block_alloc::cancel(engine, extent);
+        return Err(Error::NoSpace);
+    }
+    Ok(extent)
+}

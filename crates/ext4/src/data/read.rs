@@ -1,0 +1,128 @@
+//! Reading: memory over disk.
+//!
+//! What is dirty or in flight is copied from memory. The rest stays as it is while the caller holds `io`,
+//! so it is looked up and read without a lock, straight into the caller's buffer.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_ext4_format::InodeFlags;
+
+use super::plan::run_end;
+use super::{inline, journaled};
+use crate::Result;
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::map::{self, Mapped};
+
+/// Reads up to `buf.len()` bytes at `offset`; returns how many (fewer only at the end of the file). The caller
+/// holds `io` shared.
+///
+/// # Errors
+/// The map or the inline data is damaged, the device.
+pub(crate) fn read(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<usize> {
+    let (size, flags) = {
+        let state = inode.state.lock();
+        (state.size, state.raw.flags())
+    };
+    let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
+    let buf = buf.get_mut(..len).unwrap_or_default();
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        inline::read_at(engine, inode, offset, buf)?;
+    } else {
+        fill(engine, inode, offset, buf)?;
+    }
+    Ok(len)
+}
+
+/// Reads `buf.len()` bytes at `offset` of a file in blocks, wherever it ends; what no block has is zero.
+pub(super) fn fill(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    offset: u64,
+    buf: &mut [u8],
+) -> Result<()> {
+    if buf.is_empty() {
+        return Ok(());
+    }
+    let end = offset.saturating_add(buf.len() as u64);
+    let gaps: Vec<Range<u64>> = {
+        let state = inode.data.state.lock();
+        if state.bytes() > 0 {
+            state.flights.read(offset, buf);
+            state.dirty.read(offset, buf);
+        }
+        let gaps = state.dirty.gaps(offset..end);
+        gaps.into_iter()
+            .flat_map(|gap| state.flights.gaps(gap))
+            .collect()
+    };
+    for gap in gaps {
+        let target = buf.get_mut((gap.start - offset) as usize..(gap.end - offset) as usize);
+        read_disk(engine, inode, gap, target.unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+/// Bytes of the file that are side by side on the device.
+struct Piece {
+    /// Byte on the device; `None`: zeros.
+    device: Option<u64>,
+    len: u64,
+}
+
+/// Reads a range as the map has it.
+fn read_disk(engine: &Arc<Engine>, inode: &Inode, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
+    let journaled = journaled::may_be_in_journal(engine, inode);
+    let mut rest = buf;
+    for piece in pieces(engine, inode, range)? {
+        let (front, back) = rest.split_at_mut(piece.len.min(rest.len() as u64) as usize);
+        match piece.device {
+            None => front.fill(0),
+            Some(at) if journaled => journaled::read(engine, at, front)?,
+            Some(at) => engine.device.read_at(at, front)?,
+        }
+        rest = back;
+    }
+    Ok(())
+}
+
+/// Cuts a range by where its bytes are; what touches on the device is one piece.
+fn pieces(engine: &Engine, inode: &Inode, range: Range<u64>) -> Result<Vec<Piece>> {
+    let block_size = engine.block_size();
+    let last = range.end.div_ceil(block_size);
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let block = at / block_size;
+        let run = map::lookup(engine, inode, block, last - block)?;
+        let end = run_end(inode, &run, block, last)?;
+        let end = end.saturating_mul(block_size).min(range.end);
+        let device = match run.what {
+            Mapped::Written(physical) => physical
+                .checked_mul(block_size)
+                .map(|start| start + at % block_size),
+            Mapped::Hole | Mapped::Unwritten(_) => None,
+        };
+        let len = end - at;
+        at = end;
+        match pieces.last_mut() {
+            Some(last) if follows(last, device) => last.len += len,
+            _ => pieces.push(Piece { device, len }),
+        }
+    }
+    Ok(pieces)
+}
+
+fn follows(piece: &Piece, device: Option<u64>) -> bool {
+    match (piece.device, device) {
+        (Some(start), Some(next)) => start.checked_add(piece.len) == Some(next),
+        (None, None) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,66 @@
+//! `SEEK_DATA` and `SEEK_HOLE`. Unwritten blocks are holes; what is in memory is data.
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::InodeFlags;
+use sapwood_vfs::{self as vfs, SeekFrom};
+
+use super::plan::run_end;
+use crate::Result;
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::map::{self, Mapped};
+
+/// Finds data or a hole. The end of the file counts as a hole; inline data is data. The caller holds `io` shared.
+///
+/// # Errors
+/// [`vfs::Error::NoSuchOffset`] behind the end, or if no data follows; the map is damaged.
+pub(crate) fn seek(engine: &Arc<Engine>, inode: &Arc<Inode>, from: SeekFrom) -> Result<u64> {
+    let (size, flags) = {
+        let state = inode.state.lock();
+        (state.size, state.raw.flags())
+    };
+    let (SeekFrom::Data(offset) | SeekFrom::Hole(offset)) = from;
+    let wants_data = matches!(from, SeekFrom::Data(_));
+    if offset >= size {
+        return Err(vfs::Error::NoSuchOffset.into());
+    }
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        return Ok(if wants_data { offset } else { size });
+    }
+    let mut at = offset;
+    while at < size {
+        let (is_data, end) = stretch(engine, inode, at, size)?;
+        if is_data == wants_data {
+            return Ok(at);
+        }
+        at = end;
+    }
+    if wants_data {
+        return Err(vfs::Error::NoSuchOffset.into());
+    }
+    Ok(size)
+}
+
+/// Whether the byte at `at` is data, and up to where that is known to go on.
+fn stretch(engine: &Arc<Engine>, inode: &Inode, at: u64, size: u64) -> Result<(bool, u64)> {
+    let next = {
+        let state = inode.data.state.lock();
+        let dirty = state.dirty.covered(at..u64::MAX).next();
+        let flight = state.flights.covered(at..u64::MAX).next();
+        dirty
+            .into_iter()
+            .chain(flight)
+            .min_by_key(|part| part.start)
+    };
+    if let Some(part) = next.clone().filter(|part| part.start <= at) {
+        return Ok((true, part.end));
+    }
+    let limit = next.map_or(u64::MAX, |part| part.start);
+    let block_size = engine.block_size();
+    let (block, end) = (at / block_size, size.div_ceil(block_size));
+    let run = map::lookup(engine, inode, block, end - block)?;
+    let run_end = run_end(inode, &run, block, end)?;
+    let is_data = matches!(run.what, Mapped::Written(_));
+    Ok((is_data, run_end.saturating_mul(block_size).min(limit)))
+}

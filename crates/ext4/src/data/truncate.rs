@@ -1,0 +1,193 @@
+//! Truncation, and freeing all of a file.
+//!
+//! # How it works
+//! Growing is a matter of the size: what is behind is a hole. Only the rest of the last block is zeroed first.
+//!
+//! Shrinking first settles memory: what is dirty behind the new end is thrown away and what is in flight waited
+//! for; the block that the new end cuts gets zeros behind it, in memory. Then one handle makes the inode an orphan and sets the
+//! size, and blocks are taken out of the map from the end of the file, as many in each handle as its credits allow. A power
+//! cut in between leaves an orphan, and the next mount goes on. The last handle takes the inode off the orphans.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_ext4_format::InodeFlags;
+use sapwood_jbd2::Handle;
+use sapwood_vfs::{self as vfs, FileKind};
+
+use super::land::STORE_CREDITS;
+use super::plan::run_end;
+use super::{END, block_ceil, check, discard, inline, max_size, write};
+use crate::engine::Engine;
+use crate::inode::Inode;
+use crate::map::{self, Mapped};
+use crate::{Result, orphan};
+
+/// Credits that a step of a removal is begun with, beside those that it needs to get on: so that it gets on faster.
+const STEP: u32 = 32;
+
+/// Sets the length of a file. The caller holds `io` exclusively and no handle; times are its business.
+///
+/// # Errors
+/// [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace); the map is damaged, the device.
+pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    check(engine)?;
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        if inline::truncate(engine, inode, size)? {
+            return Ok(());
+        }
+        inline::convert(engine, inode)?;
+    }
+    let old = inode.size();
+    if size > old {
+        if size > max_size(engine, inode) {
+            return Err(vfs::Error::FileTooLarge.into());
+        }
+        write::zero_tail(engine, inode, old)?;
+        return set_size(engine, inode, size);
+    }
+    let end = block_ceil(engine, size);
+    if size < old {
+        write::zero_part(engine, inode, size..end, old)?;
+    }
+    discard(engine, inode, end..u64::MAX);
+    let blocks = end / engine.block_size()..END;
+    if !has_blocks(engine, inode, blocks.clone())? {
+        return match size == old {
+            true => Ok(()),
+            false => set_size(engine, inode, size),
+        };
+    }
+    engine.abort(shrink(engine, inode, size, blocks))
+}
+
+/// Whether the file may have blocks in a range that ends behind its last one.
+fn has_blocks(engine: &Engine, inode: &Inode, blocks: Range<u64>) -> Result<bool> {
+    if !inode.flags().contains(InodeFlags::EXTENTS) || blocks.is_empty() {
+        return Ok(!blocks.is_empty());
+    }
+    let run = map::lookup(engine, inode, blocks.start, blocks.end - blocks.start)?;
+    let end = run_end(inode, &run, blocks.start, blocks.end)?;
+    Ok(run.what != Mapped::Hole || end < blocks.end)
+}
+
+/// Sets the size, in memory and on disk, where no block is to be freed.
+pub(super) fn set_size(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    let h = engine.start(STORE_CREDITS)?;
+    put_size(engine, inode, size)?;
+    inode.store(engine, &h)
+}
+
+fn put_size(engine: &Engine, inode: &Inode, size: u64) -> Result<()> {
+    let mut state = inode.state.lock();
+    state.raw.set_size(size, &engine.geometry)?;
+    state.size = size;
+    Ok(())
+}
+
+fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, blocks: Range<u64>) -> Result<()> {
+    let step = remove_credits(engine, inode) + orphan::CREDITS + STORE_CREDITS;
+    let mut h = engine.start(step)?;
+    orphan::add(engine, &h, inode)?;
+    put_size(engine, inode, size)?;
+    let first = blocks.start;
+    let mut left = blocks;
+    loop {
+        left = map::remove(engine, &h, inode, left)?;
+        inode.store(engine, &h)?;
+        if left.is_empty() {
+            break;
+        }
+        h.restart(step)?;
+    }
+    if !h.ensure(orphan::CREDITS + STORE_CREDITS) {
+        h.restart(orphan::CREDITS + STORE_CREDITS)?;
+    }
+    // One without a name stays an orphan.
+    if inode.is_linked() {
+        orphan::remove(engine, &h, inode)?;
+        inode.store(engine, &h)?;
+    }
+    let mut data = inode.data.state.lock();
+    data.hole_from = Some(first);
+    data.hint = None;
+    Ok(())
+}
+
+/// Credits that a step of a removal begins with, but for the inode.
+fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
+    let need = map::remove_credits(engine, inode);
+    let most = engine.journal.most_credits() / 2;
+    need.saturating_add(STEP).min(most.max(need))
+}
+
+/// Frees the blocks of a range, in handles of its own. The caller sees to it that nothing of them is in memory.
+///
+/// # Errors
+/// The map is damaged.
+pub(super) fn remove_blocks(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    blocks: Range<u64>,
+) -> Result<()> {
+    if blocks.is_empty() {
+        return Ok(());
+    }
+    let step = remove_credits(engine, inode);
+    in_steps(engine, inode, blocks, step, map::remove)
+}
+
+/// Changes the map in a range, as far in each handle as its credits allow: `change` returns what is left. `step`: credits that it needs
+/// to get on.
+///
+/// # Errors
+/// What `change` meets; the journal.
+pub(super) fn in_steps(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    blocks: Range<u64>,
+    step: u32,
+    change: impl Fn(&Engine, &Handle, &Inode, Range<u64>) -> Result<Range<u64>>,
+) -> Result<()> {
+    let step = step.saturating_add(STORE_CREDITS);
+    let mut h = engine.start(step)?;
+    let mut left = blocks;
+    loop {
+        left = change(engine, &h, inode, left)?;
+        inode.store(engine, &h)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        h.restart(step)?;
+    }
+}
+
+/// Frees everything that an inode without a name has. The caller holds `io` exclusively and no handle; the inode is
+/// an orphan.
+///
+/// # Errors
+/// The map is damaged, the device.
+pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    check(engine)?;
+    discard(engine, inode, 0..u64::MAX);
+    if has_map(engine, inode) && has_blocks(engine, inode, 0..END)? {
+        engine.abort(remove_blocks(engine, inode, 0..END))?;
+    }
+    inode.state.lock().size = 0;
+    Ok(())
+}
+
+/// Whether the inode's 60 bytes are a map.
+fn has_map(engine: &Engine, inode: &Inode) -> bool {
+    let state = inode.state.lock();
+    match inode.kind {
+        FileKind::Regular | FileKind::Directory => {
+            !state.raw.flags().contains(InodeFlags::INLINE_DATA)
+        }
+        FileKind::Symlink => {
+            !state.raw.flags().contains(InodeFlags::INLINE_DATA)
+                && !state.raw.is_fast_symlink(&engine.geometry)
+        }
+        _ => false,
+    }
+}
