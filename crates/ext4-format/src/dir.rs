@@ -331,6 +331,22 @@ impl DirFormat {
         find_in(self.entries(block), name)
     }
 
+    /// Finds the first entry in use whose name `same` accepts: for casefolded directories, see
+    /// [`casefold_equal`](crate::casefold_equal).
+    pub fn find_with<'a>(
+        &self,
+        block: &'a [u8],
+        mut same: impl FnMut(&[u8]) -> bool,
+    ) -> Result<Option<DirEntry<'a>>, DirError> {
+        for entry in self.entries(block) {
+            let entry = entry?;
+            if entry.inode != 0 && same(entry.name) {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
+    }
+
     /// Finds a name in a region without a tail.
     pub fn region_find<'a>(
         &self,

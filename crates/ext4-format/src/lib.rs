@@ -7,6 +7,7 @@
 
 mod acl;
 pub mod bitmap;
+mod casefold;
 mod checksum;
 mod dir;
 mod dump;
@@ -29,6 +30,7 @@ mod validate;
 mod xattr;
 
 pub use acl::*;
+pub use casefold::*;
 pub use checksum::{crc16, crc32c, inode_seed, uuid_seed};
 pub use dir::*;
 pub use dump::{DumpGroup, DumpInode, DumpSuper};

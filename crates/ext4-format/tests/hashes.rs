@@ -3,11 +3,11 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use sapwood_ext4_format::{DirHasher, HashVersion, NameHash};
+use sapwood_ext4_format::{DirHasher, HashVersion, NameHash, casefold};
 
 /// A numeric seed as `debugfs` takes it, and as the superblock holds it.
 const SEED_TEXT: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
@@ -26,7 +26,7 @@ const KINDS: [(&str, u8, bool); 6] = [
 fn main() -> ExitCode {
     let args = Arguments::from_args();
     let missing = !Path::new("/sbin/debugfs").exists() && !Path::new("/usr/sbin/debugfs").exists();
-    let tests = KINDS
+    let mut tests: Vec<Trial> = KINDS
         .into_iter()
         .map(|(name, number, unsigned)| {
             let title = format!("hash_{name}_equals_debugfs");
@@ -34,6 +34,8 @@ fn main() -> ExitCode {
                 .with_ignored_flag(missing)
         })
         .collect();
+    let folded = Trial::test("folded_names_hash_as_with_debugfs", folded);
+    tests.push(folded.with_ignored_flag(missing));
     libtest_mimic::run(&args, tests).exit_code()
 }
 
@@ -55,15 +57,24 @@ fn name(len: usize, state: &mut u64) -> Vec<u8> {
     name
 }
 
-fn against_debugfs(kind: &str, number: u8, unsigned: bool) -> Result<(), Failed> {
-    let dir = tempfile::tempdir()?;
-    let image = dir.path().join("image");
+fn image(dir: &Path, args: &[&str]) -> Result<PathBuf, Failed> {
+    let image = dir.join("image");
     std::fs::File::create(&image)?.set_len(8 << 20)?;
     let made = Command::new("mke2fs")
         .args(["-q", "-t", "ext4"])
+        .args(args)
         .arg(&image)
         .status()?;
-    assert!(made.success());
+    if made.success() {
+        Ok(image)
+    } else {
+        Err("mke2fs failed".into())
+    }
+}
+
+fn against_debugfs(kind: &str, number: u8, unsigned: bool) -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let image = image(dir.path(), &[])?;
     let version = HashVersion::from_disk(number, unsigned).unwrap();
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(number);
     for len in 1..=255 {
@@ -99,4 +110,58 @@ fn parse(line: &[u8]) -> Option<NameHash> {
         major: u32::from_str_radix(major, 16).ok()?,
         minor: u32::from_str_radix(minor.strip_suffix(')')?, 16).ok()?,
     })
+}
+
+/// Most of the large ranges in which all code points are alike: CJK, syllables of Korean, planes without characters.
+fn alike(c: char) -> bool {
+    let number = u32::from(c);
+    let within = matches!(number, 0x3400..0xa000 | 0xac00..0xf900 | 0x17000..0x1b000 | 0x20000..0x2f000 | 0x30000..0xe0000 | 0xe1000..);
+    within && !number.is_multiple_of(0x61)
+}
+
+/// Folds each code point alone, and before, between and behind marks that are to be sorted; the hash tells whether
+/// `debugfs` comes to the same.
+fn folded() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let image = image(dir.path(), &["-O", "casefold", "-E", "encoding=utf8-12.1"])?;
+    // What would end the name, the line or the word on debugfs's command line.
+    let all = (' '..=char::MAX).filter(|c| !matches!(c, '"' | '\x7f') && !alike(*c));
+    let forms = |c: char| {
+        [
+            format!("{c}a"),
+            format!("a\u{315}{c}\u{334}"),
+            format!("{c}\u{345}\u{300}{c}"),
+        ]
+    };
+    let names: Vec<String> = all.flat_map(forms).collect();
+    let script = dir.path().join("script");
+    let lines = names
+        .iter()
+        .map(|name| format!("dx_hash -c -e utf8-12.1 -h half_md4 -- \"{name}\"\n"));
+    std::fs::write(&script, lines.collect::<String>())?;
+    let output = Command::new("debugfs")
+        .arg("-f")
+        .arg(&script)
+        .arg(&image)
+        .output()?;
+    let hashes: Vec<NameHash> = output
+        .stdout
+        .split(|&byte| byte == b'\n')
+        .filter_map(parse)
+        .collect();
+    assert_eq!(hashes.len(), names.len());
+    let hasher = DirHasher::new(HashVersion::HalfMd4, [0; 4]);
+    let wrong: Vec<&String> = names
+        .iter()
+        .zip(hashes)
+        .filter(|(name, theirs)| hasher.hash(&casefold(name.as_bytes()).unwrap()) != Some(*theirs))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "{} names, first {:?}",
+        wrong.len(),
+        wrong.get(..20).unwrap_or(&wrong)
+    );
+    Ok(())
 }
