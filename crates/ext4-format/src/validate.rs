@@ -64,10 +64,12 @@ fn named_inodes(sb: &SuperBlock, features: Features) -> Vec<(&'static str, u32)>
     named
 }
 
-/// Blocks that superblock, descriptors and reserved blocks take in `group`: first, one past.
+/// Blocks that superblock and descriptors take in `group`: first, one past. Not the blocks that
+/// are only reserved for descriptors: nobody writes them but a resize.
 fn fixed_range(geometry: &Geometry, group: u32) -> Option<(u64, u64)> {
     let first = geometry.group_first_block(group).ok()?;
-    Some((first, first + u64::from(geometry.fixed_blocks(group))))
+    let blocks = geometry.fixed_blocks(group) - geometry.reserved_blocks(group);
+    Some((first, first + u64::from(blocks)))
 }
 
 /// One part of a group: its blocks must exist, lie outside the fixed part of the groups they are
@@ -272,14 +274,16 @@ fn check_size(ino: u32, inode: &Inode, geometry: &Geometry) -> Result<(), Format
         })
     };
     let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+    // What is being deleted has size 0 from then on.
+    let dying = inode.links() == 0 && size == 0;
     if inline && size > u64::from(geometry.inode_size()) {
         return bad("more than an inode holds");
     }
     match inode.file_type() {
-        file_mode::DIR if !inline && (size == 0 || !size.is_multiple_of(block_size)) => {
+        file_mode::DIR if !inline && !dying && (size == 0 || !size.is_multiple_of(block_size)) => {
             bad("a directory has whole blocks")
         }
-        file_mode::SYMLINK if size == 0 || size > block_size => {
+        file_mode::SYMLINK if !dying && (size == 0 || size > block_size) => {
             bad("a symbolic link has 1 byte to a block")
         }
         file_mode::DIR | file_mode::REGULAR if size > 1 << (32 + geometry.block_bits()) => {

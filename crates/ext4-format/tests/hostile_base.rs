@@ -156,14 +156,14 @@ fn a_descriptor_with_one_bad_place_or_count_is_refused() {
     type Change<'a> = &'a dyn Fn(&mut GroupDesc);
     let bad: &[(&str, Change<'_>)] = &[
         ("block bitmap", &|d| d.set_block_bitmap(0).unwrap()),
-        ("block bitmap", &|d| d.set_block_bitmap(101).unwrap()),
+        ("block bitmap", &|d| d.set_block_bitmap(1).unwrap()),
         // Group 1 has a copy of superblock and descriptors.
-        ("inode bitmap", &|d| d.set_inode_bitmap(32768 + 3).unwrap()),
+        ("inode bitmap", &|d| d.set_inode_bitmap(32768 + 1).unwrap()),
         ("inode bitmap", &|d| d.set_inode_bitmap(end).unwrap()),
         ("inode bitmap", &|d| d.set_inode_bitmap(200).unwrap()),
         ("inode table", &|d| d.set_inode_table(end - 63).unwrap()),
         ("inode table", &|d| d.set_inode_table(u64::MAX).unwrap()),
-        ("inode table", &|d| d.set_inode_table(157).unwrap()),
+        ("inode table", &|d| d.set_inode_table(157).unwrap()), // over both bitmaps
         ("inode table", &|d| d.set_inode_table(32768 - 63).unwrap()),
     ];
     for (index, (part, change)) in bad.iter().enumerate() {
@@ -261,6 +261,15 @@ fn an_inode_with_one_bad_value_is_refused_by_its_name() {
             Err(FormatError::Inode { field, .. }) => assert_eq!(field, *name, "{index}"),
             other => panic!("{index} {name}: {other:?}"),
         }
+    }
+    // What is being deleted has no size any more.
+    for mode in [file_mode::DIR, file_mode::SYMLINK] {
+        let mut inode = good_inode(&geometry);
+        inode.set_mode(mode);
+        inode.set_size(0, &geometry).unwrap();
+        assert!(validate_inode(12, &inode, &geometry).is_err());
+        inode.set_links(0);
+        assert!(validate_inode(12, &inode, &geometry).is_ok());
     }
     for extra in [129u16, 30, 0xffff] {
         let mut bytes = vec![0; 256];
@@ -388,7 +397,9 @@ proptest! {
         desc.set_inode_table(blocks[2]).unwrap();
         desc.set_checksum(group, &geometry);
         let taken = |block: u64| match geometry.group_of_block(block) {
-            Ok((group, offset)) => offset < geometry.fixed_blocks(group),
+            Ok((group, offset)) => {
+                offset < geometry.fixed_blocks(group) - geometry.reserved_blocks(group)
+            }
             Err(_) => true,
         };
         let table = blocks[2]..blocks[2] + u64::from(geometry.inode_table_blocks());

@@ -96,7 +96,7 @@ impl DumpGroup<'_> {
                 (false, false) => Ok(()),
             }
         } else if copy.is_some() && end > at {
-            let reserved = u64::from(geometry.reserved_gdt_blocks());
+            let reserved = u64::from(geometry.reserved_blocks(group));
             let table = end.saturating_sub(reserved);
             write!(f, ", Group descriptors at {at}-{}", table.saturating_sub(1))?;
             if reserved > 0 {

@@ -221,12 +221,22 @@ impl Geometry {
             } else {
                 self.desc_blocks()
             };
-            blocks = blocks
-                .saturating_add(table)
-                .saturating_add(u32::from(self.reserved_gdt_blocks));
+            blocks = blocks.saturating_add(table);
         }
         let boot_block = group == 0 && self.super_block() > u64::from(self.first_data_block);
-        blocks.saturating_add(u32::from(boot_block))
+        blocks
+            .saturating_add(u32::from(boot_block))
+            .saturating_add(self.reserved_blocks(group))
+    }
+
+    /// Blocks at the end of [`Self::fixed_blocks`] that are only reserved for descriptors.
+    pub fn reserved_blocks(&self, group: u32) -> u32 {
+        let classic = !self.in_meta_group(group / self.descs_per_block());
+        if classic && self.has_super(group) {
+            u32::from(self.reserved_gdt_blocks)
+        } else {
+            0
+        }
     }
 }
 
@@ -235,4 +245,65 @@ fn is_power_of(mut number: u32, base: u32) -> bool {
         number /= base;
     }
     number == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Features, Incompat, SUPER_MAGIC, SuperBlock};
+
+    /// 1 KiB blocks, 100 groups of 256 blocks, 32 descriptors to a block; grown from 32 groups
+    /// by meta groups.
+    fn grown() -> Geometry {
+        let mut sb = SuperBlock {
+            magic: SUPER_MAGIC.into(),
+            blocks_per_group: 256.into(),
+            inodes_per_group: 16.into(),
+            inodes_count: 1600.into(),
+            first_data_block: 1.into(),
+            blocks_count_lo: 25_601.into(),
+            first_meta_bg: 1.into(),
+            ..SuperBlock::default()
+        };
+        sb.set_features(Features {
+            incompat: Incompat::META_BG,
+            ro_compat: RoCompat::SPARSE_SUPER,
+            ..Features::default()
+        });
+        Geometry::new(&sb).unwrap()
+    }
+
+    #[test]
+    fn the_first_meta_groups_keep_the_classic_table() {
+        let geometry = grown();
+        assert_eq!(geometry.desc_blocks(), 4);
+        let first = |group: u64| 1 + group * 256;
+        // Block 0 of the table: after the superblock and its copies.
+        assert_eq!(geometry.descriptor_block(31), Ok((2, 31 * 32)));
+        let copies: Vec<_> = [1, 3, 5, 7, 9, 25, 27, 49, 81].map(|g| first(g) + 1).into();
+        assert_eq!(geometry.desc_table_backups(0), copies);
+        // Block 1: in groups 32, 33 and 63, none of which has a superblock copy.
+        assert_eq!(geometry.descriptor_block(33), Ok((first(32), 32)));
+        assert_eq!(geometry.desc_table_backups(1), [first(33), first(63)]);
+        // Block 3 describes groups 96 to 99: there is no last group of a full meta group.
+        assert_eq!(geometry.descriptor_block(99), Ok((first(96), 3 * 32)));
+        assert_eq!(geometry.desc_table_backups(3), [first(97)]);
+        for (group, blocks) in [
+            (0, 2),
+            (1, 2),
+            (2, 0),
+            (31, 0),
+            (32, 1),
+            (33, 1),
+            (34, 0),
+            (49, 1),
+            (63, 1),
+            (64, 1),
+            (81, 1),
+            (95, 1),
+            (99, 0),
+        ] {
+            assert_eq!(geometry.fixed_blocks(group), blocks, "group {group}");
+        }
+    }
 }

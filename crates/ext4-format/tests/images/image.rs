@@ -57,6 +57,14 @@ impl Image {
         })
     }
 
+    /// Changes the size of the file system with `resize2fs`.
+    pub(crate) fn resize(&self, size: &str) -> Result<(), Failed> {
+        let path = self.path();
+        run(Command::new("e2fsck").arg("-fy").arg(&path))?;
+        run(Command::new("resize2fs").arg(&path).arg(size))?;
+        Ok(())
+    }
+
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path().join("image")
     }

@@ -141,15 +141,41 @@ const INODES: &[Variant] = &[
     ("inodes_no_huge", "-t ext4 -O ^huge_file,^dir_nlink", "16M"),
 ];
 
+/// Images that `resize2fs` changes to that size.
+const RESIZED: &[(Variant, &str)] = &[
+    (("grown", "-t ext4 -b 1024", "20M"), "90M"),
+    (("shrunk", "-t ext4 -b 1024", "90M"), "31M"),
+    (
+        (
+            "grown_meta_bg",
+            "-t ext4 -b 1024 -g 256 -O meta_bg,^resize_inode",
+            "3M",
+        ),
+        "20M",
+    ),
+];
+
+fn resized_case(((_, options, size), to): (Variant, &str)) -> Result<(), Failed> {
+    let image = Image::make(options, size)?;
+    image.resize(to)?;
+    let image = Image::open(image)?;
+    checks::superblock(&image)?;
+    checks::groups(&image)?;
+    checks::copies(&image)?;
+    checks::bitmaps(&image)
+}
+
 fn missing_tool() -> Option<&'static str> {
-    ["mke2fs", "dumpe2fs", "debugfs"].into_iter().find(|tool| {
-        let run = Command::new(tool)
-            .arg("-V")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        run.is_err()
-    })
+    ["mke2fs", "dumpe2fs", "debugfs", "resize2fs", "e2fsck"]
+        .into_iter()
+        .find(|tool| {
+            let run = Command::new(tool)
+                .arg("-V")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            run.is_err()
+        })
 }
 
 fn structure(variant: Variant) -> Result<(), Failed> {
@@ -185,8 +211,12 @@ fn main() -> ExitCode {
         .iter()
         .map(|v| Trial::test(v.0, move || structure(*v)));
     let inodes = INODES.iter().map(|v| Trial::test(v.0, move || inodes(*v)));
+    let resized = RESIZED
+        .iter()
+        .map(|r| Trial::test(r.0.0, move || resized_case(*r)));
     let trials = structure
         .chain(inodes)
+        .chain(resized)
         .map(|trial| trial.with_ignored_flag(missing.is_some()))
         .collect();
     libtest_mimic::run(&args, trials).exit_code()
