@@ -305,8 +305,16 @@ impl DirFormat {
     /// Judges a linear block: all entries, names without `/` and NUL, and that they end where the block (or its tail) does.
     /// The checksum is [`DirFormat::verify`]'s.
     pub fn check(&self, block: &[u8]) -> Result<(), DirError> {
+        self.check_layout(block)?;
+        self.check_region(&block[..self.usable()])
+    }
+
+    /// [`DirFormat::check`], but names may hold any bytes: those of encrypted directories do.
+    pub fn check_layout(&self, block: &[u8]) -> Result<(), DirError> {
         self.size(block)?;
-        self.check_region(&block[..self.usable()])?;
+        for entry in self.entries(block) {
+            entry?;
+        }
         if self.checksums {
             self.tail(block)?;
         }

@@ -7,6 +7,7 @@
 
 mod trees;
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -16,7 +17,7 @@ use trees::mount::{Mounted, clean, make, missing};
 use trees::reader::{EXTENTS, INDEX, INLINE, Reader};
 
 use sapwood_ext4_format::{
-    ExtentBounds, XattrSet, acl_from_disk, acl_to_disk, orphan_check, orphan_verify,
+    ExtentBounds, QuotaKind, XattrSet, acl_from_disk, acl_to_disk, orphan_check, orphan_verify,
     xattr_block_seal,
 };
 
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         tests.push(Trial::test(title, test).with_ignored_flag(missing));
     }
     tests.push(Trial::test("orphan_file_of_the_kernel", orphans).with_ignored_flag(missing));
+    tests.push(Trial::test("quota_files_are_recognised", quota_files).with_ignored_flag(missing));
     libtest_mimic::run(&args, tests).exit_code()
 }
 
@@ -205,7 +207,8 @@ fn compare(reader: &Reader, seen: &Seen, kinds: &mut Kinds) {
     assert_eq!(xattrs, seen.xattrs, "xattrs of {path}");
 }
 
-/// Writes each xattr block, directory leaf and hash tree node anew.
+/// Writes each xattr block and directory leaf anew, compares checksums of hash tree nodes; lists in inodes only where inodes
+/// have no checksum.
 fn rewrite(reader: &Reader, seen: &[Seen]) {
     let format = reader.dir_format();
     for seen in seen {
@@ -223,6 +226,13 @@ fn rewrite(reader: &Reader, seen: &[Seen]) {
                 xattr_block_seal(&mut new, reader.seed(), inode.acl).unwrap();
             }
             reader.write(inode.acl, &new);
+        }
+        let mut list = XattrSet::parse_ibody(&inode.xattr_region, reader.inodes()).unwrap();
+        if !reader.checksums() && !list.entries.is_empty() {
+            list.entries.reverse();
+            let mut region = vec![0xff; inode.xattr_region.len()];
+            list.write_ibody(&mut region).unwrap();
+            reader.file.write_all_at(&region, inode.xattr_at).unwrap();
         }
         if seen.names.is_none() || inode.flags & INLINE != 0 {
             continue;
@@ -292,4 +302,25 @@ fn freeze_and_copy(at: &Path, image: &Path, copy: &Path) -> std::io::Result<()> 
     let copied = std::fs::copy(image, copy);
     trees::mount::run("fsfreeze", &["-u"], at);
     copied.map(drop)
+}
+
+/// The quota files that mke2fs makes, by the inodes that the superblock names.
+fn quota_files() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let image = dir.path().join("image");
+    make(&image, 64 << 20, "-t ext4 -O quota,project");
+    let reader = Reader::open(&image);
+    for (field, kind) in [
+        (0x240, QuotaKind::User),
+        (0x244, QuotaKind::Group),
+        (0x26c, QuotaKind::Project),
+    ] {
+        let content = reader.content(&reader.inode(reader.sb32(field)));
+        assert_eq!(QuotaKind::recognise(&content), Some((kind, 1)));
+    }
+    assert_eq!(
+        QuotaKind::recognise(&reader.block(reader.first_block() + 1)),
+        None
+    );
+    Ok(())
 }

@@ -33,6 +33,8 @@ pub(crate) struct Inode {
     pub(crate) acl: u64,
     /// From behind the extra fields to the end.
     pub(crate) xattr_region: Vec<u8>,
+    /// Where in the image that region is, in bytes.
+    pub(crate) xattr_at: u64,
 }
 
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -161,6 +163,7 @@ impl Reader {
             seed: inode_seed(self.seed(), number, u32_at(&raw, 0x64)),
             acl: u64::from(u16_at(&raw, 0x76)) << 32 | u64::from(u32_at(&raw, 0x68)),
             xattr_region: raw[128 + extra..].to_vec(),
+            xattr_at: at + 128 + extra as u64,
         }
     }
 
