@@ -1,10 +1,20 @@
 //! Hash trees of directories: the root in the directory's first block, inner nodes, and the split of a leaf.
 //!
+//! # How it works
+//!
 //! To readers that know no hash trees the root looks like a block with `.` and `..`, an inner node like a block with one free
 //! entry; leaves are ordinary directory blocks. A node holds an array of (hash, block), the first of which has no hash: its
 //! place holds limit and count. An entry's block has the names with hashes from its own up to the next entry's. Bit 0 of a
 //! hash, 0 in every name's hash, says that names of the same hash begin in the block before.
 //! With metadata checksums a node ends in a tail of 8 bytes right behind the room for `limit` entries.
+//!
+//! A name's leaf: [`DirFormat::dx_root`], [`DxNode::search`], then [`DirFormat::dx_node`] as often as the root has inner levels.
+//! A full leaf is split ([`DirFormat::split_leaf`]), its new half named in the parent ([`DirFormat::dx_insert`]); a full parent
+//! is split before ([`DirFormat::dx_split`]), a full root hands its entries to a new node below it ([`DirFormat::dx_grow`]).
+//!
+//! Trouble cases, and where they are tested: names of one hash in two leaves (`tests/models.rs`), one to three levels with every
+//! hash, judged by `e2fsck` and the kernel (`tests/trees/own.rs`), nodes that lie (`tests/hostile.rs`).
+//!
 //! Source: kernel documentation, `filesystems/ext4/directory.rst`.
 
 use zerocopy::little_endian::{U16, U32};
