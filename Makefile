@@ -23,7 +23,7 @@ need-build:
 	@scripts/need cargo:cargo cc:build-essential
 
 need-test: need-build
-	@scripts/need mkfs.btrfs:btrfs-progs fusermount3:fuse3 losetup:mount setfattr:attr setfacl:acl zstd:zstd sqlite3:sqlite3 rsync:rsync git:git tar:tar dpkg-deb:dpkg
+	@scripts/need mkfs.btrfs:btrfs-progs mke2fs:e2fsprogs debugfs:e2fsprogs tune2fs:e2fsprogs fusermount3:fuse3 losetup:mount setfattr:attr setfacl:acl zstd:zstd sqlite3:sqlite3 rsync:rsync git:git tar:tar dpkg-deb:dpkg
 
 demo: need-build
 	@scripts/need fusermount3:fuse3
@@ -65,7 +65,7 @@ db-kill: need-test
 		cargo test -p sapwood-tests --test dbkill -- --nocapture
 
 # Long: what is complete (all sequences of two operations) takes some minutes; what is chosen by
-# chance fills the rest of the time. As root with btrfs-progs the kernel judges a share.
+# chance fills the rest of the time. As root with btrfs-progs and e2fsprogs the kernel judges a share.
 crash: CRASH_SECONDS = 1500
 crash: need-build
 	cargo build --release -p sapwood-crash

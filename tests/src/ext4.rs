@@ -110,7 +110,8 @@ impl Variant {
         if !self.uncertain {
             return None;
         }
-        let one_line = |why: String| why.lines().collect::<Vec<_>>().join(" ");
+        // Behind the command and its exit status.
+        let one_line = |why: String| why.lines().skip(1).collect::<Vec<_>>().join(" ");
         let image = match Image::by_kernel(&self.mkfs) {
             Ok(image) => image,
             Err(why) => return Some(one_line(why)),

@@ -42,8 +42,11 @@ fn filled(image: &Image, driver: Driver, variant: &Variant) -> Result<Manifest, 
     let mount = driver.mount(image.path(), variant.options)?;
     let after = mounted::list(mount.path())?;
     mount.unmount()?;
-    compare(&before, &after, Compare::Live)
-        .map_err(|why| format!("before and after an unmount: {why}"))?;
+    // Where data and holes are the kernel tells by the pages in its cache: only afterwards by blocks.
+    if driver == Driver::Sapwood {
+        compare(&before, &after, Compare::Live)
+            .map_err(|why| format!("before and after an unmount: {why}"))?;
+    }
     Ok(after)
 }
 
@@ -89,7 +92,7 @@ fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
     same(&expected, &found, "the kernel reads")?;
     let reference = Image::by_kernel(&variant.mkfs)?;
     let reference = filled(&reference, Driver::Kernel, variant)?;
-    compare(&reference, &found, Compare::AlikeFill)
+    compare(&reference, &found, Compare::AlikeTree)
         .map_err(|why| format!("the kernel's tree and ours: {why}"))?;
     let expected = go_on(&image, Driver::Kernel, variant)?;
     let found = match ours {
