@@ -149,9 +149,8 @@ impl Base {
 
     fn make(kind: BaseKind) -> Result<Self, String> {
         let setup = from_text(kind.setup()).map_err(|error| error.to_string())?;
-        let device = Arc::new(MemoryDevice::new(SIZE));
         let engine = kind.engine();
-        engine.format(kind, &device)?;
+        let device = Arc::new(engine.format(kind, SIZE)?);
         let fs = engine.open(device.clone(), Policy::Now, 1)?;
         perform(&*fs, &setup)?;
         fs.unmount().map_err(|error| error.to_string())?;

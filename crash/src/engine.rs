@@ -74,14 +74,14 @@ impl Engine {
         }
     }
 
-    /// Makes an empty file system of this kind.
+    /// An empty file system of this kind on a device of `size` bytes.
     ///
     /// # Errors
     /// What kept it from being made.
-    pub(crate) fn format(self, kind: BaseKind, device: &MemoryDevice) -> Result<(), String> {
+    pub(crate) fn format(self, kind: BaseKind, size: u64) -> Result<MemoryDevice, String> {
         match self {
-            Self::Btrfs => btrfs::format(kind, device),
-            Self::Ext4 => ext4::format(kind, device),
+            Self::Btrfs => btrfs::format(kind, size),
+            Self::Ext4 => ext4::format(kind, size),
         }
     }
 

@@ -27,7 +27,7 @@ struct Arguments {
     /// Break something on purpose: lying-flush, skip-fsync, no-barrier.
     #[arg(long, global = true)]
     plant: Option<Plant>,
-    /// The engine as it is, or btrfs without one mechanism of the log: now, no-log, no-overlap, wait-for-trees,
+    /// The engine as it is (now); ext4 with data-journal; btrfs without one mechanism of its log: no-log, no-overlap, wait-for-trees,
     /// all-xattrs, whole-directories.
     #[arg(long, global = true, default_value = "now")]
     policy: Policy,

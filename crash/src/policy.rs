@@ -21,23 +21,30 @@ pub enum Policy {
     AllXattrs,
     /// A rename logs all changes of the directory.
     WholeDirectories,
+    /// Data goes through the journal.
+    DataJournal,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Now,
         Self::NoLog,
         Self::NoOverlap,
         Self::WaitForTrees,
         Self::AllXattrs,
         Self::WholeDirectories,
+        Self::DataJournal,
     ];
 
     /// Whether the engine has it.
     #[must_use]
     pub fn fits(self, engine: Engine) -> bool {
-        self == Self::Now || engine == Engine::Btrfs
+        match self {
+            Self::Now => true,
+            Self::DataJournal => engine == Engine::Ext4,
+            _ => engine == Engine::Btrfs,
+        }
     }
 
     fn name(self) -> &'static str {
@@ -48,6 +55,7 @@ impl Policy {
             Self::WaitForTrees => "wait-for-trees",
             Self::AllXattrs => "all-xattrs",
             Self::WholeDirectories => "whole-directories",
+            Self::DataJournal => "data-journal",
         }
     }
 }

@@ -54,12 +54,16 @@ fn known_trouble_cases() {
 #[test]
 fn known_trouble_cases_without_single_mechanisms() {
     let cases = cases::all(Engine::Btrfs).unwrap();
-    for (number, policy) in Policy::ALL.into_iter().enumerate() {
+    let policies = Policy::ALL.into_iter();
+    let policies: Vec<Policy> = policies
+        .filter(|policy| policy.fits(Engine::Btrfs))
+        .collect();
+    for (number, policy) in policies.iter().copied().enumerate() {
         let setting = Setting {
             policy,
             ..Setting::default()
         };
-        for case in cases.iter().skip(number).step_by(Policy::ALL.len()) {
+        for case in cases.iter().skip(number).step_by(policies.len()) {
             let (_, result) = explore(&case.workload.clone().into(), &setting, Depth::BRIEF);
             result.unwrap_or_else(|found| panic!("{policy}: {}: {found}", case.name));
         }

@@ -10,11 +10,11 @@ use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
 use sapwood_btrfs::{Btrfs, LogPolicy, Options};
 use sapwood_vfs::FileSystem;
 
-use super::run;
+use super::{Engine, run};
 use crate::base::BaseKind;
 use crate::policy::Policy;
 
-pub(super) fn format(kind: BaseKind, device: &MemoryDevice) -> Result<(), String> {
+pub(super) fn format(kind: BaseKind, size: u64) -> Result<MemoryDevice, String> {
     // Without a block-group tree, which older versions of `btrfs check` do not know.
     let usual = MkfsOptions {
         block_group_tree: Some(false),
@@ -29,8 +29,9 @@ pub(super) fn format(kind: BaseKind, device: &MemoryDevice) -> Result<(), String
             ..usual
         },
     };
-    let made = mkfs(device, &options);
-    made.map(drop).map_err(|error| error.to_string())
+    let device = MemoryDevice::new(size);
+    mkfs(&device, &options).map_err(|error| error.to_string())?;
+    Ok(device)
 }
 
 pub(super) fn open(
@@ -38,6 +39,9 @@ pub(super) fn open(
     policy: Policy,
     threads: usize,
 ) -> Result<Arc<dyn FileSystem>, String> {
+    if !policy.fits(Engine::Btrfs) {
+        return Err(format!("btrfs has no policy {policy}"));
+    }
     let options = Options {
         background: false,
         threads,
@@ -54,7 +58,7 @@ pub(super) fn open(
 fn log(policy: Policy) -> LogPolicy {
     let mut log = LogPolicy::default();
     match policy {
-        Policy::Now => {}
+        Policy::Now | Policy::DataJournal => {}
         Policy::NoLog => log.enabled = false,
         Policy::NoOverlap => log.overlap = false,
         Policy::WaitForTrees => log.fast_wait = false,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, FileDevice, OpenOptions};
 use sapwood_btrfs::Btrfs;
+use sapwood_ext4::Ext4;
 use sapwood_vfs::FileSystem;
 
 use crate::kind::{DetectError, Kind, detect};
@@ -53,13 +54,13 @@ pub enum OpenError {
         /// What the engine says.
         source: Box<sapwood_btrfs::Error>,
     },
-    /// There is no engine for it.
-    #[error("{}", named(path, format_args!("the engine for {kind} is not built in yet")))]
-    NoEngine {
+    /// What is wrong with an ext4.
+    #[error("{}", named(path, source))]
+    Ext4 {
         /// Image.
         path: PathBuf,
-        /// What it is.
-        kind: Kind,
+        /// What the engine says.
+        source: Box<sapwood_ext4::Error>,
     },
 }
 
@@ -77,6 +78,8 @@ pub fn named(path: &Path, why: impl std::fmt::Display) -> String {
 pub enum Mounted {
     /// btrfs.
     Btrfs(Arc<Btrfs>),
+    /// ext4, ext3 or ext2.
+    Ext4(Arc<Ext4>),
 }
 
 impl Mounted {
@@ -85,6 +88,7 @@ impl Mounted {
     pub fn image_kind(&self) -> Kind {
         match self {
             Self::Btrfs(_) => Kind::Btrfs,
+            Self::Ext4(_) => Kind::Ext4,
         }
     }
 
@@ -93,6 +97,7 @@ impl Mounted {
     pub fn shared(&self) -> Arc<dyn FileSystem> {
         match self {
             Self::Btrfs(fs) => fs.clone(),
+            Self::Ext4(fs) => fs.clone(),
         }
     }
 }
@@ -103,6 +108,7 @@ impl Deref for Mounted {
     fn deref(&self) -> &Self::Target {
         match self {
             Self::Btrfs(fs) => &**fs,
+            Self::Ext4(fs) => &**fs,
         }
     }
 }
@@ -151,11 +157,14 @@ pub fn open(path: &Path, options: &Options) -> Result<Mounted, OpenError> {
             mount_btrfs(path, device, options).map(Mounted::Btrfs)
         }
         Kind::Ext4 => {
-            options.for_ext4().map_err(misfit)?;
-            Err(OpenError::NoEngine {
-                path: path.to_owned(),
-                kind,
-            })
+            let options = options.for_ext4().map_err(misfit)?;
+            match Ext4::open(device, options) {
+                Ok(fs) => Ok(Mounted::Ext4(Arc::new(fs))),
+                Err(error) => Err(OpenError::Ext4 {
+                    path: path.to_owned(),
+                    source: Box::new(error),
+                }),
+            }
         }
     }
 }

@@ -24,4 +24,5 @@ pub use kind::Kind;
 pub use options::Options;
 pub use sapwood_block as block;
 pub use sapwood_btrfs as btrfs;
+pub use sapwood_ext4 as ext4;
 pub use sapwood_vfs as vfs;

@@ -12,7 +12,6 @@ mod ext4;
 use std::time::Duration;
 
 use crate::Kind;
-pub use ext4::{AllocPolicy, DataMode, Ext4Options};
 
 /// Why an option is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -91,7 +90,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     btrfs: sapwood_btrfs::Options,
-    ext4: Ext4Options,
+    ext4: sapwood_ext4::Options,
     /// Options that only one kind has, in the order in which they were given.
     own: Vec<(Kind, String)>,
 }
@@ -210,7 +209,7 @@ impl Options {
     ///
     /// # Errors
     /// [`OptionError::Foreign`].
-    pub fn for_ext4(&self) -> Result<Ext4Options, OptionError> {
+    pub fn for_ext4(&self) -> Result<sapwood_ext4::Options, OptionError> {
         self.refuse_foreign(Kind::Ext4)?;
         Ok(self.ext4.clone())
     }
@@ -229,6 +228,8 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use sapwood_ext4::DataMode;
+
     use super::*;
 
     fn parsed(list: &str) -> Result<Options, OptionError> {
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(ext4("data=ordered").data, DataMode::Ordered);
         assert_eq!(ext4("data=writeback").data, DataMode::Writeback);
         assert_eq!(ext4("data=journal").data, DataMode::Journal);
-        assert_eq!(ext4("barrier,acl"), Ext4Options::default());
+        assert_eq!(ext4("barrier,acl"), sapwood_ext4::Options::default());
         assert!(ext4("ro,noload").no_load);
         let older = ext4("inode_search=restart:together").alloc;
         assert!(!older.search_again_locked && !older.spread);

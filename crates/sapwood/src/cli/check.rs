@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use indicatif::ProgressBar;
 use sapwood::Kind;
-use sapwood::image::OpenError;
 use sapwood_block::Device;
 use sapwood_btrfs::check::{self, CheckOptions, Phase, Progress};
 use serde_json::json;
@@ -39,11 +38,10 @@ pub(super) fn run(args: &Args) -> ExitCode {
     };
     let checked = match kind {
         Kind::Btrfs => btrfs(args, &*device),
-        Kind::Ext4 => Err(OpenError::NoEngine {
-            path: args.image.clone(),
-            kind,
-        }
-        .into()),
+        Kind::Ext4 => Err(Failure::local(
+            &args.image,
+            "a check of ext4 is not built in yet",
+        )),
     };
     match checked {
         Ok(report) => {

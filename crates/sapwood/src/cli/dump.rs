@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sapwood::Kind;
-use sapwood::image::OpenError;
 use sapwood_block::Device;
 use sapwood_btrfs::inspect::{self, TreeChoice};
 use sapwood_btrfs_format::{DumpBlock, DumpSuper};
@@ -25,11 +24,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let (device, kind) = sapwood::image::open_known(&args.image, true)?;
     match kind {
         Kind::Btrfs => btrfs(args, device),
-        Kind::Ext4 => Err(OpenError::NoEngine {
-            path: args.image.clone(),
-            kind,
-        }
-        .into()),
+        Kind::Ext4 => Err(Failure::local(
+            &args.image,
+            "a dump of ext4 is not built in yet",
+        )),
     }
 }
 

@@ -1,11 +1,11 @@
 //! `sapwood info`.
 
 mod btrfs;
+mod ext4;
 
 use std::path::PathBuf;
 
 use sapwood::Kind;
-use sapwood::image::OpenError;
 use serde_json::Value;
 
 use super::failure::Result;
@@ -27,10 +27,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let (device, kind) = sapwood::image::open_known(&args.image, true)?;
     let rows = match kind {
         Kind::Btrfs => btrfs::rows(&args.image, device)?,
-        Kind::Ext4 => {
-            let path = args.image.clone();
-            return Err(OpenError::NoEngine { path, kind }.into());
-        }
+        Kind::Ext4 => ext4::rows(&args.image, &*device)?,
     };
     if args.json {
         output::json(
@@ -53,8 +50,9 @@ fn shown(key: &str, value: &Value) -> String {
             let bytes = value.as_u64().unwrap_or_default();
             format!("{} ({bytes} bytes)", output::size(bytes))
         }
-        ("log", Value::Bool(true)) => "needs replay".to_owned(),
-        ("log", _) => "none".to_owned(),
+        ("log" | "journal", Value::Bool(true)) => "needs replay".to_owned(),
+        ("journal", Value::Bool(false)) => "nothing to replay".to_owned(),
+        ("log" | "journal", _) => "none".to_owned(),
         (_, Value::String(text)) => text.clone(),
         (_, Value::Array(all)) => all
             .iter()

@@ -1,80 +1,8 @@
 //! Options that only ext4 has.
 
-use std::time::Duration;
+use sapwood_ext4::{AllocPolicy, DataMode, Options};
 
 use super::{OptionError, bad};
-
-/// What is promised about the data of files (`data=`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DataMode {
-    /// Written before the metadata that leads to it.
-    #[default]
-    Ordered,
-    /// In no order.
-    Writeback,
-    /// Through the journal.
-    Journal,
-}
-
-/// How a free inode is found (`inode_search=`, for measurements).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AllocPolicy {
-    /// After a lost race, search again while holding the group's lock; else start over.
-    pub search_again_locked: bool,
-    /// Threads begin their search at places of their own.
-    pub spread: bool,
-}
-
-impl Default for AllocPolicy {
-    fn default() -> Self {
-        Self {
-            search_again_locked: true,
-            spread: true,
-        }
-    }
-}
-
-/// Options of an ext4 mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ext4Options {
-    /// Changes nothing on disk.
-    pub read_only: bool,
-    /// Does not recover the journal; needs `read_only`.
-    pub no_load: bool,
-    /// What is promised about data.
-    pub data: DataMode,
-    /// Longest time from the first change of a transaction to its commit.
-    pub commit_interval: Duration,
-    /// Bytes of metadata blocks kept in memory.
-    pub cache_bytes: usize,
-    /// Bytes of file data that may be dirty.
-    pub dirty_bytes: usize,
-    /// Access times never change.
-    pub noatime: bool,
-    /// Tells the device what was freed.
-    pub discard: bool,
-    /// Threads for writeback; 0: as many as there are processors.
-    pub threads: usize,
-    /// How a free inode is found.
-    pub alloc: AllocPolicy,
-}
-
-impl Default for Ext4Options {
-    fn default() -> Self {
-        Self {
-            read_only: false,
-            no_load: false,
-            data: DataMode::default(),
-            commit_interval: Duration::from_secs(5),
-            cache_bytes: 256 << 20,
-            dirty_bytes: 256 << 20,
-            noatime: false,
-            discard: false,
-            threads: 0,
-            alloc: AllocPolicy::default(),
-        }
-    }
-}
 
 /// Options of the kernel's ext4 that change nothing here: what they ask for is so in any case, or
 /// is only a matter of when things are done.
@@ -121,7 +49,7 @@ fn unsupported(name: &str, value: &str, why: &'static str) -> OptionError {
 /// # Errors
 /// The value makes no sense, or asks for what is not done.
 pub(super) fn set(
-    options: &mut Ext4Options,
+    options: &mut Options,
     name: &str,
     value: Option<&str>,
 ) -> Result<bool, OptionError> {
