@@ -28,7 +28,7 @@ mod error;
 mod split;
 
 pub use error::HtreeError;
-pub use split::LeafSplit;
+pub use split::{Incoming, LeafSplit};
 
 /// What the root holds behind `..`.
 #[derive(
@@ -262,6 +262,30 @@ impl DirFormat {
         self.dx_entries(block, NODE_ENTRIES_AT, self.dx_node_limit(), blocks)
     }
 
+    /// The entries of a root or inner node that was judged since it was read; only what is needed to read them is judged
+    /// again.
+    pub fn dx_judged<'a>(&self, block: &'a [u8]) -> Result<DxNode<'a>, HtreeError> {
+        dx_array(block, self.dx_begin(block)?)
+    }
+
+    /// The info of a root that was judged.
+    pub fn dx_info<'a>(&self, block: &'a [u8]) -> Result<&'a DxRootInfo, HtreeError> {
+        if self.dx_begin(block)? != ROOT_ENTRIES_AT {
+            return Err(HtreeError::NoNode);
+        }
+        let (info, _) =
+            DxRootInfo::ref_from_prefix(&block[ROOT_INFO_AT..]).map_err(|_| HtreeError::NoNode)?;
+        Ok(info)
+    }
+
+    /// The inode that `..` of a root that was judged names.
+    pub fn dx_parent(&self, block: &[u8]) -> Result<u32, HtreeError> {
+        self.dx_info(block)?;
+        let (head, _) =
+            DirEntryHeader::ref_from_prefix(&block[12..]).map_err(|_| HtreeError::Dots)?;
+        Ok(head.inode.get())
+    }
+
     fn dx_size(&self, block: &[u8]) -> Result<(), HtreeError> {
         if block.len() == self.block_size && block.len() >= 1024 {
             Ok(())
@@ -280,21 +304,13 @@ impl DirFormat {
         room: usize,
         blocks: u32,
     ) -> Result<DxNode<'a>, HtreeError> {
-        let (limit, count) = dx_count_limit(block, at).ok_or(HtreeError::NoNode)?;
-        if usize::from(limit) != room {
+        let node = dx_array(block, at)?;
+        if node.limit() != room {
             return Err(HtreeError::Limit {
-                found: limit,
+                found: node.limit,
                 expected: room,
             });
         }
-        if count == 0 || count > limit {
-            return Err(HtreeError::Count { count, limit });
-        }
-        let bytes = block
-            .get(at..at + usize::from(count) * DX_ENTRY_SIZE)
-            .ok_or(HtreeError::NoNode)?;
-        let entries = <[RawDxEntry]>::ref_from_bytes(bytes).map_err(|_| HtreeError::NoNode)?;
-        let node = DxNode { entries, limit };
         let mut before = 0;
         for (index, entry) in node.entries().enumerate() {
             if entry.hash < before {
@@ -379,4 +395,17 @@ impl DirFormat {
 fn dx_count_limit(block: &[u8], at: usize) -> Option<(u16, u16)> {
     let (head, _) = DxCountLimit::ref_from_prefix(block.get(at..)?).ok()?;
     Some((head.limit.get(), head.count.get()))
+}
+
+/// The entries whose array begins at byte `at`.
+fn dx_array(block: &[u8], at: usize) -> Result<DxNode<'_>, HtreeError> {
+    let (limit, count) = dx_count_limit(block, at).ok_or(HtreeError::NoNode)?;
+    if count == 0 || count > limit {
+        return Err(HtreeError::Count { count, limit });
+    }
+    let bytes = block
+        .get(at..at + usize::from(count) * DX_ENTRY_SIZE)
+        .ok_or(HtreeError::NoNode)?;
+    let entries = <[RawDxEntry]>::ref_from_bytes(bytes).map_err(|_| HtreeError::NoNode)?;
+    Ok(DxNode { entries, limit })
 }

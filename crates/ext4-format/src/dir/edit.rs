@@ -47,6 +47,35 @@ impl DirFormat {
         self.put_tail(block)
     }
 
+    /// Makes the first block of a directory out of an inline directory's regions: `.`, `..`, then the entries, each as far
+    /// behind the one before as it was.
+    pub fn init_from_regions(
+        &self,
+        block: &mut [u8],
+        inode: u32,
+        parent: u32,
+        regions: [&[u8]; 2],
+    ) -> Result<(), DirError> {
+        self.init_dots(block, inode, parent)?;
+        let (mut at, mut last) = (24, 12);
+        for region in regions.into_iter().filter(|region| !region.is_empty()) {
+            for entry in self.region_entries(region) {
+                last = at + entry?.offset;
+            }
+            let (need, room) = (at + region.len(), self.usable());
+            if need > room {
+                return Err(DirError::Full { need, room });
+            }
+            block[at..need].copy_from_slice(region);
+            at = need;
+        }
+        if last > 12 {
+            self.put_rec_len(block, 12, 12)?;
+            self.put_rec_len(block, last, self.usable() - last)?;
+        }
+        Ok(())
+    }
+
     /// Makes a region without tail (an inline directory's) one free entry.
     pub fn init_region(&self, region: &mut [u8]) -> Result<(), DirError> {
         region.fill(0);
@@ -137,7 +166,19 @@ impl DirFormat {
         inode: u32,
         kind: u8,
     ) -> Result<(), DirError> {
-        let entry = self.entry_at(block, offset)?;
+        let usable = self.usable().min(block.len());
+        self.region_set_inode(&mut block[..usable], offset, inode, kind)
+    }
+
+    /// [`DirFormat::set_inode`] for a region without tail.
+    pub fn region_set_inode(
+        &self,
+        block: &mut [u8],
+        offset: usize,
+        inode: u32,
+        kind: u8,
+    ) -> Result<(), DirError> {
+        let entry = self.entry_in(block, offset)?;
         if entry.inode == 0 {
             return Err(DirError::NoEntry { offset });
         }

@@ -14,6 +14,18 @@ pub struct LeafSplit {
     pub moved: usize,
 }
 
+/// An entry for which a leaf is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// Major hash of its name.
+    pub hash: u32,
+    /// Bytes it needs, see [`DirFormat::entry_size`].
+    pub size: usize,
+}
+
+/// An entry of the leaf: hash, offset, bytes.
+type Item = (u32, usize, usize);
+
 impl DirFormat {
     /// Moves the entries with the higher hashes, about half of the bytes, from a leaf into the new leaf `other`; both are
     /// without slack then but for their last entry. `hash` gives the major hash of a name.
@@ -21,7 +33,29 @@ impl DirFormat {
         &self,
         block: &mut [u8],
         other: &mut [u8],
+        hash: impl FnMut(&[u8]) -> u32,
+    ) -> Result<LeafSplit, HtreeError> {
+        self.split_at(block, other, hash, split_point)
+    }
+
+    /// As [`DirFormat::split_leaf`], but so that the leaf into which `incoming` belongs then has room for it: the fuller one of
+    /// the two, with it, is as little full as can be.
+    pub fn split_leaf_for(
+        &self,
+        block: &mut [u8],
+        other: &mut [u8],
+        hash: impl FnMut(&[u8]) -> u32,
+        incoming: Incoming,
+    ) -> Result<LeafSplit, HtreeError> {
+        self.split_at(block, other, hash, |map| split_point_for(map, incoming))
+    }
+
+    fn split_at(
+        &self,
+        block: &mut [u8],
+        other: &mut [u8],
         mut hash: impl FnMut(&[u8]) -> u32,
+        point: impl FnOnce(&[Item]) -> Option<usize>,
     ) -> Result<LeafSplit, HtreeError> {
         let old = block.to_vec();
         let mut map = Vec::new();
@@ -34,11 +68,10 @@ impl DirFormat {
                 map.push((major, entry.offset, self.entry_size(entry.name)));
             }
         }
-        map.sort_by_key(|&(hash, offset, _)| (hash, offset));
-        let at = split_point(&map).ok_or(HtreeError::NoSplit { names: map.len() })?;
+        map.sort_unstable();
+        let at = point(&map).ok_or(HtreeError::NoSplit { names: map.len() })?;
         let (low, high) = map.split_at(at);
-        let (last, first) = (low[at - 1].0, high[0].0);
-        let places = |part: &[(u32, usize, usize)]| -> Vec<(usize, usize)> {
+        let places = |part: &[Item]| -> Vec<(usize, usize)> {
             part.iter()
                 .map(|&(_, offset, size)| (offset, size))
                 .collect()
@@ -52,17 +85,43 @@ impl DirFormat {
         }
         self.rebuild(other, &old, &places(high))?;
         self.rebuild(block, &old, &places(low))?;
-        let hash = if last == first { first | 1 } else { first };
         Ok(LeafSplit {
-            hash,
+            hash: split_hash(&map, at),
             kept: low.len(),
             moved: high.len(),
         })
     }
 }
 
+/// Hash that names the new leaf if entries from `at` on move; `at` has an entry on either side.
+fn split_hash(map: &[Item], at: usize) -> u32 {
+    let (last, first) = (map[at - 1].0, map[at].0);
+    if last == first { first | 1 } else { first }
+}
+
+/// The split that leaves the fuller leaf the emptiest, the new entry counted; of equals the one that moves less.
+fn split_point_for(map: &[Item], incoming: Incoming) -> Option<usize> {
+    let total: usize = map.iter().map(|&(_, _, size)| size).sum();
+    let mut kept = 0;
+    let mut best = None;
+    for at in 1..map.len() {
+        kept += map[at - 1].2;
+        let (mut low, mut high) = (kept, total - kept);
+        if incoming.hash >= split_hash(map, at) {
+            high += incoming.size;
+        } else {
+            low += incoming.size;
+        }
+        let fuller = low.max(high);
+        if best.is_none_or(|(least, _)| fuller <= least) {
+            best = Some((fuller, at));
+        }
+    }
+    best.map(|(_, at)| at)
+}
+
 /// Index of the first entry to move: entries from the top up to half of the bytes in use, at least one on either side.
-fn split_point(map: &[(u32, usize, usize)]) -> Option<usize> {
+fn split_point(map: &[Item]) -> Option<usize> {
     if map.len() < 2 {
         return None;
     }

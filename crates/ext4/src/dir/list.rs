@@ -16,9 +16,11 @@ use std::hash::BuildHasher;
 use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
-use sapwood_jbd2::BufferRead;
+use sapwood_ext4_format::DirHasher;
 use sapwood_vfs::{DirEntry, FileKind, Ino};
 
+use super::htree;
+use super::inline::Inline;
 use super::shape::{Dir, Form, kind_of};
 use crate::Result;
 use crate::engine::Engine;
@@ -73,9 +75,14 @@ pub(super) fn emit(
 }
 
 /// Lists blocks by place, from a position on.
-fn by_place(dir: &Dir<'_>, from: u64, sink: &mut Sink<'_>) -> Result<()> {
+fn by_place(
+    dir: &Dir<'_>,
+    blocks: impl Iterator<Item = u32>,
+    from: u64,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
     let first = u32::try_from(from >> PLACE_BITS).unwrap_or(u32::MAX);
-    for logical in first..dir.blocks {
+    for logical in blocks.skip_while(|logical| *logical < first) {
         let buffer = dir.leaf(logical)?;
         let content = buffer.read();
         for entry in dir.format.entries(&content) {
@@ -92,14 +99,63 @@ fn by_place(dir: &Dir<'_>, from: u64, sink: &mut Sink<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Lists a few names, by hash if there is one, else by their places in the first block.
+fn few<'a>(
+    dir: &Dir<'_>,
+    names: impl Iterator<Item = (usize, sapwood_ext4_format::DirEntry<'a>)>,
+    hasher: Option<&DirHasher>,
+    from: u64,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
+    let mut items = Vec::new();
+    for (offset, entry) in names {
+        let at = match hasher {
+            Some(hasher) => key(htree::hash(dir, hasher, entry.name)?.major, entry.name),
+            None => place(0, offset),
+        };
+        if at >= from {
+            items.push((at, entry));
+        }
+    }
+    items.sort_unstable_by_key(|(at, entry)| (*at, entry.name));
+    for (at, entry) in &items {
+        if emit(dir, entry, at + 1, sink).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Lists a directory of one block that will have an index when it gets a second.
+fn first_block(dir: &Dir<'_>, hasher: &DirHasher, from: u64, sink: &mut Sink<'_>) -> Result<()> {
+    let buffer = dir.leaf(0)?;
+    let content = buffer.read();
+    let names = dir.format.entries(&content).flatten();
+    let names = names
+        .filter(|entry| entry.inode != 0 && !entry.is_dots())
+        .map(|entry| (entry.offset, entry));
+    few(dir, names, Some(hasher), from, sink)
+}
+
 /// Lists a directory from a position on.
 ///
 /// # Errors
 /// It is damaged, the device.
 pub(super) fn list(dir: &Dir<'_>, from: u64, sink: &mut Sink<'_>) -> Result<()> {
-    match dir.form {
-        Form::Inline => Err(crate::Error::Vfs(sapwood_vfs::Error::NotSupported)),
-        Form::Indexed => Err(crate::Error::Vfs(sapwood_vfs::Error::NotSupported)),
-        Form::Linear => by_place(dir, from, sink),
+    let hasher = match dir.form {
+        Form::Indexed => htree::root(dir)?.1,
+        Form::Inline | Form::Linear if dir.may_index() => htree::default_hasher(dir),
+        _ => None,
+    };
+    match (dir.form, &hasher) {
+        (Form::Inline, hasher) => {
+            let inline = Inline::read(dir)?;
+            few(dir, inline.names(dir), hasher.as_ref(), from, sink)
+        }
+        (Form::Indexed, Some(hasher)) => htree::list(dir, hasher, from, sink),
+        // Names that cannot be hashed cannot be written either: no split moves them.
+        (Form::Indexed, None) => by_place(dir, htree::leaves(dir)?.into_iter(), from, sink),
+        (Form::Linear, Some(hasher)) if dir.blocks == 1 => first_block(dir, hasher, from, sink),
+        (Form::Linear, _) => by_place(dir, 0..dir.blocks, from, sink),
     }
 }

@@ -1,5 +1,7 @@
 //! Names in directories.
 
+mod htree;
+mod inline;
 mod linear;
 mod list;
 mod shape;
@@ -13,7 +15,8 @@ use sapwood_vfs::{DirEntry, FileKind};
 
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Error, Result};
+use crate::{Error, Result, map};
+use inline::Inline;
 use linear::Place;
 use shape::{Dir, Form, disk_kind, format_of, new_entry};
 
@@ -33,17 +36,16 @@ pub(crate) struct Found {
     pub(crate) kind: Option<FileKind>,
 }
 
-fn not_supported<T>() -> Result<T> {
-    Err(Error::Vfs(sapwood_vfs::Error::NotSupported))
+fn not_found() -> Error {
+    Error::Vfs(sapwood_vfs::Error::NotFound)
 }
 
+/// Finds a name in the blocks of a directory.
 fn locate(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
-    if matches!(name, b"." | b"..") {
-        return Ok(None);
-    }
     match dir.form {
-        Form::Linear => linear::find(dir, name),
-        _ => not_supported(),
+        _ if matches!(name, b"." | b"..") => Ok(None),
+        Form::Indexed => htree::find(dir, name),
+        _ => linear::find(dir, name),
     }
 }
 
@@ -52,13 +54,75 @@ fn locate(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
 /// # Errors
 /// The directory is damaged.
 pub(crate) fn find(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
-    Ok(locate(&Dir::open(engine, dir)?, name)?.map(|place| place.found))
+    let dir = Dir::open(engine, dir)?;
+    match dir.form {
+        Form::Inline => Ok(Inline::read(&dir)?
+            .find(&dir, name)?
+            .map(|place| place.found)),
+        _ => Ok(locate(&dir, name)?.map(|place| place.found)),
+    }
+}
+
+/// Blocks that one change of names may touch.
+struct Growth {
+    /// Blocks that are there.
+    changed: u32,
+    /// Blocks that are added.
+    added: u32,
+}
+
+impl Growth {
+    fn credits(&self, dir: &Dir<'_>) -> u32 {
+        let map = match self.added {
+            0 => 0,
+            added => map::append_credits(dir.engine, dir.inode, added),
+        };
+        // Each new block may be in another group, with another bitmap.
+        self.changed + 2 * self.added + map
+    }
+}
+
+/// What one change of names may need at most, as the directory is now.
+fn growth(dir: &Dir<'_>) -> Growth {
+    let one = |changed, added| Growth { changed, added };
+    let roomy = |logical: u32| {
+        let leaf = dir.leaf(logical).ok();
+        leaf.is_some_and(|leaf| {
+            let longest = [b'x'; sapwood_ext4_format::NAME_MAX];
+            dir.format.has_room(&leaf.read(), &longest).unwrap_or(false)
+        })
+    };
+    match dir.form {
+        // A block of its own, which the inode's names may almost fill.
+        Form::Inline => one(0, 3),
+        Form::Linear if dir.blocks == 1 && roomy(0) => one(1, 0),
+        Form::Linear if dir.blocks == 1 && dir.may_index() => one(1, 2),
+        Form::Linear => one(1, 1),
+        Form::Indexed => match htree::shape(dir) {
+            // The way to the leaf; a leaf, a node on each level, and a level.
+            Ok((levels, full)) => one(levels + 2, 1 + levels + u32::from(full)),
+            Err(_) => one(1, 0),
+        },
+    }
+}
+
+/// Refuses a name that the directory can never take because its index is as large as the format allows. To be called
+/// before a handle is started: in one, [`insert`] would fail when it is too late.
+///
+/// # Errors
+/// `NoSpace`; the directory is damaged.
+pub(crate) fn check_room(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<()> {
+    let dir = Dir::open(engine, dir)?;
+    match dir.form {
+        Form::Indexed if !htree::room_for_one(&dir, name)? => Err(Error::NoSpace),
+        _ => Ok(()),
+    }
 }
 
 /// Credits that one change of names needs at most.
 pub(crate) fn credits(engine: &Engine, dir: &Inode) -> u32 {
-    // The block; or a new one with its bitmap and place.
-    2 + 1 + crate::map::insert_credits(engine, dir, 1)
+    // Who finds the directory damaged here will find it damaged again.
+    Dir::open(engine, dir).map_or(1, |dir| growth(&dir).credits(&dir))
 }
 
 /// Adds a name that is not there. Sets size and flags of the directory in memory; the caller sets times and stores it.
@@ -75,18 +139,30 @@ pub(crate) fn insert(
 ) -> Result<()> {
     let mut dir = Dir::open(engine, dir)?;
     let entry = new_entry(name, ino, kind);
-    match dir.form {
-        Form::Linear => {
-            if dir.flags.contains(InodeFlags::INDEX) {
-                // The feature is off, so nobody keeps the index up to date.
-                dir.set_flags(InodeFlags::empty(), InodeFlags::INDEX);
-            }
-            if linear::insert(&dir, h, &entry)? {
-                return Ok(());
-            }
-            linear::grow(&mut dir, h, &entry)
+    if dir.form == Form::Inline {
+        let mut inline = Inline::read(&dir)?;
+        if inline.insert(&dir, &entry)? {
+            return Ok(());
         }
-        _ => not_supported(),
+        dir = inline.convert(dir, h)?;
+    }
+    if dir.form == Form::Indexed {
+        return htree::insert(&mut dir, h, &entry);
+    }
+    if dir.flags.contains(InodeFlags::INDEX) {
+        // The feature is off, so nobody keeps the index up to date.
+        dir.set_flags(InodeFlags::empty(), InodeFlags::INDEX);
+    }
+    if linear::insert(&dir, h, &entry)? {
+        return Ok(());
+    }
+    let hasher = match dir.blocks {
+        1 if dir.may_index() => htree::default_hasher(&dir),
+        _ => None,
+    };
+    match hasher {
+        Some(hasher) => htree::make_indexed(&mut dir, h, &hasher, &entry),
+        None => linear::grow(&mut dir, h, &entry),
     }
 }
 
@@ -96,7 +172,12 @@ pub(crate) fn insert(
 /// `NotFound`; the directory is damaged.
 pub(crate) fn remove(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8]) -> Result<()> {
     let dir = Dir::open(engine, dir)?;
-    let place = locate(&dir, name)?.ok_or(sapwood_vfs::Error::NotFound)?;
+    if dir.form == Form::Inline {
+        let mut inline = Inline::read(&dir)?;
+        let place = inline.find(&dir, name)?.ok_or_else(not_found)?;
+        return inline.remove(&dir, place);
+    }
+    let place = locate(&dir, name)?.ok_or_else(not_found)?;
     linear::remove(&dir, h, &place)
 }
 
@@ -113,7 +194,12 @@ pub(crate) fn replace(
     kind: FileKind,
 ) -> Result<()> {
     let dir = Dir::open(engine, dir)?;
-    let place = locate(&dir, name)?.ok_or(sapwood_vfs::Error::NotFound)?;
+    if dir.form == Form::Inline {
+        let mut inline = Inline::read(&dir)?;
+        let place = inline.find(&dir, name)?.ok_or_else(not_found)?;
+        return inline.replace(&dir, place, ino, disk_kind(kind));
+    }
+    let place = locate(&dir, name)?.ok_or_else(not_found)?;
     dir.change(h, &place.buffer, |format, content| {
         format.set_inode(content, place.offset, ino, disk_kind(kind))
     })
@@ -124,8 +210,10 @@ pub(crate) fn replace(
 /// # Errors
 /// No space.
 pub(crate) fn init(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
-    let mut dir = Dir::open(engine, dir)?;
-    linear::init(&mut dir, h, parent)
+    if inline::init(engine, dir, parent)? {
+        return Ok(());
+    }
+    linear::init(&mut Dir::open(engine, dir)?, h, parent)
 }
 
 /// Where `..` leads.
@@ -135,8 +223,9 @@ pub(crate) fn init(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Res
 pub(crate) fn parent(engine: &Engine, dir: &Inode) -> Result<u32> {
     let dir = Dir::open(engine, dir)?;
     match dir.form {
+        Form::Inline => Inline::read(&dir)?.parent(&dir),
         Form::Linear => Ok(linear::dot_dot(&dir)?.2),
-        _ => not_supported(),
+        Form::Indexed => htree::parent(&dir),
     }
 }
 
@@ -147,8 +236,9 @@ pub(crate) fn parent(engine: &Engine, dir: &Inode) -> Result<u32> {
 pub(crate) fn set_parent(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
     let dir = Dir::open(engine, dir)?;
     match dir.form {
+        Form::Inline => Inline::read(&dir)?.set_parent(&dir, parent),
         Form::Linear => linear::set_parent(&dir, h, parent),
-        _ => not_supported(),
+        Form::Indexed => htree::set_parent(&dir, h, parent),
     }
 }
 
@@ -159,8 +249,9 @@ pub(crate) fn set_parent(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) 
 pub(crate) fn is_empty(engine: &Engine, dir: &Inode) -> Result<bool> {
     let dir = Dir::open(engine, dir)?;
     match dir.form {
+        Form::Inline => Ok(Inline::read(&dir)?.names(&dir).next().is_none()),
         Form::Linear => linear::is_empty(&dir),
-        _ => not_supported(),
+        Form::Indexed => htree::is_empty(&dir),
     }
 }
 

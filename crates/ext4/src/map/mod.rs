@@ -26,7 +26,7 @@ mod store;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sapwood_ext4_format::{EXTENT_MAX_LEN, EXTENT_MAX_UNWRITTEN_LEN, InodeFlags};
+use sapwood_ext4_format::{EXTENT_MAX_LEN, EXTENT_MAX_UNWRITTEN_LEN, EXTENT_ROOT_MAX, InodeFlags};
 use sapwood_jbd2::{Buffer, Handle};
 
 use crate::block_alloc;
@@ -109,6 +109,26 @@ pub(crate) fn insert_credits(engine: &Engine, inode: &Inode, blocks: u64) -> u32
         indirect::insert_credits(engine.geometry.block_size(), blocks)
     };
     u32::try_from(credits).unwrap_or(u32::MAX)
+}
+
+/// Credits that appending a few blocks, one after another, with [`append_block`] needs at most, but for the blocks themselves, their
+/// bitmaps and the inode. Takes the map lock shared.
+pub(crate) fn append_credits(engine: &Engine, inode: &Inode, blocks: u32) -> u32 {
+    let after = inode.size() / engine.block_size() + u64::from(blocks);
+    if !inode.flags().contains(InodeFlags::EXTENTS) {
+        // Up to three new blocks of pointers and their bitmaps, and one that is there.
+        return if after <= 12 { 0 } else { 8 };
+    }
+    let (depth, entries) = {
+        let map = inode.map.read();
+        let entries = u16::from_le_bytes([map[2], map[3]]);
+        (extent::depth(&map).min(5), u32::from(entries))
+    };
+    if depth == 0 && entries + blocks <= u32::from(EXTENT_ROOT_MAX) {
+        return 0;
+    }
+    // On every level a full node, the one split off, its bitmap; and a new level below the root.
+    3 * depth + 2
 }
 
 /// Credits with which one [`remove`] gets on at least a bit, but for the inode. More make it get on faster. Takes the map lock

@@ -1,0 +1,222 @@
+//! Directories with an index of hashes.
+//!
+//! # How it works
+//! The root is the directory's first block; it or nodes below it lead from a hash to the leaf with the names of that hash.
+//! A leaf is a block of names in no order. A look-up goes down once, and on to the next leaf only if that one says it
+//! continues the hash ([`path`]). Names are removed from their leaf; leaves and nodes are never merged.
+//!
+//! A leaf without room is tidied up if that gives room enough, else split at the middle of its hashes. Its node gets an entry
+//! more; a node that is full is split before, and if all are full up to the root, the index gets a level more, as many as
+//! the format allows. Blocks are put together on the side and written to their buffers at the end, so that damage found on the way
+//! leaves nothing half done ([`grow`]). Blocks are allocated before they are written; what was reserved for the operation covers them.
+//!
+//! What an image says is judged when a block comes in, and again where blocks meet: a node's hashes lie within its parent's range, a
+//! name's hash within its leaf's, nothing has more leaves than the directory has blocks. So no way goes round in circles.
+
+mod grow;
+mod path;
+
+use sapwood_ext4_format::{DirHasher, HashVersion, NameHash, NewEntry};
+use sapwood_jbd2::{BufferRead, Handle};
+
+use super::linear::{self, Place};
+use super::list::{self, Sink};
+use super::shape::Dir;
+use crate::Result;
+pub(super) use grow::{make_indexed, room_for_one};
+pub(super) use path::{Path, root};
+
+/// Hash of a name.
+pub(super) fn hash(dir: &Dir<'_>, hasher: &DirHasher, name: &[u8]) -> Result<NameHash> {
+    hasher
+        .hash(name)
+        .ok_or_else(|| dir.bad("its names are hashed with a key"))
+}
+
+/// The hash that an index made today gets.
+pub(super) fn default_hasher(dir: &Dir<'_>) -> Option<DirHasher> {
+    let geometry = &dir.engine.geometry;
+    let number = dir.engine.super_block.lock().def_hash_version;
+    let version = HashVersion::from_disk(number, geometry.unsigned_hash());
+    path::usable(dir, version.unwrap_or(HashVersion::HalfMd4))
+}
+
+/// Finds a name.
+///
+/// # Errors
+/// The index or a leaf is damaged, the device.
+pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
+    let (root, hasher) = root(dir)?;
+    let hash = match &hasher {
+        Some(hasher) => Some(hash(dir, hasher, name)?.major),
+        None => None,
+    };
+    let mut path = Path::to(dir, root, hash.unwrap_or(0))?;
+    loop {
+        if let Some(place) = linear::find_in(dir, path.leaf, name)? {
+            return Ok(Some(place));
+        }
+        // Without a hash all leaves are looked through.
+        if hash.is_some_and(|hash| !path.continues(hash)) || !path.advance(dir)? {
+            return Ok(None);
+        }
+    }
+}
+
+/// Puts a name into its leaf.
+///
+/// # Errors
+/// `NoSpace` if the index is full, before anything changed; damage, the journal.
+pub(super) fn insert(dir: &mut Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<()> {
+    let (root, hasher) = root(dir)?;
+    let hasher = hasher.ok_or_else(|| dir.bad("names of this directory cannot be hashed"))?;
+    let hash = hash(dir, &hasher, entry.name)?;
+    let entry = NewEntry {
+        hash: (hash.major, hash.minor),
+        ..*entry
+    };
+    let path = Path::to(dir, root, hash.major)?;
+    let leaf = dir.leaf(path.leaf)?;
+    if linear::insert_in(dir, h, &leaf, &entry)? {
+        return Ok(());
+    }
+    grow::split_and_insert(dir, h, path, &hasher, &entry)
+}
+
+/// Whether it holds nothing.
+///
+/// # Errors
+/// The index or a leaf is damaged, the device.
+pub(super) fn is_empty(dir: &Dir<'_>) -> Result<bool> {
+    let mut path = Path::to(dir, root(dir)?.0, 0)?;
+    loop {
+        if !linear::is_empty_leaf(dir, path.leaf)? {
+            return Ok(false);
+        }
+        if !path.advance(dir)? {
+            return Ok(true);
+        }
+    }
+}
+
+/// All leaves, by their number.
+///
+/// # Errors
+/// The index is damaged, the device.
+pub(super) fn leaves(dir: &Dir<'_>) -> Result<Vec<u32>> {
+    let mut path = Path::to(dir, root(dir)?.0, 0)?;
+    let mut leaves = vec![path.leaf];
+    while path.advance(dir)? {
+        leaves.push(path.leaf);
+    }
+    leaves.sort_unstable();
+    Ok(leaves)
+}
+
+/// Levels of nodes below the root, and whether the root is full.
+///
+/// # Errors
+/// The root is damaged, the device.
+pub(super) fn shape(dir: &Dir<'_>) -> Result<(u32, bool)> {
+    let (root, _) = root(dir)?;
+    let content = root.read();
+    let info = dir.format.dx_info(&content);
+    let info = info.map_err(|reason| dir.bad_block(root.block(), reason))?;
+    let full = path::entries(dir, &root, &content)?.is_full();
+    Ok((info.indirect_levels.into(), full))
+}
+
+/// Where `..` leads.
+///
+/// # Errors
+/// The root is damaged, the device.
+pub(super) fn parent(dir: &Dir<'_>) -> Result<u32> {
+    let (root, _) = root(dir)?;
+    let parent = dir.format.dx_parent(&root.read());
+    parent.map_err(|reason| dir.bad_block(root.block(), reason))
+}
+
+/// Makes `..` lead elsewhere.
+///
+/// # Errors
+/// The root is damaged, the journal.
+pub(super) fn set_parent(dir: &Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
+    let (root, _) = root(dir)?;
+    dir.change(h, &root, |format, content| {
+        format.dx_set_parent(content, parent)
+    })
+}
+
+/// A name in a leaf: its position, which leaf of the batch, and where in that.
+type Item = (u64, usize, usize);
+
+/// Lists by hash, from a position on.
+///
+/// # Errors
+/// The index or a leaf is damaged (a name in the wrong leaf counts as that: its position would lead elsewhere), the
+/// device.
+pub(super) fn list(
+    dir: &Dir<'_>,
+    hasher: &DirHasher,
+    from: u64,
+    sink: &mut Sink<'_>,
+) -> Result<()> {
+    let Ok(major) = u32::try_from(from >> 31) else {
+        return Ok(());
+    };
+    let mut path = Path::to(dir, root(dir)?.0, major & !1)?;
+    let (mut batch, mut items): (Vec<BufferRead>, Vec<Item>) = (Vec::new(), Vec::new());
+    loop {
+        gather(dir, hasher, &path, &mut batch, &mut items)?;
+        // Names of the last hash go on in the next leaf: they have to be sorted together.
+        let last = path.high();
+        let more = path.advance(dir)?;
+        if more && last.is_some_and(|high| high & 1 == 1) {
+            continue;
+        }
+        items.sort_unstable();
+        for &(key, leaf, offset) in items.iter().filter(|item| item.0 >= from) {
+            let entry = batch
+                .get(leaf)
+                .and_then(|content| dir.format.entry_at(content, offset).ok())
+                .ok_or_else(|| dir.bad("a name vanished"))?;
+            if list::emit(dir, &entry, key + 1, sink).is_break() {
+                return Ok(());
+            }
+        }
+        if !more {
+            return Ok(());
+        }
+        batch.clear();
+        items.clear();
+    }
+}
+
+/// Adds the names of the leaf at `path` to a batch.
+fn gather(
+    dir: &Dir<'_>,
+    hasher: &DirHasher,
+    path: &Path,
+    batch: &mut Vec<BufferRead>,
+    items: &mut Vec<Item>,
+) -> Result<()> {
+    let leaf = dir.leaf(path.leaf)?;
+    let content = leaf.read();
+    for entry in dir.format.entries(&content) {
+        let entry = entry.map_err(|reason| dir.bad_block(leaf.block(), reason))?;
+        if entry.inode == 0 {
+            continue;
+        }
+        let hash = hash(dir, hasher, entry.name)?.major;
+        if !path.holds(hash) {
+            let reason = format!(
+                "a name with hash {hash:#010x} in the leaf from {:#010x} on",
+                path.low
+            );
+            return Err(dir.bad_block(leaf.block(), reason));
+        }
+        items.push((list::key(hash, entry.name), batch.len(), entry.offset));
+    }
+    batch.push(content);
+    Ok(())
+}

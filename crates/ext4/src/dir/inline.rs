@@ -1,0 +1,301 @@
+//! Directories in the inode: entries in the 60 bytes of the map behind the parent's number, and in the value of the
+//! attribute `system.data`.
+//!
+//! Both regions are taken out, changed, and put back. The second one is made as large as the inode allows when the first is
+//! full. When that is full too, all entries move to a block, where each keeps its place: [`list`](super::list) counts on it.
+
+use sapwood_ext4_format::{
+    DirEntry, Incompat, InodeFlags, NewEntry, XattrSet, XattrValue, inline_dir_parent,
+    inline_dir_region, inline_dir_region_mut, xattr_index,
+};
+use sapwood_jbd2::Handle;
+
+use super::Found;
+use super::shape::Dir;
+use crate::engine::Engine;
+use crate::host::SealKind;
+use crate::inode::{Inode, MAP_BYTES};
+use crate::{Error, Result, map};
+
+/// Name of the attribute, behind `system.`.
+const DATA: &[u8] = sapwood_ext4_format::INLINE_XATTR;
+
+/// Bytes that `.` and `..` take in the block to which the entries may move.
+const DOTS: usize = 24;
+
+/// An inline directory, taken out of its inode.
+pub(super) struct Inline {
+    map: [u8; MAP_BYTES],
+    value: Vec<u8>,
+}
+
+/// Where a name stands: which region, and at which byte of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InlinePlace {
+    second: bool,
+    offset: usize,
+    pub(super) found: Found,
+}
+
+fn attributes(dir: &Dir<'_>) -> Result<XattrSet> {
+    let state = dir.inode.state.lock();
+    XattrSet::parse_ibody(state.raw.attr_area(), dir.format.inodes)
+        .map_err(|reason| dir.bad(format!("attributes: {reason}")))
+}
+
+/// Puts a value into a set of attributes, if the inode's area holds it then.
+fn with_value(mut set: XattrSet, value: &[u8], room: usize) -> Option<XattrSet> {
+    set.set(xattr_index::SYSTEM, DATA, XattrValue::Bytes(value.to_vec()));
+    (set.ibody_size_needed() <= room).then_some(set)
+}
+
+fn area_size(inode: &Inode) -> usize {
+    inode.state.lock().raw.attr_area().len()
+}
+
+fn write_set(dir: &Dir<'_>, set: &XattrSet) -> Result<()> {
+    let mut state = dir.inode.state.lock();
+    set.write_ibody(state.raw.attr_area_mut())
+        .map_err(|reason| dir.bad(format!("attributes: {reason}")))
+}
+
+fn set_size(dir: &Dir<'_>, size: u64) -> Result<()> {
+    let mut state = dir.inode.state.lock();
+    state.raw.set_size(size, &dir.engine.geometry)?;
+    state.size = size;
+    Ok(())
+}
+
+impl Inline {
+    /// Reads and judges both regions.
+    ///
+    /// # Errors
+    /// They are damaged.
+    pub(super) fn read(dir: &Dir<'_>) -> Result<Self> {
+        let map = *dir.inode.map.read();
+        let value = match attributes(dir)?.get(xattr_index::SYSTEM, DATA) {
+            Some(xattr) => match &xattr.value {
+                XattrValue::Bytes(bytes) => bytes.clone(),
+                XattrValue::Inode { .. } => return Err(dir.bad("inline names in another inode")),
+            },
+            None => Vec::new(),
+        };
+        let inline = Self { map, value };
+        for second in [false, true] {
+            dir.format
+                .check_region(inline.region(second))
+                .map_err(|reason| dir.bad(format!("inline names: {reason}")))?;
+        }
+        Ok(inline)
+    }
+
+    fn region(&self, second: bool) -> &[u8] {
+        match second {
+            true => &self.value,
+            false => inline_dir_region(&self.map).unwrap_or_default(),
+        }
+    }
+
+    fn region_mut(&mut self, second: bool) -> &mut [u8] {
+        match second {
+            true => &mut self.value,
+            false => inline_dir_region_mut(&mut self.map).unwrap_or_default(),
+        }
+    }
+
+    /// The inode that `..` would name.
+    pub(super) fn parent(&self, dir: &Dir<'_>) -> Result<u32> {
+        inline_dir_parent(&self.map)
+            .filter(|parent| (1..=dir.format.inodes).contains(parent))
+            .ok_or_else(|| dir.bad("an inline directory without a parent"))
+    }
+
+    /// All names, each with the byte at which it stands in the block to which they may move.
+    pub(super) fn names<'a>(
+        &'a self,
+        dir: &Dir<'_>,
+    ) -> impl Iterator<Item = (usize, DirEntry<'a>)> + use<'a> {
+        let format = dir.format;
+        [false, true].into_iter().flat_map(move |second| {
+            let region = self.region(second);
+            let before = match second {
+                true => DOTS + self.region(false).len(),
+                false => DOTS,
+            };
+            format
+                .region_entries(region)
+                .flatten()
+                .filter(|entry| entry.inode != 0)
+                .map(move |entry| (before + entry.offset, entry))
+        })
+    }
+
+    /// Finds a name.
+    pub(super) fn find(&self, dir: &Dir<'_>, name: &[u8]) -> Result<Option<InlinePlace>> {
+        for second in [false, true] {
+            let hit = dir
+                .format
+                .region_find(self.region(second), name)
+                .map_err(|reason| dir.bad(reason))?;
+            if let Some(entry) = hit {
+                return Ok(Some(InlinePlace {
+                    second,
+                    offset: entry.offset,
+                    found: dir.found(&entry),
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts a region back.
+    fn put(&self, dir: &Dir<'_>, second: bool) -> Result<()> {
+        if !second {
+            *dir.inode.map.write() = self.map;
+            return Ok(());
+        }
+        let set = with_value(attributes(dir)?, &self.value, area_size(dir.inode));
+        write_set(dir, &set.ok_or(Error::NoSpace)?)?;
+        set_size(dir, (MAP_BYTES + self.value.len()) as u64)
+    }
+
+    /// Makes the second region as large as it can be. False if it is already.
+    fn widen(&mut self, dir: &Dir<'_>) -> Result<bool> {
+        let old = self.value.len();
+        let Some(set) = with_value(attributes(dir)?, &self.value, usize::MAX) else {
+            return Ok(false);
+        };
+        let free = area_size(dir.inode).saturating_sub(set.ibody_size_needed()) / 4 * 4;
+        if !old.is_multiple_of(4) || free < sapwood_ext4_format::DIR_HEADER_SIZE {
+            return Ok(false);
+        }
+        self.value.resize(old + free, 0);
+        let new = self.value.get_mut(old..).unwrap_or_default();
+        dir.format
+            .init_region(new)
+            .map_err(|reason| dir.bad(reason))?;
+        Ok(true)
+    }
+
+    /// Puts a name where there is room; false if the inode has none.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn insert(&mut self, dir: &Dir<'_>, entry: &NewEntry<'_>) -> Result<bool> {
+        for round in 0..3 {
+            let second = round > 0;
+            if round == 2 && !self.widen(dir)? {
+                return Ok(false);
+            }
+            let put = dir
+                .format
+                .region_insert(self.region_mut(second), entry)
+                .map_err(|reason| dir.bad(reason))?;
+            if put.is_some() {
+                self.put(dir, second)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Removes the name at a place.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn remove(&mut self, dir: &Dir<'_>, place: InlinePlace) -> Result<()> {
+        dir.format
+            .region_remove(self.region_mut(place.second), place.offset)
+            .map_err(|reason| dir.bad(reason))?;
+        self.put(dir, place.second)
+    }
+
+    /// Makes the name at a place lead elsewhere.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn replace(
+        &mut self,
+        dir: &Dir<'_>,
+        place: InlinePlace,
+        ino: u32,
+        kind: u8,
+    ) -> Result<()> {
+        dir.format
+            .region_set_inode(self.region_mut(place.second), place.offset, ino, kind)
+            .map_err(|reason| dir.bad(reason))?;
+        self.put(dir, place.second)
+    }
+
+    /// Makes `..` lead elsewhere.
+    pub(super) fn set_parent(&mut self, dir: &Dir<'_>, parent: u32) -> Result<()> {
+        if let Some(head) = self.map.first_chunk_mut() {
+            *head = parent.to_le_bytes();
+        }
+        self.put(dir, false)
+    }
+
+    /// Moves all names to a block.
+    ///
+    /// # Errors
+    /// Damage, no space, the journal.
+    pub(super) fn convert<'a>(&self, dir: Dir<'a>, h: &Handle) -> Result<Dir<'a>> {
+        let parent = self.parent(&dir)?;
+        let (engine, inode) = (dir.engine, dir.inode);
+        let mut content = vec![0; dir.format.block_size];
+        dir.format
+            .init_from_regions(
+                &mut content,
+                inode.ino,
+                parent,
+                [self.region(false), self.region(true)],
+            )
+            .map_err(|reason| dir.bad(reason))?;
+        let mut set = attributes(&dir)?;
+        set.remove(xattr_index::SYSTEM, DATA);
+        write_set(&dir, &set)?;
+        let mut dir = dir;
+        let extents = engine.geometry.features().has_incompat(Incompat::EXTENTS);
+        let form = match extents {
+            true => InodeFlags::EXTENTS,
+            false => InodeFlags::empty(),
+        };
+        dir.set_flags(form, InodeFlags::INLINE_DATA);
+        *inode.map.write() = map::empty(dir.flags);
+        set_size(&dir, 0)?;
+        let mut dir = Dir::open(engine, inode)?;
+        let (_, buffer) = dir.append(h, SealKind::DirLeaf)?;
+        h.modify(&buffer)?.copy_from_slice(&content);
+        Ok(dir)
+    }
+}
+
+/// Makes a new directory inline, if the file system has such and the inode has room. False: it is to get a block.
+///
+/// # Errors
+/// Damage.
+pub(super) fn init(engine: &Engine, inode: &Inode, parent: u32) -> Result<bool> {
+    if !engine
+        .geometry
+        .features()
+        .has_incompat(Incompat::INLINE_DATA)
+    {
+        return Ok(false);
+    }
+    let mut dir = Dir::open(engine, inode)?;
+    let Some(set) = with_value(attributes(&dir)?, &[], area_size(inode)) else {
+        return Ok(false);
+    };
+    write_set(&dir, &set)?;
+    dir.set_flags(InodeFlags::INLINE_DATA, InodeFlags::EXTENTS);
+    set_size(&dir, MAP_BYTES as u64)?;
+    let mut inline = Inline {
+        map: [0; MAP_BYTES],
+        value: Vec::new(),
+    };
+    dir.format
+        .init_region(inline.region_mut(false))
+        .map_err(|reason| dir.bad(reason))?;
+    inline.set_parent(&dir, parent)?;
+    Ok(true)
+}
