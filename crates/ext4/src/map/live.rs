@@ -203,7 +203,7 @@ impl Changes for Writer<'_> {
     }
 
     fn free_cost(&self, physical: u64, len: u64) -> u32 {
-        groups_of(&self.reader.engine.geometry, physical, len)
+        free_credits(&self.reader.engine.geometry, physical, len)
     }
 
     fn affords(&self, credits: u32) -> bool {
@@ -211,8 +211,8 @@ impl Changes for Writer<'_> {
     }
 }
 
-/// Groups that blocks may lie in, wherever they begin if `physical` is 0.
-pub(super) fn groups_of(geometry: &Geometry, physical: u64, len: u64) -> u32 {
+/// Credits for freeing blocks, wherever they begin if `physical` is 0: bitmap and descriptor of each group.
+pub(super) fn free_credits(geometry: &Geometry, physical: u64, len: u64) -> u32 {
     let per_group = u64::from(geometry.blocks_per_group()).max(1);
     let groups = match physical.checked_sub(u64::from(geometry.first_data_block())) {
         Some(from) if physical > 0 => {
@@ -222,5 +222,6 @@ pub(super) fn groups_of(geometry: &Geometry, physical: u64, len: u64) -> u32 {
         }
         _ => len / per_group + 2,
     };
-    u32::try_from(groups.min(u64::from(geometry.group_count()))).unwrap_or(u32::MAX)
+    let groups = groups.min(u64::from(geometry.group_count()));
+    u32::try_from(groups.saturating_mul(2)).unwrap_or(u32::MAX)
 }

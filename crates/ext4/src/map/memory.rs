@@ -24,6 +24,7 @@ pub(crate) struct MemoryNode {
 enum Joined {
     Node(u64),
     Bitmap(u64),
+    Descriptor(u64),
 }
 
 /// See the module.
@@ -73,6 +74,12 @@ impl Memory {
             let left = self.credits.get().checked_sub(1);
             self.credits.set(left.expect("overdrawn handle"));
         }
+    }
+
+    /// What allocating or freeing a block changes.
+    fn join_group(&self, block: u64) {
+        self.join(Joined::Bitmap(block / GROUP));
+        self.join(Joined::Descriptor(block / GROUP));
     }
 
     /// Blocks for content, side by side; `apart` of them are left unused before.
@@ -143,8 +150,9 @@ impl Changes for Memory {
         let left = self.room.get().checked_sub(1).ok_or(Error::NoSpace)?;
         self.room.set(left);
         let block = self.next_node.get();
-        self.next_node.set(block + 1);
-        self.join(Joined::Bitmap(block / GROUP));
+        // Each in a group of its own: that costs most.
+        self.next_node.set(block + GROUP + 1);
+        self.join_group(block);
         self.join(Joined::Node(block));
         self.plant(block, vec![0; self.world.block_size as usize]);
         self.charge(1);
@@ -154,7 +162,7 @@ impl Changes for Memory {
     }
 
     fn discard(&self, node: &Self::Node) -> Result<()> {
-        self.join(Joined::Bitmap(node.block / GROUP));
+        self.join_group(node.block);
         let gone = self.nodes.borrow_mut().remove(&node.block);
         self.charge(-1);
         self.room.set(self.room.get().saturating_add(1));
@@ -164,7 +172,7 @@ impl Changes for Memory {
 
     fn free(&self, physical: u64, len: u64) -> Result<()> {
         for block in physical..physical + len {
-            self.join(Joined::Bitmap(block / GROUP));
+            self.join_group(block);
             if !self.content.borrow_mut().remove(&block) {
                 return Err(self.world.bad_block(block, "freed twice"));
             }
@@ -177,7 +185,7 @@ impl Changes for Memory {
     }
 
     fn free_cost(&self, physical: u64, len: u64) -> u32 {
-        ((physical + len - 1) / GROUP - physical / GROUP + 1) as u32
+        2 * ((physical + len - 1) / GROUP - physical / GROUP + 1) as u32
     }
 
     fn affords(&self, credits: u32) -> bool {

@@ -35,7 +35,7 @@ use crate::inode::{Inode, MAP_BYTES};
 use crate::{Error, Result};
 use extent::Tree;
 use indirect::Pointers;
-use live::{Reader, Writer, groups_of};
+use live::{Reader, Writer, free_credits};
 pub(crate) use run::{Mapped, Run};
 use store::{Blocks, World};
 
@@ -104,7 +104,7 @@ pub(crate) fn insert_credits(engine: &Engine, inode: &Inode, blocks: u64) -> u32
         let pieces = blocks / u64::from(EXTENT_MAX_UNWRITTEN_LEN);
         // One level more than now: somebody else may be first.
         let first = extent::replace_credits(depth + 2);
-        u64::from(first).saturating_add(pieces.saturating_mul(3))
+        u64::from(first).saturating_add(pieces.saturating_mul(4))
     } else {
         indirect::insert_credits(engine.geometry.block_size(), blocks)
     };
@@ -135,7 +135,7 @@ pub(crate) fn append_credits(engine: &Engine, inode: &Inode, blocks: u32) -> u32
 /// shared.
 pub(crate) fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
     let depth = extent::depth(&inode.map.read()).min(5);
-    let bitmaps = groups_of(&engine.geometry, 0, u64::from(EXTENT_MAX_LEN));
+    let bitmaps = free_credits(&engine.geometry, 0, u64::from(EXTENT_MAX_LEN));
     extent::replace_credits(depth + 2)
         .max(indirect::WAY_CREDITS)
         .saturating_add(bitmaps)

@@ -17,7 +17,7 @@ pub(super) fn longest(unwritten: bool) -> u32 {
 }
 
 /// The two as one, if they are neighbours of one kind and short enough.
-fn merged(left: &Extent, right: &Extent) -> Option<Extent> {
+pub(super) fn merged(left: &Extent, right: &Extent) -> Option<Extent> {
     let len = left.len.checked_add(right.len)?;
     let fits = left.unwritten == right.unwritten
         && left.end() == u64::from(right.logical)

@@ -104,7 +104,7 @@ pub(crate) fn goal<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Op
 }
 
 /// Credits that one replacement in a leaf needs at most, on a way of so many nodes: each of them and a new one beside it, and
-/// the bitmap that the new one comes from; and a new level.
+/// the bitmap and the descriptor that the new one comes from; and a new level.
 pub(crate) fn replace_credits(nodes: u32) -> u32 {
-    nodes.saturating_mul(3).saturating_add(2)
+    nodes.saturating_mul(4).saturating_add(3)
 }

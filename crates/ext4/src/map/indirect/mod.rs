@@ -136,10 +136,10 @@ impl<'a, S: Changes> Pointers<'a, S> {
     }
 }
 
-/// Credits that [`Pointers::insert`] of `blocks` blocks needs at most: the places of the pointers, each perhaps new and with a bitmap,
+/// Credits that [`Pointers::insert`] of `blocks` blocks needs at most: the places of the pointers, each perhaps new and with a bitmap and a descriptor,
 /// and the two levels above them.
 pub(crate) fn insert_credits(block_size: u32, blocks: u64) -> u64 {
     let per_block = u64::from(IndirectGeometry::new(block_size).per_block()).max(1);
     let (low, high) = (blocks / per_block + 2, blocks / per_block / per_block + 2);
-    low.saturating_add(high).saturating_add(1).saturating_mul(2)
+    low.saturating_add(high).saturating_add(1).saturating_mul(3)
 }

@@ -11,8 +11,8 @@ use super::{Place, Pointers, pointer_block};
 use crate::Result;
 use crate::map::store::Changes;
 
-/// Credits for the blocks of pointers on a way, and the bitmaps of those that become empty.
-pub(crate) const WAY_CREDITS: u32 = 6;
+/// Credits for the blocks of pointers on a way, and the bitmaps and descriptors of those that become empty.
+pub(crate) const WAY_CREDITS: u32 = 9;
 
 /// A removal under way.
 struct Removal {

@@ -66,7 +66,7 @@ impl File {
     fn remove(&mut self, range: Range<u64>) {
         let mut left = range.clone();
         while !left.is_empty() {
-            self.store.handle(WAY_CREDITS + 5);
+            self.store.handle(WAY_CREDITS + 2);
             let before = (
                 self.store.content.borrow().len(),
                 self.store.nodes.borrow().len(),

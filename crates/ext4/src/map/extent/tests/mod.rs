@@ -6,6 +6,8 @@ mod rules;
 
 use sapwood_ext4_format::{Extent, ExtentBounds, ExtentNode};
 
+use super::insert::merged;
+use super::path::descend;
 use super::{Root, Tree, depth, empty_root, lookup, replace_credits};
 use crate::map::memory::Memory;
 use crate::map::store::{Blocks, NodeKind};
@@ -19,7 +21,7 @@ pub(super) struct File {
 
 /// Credits that let the least step of a removal through: an extent of 32768 blocks reaches into 5 groups.
 fn least_credits(root: &Root) -> u32 {
-    replace_credits(depth(root) + 2) + 5
+    replace_credits(depth(root) + 2) + 2 * 5
 }
 
 impl File {
@@ -42,7 +44,7 @@ impl File {
     ) -> crate::Result<()> {
         let pieces = (len / 32767) as u32;
         self.store
-            .handle(replace_credits(depth(&self.root) + 2) + 3 * pieces);
+            .handle(replace_credits(depth(&self.root) + 2) + 4 * pieces);
         self.tree().insert(logical, physical, len, written)
     }
 
@@ -96,8 +98,27 @@ impl File {
     }
 
     /// Walks the whole tree and judges it: every node by the validator, keys equal to what is below, no node lost or
-    /// named twice, blocks counted right. All extents.
+    /// named twice, blocks counted right, nothing in two extents of a leaf that could be one. All extents.
     pub(super) fn check(&self) -> Vec<Extent> {
+        let extents = self.check_nodes();
+        let mut split = extents
+            .windows(2)
+            .filter(|pair| merged(&pair[0], &pair[1]).is_some());
+        while let Some([left, right]) = split.next() {
+            let leaf = |extent: &Extent| {
+                descend(&self.store, &self.root, extent.logical)
+                    .unwrap()
+                    .leaf
+                    .bounds
+                    .first
+            };
+            assert_ne!(leaf(left), leaf(right), "could be one: {left:?} {right:?}");
+        }
+        extents
+    }
+
+    /// As [`check`](Self::check), while a shift is under way that split an extent.
+    pub(super) fn check_nodes(&self) -> Vec<Extent> {
         let world = *self.store.world();
         let bounds = ExtentBounds::root(world.first_block, world.blocks);
         let (mut extents, mut nodes) = (Vec::new(), Vec::new());

@@ -96,7 +96,7 @@ impl Both {
             } else {
                 tree.shift_right(range, by.unsigned_abs()).unwrap()
             };
-            self.file.check();
+            self.file.check_nodes();
         }
         let moved = self.model.split_off(&from);
         self.model.extend(
