@@ -18,6 +18,8 @@ mod map;
 mod mount;
 mod ops;
 mod options;
+#[cfg(test)]
+mod oracles;
 mod orphan;
 mod table;
 mod xattr;

@@ -13,6 +13,8 @@ mod policy;
 #[cfg(test)]
 mod schedules;
 mod search;
+#[cfg(test)]
+mod tests;
 
 use std::cell::OnceCell;
 use std::ops::Range;

@@ -68,13 +68,12 @@ pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy)
     if !policy.spread {
         return 0;
     }
-    let words = (inodes / WORD).max(1);
-    let word = hash(wish.parent) % u64::from(words);
+    let words = inodes / WORD;
+    // Multiples of the golden ratio, of which consecutive ones are far apart: directories of one group are made one
+    // after another.
+    let fraction = u64::from(wish.parent).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let word = (u128::from(fraction) * u128::from(words)) >> u64::BITS;
     (word as u32 * WORD).min(group.search_limit())
-}
-
-fn hash(number: u32) -> u64 {
-    (u64::from(number) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
 /// First group of the flex group that a group is in, and the one behind its last.
