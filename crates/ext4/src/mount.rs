@@ -12,12 +12,12 @@
 use std::sync::{Arc, Weak};
 
 use sapwood_base::Health;
-use sapwood_block::Device;
+use sapwood_block::{Device, OverlayDevice};
 use sapwood_ext4_format::{
     Compat, Geometry, Incompat, Inode as RawInode, RoCompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock,
     SuperState,
 };
-use sapwood_jbd2::{Cache, Host, Journal};
+use sapwood_jbd2::{Cache, Host, Journal, LayoutMap, LayoutRun};
 
 use crate::background::Alarm;
 use crate::block_alloc::Space;
@@ -31,12 +31,13 @@ use crate::table::InodeTable;
 use crate::xattr::SharedBlocks;
 use crate::{Error, Options, Result, fast_commit, map, ops, orphan};
 
-/// Blocks of the journal that are side by side.
-#[derive(Debug, Clone, Copy)]
-struct JournalRun {
-    logical: u64,
-    physical: u64,
-    len: u64,
+/// How changes reach the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum With {
+    /// By way of the journal, if the image has one.
+    Log,
+    /// Straight home: for what must not use the journal.
+    InPlace,
 }
 
 /// Reads and validates the superblock.
@@ -95,20 +96,19 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     let unclean = sb.features().has_incompat(Incompat::RECOVER) || orphan::may_have_orphans(&sb);
     if options.read_only {
         if options.no_load || !unclean {
-            return assemble(device, options);
+            return assemble(device, options, With::Log);
         }
         return open_recovered_in_memory(device, options);
     }
     recover_journal(&device, &sb, &geometry)?;
-    let engine = assemble(device, options)?;
-    fast_commit::replay(&engine)?;
+    let engine = assemble(device, options, With::Log)?;
     orphan::recover(&engine)?;
     Ok(engine)
 }
 
 /// Shows what a recovery would give, without a write to the device.
 fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
-    let overlay = device;
+    let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(device));
     let sb = read_super(&*overlay)?;
     if sb.features().write_blockers().is_empty() {
         let recovering = Options {
@@ -121,17 +121,49 @@ fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result
     } else {
         recover_journal(&overlay, &sb, &Geometry::new(&sb)?)?;
     }
-    assemble(overlay, options)
+    assemble(overlay, options, With::Log)
 }
 
-/// Replays the journal, if there is one that needs it.
+/// Replays the journal, if there is one that needs it, with the fast commits behind it. What is damaged is found before
+/// anything is written. The journal is emptied last, so that a recovery that is cut off starts again.
 fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometry) -> Result<()> {
     let features = sb.features();
     if !features.has_compat(Compat::HAS_JOURNAL) || !features.has_incompat(Incompat::RECOVER) {
         return Ok(());
     }
-    let _layout = journal_layout(&**device, sb, geometry)?;
-    Err(Error::UnsupportedFeature("needs_recovery".into()))
+    let log = open_log(device, sb, geometry)?;
+    if !log.needs_recovery() {
+        return Ok(());
+    }
+    let blocks = geometry.blocks_count();
+    let plan = log.scan(&|block| block < blocks)?;
+    let recovery = plan.replay(&**device)?;
+    log::info!("{}: journal recovered", device.name());
+    if let Some(commits) = &recovery.fast_commit {
+        let options = Options {
+            background: false,
+            ..Options::default()
+        };
+        let engine = assemble(Arc::clone(device), options, With::InPlace)?;
+        fast_commit::replay(&engine, &log, commits)?;
+        ops::sync::sync(&engine)?;
+    }
+    Ok(log.reset(&recovery)?)
+}
+
+/// The log in the journal's inode.
+fn open_log(
+    device: &Arc<dyn Device>,
+    sb: &SuperBlock,
+    geometry: &Geometry,
+) -> Result<sapwood_jbd2::Log> {
+    let runs = journal_layout(&**device, sb, geometry)?;
+    let layout = LayoutMap::new(runs, geometry.blocks_count())?;
+    let log = sapwood_jbd2::Log::load(Arc::clone(device), layout, geometry.block_size())?;
+    if log.errno() != 0 {
+        log::warn!("{}: an earlier mount met an error", device.name());
+    }
+    Ok(log)
 }
 
 /// Where the blocks of the journal are.
@@ -142,7 +174,7 @@ fn journal_layout(
     device: &dyn Device,
     sb: &SuperBlock,
     geometry: &Geometry,
-) -> Result<Vec<JournalRun>> {
+) -> Result<Vec<LayoutRun>> {
     let ino = sb.journal_inum.get();
     if ino == 0 {
         return Err(Error::ExternalJournal);
@@ -165,7 +197,7 @@ fn journal_layout(
             return Err(bad("the journal has holes".into()));
         }
         next += run.len;
-        layout.push(JournalRun {
+        layout.push(LayoutRun {
             logical: run.logical,
             physical,
             len: run.len,
@@ -199,7 +231,7 @@ fn read_inode(device: &dyn Device, geometry: &Geometry, ino: u32) -> Result<RawI
 }
 
 /// Sets up everything that a mount needs. Starts no thread.
-fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
+fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc<Engine>> {
     let mut sb = read_super(&*device)?;
     let geometry = Geometry::new(&sb)?;
     geometry.check_device(device.size())?;
@@ -210,15 +242,19 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
     ));
     let groups = Arc::new(Groups::open(&cache, &geometry, options.discard)?);
     let has_journal = sb.features().has_compat(Compat::HAS_JOURNAL);
-    let journal_options = sapwood_jbd2::Options::default();
-    let journal = if has_journal && !options.read_only {
-        let _layout = journal_layout(&*device, &sb, &geometry)?;
-        Journal::in_place(Arc::clone(&cache), journal_options)
+    let journal_options = sapwood_jbd2::Options {
+        closing_credits: closing_credits(&geometry),
+        ..Default::default()
+    };
+    let journal = if has_journal && with == With::Log && !options.read_only {
+        let mut log = open_log(&device, &sb, &geometry)?;
+        log.set_form(log_form(&sb))?;
+        Journal::with_log(Arc::clone(&cache), log, journal_options)?
     } else {
         Journal::in_place(Arc::clone(&cache), journal_options)
     };
     let clean_at_mount = sb.state().contains(SuperState::VALID);
-    if !options.read_only {
+    if !options.read_only && with == With::Log {
         mark_mounted(&*device, &mut sb, has_journal)?;
     }
     let engine = Arc::new(Engine {
@@ -243,6 +279,23 @@ fn assemble(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
     let host: Weak<dyn Host> = Arc::downgrade(&engine) as Weak<dyn Host>;
     engine.journal.attach(host);
     Ok(engine)
+}
+
+/// How a log of this file system is written: as the kernel writes it.
+fn log_form(sb: &SuperBlock) -> sapwood_jbd2::Incompat {
+    let features = sb.features();
+    let mut form = sapwood_jbd2::Incompat::empty();
+    form.set(sapwood_jbd2::Incompat::CSUM_V3, features.metadata_csum());
+    form.set(
+        sapwood_jbd2::Incompat::WIDE,
+        features.has_incompat(Incompat::BIT64),
+    );
+    form
+}
+
+/// Blocks that the end of a transaction may add: descriptors of groups that no handle counted.
+fn closing_credits(geometry: &Geometry) -> u32 {
+    geometry.desc_blocks().clamp(4, 16)
 }
 
 /// Says in the superblock that the file system is in use.

@@ -104,6 +104,10 @@ impl FileSystem for Ext4 {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         self.check_alive()?;
         let dir = self.inode(dir)?;
+        dir.require_dir()?;
+        if name.len() > rules::NAME_MAX {
+            return Err(vfs::Error::NameTooLong);
+        }
         loop {
             match remove::look_up(&self.engine, &dir, name) {
                 Ok(Some(inode)) => match self.entry(&inode) {
