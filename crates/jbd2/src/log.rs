@@ -213,7 +213,7 @@ impl Log {
             let block = index;
             return Err(Error::BlockRange { block, blocks });
         }
-        Ok(self.geometry.first + self.geometry.size + index)
+        Ok(self.geometry.fast_first + index)
     }
 
     /// Reads a block of the fast-commit area; `buf` is of a block's size.

@@ -27,7 +27,9 @@ pub(crate) struct Geometry {
     pub(crate) first: u64,
     /// Blocks of the log.
     pub(crate) size: u64,
-    /// Blocks for fast commits, right behind the log.
+    /// First block for fast commits. The kernel leaves one unused behind the log.
+    pub(crate) fast_first: u64,
+    /// Blocks for fast commits.
     pub(crate) fast_commit: u64,
 }
 
@@ -125,12 +127,13 @@ impl Superblock {
 
     pub(crate) fn geometry(&self) -> Geometry {
         let first = u64::from(self.raw.first.get());
-        let fast_commit = u64::from(self.fast_commit_blocks());
-        let end = u64::from(self.raw.max_len.get()).saturating_sub(fast_commit);
+        let area = u64::from(self.fast_commit_blocks());
+        let end = u64::from(self.raw.max_len.get()).saturating_sub(area);
         Geometry {
             first,
             size: end.saturating_sub(first),
-            fast_commit,
+            fast_first: end + 1,
+            fast_commit: area.saturating_sub(1),
         }
     }
 
@@ -292,7 +295,8 @@ mod tests {
         let geometry = Geometry {
             first: 1,
             size: 79,
-            fast_commit: 20,
+            fast_first: 81,
+            fast_commit: 19,
         };
         assert_eq!(made.geometry(), geometry);
         assert_eq!((made.start(), made.sequence(), made.errno()), (0, 1, 0));
