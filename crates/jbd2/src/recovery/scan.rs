@@ -243,9 +243,8 @@ impl Scan<'_> {
 
     /// Looks beyond the end for a commit block that says that the log was longer once.
     fn look_ahead(&mut self) -> Result<()> {
-        let Some(last) = self.plan.transactions.last().copied() else {
-            return Ok(());
-        };
+        let last = self.plan.transactions.last();
+        let since = last.map_or(0, |one| one.seconds);
         if !self.codec.has_checksums() {
             return Ok(());
         }
@@ -266,7 +265,7 @@ impl Scan<'_> {
                 continue;
             }
             let commit = RawCommit::read_from_prefix(bytes);
-            let younger = commit.is_ok_and(|(raw, _)| raw.seconds.get() >= last.seconds);
+            let younger = commit.is_ok_and(|(raw, _)| raw.seconds.get() >= since);
             if younger && self.codec.commit_is_good(bytes) {
                 return Err(Error::Corrupt {
                     sequence: self.plan.end,
