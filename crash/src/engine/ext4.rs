@@ -49,10 +49,15 @@ pub(super) fn format(kind: BaseKind, size: u64) -> Result<MemoryDevice, String> 
     if made.0 != Some(0) {
         return Err(format!("mke2fs: {}", made.1));
     }
-    let mut command = Command::new("debugfs");
-    command.args(["-w", "-R", "rmdir lost+found"]).arg(&file);
-    run(command)?;
+    remove_lost_and_found(&file)?;
     MemoryDevice::load(&file).map_err(|error| error.to_string())
+}
+
+/// Only an empty one goes: what e2fsck put there shows as a difference later.
+fn remove_lost_and_found(file: &Path) -> Result<(), String> {
+    let mut command = Command::new("debugfs");
+    command.args(["-w", "-R", "rmdir lost+found"]).arg(file);
+    run(command).map(drop)
 }
 
 pub(super) fn open(
@@ -104,12 +109,12 @@ pub(super) fn tool_check(file: &Path) -> Result<(), String> {
 }
 
 /// Preening replays the journal and empties the list of orphans. It ends with 0 or 1 if that was
-/// all, and gives up on anything that a crash must not leave.
+/// all, and gives up on anything that a crash must not leave. It makes `lost+found` anew.
 pub(super) fn tool_recovery(file: &Path) -> Result<(), String> {
     let mut command = Command::new("e2fsck");
     command.args(["-f", "-p"]).arg(file);
     match run(command)? {
-        (Some(0 | 1), _) => Ok(()),
+        (Some(0 | 1), _) => remove_lost_and_found(file),
         (code, said) => Err(format!("e2fsck -fp: {code:?}: {said}")),
     }
 }

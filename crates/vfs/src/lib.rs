@@ -14,6 +14,7 @@ pub mod memory;
 pub mod model;
 pub mod rules;
 mod subvolume;
+pub mod tour;
 
 pub use attr::{
     Attr, Credentials, DirEntry, Entry, FileKind, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
