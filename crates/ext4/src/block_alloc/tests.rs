@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sapwood_block::{Device, MemoryDevice};
 
@@ -504,4 +505,76 @@ fn statfs_is_what_the_kernel_says() {
         assert_eq!(u64::from(ours.name_max), kernel.f_namemax, "{args}");
         assert_eq!(ours.fsid, kernel.f_fsid, "{args}");
     }
+}
+
+#[test]
+fn threads_that_allocate_free_and_commit_never_share_a_block() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let (device, engine) = small(32 * MIB, "-b 1024 -m 0");
+    let before = engine.groups.free_blocks();
+    // Per block: 0 never used, the largest number in use, else the transaction that freed it.
+    let owners: Vec<AtomicU64> = (0..engine.geometry.blocks_count())
+        .map(|_| AtomicU64::new(0))
+        .collect();
+    let done = AtomicBool::new(false);
+    let work = |seed: u64| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut own: Vec<Extent> = Vec::new();
+        for _ in 0..400 {
+            let request = Request {
+                goal: random.u64(0..engine.geometry.blocks_count()),
+                len: random.u32(1..200),
+                ino: random.u32(12..30),
+            };
+            if let Ok(extent) = allocate(&engine, &request) {
+                let durable = engine.journal.durable_tid();
+                for block in blocks(extent) {
+                    let before = owners[block as usize].swap(u64::MAX, Ordering::SeqCst);
+                    assert!(
+                        before <= durable,
+                        "block {block}: freed in {before} of {durable}"
+                    );
+                }
+                in_handle(&engine, 1, |h| claim(&engine, h, extent).unwrap());
+                own.push(extent);
+            }
+            while own.len() > 20 || (!own.is_empty() && random.u32(0..3) == 0) {
+                let extent = own.swap_remove(random.usize(0..own.len()));
+                in_handle(&engine, 1, |h| {
+                    for block in blocks(extent) {
+                        owners[block as usize].store(h.tid(), Ordering::SeqCst);
+                    }
+                    free(&engine, h, extent, false).unwrap();
+                });
+            }
+        }
+        own
+    };
+    let left: Vec<Extent> = std::thread::scope(|scope| {
+        let committer = scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                engine.journal.commit_and_settle().unwrap();
+            }
+        });
+        let threads: Vec<_> = (0..4).map(|seed| scope.spawn(move || work(seed))).collect();
+        let left = threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect();
+        done.store(true, Ordering::SeqCst);
+        committer.join().unwrap();
+        left
+    });
+    for extent in left {
+        in_handle(&engine, 1, |h| free(&engine, h, extent, false).unwrap());
+    }
+    engine.journal.commit_and_settle().unwrap();
+    assert_eq!(
+        (engine.groups.free_blocks(), engine.groups.freed_blocks()),
+        (before, 0)
+    );
+    mount::close(&engine).unwrap();
+    clean(&device, "threads");
 }
