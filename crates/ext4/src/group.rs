@@ -19,7 +19,7 @@
 //!
 //! **Out of use**: a group whose descriptor or bitmap is wrong. One line in the log says why; nothing is
 //! allocated or freed there any more, while reads go on. What would be freed there stays used, for `e2fsck` to find.
-//! Tests: `load` has each kind of damage.
+//! (`damage_puts_a_group_out_of_use_and_no_other`, `a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read`).
 
 mod bitmaps;
 mod load;

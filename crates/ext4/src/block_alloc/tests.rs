@@ -103,14 +103,16 @@ fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
     }
     for (seed, args) in [
         "-b 1024",
+        "-b 1024 -O ^has_journal",
         "-b 1024 -t ext2",
         "-b 4096 -O ^64bit",
-        "-b 1024 -O ^flex_bg",
+        "-b 1024 -O ^flex_bg,^has_journal",
     ]
     .iter()
     .enumerate()
     {
-        let (device, engine) = small(64 * MIB, args);
+        let device = image(64 * MIB, args);
+        let engine = engine(&device, Options::default());
         let mut random = fastrand::Rng::with_seed(seed as u64);
         let before = engine.groups.free_blocks();
         let mut used: Vec<Extent> = Vec::new();
@@ -163,6 +165,7 @@ fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
             }
         }
         engine.journal.commit_and_settle().unwrap();
+        engine.journal.checkpoint().unwrap();
         let left = engine.groups.free_blocks();
         let says: u64 = dumped(&device)
             .iter()
@@ -512,7 +515,8 @@ fn threads_that_allocate_free_and_commit_never_share_a_block() {
     if left_out(Need::Tools) {
         return;
     }
-    let (device, engine) = small(32 * MIB, "-b 1024 -m 0");
+    let device = image(32 * MIB, "-b 1024 -m 0");
+    let engine = engine(&device, Options::default());
     let before = engine.groups.free_blocks();
     // Per block: 0 never used, the largest number in use, else the transaction that freed it.
     let owners: Vec<AtomicU64> = (0..engine.geometry.blocks_count())

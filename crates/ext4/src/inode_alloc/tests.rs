@@ -68,12 +68,13 @@ fn threads_with_directories_of_their_own_leave_a_clean_image() {
     }
     for (policy, args) in [
         (AllocPolicy::default(), "-b 4096"),
-        (AllocPolicy::default(), "-b 1024 -N 3000"),
+        (AllocPolicy::default(), "-b 1024 -O ^has_journal -N 3000"),
         (AllocPolicy::default(), "-b 1024 -O ^flex_bg"),
-        (OLD, "-b 4096"),
+        (OLD, "-b 4096 -O ^has_journal"),
         (OLD, "-b 1024 -t ext2"),
+        (OLD, "-b 1024 -t ext3"),
     ] {
-        let device = image(128 * MIB, &format!("-O ^has_journal {args}"));
+        let device = image(128 * MIB, args);
         let fs = mount(&device, policy);
         let created = |name: String| {
             let dir = make(&fs, fs.root(), &name, NewInode::Directory);
@@ -120,8 +121,12 @@ fn a_table_that_was_never_zeroed_is_used_without_gaps() {
     if left_out(Need::Tools) {
         return;
     }
-    for policy in [AllocPolicy::default(), OLD] {
-        let device = image_on_garbage(64 * MIB, "-b 1024 -O ^has_journal");
+    for (policy, args) in [
+        (AllocPolicy::default(), "-b 1024 -O ^has_journal"),
+        (AllocPolicy::default(), "-b 1024"),
+        (OLD, "-b 1024"),
+    ] {
+        let device = image_on_garbage(64 * MIB, args);
         let fs = mount(&device, policy);
         for dir in 0..6 {
             let dir = make(&fs, fs.root(), &format!("d{dir}"), NewInode::Directory);
