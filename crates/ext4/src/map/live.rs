@@ -87,6 +87,10 @@ impl Blocks for Reader<'_> {
         Ok(buffer)
     }
 
+    fn is_system(&self, physical: u64, len: u64) -> bool {
+        self.engine.groups.is_system(physical, len)
+    }
+
     fn place(&self, node: &Arc<Buffer>) -> u64 {
         node.block()
     }
@@ -152,6 +156,10 @@ impl Blocks for Writer<'_> {
         judge: &dyn Fn(&[u8]) -> Result<(), String>,
     ) -> Result<Arc<Buffer>> {
         self.reader.node(block, kind, judge)
+    }
+
+    fn is_system(&self, physical: u64, len: u64) -> bool {
+        self.reader.is_system(physical, len)
     }
 
     fn place(&self, node: &Arc<Buffer>) -> u64 {

@@ -2,12 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 use super::store::{Blocks, Changes, NodeKind, World};
 use crate::{Error, Result};
 
+/// Blocks that belong to a group.
+const SYSTEM: Range<u64> = 300..320;
 /// Blocks of a group.
 const GROUP: u64 = 8192;
 /// Blocks of the map are allocated from here on, content before.
@@ -129,6 +131,10 @@ impl Blocks for Memory {
             node.judged.set(Some(kind));
         }
         Ok(node)
+    }
+
+    fn is_system(&self, physical: u64, len: u64) -> bool {
+        physical < SYSTEM.end && SYSTEM.start < physical + len
     }
 
     fn place(&self, node: &Self::Node) -> u64 {

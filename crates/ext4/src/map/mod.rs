@@ -116,8 +116,8 @@ pub(crate) fn insert_credits(engine: &Engine, inode: &Inode, blocks: u64) -> u32
 pub(crate) fn append_credits(engine: &Engine, inode: &Inode, blocks: u32) -> u32 {
     let after = inode.size() / engine.block_size() + u64::from(blocks);
     if !inode.flags().contains(InodeFlags::EXTENTS) {
-        // Up to three new blocks of pointers and their bitmaps, and one that is there.
-        return if after <= 12 { 0 } else { 8 };
+        // Up to three new blocks of pointers, bitmaps and descriptors for them, and one that is there.
+        return if after <= 12 { 0 } else { 10 };
     }
     let (depth, entries) = {
         let map = inode.map.read();
@@ -127,8 +127,7 @@ pub(crate) fn append_credits(engine: &Engine, inode: &Inode, blocks: u32) -> u32
     if depth == 0 && entries + blocks <= u32::from(EXTENT_ROOT_MAX) {
         return 0;
     }
-    // On every level a full node, the one split off, its bitmap; and a new level below the root.
-    3 * depth + 2
+    extent::replace_credits(depth)
 }
 
 /// Credits with which one [`remove`] gets on at least a bit, but for the inode. More make it get on faster. Takes the map lock

@@ -39,6 +39,11 @@ impl Blocks for Direct<'_> {
         Ok((block, bytes.into()))
     }
 
+    /// The groups are not known yet.
+    fn is_system(&self, _physical: u64, _len: u64) -> bool {
+        false
+    }
+
     fn place(&self, node: &Self::Node) -> u64 {
         node.0
     }

@@ -77,6 +77,10 @@ pub(crate) trait Blocks {
         judge: &dyn Fn(&[u8]) -> Result<(), String>,
     ) -> Result<Self::Node>;
 
+    /// Whether one of these blocks belongs to a group: superblock, descriptors, bitmaps, inode tables. No map may
+    /// name it, or a broken image had us write content over it.
+    fn is_system(&self, physical: u64, len: u64) -> bool;
+
     /// Where the node is.
     fn place(&self, node: &Self::Node) -> u64;
 

@@ -13,7 +13,7 @@ use sapwood_ext4_format::{
 };
 
 use crate::Result;
-use crate::map::store::{Blocks, NodeKind, World};
+use crate::map::store::{Blocks, NodeKind};
 
 /// A root, as the inode keeps it.
 pub(crate) type Root = [u8; EXTENT_ROOT_SIZE];
@@ -91,11 +91,30 @@ impl<N> Level<N> {
 }
 
 /// What is wrong with a node as a whole, its checksum included.
-fn judge(world: &World, bytes: &[u8], bounds: &ExtentBounds) -> Result<(), ExtentError> {
-    ExtentNode::parse(bytes, bounds)?;
-    world
+fn judge<S: Blocks>(store: &S, bytes: &[u8], bounds: &ExtentBounds) -> Result<(), String> {
+    let node = ExtentNode::parse(bytes, bounds).map_err(|err| err.to_string())?;
+    let sealed = store
+        .world()
         .seed
-        .map_or(Ok(()), |seed| extent_block_verify(bytes, seed))
+        .map_or(Ok(()), |seed| extent_block_verify(bytes, seed));
+    sealed.map_err(|err| err.to_string())?;
+    names_no_system(store, &node)
+}
+
+/// Whether a node keeps out of the groups' own blocks.
+fn names_no_system<S: Blocks>(store: &S, node: &ExtentNode<'_>) -> Result<(), String> {
+    let extents = node
+        .extents()
+        .map(|extent| (extent.physical, extent.len.into()));
+    let children = node.indexes().map(|entry| (entry.child, 1));
+    let wrong = extents
+        .chain(children)
+        .find(|(physical, len)| store.is_system(*physical, *len));
+    wrong.map_or(Ok(()), |(physical, len)| {
+        Err(format!(
+            "names blocks {physical}+{len}, which belong to a group"
+        ))
+    })
 }
 
 /// Whether a node that was judged good belongs at this place.
@@ -144,6 +163,7 @@ pub(super) fn descend<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result
     let world = store.world();
     let mut bounds = ExtentBounds::root(world.first_block, world.blocks);
     let node = ExtentNode::parse(root, &bounds).map_err(|err| world.bad_map(err))?;
+    names_no_system(store, &node).map_err(|reason| world.bad_map(reason))?;
     let mut above = Vec::with_capacity(usize::from(node.depth()));
     let (mut level, mut child) = step(&node, None, bounds, logical);
     // Each round goes one level down: a child whose depth is not one less is refused.
@@ -151,8 +171,9 @@ pub(super) fn descend<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result
         bounds = below;
         above.push(level);
         let wrong = |err: ExtentError| world.bad_block(block, err);
-        let fresh = |bytes: &[u8]| judge(world, bytes, &bounds).map_err(|err| err.to_string());
-        let node = store.node(block, NodeKind::Extent, &fresh)?;
+        let node = store.node(block, NodeKind::Extent, &|bytes| {
+            judge(store, bytes, &bounds)
+        })?;
         let bytes = store.bytes(&node);
         let view = ExtentNode::parse_header(&bytes).map_err(wrong)?;
         belongs(&view, &bounds).map_err(wrong)?;

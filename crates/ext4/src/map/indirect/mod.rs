@@ -51,18 +51,24 @@ pub(crate) fn blocks_max(block_size: u32) -> u64 {
         .min(super::BLOCKS_MAX)
 }
 
-/// A block of pointers, judged.
-fn pointer_block<S: Blocks>(store: &S, block: u64) -> Result<S::Node> {
+/// What is wrong with pointers.
+fn judge<S: Blocks>(store: &S, bytes: &[u8]) -> Result<(), String> {
     let World {
         first_block,
         blocks,
         ..
     } = *store.world();
-    store.node(block, NodeKind::Pointers, &|bytes| {
-        indirect_check(bytes, first_block, blocks)
-            .map(|_| ())
-            .map_err(|err| err.to_string())
+    let all = indirect_check(bytes, first_block, blocks).map_err(|err| err.to_string())?;
+    let mut named = all.iter().map(|pointer| u64::from(pointer.get()));
+    let wrong = named.find(|block| *block != 0 && store.is_system(*block, 1));
+    wrong.map_or(Ok(()), |block| {
+        Err(format!("names block {block}, which belongs to a group"))
     })
+}
+
+/// A block of pointers, judged.
+fn pointer_block<S: Blocks>(store: &S, block: u64) -> Result<S::Node> {
+    store.node(block, NodeKind::Pointers, &|bytes| judge(store, bytes))
 }
 
 /// Looks at all pointers of a place. Those of the inode are judged each time, as nothing notes that they were.
@@ -75,8 +81,10 @@ fn pointers<S: Blocks, R>(
     let world = store.world();
     match place {
         Place::Root => {
-            let all = indirect_check(root, world.first_block, world.blocks);
-            all.map(look).map_err(|err| world.bad_map(err))
+            judge(store, root).map_err(|reason| world.bad_map(reason))?;
+            indirect_pointers(root)
+                .map(look)
+                .map_err(|err| world.bad_map(err))
         }
         Place::Block(node) => {
             let bytes = store.bytes(node);

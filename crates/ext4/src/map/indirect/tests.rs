@@ -366,3 +366,21 @@ fn pointers_out_of_the_device_are_refused() {
         Err(Error::BadInode { ino: 12, .. })
     ));
 }
+
+#[test]
+fn blocks_of_a_group_are_not_content() {
+    let mut file = File::new(1024);
+    file.root[..4].copy_from_slice(&304_u32.to_le_bytes());
+    assert!(matches!(
+        lookup(&file.store, &file.root, 0, 1),
+        Err(Error::BadInode { ino: 12, .. })
+    ));
+    file.root[..4].copy_from_slice(&77_u32.to_le_bytes());
+    assert!(lookup(&file.store, &file.root, 0, 1).is_ok());
+    file.store.plant(77, 304_u32.to_le_bytes().repeat(256));
+    file.root[48..52].copy_from_slice(&77_u32.to_le_bytes());
+    assert!(matches!(
+        lookup(&file.store, &file.root, 12, 1),
+        Err(Error::BadBlock { block: 77, .. })
+    ));
+}

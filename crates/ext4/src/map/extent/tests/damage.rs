@@ -142,3 +142,20 @@ fn random_damage() {
         }
     }
 }
+
+#[test]
+fn blocks_of_a_group_are_not_content() {
+    let mut file = File::new(1024);
+    file.store.plant(78, leaf(0, 3));
+    file.store.plant(310, leaf(0, 3));
+    // The third extent is on block 304.
+    file.store
+        .corrupt(78, 12 + 2 * 12 + 8, (304_u16 & 0xff) as u8);
+    file.store
+        .corrupt(78, 12 + 2 * 12 + 9, (304_u16 >> 8) as u8);
+    root_over(&mut file, 1, 0, 78);
+    assert!(is_bad(lookup(&file.store, &file.root, 0, 1), 78));
+    root_over(&mut file, 1, 0, 310);
+    let refused = lookup(&file.store, &file.root, 0, 1);
+    assert!(matches!(refused, Err(Error::BadInode { ino: 12, .. })));
+}
