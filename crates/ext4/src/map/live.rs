@@ -214,6 +214,15 @@ impl Changes for Writer<'_> {
         free_credits(&self.reader.engine.geometry, physical, len)
     }
 
+    fn tail_in_group(&self, physical: u64, len: u64) -> u64 {
+        let last = physical.saturating_add(len.saturating_sub(1));
+        let geometry = &self.reader.engine.geometry;
+        let within = geometry
+            .group_of_block(last)
+            .map_or(0, |(_, offset)| offset);
+        len.min(u64::from(within) + 1)
+    }
+
     fn affords(&self, credits: u32) -> bool {
         self.h.ensure(credits)
     }

@@ -194,6 +194,10 @@ impl Changes for Memory {
         2 * ((physical + len - 1) / GROUP - physical / GROUP + 1) as u32
     }
 
+    fn tail_in_group(&self, physical: u64, len: u64) -> u64 {
+        len.min((physical + len - 1) % GROUP + 1)
+    }
+
     fn affords(&self, credits: u32) -> bool {
         self.credits.get() >= credits
     }

@@ -26,7 +26,7 @@ mod store;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sapwood_ext4_format::{EXTENT_MAX_LEN, EXTENT_MAX_UNWRITTEN_LEN, EXTENT_ROOT_MAX, InodeFlags};
+use sapwood_ext4_format::{EXTENT_MAX_UNWRITTEN_LEN, EXTENT_ROOT_MAX, InodeFlags};
 use sapwood_jbd2::{Buffer, Handle};
 
 use crate::block_alloc;
@@ -134,7 +134,9 @@ pub(crate) fn append_credits(engine: &Engine, inode: &Inode, blocks: u32) -> u32
 /// shared.
 pub(crate) fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
     let depth = extent::depth(&inode.map.read()).min(5);
-    let bitmaps = free_credits(&engine.geometry, 0, u64::from(EXTENT_MAX_LEN));
+    // Bitmap and descriptor of one group for an extent; for a block of pointers, of all that its run may be in.
+    let run = u64::from(engine.geometry.block_size() / 4);
+    let bitmaps = free_credits(&engine.geometry, 0, run);
     extent::replace_credits(depth + 2)
         .max(indirect::WAY_CREDITS)
         .saturating_add(bitmaps)

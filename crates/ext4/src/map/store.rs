@@ -120,6 +120,9 @@ pub(crate) trait Changes: Blocks {
     /// Credits that [`free`](Self::free) of these blocks needs at most.
     fn free_cost(&self, physical: u64, len: u64) -> u32;
 
+    /// How many of these blocks, from the last one backwards, are in one group; at least one.
+    fn tail_in_group(&self, physical: u64, len: u64) -> u64;
+
     /// Whether the handle has credits for so many more blocks; it is extended if that helps.
     fn affords(&self, credits: u32) -> bool;
 }

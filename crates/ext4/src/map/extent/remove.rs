@@ -3,7 +3,8 @@
 //! # How it works
 //! From the end of the range backwards, leaf by leaf: the entries that go, or the parts of them, are taken out of the
 //! leaf in one replacement, then their blocks are freed. As many at once as the handle has credits for, as each
-//! extent may be in another group and so cost a bitmap; what could not be done is returned. A tree that is truncated
+//! extent may be in another group and so cost a bitmap; at least the blocks at the end of the last extent that are in one
+//! group; what could not be done is returned. A tree that is truncated
 //! thus is whole after each handle, and a power cut between two of them leaves an inode that is longer than its
 //! content or, for an orphan, one whose removal goes on.
 
@@ -27,7 +28,7 @@ enum Step {
 /// How a step removes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// At least one extent, so that every handle gets on.
+    /// At least the end of one extent, so that every handle gets on.
     First,
     /// As far as the credits go.
     Next,
@@ -89,7 +90,7 @@ impl<S: Changes> Tree<'_, S> {
                 Step::Down(start)
             });
         }
-        self.take_out(path, at, &going, start..end)?;
+        self.take_out(path, at, &going, end)?;
         if mode != Mode::TakeBack {
             for piece in &going {
                 self.store.free(piece.physical, u64::from(piece.len))?;
@@ -117,11 +118,16 @@ impl<S: Changes> Tree<'_, S> {
             };
             credits =
                 credits.saturating_add(self.store.free_cost(piece.physical, u64::from(piece.len)));
-            let forced = mode == Mode::TakeBack || (mode == Mode::First && going.is_empty());
-            if !forced && !self.store.affords(credits) {
-                break;
+            if mode == Mode::TakeBack || self.store.affords(credits) {
+                going.push(piece);
+                continue;
             }
-            going.push(piece);
+            if mode == Mode::First && going.is_empty() {
+                let len = u64::from(piece.len);
+                let tail = self.store.tail_in_group(piece.physical, len);
+                going.extend(part(&piece, piece.end().saturating_sub(tail), u64::MAX));
+            }
+            break;
         }
         going
     }
@@ -132,16 +138,17 @@ impl<S: Changes> Tree<'_, S> {
         path: Path<S::Node>,
         at: usize,
         going: &[Extent],
-        range: Range<u64>,
+        end: u64,
     ) -> Result<()> {
         let from = (at + 1).saturating_sub(going.len());
         let extents = path.leaf.extents(self.store, self.root)?;
+        let lowest_gone = going.last().map_or(end, |piece| u64::from(piece.logical));
         let mut kept = Vec::with_capacity(2);
         if let Some(lowest) = extents.get(from) {
-            kept.extend(part(lowest, 0, range.start));
+            kept.extend(part(lowest, 0, lowest_gone));
         }
         if let Some(highest) = extents.get(at) {
-            kept.extend(part(highest, range.end, u64::MAX));
+            kept.extend(part(highest, end, u64::MAX));
         }
         self.replace(path, from, at + 1, &kept)?;
         let gone: u64 = going.iter().map(|piece| u64::from(piece.len)).sum();

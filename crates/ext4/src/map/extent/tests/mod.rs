@@ -19,9 +19,9 @@ pub(super) struct File {
     pub(super) root: Root,
 }
 
-/// Credits that let the least step of a removal through: an extent of 32768 blocks reaches into 5 groups.
+/// Credits that let the least step of a removal through.
 fn least_credits(root: &Root) -> u32 {
-    replace_credits(depth(root) + 2) + 2 * 5
+    replace_credits(depth(root) + 2) + 2
 }
 
 impl File {

@@ -245,3 +245,19 @@ fn goals_follow_the_neighbour() {
     assert_eq!(goal(&file, 115), Some(physical + 15));
     assert_eq!(goal(&file, 95), Some(physical - 5));
 }
+
+#[test]
+fn an_extent_in_many_groups_goes_piece_by_piece() {
+    let mut file = File::new(1024);
+    file.fill(100, 32_768, true, 3_000);
+    let (mut range, mut handles) = (0..1 << 32, 0);
+    while !range.is_empty() {
+        file.store.handle(replace_credits(1) + 2);
+        range = file.tree().remove(range).unwrap();
+        handles += 1;
+        file.check();
+    }
+    // 4 groups' worth of blocks that begin within a group.
+    assert_eq!(handles, 5);
+    assert!(file.store.content.borrow().is_empty());
+}
