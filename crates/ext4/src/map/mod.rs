@@ -22,6 +22,8 @@ mod memory;
 mod run;
 pub(crate) mod standalone;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;
