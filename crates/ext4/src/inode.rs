@@ -257,7 +257,10 @@ impl Inode {
 
     /// Attributes as callers see them. What is dirty and has no block yet counts as allocated.
     pub(crate) fn attr(&self, engine: &Engine) -> Attr {
-        let pending = self.data.pending_bytes();
+        let delayed = self
+            .data
+            .delayed_blocks()
+            .saturating_mul(engine.block_size());
         let state = self.state.lock();
         let raw = &state.raw;
         let rdev = match self.kind {
@@ -279,7 +282,7 @@ impl Inode {
             allocated: raw
                 .sectors(&engine.geometry)
                 .saturating_mul(512)
-                .saturating_add(pending),
+                .saturating_add(delayed),
             atime: vfs_time(raw.atime()),
             mtime: vfs_time(raw.mtime()),
             ctime: vfs_time(raw.ctime()),

@@ -46,6 +46,9 @@ impl Ext4 {
     /// What is wrong with the device or the image, see [`Error`].
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
         let engine = mount::open(device, options)?;
+        if !engine.read_only() {
+            engine.writeback.start(&engine);
+        }
         let background = Background::start(&engine);
         Ok(Self { engine, background })
     }

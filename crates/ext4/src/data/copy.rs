@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sapwood_vfs::{self as vfs, CopyMode};
 
-use super::{check, max_size, read, write};
+use super::{check, check_changeable, max_size, read, write};
 use crate::Result;
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -30,6 +30,7 @@ pub(crate) fn copy_range(
         return Err(vfs::Error::NotSupported.into());
     }
     let ((from, from_offset), (to, to_offset)) = (source, target);
+    check_changeable(to)?;
     let left = from.size().saturating_sub(from_offset);
     let len = if len == 0 { left } else { len.min(left) };
     let end = to_offset.checked_add(len).ok_or(vfs::Error::FileTooLarge)?;

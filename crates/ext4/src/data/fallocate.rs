@@ -14,7 +14,10 @@ use super::flush::flush_range;
 use super::land::{CLAIM_CREDITS, STORE_CREDITS};
 use super::plan::{self, run_end};
 use super::truncate::{in_steps, remove_blocks, set_size};
-use super::{END, block_ceil, block_floor, blocks_of, check, discard, inline, max_size, write};
+use super::{
+    END, block_ceil, block_floor, blocks_of, check, check_changeable, discard, inline, max_size,
+    write,
+};
 use crate::Result;
 use crate::block_alloc;
 use crate::engine::Engine;
@@ -38,6 +41,7 @@ pub(crate) fn fallocate(
     mode: AllocMode,
 ) -> Result<()> {
     check(engine)?;
+    check_changeable(inode)?;
     let end = offset.checked_add(len).ok_or(vfs::Error::FileTooLarge)?;
     let range = offset..end;
     if inode.flags().contains(InodeFlags::INLINE_DATA) {

@@ -237,6 +237,12 @@ impl Flights {
         ready && !std::mem::replace(&mut self.landing, true)
     }
 
+    /// Whether the I/O of a flight is done that cannot land yet.
+    #[cfg(test)]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.entries.values().any(|entry| entry.io_done)
+    }
+
     /// The flights that are to be brought into the map next, in order, at most `max`. Empty: it is done.
     pub(super) fn next_ready(&mut self, max: usize) -> Vec<Arc<Flight>> {
         let ready: Vec<_> = self

@@ -5,8 +5,9 @@
 //! home, so reads look there first; a block that is not in the cache is home. Freed blocks are revoked, as the log may
 //! hold them.
 //!
-//! A file is journaled by its flag or by the mount's option. Before the flag changes, [`change_mode`] brings all of
-//! it home: nothing else may write a block in place whose older content the log still is to write there.
+//! A file is journaled by its flag or by the mount's option; neither changes while it is mounted. Were the flag to be
+//! cleared, all of the file would have to be brought home first: nothing else may write a block in place whose
+//! older content the log still is to write there.
 
 use std::sync::Arc;
 
@@ -15,36 +16,23 @@ use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
 use super::flight::Flight;
-use super::flush;
 use super::land::{convert, raise_disk_size, step_credits};
-use super::plan::{Change, Segment, run_end};
+use super::plan::{Change, Segment};
 use crate::Result;
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::map::{self, Mapped};
+use crate::map;
 use crate::options::DataMode;
 
 /// Blocks that go into one handle at once, at most.
 const CHUNK: u32 = 256;
 
-/// Whether what is written to a file from now on goes through the journal.
+/// Whether the data of a file goes through the journal.
 pub(super) fn applies(engine: &Engine, inode: &Inode) -> bool {
     inode.kind == FileKind::Regular
         && (engine.options.data == DataMode::Journal
             || inode.flags().contains(InodeFlags::JOURNAL_DATA))
-}
-
-/// Whether the newest content of the file's blocks may be in the cache only.
-pub(super) fn may_be_in_journal(engine: &Engine, inode: &Inode) -> bool {
-    inode.data.was_journaled() || applies(engine, inode)
-}
-
-/// Whether blocks of the inode's content were journaled, so that they must be freed as metadata.
-pub(crate) fn frees_as_metadata(engine: &Engine, inode: &Inode) -> bool {
-    inode.kind != FileKind::Regular
-        || may_be_in_journal(engine, inode)
-        || inode.flags().contains(InodeFlags::EA_INODE)
 }
 
 /// Fills `buf` from byte `at` of the device, or with what is newer in the cache.
@@ -86,7 +74,6 @@ pub(super) fn bring(
     flight: &Flight,
     segment: &Segment,
 ) -> Result<()> {
-    inode.data.note_journaled();
     let step = step_credits(engine, inode, CHUNK.into());
     let chunk = (engine.journal.most_credits() / 2).saturating_sub(step);
     let chunk = chunk.clamp(1, CHUNK);
@@ -127,33 +114,5 @@ pub(super) fn bring(
         }
         raise_disk_size(engine, inode, end)?;
     }
-    Ok(())
-}
-
-/// Brings all data of a file home, so that it may be journaled from now on, or no longer. The caller holds `io`
-/// exclusively, changes the flag then, and holds no handle.
-///
-/// # Errors
-/// As [`flush`](super::flush); the journal.
-pub(crate) fn change_mode(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    flush::flush(engine, inode)?;
-    if !may_be_in_journal(engine, inode) {
-        return Ok(());
-    }
-    engine.journal.commit_and_settle()?;
-    engine.journal.checkpoint()?;
-    let end = inode.size().div_ceil(engine.block_size());
-    let mut at = 0;
-    while at < end {
-        let run = map::lookup(engine, inode, at, end - at)?;
-        let next = run_end(inode, &run, at, end)?;
-        if let Mapped::Written(physical) = run.what {
-            for block in physical..physical.saturating_add(next - at) {
-                engine.cache.forget(block);
-            }
-        }
-        at = next;
-    }
-    inode.data.forget_journaled();
     Ok(())
 }

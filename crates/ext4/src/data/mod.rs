@@ -30,11 +30,12 @@
 //!
 //! | trouble | test |
 //! |---|---|
-//! | a power cut between data and extent | `tests::extents_follow_their_data` |
-//! | written again while in flight | `tests::what_is_written_again_in_flight_is_kept` |
-//! | a write fails | `tests::a_failed_write_is_told_once` |
-//! | fsync beside other files' writeback | `tests::fsync_waits_for_its_file_only` |
-//! | no block left | `tests::a_full_file_system_refuses_at_the_write` |
+//! | a power cut between data and extent | `tests::order::extents_follow_their_data` |
+//! | written again while in flight | `tests::order::what_is_written_again_in_flight_is_kept` |
+//! | a write fails | `tests::order::a_failed_write_is_told_once` |
+//! | fsync beside other files' writeback | `tests::order::fsync_waits_for_its_file_only` |
+//! | a later part is written first | `tests::order::a_growing_file_lands_in_order` |
+//! | no block left | `tests::space::a_full_file_system_refuses_at_the_write` |
 //!
 //! [`writeback`]: self::writeback
 
@@ -49,23 +50,23 @@ mod plan;
 mod read;
 mod seek;
 mod symlink;
+#[cfg(test)]
+mod tests;
 mod truncate;
 mod write;
 mod writeback;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Condvar;
 use sapwood_base::{DirtyRanges, RangeSet, ReadAhead};
 use sapwood_ext4_format::{Incompat, Inode as RawInode, InodeFlags};
-use sapwood_vfs::FileKind;
+use sapwood_vfs::{self as vfs, FileKind};
 
 pub(crate) use copy::copy_range;
 pub(crate) use fallocate::fallocate;
 pub(crate) use flush::{flush, sync_overwrites};
-pub(crate) use journaled::{change_mode as change_journaling, frees_as_metadata};
 pub(crate) use read::read;
 pub(crate) use seek::seek;
 pub(crate) use symlink::{read_symlink, write_symlink};
@@ -89,8 +90,6 @@ pub(crate) struct FileData {
     state: RankedMutex<State>,
     /// Anything that somebody may wait for.
     changed: Condvar,
-    /// Data of it went through the journal since it was loaded.
-    journaled: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -137,7 +136,6 @@ impl FileData {
         Self {
             state: RankedMutex::with_key(Rank::FileDataState, key, State::default()),
             changed: Condvar::new(),
-            journaled: AtomicBool::new(false),
         }
     }
 
@@ -170,19 +168,6 @@ impl FileData {
         state.hint = None;
     }
 
-    /// Notes that data went through the journal.
-    fn note_journaled(&self) {
-        self.journaled.store(true, Ordering::Release);
-    }
-
-    fn forget_journaled(&self) {
-        self.journaled.store(false, Ordering::Release);
-    }
-
-    fn was_journaled(&self) -> bool {
-        self.journaled.load(Ordering::Acquire)
-    }
-
     /// Waits until nothing in `range` is in flight. What is dirty stays.
     fn wait_landed(&self, range: &Range<u64>) {
         let mut state = self.state.lock();
@@ -190,6 +175,19 @@ impl FileData {
             state.wait(&self.changed);
         }
     }
+}
+
+/// Whether data was overwritten since the device was last flushed for this file.
+#[cfg(test)]
+pub(crate) fn owes_flush(inode: &Inode) -> bool {
+    let state = inode.data.state.lock();
+    state.overwrites != state.overwrites_synced
+}
+
+/// Whether something was written that waits for what is before it in the file.
+#[cfg(test)]
+pub(crate) fn is_waiting_to_land(inode: &Inode) -> bool {
+    inode.data.state.lock().flights.is_waiting()
 }
 
 /// Writes back all of all files and waits until the maps have it. The first error is returned, after all were tried.
@@ -274,4 +272,16 @@ fn blocks_of(engine: &Engine, range: &Range<u64>) -> Range<u64> {
 /// Refuses changes if the mount takes none.
 fn check(engine: &Engine) -> Result<()> {
     Ok(engine.health.check()?)
+}
+
+/// Refuses to change content whose keys or whose hashes are not kept here.
+fn check_changeable(inode: &Inode) -> Result<()> {
+    let flags = inode.flags();
+    if flags.contains(InodeFlags::ENCRYPT) {
+        return Err(vfs::Error::NotSupported.into());
+    }
+    if flags.contains(InodeFlags::VERITY) {
+        return Err(vfs::Error::NotPermitted.into());
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sapwood_ext4_format::InodeFlags;
+use sapwood_vfs as vfs;
 
 use super::plan::run_end;
 use super::{inline, journaled};
@@ -32,12 +33,31 @@ pub(crate) fn read(
     };
     let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
     let buf = buf.get_mut(..len).unwrap_or_default();
+    if flags.contains(InodeFlags::ENCRYPT) {
+        return Err(vfs::Error::NotSupported.into());
+    }
     if flags.contains(InodeFlags::INLINE_DATA) {
         inline::read_at(engine, inode, offset, buf)?;
     } else {
+        ask_ahead(engine, inode, offset..offset + len as u64, size);
         fill(engine, inode, offset, buf)?;
     }
     Ok(len)
+}
+
+/// Asks the device for what will be read next, where somebody reads a file from front to back. The device does the work in
+/// the background; there is no cache of data here.
+fn ask_ahead(engine: &Engine, inode: &Inode, read: Range<u64>, size: u64) {
+    let asked = inode.data.state.lock().ahead.note(&read);
+    let Some(range) = asked.map(|range| range.start..range.end.min(size)) else {
+        return;
+    };
+    // What is wrong with the map is found out by whoever reads there.
+    for piece in pieces(engine, inode, range).unwrap_or_default() {
+        if let Some(at) = piece.device {
+            engine.device.will_read(at, piece.len);
+        }
+    }
 }
 
 /// Reads `buf.len()` bytes at `offset` of a file in blocks, wherever it ends; what no block has is zero.
@@ -78,7 +98,7 @@ struct Piece {
 
 /// Reads a range as the map has it.
 fn read_disk(engine: &Arc<Engine>, inode: &Inode, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
-    let journaled = journaled::may_be_in_journal(engine, inode);
+    let journaled = journaled::applies(engine, inode);
     let mut rest = buf;
     for piece in pieces(engine, inode, range)? {
         let (front, back) = rest.split_at_mut(piece.len.min(rest.len() as u64) as usize);

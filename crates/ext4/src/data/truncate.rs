@@ -17,11 +17,11 @@ use sapwood_vfs::{self as vfs, FileKind};
 
 use super::land::STORE_CREDITS;
 use super::plan::run_end;
-use super::{END, block_ceil, check, discard, inline, max_size, write};
+use super::{END, block_ceil, check, check_changeable, discard, inline, max_size, write};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
-use crate::{Result, orphan};
+use crate::{Result, block_alloc, orphan};
 
 /// Credits that a step of a removal is begun with, beside those that it needs to get on: so that it gets on faster.
 const STEP: u32 = 32;
@@ -32,6 +32,9 @@ const STEP: u32 = 32;
 /// [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace); the map is damaged, the device.
 pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     check(engine)?;
+    if size != inode.size() {
+        check_changeable(inode)?;
+    }
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
         if inline::truncate(engine, inode, size)? {
             return Ok(());
@@ -46,6 +49,7 @@ pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
         write::zero_tail(engine, inode, old)?;
         return set_size(engine, inode, size);
     }
+    block_alloc::end_stream(engine, inode.ino);
     let end = block_ceil(engine, size);
     if size < old {
         write::zero_part(engine, inode, size..end, old)?;
@@ -170,6 +174,7 @@ pub(super) fn in_steps(
 pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     check(engine)?;
     discard(engine, inode, 0..u64::MAX);
+    block_alloc::end_stream(engine, inode.ino);
     if has_map(engine, inode) && has_blocks(engine, inode, 0..END)? {
         engine.abort(remove_blocks(engine, inode, 0..END))?;
     }

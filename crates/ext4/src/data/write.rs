@@ -11,7 +11,9 @@ use sapwood_vfs as vfs;
 
 use super::flush::{self, Dispatch};
 use super::plan::run_end;
-use super::{END, block_ceil, block_floor, blocks_of, check, inline, max_size, read};
+use super::{
+    END, block_ceil, block_floor, blocks_of, check, check_changeable, inline, max_size, read,
+};
 use crate::block_alloc::Reservation;
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -38,6 +40,7 @@ pub(crate) fn write(
     privileged: bool,
 ) -> Result<()> {
     check(engine)?;
+    check_changeable(inode)?;
     if data.is_empty() {
         return Ok(());
     }

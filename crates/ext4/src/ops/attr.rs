@@ -25,9 +25,8 @@ pub(super) fn setattr(engine: &Arc<Engine>, inode: &Arc<Inode>, changes: &SetAtt
     }
     let _io = inode.io.write();
     rules::check_setattr(inode.kind, inode.vfs_flags(), changes)?;
-    if let Some(size) = changes.size
-        && size != inode.size()
-    {
+    // To the length that it has, too: blocks behind the end go.
+    if let Some(size) = changes.size {
         data::truncate(engine, inode, size)?;
     }
     let access = match changes.perm {

@@ -1,0 +1,179 @@
+//! What may be on the device before what, and who waits for whom. Requests are held at a gate.
+
+use std::sync::Arc;
+use std::thread;
+
+use sapwood_block::{Device, GateDevice, MemoryDevice, RequestKind};
+
+use super::fixture::{Image, content, file, open, quiet, write};
+use crate::map::{self, Mapped};
+use crate::{Error, Ext4, data};
+
+type Gate = Arc<GateDevice<MemoryDevice>>;
+
+fn mounted(test: &str) -> Option<(Image, Gate, Ext4)> {
+    let image = Image::new(test, &["-t", "ext4", "-b", "4096"], "32M")?;
+    let gate = Arc::new(GateDevice::new(image.device.snapshot()));
+    let fs = open(Arc::clone(&gate) as Arc<dyn Device>, &quiet());
+    Some((image, gate, fs))
+}
+
+/// Holds writes that carry nothing but this byte: file data.
+fn hold_data(gate: &Gate, byte: u8) {
+    gate.hold_if(move |request| {
+        request.kind == RequestKind::Write
+            && request
+                .bytes
+                .is_some_and(|bytes| bytes.iter().all(|found| *found == byte))
+    });
+}
+
+#[test]
+fn extents_follow_their_data() {
+    let Some((_image, gate, fs)) = mounted("extents_follow_their_data") else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    write(&fs, &inode, 0, &[7; 3 * 4096]).unwrap();
+    hold_data(&gate, 7);
+    thread::scope(|scope| {
+        let flushing = scope.spawn(|| data::flush(&fs.engine, &inode));
+        let held = gate.wait_held(1);
+        assert_eq!(held[0].len, 3 * 4096);
+        // A commit meanwhile waits for no data, and has nothing of the file.
+        fs.engine.journal.commit_and_settle().unwrap();
+        let run = map::lookup(&fs.engine, &inode, 0, 3).unwrap();
+        assert_eq!(run.what, Mapped::Hole);
+        assert_eq!(inode.state.lock().raw.size(&fs.engine.geometry), 0);
+        assert_eq!(content(&fs, &inode), [7; 3 * 4096]);
+        gate.open();
+        flushing.join().unwrap().unwrap();
+    });
+    let run = map::lookup(&fs.engine, &inode, 0, 3).unwrap();
+    assert!(matches!(run.what, Mapped::Written(_)));
+    assert_eq!(inode.state.lock().raw.size(&fs.engine.geometry), 3 * 4096);
+    assert_eq!(inode.data.pending_bytes(), 0);
+}
+
+#[test]
+fn what_is_written_again_in_flight_is_kept() {
+    let Some((image, gate, fs)) = mounted("what_is_written_again_in_flight_is_kept") else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    write(&fs, &inode, 0, &[7; 2 * 4096]).unwrap();
+    hold_data(&gate, 7);
+    thread::scope(|scope| {
+        let flushing = scope.spawn(|| data::flush(&fs.engine, &inode));
+        gate.wait_held(1);
+        write(&fs, &inode, 4096, &[8; 4096]).unwrap();
+        write(&fs, &inode, 100, b"in between").unwrap();
+        // The newer bytes wait for the older ones: they go to the same blocks.
+        let again = scope.spawn(|| data::flush(&fs.engine, &inode));
+        gate.release_first();
+        flushing.join().unwrap().unwrap();
+        again.join().unwrap().unwrap();
+    });
+    assert_eq!(inode.data.pending_bytes(), 0);
+    let wanted = content(&fs, &inode);
+    assert_eq!(wanted[100..110], *b"in between");
+    assert_eq!(wanted[4096..], [8; 4096]);
+    gate.open();
+    fs.close().unwrap();
+    image.check(gate.inner());
+    let fs = open(Arc::new(gate.inner().snapshot()), &quiet());
+    assert_eq!(content(&fs, &file(&fs, "a")), wanted);
+}
+
+#[test]
+fn fsync_waits_for_its_file_only() {
+    let Some((_image, gate, fs)) = mounted("fsync_waits_for_its_file_only") else {
+        return;
+    };
+    let (slow, fast) = (file(&fs, "a"), file(&fs, "b"));
+    write(&fs, &slow, 0, &[7; 4096]).unwrap();
+    write(&fs, &fast, 0, &[8; 4096]).unwrap();
+    hold_data(&gate, 7);
+    thread::scope(|scope| {
+        let flushing = scope.spawn(|| data::flush(&fs.engine, &slow));
+        gate.wait_held(1);
+        crate::ops::sync::fsync(&fs.engine, &fast, sapwood_vfs::SyncKind::All).unwrap();
+        assert_eq!(
+            (fast.data.pending_bytes(), slow.data.pending_bytes()),
+            (0, 4096)
+        );
+        gate.open();
+        flushing.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn overwrites_need_no_handle() {
+    let Some((_image, _gate, fs)) = mounted("overwrites_need_no_handle") else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    write(&fs, &inode, 0, &[7; 4096]).unwrap();
+    data::flush(&fs.engine, &inode).unwrap();
+    fs.engine.journal.commit_and_settle().unwrap();
+    let before = inode.datasync_tid();
+    write(&fs, &inode, 5, b"again").unwrap();
+    data::flush(&fs.engine, &inode).unwrap();
+    assert_eq!(inode.datasync_tid(), before);
+    assert!(data::owes_flush(&inode));
+    data::sync_overwrites(&fs.engine, &inode).unwrap();
+    assert!(!data::owes_flush(&inode));
+}
+
+#[test]
+fn a_failed_write_is_told_once() {
+    let Some((_image, gate, fs)) = mounted("a_failed_write_is_told_once") else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    let free = fs.engine.groups.free_blocks();
+    write(&fs, &inode, 0, &[7; 4096]).unwrap();
+    hold_data(&gate, 7);
+    thread::scope(|scope| {
+        let flushing = scope.spawn(|| data::flush(&fs.engine, &inode));
+        gate.wait_held(1);
+        gate.fail_all();
+        let result = flushing.join().unwrap();
+        assert!(matches!(result, Err(Error::WriteFailed(ino)) if ino == inode.ino));
+    });
+    assert!(data::flush(&fs.engine, &inode).is_ok());
+    assert!(fs.engine.health.failed());
+    assert_eq!(
+        fs.engine.groups.free_blocks(),
+        free,
+        "its block is given back"
+    );
+    assert_eq!(inode.data.pending_bytes(), 0);
+    assert!(write(&fs, &inode, 0, b"more").is_err());
+    gate.open();
+}
+
+#[test]
+fn a_growing_file_lands_in_order() {
+    let Some((_image, gate, fs)) = mounted("a_growing_file_lands_in_order") else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    write(&fs, &inode, 0, &[7; 4096]).unwrap();
+    hold_data(&gate, 7);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| data::flush(&fs.engine, &inode));
+        gate.wait_held(1);
+        write(&fs, &inode, 4096, &[8; 4096]).unwrap();
+        let second = scope.spawn(|| data::flush(&fs.engine, &inode));
+        // The second part is written, but the file does not reach over the first one yet.
+        while !data::is_waiting_to_land(&inode) {
+            thread::yield_now();
+        }
+        assert_eq!(inode.state.lock().raw.size(&fs.engine.geometry), 0);
+        gate.open();
+        first.join().unwrap().unwrap();
+        second.join().unwrap().unwrap();
+    });
+    assert_eq!(inode.state.lock().raw.size(&fs.engine.geometry), 8192);
+}
