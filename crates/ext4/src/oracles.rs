@@ -121,6 +121,17 @@ pub(crate) fn clean(device: &MemoryDevice, what: &str) {
     }
 }
 
+/// What the image is after these commands of `debugfs`, and after `e2fsck` gave indexes to directories that need one.
+pub(crate) fn debugfs(device: &MemoryDevice, commands: &str) -> Arc<MemoryDevice> {
+    let (dir, path) = saved(device);
+    let list = dir.path().join("commands");
+    std::fs::write(&list, commands).unwrap();
+    run("debugfs", &["-w", "-f", list.to_str().unwrap()], &path);
+    // It says so by its status that it changed something.
+    let _ = try_run("e2fsck", &["-fyD"], &path);
+    Arc::new(MemoryDevice::load(&path).unwrap())
+}
+
 /// What `dumpe2fs` says of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dumped {
@@ -157,20 +168,38 @@ pub(crate) fn kernel<T>(device: &MemoryDevice, body: impl FnOnce(&Path) -> T) ->
     try_kernel(device, body).unwrap_or_else(|why| panic!("{why}"))
 }
 
-fn try_kernel<T>(device: &MemoryDevice, body: impl FnOnce(&Path) -> T) -> Result<T, String> {
-    struct Mounted<'a>(&'a Path);
-    impl Drop for Mounted<'_> {
-        fn drop(&mut self) {
-            let _ = try_run("umount", &[], self.0);
-        }
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = try_run("umount", &[], self.0);
     }
+}
+
+fn try_kernel<T>(device: &MemoryDevice, body: impl FnOnce(&Path) -> T) -> Result<T, String> {
     let (dir, path) = saved(device);
+    mounted(&dir, &path, "ro,loop", body)
+}
+
+fn mounted<T>(
+    dir: &TempDir,
+    image: &Path,
+    options: &str,
+    body: impl FnOnce(&Path) -> T,
+) -> Result<T, String> {
     let at = dir.path().join("mnt");
     std::fs::create_dir(&at).unwrap();
-    let image = path.to_str().unwrap();
-    try_run("mount", &["-t", "ext4", "-o", "ro,loop", image], &at)?;
+    let image = image.to_str().unwrap();
+    try_run("mount", &["-t", "ext4", "-o", options, image], &at)?;
     let mounted = Mounted(&at);
     Ok(body(mounted.0))
+}
+
+/// What the image is after the kernel had it mounted, and `body` changed something there.
+pub(crate) fn kernel_writes(device: &MemoryDevice, body: impl FnOnce(&Path)) -> Arc<MemoryDevice> {
+    let (dir, path) = saved(device);
+    mounted(&dir, &path, "loop", body).unwrap_or_else(|why| panic!("{why}"));
+    Arc::new(MemoryDevice::load(&path).unwrap())
 }
 
 /// An engine without background threads.

@@ -11,7 +11,7 @@ use sapwood_ext4_format::{
 use sapwood_jbd2::Handle;
 
 use super::Found;
-use super::shape::Dir;
+use super::shape::{Dir, Wanted, new_entry};
 use crate::engine::Engine;
 use crate::host::SealKind;
 use crate::inode::{Inode, MAP_BYTES};
@@ -132,11 +132,10 @@ impl Inline {
 
     /// Finds a name.
     pub(super) fn find(&self, dir: &Dir<'_>, name: &[u8]) -> Result<Option<InlinePlace>> {
+        let wanted = Wanted::new(dir, name);
         for second in [false, true] {
-            let hit = dir
-                .format
-                .region_find(self.region(second), name)
-                .map_err(|reason| dir.bad(reason))?;
+            let entries = dir.format.region_entries(self.region(second));
+            let hit = wanted.among(entries).map_err(|reason| dir.bad(reason))?;
             if let Some(entry) = hit {
                 return Ok(Some(InlinePlace {
                     second,
@@ -177,26 +176,42 @@ impl Inline {
         Ok(true)
     }
 
-    /// Puts a name where there is room; false if the inode has none.
-    ///
-    /// # Errors
-    /// Damage.
-    pub(super) fn insert(&mut self, dir: &Dir<'_>, entry: &NewEntry<'_>) -> Result<bool> {
+    /// Puts a name where there is room, in memory; says in which region. `None` if the inode has no room.
+    fn place(&mut self, dir: &Dir<'_>, entry: &NewEntry<'_>) -> Result<Option<bool>> {
         for round in 0..3 {
             let second = round > 0;
             if round == 2 && !self.widen(dir)? {
-                return Ok(false);
+                return Ok(None);
             }
             let put = dir
                 .format
                 .region_insert(self.region_mut(second), entry)
                 .map_err(|reason| dir.bad(reason))?;
             if put.is_some() {
-                self.put(dir, second)?;
-                return Ok(true);
+                return Ok(Some(second));
             }
         }
-        Ok(false)
+        Ok(None)
+    }
+
+    /// Whether [`insert`](Self::insert) would find room.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn has_room(mut self, dir: &Dir<'_>, name: &[u8]) -> Result<bool> {
+        let entry = new_entry(name, dir.inode.ino, dir.inode.kind);
+        Ok(self.place(dir, &entry)?.is_some())
+    }
+
+    /// Puts a name where there is room; false if the inode has none.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn insert(mut self, dir: &Dir<'_>, entry: &NewEntry<'_>) -> Result<bool> {
+        match self.place(dir, entry)? {
+            Some(second) => self.put(dir, second).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// Removes the name at a place.
@@ -235,7 +250,7 @@ impl Inline {
         self.put(dir, false)
     }
 
-    /// Moves all names to a block.
+    /// Moves all names to a block. What does not fit, or is no name, is found before anything is changed.
     ///
     /// # Errors
     /// Damage, no space, the journal.

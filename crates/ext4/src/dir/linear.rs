@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use sapwood_ext4_format::NewEntry;
 use sapwood_jbd2::{Buffer, Handle};
 
-use super::shape::Dir;
+use super::shape::{Dir, Wanted};
 use crate::host::SealKind;
 use crate::{Error, Result};
 
@@ -27,12 +27,11 @@ pub(super) struct Place {
 ///
 /// # Errors
 /// The block is damaged, the device.
-pub(super) fn find_in(dir: &Dir<'_>, logical: u32, name: &[u8]) -> Result<Option<Place>> {
+pub(super) fn find_in(dir: &Dir<'_>, logical: u32, name: &Wanted<'_>) -> Result<Option<Place>> {
     let buffer = dir.leaf(logical)?;
     let hit = {
         let content = buffer.read();
-        dir.format
-            .find(&content, name)
+        name.among(dir.format.entries(&content))
             .map_err(|reason| dir.bad_block(buffer.block(), reason))?
             .map(|entry| (entry.offset, dir.found(&entry)))
     };
@@ -48,7 +47,7 @@ pub(super) fn find_in(dir: &Dir<'_>, logical: u32, name: &[u8]) -> Result<Option
 ///
 /// # Errors
 /// A block is damaged, the device.
-pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
+pub(super) fn find(dir: &Dir<'_>, name: &Wanted<'_>) -> Result<Option<Place>> {
     for logical in 0..dir.blocks {
         if let Some(place) = find_in(dir, logical, name)? {
             return Ok(Some(place));
@@ -88,6 +87,24 @@ pub(super) fn insert(dir: &Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<
     for logical in hint.load(Ordering::Relaxed)..dir.blocks {
         let buffer = dir.leaf(logical)?;
         if insert_in(dir, h, &buffer, entry)? {
+            hint.store(logical, Ordering::Relaxed);
+            return Ok(true);
+        }
+    }
+    hint.store(dir.blocks, Ordering::Relaxed);
+    Ok(false)
+}
+
+/// Whether [`insert`] would find room. Moves the mark of where to look first, as it does.
+///
+/// # Errors
+/// A block is damaged, the device.
+pub(super) fn has_room(dir: &Dir<'_>, name: &[u8]) -> Result<bool> {
+    let hint = &dir.inode.dir.room;
+    for logical in hint.load(Ordering::Relaxed)..dir.blocks {
+        let buffer = dir.leaf(logical)?;
+        let room = dir.format.has_room(&buffer.read(), name);
+        if room.map_err(|reason| dir.bad_block(buffer.block(), reason))? {
             hint.store(logical, Ordering::Relaxed);
             return Ok(true);
         }

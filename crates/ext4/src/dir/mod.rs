@@ -15,10 +15,10 @@ use sapwood_vfs::{DirEntry, FileKind};
 
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Error, Result, map};
+use crate::{Error, Result, block_alloc, map};
 use inline::Inline;
 use linear::Place;
-use shape::{Dir, Form, disk_kind, format_of, new_entry};
+use shape::{Dir, Form, Wanted, disk_kind, format_of, new_entry};
 
 /// What a directory keeps in memory besides; empty for everything else.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ fn locate(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
     match dir.form {
         _ if matches!(name, b"." | b"..") => Ok(None),
         Form::Indexed => htree::find(dir, name),
-        _ => linear::find(dir, name),
+        _ => linear::find(dir, &Wanted::new(dir, name)),
     }
 }
 
@@ -72,13 +72,17 @@ struct Growth {
 }
 
 impl Growth {
-    fn credits(&self, dir: &Dir<'_>) -> u32 {
-        let map = match self.added {
+    fn map_credits(&self, dir: &Dir<'_>) -> u32 {
+        match self.added {
             0 => 0,
             added => map::append_credits(dir.engine, dir.inode, added),
-        };
-        // Each new block may be in another group, with another bitmap.
-        self.changed + 2 * self.added + map
+        }
+    }
+
+    fn credits(&self, dir: &Dir<'_>) -> u32 {
+        let map = self.map_credits(dir);
+        // Each new block may be in another group.
+        self.changed + (1 + block_alloc::CREDITS) * self.added + map
     }
 }
 
@@ -106,20 +110,42 @@ fn growth(dir: &Dir<'_>) -> Growth {
     }
 }
 
-/// Refuses a name that the directory can never take because its index is as large as the format allows. To be called
-/// before a handle is started: in one, [`insert`] would fail when it is too late.
+/// What adding one name takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Credits of [`insert`].
+    pub(crate) credits: u32,
+    /// New blocks, to be reserved.
+    pub(crate) blocks: u64,
+}
+
+/// What adding this name will take, as long as the caller holds `io` exclusively. Called before a handle is started: a
+/// directory that can never take the name because its index is as large as the format allows refuses it here.
 ///
 /// # Errors
 /// `NoSpace`; the directory is damaged.
-pub(crate) fn check_room(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<()> {
+pub(crate) fn room(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Room> {
     let dir = Dir::open(engine, dir)?;
-    match dir.form {
-        Form::Indexed if !htree::room_for_one(&dir, name)? => Err(Error::NoSpace),
-        _ => Ok(()),
-    }
+    let grown = |changed, added| Growth { changed, added };
+    let growth = match dir.form {
+        Form::Inline if Inline::read(&dir)?.has_room(&dir, name)? => grown(0, 0),
+        Form::Inline => growth(&dir),
+        Form::Linear if linear::has_room(&dir, name)? => grown(1, 0),
+        Form::Linear if dir.blocks == 1 && dir.may_index() => grown(1, 2),
+        Form::Linear => grown(0, 1),
+        Form::Indexed => htree::growth(&dir, name)?,
+    };
+    let map = growth.map_credits(&dir);
+    Ok(Room {
+        credits: growth.credits(&dir),
+        blocks: u64::from(growth.added) + u64::from(map > 0),
+    })
 }
 
-/// Credits that one change of names needs at most.
+/// Credits that [`remove`], [`replace`] or [`set_parent`] needs.
+pub(crate) const CHANGE_CREDITS: u32 = 1;
+
+/// Credits that one change of names needs at most, whatever the name is.
 pub(crate) fn credits(engine: &Engine, dir: &Inode) -> u32 {
     // Who finds the directory damaged here will find it damaged again.
     Dir::open(engine, dir).map_or(1, |dir| growth(&dir).credits(&dir))
@@ -140,11 +166,11 @@ pub(crate) fn insert(
     let mut dir = Dir::open(engine, dir)?;
     let entry = new_entry(name, ino, kind);
     if dir.form == Form::Inline {
-        let mut inline = Inline::read(&dir)?;
-        if inline.insert(&dir, &entry)? {
+        if Inline::read(&dir)?.insert(&dir, &entry)? {
             return Ok(());
         }
-        dir = inline.convert(dir, h)?;
+        // Read again: looking for room may have made the second region larger in the copy.
+        dir = Inline::read(&dir)?.convert(dir, h)?;
     }
     if dir.form == Form::Indexed {
         return htree::insert(&mut dir, h, &entry);
@@ -281,3 +307,6 @@ pub(crate) fn seal_node(geometry: &Geometry, content: &mut [u8], seed: u32) -> R
         .dx_seal(content, seed)
         .map_err(|reason| reason.to_string())
 }
+
+#[cfg(test)]
+mod tests;

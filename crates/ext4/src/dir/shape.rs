@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use sapwood_ext4_format::{
-    Compat, DirError, DirFormat, Geometry, HtreeError, Incompat, InodeFlags, NewEntry, dir_type,
+    Compat, DirEntries, DirEntry, DirError, DirFormat, Geometry, HtreeError, Incompat, InodeFlags,
+    NewEntry, casefold, dir_type,
 };
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
@@ -69,6 +70,41 @@ pub(super) fn kind_of(file_type: u8) -> Option<FileKind> {
         dir_type::SYMLINK => FileKind::Symlink,
         _ => return None,
     })
+}
+
+/// A name that is looked for.
+pub(super) struct Wanted<'n> {
+    name: &'n [u8],
+    /// What equal names look like in a casefolded directory.
+    folded: Option<Vec<u8>>,
+}
+
+impl<'n> Wanted<'n> {
+    pub(super) fn new(dir: &Dir<'_>, name: &'n [u8]) -> Self {
+        let folds = dir.flags.contains(InodeFlags::CASEFOLD);
+        Self {
+            name,
+            folded: folds.then(|| casefold(name)).flatten(),
+        }
+    }
+
+    /// The entry with this name, if it is among `entries`.
+    pub(super) fn among<'a>(
+        &self,
+        mut entries: DirEntries<'a>,
+    ) -> Result<Option<DirEntry<'a>>, DirError> {
+        entries
+            .find(|entry| {
+                entry
+                    .as_ref()
+                    .map_or(true, |entry| entry.inode != 0 && self.is(entry.name))
+            })
+            .transpose()
+    }
+
+    fn is(&self, name: &[u8]) -> bool {
+        name == self.name || (self.folded.is_some() && casefold(name) == self.folded)
+    }
 }
 
 /// An entry to write.
@@ -254,7 +290,7 @@ impl<'a> Dir<'a> {
     }
 
     /// What was found of an entry.
-    pub(super) fn found(&self, entry: &sapwood_ext4_format::DirEntry<'_>) -> Found {
+    pub(super) fn found(&self, entry: &DirEntry<'_>) -> Found {
         Found {
             ino: entry.inode,
             kind: kind_of(entry.file_type),

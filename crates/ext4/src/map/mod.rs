@@ -114,7 +114,7 @@ pub(crate) fn insert_credits(engine: &Engine, inode: &Inode, blocks: u64) -> u32
 }
 
 /// Credits that appending a few blocks, one after another, with [`append_block`] needs at most, but for the blocks themselves, their
-/// bitmaps and the inode. Takes the map lock shared.
+/// bitmaps, descriptors and the inode. Takes the map lock shared.
 pub(crate) fn append_credits(engine: &Engine, inode: &Inode, blocks: u32) -> u32 {
     let after = inode.size() / engine.block_size() + u64::from(blocks);
     if !inode.flags().contains(InodeFlags::EXTENTS) {

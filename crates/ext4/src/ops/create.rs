@@ -56,8 +56,9 @@ pub(super) fn create(
         links_of_dir(engine, dir, 1)?;
     }
     let plan = plan(engine, who, dir, what, perm)?;
-    let _blocks = reserve(engine, &plan)?;
-    let h = engine.start(credits(engine, dir, &plan))?;
+    let room = dir::room(engine, dir, name)?;
+    let _blocks = reserve(engine, &plan, room.blocks)?;
+    let h = engine.start(credits(engine, &plan) + room.credits)?;
     // A full file system is found here, before anything else changes.
     let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
     engine.abort((|| {
@@ -94,8 +95,8 @@ pub(super) fn tmpfile(
     }
     rules::check_add_name(dir.vfs_flags())?;
     let plan = plan(engine, who, dir, NewInode::Regular, perm)?;
-    let _blocks = reserve(engine, &plan)?;
-    let h = engine.start(credits(engine, dir, &plan) + orphan::CREDITS)?;
+    let _blocks = reserve(engine, &plan, 0)?;
+    let h = engine.start(credits(engine, &plan) + orphan::CREDITS)?;
     let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
     engine.abort((|| {
         let inode = make(engine, &h, dir, ino, plan, 0)?;
@@ -106,24 +107,31 @@ pub(super) fn tmpfile(
     })())
 }
 
-/// Blocks that the new name and inode may need: a leaf and index blocks of the directory, the content of a
-/// directory or link, attributes.
-fn reserve(engine: &Engine, plan: &Plan<'_>) -> Result<crate::block_alloc::Reservation> {
+/// Blocks that the new name and inode may need: `of_name` for the directory, the content of a directory or link,
+/// attributes.
+fn reserve(
+    engine: &Engine,
+    plan: &Plan<'_>,
+    of_name: u64,
+) -> Result<crate::block_alloc::Reservation> {
     let own = match plan.what {
         NewInode::Directory | NewInode::Symlink(_) => 1,
         _ => 0,
     };
-    engine.space.reserve(own + 2, true)
+    engine
+        .space
+        .reserve(own + of_name + plan.xattrs.len() as u64, true)
 }
 
-fn credits(engine: &Engine, dir: &Inode, plan: &Plan<'_>) -> u32 {
+/// Credits for all but the name.
+fn credits(engine: &Engine, plan: &Plan<'_>) -> u32 {
     let attributes: u32 = plan
         .xattrs
         .iter()
         .map(|(_, value)| xattr::credits_of_new(engine, value.len()))
         .sum();
-    // Its own block: bitmap, descriptor and the block, for a directory or a long link.
-    inode_alloc::CREDITS + dir::credits(engine, dir) + attributes + 3 + 2
+    // Its own block, for a directory or a long link: bitmap, descriptor and the block; both inodes.
+    inode_alloc::CREDITS + attributes + 3 + 2
 }
 
 fn plan<'a>(

@@ -26,8 +26,9 @@ pub(super) fn link(
     dir.require_dir()?;
     let _guards = lock_all(&[inode, dir]);
     check(engine, inode, dir, name)?;
-    let _blocks = engine.space.reserve(2, true)?;
-    let h = engine.start(dir::credits(engine, dir) + orphan::CREDITS + 2)?;
+    let room = dir::room(engine, dir, name)?;
+    let _blocks = engine.space.reserve(room.blocks, true)?;
+    let h = engine.start(room.credits + orphan::CREDITS + 2)?;
     engine.abort((|| {
         dir::insert(engine, &h, dir, name, inode.ino, inode.kind)?;
         let now = Timestamp::now();

@@ -73,7 +73,7 @@ fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) 
         if directory && !dir::is_empty(engine, &victim)? {
             return Err(vfs::Error::NotEmpty.into());
         }
-        let h = engine.start(credits(engine, dir))?;
+        let h = engine.start(CREDITS)?;
         engine.abort(remove_name(engine, &h, dir, name, &victim))?;
         drop(h);
         drop(guards);
@@ -87,10 +87,8 @@ fn is_gone(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<bool> 
     Ok(dir::find(engine, dir, name)?.is_none())
 }
 
-/// Credits of [`remove_name`].
-pub(super) fn credits(engine: &Engine, dir: &Inode) -> u32 {
-    dir::credits(engine, dir) + orphan::CREDITS + 2
-}
+/// Credits of [`remove_name`], which stores two inodes.
+pub(super) const CREDITS: u32 = dir::CHANGE_CREDITS + orphan::CREDITS + 2;
 
 /// Takes the name of an inode away; the last one makes it an orphan. Stores both. Expects both `io` locks.
 ///

@@ -18,7 +18,7 @@ use super::reap::reap_if_unused;
 use super::remove::{self, look_up, lose_link};
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Error, Result, dir};
+use crate::{Error, Result, dir, orphan};
 
 /// A name in a directory.
 #[derive(Clone, Copy)]
@@ -125,8 +125,17 @@ fn locked_rename(
     if moves_dir && !replaces_dir {
         links_of_dir(engine, to.dir, 1)?;
     }
-    let _blocks = engine.space.reserve(4, true)?;
-    let credits = remove::credits(engine, from.dir) + remove::credits(engine, to.dir) + 4;
+    let room = match target {
+        None => dir::room(engine, to.dir, to.name)?,
+        Some(_) => dir::Room {
+            credits: dir::CHANGE_CREDITS,
+            blocks: 0,
+        },
+    };
+    let _blocks = engine.space.reserve(room.blocks, true)?;
+    // Up to two directories learn of another parent; the inodes of both names and of both directories.
+    let others = 2 * dir::CHANGE_CREDITS + 4;
+    let credits = remove::CREDITS + orphan::CREDITS + room.credits + others;
     let h = engine.start(credits)?;
     let (Some(target), RenameMode::Exchange) = (target, mode) else {
         engine.abort(replace(engine, &h, source, target, to))?;

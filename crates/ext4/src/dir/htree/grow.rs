@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sapwood_ext4_format::{DirHasher, Incoming, InodeFlags, LeafSplit, NewEntry};
 use sapwood_jbd2::{Buffer, Handle};
 
-use super::super::linear;
 use super::super::shape::Dir;
+use super::super::{Growth, linear};
 use super::path::{Frame, Path, entries};
 use crate::host::SealKind;
 use crate::{Error, Result};
@@ -33,7 +33,7 @@ fn split(
         hash: entry.hash.0,
         size: format.entry_size(entry.name),
     };
-    let hash = |name: &[u8]| hasher.hash(name).map_or(0, |hash| hash.major);
+    let hash = |name: &[u8]| super::hash(dir, hasher, name).map_or(0, |hash| hash.major);
     let split = format
         .split_leaf_for(&mut low, &mut high, hash, incoming)
         .map_err(|reason| dir.bad_block(block, reason))?;
@@ -217,33 +217,45 @@ impl Path {
     }
 }
 
-/// Whether the index can take one more leaf wherever it comes to be.
+/// What putting a name into the index takes.
 ///
 /// # Errors
-/// It is damaged, the device.
-pub(in super::super) fn room_for_one(dir: &Dir<'_>, name: &[u8]) -> Result<bool> {
+/// `NoSpace` if all nodes are full and there may be no further level; damage, the device.
+pub(in super::super) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<Growth> {
     let (root, hasher) = super::root(dir)?;
-    let root_full = {
-        let content = root.read();
-        let node = entries(dir, &root, &content)?;
-        node.is_full()
+    let hash = match hasher {
+        Some(hasher) => super::hash(dir, &hasher, name)?.major,
+        None => return Err(dir.bad("names of this directory cannot be hashed")),
     };
-    let Some(hasher) = hasher.filter(|_| root_full) else {
-        return Ok(true);
-    };
-    let path = Path::to(dir, root, super::hash(dir, &hasher, name)?.major)?;
-    let (now, most) = levels(dir, &path);
-    if now < most {
-        return Ok(true);
-    }
-    for frame in &path.frames {
-        if !is_full(dir, frame)? {
-            return Ok(true);
-        }
-    }
+    let path = Path::to(dir, root, hash)?;
     let leaf = dir.leaf(path.leaf)?;
     let room = dir.format.has_room(&leaf.read(), name);
-    room.map_err(|reason| dir.bad_block(leaf.block(), reason))
+    if room.map_err(|reason| dir.bad_block(leaf.block(), reason))? {
+        return Ok(Growth {
+            changed: 1,
+            added: 0,
+        });
+    }
+    let mut full = 0;
+    for frame in path.frames.iter().rev() {
+        if !is_full(dir, frame)? {
+            // The leaf and the full nodes above it are split, the next one gets an entry.
+            return Ok(Growth {
+                changed: full + 2,
+                added: full + 1,
+            });
+        }
+        full += 1;
+    }
+    let (now, most) = levels(dir, &path);
+    if now >= most {
+        return Err(Error::NoSpace);
+    }
+    // The root is not split: its entries move to a new node.
+    Ok(Growth {
+        changed: full + 1,
+        added: full + 1,
+    })
 }
 
 /// Turns a directory of one full block into one with an index, and puts a name into it.

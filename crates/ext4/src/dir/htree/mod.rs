@@ -16,20 +16,22 @@
 mod grow;
 mod path;
 
-use sapwood_ext4_format::{DirHasher, HashVersion, NameHash, NewEntry};
+use sapwood_ext4_format::{DirHasher, HashVersion, InodeFlags, NameHash, NewEntry, casefold};
 use sapwood_jbd2::{BufferRead, Handle};
 
 use super::linear::{self, Place};
 use super::list::{self, Sink};
-use super::shape::Dir;
+use super::shape::{Dir, Wanted};
 use crate::Result;
-pub(super) use grow::{make_indexed, room_for_one};
+pub(super) use grow::{growth, make_indexed};
 pub(super) use path::{Path, root};
 
-/// Hash of a name.
+/// Hash of a name; in a casefolded directory, of what all equal names fold to.
 pub(super) fn hash(dir: &Dir<'_>, hasher: &DirHasher, name: &[u8]) -> Result<NameHash> {
+    let folds = dir.flags.contains(InodeFlags::CASEFOLD);
+    let folded = folds.then(|| casefold(name)).flatten();
     hasher
-        .hash(name)
+        .hash(folded.as_deref().unwrap_or(name))
         .ok_or_else(|| dir.bad("its names are hashed with a key"))
 }
 
@@ -52,8 +54,9 @@ pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
         None => None,
     };
     let mut path = Path::to(dir, root, hash.unwrap_or(0))?;
+    let wanted = Wanted::new(dir, name);
     loop {
-        if let Some(place) = linear::find_in(dir, path.leaf, name)? {
+        if let Some(place) = linear::find_in(dir, path.leaf, &wanted)? {
             return Ok(Some(place));
         }
         // Without a hash all leaves are looked through.

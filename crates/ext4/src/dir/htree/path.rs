@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sapwood_ext4_format::{DirHasher, DxNode, HashVersion, InodeFlags};
+use sapwood_ext4_format::{DirHasher, DxNode, HashVersion};
 use sapwood_jbd2::Buffer;
 
 use super::super::shape::Dir;
@@ -45,13 +45,10 @@ fn hasher(dir: &Dir<'_>, root: &Buffer) -> Result<Option<DirHasher>> {
     Ok(usable(dir, version))
 }
 
-/// A hasher, if names of this directory can be hashed: not if they are folded first, nor with a key.
+/// A hasher, if names of this directory can be hashed: not with a key.
 pub(super) fn usable(dir: &Dir<'_>, version: HashVersion) -> Option<DirHasher> {
-    let folded = dir.flags.contains(InodeFlags::CASEFOLD);
-    if folded || version == HashVersion::SipHash {
-        return None;
-    }
-    Some(DirHasher::new(version, dir.engine.geometry.hash_seed()))
+    let keyed = version == HashVersion::SipHash || dir.format.hash_in_entry;
+    (!keyed).then(|| DirHasher::new(version, dir.engine.geometry.hash_seed()))
 }
 
 /// The root, judged, and the hash of names, if they can be hashed.
