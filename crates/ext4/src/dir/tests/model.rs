@@ -276,3 +276,61 @@ fn a_full_index_grows_a_third_level_or_says_so() {
         bed.check(&names, &args);
     }
 }
+
+/// Names, two or more of each hash.
+fn colliding(hasher: &sapwood_ext4_format::DirHasher) -> Vec<Vec<u8>> {
+    let mut by_hash = std::collections::HashMap::new();
+    let mut names = BTreeSet::new();
+    for number in 0..1_000_000_u32 {
+        let mut name = vec![b'n'; 230];
+        name.extend(format!("{number:x}").bytes());
+        let hash = hasher.hash(&name).unwrap().major;
+        if let Some(other) = by_hash.insert(hash, number) {
+            let mut twin = vec![b'n'; 230];
+            twin.extend(format!("{other:x}").bytes());
+            names.extend([name, twin]);
+        }
+    }
+    names.into_iter().collect()
+}
+
+#[test]
+fn names_of_one_hash_in_two_leaves_are_found_and_listed_once() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(32 * MIB, "-b 1024");
+    set_hash(&device, "legacy", true);
+    let bed = Bed::on(device);
+    let hasher = htree::default_hasher(&Dir::open(bed.engine(), &bed.dir).unwrap()).unwrap();
+    let all = colliding(&hasher);
+    assert!(all.len() > 200);
+    let mut names = BTreeMap::new();
+    for (number, name) in all.iter().enumerate() {
+        bed.insert(name, number % 3).unwrap();
+        names.insert(name.clone(), number % 3);
+    }
+    {
+        let dir = Dir::open(bed.engine(), &bed.dir).unwrap();
+        let mut path = htree::Path::to(&dir, htree::root(&dir).unwrap().0, 0).unwrap();
+        let mut continued = 0;
+        while path.advance(&dir).unwrap() {
+            continued += path.low & 1;
+        }
+        assert!(continued > 0);
+    }
+    for count in [1, 2, 50] {
+        let listed: BTreeSet<_> = bed.listed(count).into_iter().map(|e| e.name).collect();
+        assert_eq!(bed.listed(count).len(), names.len());
+        assert!(listed.iter().eq(names.keys()));
+    }
+    for (number, name) in all.iter().enumerate() {
+        assert_eq!(bed.find(name), Some(number % 3));
+        if number % 2 == 0 {
+            bed.remove(name).unwrap();
+            names.remove(name);
+        }
+    }
+    compare(&bed, &names);
+    bed.check(&names, "collisions");
+}
