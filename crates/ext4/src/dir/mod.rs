@@ -126,6 +126,7 @@ pub(crate) struct Room {
 /// `NoSpace`; the directory is damaged.
 pub(crate) fn room(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Room> {
     let dir = Dir::open(engine, dir)?;
+    dir.check_readable()?;
     let grown = |changed, added| Growth { changed, added };
     let growth = match dir.form {
         Form::Inline if Inline::read(&dir)?.has_room(&dir, name)? => grown(0, 0),
@@ -291,7 +292,9 @@ pub(crate) fn list(
     from: u64,
     sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
 ) -> Result<()> {
-    list::list(&Dir::open(engine, dir)?, from, sink)
+    let dir = Dir::open(engine, dir)?;
+    dir.check_readable()?;
+    list::list(&dir, from, sink)
 }
 
 /// Puts the checksum into a block of names.

@@ -160,6 +160,17 @@ impl<'a> Dir<'a> {
             .has_compat(Compat::DIR_INDEX)
     }
 
+    /// Refuses a directory whose names are encrypted: they have any bytes, also those that no name may have.
+    ///
+    /// # Errors
+    /// `NotSupported`.
+    pub(super) fn check_readable(&self) -> Result<()> {
+        match self.flags.contains(InodeFlags::ENCRYPT) {
+            true => Err(Error::Vfs(sapwood_vfs::Error::NotSupported)),
+            false => Ok(()),
+        }
+    }
+
     /// A block that is not what it should be.
     pub(super) fn bad_block(&self, block: u64, reason: impl ToString) -> Error {
         Error::BadBlock {
