@@ -1,4 +1,10 @@
 //! The journal of ext4 (jbd2): handles, commit, checkpoint, revokes, recovery.
+//!
+//! Metadata blocks live in a [`Cache`] as [`Buffer`]s. Every change is made through a [`Handle`] of
+//! the running transaction of a [`Journal`], which a commit makes durable all at once, while the
+//! next one runs. A [`Log`] is where a journal is on the device; it is recovered before a
+//! journal uses it. The engine above is the journal's [`Host`]. A file system without a journal uses the
+//! same in place.
 
 mod buffer;
 mod cache;
@@ -9,6 +15,7 @@ mod commit;
 mod counters;
 mod error;
 mod failure;
+mod fast;
 mod format;
 mod handle;
 mod home;
@@ -29,6 +36,7 @@ pub use buffer::{Buffer, BufferRead, BufferWrite, Seal};
 pub use cache::Cache;
 pub use counters::CounterValues;
 pub use error::{Damage, Error, Features, HostError, Result};
+pub use fast::FastCommitTurn;
 pub use format::Incompat;
 pub use handle::Handle;
 pub use host::{Closing, Host, Wish};

@@ -21,6 +21,8 @@ pub(crate) struct Inner {
     running: Option<Arc<Transaction>>,
     /// Claimed and not completed; the same as `running` until it is unblocked.
     committing: Option<Arc<Transaction>>,
+    /// A fast commit is being written.
+    fast: bool,
     /// Newest tid given away.
     newest: Tid,
     /// Newest tid that is durable.
@@ -77,6 +79,7 @@ impl Table {
         let inner = Inner {
             running: None,
             committing: None,
+            fast: false,
             newest: last,
             durable: last,
             sleepers: 0,
@@ -272,7 +275,7 @@ impl Table {
                 return Ok(Turn::Done);
             }
             failure.check()?;
-            if inner.committing.is_none() {
+            if inner.committing.is_none() && !inner.fast {
                 let running = inner.running.clone();
                 // Newer than all that changed: nothing to wait for.
                 let Some(trans) = running.filter(|t| t.tid <= target && t.is_dirty()) else {
@@ -284,6 +287,26 @@ impl Table {
             }
             self.sleep(&mut inner);
         }
+    }
+
+    /// Waits until nobody commits, and keeps commits away until [`end_fast`](Self::end_fast). The tid
+    /// that is not committed yet, and where its transaction will begin in the log.
+    pub(crate) fn begin_fast(&self, failure: &Failure) -> Result<(Tid, u64)> {
+        let mut inner = self.inner.lock();
+        loop {
+            failure.check()?;
+            if inner.committing.is_none() && !inner.fast {
+                inner.fast = true;
+                let head = inner.space.as_ref().map_or(0, LogSpace::head);
+                return Ok((inner.durable + 1, head));
+            }
+            self.sleep(&mut inner);
+        }
+    }
+
+    pub(crate) fn end_fast(&self) {
+        self.inner.lock().fast = false;
+        self.changed.notify_all();
     }
 
     fn step(&self, _inner: &MutexGuard<'_, Inner>, trans: &Transaction, next: State) {

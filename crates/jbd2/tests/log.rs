@@ -12,7 +12,7 @@ use common::{
     wait_for_waiting,
 };
 use sapwood_block::{Device, GateDevice, MemoryDevice, RequestKind};
-use sapwood_jbd2::{Error, Incompat, Journal, Wish};
+use sapwood_jbd2::{Error, Incompat, Journal, NewJournal, Wish};
 
 const LOG: u64 = 130;
 const V3: Incompat = Incompat::CSUM_V3;
@@ -336,4 +336,45 @@ fn what_was_not_recovered_is_not_opened() {
     assert!(matches!(opened, Err(Error::NeedsRecovery)));
     let none = load(device, LOG).scan(&|block| block != 1).map(drop);
     assert!(matches!(none, Err(Error::Target { target: 1, .. })));
+}
+
+#[test]
+fn no_commit_while_a_fast_commit_is_written() {
+    let device = Arc::new(MemoryDevice::new(2048 * u64::from(BLOCK)));
+    let new = NewJournal {
+        block_size: BLOCK,
+        blocks: 130,
+        fast_commit_blocks: 20,
+        uuid: [1; 16],
+    };
+    let at = common::layout(130).find(0).unwrap().0 * u64::from(BLOCK);
+    device.write_at(at, &new.superblock().unwrap()).unwrap();
+    let journal = open(device.clone(), 130, V3);
+    assert_eq!(journal.log().unwrap().size(), 109);
+    let turn = journal.begin_fast_commit().unwrap().unwrap();
+    let tid = turn.tid();
+    let block = [7; BLOCK as usize];
+    turn.log().write_fast_commit(18, &[&block]).unwrap();
+    assert!(turn.log().write_fast_commit(18, &[&block, &block]).is_err());
+    thread::scope(|scope| {
+        assert_eq!(put(&journal, 5, 1), tid);
+        let commit = scope.spawn(|| journal.commit_all());
+        wait_for_waiting(&journal, 1);
+        // What a crash leaves here: nothing in the log, a fast commit of the running transaction.
+        let log = load(Arc::new(device.snapshot()), 130);
+        let recovery = log.scan(&|_| true).unwrap().replay(&*device).unwrap();
+        let area = recovery.fast_commit.unwrap();
+        assert_eq!((area.blocks, area.expected), (19, tid as u32));
+        drop(turn);
+        commit.join().unwrap().unwrap();
+    });
+    assert_eq!(journal.durable_tid(), tid);
+    let mut seen = [0; BLOCK as usize];
+    journal
+        .log()
+        .unwrap()
+        .read_fast_commit(18, &mut seen)
+        .unwrap();
+    assert_eq!(seen, block);
+    assert!(gated().1.begin_fast_commit().unwrap().is_none());
 }

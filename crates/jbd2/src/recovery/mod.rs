@@ -152,3 +152,110 @@ impl Plan<'_> {
         self.records.keys().copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sapwood_block::{Device, MemoryDevice};
+
+    use super::*;
+    use crate::codec::Tag;
+    use crate::format::Incompat;
+    use crate::layout::{LayoutMap, LayoutRun};
+    use crate::superblock::NewJournal;
+
+    /// A log of these blocks, on a device that has the journal at block 100.
+    fn log_of(blocks: impl FnOnce(&crate::codec::Codec) -> Vec<Vec<u8>>) -> Log {
+        let device = Arc::new(MemoryDevice::new(200 << 10));
+        let new = NewJournal {
+            block_size: 1024,
+            blocks: 50,
+            fast_commit_blocks: 0,
+            uuid: [1; 16],
+        };
+        device
+            .write_at(100 << 10, &new.superblock().unwrap())
+            .unwrap();
+        let run = LayoutRun {
+            logical: 0,
+            physical: 100,
+            len: 50,
+        };
+        let layout = LayoutMap::new(vec![run], 200).unwrap();
+        let mut log = Log::load(device, layout, 1024).unwrap();
+        log.set_form(Incompat::CSUM_V3).unwrap();
+        let blocks = blocks(log.codec());
+        let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+        log.write_ring(0, &pieces).unwrap();
+        log.update_superblock(|superblock| superblock.set_tail(1, u32::MAX))
+            .unwrap();
+        log
+    }
+
+    fn logged(codec: &crate::codec::Codec, sequence: u32, block: u64, byte: u8) -> [Vec<u8>; 2] {
+        let data = vec![byte; 1024];
+        let tag = Tag {
+            block,
+            escaped: false,
+            checksum: codec.data_checksum(sequence, &data),
+        };
+        [codec.descriptor(sequence, &[tag]), data]
+    }
+
+    #[test]
+    fn a_revoke_counts_for_its_own_and_older_transactions() {
+        // The sequence numbers wrap, too.
+        let (one, two) = (u32::MAX, 0);
+        let log = log_of(|codec| {
+            let mut blocks = Vec::new();
+            blocks.extend(logged(codec, one, 5, 1));
+            blocks.extend(logged(codec, one, 6, 1));
+            blocks.push(codec.commit(one, 0, 0));
+            blocks.extend(logged(codec, two, 5, 2));
+            blocks.push(codec.revoke(two, &[5, 6]));
+            blocks.push(codec.commit(two, 0, 0));
+            blocks.extend(logged(codec, 1, 6, 3));
+            blocks.push(codec.commit(1, 0, 0));
+            blocks
+        });
+        let plan = log.scan(&|_| true).unwrap();
+        assert_eq!(plan.targets().collect::<Vec<_>>(), [6]);
+        let recovery = plan.replay(&**log.device()).unwrap();
+        assert_eq!((recovery.first, recovery.last), (Some(one), Some(1)));
+        assert_eq!((recovery.blocks, recovery.revoked), (1, 1));
+        let mut byte = [0];
+        log.device().read_at(6 << 10, &mut byte).unwrap();
+        assert_eq!(byte, [3]);
+    }
+
+    #[test]
+    fn a_torn_commit_block_ends_the_log_if_it_is_the_last() {
+        let torn = |codec: &crate::codec::Codec| {
+            let mut block = codec.commit(0, 0, 0);
+            block[1000] = 1;
+            block
+        };
+        let log = log_of(|codec| {
+            let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();
+            blocks.push(codec.commit(u32::MAX, 0, 0));
+            blocks.extend(logged(codec, 0, 5, 2));
+            blocks.push(torn(codec));
+            blocks
+        });
+        let plan = log.scan(&|_| true).unwrap();
+        assert_eq!(plan.transactions().len(), 1);
+        let log = log_of(|codec| {
+            let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();
+            blocks.push(codec.commit(u32::MAX, 0, 0));
+            blocks.push(torn(codec));
+            blocks.push(codec.commit(1, 0, 0));
+            blocks
+        });
+        let err = log.scan(&|_| true).unwrap_err();
+        let reason = crate::Damage::Commit;
+        assert!(
+            matches!(err, crate::Error::Corrupt { sequence: 0, reason: seen, .. } if seen == reason)
+        );
+    }
+}
