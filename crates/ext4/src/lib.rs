@@ -3,6 +3,7 @@
 
 mod background;
 mod block_alloc;
+pub mod check;
 mod counters;
 mod data;
 mod dir;

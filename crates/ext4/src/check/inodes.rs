@@ -1,0 +1,381 @@
+//! All inodes, in the order of the tables: fields, attributes, maps.
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::{
+    Compat, GroupFlags, INLINE_IN_BLOCKS, INLINE_XATTR, Incompat, Inode, InodeFlags, RoCompat,
+    XattrValue, bitmap, dir_type, file_mode, special_ino, validate_inode, xattr_index,
+};
+
+use super::claims::Taken;
+use super::error::CheckError;
+use super::finding::Finding;
+use super::state::{Check, View};
+use super::xattrs::Attributes;
+use super::{Phase, walk};
+
+/// Bytes of a table that are read at once.
+const CHUNK: u32 = 64 << 10;
+
+impl Check<'_> {
+    /// Goes through all inode tables.
+    pub(super) fn all_inodes(&mut self) -> Result<(), CheckError> {
+        let view = Arc::clone(&self.view);
+        for group in 0..view.geometry.group_count() {
+            self.tell(Phase::Inodes, group)?;
+            self.table(&view, group)?;
+        }
+        Ok(())
+    }
+
+    /// Inodes of a group's table that were ever used, as the descriptor says.
+    fn ever_used(&self, view: &View, group: u32) -> u32 {
+        let all = view.geometry.inodes_per_group();
+        let Some(known) = self.groups.get(group as usize) else {
+            return 0;
+        };
+        if !view.geometry.features().group_csum() || !known.sealed {
+            return all;
+        }
+        if known.desc.flags().contains(GroupFlags::INODE_UNINIT) {
+            return 0;
+        }
+        all.saturating_sub(known.desc.itable_unused())
+    }
+
+    /// Inodes of a group's table that are looked at: also those that the bitmap says are there.
+    fn looked_at(&self, view: &View, group: u32, ever_used: u32) -> u32 {
+        let Some(known) = self.groups.get(group as usize) else {
+            return 0;
+        };
+        let all = view.geometry.inodes_per_group();
+        if ever_used == all || known.desc.flags().contains(GroupFlags::INODE_UNINIT) {
+            return ever_used;
+        }
+        let Ok(bits) = view.block(known.desc.inode_bitmap()) else {
+            return ever_used;
+        };
+        let last = (ever_used..all)
+            .rev()
+            .find(|bit| bitmap::test_bit(&bits, *bit));
+        last.map_or(ever_used, |last| last + 1)
+    }
+
+    fn table(&mut self, view: &View, group: u32) -> Result<(), CheckError> {
+        let geometry = &view.geometry;
+        let Some(known) = self.groups.get(group as usize) else {
+            return Ok(());
+        };
+        if !known.located {
+            return Ok(());
+        }
+        let table = known.desc.inode_table();
+        let ever_used = self.ever_used(view, group);
+        let count = self.looked_at(view, group, ever_used);
+        let per_block = geometry.inodes_per_block().max(1);
+        let blocks = count.div_ceil(per_block);
+        let step = (CHUNK / geometry.block_size()).max(1);
+        let size = usize::from(geometry.inode_size());
+        for first in (0..blocks).step_by(step as usize) {
+            let many = step.min(blocks - first);
+            let bytes = match view.blocks(table.saturating_add(first.into()), many) {
+                Ok(bytes) => bytes,
+                Err(finding) => {
+                    self.found(finding);
+                    self.incomplete = true;
+                    self.names_incomplete = true;
+                    self.tables_incomplete = true;
+                    continue;
+                }
+            };
+            for (index, raw) in (first * per_block..count).zip(bytes.chunks_exact(size)) {
+                let Some(ino) = geometry.ino(group, index) else {
+                    break;
+                };
+                self.one(view, ino, raw, index >= ever_used);
+            }
+            self.tell(Phase::Inodes, group)?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, view: &View, ino: u32, raw: &[u8], unused_part: bool) {
+        let reserved = ino < view.geometry.first_ino();
+        let empty = raw.iter().all(|byte| *byte == 0);
+        if reserved {
+            self.note_in_use(ino);
+        }
+        if empty && !(ino == special_ino::ROOT) && !self.orphans.contains(&ino) {
+            return self.empty_inode(view, ino);
+        }
+        let inode = match Inode::read(raw, &view.geometry) {
+            Ok(inode) => inode,
+            Err(error) => return self.found(Finding::InodeBad { ino, error }),
+        };
+        if reserved && ino != special_ino::ROOT {
+            return self.reserved(view, ino, &inode);
+        }
+        if inode.links() == 0 && !self.orphans.contains(&ino) && ino != special_ino::ROOT {
+            if inode.mode() != 0 && inode.dtime() == 0 {
+                self.found(Finding::NotDeleted { ino });
+            }
+            return;
+        }
+        if unused_part {
+            let group = view
+                .geometry
+                .inode_location(ino)
+                .map_or(0, |(group, _)| group);
+            self.found(Finding::InodeInUnused { group, ino });
+        }
+        self.in_use(view, ino, &inode);
+    }
+
+    fn note_in_use(&mut self, ino: u32) {
+        if let Some(note) = self.inodes.get_mut(ino) {
+            note.in_use = true;
+        }
+    }
+
+    /// Judges an inode that is in use. Also for reserved ones.
+    pub(super) fn in_use(&mut self, view: &View, ino: u32, inode: &Inode) {
+        self.report.counts.inodes += 1;
+        let orphan = self.orphans.contains(&ino);
+        if let Err(error) = inode.verify_checksum(ino, &view.geometry) {
+            self.found(Finding::InodeChecksum { ino, error });
+        }
+        let valid = validate_inode(ino, inode, &view.geometry);
+        if let Some(note) = self.inodes.get_mut(ino) {
+            note.in_use = true;
+            note.bad = valid.is_err();
+            note.orphan = orphan;
+            note.links = inode.links();
+            note.kind = dir_type::from_mode(inode.mode());
+            note.is_value = inode.flags().contains(InodeFlags::EA_INODE);
+        }
+        if let Err(error) = valid {
+            self.incomplete = true;
+            self.names_incomplete |= inode.is_dir();
+            return self.found(Finding::InodeBad { ino, error });
+        }
+        if inode.dtime() != 0 && !orphan {
+            self.found(Finding::DeletedInUse { ino });
+        }
+        match inode.file_type() {
+            file_mode::DIR => self.report.counts.directories += 1,
+            file_mode::REGULAR => self.report.counts.files += 1,
+            file_mode::SYMLINK => self.report.counts.symlinks += 1,
+            _ => {}
+        }
+        for why in field_faults(view, ino, inode) {
+            self.found(Finding::InodeField { ino, why });
+        }
+        let attributes = self.attributes(view, ino, inode);
+        let mut taken = Taken::default();
+        if inode.flags().contains(InodeFlags::INLINE_DATA) {
+            self.inline(view, ino, inode, &attributes);
+        } else if walk::has_map(view, inode) {
+            taken = self.claim_map(ino, inode);
+            if !orphan && !taken.incomplete {
+                self.size_against_map(view, ino, inode, &taken);
+            }
+        }
+        if inode.is_symlink() && !inode.flags().contains(InodeFlags::ENCRYPT) {
+            self.symlink(view, ino, inode, &attributes);
+        }
+        if !taken.incomplete {
+            self.sectors(view, ino, inode, &taken, &attributes);
+        }
+    }
+
+    fn sectors(
+        &mut self,
+        view: &View,
+        ino: u32,
+        inode: &Inode,
+        taken: &Taken,
+        attributes: &Attributes,
+    ) {
+        if attributes.incomplete {
+            return;
+        }
+        let found = inode.sectors(&view.geometry);
+        let cluster = u64::from(view.geometry.cluster_size() / 512);
+        let clusters = taken.clusters.saturating_add(attributes.clusters);
+        let expected = clusters.saturating_mul(cluster);
+        if found != expected {
+            self.found(Finding::InodeSectors {
+                ino,
+                found,
+                expected,
+            });
+        }
+    }
+
+    fn size_against_map(&mut self, view: &View, ino: u32, inode: &Inode, taken: &Taken) {
+        let size = inode.size(&view.geometry);
+        let block = u64::from(view.geometry.block_size());
+        let good = match inode.file_type() {
+            file_mode::DIR => size == taken.end.saturating_mul(block),
+            file_mode::SYMLINK => taken.end == 1,
+            _ if inode.flags().contains(InodeFlags::VERITY) => true,
+            _ => {
+                let last = taken.written_end.saturating_sub(1);
+                size >= last.saturating_mul(block)
+            }
+        };
+        if !good {
+            self.found(Finding::InodeSize {
+                ino,
+                size,
+                blocks: taken.end,
+            });
+        }
+    }
+
+    /// Data in the inode.
+    fn inline(&mut self, view: &View, ino: u32, inode: &Inode, attributes: &Attributes) {
+        if attributes.incomplete {
+            return;
+        }
+        let size = inode.size(&view.geometry);
+        let rest = attributes.set.get(xattr_index::SYSTEM, INLINE_XATTR);
+        let found = match rest.map(|attribute| &attribute.value) {
+            Some(XattrValue::Bytes(rest)) => INLINE_IN_BLOCKS as u64 + rest.len() as u64,
+            _ => {
+                let why = "data in the inode without its attribute";
+                return self.found(Finding::InodeField { ino, why });
+            }
+        };
+        let good = if inode.is_dir() {
+            size == found
+        } else {
+            size <= found
+        };
+        if !good {
+            self.found(Finding::InlineSize { ino, found, size });
+        }
+    }
+
+    /// The target of a symbolic link.
+    fn symlink(&mut self, view: &View, ino: u32, inode: &Inode, attributes: &Attributes) {
+        let mut target = Vec::new();
+        if inode.flags().contains(InodeFlags::INLINE_DATA) {
+            target.extend(inode.block());
+            let rest = attributes.set.get(xattr_index::SYSTEM, INLINE_XATTR);
+            if let Some(XattrValue::Bytes(rest)) = rest.map(|attribute| &attribute.value) {
+                target.extend(rest);
+            }
+        } else if walk::is_fast(view, inode) {
+            target.extend(inode.block());
+        } else {
+            let mut first = None;
+            let mut visit = |piece| {
+                if let walk::Piece::Data { physical, .. } = piece {
+                    first = first.or(Some(physical));
+                }
+                true
+            };
+            walk::walk(view, ino, inode, &mut visit);
+            let Some(Ok(bytes)) = first.map(|block| view.block(block)) else {
+                return;
+            };
+            target = bytes;
+        }
+        let size = usize::try_from(inode.size(&view.geometry)).unwrap_or(usize::MAX);
+        let Some(name) = target.get(..size) else {
+            let why = "shorter than its size";
+            return self.found(Finding::SymlinkBad { ino, why });
+        };
+        let ends = target.get(size).is_none_or(|byte| *byte == 0);
+        if name.contains(&0) {
+            let why = "its target has a NUL";
+            self.found(Finding::SymlinkBad { ino, why });
+        } else if !ends {
+            let why = "its target does not end where the size says";
+            self.found(Finding::SymlinkBad { ino, why });
+        }
+    }
+}
+
+/// What does not go together in an inode.
+fn field_faults(view: &View, ino: u32, inode: &Inode) -> Vec<&'static str> {
+    let features = view.geometry.features();
+    let (flags, kind) = (inode.flags(), inode.file_type());
+    let mapped = [file_mode::DIR, file_mode::REGULAR, file_mode::SYMLINK].contains(&kind);
+    let large = inode.is_regular() && inode.size(&view.geometry) >= 1 << 31;
+    let extents = flags.contains(InodeFlags::EXTENTS);
+    let block_mapped = mapped
+        && !extents
+        && !flags.contains(InodeFlags::INLINE_DATA)
+        && !walk::is_fast(view, inode);
+    let fits = inode.size(&view.geometry) <= view.geometry.max_indirect_file_size();
+    let faults = [
+        (
+            extents && !features.has_incompat(Incompat::EXTENTS),
+            "extents without the feature",
+        ),
+        (extents && !mapped, "extents in what has no data"),
+        (
+            flags.contains(InodeFlags::INDEX)
+                && !(inode.is_dir() && features.has_compat(Compat::DIR_INDEX)),
+            "a hash tree in what can have none",
+        ),
+        (
+            flags.contains(InodeFlags::HUGE_FILE) && !features.has_ro_compat(RoCompat::HUGE_FILE),
+            "counts blocks without the feature",
+        ),
+        (
+            flags.contains(InodeFlags::IMAGIC) && !features.has_compat(Compat::IMAGIC_INODES),
+            "imagic flag without the feature",
+        ),
+        (
+            flags.contains(InodeFlags::ENCRYPT) && !features.has_incompat(Incompat::ENCRYPT),
+            "encrypted without the feature",
+        ),
+        (
+            flags.contains(InodeFlags::VERITY) && !features.has_ro_compat(RoCompat::VERITY),
+            "verity without the feature",
+        ),
+        (
+            flags.contains(InodeFlags::EA_INODE) && !features.has_incompat(Incompat::EA_INODE),
+            "an attribute's value without the feature",
+        ),
+        (
+            flags.contains(InodeFlags::CASEFOLD) && !inode.is_dir(),
+            "casefold flag on what is no directory",
+        ),
+        (
+            flags.contains(InodeFlags::INLINE_DATA) && !mapped,
+            "inline data in what has no data",
+        ),
+        (
+            large && !features.has_ro_compat(RoCompat::LARGE_FILE),
+            "a large file without the feature",
+        ),
+        (
+            inode.is_dir()
+                && inode.base().size_hi.get() != 0
+                && !features.has_incompat(Incompat::LARGEDIR),
+            "a large directory without the feature",
+        ),
+        (
+            !mapped && inode.size(&view.geometry) != 0,
+            "a special file with a size",
+        ),
+        (
+            block_mapped && !fits && ino != special_ino::RESIZE,
+            "larger than a block map reaches",
+        ),
+        (
+            ino == special_ino::ROOT && !inode.is_dir(),
+            "the root is no directory",
+        ),
+        (
+            !mapped && inode.block()[8..].iter().any(|byte| *byte != 0),
+            "a special file with a map",
+        ),
+    ];
+    let faults = faults.into_iter().filter(|(is, _)| *is);
+    faults.map(|(_, why)| why).collect()
+}

@@ -1,0 +1,127 @@
+//! What a check remembers of every block and inode: sets and counts, kept for those groups only in which something is in use.
+
+use std::collections::HashMap;
+
+use sapwood_ext4_format::Geometry;
+
+/// Clusters, by their number from the first of group 0 on.
+#[derive(Debug)]
+pub(super) struct ClusterSet {
+    per_group: u32,
+    first_block: u64,
+    ratio_bits: u32,
+    groups: HashMap<u64, Box<[u64]>>,
+}
+
+impl ClusterSet {
+    pub(super) fn new(geometry: &Geometry) -> Self {
+        Self {
+            per_group: geometry.clusters_per_group().max(1),
+            first_block: geometry.first_data_block().into(),
+            ratio_bits: geometry.cluster_ratio_bits(),
+            groups: HashMap::new(),
+        }
+    }
+
+    /// The cluster of a block.
+    pub(super) fn cluster(&self, block: u64) -> u64 {
+        block.saturating_sub(self.first_block) >> self.ratio_bits
+    }
+
+    fn place(&self, cluster: u64) -> (u64, usize, u64) {
+        let at = cluster % u64::from(self.per_group);
+        let group = cluster / u64::from(self.per_group);
+        (group, (at / 64) as usize, 1 << (at % 64))
+    }
+
+    /// Adds the cluster of a block; whether it was there already.
+    pub(super) fn insert(&mut self, block: u64) -> bool {
+        let (group, word, bit) = self.place(self.cluster(block));
+        let words = self.per_group.div_ceil(64) as usize;
+        let bits = self.groups.entry(group);
+        let bits = bits.or_insert_with(|| vec![0; words].into());
+        let Some(word) = bits.get_mut(word) else {
+            return true;
+        };
+        let was = *word & bit != 0;
+        *word |= bit;
+        was
+    }
+
+    pub(super) fn contains(&self, block: u64) -> bool {
+        let (group, word, bit) = self.place(self.cluster(block));
+        let bits = self.groups.get(&group);
+        bits.and_then(|bits| bits.get(word))
+            .is_some_and(|word| word & bit != 0)
+    }
+
+    /// Bits of a group, as its bitmap has them; `None`: all zero.
+    pub(super) fn group(&self, group: u32) -> Option<&[u64]> {
+        self.groups.get(&u64::from(group)).map(|bits| &**bits)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+}
+
+/// What is known of an inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Note {
+    /// Type as in a directory's entry; 0 if it is not known.
+    pub(super) kind: u8,
+    pub(super) in_use: bool,
+    /// The validator refused it.
+    pub(super) bad: bool,
+    /// It holds an attribute's value.
+    pub(super) is_value: bool,
+    pub(super) orphan: bool,
+    pub(super) links: u16,
+    /// Names of it, `.` and `..` included.
+    pub(super) names: u32,
+}
+
+/// Notes of all inodes in use.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    per_group: u32,
+    groups: HashMap<u32, Vec<Note>>,
+}
+
+impl Notes {
+    pub(super) fn new(geometry: &Geometry) -> Self {
+        Self {
+            per_group: geometry.inodes_per_group().max(1),
+            groups: HashMap::new(),
+        }
+    }
+
+    fn place(&self, ino: u32) -> (u32, usize) {
+        let index = ino.saturating_sub(1);
+        (index / self.per_group, (index % self.per_group) as usize)
+    }
+
+    pub(super) fn get(&self, ino: u32) -> Note {
+        let (group, at) = self.place(ino);
+        let notes = self.groups.get(&group);
+        notes
+            .and_then(|notes| notes.get(at))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// The note of an inode, to change. `None` for inode 0.
+    pub(super) fn get_mut(&mut self, ino: u32) -> Option<&mut Note> {
+        let (group, at) = self.place(ino);
+        let notes = self.groups.entry(group).or_default();
+        if at >= notes.len() {
+            notes.resize(at + 1, Note::default());
+        }
+        notes.get_mut(at)
+    }
+
+    /// Notes of a group, of its first inodes only.
+    pub(super) fn group(&self, group: u32) -> &[Note] {
+        self.groups.get(&group).map_or(&[], |notes| notes)
+    }
+}

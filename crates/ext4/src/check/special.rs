@@ -1,0 +1,222 @@
+//! Reserved inodes.
+
+use sapwood_ext4_format::{
+    Compat, INDIRECT_DIRECT, Inode, QuotaKind, RoCompat, indirect_pointers, special_ino,
+};
+
+use super::finding::Finding;
+use super::state::{Check, View};
+use super::walk::{self, Piece};
+
+/// Index of the pointer with two levels below.
+const DOUBLE: usize = INDIRECT_DIRECT as usize + 1;
+
+impl Check<'_> {
+    /// An inode that is all zeros.
+    pub(super) fn empty_inode(&mut self, view: &View, ino: u32) {
+        let features = view.geometry.features();
+        let missing = match ino {
+            special_ino::RESIZE => features.has_compat(Compat::RESIZE_INODE),
+            special_ino::JOURNAL => view.sb.journal_inum.get() == ino,
+            _ => false,
+        };
+        if missing {
+            let why = "is empty";
+            self.found(Finding::ReservedInode { ino, why });
+        }
+    }
+
+    /// An inode below the first that is not reserved, other than the root.
+    pub(super) fn reserved(&mut self, view: &View, ino: u32, inode: &Inode) {
+        let features = view.geometry.features();
+        match ino {
+            special_ino::BAD_BLOCKS => {
+                self.checksum_of_reserved(view, ino, inode);
+                self.claim_map(ino, inode);
+            }
+            special_ino::RESIZE if features.has_compat(Compat::RESIZE_INODE) => {
+                self.resize_inode(view, inode);
+            }
+            _ if self.is_named(view, ino) => self.in_use(view, ino, inode),
+            _ if inode.links() == 0 && inode.mode() == 0 => {}
+            special_ino::RESIZE | special_ino::JOURNAL => {
+                let why = "is not in use, and yet not empty";
+                self.found(Finding::ReservedInode { ino, why });
+                self.in_use(view, ino, inode);
+            }
+            _ => {
+                if !inode.is_regular() {
+                    let why = "has another type than a file";
+                    self.found(Finding::ReservedInode { ino, why });
+                }
+                self.in_use(view, ino, inode);
+            }
+        }
+    }
+
+    fn checksum_of_reserved(&mut self, view: &View, ino: u32, inode: &Inode) {
+        if let Err(error) = inode.verify_checksum(ino, &view.geometry) {
+            self.found(Finding::InodeChecksum { ino, error });
+        }
+    }
+
+    /// Whether the superblock names this inode: it needs no name in a directory.
+    pub(super) fn is_named(&self, view: &View, ino: u32) -> bool {
+        named(view).iter().any(|(named, _)| *named == ino)
+    }
+
+    /// Inodes that the superblock names: what they must be.
+    pub(super) fn named_inodes(&mut self, view: &View) {
+        for (ino, is_quota) in named(view) {
+            let note = self.inodes.get(ino);
+            let reserved = |why| Finding::ReservedInode { ino, why };
+            if !note.in_use || note.bad {
+                self.found(reserved("the superblock names it, but it is not in use"));
+                continue;
+            }
+            if note.kind != sapwood_ext4_format::dir_type::REGULAR {
+                self.found(reserved("the superblock names it, but it is no file"));
+                continue;
+            }
+            if is_quota {
+                self.quota(view, ino);
+            }
+        }
+    }
+
+    fn quota(&mut self, view: &View, ino: u32) {
+        let Some(inode) = self.again(ino) else {
+            return;
+        };
+        let mut first = None;
+        let mut visit = |piece| {
+            if let Piece::Data { physical, .. } = piece {
+                first = first.or(Some(physical));
+            }
+            true
+        };
+        walk::walk(view, ino, &inode, &mut visit);
+        let known = match first.map(|block| view.block(block)) {
+            Some(Ok(bytes)) => QuotaKind::recognise(&bytes).is_some(),
+            _ => false,
+        };
+        if !known {
+            self.found(Finding::QuotaBad { ino });
+        }
+    }
+
+    /// The inode that holds the blocks that are reserved for descriptors: its block of two levels names the reserved blocks
+    /// of group 0, each of which names its copies in the other groups.
+    fn resize_inode(&mut self, view: &View, inode: &Inode) {
+        let ino = special_ino::RESIZE;
+        self.checksum_of_reserved(view, ino, inode);
+        let geometry = &view.geometry;
+        let why = "is no file with one link and one block of two levels";
+        let words = indirect_pointers(inode.block()).unwrap_or_default();
+        let double = words.get(DOUBLE).map_or(0, |word| u64::from(word.get()));
+        let others = words.iter().enumerate();
+        let others = others
+            .filter(|(at, word)| *at != DOUBLE && word.get() != 0)
+            .count();
+        let shape = inode.is_regular() && inode.links() == 1 && others == 0;
+        if !shape || geometry.check_blocks(double, 1).is_err() || double == 0 {
+            self.incomplete = true;
+            return self.found(Finding::ReservedInode { ino, why });
+        }
+        if self.used.insert(double) || self.system.contains(double) {
+            self.found(Finding::BlocksShared {
+                ino,
+                block: double,
+                count: 1,
+            });
+        }
+        let bytes = match view.block(double) {
+            Ok(bytes) => bytes,
+            Err(finding) => return self.found(finding),
+        };
+        let count = self.reserved_blocks(view, &bytes, double);
+        let block = u64::from(geometry.cluster_size() / 512);
+        let expected = (count + 1).saturating_mul(block);
+        let found = inode.sectors(geometry);
+        if found != expected {
+            self.found(Finding::InodeSectors {
+                ino,
+                found,
+                expected,
+            });
+        }
+    }
+
+    /// Judges what the block of two levels names; gives the number of blocks named.
+    fn reserved_blocks(&mut self, view: &View, double: &[u8], at: u64) -> u64 {
+        let geometry = &view.geometry;
+        let reserved = u64::from(geometry.reserved_blocks(0));
+        let fixed = u64::from(geometry.fixed_blocks(0));
+        let start = geometry.group_first_block(0).unwrap_or_default();
+        let first = start + fixed.saturating_sub(reserved);
+        let pointers = indirect_pointers(double).unwrap_or_default();
+        let mut wanted = vec![0_u64; pointers.len()];
+        for block in first..first + reserved {
+            // Block n of the descriptor table is named by slot n.
+            let slot = block.saturating_sub(geometry.super_block() + 1);
+            let slots = (pointers.len() as u64).max(1);
+            if let Some(place) = wanted.get_mut((slot % slots) as usize) {
+                *place = block;
+            }
+        }
+        let mut count = 0;
+        for (pointer, wanted) in pointers.iter().zip(wanted) {
+            if u64::from(pointer.get()) != wanted {
+                let why = "a reserved block of group 0 is not named where it should be";
+                self.found(Finding::ResizeBad { block: at, why });
+            } else if wanted != 0 {
+                count += 1 + self.reserved_copies(view, wanted, wanted - start);
+            }
+        }
+        count
+    }
+
+    /// A reserved block of group 0 names the blocks at the same place of the groups with copies.
+    fn reserved_copies(&mut self, view: &View, block: u64, place: u64) -> u64 {
+        let geometry = &view.geometry;
+        let bytes = match view.block(block) {
+            Ok(bytes) => bytes,
+            Err(finding) => {
+                self.found(finding);
+                return 0;
+            }
+        };
+        let mut groups = (1..geometry.group_count()).filter(|group| geometry.has_super(*group));
+        let mut count = 0;
+        for pointer in indirect_pointers(&bytes).unwrap_or_default() {
+            let group = groups.next();
+            let wanted = group.and_then(|group| geometry.group_first_block(group).ok());
+            let wanted = wanted.map_or(0, |first| first + place);
+            if u64::from(pointer.get()) != wanted {
+                let why = "a reserved block names another than its copy";
+                self.found(Finding::ResizeBad { block, why });
+                return count;
+            }
+            count += u64::from(wanted != 0);
+        }
+        count
+    }
+}
+
+/// Inodes that the superblock names, and whether they hold quotas.
+fn named(view: &View) -> Vec<(u32, bool)> {
+    let (features, sb) = (view.geometry.features(), &view.sb);
+    let mut named = Vec::new();
+    if features.has_compat(Compat::HAS_JOURNAL) {
+        named.push((sb.journal_inum.get(), false));
+    }
+    if features.has_compat(Compat::ORPHAN_FILE) {
+        named.push((sb.orphan_file_inum.get(), false));
+    }
+    if features.has_ro_compat(RoCompat::QUOTA) {
+        let quotas = [&sb.usr_quota_inum, &sb.grp_quota_inum, &sb.prj_quota_inum];
+        named.extend(quotas.map(|ino| (ino.get(), true)));
+    }
+    named.retain(|(ino, _)| *ino != 0 && *ino <= view.geometry.inodes_count());
+    named
+}

@@ -1,0 +1,259 @@
+//! The superblock, its copies, and the copies of descriptors.
+
+use std::sync::Arc;
+
+use sapwood_block::Device;
+use sapwood_ext4_format::{
+    Compat, Geometry, GroupDesc, Incompat, MmpBlock, RoCompat, SUPER_OFFSET, SUPER_SIZE,
+    SuperBlock, SuperState, validate_super,
+};
+
+use super::error::CheckError;
+use super::finding::Finding;
+use super::journal;
+use super::state::{Check, View};
+
+/// Compatible features that are known.
+const KNOWN_COMPAT: Compat = Compat::from_bits_retain(0x1f7f);
+/// Read-only-compatible features that are known well enough to be checked.
+const KNOWN_RO: RoCompat = RoCompat::from_bits_retain(0x1f77b);
+/// `MmpBlock` sequence of a file system that nobody has open.
+const MMP_CLEAN: u32 = 0xff4d_4d50;
+
+/// What the first look gave.
+pub(super) struct Opened {
+    pub(super) view: View,
+    pub(super) recovered: bool,
+}
+
+/// Reads the superblock and replays the journal into memory if that is needed.
+pub(super) fn open(
+    device: &Arc<dyn Device>,
+    findings: &mut Vec<Finding>,
+) -> Result<Opened, CheckError> {
+    let view = read(device, findings)?;
+    let recover = view.geometry.features().has_incompat(Incompat::RECOVER);
+    if !recover {
+        state(&view, findings);
+        journal::judge(&view, findings);
+        return Ok(Opened {
+            view,
+            recovered: false,
+        });
+    }
+    findings.push(Finding::NeedsRecovery {});
+    let Some(overlay) = journal::replayed(&view, findings) else {
+        return Ok(Opened {
+            view,
+            recovered: true,
+        });
+    };
+    // What the journal held is judged as it will be.
+    findings.retain(|finding| !matches!(finding, Finding::SuperField { .. }));
+    let mut view = read(&overlay, findings)?;
+    view.device = overlay;
+    Ok(Opened {
+        view,
+        recovered: true,
+    })
+}
+
+/// The superblock of a device, judged.
+fn read(device: &Arc<dyn Device>, findings: &mut Vec<Finding>) -> Result<View, CheckError> {
+    let name = || device.name().to_owned();
+    let not_ext4 = || CheckError::NotExt4 { device: name() };
+    if device.size() < SUPER_OFFSET + SUPER_SIZE as u64 {
+        return Err(not_ext4());
+    }
+    let mut bytes = vec![0; SUPER_SIZE];
+    device.read_at(SUPER_OFFSET, &mut bytes)?;
+    let bad = |error| CheckError::Super {
+        device: name(),
+        error,
+    };
+    let sb = SuperBlock::read(&bytes).map_err(bad)?;
+    if sb.magic.get() != sapwood_ext4_format::SUPER_MAGIC {
+        return Err(not_ext4());
+    }
+    let features = sb.features();
+    let mut unknown = features.read_blockers().names();
+    if features.has_incompat(Incompat::JOURNAL_DEV) {
+        unknown.push("journal_dev".into());
+    }
+    unknown.extend(features.ro_compat.difference(KNOWN_RO).names());
+    if !unknown.is_empty() {
+        return Err(CheckError::Features(unknown.join(", ")));
+    }
+    let unknown = features.compat.difference(KNOWN_COMPAT).names();
+    if !unknown.is_empty() {
+        let names = unknown.join(", ");
+        findings.push(Finding::UnknownFeatures { names });
+    }
+    if let Err(error) = sb.verify_checksum() {
+        findings.push(Finding::SuperChecksum { error });
+    }
+    let geometry = Geometry::new(&sb).map_err(bad)?;
+    geometry.check_device(device.size()).map_err(bad)?;
+    if let Err(error) = validate_super(&sb, device.size()) {
+        findings.push(Finding::SuperField { error });
+    }
+    let device = Arc::clone(device);
+    Ok(View {
+        device,
+        sb,
+        geometry,
+    })
+}
+
+/// What the superblock says of its last users.
+fn state(view: &View, findings: &mut Vec<Finding>) {
+    let state = view.sb.state();
+    if !state.contains(SuperState::VALID) {
+        findings.push(Finding::NotClean {});
+    }
+    let count = view.sb.error_count.get();
+    if state.contains(SuperState::ERROR) || count != 0 {
+        findings.push(Finding::ErrorsNoted { count });
+    }
+}
+
+impl Check<'_> {
+    /// Copies of the superblock, and the block against several mounts.
+    pub(super) fn copies_of_super(&mut self) {
+        let view = Arc::clone(&self.view);
+        for group in 1..view.geometry.group_count() {
+            let Some(block) = view.geometry.backup_super_block(group) else {
+                continue;
+            };
+            match view.block(block) {
+                Ok(bytes) => self.copy_of_super(group, &bytes),
+                Err(finding) => self.found(finding),
+            }
+        }
+        if view.geometry.features().has_incompat(Incompat::MMP) {
+            self.mmp(&view);
+        }
+    }
+
+    fn copy_of_super(&mut self, group: u32, bytes: &[u8]) {
+        let bytes = bytes.get(..SUPER_SIZE).unwrap_or(bytes);
+        let copy = match SuperBlock::parse(bytes) {
+            Ok(copy) => copy,
+            Err(error) => return self.found(Finding::SuperBackupBad { group, error }),
+        };
+        let sb = &self.view.sb;
+        let fields: [(&'static str, u64, u64); 9] = [
+            (
+                "inodes",
+                copy.inodes_count.get().into(),
+                sb.inodes_count.get().into(),
+            ),
+            ("blocks", copy.blocks_count(), sb.blocks_count()),
+            (
+                "log_block_size",
+                copy.log_block_size.get().into(),
+                sb.log_block_size.get().into(),
+            ),
+            (
+                "blocks_per_group",
+                copy.blocks_per_group.get().into(),
+                sb.blocks_per_group.get().into(),
+            ),
+            (
+                "inodes_per_group",
+                copy.inodes_per_group.get().into(),
+                sb.inodes_per_group.get().into(),
+            ),
+            (
+                "inode_size",
+                copy.inode_size.get().into(),
+                sb.inode_size.get().into(),
+            ),
+            (
+                "first_data_block",
+                copy.first_data_block.get().into(),
+                sb.first_data_block.get().into(),
+            ),
+            (
+                "desc_size",
+                copy.desc_size.get().into(),
+                sb.desc_size.get().into(),
+            ),
+            ("group", copy.block_group_nr.get().into(), u64::from(group)),
+        ];
+        for (field, found, expected) in fields {
+            // The number of the group has 16 bits.
+            let same = found == expected || field == "group" && found == expected & 0xffff;
+            if !same {
+                self.found(Finding::SuperBackupDiffers {
+                    group,
+                    field,
+                    found,
+                    expected,
+                });
+            }
+        }
+    }
+
+    fn mmp(&mut self, view: &View) {
+        let block = view.sb.mmp_block.get();
+        let bytes = match view.block(block) {
+            Ok(bytes) => bytes,
+            Err(finding) => return self.found(finding),
+        };
+        let seed = view.geometry.metadata_csum();
+        let seed = seed.then(|| view.geometry.csum_seed());
+        match MmpBlock::parse(&bytes, seed) {
+            Ok(mmp) if mmp.seq.get() != MMP_CLEAN => {
+                let sequence = mmp.seq.get();
+                self.found(Finding::MmpInUse { block, sequence });
+            }
+            Ok(_) => {}
+            Err(error) => self.found(Finding::MmpBad { block, error }),
+        }
+        self.used.insert(block);
+    }
+
+    /// Copies of one block of the descriptor table against what the groups' descriptors say.
+    pub(super) fn copies_of_descriptors(&mut self, index: u32) {
+        let view = Arc::clone(&self.view);
+        let per_block = view.geometry.descs_per_block();
+        let size = usize::from(view.geometry.desc_size());
+        let first = index.saturating_mul(per_block);
+        for block in view.geometry.desc_table_backups(index) {
+            let bytes = match view.block(block) {
+                Ok(bytes) => bytes,
+                Err(finding) => {
+                    self.found(finding);
+                    continue;
+                }
+            };
+            for (group, raw) in (first..).zip(bytes.chunks_exact(size)) {
+                let Some(known) = self.groups.get(group as usize) else {
+                    break;
+                };
+                let field = GroupDesc::read(raw, &view.geometry)
+                    .ok()
+                    .and_then(|copy| differs(&known.desc, &copy));
+                if let Some(field) = field {
+                    self.found(Finding::DescriptorBackupDiffers {
+                        block,
+                        group,
+                        field,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The first place that a copy of a descriptor names otherwise.
+fn differs(desc: &GroupDesc, copy: &GroupDesc) -> Option<&'static str> {
+    let places = [
+        ("block bitmap", desc.block_bitmap(), copy.block_bitmap()),
+        ("inode bitmap", desc.inode_bitmap(), copy.inode_bitmap()),
+        ("inode table", desc.inode_table(), copy.inode_table()),
+    ];
+    let other = places.into_iter().find(|(_, one, other)| one != other);
+    other.map(|(field, _, _)| field)
+}

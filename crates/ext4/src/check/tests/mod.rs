@@ -1,0 +1,4 @@
+//! Tests of the check.
+
+mod clean;
+mod tools;

@@ -1,0 +1,315 @@
+//! Extended attributes: in inodes, in blocks that inodes share, in inodes of their own.
+
+use std::sync::Arc;
+
+use sapwood_ext4_format::{
+    Incompat, Inode, InodeFlags, Xattr, XattrError, XattrSet, XattrSigns, XattrValue,
+    acl_from_disk, crc32c, xattr_block_hash, xattr_block_verify, xattr_entry_hash, xattr_index,
+};
+
+use super::finding::Finding;
+use super::state::{Check, View};
+use super::walk::{self, Piece};
+
+/// A block of attributes that several inodes may use.
+#[derive(Debug)]
+pub(super) struct BlockUse {
+    /// References that it says it has.
+    refcount: u32,
+    /// Inodes that use it.
+    seen: u64,
+    /// Nothing is known of what it holds.
+    bad: bool,
+    /// Values in inodes of their own that it names, and how many clusters they take.
+    values: Vec<u32>,
+    clusters: u64,
+}
+
+/// An inode that holds an attribute's value.
+#[derive(Debug, Default)]
+pub(super) struct ValueUse {
+    seen: u64,
+    clusters: u64,
+}
+
+/// Attributes of an inode.
+#[derive(Debug, Default)]
+pub(super) struct Attributes {
+    /// Those in the inode.
+    pub(super) set: XattrSet,
+    /// Clusters that the inode is charged with.
+    pub(super) clusters: u64,
+    pub(super) incomplete: bool,
+}
+
+impl Check<'_> {
+    /// Judges the attributes of an inode.
+    pub(super) fn attributes(&mut self, view: &View, ino: u32, inode: &Inode) -> Attributes {
+        let mut all = Attributes::default();
+        let inodes = view.geometry.inodes_count();
+        match XattrSet::parse_ibody(inode.attr_area(), inodes) {
+            Ok(set) => all.set = set,
+            Err(error) => {
+                all.incomplete = true;
+                self.found(Finding::XattrBad { ino, error });
+            }
+        }
+        let entries = std::mem::take(&mut all.set.entries);
+        for entry in &entries {
+            self.judge(view, ino, entry, &mut all.clusters);
+        }
+        all.set.entries = entries;
+        let block = inode.file_acl();
+        if block != 0 {
+            self.block_of_attributes(view, ino, block, &mut all);
+        }
+        all
+    }
+
+    fn block_of_attributes(&mut self, view: &View, ino: u32, block: u64, all: &mut Attributes) {
+        all.clusters += 1;
+        if let Some(known) = self.xattr_blocks.get_mut(&block) {
+            known.seen += 1;
+            all.clusters += known.clusters;
+            all.incomplete |= known.bad;
+            for value in known.values.clone() {
+                self.values.entry(value).or_default().seen += 1;
+            }
+            return;
+        }
+        if self.system.contains(block) {
+            all.incomplete = true;
+            return self.found(Finding::BlocksOfGroups {
+                ino,
+                block,
+                count: 1,
+            });
+        }
+        if self.used.insert(block) {
+            self.shared.insert(block);
+        }
+        self.report.counts.xattr_blocks += 1;
+        let mut known = BlockUse {
+            refcount: 0,
+            seen: 1,
+            bad: true,
+            values: Vec::new(),
+            clusters: 0,
+        };
+        match self.read_attributes(view, ino, block) {
+            Some((refcount, set)) => {
+                known.refcount = refcount;
+                known.bad = false;
+                for entry in &set.entries {
+                    self.judge(view, ino, entry, &mut known.clusters);
+                    if let XattrValue::Inode { inode, .. } = entry.value {
+                        known.values.push(inode);
+                    }
+                }
+            }
+            None => all.incomplete = true,
+        }
+        all.clusters += known.clusters;
+        self.xattr_blocks.insert(block, known);
+    }
+
+    fn read_attributes(&mut self, view: &View, ino: u32, block: u64) -> Option<(u32, XattrSet)> {
+        let bad = |error: XattrError| Finding::XattrBlockBad { ino, block, error };
+        let bytes = match view.block(block) {
+            Ok(bytes) => bytes,
+            Err(finding) => {
+                self.found(finding);
+                return None;
+            }
+        };
+        if view.geometry.metadata_csum()
+            && let Err(error) = xattr_block_verify(&bytes, view.geometry.csum_seed(), block)
+        {
+            self.found(bad(error));
+        }
+        let (header, set) = match XattrSet::parse_block(&bytes, view.geometry.inodes_count()) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                self.found(bad(error));
+                return None;
+            }
+        };
+        let hashes = set.entries.iter().map(|entry| match &entry.value {
+            XattrValue::Bytes(value) => xattr_entry_hash(&entry.name, value, XattrSigns::Unsigned),
+            XattrValue::Inode { hash, .. } => *hash,
+        });
+        let (found, expected) = (header.hash.get(), xattr_block_hash(hashes));
+        let signed = set
+            .entries
+            .iter()
+            .any(|entry| entry.name.iter().any(|byte| *byte >= 0x80));
+        if found != 0 && found != expected && !signed {
+            self.found(Finding::XattrBlockHash {
+                block,
+                found,
+                expected,
+            });
+        }
+        Some((header.refcount.get(), set))
+    }
+
+    /// One attribute: lists of access control, values in inodes.
+    fn judge(&mut self, view: &View, ino: u32, entry: &Xattr, clusters: &mut u64) {
+        let acl = [
+            xattr_index::POSIX_ACL_ACCESS,
+            xattr_index::POSIX_ACL_DEFAULT,
+        ];
+        match &entry.value {
+            XattrValue::Bytes(value) if acl.contains(&entry.index) => {
+                if let Err(error) = acl_from_disk(value) {
+                    self.found(Finding::AclBad { ino, error });
+                }
+            }
+            XattrValue::Bytes(_) => {}
+            XattrValue::Inode { inode, size, hash } => {
+                let known = self.values.contains_key(inode);
+                let counted = self.values.entry(*inode).or_default();
+                counted.seen += 1;
+                *clusters += counted.clusters;
+                let judged = self.value(view, entry, *inode, *size, *hash, known);
+                match judged {
+                    Ok(taken) if !known => {
+                        *clusters += taken;
+                        self.values.entry(*inode).or_default().clusters = taken;
+                    }
+                    Ok(_) => {}
+                    Err(why) => self.found(Finding::XattrValueBad {
+                        ino,
+                        value: *inode,
+                        why,
+                    }),
+                }
+            }
+        }
+    }
+
+    /// A value in an inode: flags, size, hash; gives the clusters that it takes.
+    fn value(
+        &self,
+        view: &View,
+        entry: &Xattr,
+        ino: u32,
+        size: u32,
+        hash: u32,
+        known: bool,
+    ) -> Result<u64, &'static str> {
+        if !view.geometry.features().has_incompat(Incompat::EA_INODE) {
+            return Err("the feature is missing");
+        }
+        let inode = self.again(ino).ok_or("cannot be read")?;
+        if !inode.flags().contains(InodeFlags::EA_INODE) || !inode.is_regular() {
+            return Err("is no attribute's value");
+        }
+        if inode.links() == 0 || inode.size(&view.geometry) != u64::from(size) {
+            return Err("is not in use, or of another size");
+        }
+        let expected = xattr_entry_hash(
+            &entry.name,
+            &inode.ea_hash().to_le_bytes(),
+            XattrSigns::Unsigned,
+        );
+        let signed = xattr_entry_hash(
+            &entry.name,
+            &inode.ea_hash().to_le_bytes(),
+            XattrSigns::Signed,
+        );
+        if hash != expected && hash != signed {
+            return Err("the attribute's hash is another");
+        }
+        let sectors = inode.sectors(&view.geometry);
+        let cluster = u64::from(view.geometry.cluster_size() / 512).max(1);
+        if !known && value_hash(view, ino, &inode) != Some(inode.ea_hash()) {
+            return Err("the value's hash is another");
+        }
+        Ok(sectors / cluster)
+    }
+
+    /// Judges the counts of references, when all inodes were seen.
+    pub(super) fn references(&mut self) {
+        let view = Arc::clone(&self.view);
+        let mut blocks: Vec<_> = self
+            .xattr_blocks
+            .iter()
+            .filter(|(_, one)| !one.bad)
+            .collect();
+        blocks.sort_by_key(|(block, _)| **block);
+        let wrong = blocks
+            .into_iter()
+            .filter(|(_, one)| u64::from(one.refcount) != one.seen);
+        let wrong: Vec<_> = wrong
+            .map(|(block, one)| Finding::XattrRefcount {
+                block: *block,
+                found: one.refcount,
+                expected: one.seen,
+            })
+            .collect();
+        if !self.incomplete {
+            self.found_all(wrong);
+        }
+        for group in 0..view.geometry.group_count() {
+            let notes = self.inodes.group(group);
+            let values: Vec<u32> = (0..notes.len())
+                .filter(|at| notes[*at].is_value && notes[*at].in_use && !notes[*at].bad)
+                .filter_map(|at| view.geometry.ino(group, at as u32))
+                .collect();
+            for ino in values {
+                self.value_references(ino);
+            }
+        }
+    }
+
+    fn value_references(&mut self, ino: u32) {
+        let seen = self.values.get(&ino).map_or(0, |known| known.seen);
+        let Some(inode) = self.again(ino) else {
+            return;
+        };
+        let found = inode.ea_refcount();
+        if found != seen && !self.incomplete {
+            self.found(Finding::XattrValueRefcount {
+                ino,
+                found,
+                expected: seen,
+            });
+        }
+    }
+}
+
+/// The hash of a value: of all its bytes.
+fn value_hash(view: &View, ino: u32, inode: &Inode) -> Option<u32> {
+    let mut left = inode.size(&view.geometry);
+    let mut hash = view.geometry.csum_seed();
+    let (mut next, mut failed) = (0, false);
+    let mut nodes = std::collections::HashSet::new();
+    walk::walk(view, ino, inode, &mut |piece| match piece {
+        Piece::Node { block } => nodes.insert(block),
+        Piece::Data {
+            logical,
+            physical,
+            len,
+            ..
+        } => {
+            failed |= logical != next;
+            next = logical + len;
+            for block in physical..physical + len {
+                if left == 0 || failed {
+                    break;
+                }
+                match view.block(block) {
+                    Ok(bytes) => {
+                        let many = left.min(bytes.len() as u64);
+                        hash = crc32c(hash, &bytes[..many as usize]);
+                        left -= many;
+                    }
+                    Err(_) => failed = true,
+                }
+            }
+            true
+        }
+    });
+    (!failed && left == 0).then_some(hash)
+}
