@@ -105,7 +105,7 @@ impl Check<'_> {
         if reserved {
             self.note_in_use(ino);
         }
-        if empty && !(ino == special_ino::ROOT) && !self.orphans.contains(&ino) {
+        if empty && ino != special_ino::ROOT && !self.orphans.contains(&ino) {
             return self.empty_inode(view, ino);
         }
         let inode = match Inode::read(raw, &view.geometry) {

@@ -43,7 +43,7 @@ impl Saved {
     pub(super) fn new(device: &MemoryDevice) -> Self {
         let dir = tempfile::Builder::new().prefix("sapwood-check-").tempdir();
         let dir = dir.unwrap();
-        device.save(&dir.path().join("image")).unwrap();
+        device.save(dir.path().join("image")).unwrap();
         Self { dir }
     }
 
@@ -73,7 +73,7 @@ impl Saved {
     }
 
     pub(super) fn load(&self) -> Arc<MemoryDevice> {
-        Arc::new(MemoryDevice::load(&self.path()).unwrap())
+        Arc::new(MemoryDevice::load(self.path()).unwrap())
     }
 }
 
