@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use sapwood_ext4_format::{EXTENT_MAX_UNWRITTEN_LEN, EXTENT_ROOT_MAX, InodeFlags};
 use sapwood_jbd2::{Buffer, Handle};
+use sapwood_vfs::FileKind;
 
 use crate::block_alloc;
 use crate::engine::Engine;
@@ -311,6 +312,17 @@ pub(crate) fn shift_right(
     )
 }
 
+/// Whether the inode's 60 bytes are a map: not data, the target of a short link, or a device number.
+fn has_map(engine: &Engine, inode: &Inode) -> bool {
+    let state = inode.state.lock();
+    let inline = state.raw.flags().contains(InodeFlags::INLINE_DATA);
+    match inode.kind {
+        FileKind::Regular | FileKind::Directory => !inline,
+        FileKind::Symlink => !inline && !state.raw.is_fast_symlink(&engine.geometry),
+        _ => false,
+    }
+}
+
 /// Where a new block at `logical` had best be: behind the block before it, else in the inode's group. Takes the map lock shared.
 ///
 /// # Errors
@@ -318,7 +330,7 @@ pub(crate) fn shift_right(
 pub(crate) fn goal(engine: &Engine, inode: &Inode, logical: u64) -> Result<u64> {
     let flags = inode.flags();
     let near = match u32::try_from(logical) {
-        Ok(logical) if !flags.contains(InodeFlags::INLINE_DATA) => {
+        Ok(logical) if has_map(engine, inode) => {
             let map = inode.map.read();
             let reader = Reader::new(engine, inode);
             if flags.contains(InodeFlags::EXTENTS) {

@@ -90,12 +90,25 @@ pub(super) fn write(
         state.size = bytes.len() as u64;
     }
     value.store(engine, h)?;
+    charge(engine, owner, bytes.len() as u64, true)?;
     let hash = xattr_entry_hash(name, &sum.to_le_bytes(), XattrSigns::Unsigned);
     Ok(XattrValue::Inode {
         inode: ino,
         size: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
         hash,
     })
+}
+
+/// Counts the blocks of a value of `len` bytes among those of the inode that has the attribute, or no more.
+fn charge(engine: &Engine, owner: &Inode, len: u64, more: bool) -> Result<()> {
+    let sectors = len.div_ceil(engine.block_size()) * (engine.block_size() / 512);
+    let mut state = owner.state.lock();
+    let now = state.raw.sectors(&engine.geometry);
+    let now = match more {
+        true => now.saturating_add(sectors),
+        false => now.saturating_sub(sectors),
+    };
+    Ok(state.raw.set_sectors(now, &engine.geometry)?)
 }
 
 /// One more attribute refers to a value.
@@ -109,6 +122,7 @@ pub(super) fn refer(engine: &Arc<Engine>, h: &Handle, owner: &Inode, ino: u32) -
         let count = state.raw.ea_refcount();
         state.raw.set_ea_refcount(count.saturating_add(1));
     }
+    charge(engine, owner, value.size(), true)?;
     value.store(engine, h)
 }
 
@@ -131,6 +145,7 @@ pub(super) fn release(engine: &Arc<Engine>, h: &Handle, owner: &Inode, ino: u32)
         }
         left
     };
+    charge(engine, owner, value.size(), false)?;
     if left == 0 {
         orphan::add(engine, h, &value)?;
         engine.xattr_blocks.unused_values.lock().push(ino);

@@ -6,9 +6,9 @@ use sapwood_ext4_format::{Incompat, XATTR_VALUE_MAX, XattrSet, XattrValue, acl_t
 use sapwood_vfs as vfs;
 
 use super::{body_set, is_acl, split};
-use crate::Result;
 use crate::engine::Engine;
 use crate::inode::Inode;
+use crate::{Error, Result};
 
 /// What both places shall hold. The value of an attribute that goes to an inode of its own is in `outside`; its entry is
 /// there already, and lacks the inode's number.
@@ -90,7 +90,7 @@ pub(super) fn plan(
     }
     let features = engine.geometry.features();
     if inline_data || !features.has_incompat(Incompat::EA_INODE) {
-        return Err(vfs::Error::NoSpace.into());
+        return Err(Error::NoSpace);
     }
     let empty = XattrValue::Inode {
         inode: 0,
@@ -99,7 +99,7 @@ pub(super) fn plan(
     };
     let in_body = plan
         .place(index, rest, empty, &room, false)
-        .ok_or(vfs::Error::NoSpace)?;
+        .ok_or(Error::NoSpace)?;
     plan.outside = Some(Outside {
         index,
         name: rest.to_vec(),
