@@ -14,6 +14,7 @@ mod memory;
 mod overlay;
 mod record;
 mod request;
+pub mod signature;
 mod torn;
 
 pub use count::{CountDevice, Counts};

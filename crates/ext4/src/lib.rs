@@ -16,6 +16,7 @@ mod inode;
 mod inode_alloc;
 mod lock;
 mod map;
+pub mod mkfs;
 mod mount;
 mod ops;
 mod options;

@@ -13,7 +13,6 @@
 mod bulk;
 mod error;
 mod layout;
-mod signature;
 mod trees;
 mod write;
 
@@ -241,7 +240,7 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
     }
     let size = wanted / u64::from(SECTOR_SIZE) * u64::from(SECTOR_SIZE);
     let chunks = layout::plan(name, size, options)?;
-    let replaced = signature::find(device)?;
+    let replaced = sapwood_block::signature::find(device)?;
     if let Some(what) = replaced.filter(|_| !options.force) {
         let device = name.to_owned();
         return Err(MkfsError::Occupied { device, what });

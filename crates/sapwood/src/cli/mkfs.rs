@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         Kind::Ext4 => {
             refuse_foreign(args.btrfs.given(), args.kind)?;
             let options = ext4::options(args)?;
-            ext4::make(args, &options)?
+            ext4::make(&*device(args, args.size)?, &options, args)?
         }
     };
     if let Some(source) = &args.rootdir {

@@ -1,7 +1,11 @@
 //! `sapwood mkfs -t ext4`: options are those of mke2fs.
 
+use sapwood_block::Device;
+use sapwood_ext4::mkfs::{DirHash, MkfsOptions, mkfs};
+use serde_json::json;
+
 use super::super::failure::{Failure, Result, USAGE};
-use super::{Made, size};
+use super::{Made, is_device, size};
 
 /// What only ext4 has.
 #[derive(Debug, clap::Args)]
@@ -17,9 +21,15 @@ pub(super) struct Args {
     #[arg(short = 'i', long, value_name = "BYTES", value_parser = size, conflicts_with = "inodes")]
     bytes_per_inode: Option<u64>,
     /// ext4: extended options, separated by commas: lazy_itable_init[=0|1], lazy_journal_init[=0|1],
-    /// root_owner[=UID:GID], hash_seed=UUID, stride=BLOCKS, stripe_width=BLOCKS, nodiscard
+    /// root_owner[=UID:GID], hash_seed=UUID, hash_alg=half_md4|tea|legacy, stride=BLOCKS, stripe_width=BLOCKS, nodiscard
     #[arg(short = 'E', long, value_delimiter = ',')]
     extended: Vec<String>,
+    /// ext4: blocks of a group [default: as many as a bitmap can hold]
+    #[arg(short = 'g', long, value_name = "BLOCKS")]
+    blocks_per_group: Option<u32>,
+    /// ext4: groups whose metadata stand together, a power of two [default: 16]
+    #[arg(short = 'G', long, value_name = "GROUPS")]
+    flex_groups: Option<u32>,
     /// ext4: the journal, as size=MEGABYTES
     #[arg(short = 'J', long, value_delimiter = ',')]
     journal: Vec<String>,
@@ -32,41 +42,14 @@ impl Args {
             (self.inode_size.is_some(), "-I"),
             (self.inodes.is_some(), "-N"),
             (self.bytes_per_inode.is_some(), "-i"),
+            (self.blocks_per_group.is_some(), "-g"),
+            (self.flex_groups.is_some(), "-G"),
             (!self.extended.is_empty(), "-E"),
             (!self.journal.is_empty(), "-J"),
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))
     }
-}
-
-/// What is to be made.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Format {
-    /// Bytes.
-    block_size: Option<u32>,
-    /// Bytes.
-    inode_size: Option<u32>,
-    inodes: Option<u64>,
-    bytes_per_inode: Option<u64>,
-    /// Names, and whether they are switched on.
-    features: Vec<(String, bool)>,
-    /// Percentage of the blocks.
-    reserved: Option<f64>,
-    /// Bytes of the journal.
-    journal: Option<u64>,
-    /// Whether inode tables are left to be zeroed later.
-    lazy_itable: Option<bool>,
-    /// Seed of the hash of directories.
-    hash_seed: Option<[u8; 16]>,
-    /// Owner of the root directory.
-    root_owner: Option<(u32, u32)>,
-    /// Blocks of a RAID's chunk, which the superblock notes.
-    stride: Option<u32>,
-    /// Blocks of a RAID's stripe, which the superblock notes.
-    stripe_width: Option<u32>,
-    /// Blocks are not discarded first.
-    no_discard: bool,
 }
 
 fn bad(what: &str, value: &str) -> Failure {
@@ -77,21 +60,31 @@ fn bad(what: &str, value: &str) -> Failure {
 ///
 /// # Errors
 /// One that makes no sense.
-pub(super) fn options(args: &super::Args) -> Result<Format> {
+pub(super) fn options(args: &super::Args) -> Result<MkfsOptions> {
     let own = &args.ext4;
-    let mut format = Format {
+    let mut format = MkfsOptions {
+        label: args.label.clone(),
+        uuid: args.uuid.map(uuid::Uuid::into_bytes),
         inode_size: own.inode_size,
         inodes: own.inodes,
         bytes_per_inode: own.bytes_per_inode,
-        ..Format::default()
+        blocks_per_group: own.blocks_per_group,
+        force: args.force,
+        ..MkfsOptions::default()
     };
+    if is_device(&args.image) {
+        format.size = args.size;
+    }
+    if let Some(groups) = own.flex_groups {
+        format.flex_groups = groups;
+    }
     if let Some(bytes) = args.bytes {
         format.block_size = Some(u32::try_from(bytes).map_err(|_| bad("-b", &bytes.to_string()))?);
     }
     if let Some(percent) = &args.metadata {
         let number = percent.parse().ok();
         let number = number.filter(|number| (0.0..=50.0).contains(number));
-        format.reserved = Some(number.ok_or_else(|| bad("-m", percent))?);
+        format.reserved_percent = number.ok_or_else(|| bad("-m", percent))?;
     }
     for feature in &args.features {
         format.features.push(match feature.strip_prefix('^') {
@@ -104,7 +97,7 @@ pub(super) fn options(args: &super::Args) -> Result<Format> {
             .strip_prefix("size=")
             .and_then(|value| value.trim_end_matches(['M', 'm']).parse().ok());
         let bytes = megabytes.and_then(|megabytes| megabytes.checked_mul(1 << 20));
-        format.journal = Some(bytes.ok_or_else(|| bad("-J", option))?);
+        format.journal_size = Some(bytes.ok_or_else(|| bad("-J", option))?);
     }
     for option in &own.extended {
         set_extended(&mut format, option)?;
@@ -112,7 +105,7 @@ pub(super) fn options(args: &super::Args) -> Result<Format> {
     Ok(format)
 }
 
-fn set_extended(format: &mut Format, option: &str) -> Result<()> {
+fn set_extended(format: &mut MkfsOptions, option: &str) -> Result<()> {
     let bad = || bad("-E", option);
     let (name, value) = match option.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -125,12 +118,13 @@ fn set_extended(format: &mut Format, option: &str) -> Result<()> {
     };
     let number = || -> Result<u32> { value.and_then(|value| value.parse().ok()).ok_or_else(bad) };
     match name {
-        "lazy_itable_init" => format.lazy_itable = Some(switch()?),
+        "lazy_itable_init" => format.lazy_itable_init = switch()?,
         // Ours is always written out: the log is zeroed or discarded.
-        "lazy_journal_init" | "discard" => drop(switch()?),
-        "nodiscard" => format.no_discard = true,
-        "stride" => format.stride = Some(number()?),
-        "stripe_width" | "stripe-width" => format.stripe_width = Some(number()?),
+        "lazy_journal_init" => drop(switch()?),
+        "discard" => format.discard = switch()?,
+        "nodiscard" => format.discard = false,
+        "stride" => format.stride = u16::try_from(number()?).map_err(|_| bad())?,
+        "stripe_width" | "stripe-width" => format.stripe_width = number()?,
         "hash_seed" => {
             let uuid = value.and_then(|value| uuid::Uuid::parse_str(value).ok());
             format.hash_seed = Some(uuid.ok_or_else(bad)?.into_bytes());
@@ -140,10 +134,18 @@ fn set_extended(format: &mut Format, option: &str) -> Result<()> {
                 rustix::process::getuid().as_raw(),
                 rustix::process::getgid().as_raw(),
             );
-            format.root_owner = Some(match value {
+            format.root_owner = match value {
                 None => caller,
                 Some(value) => super::owner(value).map_err(|why| Failure::new(USAGE, why))?,
-            });
+            };
+        }
+        "hash_alg" => {
+            format.dir_hash = match value {
+                Some("half_md4") => DirHash::HalfMd4,
+                Some("tea") => DirHash::Tea,
+                Some("legacy") => DirHash::Legacy,
+                _ => return Err(bad()),
+            };
         }
         _ => {
             return Err(Failure::new(
@@ -159,20 +161,30 @@ fn set_extended(format: &mut Format, option: &str) -> Result<()> {
 ///
 /// # Errors
 /// What is wrong with the device or the options.
-pub(super) fn make(args: &super::Args, _format: &Format) -> Result<Made> {
-    Err(Failure::local(
-        &args.image,
-        "making an ext4 is not built in yet",
-    ))
+pub(super) fn make(device: &dyn Device, options: &MkfsOptions, args: &super::Args) -> Result<Made> {
+    let report = mkfs(device, options).map_err(|error| Failure::local(&args.image, error))?;
+    Ok(Made {
+        uuid: report.uuid,
+        size: report.size,
+        more: vec![
+            ("blocksize", json!(report.block_size)),
+            ("blocks", json!(report.blocks)),
+            ("inodesize", json!(report.inode_size)),
+            ("inodes", json!(report.inodes)),
+            ("journalblocks", json!(report.journal_blocks)),
+            ("features", json!(report.features)),
+        ],
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::{Cli, Command};
-    use super::*;
     use clap::Parser;
 
-    fn format(words: &str) -> Result<Format> {
+    use super::*;
+
+    fn format(words: &str) -> Result<MkfsOptions> {
         let words = words.split_whitespace();
         let cli = Cli::try_parse_from(["sapwood", "mkfs", "-t", "ext4"].into_iter().chain(words));
         match cli.unwrap().command {
@@ -184,26 +196,26 @@ mod tests {
     #[test]
     fn options_of_mke2fs_are_read() {
         let found = format(
-            "img -b 1k -I 512 -N 100 -O ^has_journal,extent -m 0 -J size=8 \
-             -E lazy_itable_init=0,stride=4,nodiscard,root_owner=1:2",
+            "img -b 1k -I 512 -N 100 -O ^has_journal,extent -m 0 -J size=8 -G 4 -L name \
+             -E lazy_itable_init=1,stride=4,stripe_width=8,nodiscard,root_owner=1:2,hash_alg=tea",
         );
-        let expected = Format {
-            block_size: Some(1024),
-            inode_size: Some(512),
-            inodes: Some(100),
-            features: vec![
-                ("has_journal".to_owned(), false),
-                ("extent".to_owned(), true),
-            ],
-            reserved: Some(0.0),
-            journal: Some(8 << 20),
-            lazy_itable: Some(false),
-            stride: Some(4),
-            no_discard: true,
-            root_owner: Some((1, 2)),
-            ..Format::default()
-        };
-        assert_eq!(found.unwrap(), expected);
+        let found = found.unwrap();
+        assert_eq!(found.block_size, Some(1024));
+        assert_eq!(found.inode_size, Some(512));
+        assert_eq!(found.inodes, Some(100));
+        let features = [
+            ("has_journal".to_owned(), false),
+            ("extent".to_owned(), true),
+        ];
+        assert_eq!(found.features, features);
+        assert_eq!(found.reserved_percent, 0.0);
+        assert_eq!(found.journal_size, Some(8 << 20));
+        assert_eq!(found.flex_groups, 4);
+        assert_eq!(found.label, "name");
+        assert!(found.lazy_itable_init && !found.discard && !found.force);
+        assert_eq!((found.stride, found.stripe_width), (4, 8));
+        assert_eq!(found.root_owner, (1, 2));
+        assert_eq!(found.dir_hash, DirHash::Tea);
         assert_eq!(format("img -i 8k").unwrap().bytes_per_inode, Some(8192));
     }
 

@@ -1,0 +1,197 @@
+//! Makes an empty file system.
+//!
+//! # How it works
+//! 1. Features are settled by name ([`features`]), then sizes ([`sizes`]): blocks, groups, inodes,
+//!    blocks reserved for growth. They are noted in a superblock, from which
+//!    [`Geometry`](sapwood_ext4_format::Geometry) derives what every reader of the image will.
+//! 2. [`layout`] places bitmaps and inode tables and keeps the set of blocks in use.
+//! 3. [`files`] makes the inodes that every image has (root, lost+found, journal, the inode that
+//!    holds the blocks reserved for growth, the orphan file) and takes blocks for them.
+//! 4. [`write`] makes bitmaps and descriptors of what is in use then, and puts everything on the
+//!    device: what was there is wiped *and flushed* first, the superblock comes last, after a flush.
+//!    At no point does a superblock name metadata that are not there.
+//!
+//! Nothing is written before all of it is known to fit. Layout and numbers are those of Debian's
+//! `mke2fs -t ext4`, learned from what it makes and compared with it by the test
+//! `tests/mkfs_kernel.rs`.
+//!
+//! Facts: `mke2fs(8)`, `mke2fs.conf(5)`; kernel documentation, `filesystems/ext4`.
+
+mod error;
+mod features;
+mod files;
+mod layout;
+mod map;
+mod sizes;
+mod write;
+
+use std::time::SystemTime;
+
+use sapwood_block::Device;
+use sapwood_ext4_format::hash_version;
+
+pub use error::MkfsError;
+
+/// How names are hashed in the indexes of directories.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirHash {
+    /// The hash of the first indexes.
+    Legacy,
+    /// Half of MD4.
+    #[default]
+    HalfMd4,
+    /// The Tiny Encryption Algorithm.
+    Tea,
+}
+
+impl DirHash {
+    fn on_disk(self) -> u8 {
+        match self {
+            Self::Legacy => hash_version::LEGACY,
+            Self::HalfMd4 => hash_version::HALF_MD4,
+            Self::Tea => hash_version::TEA,
+        }
+    }
+}
+
+/// What kind of file system is made. The defaults are those of Debian's `mke2fs -t ext4`.
+#[derive(Clone, Debug)]
+pub struct MkfsOptions {
+    /// Label, up to 16 bytes.
+    pub label: String,
+    /// Identity of the file system; random if not given.
+    pub uuid: Option<[u8; 16]>,
+    /// Bytes of a block: 1024, 2048 or 4096. Default 4096, or 1024 below 512 MiB.
+    pub block_size: Option<u32>,
+    /// Bytes of an inode: a power of two from 128 to the block size. Default 256.
+    pub inode_size: Option<u32>,
+    /// Number of inodes, rounded up to whole table blocks in each group.
+    pub inodes: Option<u64>,
+    /// Bytes for each of which there is an inode, if `inodes` is not given. Default 16384; 8192
+    /// below 3 MiB, 4096 below 512 MiB, 32768 from 4 TiB on, 65536 from 16 TiB on.
+    pub bytes_per_inode: Option<u64>,
+    /// Features, by name, that are switched on or off, one after another. `none` clears all.
+    pub features: Vec<(String, bool)>,
+    /// Percentage of the blocks that only the superuser may take.
+    pub reserved_percent: f64,
+    /// Bytes of the journal; default by the size of the file system.
+    pub journal_size: Option<u64>,
+    /// Blocks of a group: a multiple of 8 from 256 to what a bitmap's block can hold, the default.
+    pub blocks_per_group: Option<u32>,
+    /// Groups of a flex group, a power of two.
+    pub flex_groups: u32,
+    /// How names are hashed.
+    pub dir_hash: DirHash,
+    /// Seed of that hash; random if not given.
+    pub hash_seed: Option<[u8; 16]>,
+    /// Owner (user, group) of the root directory.
+    pub root_owner: (u32, u32),
+    /// Leave inode tables as they are, for a kernel to zero them in the background. By default
+    /// they are zero, or get zeroed.
+    pub lazy_itable_init: bool,
+    /// Blocks of a RAID's chunk, only noted in the superblock.
+    pub stride: u16,
+    /// Blocks of a RAID's stripe, only noted in the superblock.
+    pub stripe_width: u32,
+    /// Bytes of the device to use; default all.
+    pub size: Option<u64>,
+    /// When it says that it was made, in seconds since 1970; default now.
+    pub time: Option<u64>,
+    /// Overwrite what is there.
+    pub force: bool,
+    /// Discard the device first.
+    pub discard: bool,
+}
+
+impl Default for MkfsOptions {
+    fn default() -> Self {
+        Self {
+            label: String::new(),
+            uuid: None,
+            block_size: None,
+            inode_size: None,
+            inodes: None,
+            bytes_per_inode: None,
+            features: Vec::new(),
+            reserved_percent: 5.0,
+            journal_size: None,
+            blocks_per_group: None,
+            flex_groups: 16,
+            dir_hash: DirHash::default(),
+            hash_seed: None,
+            root_owner: (0, 0),
+            lazy_itable_init: false,
+            stride: 0,
+            stripe_width: 0,
+            size: None,
+            time: None,
+            force: false,
+            discard: true,
+        }
+    }
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct MkfsReport {
+    /// Identity of the file system.
+    pub uuid: [u8; 16],
+    /// Label.
+    pub label: String,
+    /// Bytes that the file system has.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Bytes of an inode.
+    pub inode_size: u16,
+    /// Blocks.
+    pub blocks: u64,
+    /// Inodes.
+    pub inodes: u32,
+    /// Groups.
+    pub groups: u32,
+    /// Blocks of the journal; 0 if there is none.
+    pub journal_blocks: u64,
+    /// Names of the features.
+    pub features: Vec<String>,
+    /// What was on the device before.
+    pub replaced: Option<&'static str>,
+}
+
+/// Makes an empty file system on `device`; whatever was there is lost. Nothing else may use the
+/// device meanwhile. The device is flushed on return.
+///
+/// # Errors
+/// Every [`MkfsError`] but a failing device is found before the first write.
+pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs());
+    let now = options.time.unwrap_or(now);
+    let sizes::Plan {
+        super_block,
+        geometry,
+        journal,
+    } = sizes::plan(device, options, now)?;
+    let mut layout = layout::Layout::new(&geometry)?;
+    let files = files::make(&mut layout, options, now, journal.as_ref())?;
+    let replaced = sapwood_block::signature::find(device)?;
+    if let Some(what) = replaced.filter(|_| !options.force) {
+        let device = device.name().to_owned();
+        return Err(MkfsError::Occupied { device, what });
+    }
+    let journal_blocks = files.journal_blocks;
+    write::write(device, options, super_block.clone(), &layout, &files)?;
+    Ok(MkfsReport {
+        uuid: super_block.uuid,
+        label: options.label.clone(),
+        size: geometry.blocks_count() * u64::from(geometry.block_size()),
+        block_size: geometry.block_size(),
+        inode_size: geometry.inode_size(),
+        blocks: geometry.blocks_count(),
+        inodes: geometry.inodes_count(),
+        groups: geometry.group_count(),
+        journal_blocks,
+        features: geometry.features().names(),
+        replaced,
+    })
+}

@@ -1,0 +1,432 @@
+//! Blocks, groups, inodes, blocks for growth, journal: how many of each.
+//!
+//! All rules are those that `mke2fs` shows by what it makes, see the module above.
+
+use sapwood_block::Device;
+use sapwood_ext4_format::{
+    BLOCK_NUMBER_BITS, CHECKSUM_CRC32C, Compat, DESC_SIZE_64BIT, DESC_SIZE_MIN, EXTRA_ISIZE_FULL,
+    Features, GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE, Geometry, Incompat, MountOpts, REV_DYNAMIC,
+    RoCompat, SUPER_MAGIC, SuperBlock, SuperFlags, SuperState, errors_behaviour, uuid_seed,
+};
+
+use super::{MkfsError, MkfsOptions, features};
+
+const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+/// File systems end at a page of memory.
+const PAGE: u64 = 4096;
+/// A last group must have so many blocks left for data.
+const LAST_GROUP_ROOM: u64 = 50;
+/// A file system may grow to so many times its size without moving a block.
+const GROWTH: u64 = 1024;
+/// Fewest and most blocks of a journal.
+const JOURNAL_BLOCKS: std::ops::RangeInclusive<u64> = 1024..=10_240_000;
+/// There is a fast-commit block for every so many blocks of the journal.
+const BLOCKS_PER_FAST_COMMIT: u64 = 64;
+
+/// Blocks of the journal by the blocks of the file system: below the first number the second.
+const JOURNAL_SIZES: &[(u64, u64)] = &[
+    (2048, 0),
+    (32_768, 1024),
+    (256 << 10, 4096),
+    (512 << 10, 8192),
+    (4 << 20, 16_384),
+    (8 << 20, 32_768),
+    (16 << 20, 65_536),
+    (32 << 20, 131_072),
+    (u64::MAX, 262_144),
+];
+
+/// Blocks of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JournalSize {
+    /// All of them.
+    pub(super) blocks: u32,
+    /// Those at its end that are for fast commits.
+    pub(super) fast_commit: u32,
+}
+
+/// What the file system will be like.
+pub(super) struct Plan {
+    /// Everything in it but what depends on where blocks are, and the checksum.
+    pub(super) super_block: SuperBlock,
+    pub(super) geometry: Geometry,
+    pub(super) journal: Option<JournalSize>,
+}
+
+/// What follows from the size of the device: bytes of a block, bytes for each inode.
+fn usage(bytes: u64) -> (u32, u64) {
+    if bytes < 3 * MIB {
+        (1024, 8192)
+    } else if bytes < 512 * MIB {
+        (1024, 4096)
+    } else if bytes < 4 * TIB {
+        (4096, 16 << 10)
+    } else if bytes < 16 * TIB {
+        (4096, 32 << 10)
+    } else {
+        (4096, 64 << 10)
+    }
+}
+
+/// Numbers of groups that depend on each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Groups {
+    blocks: u64,
+    blocks_per_group: u32,
+    inodes_per_group: u32,
+    count: u64,
+    reserved_gdt: u16,
+}
+
+/// What [`Groups`] are made of.
+struct Wanted {
+    features: Features,
+    block_size: u32,
+    inode_size: u16,
+    blocks: u64,
+    inodes: u64,
+}
+
+impl Wanted {
+    fn first_data_block(&self) -> u64 {
+        u64::from(self.block_size == 1024)
+    }
+
+    fn desc_size(&self) -> u16 {
+        if self.features.has_incompat(Incompat::BIT64) {
+            DESC_SIZE_64BIT
+        } else {
+            DESC_SIZE_MIN
+        }
+    }
+
+    fn descs_per_block(&self) -> u64 {
+        u64::from(self.block_size) / u64::from(self.desc_size())
+    }
+
+    /// Blocks of inode table, and inodes, of a group that needs at least so many: whole blocks, but
+    /// the bitmap's bytes are whole too.
+    fn table(&self, inodes: u64) -> (u64, u64) {
+        let per_block = u64::from(self.block_size) / u64::from(self.inode_size);
+        let inodes = (inodes.div_ceil(per_block) * per_block / 8 * 8).max(8);
+        (inodes.div_ceil(per_block), inodes)
+    }
+
+    /// Blocks kept behind the descriptors, for those of a file system 1024 times as large.
+    fn reserved_gdt(&self, blocks: u64, blocks_per_group: u64, desc_blocks: u64) -> u64 {
+        if !self.features.has_compat(Compat::RESIZE_INODE) {
+            return 0;
+        }
+        let most = blocks.saturating_mul(GROWTH).min(u64::from(u32::MAX));
+        let groups = (most - self.first_data_block()).div_ceil(blocks_per_group);
+        let all = groups.div_ceil(self.descs_per_block());
+        // As many as the inode that holds them can name.
+        let names = u64::from(self.block_size) / 4;
+        all.saturating_sub(desc_blocks).min(names)
+    }
+
+    fn too_small(&self) -> MkfsError {
+        MkfsError::TooSmall {
+            blocks: self.blocks,
+            block_size: self.block_size,
+        }
+    }
+
+    /// With groups of so many blocks; `None` if a bitmap cannot hold a group's inodes then.
+    fn groups_of(&self, blocks_per_group: u32) -> Result<Option<Groups>, MkfsError> {
+        let size = u64::from(blocks_per_group);
+        let mut blocks = self.blocks;
+        loop {
+            let in_groups = blocks.saturating_sub(self.first_data_block());
+            let count = in_groups.div_ceil(size);
+            if count == 0 {
+                return Err(self.too_small());
+            }
+            let inodes = self.inodes.max(u64::from(GOOD_OLD_FIRST_INO) + 1);
+            let least = inodes.div_ceil(count);
+            let most = u64::from(self.block_size) * 8;
+            let (table, inodes_per_group) = self.table(least);
+            if least > most || inodes_per_group > most {
+                return Ok(None);
+            }
+            let desc_blocks = count.div_ceil(self.descs_per_block());
+            let reserved = self.reserved_gdt(blocks, size, desc_blocks);
+            let gdt = match self.features.has_incompat(Incompat::META_BG) {
+                true => 1,
+                false => desc_blocks + reserved,
+            };
+            if gdt > size * 3 / 4 {
+                return Err(MkfsError::Descriptors {
+                    blocks: gdt,
+                    group: blocks_per_group,
+                });
+            }
+            let front = if self.last_has_super(count) {
+                1 + gdt
+            } else {
+                0
+            };
+            let overhead = 2 + table + front;
+            let rest = in_groups % size;
+            if rest != 0 && count == 1 && rest < overhead {
+                return Err(self.too_small());
+            }
+            if rest != 0 && rest < overhead + LAST_GROUP_ROOM && count > 1 {
+                blocks -= rest;
+                continue;
+            }
+            return Ok(Some(Groups {
+                blocks,
+                blocks_per_group,
+                inodes_per_group: u32::try_from(inodes_per_group).unwrap_or(u32::MAX),
+                count,
+                reserved_gdt: u16::try_from(reserved).unwrap_or(u16::MAX),
+            }));
+        }
+    }
+
+    fn last_has_super(&self, count: u64) -> bool {
+        let last = count - 1;
+        if last <= 1
+            || self.features.has_compat(Compat::SPARSE_SUPER2)
+            || !self.features.has_ro_compat(RoCompat::SPARSE_SUPER)
+        {
+            return true;
+        }
+        [3, 5, 7].into_iter().any(|base| {
+            let mut power = base;
+            while power < last {
+                power *= base;
+            }
+            power == last
+        })
+    }
+
+    /// Groups are as large as a bitmap allows, but not so large that a bitmap of inodes is too small.
+    /// `size`, if given, is the largest to try.
+    fn groups(&self, size: Option<u32>) -> Result<Groups, MkfsError> {
+        let largest = self.block_size * 8;
+        let mut size = size.unwrap_or(largest);
+        if !(256..=largest).contains(&size) || !size.is_multiple_of(8) {
+            return Err(MkfsError::GroupSize(size));
+        }
+        while size >= 256 {
+            if let Some(groups) = self.groups_of(size)? {
+                return Ok(groups);
+            }
+            size -= 8;
+        }
+        Err(self.too_many_inodes())
+    }
+
+    fn too_many_inodes(&self) -> MkfsError {
+        MkfsError::Inodes {
+            inodes: self.inodes,
+            size: u32::from(self.inode_size),
+            blocks: self.blocks,
+        }
+    }
+}
+
+/// What is wanted, checked piece by piece.
+fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsError> {
+    let bytes = options.size.unwrap_or(device.size());
+    if bytes > device.size() {
+        return Err(MkfsError::PastEnd {
+            device: device.name().to_owned(),
+            size: device.size(),
+            wanted: bytes,
+        });
+    }
+    let (block_size, ratio) = usage(bytes);
+    let block_size = options.block_size.unwrap_or(block_size);
+    if ![1024, 2048, 4096].contains(&block_size) {
+        return Err(MkfsError::BlockSize(block_size));
+    }
+    let size = options.inode_size.unwrap_or(256);
+    let inode_size = u16::try_from(size)
+        .ok()
+        .filter(|size| size.is_power_of_two() && *size >= GOOD_OLD_INODE_SIZE)
+        .filter(|size| u32::from(*size) <= block_size);
+    let inode_size = inode_size.ok_or(MkfsError::InodeSize { size, block_size })?;
+    let ratio = options.bytes_per_inode.unwrap_or(ratio);
+    if !(1024..=64 * MIB).contains(&ratio) {
+        return Err(MkfsError::InodeRatio(ratio));
+    }
+    let mut features = features::resolve(&options.features)?;
+    if inode_size == GOOD_OLD_INODE_SIZE && features.has_incompat(Incompat::INLINE_DATA) {
+        return Err(MkfsError::Needs {
+            feature: "inline_data",
+            needs: "inodes of 256 bytes",
+        });
+    }
+    let end = bytes / PAGE * PAGE;
+    let blocks = end / u64::from(block_size);
+    let wide = features.has_incompat(Incompat::BIT64);
+    if blocks >> BLOCK_NUMBER_BITS != 0 || !wide && blocks > u64::from(u32::MAX) {
+        return Err(MkfsError::TooLarge(blocks));
+    }
+    if blocks < 2048 && options.journal_size.is_none() {
+        // Too few for a journal, and for what needs one.
+        features.compat -= Compat::HAS_JOURNAL | Compat::FAST_COMMIT | Compat::ORPHAN_FILE;
+    }
+    let wanted = Wanted {
+        features,
+        block_size,
+        inode_size,
+        blocks,
+        inodes: options.inodes.unwrap_or(end / ratio),
+    };
+    let bytes = wanted.inodes.checked_mul(u64::from(inode_size));
+    if wanted.inodes > u64::from(u32::MAX) || bytes.is_none_or(|bytes| bytes > end) {
+        return Err(wanted.too_many_inodes());
+    }
+    Ok(wanted)
+}
+
+fn journal(
+    features: &Features,
+    options: &MkfsOptions,
+    blocks: u64,
+    block_size: u32,
+) -> Result<Option<JournalSize>, MkfsError> {
+    if !features.has_compat(Compat::HAS_JOURNAL) {
+        return Ok(None);
+    }
+    let size = match options.journal_size {
+        Some(bytes) => bytes / u64::from(block_size),
+        None => JOURNAL_SIZES
+            .iter()
+            .find(|(below, _)| blocks < *below)
+            .map_or(0, |(_, size)| *size),
+    };
+    let (least, most) = JOURNAL_BLOCKS.into_inner();
+    let most = most.min(blocks / 2);
+    let fast = match features.has_compat(Compat::FAST_COMMIT) {
+        true => size / BLOCKS_PER_FAST_COMMIT,
+        false => 0,
+    };
+    let (all, fast_commit) = (u32::try_from(size + fast), u32::try_from(fast));
+    match (all, fast_commit) {
+        (Ok(blocks), Ok(fast_commit)) if (least..=most).contains(&size) => Ok(Some(JournalSize {
+            blocks,
+            fast_commit,
+        })),
+        _ => Err(MkfsError::JournalSize {
+            blocks: size,
+            least,
+            most,
+        }),
+    }
+}
+
+/// Settles all numbers.
+///
+/// # Errors
+/// Whatever the options ask for that cannot be.
+pub(super) fn plan(
+    device: &dyn Device,
+    options: &MkfsOptions,
+    now: u64,
+) -> Result<Plan, MkfsError> {
+    if !(0.0..=50.0).contains(&options.reserved_percent) {
+        return Err(MkfsError::Reserved(options.reserved_percent));
+    }
+    if options.label.len() > 16 || options.label.contains('\0') {
+        return Err(MkfsError::Label(options.label.len()));
+    }
+    let flex = options.flex_groups;
+    if !flex.is_power_of_two() {
+        return Err(MkfsError::FlexGroups(flex));
+    }
+    let wanted = wanted(device, options)?;
+    let groups = wanted.groups(options.blocks_per_group)?;
+    let journal = journal(&wanted.features, options, groups.blocks, wanted.block_size)?;
+    let mut super_block = numbers(&wanted, &groups, options)?;
+    identity(&mut super_block, options, now);
+    let geometry = Geometry::new(&super_block)?;
+    Ok(Plan {
+        super_block,
+        geometry,
+        journal,
+    })
+}
+
+/// The part of the superblock that is about sizes.
+fn numbers(
+    wanted: &Wanted,
+    groups: &Groups,
+    options: &MkfsOptions,
+) -> Result<SuperBlock, MkfsError> {
+    let log_block = wanted.block_size.trailing_zeros() - 10;
+    let inodes = groups.count * u64::from(groups.inodes_per_group);
+    let inodes = u32::try_from(inodes).map_err(|_| wanted.too_many_inodes())?;
+    let first_data_block = u32::from(wanted.block_size == 1024);
+    let mut sb = SuperBlock {
+        inodes_count: inodes.into(),
+        first_data_block: first_data_block.into(),
+        log_block_size: log_block.into(),
+        log_cluster_size: log_block.into(),
+        blocks_per_group: groups.blocks_per_group.into(),
+        clusters_per_group: groups.blocks_per_group.into(),
+        inodes_per_group: groups.inodes_per_group.into(),
+        magic: SUPER_MAGIC.into(),
+        rev_level: REV_DYNAMIC.into(),
+        first_ino: GOOD_OLD_FIRST_INO.into(),
+        inode_size: wanted.inode_size.into(),
+        reserved_gdt_blocks: groups.reserved_gdt.into(),
+        ..SuperBlock::default()
+    };
+    sb.set_features(wanted.features);
+    sb.set_blocks_count(groups.blocks)?;
+    // At most half of 2^48, which a float holds exactly; what is behind the point is cut off.
+    let reserved = groups.blocks as f64 * options.reserved_percent / 100.0;
+    sb.set_reserved_blocks_count(reserved as u64)?;
+    if wanted.inode_size > GOOD_OLD_INODE_SIZE {
+        sb.min_extra_isize = EXTRA_ISIZE_FULL.into();
+        sb.want_extra_isize = EXTRA_ISIZE_FULL.into();
+    }
+    if wanted.features.has_incompat(Incompat::BIT64) {
+        sb.desc_size = DESC_SIZE_64BIT.into();
+    }
+    if wanted.features.has_incompat(Incompat::FLEX_BG) {
+        sb.log_groups_per_flex = options.flex_groups.trailing_zeros() as u8;
+    }
+    if wanted.features.metadata_csum() {
+        sb.checksum_type = CHECKSUM_CRC32C;
+    }
+    if wanted.features.has_compat(Compat::SPARSE_SUPER2) {
+        let last = u32::try_from(groups.count - 1).unwrap_or(0);
+        let first = u32::from(last > 1);
+        sb.backup_bgs = [first, last].map(Into::into);
+    }
+    Ok(sb)
+}
+
+/// The part that tells file systems apart, and what a mount starts from.
+fn identity(sb: &mut SuperBlock, options: &MkfsOptions, now: u64) {
+    let random = || uuid::Uuid::new_v4().into_bytes();
+    sb.uuid = options.uuid.unwrap_or_else(random);
+    for (to, from) in sb.volume_name.iter_mut().zip(options.label.bytes()) {
+        *to = from;
+    }
+    let seed = options.hash_seed.unwrap_or_else(random);
+    for (word, bytes) in sb.hash_seed.iter_mut().zip(seed.chunks_exact(4)) {
+        *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into();
+    }
+    sb.def_hash_version = options.dir_hash.on_disk();
+    sb.flags = SuperFlags::SIGNED_HASH.bits().into();
+    if sb.features().has_incompat(Incompat::CSUM_SEED) {
+        sb.checksum_seed = uuid_seed(&sb.uuid).into();
+    }
+    sb.max_mnt_count = u16::MAX.into();
+    sb.errors = errors_behaviour::CONTINUE.into();
+    sb.default_mount_opts = (MountOpts::XATTR_USER | MountOpts::ACL).bits().into();
+    sb.raid_stride = options.stride.into();
+    sb.raid_stripe_width = options.stripe_width.into();
+    sb.set_state(SuperState::VALID);
+    sb.set_mkfs_time(now);
+    sb.set_wtime(now);
+    sb.set_lastcheck(now);
+}
