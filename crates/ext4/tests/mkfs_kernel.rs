@@ -190,9 +190,14 @@ fn has(program: &str) -> bool {
         .is_ok()
 }
 
-/// Whether the kernel can mount what a case makes: with project ids it needs quotas built in.
+/// Whether the kernel knows the format of quotas that ext4 uses.
+fn has_quotas() -> bool {
+    Path::new("/sys/module/quota_v2").exists()
+}
+
+/// Whether the kernel can mount what a case makes: project ids need quotas, which not all have.
 fn can_mount(case: &Case) -> bool {
-    if case.name == "project" && !Path::new("/proc/sys/fs/quota").exists() {
+    if case.name == "project" && !has_quotas() {
         return false;
     }
     rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
