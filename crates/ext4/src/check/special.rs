@@ -38,7 +38,9 @@ impl Check<'_> {
                 self.resize_inode(view, inode);
             }
             _ if self.is_named(view, ino) => self.in_use(view, ino, inode),
-            _ if inode.links() == 0 && inode.mode() == 0 => {}
+            _ if inode.links() == 0 && inode.mode() == 0 => {
+                self.checksum_of_reserved(view, ino, inode);
+            }
             special_ino::RESIZE | special_ino::JOURNAL => {
                 let why = "is not in use, and yet not empty";
                 self.found(Finding::ReservedInode { ino, why });

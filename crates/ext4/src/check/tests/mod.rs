@@ -1,4 +1,7 @@
 //! Tests of the check.
 
+mod agree;
 mod clean;
+mod hostile;
+mod planted;
 mod tools;
