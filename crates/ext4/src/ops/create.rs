@@ -229,7 +229,7 @@ fn make(
     }
     data::init_map(engine, &mut raw, plan.kind);
     let inode = Inode::new(ino, plan.kind, raw, geometry);
-    let inode = engine.inodes.insert_new(inode)?;
+    let inode = Arc::new(inode);
     match plan.what {
         NewInode::Directory => {
             dir::init(engine, h, &inode, dir.ino)?;
@@ -241,6 +241,8 @@ fn make(
     for (name, value) in &plan.xattrs {
         xattr::set_in(engine, h, &inode, name, Some(value))?;
     }
+    // Others see it when it is whole; and before it stands in its table, where they would load it a second time.
+    engine.inodes.insert_new(&inode)?;
     inode.store(engine, h)?;
     Ok(inode)
 }

@@ -45,11 +45,6 @@ impl Ext4 {
         })
     }
 
-    fn is_gone(&self, dir: &Inode, name: &[u8]) -> Result<bool> {
-        let _io = dir.io.read();
-        Ok(dir::find(&self.engine, dir, name)?.is_none())
-    }
-
     fn check_alive(&self) -> Result<()> {
         Ok(self
             .engine
@@ -109,17 +104,11 @@ impl FileSystem for Ext4 {
             return Err(vfs::Error::NameTooLong);
         }
         loop {
-            match remove::look_up(&self.engine, &dir, name) {
-                Ok(Some(inode)) => match self.entry(&inode) {
-                    Err(vfs::Error::Stale) if !self.engine.read_only() => {}
-                    other => return other,
-                },
-                Ok(None) => return Err(vfs::Error::NotFound),
-                // Its last name went between the search and the load.
-                Err(crate::Error::Vfs(vfs::Error::Stale)) if self.is_gone(&dir, name)? => {
-                    return Err(vfs::Error::NotFound);
-                }
-                Err(error) => return Err(error.into()),
+            let inode = remove::look_up(&self.engine, &dir, name)?.ok_or(vfs::Error::NotFound)?;
+            match self.entry(&inode) {
+                // Its last name went between the search and the reference.
+                Err(vfs::Error::Stale) if !self.engine.read_only() => {}
+                other => return other,
             }
         }
     }

@@ -9,27 +9,43 @@ use sapwood_vfs::{self as vfs, FileKind, Timestamp};
 use super::link::links_of_dir;
 use super::locks::lock_all;
 use super::reap::reap_if_unused;
-use crate::Result;
 use crate::engine::Engine;
 use crate::inode::Inode;
+use crate::{Error, Result};
 use crate::{dir, orphan};
 
 /// What `name` leads to, loaded. The caller holds no inode's lock; what it gets may be out of date.
 ///
 /// # Errors
-/// Damage, the device.
+/// [`Error::BadInode`] if the name leads to an inode that is free; other damage, the device.
 pub(super) fn look_up(
     engine: &Arc<Engine>,
     parent: &Arc<Inode>,
     name: &[u8],
 ) -> Result<Option<Arc<Inode>>> {
-    let found = {
-        let _io = parent.io.read();
-        dir::find(engine, parent, name)?
+    // Held until the inode is there: while it has the name, its number cannot be another inode's.
+    let _io = parent.io.read();
+    let Some(found) = dir::find(engine, parent, name)? else {
+        return Ok(None);
     };
-    found
-        .map(|found| engine.inodes.get(engine, found.ino))
-        .transpose()
+    match engine.inodes.get(engine, found.ino) {
+        Err(Error::Vfs(vfs::Error::Stale)) => Err(Error::BadInode {
+            ino: found.ino,
+            reason: format!("free, but directory {} names it", parent.ino),
+        }),
+        other => other.map(Some),
+    }
+}
+
+/// Whether `name` still leads to an inode that was looked up. Expects the `io` locks of both. The number alone does not
+/// tell: the inode may have been deleted meanwhile, and a new one with its number have got the name.
+///
+/// # Errors
+/// Damage, the device.
+pub(super) fn leads_to(engine: &Engine, dir: &Inode, name: &[u8], inode: &Inode) -> Result<bool> {
+    let found = dir::find(engine, dir, name)?;
+    let same = found.map(|found| found.ino) == Some(inode.ino);
+    Ok(same && !inode.state.lock().dying)
 }
 
 /// Removes `name` of anything but a directory. See [`vfs::FileSystem::unlink`].
@@ -52,16 +68,9 @@ fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) 
     rules::check_name(name)?;
     dir.require_dir()?;
     loop {
-        let victim = match look_up(engine, dir, name) {
-            Ok(found) => found.ok_or(vfs::Error::NotFound)?,
-            // Another thread deleted it between the search and the load.
-            Err(crate::Error::Vfs(vfs::Error::Stale)) if is_gone(engine, dir, name)? => {
-                return Err(vfs::Error::NotFound.into());
-            }
-            Err(error) => return Err(error),
-        };
+        let victim = look_up(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
         let guards = lock_all(&[dir, &victim]);
-        if dir::find(engine, dir, name)?.map(|found| found.ino) != Some(victim.ino) {
+        if !leads_to(engine, dir, name, &victim)? {
             continue;
         }
         rules::check_remove_name(dir.vfs_flags(), victim.vfs_flags())?;
@@ -79,12 +88,6 @@ fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) 
         drop(guards);
         return reap_if_unused(engine, &victim);
     }
-}
-
-/// Whether `name` is not there (any more).
-fn is_gone(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<bool> {
-    let _io = dir.io.read();
-    Ok(dir::find(engine, dir, name)?.is_none())
 }
 
 /// Credits of [`remove_name`], which stores two inodes.
@@ -131,10 +134,6 @@ pub(super) fn lose_link(
             false => state.raw.links().saturating_sub(1),
         };
         state.raw.set_links(links);
-        if directory {
-            state.raw.set_size(0, &engine.geometry)?;
-            state.size = 0;
-        }
         state.changed(now);
         links == 0
     };

@@ -15,7 +15,7 @@ use sapwood_vfs::{self as vfs, FileKind, RenameMode, Timestamp};
 use super::link::links_of_dir;
 use super::locks::lock_all;
 use super::reap::reap_if_unused;
-use super::remove::{self, look_up, lose_link};
+use super::remove::{self, leads_to, look_up, lose_link};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, Result, dir, orphan};
@@ -51,8 +51,7 @@ impl<'a> Found<'a> {
     }
 
     fn is_current(&self, engine: &Engine) -> Result<bool> {
-        let found = dir::find(engine, self.place.dir, self.place.name)?;
-        Ok(found.map(|found| found.ino) == Some(self.inode.ino))
+        leads_to(engine, self.place.dir, self.place.name, &self.inode)
     }
 }
 
@@ -73,11 +72,8 @@ pub(super) fn rename(
     let same_dir = from.dir.ino == to.dir.ino;
     loop {
         let topology = (!same_dir).then(|| engine.topology.lock());
-        let (source, target) = match both(engine, from, to) {
-            // Another thread deleted one between the search and the load.
-            Err(Error::Vfs(vfs::Error::Stale)) if !engine.read_only() => continue,
-            other => other?,
-        };
+        let source = Found::look_up(engine, from)?;
+        let target = Found::look_up(engine, to)?;
         let source = source.ok_or(vfs::Error::NotFound)?;
         let mut locked = vec![from.dir, to.dir, &source.inode];
         locked.extend(target.as_ref().map(|target| &target.inode));
@@ -97,12 +93,6 @@ pub(super) fn rename(
             None => Ok(()),
         };
     }
-}
-
-type Both<'a, 'b> = (Option<Found<'a>>, Option<Found<'b>>);
-
-fn both<'a, 'b>(engine: &Arc<Engine>, from: Place<'a>, to: Place<'b>) -> Result<Both<'a, 'b>> {
-    Ok((Found::look_up(engine, from)?, Found::look_up(engine, to)?))
 }
 
 /// The part of a rename that runs with all locks held. Returns an inode that may have lost its last name.

@@ -75,7 +75,7 @@ pub(super) fn write(
     raw.set_ea_refcount(1);
     raw.set_ea_hash(sum);
     let value = Inode::new(ino, FileKind::Regular, raw, geometry);
-    let value = engine.inodes.insert_new(value)?;
+    let value = Arc::new(value);
     let step = geometry.block_size() as usize;
     for (number, piece) in bytes.chunks(step).enumerate() {
         let buffer = map::append_block(engine, h, &value, number as u64)?;
@@ -89,6 +89,7 @@ pub(super) fn write(
         state.raw.set_size(bytes.len() as u64, geometry)?;
         state.size = bytes.len() as u64;
     }
+    engine.inodes.insert_new(&value)?;
     value.store(engine, h)?;
     charge(engine, owner, bytes.len() as u64, true)?;
     let hash = xattr_entry_hash(name, &sum.to_le_bytes(), XattrSigns::Unsigned);
