@@ -300,82 +300,93 @@ impl Check<'_> {
 
 /// What does not go together in an inode.
 fn field_faults(view: &View, ino: u32, inode: &Inode) -> Vec<&'static str> {
-    let features = view.geometry.features();
-    let (flags, kind) = (inode.flags(), inode.file_type());
+    let kind = inode.file_type();
     let mapped = [file_mode::DIR, file_mode::REGULAR, file_mode::SYMLINK].contains(&kind);
+    let faults = without_feature(view, inode).into_iter();
+    let faults = faults.chain(of_kind(view, ino, inode, mapped));
+    faults.filter(|(is, _)| *is).map(|(_, why)| why).collect()
+}
+
+/// What an inode has without the feature for it.
+fn without_feature(view: &View, inode: &Inode) -> [(bool, &'static str); 8] {
+    let (features, flags) = (view.geometry.features(), inode.flags());
+    let has = |flag| flags.contains(flag);
     let large = inode.is_regular() && inode.size(&view.geometry) >= 1 << 31;
-    let extents = flags.contains(InodeFlags::EXTENTS);
-    let block_mapped = mapped
-        && !extents
-        && !flags.contains(InodeFlags::INLINE_DATA)
-        && !walk::is_fast(view, inode);
-    let fits = inode.size(&view.geometry) <= view.geometry.max_indirect_file_size();
-    let faults = [
+    let large_dir = inode.is_dir() && inode.base().size_hi.get() != 0;
+    [
         (
-            extents && !features.has_incompat(Incompat::EXTENTS),
+            has(InodeFlags::EXTENTS) && !features.has_incompat(Incompat::EXTENTS),
             "extents without the feature",
         ),
-        (extents && !mapped, "extents in what has no data"),
         (
-            flags.contains(InodeFlags::INDEX)
-                && !(inode.is_dir() && features.has_compat(Compat::DIR_INDEX)),
-            "a hash tree in what can have none",
-        ),
-        (
-            flags.contains(InodeFlags::HUGE_FILE) && !features.has_ro_compat(RoCompat::HUGE_FILE),
+            has(InodeFlags::HUGE_FILE) && !features.has_ro_compat(RoCompat::HUGE_FILE),
             "counts blocks without the feature",
         ),
         (
-            flags.contains(InodeFlags::IMAGIC) && !features.has_compat(Compat::IMAGIC_INODES),
+            has(InodeFlags::IMAGIC) && !features.has_compat(Compat::IMAGIC_INODES),
             "imagic flag without the feature",
         ),
         (
-            flags.contains(InodeFlags::ENCRYPT) && !features.has_incompat(Incompat::ENCRYPT),
+            has(InodeFlags::ENCRYPT) && !features.has_incompat(Incompat::ENCRYPT),
             "encrypted without the feature",
         ),
         (
-            flags.contains(InodeFlags::VERITY) && !features.has_ro_compat(RoCompat::VERITY),
+            has(InodeFlags::VERITY) && !features.has_ro_compat(RoCompat::VERITY),
             "verity without the feature",
         ),
         (
-            flags.contains(InodeFlags::EA_INODE) && !features.has_incompat(Incompat::EA_INODE),
+            has(InodeFlags::EA_INODE) && !features.has_incompat(Incompat::EA_INODE),
             "an attribute's value without the feature",
-        ),
-        (
-            flags.contains(InodeFlags::CASEFOLD) && !inode.is_dir(),
-            "casefold flag on what is no directory",
-        ),
-        (
-            flags.contains(InodeFlags::INLINE_DATA) && !mapped,
-            "inline data in what has no data",
         ),
         (
             large && !features.has_ro_compat(RoCompat::LARGE_FILE),
             "a large file without the feature",
         ),
         (
-            inode.is_dir()
-                && inode.base().size_hi.get() != 0
-                && !features.has_incompat(Incompat::LARGEDIR),
+            large_dir && !features.has_incompat(Incompat::LARGEDIR),
             "a large directory without the feature",
         ),
+    ]
+}
+
+/// What an inode of its type cannot have; `mapped`: its type has data.
+fn of_kind(view: &View, ino: u32, inode: &Inode, mapped: bool) -> [(bool, &'static str); 8] {
+    let flags = inode.flags();
+    let has = |flag| flags.contains(flag);
+    let size = inode.size(&view.geometry);
+    let index = inode.is_dir() && view.geometry.features().has_compat(Compat::DIR_INDEX);
+    let pointers =
+        walk::has_map(view, inode) && !has(InodeFlags::EXTENTS) && ino != special_ino::RESIZE;
+    let tail = inode.block().iter().skip(8);
+    [
         (
-            !mapped && inode.size(&view.geometry) != 0,
-            "a special file with a size",
+            has(InodeFlags::EXTENTS) && !mapped,
+            "extents in what has no data",
         ),
         (
-            block_mapped && !fits && ino != special_ino::RESIZE,
+            has(InodeFlags::INDEX) && !index,
+            "a hash tree in what can have none",
+        ),
+        (
+            has(InodeFlags::CASEFOLD) && !inode.is_dir(),
+            "casefold flag on what is no directory",
+        ),
+        (
+            has(InodeFlags::INLINE_DATA) && !mapped,
+            "inline data in what has no data",
+        ),
+        (!mapped && size != 0, "a special file with a size"),
+        (
+            !mapped && tail.copied().any(|byte| byte != 0),
+            "a special file with a map",
+        ),
+        (
+            pointers && size > view.geometry.max_indirect_file_size(),
             "larger than a block map reaches",
         ),
         (
             ino == special_ino::ROOT && !inode.is_dir(),
             "the root is no directory",
         ),
-        (
-            !mapped && inode.block()[8..].iter().any(|byte| *byte != 0),
-            "a special file with a map",
-        ),
-    ];
-    let faults = faults.into_iter().filter(|(is, _)| *is);
-    faults.map(|(_, why)| why).collect()
+    ]
 }

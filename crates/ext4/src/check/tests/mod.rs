@@ -3,5 +3,7 @@
 mod agree;
 mod clean;
 mod hostile;
+mod journal;
+mod places;
 mod planted;
 mod tools;
