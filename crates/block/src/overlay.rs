@@ -47,6 +47,19 @@ impl OverlayDevice {
         &self.inner
     }
 
+    /// Writes all changes to the device below, and flushes it. Not atomic.
+    ///
+    /// # Errors
+    /// Those of the device below.
+    pub fn write_home(&self) -> Result<()> {
+        for (page, bytes) in &*self.pages.read() {
+            let start = page * PAGE;
+            let len = self.inner.size().saturating_sub(start).min(PAGE);
+            self.inner.write_at(start, &bytes[..len as usize])?;
+        }
+        self.inner.flush()
+    }
+
     /// The page as the device below has it; zeros past its end.
     fn fetch(&self, page: u64) -> Result<Box<[u8]>> {
         let mut bytes = vec![0; PAGE as usize].into_boxed_slice();
@@ -161,6 +174,25 @@ mod tests {
         below.read_at(0, &mut still).unwrap();
         assert_eq!(still, pattern);
         assert!(overlay.resident_bytes() <= 6 * PAGE);
+    }
+
+    #[test]
+    fn what_is_written_home_is_below() {
+        let below = Arc::new(MemoryDevice::new(SIZE));
+        let over = OverlayDevice::new(below.clone());
+        over.write_at(SIZE - 3, &[1, 2, 3]).unwrap();
+        over.write_at(PAGE - 1, &[4, 5]).unwrap();
+        assert_eq!(
+            below.first_difference(&MemoryDevice::new(SIZE).snapshot()),
+            None
+        );
+        over.write_home().unwrap();
+        let mut seen = vec![0; SIZE as usize];
+        below.read_at(0, &mut seen).unwrap();
+        let mut expected = vec![0; SIZE as usize];
+        expected[SIZE as usize - 3..].copy_from_slice(&[1, 2, 3]);
+        expected[PAGE as usize - 1..][..2].copy_from_slice(&[4, 5]);
+        assert_eq!(seen, expected);
     }
 
     #[test]

@@ -73,6 +73,16 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A whole fast commit that makes no sense.
+    #[error("fast commits, block {block}, byte {offset}: {reason}")]
+    BadFastCommit {
+        /// Block of the area.
+        block: u64,
+        /// Byte in the block at which the record begins.
+        offset: usize,
+        /// What is wrong.
+        reason: String,
+    },
     /// Data that was written to memory and did not reach the device.
     #[error("inode {0}: writing back failed, data is lost")]
     WriteFailed(u32),

@@ -137,17 +137,29 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
     }
     let blocks = geometry.blocks_count();
     let plan = log.scan(&|block| block < blocks)?;
-    let recovery = plan.replay(&**device)?;
-    log::info!("{}: journal recovered", device.name());
+    if log.fast_commit_blocks() == 0 {
+        let recovery = plan.replay(&**device)?;
+        log::info!("{}: journal recovered", device.name());
+        return Ok(log.reset(&recovery)?);
+    }
+    // Whether fast commits make sense is known only when all of them were replayed.
+    let overlay = Arc::new(OverlayDevice::new(Arc::clone(device)));
+    let recovery = plan.replay(&*overlay)?;
     if let Some(commits) = &recovery.fast_commit {
         let options = Options {
             background: false,
             ..Options::default()
         };
-        let engine = assemble(Arc::clone(device), options, With::InPlace)?;
+        let engine = assemble(
+            Arc::clone(&overlay) as Arc<dyn Device>,
+            options,
+            With::InPlace,
+        )?;
         fast_commit::replay(&engine, &log, commits)?;
         ops::sync::sync(&engine)?;
     }
+    overlay.write_home()?;
+    log::info!("{}: journal recovered", device.name());
     Ok(log.reset(&recovery)?)
 }
 

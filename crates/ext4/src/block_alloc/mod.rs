@@ -80,6 +80,39 @@ pub(crate) fn claim(engine: &Engine, h: &Handle, extent: Extent) -> Result<()> {
     claim_in(&engine.groups, h, extent)
 }
 
+/// Marks blocks as used that no allocation gave, where they are not: what a fast commit says of them. They lie in one group.
+///
+/// # Errors
+/// They were freed in the same transaction; the group is out of use; the journal.
+pub(crate) fn mark_used(engine: &Engine, h: &Handle, extent: Extent) -> Result<()> {
+    let groups = &*engine.groups;
+    let (group, start) = place(groups, extent)?;
+    let buffer = groups.bitmap(group, BitmapKind::Block)?;
+    h.write_access(&buffer)?;
+    groups.join_desc(h, group.number)?;
+    let mut state = groups.lock_blocks(group)?;
+    let mut content = groups.change_bitmap(h, group, &mut state, BitmapKind::Block, &buffer)?;
+    let mut taken = 0;
+    for bit in start..start + extent.len {
+        if bitmap::set_bit(&mut content, bit) {
+            continue;
+        }
+        if !state.buddy.as_mut().is_some_and(|buddy| buddy.take(bit, 1)) {
+            return Err(Error::BadGroup {
+                group: group.number,
+                reason: format!("its block {bit} was freed and is used again"),
+            });
+        }
+        taken += 1;
+    }
+    drop(content);
+    groups.count_blocks(taken, false);
+    let free = state.desc.free_clusters().saturating_sub(taken);
+    state.desc.set_free_clusters(free)?;
+    groups.mark_dirty(group, &mut state, BitmapKind::Block);
+    Ok(())
+}
+
 /// Gives blocks back that were allocated and not claimed.
 pub(crate) fn cancel(engine: &Engine, extent: Extent) {
     cancel_in(&engine.groups, extent);

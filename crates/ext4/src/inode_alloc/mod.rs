@@ -81,6 +81,19 @@ pub(crate) fn free(engine: &Engine, h: &Handle, ino: u32, kind: FileKind) -> Res
     allocator.free(h, ino, kind == FileKind::Directory)
 }
 
+/// Marks an inode as used that no allocation gave: what a fast commit says of it. False: it is already.
+///
+/// # Errors
+/// Its group is out of use; the journal, the device.
+pub(crate) fn mark_used(engine: &Engine, h: &Handle, ino: u32, directory: bool) -> Result<bool> {
+    let allocator = Allocator {
+        groups: &engine.groups,
+        policy: engine.options.alloc,
+        counters: &engine.counters.inode_alloc,
+    };
+    allocator.mark_used(h, ino, directory)
+}
+
 fn now() -> u64 {
     u64::try_from(Timestamp::now().sec).unwrap_or(0)
 }
@@ -150,6 +163,30 @@ impl Allocator<'_> {
             .ino(group.number, index)
             .map(Some)
             .ok_or(Error::NoSpace)
+    }
+
+    fn mark_used(&self, h: &Handle, ino: u32, directory: bool) -> Result<bool> {
+        let (number, index) = self.groups.geometry().inode_location(ino)?;
+        let group = self.groups.group(number)?;
+        let pool = GroupPool {
+            groups: self.groups,
+            h,
+            group,
+            map: self.groups.inodes(group)?,
+            buffer: OnceCell::new(),
+            counters: self.counters,
+        };
+        pool.access()?;
+        let mut locked = pool.lock();
+        if !locked.test_and_set(index)? {
+            return Ok(false);
+        }
+        let table_block = self.account(group, &mut locked.state, index, directory)?;
+        drop(locked);
+        if let Some(buffer) = table_block {
+            h.write_access(&buffer)?;
+        }
+        Ok(true)
     }
 
     /// Counts and flags of an inode that was claimed. Returns its block of the table if nothing in it was ever used.
