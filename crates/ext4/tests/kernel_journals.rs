@@ -1,0 +1,251 @@
+//! Journals that the kernel wrote: what we recover is what the kernel and `e2fsck` recover, and what was there.
+//!
+//! `journals/` has images as a power cut left them, with a listing of what the kernel recovered. Where root, loop devices and
+//! the kernel's ext4 are, `scripts/kernel-journals` makes many more kinds, with and without fast commits; all of them with
+//! `SAPWOOD_FULL=1`, some without.
+
+mod image;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use sapwood_block::{Device as _, MemoryDevice};
+use sapwood_ext4::{Ext4, Options};
+use tempfile::TempDir;
+use tree::Tree;
+
+type Outcome = Result<(), Failed>;
+
+/// Kinds that always run.
+const QUICK: [&str; 6] = [
+    "new_files+fast",
+    "unlinks+fast",
+    "revokes",
+    "escaped_small_blocks",
+    "wrapped",
+    "orphans",
+];
+
+/// What recoveries may set as they like in directories that get a name.
+const OF_DIRECTORIES: [&str; 3] = ["mtime", "ctime", "size"];
+/// What the kernel gets wrong besides.
+const OF_DAMAGED: [&str; 4] = ["mtime", "ctime", "size", "links"];
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/journals")
+}
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts")
+}
+
+fn run(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, String> {
+    let out = Command::new(program).args(args).output();
+    let out = out.map_err(|error| format!("{program}: {error}"))?;
+    let mut text = String::from_utf8_lossy(&out.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&out.stderr));
+    // 1 of e2fsck: it corrected something.
+    if out.status.success() || program == "e2fsck" && out.status.code() == Some(1) {
+        return Ok(text);
+    }
+    let errors = String::from_utf8_lossy(&out.stderr);
+    Err(format!(
+        "{program} {args:?}: {}\n{text}{errors}",
+        out.status
+    ))
+}
+
+/// What the kernel shows of an image, which it recovers.
+fn by_kernel(path: &Path) -> Result<Tree, Failed> {
+    let place = TempDir::new()?;
+    let target = place.path();
+    run(
+        "mount",
+        &[
+            "-o".as_ref(),
+            "loop,noatime".as_ref(),
+            path.as_ref(),
+            target.as_ref(),
+        ],
+    )?;
+    let tree = Tree::of_mount(target);
+    run("umount", &[target.as_ref()])?;
+    Ok(tree?)
+}
+
+fn open(device: &Arc<MemoryDevice>, read_only: bool) -> Result<Ext4, Failed> {
+    let options = Options {
+        read_only,
+        noatime: true,
+        ..Options::default()
+    };
+    Ok(Ext4::open(device.clone(), options)?)
+}
+
+/// Recovers an image, in memory and for good. Returns what it shows.
+fn by_us(device: &Arc<MemoryDevice>) -> Result<Tree, Failed> {
+    let before = device.snapshot();
+    let shown = open(device, true)?;
+    let in_memory = Tree::of_ours(&shown)?;
+    shown.close()?;
+    if device.first_difference(&before).is_some() {
+        return Err("a read-only mount wrote".into());
+    }
+    let fs = open(device, false)?;
+    let tree = Tree::of_ours(&fs)?;
+    fs.close()?;
+    in_memory.compare(&tree, "in memory", "for good", &[])?;
+    image::judge(device)?;
+    let again = open(device, false)?;
+    Tree::of_ours(&again)?.compare(&tree, "mounted again", "recovered", &[])?;
+    again.close()?;
+    Ok(tree)
+}
+
+fn like_e2fsck(ours: &Tree, image: &Path) -> Outcome {
+    let said = run("e2fsck", &["-fy".as_ref(), image.as_ref()])?;
+    if said.contains("while recovering journal") {
+        return Err("it does not recover the journal".into());
+    }
+    let repaired = Arc::new(MemoryDevice::load(image)?);
+    let theirs = Tree::of_ours(&open(&repaired, true)?)?;
+    Ok(ours.compare(&theirs, "ours", "e2fsck's", &OF_DIRECTORIES)?)
+}
+
+/// Whether the superblock has the feature.
+fn fast_commits(device: &MemoryDevice) -> Result<bool, Failed> {
+    let mut features = [0; 4];
+    device.read_at(1024 + 0x5c, &mut features)?;
+    Ok(u32::from_le_bytes(features) & 0x400 != 0)
+}
+
+/// Compares our recovery with that of `e2fsck` and, if it can be mounted, of the kernel.
+fn against_others(name: &str, device: &Arc<MemoryDevice>, mounts: bool) -> Outcome {
+    let place = TempDir::new()?;
+    let (checked, mounted) = (place.path().join("checked"), place.path().join("mounted"));
+    device.save(&checked)?;
+    device.save(&mounted)?;
+    let ours = by_us(device)?;
+    if let Err(difference) = like_e2fsck(&ours, &checked) {
+        if !fast_commits(device)? {
+            return Err(difference);
+        }
+        // e2fsck 1.47 gives up on fast commits that a later commit made old, and drops transactions; it deletes a file that was emptied
+        // and written again, and keeps one that was unlinked. Then the kernel says what is right.
+        eprintln!(
+            "e2fsck recovers {name} otherwise: {}",
+            difference.message().unwrap_or_default()
+        );
+    }
+    if mounts {
+        let theirs = by_kernel(&mounted)?;
+        let mut left_out: &[&str] = &OF_DIRECTORIES;
+        if let Err(wrong) = run("e2fsck", &["-fn".as_ref(), mounted.as_ref()])
+            && fast_commits(device)?
+        {
+            // Linux 6.18 does not count the links of directories that fast commits made.
+            eprintln!("the kernel leaves {name} damaged: {wrong}");
+            left_out = &OF_DAMAGED;
+        }
+        ours.compare(&theirs, "ours", "the kernel's", left_out)?;
+        let saved = place.path().join("ours");
+        device.save(&saved)?;
+        ours.compare(
+            &by_kernel(&saved)?,
+            "as we see it",
+            "as the kernel does",
+            &[],
+        )?;
+    }
+    Ok(())
+}
+
+fn fixture(name: &str, mounts: bool) -> Outcome {
+    let packed = std::fs::read(directory().join(format!("{name}.img.zst")))?;
+    let bytes = zstd::decode_all(&packed[..])?;
+    let wanted = std::fs::read_to_string(directory().join(format!("{name}.txt")))?;
+    let device = Arc::new(MemoryDevice::from_bytes(&bytes));
+    let ours = by_us(&device)?;
+    ours.compare(
+        &Tree::of_text(&wanted)?,
+        "ours",
+        "what was noted",
+        &OF_DIRECTORIES,
+    )?;
+    against_others(name, &Arc::new(MemoryDevice::from_bytes(&bytes)), mounts)
+}
+
+fn kind(name: &str) -> Outcome {
+    let place = TempDir::new()?;
+    // One that was made before.
+    let made = std::env::var_os("SAPWOOD_JOURNALS");
+    let made = made.map(|dir| Path::new(&dir).join(format!("{name}.img")));
+    if let Some(made) = made.filter(|made| made.exists()) {
+        return against_others(name, &Arc::new(MemoryDevice::load(&made)?), true);
+    }
+    run(
+        scripts()
+            .join("kernel-journals")
+            .to_str()
+            .unwrap_or_default(),
+        &[place.path().as_ref(), name.as_ref()],
+    )?;
+    let device = MemoryDevice::load(&place.path().join(format!("{name}.img")))?;
+    against_others(name, &Arc::new(device), true)
+}
+
+fn names_in(directory: &Path, ending: &str) -> Vec<String> {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    let mut names: Vec<String> = names
+        .filter_map(|name| name.strip_suffix(ending).map(str::to_owned))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Whether the kernel mounts an image here.
+fn mounts() -> bool {
+    let Ok(file) = tempfile::NamedTempFile::new() else {
+        return false;
+    };
+    let made = image::missing().is_none() && rustix::process::geteuid().is_root();
+    made && image::formatted(16 << 20, &[]).save(file.path()).is_ok()
+        && by_kernel(file.path()).is_ok()
+}
+
+fn main() {
+    image::show_log();
+    let arguments = Arguments::from_args();
+    let tools = image::missing().is_none();
+    let mounts = mounts();
+    let full = std::env::var_os("SAPWOOD_FULL").is_some_and(|value| value == "1");
+    let mut trials = Vec::new();
+    let fixtures = names_in(&directory(), ".img.zst");
+    assert!(!fixtures.is_empty(), "no journals");
+    for name in fixtures {
+        let title = format!("kept::{name}");
+        trials.push(Trial::test(title, move || fixture(&name, mounts)).with_ignored_flag(!tools));
+    }
+    let kinds = names_in(&scripts().join("kernel-journals.d"), "");
+    assert!(kinds.len() >= 20, "kinds of journals");
+    for name in kinds
+        .iter()
+        .flat_map(|name| [name.clone(), format!("{name}+fast")])
+    {
+        let file = scripts()
+            .join("kernel-journals.d")
+            .join(name.trim_end_matches("+fast"));
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        if name.ends_with("+fast") && text.lines().any(|line| line.starts_with("# fast: no")) {
+            continue;
+        }
+        let ignored = !mounts || !(full || QUICK.contains(&name.as_str()));
+        let title = format!("made::{name}");
+        trials.push(Trial::test(title, move || kind(&name)).with_ignored_flag(ignored));
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
