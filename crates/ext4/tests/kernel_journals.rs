@@ -193,7 +193,7 @@ fn kind(name: &str) -> Outcome {
             .unwrap_or_default(),
         &[place.path().as_ref(), name.as_ref()],
     )?;
-    let device = MemoryDevice::load(&place.path().join(format!("{name}.img")))?;
+    let device = MemoryDevice::load(place.path().join(format!("{name}.img")))?;
     against_others(name, &Arc::new(device), true)
 }
 

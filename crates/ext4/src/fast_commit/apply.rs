@@ -321,8 +321,8 @@ impl Replay<'_> {
             }
             None => {}
         }
-        dir::check_room(self.engine, &parent, &name.name)?;
-        let h = self.start(dir::credits(self.engine, &parent).saturating_add(2))?;
+        let room = dir::room(self.engine, &parent, &name.name)?;
+        let h = self.start(room.credits.saturating_add(2))?;
         dir::insert(self.engine, &h, &parent, &name.name, name.ino, inode.kind)?;
         parent.store(self.engine, &h)?;
         if how == Naming::Link && inode.kind != FileKind::Directory {
