@@ -43,14 +43,14 @@ impl Depth {
     };
 }
 
-/// First byte of the first copy of the superblock.
-const SUPER: u64 = 64 << 10;
-/// First byte of the second.
-const SECOND_SUPER: u64 = 64 << 20;
-
 /// The crashes to look at, in order of their crash points.
 #[must_use]
-pub fn cuts(log: &RecordLog, device_size: u64, depth: Depth, seed: u64) -> Vec<CrashPlan> {
+pub fn cuts(
+    log: &RecordLog,
+    only_super: Option<(u64, u64)>,
+    depth: Depth,
+    seed: u64,
+) -> Vec<CrashPlan> {
     let mut random = Rng::with_seed(seed);
     let mut plans: Vec<CrashPlan> = log.crash_points().into_iter().map(CrashPlan::at).collect();
     for epoch in log.epochs() {
@@ -71,21 +71,22 @@ pub fn cuts(log: &RecordLog, device_size: u64, depth: Depth, seed: u64) -> Vec<C
         }
     }
     torn(log, depth.torn, &mut random, &mut plans);
-    if device_size <= SECOND_SUPER {
+    if let Some(only_super) = only_super {
         for plan in &mut plans {
-            plan.torn.retain(|entry, _| !is_super(log, *entry));
+            plan.torn
+                .retain(|entry, _| !overlaps(log, *entry, only_super));
         }
     }
     plans.sort_by_key(|plan| plan.at);
     plans
 }
 
-fn is_super(log: &RecordLog, entry: usize) -> bool {
+fn overlaps(log: &RecordLog, entry: usize, (begin, end): (u64, u64)) -> bool {
     let range = log
         .entries()
         .get(entry)
         .and_then(|entry| entry.action.range());
-    range.is_some_and(|(offset, _)| offset == SUPER)
+    range.is_some_and(|(offset, len)| offset < end && begin < offset + len)
 }
 
 /// All pairs, or so many by chance.

@@ -105,10 +105,20 @@ impl Engine {
     ///
     /// # Errors
     /// The first finding.
-    pub fn check(self, device: &dyn Device) -> Result<(), String> {
+    pub fn check(self, device: &Arc<dyn Device>) -> Result<(), String> {
         match self {
-            Self::Btrfs => btrfs::check(device),
+            Self::Btrfs => btrfs::check(&**device),
             Self::Ext4 => ext4::check(device),
+        }
+    }
+
+    /// Bytes of the superblock that a mount reads and has to be whole, as first and last plus one:
+    /// if it is torn, nobody can mount the device. `None` if there is a second copy.
+    #[must_use]
+    pub fn only_super(self, device_size: u64) -> Option<(u64, u64)> {
+        match self {
+            Self::Btrfs => btrfs::only_super(device_size),
+            Self::Ext4 => Some(ext4::SUPER),
         }
     }
 

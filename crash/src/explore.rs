@@ -87,7 +87,7 @@ pub fn explore_with(
     };
     let plans = cuts(
         &recording.log,
-        recording.base.size(),
+        recording.engine.only_super(recording.base.size()),
         depth,
         seed_of(subject),
     );

@@ -224,7 +224,8 @@ fn recovered(engine: Engine, device: &Arc<Tracked>) -> Outcome {
     let tree = Tree::of(&*fs).map_err(|error| format!("reading all: {error}"))?;
     fs.unmount().map_err(|error| format!("unmount: {error}"))?;
     drop(fs);
-    let checked = engine.check(&**device);
+    let device: Arc<dyn Device> = device.clone();
+    let checked = engine.check(&device);
     checked.map_err(|why| format!("check: {why}"))?;
     Ok(tree)
 }

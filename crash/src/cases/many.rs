@@ -77,7 +77,7 @@ pub(super) fn cases() -> Vec<(String, String)> {
     ]
 }
 
-fn list(numbers: std::ops::Range<u64>, text: impl Fn(u64) -> String) -> String {
+pub(super) fn list(numbers: std::ops::Range<u64>, text: impl Fn(u64) -> String) -> String {
     let texts: Vec<String> = numbers.map(text).collect();
     texts.join("; ")
 }

@@ -5,6 +5,7 @@
 //! before, and each other.
 
 mod data;
+mod ext4;
 mod many;
 mod names;
 mod special;
@@ -37,7 +38,11 @@ pub fn all(engine: Engine) -> Result<Vec<Case>, String> {
         let done = workload.ops.iter().all(|op| engine.can(op));
         Ok(done.then_some(Case { name, workload }))
     };
-    let cases = texts.chain(many::cases()).map(parse);
+    let own = match engine {
+        Engine::Btrfs => Vec::new(),
+        Engine::Ext4 => ext4::cases(),
+    };
+    let cases = texts.chain(many::cases()).chain(own).map(parse);
     cases.filter_map(Result::transpose).collect()
 }
 
@@ -45,19 +50,23 @@ pub fn all(engine: Engine) -> Result<Vec<Case>, String> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use crate::engine::Engine;
+
     #[test]
     fn every_case_has_a_name_of_its_own_and_can_be_done() {
-        let cases = super::all(crate::engine::Engine::Btrfs).unwrap();
-        assert!(cases.len() >= 60, "{}", cases.len());
-        let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-        assert_eq!(names.len(), cases.len());
-        for case in &cases {
-            let base = crate::base::Base::get(case.workload.base).unwrap();
-            let model = base.model().unwrap();
-            let mut actor = crate::actor::Actor::new(&model);
-            for op in &case.workload.ops {
-                let done = actor.apply(op);
-                assert!(done.is_ok(), "{}: {op}: {done:?}", case.name);
+        for engine in Engine::ALL {
+            let cases = super::all(engine).unwrap();
+            assert!(cases.len() >= 60, "{engine}: {}", cases.len());
+            let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+            assert_eq!(names.len(), cases.len());
+            for case in &cases {
+                let base = crate::base::Base::get(case.workload.base).unwrap();
+                let model = base.model().unwrap();
+                let mut actor = crate::actor::Actor::new(&model);
+                for op in &case.workload.ops {
+                    let done = actor.apply(op);
+                    assert!(done.is_ok(), "{}: {op}: {done:?}", case.name);
+                }
             }
         }
     }

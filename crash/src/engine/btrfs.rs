@@ -79,6 +79,15 @@ pub(super) fn check(device: &dyn Device) -> Result<(), String> {
     first.map_or(Ok(()), Err)
 }
 
+/// First byte of the first copy of the superblock, and the end of what is in use of it.
+const SUPER: (u64, u64) = (64 << 10, (64 << 10) + 4096);
+/// First byte of the second.
+const SECOND_SUPER: u64 = 64 << 20;
+
+pub(super) fn only_super(device_size: u64) -> Option<(u64, u64)> {
+    (device_size <= SECOND_SUPER).then_some(SUPER)
+}
+
 /// The superblock's `log_root`, 96 bytes into it.
 pub(super) fn has_log(image: &MemoryDevice) -> bool {
     let mut root = [0; 8];

@@ -1,10 +1,12 @@
 //! ext4.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
+use sapwood_ext4::check::CheckOptions;
 use sapwood_ext4::{DataMode, Ext4, Options};
 use sapwood_vfs::FileSystem;
 
@@ -84,9 +86,16 @@ pub(super) fn open(
     }
 }
 
-pub(super) fn check(_device: &dyn Device) -> Result<(), String> {
-    Err("a check of ext4 is not built in yet".to_owned())
+pub(super) fn check(device: &Arc<dyn Device>) -> Result<(), String> {
+    let options = CheckOptions::default();
+    let report = sapwood_ext4::check::check(device, &options, &mut |_| ControlFlow::Continue(()));
+    let report = report.map_err(|error| error.to_string())?;
+    let first = report.errors().next().map(ToString::to_string);
+    first.map_or(Ok(()), Err)
 }
+
+/// Where the superblock is, and where it ends. Copies are only read by e2fsck, if it is told so.
+pub(super) const SUPER: (u64, u64) = (1024, 2048);
 
 /// Bytes from the device's start to `s_feature_incompat` (kernel documentation, `ext4/super.rst`).
 const INCOMPAT_AT: u64 = 1024 + 0x60;
