@@ -11,7 +11,7 @@ help:
 	@echo "make test   everything that CI runs"
 	@echo "make test-programs   the long tests with real programs"
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
-	@echo "make crash  every power cut of very many workloads, judged (CRASH_SECONDS=1500)"
+	@echo "make crash  every power cut of very many workloads, judged, per engine (CRASH_SECONDS=1500)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
 	@echo "make bench  benchmarks (BENCH_ARGS='--help': what can be chosen); reports in bench/results/"
 	@echo "make bench-log  each mechanism of the log on and off"
@@ -69,7 +69,8 @@ db-kill: need-test
 crash: CRASH_SECONDS = 1500
 crash: need-build
 	cargo build --release -p sapwood-crash
-	target/release/sapwood-crash all --seconds $(CRASH_SECONDS)
+	target/release/sapwood-crash all --engine btrfs --seconds $(CRASH_SECONDS)
+	target/release/sapwood-crash all --engine ext4 --seconds $(CRASH_SECONDS)
 
 # Long: time and peak memory of very many names, extents and snapshots, as tables.
 scale: need-test

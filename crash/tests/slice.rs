@@ -52,6 +52,60 @@ fn known_trouble_cases() {
 }
 
 #[test]
+fn ext4_every_operation_alone() {
+    let bases = Engine::Ext4.bases();
+    let number = bases.len();
+    let ones = bases.into_iter().enumerate().flat_map(|(at, base)| {
+        let ones = Bounded::new(base).unwrap().ones();
+        ones.into_iter().skip(at).step_by(number)
+    });
+    let sum = all(ones);
+    assert!(sum.workloads > 150 && sum.images > 1000, "{sum:?}");
+}
+
+#[test]
+fn ext4_some_sequences_of_two_and_three() {
+    let bounded = Bounded::new(BaseKind::Ext4).unwrap();
+    let twos = (0..bounded.firsts()).flat_map(|first| {
+        let twos = bounded.twos(first).into_iter();
+        twos.skip(first % 197).step_by(197)
+    });
+    let threes = (0..60).filter_map(|seed| bounded.three(seed));
+    let sum = all(twos.chain(threes));
+    assert!(sum.workloads > 80 && sum.images > 800, "{sum:?}");
+}
+
+#[test]
+fn ext4_known_trouble_cases() {
+    for case in cases::all(Engine::Ext4).unwrap() {
+        let (_, result) = explore(&case.workload.into(), &Setting::default(), Depth::BRIEF);
+        result.unwrap_or_else(|found| panic!("{}: {found}", case.name));
+    }
+}
+
+#[test]
+fn ext4_with_data_in_the_journal() {
+    let setting = Setting {
+        policy: Policy::DataJournal,
+        ..Setting::default()
+    };
+    for case in cases::all(Engine::Ext4).unwrap().into_iter().step_by(5) {
+        let (_, result) = explore(&case.workload.into(), &setting, Depth::BRIEF);
+        result.unwrap_or_else(|found| panic!("{}: {found}", case.name));
+    }
+}
+
+#[test]
+fn ext4_threads_at_once() {
+    all((1..6).map(|seed| Threads {
+        engine: Engine::Ext4,
+        seed,
+        lanes: 3,
+        ops: 8,
+    }));
+}
+
+#[test]
 fn known_trouble_cases_without_single_mechanisms() {
     let cases = cases::all(Engine::Btrfs).unwrap();
     let policies = Policy::ALL.into_iter();
@@ -81,7 +135,7 @@ fn threads_at_once() {
 }
 
 /// What the first failing one of these says.
-fn first_failure(plant: Plant, workloads: &[&str]) -> Option<Found> {
+fn first_failure(plant: Plant, workloads: &[String]) -> Option<Found> {
     let setting = Setting {
         plant: Some(plant),
         ..Setting::default()
@@ -96,12 +150,17 @@ fn first_failure(plant: Plant, workloads: &[&str]) -> Option<Found> {
 #[test]
 fn a_broken_engine_is_found_and_its_id_replays() {
     let workloads = [
-        "std: creat A/x; write A/x 0 9000 1; fsync A/x",
-        "std: rename A/foo B/x; sync",
+        "creat A/x; write A/x 0 9000 1; fsync A/x",
+        "rename A/foo B/x; sync",
     ];
-    for plant in Plant::ALL {
+    let on = |base: BaseKind| workloads.map(|ops| format!("{base}: {ops}"));
+    let engines = Engine::ALL.map(|engine| on(engine.standard()));
+    for (plant, workloads) in Plant::ALL
+        .into_iter()
+        .flat_map(|plant| engines.iter().map(move |workloads| (plant, workloads)))
+    {
         let found =
-            first_failure(plant, &workloads).unwrap_or_else(|| panic!("{plant} was not found"));
+            first_failure(plant, workloads).unwrap_or_else(|| panic!("{plant} was not found"));
         let (workload, cut) = parse_id(&found.id()).unwrap();
         assert_eq!(workload, found.subject);
         let plan = cut.map(|cut| cut.0);

@@ -94,7 +94,7 @@ const CASES: &[(&str, &str)] = &[
 ];
 
 fn long() -> Vec<(String, String)> {
-    let long_name = "n".repeat(60);
+    let (long_name, longest) = ("n".repeat(60), "n".repeat(240));
     vec![
         (
             "hash tree grows from one block, fsyncs in between".to_owned(),
@@ -109,16 +109,16 @@ fn long() -> Vec<(String, String)> {
             "hash tree gets a second level".to_owned(),
             format!(
                 "ext4: mkdir A/h; {}; fsync A/h; {}; fsync A/h; {}; fsync A/h",
-                list(0..900, |n| format!("link A/foo A/h/{long_name}{n}")),
-                list(900..1500, |n| format!("link A/foo A/h/{long_name}{n}")),
-                list(0..100, |n| format!("unlink A/h/{long_name}{n}")),
+                list(0..330, |n| format!("link A/foo A/h/{longest}{n}")),
+                list(330..400, |n| format!("link A/foo A/h/{longest}{n}")),
+                list(0..20, |n| format!("unlink A/h/{longest}{n}")),
             ),
         ),
         (
             "log that wraps, with revokes".to_owned(),
             format!(
                 "ext4: {}",
-                list(0..40, |n| format!(
+                list(0..15, |n| format!(
                     "mkdir A/d{n}; creat A/d{n}/x; setxattr A/d{n}/x big 700 {n}; write A/d{n}/x 0 9000 {n}; fsync A/d{n}/x; \
                      unlink A/d{n}/x; rmdir A/d{n}; fsync A"
                 ))
