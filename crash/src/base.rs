@@ -75,6 +75,16 @@ impl BaseKind {
         }
     }
 
+    /// Whether an operation can be done here at all: files of block pointers have no unwritten blocks.
+    #[must_use]
+    pub fn can(self, op: &Op) -> bool {
+        let unwritten = matches!(
+            op,
+            Op::Allocate { .. } | Op::AllocateKeep { .. } | Op::Zero { .. } | Op::ZeroKeep { .. }
+        );
+        self.engine().can(op) && !(self == Self::Ext4Indirect && unwritten)
+    }
+
     /// What comes closest to it in another engine.
     #[must_use]
     pub fn counterpart(self, engine: Engine) -> Self {

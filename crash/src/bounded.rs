@@ -99,7 +99,7 @@ impl Bounded {
         let persists = persists()?;
         let list = |place: usize| -> Result<Vec<Op>, String> {
             let mut list = changes(10 + place as u8)?;
-            list.retain(|op| kind.engine().can(op));
+            list.retain(|op| kind.can(op));
             list.extend(persists.iter().cloned());
             Ok(list)
         };

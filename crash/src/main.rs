@@ -63,6 +63,9 @@ enum Command {
         /// Whose crashes: btrfs, ext4.
         #[arg(long, default_value = "btrfs")]
         engine: Engine,
+        /// Of the sequences of two operations only every one of so many, by the seed.
+        #[arg(long, default_value_t = 1)]
+        stride: usize,
         /// Only this phase: cases, ones, twos, longs, threads, threes.
         #[arg(long)]
         only: Option<String>,
@@ -114,6 +117,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             no_kernel,
             patience,
             engine,
+            stride,
             only,
         } => {
             if !setting.policy.fits(*engine) {
@@ -131,6 +135,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
                 kernel: !no_kernel,
                 patience: *patience,
                 seed: *seed,
+                stride: *stride,
             });
             all(campaign, only.as_deref())
         }

@@ -18,6 +18,9 @@
 //! Parts are judged one by one, because a log holds single inodes and names: two files may be
 //! as of different states. What two parts of one file may not be is said by the fsync's rule.
 //!
+//! A number that was removed may come back as another inode, of another kind too: what is there
+//! is compared with the versions of its kind.
+//!
 //! Where several threads are at work, a commit may come in the midst of a write that makes a file
 //! longer, and find any size up to the new one.
 //!
@@ -164,12 +167,13 @@ impl View<'_> {
         for (ino, node) in &self.found.nodes {
             let what = self.shown(*ino);
             let since = self.since(*ino);
-            let Some(first) = self.versions(*ino, self.floor).next() else {
+            let mut versions = self.versions(*ino, self.floor).peekable();
+            let Some(first) = versions.peek().map(|first| first.kind) else {
                 wrong.push(format!("{what}: a stranger"));
                 continue;
             };
-            if first.kind != node.kind {
-                wrong.push(format!("{what}: is {:?}, was {:?}", node.kind, first.kind));
+            if !versions.any(|version| version.kind == node.kind) {
+                wrong.push(format!("{what}: is {:?}, was {first:?}", node.kind));
                 continue;
             }
             let mut owners = self.versions(*ino, since.all);
@@ -203,6 +207,7 @@ impl View<'_> {
     fn content(&self, ino: Ino, node: &Node, since: usize) -> Option<String> {
         let versions: Vec<&[u8]> = self
             .versions(ino, since)
+            .filter(|version| version.kind == node.kind)
             .map(|version| &*version.content)
             .collect();
         if versions.iter().any(|version| *version == &*node.content) {
