@@ -78,7 +78,7 @@ pub struct Lane {
     pub states: Vec<Tree>,
     /// Promise of each operation; that of operation `k` (from 1) has index `k - 1`.
     pub promises: Vec<Promise>,
-    /// Others were at work: a commit may have come in the midst of an operation.
+    /// Others were at work, or data goes through the journal: a commit may have come in the midst of an operation.
     pub shared: bool,
 }
 
@@ -125,7 +125,9 @@ impl Recording {
         let model = base.model()?;
         let skip_fsync = setting.plant == Some(Plant::SkipFsync);
         let mut run = Run::new((&*fs, fs.root()), &model, skip_fsync);
-        let lane = run.all(0, &workload.ops, &recorder)?;
+        let mut lane = run.all(0, &workload.ops, &recorder)?;
+        // Data that is longer than a transaction is committed in parts.
+        lane.shared = setting.policy == Policy::DataJournal;
         let log = recorder.take_log();
         Ok(Self {
             engine,
