@@ -12,7 +12,7 @@ use crate::block_alloc::Space;
 use crate::counters::Counters;
 use crate::data::Writeback;
 use crate::group::Groups;
-use crate::lock::{Rank, RankedMutex};
+use crate::lock::RankedMutex;
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
 use crate::xattr::SharedBlocks;
@@ -103,10 +103,5 @@ impl Engine {
             self.health.fail(error);
         }
         result
-    }
-
-    /// A lock with this engine's rank for short sections.
-    pub(crate) fn leaf<T>(value: T) -> RankedMutex<T> {
-        RankedMutex::new(Rank::Leaf, value)
     }
 }

@@ -35,7 +35,7 @@ use sapwood_jbd2::{Buffer, BufferRead, Cache, Closing, Handle, Tid};
 
 use crate::block_alloc::{Buddy, Piece, Streams};
 use crate::inode_alloc::{InodeMap, Recent};
-use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
+use crate::lock::{RankedMutex, RankedMutexGuard};
 use crate::{Error, Result};
 
 /// [`Group::largest`] of a group without a free block, or out of use.
@@ -297,14 +297,6 @@ impl Groups {
             .map(|group| u64::from(group.free_inodes()))
             .sum();
         u32::try_from(sum).unwrap_or(u32::MAX)
-    }
-
-    /// Directories of all groups.
-    pub(crate) fn used_dirs(&self) -> u64 {
-        self.all
-            .iter()
-            .map(|group| u64::from(group.used_dirs()))
-            .sum()
     }
 
     /// Whether one of these blocks belongs to a group's own metadata: superblock, descriptors, bitmaps, inode tables. No

@@ -1,4 +1,3 @@
-#![allow(dead_code, unused_imports, reason = "modules land one after another")]
 //! The ext4 engine: volume, journal, allocators, mapping, data, operations.
 
 mod background;

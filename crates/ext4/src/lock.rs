@@ -6,8 +6,6 @@
 /// Order of all locks, the one taken first at the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Rank {
-    /// Opening, closing.
-    Mount,
     /// Renames of directories between parents.
     RenameTopology,
     /// `io` lock of an inode; key: inode number.
@@ -28,8 +26,6 @@ pub(crate) enum Rank {
     FileDataState,
     /// Attributes of one inode; key: inode number.
     InodeState,
-    /// Sums and reservations of blocks and inodes.
-    Space,
     /// Sections that take no other lock.
     Leaf,
 }

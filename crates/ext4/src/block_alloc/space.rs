@@ -53,6 +53,7 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     /// Blocks left.
+    #[cfg(test)]
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }

@@ -126,6 +126,7 @@ impl Flights {
     }
 
     /// True if nothing is in flight.
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

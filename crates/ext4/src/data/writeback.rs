@@ -144,12 +144,6 @@ impl Writeback {
         }
     }
 
-    /// Holds landings, or lets them go: tests of what must not wait for one.
-    #[cfg(test)]
-    pub(crate) fn hold_landings(&self, hold: bool) {
-        self.workers.hold(LANDING, hold);
-    }
-
     /// Ends the threads once their queues are empty, and waits for them.
     pub(crate) fn stop(&self) {
         self.age.stop();

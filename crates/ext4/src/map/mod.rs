@@ -40,22 +40,13 @@ use extent::Tree;
 use indirect::Pointers;
 use live::{Reader, Writer, free_credits};
 pub(crate) use run::{Mapped, Run};
-use store::{Blocks, World};
+use store::Blocks;
 
 /// Blocks that a file can have: the last block number is not used.
 pub(crate) const BLOCKS_MAX: u64 = u32::MAX as u64;
 
 fn too_large() -> Error {
     Error::Vfs(sapwood_vfs::Error::FileTooLarge)
-}
-
-/// Blocks that a file with these flags can have.
-pub(crate) fn blocks_max(engine: &Engine, flags: InodeFlags) -> u64 {
-    if flags.contains(InodeFlags::EXTENTS) {
-        BLOCKS_MAX
-    } else {
-        indirect::blocks_max(engine.geometry.block_size())
-    }
 }
 
 /// The map of a new inode without a block.

@@ -19,7 +19,6 @@ pub(crate) mod sync;
 use sapwood_ext4_format::InodeFlags as DiskFlags;
 use sapwood_vfs::InodeFlags;
 
-pub(crate) use attr::written;
 pub(crate) use reap::delete;
 
 /// Flags that callers see and may change. Both sides use the numbers of `FS_IOC_GETFLAGS`.

@@ -13,6 +13,8 @@
 
 mod file;
 mod recover;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;

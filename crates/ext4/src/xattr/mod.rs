@@ -9,11 +9,16 @@
 //! A block that several inodes share is never changed: who changes its set gets another block. Who writes a block that
 //! equals one that was written lately shares that one ([`shared`]). An inode with a value counts how many refer to it;
 //! the last one makes it an orphan, and [`reap`] deletes it outside of the handle.
+//!
+//! Trouble cases: a value that no place holds (`what_fits_nowhere_is_refused`), a shared block that one of its inodes
+//! changes (`a_shared_block_is_left_alone`), a value that outgrows its place (`values_move_between_places`).
 
 mod change;
 mod inode_value;
 mod plan;
 mod shared;
+#[cfg(test)]
+mod tests;
 
 use sapwood_ext4_format::{
     Geometry, Incompat, XattrSet, XattrValue, acl_from_disk, xattr_block_seal, xattr_block_verify,

@@ -48,13 +48,6 @@ impl<N> Path<N> {
     pub(super) fn nodes(&self) -> u32 {
         self.above.len() as u32 + 1
     }
-
-    /// No leaf is to the right of this one.
-    pub(super) fn is_last(&self) -> bool {
-        self.above
-            .iter()
-            .all(|level| level.at.is_some_and(|at| at + 1 == level.len))
-    }
 }
 
 impl<N> Level<N> {

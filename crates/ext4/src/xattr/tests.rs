@@ -1,0 +1,148 @@
+//! Attributes in all three places, judged by `e2fsck` and the kernel.
+
+use std::sync::Arc;
+
+use sapwood_block::MemoryDevice;
+use sapwood_vfs::{self as vfs, Credentials, FileSystem, Ino, NewInode, SetXattrMode};
+
+use crate::oracles::{MIB, Need, clean, image, left_out};
+use crate::{Ext4, Options};
+
+fn mount(device: &Arc<MemoryDevice>) -> Ext4 {
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    Ext4::open(device.clone(), options).unwrap()
+}
+
+fn file(fs: &Ext4, name: &str) -> Ino {
+    let root = fs.root();
+    let made = fs.create(
+        &Credentials::ROOT,
+        root,
+        name.as_bytes(),
+        NewInode::Regular,
+        0o644,
+    );
+    made.unwrap().ino()
+}
+
+fn set(fs: &Ext4, ino: Ino, name: &str, value: &[u8]) -> vfs::Result<()> {
+    fs.setxattr(ino, name.as_bytes(), value, SetXattrMode::Any)
+}
+
+/// The block of attributes that an inode has.
+fn block(fs: &Ext4, ino: Ino) -> u64 {
+    let inode = fs.inode(ino).unwrap();
+    let state = inode.state.lock();
+    state.raw.file_acl()
+}
+
+/// How many inodes a block of attributes says to have.
+fn users(fs: &Ext4, block: u64) -> u32 {
+    let content = fs.engine.block(block).unwrap().read();
+    u32::from_le_bytes(content[4..8].try_into().unwrap())
+}
+
+#[test]
+fn what_fits_nowhere_is_refused() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 1024");
+    let fs = mount(&device);
+    let ino = file(&fs, "a");
+    set(&fs, ino, "user.small", b"kept").unwrap();
+    let refused = set(&fs, ino, "user.large", &[7; 1000]);
+    assert_eq!(refused, Err(vfs::Error::NoSpace));
+    assert!(!fs.read_only());
+    assert_eq!(fs.getxattr(ino, b"user.small").unwrap(), b"kept");
+    assert_eq!(fs.listxattr(ino).unwrap(), [b"user.small".to_vec()]);
+    fs.unmount().unwrap();
+    clean(&device, "refused");
+}
+
+#[test]
+fn a_shared_block_is_left_alone() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 4096");
+    let fs = mount(&device);
+    let (one, two) = (file(&fs, "one"), file(&fs, "two"));
+    for ino in [one, two] {
+        set(&fs, ino, "user.large", &[3; 2000]).unwrap();
+    }
+    let shared = block(&fs, one);
+    assert_ne!(shared, 0);
+    assert_eq!(block(&fs, two), shared);
+    assert_eq!(users(&fs, shared), 2);
+    set(&fs, two, "user.large", &[4; 2000]).unwrap();
+    assert_eq!((block(&fs, one), users(&fs, shared)), (shared, 1));
+    assert_ne!(block(&fs, two), shared);
+    assert_eq!(fs.getxattr(one, b"user.large").unwrap(), [3; 2000]);
+    assert_eq!(fs.getxattr(two, b"user.large").unwrap(), [4; 2000]);
+    fs.removexattr(one, b"user.large").unwrap();
+    assert_eq!(block(&fs, one), 0);
+    fs.unmount().unwrap();
+    clean(&device, "shared");
+}
+
+#[test]
+fn values_move_between_places() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 4096 -O ea_inode");
+    let free = |fs: &Ext4| {
+        fs.sync().unwrap();
+        let stat = fs.statfs().unwrap();
+        (stat.blocks_free, stat.inodes_free)
+    };
+    let fs = mount(&device);
+    let ino = file(&fs, "a");
+    let before = free(&fs);
+    let lens = [10, 3000, 50_000, 20, 65_000, 65_000, 3000];
+    for (round, len) in lens.into_iter().enumerate() {
+        let value = vec![round as u8; len];
+        set(&fs, ino, "user.moves", &value).unwrap();
+        assert_eq!(fs.getxattr(ino, b"user.moves").unwrap(), value, "{len}");
+    }
+    fs.unmount().unwrap();
+    clean(&device, "moved");
+    let fs = mount(&device);
+    let ino = fs.lookup(fs.root(), b"a").unwrap().ino();
+    assert_eq!(fs.getxattr(ino, b"user.moves").unwrap(), [6; 3000]);
+    set(&fs, ino, "user.moves", &[9; 60_000]).unwrap();
+    fs.removexattr(ino, b"user.moves").unwrap();
+    assert_eq!(free(&fs), before);
+    fs.unmount().unwrap();
+    clean(&device, "removed");
+}
+
+#[test]
+fn values_go_with_their_inode() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 4096 -O ea_inode");
+    let fs = mount(&device);
+    let kept = file(&fs, "kept");
+    let before = {
+        fs.sync().unwrap();
+        fs.statfs().unwrap().inodes_free
+    };
+    let ino = file(&fs, "a");
+    for number in 0..3 {
+        set(&fs, ino, &format!("user.{number}"), &[number; 20_000]).unwrap();
+    }
+    assert_eq!(fs.statfs().unwrap().inodes_free, before - 4);
+    fs.unlink(fs.root(), b"a").unwrap();
+    fs.forget(ino, 1);
+    fs.sync().unwrap();
+    assert_eq!(fs.statfs().unwrap().inodes_free, before);
+    fs.forget(kept, 1);
+    fs.unmount().unwrap();
+    clean(&device, "deleted");
+}
