@@ -147,7 +147,6 @@ pub(crate) fn room(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Room> {
 pub(crate) const CHANGE_CREDITS: u32 = 1;
 
 /// Credits that one change of names needs at most, whatever the name is.
-#[cfg(test)]
 pub(crate) fn credits(engine: &Engine, dir: &Inode) -> u32 {
     // Who finds the directory damaged here will find it damaged again.
     Dir::open(engine, dir).map_or(1, |dir| growth(&dir).credits(&dir))

@@ -303,6 +303,15 @@ pub(crate) fn shift_right(
     )
 }
 
+/// Blocks that a file with these flags can have.
+pub(crate) fn blocks_max(engine: &Engine, flags: InodeFlags) -> u64 {
+    if flags.contains(InodeFlags::EXTENTS) {
+        BLOCKS_MAX
+    } else {
+        indirect::blocks_max(engine.geometry.block_size())
+    }
+}
+
 /// Whether the inode's 60 bytes are a map: not data, the target of a short link, or a device number.
 fn has_map(engine: &Engine, inode: &Inode) -> bool {
     let state = inode.state.lock();

@@ -2,10 +2,12 @@
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
 use std::io::Write as _;
+use std::ops::ControlFlow;
 use std::process::Command;
 use std::sync::Arc;
 
-use sapwood_block::MemoryDevice;
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_ext4::check::{CheckOptions, check};
 
 /// Why `mke2fs` or `e2fsck` is not there.
 pub fn missing() -> Option<String> {
@@ -30,8 +32,15 @@ pub fn formatted(bytes: u64, options: &[&str]) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::load(file.path()).unwrap())
 }
 
-/// What `e2fsck` finds wrong with an image that was unmounted.
-pub fn judge(device: &MemoryDevice) -> Result<(), String> {
+/// What `e2fsck`, or our own check, finds wrong with an image that was unmounted.
+pub fn judge(device: &Arc<MemoryDevice>) -> Result<(), String> {
+    let ours: Arc<dyn Device> = device.clone();
+    let options = CheckOptions::default();
+    let report = check(&ours, &options, &mut |_| ControlFlow::Continue(()));
+    let report = report.map_err(|error| error.to_string())?;
+    if !report.is_clean() {
+        return Err(format!("our check: {:?}", report.findings));
+    }
     let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     device
         .save(file.path())
