@@ -104,6 +104,12 @@ impl Variant {
         }
     }
 
+    /// Tried each time, not only in long runs.
+    #[must_use]
+    pub fn always(&self) -> bool {
+        ALWAYS.contains(&self.name)
+    }
+
     /// Why this machine cannot make or mount it, if it cannot.
     #[must_use]
     pub fn impossible(&self) -> Option<String> {
@@ -128,6 +134,36 @@ impl Variant {
 pub fn variants() -> Vec<Variant> {
     [sizes(), layouts(), journals(), files(), directories()].concat()
 }
+
+/// Those that are tried each time; the others in long runs.
+const ALWAYS: [&str; 26] = [
+    "default",
+    "blocks-1k",
+    "blocks-2k",
+    "inodes-128",
+    "inodes-1024",
+    "no-extra-isize",
+    "few-inodes",
+    "no-64bit",
+    "no-flex-bg",
+    "small-groups",
+    "meta-bg-1k",
+    "sparse-super2",
+    "no-checksums",
+    "uninit-bg",
+    "checksum-seed",
+    "no-journal",
+    "fast-commit",
+    "data-journal",
+    "data-writeback",
+    "orphan-file",
+    "indirect-1k",
+    "ext2-1k-inodes-128",
+    "ext3",
+    "inline-data",
+    "no-filetype",
+    "hash-tea-unsigned-1k",
+];
 
 fn sizes() -> Vec<Variant> {
     let new = Variant::new;

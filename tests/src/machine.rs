@@ -19,8 +19,6 @@ pub enum Need {
     Kernel,
     /// The same of ext4.
     KernelExt4,
-    /// Our own engine for ext4.
-    Ext4,
     /// Root and `/dev/fuse`.
     Fuse,
     /// A program.
@@ -47,11 +45,9 @@ pub fn missing(needs: &[Need]) -> Option<String> {
     type Known = OnceLock<Option<String>>;
     static KERNEL: Known = OnceLock::new();
     static KERNEL_EXT4: Known = OnceLock::new();
-    static EXT4: Known = OnceLock::new();
     needs.iter().find_map(|need| match need {
         Need::Kernel => KERNEL.get_or_init(no_btrfs).clone(),
         Need::KernelExt4 => KERNEL_EXT4.get_or_init(no_ext4).clone(),
-        Need::Ext4 => EXT4.get_or_init(no_engine).clone(),
         Need::Fuse if !rustix::process::geteuid().is_root() => Some("not root".to_owned()),
         Need::Fuse => (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()),
         Need::Program(name) => (!installed(name)).then(|| format!("no {name}")),
@@ -119,15 +115,6 @@ fn no_kernel(tools: &[&str], mkfs: &Mkfs) -> Option<String> {
         Err(why) => return Some(why),
     };
     KernelMount::new(image.path(), "ro").err()
-}
-
-/// While parts of the engine are missing, that it finds no names.
-fn no_engine() -> Option<String> {
-    let image = Image::by_kernel(&Mkfs::ext4("")).ok()?;
-    let fs = sapwood::image::open(image.path(), &sapwood::Options::read_only()).ok()?;
-    let found = fs.lookup(fs.root(), b"lost+found");
-    let missing = matches!(found, Err(sapwood::vfs::Error::NotSupported));
-    missing.then(|| "the engine for ext4 has no directories yet".to_owned())
 }
 
 /// A test that is ignored, with the reason on standard error, where something is missing.

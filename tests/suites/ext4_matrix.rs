@@ -201,14 +201,16 @@ const REFUSALS: &[(&str, &str, &str)] = &[
 
 fn trials() -> Vec<Trial> {
     let tools = [Need::KernelExt4, Need::Program("setfattr")];
-    let mounts = [&tools[..], &[Need::Fuse, Need::Ext4]].concat();
+    let mounts = [&tools[..], &[Need::Fuse]].concat();
     let (label, needs) = match ours() {
         Driver::Kernel => ("itself", &tools[..]),
         Driver::Sapwood => ("us", &mounts[..]),
     };
     let mut trials = Vec::new();
     for variant in variants() {
-        let both = both_ways(&variant, ours(), label, needs);
+        let long = (!variant.always()).then_some(Need::Full);
+        let needs: Vec<_> = needs.iter().copied().chain(long).collect();
+        let both = both_ways(&variant, ours(), label, &needs);
         trials.extend(both);
         // With the kernel on both sides the tests prove themselves.
         if variant.name == "default" && ours() == Driver::Sapwood {

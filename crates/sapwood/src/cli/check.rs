@@ -1,12 +1,15 @@
 //! `sapwood check`.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use sapwood::Kind;
 use sapwood_block::Device;
-use sapwood_btrfs::check::{self, CheckOptions, Phase, Progress};
+use sapwood_btrfs::check as btrfs_check;
+use sapwood_ext4::check as ext4_check;
 use serde_json::json;
 
 use super::failure::{FAILED, Failure, IMAGE, Result};
@@ -16,7 +19,7 @@ use super::{output, progress};
 pub(super) struct Args {
     /// Image
     image: PathBuf,
-    /// Read all data too, and compare every copy with its checksums
+    /// Read all data too, and compare every copy with its checksums (btrfs; ext4 has none of data)
     #[arg(long)]
     check_data_csum: bool,
     /// Print at most this many findings
@@ -38,10 +41,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     };
     let checked = match kind {
         Kind::Btrfs => btrfs(args, &*device),
-        Kind::Ext4 => Err(Failure::local(
-            &args.image,
-            "a check of ext4 is not built in yet",
-        )),
+        Kind::Ext4 => ext4(args, &device),
     };
     match checked {
         Ok(report) => {
@@ -76,13 +76,18 @@ fn bar(args: &Args) -> ProgressBar {
 }
 
 fn btrfs(args: &Args, device: &dyn Device) -> Result<Report> {
-    let options = CheckOptions {
+    let options = btrfs_check::CheckOptions {
         check_data_csum: args.check_data_csum,
         max_findings: args.most,
     };
     let bar = bar(args);
-    let checked = check::check(&[device], &options, &mut |step: Progress| {
-        bar.set_message(phase(step.phase));
+    let checked = btrfs_check::check(&[device], &options, &mut |step| {
+        bar.set_message(match step.phase {
+            btrfs_check::Phase::Space => "space",
+            btrfs_check::Phase::Trees => "trees",
+            btrfs_check::Phase::Compare => "cross references",
+            btrfs_check::Phase::Data => "data",
+        });
         bar.set_position(step.done);
     });
     bar.finish_and_clear();
@@ -99,13 +104,33 @@ fn btrfs(args: &Args, device: &dyn Device) -> Result<Report> {
     })
 }
 
-fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Space => "space",
-        Phase::Trees => "trees",
-        Phase::Compare => "cross references",
-        Phase::Data => "data",
-    }
+fn ext4(args: &Args, device: &Arc<dyn Device>) -> Result<Report> {
+    let options = ext4_check::CheckOptions {
+        max_findings: args.most,
+    };
+    let bar = bar(args);
+    let checked = ext4_check::check(device, &options, &mut |step| {
+        bar.set_message(match step.phase {
+            ext4_check::Phase::Groups => "groups",
+            ext4_check::Phase::Inodes => "inodes",
+            ext4_check::Phase::Directories => "directories",
+            ext4_check::Phase::Compare => "bitmaps",
+        });
+        bar.set_position(step.done);
+        ControlFlow::Continue(())
+    });
+    bar.finish_and_clear();
+    let report = checked.map_err(|error| Failure::local(&args.image, error).with_code(IMAGE))?;
+    let findings = report.findings.iter().map(|finding| Shown {
+        code: finding.code().to_owned(),
+        severity: format!("{:?}", finding.severity()).to_lowercase(),
+        text: finding.to_string(),
+    });
+    Ok(Report {
+        clean: report.is_clean(),
+        findings: findings.collect(),
+        suppressed: report.suppressed,
+    })
 }
 
 fn print(args: &Args, report: &Report) {
