@@ -13,6 +13,7 @@ mod group;
 mod host;
 mod inode;
 mod inode_alloc;
+pub mod inspect;
 mod lock;
 mod map;
 pub mod mkfs;

@@ -182,7 +182,7 @@ fn open_log(
 ///
 /// # Errors
 /// [`Error::ExternalJournal`]; the journal's inode is damaged.
-fn journal_layout(
+pub(crate) fn journal_layout(
     device: &dyn Device,
     sb: &SuperBlock,
     geometry: &Geometry,
@@ -223,6 +223,17 @@ fn journal_layout(
 
 /// Reads an inode straight from the device.
 fn read_inode(device: &dyn Device, geometry: &Geometry, ino: u32) -> Result<RawInode> {
+    let raw = read_inode_unverified(device, geometry, ino)?;
+    raw.verify_checksum(ino, geometry)?;
+    Ok(raw)
+}
+
+/// Reads an inode straight from the device, whatever its checksum says.
+pub(crate) fn read_inode_unverified(
+    device: &dyn Device,
+    geometry: &Geometry,
+    ino: u32,
+) -> Result<RawInode> {
     let (group, index) = geometry.inode_location(ino)?;
     let (block, offset) = geometry.descriptor_block(group)?;
     let mut bytes = vec![0; usize::from(geometry.desc_size())];
@@ -237,9 +248,7 @@ fn read_inode(device: &dyn Device, geometry: &Geometry, ino: u32) -> Result<RawI
         geometry.block_offset(block)? + u64::from(offset),
         &mut bytes,
     )?;
-    let raw = RawInode::read(&bytes, geometry)?;
-    raw.verify_checksum(ino, geometry)?;
-    Ok(raw)
+    Ok(RawInode::read(&bytes, geometry)?)
 }
 
 /// Sets up everything that a mount needs. Starts no thread.

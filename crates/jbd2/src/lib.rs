@@ -43,7 +43,7 @@ pub use host::{Closing, Host, Wish};
 pub use journal::{Journal, Options};
 pub use layout::{LayoutMap, LayoutRun};
 pub use log::Log;
-pub use recovery::{FastCommits, Plan, Recovery, Scanned};
+pub use recovery::{FastCommits, LogCopy, LogEntry, Plan, Recovery, Scanned};
 pub use superblock::NewJournal;
 
 /// Number of a transaction. The log has the low 32 bits; in memory it never wraps.

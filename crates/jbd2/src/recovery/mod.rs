@@ -25,11 +25,14 @@
 //!
 //! [`Incompat::ASYNC_COMMIT`]: crate::Incompat::ASYNC_COMMIT
 
+mod list;
 mod reader;
 mod replay;
 mod scan;
 
 use std::collections::{BTreeMap, HashMap};
+
+pub use list::{LogCopy, LogEntry};
 
 use crate::Result;
 use crate::log::Log;

@@ -7,6 +7,7 @@ use sapwood::Kind;
 use sapwood_block::Device;
 use sapwood_btrfs::inspect::{self, TreeChoice};
 use sapwood_btrfs_format::{DumpBlock, DumpSuper};
+use sapwood_ext4::inspect::{Image, What};
 
 use super::failure::{Failure, IMAGE, Result, USAGE};
 use super::output;
@@ -15,8 +16,10 @@ use super::output;
 pub(super) struct Args {
     /// Image
     image: PathBuf,
-    /// Tree to print: super, root, chunk, log, a name (extent, dev, fs, csum, uuid, free-space, block-group), or a number;
-    /// without one all trees
+    /// btrfs: tree to print: super, root, chunk, log, a name (extent, dev, fs, csum, uuid, free-space, block-group), or a number;
+    /// without one all trees.
+    /// ext4: super, groups, group:N, journal, or inode:X, map:X, dir:X, attrs:X with the number or
+    /// the path of an inode; without one super and groups
     tree: Option<String>,
 }
 
@@ -24,11 +27,27 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let (device, kind) = sapwood::image::open_known(&args.image, true)?;
     match kind {
         Kind::Btrfs => btrfs(args, device),
-        Kind::Ext4 => Err(Failure::local(
-            &args.image,
-            "a dump of ext4 is not built in yet",
-        )),
+        Kind::Ext4 => ext4(args, device),
     }
+}
+
+fn ext4(args: &Args, device: Arc<dyn Device>) -> Result<()> {
+    let what = match args.tree.as_deref() {
+        None | Some("all") => vec![What::Super, What::Groups],
+        Some(words) => {
+            let unknown = || Failure::new(USAGE, format!("there is no {words} to be shown"));
+            vec![What::named(words).ok_or_else(unknown)?]
+        }
+    };
+    let fail = |error| Failure::local(&args.image, error).with_code(IMAGE);
+    let image = Image::open(device).map_err(fail)?;
+    for what in &what {
+        let shown = image.show(what, &mut |text: String| {
+            text.trim_end().lines().for_each(output::line);
+        });
+        shown.map_err(fail)?;
+    }
+    Ok(())
 }
 
 fn btrfs(args: &Args, device: Arc<dyn Device>) -> Result<()> {
