@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use sapwood_block::FileDevice;
+use sapwood_block::{FileDevice, OpenOptions};
 use sapwood_ext4::mkfs::{DirHash, MkfsOptions, mkfs};
 
 const UUID: &str = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d";
@@ -453,6 +453,33 @@ fn tools_change(case: &Case) -> Result<(), Failed> {
     Ok(())
 }
 
+/// On a device full of old bytes, which are not discarded: they show nowhere, whether tables are
+/// zeroed or left to the kernel.
+fn over_old_bytes(case: &Case) -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    for lazy_itable_init in [false, true] {
+        let image = scratch.path("image");
+        std::fs::write(&image, vec![0xa5; case.size as usize])?;
+        let device = FileDevice::open(&image, OpenOptions::default())?;
+        let options = MkfsOptions {
+            discard: false,
+            lazy_itable_init,
+            ..ours(case.words)
+        };
+        mkfs(&device, &options)?;
+        drop(device);
+        let path = image.to_str().unwrap();
+        must("e2fsck", &["-fn", path])?;
+        let zeroed = listing(&image)?.matches("ITABLE_ZEROED").count();
+        let groups = case.size.div_ceil(8 * MIB) as usize;
+        let expected = if lazy_itable_init { 0 } else { groups };
+        if zeroed != expected {
+            return Err(format!("{zeroed} groups say that their table is zeroed").into());
+        }
+    }
+    Ok(())
+}
+
 fn trial(
     group: &str,
     case: &'static Case,
@@ -475,6 +502,9 @@ fn main() -> ExitCode {
             tools && can_mount(case),
             kernel_fills,
         ));
+        if case.name == "small" {
+            trials.push(trial("old_bytes", case, tools, over_old_bytes));
+        }
         let resizable = ["defaults", "small", "csum_seed", "meta_bg", "32bit", "ext3"];
         if resizable.contains(&case.name) {
             trials.push(trial("tools", case, changing, tools_change));
