@@ -250,11 +250,13 @@ fn damage() -> Result<(), Failed> {
     Ok(())
 }
 
+type Case = fn() -> Result<(), Failed>;
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let has = |tool: &str| Command::new(tool).arg("-V").output().is_ok();
     let able = has("debugfs") && has("e2fsck");
-    let cases: &[(&str, fn() -> Result<(), Failed>)] = &[
+    let cases: &[(&str, Case)] = &[
         ("files", files),
         ("other_shapes", other_shapes),
         ("index", index),
