@@ -22,6 +22,9 @@ pub struct Case {
     pub workload: Workload,
 }
 
+/// Cases with more attributes than an inode of ext4 and its one block hold.
+const BEYOND_EXT4: [&str; 1] = ["many attributes, some removed and changed between fsyncs"];
+
 /// All of those that the engine has the operations for, on its bases.
 ///
 /// # Errors
@@ -35,7 +38,8 @@ pub fn all(engine: Engine) -> Result<Vec<Case>, String> {
         let workload: Result<Workload, String> = text.parse();
         let mut workload = workload.map_err(|why| format!("{name}: {why}"))?;
         workload.base = workload.base.counterpart(engine);
-        let done = workload.ops.iter().all(|op| workload.base.can(op));
+        let fits = engine != Engine::Ext4 || !BEYOND_EXT4.contains(&name.as_str());
+        let done = fits && workload.ops.iter().all(|op| workload.base.can(op));
         Ok(done.then_some(Case { name, workload }))
     };
     let own = match engine {

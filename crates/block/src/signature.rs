@@ -63,7 +63,7 @@ pub fn wipe(device: &dyn Device) -> Result<()> {
 }
 
 fn has(device: &dyn Device, offset: u64, magic: &[u8]) -> Result<bool> {
-    if device.size().saturating_sub(magic.len() as u64) < offset {
+    if device.size() < offset + magic.len() as u64 {
         return Ok(false);
     }
     let mut found = vec![0; magic.len()];

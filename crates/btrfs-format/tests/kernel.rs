@@ -60,6 +60,8 @@ const VARIANTS: &[(&str, &str, &str, bool)] = &[
 const FILL: &str = r#"
 set -e
 cd "$1"
+# Of this mount only.
+sync() { if [ $# = 0 ]; then command sync -f .; else command sync "$@"; fi; }
 mkdir d d/sub; ln -s target d/link; mkfifo d/fifo; mknod d/dev c 1 3; mknod d/blk b 7 1
 echo inline > d/inline; head -c 300000 /dev/urandom > d/data; yes text | head -c 500000 > d/text
 ln d/data d/hard; truncate -s 1M d/hole; echo x | dd of=d/hole bs=1 seek=600000 conv=notrunc

@@ -270,6 +270,12 @@ impl Inode {
             }
             _ => 0,
         };
+        // As the kernel shows it, so that a file with content is not taken for a hole.
+        let inline =
+            match self.kind == FileKind::Regular && raw.flags().contains(InodeFlags::INLINE_DATA) {
+                true => state.size.div_ceil(512),
+                false => 0,
+            };
         Attr {
             ino: self.number(),
             kind: self.kind,
@@ -281,6 +287,7 @@ impl Inode {
             size: state.size,
             allocated: raw
                 .sectors(&engine.geometry)
+                .saturating_add(inline)
                 .saturating_mul(512)
                 .saturating_add(delayed),
             atime: vfs_time(raw.atime()),

@@ -90,6 +90,20 @@ impl Groups {
     }
 }
 
+/// Ranges of data, grown to whole pages: what FUSE's cache writes is a page, where blocks are smaller.
+pub(super) fn in_pages(size: u64, data: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    const PAGE: u64 = 4096;
+    let mut pages: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in data {
+        let (from, to) = (from / PAGE * PAGE, to.next_multiple_of(PAGE).min(size));
+        match pages.last_mut() {
+            Some(last) if last.1 >= from => last.1 = last.1.max(to),
+            _ => pages.push((from, to)),
+        }
+    }
+    pages
+}
+
 /// Of a long hole, this much at either end is read.
 const BORDER: u64 = 64 << 10;
 

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use sapwood_vfs::{Attr, DirEntry, Error, FileKind, FileSystem, Ino, SeekFrom};
 
-use super::entry::{Groups, data_map, hash};
+use super::entry::{Groups, data_map, hash, in_pages};
 use super::{Content, Entry, Manifest};
 
 /// Bits of our inode numbers that are those of btrfs; above them is the subvolume.
@@ -142,7 +142,7 @@ impl Walk<'_> {
                 Err(error) => Err(error),
             }
         })?;
-        let sha256 = hash(attr.size, &data, |at, buffer| {
+        let sha256 = hash(attr.size, &in_pages(attr.size, &data), |at, buffer| {
             self.fs.read(attr.ino, at, buffer)
         })?;
         Ok(Content::File { sha256, data })

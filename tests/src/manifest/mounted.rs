@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use sapwood_vfs::Timestamp;
 
-use super::entry::{Groups, data_map, hash};
+use super::entry::{Groups, data_map, hash, in_pages};
 use super::{Content, Entry, Manifest};
 
 /// Bits of our inode numbers that are those of btrfs; above them is the subvolume.
@@ -171,7 +171,9 @@ fn file(place: &Path, size: u64) -> io::Result<Content> {
             Err(error) => Err(io::Error::from(error)),
         }
     })?;
-    let sha256 = hash(size, &data, |at, buffer| file.read_at(buffer, at))?;
+    let sha256 = hash(size, &in_pages(size, &data), |at, buffer| {
+        file.read_at(buffer, at)
+    })?;
     Ok(Content::File { sha256, data })
 }
 

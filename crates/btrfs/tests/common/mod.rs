@@ -251,7 +251,11 @@ impl Mount {
 
     /// Runs a shell script in the mount point; its output.
     pub fn shell(&self, script: &str) -> String {
-        let script = format!("cd '{}' && set -e\n{script}", self.path().display());
+        // Of this mount only: a machine may have others that take long, or never end.
+        const SYNC: &str =
+            "sync() { if [ $# = 0 ]; then command sync -f .; else command sync \"$@\"; fi; }";
+        let dir = self.path().display();
+        let script = format!("cd '{dir}' && set -e\n{SYNC}\n{script}");
         run("bash", &["-c", &script])
     }
 }
