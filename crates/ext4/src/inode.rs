@@ -344,8 +344,10 @@ pub(crate) fn vfs_time(time: DiskTime) -> Timestamp {
 
 /// A time for the disk.
 pub(crate) fn disk_time(time: Timestamp) -> DiskTime {
+    // Linux keeps no nanoseconds of the first and the last second, nor of what is beyond.
+    let within = time.sec > DiskTime::MIN.seconds && time.sec < DiskTime::MAX.seconds;
     DiskTime {
         seconds: time.sec,
-        nanos: time.nsec,
+        nanos: if within { time.nsec } else { 0 },
     }
 }

@@ -62,7 +62,16 @@ impl Fixture {
     }
 
     fn device(&self) -> Arc<dyn Device> {
-        Arc::new(FileDevice::open(&self.path, OpenOptions::default()).unwrap())
+        // A child that another test is just starting may hold the file until it is a program of its own.
+        for _ in 0..100 {
+            match FileDevice::open(&self.path, OpenOptions::default()) {
+                Err(sapwood_block::Error::Busy { .. }) => {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                other => return Arc::new(other.unwrap()),
+            }
+        }
+        panic!("{}: busy for two seconds", self.path.display());
     }
 
     fn show(&self, words: &str) -> Result<String, Failed> {

@@ -20,10 +20,10 @@ impl Timestamp {
         seconds: i32::MIN as i64,
         nanos: 0,
     };
-    /// Latest time that an inode can hold which has room for 34 bits: in May 2446. Linux lets no nanoseconds follow it.
+    /// Latest time that an inode can hold which has room for 34 bits: in May 2446.
     pub const MAX: Self = Self {
         seconds: i32::MAX as i64 + (3 << 32),
-        nanos: 0,
+        nanos: 999_999_999,
     };
 
     /// From the field of 32 signed bits and the extra one: two high bits and nanoseconds.
@@ -37,8 +37,8 @@ impl Timestamp {
         }
     }
 
-    /// The two fields. What is out of range becomes the nearest time in it, and the first and the last second have no
-    /// nanoseconds, as Linux does it; without the extra field only 32 signed bits of seconds are kept.
+    /// The two fields. What is out of range becomes the nearest time in it; without the extra
+    /// field only 32 signed bits of seconds are kept.
     pub(crate) fn encode(self, has_extra: bool) -> (u32, u32) {
         let max = if has_extra {
             Self::MAX.seconds
@@ -51,11 +51,7 @@ impl Timestamp {
         }
         let low = i64::from(seconds as i32);
         let epoch = ((seconds - low) >> 32) as u32 & 3;
-        let nanos = match seconds == Self::MIN.seconds || seconds == max {
-            true => 0,
-            false => self.nanos.min(999_999_999),
-        };
-        (seconds as u32, nanos << 2 | epoch)
+        (seconds as u32, self.nanos.min(999_999_999) << 2 | epoch)
     }
 }
 
@@ -152,14 +148,7 @@ mod tests {
             };
             let extra = 123_456_789 << 2 | epoch;
             assert_eq!(Timestamp::decode(low, Some(extra)), time);
-            // The first and the last second are stored without nanoseconds.
-            let ends = [Timestamp::MIN.seconds, Timestamp::MAX.seconds];
-            let stored = if ends.contains(&seconds) {
-                epoch
-            } else {
-                extra
-            };
-            assert_eq!(time.encode(true), (low, stored));
+            assert_eq!(time.encode(true), (low, extra));
         }
     }
 
@@ -171,7 +160,6 @@ mod tests {
         };
         assert_eq!(cut(i64::MAX, u32::MAX, true), Timestamp::MAX);
         assert_eq!(cut(i64::MIN, 0, true), Timestamp::MIN);
-        assert_eq!(cut(i64::MIN, 5, true), Timestamp::MIN);
         assert_eq!(cut(i64::MIN, 5, false), Timestamp::MIN);
         let latest = Timestamp {
             seconds: i64::from(i32::MAX),

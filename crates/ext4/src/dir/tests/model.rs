@@ -268,7 +268,8 @@ fn a_full_index_grows_a_third_level_or_says_so() {
             (levels, refused),
             if large { (2, false) } else { (1, true) }
         );
-        assert!(bed.blocks() > 10_000);
+        // An index is full when its root is; each node below may be as little as half full.
+        assert!(bed.blocks() > 7_000);
         for (name, target) in names.iter().step_by(97) {
             assert_eq!(bed.find(name), Some(*target));
         }
