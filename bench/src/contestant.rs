@@ -2,24 +2,21 @@
 
 use std::fmt;
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
+use std::str::FromStr;
 
+use sapwood::Kind;
 use sapwood_block::FileDevice;
-use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
-use sapwood_fuse::control;
-use sapwood_vfs::FileSystem;
+use sapwood_fuse::{IoUring, control};
 
-use crate::error::{io_error, on};
+use crate::error::{io_error, on, run_program};
 use crate::figures::Counted;
-use crate::kernel::KernelMount;
+use crate::peer::{Peer, PeerMount};
 use crate::policy::Policy;
-use crate::serve::{Opened, Served, Setup};
+use crate::serve::{Opened, Served};
+use crate::setup::{Search, Setup};
 use crate::workload::Place;
 use crate::{Error, Result};
-
-/// Size of an image in bytes; it is sparse.
-pub const IMAGE_SIZE: u64 = 8 << 30;
 
 /// How Sapwood is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -31,140 +28,444 @@ pub enum Face {
 }
 
 /// A way to have a file system.
+///
+/// As text: `btrfs-fuse`, `btrfs-loop` (through FUSE, but not over io_uring), `btrfs-lib`, the same
+/// of `ext4`, with a policy as in `btrfs-lib:overlap-off` and `ext4-fuse:spread-off`, and
+/// `+control` for a second run that shows the noise; and the names of the [peers](Peer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contestant {
     /// Ours.
     Sapwood {
         /// How it is used.
         face: Face,
-        /// Mechanisms of its log.
-        policy: Policy,
+        /// Engine, mechanisms, transport.
+        setup: Setup,
         /// Runs only to show how much a contestant differs from itself.
         control: bool,
     },
-    /// The kernel's btrfs with `-o ssd`.
-    Kernel,
+    /// Someone else's.
+    Peer(Peer),
+}
+
+impl Contestant {
+    /// Ours, as users have it.
+    #[must_use]
+    pub fn ours(kind: Kind, face: Face) -> Self {
+        Self::Sapwood {
+            face,
+            setup: Setup::new(kind),
+            control: false,
+        }
+    }
+
+    /// Ours through FUSE, without io_uring.
+    #[must_use]
+    pub fn plain_loop(kind: Kind) -> Self {
+        let setup = Setup {
+            io_uring: IoUring::Off,
+            ..Setup::new(kind)
+        };
+        Self::Sapwood {
+            face: Face::Fuse,
+            setup,
+            control: false,
+        }
+    }
+
+    /// ext4 with a chosen search for inodes.
+    #[must_use]
+    pub fn ext4(face: Face, search: Search) -> Self {
+        let setup = Setup {
+            search,
+            ..Setup::new(Kind::Ext4)
+        };
+        Self::Sapwood {
+            face,
+            setup,
+            control: false,
+        }
+    }
+
+    /// btrfs with chosen mechanisms of its log.
+    #[must_use]
+    pub fn btrfs(face: Face, log: Policy) -> Self {
+        let setup = Setup {
+            log,
+            ..Setup::new(Kind::Btrfs)
+        };
+        Self::Sapwood {
+            face,
+            setup,
+            control: false,
+        }
+    }
+
+    /// The same once more, to see the noise.
+    #[must_use]
+    pub fn again(self) -> Self {
+        match self {
+            Self::Sapwood { face, setup, .. } => Self::Sapwood {
+                face,
+                setup,
+                control: true,
+            },
+            peer @ Self::Peer(_) => peer,
+        }
+    }
+
+    /// Whether it is driven through a directory.
+    #[must_use]
+    pub fn is_mounted(&self) -> bool {
+        !matches!(
+            self,
+            Self::Sapwood {
+                face: Face::Library,
+                ..
+            }
+        )
+    }
+
+    /// Programs that it needs.
+    #[must_use]
+    pub fn programs(&self) -> &'static [&'static str] {
+        match self {
+            Self::Sapwood { .. } => &[],
+            Self::Peer(peer) => peer.programs(),
+        }
+    }
+
+    /// # Errors
+    /// What needs root.
+    pub fn check(&self) -> Result<()> {
+        if let Self::Peer(peer) = self
+            && !rustix::process::geteuid().is_root()
+        {
+            return Err(Error::Refused(format!("{peer} as a peer needs root")));
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for Contestant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sapwood { control: true, .. } => f.write_str("on (control)"),
-            Self::Sapwood { policy, .. } => write!(f, "{policy}"),
-            Self::Kernel => f.write_str("kernel -o ssd"),
+        let (face, setup, control) = match self {
+            Self::Sapwood {
+                face,
+                setup,
+                control,
+            } => (face, setup, control),
+            Self::Peer(peer) => return write!(f, "{peer}"),
+        };
+        let way = match (face, setup.io_uring) {
+            (Face::Library, _) => "lib",
+            (Face::Fuse, IoUring::Off) => "loop",
+            (Face::Fuse, _) => "fuse",
+        };
+        write!(f, "{}-{way}", setup.kind)?;
+        match setup.kind {
+            Kind::Btrfs if setup.log != Policy::On => write!(f, ":{}", setup.log)?,
+            Kind::Ext4 if setup.search != Search::On => write!(f, ":{}", setup.search)?,
+            _ => {}
+        }
+        if *control {
+            f.write_str("+control")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Contestant {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if let Some(peer) = Peer::ALL.into_iter().find(|peer| peer.name() == text) {
+            return Ok(Self::Peer(peer));
+        }
+        let (rest, control) = match text.strip_suffix("+control") {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        let (name, policy) = match rest.split_once(':') {
+            Some((name, policy)) => (name, Some(policy)),
+            None => (rest, None),
+        };
+        let wrong = || {
+            let peers = Peer::ALL.map(Peer::name).join(", ");
+            format!(
+                "no contestant {text}; there are KIND-fuse, KIND-loop and KIND-lib of btrfs and \
+                 ext4, with :POLICY and +control, and {peers}"
+            )
+        };
+        let (kind, way) = name.split_once('-').ok_or_else(wrong)?;
+        let mut setup = Setup::new(kind.parse().map_err(|_| wrong())?);
+        match (setup.kind, policy) {
+            (_, None) => {}
+            (Kind::Btrfs, Some(policy)) => setup.log = policy.parse()?,
+            (Kind::Ext4, Some(policy)) => setup.search = policy.parse()?,
+        }
+        let face = match way {
+            "lib" => Face::Library,
+            "fuse" => Face::Fuse,
+            "loop" => {
+                setup.io_uring = IoUring::Off;
+                Face::Fuse
+            }
+            _ => return Err(wrong()),
+        };
+        Ok(Self::Sapwood {
+            face,
+            setup,
+            control,
+        })
+    }
+}
+
+/// What a workload asks of its image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Size of the image in bytes; it is sparse.
+    pub bytes: u64,
+    /// Inodes that an ext4 must have; 0: as many as `mke2fs` would make.
+    pub inodes: u64,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            bytes: 8 << 30,
+            inodes: 0,
         }
     }
 }
 
 /// A contestant at work on an image of its own, which goes with it.
 pub struct Standing {
-    inner: Inner,
+    contestant: Contestant,
+    commit: Option<u64>,
+    /// `None` only while it is remounted.
+    inner: Option<Inner>,
+    /// What was counted when the measured part began.
+    mark: Option<Counted>,
     /// Holds the image and the mount point; dropped after the mount.
-    _home: tempfile::TempDir,
+    home: tempfile::TempDir,
 }
 
 enum Inner {
     Served(Served),
     Opened(Opened),
-    Kernel(KernelMount, PathBuf),
+    Peer(PeerMount),
+}
+
+impl Inner {
+    fn start(contestant: Contestant, home: &Path, commit: Option<u64>) -> Result<Self> {
+        let (image, dir) = (home.join("image"), home.join("mount"));
+        Ok(match contestant {
+            Contestant::Sapwood { face, setup, .. } => match face {
+                Face::Fuse => Self::Served(Served::start(&image, &dir, setup)?),
+                Face::Library => Self::Opened(Opened::open(&image, setup)?),
+            },
+            Contestant::Peer(peer) => Self::Peer(PeerMount::start(peer, &image, &dir, commit)?),
+        })
+    }
+
+    fn stop(self) -> Result<()> {
+        match self {
+            Self::Served(served) => served.stop(),
+            Self::Peer(mount) => mount.stop(),
+            Self::Opened(opened) => Ok(opened.fs.unmount()?),
+        }
+    }
 }
 
 impl Standing {
-    /// Makes a fresh image in `medium` and starts the contestant on it.
+    /// Makes a fresh image in `medium` and starts the contestant on it. `commit` is for peers;
+    /// ours has it in its setup.
     ///
     /// # Errors
     /// Image or mount.
     pub fn start(
         contestant: Contestant,
         medium: &Path,
-        commit: u64,
-        fuse_threads: usize,
+        room: Room,
+        commit: Option<u64>,
     ) -> Result<Self> {
         let home = tempfile::Builder::new()
             .prefix("sapwood-bench-")
             .tempdir_in(medium)
             .map_err(on(medium))?;
-        let (image, dir) = (home.path().join("image"), home.path().join("mount"));
+        let dir = home.path().join("mount");
         std::fs::create_dir(&dir).map_err(on(&dir))?;
-        let device = FileDevice::create(&image, IMAGE_SIZE)?;
-        mkfs(&device, &MkfsOptions::default())?;
-        drop(device);
-        let inner = match contestant {
-            Contestant::Sapwood { face, policy, .. } => {
-                let setup = Setup {
-                    policy,
-                    commit,
-                    fuse_threads,
-                };
-                match face {
-                    Face::Fuse => Inner::Served(Served::start(&image, &dir, setup)?),
-                    Face::Library => Inner::Opened(Opened::open(&image, setup)?),
-                }
-            }
-            Contestant::Kernel => Inner::Kernel(KernelMount::start(&image, &dir, commit)?, dir),
-        };
-        Ok(Self { inner, _home: home })
+        make(contestant, &home.path().join("image"), room)?;
+        let inner = Inner::start(contestant, home.path(), commit)?;
+        Ok(Self {
+            contestant,
+            commit,
+            inner: Some(inner),
+            mark: None,
+            home,
+        })
     }
 
     /// Where a workload finds its file system.
-    #[must_use]
-    pub fn place(&self) -> Place {
-        match &self.inner {
+    ///
+    /// # Errors
+    /// A remount failed before.
+    pub fn place(&self) -> Result<Place> {
+        Ok(match self.inner()? {
             Inner::Served(served) => Place::Directory(served.dir().to_owned()),
-            Inner::Kernel(_, dir) => Place::Directory(dir.clone()),
-            Inner::Opened(opened) => Place::Library(Arc::clone(&opened.fs) as Arc<dyn FileSystem>),
+            Inner::Peer(mount) => Place::Directory(mount.dir().to_owned()),
+            Inner::Opened(opened) => Place::Library(opened.fs.shared()),
+        })
+    }
+
+    fn inner(&self) -> Result<&Inner> {
+        self.inner.as_ref().ok_or_else(not_mounted)
+    }
+
+    /// The process that serves the mount, if there is one.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        match self.inner.as_ref()? {
+            Inner::Served(served) => Some(served.process()),
+            Inner::Peer(mount) => mount.process(),
+            Inner::Opened(_) => None,
         }
     }
 
-    /// Counters; the kernel has none.
+    fn counters(&mut self) -> Result<Option<Counted>> {
+        match self.inner.as_mut().ok_or_else(not_mounted)? {
+            Inner::Served(served) => served.counted().map(Some),
+            Inner::Opened(opened) => opened.counted().map(Some),
+            Inner::Peer(_) => Ok(None),
+        }
+    }
+
+    /// What was counted since the measured part [began](Self::begin); peers count nothing.
     ///
     /// # Errors
     /// The child is gone.
     pub fn counted(&mut self) -> Result<Option<Counted>> {
-        match &mut self.inner {
-            Inner::Served(served) => served.counted().map(Some),
-            Inner::Opened(opened) => opened.counted().map(Some),
-            Inner::Kernel(..) => Ok(None),
-        }
+        let now = self.counters()?;
+        Ok(now
+            .zip(self.mark.as_ref())
+            .map(|(now, mark)| now.since(mark)))
     }
 
-    /// Makes everything durable, so that what was prepared costs the measured part nothing.
+    /// The measured part begins: everything before it is made durable, so that it costs that part
+    /// nothing, and is not counted.
     ///
     /// # Errors
     /// The file system's.
-    pub fn settle(&self) -> Result<()> {
-        match &self.inner {
-            Inner::Opened(opened) => Ok(opened.fs.sync()?),
+    pub fn begin(&mut self) -> Result<()> {
+        match self.inner()? {
+            Inner::Opened(opened) => opened.fs.sync()?,
             // The kernel passes `syncfs` on to its own file systems only.
-            Inner::Served(served) => control::sync(served.dir()).map_err(on(served.dir())),
-            Inner::Kernel(_, dir) => {
-                let root = File::open(dir).map_err(on(dir))?;
-                rustix::fs::syncfs(&root).map_err(|errno| io_error("syncfs")(errno.into()))
+            Inner::Served(served) => control::sync(served.dir()).map_err(on(served.dir()))?,
+            Inner::Peer(mount) => {
+                let root = File::open(mount.dir()).map_err(on(mount.dir()))?;
+                rustix::fs::syncfs(&root).map_err(|errno| io_error("syncfs")(errno.into()))?;
             }
         }
+        self.mark = self.counters()?;
+        Ok(())
+    }
+
+    /// Unmounts, makes the system forget what it has of the image in memory, and mounts again:
+    /// nothing is cached then but where the medium itself is memory. A [`Place`] of before must
+    /// be gone.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn remount_cold(&mut self) -> Result<()> {
+        self.inner.take().ok_or_else(not_mounted)?.stop()?;
+        let path = self.home.path().join("image");
+        let image = File::open(&path).map_err(on(&path))?;
+        image.sync_all().map_err(on(&path))?;
+        rustix::fs::fadvise(&image, 0, None, rustix::fs::Advice::DontNeed)
+            .map_err(|errno| on(&path)(errno.into()))?;
+        drop(image);
+        self.inner = Some(Inner::start(
+            self.contestant,
+            self.home.path(),
+            self.commit,
+        )?);
+        self.mark = self.counters()?;
+        Ok(())
     }
 
     /// Unmounts.
     ///
     /// # Errors
     /// The file system's.
-    pub fn stop(self) -> Result<()> {
-        match self.inner {
-            Inner::Served(served) => served.stop(),
-            Inner::Kernel(mount, _) => mount.stop(),
-            Inner::Opened(opened) => Ok(opened.fs.unmount()?),
-        }
+    pub fn stop(mut self) -> Result<()> {
+        self.inner.take().map_or(Ok(()), Inner::stop)
     }
 }
 
-impl Contestant {
-    /// # Errors
-    /// The kernel can be asked by root only.
-    pub fn check(self) -> Result<()> {
-        if self == Self::Kernel && !rustix::process::geteuid().is_root() {
-            let why = "the kernel as a peer needs root".to_owned();
-            return Err(Error::Refused(why));
+fn not_mounted() -> Error {
+    Error::Refused("nothing is mounted".to_owned())
+}
+
+/// Makes an empty image: of btrfs and ext4 the same one for us and for others.
+fn make(contestant: Contestant, image: &Path, room: Room) -> Result<()> {
+    let device = FileDevice::create(image, room.bytes)?;
+    let kind = match contestant {
+        Contestant::Sapwood { setup, .. } => setup.kind,
+        Contestant::Peer(Peer::Btrfs) => Kind::Btrfs,
+        Contestant::Peer(Peer::Ext4 | Peer::Fuse2fs) => Kind::Ext4,
+        Contestant::Peer(Peer::Xfs) => {
+            drop(device);
+            let mut command = std::process::Command::new("mkfs.xfs");
+            return run_program(command.arg("-q").arg(image)).map(drop);
         }
-        Ok(())
+    };
+    match kind {
+        Kind::Btrfs => {
+            let options = sapwood_btrfs::mkfs::MkfsOptions::default();
+            sapwood_btrfs::mkfs::mkfs(&device, &options)?;
+        }
+        Kind::Ext4 => {
+            let options = sapwood_ext4::mkfs::MkfsOptions {
+                inodes: (room.inodes > 0).then_some(room.inodes),
+                ..sapwood_ext4::mkfs::MkfsOptions::default()
+            };
+            sapwood_ext4::mkfs::mkfs(&device, &options)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for name in [
+            "btrfs-fuse",
+            "btrfs-loop",
+            "btrfs-lib",
+            "btrfs-lib:overlap-off",
+            "ext4-fuse:spread-off",
+            "ext4-fuse+control",
+            "ext4-lib:all-off+control",
+            "kernel-btrfs",
+            "kernel-ext4",
+            "kernel-xfs",
+            "fuse2fs",
+        ] {
+            let contestant: Contestant = name.parse().unwrap();
+            assert_eq!(contestant.to_string(), name);
+        }
+        for wrong in ["btrfs", "xfs-lib", "ext4-tape", "btrfs-lib:spread-off", ""] {
+            assert!(wrong.parse::<Contestant>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_control_is_the_same_but_for_its_name() {
+        let one = Contestant::ours(Kind::Ext4, Face::Fuse);
+        assert_eq!(one.again().to_string(), "ext4-fuse+control");
+        assert_ne!(one.again(), one);
     }
 }

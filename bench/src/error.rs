@@ -31,18 +31,24 @@ pub enum Error {
         /// What was looked for.
         what: &'static str,
     },
-    /// The engine.
+    /// The btrfs engine.
     #[error("{0}")]
-    Engine(#[from] sapwood_btrfs::Error),
+    Btrfs(#[from] sapwood_btrfs::Error),
+    /// The ext4 engine.
+    #[error("{0}")]
+    Ext4(#[from] sapwood_ext4::Error),
     /// An operation of the engine.
     #[error("{0}")]
     Operation(#[from] sapwood_vfs::Error),
     /// The image.
     #[error("{0}")]
     Device(#[from] sapwood_block::Error),
-    /// A new file system.
+    /// A new btrfs.
     #[error("{0}")]
-    Mkfs(#[from] sapwood_btrfs::mkfs::MkfsError),
+    MkfsBtrfs(#[from] sapwood_btrfs::mkfs::MkfsError),
+    /// A new ext4.
+    #[error("{0}")]
+    MkfsExt4(#[from] sapwood_ext4::mkfs::MkfsError),
     /// The mount.
     #[error("{0}")]
     Mount(#[from] sapwood_fuse::MountError),

@@ -65,10 +65,25 @@ pub struct Counted {
     pub ordered_pinned: u64,
     /// Ordered extents waited for.
     pub ordered_waited: u64,
+    /// Inodes that ext4 gave.
+    pub inode_alloc_given: u64,
+    /// Bits of inode bitmaps that another thread took between search and claim.
+    pub inode_alloc_lost_races: u64,
+    /// Searches for an inode with the lock held.
+    pub inode_alloc_second_searches: u64,
     /// Bytes written to the device, for whatever reason.
     pub device_bytes: u64,
     /// Flushes of the device and write-through writes.
     pub device_flushes: u64,
+}
+
+/// What ext4 calls its own way; here a commit of the journal is what a log's is to btrfs.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OfExt4 {
+    fsyncs_clean: u64,
+    fsyncs_committed: u64,
+    journal_commits: u64,
 }
 
 impl Counted {
@@ -77,7 +92,11 @@ impl Counted {
     /// # Errors
     /// The engine's are no JSON object of numbers.
     pub fn read(engine: &str, device: &Counts) -> serde_json::Result<Self> {
-        let found: Self = serde_json::from_str(engine)?;
+        let mut found: Self = serde_json::from_str(engine)?;
+        let ext4: OfExt4 = serde_json::from_str(engine)?;
+        found.fsyncs += ext4.fsyncs_clean + ext4.fsyncs_committed;
+        found.commits += ext4.journal_commits;
+        found.log_commits += ext4.journal_commits;
         Ok(Self {
             device_bytes: device.write_bytes + device.fua_bytes,
             device_flushes: device.flushes + device.fuas,
@@ -110,6 +129,15 @@ impl Counted {
             log_dir_items: less(self.log_dir_items, before.log_dir_items),
             ordered_pinned: less(self.ordered_pinned, before.ordered_pinned),
             ordered_waited: less(self.ordered_waited, before.ordered_waited),
+            inode_alloc_given: less(self.inode_alloc_given, before.inode_alloc_given),
+            inode_alloc_lost_races: less(
+                self.inode_alloc_lost_races,
+                before.inode_alloc_lost_races,
+            ),
+            inode_alloc_second_searches: less(
+                self.inode_alloc_second_searches,
+                before.inode_alloc_second_searches,
+            ),
             device_bytes: less(self.device_bytes, before.device_bytes),
             device_flushes: less(self.device_flushes, before.device_flushes),
         }
@@ -125,9 +153,33 @@ pub struct Seen {
     pub fsync: Option<Latency>,
     /// The longest operation in milliseconds, whatever it was.
     pub slowest_ms: Option<f64>,
+    /// Further figures by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub more: BTreeMap<String, f64>,
     /// What else the load generator said.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub details: Value,
+}
+
+impl Seen {
+    /// Nothing but a rate.
+    #[must_use]
+    pub fn rate(rate: f64) -> Self {
+        Self {
+            rate,
+            fsync: None,
+            slowest_ms: None,
+            more: BTreeMap::new(),
+            details: Value::Null,
+        }
+    }
+
+    /// With a further figure.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: f64) -> Self {
+        self.more.insert(name.to_owned(), value);
+        self
+    }
 }
 
 /// What one run measured.
@@ -181,5 +233,8 @@ mod tests {
         };
         assert_eq!(counted.since(&before).fsyncs, 2);
         assert!(Counted::read("7", &device).is_err());
+        let text = r#"{"fsyncs_clean":2,"fsyncs_committed":3,"journal_commits":4}"#;
+        let ext4 = Counted::read(text, &device).unwrap();
+        assert_eq!((ext4.fsyncs, ext4.commits, ext4.log_commits), (5, 4, 4));
     }
 }

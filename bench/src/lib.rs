@@ -1,4 +1,4 @@
-//! What the engine's mechanisms are worth, measured.
+//! What Sapwood is worth beside others, and what its mechanisms are, measured.
 //!
 //! # How it works
 //!
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A *contestant* is a way to have a file system: Sapwood through FUSE (served by a child of
-//! this very program) or in process, with all mechanisms of the log or with some of them
-//! switched to what was done before them; or the kernel's btrfs. A *workload* drives it,
+//! this very program) or in process, with all mechanisms or with some of them switched to what was
+//! done before them; or a *peer*: a file system of the kernel, or fuse2fs. A *workload* drives it,
 //! through a directory with real load generators, or through the library with threads. In each
 //! *round* every contestant runs once, on a fresh image, so that a disturbance of the machine
 //! hits all alike; ratios are made of pairs from one round. The first contestant runs a second
@@ -17,13 +17,18 @@
 pub mod contestant;
 mod error;
 pub mod figures;
-mod kernel;
 pub mod machine;
+pub mod markdown;
+pub mod metric;
+pub mod peer;
+pub mod plan;
 pub mod policy;
 pub mod report;
 pub mod runner;
 pub mod serve;
+pub mod setup;
 pub mod statistics;
+pub mod table;
 pub mod workload;
 
 pub use error::{Error, Result};

@@ -12,6 +12,8 @@ use crate::statistics::{Ratio, Spread};
 /// Everything that a command measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
+    /// What it is about.
+    pub title: &'static str,
     /// Command line.
     pub command: String,
     /// Seconds of a timed run.
@@ -25,6 +27,19 @@ pub struct Report {
 }
 
 impl Report {
+    /// Of this command, with nothing in it.
+    #[must_use]
+    pub fn new(title: &'static str, rounds: usize, seconds: u64) -> Self {
+        Self {
+            title,
+            command: std::env::args().collect::<Vec<_>>().join(" "),
+            seconds,
+            rounds,
+            machine: Machine::here(),
+            rows: Vec::new(),
+        }
+    }
+
     /// As JSON.
     ///
     /// # Errors
@@ -42,7 +57,9 @@ impl Report {
         text
     }
 
-    fn write(&self, out: &mut String) -> std::fmt::Result {
+    /// Where, when it was busy, and how it was run, as paragraphs.
+    #[must_use]
+    pub fn head(&self) -> Vec<String> {
         let Machine {
             kernel,
             processor,
@@ -51,19 +68,25 @@ impl Report {
             load,
             versions,
         } = &self.machine;
-        writeln!(out, "# Mechanisms of the log, on and off\n")?;
-        writeln!(
-            out,
-            "Linux {kernel}, {processors} x {processor}, {} GiB; {}.",
-            memory >> 30,
-            versions.join(", ")
-        )?;
-        writeln!(out, "Load averages at the start: {load}. {}\n", self.busy())?;
-        writeln!(
-            out,
-            "`{}`: {} rounds, runs of {} s, interleaved, a fresh image for each run.\n",
-            self.command, self.rounds, self.seconds
-        )?;
+        vec![
+            format!(
+                "Linux {kernel}, {processors} x {processor}, {} GiB; {}.",
+                memory >> 30,
+                versions.join(", ")
+            ),
+            format!("Load averages at the start: {load}. {}", self.busy()),
+            format!(
+                "`{}`: {} rounds, runs of {} s, interleaved, a fresh image for each run.",
+                self.command, self.rounds, self.seconds
+            ),
+        ]
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "# {}\n", self.title)?;
+        for line in self.head() {
+            writeln!(out, "{line}\n")?;
+        }
         writeln!(out, "{EXPLAIN}\n")?;
         let mut last = None;
         for row in &self.rows {
@@ -216,12 +239,8 @@ mod tests {
             p99: 2000.0,
             max: 3000.0,
         };
-        let seen = Seen {
-            rate,
-            fsync: Some(latency),
-            slowest_ms: None,
-            details: serde_json::Value::Null,
-        };
+        let mut seen = Seen::rate(rate);
+        seen.fsync = Some(latency);
         let counted = Counted {
             fsyncs: 10,
             full_fsyncs: 2,
@@ -244,6 +263,9 @@ mod tests {
         };
         Row {
             workload: "seq-1".to_owned(),
+            family: "sequential",
+            size: "1".to_owned(),
+            metrics: Vec::new(),
             unit: "MiB/s",
             face: "FUSE",
             medium: "/image".into(),
@@ -252,13 +274,8 @@ mod tests {
     }
 
     fn report(row: Row) -> String {
-        let report = Report {
-            command: "sapwood-bench log".to_owned(),
-            seconds: 5,
-            rounds: 3,
-            machine: Machine::here(),
-            rows: vec![row],
-        };
+        let mut report = Report::new("Mechanisms", 3, 5);
+        report.rows = vec![row];
         assert!(report.to_json().unwrap().contains("\"all-off\""));
         report.to_markdown()
     }

@@ -7,36 +7,35 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use crate::contestant::{Contestant, Face, Standing};
+use crate::contestant::{Contestant, Standing};
 use crate::figures::Figures;
 use crate::machine;
-use crate::policy::Policy;
+use crate::metric::Metric;
 use crate::workload::Workload;
 use crate::{Error, Result};
 
-/// What is to be measured.
+/// A workload on a medium, and who is to run it.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    /// Workloads.
-    pub workloads: Vec<Workload>,
-    /// Policies beside `on`; `None`: those that the workload is about.
-    pub policies: Option<Vec<Policy>>,
-    /// How Sapwood is used.
-    pub faces: Vec<Face>,
-    /// Directories for images.
-    pub media: Vec<PathBuf>,
+pub struct Case {
+    /// What is run.
+    pub workload: Workload,
+    /// How Sapwood is used, for the head of a table.
+    pub face: &'static str,
+    /// Directory for the image.
+    pub medium: PathBuf,
+    /// Who runs, with the name in tables.
+    pub contestants: Vec<(String, Contestant)>,
+}
+
+/// How it is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Runner {
     /// Rounds.
     pub rounds: usize,
     /// Length of one run of a workload that has none of its own.
     pub seconds: u64,
-    /// The kernel's btrfs too.
-    pub kernel: bool,
-    /// `on` a second time, to see the noise.
-    pub control: bool,
-    /// Seconds from the first change of a transaction to its commit.
-    pub commit: u64,
-    /// Request threads of a mount; 0: as many as it takes by itself.
-    pub fuse_threads: usize,
+    /// Seconds from one commit of a peer to the next; its own default if not given.
+    pub commit: Option<u64>,
 }
 
 /// A contestant's runs of one row.
@@ -55,8 +54,14 @@ pub struct Entry {
 pub struct Row {
     /// Workload.
     pub workload: String,
+    /// Rows of one family stand in one table.
+    pub family: &'static str,
+    /// What tells it from others of its family.
+    pub size: String,
     /// What its rate counts.
     pub unit: &'static str,
+    /// What is shown of it, the most important first.
+    pub metrics: Vec<Metric>,
     /// How Sapwood was used.
     pub face: &'static str,
     /// Directory of the image.
@@ -68,49 +73,15 @@ pub struct Row {
 /// What a run takes besides the workload: image, mount, unmount.
 const AROUND: Duration = Duration::from_millis(1500);
 
-impl Plan {
-    /// All rows: face, medium and workload.
-    fn rows(&self) -> Vec<(Face, &Path, Workload)> {
-        let mut rows = Vec::new();
-        for face in &self.faces {
-            for medium in &self.media {
-                let of = |workload: &Workload| (*face, medium.as_path(), *workload);
-                rows.extend(self.workloads.iter().map(of));
-            }
-        }
-        rows
-    }
-
-    /// Who runs in a row; the first is the one that others are compared with.
-    fn contestants(&self, face: Face, workload: &Workload) -> Vec<Contestant> {
-        let mut policies = self.policies.clone().unwrap_or(workload.policies());
-        policies.retain(|policy| *policy != Policy::On);
-        policies.insert(0, Policy::On);
-        let ours = |policy, control| Contestant::Sapwood {
-            face,
-            policy,
-            control,
-        };
-        let mut all: Vec<_> = policies.iter().map(|policy| ours(*policy, false)).collect();
-        if self.control {
-            all.push(ours(Policy::On, true));
-        }
-        // Nothing of the kernel's runs in process.
-        if self.kernel && face == Face::Fuse {
-            all.push(Contestant::Kernel);
-        }
-        all
-    }
-
+impl Runner {
     /// Number of runs, and about how long they take together.
     #[must_use]
-    pub fn size(&self) -> (usize, Duration) {
+    pub fn size(&self, cases: &[Case]) -> (usize, Duration) {
         let (mut runs, mut time) = (0, Duration::ZERO);
-        for (face, _, workload) in self.rows() {
-            let count = self.contestants(face, &workload).len() * self.rounds;
-            let seconds = if workload.is_timed() { self.seconds } else { 2 };
+        for case in cases {
+            let count = case.contestants.len() * self.rounds;
             runs += count;
-            let one = Duration::from_secs(seconds) + AROUND;
+            let one = case.workload.estimate(self.seconds) + AROUND;
             time += one * u32::try_from(count).unwrap_or(u32::MAX);
         }
         (runs, time)
@@ -121,21 +92,18 @@ impl Plan {
     ///
     /// # Errors
     /// What makes the whole plan senseless; a run that fails is noted in its entry.
-    pub fn run(&self, stop: &AtomicBool, mut done: impl FnMut(Row)) -> Result<()> {
-        for (face, _, workload) in self.rows() {
-            for contestant in self.contestants(face, &workload) {
-                contestant.check()?;
-            }
+    pub fn run(&self, cases: &[Case], stop: &AtomicBool, mut done: impl FnMut(Row)) -> Result<()> {
+        for (_, contestant) in cases.iter().flat_map(|case| &case.contestants) {
+            contestant.check()?;
         }
-        let bar = ProgressBar::new(self.size().0 as u64);
+        let bar = ProgressBar::new(self.size(cases).0 as u64);
         let template = "{bar:30} {pos}/{len} {elapsed}<{eta} {msg}";
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        for (face, medium, workload) in self.rows() {
-            let row = self.row(face, medium, workload, stop, &bar);
-            let measured = row.entries.iter().any(|entry| !entry.runs.is_empty());
-            if measured {
+        for case in cases {
+            let row = self.row(case, stop, &bar);
+            if row.entries.iter().any(|entry| !entry.runs.is_empty()) {
                 done(row);
             }
             if stop.load(Ordering::Relaxed) {
@@ -147,17 +115,14 @@ impl Plan {
         Ok(())
     }
 
-    fn row(
-        &self,
-        face: Face,
-        medium: &Path,
-        workload: Workload,
-        stop: &AtomicBool,
-        bar: &ProgressBar,
-    ) -> Row {
-        let contestants = self.contestants(face, &workload);
-        let entry = |contestant: &Contestant| Entry {
-            name: contestant.to_string(),
+    fn row(&self, case: &Case, stop: &AtomicBool, bar: &ProgressBar) -> Row {
+        let Case {
+            workload,
+            contestants,
+            ..
+        } = case;
+        let entry = |(name, _): &(String, Contestant)| Entry {
+            name: name.clone(),
             runs: Vec::new(),
             failures: Vec::new(),
         };
@@ -169,13 +134,14 @@ impl Plan {
                 }
                 // Each round begins with another, so that nobody always follows the same.
                 let at = (turn + round) % contestants.len();
-                bar.set_message(format!("{workload}: {}", contestants[at]));
-                let result = self.once(contestants[at], medium, &workload);
+                let (name, contestant) = &contestants[at];
+                bar.set_message(format!("{workload}: {name}"));
+                let result = self.once(*contestant, &case.medium, workload);
                 let entry = &mut entries[at];
                 match result {
                     Ok(figures) => entry.runs.push(Some(figures)),
                     Err(error) => {
-                        bar.println(format!("{workload}: {}: {error}", entry.name));
+                        bar.println(format!("{workload}: {name}: {error}"));
                         entry.runs.push(None);
                         entry.failures.push(error.to_string());
                     }
@@ -185,32 +151,25 @@ impl Plan {
         }
         Row {
             workload: workload.to_string(),
+            family: workload.family(),
+            size: workload.size(),
             unit: workload.unit(),
-            face: match face {
-                Face::Fuse => "FUSE",
-                Face::Library => "library",
-            },
-            medium: medium.to_owned(),
+            metrics: workload.metrics(),
+            face: case.face,
+            medium: case.medium.clone(),
             entries,
         }
     }
 
     fn once(&self, contestant: Contestant, medium: &Path, workload: &Workload) -> Result<Figures> {
         let free_cpu = machine::free_cpu(Duration::from_millis(100));
-        let mut standing = Standing::start(contestant, medium, self.commit, self.fuse_threads)?;
-        let place = standing.place();
-        let mut before = None;
-        let mut settle = || {
-            standing.settle()?;
-            before = standing.counted()?;
-            Ok(())
-        };
+        let room = workload.room();
+        let mut standing = Standing::start(contestant, medium, room, self.commit)?;
         let began = Instant::now();
-        let seen = workload.run(&place, self.seconds, &mut settle);
-        drop(place);
-        let counted = match (seen.as_ref(), before) {
-            (Ok(_), Some(before)) => standing.counted()?.map(|now| now.since(&before)),
-            _ => None,
+        let seen = workload.run(&mut standing, self.seconds);
+        let counted = match &seen {
+            Ok(_) => standing.counted()?,
+            Err(_) => None,
         };
         let ran = began.elapsed();
         let stopped = standing.stop();

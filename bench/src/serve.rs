@@ -1,4 +1,4 @@
-//! A mount with chosen mechanisms of the log, served by a child process.
+//! A mount with chosen mechanisms, served by a child process.
 //!
 //! # How it works
 //! The child runs `sapwood-bench serve IMAGE DIR`. It says a line of JSON (its counters) when
@@ -9,33 +9,23 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
+use sapwood::Kind;
+use sapwood::image::Mounted;
 use sapwood_block::{CountDevice, Device, FileDevice, OpenOptions};
-use sapwood_btrfs::{Btrfs, Options};
+use sapwood_btrfs::Btrfs;
+use sapwood_ext4::Ext4;
 use sapwood_fuse::MountOptions;
-use sapwood_vfs::FileSystem;
 
 use crate::error::io_error;
 use crate::figures::Counted;
-use crate::policy::Policy;
+use crate::setup::Setup;
 use crate::{Error, Result};
-
-/// How Sapwood is mounted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setup {
-    /// Mechanisms of the log.
-    pub policy: Policy,
-    /// Seconds from the first change of a transaction to its commit.
-    pub commit: u64,
-    /// Request threads of a mount; 0: as many as it takes by itself.
-    pub fuse_threads: usize,
-}
 
 /// A file system in process, on a device that counts.
 pub struct Opened {
     /// The file system.
-    pub fs: Arc<Btrfs>,
+    pub fs: Mounted,
     device: Arc<CountDevice<FileDevice>>,
 }
 
@@ -47,13 +37,11 @@ impl Opened {
     pub fn open(image: &Path, setup: Setup) -> Result<Self> {
         let device = FileDevice::open(image, OpenOptions::default())?;
         let device = Arc::new(CountDevice::new(device));
-        let options = Options {
-            log: setup.policy.switches(),
-            commit_interval: Duration::from_secs(setup.commit),
-            ..Options::default()
-        };
         let below: Arc<dyn Device> = device.clone();
-        let fs = Arc::new(Btrfs::open(vec![below], options)?);
+        let fs = match setup.kind {
+            Kind::Btrfs => Mounted::Btrfs(Arc::new(Btrfs::open(vec![below], setup.btrfs())?)),
+            Kind::Ext4 => Mounted::Ext4(Arc::new(Ext4::open(below, setup.ext4())?)),
+        };
         Ok(Self { fs, device })
     }
 
@@ -76,10 +64,10 @@ pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
     let options = MountOptions {
         fsname: image.display().to_string(),
         threads: (setup.fuse_threads > 0).then_some(setup.fuse_threads),
+        io_uring: setup.io_uring,
         ..MountOptions::default()
     };
-    let fs: Arc<dyn FileSystem> = opened.fs.clone();
-    let session = sapwood_fuse::mount(fs, dir, &options)?;
+    let session = sapwood_fuse::mount(opened.fs.shared(), dir, &options)?;
     // A terminal's interrupt goes to the parent too, which ends this process when it is done.
     let watch = sapwood_fuse::signals::on_termination(|_| {});
     let told = tell(&opened);
@@ -121,9 +109,7 @@ impl Served {
         let program = std::env::current_exe().map_err(io_error("this program"))?;
         let mut command = Command::new(program);
         command.arg("serve").arg(image).arg(dir);
-        command.args(["--log-policy", setup.policy.name()]);
-        command.args(["--commit", &setup.commit.to_string()]);
-        command.args(["--fuse-threads", &setup.fuse_threads.to_string()]);
+        command.args(setup.arguments());
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -147,6 +133,12 @@ impl Served {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The child's process id.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// What was counted so far.

@@ -95,6 +95,8 @@ impl Ratio {
             Verdict::Value => format!("{value:.2} [{low:.2}, {high:.2}]"),
             Verdict::Bound if *low >= 1.0 => format!("at least {low:.2}"),
             Verdict::Bound => format!("at most {high:.2}"),
+            // An interval as wide as this tells nobody anything.
+            Verdict::Nothing if high / low > 100.0 => "too noisy".to_owned(),
             Verdict::Nothing => format!("too noisy [{low:.2}, {high:.2}]"),
         }
     }

@@ -12,7 +12,7 @@ use sapwood_fuse::control;
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, SyncKind, WriteMode};
 use serde_json::json;
 
-use super::Place;
+use super::{Place, panicked};
 use crate::error::on;
 use crate::figures::{Latency, Seen};
 use crate::{Error, Result};
@@ -114,7 +114,6 @@ pub(super) fn run(
         }
         Ok(all)
     };
-    let panicked = || Error::Serve("a thread panicked".to_owned());
     let (durations, commits) = thread::scope(|scope| {
         let write = &write;
         let threads: Vec<_> = targets
@@ -128,10 +127,8 @@ pub(super) fn run(
         }
         Ok::<_, Error>((all, commits?))
     })?;
-    Ok(Seen {
-        rate: durations.len() as f64 / began.elapsed().as_secs_f64(),
-        fsync: Latency::of(durations),
-        slowest_ms: None,
-        details: json!({ "syncs": commits }),
-    })
+    let mut seen = Seen::rate(durations.len() as f64 / began.elapsed().as_secs_f64());
+    seen.fsync = Latency::of(durations);
+    seen.details = json!({ "syncs": commits });
+    Ok(seen)
 }

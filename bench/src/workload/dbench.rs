@@ -35,12 +35,10 @@ fn read(text: &str) -> Result<Seen> {
     let slowest = line.split("max_latency=").nth(1);
     let slowest = slowest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
     let operations = text.lines().filter_map(operation).collect();
-    Ok(Seen {
-        rate: rate.ok_or(missing("throughput"))?,
-        fsync: None,
-        slowest_ms: Some(slowest.ok_or(missing("latency"))?),
-        details: Value::Array(operations),
-    })
+    let mut seen = Seen::rate(rate.ok_or(missing("throughput"))?);
+    seen.slowest_ms = Some(slowest.ok_or(missing("latency"))?);
+    seen.details = Value::Array(operations);
+    Ok(seen)
 }
 
 /// A row of the table: name, count, mean and longest in milliseconds.

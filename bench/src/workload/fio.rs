@@ -74,12 +74,9 @@ fn read(text: &str) -> Result<Seen> {
             max: micros(&sync["max"])?,
         })
     };
-    Ok(Seen {
-        rate: bytes.ok_or(missing("bandwidth"))? / f64::from(1 << 20),
-        fsync: latency(),
-        slowest_ms: None,
-        details: Value::Null,
-    })
+    let mut seen = Seen::rate(bytes.ok_or(missing("bandwidth"))? / f64::from(1 << 20));
+    seen.fsync = latency();
+    Ok(seen)
 }
 
 #[cfg(test)]

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use sapwood_vfs::{
     Credentials, FileSystem, Ino, NewInode, RenameMode, SetAttr, SetXattrMode, SyncKind, WriteMode,
 };
-use serde_json::Value;
 
-use super::Writes;
+use super::{Writes, panicked};
+use crate::Result;
 use crate::figures::{Latency, Seen};
-use crate::{Error, Result};
 
 /// What one thread did.
 #[derive(Default)]
@@ -77,8 +76,8 @@ fn together(
             .zip(inos)
             .map(|(number, ino)| scope.spawn(move || work(&**fs, number, *ino, until)))
             .collect();
-        let panicked = |_| Err(Error::Serve("a thread panicked".to_owned()));
-        let join = |one: thread::ScopedJoinHandle<'_, _>| one.join().unwrap_or_else(panicked);
+        let join =
+            |one: thread::ScopedJoinHandle<'_, _>| one.join().unwrap_or_else(|_| Err(panicked()));
         threads.into_iter().map(join).collect()
     });
     let seconds = began.elapsed().as_secs_f64();
@@ -88,12 +87,9 @@ fn together(
         all.bytes += one.bytes;
         all.fsyncs.extend(one.fsyncs);
     }
-    Ok(Seen {
-        rate: all.bytes as f64 / f64::from(1 << 20) / seconds,
-        fsync: Latency::of(all.fsyncs),
-        slowest_ms: None,
-        details: Value::Null,
-    })
+    let mut seen = Seen::rate(all.bytes as f64 / f64::from(1 << 20) / seconds);
+    seen.fsync = Latency::of(all.fsyncs);
+    Ok(seen)
 }
 
 fn write_file(

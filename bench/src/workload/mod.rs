@@ -1,10 +1,13 @@
 //! What is measured.
 
 mod commits;
+pub mod create;
+mod crew;
 mod dbench;
 mod fio;
 mod library;
 mod renames;
+mod shape;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,6 +17,7 @@ use std::time::Duration;
 
 use sapwood_vfs::FileSystem;
 
+use crate::contestant::Standing;
 use crate::figures::Seen;
 use crate::policy::Policy;
 use crate::{Error, Result};
@@ -62,13 +66,23 @@ pub enum Workload {
         /// Fsync of the directory after every 100th.
         fsyncs: bool,
     },
+    /// Empty files by workers with a directory each, created, then removed.
+    Create {
+        /// Processes, or threads.
+        workers: u32,
+        /// Files of each.
+        files: u32,
+    },
 }
+
+/// Files of each worker that creates, unless told otherwise.
+const CREATED: u32 = 1000;
 
 /// Attributes and jobs of the workload that has both.
 const XATTR_JOBS: u32 = 8;
 
 impl Workload {
-    /// All rows, in the order of the report.
+    /// All rows about the log, in the order of the report.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let jobs = || (0..7).map(|power| 1 << power);
@@ -89,6 +103,7 @@ impl Workload {
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Renames { .. } => "renames/s",
+            Self::Create { .. } => "creates/s",
             Self::Commits { .. } => "fsyncs/s",
             _ => "MiB/s",
         }
@@ -106,13 +121,15 @@ impl Workload {
                 vec![On, NoFastWait, NoOverlap, AllOff, NoLog]
             }
             Self::Renames { .. } => vec![On, NoSingleNames, AllOff, NoLog],
+            // It asks nothing of the log.
+            Self::Create { .. } => vec![On],
         }
     }
 
     /// Whether it runs for a given time, rather than until its work is done.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        !matches!(self, Self::Renames { .. })
+        !matches!(self, Self::Renames { .. } | Self::Create { .. })
     }
 
     /// Programs that it needs in a directory.
@@ -120,36 +137,37 @@ impl Workload {
     pub fn program(&self) -> Option<&'static str> {
         match self {
             Self::Dbench { .. } => Some("dbench"),
-            Self::Renames { .. } | Self::Commits { .. } => None,
+            Self::Renames { .. } | Self::Commits { .. } | Self::Create { .. } => None,
             _ => Some("fio"),
         }
     }
 
-    /// Runs it. `settle` is called when everything is prepared, before the measured part.
+    /// Runs it. [`Standing::begin`] is called when everything is prepared, before the measured part.
     ///
     /// # Errors
     /// The file system's or the load generator's.
-    pub fn run(
-        &self,
-        place: &Place,
-        seconds: u64,
-        settle: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<Seen> {
+    pub fn run(&self, standing: &mut Standing, seconds: u64) -> Result<Seen> {
         let time = Duration::from_secs(seconds);
-        match (*self, place) {
+        let place = standing.place()?;
+        let mut settle = || standing.begin();
+        match (*self, &place) {
             (Self::Dbench { clients }, Place::Directory(dir)) => {
                 settle()?;
                 dbench::run(dir, clients, seconds)
             }
             (Self::Dbench { clients }, Place::Library(fs)) => {
-                library::mixed(fs, clients, time, settle)
+                library::mixed(fs, clients, time, &mut settle)
             }
             (Self::Renames { count, fsyncs }, place) => {
-                renames::run(place, count, fsyncs.then_some(100), settle)
+                renames::run(place, count, fsyncs.then_some(100), &mut settle)
             }
-            (Self::Commits { writers }, place) => commits::run(place, writers, time, settle),
-            (_, Place::Directory(dir)) => fio::run(dir, &self.writes()?, seconds, settle),
-            (_, Place::Library(fs)) => library::writes(fs, &self.writes()?, time, settle),
+            (Self::Commits { writers }, place) => commits::run(place, writers, time, &mut settle),
+            (Self::Create { workers, files }, _) => {
+                drop(place);
+                create::run(standing, workers, files)
+            }
+            (_, Place::Directory(dir)) => fio::run(dir, &self.writes()?, seconds, &mut settle),
+            (_, Place::Library(fs)) => library::writes(fs, &self.writes()?, time, &mut settle),
         }
     }
 
@@ -216,6 +234,10 @@ impl Writes {
     }
 }
 
+fn panicked() -> Error {
+    Error::Serve("a thread panicked".to_owned())
+}
+
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -228,6 +250,7 @@ impl fmt::Display for Workload {
                 let kind = if *fsyncs { "renames-fsync" } else { "renames" };
                 write!(f, "{kind}-{count}")
             }
+            Self::Create { workers, files } => write!(f, "create-{workers}x{files}"),
         }
     }
 }
@@ -236,10 +259,14 @@ impl FromStr for Workload {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || "a workload is dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N or renames-fsync-N";
+        let wrong = || "a workload is dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N, renames-fsync-N, create-N or create-NxFILES";
         let (kind, size) = text.rsplit_once('-').ok_or_else(wrong)?;
+        let (size, files) = match size.split_once('x') {
+            Some((size, files)) if kind == "create" => (size, files.parse().map_err(|_| wrong())?),
+            _ => (size, CREATED),
+        };
         let size: u32 = size.parse().map_err(|_| wrong())?;
-        if size == 0 || size > 1_000_000 {
+        if size == 0 || size > 1_000_000 || files == 0 {
             return Err(format!("{size} is no size for a workload"));
         }
         Ok(match kind {
@@ -252,6 +279,10 @@ impl FromStr for Workload {
                 count: size,
                 fsyncs: kind == "renames-fsync",
             },
+            "create" => Self::Create {
+                workers: size,
+                files,
+            },
             _ => return Err(wrong().to_owned()),
         })
     }
@@ -263,10 +294,23 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for workload in Workload::all() {
+        let create = Workload::Create {
+            workers: 48,
+            files: 30_000,
+        };
+        assert_eq!(create.to_string(), "create-48x30000");
+        for workload in Workload::all().into_iter().chain([create]) {
             assert_eq!(workload.to_string().parse(), Ok(workload));
         }
-        for wrong in ["dbench", "seq-0", "seq-x", "walk-3", ""] {
+        for wrong in [
+            "dbench",
+            "seq-0",
+            "seq-x",
+            "seq-3x4",
+            "create-3x0",
+            "walk-3",
+            "",
+        ] {
             assert!(wrong.parse::<Workload>().is_err(), "{wrong}");
         }
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, RenameMode, SyncKind};
-use serde_json::Value;
 
 use super::Place;
 use crate::Result;
@@ -110,10 +109,10 @@ pub(super) fn run(
             fsyncs.push(began.elapsed());
         }
     }
-    Ok(Seen {
-        rate: f64::from(count) / began.elapsed().as_secs_f64(),
-        fsync: Latency::of(fsyncs),
-        slowest_ms: None,
-        details: Value::Null,
-    })
+    let took = began.elapsed().as_secs_f64();
+    let mut seen = Seen::rate(f64::from(count) / took)
+        .with("ms", took * 1e3)
+        .with("us_each", took * 1e6 / f64::from(count));
+    seen.fsync = Latency::of(fsyncs);
+    Ok(seen)
 }

@@ -1,0 +1,80 @@
+//! The commands.
+
+pub(crate) mod create;
+pub(crate) mod log;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sapwood_bench::contestant::{Contestant, Room};
+use sapwood_bench::report::Report;
+use sapwood_bench::runner::{Case, Runner};
+use sapwood_bench::{Error, Result};
+
+/// Says what it takes, and fails if a program is missing.
+pub(crate) fn announce(runner: &Runner, cases: &[Case]) -> Result<()> {
+    let (runs, time) = runner.size(cases);
+    let minutes = time.as_secs().div_ceil(60);
+    let rooms = cases.iter().map(|case| case.workload.room().bytes);
+    let space = rooms.max().unwrap_or(Room::default().bytes) >> 30;
+    eprintln!("{runs} runs, about {minutes} minutes; images of up to {space} GiB, one at a time");
+    match missing(cases) {
+        Some(program) => Err(Error::Refused(format!("{program} is not installed"))),
+        None => Ok(()),
+    }
+}
+
+/// A load generator or program of a peer that is needed and not there.
+fn missing(cases: &[Case]) -> Option<&'static str> {
+    let needed = cases.iter().flat_map(|case| {
+        let contestants = || case.contestants.iter().map(|(_, contestant)| contestant);
+        let mounted = contestants().any(Contestant::is_mounted);
+        let own = case.workload.program().filter(|_| mounted);
+        own.into_iter()
+            .chain(contestants().flat_map(|one| one.programs().iter().copied()))
+    });
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<_> = std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .collect();
+    let mut needed = needed;
+    needed.find(|program| !dirs.iter().any(|dir| dir.join(program).exists()))
+}
+
+/// Runs `cases` into `report`, which `save` gets after each row, so that an end half-way loses
+/// nothing. A signal ends it after the run that is under way.
+pub(crate) fn run(
+    runner: &Runner,
+    cases: &[Case],
+    report: &mut Report,
+    mut save: impl FnMut(&Report) -> Result<()>,
+) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    let _watch = sapwood_fuse::signals::on_termination(move |_| {
+        eprintln!("ends after this run");
+        asked.store(true, Ordering::Relaxed);
+    });
+    let mut written = Ok(());
+    let done = runner.run(cases, &stop, |row| {
+        report.rows.push(row);
+        written = save(report);
+    });
+    done.and(written)
+}
+
+/// Writes a file of a report; `ending` without a dot.
+pub(crate) fn write(output: &Path, ending: &str, text: &str) -> Result<()> {
+    let path = output.with_extension(ending);
+    std::fs::write(&path, text).map_err(|source| Error::Io {
+        what: path.display().to_string(),
+        source,
+    })
+}
+
+/// A report as JSON.
+pub(crate) fn json(report: &Report) -> Result<String> {
+    let json = report.to_json();
+    json.map_err(|error| Error::Refused(error.to_string()))
+}

@@ -1,0 +1,251 @@
+//! File systems of others: the kernel's on a loop device, and fuse2fs.
+//!
+//! The kernel's btrfs is mounted with `-o ssd`: it takes a loop device for a rotating disk
+//! otherwise and waits a timer tick in each log of several writers, which would make it an easy
+//! peer. ext4 is mounted with `noinit_itable`, so that no thread of the kernel's zeroes inode
+//! tables while others are measured.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sapwood_fuse::mounted_on;
+
+use crate::error::{io_error, run_program};
+use crate::{Error, Result};
+
+/// Who else has a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// The kernel's btrfs.
+    Btrfs,
+    /// The kernel's ext4.
+    Ext4,
+    /// The kernel's xfs.
+    Xfs,
+    /// fuse2fs of e2fsprogs.
+    Fuse2fs,
+}
+
+impl Peer {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Btrfs, Self::Ext4, Self::Xfs, Self::Fuse2fs];
+
+    /// Name on the command line and in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Btrfs => "kernel-btrfs",
+            Self::Ext4 => "kernel-ext4",
+            Self::Xfs => "kernel-xfs",
+            Self::Fuse2fs => "fuse2fs",
+        }
+    }
+
+    /// Programs that it needs.
+    #[must_use]
+    pub fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Btrfs | Self::Ext4 => &["losetup"],
+            Self::Xfs => &["losetup", "mkfs.xfs"],
+            Self::Fuse2fs => &["fuse2fs", "fusermount3"],
+        }
+    }
+
+    /// Mount options; `commit` in seconds where there is such an option.
+    #[must_use]
+    pub fn options(self, commit: Option<u64>) -> String {
+        let base = match self {
+            Self::Btrfs => "ssd",
+            Self::Ext4 => "noinit_itable",
+            Self::Xfs | Self::Fuse2fs => return "defaults".to_owned(),
+        };
+        match commit {
+            Some(seconds) => format!("{base},commit={seconds}"),
+            None => base.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A mounted image of a peer. Dropping it unmounts.
+#[derive(Debug)]
+pub(crate) enum PeerMount {
+    Kernel(KernelMount),
+    Fuse2fs(Fuse2fs),
+}
+
+impl PeerMount {
+    /// Mounts `image` on `dir`.
+    pub(crate) fn start(peer: Peer, image: &Path, dir: &Path, commit: Option<u64>) -> Result<Self> {
+        let kernel = |kind| {
+            let options = peer.options(commit);
+            KernelMount::start(kind, &options, image, dir).map(Self::Kernel)
+        };
+        match peer {
+            Peer::Btrfs => kernel("btrfs"),
+            Peer::Ext4 => kernel("ext4"),
+            Peer::Xfs => kernel("xfs"),
+            Peer::Fuse2fs => Fuse2fs::start(image, dir).map(Self::Fuse2fs),
+        }
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn dir(&self) -> &Path {
+        match self {
+            Self::Kernel(mount) => &mount.dir,
+            Self::Fuse2fs(mount) => &mount.dir,
+        }
+    }
+
+    /// Process that serves it, if it is one.
+    pub(crate) fn process(&self) -> Option<u32> {
+        match self {
+            Self::Kernel(_) => None,
+            Self::Fuse2fs(mount) => Some(mount.child.id()),
+        }
+    }
+
+    /// Unmounts.
+    pub(crate) fn stop(self) -> Result<()> {
+        match self {
+            Self::Kernel(mut mount) => mount.end(),
+            Self::Fuse2fs(mut mount) => mount.end(),
+        }
+    }
+}
+
+/// On a loop device, which goes back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct KernelMount {
+    device: String,
+    dir: PathBuf,
+    mounted: bool,
+}
+
+impl KernelMount {
+    /// Attaches and mounts; goes around the host's page cache where its file system can.
+    fn start(kind: &str, options: &str, image: &Path, dir: &Path) -> Result<Self> {
+        let attach = |direct: bool| {
+            let mut command = Command::new("losetup");
+            command.args(["--find", "--show"]);
+            if direct {
+                command.arg("--direct-io=on");
+            }
+            run_program(command.arg(image))
+        };
+        let device = attach(true).or_else(|_| attach(false))?;
+        let mut mount = Self {
+            device: device.trim().to_owned(),
+            dir: dir.to_owned(),
+            mounted: false,
+        };
+        let mut command = Command::new("mount");
+        command.args(["-t", kind, "-o", options, &mount.device]);
+        run_program(command.arg(dir))?;
+        mount.mounted = true;
+        Ok(mount)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.mounted) {
+            run_program(Command::new("umount").arg(&self.dir))?;
+        }
+        let device = std::mem::take(&mut self.device);
+        if !device.is_empty() {
+            run_program(Command::new("losetup").arg("--detach").arg(device))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            eprintln!("left behind: {error}");
+        }
+    }
+}
+
+/// Served by a child.
+#[derive(Debug)]
+pub(crate) struct Fuse2fs {
+    child: Child,
+    dir: PathBuf,
+    ended: bool,
+}
+
+/// How long it may take to mount.
+const MOUNT_TIME: Duration = Duration::from_secs(20);
+
+impl Fuse2fs {
+    fn start(image: &Path, dir: &Path) -> Result<Self> {
+        let mut command = Command::new("fuse2fs");
+        // In the foreground, so that its end can be waited for.
+        command.arg("-f").arg(image).arg(dir);
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(io_error("fuse2fs"))?;
+        let mut mount = Self {
+            child,
+            dir: dir.to_owned(),
+            ended: false,
+        };
+        let began = Instant::now();
+        while mounted_on(dir).is_none() {
+            let gone = mount.child.try_wait().map_err(io_error("fuse2fs"))?;
+            if gone.is_some() || began.elapsed() > MOUNT_TIME {
+                let why = "it did not mount".to_owned();
+                return Err(program_error(why));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(mount)
+    }
+
+    /// Unmounts and waits until it has written what it holds.
+    fn end(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.ended, true) {
+            return Ok(());
+        }
+        if mounted_on(&self.dir).is_some() {
+            let mut command = Command::new("fusermount3");
+            if let Err(error) = run_program(command.arg("-u").arg(&self.dir)) {
+                // It would serve for ever.
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return Err(error);
+            }
+        } else {
+            let _ = self.child.kill();
+        }
+        let status = self.child.wait().map_err(io_error("fuse2fs"))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(program_error(status.to_string())),
+        }
+    }
+}
+
+impl Drop for Fuse2fs {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            eprintln!("left behind: {error}");
+        }
+    }
+}
+
+fn program_error(why: String) -> Error {
+    let program = "fuse2fs".to_owned();
+    Error::Program { program, why }
+}

@@ -1,0 +1,199 @@
+//! How Sapwood is set up for a run: engine, mechanisms, transport.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sapwood::Kind;
+use sapwood_ext4::AllocPolicy;
+use sapwood_fuse::IoUring;
+
+use crate::policy::Policy;
+
+/// A named [`AllocPolicy`]: how ext4 looks for a free inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Search {
+    /// Both mechanisms.
+    On,
+    /// After a lost race the search starts over without the lock.
+    Restart,
+    /// All threads begin their search at the same place.
+    Together,
+    /// Both switched off.
+    AllOff,
+}
+
+impl Search {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::On, Self::Restart, Self::Together, Self::AllOff];
+
+    /// Name on the command line and in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Restart => "locked_search-off",
+            Self::Together => "spread-off",
+            Self::AllOff => "all-off",
+        }
+    }
+
+    /// What the engine is told.
+    #[must_use]
+    pub fn switches(self) -> AllocPolicy {
+        AllocPolicy {
+            search_again_locked: matches!(self, Self::On | Self::Together),
+            spread: matches!(self, Self::On | Self::Restart),
+        }
+    }
+}
+
+impl fmt::Display for Search {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Search {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|search| search.name() == text);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("no such policy of ext4; there are {names}")
+        })
+    }
+}
+
+/// How Sapwood is opened or mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// Engine.
+    pub kind: Kind,
+    /// Mechanisms of the log of btrfs.
+    pub log: Policy,
+    /// How ext4 looks for a free inode.
+    pub search: Search,
+    /// Seconds from the first change of a transaction to its commit; the engine's default if
+    /// not given.
+    pub commit: Option<u64>,
+    /// Request threads of a mount; 0: as many as it takes by itself.
+    pub fuse_threads: usize,
+    /// Transport of a mount.
+    pub io_uring: IoUring,
+}
+
+impl Setup {
+    /// Everything as users have it.
+    #[must_use]
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            log: Policy::On,
+            search: Search::On,
+            commit: None,
+            fuse_threads: 0,
+            io_uring: IoUring::Auto,
+        }
+    }
+
+    /// Options for btrfs.
+    pub(crate) fn btrfs(&self) -> sapwood_btrfs::Options {
+        let mut options = sapwood_btrfs::Options {
+            log: self.log.switches(),
+            ..sapwood_btrfs::Options::default()
+        };
+        if let Some(seconds) = self.commit {
+            options.commit_interval = Duration::from_secs(seconds);
+        }
+        options
+    }
+
+    /// Options for ext4.
+    pub(crate) fn ext4(&self) -> sapwood_ext4::Options {
+        let mut options = sapwood_ext4::Options {
+            alloc: self.search.switches(),
+            ..sapwood_ext4::Options::default()
+        };
+        if let Some(seconds) = self.commit {
+            options.commit_interval = Duration::from_secs(seconds);
+        }
+        options
+    }
+
+    /// Arguments that make `serve` the same setup.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut all = vec![
+            format!("--kind={}", self.kind),
+            format!("--log-policy={}", self.log),
+            format!("--search={}", self.search),
+            format!("--fuse-threads={}", self.fuse_threads),
+            format!("--io-uring={}", transport_name(self.io_uring)),
+        ];
+        all.extend(self.commit.map(|seconds| format!("--commit={seconds}")));
+        all
+    }
+}
+
+fn transport_name(io_uring: IoUring) -> &'static str {
+    match io_uring {
+        IoUring::Auto => "auto",
+        IoUring::On => "on",
+        IoUring::Off => "off",
+    }
+}
+
+/// Reads a transport from the command line.
+///
+/// # Errors
+/// There is none of that name.
+pub fn parse_transport(text: &str) -> Result<IoUring, String> {
+    text.parse()
+        .map_err(|()| "it is auto, on or off".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_search_switches_what_its_name_says() {
+        assert_eq!(Search::On.switches(), AllocPolicy::default());
+        let restart = Search::Restart.switches();
+        assert!(!restart.search_again_locked && restart.spread);
+        let together = Search::Together.switches();
+        assert!(together.search_again_locked && !together.spread);
+        let off = Search::AllOff.switches();
+        assert!(!off.search_again_locked && !off.spread);
+        for search in Search::ALL {
+            assert_eq!(search.name().parse(), Ok(search));
+        }
+        assert!("of".parse::<Search>().is_err());
+    }
+
+    #[test]
+    fn policies_and_times_reach_the_engines() {
+        let setup = Setup {
+            log: Policy::NoOverlap,
+            search: Search::Together,
+            commit: Some(7),
+            ..Setup::new(Kind::Ext4)
+        };
+        assert!(!setup.btrfs().log.overlap && !setup.ext4().alloc.spread);
+        let seven = Duration::from_secs(7);
+        assert_eq!(setup.btrfs().commit_interval, seven);
+        assert_eq!(setup.ext4().commit_interval, seven);
+        let plain = Setup::new(Kind::Btrfs);
+        assert_eq!(plain.btrfs(), sapwood_btrfs::Options::default());
+        assert_eq!(plain.ext4(), sapwood_ext4::Options::default());
+        for (text, expected) in [
+            ("auto", IoUring::Auto),
+            ("on", IoUring::On),
+            ("off", IoUring::Off),
+        ] {
+            assert_eq!(parse_transport(text), Ok(expected));
+            assert_eq!(transport_name(expected), text);
+        }
+    }
+}
