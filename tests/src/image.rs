@@ -9,7 +9,7 @@ use std::time::Duration;
 use sapwood::Kind;
 use tempfile::TempDir;
 
-use crate::mount::sapwood;
+use crate::mount::{KernelMount, Mounted, sapwood};
 use crate::{process, scratch};
 
 /// Which program makes the file system.
@@ -235,6 +235,37 @@ impl Image {
             command.arg("--check-data-csum");
         }
         process::succeed(&mut command, Duration::from_secs(600)).map(drop)
+    }
+
+    /// Both, of an image whose mount ended in a crash. `e2fsck -n` does not look behind the journal:
+    /// it judges copies, one recovered by the kernel and one by `e2fsck`.
+    ///
+    /// # Errors
+    /// With what was found.
+    pub fn check_after_crash(&self) -> Result<(), String> {
+        self.check_by_us()?;
+        if self.kind == Kind::Btrfs {
+            return self.check_by_kernel();
+        }
+        let copy = || -> Result<Self, String> {
+            let copy = Self {
+                kind: self.kind,
+                ..Self::blank(0)
+            };
+            let args = ["--sparse=always".as_ref(), self.path(), copy.path()];
+            process::run("cp", &args).map(|_| copy)
+        };
+        let by_kernel = copy()?;
+        Box::new(KernelMount::new(by_kernel.path(), "rw")?).unmount()?;
+        by_kernel.check()?;
+        let by_tool = copy()?;
+        let mut preen = process::command("e2fsck", &["-f", "-p"]);
+        let said = process::finish(preen.arg(by_tool.path()), process::ORDINARY)?;
+        match said.status.code() {
+            // 1: the journal was replayed, or orphans were deleted.
+            Some(0 | 1) => by_tool.check(),
+            _ => Err(format!("e2fsck -fp: {}\n{}", said.status, said.all())),
+        }
     }
 
     /// Both.

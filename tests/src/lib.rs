@@ -1,6 +1,6 @@
 //! Helpers of the whole-system tests: a mixed tree to fill file systems with ([`fill`]), comparable
 //! listings of file systems ([`manifest`]), images and mounts that go away with their guards
-//! ([`image`], [`mount`]), and what leaves a test out by name where the machine cannot run it
+//! ([`image`], [`mount`]), forms of file systems for programs to work in ([`form`]), and what leaves a test out by name where the machine cannot run it
 //! ([`machine`]).
 #![allow(
     clippy::unwrap_used,
@@ -10,6 +10,7 @@
 
 pub mod ext4;
 pub mod fill;
+pub mod form;
 pub mod image;
 pub mod machine;
 pub mod manifest;

@@ -1,12 +1,14 @@
 //! A fresh file system on an image, mounted by us, for a program to work in.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use sapwood::Options;
+use sapwood::{Kind, Options};
 
 use crate::image::{Image, Mkfs};
 use crate::manifest::{Compare, Manifest, compare, library, mounted};
 use crate::mount::{Driver, Mounted};
+use crate::subvolumes;
 
 /// Who stands on our side: `sapwood`, or, to prove the tests themselves, the kernel
 /// (`SAPWOOD_TEST_DRIVER=kernel`).
@@ -61,18 +63,10 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Makes one of `size` bytes and mounts it with these options.
+    /// Makes one as `how` says and has `driver` mount it with these options.
     ///
     /// # Errors
     /// What the programs said.
-    pub fn new(size: u64, options: &str) -> Result<Self, String> {
-        Self::with(&Mkfs::default().sized(size), options, ours())
-    }
-
-    /// As [`new`](Self::new), made as `how` says and mounted by `driver`.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub fn with(how: &Mkfs, options: &str, driver: Driver) -> Result<Self, String> {
         let image = Image::new(how)?;
         let mount = Some(driver.mount(image.path(), options)?);
@@ -108,6 +102,20 @@ impl Volume {
     #[must_use]
     pub fn daemon(&self) -> Option<u32> {
         self.mount.as_ref().and_then(|mount| mount.daemon())
+    }
+
+    /// Makes everything in it durable.
+    ///
+    /// # Errors
+    /// What the driver said.
+    pub fn sync(&self) -> Result<(), String> {
+        match (ours(), self.image.kind()) {
+            (Driver::Kernel, Kind::Ext4) => {
+                let root = File::open(self.path()).map_err(|error| error.to_string())?;
+                rustix::fs::syncfs(root).map_err(|error| error.to_string())
+            }
+            (driver, _) => subvolumes::sync(driver, self.path()),
+        }
     }
 
     /// Unmounts it.

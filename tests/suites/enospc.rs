@@ -4,60 +4,85 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use sapwood_tests::image::Mkfs;
+use sapwood_tests::form::Form;
 use sapwood_tests::random::{Random, seed};
 use sapwood_tests::volume::{Volume, check, ours};
-use sapwood_tests::{Need, Outcome, machine, subvolumes, trial};
+use sapwood_tests::{Outcome, machine, subvolumes};
 
 const SIZE: u64 = 176 << 20;
 
+/// Fills it until nothing fits: what is durable, and how much that is.
+type Way = fn(&Volume, &mut Random) -> Result<Filled, String>;
+
+const OF_BTRFS: &[(&str, Way)] = &[
+    ("one_file", one_file),
+    ("many_files", many_files),
+    ("many_snapshots", many_snapshots),
+];
+const OF_EXT4: &[(&str, Way)] = &[("one_file", one_file), ("many_files", many_files)];
+const OF_INODES: &[(&str, Way)] = &[("many_names", many_names)];
+
+/// The forms, in which ways each is filled, and whether always.
+fn forms() -> Vec<(Form, &'static [(&'static str, Way)], bool)> {
+    let btrfs = |name, args| Form::btrfs(name, args, "rw");
+    let ext4 = |name, args| Form::ext4(name, args, "rw");
+    let journaled = Form::ext4("data_journal", "", "data=journal");
+    let no_journal = "-N 3000 -O ^has_journal";
+    vec![
+        (btrfs("default", ""), OF_BTRFS, true),
+        (btrfs("mixed", "-M"), OF_BTRFS, false),
+        (btrfs("single", "-m single"), OF_BTRFS, false),
+        (ext4("default", ""), OF_EXT4, true),
+        (ext4("blocks_1k", "-b 1024"), OF_EXT4, false),
+        (ext4("no_journal", "-O ^has_journal"), OF_EXT4, false),
+        (journaled, OF_EXT4, false),
+        (ext4("block_maps", "-O ^extents,^64bit"), OF_EXT4, false),
+        (
+            ext4("inline_data", "-O inline_data -I 1024"),
+            OF_EXT4,
+            false,
+        ),
+        (ext4("few_inodes", "-N 3000"), OF_INODES, true),
+        (ext4("few_inodes_no_journal", no_journal), OF_INODES, false),
+    ]
+}
+
 fn trials() -> Vec<Trial> {
-    let needs = [Need::Kernel, Need::Fuse];
     let mut trials = Vec::new();
-    let variants = [("default", ""), ("mixed", "-M"), ("single", "-m single")];
-    for (name, args) in variants
-        .into_iter()
-        .take(if machine::full() { 3 } else { 1 })
-    {
-        let ways: [(&str, Way); 3] = [
-            ("one_file", one_file),
-            ("many_files", many_files),
-            ("many_snapshots", many_snapshots),
-        ];
-        for (way_name, way) in ways {
-            let run = move || fill_empty_fill(args, way);
-            trials.push(trial(format!("{way_name}::{name}"), &needs, run));
+    for (form, ways, always) in forms() {
+        for &(name, way) in ways {
+            if always || machine::full() {
+                let name = format!("{name}::{}", form.name);
+                trials.push(form.trial(name, &[], move |form| fill_empty_fill(form, way)));
+            }
         }
     }
     trials
 }
-
-/// Fills a directory until nothing fits: what is durable, and how many bytes of content that is.
-type Way = fn(&Path, &mut Random) -> Result<Filled, String>;
 
 struct Filled {
     durable: Vec<(PathBuf, Vec<u8>)>,
     bytes: u64,
 }
 
-fn fill_empty_fill(args: &str, way: Way) -> Outcome {
-    let mut volume = Volume::with(&Mkfs::with(args).sized(SIZE), "rw", ours())?;
+fn fill_empty_fill(form: &Form, way: Way) -> Outcome {
+    let mut volume = form.volume(SIZE)?;
     let mut random = Random::new(seed(0xf111));
-    let empty = free(volume.path())?;
-    let first = way(volume.path(), &mut random)?;
-    verify(volume.path(), &first, "when full")?;
+    let empty = free(&volume)?;
+    let first = way(&volume, &mut random)?;
+    verify(&volume, &first, "when full")?;
     volume.remount()?;
-    verify(volume.path(), &first, "full, after an unmount")?;
+    verify(&volume, &first, "full, after an unmount")?;
     volume.unmount()?;
     check(volume.image())?;
     volume.remount()?;
-    empty_again(volume.path())?;
+    empty_again(&volume)?;
     wait_for_space(&volume, empty)?;
-    let second = way(volume.path(), &mut random)?;
+    let second = way(&volume, &mut random)?;
     println!(
         "{:?} of {SIZE} at first, then {:?}",
         first.bytes, second.bytes
@@ -70,16 +95,21 @@ fn fill_empty_fill(args: &str, way: Way) -> Outcome {
         )
         .into());
     }
-    verify(volume.path(), &second, "full again")?;
+    verify(&volume, &second, "full again")?;
     volume.remount()?;
-    verify(volume.path(), &second, "full again, after an unmount")?;
+    verify(&volume, &second, "full again, after an unmount")?;
     volume.finish()?;
     Ok(())
 }
 
-fn free(root: &Path) -> Result<u64, String> {
-    let stat = rustix::fs::statvfs(root).map_err(|error| error.to_string())?;
+fn free(volume: &Volume) -> Result<u64, String> {
+    let stat = rustix::fs::statvfs(volume.path()).map_err(|error| error.to_string())?;
     Ok(stat.f_bavail * stat.f_frsize)
+}
+
+fn free_inodes(volume: &Volume) -> Result<u64, String> {
+    let stat = rustix::fs::statvfs(volume.path()).map_err(|error| error.to_string())?;
+    Ok(stat.f_ffree)
 }
 
 /// True if an error says that the space is used up.
@@ -97,9 +127,9 @@ fn fits(result: io::Result<()>, what: &str) -> Result<bool, String> {
 }
 
 /// One file, in pieces that are made durable one by one.
-fn one_file(root: &Path, random: &mut Random) -> Result<Filled, String> {
+fn one_file(volume: &Volume, random: &mut Random) -> Result<Filled, String> {
     const PIECE: usize = 4 << 20;
-    let path = root.join("one");
+    let path = volume.join("one");
     let mut file = File::create(&path).map_err(|error| error.to_string())?;
     let mut content = Vec::new();
     loop {
@@ -121,24 +151,24 @@ fn one_file(root: &Path, random: &mut Random) -> Result<Filled, String> {
 }
 
 /// Many files: inline, small, middling.
-fn many_files(root: &Path, random: &mut Random) -> Result<Filled, String> {
+fn many_files(volume: &Volume, random: &mut Random) -> Result<Filled, String> {
     let mut filled = Filled {
         durable: Vec::new(),
         bytes: 0,
     };
     for at in 0_usize.. {
         let dir = PathBuf::from(format!("dir-{}", at / 100));
-        if at.is_multiple_of(100) && !fits(fs::create_dir(root.join(&dir)), "mkdir")? {
+        if at.is_multiple_of(100) && !fits(fs::create_dir(volume.join(&dir)), "mkdir")? {
             break;
         }
         let len = [500, 1900, 6000, 40_000, 300_000][at % 5];
         let (name, content) = (dir.join(format!("file-{at}")), random.bytes(len));
         let write = || -> io::Result<()> {
-            let mut file = File::create(root.join(&name))?;
+            let mut file = File::create(volume.join(&name))?;
             file.write_all(&content)?;
             // Each sync is a commit; what comes between is carried by the next one.
             if at.is_multiple_of(10) {
-                subvolumes::sync(ours(), root).map_err(|why| match file.sync_all() {
+                volume.sync().map_err(|why| match file.sync_all() {
                     Err(error) => error,
                     Ok(()) => io::Error::other(why),
                 })
@@ -159,9 +189,9 @@ fn many_files(root: &Path, random: &mut Random) -> Result<Filled, String> {
 }
 
 /// A subvolume and snapshots of it, each changed a little.
-fn many_snapshots(root: &Path, random: &mut Random) -> Result<Filled, String> {
+fn many_snapshots(volume: &Volume, random: &mut Random) -> Result<Filled, String> {
     let driver = ours();
-    let base = root.join("base");
+    let base = volume.join("base");
     let failed = |error: io::Error| format!("base: {error}");
     subvolumes::create(driver, &base)?;
     for at in 0..300 {
@@ -173,7 +203,7 @@ fn many_snapshots(root: &Path, random: &mut Random) -> Result<Filled, String> {
     };
     for at in 0_usize.. {
         let name = format!("snapshot-{at}");
-        let place = root.join(&name);
+        let place = volume.join(&name);
         match subvolumes::snapshot(driver, &base, &place) {
             Ok(()) => {}
             Err(why) if why.contains("No space left") => break,
@@ -196,9 +226,48 @@ fn many_snapshots(root: &Path, random: &mut Random) -> Result<Filled, String> {
     Ok(filled)
 }
 
-fn verify(root: &Path, filled: &Filled, when: &str) -> Result<(), String> {
+/// Small files until there is no inode left: as many as were said to be free, and what needs none
+/// works on.
+fn many_names(volume: &Volume, random: &mut Random) -> Result<Filled, String> {
+    let free = free_inodes(volume)?;
+    let mut filled = Filled {
+        durable: Vec::new(),
+        bytes: 0,
+    };
+    for at in 0_usize.. {
+        let dir = PathBuf::from(format!("dir-{}", at / 500));
+        if at.is_multiple_of(500) && !fits(fs::create_dir(volume.join(&dir)), "mkdir")? {
+            break;
+        }
+        let (name, content) = (dir.join(format!("file-{at}")), random.bytes(20));
+        if !fits(fs::write(volume.join(&name), &content), "write")? {
+            break;
+        }
+        filled.bytes += content.len() as u64;
+        filled.durable.push((name, content));
+    }
+    let taken = fs_err(fs::read_dir(volume.path()))?.count() as u64 - 1;
+    let taken = taken + filled.durable.len() as u64;
+    if (taken, free_inodes(volume)?) != (free, 0) {
+        return Err(format!("{taken} of {free} inodes could be taken"));
+    }
+    let (first, last) = (volume.join(&filled.durable[0].0), volume.join("dir-0/link"));
+    fs_err(fs::hard_link(&first, &last))?;
+    fs_err(fs::rename(&last, volume.join("moved")))?;
+    if fits(fs::create_dir(volume.join("more")), "mkdir")? {
+        return Err("a directory without an inode".to_owned());
+    }
+    volume.sync()?;
+    Ok(filled)
+}
+
+fn fs_err<T>(result: io::Result<T>) -> Result<T, String> {
+    result.map_err(|error| error.to_string())
+}
+
+fn verify(volume: &Volume, filled: &Filled, when: &str) -> Result<(), String> {
     for (name, content) in &filled.durable {
-        let found = fs::read(root.join(name))
+        let found = fs::read(volume.join(name))
             .map_err(|error| format!("{when}: {}: {error}", name.display()))?;
         // Behind the durable part there may be more.
         if !found.starts_with(content) {
@@ -209,9 +278,9 @@ fn verify(root: &Path, filled: &Filled, when: &str) -> Result<(), String> {
 }
 
 /// Deletes everything, one by one, the way `rm` does.
-fn empty_again(root: &Path) -> Result<(), String> {
+fn empty_again(volume: &Volume) -> Result<(), String> {
     let driver = ours();
-    for entry in fs::read_dir(root).map_err(|error| error.to_string())? {
+    for entry in fs::read_dir(volume.path()).map_err(|error| error.to_string())? {
         let path = entry.map_err(|error| error.to_string())?.path();
         let name = path
             .file_name()
@@ -220,6 +289,8 @@ fn empty_again(root: &Path) -> Result<(), String> {
             .into_owned();
         if name.starts_with("snapshot-") || name == "base" {
             subvolumes::delete(driver, &path)?;
+        } else if name == "lost+found" {
+            // What repairs a file system expects it.
         } else if path.is_dir() {
             fs::remove_dir_all(&path).map_err(|error| format!("rm {name}: {error}"))?;
         } else {
@@ -233,8 +304,8 @@ fn empty_again(root: &Path) -> Result<(), String> {
 fn wait_for_space(volume: &Volume, empty: u64) -> Result<(), String> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
-        subvolumes::sync(ours(), volume.path())?;
-        let now = free(volume.path())?;
+        volume.sync()?;
+        let now = free(&volume)?;
         if now * 100 >= empty * 85 {
             return Ok(());
         }

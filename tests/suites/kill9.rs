@@ -14,52 +14,54 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::form::Form;
+use sapwood_tests::image::Image;
 use sapwood_tests::mount::{Driver, Mounted, SapwoodMount};
 use sapwood_tests::random::{Random, seed};
-use sapwood_tests::{Need, Outcome, machine, trial};
+use sapwood_tests::{Outcome, machine};
 
 const THREADS: u64 = 4;
 
 fn trials() -> Vec<Trial> {
-    let needs = [Need::Kernel, Need::Fuse];
     let rounds = if machine::full() { 40 } else { 6 };
-    let variants = [
-        ("plain", "rw"),
-        ("zstd", "compress=zstd"),
-        ("often", "commit=1"),
-        ("nodatacow", "nodatacow"),
+    let forms = [
+        Form::btrfs("plain", "", "rw"),
+        Form::btrfs("zstd", "", "compress=zstd"),
+        Form::btrfs("often", "", "commit=1"),
+        Form::btrfs("nodatacow", "", "nodatacow"),
+        Form::ext4("plain", "", "rw"),
+        Form::ext4("often", "", "commit=1"),
+        Form::ext4("data_journal", "", "data=journal"),
+        Form::ext4("small_journal_1k", "-b 1024 -J size=1", "rw"),
+        Form::ext4("inline_data", "-O inline_data -I 512", "rw"),
+        Form::ext4("fast_commit", "-O fast_commit", "rw"),
     ];
-    variants
-        .into_iter()
-        .map(|(name, options)| {
-            trial(format!("kill9::{name}"), &needs, move || {
-                kill(options, rounds)
-            })
-        })
-        .collect()
+    let trial = |form: &Form| {
+        let name = format!("kill9::{}", form.name);
+        form.trial(name, &[], move |form| kill(form, rounds))
+    };
+    forms.iter().map(trial).collect()
 }
 
 /// What one name may hold: `None` for not being there. More than one where a change was under
 /// way.
 type Allowed = BTreeMap<PathBuf, Vec<Option<Vec<u8>>>>;
 
-fn kill(options: &str, rounds: u64) -> Outcome {
+fn kill(form: &Form, rounds: u64) -> Outcome {
     let start = seed(0x9111);
-    let image = Image::new(&Mkfs::default().sized(2 << 30))?;
+    let image = Image::new(&form.mkfs.clone().sized(2 << 30))?;
     let mut known: Vec<Allowed> = (0..THREADS).map(|_| Allowed::new()).collect();
     for round in 0..rounds {
         let seed = start.wrapping_add(round);
         let again = |why: String| format!("round {round}, SAPWOOD_SEED={seed}: {why}");
         let mut random = Random::new(seed);
-        let mount = SapwoodMount::new(image.path(), options)?;
+        let mount = SapwoodMount::new(image.path(), form.options)?;
         // Killed behind this many finished changes, and a little.
         let target = 20 + random.below(400);
         let pause = Duration::from_micros(random.below(30_000));
         load(mount, &mut known, seed, target, pause)?;
         // In every other round the kernel sees the crash first.
-        image.check_by_us().map_err(again)?;
-        image.check_by_kernel().map_err(again)?;
+        image.check_after_crash().map_err(again)?;
         let order = if round % 2 == 0 {
             [Driver::Kernel, Driver::Sapwood]
         } else {

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::fs::SeekFrom;
+use sapwood::Kind;
+use sapwood_tests::form::Form;
 use sapwood_tests::mount::peak_memory;
 use sapwood_tests::random::Random;
 use sapwood_tests::volume::{Volume, ours};
@@ -48,7 +50,7 @@ impl Table {
         println!("| what | step | seconds | peak MiB |\n|---|---|---|---|");
         Ok(Self {
             test,
-            volume: Volume::new(size, "rw")?,
+            volume: Form::plain(Kind::Btrfs).volume(size)?,
         })
     }
 

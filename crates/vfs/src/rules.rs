@@ -388,8 +388,9 @@ pub fn set_flags(
 
 /// Flags that a new inode takes from its directory.
 #[must_use]
-pub fn inherited_flags(dir_flags: InodeFlags) -> InodeFlags {
-    dir_flags & (InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS | InodeFlags::NOCOW)
+pub const fn inherited_flags(dir_flags: InodeFlags) -> InodeFlags {
+    let compression = InodeFlags::COMPRESS.union(InodeFlags::NOCOMPRESS);
+    dir_flags.intersection(compression.union(InodeFlags::NOCOW))
 }
 
 /// Name of the property that chooses the compression of one file, or of what is created

@@ -5,42 +5,38 @@ use std::path::Path;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sapwood_tests::form::Form;
 use sapwood_tests::mount::workspace;
-use sapwood_tests::volume::Volume;
-use sapwood_tests::{Need, Outcome, machine, process, trial};
-
-use super::MOUNT;
+use sapwood_tests::{Need, Outcome, machine, process};
 
 const LIMIT: Duration = Duration::from_secs(900);
 
 pub(super) fn trials() -> Vec<Trial> {
-    let with = |program| {
-        let mut needs = MOUNT.to_vec();
-        needs.push(Need::Program(program));
-        needs
-    };
-    let mut git_needs = with("git");
-    git_needs.push(Need::History);
-    vec![
-        trial("git::clone_fsck_and_gc", &git_needs, || git("rw")),
-        trial("git::clone_fsck_and_gc_compressed", &git_needs, || {
-            git("compress=zstd")
-        }),
-        trial("cargo::build_and_test_a_crate", &with("cargo"), cargo),
-        trial("sqlite::journals_and_integrity", &with("sqlite3"), || {
-            sqlite("rw")
-        }),
-        trial(
-            "sqlite::journals_and_integrity_nodatacow",
-            &with("sqlite3"),
-            || sqlite("nodatacow"),
-        ),
-    ]
+    let git_needs = [Need::Program("git"), Need::History];
+    let cargo_needs = [Need::Program("cargo")];
+    let sqlite_needs = [Need::Program("sqlite3")];
+    let mut trials = Vec::new();
+    for form in Form::plain_ones() {
+        trials.extend([
+            form.trial("git::clone_fsck_and_gc", &git_needs, git),
+            form.trial("cargo::build_and_test_a_crate", &cargo_needs, cargo),
+            form.trial("sqlite::journals_and_integrity", &sqlite_needs, sqlite),
+        ]);
+    }
+    let compressed = Form::btrfs("compressed", "", "compress=zstd");
+    let in_place = Form::btrfs("nodatacow", "", "nodatacow");
+    let journaled = Form::ext4("data_journal", "", "data=journal");
+    trials.push(compressed.trial("git::clone_fsck_and_gc_compressed", &git_needs, git));
+    for form in [in_place, journaled] {
+        let name = format!("sqlite::journals_and_integrity_{}", form.name);
+        trials.push(form.trial(name, &sqlite_needs, sqlite));
+    }
+    trials
 }
 
 /// Clones this repository with its history, works in the clone, checks it.
-fn git(options: &str) -> Outcome {
-    let mut volume = Volume::new(8 << 30, options)?;
+fn git(form: &Form) -> Outcome {
+    let mut volume = form.volume(8 << 30)?;
     let clone = format!("git clone -q --no-local '{}' clone", workspace().display());
     process::shell(volume.path(), &clone, LIMIT)?;
     let work = "
@@ -69,8 +65,8 @@ fn git(options: &str) -> Outcome {
 }
 
 /// Builds a crate, changes it, builds and tests it again.
-fn cargo() -> Outcome {
-    let mut volume = Volume::new(8 << 30, "rw")?;
+fn cargo(form: &Form) -> Outcome {
+    let mut volume = form.volume(8 << 30)?;
     let root = volume.join("crate");
     crate_in(&root, if machine::full() { 120 } else { 20 })?;
     let build = "export CARGO_TARGET_DIR=$PWD/target; cargo build -q --offline; cargo test -q --offline; cargo run -q --offline";
@@ -118,8 +114,8 @@ fn crate_in(root: &Path, parts: usize) -> std::io::Result<()> {
 }
 
 /// A database with both kinds of journal, changed and vacuumed.
-fn sqlite(options: &str) -> Outcome {
-    let mut volume = Volume::new(4 << 30, options)?;
+fn sqlite(form: &Form) -> Outcome {
+    let mut volume = form.volume(4 << 30)?;
     let rounds = if machine::full() { 300 } else { 30 };
     for journal in ["DELETE", "WAL", "TRUNCATE", "PERSIST"] {
         let mut script = format!(

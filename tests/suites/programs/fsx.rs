@@ -7,18 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sapwood_tests::form::Form;
 use sapwood_tests::volume::Volume;
-use sapwood_tests::{Need, Outcome, machine, process, trial};
-
-use super::MOUNT;
+use sapwood_tests::{Need, Outcome, machine, process};
 
 const TOOL: &str = "fsx";
 
-/// Every operation there is.
-const CONFIG: &str = "
-flen = 1048576
-[opsize]
-max = 131072
+/// Every operation there is, before which the sizes have to stand.
+const WEIGHTS: &str = "
 [weights]
 close_open = 2
 read = 10
@@ -36,38 +32,69 @@ posix_fadvise = 1
 copy_file_range = 4
 ";
 
+/// Bytes of the file, and of the longest operation.
+#[derive(Debug, Clone, Copy)]
+struct Sizes(u64, u64);
+
+const ORDINARY: Sizes = Sizes(1 << 20, 1 << 17);
+
+/// Around what an inode of 512 bytes holds inline.
+const TINY: Sizes = Sizes(700, 150);
+
+/// The forms with one `fsx` at a time, and those that run with few operations too.
+fn forms() -> Vec<(Form, Sizes, bool)> {
+    let plain = |form| (form, ORDINARY, true);
+    let long = |form| (form, ORDINARY, false);
+    vec![
+        plain(Form::btrfs("plain", "", "rw")),
+        plain(Form::btrfs("zstd", "", "compress=zstd")),
+        plain(Form::btrfs("nodatacow", "", "nodatacow")),
+        plain(Form::ext4("plain", "", "rw")),
+        plain(Form::ext4("blocks_1k", "-b 1024", "rw")),
+        long(Form::ext4("data_journal", "", "data=journal")),
+        long(Form::ext4("inline_data", "-O inline_data", "rw")),
+        (
+            Form::ext4("inline_tiny", "-O inline_data -I 512", "rw"),
+            TINY,
+            false,
+        ),
+        long(Form::ext4("block_maps", "-O ^extents,^64bit", "rw")),
+    ]
+}
+
 pub(super) fn trials() -> Vec<Trial> {
-    let mut needs = MOUNT.to_vec();
-    needs.push(Need::Cached(TOOL));
-    let (seeds, operations) = if machine::full() {
-        (3, 100_000)
-    } else {
-        (1, 6_000)
-    };
+    let full = machine::full();
+    let (seeds, operations) = if full { (3, 100_000) } else { (1, 6_000) };
+    let needs = [Need::Cached(TOOL)];
     let mut trials = Vec::new();
-    for (name, options) in [
-        ("plain", "rw"),
-        ("zstd", "compress=zstd"),
-        ("nodatacow", "nodatacow"),
-    ] {
-        for seed in 1..=seeds {
-            let run = move || run(options, &[seed], operations);
-            trials.push(trial(format!("fsx::{name}::seed_{seed}"), &needs, run));
+    for (form, sizes, often) in forms() {
+        if !often && !full {
+            continue;
         }
-    }
-    let eight = [11, 12, 13, 14, 15, 16, 17, 18];
-    for (name, options) in [("plain", "rw"), ("zstd", "compress=zstd")] {
-        let run = move || run(options, &eight, operations / 4);
-        trials.push(trial(format!("fsx::{name}::eight_at_once"), &needs, run));
+        let prefix = format!("fsx::{}", form.name);
+        for seed in 1..=seeds {
+            let name = format!("{prefix}::seed_{seed}");
+            trials.push(form.trial(name, &needs, move |form| {
+                run(form, sizes, &[seed], operations)
+            }));
+        }
+        if full || ["plain", "zstd"].contains(&form.name) {
+            let name = format!("{prefix}::eight_at_once");
+            let eight = [11, 12, 13, 14, 15, 16, 17, 18];
+            trials.push(form.trial(name, &needs, move |form| {
+                run(form, sizes, &eight, operations / 4)
+            }));
+        }
     }
     trials
 }
 
 /// One `fsx` for each seed, all at once, each on a file of its own.
-fn run(options: &str, seeds: &[u64], operations: u64) -> Outcome {
-    let volume = Volume::new(4 << 30, options)?;
+fn run(form: &Form, Sizes(file, most): Sizes, seeds: &[u64], operations: u64) -> Outcome {
+    let volume = form.volume(4 << 30)?;
     let config = volume.image().beside("fsx.toml");
-    fs::write(&config, CONFIG)?;
+    let sizes = format!("flen = {file}\n[opsize]\nmax = {most}\n");
+    fs::write(&config, sizes + WEIGHTS)?;
     let mut running = Vec::new();
     for seed in seeds {
         running.push(Running::start(&volume, &config, *seed, operations)?);

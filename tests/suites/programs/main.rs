@@ -8,10 +8,7 @@ mod pjdfstest;
 mod trees;
 
 use libtest_mimic::Trial;
-use sapwood_tests::{Need, machine};
-
-/// What every test here needs.
-const MOUNT: [Need; 2] = [Need::Kernel, Need::Fuse];
+use sapwood_tests::machine;
 
 fn trials() -> Vec<Trial> {
     let all = [

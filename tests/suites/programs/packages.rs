@@ -4,20 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sapwood_tests::form::Form;
 use sapwood_tests::mount::cache;
-use sapwood_tests::volume::Volume;
-use sapwood_tests::{Need, Outcome, machine, process, trial};
-
-use super::MOUNT;
+use sapwood_tests::{Need, Outcome, machine, process};
 
 pub(super) fn trials() -> Vec<Trial> {
-    let mut needs = MOUNT.to_vec();
-    needs.extend([
-        Need::Program("dpkg"),
-        Need::Program("dpkg-deb"),
-        Need::Program("md5sum"),
-    ]);
-    vec![trial("dpkg::unpack_verify_and_remove", &needs, unpack)]
+    let needs = ["dpkg", "dpkg-deb", "md5sum"].map(Need::Program);
+    let trial = |form: Form| form.trial("dpkg::unpack_verify_and_remove", &needs, unpack);
+    Form::plain_ones().map(trial).into()
 }
 
 /// Packs up what is installed on this machine again, `count` packages of it: no network needed.
@@ -72,9 +66,9 @@ const REPACK: &str = r#"
     [ "$made" -gt 0 ]
 "#;
 
-fn unpack() -> Outcome {
+fn unpack(form: &Form) -> Outcome {
     let packages = packages(if machine::full() { 300 } else { 40 })?;
-    let mut volume = Volume::new(8 << 30, "rw")?;
+    let mut volume = form.volume(8 << 30)?;
     let root = volume.join("system");
     run(&root, &packages, INSTALL)?;
     volume.remount()?;

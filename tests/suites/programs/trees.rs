@@ -4,25 +4,33 @@ use std::fs;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sapwood::Kind;
 use sapwood_tests::fill::{self, Limits};
+use sapwood_tests::form::Form;
 use sapwood_tests::mount::Driver;
 use sapwood_tests::volume::{Volume, check};
-use sapwood_tests::{Need, Outcome, machine, process, trial};
-
-use super::MOUNT;
+use sapwood_tests::{Need, Outcome, machine, process};
 
 const LIMIT: Duration = Duration::from_secs(3600);
 
 pub(super) fn trials() -> Vec<Trial> {
-    let with = |program| {
-        let mut needs = MOUNT.to_vec();
-        needs.extend([Need::Program("rsync"), Need::Program(program)]);
-        needs
-    };
+    let needs = ["rsync", "tar"].map(Need::Program);
+    let (btrfs, ext4) = (Form::plain(Kind::Btrfs), Form::plain(Kind::Ext4));
+    let compressed = Form::btrfs("compressed", "", "compress=zstd");
+    let other = Form::btrfs("other", "", "compress=lzo");
+    let between = "rsync::mixed_tree_there_and_back";
+    let (one, two) = (other.clone(), other);
     vec![
-        trial("tar::round_trip", &with("tar"), tar),
-        trial("rsync::round_trip", &with("rsync"), rsync),
-        trial("rsync::mixed_tree_there_and_back", &with("rsync"), mixed),
+        btrfs.trial("tar::round_trip", &needs, tar),
+        ext4.trial("tar::round_trip", &needs, tar),
+        compressed.trial("rsync::round_trip", &needs, rsync),
+        ext4.trial("rsync::round_trip", &needs, rsync),
+        btrfs.trial(between, &needs, move |form| {
+            mixed(form, &one, Limits::new(99, 16384, true))
+        }),
+        ext4.trial(between, &[needs, [Need::Kernel; 2]].concat(), move |form| {
+            mixed(form, &two, Limits::ext4(99, 4096, true))
+        }),
     ]
 }
 
@@ -75,8 +83,8 @@ fn finish(mut volume: Volume) -> Outcome {
     Ok(())
 }
 
-fn tar() -> Outcome {
-    let volume = Volume::new(SIZE, "rw")?;
+fn tar(form: &Form) -> Outcome {
+    let volume = form.volume(SIZE)?;
     let pack = "tar --xattrs --xattrs-include='*' --acls --numeric-owner";
     let script = format!(
         "{pack} -cf - $(ls -d {} 2>/dev/null) 2>/dev/null | {pack} -xpf -",
@@ -86,8 +94,8 @@ fn tar() -> Outcome {
     finish(volume)
 }
 
-fn rsync() -> Outcome {
-    let volume = Volume::new(SIZE, "compress=zstd")?;
+fn rsync(form: &Form) -> Outcome {
+    let volume = form.volume(SIZE)?;
     let script = format!(
         "for dir in $(ls -d {} 2>/dev/null); do mkdir -p .$dir; rsync -aHAX $dir/ .$dir/; done",
         source()
@@ -103,15 +111,12 @@ fn rsync() -> Outcome {
 }
 
 /// A mixed tree goes from one of our mounts to another one and back.
-fn mixed() -> Outcome {
+fn mixed(form: &Form, other: &Form, limits: Limits) -> Outcome {
     let limits = Limits {
         names: 300,
-        ..Limits::new(99, 16384, true)
+        ..limits
     };
-    let (one, two) = (
-        Volume::new(2 << 30, "rw")?,
-        Volume::new(2 << 30, "compress=lzo")?,
-    );
+    let (one, two) = (form.volume(2 << 30)?, other.volume(2 << 30)?);
     let from = one.join("tree");
     fs::create_dir(&from)?;
     fill::fill(&from, limits)?;

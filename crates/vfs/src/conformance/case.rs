@@ -46,6 +46,8 @@ pub struct Capabilities {
     pub reflink: bool,
     /// What is shared takes space once.
     pub shared_space: bool,
+    /// `AllocMode::Allocate` works: space can be taken without being written.
+    pub preallocate: bool,
     /// `AllocMode::PunchHole` works.
     pub punch_hole: bool,
     /// `AllocMode::ZeroRange` works.
@@ -61,6 +63,8 @@ pub struct Capabilities {
     pub compression: bool,
     /// Inode flags that can be set and read back.
     pub flags: InodeFlags,
+    /// Flags that everything new takes from its directory.
+    pub inherited_flags: InodeFlags,
     /// Granularity of holes, in bytes.
     pub block_size: u64,
     /// Most names an inode may have, if the case that makes so many is to run.
@@ -81,6 +85,7 @@ impl Capabilities {
         tmpfile: true,
         reflink: true,
         shared_space: true,
+        preallocate: true,
         punch_hole: true,
         zero_range: true,
         shift_range: false,
@@ -88,6 +93,7 @@ impl Capabilities {
         directory_links: false,
         compression: true,
         flags: InodeFlags::all(),
+        inherited_flags: crate::rules::inherited_flags(InodeFlags::all()),
         block_size: 4096,
         link_max: None,
         xattr_value: 15_000,
@@ -109,6 +115,7 @@ impl Capabilities {
             .union(InodeFlags::NODUMP)
             .union(InodeFlags::NOATIME)
             .union(InodeFlags::DIRSYNC),
+        inherited_flags: InodeFlags::NODUMP.union(InodeFlags::NOATIME),
         xattr_value: 3500,
         xattr_count: 25,
         max_file_size: (1 << 44) - 4096,
@@ -223,13 +230,13 @@ fn run_body(body: Body, capabilities: Capabilities, target: Box<dyn Target>) -> 
 /// Cases of a topic, each a function of the same name; `if` names the capability (a
 /// `bool` of [`Capabilities`]) that one needs.
 macro_rules! group {
-    ($topic:literal: $($promise:ident $(if $capability:ident)?),* $(,)?) => {
+    ($topic:literal: $($promise:ident $(if $capability:ident $(& $more:ident)*)?),* $(,)?) => {
         vec![$(
             $crate::conformance::case::Case::new(
                 $topic,
                 stringify!($promise),
                 $promise,
-                |_capabilities| true $(&& _capabilities.$capability)?,
+                |_capabilities| true $(&& _capabilities.$capability $(&& _capabilities.$more)*)?,
             )
         ),*]
     };

@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         removing_makes_room,
         truncating_makes_room,
         filling_and_emptying_again_and_again,
-        failed_allocation_takes_nothing,
+        failed_allocation_takes_nothing if preallocate,
         directories_work_when_full,
     );
     cases.extend(full.into_iter().map(Case::small));

@@ -13,14 +13,14 @@ pub(super) fn cases() -> Vec<Case> {
         file_of_one_hole if holes,
         offsets_behind_the_end_are_refused,
         unstored_and_stored_data_look_alike if holes,
-        preallocation_counts_as_hole if holes,
+        preallocation_counts_as_hole if holes & preallocate,
     );
     cases.extend(group!("fallocate":
-        allocate_extends_the_file,
-        allocate_can_keep_the_size,
-        allocate_spares_content,
-        allocated_range_can_be_written,
-        allocated_range_survives_a_remount if persistent,
+        allocate_extends_the_file if preallocate,
+        allocate_can_keep_the_size if preallocate,
+        allocate_spares_content if preallocate,
+        allocated_range_can_be_written if preallocate,
+        allocated_range_survives_a_remount if persistent & preallocate,
         punched_hole_reads_as_zeros if punch_hole,
         punched_hole_frees_space if punch_hole,
         punch_behind_the_end_is_harmless if punch_hole,
@@ -39,7 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
         "fallocate",
         "missing_modes_are_refused",
         missing_modes,
-        |c| !(c.punch_hole && c.zero_range && c.shift_range),
+        |c| !(c.preallocate && c.punch_hole && c.zero_range && c.shift_range),
     );
     cases.push(refuses);
     cases
@@ -406,6 +406,8 @@ fn missing_modes(t: &mut Fixture) -> Outcome {
     let file = t.root().file_of("f", &bytes)?;
     let has = t.capabilities;
     for (mode, has) in [
+        (ALLOCATE, has.preallocate),
+        (RESERVE, has.preallocate),
         (AllocMode::PunchHole, has.punch_hole),
         (ZERO, has.zero_range),
         (AllocMode::CollapseRange, has.shift_range),
@@ -423,8 +425,8 @@ fn bad_ranges_are_refused(t: &mut Fixture) -> Outcome {
     let file = t.root().file_of("f", b"abc")?;
     let has = t.capabilities;
     for (mode, has) in [
-        (ALLOCATE, true),
-        (RESERVE, true),
+        (ALLOCATE, has.preallocate),
+        (RESERVE, has.preallocate),
         (AllocMode::PunchHole, has.punch_hole),
         (ZERO, has.zero_range),
     ] {
@@ -469,7 +471,7 @@ fn random_ranges_agree_with_a_plain_buffer(t: &mut Fixture) -> Outcome {
                 file.fallocate(at, count, ZERO)?;
                 want[range].fill(0);
             }
-            2 => file.fallocate(at, count, ALLOCATE)?,
+            2 if t.capabilities.preallocate => file.fallocate(at, count, ALLOCATE)?,
             3 => t.fs().fsync(file.ino(), SyncKind::All)?,
             _ => {
                 let new = pattern(round, len);

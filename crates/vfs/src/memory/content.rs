@@ -147,9 +147,20 @@ impl Content {
         }
     }
 
-    /// Takes `[offset, offset + len)` out; both are multiples of a sector and the range
-    /// ends before the end of the file.
+    /// Puts what is at `from` and behind at `to`, byte by byte: holes become data.
+    fn rewrite(&mut self, from: u64, to: u64) {
+        let mut tail = vec![0; (self.size - from) as usize];
+        self.read(from, &mut tail);
+        self.truncate(from.min(to));
+        self.write(to, &tail);
+    }
+
+    /// Takes `[offset, offset + len)` out, which ends before the end of the file. Holes stay if both
+    /// are multiples of a sector.
     pub(super) fn collapse(&mut self, offset: u64, len: u64) {
+        if !(offset | len).is_multiple_of(SECTOR) {
+            return self.rewrite(offset + len, offset);
+        }
         let (first, count) = (offset / SECTOR, len / SECTOR);
         let mut tail = self.sectors.split_off(&first);
         let moved = tail.split_off(&(first + count));
@@ -158,8 +169,11 @@ impl Content {
         self.size -= len;
     }
 
-    /// Opens a hole of `len` bytes at `offset`; both are multiples of a sector.
+    /// Opens a hole of `len` bytes at `offset`. Holes stay if both are multiples of a sector.
     pub(super) fn insert(&mut self, offset: u64, len: u64) {
+        if !(offset | len).is_multiple_of(SECTOR) {
+            return self.rewrite(offset, offset + len);
+        }
         let count = len / SECTOR;
         let tail = self.sectors.split_off(&(offset / SECTOR));
         self.sectors
@@ -280,7 +294,8 @@ mod tests {
                 }
                 5 => content.allocate(offset, end),
                 6 => {
-                    let (at, count) = (offset / SECTOR * SECTOR, SECTOR);
+                    let unit = [SECTOR, 1024, 1][step % 3];
+                    let (at, count) = (offset / unit * unit, SECTOR.max(len / unit * unit));
                     if at < content.size {
                         content.insert(at, count);
                         flat.splice(at as usize..at as usize, vec![0; count as usize]);

@@ -90,13 +90,13 @@ impl State {
                 self.change_content(ino, |content| content.punch(offset, end))?
             }
             AllocMode::CollapseRange => {
-                if !aligned(offset) || !aligned(len) || end >= size {
+                if !self.movable(offset, len) || end >= size {
                     return Err(Error::Invalid);
                 }
                 self.change_content(ino, |content| content.collapse(offset, len))?;
             }
             AllocMode::InsertRange => {
-                if !aligned(offset) || !aligned(len) || offset >= size {
+                if !self.movable(offset, len) || offset >= size {
                     return Err(Error::Invalid);
                 }
                 rules::range_end(size, len)?;
@@ -104,6 +104,11 @@ impl State {
             }
         }
         self.after_change(ino, false, true)
+    }
+
+    /// True if a range of this place and length can be taken out or put in.
+    fn movable(&self, offset: u64, len: u64) -> bool {
+        (offset | len).is_multiple_of(self.block_size)
     }
 
     pub(super) fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {

@@ -16,6 +16,7 @@ use std::ops::ControlFlow;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::conformance::Capabilities;
 use crate::{
     AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, Error, FileSystem, FsStat, Fsxattr,
     Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode, Subvolumes,
@@ -49,6 +50,18 @@ impl MemoryFs {
         Self {
             state: Mutex::new(State::new(bytes / SECTOR)),
         }
+    }
+
+    /// An empty one that does as an engine with these capabilities does: what is moved within a file,
+    /// and what a new inode takes from its directory. What the engine cannot do it does all the same.
+    #[must_use]
+    pub fn like(capabilities: &Capabilities) -> Self {
+        let fs = Self::new();
+        let mut state = fs.state.lock();
+        state.block_size = capabilities.block_size;
+        state.inherited_flags = capabilities.inherited_flags;
+        drop(state);
+        fs
     }
 
     /// Refuses changes from now on, or takes them again.

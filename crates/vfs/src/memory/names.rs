@@ -72,7 +72,7 @@ impl State {
         node.uid = owned.uid;
         node.gid = owned.gid;
         node.rdev = rdev;
-        node.flags = rules::inherited_flags(parent.flags);
+        node.flags = parent.flags & self.inherited_flags;
         let acls = [
             (acl::ACCESS, inherited.access),
             (acl::DEFAULT, inherited.default),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::content::{Content, SECTOR};
-use crate::{Attr, Entry, Error, FileKind, Ino, InodeFlags, Result, SubvolumeId, Timestamp};
+use crate::{Attr, Entry, Error, FileKind, Ino, InodeFlags, Result, SubvolumeId, Timestamp, rules};
 
 /// The root directory's number.
 pub(super) const ROOT: Ino = Ino(256);
@@ -166,6 +166,10 @@ pub(super) struct State {
     pub(super) capacity: u64,
     /// Sectors that they have.
     pub(super) used: u64,
+    /// Bytes that ranges have to be multiples of to be moved within a file.
+    pub(super) block_size: u64,
+    /// Flags that a new inode takes from its directory.
+    pub(super) inherited_flags: InodeFlags,
     pub(super) read_only: bool,
     pub(super) mounted: bool,
     pub(super) operations: u64,
@@ -182,6 +186,8 @@ impl State {
             generation: 1,
             capacity,
             used: 0,
+            block_size: SECTOR,
+            inherited_flags: rules::inherited_flags(InodeFlags::all()),
             read_only: false,
             mounted: true,
             operations: 0,

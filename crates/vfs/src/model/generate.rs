@@ -254,12 +254,7 @@ impl Generator {
                     ..SetAttr::default()
                 },
             },
-            19..24 => Op::Allocate {
-                subject: self.file(),
-                offset: self.offset(),
-                len: self.len(),
-                mode: self.alloc_mode(),
-            },
+            19..24 => self.allocate_op(),
             24..29 => Op::Copy {
                 from: self.file(),
                 from_offset: self.offset(),
@@ -283,10 +278,27 @@ impl Generator {
         }
     }
 
-    fn alloc_mode(&mut self) -> AllocMode {
+    fn allocate_op(&mut self) -> Op {
+        let (subject, offset, len) = (self.file(), self.offset(), self.len());
+        match self.alloc_mode() {
+            Some(mode) => Op::Allocate {
+                subject,
+                offset,
+                len,
+                mode,
+            },
+            None => Op::Stat(subject),
+        }
+    }
+
+    /// One that the engine has, if it has any.
+    fn alloc_mode(&mut self) -> Option<AllocMode> {
         let has = self.settings.capabilities;
         let keep_size = self.random.bool();
-        let mut modes = vec![AllocMode::Allocate { keep_size }];
+        let mut modes = Vec::new();
+        if has.preallocate {
+            modes.push(AllocMode::Allocate { keep_size });
+        }
         if has.punch_hole {
             modes.push(AllocMode::PunchHole);
         }
@@ -296,7 +308,7 @@ impl Generator {
         if has.shift_range {
             modes.extend([AllocMode::CollapseRange, AllocMode::InsertRange]);
         }
-        self.pick(&modes)
+        (!modes.is_empty()).then(|| self.pick(&modes))
     }
 
     fn attributes_op(&mut self) -> Op {

@@ -184,7 +184,9 @@ impl Threads {
         fs: &dyn FileSystem,
         settings: &Settings,
     ) -> Result<Self, Box<Failure>> {
-        let models: Vec<MemoryFs> = (0..count).map(|_| MemoryFs::new()).collect();
+        let models: Vec<MemoryFs> = (0..count)
+            .map(|_| MemoryFs::like(&settings.capabilities))
+            .collect();
         let ends: Vec<_> = std::thread::scope(|scope| {
             let start = |(number, model)| {
                 // Far apart, so that neighbouring seeds have no thread in common.
