@@ -186,6 +186,19 @@ impl Image {
         self.kind
     }
 
+    /// What is in the file now, in one of its own.
+    ///
+    /// # Errors
+    /// What `cp` said.
+    pub fn copy(&self) -> Result<Self, String> {
+        let copy = Self {
+            kind: self.kind,
+            ..Self::blank(0)
+        };
+        let args = ["--sparse=always".as_ref(), self.path(), copy.path()];
+        process::run("cp", &args).map(|_| copy)
+    }
+
     /// `btrfs check --check-data-csum` or `e2fsck -fn`, unmounted.
     ///
     /// # Errors
@@ -247,18 +260,10 @@ impl Image {
         if self.kind == Kind::Btrfs {
             return self.check_by_kernel();
         }
-        let copy = || -> Result<Self, String> {
-            let copy = Self {
-                kind: self.kind,
-                ..Self::blank(0)
-            };
-            let args = ["--sparse=always".as_ref(), self.path(), copy.path()];
-            process::run("cp", &args).map(|_| copy)
-        };
-        let by_kernel = copy()?;
+        let by_kernel = self.copy()?;
         Box::new(KernelMount::new(by_kernel.path(), "rw")?).unmount()?;
         by_kernel.check()?;
-        let by_tool = copy()?;
+        let by_tool = self.copy()?;
         let mut preen = process::command("e2fsck", &["-f", "-p"]);
         let said = process::finish(preen.arg(by_tool.path()), process::ORDINARY)?;
         match said.status.code() {
