@@ -48,6 +48,9 @@ const FORMS: [(&str, &[&str]); 7] = [
 /// What an engine cannot do on an image of this form.
 fn capabilities(options: &[&str]) -> Capabilities {
     let mut capabilities = Capabilities::EXT4;
+    if options.is_empty() {
+        capabilities.link_max = Some(65_000);
+    }
     let has = |what: &str| options.iter().any(|option| option.contains(what));
     for (size, bytes) in [("1024", 1024), ("2048", 2048)] {
         if has(size) {
