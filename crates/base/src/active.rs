@@ -3,6 +3,9 @@
 //! A file is put in by whoever made it dirty, and holds its object there, so that it does not leave
 //! memory. It is taken out under the lock by whoever found that nothing is left: a write that comes in
 //! between has to put it in again *after* its data is there, and so finds it missing or keeps it.
+//!
+//! A number may come back for another file while the object of a deleted one is still being settled:
+//! an object is put in and taken out only for itself (`a_number_that_comes_back`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,19 +45,27 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
         }
     }
 
-    /// Puts a file in, if it is not there.
+    /// Puts a file in, if it is not there. Whoever had its number before is gone, and leaves.
     pub fn add(&self, file: &Arc<T>) -> Added {
-        let mut files = self.files.lock();
-        let before = files.len();
-        files.entry(file.key()).or_insert_with(|| Active {
-            file: Arc::clone(file),
-            since: Instant::now(),
-        });
-        match (files.len() > before, before) {
-            (false, _) => Added::No,
-            (true, 0) => Added::First,
-            (true, _) => Added::New,
-        }
+        let (added, gone) = {
+            let mut files = self.files.lock();
+            let is_there = |active: &Active<T>| Arc::ptr_eq(&active.file, file);
+            if files.get(&file.key()).is_some_and(is_there) {
+                return Added::No;
+            }
+            let active = Active {
+                file: Arc::clone(file),
+                since: Instant::now(),
+            };
+            let gone = files.insert(file.key(), active);
+            let added = match files.len() {
+                1 => Added::First,
+                _ => Added::New,
+            };
+            (added, gone)
+        };
+        drop(gone);
+        added
     }
 
     /// Takes a file out if it has nothing left in memory. `is_idle` is called with the lock held.
@@ -62,7 +73,9 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
         let gone = {
             // In this order a write that comes in between stays listed.
             let mut files = self.files.lock();
-            match is_idle() {
+            let active = files.get(&file.key());
+            let is_there = active.is_some_and(|active| std::ptr::eq(&*active.file, file));
+            match is_there && is_idle() {
                 true => files.remove(&file.key()),
                 false => None,
             }
@@ -141,6 +154,20 @@ mod tests {
 
     fn numbers(files: &[Arc<File>]) -> Vec<u64> {
         files.iter().map(|file| file.0).collect()
+    }
+
+    #[test]
+    fn a_number_that_comes_back() {
+        let active = ActiveFiles::new(Place);
+        let [old, new] = [7, 7].map(|number| Arc::new(File(number, Residence::default())));
+        let is_listed = |file: &Arc<File>| active.all().iter().any(|one| Arc::ptr_eq(one, file));
+        active.add(&old);
+        assert_eq!(active.add(&new), Added::First);
+        assert!(is_listed(&new) && !is_listed(&old));
+        active.settle(&old, || true);
+        assert!(is_listed(&new));
+        active.settle(&new, || true);
+        assert!(active.all().is_empty());
     }
 
     #[test]
