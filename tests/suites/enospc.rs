@@ -18,16 +18,19 @@ const SIZE: u64 = 176 << 20;
 /// Fills it until nothing fits: what is durable, and how much that is.
 type Way = fn(&Volume, &mut Random) -> Result<Filled, String>;
 
-const OF_BTRFS: &[(&str, Way)] = &[
+/// Ways with their names.
+type Ways = &'static [(&'static str, Way)];
+
+const OF_BTRFS: Ways = &[
     ("one_file", one_file),
     ("many_files", many_files),
     ("many_snapshots", many_snapshots),
 ];
-const OF_EXT4: &[(&str, Way)] = &[("one_file", one_file), ("many_files", many_files)];
-const OF_INODES: &[(&str, Way)] = &[("many_names", many_names)];
+const OF_EXT4: Ways = &[("one_file", one_file), ("many_files", many_files)];
+const OF_INODES: Ways = &[("many_names", many_names)];
 
 /// The forms, in which ways each is filled, and whether always.
-fn forms() -> Vec<(Form, &'static [(&'static str, Way)], bool)> {
+fn forms() -> Vec<(Form, Ways, bool)> {
     let btrfs = |name, args| Form::btrfs(name, args, "rw");
     let ext4 = |name, args| Form::ext4(name, args, "rw");
     let journaled = Form::ext4("data_journal", "", "data=journal");
@@ -305,7 +308,7 @@ fn wait_for_space(volume: &Volume, empty: u64) -> Result<(), String> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         volume.sync()?;
-        let now = free(&volume)?;
+        let now = free(volume)?;
         if now * 100 >= empty * 85 {
             return Ok(());
         }
