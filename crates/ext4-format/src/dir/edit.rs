@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 use super::{
-    DIR_HEADER_SIZE, DirEntryHeader, DirError, DirFormat, DirTail, NAME_MAX, dir_type,
+    DIR_HEADER_SIZE, DirEntry, DirEntryHeader, DirError, DirFormat, DirTail, NAME_MAX, dir_type,
     rec_len_encode,
 };
 
@@ -108,12 +108,45 @@ impl DirFormat {
         let Some(room) = self.find_room(region, need)? else {
             return Ok(None);
         };
+        self.put_into(region, &room, new).map(Some)
+    }
+
+    fn put_into(
+        &self,
+        region: &mut [u8],
+        room: &Room,
+        new: &NewEntry<'_>,
+    ) -> Result<usize, DirError> {
         if room.used > 0 {
             self.put_rec_len(region, room.offset, room.used)?;
         }
         let at = room.offset + room.used;
         self.put_entry(region, at, room.rec_len - room.used, new)?;
-        Ok(Some(at))
+        Ok(at)
+    }
+
+    /// Puts an entry into the slack of the one at `offset`, or in its place if that is free; `false` if it has no room.
+    pub fn insert_at(
+        &self,
+        block: &mut [u8],
+        offset: usize,
+        new: &NewEntry<'_>,
+    ) -> Result<bool, DirError> {
+        self.size(block)?;
+        check_name(new.name)?;
+        let usable = self.usable();
+        let region = &mut block[..usable];
+        let entry = self.entry_in(region, offset)?;
+        let Some(room) = self.room_in(&entry, self.entry_size(new.name)) else {
+            return Ok(false);
+        };
+        self.put_into(region, &room, new)?;
+        Ok(true)
+    }
+
+    /// Whether [`DirFormat::insert_at`] would put an entry of `need` bytes into this one.
+    pub fn has_room_in(&self, entry: &DirEntry<'_>, need: usize) -> bool {
+        self.room_in(entry, need).is_some()
     }
 
     /// Whether [`DirFormat::insert`] of a name would find room.
@@ -146,6 +179,42 @@ impl DirFormat {
             before = Some((entry.offset, entry.rec_len));
         }
         let rec_len = found.ok_or(DirError::NoEntry { offset })?;
+        self.take_out(region, before, (offset, rec_len))
+    }
+
+    /// [`DirFormat::remove`] of an entry whose predecessor in the block is known; `before`: where that begins.
+    pub fn remove_behind(
+        &self,
+        block: &mut [u8],
+        before: Option<usize>,
+        offset: usize,
+    ) -> Result<(), DirError> {
+        self.size(block)?;
+        let usable = self.usable();
+        let region = &mut block[..usable];
+        let missing = DirError::NoEntry { offset };
+        let entry = self.entry_in(region, offset)?;
+        let taken = (offset, entry.rec_len);
+        let before = match before {
+            Some(at) => {
+                let before = self.entry_in(region, at)?;
+                (before.end() == offset).then_some(Some((at, before.rec_len)))
+            }
+            None => (offset == 0).then_some(None),
+        };
+        match before {
+            Some(before) if entry.inode != 0 => self.take_out(region, before, taken),
+            _ => Err(missing),
+        }
+    }
+
+    /// Frees an entry; both are given by offset and length.
+    fn take_out(
+        &self,
+        region: &mut [u8],
+        before: Option<(usize, usize)>,
+        (offset, rec_len): (usize, usize),
+    ) -> Result<(), DirError> {
         match before {
             Some((at, len)) => {
                 region[offset..offset + DIR_HEADER_SIZE].fill(0);
@@ -237,21 +306,25 @@ impl DirFormat {
 
     fn find_room(&self, region: &[u8], need: usize) -> Result<Option<Room>, DirError> {
         for entry in self.region_entries(region) {
-            let entry = entry?;
-            let used = if entry.inode == 0 {
-                0
-            } else {
-                self.entry_size(entry.name)
-            };
-            if entry.rec_len - used >= need {
-                return Ok(Some(Room {
-                    offset: entry.offset,
-                    rec_len: entry.rec_len,
-                    used,
-                }));
+            let room = self.room_in(&entry?, need);
+            if room.is_some() {
+                return Ok(room);
             }
         }
         Ok(None)
+    }
+
+    fn room_in(&self, entry: &DirEntry<'_>, need: usize) -> Option<Room> {
+        let used = if entry.inode == 0 {
+            0
+        } else {
+            self.entry_size(entry.name)
+        };
+        (entry.rec_len.saturating_sub(used) >= need).then_some(Room {
+            offset: entry.offset,
+            rec_len: entry.rec_len,
+            used,
+        })
     }
 
     fn put_entry(

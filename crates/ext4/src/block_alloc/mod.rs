@@ -145,6 +145,11 @@ pub(crate) fn end_stream(engine: &Engine, ino: u32) {
     }
 }
 
+/// Whether blocks may be kept for an inode.
+pub(crate) fn has_stream(engine: &Engine, ino: u32) -> bool {
+    engine.groups.streams().has(ino)
+}
+
 fn claim_in(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
     let (group, start) = place(groups, extent)?;
     let buffer = groups.bitmap(group, BitmapKind::Block)?;

@@ -128,6 +128,11 @@ impl Streams {
         returned
     }
 
+    /// Whether the inode is known to grow.
+    pub(super) fn has(&self, ino: u32) -> bool {
+        self.shard(ino).lock().streams.contains_key(&ino)
+    }
+
     /// Forgets a stream. Returns what was kept for it.
     pub(super) fn remove(&self, ino: u32) -> Option<Extent> {
         let mut shard = self.shard(ino).lock();

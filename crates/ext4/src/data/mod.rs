@@ -70,7 +70,7 @@ pub(crate) use flush::{flush, sync_overwrites};
 pub(crate) use read::read;
 pub(crate) use seek::seek;
 pub(crate) use symlink::{read_symlink, write_symlink};
-pub(crate) use truncate::{delete_content, truncate};
+pub(crate) use truncate::{delete_content, is_bare, truncate};
 pub(crate) use write::write;
 pub(crate) use writeback::Writeback;
 

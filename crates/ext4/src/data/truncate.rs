@@ -182,6 +182,17 @@ pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result
     Ok(())
 }
 
+/// Whether the file has nothing on disk or in memory but its inode. The caller holds `io` exclusively.
+///
+/// # Errors
+/// The map is damaged.
+pub(crate) fn is_bare(engine: &Engine, inode: &Inode) -> Result<bool> {
+    if !inode.data.is_idle() || block_alloc::has_stream(engine, inode.ino) {
+        return Ok(false);
+    }
+    Ok(!has_map(engine, inode) || !has_blocks(engine, inode, 0..END)?)
+}
+
 /// Whether the inode's 60 bytes are a map.
 fn has_map(engine: &Engine, inode: &Inode) -> bool {
     let state = inode.state.lock();

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use sapwood_ext4_format::NewEntry;
 use sapwood_jbd2::{Buffer, Handle};
 
-use super::shape::{Dir, Wanted};
+use super::shape::{Dir, Form, Wanted};
 use crate::host::SealKind;
 use crate::{Error, Result};
 
@@ -20,25 +20,100 @@ pub(super) struct Place {
     pub(super) logical: u32,
     /// Byte of the block.
     pub(super) offset: usize,
+    /// Byte of the entry before it in the block.
+    before: Option<usize>,
     pub(super) found: super::Found,
 }
 
-/// Finds a name in one block.
+/// Room for a name that is looked for: the first that is passed on the way.
+pub(super) struct Gap {
+    /// Bytes of its entry.
+    need: usize,
+    /// The first block that counts.
+    from: u32,
+    place: Option<(Arc<Buffer>, u32, usize)>,
+}
+
+impl Gap {
+    /// None seen yet.
+    pub(super) fn new(dir: &Dir<'_>, name: &[u8]) -> Self {
+        let from = match dir.form {
+            Form::Linear => dir.inode.dir.room.load(Ordering::Relaxed),
+            _ => 0,
+        };
+        Self {
+            need: dir.format.entry_size(name),
+            from,
+            place: None,
+        }
+    }
+
+    /// Whether some was seen.
+    pub(super) fn is_found(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Whether the block had room, of which only the first counts.
+    fn wants(&self, logical: u32) -> bool {
+        self.place.is_none() && logical >= self.from
+    }
+
+    /// Puts the name there; false if no room was seen. Nothing changed in the directory since then.
+    ///
+    /// # Errors
+    /// The block is damaged, the journal.
+    pub(super) fn fill(&self, dir: &Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Result<bool> {
+        let Some((buffer, logical, offset)) = &self.place else {
+            return Ok(false);
+        };
+        let put = dir.change(h, buffer, |format, content| {
+            format.insert_at(content, *offset, entry)
+        })?;
+        if put && dir.form == Form::Linear {
+            dir.inode.dir.room.store(*logical, Ordering::Relaxed);
+        }
+        Ok(put)
+    }
+}
+
+/// Finds a name in one block. The first room that is passed is noted in `gap`, if it has none and the name is not there.
 ///
 /// # Errors
 /// The block is damaged, the device.
-pub(super) fn find_in(dir: &Dir<'_>, logical: u32, name: &Wanted<'_>) -> Result<Option<Place>> {
+pub(super) fn find_in(
+    dir: &Dir<'_>,
+    logical: u32,
+    name: &Wanted<'_>,
+    gap: Option<&mut Gap>,
+) -> Result<Option<Place>> {
     let buffer = dir.leaf(logical)?;
-    let hit = {
+    let mut gap = gap.filter(|gap| gap.wants(logical));
+    let (mut before, mut room, mut hit) = (None, None, None);
+    {
         let content = buffer.read();
-        name.among(dir.format.entries(&content))
-            .map_err(|reason| dir.bad_block(buffer.block(), reason))?
-            .map(|entry| (entry.offset, dir.found(&entry)))
-    };
+        for entry in dir.format.entries(&content) {
+            let entry = entry.map_err(|reason| dir.bad_block(buffer.block(), reason))?;
+            if entry.inode != 0 && name.is(entry.name) {
+                hit = Some((entry.offset, dir.found(&entry)));
+                break;
+            }
+            if let Some(gap) = &gap
+                && room.is_none()
+                && dir.format.has_room_in(&entry, gap.need)
+            {
+                room = Some(entry.offset);
+            }
+            before = Some(entry.offset);
+        }
+    }
+    if let (None, Some(gap), Some(offset)) = (hit, &mut gap, room) {
+        gap.place = Some((Arc::clone(&buffer), logical, offset));
+    }
     Ok(hit.map(|(offset, found)| Place {
         buffer,
         logical,
         offset,
+        before,
         found,
     }))
 }
@@ -47,9 +122,13 @@ pub(super) fn find_in(dir: &Dir<'_>, logical: u32, name: &Wanted<'_>) -> Result<
 ///
 /// # Errors
 /// A block is damaged, the device.
-pub(super) fn find(dir: &Dir<'_>, name: &Wanted<'_>) -> Result<Option<Place>> {
+pub(super) fn find(
+    dir: &Dir<'_>,
+    name: &Wanted<'_>,
+    mut gap: Option<&mut Gap>,
+) -> Result<Option<Place>> {
     for logical in 0..dir.blocks {
-        if let Some(place) = find_in(dir, logical, name)? {
+        if let Some(place) = find_in(dir, logical, name, gap.as_deref_mut())? {
             return Ok(Some(place));
         }
     }
@@ -136,7 +215,7 @@ pub(super) fn grow(dir: &mut Dir<'_>, h: &Handle, entry: &NewEntry<'_>) -> Resul
 /// The block is damaged, the journal.
 pub(super) fn remove(dir: &Dir<'_>, h: &Handle, place: &Place) -> Result<()> {
     dir.change(h, &place.buffer, |format, content| {
-        format.remove(content, place.offset)
+        format.remove_behind(content, place.before, place.offset)
     })?;
     dir.inode
         .dir

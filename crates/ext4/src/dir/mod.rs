@@ -4,6 +4,7 @@ mod htree;
 mod inline;
 mod linear;
 mod list;
+mod once;
 mod shape;
 
 use std::ops::ControlFlow;
@@ -17,7 +18,8 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, Result, block_alloc, map};
 use inline::Inline;
-use linear::Place;
+use linear::{Gap, Place};
+pub(crate) use once::{Present, absent, insert_absent, present, remove_present, room_absent};
 use shape::{Dir, Form, Wanted, disk_kind, format_of, new_entry};
 
 /// What a directory keeps in memory besides; empty for everything else.
@@ -40,12 +42,12 @@ fn not_found() -> Error {
     Error::Vfs(sapwood_vfs::Error::NotFound)
 }
 
-/// Finds a name in the blocks of a directory.
-fn locate(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
+/// Finds a name in the blocks of a directory, or else perhaps room for it.
+fn search(dir: &Dir<'_>, name: &[u8], gap: Option<&mut Gap>) -> Result<Option<Place>> {
     match dir.form {
         _ if matches!(name, b"." | b"..") => Ok(None),
-        Form::Indexed => htree::find(dir, name),
-        _ => linear::find(dir, &Wanted::new(dir, name)),
+        Form::Indexed => htree::find(dir, name, gap),
+        _ => linear::find(dir, &Wanted::new(dir, name), gap),
     }
 }
 
@@ -59,7 +61,7 @@ pub(crate) fn find(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Option<F
         Form::Inline => Ok(Inline::read(&dir)?
             .find(&dir, name)?
             .map(|place| place.found)),
-        _ => Ok(locate(&dir, name)?.map(|place| place.found)),
+        _ => Ok(search(&dir, name, None)?.map(|place| place.found)),
     }
 }
 
@@ -204,7 +206,7 @@ pub(crate) fn remove(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8]) -> R
         let place = inline.find(&dir, name)?.ok_or_else(not_found)?;
         return inline.remove(&dir, place);
     }
-    let place = locate(&dir, name)?.ok_or_else(not_found)?;
+    let place = search(&dir, name, None)?.ok_or_else(not_found)?;
     linear::remove(&dir, h, &place)
 }
 
@@ -226,7 +228,7 @@ pub(crate) fn replace(
         let place = inline.find(&dir, name)?.ok_or_else(not_found)?;
         return inline.replace(&dir, place, ino, disk_kind(kind));
     }
-    let place = locate(&dir, name)?.ok_or_else(not_found)?;
+    let place = search(&dir, name, None)?.ok_or_else(not_found)?;
     dir.change(h, &place.buffer, |format, content| {
         format.set_inode(content, place.offset, ino, disk_kind(kind))
     })

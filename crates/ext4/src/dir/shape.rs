@@ -102,7 +102,8 @@ impl<'n> Wanted<'n> {
             .transpose()
     }
 
-    fn is(&self, name: &[u8]) -> bool {
+    /// Whether a name is this one.
+    pub(super) fn is(&self, name: &[u8]) -> bool {
         name == self.name || (self.folded.is_some() && casefold(name) == self.folded)
     }
 }

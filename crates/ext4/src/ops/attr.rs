@@ -50,7 +50,9 @@ pub(super) fn setattr(engine: &Arc<Engine>, inode: &Arc<Inode>, changes: &SetAtt
         }
         apply(inode, changes);
         inode.store(engine, &h)
-    })())
+    })())?;
+    drop(h);
+    xattr::reap(engine)
 }
 
 fn new_acl(inode: &Inode, access: &[u8], changes: &SetAttr) -> Result<Option<Vec<u8>>> {
@@ -213,7 +215,9 @@ pub(crate) fn written(engine: &Arc<Engine>, inode: &Arc<Inode>, kill_setid: bool
             state.changed(Timestamp::now());
         }
         inode.store(engine, &h)
-    })())
+    })())?;
+    drop(h);
+    xattr::reap(engine)
 }
 
 /// Notes a change of the content that nothing else stores. Expects the `io` lock exclusively.

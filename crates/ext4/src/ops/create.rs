@@ -48,22 +48,20 @@ pub(super) fn create(
     if !dir.is_linked() {
         return Err(vfs::Error::NotFound.into());
     }
-    if dir::find(engine, dir, name)?.is_some() {
-        return Err(vfs::Error::Exists.into());
-    }
+    let place = dir::absent(engine, dir, name)?.ok_or(vfs::Error::Exists)?;
     rules::check_add_name(dir.vfs_flags())?;
     if what.kind() == FileKind::Directory {
         links_of_dir(engine, dir, 1)?;
     }
     let plan = plan(engine, who, dir, what, perm)?;
-    let room = dir::room(engine, dir, name)?;
+    let room = dir::room_absent(engine, dir, name, &place)?;
     let _blocks = reserve(engine, &plan, room.blocks)?;
     let h = engine.start(credits(engine, &plan) + room.credits)?;
     // A full file system is found here, before anything else changes.
     let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
     engine.abort((|| {
         let inode = make(engine, &h, dir, ino, plan, 1)?;
-        dir::insert(engine, &h, dir, name, ino, inode.kind)?;
+        dir::insert_absent(engine, &h, dir, name, &place, (ino, inode.kind))?;
         let now = Timestamp::now();
         {
             let mut state = dir.state.lock();
@@ -149,7 +147,10 @@ fn plan<'a>(
         (state.mode() & 0o7777, raw.gid(), raw.flags(), project)
     };
     let Ownership { uid, gid, perm } = rules::new_ownership(who, dir_perm, dir_gid, kind, perm);
-    let default = xattr::get(engine, dir, acl::DEFAULT)?;
+    let default = match xattr::may_have(dir) {
+        true => xattr::get(engine, dir, acl::DEFAULT)?,
+        false => None,
+    };
     let inherited = acl::inherit(default.as_deref(), kind, perm, who.umask).map_err(|reason| {
         Error::BadInode {
             ino: dir.ino,

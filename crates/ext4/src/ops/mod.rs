@@ -15,6 +15,8 @@ mod reap;
 mod remove;
 mod rename;
 pub(crate) mod sync;
+#[cfg(test)]
+mod tests;
 
 use sapwood_ext4_format::InodeFlags as DiskFlags;
 use sapwood_vfs::InodeFlags;

@@ -4,10 +4,14 @@
 //! The removal of the last name makes an inode an orphan in the same handle. When the last reference goes,
 //! [`reap`] frees the content in handles of its own and then, in one handle, frees the inode and takes it from the
 //! orphans. A power cut in between leaves an orphan, and the next mount does the same ([`delete`]).
+//!
+//! An inode that has nothing to free but itself, and no references, never becomes an orphan: it goes in the handle that
+//! removes its last name ([`is_bare`], [`condemn`], [`free`]).
 
 use std::sync::Arc;
 
-use sapwood_vfs::Timestamp;
+use sapwood_jbd2::Handle;
+use sapwood_vfs::{FileKind, Timestamp};
 
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -37,28 +41,62 @@ pub(super) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 /// As [`reap`].
 pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     data::delete_content(engine, inode)?;
-    crate::block_alloc::end_stream(engine, inode.ino);
     let mut h = engine.start(inode_alloc::CREDITS + orphan::CREDITS + xattr::DROP_CREDITS)?;
     engine.abort((|| {
         xattr::drop_all(engine, &mut h, inode)?;
         orphan::remove(engine, &h, inode)?;
-        {
-            let mut state = inode.state.lock();
-            state.deleted = true;
-            let now = Timestamp::now().sec;
-            // Zero would mean: not deleted.
-            state
-                .raw
-                .set_dtime(u32::try_from(now).unwrap_or(u32::MAX).max(1));
-            state.raw.set_size(0, &engine.geometry)?;
-            state.size = 0;
-        }
-        inode.store(engine, &h)?;
-        engine.inodes.remove(inode);
-        inode_alloc::free(engine, &h, inode.ino, inode.kind)
+        free(engine, &h, inode)
     })())?;
     drop(h);
     xattr::reap(engine)
+}
+
+/// Credits of [`free`].
+pub(super) const BARE_CREDITS: u32 = inode_alloc::CREDITS;
+
+/// Frees an inode that has nothing and is no orphan.
+///
+/// # Errors
+/// Damage, the journal.
+pub(super) fn free(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
+    {
+        let mut state = inode.state.lock();
+        state.deleted = true;
+        let now = Timestamp::now().sec;
+        // Zero would mean: not deleted.
+        state
+            .raw
+            .set_dtime(u32::try_from(now).unwrap_or(u32::MAX).max(1));
+        state.raw.set_size(0, &engine.geometry)?;
+        state.size = 0;
+    }
+    inode.store(engine, h)?;
+    engine.inodes.remove(inode);
+    inode_alloc::free(engine, h, inode.ino, inode.kind)
+}
+
+/// Whether the inode has nothing that would have to be freed before it: no block, no attribute, nothing in memory. The
+/// caller holds its `io` lock exclusively, so that it stays so.
+///
+/// # Errors
+/// The map is damaged.
+pub(super) fn is_bare(engine: &Engine, inode: &Inode) -> Result<bool> {
+    let held = inode.kind == FileKind::Directory || xattr::may_have(inode);
+    Ok(!held && !inode.state.lock().orphan && data::is_bare(engine, inode)?)
+}
+
+/// Takes the last name of an inode that nobody refers to: from then on nobody gets a reference. False, and nothing
+/// changed, if it has another name or references. The caller has a handle and frees the inode in it.
+pub(super) fn condemn(inode: &Inode, now: Timestamp) -> bool {
+    let mut state = inode.state.lock();
+    // Who takes a reference asks afterwards whether the inode is dying.
+    if state.nlink() > 1 || inode.residence.references() > 0 {
+        return false;
+    }
+    state.raw.set_links(0);
+    state.changed(now);
+    state.dying = true;
+    true
 }
 
 /// Deletes the inode if its last name went and nobody refers to it.

@@ -1,5 +1,6 @@
 //! Removing names: unlink and rmdir.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use sapwood_jbd2::Handle;
@@ -8,7 +9,7 @@ use sapwood_vfs::{self as vfs, FileKind, Timestamp};
 
 use super::link::links_of_dir;
 use super::locks::lock_all;
-use super::reap::reap_if_unused;
+use super::reap::{self, reap_if_unused};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, Result};
@@ -28,12 +29,17 @@ pub(super) fn look_up(
     let Some(found) = dir::find(engine, parent, name)? else {
         return Ok(None);
     };
+    load(engine, parent, found).map(Some)
+}
+
+/// The inode that a name of `parent` leads to. Expects the directory's `io` lock.
+fn load(engine: &Arc<Engine>, parent: &Inode, found: dir::Found) -> Result<Arc<Inode>> {
     match engine.inodes.get(engine, found.ino) {
         Err(Error::Vfs(vfs::Error::Stale)) => Err(Error::BadInode {
             ino: found.ino,
             reason: format!("free, but directory {} names it", parent.ino),
         }),
-        other => other.map(Some),
+        other => other,
     }
 }
 
@@ -68,48 +74,80 @@ fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) 
     rules::check_name(name)?;
     dir.require_dir()?;
     loop {
-        let victim = look_up(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
-        let guards = lock_all(&[dir, &victim]);
-        if !leads_to(engine, dir, name, &victim)? {
+        let held = dir.io.write();
+        let present = dir::present(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
+        let victim = load(engine, dir, present.found)?;
+        let own = match victim.ino.cmp(&dir.ino) {
+            Ordering::Greater => Some(victim.io.write()),
+            Ordering::Less => {
+                let own = victim.io.try_write();
+                if own.is_none() {
+                    // Waited for in the order of their numbers, then looked at again.
+                    drop(held);
+                    drop(lock_all(&[dir, &victim]));
+                    continue;
+                }
+                own
+            }
+            // Damage.
+            Ordering::Equal => None,
+        };
+        if victim.state.lock().dying {
             continue;
         }
-        rules::check_remove_name(dir.vfs_flags(), victim.vfs_flags())?;
-        match (directory, victim.kind == FileKind::Directory) {
-            (true, false) => return Err(vfs::Error::NotDirectory.into()),
-            (false, true) => return Err(vfs::Error::IsDirectory.into()),
-            _ => {}
-        }
-        if directory && !dir::is_empty(engine, &victim)? {
-            return Err(vfs::Error::NotEmpty.into());
-        }
-        let h = engine.start(CREDITS)?;
-        engine.abort(remove_name(engine, &h, dir, name, &victim))?;
-        drop(h);
-        drop(guards);
-        return reap_if_unused(engine, &victim);
+        check(engine, dir, &victim, directory)?;
+        let gone = remove_last(engine, dir, name, &present, &victim)?;
+        drop((own, held));
+        return match gone {
+            true => Ok(()),
+            false => reap_if_unused(engine, &victim),
+        };
     }
 }
 
-/// Credits of [`remove_name`], which stores two inodes.
-pub(super) const CREDITS: u32 = dir::CHANGE_CREDITS + orphan::CREDITS + 2;
+fn check(engine: &Arc<Engine>, dir: &Inode, victim: &Inode, directory: bool) -> Result<()> {
+    rules::check_remove_name(dir.vfs_flags(), victim.vfs_flags())?;
+    match (directory, victim.kind == FileKind::Directory) {
+        (true, false) => return Err(vfs::Error::NotDirectory.into()),
+        (false, true) => return Err(vfs::Error::IsDirectory.into()),
+        _ => {}
+    }
+    if directory && !dir::is_empty(engine, victim)? {
+        return Err(vfs::Error::NotEmpty.into());
+    }
+    Ok(())
+}
 
-/// Takes the name of an inode away; the last one makes it an orphan. Stores both. Expects both `io` locks.
-///
-/// # Errors
-/// Damage, the journal.
-pub(super) fn remove_name(
+/// Takes the name away in a handle. An inode that loses its last one, is empty and has no references is deleted at once:
+/// true. Expects both `io` locks.
+fn remove_last(
     engine: &Arc<Engine>,
-    h: &Handle,
     dir: &Arc<Inode>,
     name: &[u8],
+    present: &dir::Present,
     victim: &Arc<Inode>,
-) -> Result<()> {
-    dir::remove(engine, h, dir, name)?;
-    let now = Timestamp::now();
-    dir.state.lock().content_changed(now);
-    lose_link(engine, h, dir, victim, now)?;
-    dir.store(engine, h)
+) -> Result<bool> {
+    let bare = reap::is_bare(engine, victim)?;
+    let h = match bare {
+        true => engine.start(CREDITS + reap::BARE_CREDITS)?,
+        false => engine.start(CREDITS)?,
+    };
+    engine.abort((|| {
+        dir::remove_present(engine, &h, dir, name, present)?;
+        let now = Timestamp::now();
+        dir.state.lock().content_changed(now);
+        let gone = bare && reap::condemn(victim, now);
+        match gone {
+            true => reap::free(engine, &h, victim)?,
+            false => lose_link(engine, &h, dir, victim, now)?,
+        }
+        dir.store(engine, &h)?;
+        Ok(gone)
+    })())
 }
+
+/// Credits to take a name away with [`lose_link`], and to store the directory.
+pub(super) const CREDITS: u32 = dir::CHANGE_CREDITS + orphan::CREDITS + 2;
 
 /// Counts one name less. Stores the inode that lost it, not its directory.
 ///

@@ -43,11 +43,15 @@ pub(super) fn default_hasher(dir: &Dir<'_>) -> Option<DirHasher> {
     path::usable(dir, version.unwrap_or(HashVersion::HalfMd4))
 }
 
-/// Finds a name.
+/// Finds a name. Room for it is noted only in the leaf to which [`insert`] would bring it.
 ///
 /// # Errors
 /// The index or a leaf is damaged, the device.
-pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
+pub(super) fn find(
+    dir: &Dir<'_>,
+    name: &[u8],
+    mut gap: Option<&mut linear::Gap>,
+) -> Result<Option<Place>> {
     let (root, hasher) = root(dir)?;
     let hash = match &hasher {
         Some(hasher) => Some(hash(dir, hasher, name)?.major),
@@ -55,8 +59,10 @@ pub(super) fn find(dir: &Dir<'_>, name: &[u8]) -> Result<Option<Place>> {
     };
     let mut path = Path::to(dir, root, hash.unwrap_or(0))?;
     let wanted = Wanted::new(dir, name);
+    // Without a hash nothing can be put anywhere.
+    gap = gap.filter(|_| hash.is_some());
     loop {
-        if let Some(place) = linear::find_in(dir, path.leaf, &wanted)? {
+        if let Some(place) = linear::find_in(dir, path.leaf, &wanted, gap.take())? {
             return Ok(Some(place));
         }
         // Without a hash all leaves are looked through.
