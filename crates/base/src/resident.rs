@@ -22,6 +22,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::hash::NumberMap;
 use crate::lock::{Rank, RankedMutex};
 
 const SHARDS: usize = 64;
@@ -91,7 +92,7 @@ pub struct ResidentTable<R: Rank, T> {
 #[derive(Debug)]
 struct Shard<T> {
     bound: usize,
-    objects: HashMap<Key, Arc<T>>,
+    objects: NumberMap<Key, Arc<T>>,
     /// All of them in the order of a clock; may name some that are gone.
     clock: VecDeque<Key>,
     /// Counts what left.
@@ -104,7 +105,7 @@ impl<T: Resident> Shard<T> {
     fn new(bound: usize) -> Self {
         Self {
             bound,
-            objects: HashMap::new(),
+            objects: NumberMap::default(),
             clock: VecDeque::new(),
             departures: 0,
             parked: HashMap::new(),
@@ -251,6 +252,20 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
     pub fn insert(&self, object: &Arc<T>) {
         let gone = self.shard(object.key()).lock().insert(object);
         drop(gone);
+    }
+
+    /// As [`insert`](Self::insert), unless one with its number is in the table: then false.
+    #[must_use]
+    pub fn insert_first(&self, object: &Arc<T>) -> bool {
+        let key = object.key();
+        let mut shard = self.shard(key).lock();
+        if shard.objects.contains_key(&key) {
+            return false;
+        }
+        let gone = shard.insert(object);
+        drop(shard);
+        drop(gone);
+        true
     }
 
     /// Gives `count` references to the object with this number back. Returns it if they were the
@@ -408,6 +423,9 @@ mod tests {
         assert!(Arc::ptr_eq(&last, &back));
 
         back.residence.refer(2);
+        assert!(!table.insert_first(&Arc::new(Object::new((1, 1), 9))));
+        assert!(table.insert_first(&Arc::new(Object::new((1, 3), 9))));
+        assert_eq!(table.peek((1, 3)).unwrap().value, 9);
         drop((back, last));
         crowd_out(&table, (1, 1));
         assert!(table.release((1, 1), 2).is_none());

@@ -12,9 +12,11 @@ use crate::checksum::crc32c;
 
 mod edit;
 mod error;
+mod scan;
 
 pub use edit::NewEntry;
 pub use error::DirError;
+pub use scan::DirScan;
 
 /// Fixed part of an entry; the name follows, and in directories that are both encrypted and casefolded the two hashes
 /// (8 bytes, after the name padded to 4).

@@ -391,7 +391,16 @@ proptest! {
                 Op::Insert(number, inode) if !model.contains_key(&name(number)) => {
                     let name = name(number);
                     let entry = NewEntry { name: &name, inode, file_type: 1, hash: (inode, 9) };
-                    if format.insert(&mut block, &entry).unwrap().is_some() {
+                    let scan = format.scan(&block, &name, format.entry_size(&name)).unwrap();
+                    prop_assert_eq!((scan.hit, scan.before), (None, None));
+                    let mut other = block.clone();
+                    let put = match scan.room {
+                        Some(at) => format.insert_at(&mut other, at, &entry).unwrap(),
+                        None => false,
+                    };
+                    let inserted = format.insert(&mut block, &entry).unwrap().is_some();
+                    prop_assert_eq!((inserted, &block), (put, &other));
+                    if inserted {
                         model.insert(name, inode);
                     } else {
                         prop_assert!(!format.has_room(&block, &name).unwrap());
@@ -406,8 +415,14 @@ proptest! {
                 Op::Remove(number) => {
                     let found = format.find(&block, &name(number)).unwrap().map(|entry| entry.offset);
                     prop_assert_eq!(found.is_some(), model.remove(&name(number)).is_some());
+                    let scan = format.scan(&block, &name(number), 8).unwrap();
+                    prop_assert_eq!(scan.hit.map(|entry| entry.offset), found);
                     if let Some(at) = found {
+                        let mut other = block.clone();
+                        format.remove_behind(&mut other, scan.before, at).unwrap();
+                        prop_assert!(format.remove_behind(&mut other, scan.before, at).is_err());
                         format.remove(&mut block, at).unwrap();
+                        prop_assert_eq!(&block, &other);
                     }
                 }
                 Op::Compact => format.compact(&mut block).unwrap(),

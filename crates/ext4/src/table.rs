@@ -73,14 +73,13 @@ impl InodeTable {
     /// # Errors
     /// [`Error::BadInode`] if it is in memory: the image says that an inode in use is free.
     pub(crate) fn insert_new(&self, inode: &Arc<Inode>) -> Result<()> {
-        if self.peek(inode.ino).is_some() {
-            return Err(Error::BadInode {
+        match self.inodes.insert_first(inode) {
+            true => Ok(()),
+            false => Err(Error::BadInode {
                 ino: inode.ino,
                 reason: "in use, but free in its bitmap".into(),
-            });
+            }),
         }
-        self.inodes.insert(inode);
-        Ok(())
     }
 
     /// Gives `count` references to the inode with this number back. Returns it if they were the

@@ -10,9 +10,10 @@
 //! block never comes back from the device older than it was
 //! (`what_somebody_holds_is_not_evicted`). The cache grows over its capacity for those.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use sapwood_base::NumberMap;
 use sapwood_block::Device;
 
 use crate::buffer::Buffer;
@@ -37,7 +38,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Shard {
-    entries: HashMap<u64, Entry>,
+    entries: NumberMap<u64, Entry>,
     /// Block and ticket, the one to look at next in front. Entries that are gone stay for a while.
     clock: VecDeque<(u64, u64)>,
     next_ticket: u64,

@@ -21,10 +21,11 @@
 //!   (`a_forgotten_block_in_flight_is_waited_for`).
 //! - An error aborts the journal; the tail did not move, so that everything can be recovered.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Condvar;
+use sapwood_base::NumberMap;
 
 use crate::buffer::{Buffer, Content};
 use crate::counters::Counters;
@@ -48,7 +49,7 @@ struct Entry {
 struct Inner {
     entries: BTreeMap<u64, Entry>,
     /// Blocks of which the log has a copy that a recovery would replay, with the newest one's tid.
-    in_log: HashMap<u64, Tid>,
+    in_log: NumberMap<u64, Tid>,
     /// Being written home now.
     in_flight: BTreeSet<u64>,
 }

@@ -87,26 +87,16 @@ pub(super) fn find_in(
     gap: Option<&mut Gap>,
 ) -> Result<Option<Place>> {
     let buffer = dir.leaf(logical)?;
-    let mut gap = gap.filter(|gap| gap.wants(logical));
-    let (mut before, mut room, mut hit) = (None, None, None);
-    {
+    let gap = gap.filter(|gap| gap.wants(logical));
+    let need = gap.as_ref().map_or(usize::MAX, |gap| gap.need);
+    let (hit, before, room) = {
         let content = buffer.read();
-        for entry in dir.format.entries(&content) {
-            let entry = entry.map_err(|reason| dir.bad_block(buffer.block(), reason))?;
-            if entry.inode != 0 && name.is(entry.name) {
-                hit = Some((entry.offset, dir.found(&entry)));
-                break;
-            }
-            if let Some(gap) = &gap
-                && room.is_none()
-                && dir.format.has_room_in(&entry, gap.need)
-            {
-                room = Some(entry.offset);
-            }
-            before = Some(entry.offset);
-        }
-    }
-    if let (None, Some(gap), Some(offset)) = (hit, &mut gap, room) {
+        let scan = name.scan(&dir.format, &content, need);
+        let scan = scan.map_err(|reason| dir.bad_block(buffer.block(), reason))?;
+        let hit = scan.hit.map(|entry| (entry.offset, dir.found(&entry)));
+        (hit, scan.before, scan.room)
+    };
+    if let (None, Some(gap), Some(offset)) = (hit, gap, room) {
         gap.place = Some((Arc::clone(&buffer), logical, offset));
     }
     Ok(hit.map(|(offset, found)| Place {

@@ -5,6 +5,7 @@ mod inline;
 mod linear;
 mod list;
 mod once;
+mod places;
 mod shape;
 
 use std::ops::ControlFlow;
@@ -20,6 +21,7 @@ use crate::{Error, Result, block_alloc, map};
 use inline::Inline;
 use linear::{Gap, Place};
 pub(crate) use once::{Present, absent, insert_absent, present, remove_present, room_absent};
+pub(crate) use places::Places;
 use shape::{Dir, Form, Wanted, disk_kind, format_of, new_entry};
 
 /// What a directory keeps in memory besides; empty for everything else.
@@ -27,6 +29,8 @@ use shape::{Dir, Form, Wanted, disk_kind, format_of, new_entry};
 pub(crate) struct DirState {
     /// No block before this one has room, as far as was seen. Only for directories without an index.
     room: AtomicU32,
+    /// Where its blocks are.
+    pub(crate) places: Places,
 }
 
 /// A name that was found.

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use sapwood_ext4_format::{
-    Compat, DirEntries, DirEntry, DirError, DirFormat, Geometry, HtreeError, Incompat, InodeFlags,
-    NewEntry, casefold, dir_type,
+    Compat, DirEntries, DirEntry, DirError, DirFormat, DirScan, Geometry, HtreeError, Incompat,
+    InodeFlags, NewEntry, casefold, dir_type,
 };
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
@@ -17,6 +17,9 @@ use crate::engine::Engine;
 use crate::host::SealKind;
 use crate::inode::Inode;
 use crate::{Error, Result, map};
+
+/// Blocks of a directory whose map is looked up quickly enough.
+const FEW: u32 = 4;
 
 /// How names are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +105,32 @@ impl<'n> Wanted<'n> {
             .transpose()
     }
 
-    /// Whether a name is this one.
-    pub(super) fn is(&self, name: &[u8]) -> bool {
+    /// Looks for the name in a block, and for room for an entry of `room` bytes.
+    pub(super) fn scan<'a>(
+        &self,
+        format: &DirFormat,
+        block: &'a [u8],
+        room: usize,
+    ) -> Result<DirScan<'a>, DirError> {
+        if self.folded.is_none() {
+            return format.scan(block, self.name, room);
+        }
+        let mut found = DirScan::default();
+        for entry in format.entries(block) {
+            let entry = entry?;
+            if entry.inode != 0 && self.is(entry.name) {
+                found.hit = Some(entry);
+                return Ok(found);
+            }
+            if found.room.is_none() && format.has_room_in(&entry, room) {
+                found.room = Some(entry.offset);
+            }
+            found.before = Some(entry.offset);
+        }
+        Ok(found)
+    }
+
+    fn is(&self, name: &[u8]) -> bool {
         name == self.name || (self.folded.is_some() && casefold(name) == self.folded)
     }
 }
@@ -189,12 +216,24 @@ impl<'a> Dir<'a> {
         }
     }
 
+    /// A block of the directory, not judged.
+    fn block(&self, logical: u32) -> Result<Arc<Buffer>> {
+        if let Some(place) = self.inode.dir.places.get(logical) {
+            return self.engine.block(place);
+        }
+        let buffer = map::block_of(self.engine, self.inode, logical.into())?;
+        if self.blocks > FEW {
+            self.inode.dir.places.note(logical, buffer.block());
+        }
+        Ok(buffer)
+    }
+
     /// A block of names.
     ///
     /// # Errors
     /// It is damaged, the device.
     pub(super) fn leaf(&self, logical: u32) -> Result<Arc<Buffer>> {
-        let buffer = map::block_of(self.engine, self.inode, logical.into())?;
+        let buffer = self.block(logical)?;
         match buffer.kind() {
             kind if kind == SealKind::DirLeaf as u8 => {}
             kind if kind == SealKind::HashNode as u8 => {
@@ -238,7 +277,7 @@ impl<'a> Dir<'a> {
         logical: u32,
         judge: impl FnOnce(&[u8]) -> Result<(), HtreeError>,
     ) -> Result<Arc<Buffer>> {
-        let buffer = map::block_of(self.engine, self.inode, logical.into())?;
+        let buffer = self.block(logical)?;
         match buffer.kind() {
             kind if kind == SealKind::HashNode as u8 => {}
             kind if kind == SealKind::DirLeaf as u8 => {

@@ -227,6 +227,7 @@ pub(crate) fn unwrite(
     inode: &Inode,
     range: Range<u64>,
 ) -> Result<Range<u64>> {
+    inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
     change(
         engine,
@@ -249,6 +250,7 @@ pub(crate) fn remove(
     inode: &Inode,
     range: Range<u64>,
 ) -> Result<Range<u64>> {
+    inode.dir.places.forget();
     let same = range.clone();
     change(
         engine,
@@ -271,6 +273,7 @@ pub(crate) fn shift_left(
     range: Range<u64>,
     by: u64,
 ) -> Result<Range<u64>> {
+    inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
     change(
         engine,
@@ -293,6 +296,7 @@ pub(crate) fn shift_right(
     range: Range<u64>,
     by: u64,
 ) -> Result<Range<u64>> {
+    inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
     change(
         engine,

@@ -16,9 +16,9 @@ mod recover;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use sapwood_base::NumberMap;
 use sapwood_jbd2::Handle;
 
 pub(crate) use recover::{may_have_orphans, recover};
@@ -43,7 +43,7 @@ pub(crate) struct Orphans {
 
 #[derive(Default)]
 struct State {
-    places: HashMap<u32, Place>,
+    places: NumberMap<u32, Place>,
     /// Those of the list, the first one last.
     list: Vec<u32>,
     file: Option<OrphanFile>,

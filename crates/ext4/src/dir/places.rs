@@ -1,0 +1,76 @@
+//! Where the blocks of a directory are, as far as they were asked for: its map answers each only once.
+//!
+//! A directory only grows, so what is noted stays true; who takes blocks out of a map, or moves them, forgets all
+//! ([`Places::forget`]).
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Blocks in a part of the table.
+const PART: usize = 64;
+/// Parts: blocks behind the last one are not noted.
+const PARTS: usize = 32;
+
+type Part = OnceLock<Box<[AtomicU64; PART]>>;
+
+/// See the module's documentation. Empty, and small, until the first block is noted.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// By the place in the directory; 0: not known, which no block of a directory is.
+    parts: OnceLock<Box<[Part; PARTS]>>,
+}
+
+impl Places {
+    /// Where block `logical` is, if that is known.
+    pub(super) fn get(&self, logical: u32) -> Option<u64> {
+        let (part, index) = place(logical);
+        let known = self.parts.get()?.get(part)?.get()?.get(index)?;
+        Some(known.load(Ordering::Acquire)).filter(|place| *place != 0)
+    }
+
+    /// Notes where block `logical` is. The caller holds `io` of the directory.
+    pub(super) fn note(&self, logical: u32, physical: u64) {
+        let (part, index) = place(logical);
+        let parts = self.parts.get_or_init(Box::default);
+        let part = parts
+            .get(part)
+            .map(|part| part.get_or_init(|| Box::new([const { AtomicU64::new(0) }; PART])));
+        if let Some(known) = part.and_then(|part| part.get(index)) {
+            known.store(physical, Ordering::Release);
+        }
+    }
+
+    /// Forgets all. The caller holds `io` of the directory exclusively.
+    pub(crate) fn forget(&self) {
+        let parts = self.parts.get().into_iter().flat_map(|parts| parts.iter());
+        for known in parts.filter_map(OnceLock::get).flat_map(|part| part.iter()) {
+            known.store(0, Ordering::Release);
+        }
+    }
+}
+
+fn place(logical: u32) -> (usize, usize) {
+    let logical = logical as usize;
+    (logical / PART, logical % PART)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_known_until_all_is_forgotten() {
+        let places = Places::default();
+        assert_eq!(places.get(0), None);
+        let last = (PART * PARTS) as u32 - 1;
+        for logical in [0, 63, 64, last] {
+            places.note(logical, 1000 + u64::from(logical));
+        }
+        places.note(last + 1, 7);
+        assert_eq!(places.get(64), Some(1064));
+        assert_eq!(places.get(last), Some(1000 + u64::from(last)));
+        assert_eq!((places.get(1), places.get(last + 1)), (None, None));
+        places.forget();
+        assert_eq!((places.get(0), places.get(64)), (None, None));
+    }
+}
