@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::hash::NumberMap;
+use crate::hash::{NumberHash, NumberMap};
 use crate::lock::{Rank, RankedMutex};
 
 const SHARDS: usize = 64;
@@ -160,7 +160,7 @@ impl<T: Resident> Shard<T> {
         if self.clock.len() <= LEAST_SWEEP.max(self.objects.len() * 2) {
             return;
         }
-        let mut seen = HashSet::with_capacity(self.objects.len());
+        let mut seen = HashSet::with_capacity_and_hasher(self.objects.len(), NumberHash::default());
         let objects = &self.objects;
         self.clock
             .retain(|key| objects.contains_key(key) && seen.insert(*key));

@@ -93,6 +93,8 @@ fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) 
             Ordering::Equal => None,
         };
         if victim.state.lock().dying {
+            // It is on its way out, or stays so for ever because its deletion failed.
+            engine.health.check()?;
             continue;
         }
         check(engine, dir, &victim, directory)?;
