@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::Engine;
+use crate::fast_commit::FastCommitCounters;
 use crate::inode_alloc::AllocCounters;
 
 /// Counters of the engine; those of the journal are its own.
@@ -10,8 +11,10 @@ use crate::inode_alloc::AllocCounters;
 pub(crate) struct Counters {
     /// fsyncs that found nothing to do but a flush, or not even that.
     pub(crate) fsyncs_clean: AtomicU64,
-    /// fsyncs that waited for a commit.
+    /// fsyncs that waited for a commit of a transaction.
     pub(crate) fsyncs_committed: AtomicU64,
+    /// Fast commits.
+    pub(crate) fast_commits: FastCommitCounters,
     /// Inode allocation.
     pub(crate) inode_alloc: AllocCounters,
 }
@@ -27,6 +30,14 @@ impl Counters {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.load(Ordering::Relaxed)))
             .collect();
+        let area = engine
+            .journal
+            .log()
+            .map_or(0, sapwood_jbd2::Log::fast_commit_blocks);
+        all.push(("fast_commit_area_blocks".to_owned(), area));
+        for (name, value) in self.fast_commits.all() {
+            all.push((format!("fast_commit_{name}"), value));
+        }
         for (name, value) in self.inode_alloc.all() {
             all.push((format!("inode_alloc_{name}"), value));
         }

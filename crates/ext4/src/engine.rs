@@ -11,6 +11,7 @@ use crate::background::Alarm;
 use crate::block_alloc::Space;
 use crate::counters::Counters;
 use crate::data::Writeback;
+use crate::fast_commit::{Reason, Tracker, note};
 use crate::group::Groups;
 use crate::lock::RankedMutex;
 use crate::orphan::Orphans;
@@ -35,6 +36,8 @@ pub(crate) struct Engine {
     /// Blocks of attributes that inodes share.
     pub(crate) xattr_blocks: SharedBlocks,
     pub(crate) counters: Counters,
+    /// What the next fast commit has to say.
+    pub(crate) fast_commits: Tracker,
     /// What the thread that works by time waits for.
     pub(crate) alarm: Alarm,
     /// The superblock said at mount that all had been in order.
@@ -51,11 +54,21 @@ impl Engine {
         u64::from(self.geometry.block_size())
     }
 
-    /// Starts a handle that may change `credits` blocks. May wait for a commit.
+    /// Starts a handle that may change `credits` blocks. May wait for a commit. No fast commit says what it changes.
     ///
     /// # Errors
     /// The mount takes no changes; the journal failed.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
+        let h = self.start_noted(credits)?;
+        note::whole(self, &h, Reason::Operation);
+        Ok(h)
+    }
+
+    /// As [`start`](Self::start), for operations that a replay of their [notes](note) does again.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn start_noted(&self, credits: u32) -> Result<Handle> {
         self.health.check()?;
         self.alarm.change();
         Ok(self.journal.start(credits)?)

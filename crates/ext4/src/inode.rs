@@ -27,6 +27,7 @@ use sapwood_vfs::{Attr, FileKind, Ino, Timestamp};
 use crate::data::FileData;
 use crate::dir::DirState;
 use crate::engine::Engine;
+use crate::fast_commit::note;
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
 use crate::{Error, Result};
 
@@ -171,7 +172,7 @@ impl Inode {
     pub(crate) fn store(&self, engine: &Engine, h: &Handle) -> Result<()> {
         let (buffer, offset) = table_place(engine, self.ino)?;
         h.write_access(&buffer)?;
-        {
+        let flags = {
             let map = self.map.read();
             let mut state = self.state.lock();
             *state.raw.block_mut() = *map;
@@ -182,7 +183,9 @@ impl Inode {
             state
                 .raw
                 .write(content.get_mut(offset..end).unwrap_or_default())?;
-        }
+            state.raw.flags()
+        };
+        note::stored(engine, h, self, flags);
         self.note_tid(h.tid(), true);
         Ok(())
     }

@@ -24,12 +24,13 @@ use crate::block_alloc::Space;
 use crate::counters::Counters;
 use crate::data::Writeback;
 use crate::engine::Engine;
+use crate::fast_commit::{self, Tracker};
 use crate::group::Groups;
 use crate::lock::{Rank, RankedMutex};
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
 use crate::xattr::SharedBlocks;
-use crate::{Error, Options, Result, fast_commit, map, ops, orphan};
+use crate::{DataMode, Error, Options, Result, map, ops, orphan};
 
 /// How changes reach the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,11 +270,16 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
     };
     let journal = if has_journal && with == With::Log && !options.read_only {
         let mut log = open_log(&device, &sb, &geometry)?;
-        log.set_form(log_form(&sb))?;
+        log.set_form(log_form(&sb, &options))?;
         Journal::with_log(Arc::clone(&cache), log, journal_options)?
     } else {
         Journal::in_place(Arc::clone(&cache), journal_options)
     };
+    let area = |log: &sapwood_jbd2::Log| log.fast_commit_blocks() > 0;
+    let fast_commits = options.fast_commit
+        && options.data != DataMode::Journal
+        && sb.features().has_compat(Compat::FAST_COMMIT)
+        && journal.log().is_some_and(area);
     let clean_at_mount = sb.state().contains(SuperState::VALID);
     if !options.read_only && with == With::Log {
         mark_mounted(&*device, &mut sb, has_journal)?;
@@ -293,6 +299,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         journal,
         groups,
         counters: Counters::default(),
+        fast_commits: Tracker::new(fast_commits),
         alarm: Alarm::new(),
         clean_at_mount,
         options,
@@ -303,13 +310,17 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
 }
 
 /// How a log of this file system is written: as the kernel writes it.
-fn log_form(sb: &SuperBlock) -> sapwood_jbd2::Incompat {
+fn log_form(sb: &SuperBlock, options: &Options) -> sapwood_jbd2::Incompat {
     let features = sb.features();
     let mut form = sapwood_jbd2::Incompat::empty();
     form.set(sapwood_jbd2::Incompat::CSUM_V3, features.metadata_csum());
     form.set(
         sapwood_jbd2::Incompat::WIDE,
         features.has_incompat(Incompat::BIT64),
+    );
+    form.set(
+        sapwood_jbd2::Incompat::FAST_COMMIT,
+        options.fast_commit && features.has_compat(Compat::FAST_COMMIT),
     );
     form
 }

@@ -57,6 +57,8 @@ pub struct Options {
     pub threads: usize,
     /// How a free inode is found.
     pub alloc: AllocPolicy,
+    /// Write fast commits where the image has that feature; else an fsync commits its whole transaction.
+    pub fast_commit: bool,
     /// Run the threads that commit and write back by time. Tests that step through a commit switch
     /// them off.
     pub background: bool,
@@ -75,6 +77,7 @@ impl Default for Options {
             discard: false,
             threads: 0,
             alloc: AllocPolicy::default(),
+            fast_commit: true,
             background: true,
         }
     }

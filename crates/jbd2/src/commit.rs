@@ -1,6 +1,7 @@
 //! The commit: makes one transaction durable.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sapwood_base::lock::assert_held_at_most;
 
@@ -126,6 +127,9 @@ impl Claim<'_> {
         journal.failure.check()?;
         log_write::write_commit(&side.log, tid, end)?;
         side.pending.committed(tid, snapshot);
+        if side.fast.swap(false, Ordering::SeqCst) {
+            side.log.erase_fast_commits()?;
+        }
         Ok(())
     }
 

@@ -5,9 +5,23 @@
 //! it for the one behind the last in the log. So no commit may end while it is written; handles may
 //! start and end as they like. A recovery looks at the journal at all only if the superblock says so,
 //! which it does from the first turn on.
+//!
+//! What a fast commit says is fixed at a moment when no handle is open ([`FastCommitTurn::quiesce`]), as a commit fixes its snapshot: so
+//! it has whole operations only. Unlike a commit it lets the same transaction go on afterwards.
+//!
+//! Fast commits of a transaction that was committed are old, and nobody looks at them but `e2fsck` (1.47), which then gives up all of the log. So the
+//! commit erases the begin of the area before anybody is told that it is durable.
+//!
+//! An operation that the engine keeps no records of says so ([`Handle::require_whole`](crate::Handle::require_whole)); whoever has the
+//! turn is told, and leaves the fast commit be.
 
+use std::num::NonZeroU8;
+use std::sync::atomic::Ordering;
+
+use crate::handle::assert_no_handle;
 use crate::journal::Journal;
 use crate::log::Log;
+use crate::table::Table;
 use crate::{Result, Tid};
 
 /// While it lives no transaction is committed. Fast commits written meanwhile belong to
@@ -26,6 +40,7 @@ impl Journal {
     /// # Errors
     /// What aborted the journal.
     pub fn begin_fast_commit(&self) -> Result<Option<FastCommitTurn<'_>>> {
+        assert_no_handle();
         let log = self.log().filter(|log| log.fast_commit_blocks() > 0);
         let Some(log) = log else {
             return Ok(None);
@@ -55,10 +70,53 @@ impl FastCommitTurn<'_> {
         self.tid
     }
 
+    /// Calls `look` while no handle is open, and none starts: with the reason if only a whole commit makes the transaction
+    /// durable. `look` must not start a handle, nor wait for anybody who may.
+    ///
+    /// # Errors
+    /// What aborted the journal.
+    pub fn quiesce<R>(&self, look: impl FnOnce(Option<NonZeroU8>) -> R) -> Result<R> {
+        let table = &self.journal.table;
+        let running = table.quiesce(&self.journal.failure)?;
+        let _gate = Gate(table);
+        Ok(look(running.and_then(|trans| trans.requires_whole())))
+    }
+
+    /// The reason if only a whole commit makes the transaction durable, as it is now.
+    #[must_use]
+    pub fn requires_whole(&self) -> Option<NonZeroU8> {
+        self.journal.table.requires_whole()
+    }
+
+    /// Only a whole commit makes the transaction durable from now on: what was to be in a fast commit is in none.
+    pub fn require_whole(&self, reason: NonZeroU8) {
+        self.journal.table.require_whole(reason);
+    }
+
+    /// Writes blocks of the area, from `index` on. Flushes nothing. The commit of the transaction erases them.
+    ///
+    /// # Errors
+    /// [`Error::BlockRange`](crate::Error::BlockRange), [`Error::Device`](crate::Error::Device).
+    pub fn write(&self, index: u64, pieces: &[&[u8]]) -> Result<()> {
+        if let Some(side) = &self.journal.log {
+            side.fast.store(true, Ordering::SeqCst);
+        }
+        self.log.write_fast_commit(index, pieces)
+    }
+
     /// The log, with its fast-commit area.
     #[must_use]
     pub fn log(&self) -> &Log {
         self.log
+    }
+}
+
+/// Lets handles start again, whatever becomes of who looked.
+struct Gate<'a>(&'a Table);
+
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        self.0.reopen();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 use crate::buffer::{Buffer, BufferWrite};
@@ -69,6 +70,8 @@ pub struct Handle {
     journal: Arc<Journal>,
     trans: Arc<Transaction>,
     credits: Cell<u32>,
+    /// What [`require_whole`](Self::require_whole) was told last.
+    whole: Cell<Option<NonZeroU8>>,
     /// A restart failed: it is in no transaction any more.
     ended: bool,
     _open: nesting::Open,
@@ -80,6 +83,7 @@ impl Handle {
             journal,
             trans,
             credits: Cell::new(credits),
+            whole: Cell::new(None),
             ended: false,
             _open: nesting::Open::new(),
         }
@@ -162,6 +166,20 @@ impl Handle {
         }
     }
 
+    /// What this handle changes is not in the engine's records for fast commits: only a whole commit makes the transaction
+    /// durable, also the one that a [`restart`](Self::restart) leads to. `reason` is what a
+    /// [`FastCommitTurn`](crate::FastCommitTurn) is told, in the engine's numbers.
+    pub fn require_whole(&self, reason: NonZeroU8) {
+        self.whole.set(Some(reason));
+        self.trans.require_whole(reason);
+    }
+
+    /// Whether only a whole commit makes the transaction durable, because of any handle in it.
+    #[must_use]
+    pub fn requires_whole(&self) -> bool {
+        self.trans.requires_whole().is_some()
+    }
+
     fn use_credit(&self) -> Result<()> {
         let mut credits = self.credits.get();
         if credits == 0 {
@@ -212,6 +230,9 @@ impl Handle {
         self.trans = self.journal.enter(credits)?;
         self.ended = false;
         self.credits.set(credits);
+        if let Some(reason) = self.whole.get() {
+            self.trans.require_whole(reason);
+        }
         Ok(())
     }
 

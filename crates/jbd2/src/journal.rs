@@ -1,6 +1,7 @@
 //! [`Journal`]: one file system's transactions.
 
 use std::fmt::Display;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 
 use sapwood_base::lock::assert_held_at_most;
@@ -60,6 +61,8 @@ pub(crate) struct LogSide {
     pub(crate) pending: Pending,
     /// Held by who makes a checkpoint.
     pub(crate) checkpointer: Mutex<()>,
+    /// The running transaction has fast commits.
+    pub(crate) fast: AtomicBool,
     /// Pending blocks from which on a checkpoint is wished for.
     pub(crate) many_pending: usize,
 }
@@ -98,6 +101,7 @@ impl Journal {
                 .unwrap_or(usize::MAX),
             log,
             pending: Pending::new(),
+            fast: AtomicBool::new(false),
             checkpointer: Mutex::new(Rank::Checkpointer, ()),
         };
         let table = Table::new(first - 1, most, credits, Some(space));

@@ -101,8 +101,8 @@ impl Log {
 
     /// Sets the form in which the log is to be written: the checksums and the width of block numbers.
     /// [`Incompat::REVOKE`] comes by itself, checksums of version 1 and
-    /// [`Incompat::ASYNC_COMMIT`] go, [`Incompat::FAST_COMMIT`] stays as it is: it decides where
-    /// the log ends. Written with the first commit.
+    /// [`Incompat::ASYNC_COMMIT`] go. [`Incompat::FAST_COMMIT`] stays if it is there; if it is asked for, the area is cut off
+    /// the end of the log, unless that would leave too little. Written with the first commit.
     ///
     /// # Errors
     /// [`Error::NeedsRecovery`] if the log is not empty, [`Error::OldSuperblock`].
@@ -120,6 +120,10 @@ impl Log {
         }
         features |= superblock.incompat() & Incompat::FAST_COMMIT;
         superblock.set_features(Compat::empty(), features | Incompat::REVOKE);
+        if form.contains(Incompat::FAST_COMMIT) && !features.contains(Incompat::FAST_COMMIT) {
+            features |= superblock.add_fast_commit_area();
+            self.geometry = superblock.geometry();
+        }
         self.codec = Codec::new(self.block_size, features, superblock.uuid());
         *self.superblock.lock() = superblock;
         Ok(())
@@ -235,5 +239,14 @@ impl Log {
             blocks.push((self.physical(self.fast_commit_block(at)?)?, *piece));
         }
         home::write_blocks(&*self.device, self.block_size, &blocks)
+    }
+
+    /// Makes the begin of the fast-commit area say nothing, and that durable.
+    pub(crate) fn erase_fast_commits(&self) -> Result<()> {
+        let at = self.physical(self.fast_commit_block(0)?)?;
+        let zeros = vec![0; self.block_size as usize];
+        self.device
+            .write_fua(at * u64::from(self.block_size), &zeros)?;
+        Ok(())
     }
 }

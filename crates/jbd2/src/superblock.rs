@@ -14,6 +14,9 @@ use crate::{Error, Result};
 /// transaction needs.
 const LEAST_LOG_BLOCKS: u32 = 32;
 
+/// Blocks of the log from which no area for fast commits is cut off.
+const LEAST_BESIDE_AREA: u64 = 256;
+
 /// A valid superblock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Superblock {
@@ -159,6 +162,24 @@ impl Superblock {
         } else {
             0
         };
+    }
+
+    /// Cuts an area for fast commits off the end of an empty log, if that leaves enough. Which feature it has for it then.
+    pub(crate) fn add_fast_commit_area(&mut self) -> Incompat {
+        let mut with = *self;
+        let incompat = with.incompat() | Incompat::FAST_COMMIT;
+        with.raw.feature_incompat = incompat.bits().into();
+        let blocks = with.fast_commit_blocks();
+        with.raw.num_fc_blocks = blocks.into();
+        // Where the kernel would go on may be in the area now.
+        with.raw.head = with.raw.first;
+        let (size, most) = (with.raw.block_size.get(), with.raw.max_len.get());
+        let fits = with.check_fields(size, most.into()).is_ok();
+        if blocks < 2 || !fits || with.geometry().size < LEAST_BESIDE_AREA {
+            return Incompat::empty();
+        }
+        *self = with;
+        Incompat::FAST_COMMIT
     }
 
     pub(crate) fn uuid(&self) -> [u8; 16] {

@@ -1,5 +1,6 @@
 //! The running and the committing transaction, who waits for them, and the room they have.
 
+use std::num::NonZeroU8;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,6 +24,8 @@ pub(crate) struct Inner {
     committing: Option<Arc<Transaction>>,
     /// A fast commit is being written.
     fast: bool,
+    /// No handle starts: whoever writes a fast commit looks at what there is.
+    gate: bool,
     /// Newest tid given away.
     newest: Tid,
     /// Newest tid that is durable.
@@ -80,6 +83,7 @@ impl Table {
             running: None,
             committing: None,
             fast: false,
+            gate: false,
             newest: last,
             durable: last,
             sleepers: 0,
@@ -167,7 +171,7 @@ impl Table {
         loop {
             failure.check()?;
             let trans = inner.running();
-            if trans.state().admits(Action::Start) {
+            if trans.state().admits(Action::Start) && !inner.gate {
                 match self.room(&inner, &trans, credits) {
                     Room::Fits => return Ok(self.admit(&trans, credits)),
                     Room::Log if inner.has_old() => return Ok(Entered::LogFull),
@@ -306,6 +310,43 @@ impl Table {
 
     pub(crate) fn end_fast(&self) {
         self.inner.lock().fast = false;
+        self.changed.notify_all();
+    }
+
+    /// Keeps handles from starting until [`reopen`](Self::reopen), and waits until none is open. The running transaction, if
+    /// there is one. Expects the turn of [`begin_fast`](Self::begin_fast).
+    pub(crate) fn quiesce(&self, failure: &Failure) -> Result<Option<Arc<Transaction>>> {
+        let mut inner = self.inner.lock();
+        inner.gate = true;
+        loop {
+            if let Err(err) = failure.check() {
+                inner.gate = false;
+                self.changed.notify_all();
+                return Err(err);
+            }
+            let running = inner.running.clone();
+            let open = |trans: &Arc<Transaction>| trans.handles.load(Ordering::SeqCst) > 0;
+            if !running.as_ref().is_some_and(open) {
+                return Ok(running);
+            }
+            self.sleep(&mut inner);
+        }
+    }
+
+    /// Why only a whole commit makes the running transaction durable.
+    pub(crate) fn requires_whole(&self) -> Option<NonZeroU8> {
+        let inner = self.inner.lock();
+        inner.running.as_ref()?.requires_whole()
+    }
+
+    pub(crate) fn require_whole(&self, reason: NonZeroU8) {
+        if let Some(running) = &self.inner.lock().running {
+            running.require_whole(reason);
+        }
+    }
+
+    pub(crate) fn reopen(&self) {
+        self.inner.lock().gate = false;
         self.changed.notify_all();
     }
 

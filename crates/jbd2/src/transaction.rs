@@ -33,6 +33,7 @@
 //! sequence numbers in the log have no gaps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU8;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -53,6 +54,8 @@ pub(crate) struct Transaction {
     pub(crate) reserved: AtomicU32,
     /// Something joined or was forgotten.
     dirty: AtomicBool,
+    /// Why only a whole commit makes it durable, in the engine's numbers; 0: a fast commit may.
+    whole: AtomicU8,
     members: Mutex<Members>,
 }
 
@@ -96,6 +99,7 @@ impl Transaction {
             handles: AtomicU32::new(0),
             reserved: AtomicU32::new(0),
             dirty: AtomicBool::new(false),
+            whole: AtomicU8::new(0),
             members: Mutex::new(Rank::Members, Members::default()),
         }
     }
@@ -114,6 +118,17 @@ impl Transaction {
 
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::SeqCst)
+    }
+
+    /// From now on only a whole commit makes it durable; the first reason stays.
+    pub(crate) fn require_whole(&self, reason: NonZeroU8) {
+        let (new, order) = (reason.get(), Ordering::SeqCst);
+        let _ = self.whole.compare_exchange(0, new, order, order);
+    }
+
+    /// Why only a whole commit makes it durable.
+    pub(crate) fn requires_whole(&self) -> Option<NonZeroU8> {
+        NonZeroU8::new(self.whole.load(Ordering::SeqCst))
     }
 
     fn may_change(&self) -> bool {

@@ -111,7 +111,7 @@ fn fill_hole(engine: &Arc<Engine>, inode: &Arc<Inode>, hole: Range<u64>, size: u
     promised.give_back(extent.len.into());
     let end = hole.start + u64::from(extent.len);
     let credits = map::insert_credits(engine, inode, len) + CLAIM_CREDITS + STORE_CREDITS;
-    let h = match engine.start(credits) {
+    let h = match engine.start_noted(credits) {
         Ok(h) => h,
         Err(error) => {
             block_alloc::cancel(engine, extent);

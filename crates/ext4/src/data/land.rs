@@ -18,6 +18,7 @@ use super::journaled;
 use super::plan::{self, Change, Segment};
 use super::writeback::Work;
 use crate::engine::Engine;
+use crate::fast_commit::note;
 use crate::inode::Inode;
 use crate::{Result, block_alloc, map};
 
@@ -116,12 +117,14 @@ fn bring(
     claimed: &mut usize,
 ) -> Result<()> {
     let journaled = journaled::applies(engine, inode);
-    let mut h = engine.start(step_credits(engine, inode, 1))?;
+    let mut h = engine.start_noted(step_credits(engine, inode, 1))?;
+    note::landed(engine, &h);
     for (flight, segment) in segments(flights) {
         let step = step_credits(engine, inode, segment.extent().len.into());
         if !h.ensure(step) {
             inode.store(engine, &h)?;
             h.restart(step)?;
+            note::landed(engine, &h);
         }
         if journaled {
             journaled::bring(engine, inode, &mut h, flight, segment)?;
@@ -166,6 +169,7 @@ pub(super) fn convert(
         raise_disk_size(engine, inode, left.start)?;
         inode.store(engine, h)?;
         h.restart(step)?;
+        note::landed(engine, h);
     }
 }
 

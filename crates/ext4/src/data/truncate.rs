@@ -77,7 +77,7 @@ fn has_blocks(engine: &Engine, inode: &Inode, blocks: Range<u64>) -> Result<bool
 
 /// Sets the size, in memory and on disk, where no block is to be freed.
 pub(super) fn set_size(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let h = engine.start(STORE_CREDITS)?;
+    let h = engine.start_noted(STORE_CREDITS)?;
     put_size(engine, inode, size)?;
     inode.store(engine, &h)
 }
@@ -91,7 +91,7 @@ fn put_size(engine: &Engine, inode: &Inode, size: u64) -> Result<()> {
 
 fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, blocks: Range<u64>) -> Result<()> {
     let step = remove_credits(engine, inode) + orphan::CREDITS + STORE_CREDITS;
-    let mut h = engine.start(step)?;
+    let mut h = engine.start_noted(step)?;
     orphan::add(engine, &h, inode)?;
     put_size(engine, inode, size)?;
     let first = blocks.start;
@@ -154,7 +154,7 @@ pub(super) fn in_steps(
     change: impl Fn(&Engine, &Handle, &Inode, Range<u64>) -> Result<Range<u64>>,
 ) -> Result<()> {
     let step = step.saturating_add(STORE_CREDITS);
-    let mut h = engine.start(step)?;
+    let mut h = engine.start_noted(step)?;
     let mut left = blocks;
     loop {
         left = change(engine, &h, inode, left)?;

@@ -16,6 +16,7 @@ use sapwood_jbd2::Handle;
 use sapwood_vfs::{DirEntry, FileKind};
 
 use crate::engine::Engine;
+use crate::fast_commit::{Reason, note};
 use crate::inode::Inode;
 use crate::{Error, Result, block_alloc, map};
 use inline::Inline;
@@ -170,6 +171,18 @@ pub(crate) fn insert(
     ino: u32,
     kind: FileKind,
 ) -> Result<()> {
+    note::named(engine, h, dir, name, ino);
+    insert_entry(engine, h, dir, name, ino, kind)
+}
+
+fn insert_entry(
+    engine: &Engine,
+    h: &Handle,
+    dir: &Inode,
+    name: &[u8],
+    ino: u32,
+    kind: FileKind,
+) -> Result<()> {
     let mut dir = Dir::open(engine, dir)?;
     let entry = new_entry(name, ino, kind);
     if dir.form == Form::Inline {
@@ -211,6 +224,7 @@ pub(crate) fn remove(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8]) -> R
         return inline.remove(&dir, place);
     }
     let place = search(&dir, name, None)?.ok_or_else(not_found)?;
+    note::unnamed(engine, h, dir.inode, name, place.found.ino);
     linear::remove(&dir, h, &place)
 }
 
@@ -233,6 +247,8 @@ pub(crate) fn replace(
         return inline.replace(&dir, place, ino, disk_kind(kind));
     }
     let place = search(&dir, name, None)?.ok_or_else(not_found)?;
+    note::unnamed(engine, h, dir.inode, name, place.found.ino);
+    note::named(engine, h, dir.inode, name, ino);
     dir.change(h, &place.buffer, |format, content| {
         format.set_inode(content, place.offset, ino, disk_kind(kind))
     })
@@ -243,6 +259,7 @@ pub(crate) fn replace(
 /// # Errors
 /// No space.
 pub(crate) fn init(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
+    note::whole(engine, h, Reason::Directory);
     if inline::init(engine, dir, parent)? {
         return Ok(());
     }
@@ -267,6 +284,7 @@ pub(crate) fn parent(engine: &Engine, dir: &Inode) -> Result<u32> {
 /// # Errors
 /// As [`parent`].
 pub(crate) fn set_parent(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
+    note::whole(engine, h, Reason::Directory);
     let dir = Dir::open(engine, dir)?;
     match dir.form {
         Form::Inline => Inline::read(&dir)?.set_parent(&dir, parent),

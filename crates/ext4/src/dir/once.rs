@@ -13,6 +13,7 @@ use super::shape::{Dir, Form, new_entry};
 use super::{Found, Room, find, insert, remove, room, search};
 use crate::Result;
 use crate::engine::Engine;
+use crate::fast_commit::note;
 use crate::inode::Inode;
 
 /// A name that is there. Good until a name of the directory changes.
@@ -60,7 +61,10 @@ pub(crate) fn remove_present(
     present: &Present,
 ) -> Result<()> {
     match &present.place {
-        Some(place) => linear::remove(&Dir::open(engine, dir)?, h, place),
+        Some(place) => {
+            note::unnamed(engine, h, dir, name, present.found.ino);
+            linear::remove(&Dir::open(engine, dir)?, h, place)
+        }
         None => remove(engine, h, dir, name),
     }
 }
@@ -119,6 +123,7 @@ pub(crate) fn insert_absent(
     if let Some(gap) = &absent.gap
         && gap.fill(&Dir::open(engine, dir)?, h, &new_entry(name, ino, kind))?
     {
+        note::named(engine, h, dir, name, ino);
         return Ok(());
     }
     insert(engine, h, dir, name, ino, kind)

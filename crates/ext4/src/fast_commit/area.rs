@@ -9,21 +9,21 @@ use sapwood_jbd2::{FastCommits, Log};
 use crate::map::BLOCKS_MAX;
 use crate::{Error, Result};
 
-const ADD_RANGE: u16 = 1;
-const DEL_RANGE: u16 = 2;
-const CREATE: u16 = 3;
-const LINK: u16 = 4;
-const UNLINK: u16 = 5;
-const INODE: u16 = 6;
-const PAD: u16 = 7;
-const TAIL: u16 = 8;
-const HEAD: u16 = 9;
+pub(super) const ADD_RANGE: u16 = 1;
+pub(super) const DEL_RANGE: u16 = 2;
+pub(super) const CREATE: u16 = 3;
+pub(super) const LINK: u16 = 4;
+pub(super) const UNLINK: u16 = 5;
+pub(super) const INODE: u16 = 6;
+pub(super) const PAD: u16 = 7;
+pub(super) const TAIL: u16 = 8;
+pub(super) const HEAD: u16 = 9;
 
 /// Bytes before the value of a tag.
-const TAG_HEADER: usize = 4;
+pub(super) const TAG_HEADER: usize = 4;
 
 /// Longest extent that says that its blocks are written; beyond it, the rest is the length of an unwritten one.
-const WRITTEN_MAX: u16 = 0x8000;
+pub(super) const WRITTEN_MAX: u16 = 0x8000;
 
 /// A change that a fast commit asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +46,11 @@ pub(super) struct Range {
     pub(super) len: u32,
     pub(super) physical: u64,
     pub(super) written: bool,
+}
+
+impl Range {
+    /// Blocks of one range at most, written or not.
+    pub(super) const MOST: u32 = WRITTEN_MAX as u32 - 1;
 }
 
 /// A name in a directory.

@@ -18,6 +18,17 @@
 
 mod apply;
 mod area;
+mod counters;
+mod encode;
+pub(crate) mod note;
+mod reason;
+mod records;
+mod write;
+
+pub(crate) use counters::FastCommitCounters;
+pub(crate) use reason::Reason;
+pub(crate) use records::Tracker;
+pub(crate) use write::{Outcome, commit};
 
 use std::sync::Arc;
 

@@ -34,6 +34,7 @@ use policy::Wish;
 use search::Bits;
 
 use crate::engine::Engine;
+use crate::fast_commit::note;
 use crate::group::{Group, GroupState, Groups};
 use crate::inode::Inode;
 use crate::lock::RankedMutexGuard;
@@ -43,7 +44,8 @@ use crate::{Error, Result};
 /// Credits that [`allocate`] or [`free`] needs: bitmap, descriptor, inode table.
 pub(crate) const CREDITS: u32 = 3;
 /// Without a journal, an inode is not used again for so many seconds after its deletion, if others are free: what
-/// names it may still be on disk, and would name the new file after a crash.
+/// names it may still be on disk, and would name the new file after a crash. Nor with fast commits, which cannot say that a number
+/// has come back.
 const RECENT_SECONDS: u64 = 5;
 
 /// Marks an inode as used and returns its number. Its place in the table is the caller's to write (what stood there is
@@ -64,8 +66,11 @@ pub(crate) fn allocate(engine: &Engine, h: &Handle, parent: &Inode, kind: FileKi
         groups: &engine.groups,
         policy: engine.options.alloc,
         counters: &engine.counters.inode_alloc,
+        avoid_recent: avoids_recent(engine),
     };
-    allocator.allocate(h, wish)
+    let ino = allocator.allocate(h, wish)?;
+    note::created(engine, h, ino)?;
+    Ok(ino)
 }
 
 /// Marks an inode as free. One of a group that is out of use stays used.
@@ -77,7 +82,9 @@ pub(crate) fn free(engine: &Engine, h: &Handle, ino: u32, kind: FileKind) -> Res
         groups: &engine.groups,
         policy: engine.options.alloc,
         counters: &engine.counters.inode_alloc,
+        avoid_recent: avoids_recent(engine),
     };
+    note::freed(engine, h, ino);
     allocator.free(h, ino, kind == FileKind::Directory)
 }
 
@@ -90,8 +97,14 @@ pub(crate) fn mark_used(engine: &Engine, h: &Handle, ino: u32, directory: bool) 
         groups: &engine.groups,
         policy: engine.options.alloc,
         counters: &engine.counters.inode_alloc,
+        avoid_recent: avoids_recent(engine),
     };
     allocator.mark_used(h, ino, directory)
+}
+
+fn avoids_recent(engine: &Engine) -> bool {
+    let journal = engine.geometry.features().has_compat(Compat::HAS_JOURNAL);
+    !journal || engine.fast_commits.enabled()
 }
 
 fn now() -> u64 {
@@ -103,6 +116,8 @@ struct Allocator<'e> {
     groups: &'e Groups,
     policy: AllocPolicy,
     counters: &'e AllocCounters,
+    /// Inodes that were deleted lately are used only if no others are free.
+    avoid_recent: bool,
 }
 
 impl Allocator<'_> {
@@ -254,7 +269,7 @@ impl Allocator<'_> {
                 .change_bitmap(h, group, &mut state, BitmapKind::Inode, &buffer)?;
         bitmap::clear_bit(&mut content, index);
         drop(content);
-        if !geometry.features().has_compat(Compat::HAS_JOURNAL) {
+        if self.avoid_recent {
             map.deleted(&mut state.recent, index, now());
         }
         map.set(index, false);

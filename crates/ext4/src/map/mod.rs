@@ -34,6 +34,7 @@ use sapwood_vfs::FileKind;
 
 use crate::block_alloc;
 use crate::engine::Engine;
+use crate::fast_commit::{Reason, note};
 use crate::inode::{Inode, MAP_BYTES};
 use crate::{Error, Result};
 use extent::Tree;
@@ -189,7 +190,9 @@ pub(crate) fn insert(
                 Err(not_supported())
             }
         },
-    )
+    )?;
+    note::added(engine, h, inode, (logical, physical, len), written);
+    Ok(())
 }
 
 fn not_supported() -> Error {
@@ -207,14 +210,56 @@ pub(crate) fn convert(
     inode: &Inode,
     range: Range<u64>,
 ) -> Result<Range<u64>> {
-    let end = range.end;
-    change(
+    let Range { start, end } = range;
+    let left = change(
         engine,
         h,
         inode,
         |mut tree| tree.convert(range, true),
         |_| Ok(end..end),
-    )
+    )?;
+    note_written(engine, h, inode, start..left.start.min(end))?;
+    Ok(left)
+}
+
+/// Where the first blocks in a range begin, and the last ones end, if that is to be noted.
+fn mapped(engine: &Engine, h: &Handle, inode: &Inode, range: &Range<u64>) -> Result<(u64, u64)> {
+    let (mut start, mut end) = (range.end, range.start);
+    if !note::wanted(engine, h) || !inode.flags().contains(InodeFlags::EXTENTS) {
+        return Ok((start, end));
+    }
+    let mut at = range.start;
+    while at < range.end {
+        let run = lookup(engine, inode, at, range.end - at)?;
+        if run.len == 0 {
+            break;
+        }
+        if run.what != Mapped::Hole {
+            start = start.min(at);
+            end = at + run.len;
+        }
+        at += run.len;
+    }
+    Ok((start, end))
+}
+
+/// Notes where these blocks are, all of which are written.
+fn note_written(engine: &Engine, h: &Handle, inode: &Inode, blocks: Range<u64>) -> Result<()> {
+    if !note::wanted(engine, h) {
+        return Ok(());
+    }
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let run = lookup(engine, inode, at, blocks.end - at)?;
+        if run.len == 0 {
+            return Ok(());
+        }
+        if let Mapped::Written(physical) = run.what {
+            note::added(engine, h, inode, (at, physical, run.len), true);
+        }
+        at += run.len;
+    }
+    Ok(())
 }
 
 /// Makes written blocks in `range` unwritten, so that they read as zeros. Else as [`convert`].
@@ -229,6 +274,7 @@ pub(crate) fn unwrite(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
+    note::whole(engine, h, Reason::Moved);
     change(
         engine,
         h,
@@ -252,13 +298,16 @@ pub(crate) fn remove(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let same = range.clone();
-    change(
+    let (start, end) = mapped(engine, h, inode, &range)?;
+    let left = change(
         engine,
         h,
         inode,
         |mut tree| tree.remove(range),
         |mut pointers| pointers.remove(same),
-    )
+    )?;
+    note::removed(engine, h, inode, left.end.max(start)..end);
+    Ok(left)
 }
 
 /// Moves the extents in `range` to the front by `by` blocks, over a hole: what follows a range that is collapsed. The end of the range is that
@@ -275,6 +324,7 @@ pub(crate) fn shift_left(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
+    note::whole(engine, h, Reason::Moved);
     change(
         engine,
         h,
@@ -298,6 +348,7 @@ pub(crate) fn shift_right(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
+    note::whole(engine, h, Reason::Moved);
     change(
         engine,
         h,

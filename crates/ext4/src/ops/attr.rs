@@ -40,7 +40,11 @@ pub(super) fn setattr(engine: &Arc<Engine>, inode: &Arc<Inode>, changes: &SetAtt
         && inode.kind == FileKind::Regular
         && xattr::get(engine, inode, rules::CAPABILITY)?.is_some();
     let len = access.iter().flatten().map(Vec::len).sum();
-    let h = engine.start(2 + 2 * xattr::credits(engine, inode, len))?;
+    let credits = 2 + 2 * xattr::credits(engine, inode, len);
+    let h = match inode.kind {
+        FileKind::Directory => engine.start(credits)?,
+        _ => engine.start_noted(credits)?,
+    };
     engine.abort((|| {
         if let Some(access) = &access {
             xattr::set_in(engine, &h, inode, acl::ACCESS, access.as_deref())?;
@@ -204,7 +208,7 @@ pub(crate) fn written(engine: &Arc<Engine>, inode: &Arc<Inode>, kill_setid: bool
     if kept == perm && !capability {
         return Ok(());
     }
-    let h = engine.start(1 + xattr::credits(engine, inode, 0))?;
+    let h = engine.start_noted(1 + xattr::credits(engine, inode, 0))?;
     engine.abort((|| {
         if capability {
             xattr::set_in(engine, &h, inode, rules::CAPABILITY, None)?;
@@ -225,7 +229,7 @@ pub(crate) fn written(engine: &Arc<Engine>, inode: &Arc<Inode>, kill_setid: bool
 /// # Errors
 /// The journal.
 pub(super) fn content_changed(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    let h: Handle = engine.start(1)?;
+    let h: Handle = engine.start_noted(1)?;
     inode.state.lock().content_changed(Timestamp::now());
     engine.abort(inode.store(engine, &h))
 }

@@ -56,7 +56,7 @@ pub(super) fn create(
     let plan = plan(engine, who, dir, what, perm)?;
     let room = dir::room_absent(engine, dir, name, &place)?;
     let _blocks = reserve(engine, &plan, room.blocks)?;
-    let h = engine.start(credits(engine, &plan) + room.credits)?;
+    let h = engine.start_noted(credits(engine, &plan) + room.credits)?;
     // A full file system is found here, before anything else changes.
     let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
     engine.abort((|| {

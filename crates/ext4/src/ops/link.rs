@@ -28,7 +28,7 @@ pub(super) fn link(
     check(engine, inode, dir, name)?;
     let room = dir::room(engine, dir, name)?;
     let _blocks = engine.space.reserve(room.blocks, true)?;
-    let h = engine.start(room.credits + orphan::CREDITS + 2)?;
+    let h = engine.start_noted(room.credits + orphan::CREDITS + 2)?;
     engine.abort((|| {
         dir::insert(engine, &h, dir, name, inode.ino, inode.kind)?;
         let now = Timestamp::now();

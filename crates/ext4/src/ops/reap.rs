@@ -41,7 +41,7 @@ pub(super) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 /// As [`reap`].
 pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     data::delete_content(engine, inode)?;
-    let mut h = engine.start(inode_alloc::CREDITS + orphan::CREDITS + xattr::DROP_CREDITS)?;
+    let mut h = engine.start_noted(inode_alloc::CREDITS + orphan::CREDITS + xattr::DROP_CREDITS)?;
     engine.abort((|| {
         xattr::drop_all(engine, &mut h, inode)?;
         orphan::remove(engine, &h, inode)?;

@@ -130,9 +130,13 @@ fn remove_last(
     victim: &Arc<Inode>,
 ) -> Result<bool> {
     let bare = reap::is_bare(engine, victim)?;
-    let h = match bare {
-        true => engine.start(CREDITS + reap::BARE_CREDITS)?,
-        false => engine.start(CREDITS)?,
+    let credits = match bare {
+        true => CREDITS + reap::BARE_CREDITS,
+        false => CREDITS,
+    };
+    let h = match victim.kind {
+        FileKind::Directory => engine.start(credits)?,
+        _ => engine.start_noted(credits)?,
     };
     engine.abort((|| {
         dir::remove_present(engine, &h, dir, name, present)?;

@@ -126,7 +126,12 @@ fn locked_rename(
     // Up to two directories learn of another parent; the inodes of both names and of both directories.
     let others = 2 * dir::CHANGE_CREDITS + 4;
     let credits = remove::CREDITS + orphan::CREDITS + room.credits + others;
-    let h = engine.start(credits)?;
+    let directory = |one: &Found<'_>| one.inode.kind == FileKind::Directory;
+    let h = match mode == RenameMode::Exchange || directory(source) || target.is_some_and(directory)
+    {
+        true => engine.start(credits)?,
+        false => engine.start_noted(credits)?,
+    };
     let (Some(target), RenameMode::Exchange) = (target, mode) else {
         engine.abort(replace(engine, &h, source, target, to))?;
         return Ok(target.map(|target| Arc::clone(&target.inode)));

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use sapwood_vfs::SyncKind;
 
 use crate::engine::Engine;
+use crate::fast_commit::{self, Outcome};
 use crate::inode::Inode;
 use crate::{Result, data};
 
@@ -30,6 +31,13 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
         // Data that went to blocks which the file had needs no transaction, but a flush.
         return data::sync_overwrites(engine, inode);
     }
+    if engine.fast_commits.enabled() {
+        match fast_commit::commit(engine, inode.ino, tid)? {
+            Outcome::Written => return Ok(()),
+            Outcome::Found => return data::sync_overwrites(engine, inode),
+            Outcome::Whole(reason) => engine.counters.fast_commits.whole(reason),
+        }
+    }
     engine
         .counters
         .fsyncs_committed
@@ -40,7 +48,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
 /// Stores times that changed without a handle.
 fn store_late_changes(engine: &Engine, inode: &Inode) -> Result<()> {
     if inode.state.lock().unstored {
-        let h = engine.start(1)?;
+        let h = engine.start_noted(1)?;
         inode.store(engine, &h)?;
     }
     Ok(())

@@ -24,6 +24,7 @@ use sapwood_jbd2::Handle;
 pub(crate) use recover::{may_have_orphans, recover};
 
 use crate::engine::Engine;
+use crate::fast_commit::note;
 use crate::inode::Inode;
 use crate::lock::{Rank, RankedMutex};
 use crate::{Error, Result};
@@ -92,6 +93,7 @@ pub(crate) fn add(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
     };
     state.places.insert(inode.ino, place);
     inode.state.lock().orphan = true;
+    note::orphan_added(engine, h, inode.ino);
     Ok(())
 }
 
@@ -110,6 +112,7 @@ pub(crate) fn remove(engine: &Arc<Engine>, h: &Handle, inode: &Inode) -> Result<
         }
         Some(Place::List) => leave_list(engine, h, &mut state.list, inode.ino)?,
     }
+    note::orphan_removed(engine, h, inode);
     let mut own = inode.state.lock();
     own.raw.set_dtime(0);
     own.orphan = false;

@@ -11,6 +11,7 @@ use super::plan::{Plan, plan};
 use super::{credits, damaged, get, inode_value, shared};
 use crate::Result;
 use crate::engine::Engine;
+use crate::fast_commit::{Reason, note};
 use crate::inode::Inode;
 
 /// Sets or removes (`None`) an attribute within a handle; no rules are applied. The caller holds `io` exclusively (or the
@@ -30,6 +31,7 @@ pub(crate) fn set_in(
 }
 
 fn apply(engine: &Arc<Engine>, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<()> {
+    note::whole(engine, h, Reason::Xattrs);
     if let Some(outside) = &plan.outside {
         let value = inode_value::write(engine, h, inode, &outside.name, &outside.value)?;
         let set = match outside.in_body {
@@ -68,7 +70,7 @@ fn change(
         false => u64::from(plan.block_changed && value.is_some()),
     };
     let _reserved = engine.space.reserve(blocks, true)?;
-    let h = engine.start(1 + credits(engine, inode, len))?;
+    let h = engine.start_noted(1 + credits(engine, inode, len))?;
     engine.abort((|| {
         apply(engine, &h, inode, plan)?;
         {
@@ -161,9 +163,16 @@ pub(crate) fn drop_all(engine: &Arc<Engine>, h: &mut Handle, inode: &Inode) -> R
         if !h.ensure(super::DROP_CREDITS) {
             h.restart(super::DROP_CREDITS)?;
         }
+        note::whole(engine, h, Reason::Xattrs);
         inode_value::release(engine, h, inode, ino)?;
     }
-    inode.state.lock().raw.attr_area_mut().fill(0);
+    {
+        let mut state = inode.state.lock();
+        state.raw.attr_area_mut().fill(0);
+        if state.raw.file_acl() != 0 {
+            note::whole(engine, h, Reason::Xattrs);
+        }
+    }
     shared::replace(engine, h, inode, &XattrSet::default())
 }
 

@@ -59,12 +59,14 @@ pub(super) fn set(
         ("data", Some("writeback")) => options.data = DataMode::Writeback,
         ("data", Some("journal")) => options.data = DataMode::Journal,
         ("inode_search", Some(words)) => search(&mut options.alloc, words)?,
+        ("fast_commit", Some("on")) => options.fast_commit = true,
+        ("fast_commit", Some("off")) => options.fast_commit = false,
         ("errors", Some("remount-ro")) => {}
         ("errors", Some(value @ ("continue" | "panic"))) => {
             let why = "after an error a mount takes no more changes, and nothing else";
             return Err(unsupported(name, value, why));
         }
-        ("data" | "inode_search" | "errors", _) => return Err(bad(name, value)),
+        ("data" | "inode_search" | "fast_commit" | "errors", _) => return Err(bad(name, value)),
         _ => return Ok(WITHOUT_EFFECT.contains(&name)),
     }
     Ok(true)

@@ -1,0 +1,91 @@
+//! Why an fsync commits a whole transaction.
+
+use std::num::NonZeroU8;
+
+/// What fast commits do not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Reason {
+    /// An operation that keeps no records: of directories, flags, files without a name and so on.
+    Operation = 1,
+    /// Attributes.
+    Xattrs,
+    /// A file with a block map.
+    BlockMap,
+    /// Content in the inode.
+    Inline,
+    /// No file or directory, a reserved inode, or a file whose data goes through the journal.
+    SpecialFile,
+    /// A directory was made, grew or changed its form.
+    Directory,
+    /// The target of a link is in a block.
+    LongLink,
+    /// Blocks of a file became unwritten, or moved.
+    Moved,
+    /// The number of a deleted inode came back.
+    InodeReused,
+    /// An inode is cut or deleted since an earlier transaction, or is being cut.
+    Orphan,
+    /// Too many changes.
+    TooMany,
+    /// No room in the area.
+    Area,
+}
+
+impl Reason {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Operation,
+        Self::Xattrs,
+        Self::BlockMap,
+        Self::Inline,
+        Self::SpecialFile,
+        Self::Directory,
+        Self::LongLink,
+        Self::Moved,
+        Self::InodeReused,
+        Self::Orphan,
+        Self::TooMany,
+        Self::Area,
+    ];
+
+    /// As the journal keeps it.
+    pub(super) fn number(self) -> NonZeroU8 {
+        NonZeroU8::new(self as u8).unwrap_or(NonZeroU8::MIN)
+    }
+
+    pub(super) fn from_number(number: NonZeroU8) -> Self {
+        let known = Self::ALL.into_iter().find(|one| one.number() == number);
+        known.unwrap_or(Self::Operation)
+    }
+
+    /// Its name among the counters.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Operation => "operation",
+            Self::Xattrs => "xattrs",
+            Self::BlockMap => "block_map",
+            Self::Inline => "inline",
+            Self::SpecialFile => "special_file",
+            Self::Directory => "directory",
+            Self::LongLink => "long_link",
+            Self::Moved => "moved",
+            Self::InodeReused => "inode_reused",
+            Self::Orphan => "orphan",
+            Self::TooMany => "too_many",
+            Self::Area => "area",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_back() {
+        for (at, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(reason.number().get()), at + 1);
+            assert_eq!(Reason::from_number(reason.number()), reason);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Writing a fast commit.
+
+use std::collections::BTreeMap;
+
+use sapwood_ext4_format::{INODE_BASE_SIZE, Inode as RawInode};
+use sapwood_jbd2::{FastCommitTurn, Tid};
+use sapwood_vfs::FileKind;
+
+use super::area::Naming;
+use super::encode::Encoder;
+use super::reason::Reason;
+use super::records::{Record, Taken};
+use crate::Result;
+use crate::engine::Engine;
+use crate::inode::table_place;
+
+/// What became of the wish to make an inode durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is durable by a fast commit that this call wrote.
+    Written,
+    /// It was durable already.
+    Found,
+    /// Only a commit of its transaction makes it durable.
+    Whole(Reason),
+}
+
+/// An inode as it stands in its table.
+struct Stored {
+    kind: Option<FileKind>,
+    named: bool,
+    /// What a tag says of it: the part that has fields.
+    fields: Vec<u8>,
+}
+
+/// All that a fast commit says, fixed while no handle is open.
+struct Snapshot {
+    taken: Taken,
+    inodes: BTreeMap<u32, Stored>,
+}
+
+impl Snapshot {
+    /// Whether there is nothing to say, as directories follow from their names.
+    fn is_empty(&self) -> bool {
+        self.taken.changes.is_empty() && self.told().next().is_none()
+    }
+
+    /// Inodes whose fields are to be said, with these.
+    fn told(&self) -> impl Iterator<Item = (u32, &Stored)> {
+        let stored = |ino: &u32| Some((*ino, self.inodes.get(ino)?));
+        let all = self.taken.touched.iter().filter_map(stored);
+        all.filter(|(_, one)| one.kind != Some(FileKind::Directory))
+    }
+}
+
+enum Look {
+    Found,
+    Whole(Reason),
+    Write(Snapshot),
+}
+
+/// Makes durable what transaction `tid` has of an inode so far, by a fast commit if there can be one; after that the device was flushed.
+/// Hold no handle.
+///
+/// # Errors
+/// The device; the journal is aborted then.
+pub(crate) fn commit(engine: &Engine, ino: u32, tid: Tid) -> Result<Outcome> {
+    let Some(turn) = engine.journal.begin_fast_commit()? else {
+        return Ok(Outcome::Whole(Reason::Area));
+    };
+    if tid <= engine.journal.durable_tid() {
+        return Ok(Outcome::Found);
+    }
+    if let Some(reason) = turn.requires_whole() {
+        return Ok(Outcome::Whole(Reason::from_number(reason)));
+    }
+    // What is being changed just now is nothing that the caller was told of.
+    if !engine
+        .fast_commits
+        .with(turn.tid(), |records| records.has(ino))
+    {
+        return Ok(Outcome::Found);
+    }
+    let look = turn.quiesce(|whole| match whole {
+        Some(reason) => Ok(Look::Whole(Reason::from_number(reason))),
+        None => look(engine, turn.tid(), ino),
+    })??;
+    match look {
+        Look::Found => Ok(Outcome::Found),
+        Look::Whole(reason) => Ok(Outcome::Whole(reason)),
+        Look::Write(snapshot) if snapshot.is_empty() => Ok(Outcome::Found),
+        Look::Write(snapshot) => write(engine, &turn, &snapshot),
+    }
+}
+
+/// Takes what is to be said, while no handle is open.
+fn look(engine: &Engine, tid: Tid, ino: u32) -> Result<Look> {
+    let touched = engine.fast_commits.with(tid, |records| records.touched());
+    if !touched.contains(&ino) {
+        return Ok(Look::Found);
+    }
+    let mut inodes = BTreeMap::new();
+    for ino in touched {
+        let stored = read(engine, ino)?;
+        if stored.named && engine.orphans.knows(ino) {
+            return Ok(Look::Whole(Reason::Orphan));
+        }
+        inodes.insert(ino, stored);
+    }
+    let alive = |ino: u32| inodes.get(&ino).is_some_and(|stored: &Stored| stored.named);
+    let taken = engine.fast_commits.with(tid, |records| records.take(alive));
+    Ok(Look::Write(Snapshot { taken, inodes }))
+}
+
+/// What the next commit would write of an inode.
+fn read(engine: &Engine, ino: u32) -> Result<Stored> {
+    let (buffer, offset) = table_place(engine, ino)?;
+    let content = buffer.read();
+    let size = usize::from(engine.geometry.inode_size());
+    let bytes = content.get(offset..offset + size).unwrap_or_default();
+    let raw = RawInode::read(bytes, &engine.geometry)?;
+    let known = match raw.extra_isize() {
+        0 => INODE_BASE_SIZE,
+        extra => INODE_BASE_SIZE + extra,
+    };
+    Ok(Stored {
+        kind: FileKind::from_mode(raw.mode().into()),
+        named: raw.links() > 0 && raw.mode() != 0,
+        fields: bytes.get(..known).unwrap_or_default().to_vec(),
+    })
+}
+
+fn encode(engine: &Engine, tid: u32, snapshot: &Snapshot) -> Vec<Vec<u8>> {
+    let Snapshot { taken, inodes } = snapshot;
+    let mut encoder = Encoder::new(engine.geometry.block_size() as usize);
+    if taken.next_block == 0 {
+        encoder.head(tid);
+    }
+    for record in &taken.changes {
+        // A name for what is not there would be an error.
+        if let Record::Name {
+            name,
+            how: Naming::Create,
+        } = record
+            && let Some(stored) = inodes.get(&name.ino)
+        {
+            encoder.inode(name.ino, &stored.fields);
+        }
+        encoder.change(record);
+    }
+    // Last, as names change what an inode counts.
+    for (ino, stored) in snapshot.told() {
+        encoder.inode(ino, &stored.fields);
+    }
+    encoder.finish(tid)
+}
+
+fn write(engine: &Engine, turn: &FastCommitTurn<'_>, snapshot: &Snapshot) -> Result<Outcome> {
+    let at = snapshot.taken.next_block;
+    let blocks = encode(engine, turn.tid() as u32, snapshot);
+    let end = at + blocks.len() as u64;
+    if end > turn.log().fast_commit_blocks() {
+        turn.require_whole(Reason::Area.number());
+        return Ok(Outcome::Whole(Reason::Area));
+    }
+    if let Err(error) = put(engine, turn, at, &blocks, snapshot.taken.landed) {
+        engine.journal.abort(&error);
+        return Err(error);
+    }
+    engine
+        .fast_commits
+        .with(turn.tid(), |records| records.next_block = end);
+    engine.counters.fast_commits.written(blocks.len() as u64);
+    Ok(Outcome::Written)
+}
+
+/// Makes it durable: what it leads to first, as nothing but its checksum tells whether it is whole.
+fn put(
+    engine: &Engine,
+    turn: &FastCommitTurn<'_>,
+    at: u64,
+    blocks: &[Vec<u8>],
+    landed: bool,
+) -> Result<()> {
+    let flush = || -> Result<()> {
+        engine.counters.fast_commits.flushed();
+        Ok(engine.device.flush()?)
+    };
+    if landed {
+        flush()?;
+    }
+    let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+    turn.write(at, &pieces)?;
+    flush()
+}

@@ -1,0 +1,201 @@
+//! File systems whose fsyncs are told apart, and what is done with them.
+#![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
+
+mod told;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use libtest_mimic::Failed;
+use sapwood_block::MemoryDevice;
+use sapwood_ext4::{Ext4, Options};
+use sapwood_vfs::{
+    AllocMode, Credentials, FileSystem, Ino, NewInode, RenameMode, SetAttr, SetXattrMode, SyncKind,
+    WriteMode,
+};
+
+use crate::image;
+use crate::tree::Tree;
+pub use told::STORIES;
+
+/// A mount whose fsyncs are told apart.
+pub struct Story {
+    pub fs: Ext4,
+    pub device: Arc<MemoryDevice>,
+    /// The tree at the last fsync.
+    pub durable: RefCell<Tree>,
+}
+
+impl Story {
+    /// A file system with a few files in it, all of which are durable.
+    pub fn begin(form: &[&str]) -> Result<Self, Failed> {
+        let mut options = vec!["-J", "size=8"];
+        let mut features = String::from("fast_commit");
+        let mut rest = form.iter();
+        while let Some(option) = rest.next() {
+            match *option {
+                "-O" => {
+                    features = format!("{features},{}", rest.next().copied().unwrap_or_default())
+                }
+                other => options.push(other),
+            }
+        }
+        options.extend(["-O", &features]);
+        let device = image::formatted(64 << 20, &options);
+        let story = Self {
+            fs: mount(&device, false)?,
+            device,
+            durable: RefCell::default(),
+        };
+        story.mkdir("d");
+        story.mkdir("e");
+        for (name, size) in [("a", 20_000), ("b", 300), ("d/a", 9000), ("d/b", 50_000)] {
+            story.create(name);
+            story.write(name, 0, size, 1);
+        }
+        story.fs.sync()?;
+        *story.durable.borrow_mut() = Tree::of_ours(&story.fs)?;
+        Ok(story)
+    }
+
+    fn find(&self, path: &str) -> Ino {
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        parts.fold(self.fs.root(), |dir, name| {
+            let entry = self.fs.lookup(dir, name.as_bytes()).unwrap();
+            self.fs.forget(entry.ino(), 1);
+            entry.ino()
+        })
+    }
+
+    fn place<'p>(&self, path: &'p str) -> (Ino, &'p [u8]) {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        (self.find(dir), name.as_bytes())
+    }
+
+    fn make(&self, path: &str, what: NewInode<'_>) {
+        let (dir, name) = self.place(path);
+        let made = self.fs.create(&Credentials::ROOT, dir, name, what, 0o644);
+        self.fs.forget(made.unwrap().ino(), 1);
+    }
+
+    fn create(&self, path: &str) {
+        self.make(path, NewInode::Regular);
+    }
+
+    fn mkdir(&self, path: &str) {
+        self.make(path, NewInode::Directory);
+    }
+
+    fn write(&self, path: &str, at: u64, len: usize, seed: u64) {
+        let mut bytes = vec![0; len];
+        fastrand::Rng::with_seed(seed).fill(&mut bytes);
+        let ino = self.find(path);
+        self.fs
+            .write(ino, at, &bytes, WriteMode::default())
+            .unwrap();
+    }
+
+    fn size(&self, path: &str) -> u64 {
+        self.fs.getattr(self.find(path)).unwrap().size
+    }
+
+    fn append(&self, path: &str, len: usize, seed: u64) {
+        self.write(path, self.size(path), len, seed);
+    }
+
+    fn truncate(&self, path: &str, size: u64) {
+        let changes = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        self.fs.setattr(self.find(path), &changes).unwrap();
+    }
+
+    fn chmod(&self, path: &str, perm: u32) {
+        let changes = SetAttr {
+            perm: Some(perm),
+            ..SetAttr::default()
+        };
+        self.fs.setattr(self.find(path), &changes).unwrap();
+    }
+
+    fn allocate(&self, path: &str, at: u64, len: u64, mode: AllocMode) {
+        self.fs.fallocate(self.find(path), at, len, mode).unwrap();
+    }
+
+    fn link(&self, from: &str, to: &str) {
+        let (dir, name) = self.place(to);
+        let entry = self.fs.link(self.find(from), dir, name).unwrap();
+        self.fs.forget(entry.ino(), 1);
+    }
+
+    fn unlink(&self, path: &str) {
+        let (dir, name) = self.place(path);
+        self.fs.unlink(dir, name).unwrap();
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        let ((from_dir, from_name), (to_dir, to_name)) = (self.place(from), self.place(to));
+        let mode = RenameMode::Replace;
+        self.fs
+            .rename(from_dir, from_name, to_dir, to_name, mode)
+            .unwrap();
+    }
+
+    fn set_attribute(&self, path: &str) {
+        let ino = self.find(path);
+        self.fs
+            .setxattr(ino, b"user.x", b"value", SetXattrMode::Any)
+            .unwrap();
+    }
+
+    /// Makes it durable, in one way or the other.
+    fn sync(&self, path: &str) {
+        self.fs.fsync(self.find(path), SyncKind::All).unwrap();
+        *self.durable.borrow_mut() = Tree::of_ours(&self.fs).unwrap();
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let all = self.fs.counters();
+        all.iter().find(|(one, _)| one == name).unwrap().1
+    }
+
+    /// Makes it durable by a fast commit.
+    fn fast(&self, path: &str) {
+        let before = self.counter("fast_commit_commits");
+        self.sync(path);
+        assert_eq!(
+            self.counter("fast_commit_commits"),
+            before + 1,
+            "fsync of {path}"
+        );
+    }
+
+    /// Makes it durable by a commit, for this reason.
+    fn whole(&self, path: &str, reason: &str) {
+        let name = format!("fast_commit_whole_{reason}");
+        let before = (self.counter("fast_commit_commits"), self.counter(&name));
+        self.sync(path);
+        let after = (self.counter("fast_commit_commits"), self.counter(&name));
+        assert_eq!(after, (before.0, before.1 + 1), "fsync of {path}");
+    }
+
+    /// It is durable already.
+    fn nothing(&self, path: &str) {
+        let count = || ["fast_commit_commits", "fsyncs_committed"].map(|name| self.counter(name));
+        let before = count();
+        self.sync(path);
+        assert_eq!(count(), before, "fsync of {path}");
+    }
+}
+
+/// A mount that commits only when it is told to.
+pub fn mount(device: &Arc<MemoryDevice>, read_only: bool) -> Result<Ext4, Failed> {
+    let options = Options {
+        read_only,
+        noatime: true,
+        background: false,
+        ..Options::default()
+    };
+    Ok(Ext4::open(device.clone(), options)?)
+}
