@@ -30,7 +30,7 @@ use crate::lock::{Rank, RankedMutex};
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
 use crate::xattr::SharedBlocks;
-use crate::{DataMode, Error, Options, Result, map, ops, orphan};
+use crate::{DataMode, Error, FastCommits, Options, Result, map, ops, orphan};
 
 /// How changes reach the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,10 +276,13 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         Journal::in_place(Arc::clone(&cache), journal_options)
     };
     let area = |log: &sapwood_jbd2::Log| log.fast_commit_blocks() > 0;
-    let fast_commits = options.fast_commit
-        && options.data != DataMode::Journal
+    let possible = options.data != DataMode::Journal
         && sb.features().has_compat(Compat::FAST_COMMIT)
         && journal.log().is_some_and(area);
+    let fast_commits = match possible {
+        true => options.fast_commit,
+        false => FastCommits::Off,
+    };
     let clean_at_mount = sb.state().contains(SuperState::VALID);
     if !options.read_only && with == With::Log {
         mark_mounted(&*device, &mut sb, has_journal)?;
@@ -320,7 +323,7 @@ fn log_form(sb: &SuperBlock, options: &Options) -> sapwood_jbd2::Incompat {
     );
     form.set(
         sapwood_jbd2::Incompat::FAST_COMMIT,
-        options.fast_commit && features.has_compat(Compat::FAST_COMMIT),
+        options.fast_commit != FastCommits::Off && features.has_compat(Compat::FAST_COMMIT),
     );
     form
 }

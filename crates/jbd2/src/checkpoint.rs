@@ -74,6 +74,12 @@ impl Pending {
         self.inner.lock().in_log.contains_key(&block)
     }
 
+    /// The newest committed content of a block that waits for a checkpoint.
+    pub(crate) fn content(&self, block: u64) -> Option<Content> {
+        let inner = self.inner.lock();
+        Some(inner.entries.get(&block)?.content.clone())
+    }
+
     /// Blocks that wait for a checkpoint.
     pub(crate) fn len(&self) -> usize {
         self.inner.lock().entries.len()

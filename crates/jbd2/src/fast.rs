@@ -19,6 +19,7 @@ use std::num::NonZeroU8;
 use std::sync::atomic::Ordering;
 
 use crate::handle::assert_no_handle;
+use crate::home;
 use crate::journal::Journal;
 use crate::log::Log;
 use crate::table::Table;
@@ -102,6 +103,19 @@ impl FastCommitTurn<'_> {
             side.fast.store(true, Ordering::SeqCst);
         }
         self.log.write_fast_commit(index, pieces)
+    }
+
+    /// Writes a block home, as it was committed last, if that waits for a checkpoint. Flushes nothing; the log still has it.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    pub fn bring_home(&self, block: u64) -> Result<()> {
+        let side = self.journal.log.as_ref();
+        let Some(content) = side.and_then(|side| side.pending.content(block)) else {
+            return Ok(());
+        };
+        let cache = &self.journal.cache;
+        home::write_blocks(&**cache.device(), cache.block_size(), &[(block, &content)])
     }
 
     /// The log, with its fast-commit area.

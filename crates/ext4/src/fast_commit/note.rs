@@ -104,15 +104,12 @@ pub(crate) fn added(
 
 /// Nothing is in this part of a map.
 pub(crate) fn removed(engine: &Engine, h: &Handle, inode: &Inode, blocks: std::ops::Range<u64>) {
-    if inode.kind != FileKind::Regular {
-        // Those of a directory or link that is being deleted: its last name tells.
-        if inode.is_linked() {
-            whole(engine, h, Reason::Directory);
-        }
+    // Those of an inode that is being deleted: its last name tells.
+    if blocks.is_empty() || !inode.is_linked() {
         return;
     }
-    if blocks.is_empty() {
-        return;
+    if inode.kind != FileKind::Regular {
+        return whole(engine, h, Reason::Directory);
     }
     note(engine, h, Reason::TooMany, |records| {
         records.add(Record::Remove {
@@ -121,6 +118,13 @@ pub(crate) fn removed(engine: &Engine, h: &Handle, inode: &Inode, blocks: std::o
             len: blocks.end - blocks.start,
         })
     });
+}
+
+/// A map lost all its blocks.
+pub(crate) fn emptied(engine: &Engine, h: &Handle, inode: &Inode) {
+    if engine.fast_commits.careful() && inode.is_linked() {
+        whole(engine, h, Reason::Emptied);
+    }
 }
 
 /// A name leads to an inode.

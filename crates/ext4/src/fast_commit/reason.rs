@@ -26,6 +26,10 @@ pub(crate) enum Reason {
     InodeReused,
     /// An inode is cut or deleted since an earlier transaction, or is being cut.
     Orphan,
+    /// An inode lost its last name ([`FastCommits::Full`](crate::FastCommits::Full) says it).
+    Deleted,
+    /// A file lost all its blocks; likewise.
+    Emptied,
     /// Too many changes.
     TooMany,
     /// No room in the area.
@@ -33,7 +37,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Operation,
         Self::Xattrs,
         Self::BlockMap,
@@ -44,6 +48,8 @@ impl Reason {
         Self::Moved,
         Self::InodeReused,
         Self::Orphan,
+        Self::Deleted,
+        Self::Emptied,
         Self::TooMany,
         Self::Area,
     ];
@@ -71,6 +77,8 @@ impl Reason {
             Self::Moved => "moved",
             Self::InodeReused => "inode_reused",
             Self::Orphan => "orphan",
+            Self::Deleted => "deleted",
+            Self::Emptied => "emptied",
             Self::TooMany => "too_many",
             Self::Area => "area",
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sapwood_jbd2::Tid;
 
 use super::area::{Name, Naming, Range};
+use crate::FastCommits;
 use crate::lock::{Rank, RankedMutex};
 
 /// Changes of one transaction that are kept at most.
@@ -166,6 +167,15 @@ impl Records {
         self.touched.clone()
     }
 
+    /// Whether an inode that a recovery knows lost its last name. `alive`: as in [`take`](Self::take).
+    pub(super) fn deletes(&self, alive: impl Fn(u32) -> bool) -> bool {
+        let untold = |ino: u32| self.new.get(&ino).is_some_and(|new| !new.told);
+        self.changes.iter().any(|change| {
+            let ino = change.ino();
+            matches!(change, Record::Name { .. }) && !alive(ino) && !untold(ino)
+        })
+    }
+
     /// Takes everything out. What is left of inodes that came and went without a fast commit is nothing. `alive`: whether an inode
     /// has a name now.
     pub(super) fn take(&mut self, alive: impl Fn(u32) -> bool) -> Taken {
@@ -201,22 +211,27 @@ impl Records {
 
 /// The records of a mount.
 pub(crate) struct Tracker {
-    enabled: bool,
+    mode: FastCommits,
     records: RankedMutex<Records>,
 }
 
 impl Tracker {
-    /// None yet; none ever if it is not enabled.
-    pub(crate) fn new(enabled: bool) -> Self {
+    /// None yet; none ever if they are off.
+    pub(crate) fn new(mode: FastCommits) -> Self {
         Self {
-            enabled,
+            mode,
             records: RankedMutex::new(Rank::Leaf, Records::default()),
         }
     }
 
     /// Whether fast commits are written.
     pub(crate) fn enabled(&self) -> bool {
-        self.enabled
+        self.mode != FastCommits::Off
+    }
+
+    /// Whether only what all replay right is written.
+    pub(crate) fn careful(&self) -> bool {
+        self.mode == FastCommits::Careful
     }
 
     /// Those of this transaction.

@@ -307,6 +307,9 @@ pub(crate) fn remove(
         |mut pointers| pointers.remove(same),
     )?;
     note::removed(engine, h, inode, left.end.max(start)..end);
+    if start < end && note::wanted(engine, h) && extent::is_empty(&inode.map.read()) {
+        note::emptied(engine, h, inode);
+    }
     Ok(left)
 }
 

@@ -1,6 +1,6 @@
 //! Options that only ext4 has.
 
-use sapwood_ext4::{AllocPolicy, DataMode, Options};
+use sapwood_ext4::{AllocPolicy, DataMode, FastCommits, Options};
 
 use super::{OptionError, bad};
 
@@ -59,8 +59,9 @@ pub(super) fn set(
         ("data", Some("writeback")) => options.data = DataMode::Writeback,
         ("data", Some("journal")) => options.data = DataMode::Journal,
         ("inode_search", Some(words)) => search(&mut options.alloc, words)?,
-        ("fast_commit", Some("on")) => options.fast_commit = true,
-        ("fast_commit", Some("off")) => options.fast_commit = false,
+        ("fast_commit", Some("careful")) => options.fast_commit = FastCommits::Careful,
+        ("fast_commit", Some("full")) => options.fast_commit = FastCommits::Full,
+        ("fast_commit", Some("off")) => options.fast_commit = FastCommits::Off,
         ("errors", Some("remount-ro")) => {}
         ("errors", Some(value @ ("continue" | "panic"))) => {
             let why = "after an error a mount takes no more changes, and nothing else";

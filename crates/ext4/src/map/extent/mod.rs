@@ -73,6 +73,11 @@ pub(crate) fn depth(root: &Root) -> u32 {
     ExtentNode::parse_header(root).map_or(0, |node| u32::from(node.depth()))
 }
 
+/// Whether a tree has no extent at all.
+pub(crate) fn is_empty(root: &Root) -> bool {
+    ExtentNode::parse_header(root).is_ok_and(|node| node.is_empty())
+}
+
 /// A root without an extent.
 pub(crate) fn empty_root() -> Root {
     let mut root = [0; size_of::<Root>()];
