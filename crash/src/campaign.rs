@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use parking_lot::Mutex;
 
-use crate::base::Base;
+use crate::base::{Base, BaseKind};
 use crate::bounded::Bounded;
 use crate::cases;
 use crate::cut::Depth;
@@ -39,6 +39,8 @@ pub struct Plan {
     pub seed: u64,
     /// Of the sequences of two operations, every one of so many; 1: all.
     pub stride: usize,
+    /// In place of the standard base.
+    pub base: Option<BaseKind>,
 }
 
 /// How a phase treats its workloads.
@@ -193,13 +195,23 @@ impl Campaign {
         Ok(self.close())
     }
 
+    /// What most workloads begin with.
+    fn base(&self) -> BaseKind {
+        let standard = self.plan.engine.standard();
+        self.plan.base.unwrap_or(standard)
+    }
+
     /// All sequences of one operation, on all bases.
     ///
     /// # Errors
     /// If a base cannot be made.
     pub fn ones(&mut self) -> Result<(), String> {
         let mut all = Vec::new();
-        for kind in self.plan.engine.bases() {
+        let bases = self
+            .plan
+            .base
+            .map_or_else(|| self.plan.engine.bases(), |base| vec![base]);
+        for kind in bases {
             all.extend(Bounded::new(kind)?.ones());
         }
         let care = Care {
@@ -221,7 +233,7 @@ impl Campaign {
     /// # Errors
     /// If the base cannot be made.
     pub fn twos(&mut self) -> Result<(), String> {
-        let bounded = Bounded::new(self.plan.engine.standard())?;
+        let bounded = Bounded::new(self.base())?;
         let all = (0..bounded.firsts()).flat_map(move |first| bounded.twos(first));
         let stride = self.plan.stride.max(1);
         let all = all.skip(self.plan.seed as usize % stride).step_by(stride);
@@ -243,7 +255,7 @@ impl Campaign {
     /// # Errors
     /// If the base cannot be made.
     pub fn threes(&mut self) -> Result<(), String> {
-        let bounded = Bounded::new(self.plan.engine.standard())?;
+        let bounded = Bounded::new(self.base())?;
         let seed = self.plan.seed;
         let all = (seed..).filter_map(move |seed| bounded.three(seed));
         let care = Care {
@@ -265,9 +277,14 @@ impl Campaign {
     /// # Errors
     /// Never, unless the text of a case is wrong.
     pub fn cases(&mut self) -> Result<(), String> {
-        let all = cases::all(self.plan.engine)?
-            .into_iter()
-            .map(|case| case.workload.into());
+        let (standard, base) = (self.plan.engine.standard(), self.base());
+        let all = cases::all(self.plan.engine)?.into_iter().map(|case| {
+            let mut workload = case.workload;
+            if workload.base == standard {
+                workload.base = base;
+            }
+            workload.into()
+        });
         let care = Care {
             depth: Depth::FULL,
             sample: 1,
@@ -279,7 +296,7 @@ impl Campaign {
 
     /// Long sequences by chance, for a share of the time.
     pub fn longs(&mut self) {
-        let (seed, engine) = (self.plan.seed, self.plan.engine);
+        let (seed, engine, base) = (self.plan.seed, self.plan.engine, self.base());
         let all = (seed..).filter_map(|seed| {
             let ops = 4 + (seed % 9) as usize;
             let alone = Threads {
@@ -288,7 +305,6 @@ impl Campaign {
                 lanes: 1,
                 ops,
             };
-            let base = engine.standard();
             Some(
                 Workload {
                     base,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use sapwood_block::{CrashPlan, MemoryDevice};
-use sapwood_crash::base::Base;
+use sapwood_crash::base::{Base, BaseKind};
 use sapwood_crash::campaign::{Campaign, Plan};
 use sapwood_crash::cut::Depth;
 use sapwood_crash::desk;
@@ -27,7 +27,7 @@ struct Arguments {
     /// Break something on purpose: lying-flush, skip-fsync, no-barrier.
     #[arg(long, global = true)]
     plant: Option<Plant>,
-    /// The engine as it is (now); ext4 with data-journal; btrfs without one mechanism of its log: no-log, no-overlap, wait-for-trees,
+    /// The engine as it is (now); ext4 with data-journal, full-fast-commits; btrfs without one mechanism of its log: no-log, no-overlap, wait-for-trees,
     /// all-xattrs, whole-directories.
     #[arg(long, global = true, default_value = "now")]
     policy: Policy,
@@ -66,6 +66,9 @@ enum Command {
         /// Of the sequences of two operations only every one of so many, by the seed.
         #[arg(long, default_value_t = 1)]
         stride: usize,
+        /// Begin with this base, where the standard one would be: say ext4-fast.
+        #[arg(long)]
+        base: Option<BaseKind>,
         /// Only this phase: cases, ones, twos, longs, threads, threes.
         #[arg(long)]
         only: Option<String>,
@@ -118,10 +121,14 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             patience,
             engine,
             stride,
+            base,
             only,
         } => {
             if !setting.policy.fits(*engine) {
                 return Err(format!("{engine} has no policy {}", setting.policy));
+            }
+            if let Some(base) = base.filter(|base| base.engine() != *engine) {
+                return Err(format!("{engine} has no base {base}"));
             }
             let jobs = match jobs {
                 0 => std::thread::available_parallelism().map_or(2, usize::from),
@@ -136,6 +143,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
                 patience: *patience,
                 seed: *seed,
                 stride: *stride,
+                base: *base,
             });
             all(campaign, only.as_deref())
         }

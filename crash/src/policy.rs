@@ -23,11 +23,13 @@ pub enum Policy {
     WholeDirectories,
     /// Data goes through the journal.
     DataJournal,
+    /// Fast commits say what e2fsck does not replay right, too.
+    FullFastCommits,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Now,
         Self::NoLog,
         Self::NoOverlap,
@@ -35,6 +37,7 @@ impl Policy {
         Self::AllXattrs,
         Self::WholeDirectories,
         Self::DataJournal,
+        Self::FullFastCommits,
     ];
 
     /// Whether the engine has it.
@@ -42,7 +45,7 @@ impl Policy {
     pub fn fits(self, engine: Engine) -> bool {
         match self {
             Self::Now => true,
-            Self::DataJournal => engine == Engine::Ext4,
+            Self::DataJournal | Self::FullFastCommits => engine == Engine::Ext4,
             _ => engine == Engine::Btrfs,
         }
     }
@@ -56,6 +59,7 @@ impl Policy {
             Self::AllXattrs => "all-xattrs",
             Self::WholeDirectories => "whole-directories",
             Self::DataJournal => "data-journal",
+            Self::FullFastCommits => "full-fast-commits",
         }
     }
 }

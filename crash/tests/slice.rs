@@ -103,6 +103,25 @@ fn ext4_with_data_in_the_journal() {
 }
 
 #[test]
+fn ext4_with_fast_commits() {
+    for policy in [Policy::Now, Policy::FullFastCommits] {
+        let setting = Setting {
+            policy,
+            ..Setting::default()
+        };
+        let ones = Bounded::new(BaseKind::Ext4Fast).unwrap().ones();
+        let cases = ext4_cases().into_iter().map(|case| Workload {
+            base: BaseKind::Ext4Fast,
+            ..case.workload
+        });
+        for workload in ones.into_iter().step_by(4).chain(cases.step_by(4)) {
+            let (_, result) = explore(&workload.into(), &setting, Depth::BRIEF);
+            result.unwrap_or_else(|found| panic!("{policy}: {found}"));
+        }
+    }
+}
+
+#[test]
 fn ext4_threads_at_once() {
     all((1..6).map(|seed| Threads {
         engine: Engine::Ext4,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::check::CheckOptions;
-use sapwood_ext4::{DataMode, Ext4, Options};
+use sapwood_ext4::{DataMode, Ext4, FastCommits, Options};
 use sapwood_vfs::FileSystem;
 
 use super::{Engine, run};
@@ -77,6 +77,10 @@ pub(super) fn open(
         data: match policy {
             Policy::DataJournal => DataMode::Journal,
             _ => DataMode::Ordered,
+        },
+        fast_commit: match policy {
+            Policy::FullFastCommits => FastCommits::Full,
+            _ => FastCommits::Careful,
         },
         ..Options::default()
     };
