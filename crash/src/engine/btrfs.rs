@@ -58,7 +58,7 @@ pub(super) fn open(
 fn log(policy: Policy) -> LogPolicy {
     let mut log = LogPolicy::default();
     match policy {
-        Policy::Now | Policy::DataJournal | Policy::FullFastCommits | Policy::FullFastCommits => {}
+        Policy::Now | Policy::DataJournal | Policy::FullFastCommits => {}
         Policy::NoLog => log.enabled = false,
         Policy::NoOverlap => log.overlap = false,
         Policy::WaitForTrees => log.fast_wait = false,

@@ -307,6 +307,7 @@ impl Replay<'_> {
         let parent = self.parent(name)?;
         let inode = self.inode(name.ino)?;
         if inode.kind == FileKind::Directory {
+            self.check_above(&inode, &parent)?;
             self.prepare_dir(&inode, name.parent)?;
             self.parents.insert(name.parent);
         }
@@ -337,6 +338,26 @@ impl Replay<'_> {
             inode.store(self.engine, &h)?;
         }
         Ok(())
+    }
+
+    /// Refuses to put a directory into itself, or below.
+    fn check_above(&self, inode: &Inode, parent: &Arc<Inode>) -> Result<()> {
+        let mut at = Arc::clone(parent);
+        for _ in 0..self.engine.geometry.inodes_count() {
+            if at.ino == inode.ino {
+                break;
+            }
+            let up = dir::parent(self.engine, &at)?;
+            if up == at.ino {
+                return Ok(());
+            }
+            at = self.inode(up)?;
+            at.require_dir()?;
+        }
+        Err(Error::BadInode {
+            ino: inode.ino,
+            reason: "a fast commit puts it below itself".into(),
+        })
     }
 
     /// Gives a directory without a block its first one, and makes it lead to its parent.

@@ -49,6 +49,7 @@ fn allocator(fs: &Ext4, policy: AllocPolicy) -> Allocator<'_> {
         groups: &fs.engine.groups,
         policy,
         counters: &fs.engine.counters.inode_alloc,
+        avoid_recent: avoids_recent(&fs.engine),
     }
 }
 

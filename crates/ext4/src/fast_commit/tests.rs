@@ -1,0 +1,316 @@
+//! The area: torn, old, hostile; writes that fail.
+
+use std::sync::Arc;
+
+use sapwood_block::{Device, Fault, FaultDevice, FaultRule, MemoryDevice, RequestKinds};
+use sapwood_vfs::{
+    Attr, Credentials, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, SyncKind, WriteMode,
+};
+
+use super::area::{Name, Naming, Range};
+use super::encode::Encoder;
+use super::records::Record;
+use crate::oracles::{Need, image, left_out};
+use crate::{Error, Ext4, FastCommits, Options};
+
+const SIZE: u64 = 32 << 20;
+
+fn mount(device: Arc<dyn Device>) -> Result<Ext4, Error> {
+    let options = Options {
+        background: false,
+        noatime: true,
+        fast_commit: FastCommits::Full,
+        ..Options::default()
+    };
+    Ext4::open(device, options)
+}
+
+/// A file system with a file of 100 bytes, durable.
+fn begin() -> Option<(Arc<MemoryDevice>, Ext4, Ino)> {
+    if left_out(Need::Tools) {
+        return None;
+    }
+    let device = image(SIZE, "-b 1024 -J size=4 -O fast_commit");
+    let fs = mount(device.clone()).unwrap();
+    let ino = create(&fs, b"a");
+    append(&fs, ino, 100);
+    fs.sync().unwrap();
+    Some((device, fs, ino))
+}
+
+fn create(fs: &Ext4, name: &[u8]) -> Ino {
+    let who = Credentials::ROOT;
+    let made = fs.create(&who, fs.root(), name, NewInode::Regular, 0o644);
+    made.unwrap().ino()
+}
+
+fn append(fs: &Ext4, ino: Ino, len: usize) {
+    let at = fs.getattr(ino).unwrap().size;
+    let bytes = vec![b'x'; len];
+    fs.write(ino, at, &bytes, WriteMode::default()).unwrap();
+}
+
+fn fsync(fs: &Ext4, ino: Ino) -> sapwood_vfs::Result<()> {
+    fs.fsync(ino, SyncKind::All)
+}
+
+/// An fsync that is a fast commit.
+fn fast(fs: &Ext4, ino: Ino) {
+    let before = counter(fs, "fast_commit_commits");
+    fsync(fs, ino).unwrap();
+    assert_eq!(counter(fs, "fast_commit_commits"), before + 1);
+}
+
+fn counter(fs: &Ext4, name: &str) -> u64 {
+    let all = fs.counters();
+    all.iter().find(|(one, _)| one == name).unwrap().1
+}
+
+fn block(fs: &Ext4, index: u64) -> Vec<u8> {
+    let mut block = vec![0; 1024];
+    let log = fs.engine.journal.log().unwrap();
+    log.read_fast_commit(index, &mut block).unwrap();
+    block
+}
+
+fn put(fs: &Ext4, index: u64, blocks: &[Vec<u8>]) {
+    let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+    let log = fs.engine.journal.log().unwrap();
+    log.write_fast_commit(index, &pieces).unwrap();
+}
+
+/// What a power cut leaves now, recovered: the file `a`.
+fn recovered(device: &MemoryDevice) -> Attr {
+    let fs = mount(Arc::new(device.snapshot())).unwrap();
+    fs.lookup(fs.root(), b"a").unwrap().attr
+}
+
+#[test]
+fn a_torn_fast_commit_ends_the_area() {
+    let Some((device, fs, ino)) = begin() else {
+        return;
+    };
+    for _ in 0..3 {
+        append(&fs, ino, 100);
+        fast(&fs, ino);
+    }
+    assert_eq!(recovered(&device).size, 400);
+    let whole = block(&fs, 1);
+    for at in [0, 20, 100, 1000] {
+        let mut torn = whole.clone();
+        torn.truncate(at);
+        torn.resize(1024, 0);
+        put(&fs, 1, &[torn.clone()]);
+        let intact = torn == whole;
+        assert_eq!(
+            recovered(&device).size,
+            if intact { 400 } else { 200 },
+            "{at}"
+        );
+    }
+    put(&fs, 1, &[whole]);
+    assert_eq!(recovered(&device).size, 400);
+}
+
+#[test]
+fn old_fast_commits_are_erased() {
+    let Some((device, fs, ino)) = begin() else {
+        return;
+    };
+    append(&fs, ino, 100);
+    fast(&fs, ino);
+    append(&fs, ino, 100);
+    fast(&fs, ino);
+    append(&fs, ino, 100);
+    fs.sync().unwrap();
+    assert!(block(&fs, 0).iter().all(|byte| *byte == 0));
+    assert!(block(&fs, 1).iter().any(|byte| *byte != 0));
+    assert_eq!(recovered(&device).size, 400);
+    append(&fs, ino, 100);
+    fast(&fs, ino);
+    assert_eq!(recovered(&device).size, 500);
+}
+
+#[test]
+fn numbers_do_not_come_again() {
+    let Some((device, fs, ino)) = begin() else {
+        return;
+    };
+    for size in [200, 300] {
+        append(&fs, ino, 100);
+        fast(&fs, ino);
+        assert_eq!(recovered(&device).size, size);
+    }
+    let after = Arc::new(device.snapshot());
+    let fs = mount(after.clone()).unwrap();
+    let ino = fs.lookup(fs.root(), b"a").unwrap().ino();
+    let cut = SetAttr {
+        size: Some(250),
+        ..SetAttr::default()
+    };
+    fs.setattr(ino, &cut).unwrap();
+    fast(&fs, ino);
+    // Behind it is what was the second one.
+    assert_eq!(block(&fs, 1), block(&mount_raw(&device), 1));
+    assert_eq!(recovered(&after).size, 250);
+}
+
+/// A mount that looks at nothing.
+fn mount_raw(device: &MemoryDevice) -> Ext4 {
+    let copy = Arc::new(device.snapshot());
+    mount(copy).unwrap()
+}
+
+#[test]
+fn a_failed_write_ends_the_mount() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let image = image(SIZE, "-b 1024 -J size=4 -O fast_commit");
+    for nth in 1..=8 {
+        let device = Arc::new(FaultDevice::new(image.snapshot()));
+        let fs = mount(device.clone()).unwrap();
+        let ino = create(&fs, b"a");
+        fs.sync().unwrap();
+        append(&fs, ino, 100);
+        fast(&fs, ino);
+        append(&fs, ino, 2000);
+        let kinds = RequestKinds::ANY_CHANGE;
+        device.arm(FaultRule::new(kinds, nth, Fault::Fail).from_then_on());
+        let failed = fsync(&fs, ino).is_err();
+        let size = recovered(device.inner()).size;
+        if failed {
+            assert!(fs.read_only(), "request {nth}");
+            assert!(fsync(&fs, ino).is_err(), "request {nth}");
+            assert!(size == 100 || size == 2100, "request {nth}: {size}");
+        } else {
+            assert!(nth > 3, "request {nth} was not needed");
+            assert_eq!(size, 2100);
+        }
+    }
+}
+
+#[test]
+fn old_attributes_are_not_left_to_a_new_inode() {
+    let Some((device, fs, ino)) = begin() else {
+        return;
+    };
+    drop(device);
+    // As a kernel leaves them, which clears nothing of a deleted inode.
+    let number = u32::try_from(ino.0).unwrap();
+    let value = fs.setxattr(ino, b"user.x", b"y", SetXattrMode::Any);
+    value.unwrap();
+    fs.sync().unwrap();
+    let before = counter(&fs, "fast_commit_whole_xattrs");
+    {
+        let h = fs.engine.start_noted(4).unwrap();
+        super::note::created(&fs.engine, &h, number).unwrap();
+        assert!(h.requires_whole());
+    }
+    append(&fs, ino, 10);
+    fsync(&fs, ino).unwrap();
+    assert_eq!(counter(&fs, "fast_commit_whole_xattrs"), before + 1);
+}
+
+#[test]
+fn without_the_option_nothing_is_said() {
+    let Some((device, fs, _)) = begin() else {
+        return;
+    };
+    fs.close().unwrap();
+    let options = Options {
+        background: false,
+        fast_commit: FastCommits::Off,
+        ..Options::default()
+    };
+    let fs = Ext4::open(device.clone(), options).unwrap();
+    let ino = fs.lookup(fs.root(), b"a").unwrap().ino();
+    append(&fs, ino, 100);
+    fsync(&fs, ino).unwrap();
+    assert_eq!(counter(&fs, "fast_commit_commits"), 0);
+    assert_eq!(counter(&fs, "fsyncs_committed"), 1);
+    assert_eq!(recovered(&device).size, 200);
+}
+
+/// What is whole and makes no sense: the mount is refused, and the image is as it was.
+fn refused(what: &str, lie: impl Fn(&mut Encoder, u32)) {
+    let Some((device, fs, ino)) = begin() else {
+        return;
+    };
+    append(&fs, ino, 100);
+    fast(&fs, ino);
+    let tid = fs.engine.journal.durable_tid() as u32 + 1;
+    let mut encoder = Encoder::new(1024);
+    lie(&mut encoder, u32::try_from(ino.0).unwrap());
+    put(&fs, 1, &encoder.finish(tid));
+    let crashed = Arc::new(device.snapshot());
+    let before = crashed.snapshot();
+    let error = mount(crashed.clone()).err();
+    let error = error.unwrap_or_else(|| panic!("{what}: mounted"));
+    assert!(!error.to_string().is_empty());
+    let named = matches!(
+        error,
+        Error::BadFastCommit {
+            block: 1,
+            offset: 0,
+            ..
+        } | Error::BadInode { .. }
+            | Error::Vfs(_)
+            | Error::BadGroup { .. }
+    );
+    assert!(named, "{what}: {error:?}");
+    assert_eq!(crashed.first_difference(&before), None, "{what}");
+}
+
+fn named(parent: u32, ino: u32, name: &[u8]) -> Record {
+    let name = Name {
+        parent,
+        ino,
+        name: name.to_vec(),
+    };
+    let how = Naming::Link;
+    Record::Name { name, how }
+}
+
+fn blocks(ino: u32, logical: u64, physical: u64, len: u32) -> Record {
+    Record::Add(Range {
+        ino,
+        logical,
+        len,
+        physical,
+        written: true,
+    })
+}
+
+#[test]
+fn lies_are_refused() {
+    let long = [b'n'; 256];
+    for name in [&b"x/y"[..], b"", b".", b"..", b"x\0y", &long] {
+        refused("a name", |to, ino| to.change(&named(2, ino, name)));
+    }
+    for inode in [0, 1, 7, 8, 10, 1 << 30] {
+        refused("an inode", |to, _| to.change(&named(2, inode, b"x")));
+        refused("a directory", |to, ino| to.change(&named(inode, ino, b"x")));
+        refused("blocks of an inode", |to, _| {
+            to.change(&blocks(inode, 0, 20_000, 1));
+        });
+        refused("fields of an inode", |to, _| to.inode(inode, &[0; 160]));
+    }
+    refused("an inode that is free", |to, _| {
+        to.change(&named(2, 1000, b"x"))
+    });
+    refused("no directory", |to, ino| to.change(&named(ino, ino, b"x")));
+    refused("a ring", |to, _| to.change(&named(11, 2, b"x")));
+    refused("blocks behind the end", |to, ino| {
+        to.change(&blocks(ino, 0, 32_767, 2));
+    });
+    refused("blocks of a group", |to, ino| {
+        to.change(&blocks(ino, 5, 1, 1))
+    });
+    refused("no blocks", |to, ino| to.change(&blocks(ino, 5, 20_000, 0)));
+    refused("blocks too far in the file", |to, ino| {
+        to.change(&blocks(ino, u64::from(u32::MAX), 20_000, 1));
+    });
+    refused("a short inode", |to, ino| to.inode(ino, &[0; 100]));
+    refused("a long inode", |to, ino| to.inode(ino, &[0; 300]));
+}
