@@ -33,7 +33,7 @@ pub struct Story {
 impl Story {
     /// A file system with a few files in it, all of which are durable.
     pub fn begin(form: &[&str], mode: FastCommits) -> Result<Self, Failed> {
-        let mut options = vec!["-J", "size=8"];
+        let mut options = vec!["-J", "size=8", "-N", "2048"];
         let mut features = String::from("fast_commit");
         let mut rest = form.iter();
         while let Some(option) = rest.next() {
