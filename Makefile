@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs db-kill crash scale bench bench-log fuzz lint install help
+.PHONY: all demo test test-programs db-kill crash scale bench bench-log bench-create fuzz lint install help
 
 all:
 	cargo build --release -p sapwood
@@ -13,8 +13,9 @@ help:
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make crash  every power cut of very many workloads, judged, per engine (CRASH_SECONDS=1500)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
-	@echo "make bench  benchmarks (BENCH_ARGS='--help': what can be chosen); reports in bench/results/"
+	@echo "make bench  everything beside the kernel (BENCH_ARGS='--help': what can be chosen); reports in bench/results/"
 	@echo "make bench-log  each mechanism of the log on and off"
+	@echo "make bench-create  1,440,000 empty files by 48, and by fewer and more"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
 	@echo "make lint   formatting, clippy, layering"
 	@echo "make        build target/release/sapwood"
@@ -78,8 +79,13 @@ scale: need-test
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test scale -- --nocapture
 
-# Long: the suite. As root the kernel's btrfs runs too.
-bench: bench-log
+# Long: the suite. As root peers of the kernel and fuse2fs run too.
+bench: BENCH_ARGS =
+bench: need-build
+	@scripts/need fusermount3:fuse3 fio:fio dbench:dbench losetup:mount mkfs.btrfs:btrfs-progs mke2fs:e2fsprogs mkfs.xfs:xfsprogs fuse2fs:fuse2fs git:git tar:tar sqlite3:sqlite3
+	cargo build --release -p sapwood -p sapwood-bench
+	mkdir -p bench/results
+	target/release/sapwood-bench suite --output bench/results/suite $(BENCH_ARGS)
 
 bench-log: BENCH_ARGS = --rounds 5
 bench-log: need-build
@@ -87,6 +93,13 @@ bench-log: need-build
 	cargo build --release -p sapwood-bench
 	mkdir -p bench/results
 	target/release/sapwood-bench log $(if $(filter 0,$(shell id -u)),--kernel) --output bench/results/log $(BENCH_ARGS)
+
+bench-create: BENCH_ARGS = --files 30000 --rounds 1
+bench-create: need-build
+	@scripts/need fusermount3:fuse3 losetup:mount mkfs.xfs:xfsprogs fuse2fs:fuse2fs
+	cargo build --release -p sapwood-bench
+	mkdir -p bench/results
+	target/release/sapwood-bench create --output bench/results/create $(BENCH_ARGS)
 
 install: all
 	install -Dm755 target/release/sapwood $(DESTDIR)/usr/bin/sapwood

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use sapwood::Kind;
@@ -45,6 +45,46 @@ pub enum Contestant {
     },
     /// Someone else's.
     Peer(Peer),
+    /// A program that makes an image of a directory, and takes it out again.
+    Tool(Tool),
+}
+
+/// A program that makes an image of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// `sapwood mkfs --rootdir`.
+    Sapwood(Kind),
+    /// `mkfs.btrfs --rootdir`.
+    MkfsBtrfs,
+    /// `mke2fs -d`.
+    Mke2fs,
+}
+
+impl Tool {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Sapwood(Kind::Btrfs),
+        Self::Sapwood(Kind::Ext4),
+        Self::MkfsBtrfs,
+        Self::Mke2fs,
+    ];
+
+    /// Name on the command line and in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sapwood(Kind::Btrfs) => "sapwood-mkfs-btrfs",
+            Self::Sapwood(Kind::Ext4) => "sapwood-mkfs-ext4",
+            Self::MkfsBtrfs => "mkfs.btrfs",
+            Self::Mke2fs => "mke2fs",
+        }
+    }
+
+    /// It is the kernel that takes out what others put in.
+    #[must_use]
+    pub fn needs_root(self) -> bool {
+        !matches!(self, Self::Sapwood(_))
+    }
 }
 
 impl Contestant {
@@ -109,7 +149,7 @@ impl Contestant {
                 setup,
                 control: true,
             },
-            peer @ Self::Peer(_) => peer,
+            other @ (Self::Peer(_) | Self::Tool(_)) => other,
         }
     }
 
@@ -118,10 +158,11 @@ impl Contestant {
     pub fn is_mounted(&self) -> bool {
         !matches!(
             self,
-            Self::Sapwood {
-                face: Face::Library,
-                ..
-            }
+            Self::Tool(_)
+                | Self::Sapwood {
+                    face: Face::Library,
+                    ..
+                }
         )
     }
 
@@ -129,8 +170,10 @@ impl Contestant {
     #[must_use]
     pub fn programs(&self) -> &'static [&'static str] {
         match self {
-            Self::Sapwood { .. } => &[],
+            Self::Sapwood { .. } | Self::Tool(Tool::Sapwood(_)) => &[],
             Self::Peer(peer) => peer.programs(),
+            Self::Tool(Tool::MkfsBtrfs) => &["mkfs.btrfs", "btrfs"],
+            Self::Tool(Tool::Mke2fs) => &["mke2fs", "debugfs"],
         }
     }
 
@@ -155,6 +198,7 @@ impl fmt::Display for Contestant {
                 control,
             } => (face, setup, control),
             Self::Peer(peer) => return write!(f, "{peer}"),
+            Self::Tool(tool) => return f.write_str(tool.name()),
         };
         let way = match (face, setup.io_uring) {
             (Face::Library, _) => "lib",
@@ -180,6 +224,9 @@ impl FromStr for Contestant {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         if let Some(peer) = Peer::ALL.into_iter().find(|peer| peer.name() == text) {
             return Ok(Self::Peer(peer));
+        }
+        if let Some(tool) = Tool::ALL.into_iter().find(|tool| tool.name() == text) {
+            return Ok(Self::Tool(tool));
         }
         let (rest, control) = match text.strip_suffix("+control") {
             Some(rest) => (rest, true),
@@ -265,6 +312,7 @@ impl Inner {
                 Face::Library => Self::Opened(Opened::open(&image, setup)?),
             },
             Contestant::Peer(peer) => Self::Peer(PeerMount::start(peer, &image, &dir, commit)?),
+            Contestant::Tool(tool) => return Err(no_mount(tool)),
         })
     }
 
@@ -316,6 +364,16 @@ impl Standing {
             Inner::Peer(mount) => Place::Directory(mount.dir().to_owned()),
             Inner::Opened(opened) => Place::Library(opened.fs.shared()),
         })
+    }
+
+    /// A directory on the same medium that no contestant serves; it goes with this.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn scratch(&self) -> Result<PathBuf> {
+        let dir = self.home.path().join("scratch");
+        std::fs::create_dir_all(&dir).map_err(on(&dir))?;
+        Ok(dir)
     }
 
     fn inner(&self) -> Result<&Inner> {
@@ -406,6 +464,10 @@ fn not_mounted() -> Error {
     Error::Refused("nothing is mounted".to_owned())
 }
 
+fn no_mount(tool: Tool) -> Error {
+    Error::Refused(format!("{} only makes images", tool.name()))
+}
+
 /// Makes an empty image: of btrfs and ext4 the same one for us and for others.
 fn make(contestant: Contestant, image: &Path, room: Room) -> Result<()> {
     let device = FileDevice::create(image, room.bytes)?;
@@ -413,6 +475,7 @@ fn make(contestant: Contestant, image: &Path, room: Room) -> Result<()> {
         Contestant::Sapwood { setup, .. } => setup.kind,
         Contestant::Peer(Peer::Btrfs) => Kind::Btrfs,
         Contestant::Peer(Peer::Ext4 | Peer::Fuse2fs) => Kind::Ext4,
+        Contestant::Tool(tool) => return Err(no_mount(tool)),
         Contestant::Peer(Peer::Xfs) => {
             drop(device);
             let mut command = std::process::Command::new("mkfs.xfs");
@@ -453,6 +516,9 @@ mod tests {
             "kernel-ext4",
             "kernel-xfs",
             "fuse2fs",
+            "sapwood-mkfs-ext4",
+            "mkfs.btrfs",
+            "mke2fs",
         ] {
             let contestant: Contestant = name.parse().unwrap();
             assert_eq!(contestant.to_string(), name);

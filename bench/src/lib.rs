@@ -17,18 +17,23 @@
 pub mod contestant;
 mod error;
 pub mod figures;
+pub mod html;
 pub mod machine;
 pub mod markdown;
 pub mod metric;
 pub mod peer;
 pub mod plan;
+pub mod plot;
 pub mod policy;
+pub mod published;
 pub mod report;
 pub mod runner;
 pub mod serve;
 pub mod setup;
 pub mod statistics;
+pub mod suite;
 pub mod table;
+pub mod target;
 pub mod workload;
 
 pub use error::{Error, Result};

@@ -1,6 +1,7 @@
 //! What it was measured on, and how busy that was.
 
 use std::fs;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,12 +39,11 @@ impl Machine {
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load: Vec<&str> = load.split(' ').take(3).collect();
         let mut versions = vec![format!("sapwood {}", env!("CARGO_PKG_VERSION"))];
-        for (program, argument) in [("fio", "--version"), ("dbench", "--help")] {
-            let output = std::process::Command::new(program).arg(argument).output();
-            let text = output.map(|output| [output.stdout, output.stderr].concat());
-            let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
-            versions.push(text.lines().next().unwrap_or(program).trim().to_owned());
-        }
+        versions.extend(
+            PROGRAMS
+                .iter()
+                .map(|(program, argument)| version(program, argument)),
+        );
         Self {
             kernel: field_of("/proc/sys/kernel/osrelease"),
             processor: field("/proc/cpuinfo", "model name").unwrap_or_default(),
@@ -53,6 +53,39 @@ impl Machine {
             versions,
         }
     }
+}
+
+/// Load generators and programs of peers, and how they say their version.
+const PROGRAMS: [(&str, &str); 9] = [
+    ("fio", "--version"),
+    ("dbench", "--help"),
+    ("mkfs.btrfs", "--version"),
+    ("mke2fs", "-V"),
+    ("fuse2fs", "-V"),
+    ("mkfs.xfs", "-V"),
+    ("git", "--version"),
+    ("sqlite3", "--version"),
+    ("cargo", "--version"),
+];
+
+/// The first line that has a digit in it, without what follows the number.
+fn version(program: &str, argument: &str) -> String {
+    let output = Command::new(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .output();
+    let Ok(output) = output else {
+        return format!("no {program}");
+    };
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let number = |word: &&str| {
+        let word = word.trim_start_matches(['v', 'f', 'i', 'o', '-']);
+        word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.')
+    };
+    let found = text.split_whitespace().find(number);
+    let found = found.map(|word| word.trim_start_matches(['v', 'f', 'i', 'o', '-']));
+    format!("{program} {}", found.unwrap_or("of an unknown version"))
 }
 
 fn field_of(file: &str) -> String {

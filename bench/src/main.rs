@@ -27,6 +27,8 @@ enum Command {
     Log(command::log::Log),
     /// Empty files created and removed by many: engines, policies of ext4's inode allocator, peers
     Create(command::create::Create),
+    /// Everything that users do, beside the kernel and others: what `make bench` runs
+    Suite(Box<command::suite::Suite>),
     /// Serves a mount with chosen mechanisms until standard input ends; each line read is
     /// answered by a line of counters
     Serve(Serve),
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Log(log) => log.run(),
         Command::Create(create) => create.run(),
+        Command::Suite(suite) => suite.run(),
         Command::Crew { dir, files, number } => create::member(&dir, files, number),
         Command::Serve(serve) => {
             let setup = Setup {

@@ -2,8 +2,10 @@
 
 use std::fmt::{Result, Write};
 
+use crate::published;
 use crate::report::Report;
 use crate::table::{Cell, Table, tables};
+use crate::target::judge;
 
 /// All of it.
 #[must_use]
@@ -26,12 +28,14 @@ fn write(report: &Report, out: &mut String) -> Result {
         writeln!(out, "{line}\n")?;
     }
     writeln!(out, "{EXPLAIN}\n")?;
+    if report.judged {
+        targets(report, out)?;
+    }
     let mut last = None;
     for table in tables(&report.rows) {
-        let section = (table.family, table.medium.clone());
+        let section = table.section();
         if last.as_ref() != Some(&section) {
-            let medium = table.medium.display();
-            writeln!(out, "## {} (image in {medium})\n", table.family)?;
+            writeln!(out, "## {section}\n")?;
             last = Some(section);
         }
         write_table(out, &table)?;
@@ -39,14 +43,35 @@ fn write(report: &Report, out: &mut String) -> Result {
     Ok(())
 }
 
+fn targets(report: &Report, out: &mut String) -> Result {
+    writeln!(out, "## Targets\n\n| wanted | reached | |\n|---|---|---|")?;
+    for target in judge(report) {
+        let word = target.outcome.text();
+        writeln!(out, "| {} | {} | {word} |", target.wanted, target.reached)?;
+    }
+    writeln!(
+        out,
+        "\n## Published with the original changes\n\n{}\n",
+        published::NOTE
+    )?;
+    writeln!(
+        out,
+        "| mechanism | switched off as | measured then | times as good here |"
+    )?;
+    writeln!(out, "|---|---|---|---|")?;
+    for one in published::ALL {
+        let (policy, here) = (one.policy(), one.here(report));
+        writeln!(
+            out,
+            "| {} | {policy} | {} | {here} |",
+            one.mechanism, one.figures
+        )?;
+    }
+    writeln!(out)
+}
+
 fn write_table(out: &mut String, table: &Table) -> Result {
-    let metric = table.metric;
-    let unit = if metric.unit.is_empty() {
-        String::new()
-    } else {
-        format!(", {}", metric.unit)
-    };
-    writeln!(out, "{}{unit}; ratios to {}:\n", metric.name, table.base)?;
+    writeln!(out, "{}; ratios to {}:\n", table.heading(), table.base)?;
     writeln!(out, "| | {} |", table.columns.join(" | "))?;
     writeln!(out, "|---|{}", "--:|".repeat(table.columns.len()))?;
     for line in &table.lines {

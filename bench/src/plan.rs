@@ -45,6 +45,7 @@ impl Plan {
                         Face::Fuse => "FUSE",
                         Face::Library => "library",
                     },
+                    family: None,
                     medium: medium.clone(),
                     contestants: self.contestants(*face, workload),
                 }));

@@ -22,6 +22,8 @@ pub struct Report {
     pub rounds: usize,
     /// Where.
     pub machine: Machine,
+    /// The targets are a part of it.
+    pub judged: bool,
     /// Rows so far.
     pub rows: Vec<Row>,
 }
@@ -36,6 +38,7 @@ impl Report {
             seconds,
             rounds,
             machine: Machine::here(),
+            judged: false,
             rows: Vec::new(),
         }
     }
@@ -74,7 +77,12 @@ impl Report {
                 memory >> 30,
                 versions.join(", ")
             ),
-            format!("Load averages at the start: {load}. {}", self.busy()),
+            format!(
+                "Load averages at the start: {load}. {} {}",
+                self.busy(),
+                self.noise()
+            ),
+            MOUNTS.to_owned(),
             format!(
                 "`{}`: {} rounds, runs of {} s, interleaved, a fresh image for each run.",
                 self.command, self.rounds, self.seconds
@@ -101,6 +109,26 @@ impl Report {
         Ok(())
     }
 
+    /// How much contestants differ from themselves.
+    fn noise(&self) -> String {
+        let controls = self.rows.iter().flat_map(|row| {
+            let of = |entry: &Entry| {
+                let name = entry.name.strip_suffix("+control")?;
+                let first = row.entries.iter().find(|other| other.name == name)?;
+                let ratio = ratio(first, entry)?;
+                Some((ratio.value.ln().abs().exp() - 1.0) * 100.0)
+            };
+            row.entries.iter().filter_map(of).collect::<Vec<_>>()
+        });
+        match Spread::of(controls) {
+            Some(off) => format!(
+                "Noise: a contestant that ran twice differed from itself by {:.1} % (of {:.1} to {:.1} %).",
+                off.median, off.min, off.max
+            ),
+            None => String::new(),
+        }
+    }
+
     /// How busy others kept the machine.
     fn busy(&self) -> String {
         let entries = self.rows.iter().flat_map(|row| &row.entries);
@@ -114,6 +142,13 @@ impl Report {
         }
     }
 }
+
+/// How file systems are mounted; see `peer` and `contestant`.
+const MOUNTS: &str = "\
+Mounts: kernel-btrfs `-o ssd`, kernel-ext4 `-o noinit_itable` (nobody zeroes inode tables meanwhile), \
+kernel-xfs and fuse2fs by default; the kernel's on loop devices, with direct I/O where the file system \
+below can. Sapwood as users have it, on the image file; commits every 30 s (btrfs) and 5 s (ext4), as \
+the kernel's. Images of btrfs and ext4 are the same for us and for others.";
 
 const EXPLAIN: &str = "\
 Rates are medians (least to greatest). *worth*: rate of `on` divided by that of the row, with its \

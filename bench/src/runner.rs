@@ -11,7 +11,7 @@ use crate::contestant::{Contestant, Standing};
 use crate::figures::Figures;
 use crate::machine;
 use crate::metric::Metric;
-use crate::workload::Workload;
+use crate::workload::{self, Workload};
 use crate::{Error, Result};
 
 /// A workload on a medium, and who is to run it.
@@ -21,6 +21,8 @@ pub struct Case {
     pub workload: Workload,
     /// How Sapwood is used, for the head of a table.
     pub face: &'static str,
+    /// The table that it stands in; the workload's own if not given.
+    pub family: Option<&'static str>,
     /// Directory for the image.
     pub medium: PathBuf,
     /// Who runs, with the name in tables.
@@ -102,6 +104,15 @@ impl Runner {
             bar.set_style(style);
         }
         for case in cases {
+            // Where no bar is shown a line for each row tells how far it is.
+            if bar.is_hidden() {
+                let (at, all) = (bar.position(), bar.length().unwrap_or(0));
+                let (medium, seconds) = (case.medium.display(), bar.elapsed().as_secs());
+                eprintln!(
+                    "{at} of {all} runs, {seconds} s: {} on {medium}",
+                    case.workload
+                );
+            }
             let row = self.row(case, stop, &bar);
             if row.entries.iter().any(|entry| !entry.runs.is_empty()) {
                 done(row);
@@ -141,7 +152,7 @@ impl Runner {
                 match result {
                     Ok(figures) => entry.runs.push(Some(figures)),
                     Err(error) => {
-                        bar.println(format!("{workload}: {name}: {error}"));
+                        bar.suspend(|| eprintln!("{workload}: {name}: {error}"));
                         entry.runs.push(None);
                         entry.failures.push(error.to_string());
                     }
@@ -151,7 +162,7 @@ impl Runner {
         }
         Row {
             workload: workload.to_string(),
-            family: workload.family(),
+            family: case.family.unwrap_or(workload.family()),
             size: workload.size(),
             unit: workload.unit(),
             metrics: workload.metrics(),
@@ -163,6 +174,14 @@ impl Runner {
 
     fn once(&self, contestant: Contestant, medium: &Path, workload: &Workload) -> Result<Figures> {
         let free_cpu = machine::free_cpu(Duration::from_millis(100));
+        if let Workload::Image { tree } = workload {
+            let seen = workload::image::run(contestant, medium, *tree, self.commit)?;
+            return Ok(Figures {
+                seen,
+                counted: None,
+                free_cpu,
+            });
+        }
         let room = workload.room();
         let mut standing = Standing::start(contestant, medium, room, self.commit)?;
         let began = Instant::now();

@@ -15,7 +15,7 @@ use sapwood::image::Mounted;
 use sapwood_block::{CountDevice, Device, FileDevice, OpenOptions};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
-use sapwood_fuse::MountOptions;
+use sapwood_fuse::{Access, MountOptions};
 
 use crate::error::io_error;
 use crate::figures::Counted;
@@ -62,6 +62,8 @@ impl Opened {
 pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
     let opened = Opened::open(image, setup)?;
     let options = MountOptions {
+        // Databases run as users of their own.
+        access: Access::All,
         fsname: image.display().to_string(),
         threads: (setup.fuse_threads > 0).then_some(setup.fuse_threads),
         io_uring: setup.io_uring,

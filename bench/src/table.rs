@@ -1,5 +1,7 @@
 //! Tables of contestants by sizes of a workload, whoever prints them.
 
+mod operations;
+
 use std::path::PathBuf;
 
 use crate::metric::Metric;
@@ -21,6 +23,8 @@ pub struct Table {
     pub columns: Vec<String>,
     /// A line for each contestant.
     pub lines: Vec<Line>,
+    /// Its columns have an order, or are few: a plot of it says something.
+    pub plotted: bool,
 }
 
 /// What one contestant reached.
@@ -62,7 +66,8 @@ pub fn tables(rows: &[Row]) -> Vec<Table> {
         .flat_map(|rows| {
             let metrics = rows.first().map(|row| row.metrics.clone());
             let tables = metrics.unwrap_or_default().into_iter();
-            tables.filter_map(|metric| table(rows, metric))
+            let tables = tables.filter_map(|metric| table(rows, metric));
+            tables.chain(rows.iter().filter_map(operations::table))
         })
         .collect()
 }
@@ -101,6 +106,7 @@ fn table(rows: &[Row], metric: Metric) -> Option<Table> {
         base,
         columns: rows.iter().map(|row| row.size.clone()).collect(),
         lines,
+        plotted: true,
     })
 }
 
@@ -124,6 +130,31 @@ fn cell(row: &Row, metric: &Metric, name: &str, base: &str) -> Cell {
 }
 
 impl Table {
+    /// Family and medium, for the head of a section.
+    #[must_use]
+    pub fn section(&self) -> String {
+        format!("{} (image in {})", self.family, self.medium.display())
+    }
+
+    /// Figure and unit, for the head of a table.
+    #[must_use]
+    pub fn heading(&self) -> String {
+        match self.metric.unit {
+            "" => self.metric.name.to_owned(),
+            unit => format!("{}, {unit}", self.metric.name),
+        }
+    }
+
+    /// A number at an axis.
+    #[must_use]
+    pub fn tick(value: f64) -> String {
+        let text = Self::number(value);
+        match text.contains('.') {
+            true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+            false => text,
+        }
+    }
+
     /// A number with as many digits as it deserves.
     #[must_use]
     pub fn number(value: f64) -> String {
@@ -229,5 +260,7 @@ pub(crate) mod tests {
     fn numbers_have_the_digits_that_they_deserve() {
         let all = [0.0123, 9.876, 56.78, 12345.6].map(Table::number);
         assert_eq!(all, ["0.01", "9.88", "56.8", "12346"]);
+        let all = [0.0, 0.5, 20.0, 500.0].map(Table::tick);
+        assert_eq!(all, ["0", "0.5", "20", "500"]);
     }
 }

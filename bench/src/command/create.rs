@@ -82,6 +82,7 @@ impl Create {
                     files: self.files,
                 },
                 face: "",
+                family: None,
                 medium: medium.clone(),
                 contestants: contestants.clone(),
             }));

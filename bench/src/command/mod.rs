@@ -2,6 +2,7 @@
 
 pub(crate) mod create;
 pub(crate) mod log;
+pub(crate) mod suite;
 
 use std::path::Path;
 use std::sync::Arc;

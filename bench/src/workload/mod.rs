@@ -1,13 +1,16 @@
 //! What is measured.
 
+pub mod big;
 mod commits;
 pub mod create;
 mod crew;
 mod dbench;
 mod fio;
+pub mod image;
 mod library;
 mod renames;
 mod shape;
+pub mod task;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,6 +24,9 @@ use crate::contestant::Standing;
 use crate::figures::Seen;
 use crate::policy::Policy;
 use crate::{Error, Result};
+use big::Big;
+use image::Tree;
+use task::Task;
 
 /// Where a workload finds the file system.
 #[derive(Clone)]
@@ -73,6 +79,15 @@ pub enum Workload {
         /// Files of each.
         files: u32,
     },
+    /// A big file, read or written.
+    Big(Big),
+    /// An image of a directory.
+    Image {
+        /// Directory.
+        tree: Tree,
+    },
+    /// What users do.
+    Task(Task),
 }
 
 /// Files of each worker that creates, unless told otherwise.
@@ -104,6 +119,7 @@ impl Workload {
         match self {
             Self::Renames { .. } => "renames/s",
             Self::Create { .. } => "creates/s",
+            Self::Image { .. } | Self::Task(_) => "1/s",
             Self::Commits { .. } => "fsyncs/s",
             _ => "MiB/s",
         }
@@ -121,15 +137,22 @@ impl Workload {
                 vec![On, NoFastWait, NoOverlap, AllOff, NoLog]
             }
             Self::Renames { .. } => vec![On, NoSingleNames, AllOff, NoLog],
-            // It asks nothing of the log.
-            Self::Create { .. } => vec![On],
+            // They are not about the log.
+            Self::Create { .. } | Self::Big(_) | Self::Image { .. } | Self::Task(_) => vec![On],
         }
     }
 
     /// Whether it runs for a given time, rather than until its work is done.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        !matches!(self, Self::Renames { .. } | Self::Create { .. })
+        matches!(
+            self,
+            Self::Dbench { .. }
+                | Self::Xattr { .. }
+                | Self::Sequential { .. }
+                | Self::Random { .. }
+                | Self::Commits { .. }
+        )
     }
 
     /// Programs that it needs in a directory.
@@ -138,6 +161,8 @@ impl Workload {
         match self {
             Self::Dbench { .. } => Some("dbench"),
             Self::Renames { .. } | Self::Commits { .. } | Self::Create { .. } => None,
+            Self::Image { .. } => Some("cp"),
+            Self::Task(task) => task.program(),
             _ => Some("fio"),
         }
     }
@@ -147,6 +172,12 @@ impl Workload {
     /// # Errors
     /// The file system's or the load generator's.
     pub fn run(&self, standing: &mut Standing, seconds: u64) -> Result<Seen> {
+        match *self {
+            Self::Create { workers, files } => return create::run(standing, workers, files),
+            Self::Big(big) => return big::run(standing, big),
+            Self::Task(task) => return task::run(standing, task, seconds),
+            _ => {}
+        }
         let time = Duration::from_secs(seconds);
         let place = standing.place()?;
         let mut settle = || standing.begin();
@@ -162,10 +193,6 @@ impl Workload {
                 renames::run(place, count, fsyncs.then_some(100), &mut settle)
             }
             (Self::Commits { writers }, place) => commits::run(place, writers, time, &mut settle),
-            (Self::Create { workers, files }, _) => {
-                drop(place);
-                create::run(standing, workers, files)
-            }
             (_, Place::Directory(dir)) => fio::run(dir, &self.writes()?, seconds, &mut settle),
             (_, Place::Library(fs)) => library::writes(fs, &self.writes()?, time, &mut settle),
         }
@@ -251,6 +278,9 @@ impl fmt::Display for Workload {
                 write!(f, "{kind}-{count}")
             }
             Self::Create { workers, files } => write!(f, "create-{workers}x{files}"),
+            Self::Big(big) => f.write_str(&big.name()),
+            Self::Image { tree } => write!(f, "image-{}", tree.name()),
+            Self::Task(task) => f.write_str(&task.name()),
         }
     }
 }
@@ -259,7 +289,17 @@ impl FromStr for Workload {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || "a workload is dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N, renames-fsync-N, create-N or create-NxFILES";
+        let plain = Big::ALL.map(Self::Big).into_iter();
+        let plain = plain.chain(Tree::ALL.map(|tree| Self::Image { tree }));
+        let mut plain = plain.chain(Task::PLAIN.map(Self::Task));
+        if let Some(found) = plain.find(|workload| workload.to_string() == text) {
+            return Ok(found);
+        }
+        let wrong = || {
+            "a workload is dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N, renames-fsync-N, \
+             create-N, create-NxFILES, stat-N, {write,read}-{seq,rand}[-cold,-warm,-direct], \
+             image-{include,share,usr}, git-clone, untar, rust-build, sqlite, postgres or idle"
+        };
         let (kind, size) = text.rsplit_once('-').ok_or_else(wrong)?;
         let (size, files) = match size.split_once('x') {
             Some((size, files)) if kind == "create" => (size, files.parse().map_err(|_| wrong())?),
@@ -279,6 +319,7 @@ impl FromStr for Workload {
                 count: size,
                 fsyncs: kind == "renames-fsync",
             },
+            "stat" => Self::Task(Task::Stat { files: size }),
             "create" => Self::Create {
                 workers: size,
                 files,
@@ -299,7 +340,11 @@ mod tests {
             files: 30_000,
         };
         assert_eq!(create.to_string(), "create-48x30000");
-        for workload in Workload::all().into_iter().chain([create]) {
+        let stat = Workload::Task(Task::Stat { files: 7 });
+        let more = [create, stat, Workload::Task(Task::Idle)].into_iter();
+        let more = more.chain(Big::ALL.map(Workload::Big));
+        let more = more.chain(Tree::ALL.map(|tree| Workload::Image { tree }));
+        for workload in Workload::all().into_iter().chain(more) {
             assert_eq!(workload.to_string().parse(), Ok(workload));
         }
         for wrong in [

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::Workload;
+use super::image::Tree;
+use super::task::Task;
 use crate::contestant::Room;
 use crate::metric::{Metric, Source};
 
@@ -21,6 +23,16 @@ impl Workload {
                 "renames, fsync of the directory every 100; files"
             }
             Self::Create { .. } => "empty files created and removed; workers with a directory each",
+            Self::Big(big) if big.write => "a big file, written and made durable",
+            Self::Big(_) => "a big file, read",
+            Self::Image { .. } => "an image of a directory, and out again",
+            Self::Task(Task::Stat { .. }) => "stat of very many files; files",
+            Self::Task(Task::GitClone) => "git clone of a local repository",
+            Self::Task(Task::Untar) => "tar x, and rm -r",
+            Self::Task(Task::RustBuild) => "a Rust build",
+            Self::Task(Task::Sqlite) => "SQLite, one transaction after the other",
+            Self::Task(Task::Postgres) => "PostgreSQL, pgbench with 4 clients",
+            Self::Task(Task::Idle) => "a mount that nobody uses",
         }
     }
 
@@ -34,6 +46,8 @@ impl Workload {
             Self::Commits { writers } => writers.to_string(),
             Self::Renames { count, .. } => count.to_string(),
             Self::Create { workers, .. } => workers.to_string(),
+            Self::Task(Task::Stat { files }) => files.to_string(),
+            Self::Big(_) | Self::Image { .. } | Self::Task(_) => self.to_string(),
         }
     }
 
@@ -59,6 +73,13 @@ impl Workload {
                 Metric::high("removes", "1/s", Source::More("removes")),
                 Metric::low("lost races per create", "", Source::LostRaces),
             ],
+            Self::Big(_) => vec![Metric::high("bandwidth", "MiB/s", Source::Rate)],
+            Self::Image { .. } => vec![
+                Metric::low("time to make it", "s", Source::More("s")),
+                Metric::low("time to take all out", "s", Source::More("out_s")),
+                Metric::low("peak memory", "MiB", Source::More("peak_mib")),
+            ],
+            Self::Task(task) => task.metrics(),
             Self::Commits { .. } => {
                 let mut all = vec![Metric::high("fsyncs", "1/s", Source::Rate)];
                 all.extend(FSYNC);
@@ -82,6 +103,19 @@ impl Workload {
                 Duration::from_millis(500 + count / 15)
             }
             Self::Renames { count, .. } => Duration::from_millis(500 + u64::from(*count) / 5),
+            Self::Big(_) => Duration::from_secs(4),
+            Self::Image { tree } => Duration::from_secs(match tree {
+                Tree::Include => 4,
+                Tree::Share => 12,
+                Tree::Usr => 100,
+            }),
+            Self::Task(task) => Duration::from_secs(match task {
+                Task::Stat { files } => 1 + u64::from(*files) / 5000,
+                Task::Idle => seconds.max(5) + 3,
+                Task::Postgres => seconds + 6,
+                Task::Sqlite => 2 * seconds,
+                Task::GitClone | Task::Untar | Task::RustBuild => 4,
+            }),
             _ => Duration::from_secs(seconds),
         }
     }
@@ -102,6 +136,7 @@ impl Workload {
                     ..default
                 }
             }
+            Self::Image { tree } => tree.room(),
             _ => default,
         }
     }

@@ -1,0 +1,469 @@
+//! What Sapwood is to reach, and what a run says of it.
+//!
+//! Each target names a peer; it is judged from runs on the first medium of the report, and on none
+//! that the spread leaves without meaning: then it stays open.
+
+use serde::Serialize;
+
+use crate::metric::{Metric, Source};
+use crate::report::Report;
+use crate::runner::{Entry, Row};
+use crate::statistics::{Ratio, Verdict};
+use crate::table::Table;
+
+/// What came of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Outcome {
+    /// It is reached.
+    Met,
+    /// It is not.
+    Missed,
+    /// The spread of the runs leaves it open.
+    TooNoisy,
+    /// It was not measured.
+    Open,
+}
+
+impl Outcome {
+    /// In words.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "not met",
+            Self::TooNoisy => "too noisy",
+            Self::Open => "not measured",
+        }
+    }
+}
+
+/// A target and what came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Target {
+    /// What was asked for.
+    pub wanted: String,
+    /// What was reached.
+    pub reached: String,
+    /// Whether that is it.
+    pub outcome: Outcome,
+}
+
+/// All targets, judged.
+#[must_use]
+pub fn judge(report: &Report) -> Vec<Target> {
+    let medium = report.rows.first().map(|row| &row.medium);
+    let here = |row: &&Row| Some(&row.medium) == medium;
+    let runs = Runs {
+        rows: report.rows.iter().filter(here).collect(),
+    };
+    let mut all = Vec::new();
+    fsyncs(&runs, &mut all);
+    files(&runs, &mut all);
+    names(&runs, &mut all);
+    dbench(&runs, &mut all);
+    mechanisms(&runs, &mut all);
+    images(&runs, &mut all);
+    streams(&runs, &mut all);
+    all
+}
+
+/// Rows of one medium.
+struct Runs<'r> {
+    rows: Vec<&'r Row>,
+}
+
+const RATE: Metric = Metric::high("rate", "", Source::Rate);
+
+impl<'r> Runs<'r> {
+    fn entry(&self, workload: &str, name: &str) -> Option<&'r Entry> {
+        let rows = self.rows.iter().filter(|row| row.workload == workload);
+        let mut entries = rows.flat_map(|row| &row.entries);
+        entries.find(|entry| entry.name == name)
+    }
+
+    /// How many times as good `ours` is as `theirs`.
+    fn ratio(&self, workload: &str, metric: Metric, ours: &str, theirs: &str) -> Option<Ratio> {
+        let rows = self.rows.iter().filter(|row| row.workload == workload);
+        let pair = |row: &&&'r Row| {
+            let find = |name: &str| row.entries.iter().find(|entry| entry.name == name);
+            find(ours).zip(find(theirs))
+        };
+        let (ours, theirs) = rows.filter_map(|row| pair(&row)).next()?;
+        metric.ratio(ours, theirs)
+    }
+
+    fn median(&self, workload: &str, metric: Metric, name: &str) -> Option<f64> {
+        Some(metric.spread(self.entry(workload, name)?)?.median)
+    }
+
+    /// A target for one ratio.
+    fn at_least(&self, wanted: String, least: f64, pair: (&str, Metric, &str, &str)) -> Target {
+        let (workload, metric, ours, theirs) = pair;
+        match self.ratio(workload, metric, ours, theirs) {
+            None => open(wanted),
+            Some(ratio) => Target {
+                wanted,
+                reached: ratio.to_text(),
+                outcome: outcome(&ratio, least),
+            },
+        }
+    }
+}
+
+fn open(wanted: String) -> Target {
+    Target {
+        wanted,
+        reached: "–".to_owned(),
+        outcome: Outcome::Open,
+    }
+}
+
+/// By the value where it may be stated, else by what its interval leaves beyond doubt.
+fn outcome(ratio: &Ratio, least: f64) -> Outcome {
+    match ratio.verdict() {
+        Verdict::Value if ratio.value >= least => Outcome::Met,
+        Verdict::Value => Outcome::Missed,
+        _ if ratio.low >= least => Outcome::Met,
+        _ if ratio.high < least => Outcome::Missed,
+        _ => Outcome::TooNoisy,
+    }
+}
+
+fn met(yes: bool) -> Outcome {
+    if yes { Outcome::Met } else { Outcome::Missed }
+}
+
+const JOBS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+fn fsyncs(runs: &Runs<'_>, all: &mut Vec<Target>) {
+    for ours in ["btrfs-fuse", "ext4-fuse"] {
+        for (theirs, least, wanted) in [
+            (
+                "kernel-btrfs",
+                1.5,
+                "each of the 14 fsync rows at least 1.5 times kernel-btrfs",
+            ),
+            (
+                "kernel-ext4",
+                2.0 / 3.0,
+                "none of the 14 fsync rows below kernel-ext4 by more than a third",
+            ),
+        ] {
+            all.push(each_row(
+                runs,
+                format!("{ours}: {wanted}"),
+                ours,
+                theirs,
+                least,
+            ));
+        }
+    }
+    for ours in ["btrfs-fuse", "ext4-fuse"] {
+        let wanted = format!("{ours}: with an xattr at least 2 times kernel-btrfs");
+        all.push(runs.at_least(wanted, 2.0, ("xattr-1", RATE, ours, "kernel-btrfs")));
+        let wanted = format!("{ours}: 100 xattrs cost no more than 5 % over one");
+        let one = runs.median("xattr-1", RATE, ours);
+        let hundred = runs.median("xattr-100", RATE, ours);
+        all.push(match one.zip(hundred) {
+            None => open(wanted),
+            Some((one, hundred)) => Target {
+                wanted,
+                reached: format!("{:+.1} %", (one / hundred - 1.0) * 100.0),
+                outcome: met(one <= hundred * 1.05),
+            },
+        });
+    }
+}
+
+fn each_row(runs: &Runs<'_>, wanted: String, ours: &str, theirs: &str, least: f64) -> Target {
+    let workloads = ["seq", "rand"]
+        .into_iter()
+        .flat_map(|kind| JOBS.map(|jobs| format!("{kind}-{jobs}")));
+    let mut found: Vec<(String, Ratio)> = workloads
+        .filter_map(|workload| {
+            let ratio = runs.ratio(&workload, RATE, ours, theirs)?;
+            Some((workload, ratio))
+        })
+        .collect();
+    found.sort_by(|one, other| one.1.value.total_cmp(&other.1.value));
+    let (Some((lowest, low)), Some((highest, high))) = (found.first(), found.last()) else {
+        return open(wanted);
+    };
+    let outcomes: Vec<_> = found
+        .iter()
+        .map(|(_, ratio)| outcome(ratio, least))
+        .collect();
+    let count = |what| outcomes.iter().filter(|one| **one == what).count();
+    let (good, bad) = (count(Outcome::Met), count(Outcome::Missed));
+    Target {
+        wanted,
+        reached: format!(
+            "{good} of {} reach it; {lowest} {:.2} to {highest} {:.2}",
+            found.len(),
+            low.value,
+            high.value
+        ),
+        outcome: match (good, bad) {
+            (_, 1..) => Outcome::Missed,
+            (14, 0) => Outcome::Met,
+            _ if found.len() < 14 => Outcome::Open,
+            _ => Outcome::TooNoisy,
+        },
+    }
+}
+
+/// The row of 48 workers, of however many files.
+fn creates<'r>(runs: &Runs<'r>) -> Option<&'r str> {
+    let names = runs.rows.iter().map(|row| row.workload.as_str());
+    names
+        .into_iter()
+        .find(|name| name.starts_with("create-48x"))
+}
+
+fn files(runs: &Runs<'_>, all: &mut Vec<Target>) {
+    let removes = Metric::high("removes", "", Source::More("removes"));
+    let row = creates(runs).unwrap_or("create-48");
+    for (what, metric, ours, theirs, least) in [
+        ("creates", RATE, "btrfs-fuse", "kernel-btrfs", 1.2),
+        ("removes", removes, "btrfs-fuse", "kernel-btrfs", 2.0),
+        ("creates", RATE, "btrfs-lib", "kernel-btrfs", 3.0),
+        ("removes", removes, "btrfs-lib", "kernel-btrfs", 3.0),
+        ("creates", RATE, "ext4-fuse", "fuse2fs", 8.0),
+        ("removes", removes, "ext4-fuse", "fuse2fs", 8.0),
+        ("creates", RATE, "ext4-lib", "kernel-ext4", 1.5),
+        ("removes", removes, "ext4-lib", "kernel-ext4", 1.5),
+    ] {
+        let wanted = format!("{ours}: {what} by 48 at least {least} times {theirs}");
+        all.push(runs.at_least(wanted, least, (row, metric, ours, theirs)));
+    }
+}
+
+fn names(runs: &Runs<'_>, all: &mut Vec<Target>) {
+    let each = Metric::low("time of one", "µs", Source::More("us_each"));
+    for ours in ["btrfs-fuse", "ext4-fuse"] {
+        let wanted = format!("{ours}: 10,000 renames in at most 0.75 of kernel-btrfs's time");
+        let row = "renames-10000";
+        let mut target = runs.at_least(wanted, 1.0 / 0.75, (row, each, ours, "kernel-btrfs"));
+        if let Some(ratio) = runs.ratio(row, each, ours, "kernel-btrfs") {
+            target.reached = format!("{:.2} of its time", 1.0 / ratio.value);
+        }
+        all.push(target);
+        let wanted = format!("{ours}: 10,000 renames at most 1.1 times as long each as 1000");
+        let few = runs.median("renames-1000", each, ours);
+        let many = runs.median(row, each, ours);
+        all.push(match few.zip(many) {
+            None => open(wanted),
+            Some((few, many)) => Target {
+                wanted,
+                reached: format!("{:.2} times ({few:.1} and {many:.1} µs)", many / few),
+                outcome: met(many <= few * 1.1),
+            },
+        });
+    }
+}
+
+fn dbench(runs: &Runs<'_>, all: &mut Vec<Target>) {
+    let slowest = Metric::low("longest", "ms", Source::Slowest);
+    for ours in ["btrfs-fuse", "ext4-fuse"] {
+        let wanted = format!("{ours}: dbench, 64 clients at least 1.1 times kernel-btrfs");
+        all.push(runs.at_least(wanted, 1.1, ("dbench-64", RATE, ours, "kernel-btrfs")));
+        let wanted =
+            format!("{ours}: dbench, 64 clients, longest operation no longer than kernel-btrfs's");
+        let pair = [ours, "kernel-btrfs"].map(|name| runs.median("dbench-64", slowest, name));
+        all.push(match pair {
+            [Some(ours), Some(theirs)] => Target {
+                wanted,
+                reached: format!("{ours:.0} ms, {theirs:.0} ms"),
+                outcome: met(ours <= theirs),
+            },
+            _ => open(wanted),
+        });
+    }
+}
+
+/// A mechanism that is switched off is a contestant with a policy; `on` is the one before the colon.
+fn mechanisms(runs: &Runs<'_>, all: &mut Vec<Target>) {
+    for row in &runs.rows {
+        for off in row.entries.iter().filter(|entry| entry.name.contains(':')) {
+            let on = off.name.split(':').next().unwrap_or_default();
+            let Some(on) = row.entries.iter().find(|entry| entry.name == on) else {
+                continue;
+            };
+            let Some(ratio) = RATE.ratio(on, off) else {
+                continue;
+            };
+            all.push(Target {
+                wanted: format!("{}: {} not faster than {}", row.workload, off.name, on.name),
+                reached: format!("on is {} times as fast", ratio.to_text()),
+                outcome: match (ratio.value >= 1.0, ratio.high >= 1.0) {
+                    (true, _) => Outcome::Met,
+                    (false, false) => Outcome::Missed,
+                    // Slower, and by no more than chance can make it.
+                    (false, true) => Outcome::TooNoisy,
+                },
+            });
+        }
+    }
+}
+
+fn images(runs: &Runs<'_>, all: &mut Vec<Target>) {
+    let time = Metric::low("time", "s", Source::More("s"));
+    let memory = Metric::low("memory", "MiB", Source::More("peak_mib"));
+    for row in runs
+        .rows
+        .iter()
+        .filter(|row| row.workload.starts_with("image-"))
+    {
+        let row = row.workload.as_str();
+        for (ours, theirs) in [
+            ("sapwood-mkfs-btrfs", "mkfs.btrfs"),
+            ("sapwood-mkfs-ext4", "mke2fs"),
+        ] {
+            let wanted = format!("{ours}: {row} faster than {theirs}");
+            all.push(runs.at_least(wanted, 1.0, (row, time, ours, theirs)));
+            let wanted = format!("{ours}: {row}, peak memory below {theirs}'s plus 256 MiB");
+            let pair = [ours, theirs].map(|name| runs.median(row, memory, name));
+            all.push(match pair {
+                [Some(ours), Some(theirs)] => Target {
+                    wanted,
+                    reached: format!("{ours:.0} MiB, {theirs:.0} MiB"),
+                    outcome: met(ours < theirs + 256.0),
+                },
+                _ => open(wanted),
+            });
+        }
+    }
+}
+
+fn streams(runs: &Runs<'_>, all: &mut Vec<Target>) {
+    for ours in ["btrfs-fuse", "ext4-fuse"] {
+        for row in ["write-seq", "read-seq-cold", "read-seq-warm"] {
+            let wanted = format!("{ours}: {row} at least 0.8 of kernel-btrfs");
+            all.push(runs.at_least(wanted, 0.8, (row, RATE, ours, "kernel-btrfs")));
+        }
+    }
+    let resident = Metric::low("resident", "MiB", Source::More("resident_mib"));
+    for ours in ["btrfs-fuse", "ext4-fuse"] {
+        let figures = [RATE, resident].map(|metric| runs.median("idle", metric, ours));
+        let wanted = format!("{ours}: idle without wake-ups, below 30 MiB resident");
+        all.push(match figures {
+            [Some(woken), Some(mib)] => Target {
+                wanted,
+                reached: format!("{} per second, {mib:.1} MiB", Table::number(woken)),
+                outcome: met(woken == 0.0 && mib < 30.0),
+            },
+            _ => open(wanted),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::row;
+
+    fn found<'t>(targets: &'t [Target], wanted: &str) -> &'t Target {
+        let mut found = targets
+            .iter()
+            .filter(|target| target.wanted.contains(wanted));
+        let first = found
+            .next()
+            .unwrap_or_else(|| panic!("{wanted}: {targets:?}"));
+        assert!(found.next().is_none(), "{wanted} is not the only one");
+        first
+    }
+
+    fn report(rows: Vec<Row>) -> Report {
+        let mut report = Report::new("x", 3, 1);
+        report.rows = rows;
+        report
+    }
+
+    fn named(workload: &str, entries: &[(&str, &[Option<f64>])]) -> Row {
+        Row {
+            workload: workload.to_owned(),
+            ..row("1", entries)
+        }
+    }
+
+    const TWO: &[Option<f64>] = &[Some(2.0), Some(2.0), Some(2.0)];
+    const ONE: &[Option<f64>] = &[Some(1.0), Some(1.0), Some(1.0)];
+    const ANY: &[Option<f64>] = &[Some(9.0), Some(1.0), Some(3.0)];
+
+    #[test]
+    fn nothing_measured_leaves_all_open() {
+        let targets = judge(&report(Vec::new()));
+        assert!(targets.len() > 20);
+        assert!(targets.iter().all(|target| target.outcome == Outcome::Open));
+    }
+
+    #[test]
+    fn ratios_are_judged_by_what_their_spread_allows() {
+        let outcome = |ours| {
+            let rows = vec![named(
+                "dbench-64",
+                &[("btrfs-fuse", ours), ("kernel-btrfs", ONE)],
+            )];
+            let targets = judge(&report(rows));
+            found(&targets, "btrfs-fuse: dbench, 64 clients at least").outcome
+        };
+        assert_eq!(outcome(TWO), Outcome::Met);
+        assert_eq!(outcome(ONE), Outcome::Missed);
+        assert_eq!(outcome(ANY), Outcome::TooNoisy);
+    }
+
+    #[test]
+    fn one_slow_row_misses_and_missing_rows_leave_it_open() {
+        let entries = |ours| [("btrfs-fuse", ours), ("kernel-btrfs", ONE)];
+        let rows = |slow: usize| -> Vec<Row> {
+            let names = ["seq", "rand"]
+                .into_iter()
+                .flat_map(|kind| JOBS.map(|jobs| format!("{kind}-{jobs}")));
+            let ours = |at| if at == slow { ONE } else { TWO };
+            names
+                .enumerate()
+                .map(|(at, name)| named(&name, &entries(ours(at))))
+                .collect()
+        };
+        let outcome = |rows| {
+            let targets = judge(&report(rows));
+            let target = found(&targets, "btrfs-fuse: each of the 14");
+            (target.outcome, target.reached.clone())
+        };
+        assert_eq!(outcome(rows(99)).0, Outcome::Met);
+        let (missed, reached) = outcome(rows(3));
+        assert_eq!(missed, Outcome::Missed);
+        assert!(
+            reached.starts_with("13 of 14 reach it; seq-8 1.00"),
+            "{reached}"
+        );
+        assert_eq!(outcome(rows(99)[..5].to_vec()).0, Outcome::Open);
+    }
+
+    #[test]
+    fn a_mechanism_must_not_cost() {
+        let rows = |on, off| {
+            let rows = vec![named(
+                "seq-8",
+                &[("btrfs-lib", on), ("btrfs-lib:overlap-off", off)],
+            )];
+            let targets = judge(&report(rows));
+            found(&targets, "overlap-off not faster").outcome
+        };
+        assert_eq!(rows(TWO, ONE), Outcome::Met);
+        assert_eq!(rows(ONE, TWO), Outcome::Missed);
+        assert_eq!(rows(ANY, ANY), Outcome::Met);
+    }
+
+    #[test]
+    fn only_the_first_medium_counts() {
+        let entries = |ours| [("btrfs-fuse", ours), ("kernel-btrfs", ONE)];
+        let memory = Row {
+            medium: "/memory".into(),
+            ..named("dbench-64", &entries(TWO))
+        };
+        let targets = judge(&report(vec![named("seq-1", &entries(TWO)), memory]));
+        let target = found(&targets, "btrfs-fuse: dbench, 64 clients at least");
+        assert_eq!(target.outcome, Outcome::Open);
+    }
+}

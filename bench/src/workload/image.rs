@@ -1,0 +1,254 @@
+//! An image of a directory, and out of it again.
+//!
+//! Programs that make images do both without a mount where they can; the kernel's image is taken out
+//! by way of a mount, as are those of contestants, which copy into a mount first. What is copied was read
+//! just before, so that nobody waits for its disk.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sapwood::Kind;
+
+use super::Place;
+use crate::contestant::{Contestant, Room, Standing, Tool};
+use crate::error::{io_error, on, run_program};
+use crate::figures::Seen;
+use crate::peer::{Peer, PeerMount};
+use crate::{Error, Result};
+
+/// What an image is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tree {
+    /// `/usr/include`
+    Include,
+    /// `/usr/share`
+    Share,
+    /// `/usr`
+    Usr,
+}
+
+impl Tree {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Include, Self::Share, Self::Usr];
+
+    /// Name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Include => "include",
+            Self::Share => "share",
+            Self::Usr => "usr",
+        }
+    }
+
+    fn path(self) -> &'static Path {
+        Path::new(match self {
+            Self::Include => "/usr/include",
+            Self::Share => "/usr/share",
+            Self::Usr => "/usr",
+        })
+    }
+
+    /// What its image may need.
+    #[must_use]
+    pub fn room(self) -> Room {
+        let default = Room::default();
+        match self {
+            Self::Include | Self::Share => default,
+            Self::Usr => Room {
+                bytes: 24 << 30,
+                ..default
+            },
+        }
+    }
+}
+
+/// Seconds in and out, and the most memory that it took.
+struct Took {
+    made: f64,
+    out: f64,
+    peak: Option<f64>,
+}
+
+pub(crate) fn run(
+    contestant: Contestant,
+    medium: &Path,
+    tree: Tree,
+    commit: Option<u64>,
+) -> Result<Seen> {
+    warm(tree.path())?;
+    let took = match contestant {
+        Contestant::Tool(tool) => by_tool(tool, medium, tree)?,
+        other => by_copying(other, medium, tree, commit)?,
+    };
+    let seen = Seen::rate(1.0 / took.made)
+        .with("s", took.made)
+        .with("out_s", took.out);
+    Ok(match took.peak {
+        Some(mib) => seen.with("peak_mib", mib),
+        None => seen,
+    })
+}
+
+/// Reads all of it.
+fn warm(dir: &Path) -> Result<()> {
+    let mut command = Command::new("sh");
+    command.args(["-c", "tar -cf - . | cat > /dev/null"]);
+    run_program(command.current_dir(dir)).map(drop)
+}
+
+fn by_tool(tool: Tool, medium: &Path, tree: Tree) -> Result<Took> {
+    let home = tempfile::Builder::new()
+        .prefix("sapwood-bench-")
+        .tempdir_in(medium)
+        .map_err(on(medium))?;
+    let [image, out] = ["image", "out"].map(|name| home.path().join(name));
+    let size = tree.room().bytes;
+    let file = fs::File::create(&image).map_err(on(&image))?;
+    file.set_len(size).map_err(on(&image))?;
+    let mut make = match tool {
+        Tool::Sapwood(kind) => {
+            let mut command = Command::new(sapwood()?);
+            command.args(["mkfs", "--quiet", "--force", "-t", kind.name(), "--rootdir"]);
+            command
+        }
+        Tool::MkfsBtrfs => {
+            let mut command = Command::new("mkfs.btrfs");
+            command.args(["--quiet", "--rootdir"]);
+            command
+        }
+        Tool::Mke2fs => {
+            let mut command = Command::new("mke2fs");
+            command.args(["-q", "-F", "-t", "ext4", "-d"]);
+            command
+        }
+    };
+    let began = Instant::now();
+    let peak = watched(make.arg(tree.path()).arg(&image))?;
+    file.sync_all().map_err(on(&image))?;
+    let made = began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    match tool {
+        Tool::Sapwood(_) => {
+            let mut from = image.clone().into_os_string();
+            from.push(":/");
+            let mut command = Command::new(sapwood()?);
+            run_program(command.args(["cp", "--quiet", "-a"]).arg(from).arg(&out))?;
+        }
+        Tool::MkfsBtrfs | Tool::Mke2fs => {
+            let peer = if tool == Tool::Mke2fs {
+                Peer::Ext4
+            } else {
+                Peer::Btrfs
+            };
+            let dir = home.path().join("mount");
+            fs::create_dir(&dir).map_err(on(&dir))?;
+            let mount = PeerMount::start(peer, &image, &dir, None)?;
+            copy(mount.dir(), &out)?;
+            mount.stop()?;
+        }
+    }
+    let out = began.elapsed().as_secs_f64();
+    Ok(Took { made, out, peak })
+}
+
+fn by_copying(
+    contestant: Contestant,
+    medium: &Path,
+    tree: Tree,
+    commit: Option<u64>,
+) -> Result<Took> {
+    let began = Instant::now();
+    let mut standing = Standing::start(contestant, medium, tree.room(), commit)?;
+    let Place::Directory(dir) = standing.place()? else {
+        return Err(Error::Refused("an image in process is mkfs's".to_owned()));
+    };
+    let inside = dir.join("tree");
+    copy(tree.path(), &inside)?;
+    standing.begin()?;
+    let peak = standing.process().and_then(peak_mib);
+    let made = began.elapsed().as_secs_f64();
+    standing.remount_cold()?;
+    let began = Instant::now();
+    copy(&inside, &standing.scratch()?.join("out"))?;
+    let out = began.elapsed().as_secs_f64();
+    standing.stop()?;
+    Ok(Took { made, out, peak })
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let mut command = Command::new("cp");
+    run_program(command.arg("-a").arg(from).arg(to)).map(drop)
+}
+
+/// The command of this build that stands beside this program, or the one of `SAPWOOD_BIN`.
+fn sapwood() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("SAPWOOD_BIN") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe().map_err(io_error("this program"))?;
+    let beside = own.with_file_name("sapwood");
+    match beside.is_file() {
+        true => Ok(beside),
+        false => Err(Error::Refused(format!(
+            "{} is not built: cargo build --release -p sapwood",
+            beside.display()
+        ))),
+    }
+}
+
+/// Runs a program and watches how much memory it has had at most, in MiB.
+fn watched(command: &mut Command) -> Result<Option<f64>> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child: Child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(io_error(program.clone()))?;
+    let mut peak = None;
+    loop {
+        // The last value before its end is the peak, but for what came in the last moments.
+        peak = peak_mib(child.id()).or(peak);
+        if let Some(status) = child.try_wait().map_err(io_error(program.clone()))? {
+            let why = status.to_string();
+            return match status.success() {
+                true => Ok(peak),
+                false => Err(Error::Program { program, why }),
+            };
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The most memory that a process has had (`VmHWM` in `proc_pid_status(5)`), in MiB.
+fn peak_mib(process: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kib: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib / 1024.0)
+}
+
+/// Who makes images.
+#[must_use]
+pub fn contestants() -> Vec<Contestant> {
+    let tools = Tool::ALL.map(Contestant::Tool).into_iter();
+    let peers = [Peer::Btrfs, Peer::Ext4].map(Contestant::Peer);
+    let ours = Kind::ALL.map(|kind| Contestant::ours(kind, crate::contestant::Face::Fuse));
+    tools.chain(peers).chain(ours).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_watched_to_its_end() {
+        let peak = watched(Command::new("sleep").arg("0.05")).unwrap();
+        assert!(peak.unwrap() > 0.0);
+        assert!(watched(&mut Command::new("false")).is_err());
+        assert!(peak_mib(std::process::id()).unwrap() > 1.0);
+    }
+}

@@ -1,0 +1,147 @@
+//! What users do, from begin to end.
+//!
+//! What a task works on is made anew in each run, from a fixed seed, in a directory that no contestant
+//! serves.
+
+mod git;
+mod idle;
+mod material;
+mod postgres;
+mod rust;
+mod sqlite;
+mod stat;
+
+use super::Place;
+use crate::contestant::Standing;
+use crate::figures::Seen;
+use crate::metric::{Metric, Source};
+use crate::{Error, Result};
+
+/// A task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// `stat` of very many files, in directories of 1000.
+    Stat {
+        /// Files.
+        files: u32,
+    },
+    /// `git clone` of a local repository.
+    GitClone,
+    /// `tar x`, and `rm -r` of what came out.
+    Untar,
+    /// A Rust program with some crates, built.
+    RustBuild,
+    /// Transactions of SQLite, one after the other.
+    Sqlite,
+    /// Transactions of PostgreSQL by 4 clients.
+    Postgres,
+    /// Nothing: how often the process that serves the mount wakes up, and what it holds.
+    Idle,
+}
+
+impl Task {
+    /// All but those that have a size.
+    pub const PLAIN: [Self; 6] = [
+        Self::GitClone,
+        Self::Untar,
+        Self::RustBuild,
+        Self::Sqlite,
+        Self::Postgres,
+        Self::Idle,
+    ];
+
+    /// Name on the command line.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Stat { files } => format!("stat-{files}"),
+            Self::GitClone => "git-clone".to_owned(),
+            Self::Untar => "untar".to_owned(),
+            Self::RustBuild => "rust-build".to_owned(),
+            Self::Sqlite => "sqlite".to_owned(),
+            Self::Postgres => "postgres".to_owned(),
+            Self::Idle => "idle".to_owned(),
+        }
+    }
+
+    /// The program that it needs.
+    #[must_use]
+    pub fn program(&self) -> Option<&'static str> {
+        match self {
+            Self::Stat { .. } | Self::Idle => None,
+            Self::GitClone => Some("git"),
+            Self::Untar => Some("tar"),
+            Self::RustBuild => Some("cargo"),
+            Self::Sqlite => Some("sqlite3"),
+            // Where it is not in the search path; see `postgres::programs`.
+            Self::Postgres => Some("setpriv"),
+        }
+    }
+
+    /// Why it cannot be run on this machine, if so.
+    #[must_use]
+    pub fn missing(&self) -> Option<String> {
+        match self {
+            Self::Postgres if postgres::programs().is_none() => {
+                Some("PostgreSQL is not installed".to_owned())
+            }
+            Self::Postgres if !rustix::process::geteuid().is_root() => {
+                Some("PostgreSQL is run as its own user, which needs root".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// What is shown of it, the most important first.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<Metric> {
+        const TIME: Metric = Metric::low("time", "s", Source::More("s"));
+        match self {
+            Self::Stat { .. } => vec![
+                Metric::high("nothing cached", "files/s", Source::Rate),
+                Metric::high("once more", "files/s", Source::More("warm")),
+            ],
+            Self::GitClone => vec![
+                TIME,
+                Metric::low("git status after it", "s", Source::More("status_s")),
+            ],
+            Self::Untar => vec![TIME, Metric::low("rm -r", "s", Source::More("remove_s"))],
+            Self::RustBuild => vec![TIME],
+            Self::Sqlite => vec![
+                Metric::high("with a rollback journal", "transactions/s", Source::Rate),
+                Metric::high(
+                    "with a write-ahead log",
+                    "transactions/s",
+                    Source::More("wal"),
+                ),
+            ],
+            Self::Postgres => vec![Metric::high("pgbench", "transactions/s", Source::Rate)],
+            Self::Idle => vec![
+                Metric::low("wake-ups", "1/s", Source::Rate),
+                Metric::low("resident", "MiB", Source::More("resident_mib")),
+            ],
+        }
+    }
+
+    /// Whether it can be done in process.
+    #[must_use]
+    pub fn has_library(&self) -> bool {
+        matches!(self, Self::Stat { .. })
+    }
+}
+
+pub(super) fn run(standing: &mut Standing, task: Task, seconds: u64) -> Result<Seen> {
+    let directory = || match standing.place()? {
+        Place::Directory(dir) => Ok(dir),
+        Place::Library(_) => Err(Error::Refused(format!("{} needs a mount", task.name()))),
+    };
+    match task {
+        Task::Stat { files } => stat::run(standing, files),
+        Task::GitClone => git::clone(&directory()?, standing),
+        Task::Untar => git::untar(&directory()?, standing),
+        Task::RustBuild => rust::run(&directory()?, standing),
+        Task::Sqlite => sqlite::run(&directory()?, standing, seconds),
+        Task::Postgres => postgres::run(&directory()?, standing, seconds),
+        Task::Idle => idle::run(&directory()?, standing, seconds),
+    }
+}
