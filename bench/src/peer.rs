@@ -60,7 +60,8 @@ impl Peer {
         let base = match self {
             Self::Btrfs => "ssd",
             Self::Ext4 => "noinit_itable",
-            Self::Xfs | Self::Fuse2fs => return "defaults".to_owned(),
+            Self::Xfs => return "defaults".to_owned(),
+            Self::Fuse2fs => return "allow_other".to_owned(),
         };
         match commit {
             Some(seconds) => format!("{base},commit={seconds}"),
@@ -188,8 +189,11 @@ const MOUNT_TIME: Duration = Duration::from_secs(20);
 impl Fuse2fs {
     fn start(image: &Path, dir: &Path) -> Result<Self> {
         let mut command = Command::new("fuse2fs");
-        // In the foreground, so that its end can be waited for.
-        command.arg("-f").arg(image).arg(dir);
+        // In the foreground, so that its end can be waited for; databases run as other users.
+        command
+            .args(["-f", "-o", "allow_other"])
+            .arg(image)
+            .arg(dir);
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

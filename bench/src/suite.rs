@@ -141,7 +141,11 @@ impl Suite {
         let of_groups = groups.iter().flat_map(|group| self.group(*group));
         let named = self.workloads.iter().map(|workload| Item {
             library: library(workload),
-            who: matches!(workload, Workload::Image { .. }).then(image::contestants),
+            who: match workload {
+                Workload::Image { .. } => Some(image::contestants()),
+                Workload::Task(Task::Idle) => Some(served()),
+                _ => None,
+            },
             ..Item::new(*workload, true)
         });
         of_groups.chain(named)
@@ -171,12 +175,14 @@ impl Suite {
                 all.iter_mut().for_each(|item| item.library = false);
                 all
             }
-            Group::Create => each(&[1, 2, 4, 8, 16, 32, 48, 64], 48, &|workers| {
-                Workload::Create {
-                    workers,
-                    files: self.files,
-                }
-            }),
+            Group::Create => {
+                let all: &[u32] = match self.thorough {
+                    true => &[1, 2, 4, 8, 16, 32, 48, 64],
+                    false => &[1, 8, 48, 64],
+                };
+                let files = self.files;
+                each(all, 48, &|workers| Workload::Create { workers, files })
+            }
             Group::Renames => {
                 let counts = [1000, 2000, 5000, 10_000, 50_000];
                 let of = |fsyncs| move |count| Workload::Renames { count, fsyncs };
@@ -391,7 +397,7 @@ mod tests {
         let on = |dir: &str| {
             cases
                 .iter()
-                .filter(|case| case.medium == PathBuf::from(dir))
+                .filter(|case| case.medium == std::path::Path::new(dir))
                 .count()
         };
         assert_eq!((on("/disk"), on("/memory")), (14, 2));
