@@ -153,16 +153,15 @@ impl Contestant {
         }
     }
 
-    /// Whether it is driven through a directory.
+    /// Whether it is driven in process, not through a directory.
     #[must_use]
-    pub fn is_mounted(&self) -> bool {
-        !matches!(
+    pub fn in_process(&self) -> bool {
+        matches!(
             self,
-            Self::Tool(_)
-                | Self::Sapwood {
-                    face: Face::Library,
-                    ..
-                }
+            Self::Sapwood {
+                face: Face::Library,
+                ..
+            }
         )
     }
 

@@ -73,7 +73,7 @@ pub struct Row {
 }
 
 /// What a run takes besides the workload: image, mount, unmount.
-const AROUND: Duration = Duration::from_millis(1500);
+const AROUND: Duration = Duration::from_millis(800);
 
 impl Runner {
     /// Number of runs, and about how long they take together.

@@ -161,18 +161,18 @@ fn fsyncs(runs: &Runs<'_>, all: &mut Vec<Target>) {
     for ours in ["btrfs-fuse", "ext4-fuse"] {
         let wanted = format!("{ours}: with an xattr at least 2 times kernel-btrfs");
         all.push(runs.at_least(wanted, 2.0, ("xattr-1", RATE, ours, "kernel-btrfs")));
-        let wanted = format!("{ours}: 100 xattrs cost no more than 5 % over one");
-        let one = runs.median("xattr-1", RATE, ours);
-        let hundred = runs.median("xattr-100", RATE, ours);
-        all.push(match one.zip(hundred) {
-            None => open(wanted),
-            Some((one, hundred)) => Target {
-                wanted,
-                reached: format!("{:+.1} %", (one / hundred - 1.0) * 100.0),
-                outcome: met(one <= hundred * 1.05),
-            },
-        });
     }
+    // ext4 cannot hold a hundred.
+    let wanted = "btrfs-fuse: 100 xattrs cost no more than 5 % over one".to_owned();
+    let [one, hundred] = ["xattr-1", "xattr-100"].map(|row| runs.median(row, RATE, "btrfs-fuse"));
+    all.push(match one.zip(hundred) {
+        None => open(wanted),
+        Some((one, hundred)) => Target {
+            wanted,
+            reached: format!("{:+.1} %", (one / hundred - 1.0) * 100.0),
+            outcome: met(one <= hundred * 1.05),
+        },
+    });
 }
 
 fn each_row(runs: &Runs<'_>, wanted: String, ours: &str, theirs: &str, least: f64) -> Target {

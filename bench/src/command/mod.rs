@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sapwood_bench::contestant::{Contestant, Room};
+use sapwood_bench::contestant::Room;
 use sapwood_bench::report::Report;
 use sapwood_bench::runner::{Case, Runner};
 use sapwood_bench::{Error, Result};
@@ -30,7 +30,7 @@ pub(crate) fn announce(runner: &Runner, cases: &[Case]) -> Result<()> {
 fn missing(cases: &[Case]) -> Option<&'static str> {
     let needed = cases.iter().flat_map(|case| {
         let contestants = || case.contestants.iter().map(|(_, contestant)| contestant);
-        let mounted = contestants().any(Contestant::is_mounted);
+        let mounted = contestants().any(|one| !one.in_process());
         let own = case.workload.program().filter(|_| mounted);
         own.into_iter()
             .chain(contestants().flat_map(|one| one.programs().iter().copied()))

@@ -12,10 +12,13 @@ use crate::{Error, Result};
 /// The load that the Debian package brings.
 const LOAD: &str = "/usr/share/dbench/client.txt";
 
+/// Seconds without which many clients have not even made their directories.
+const LEAST: u64 = 5;
+
 pub(super) fn run(dir: &Path, clients: u32, seconds: u64) -> Result<Seen> {
     let mut command = Command::new("dbench");
     command.args(["--loadfile", LOAD, "--skip-cleanup"]);
-    command.args(["--timelimit", &seconds.to_string()]);
+    command.args(["--timelimit", &seconds.max(LEAST).to_string()]);
     command.arg("--directory").arg(dir).arg(clients.to_string());
     read(&run_program(&mut command)?)
 }
@@ -35,6 +38,7 @@ fn read(text: &str) -> Result<Seen> {
     let slowest = line.split("max_latency=").nth(1);
     let slowest = slowest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
     let operations = text.lines().filter_map(operation).collect();
+    let rate = rate.filter(|rate| *rate > 0.0);
     let mut seen = Seen::rate(rate.ok_or(missing("throughput"))?);
     seen.slowest_ms = Some(slowest.ok_or(missing("latency"))?);
     seen.details = Value::Array(operations);
@@ -74,5 +78,7 @@ Throughput 311.042 MB/sec  16 clients  16 procs  max_latency=18.130 ms
         assert_eq!(rows.len(), 2, "{rows:?}");
         assert_eq!(rows[1]["operation"], "Flush");
         assert!(read("failed").is_err());
+        let nothing = text.replace("311.042", "0");
+        assert!(read(&nothing).is_err(), "nothing was done");
     }
 }

@@ -116,6 +116,7 @@ impl Workload {
                 Task::Sqlite => 2 * seconds,
                 Task::GitClone | Task::Untar | Task::RustBuild => 4,
             }),
+            Self::Dbench { .. } => Duration::from_secs(seconds.max(5)),
             _ => Duration::from_secs(seconds),
         }
     }
