@@ -32,14 +32,27 @@ posix_fadvise = 1
 copy_file_range = 4
 ";
 
-/// Bytes of the file, and of the longest operation.
+/// Bytes of the file, and of the shortest and the longest operation.
 #[derive(Debug, Clone, Copy)]
-struct Sizes(u64, u64);
+struct Sizes {
+    file: u64,
+    least: u64,
+    most: u64,
+}
 
-const ORDINARY: Sizes = Sizes(1 << 20, 1 << 17);
+const ORDINARY: Sizes = Sizes {
+    file: 1 << 20,
+    least: 0,
+    most: 1 << 17,
+};
 
-/// Around what an inode of 512 bytes holds inline.
-const TINY: Sizes = Sizes(700, 150);
+/// Around what an inode of 512 bytes holds inline. Lengths of 0 would soon come up, and `fsx` takes it for a
+/// failure that `posix_fallocate` refuses them.
+const TINY: Sizes = Sizes {
+    file: 700,
+    least: 1,
+    most: 150,
+};
 
 /// The forms with one `fsx` at a time, and those that run with few operations too.
 fn forms() -> Vec<(Form, Sizes, bool)> {
@@ -90,10 +103,11 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 /// One `fsx` for each seed, all at once, each on a file of its own.
-fn run(form: &Form, Sizes(file, most): Sizes, seeds: &[u64], operations: u64) -> Outcome {
+fn run(form: &Form, sizes: Sizes, seeds: &[u64], operations: u64) -> Outcome {
     let volume = form.volume(4 << 30)?;
     let config = volume.image().beside("fsx.toml");
-    let sizes = format!("flen = {file}\n[opsize]\nmax = {most}\n");
+    let Sizes { file, least, most } = sizes;
+    let sizes = format!("flen = {file}\n[opsize]\nmin = {least}\nmax = {most}\n");
     fs::write(&config, sizes + WEIGHTS)?;
     let mut running = Vec::new();
     for seed in seeds {
