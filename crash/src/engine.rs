@@ -151,6 +151,15 @@ impl Engine {
         }
     }
 
+    /// The image as that program understands it, where it is known to differ from what a kernel
+    /// and we read in it; `None` if there is no difference.
+    pub(crate) fn as_the_tool_reads_it(self, image: &MemoryDevice) -> Option<MemoryDevice> {
+        match self {
+            Self::Btrfs => None,
+            Self::Ext4 => ext4::without_torn_commits(image),
+        }
+    }
+
     /// Has that program recover an image as a mount would; `None` if it cannot do that.
     pub(crate) fn tool_recovery(self, file: &Path) -> Option<Result<(), String>> {
         match self {

@@ -112,6 +112,30 @@ pub(super) fn has_log(image: &MemoryDevice) -> bool {
     read.is_ok() && u32::from_le_bytes(incompat) & RECOVER != 0
 }
 
+/// The fields of a commit block, in bytes; behind them it is zeros (kernel documentation,
+/// `ext4/journal.rst`).
+const COMMIT_FIELDS: usize = 60;
+/// The magic and the type of a commit block, as they stand on disk.
+const COMMIT: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
+/// Bytes that the smallest block of a journal has.
+const SMALLEST_BLOCK: usize = 1024;
+
+/// A commit block that was torn behind its fields commits for the kernel and for us. e2fsck takes
+/// the checksum of the whole block and finds it wrong. `None` if there is no such block.
+pub(super) fn without_torn_commits(image: &MemoryDevice) -> Option<MemoryDevice> {
+    let mut without = None;
+    let mut block = vec![0; SMALLEST_BLOCK];
+    for offset in (0..image.size()).step_by(SMALLEST_BLOCK) {
+        image.read_at(offset, &mut block).ok()?;
+        let torn = block[COMMIT_FIELDS..].iter().any(|byte| *byte != 0);
+        if block.starts_with(&COMMIT) && torn {
+            let device = without.get_or_insert_with(|| image.snapshot());
+            device.write_at(offset, &[0; SMALLEST_BLOCK]).ok()?;
+        }
+    }
+    without
+}
+
 pub(super) fn tool_check(file: &Path) -> Result<(), String> {
     let mut command = Command::new("e2fsck");
     command.args(["-f", "-n"]).arg(file);
@@ -129,5 +153,28 @@ pub(super) fn tool_recovery(file: &Path) -> Result<(), String> {
     match run(command)? {
         (Some(0 | 1), _) => remove_lost_and_found(file),
         (code, said) => Err(format!("e2fsck -fp: {code:?}: {said}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_commit_blocks_that_are_torn_are_left_out() {
+        let device = MemoryDevice::new(8192);
+        let mut whole = vec![0; SMALLEST_BLOCK];
+        whole[..8].copy_from_slice(&COMMIT);
+        let mut torn = whole.clone();
+        torn[512..].fill(7);
+        device.write_at(1024, &whole).unwrap();
+        assert!(without_torn_commits(&device).is_none());
+        device.write_at(4096, &torn).unwrap();
+        let without = without_torn_commits(&device).unwrap();
+        let mut block = vec![1; SMALLEST_BLOCK];
+        without.read_at(4096, &mut block).unwrap();
+        assert_eq!(block, [0; SMALLEST_BLOCK]);
+        without.read_at(1024, &mut block).unwrap();
+        assert_eq!(block, whole);
     }
 }

@@ -234,11 +234,8 @@ mod tests {
 
     #[test]
     fn a_torn_commit_block_ends_the_log_if_it_is_the_last() {
-        let torn = |codec: &crate::codec::Codec| {
-            let mut block = codec.commit(0, 0, 0);
-            block[1000] = 1;
-            block
-        };
+        // In the fields of the block.
+        let torn = |codec: &crate::codec::Codec| torn_commit(codec, 50);
         let log = log_of(|codec| {
             let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();
             blocks.push(codec.commit(u32::MAX, 0, 0));
@@ -260,5 +257,25 @@ mod tests {
         assert!(
             matches!(err, crate::Error::Corrupt { sequence: 0, reason: seen, .. } if seen == reason)
         );
+    }
+
+    #[test]
+    fn a_commit_block_torn_behind_its_fields_commits() {
+        let log = log_of(|codec| {
+            let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();
+            blocks.push(codec.commit(u32::MAX, 0, 0));
+            blocks.extend(logged(codec, 0, 5, 2));
+            blocks.push(torn_commit(codec, 512));
+            blocks
+        });
+        let plan = log.scan(&|_| true).unwrap();
+        assert_eq!(plan.transactions().len(), 2);
+    }
+
+    /// The commit block of transaction 0, with something else from a byte on.
+    fn torn_commit(codec: &crate::codec::Codec, from: usize) -> Vec<u8> {
+        let mut block = codec.commit(0, 0, 0);
+        block[from..].fill(7);
+        block
     }
 }
