@@ -9,7 +9,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::{Corpus, fuzz_target};
 use sapwood_fuzz::explore::{check_all, explore, options};
 use sapwood_fuzz::image::{DEFAULT, Image, MIXED};
-use sapwood_fuzz::lies::{Change, apply};
+use sapwood_fuzz::lies::{Change, apply, other_block};
 
 /// What is changed, and how the image is used then.
 #[derive(Arbitrary, Debug)]
@@ -40,12 +40,8 @@ fuzz_target!(|lies: Lies| -> Corpus {
         if change.block >= 0xf0 {
             image.edit_super(&device, reseal, |bytes| {
                 // The last 565 bytes are of no meaning.
-                apply(
-                    image,
-                    &change.how,
-                    bytes,
-                    usize::from(change.at) % (4096 - 565),
-                );
+                let at = usize::from(change.at) % (4096 - 565);
+                apply(&change.how, bytes, at, &|number| other_block(image, number));
             });
             continue;
         }

@@ -51,13 +51,18 @@ impl Change {
             tail.start + (at - head.len())
         };
         image.edit(device, place, reseal, |bytes| {
-            apply(image, &self.how, bytes, at)
+            apply(&self.how, bytes, at, &|number| other_block(image, number))
         });
     }
 }
 
-/// Changes bytes of a block or superblock.
-pub fn apply(image: &Image, how: &How, bytes: &mut [u8], at: usize) {
+/// A tree block by its number (modulo how many there are).
+pub fn other_block(image: &Image, number: u8) -> Vec<u8> {
+    image.block(&image.blocks[usize::from(number) % image.blocks.len()])
+}
+
+/// Changes bytes of a block or superblock; `other` gives other blocks of the image by number.
+pub fn apply(how: &How, bytes: &mut [u8], at: usize, other: &dyn Fn(u8) -> Vec<u8>) {
     let set = |bytes: &mut [u8], at: usize, new: &[u8]| {
         bytes[at..]
             .iter_mut()
@@ -87,8 +92,7 @@ pub fn apply(image: &Image, how: &How, bytes: &mut [u8], at: usize) {
             set(bytes, at, &new);
         }
         How::Other { block, from, len } => {
-            let place = &image.blocks[usize::from(*block) % image.blocks.len()];
-            let other = image.block(place);
+            let other = other(*block);
             let from = usize::from(*from) % other.len();
             let end = (from + usize::from(*len)).min(other.len());
             set(bytes, at, &other[from..end]);
