@@ -300,6 +300,7 @@ impl Inode {
             generation: self.generation.into(),
             blksize: engine.geometry.block_size(),
             flags: crate::ops::vfs_flags(raw.flags()),
+            layout: crate::ops::layout_flags(raw.flags()),
         }
     }
 }

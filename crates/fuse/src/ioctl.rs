@@ -20,15 +20,25 @@ const FS_GET_XATTR: u32 = 0x801c_581f;
 /// `_IOW('X', 32, struct fsxattr)`
 const FS_SET_XATTR: u32 = 0x401c_5820;
 
+/// `FS_EXTENT_FL`: a file is mapped by extents; taking it away asks for another kind of map.
+const EXTENTS: u32 = 0x8_0000;
+
 /// Answers one command; the answer is the output buffer from its start.
 pub(crate) fn handle(fs: &dyn FileSystem, ino: Ino, command: u32, input: &[u8]) -> Reply<Vec<u8>> {
     if GET_FLAGS.contains(&command) {
         let attr = fs.getattr(ino).map_err(errno)?;
-        return Ok(pad(attr.flags.bits()));
+        return Ok(pad(attr.flags.bits() | attr.layout));
     }
     if SET_FLAGS.contains(&command) {
+        let layout = fs.getattr(ino).map_err(errno)?.layout;
+        let asked = word(input, 0)?;
+        // Other file systems, too, leave those as they are that they do not let anybody set; to
+        // this one some would try to obey.
+        if layout & !asked & EXTENTS != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
         // Bits that no engine knows are refused, not dropped.
-        let flags = InodeFlags::from_bits(word(input, 0)?).ok_or(libc::EOPNOTSUPP)?;
+        let flags = InodeFlags::from_bits(asked & !layout).ok_or(libc::EOPNOTSUPP)?;
         fs.set_flags(ino, flags).map_err(errno)?;
         return Ok(Vec::new());
     }

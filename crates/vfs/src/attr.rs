@@ -139,6 +139,8 @@ pub struct Attr {
     pub blksize: u32,
     /// Inode flags.
     pub flags: InodeFlags,
+    /// Further bits of `FS_IOC_GETFLAGS` that tell how the inode is stored: shown, not set.
+    pub layout: u32,
 }
 
 bitflags! {

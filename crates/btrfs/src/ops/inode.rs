@@ -393,6 +393,7 @@ impl Inode {
             generation: state.generation,
             blksize: sectorsize,
             flags: state.vfs_flags(),
+            layout: 0,
         }
     }
 }

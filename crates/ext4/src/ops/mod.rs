@@ -39,6 +39,23 @@ pub(crate) fn vfs_flags(flags: DiskFlags) -> InodeFlags {
     seen.fold(InodeFlags::empty(), |all, (_, flag)| all | *flag)
 }
 
+/// Bits of `FS_IOC_GETFLAGS` that callers see and cannot change: how the inode is stored, and what only
+/// other tools set.
+pub(crate) fn layout_flags(flags: DiskFlags) -> u32 {
+    let known = DiskFlags::INDEX
+        | DiskFlags::ENCRYPT
+        | DiskFlags::JOURNAL_DATA
+        | DiskFlags::TOPDIR
+        | DiskFlags::HUGE_FILE
+        | DiskFlags::EXTENTS
+        | DiskFlags::VERITY
+        | DiskFlags::EA_INODE
+        | DiskFlags::INLINE_DATA
+        | DiskFlags::PROJINHERIT
+        | DiskFlags::CASEFOLD;
+    (flags & known).bits()
+}
+
 /// Flags on disk after callers set `asked`; those that they cannot see stay.
 fn disk_flags(current: DiskFlags, asked: InodeFlags) -> DiskFlags {
     let mut flags = current;

@@ -132,6 +132,7 @@ impl Node {
             generation: self.generation,
             blksize: SECTOR as u32,
             flags: self.flags,
+            layout: 0,
         }
     }
 
