@@ -91,7 +91,10 @@ fn group(data: &[u8]) {
     .to_string();
     assert!(!text.is_empty());
     if validate_group(1, &desc, geometry).is_ok() {
-        assert!(desc.inode_table() + geometry.inode_table_blocks() <= geometry.blocks_count());
+        assert!(
+            desc.inode_table() + u64::from(geometry.inode_table_blocks())
+                <= geometry.blocks_count()
+        );
     }
 }
 

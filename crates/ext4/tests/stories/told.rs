@@ -7,8 +7,11 @@ use super::Story;
 const KEEP: AllocMode = AllocMode::Allocate { keep_size: true };
 const GROW: AllocMode = AllocMode::Allocate { keep_size: false };
 
-/// Names and what happens.
-pub const STORIES: &[(&str, fn(&Story))] = &[
+/// A name, and what happens.
+type Told = (&'static str, fn(&Story));
+
+/// All of them.
+pub const STORIES: &[Told] = &[
     ("overwrite", |s| {
         s.write("a", 4096, 4096, 2);
         s.fast("a");
