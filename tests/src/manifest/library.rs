@@ -114,7 +114,7 @@ impl Walk<'_> {
             mtime: attr.mtime,
             ctime: attr.ctime,
             btime: Some(attr.btime),
-            flags: shown_flags.then_some(attr.flags.bits()),
+            flags: shown_flags.then_some(attr.flags.bits() | attr.layout),
             same_as: self
                 .groups
                 .first(0, ino.0, if is_dir { 1 } else { attr.nlink }, &path),
