@@ -28,7 +28,15 @@ const MOST: usize = 60;
 
 fn fresh(form: usize) -> MemoryDevice {
     static EMPTY: [OnceLock<MemoryDevice>; FORMS.len()] = [const { OnceLock::new() }; FORMS.len()];
-    EMPTY[form].get_or_init(|| empty(form)).snapshot()
+    let made = EMPTY[form].get_or_init(|| {
+        let device = Arc::new(empty(form));
+        let fs = Ext4::open(device.clone(), options(false)).expect("mounts");
+        // The model has none.
+        fs.rmdir(fs.root(), b"lost+found").expect("it is empty");
+        fs.unmount().expect("unmounts");
+        device.snapshot()
+    });
+    made.snapshot()
 }
 
 /// Block maps cannot allocate ahead.

@@ -1,6 +1,7 @@
 //! `dpkg` unpacking packages into the mount, the way a system is installed.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -16,6 +17,9 @@ pub(super) fn trials() -> Vec<Trial> {
 
 /// Packs up what is installed on this machine again, `count` packages of it: no network needed.
 fn packages(count: usize) -> Result<PathBuf, String> {
+    /// One trial makes them, the others of this process wait.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = cache().join(format!("packages-{count}"));
     if dir.is_dir() {
         return Ok(dir);

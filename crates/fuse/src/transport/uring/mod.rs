@@ -37,6 +37,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::time::Duration;
 
 use super::MAX_IO;
 use super::crew::{Crew, Load, Need};
@@ -52,6 +53,9 @@ const SPARE: usize = 2;
 /// Bound on the entries of all queues together, and of one.
 const MOST_IN_ALL: usize = 512;
 const MOST: usize = 64;
+/// Longest time for an entry to be registered, which takes no I/O. A mount that waits for ever for a
+/// kernel that does not answer would hang whoever looks at it.
+const REGISTRATION: Duration = Duration::from_secs(20);
 
 /// What all queues share.
 pub(super) struct Shared {
@@ -217,8 +221,11 @@ impl Rings {
             let _ = word.send(());
         }
         for _ in &self.go {
-            self.registered.recv().unwrap_or_else(|_| {
-                Err(io::Error::other("a thread of FUSE over io_uring has ended"))
+            let told = self.registered.recv_timeout(REGISTRATION);
+            told.unwrap_or_else(|why| {
+                Err(io::Error::other(format!(
+                    "an entry was not registered: {why}"
+                )))
             })?;
         }
         Ok(())
