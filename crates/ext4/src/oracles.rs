@@ -7,10 +7,11 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use sapwood_block::{Device, MemoryDevice};
+use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 use tempfile::TempDir;
 
 use crate::engine::Engine;
-use crate::{Options, mount};
+use crate::{Ext4, Options, mount};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -210,4 +211,20 @@ pub(crate) fn engine(device: &Arc<MemoryDevice>, options: Options) -> Arc<Engine
         ..options
     };
     mount::open(device, options).unwrap()
+}
+
+/// A mount without background threads.
+pub(crate) fn open(device: &Arc<MemoryDevice>) -> Ext4 {
+    let options = Options {
+        background: false,
+        ..Options::default()
+    };
+    Ext4::open(device.clone(), options).unwrap()
+}
+
+/// A new file in the root, with the one reference that its maker gets.
+pub(crate) fn file(fs: &Ext4, name: &str) -> Ino {
+    let (who, what) = (Credentials::ROOT, NewInode::Regular);
+    let made = fs.create(&who, fs.root(), name.as_bytes(), what, 0o644);
+    made.unwrap().ino()
 }

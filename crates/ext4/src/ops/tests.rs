@@ -1,30 +1,10 @@
 //! When inodes go, judged by `e2fsck`.
 
-use std::sync::Arc;
-
-use sapwood_block::MemoryDevice;
 use sapwood_vfs::rules::CAPABILITY;
-use sapwood_vfs::{
-    self as vfs, Credentials, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, WriteMode,
-};
+use sapwood_vfs::{self as vfs, FileSystem, SetAttr, SetXattrMode, WriteMode};
 
-use crate::oracles::{MIB, Need, clean, image, left_out};
-use crate::{Ext4, Options};
-
-fn mount(device: &Arc<MemoryDevice>) -> Ext4 {
-    let options = Options {
-        background: false,
-        ..Options::default()
-    };
-    Ext4::open(device.clone(), options).unwrap()
-}
-
-/// A new file in the root, with the one reference that its maker gets.
-fn file(fs: &Ext4, name: &str) -> Ino {
-    let (who, what) = (Credentials::ROOT, NewInode::Regular);
-    let made = fs.create(&who, fs.root(), name.as_bytes(), what, 0o644);
-    made.unwrap().ino()
-}
+use crate::Ext4;
+use crate::oracles::{MIB, Need, clean, file, image, left_out, open as mount};
 
 /// Handles that `work` takes.
 fn handles(fs: &Ext4, work: impl FnOnce()) -> u64 {

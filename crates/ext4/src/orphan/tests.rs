@@ -2,22 +2,14 @@
 
 use std::sync::Arc;
 
-use sapwood_block::{Device, MemoryDevice};
+use sapwood_block::Device;
 use sapwood_ext4_format::{SUPER_OFFSET, SUPER_SIZE, SuperBlock};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, WriteMode};
 
-use crate::oracles::{MIB, Need, clean, image, left_out};
+use crate::oracles::{MIB, Need, clean, image, left_out, open as mount};
 use crate::{Ext4, Options};
 
 const FORMS: [&str; 3] = ["-O ^orphan_file", "-O orphan_file", "-O ^has_journal"];
-
-fn mount(device: &Arc<MemoryDevice>) -> Ext4 {
-    let options = Options {
-        background: false,
-        ..Options::default()
-    };
-    Ext4::open(device.clone(), options).unwrap()
-}
 
 /// Files with content, open and without a name.
 fn unlinked(fs: &Ext4, count: usize, bytes: &[u8]) -> Vec<Ino> {

@@ -1,32 +1,9 @@
 //! Attributes in all three places, judged by `e2fsck` and the kernel.
 
-use std::sync::Arc;
+use sapwood_vfs::{self as vfs, FileSystem, Ino, SetXattrMode};
 
-use sapwood_block::MemoryDevice;
-use sapwood_vfs::{self as vfs, Credentials, FileSystem, Ino, NewInode, SetXattrMode};
-
-use crate::oracles::{MIB, Need, clean, image, left_out};
-use crate::{Ext4, Options};
-
-fn mount(device: &Arc<MemoryDevice>) -> Ext4 {
-    let options = Options {
-        background: false,
-        ..Options::default()
-    };
-    Ext4::open(device.clone(), options).unwrap()
-}
-
-fn file(fs: &Ext4, name: &str) -> Ino {
-    let root = fs.root();
-    let made = fs.create(
-        &Credentials::ROOT,
-        root,
-        name.as_bytes(),
-        NewInode::Regular,
-        0o644,
-    );
-    made.unwrap().ino()
-}
+use crate::Ext4;
+use crate::oracles::{MIB, Need, clean, file, image, left_out, open as mount};
 
 fn set(fs: &Ext4, ino: Ino, name: &str, value: &[u8]) -> vfs::Result<()> {
     fs.setxattr(ino, name.as_bytes(), value, SetXattrMode::Any)

@@ -28,6 +28,7 @@
 //! idle, and gives each queue a request ([`Shared::kick`]; test
 //! `many_seeks_in_files_being_written` in `tests/mount/contents.rs`). A connection that ends
 //! completes all entries with an error, and the threads end.
+//! An entry that is not registered in time ends the attempt, and the mount begins anew on `/dev/fuse`.
 
 mod memory;
 mod ring;
