@@ -88,6 +88,10 @@ const CASES: &[(&str, &str)] = &[
         "ext4: symlink short A/s; fsync A; unlink A/s; symlink sixty-characters-and-more-sixty-characters-and-more-sixty-characters A/s; fsync A; unlink A/s; fsync A",
     ),
     (
+        "first fast commit of more than one sector",
+        "ext4-fast: rename A/foo B/moved; creat A/C/new; fsync B/moved; append B/moved 3000 9; fsync B/moved",
+    ),
+    (
         "append, other file fsynced, append again",
         "ext4-fast: append A/foo 3000 9; fsync A/bar; append A/foo 3000 8; fsync A/foo; rename A/foo A/x; fsync A/x",
     ),

@@ -6,6 +6,9 @@
 //! in front of the device, so that it shows what a recovery would give and leaves the image alone. Only then are
 //! cache, journal, groups and inodes set up. Fast commits and orphans come last: they need the engine.
 //!
+//! Whatever the image says that keeps it from being mounted is found before the first write, but for the replay of its
+//! journal, which is checked as a whole before it is written. An orphan that cannot be finished does not fail the mount.
+//!
 //! While the file system is mounted to be written, its superblock says that it needs recovery (with a journal), or that
 //! it is not clean (without one). Closing takes that back, after everything else is home.
 
@@ -103,7 +106,10 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     }
     recover_journal(&device, &sb, &geometry)?;
     let engine = assemble(device, options, With::Log)?;
-    orphan::recover(&engine)?;
+    // The last that can fail for what the image says, and it only reads.
+    let orphans = orphan::find(&engine)?;
+    mark_mounted(&engine)?;
+    orphan::finish_all(&engine, orphans);
     Ok(engine)
 }
 
@@ -254,7 +260,7 @@ pub(crate) fn read_inode_unverified(
 
 /// Sets up everything that a mount needs. Starts no thread.
 fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc<Engine>> {
-    let mut sb = read_super(&*device)?;
+    let sb = read_super(&*device)?;
     let geometry = Geometry::new(&sb)?;
     geometry.check_device(device.size())?;
     let cache = Arc::new(Cache::new(
@@ -284,9 +290,6 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         false => FastCommits::Off,
     };
     let clean_at_mount = sb.state().contains(SuperState::VALID);
-    if !options.read_only && with == With::Log {
-        mark_mounted(&*device, &mut sb, has_journal)?;
-    }
     let engine = Arc::new(Engine {
         space: Space::open(&groups, &journal, &sb),
         inodes: InodeTable::new(),
@@ -333,21 +336,27 @@ fn closing_credits(geometry: &Geometry) -> u32 {
     geometry.desc_blocks().clamp(4, 16)
 }
 
-/// Says in the superblock that the file system is in use.
-fn mark_mounted(device: &dyn Device, sb: &mut SuperBlock, has_journal: bool) -> Result<()> {
+/// Says in the superblock that the file system is in use. Before it, nothing was written; after it, nothing that the image
+/// says makes the mount fail.
+fn mark_mounted(engine: &Engine) -> Result<()> {
+    let mut sb = engine.super_block.lock();
     let mut features = sb.features();
     if features.has_compat(Compat::ORPHAN_FILE) {
         features.ro_compat |= RoCompat::ORPHAN_PRESENT;
     }
-    if has_journal {
+    if features.has_compat(Compat::HAS_JOURNAL) {
         features.incompat |= Incompat::RECOVER;
     } else {
-        sb.set_state(sb.state() - SuperState::VALID);
+        let state = sb.state() - SuperState::VALID;
+        sb.set_state(state);
     }
     sb.set_features(features);
     sb.set_mtime(now_seconds());
     sb.mnt_count = sb.mnt_count.get().wrapping_add(1).into();
-    write_super(device, sb)
+    sb.set_checksum();
+    let mut copy = sb.clone();
+    drop(sb);
+    write_super(&*engine.device, &mut copy)
 }
 
 fn now_seconds() -> u64 {

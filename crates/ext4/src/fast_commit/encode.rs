@@ -11,6 +11,11 @@ use super::records::Record;
 /// Blocks of a hole that one tag says: as many as the kernel does.
 const HOLE_MOST: u64 = 0x7fff_ffff;
 
+/// Bytes that a device writes as one.
+const SECTOR: usize = 512;
+
+const TAIL_LEN: usize = 8;
+
 /// Writes tags into blocks.
 pub(super) struct Encoder {
     block_size: usize,
@@ -28,7 +33,7 @@ impl Encoder {
         }
     }
 
-    /// Opens the area: the first tag of a transaction.
+    /// The first tag of a transaction.
     pub(super) fn head(&mut self, tid: u32) {
         self.tag(HEAD, &[&0u32.to_le_bytes(), &tid.to_le_bytes()]);
     }
@@ -94,6 +99,11 @@ impl Encoder {
         }
     }
 
+    /// Whether it is all in the first sector if it ends now.
+    pub(super) fn in_one_sector(&self) -> bool {
+        self.blocks.len() == 1 && self.used() + TAG_HEADER + TAIL_LEN <= SECTOR
+    }
+
     fn used(&self) -> usize {
         self.blocks.last().map_or(0, Vec::len)
     }
@@ -114,7 +124,6 @@ impl Encoder {
 
     /// Ends the fast commit. Whole blocks.
     pub(super) fn finish(mut self, tid: u32) -> Vec<Vec<u8>> {
-        const TAIL_LEN: usize = 8;
         if self.used() + TAG_HEADER + TAIL_LEN > self.block_size {
             self.pad();
         }

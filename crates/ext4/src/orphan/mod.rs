@@ -21,7 +21,7 @@ use std::sync::Arc;
 use sapwood_base::NumberMap;
 use sapwood_jbd2::Handle;
 
-pub(crate) use recover::{may_have_orphans, recover};
+pub(crate) use recover::{find, finish_all, may_have_orphans, recover};
 
 use crate::engine::Engine;
 use crate::fast_commit::note;

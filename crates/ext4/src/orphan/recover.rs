@@ -11,12 +11,33 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, Result, data, ops};
 
-/// Finds the orphans on disk, then deletes those without a name and cuts the others to their size. Notes in the superblock that
-/// the orphan file is in use.
+/// Finds the orphans on disk, then deletes those without a name and cuts the others to their size.
 ///
 /// # Errors
-/// The list or the file is damaged, the device.
+/// The list or the file is damaged, or an orphan is; the device.
 pub(crate) fn recover(engine: &Arc<Engine>) -> Result<()> {
+    for inode in find(engine)? {
+        finish(engine, &inode)?;
+    }
+    Ok(())
+}
+
+/// Finishes what [`find`] found. An orphan that is damaged stays one, and is told: what it holds is out of
+/// reach until a check, and all else of the file system is not.
+pub(crate) fn finish_all(engine: &Arc<Engine>, orphans: Vec<Arc<Inode>>) {
+    for inode in orphans {
+        if let Err(error) = finish(engine, &inode) {
+            log::warn!("inode {}: an orphan that stays: {error}", inode.ino);
+        }
+    }
+}
+
+/// The orphans on disk, in the order in which they are to be finished: the first one of the list goes first, as then no
+/// other inode has to be changed for it. Reads only.
+///
+/// # Errors
+/// The list or the file is damaged; the device.
+pub(crate) fn find(engine: &Arc<Engine>) -> Result<Vec<Arc<Inode>>> {
     let features = engine.super_block.lock().features();
     let mut all = Vec::new();
     if features.has_compat(Compat::ORPHAN_FILE) {
@@ -38,11 +59,7 @@ pub(crate) fn recover(engine: &Arc<Engine>) -> Result<()> {
     for inode in &inodes {
         inode.state.lock().orphan = true;
     }
-    // The first one of the list goes first: then no other inode has to be changed for it.
-    for inode in inodes {
-        finish(engine, &inode)?;
-    }
-    Ok(())
+    Ok(inodes)
 }
 
 /// The inodes of the list in their order; notes them.

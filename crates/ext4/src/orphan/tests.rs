@@ -114,6 +114,8 @@ fn a_ring_of_orphans_is_an_error() {
     cut.read_at(SUPER_OFFSET, &mut bytes).unwrap();
     let first = SuperBlock::parse(&bytes).unwrap().last_orphan.get();
     assert_eq!(u64::from(first), files[1].0);
-    let error = Ext4::open(cut, Options::default()).err().unwrap();
+    let before = cut.snapshot();
+    let error = Ext4::open(cut.clone(), Options::default()).err().unwrap();
     assert!(error.to_string().contains("twice"), "{error}");
+    assert_eq!(cut.first_difference(&before), None, "written to");
 }
