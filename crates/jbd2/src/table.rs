@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU8;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Condvar;
 
@@ -32,6 +32,8 @@ pub(crate) struct Inner {
     durable: Tid,
     /// Threads that sleep here.
     sleepers: usize,
+    /// Those of them that wait for room.
+    want_room: usize,
     /// The log; `None` without one.
     space: Option<LogSpace>,
 }
@@ -40,11 +42,50 @@ pub(crate) struct Inner {
 #[derive(Debug)]
 pub(crate) struct Table {
     inner: Mutex<Inner>,
-    changed: Condvar,
+    /// [`Inner::durable`], for those who only look.
+    durable: AtomicU64,
+    signals: Signals,
     /// Most blocks of one transaction.
     most: u32,
     /// Blocks of each transaction set aside for the engine's last changes.
     closing: u32,
+}
+
+/// What is waited for, each by those whom it concerns: of many that wait for a commit only one can make the next, and
+/// whoever is woken for nothing stands in the way of all.
+#[derive(Debug, Default)]
+struct Signals {
+    /// Handles may start, or there is room for them.
+    start: Condvar,
+    /// No handle is open.
+    drained: Condvar,
+    /// It is a fast commit's turn.
+    fast: Condvar,
+    /// A transaction is durable, or it is its turn to be committed: of even and of odd tids, as no more than two are waited
+    /// for at once.
+    turns: [Condvar; 2],
+}
+
+impl Signals {
+    fn turn(&self, tid: Tid) -> &Condvar {
+        let [even, odd] = &self.turns;
+        if tid % 2 == 0 { even } else { odd }
+    }
+
+    fn all(&self) {
+        let others = [&self.start, &self.drained, &self.fast];
+        for signal in others.into_iter().chain(&self.turns) {
+            signal.notify_all();
+        }
+    }
+
+    /// Nobody commits any more, `tid` neither: one may be next, of each kind.
+    fn free(&self, tid: Tid) {
+        self.fast.notify_one();
+        self.turn(tid).notify_all();
+        self.turn(tid + 1).notify_one();
+        self.start.notify_all();
+    }
 }
 
 /// What a caller of start got.
@@ -87,11 +128,13 @@ impl Table {
             newest: last,
             durable: last,
             sleepers: 0,
+            want_room: 0,
             space,
         };
         Self {
             inner: Mutex::new(Rank::Table, inner),
-            changed: Condvar::new(),
+            durable: AtomicU64::new(last),
+            signals: Signals::default(),
             most,
             closing,
         }
@@ -103,7 +146,7 @@ impl Table {
     }
 
     pub(crate) fn durable(&self) -> Tid {
-        self.inner.lock().durable
+        self.durable.load(Ordering::SeqCst)
     }
 
     /// Tid of the running transaction, or of the one that will run next.
@@ -138,7 +181,7 @@ impl Table {
         if let Some(space) = inner.space.as_mut() {
             space.release(tid);
         }
-        self.changed.notify_all();
+        self.signals.start.notify_all();
     }
 
     /// Whether the log is nearly full.
@@ -152,16 +195,16 @@ impl Table {
         self.inner.lock().sleepers
     }
 
-    fn sleep(&self, inner: &mut MutexGuard<'_, Inner>) {
+    fn sleep(&self, inner: &mut MutexGuard<'_, Inner>, signal: &Condvar) {
         inner.sleepers += 1;
-        inner.wait(&self.changed);
+        inner.wait(signal);
         inner.sleepers -= 1;
     }
 
     /// Wakes everybody, for instance because the journal failed.
     pub(crate) fn wake(&self) {
         let _inner = self.inner.lock();
-        self.changed.notify_all();
+        self.signals.all();
     }
 
     /// Starts a handle of `credits` in the running transaction. Waits while that is being closed,
@@ -181,7 +224,9 @@ impl Table {
                     _ => {}
                 }
             }
-            self.sleep(&mut inner);
+            inner.want_room += 1;
+            self.sleep(&mut inner, &self.signals.start);
+            inner.want_room -= 1;
         }
     }
 
@@ -258,8 +303,11 @@ impl Table {
         trans.reserved.fetch_sub(credits, Ordering::SeqCst);
         let before = trans.handles.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "left twice: {trans:?}");
-        if inner.sleepers > 0 {
-            self.changed.notify_all();
+        if before == 1 {
+            self.signals.drained.notify_all();
+        }
+        if inner.want_room > 0 && trans.state().admits(Action::Start) {
+            self.signals.start.notify_all();
         }
     }
 
@@ -283,13 +331,15 @@ impl Table {
                 let running = inner.running.clone();
                 // Newer than all that changed: nothing to wait for.
                 let Some(trans) = running.filter(|t| t.tid <= target && t.is_dirty()) else {
+                    // The others who wait for it need not either.
+                    self.signals.turn(target).notify_one();
                     return Ok(Turn::Done);
                 };
                 self.step(&inner, &trans, State::Locked);
                 inner.committing = Some(trans.clone());
                 return Ok(Turn::Commit(trans));
             }
-            self.sleep(&mut inner);
+            self.sleep(&mut inner, self.signals.turn(target));
         }
     }
 
@@ -304,13 +354,14 @@ impl Table {
                 let head = inner.space.as_ref().map_or(0, LogSpace::head);
                 return Ok((inner.durable + 1, head));
             }
-            self.sleep(&mut inner);
+            self.sleep(&mut inner, &self.signals.fast);
         }
     }
 
     pub(crate) fn end_fast(&self) {
-        self.inner.lock().fast = false;
-        self.changed.notify_all();
+        let mut inner = self.inner.lock();
+        inner.fast = false;
+        self.signals.free(inner.durable);
     }
 
     /// Keeps handles from starting until [`reopen`](Self::reopen), and waits until none is open. The running transaction, if
@@ -321,7 +372,7 @@ impl Table {
         loop {
             if let Err(err) = failure.check() {
                 inner.gate = false;
-                self.changed.notify_all();
+                self.signals.start.notify_all();
                 return Err(err);
             }
             let running = inner.running.clone();
@@ -329,7 +380,7 @@ impl Table {
             if !running.as_ref().is_some_and(open) {
                 return Ok(running);
             }
-            self.sleep(&mut inner);
+            self.sleep(&mut inner, &self.signals.drained);
         }
     }
 
@@ -347,19 +398,21 @@ impl Table {
 
     pub(crate) fn reopen(&self) {
         self.inner.lock().gate = false;
-        self.changed.notify_all();
+        self.signals.start.notify_all();
     }
 
     fn step(&self, _inner: &MutexGuard<'_, Inner>, trans: &Transaction, next: State) {
         trans.set_state(next);
-        self.changed.notify_all();
+        if next == State::Unblocked {
+            self.signals.start.notify_all();
+        }
     }
 
     /// Waits until no handle of a locked transaction is open, then closes it to them.
     pub(crate) fn drain(&self, trans: &Transaction) {
         let mut inner = self.inner.lock();
         while trans.handles.load(Ordering::SeqCst) > 0 {
-            self.sleep(&mut inner);
+            self.sleep(&mut inner, &self.signals.drained);
         }
         self.step(&inner, trans, State::Snapshotting);
     }
@@ -386,6 +439,10 @@ impl Table {
         let mut inner = self.inner.lock();
         self.step(&inner, trans, State::Committed);
         inner.durable = trans.tid;
+        self.durable.store(trans.tid, Ordering::SeqCst);
+        self.signals.turn(trans.tid).notify_all();
+        // What it has in the log can be checkpointed now.
+        self.signals.start.notify_all();
     }
 
     /// All is done for it: the next one may be claimed.
@@ -393,6 +450,7 @@ impl Table {
         let mut inner = self.inner.lock();
         self.step(&inner, trans, State::Completed);
         inner.committing = None;
+        self.signals.free(trans.tid);
     }
 
     /// Its commit failed. It stays where it is, so that what changed in it stays in memory.
@@ -400,6 +458,7 @@ impl Table {
         let inner = self.inner.lock();
         if trans.state() != State::Completed {
             self.step(&inner, trans, State::Completed);
+            self.signals.all();
         }
     }
 }

@@ -68,7 +68,7 @@ pub(super) fn sync(h: &mut Handle, number: u64) -> Result<(), Cause> {
             if state.filling == number && !state.collecting && free {
                 break;
             }
-            state.wait(&log.changed);
+            state.wait(log.signals.of(number));
         }
         let collected = collect(h, log, state);
         let result = collected
@@ -92,7 +92,7 @@ fn collect(
 ) -> Result<Collected> {
     state.collecting = true;
     while state.loggers > 0 {
-        state.wait(&log.changed);
+        state.wait(&log.signals.quiet);
     }
     let root = state.root.clone();
     let trees: Vec<_> = state.trees.values().cloned().collect();
@@ -119,7 +119,7 @@ fn collect(
     let number = state.filling;
     state.filling += 1;
     state.collecting = false;
-    log.changed.notify_all();
+    log.signals.opened.notify_all();
     Ok(Collected {
         number,
         blocks,
@@ -142,13 +142,13 @@ fn finish(
     {
         let mut state = log.state.lock();
         while state.written + 1 < collected.number && state.broken.is_none() {
-            state.wait(&log.changed);
+            state.wait(&log.signals.written);
         }
         if state.broken.is_some() {
             return Ok(());
         }
         state.written = collected.number;
-        log.changed.notify_all();
+        log.signals.written.notify_all();
     }
     // What it has must be readable when the superblock says so: chunks come with a commit only.
     if engine.space.has_pending_chunks() {
@@ -171,8 +171,7 @@ fn finish(
         Counters::count(&engine.counters.log.commits);
         Counters::count(&engine.counters.log.flushes);
         let mut state = log.state.lock();
-        state.durable = collected.number;
-        log.changed.notify_all();
+        state.set_durable(collected.number, &log.signals);
     }
     drop(order);
     log.blocks

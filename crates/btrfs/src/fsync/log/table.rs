@@ -24,7 +24,7 @@ pub(crate) struct TransactionLog {
     /// Held while a log tree is created.
     creating: RankedMutex<()>,
     pub(super) state: RankedMutex<LogState>,
-    pub(super) changed: Condvar,
+    pub(super) signals: Signals,
     /// Blocks of the log trees.
     pub(crate) blocks: LogBlocks,
 }
@@ -50,6 +50,52 @@ pub(super) struct LogState {
     pub(super) broken: Option<Cause>,
 }
 
+/// What is waited for, each by those whom it concerns: of many that wait only one can go on with the next log, and
+/// whoever is woken for nothing stands in the way of all.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    /// Nobody collects any more.
+    pub(super) opened: Condvar,
+    /// No logger is at work; for the one who collects.
+    pub(super) quiet: Condvar,
+    /// Blocks of a log are on their way.
+    pub(super) written: Condvar,
+    /// A log is durable, or the one that is being filled may be collected; by number, of which few are waited for at once.
+    durable: [Condvar; 4],
+}
+
+impl Signals {
+    /// Of log `number`.
+    pub(super) fn of(&self, number: u64) -> &Condvar {
+        let [a, b, c, d] = &self.durable;
+        match number % 4 {
+            0 => a,
+            1 => b,
+            2 => c,
+            _ => d,
+        }
+    }
+
+    fn all(&self) {
+        let others = [&self.opened, &self.quiet, &self.written];
+        for signal in others.into_iter().chain(&self.durable) {
+            signal.notify_all();
+        }
+    }
+}
+
+impl LogState {
+    /// Log `number` is durable, with those before it.
+    pub(super) fn set_durable(&mut self, number: u64, signals: &Signals) {
+        for done in self.durable + 1..=number {
+            signals.of(done).notify_all();
+        }
+        self.durable = number;
+        // There is room for one more, and one of those who wait for it is enough.
+        signals.of(self.filling).notify_one();
+    }
+}
+
 impl Default for TransactionLog {
     fn default() -> Self {
         let state = LogState {
@@ -66,7 +112,7 @@ impl Default for TransactionLog {
             exists: AtomicBool::new(false),
             creating: RankedMutex::new(Rank::LogTrees, ()),
             state: RankedMutex::new(Rank::Leaf, state),
-            changed: Condvar::new(),
+            signals: Signals::default(),
             blocks: LogBlocks::default(),
         }
     }
@@ -113,14 +159,14 @@ impl TransactionLog {
     pub(super) fn set_broken(&self, cause: Cause) {
         let mut state = self.state.lock();
         state.broken.get_or_insert(cause);
-        self.changed.notify_all();
+        self.signals.all();
     }
 
     /// Begins to change log trees; waits while somebody collects the log.
     pub(super) fn begin(&self) -> Logging<'_> {
         let mut state = self.state.lock();
         while state.collecting {
-            state.wait(&self.changed);
+            state.wait(&self.signals.opened);
         }
         state.loggers += 1;
         Logging { log: self }
@@ -145,7 +191,7 @@ impl Drop for Logging<'_> {
         let mut state = self.log.state.lock();
         state.loggers -= 1;
         if state.loggers == 0 && state.collecting {
-            self.log.changed.notify_all();
+            self.log.signals.quiet.notify_one();
         }
     }
 }
