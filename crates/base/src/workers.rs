@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -98,6 +99,8 @@ impl<R: Rank, J> Queue<R, J> {
 #[derive(Debug)]
 pub struct Workers<R: Rank, J> {
     queue: Arc<Queue<R, J>>,
+    /// For those who ask each time.
+    started: AtomicBool,
     threads: RankedMutex<R, Vec<JoinHandle<()>>>,
 }
 
@@ -120,6 +123,7 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
                 state: RankedMutex::new(rank, state),
                 signals: (0..lanes).map(|_| Condvar::new()).collect(),
             }),
+            started: AtomicBool::new(false),
             threads: RankedMutex::new(rank, Vec::new()),
         }
     }
@@ -128,6 +132,9 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
     /// first call does anything, and returns true. A thread may run only where the one that started
     /// it may, and a request's may be bound to a CPU: call it when a mount begins.
     pub fn start(&self, crews: &[Crew<'_>], run: impl Fn(J) + Clone + Send + 'static) -> bool {
+        if self.started.load(Ordering::Relaxed) {
+            return false;
+        }
         {
             let mut state = self.queue.state.lock();
             if std::mem::replace(&mut state.started, true) {
@@ -137,6 +144,7 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
             for (lane, crew) in state.lanes.iter_mut().zip(crews) {
                 lane.threads = crew.threads;
             }
+            self.started.store(true, Ordering::Relaxed);
         }
         for (lane, crew) in crews.iter().enumerate() {
             for nth in 0..crew.threads {
@@ -179,6 +187,8 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
         match (state.lanes.get_mut(lane), self.queue.signals.get(lane)) {
             (Some(at), Some(signal)) if !stopping && at.threads > 0 => {
                 at.jobs.push_back(job);
+                // Whoever is woken wants the lock at once.
+                drop(state);
                 signal.notify_one();
                 Ok(())
             }

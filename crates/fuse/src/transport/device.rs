@@ -121,17 +121,21 @@ pub(super) struct Plain {
     helper: Helper,
     crew: Arc<Crew>,
     load: Load,
+    /// How long a thread lets more come after forgets: nobody waits for them, and the kernel hands out together what has
+    /// come meanwhile.
+    gather: Duration,
 }
 
 impl Plain {
-    /// For `first` threads, to be started with [`start`](Self::start), and at most `most`.
+    /// For `first` threads, to be started with [`start`](Self::start), and at most `most`. Zero for `gather` if other requests
+    /// come here too.
     pub(super) fn new(
         device: Arc<Device>,
         server: Arc<Server>,
         helper: Helper,
         crew: &Arc<Crew>,
-        first: usize,
-        most: usize,
+        (first, most): (usize, usize),
+        gather: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
             device,
@@ -139,6 +143,7 @@ impl Plain {
             helper,
             crew: Arc::clone(crew),
             load: Load::new(first, first, most),
+            gather,
         })
     }
 
@@ -191,6 +196,9 @@ impl Plain {
             let message = buffers.request.get(..len).unwrap_or(&[]);
             let sent = self.one(device, message, &mut buffers.answer);
             large |= len.max(sent) > LARGE;
+            if !self.gather.is_zero() && is_forget(message) {
+                std::thread::sleep(self.gather);
+            }
         }
     }
 
@@ -249,6 +257,16 @@ impl Plain {
         }
         len
     }
+}
+
+fn is_forget(message: &[u8]) -> bool {
+    let opcode = wire::split_message(message).map(|(header, _)| header.opcode);
+    opcode.is_ok_and(|opcode| {
+        matches!(
+            Opcode::try_from(opcode),
+            Ok(Opcode::Forget | Opcode::BatchForget)
+        )
+    })
 }
 
 /// A thread's: a request, and its answer. Pages that were never touched cost nothing.

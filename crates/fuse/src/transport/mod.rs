@@ -10,8 +10,8 @@
 //!
 //! `/dev/fuse` ([`device`]): each thread has a descriptor of its own (a clone, with its own
 //! queue of requests under way in the kernel), reads a request and writes the answer.
-//! io_uring ([`uring`]): where the kernel offers it, most requests come that way. [`crew`]
-//! adds threads while requests take long.
+//! io_uring ([`uring`]): where the kernel offers it, most requests come that way; forgets do not, and are taken
+//! in batches. [`crew`] adds threads while requests take long.
 //!
 //! What must wait for the kernel first ([`later`]) must not wait in a thread that the
 //! kernel in turn may need.
@@ -54,6 +54,8 @@ const LARGE: usize = 128 << 10;
 const KEEP: std::time::Duration = std::time::Duration::from_secs(1);
 /// Threads on `/dev/fuse` beside io_uring: for forgets.
 const BESIDE_RINGS: usize = 2;
+/// How long forgets gather there.
+const GATHER: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// An answered handshake, ready to serve.
 pub(crate) struct Transport {
@@ -63,6 +65,7 @@ pub(crate) struct Transport {
     helper: Helper,
     /// Threads on `/dev/fuse`: at first, and at most.
     threads: (usize, usize),
+    gather: std::time::Duration,
 }
 
 impl Transport {
@@ -100,6 +103,7 @@ impl Transport {
             server,
             crew: Arc::default(),
             threads: options.thread_count(),
+            gather: std::time::Duration::ZERO,
         };
         let rings = match transport.rings(&handshake, mount_point, options) {
             Ok(rings) => rings,
@@ -121,6 +125,7 @@ impl Transport {
         log::debug!("requests come through io_uring");
         Ok(Self {
             threads: (BESIDE_RINGS, BESIDE_RINGS),
+            gather: GATHER,
             ..transport
         })
     }
@@ -165,14 +170,14 @@ impl Transport {
     /// # Errors
     /// The connection failed.
     pub(crate) fn serve(self) -> io::Result<()> {
-        let (first, most) = self.threads;
+        let (first, _) = self.threads;
         let plain = Plain::new(
             self.device,
             self.server,
             self.helper,
             &self.crew,
-            first,
-            most,
+            self.threads,
+            self.gather,
         );
         plain.start(first)?;
         drop(plain);

@@ -190,7 +190,9 @@ impl Drop for Logging<'_> {
     fn drop(&mut self) {
         let mut state = self.log.state.lock();
         state.loggers -= 1;
-        if state.loggers == 0 && state.collecting {
+        let (left, collecting) = (state.loggers, state.collecting);
+        drop(state);
+        if left == 0 && collecting {
             self.log.signals.quiet.notify_one();
         }
     }
