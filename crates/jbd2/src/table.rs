@@ -69,7 +69,7 @@ struct Signals {
 impl Signals {
     fn turn(&self, tid: Tid) -> &Condvar {
         let [even, odd] = &self.turns;
-        if tid % 2 == 0 { even } else { odd }
+        if tid.is_multiple_of(2) { even } else { odd }
     }
 
     fn all(&self) {

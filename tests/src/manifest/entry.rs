@@ -169,7 +169,7 @@ pub(super) fn data_map<E>(
 
 impl Manifest {
     /// Bytes as text for people.
-    pub(super) fn shown(bytes: &[u8]) -> String {
+    pub fn shown(bytes: &[u8]) -> String {
         const MOST: usize = 80;
         let mut text = bytes.escape_ascii().to_string();
         if text.len() > MOST {

@@ -1,10 +1,11 @@
 //! `sapwood cp`: files between this machine and images, without a mount.
 //!
-//! Both sides are a [`Side`]; a copy walks the source depth first and makes the same at the
-//! destination. What `-a` keeps: owner, mode, times, xattrs (with ACLs), hard links, special files, holes.
+//! Both sides are a [`Side`]; a copy walks the source and makes the same at the destination, with several threads for what
+//! files hold ([`walk`]). What `-a` keeps: owner, mode, times, xattrs (with ACLs), hard links, special files, holes.
 
 mod image_side;
 mod local_side;
+mod walk;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ use super::failure::{Failure, Result};
 use super::{files, progress};
 use image_side::ImageSide;
 use local_side::LocalSide;
+use walk::Copy;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -59,16 +61,39 @@ type Sink<'s> = dyn FnMut(u64, &[u8]) -> Result<()> + 's;
 /// Hands all pieces of a file to a sink.
 type Fill<'f> = dyn FnMut(&mut Sink<'_>) -> Result<()> + 'f;
 
+/// What a thread keeps from file to file.
+#[derive(Debug)]
+struct Scratch {
+    /// Room for a piece of a file: [`CHUNK`] bytes.
+    piece: Vec<u8>,
+    /// Room for names, and for a value, of attributes.
+    names: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// Most bytes of all names, or of a value, of a file's attributes on Linux.
+const XATTR_MAX: usize = 65536;
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            piece: vec![0; CHUNK],
+            names: vec![0; XATTR_MAX],
+            value: vec![0; XATTR_MAX],
+        }
+    }
+}
+
 /// One side of a copy. Paths are relative to the side's own root.
-trait Side {
+trait Side: Sync {
     fn meta(&self, path: &[u8]) -> Result<Option<Meta>>;
     /// Metadata of what a symbolic link at the end of the path leads to.
     fn meta_followed(&self, path: &[u8]) -> Result<Option<Meta>>;
     fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>>;
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>>;
-    fn xattrs(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+    fn xattrs(&self, path: &[u8], scratch: &mut Scratch) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
     /// Calls `sink` with every piece of data of a file; what lies between is holes.
-    fn read(&self, path: &[u8], sink: &mut Sink<'_>) -> Result<()>;
+    fn read(&self, path: &[u8], scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()>;
     fn make(&self, path: &[u8], meta: &Meta, target: &[u8]) -> Result<()>;
     fn link(&self, old: &[u8], new: &[u8]) -> Result<()>;
     fn remove(&self, path: &[u8]) -> Result<()>;
@@ -152,12 +177,11 @@ fn copy_all(
         } else {
             to_path.clone()
         };
-        let mut copy = Copy {
+        let copy = Copy {
             from,
             to,
             recursive: args.recursive || args.archive,
             archive: args.archive,
-            links: HashMap::new(),
             bar: &bar,
         };
         copy.tree(&from_path, &target)?;
@@ -175,12 +199,11 @@ pub(super) fn fill(fs: &sapwood::image::Mounted, source: &Path, quiet: bool) -> 
     } else {
         progress::items("copied")
     };
-    let mut copy = Copy {
+    let copy = Copy {
         from: &from,
         to: &to,
         recursive: true,
         archive: true,
-        links: HashMap::new(),
         bar: &bar,
     };
     copy.tree(b"", b"")?;
@@ -193,112 +216,6 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
         b"" => name.to_vec(),
         dir if dir.ends_with(b"/") => [dir, name].concat(),
         dir => [dir, b"/", name].concat(),
-    }
-}
-
-struct Copy<'a> {
-    from: &'a dyn Side,
-    to: &'a dyn Side,
-    recursive: bool,
-    archive: bool,
-    /// Where the first name of an inode with several was copied to.
-    links: HashMap<(u64, u64), Vec<u8>>,
-    bar: &'a ProgressBar,
-}
-
-/// A directory whose content is being copied.
-struct Open {
-    from: Vec<u8>,
-    to: Vec<u8>,
-    meta: Meta,
-    names: std::vec::IntoIter<Vec<u8>>,
-}
-
-impl Copy<'_> {
-    fn tree(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
-        let mut open: Vec<Open> = self.one(from, to, true)?.into_iter().collect();
-        while let Some(dir) = open.last_mut() {
-            match dir.names.next() {
-                Some(name) => {
-                    let (from, to) = (join(&dir.from, &name), join(&dir.to, &name));
-                    open.extend(self.one(&from, &to, false)?);
-                }
-                None => {
-                    // Times last: making what is in a directory changes its own.
-                    if let Some(dir) = open.pop() {
-                        self.finish(&dir.from, &dir.to, &dir.meta)?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Copies one thing; a directory is returned to be gone through.
-    fn one(&mut self, from: &[u8], to: &[u8], top: bool) -> Result<Option<Open>> {
-        let meta = match self.archive || !top {
-            true => self.from.meta(from)?,
-            false => self.from.meta_followed(from)?,
-        };
-        let meta =
-            meta.ok_or_else(|| Failure::on(self.from.shown(from), "no such file or directory"))?;
-        self.bar.inc(1);
-        let there = self.to.meta(to)?;
-        if meta.kind == FileKind::Directory {
-            if !self.recursive {
-                return Err(Failure::on(
-                    self.from.shown(from),
-                    "is a directory; -r copies it",
-                ));
-            }
-            if there.is_none() {
-                self.to.make(to, &meta, b"")?;
-            }
-            let names = self.from.list(from)?.into_iter();
-            return Ok(Some(Open {
-                from: from.to_vec(),
-                to: to.to_vec(),
-                meta,
-                names,
-            }));
-        }
-        if let Some(there) = there {
-            if there.kind == FileKind::Directory {
-                return Err(Failure::on(self.to.shown(to), "is a directory"));
-            }
-            self.to.remove(to)?;
-        }
-        if self.archive && meta.nlink > 1 {
-            if let Some(first) = self.links.get(&meta.id) {
-                self.to.link(first, to)?;
-                return Ok(None);
-            }
-            self.links.insert(meta.id, to.to_vec());
-        }
-        let target = if meta.kind == FileKind::Symlink {
-            self.from.read_link(from)?
-        } else {
-            Vec::new()
-        };
-        self.to.make(to, &meta, &target)?;
-        if meta.kind == FileKind::Regular {
-            let source = self.from;
-            self.to
-                .write(to, meta.size, &mut |sink| source.read(from, sink))?;
-        }
-        self.finish(from, to, &meta)?;
-        Ok(None)
-    }
-
-    fn finish(&self, from: &[u8], to: &[u8], meta: &Meta) -> Result<()> {
-        if !self.archive {
-            return Ok(());
-        }
-        let xattrs = self.from.xattrs(from)?;
-        if !xattrs.is_empty() {
-            self.to.set_xattrs(to, &xattrs)?;
-        }
-        self.to.set_meta(to, meta)
     }
 }
 

@@ -169,8 +169,18 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
+/// How an image is open while it is filled: nothing has to be durable before the end, and what waits in memory to be written
+/// only takes memory.
+const FILLING: [(&str, &str); 2] = [("dirty_size", "64M"), ("commit", "300")];
+
 fn fill(image: &Path, source: &Path, quiet: bool) -> Result<()> {
-    let fs = sapwood::image::open(image, &sapwood::Options::default())?;
+    let mut options = sapwood::Options::default();
+    for (name, value) in FILLING {
+        options
+            .set(name, Some(value))
+            .map_err(|error| Failure::new(USAGE, error))?;
+    }
+    let fs = sapwood::image::open(image, &options)?;
     let filled = copy::fill(&fs, source, quiet);
     fs.unmount().map_err(|error| Failure::local(image, error))?;
     filled

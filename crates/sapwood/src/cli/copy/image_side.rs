@@ -12,7 +12,7 @@ use sapwood_vfs::{
 };
 
 use super::super::failure::{Failure, Result};
-use super::{CHUNK, Fill, Meta, Side, Sink, shown_in_image};
+use super::{CHUNK, Fill, Meta, Scratch, Side, Sink, shown_in_image};
 
 pub(super) struct ImageSide {
     image: PathBuf,
@@ -71,7 +71,11 @@ impl ImageSide {
     }
 
     fn node(&self, path: &[u8]) -> Result<Node<'_>> {
-        let found = match path.is_empty() {
+        self.find(path).map_err(|error| self.fail(path, error))
+    }
+
+    fn find(&self, path: &[u8]) -> Result<Node<'_>, Error> {
+        match path.is_empty() {
             true => Node::root(&*self.fs),
             false => match self.parent(path) {
                 Ok((dir, name)) => self
@@ -81,12 +85,15 @@ impl ImageSide {
                 Err(Error::Invalid) => tree::resolve(&*self.fs, path, false),
                 Err(error) => Err(error),
             },
-        };
-        found.map_err(|error| self.fail(path, error))
+        }
     }
 
     fn meta_of(&self, path: &[u8], follow: bool) -> Result<Option<Meta>> {
-        let attr = match tree::resolve(&*self.fs, path, follow) {
+        let found = match follow {
+            true => tree::resolve(&*self.fs, path, true),
+            false => self.find(path),
+        };
+        let attr = match found {
             Ok(node) => *node.attr(),
             Err(Error::NotFound) => return Ok(None),
             Err(error) => return Err(self.fail(path, error)),
@@ -130,7 +137,7 @@ impl Side for ImageSide {
             .map_err(|error| self.fail(path, error))
     }
 
-    fn xattrs(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    fn xattrs(&self, path: &[u8], _: &mut Scratch) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let node = self.node(path)?;
         let fail = |error| self.fail(path, error);
         let mut all = Vec::new();
@@ -141,10 +148,10 @@ impl Side for ImageSide {
         Ok(all)
     }
 
-    fn read(&self, path: &[u8], sink: &mut Sink<'_>) -> Result<()> {
+    fn read(&self, path: &[u8], scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
         let node = self.node(path)?;
         let fail = |error| self.fail(path, error);
-        let mut buf = vec![0; CHUNK];
+        let buf = &mut scratch.piece;
         let mut at = 0;
         loop {
             at = match self.fs.seek(node.ino(), SeekFrom::Data(at)) {

@@ -13,7 +13,7 @@ use rustix::fs::{
 use sapwood_vfs::{FileKind, Timestamp};
 
 use super::super::failure::{Failure, Result};
-use super::{CHUNK, Fill, Meta, Side, Sink};
+use super::{CHUNK, Fill, Meta, Scratch, Side, Sink};
 
 pub(super) struct LocalSide {
     top: PathBuf,
@@ -96,15 +96,14 @@ impl Side for LocalSide {
             .into_vec())
     }
 
-    fn xattrs(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    fn xattrs(&self, path: &[u8], scratch: &mut Scratch) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let path = self.path(path);
-        let mut names = vec![0; 65536];
-        let len = match rustix::fs::llistxattr(&path, &mut names) {
+        let Scratch { names, value, .. } = scratch;
+        let len = match rustix::fs::llistxattr(&path, &mut names[..]) {
             Err(rustix::io::Errno::NOTSUP) => 0,
             other => on(&path, other)?,
         };
         let mut all = Vec::new();
-        let mut value = vec![0; 65536];
         for name in names
             .get(..len)
             .unwrap_or_default()
@@ -113,28 +112,35 @@ impl Side for LocalSide {
         {
             let len = on(
                 &path,
-                rustix::fs::lgetxattr(&path, OsStr::from_bytes(name), &mut value),
+                rustix::fs::lgetxattr(&path, OsStr::from_bytes(name), &mut value[..]),
             )?;
             all.push((name.to_vec(), value.get(..len).unwrap_or_default().to_vec()));
         }
         Ok(all)
     }
 
-    fn read(&self, path: &[u8], sink: &mut Sink<'_>) -> Result<()> {
+    fn read(&self, path: &[u8], scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
         let path = self.path(path);
         let file = on(&path, File::open(&path))?;
-        let mut buf = vec![0; CHUNK];
+        let meta = on(&path, file.metadata())?;
+        // Blocks are of 512 bytes, whatever the file system has.
+        let dense = meta.blocks().saturating_mul(512) >= meta.len();
+        let buf = &mut scratch.piece;
         let mut at = 0;
-        loop {
-            at = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-                Ok(data) => data,
-                Err(rustix::io::Errno::NXIO) => return Ok(()),
-                Err(error) => return Err(Failure::local(&path, error)),
+        while at < meta.len() {
+            let end = if dense {
+                meta.len()
+            } else {
+                at = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+                    Ok(data) => data,
+                    Err(rustix::io::Errno::NXIO) => return Ok(()),
+                    Err(error) => return Err(Failure::local(&path, error)),
+                };
+                on(
+                    &path,
+                    rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(at)),
+                )?
             };
-            let end = on(
-                &path,
-                rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(at)),
-            )?;
             while at < end {
                 let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
                 let count = on(
@@ -148,6 +154,7 @@ impl Side for LocalSide {
                 at += count as u64;
             }
         }
+        Ok(())
     }
 
     fn make(&self, path: &[u8], meta: &Meta, target: &[u8]) -> Result<()> {

@@ -1,0 +1,170 @@
+//! Trees that are copied into images and out again without a mount: `mkfs --rootdir` and `cp -a`.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use sapwood::Kind;
+use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::manifest::{Entry, Manifest, mounted};
+use sapwood_tests::mount::{Driver, sapwood};
+use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Small files enough to keep all threads busy, and one of each thing that can go wrong.
+const TREE: &str = r#"
+set -e
+umask 022
+for dir in a a/b a/b/c "two words" empty; do mkdir "$dir"; done
+for number in $(seq 400); do
+    printf '%05000d' "$number" > "a/b/file-$number"
+    printf 'short %s' "$number" > "two words/$number"
+done
+: > nothing
+head -c 3000000 /dev/urandom > large
+truncate -s 5000000 sparse; printf middle | dd of=sparse bs=1 seek=3000000 conv=notrunc status=none
+truncate -s 300000 hole
+ln large a/large-too; ln large a/b/c/large-again; ln "a/b/file-7" "two words/of-b"
+ln -s ../large a/link; ln -s nowhere a/dangling; ln a/link a/link-too
+mkfifo pipe; ln pipe "two words/pipe"
+chmod 4751 large; chmod 1777 empty; chmod 700 a/b/c; chmod 0 nothing
+for number in $(seq 20); do setfattr -n "user.number" -v "$number" "a/b/file-$number"; done
+setfattr -n user.of-dir -v yes "two words"
+chown 1000:1001 sparse; chown -h 12:34 a/link
+find . -depth -exec touch -h -d '2001-02-03 04:05:06.123456789' {} +
+touch -d '1999-09-09 09:09:09' a/b
+"#;
+
+fn trials() -> Vec<Trial> {
+    let needs = [Need::Program("setfattr"), Need::Kernel];
+    let ext4 = [Need::Program("setfattr"), Need::KernelExt4];
+    vec![
+        trial("btrfs::in_and_out", &needs, || in_and_out(Kind::Btrfs)),
+        trial("ext4::in_and_out", &ext4, || in_and_out(Kind::Ext4)),
+        trial("btrfs::over_what_is_there", &needs, || over(Kind::Btrfs)),
+        trial("btrfs::too_much", &[], || too_much(Kind::Btrfs, "128M")),
+        trial("ext4::too_much", &[], || too_much(Kind::Ext4, "16M")),
+    ]
+}
+
+/// What a copy keeps of an entry.
+fn kept(mut entry: Entry) -> Entry {
+    let none = entry.mtime;
+    (entry.ino, entry.blocks, entry.flags) = (0, 0, None);
+    (entry.ctime, entry.btime) = (none, None);
+    if entry.mode & 0o170_000 == 0o040_000 {
+        // Both depend on the kind of file system.
+        (entry.size, entry.nlink) = (0, 0);
+    }
+    entry.xattrs.retain(|name, _| name.starts_with(b"user."));
+    entry
+}
+
+fn same(expected: &Path, found: &Path) -> Outcome {
+    let listed = |root: &Path| -> Result<Manifest, String> {
+        let mut all = mounted::list(root)?;
+        all.entries.retain(|path, _| path != b"lost+found");
+        Ok(all)
+    };
+    let (expected, found) = (listed(expected)?, listed(found)?);
+    assert!(expected.len() > 800, "{}", expected.len());
+    let (some, others) = (expected.entries.keys(), found.entries.keys());
+    if !some.eq(others) {
+        return Err("not the same names".into());
+    }
+    for (path, entry) in expected.entries {
+        let (wanted, got) = (kept(entry), kept(found.entries[&path].clone()));
+        if wanted != got {
+            return Err(format!("{}: {wanted:?}\nbut: {got:?}", Manifest::shown(&path)).into());
+        }
+    }
+    Ok(())
+}
+
+fn source(dir: &Path) -> Result<(), String> {
+    process::shell(dir, TREE, LIMIT).map(drop)
+}
+
+fn run(args: &[&Path]) -> Result<String, String> {
+    process::succeed(Command::new(sapwood()).args(args), LIMIT)
+}
+
+/// An image made of a directory shows the same when the kernel mounts it, and gives it back.
+fn in_and_out(kind: Kind) -> Outcome {
+    let dir = scratch::directory();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree)?;
+    source(&tree)?;
+    let args = format!("-t {} --rootdir {}", kind.name(), tree.display());
+    let image = Image::new(&Mkfs {
+        kind,
+        ..Mkfs::ours(&args)
+    })?;
+    image.check()?;
+    let mount = Driver::Kernel.mount(image.path(), "ro")?;
+    same(&tree, mount.path())?;
+    mount.unmount()?;
+    let (inside, back) = (
+        format!("{}:/", image.path().display()),
+        dir.path().join("back"),
+    );
+    run(&["cp".as_ref(), "-aq".as_ref(), inside.as_ref(), &back])?;
+    same(&tree, &back)
+}
+
+/// What is there already is replaced, but for directories, which get what is new.
+fn over(kind: Kind) -> Outcome {
+    let dir = scratch::directory();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree)?;
+    source(&tree)?;
+    let back = dir.path().join("back");
+    fs::create_dir_all(back.join("a/b"))?;
+    fs::write(back.join("large"), "old and short")?;
+    fs::write(back.join("a/b/file-3"), vec![b'x'; 10_000])?;
+    let args = format!("-t {} --rootdir {}", kind.name(), back.display());
+    let image = Image::new(&Mkfs {
+        kind,
+        ..Mkfs::ours(&args)
+    })?;
+    let everything = format!("{}/.", tree.display());
+    let inside = format!("{}:/", image.path().display());
+    run(&[
+        "cp".as_ref(),
+        "-aq".as_ref(),
+        everything.as_ref(),
+        inside.as_ref(),
+    ])?;
+    image.check()?;
+    let mount = Driver::Kernel.mount(image.path(), "ro")?;
+    same(&tree, mount.path())?;
+    mount.unmount()?;
+    Ok(())
+}
+
+/// A tree that does not fit ends in one line, with all threads.
+fn too_much(kind: Kind, size: &str) -> Outcome {
+    let dir = scratch::directory();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree)?;
+    for number in 0..300 {
+        fs::write(tree.join(number.to_string()), vec![number as u8; 1 << 20])?;
+    }
+    let image = dir.path().join("image");
+    let mut command = Command::new(sapwood());
+    command.args(["mkfs", "-q", "-t", kind.name(), "--size", size, "--rootdir"]);
+    let said = process::finish(command.args([&tree, &image]), LIMIT)?;
+    let lines = said.stderr.lines().count();
+    if said.status.code() != Some(1) || lines != 1 || !said.stderr.contains("space") {
+        return Err(said.all().into());
+    }
+    Ok(())
+}
+
+fn main() {
+    machine::run(2, trials);
+}
