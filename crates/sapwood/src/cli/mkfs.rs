@@ -171,7 +171,11 @@ fn is_device(path: &Path) -> bool {
 
 /// How an image is open while it is filled: nothing has to be durable before the end, and what waits in memory to be written
 /// only takes memory.
-const FILLING: [(&str, &str); 2] = [("dirty_size", "64M"), ("commit", "300")];
+const FILLING: [(&str, &str); 3] = [
+    ("cache_size", "64M"),
+    ("dirty_size", "32M"),
+    ("commit", "4"),
+];
 
 fn fill(image: &Path, source: &Path, quiet: bool) -> Result<()> {
     let mut options = sapwood::Options::default();
