@@ -183,7 +183,10 @@ pub(crate) fn find_dead(engine: &Arc<Engine>) -> Result<()> {
 }
 
 /// Ids in the orphan items of the root tree.
-pub(super) fn dead_ids(engine: &Arc<Engine>) -> Result<Vec<u64>> {
+///
+/// # Errors
+/// An unreadable root tree.
+pub(crate) fn dead_ids(engine: &Arc<Engine>) -> Result<Vec<u64>> {
     let root_tree = &engine.roots.root_tree;
     let mut ids = Vec::new();
     let mut cursor = root_tree.seek(engine, &Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, 0))?;

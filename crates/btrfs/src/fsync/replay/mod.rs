@@ -57,7 +57,7 @@ use crate::ops::top_dir;
 use crate::options::SubvolumeChoice;
 use crate::transaction::Handle;
 use crate::tree::Root;
-use crate::{Error, Options, Result};
+use crate::{Error, Options, Result, subvolume};
 use extents::Extents;
 use tree::{LogItem, LogTree};
 
@@ -78,17 +78,27 @@ pub(crate) fn replay_if_needed(devices: &[Arc<dyn Device>], options: &Options) -
     {
         return Ok(());
     }
-    let options = Options {
+    let for_replay = Options {
         subvolume: SubvolumeChoice::Id(0),
         background: false,
         ..options.clone()
     };
-    let (engine, _) = Engine::open_for_replay(devices.to_vec(), options)?;
+    let (engine, _) = Engine::open_for_replay(devices.to_vec(), for_replay)?;
+    check_rest(&engine, options)?;
     let result = replay(&engine);
     engine.health.close();
     result.map_err(|source| Error::LogReplay {
         source: Box::new(source),
     })
+}
+
+/// What the mount does after the replay, so that an image that fails there is refused before anything is written. A path
+/// may lead to a subvolume only afterwards.
+fn check_rest(engine: &Arc<Engine>, options: &Options) -> Result<()> {
+    if !matches!(options.subvolume, SubvolumeChoice::Path(_)) {
+        subvolume::choose(&engine.blocks, &engine.roots, &options.subvolume)?;
+    }
+    subvolume::cleaner::dead_ids(engine).map(drop)
 }
 
 fn replay(engine: &Arc<Engine>) -> Result<()> {
