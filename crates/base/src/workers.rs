@@ -43,7 +43,6 @@ struct Lane<J> {
 #[derive(Debug)]
 struct State<J> {
     lanes: Vec<Lane<J>>,
-    started: bool,
     stopping: bool,
 }
 
@@ -99,7 +98,7 @@ impl<R: Rank, J> Queue<R, J> {
 #[derive(Debug)]
 pub struct Workers<R: Rank, J> {
     queue: Arc<Queue<R, J>>,
-    /// For those who ask each time.
+    /// Set under the lock of the queue.
     started: AtomicBool,
     threads: RankedMutex<R, Vec<JoinHandle<()>>>,
 }
@@ -115,7 +114,6 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
         };
         let state = State {
             lanes: (0..lanes).map(new).collect(),
-            started: false,
             stopping: false,
         };
         Self {
@@ -137,14 +135,13 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
         }
         {
             let mut state = self.queue.state.lock();
-            if std::mem::replace(&mut state.started, true) {
+            if self.started.swap(true, Ordering::Relaxed) {
                 return false;
             }
             // Who brings a job while threads are being started finds them.
             for (lane, crew) in state.lanes.iter_mut().zip(crews) {
                 lane.threads = crew.threads;
             }
-            self.started.store(true, Ordering::Relaxed);
         }
         for (lane, crew) in crews.iter().enumerate() {
             for nth in 0..crew.threads {

@@ -353,7 +353,6 @@ fn mark_mounted(engine: &Engine) -> Result<()> {
     sb.set_features(features);
     sb.set_mtime(now_seconds());
     sb.mnt_count = sb.mnt_count.get().wrapping_add(1).into();
-    sb.set_checksum();
     let mut copy = sb.clone();
     drop(sb);
     write_super(&*engine.device, &mut copy)

@@ -32,8 +32,8 @@ pub(crate) struct Inner {
     durable: Tid,
     /// Threads that sleep here.
     sleepers: usize,
-    /// Those of them that wait for room.
-    want_room: usize,
+    /// Those of them that wait to start a handle.
+    starters: usize,
     /// The log; `None` without one.
     space: Option<LogSpace>,
 }
@@ -128,7 +128,7 @@ impl Table {
             newest: last,
             durable: last,
             sleepers: 0,
-            want_room: 0,
+            starters: 0,
             space,
         };
         Self {
@@ -224,9 +224,9 @@ impl Table {
                     _ => {}
                 }
             }
-            inner.want_room += 1;
+            inner.starters += 1;
             self.sleep(&mut inner, &self.signals.start);
-            inner.want_room -= 1;
+            inner.starters -= 1;
         }
     }
 
@@ -306,7 +306,7 @@ impl Table {
         if before == 1 {
             self.signals.drained.notify_all();
         }
-        if inner.want_room > 0 && trans.state().admits(Action::Start) {
+        if inner.starters > 0 && trans.state().admits(Action::Start) {
             self.signals.start.notify_all();
         }
     }

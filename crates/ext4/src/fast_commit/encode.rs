@@ -1,5 +1,6 @@
 //! Fast commits as bytes.
 
+use sapwood_block::SECTOR_SIZE;
 use sapwood_ext4_format::crc32c;
 
 use super::area::{
@@ -11,9 +12,7 @@ use super::records::Record;
 /// Blocks of a hole that one tag says: as many as the kernel does.
 const HOLE_MOST: u64 = 0x7fff_ffff;
 
-/// Bytes that a device writes as one.
-const SECTOR: usize = 512;
-
+/// Bytes of a tail's value that say something.
 const TAIL_LEN: usize = 8;
 
 /// Writes tags into blocks.
@@ -101,7 +100,7 @@ impl Encoder {
 
     /// Whether it is all in the first sector if it ends now.
     pub(super) fn in_one_sector(&self) -> bool {
-        self.blocks.len() == 1 && self.used() + TAG_HEADER + TAIL_LEN <= SECTOR
+        self.blocks.len() == 1 && self.used() + TAG_HEADER + TAIL_LEN <= SECTOR_SIZE as usize
     }
 
     fn used(&self) -> usize {

@@ -6,7 +6,7 @@ use sapwood_block::Device;
 use sapwood_ext4_format::{SUPER_OFFSET, SUPER_SIZE, SuperBlock};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, WriteMode};
 
-use crate::oracles::{MIB, Need, clean, image, left_out, open as mount};
+use crate::oracles::{MIB, Need, clean, file, image, left_out, open as mount};
 use crate::{Ext4, Options};
 
 const FORMS: [&str; 3] = ["-O ^orphan_file", "-O orphan_file", "-O ^has_journal"];
@@ -118,4 +118,55 @@ fn a_ring_of_orphans_is_an_error() {
     let error = Ext4::open(cut.clone(), Options::default()).err().unwrap();
     assert!(error.to_string().contains("twice"), "{error}");
     assert_eq!(cut.first_difference(&before), None, "written to");
+}
+
+/// It is told and stays; the others go, and the mount is there.
+#[test]
+fn an_orphan_that_is_damaged_does_not_fail_the_mount() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-O ^has_journal,^metadata_csum,^orphan_file");
+    let fs = mount(&device);
+    let kept = file(&fs, "kept");
+    fs.write(kept, 0, &[7; 3000], WriteMode::default()).unwrap();
+    let [bad, other] = unlinked(&fs, 2, b"")[..] else {
+        panic!("two were made");
+    };
+    // More extents than an inode holds.
+    for nth in 0..12 {
+        fs.write(bad, nth * 40_000, &[5; 3000], WriteMode::default())
+            .unwrap();
+    }
+    fs.sync().unwrap();
+    let leaf = {
+        let inode = fs.engine.inodes.get(&fs.engine, bad.0 as u32).unwrap();
+        // Behind the header the first index: its file block, then where the leaf is.
+        u64::from(inode.state.lock().raw.block_word(4))
+    };
+    let cut = Arc::new(device.snapshot());
+    let at = leaf * fs.engine.block_size();
+    cut.write_at(at, &vec![0xee; fs.engine.block_size() as usize])
+        .unwrap();
+    let options = Options {
+        read_only: true,
+        ..Options::default()
+    };
+    for (how, options) in [
+        ("ro", options),
+        ("rw", Options::default()),
+        ("again", Options::default()),
+    ] {
+        let fs = Ext4::open(cut.clone(), options).unwrap();
+        let found = fs.lookup(fs.root(), b"kept").unwrap().ino();
+        let mut content = [0; 3000];
+        assert_eq!(fs.read(found, 0, &mut content).unwrap(), 3000, "{how}");
+        assert_eq!(content, [7; 3000], "{how}");
+        if how != "ro" {
+            assert!(fs.engine.orphans.knows(bad.0 as u32), "{how}");
+            assert!(!fs.engine.orphans.knows(other.0 as u32), "{how}");
+            file(&fs, how);
+        }
+        fs.unmount().unwrap();
+    }
 }

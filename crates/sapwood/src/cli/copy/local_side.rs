@@ -122,25 +122,18 @@ impl Side for LocalSide {
     fn read(&self, path: &[u8], scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
         let path = self.path(path);
         let file = on(&path, File::open(&path))?;
-        let meta = on(&path, file.metadata())?;
-        // Blocks are of 512 bytes, whatever the file system has.
-        let dense = meta.blocks().saturating_mul(512) >= meta.len();
         let buf = &mut scratch.piece;
         let mut at = 0;
-        while at < meta.len() {
-            let end = if dense {
-                meta.len()
-            } else {
-                at = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-                    Ok(data) => data,
-                    Err(rustix::io::Errno::NXIO) => return Ok(()),
-                    Err(error) => return Err(Failure::local(&path, error)),
-                };
-                on(
-                    &path,
-                    rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(at)),
-                )?
+        loop {
+            at = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(rustix::io::Errno::NXIO) => return Ok(()),
+                Err(error) => return Err(Failure::local(&path, error)),
             };
+            let end = on(
+                &path,
+                rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(at)),
+            )?;
             while at < end {
                 let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
                 let count = on(
@@ -154,7 +147,6 @@ impl Side for LocalSide {
                 at += count as u64;
             }
         }
-        Ok(())
     }
 
     fn make(&self, path: &[u8], meta: &Meta, target: &[u8]) -> Result<()> {

@@ -6,6 +6,7 @@
 //! times of directories, which all that is made in them changes. The first error ends the copy.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
@@ -39,7 +40,8 @@ struct Item {
 
 /// A directory whose content is being copied.
 struct Open {
-    item: Item,
+    from: Vec<u8>,
+    to: Vec<u8>,
     /// It was made just now: nothing is in it.
     fresh: bool,
     names: std::vec::IntoIter<Vec<u8>>,
@@ -67,11 +69,14 @@ impl Copy<'_> {
             failed.store(true, Ordering::Relaxed);
         };
         let (sender, jobs) = sync_channel(WAITING);
-        let jobs = Mutex::new(jobs);
+        // It goes with the last of the threads, so that nobody sends to none.
+        let jobs = Arc::new(Mutex::new(jobs));
         let (links, dirs, mut scratch) = thread::scope(|scope| {
             for _ in 0..threads.min(MOST_THREADS) {
-                scope.spawn(|| self.serve(&jobs, &failed, &fail));
+                let (jobs, failed, fail) = (Arc::clone(&jobs), &failed, &fail);
+                scope.spawn(move || self.serve(&jobs, failed, fail));
             }
+            drop(jobs);
             let sender = sender;
             let mut send = |item| {
                 // Who failed has said why.
@@ -133,7 +138,7 @@ impl Copy<'_> {
                 open.pop();
                 continue;
             };
-            let (from, to) = (join(&dir.item.from, &name), join(&dir.item.to, &name));
+            let (from, to) = (join(&dir.from, &name), join(&dir.to, &name));
             let fresh = dir.fresh;
             if let Some(below) = self.one(&from, &to, Some(fresh), walk)? {
                 open.push(below);
@@ -201,13 +206,14 @@ impl Copy<'_> {
         if fresh {
             self.to.make(&item.to, &item.meta, b"")?;
         }
-        let names = self.from.list(&item.from)?.into_iter();
-        walk.dirs.push(Item {
+        let open = Open {
             from: item.from.clone(),
             to: item.to.clone(),
-            meta: item.meta.clone(),
-        });
-        Ok(Open { item, fresh, names })
+            fresh,
+            names: self.from.list(&item.from)?.into_iter(),
+        };
+        walk.dirs.push(item);
+        Ok(open)
     }
 
     fn special(&self, item: &Item, scratch: &mut Scratch) -> Result<()> {
