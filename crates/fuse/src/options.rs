@@ -75,7 +75,9 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// Whether requests come through io_uring.
     pub io_uring: IoUring,
-    /// The kernel collects writes in its page cache and keeps the times of files.
+    /// The kernel collects writes in its page cache and keeps the times of files: better for very many
+    /// small writes. But it then tells a file's times in a request of its own before each fsync and after each
+    /// unlink, and makes its caller wait for it.
     pub writeback_cache: bool,
     /// How long the kernel may keep names and attributes. We are the only writer, so a
     /// long time is right unless something else changes the same [`FileSystem`].
@@ -105,7 +107,7 @@ impl Default for MountOptions {
             dirsync: false,
             threads: None,
             io_uring: IoUring::Auto,
-            writeback_cache: true,
+            writeback_cache: false,
             ttl: Duration::from_secs(3600),
             busy_grace: Duration::from_secs(2),
         }

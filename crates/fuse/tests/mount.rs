@@ -16,7 +16,7 @@ mod sessions;
 
 fn main() -> std::process::ExitCode {
     let switched = support::SwitchedOn::new();
-    let trials = support::over_both(all);
+    let trials = support::over_all(all);
     let conclusion = libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials);
     drop(switched);
     conclusion.exit_code()

@@ -14,10 +14,7 @@ use sapwood_fuse::MountOptions;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("large_file", Needs::Root, || large_file(true)),
-        trial("large_file_without_writeback", Needs::Root, || {
-            large_file(false)
-        }),
+        trial("large_file", Needs::Root, large_file),
         trial("append_and_truncate", Needs::Root, append),
         trial("shared_mapping", Needs::Root, mapping),
         trial("holes_of_a_file_just_written", Needs::Root, holes),
@@ -39,11 +36,8 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
         .collect()
 }
 
-fn large_file(writeback_cache: bool) -> Outcome {
-    let mounted = Mounted::with(&MountOptions {
-        writeback_cache,
-        ..MountOptions::default()
-    })?;
+fn large_file() -> Outcome {
+    let mounted = Mounted::new()?;
     let path = mounted.path("big");
     let data = pattern((9 << 20) + 1234, 5);
     fs::write(&path, &data)?;

@@ -31,6 +31,7 @@ impl Mounted {
         let fs = Arc::new(MemoryFs::new());
         let options = MountOptions {
             io_uring: TRANSPORT.get(),
+            writeback_cache: WRITEBACK.get(),
             ..options.clone()
         };
         let session = mount(Arc::clone(&fs) as Arc<dyn FileSystem>, dir.path(), &options)?;
@@ -107,32 +108,41 @@ pub(crate) fn installed(program: &str) -> bool {
 thread_local! {
     /// The transport of the trials being listed, and of the mounts of the one being run.
     static TRANSPORT: Cell<IoUring> = const { Cell::new(IoUring::Auto) };
+    /// Whether the kernel collects writes in their mounts.
+    static WRITEBACK: Cell<bool> = const { Cell::new(false) };
 }
 
 pub(crate) fn trial(name: &str, needs: Needs, run: fn() -> Outcome) -> Trial {
-    let transport = TRANSPORT.get();
+    let (transport, writeback) = (TRANSPORT.get(), WRITEBACK.get());
     let named = Trial::test(name, move || {
         TRANSPORT.set(transport);
+        WRITEBACK.set(writeback);
         run()
     });
-    let kind = match transport {
-        IoUring::Auto => "",
-        IoUring::On => "io_uring",
-        IoUring::Off => "/dev/fuse",
+    let kind = match (transport, writeback) {
+        (IoUring::Auto, _) => "",
+        (IoUring::On, false) => "io_uring",
+        (IoUring::On, true) => "io_uring, writeback cache",
+        (IoUring::Off, false) => "/dev/fuse",
+        (IoUring::Off, true) => "/dev/fuse, writeback cache",
     };
     named
         .with_kind(kind)
         .with_ignored_flag(needs.missing() || (transport == IoUring::On && !rings()))
 }
 
-/// What `list` gives, once for each transport.
-pub(crate) fn over_both(list: fn() -> Vec<Trial>) -> Vec<Trial> {
+/// What `list` gives, once for each transport with and without the kernel's writeback cache.
+pub(crate) fn over_all(list: fn() -> Vec<Trial>) -> Vec<Trial> {
     let mut trials = Vec::new();
     for transport in [IoUring::Off, IoUring::On] {
-        TRANSPORT.set(transport);
-        trials.extend(list());
+        for writeback in [false, true] {
+            TRANSPORT.set(transport);
+            WRITEBACK.set(writeback);
+            trials.extend(list());
+        }
     }
     TRANSPORT.set(IoUring::Auto);
+    WRITEBACK.set(false);
     trials
 }
 
