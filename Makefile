@@ -30,6 +30,8 @@ demo: need-build
 	@scripts/need fusermount3:fuse3
 	cargo build --release -p sapwood
 	target/release/sapwood demo
+	@echo
+	target/release/sapwood demo --type ext4
 
 lint: need-build
 	cargo fmt --all --check

@@ -37,7 +37,8 @@ fn trials() -> Vec<Trial> {
         trial("bad_mount_points", &mounts, bad_mount_points),
         trial("umount_of_nothing_and_of_a_busy_mount", &mounts, umounts),
         trial("stats_of_a_mount_and_of_no_mount", &mounts, stats),
-        trial("demo_where_a_name_has_a_space", &[Need::Fuse], demo),
+        trial("demo_where_a_name_has_a_space", &[Need::Fuse], || demo(&[])),
+        trial("demo_with_ext4", &[Need::Fuse], || demo(&["-t", "ext4"])),
     ]
 }
 
@@ -413,12 +414,12 @@ fn stats() -> Outcome {
 }
 
 /// It finds its own mount in the mount table, which escapes the space.
-fn demo() -> Outcome {
+fn demo(arguments: &[&str]) -> Outcome {
     let dir = scratch::directory();
     let spaced = dir.path().join("two words");
     fs::create_dir(&spaced)?;
     let mut command = Command::new(sapwood());
-    command.arg("demo").env("TMPDIR", &spaced);
+    command.arg("demo").args(arguments).env("TMPDIR", &spaced);
     process::succeed(&mut command, Duration::from_secs(120))?;
     if fs::read_dir(&spaced)?.next().is_some() {
         return Err("the demo left something behind".into());

@@ -6,11 +6,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use sapwood::Kind;
+
 use super::failure::{Failure, Result};
 use super::output::line;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// Kind of file system: btrfs, ext4
+    #[arg(
+        short = 't',
+        long = "type",
+        value_name = "KIND",
+        default_value = "btrfs"
+    )]
+    kind: Kind,
     /// Keep the image here instead of deleting it
     #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
@@ -105,13 +115,14 @@ fn local<T>(path: &Path, result: std::io::Result<T>) -> Result<T> {
     result.map_err(|error| Failure::local(path, error))
 }
 
-fn tell(image: &Path, dir: &Path) -> Result<()> {
-    line("1. Make a btrfs image of 1 GiB; no root, no kernel driver.");
+fn tell(kind: Kind, image: &Path, dir: &Path) -> Result<()> {
+    line(format!(
+        "1. Make an image of 1 GiB with {kind}; no root, no kernel driver."
+    ));
     call(
         ours()?
-            .args([
-                "mkfs", "--force", "--quiet", "--label", "demo", "--size", "1G",
-            ])
+            .args(["mkfs", "--force", "--quiet", "--type", kind.name()])
+            .args(["--label", "demo", "--size", "1G"])
             .arg(image),
     )?;
 
@@ -151,11 +162,12 @@ fn tell(image: &Path, dir: &Path) -> Result<()> {
     let mut place = image.as_os_str().to_owned();
     place.push(":/notes");
     call(ours()?.args(["ls", "-l"]).arg(place))?;
-    call(
-        ours()?
-            .args(["check", "--check-data-csum", "--quiet"])
-            .arg(image),
-    )?;
+    let mut check = ours()?;
+    check.args(["check", "--quiet"]);
+    if kind == Kind::Btrfs {
+        check.arg("--check-data-csum");
+    }
+    call(check.arg(image))?;
     match text.as_str() {
         "written, and fsync returned\n" => Ok(()),
         _ => Err(Failure::on(
@@ -175,5 +187,5 @@ pub(super) fn run(args: &Args) -> Result<()> {
         .keep
         .clone()
         .unwrap_or_else(|| scratch.path().join("demo.img"));
-    tell(&image, &dir)
+    tell(args.kind, &image, &dir)
 }
