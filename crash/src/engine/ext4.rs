@@ -117,20 +117,28 @@ pub(super) fn has_log(image: &MemoryDevice) -> bool {
 const COMMIT_FIELDS: usize = 60;
 /// The magic and the type of a commit block, as they stand on disk.
 const COMMIT: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
-/// Bytes that the smallest block of a journal has.
-const SMALLEST_BLOCK: usize = 1024;
+/// Where an image says how large its blocks are: 1024 shifted by it (`s_log_block_size`).
+const LOG_BLOCK_AT: u64 = 1024 + 0x18;
+
+/// Bytes of a block. An image that says nothing sensible has the smallest.
+fn block_size(image: &MemoryDevice) -> usize {
+    let mut log = [0; 4];
+    let read = image.read_at(LOG_BLOCK_AT, &mut log);
+    let log = read.map_or(0, |()| u32::from_le_bytes(log));
+    if log <= 6 { 1024 << log } else { 1024 }
+}
 
 /// A commit block that was torn behind its fields commits for the kernel and for us. e2fsck takes
 /// the checksum of the whole block and finds it wrong. `None` if there is no such block.
 pub(super) fn without_torn_commits(image: &MemoryDevice) -> Option<MemoryDevice> {
     let mut without = None;
-    let mut block = vec![0; SMALLEST_BLOCK];
-    for offset in (0..image.size()).step_by(SMALLEST_BLOCK) {
+    let mut block = vec![0; block_size(image)];
+    for offset in (0..image.size()).step_by(block.len()) {
         image.read_at(offset, &mut block).ok()?;
         let torn = block[COMMIT_FIELDS..].iter().any(|byte| *byte != 0);
         if block.starts_with(&COMMIT) && torn {
             let device = without.get_or_insert_with(|| image.snapshot());
-            device.write_at(offset, &[0; SMALLEST_BLOCK]).ok()?;
+            device.write_at(offset, &vec![0; block.len()]).ok()?;
         }
     }
     without
@@ -162,19 +170,23 @@ mod tests {
 
     #[test]
     fn only_commit_blocks_that_are_torn_are_left_out() {
-        let device = MemoryDevice::new(8192);
-        let mut whole = vec![0; SMALLEST_BLOCK];
-        whole[..8].copy_from_slice(&COMMIT);
-        let mut torn = whole.clone();
-        torn[512..].fill(7);
-        device.write_at(1024, &whole).unwrap();
-        assert!(without_torn_commits(&device).is_none());
-        device.write_at(4096, &torn).unwrap();
-        let without = without_torn_commits(&device).unwrap();
-        let mut block = vec![1; SMALLEST_BLOCK];
-        without.read_at(4096, &mut block).unwrap();
-        assert_eq!(block, [0; SMALLEST_BLOCK]);
-        without.read_at(1024, &mut block).unwrap();
-        assert_eq!(block, whole);
+        for (log, size) in [(0_u32, 1024), (2, 4096)] {
+            let device = MemoryDevice::new(64 << 10);
+            device.write_at(LOG_BLOCK_AT, &log.to_le_bytes()).unwrap();
+            let mut whole = vec![0; size];
+            whole[..8].copy_from_slice(&COMMIT);
+            let mut torn = whole.clone();
+            // The last sector is of what was there before.
+            torn[size - 512..].fill(7);
+            device.write_at(8192, &whole).unwrap();
+            assert!(without_torn_commits(&device).is_none());
+            device.write_at(16384, &torn).unwrap();
+            let without = without_torn_commits(&device).unwrap();
+            let mut block = vec![1; size];
+            without.read_at(16384, &mut block).unwrap();
+            assert_eq!(block, vec![0; size]);
+            without.read_at(8192, &mut block).unwrap();
+            assert_eq!(block, whole);
+        }
     }
 }
