@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use sapwood::Kind;
-use sapwood_block::FileDevice;
+use sapwood_block::{FileDevice, OpenOptions};
 use sapwood_fuse::{IoUring, control};
 
 use crate::error::{io_error, on, run_program};
 use crate::figures::Counted;
+use crate::images::{Images, forget_cached};
 use crate::peer::{Peer, PeerMount};
 use crate::policy::Policy;
 use crate::serve::{Opened, Served};
@@ -269,8 +270,10 @@ impl FromStr for Contestant {
 /// What a workload asks of its image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Size of the image in bytes; it is sparse.
+    /// Size of the image in bytes.
     pub bytes: u64,
+    /// As those have it who make images: sparse.
+    pub sparse: bool,
     /// Inodes that an ext4 must have; 0: as many as `mke2fs` would make.
     pub inodes: u64,
 }
@@ -279,12 +282,13 @@ impl Default for Room {
     fn default() -> Self {
         Self {
             bytes: 8 << 30,
+            sparse: false,
             inodes: 0,
         }
     }
 }
 
-/// A contestant at work on an image of its own, which goes with it.
+/// A contestant at work on an image.
 pub struct Standing {
     contestant: Contestant,
     commit: Option<u64>,
@@ -292,7 +296,8 @@ pub struct Standing {
     inner: Option<Inner>,
     /// What was counted when the measured part began.
     mark: Option<Counted>,
-    /// Holds the image and the mount point; dropped after the mount.
+    image: PathBuf,
+    /// Holds the mount point; dropped after the mount.
     home: tempfile::TempDir,
 }
 
@@ -303,14 +308,19 @@ enum Inner {
 }
 
 impl Inner {
-    fn start(contestant: Contestant, home: &Path, commit: Option<u64>) -> Result<Self> {
-        let (image, dir) = (home.join("image"), home.join("mount"));
+    fn start(
+        contestant: Contestant,
+        image: &Path,
+        home: &Path,
+        commit: Option<u64>,
+    ) -> Result<Self> {
+        let dir = home.join("mount");
         Ok(match contestant {
             Contestant::Sapwood { face, setup, .. } => match face {
-                Face::Fuse => Self::Served(Served::start(&image, &dir, setup)?),
-                Face::Library => Self::Opened(Opened::open(&image, setup)?),
+                Face::Fuse => Self::Served(Served::start(image, &dir, setup)?),
+                Face::Library => Self::Opened(Opened::open(image, setup)?),
             },
-            Contestant::Peer(peer) => Self::Peer(PeerMount::start(peer, &image, &dir, commit)?),
+            Contestant::Peer(peer) => Self::Peer(PeerMount::start(peer, image, &dir, commit)?),
             Contestant::Tool(tool) => return Err(no_mount(tool)),
         })
     }
@@ -325,13 +335,14 @@ impl Inner {
 }
 
 impl Standing {
-    /// Makes a fresh image in `medium` and starts the contestant on it. `commit` is for peers;
-    /// ours has it in its setup.
+    /// Makes a fresh file system in an image on `medium` and starts the contestant on it. `commit` is for
+    /// peers; ours has it in its setup.
     ///
     /// # Errors
     /// Image or mount.
     pub fn start(
         contestant: Contestant,
+        images: &Images,
         medium: &Path,
         room: Room,
         commit: Option<u64>,
@@ -342,13 +353,16 @@ impl Standing {
             .map_err(on(medium))?;
         let dir = home.path().join("mount");
         std::fs::create_dir(&dir).map_err(on(&dir))?;
-        make(contestant, &home.path().join("image"), room)?;
-        let inner = Inner::start(contestant, home.path(), commit)?;
+        let image = images.get(medium, room, home.path())?;
+        make(contestant, &image, room)?;
+        forget_cached(&image)?;
+        let inner = Inner::start(contestant, &image, home.path(), commit)?;
         Ok(Self {
             contestant,
             commit,
             inner: Some(inner),
             mark: None,
+            image,
             home,
         })
     }
@@ -435,14 +449,10 @@ impl Standing {
     /// The file system's.
     pub fn remount_cold(&mut self) -> Result<()> {
         self.inner.take().ok_or_else(not_mounted)?.stop()?;
-        let path = self.home.path().join("image");
-        let image = File::open(&path).map_err(on(&path))?;
-        image.sync_all().map_err(on(&path))?;
-        rustix::fs::fadvise(&image, 0, None, rustix::fs::Advice::DontNeed)
-            .map_err(|errno| on(&path)(errno.into()))?;
-        drop(image);
+        forget_cached(&self.image)?;
         self.inner = Some(Inner::start(
             self.contestant,
+            &self.image,
             self.home.path(),
             self.commit,
         )?);
@@ -467,9 +477,9 @@ fn no_mount(tool: Tool) -> Error {
     Error::Refused(format!("{} only makes images", tool.name()))
 }
 
-/// Makes an empty image: of btrfs and ext4 the same one for us and for others.
+/// Makes an empty file system: of btrfs and ext4 the same one for us and for others. Discards nothing.
 fn make(contestant: Contestant, image: &Path, room: Room) -> Result<()> {
-    let device = FileDevice::create(image, room.bytes)?;
+    let device = FileDevice::open(image, OpenOptions::default())?;
     let kind = match contestant {
         Contestant::Sapwood { setup, .. } => setup.kind,
         Contestant::Peer(Peer::Btrfs) => Kind::Btrfs,
@@ -478,17 +488,23 @@ fn make(contestant: Contestant, image: &Path, room: Room) -> Result<()> {
         Contestant::Peer(Peer::Xfs) => {
             drop(device);
             let mut command = std::process::Command::new("mkfs.xfs");
-            return run_program(command.arg("-q").arg(image)).map(drop);
+            return run_program(command.args(["-q", "-f", "-K"]).arg(image)).map(drop);
         }
     };
     match kind {
         Kind::Btrfs => {
-            let options = sapwood_btrfs::mkfs::MkfsOptions::default();
+            let options = sapwood_btrfs::mkfs::MkfsOptions {
+                force: true,
+                discard: false,
+                ..sapwood_btrfs::mkfs::MkfsOptions::default()
+            };
             sapwood_btrfs::mkfs::mkfs(&device, &options)?;
         }
         Kind::Ext4 => {
             let options = sapwood_ext4::mkfs::MkfsOptions {
                 inodes: (room.inodes > 0).then_some(room.inodes),
+                force: true,
+                discard: false,
                 ..sapwood_ext4::mkfs::MkfsOptions::default()
             };
             sapwood_ext4::mkfs::mkfs(&device, &options)?;

@@ -10,7 +10,7 @@
 //! this very program) or in process, with all mechanisms or with some of them switched to what was
 //! done before them; or a *peer*: a file system of the kernel, or fuse2fs. A *workload* drives it,
 //! through a directory with real load generators, or through the library with threads. In each
-//! *round* every contestant runs once, on a fresh image, so that a disturbance of the machine
+//! *round* every contestant runs once, on a fresh file system, so that a disturbance of the machine
 //! hits all alike; ratios are made of pairs from one round. The first contestant runs a second
 //! time in each round as a control: what it differs from itself is noise.
 
@@ -18,6 +18,7 @@ pub mod contestant;
 mod error;
 pub mod figures;
 pub mod html;
+pub mod images;
 pub mod machine;
 pub mod markdown;
 pub mod metric;

@@ -2,7 +2,7 @@
 //!
 //! The kernel's btrfs is mounted with `-o ssd`: it takes a loop device for a rotating disk
 //! otherwise and waits a timer tick in each log of several writers, which would make it an easy
-//! peer. ext4 is mounted with `noinit_itable`, so that no thread of the kernel's zeroes inode
+//! peer; and with `nodiscard`, as others are by default, so that an image that was written out stays so. ext4 is mounted with `noinit_itable`, so that no thread of the kernel's zeroes inode
 //! tables while others are measured.
 
 use std::fmt;
@@ -58,7 +58,7 @@ impl Peer {
     #[must_use]
     pub fn options(self, commit: Option<u64>) -> String {
         let base = match self {
-            Self::Btrfs => "ssd",
+            Self::Btrfs => "ssd,nodiscard",
             Self::Ext4 => "noinit_itable",
             Self::Xfs => return "defaults".to_owned(),
             Self::Fuse2fs => return "allow_other".to_owned(),

@@ -84,7 +84,7 @@ impl Report {
             ),
             MOUNTS.to_owned(),
             format!(
-                "`{}`: {} rounds, runs of {} s, interleaved, a fresh image for each run.",
+                "`{}`: {} rounds, runs of {} s, interleaved, a fresh file system for each run.",
                 self.command, self.rounds, self.seconds
             ),
         ]
@@ -145,10 +145,12 @@ impl Report {
 
 /// How file systems are mounted; see `peer` and `contestant`.
 const MOUNTS: &str = "\
-Mounts: kernel-btrfs `-o ssd`, kernel-ext4 `-o noinit_itable` (nobody zeroes inode tables meanwhile), \
+Mounts: kernel-btrfs `-o ssd,nodiscard`, kernel-ext4 `-o noinit_itable` (nobody zeroes inode tables meanwhile), \
 kernel-xfs and fuse2fs by default; the kernel's on loop devices, with direct I/O where the file system \
 below can. Sapwood as users have it, on the image file; commits every 30 s (btrfs) and 5 s (ext4), as \
-the kernel's. Images of btrfs and ext4 are the same for us and for others.";
+the kernel's. Images of btrfs and ext4 are the same for us and for others. On a disk all have the same image \
+file, one after the other, which was written out whole beforehand (not with `--sparse`), so that the file \
+system below has nothing to allocate; in memory a sparse one.";
 
 const EXPLAIN: &str = "\
 Rates are medians (least to greatest). *worth*: rate of `on` divided by that of the row, with its \

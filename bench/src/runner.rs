@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::contestant::{Contestant, Standing};
 use crate::figures::Figures;
+use crate::images::Images;
 use crate::machine;
 use crate::metric::Metric;
 use crate::workload::{self, Workload};
@@ -38,6 +39,8 @@ pub struct Runner {
     pub seconds: u64,
     /// Seconds from one commit of a peer to the next; its own default if not given.
     pub commit: Option<u64>,
+    /// All images are sparse, also on a disk.
+    pub sparse: bool,
 }
 
 /// A contestant's runs of one row.
@@ -103,6 +106,7 @@ impl Runner {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
+        let images = Images::new(self.sparse);
         for case in cases {
             // Where no bar is shown a line for each row tells how far it is.
             if bar.is_hidden() {
@@ -113,7 +117,7 @@ impl Runner {
                     case.workload
                 );
             }
-            let row = self.row(case, stop, &bar);
+            let row = self.row(case, &images, stop, &bar);
             if row.entries.iter().any(|entry| !entry.runs.is_empty()) {
                 done(row);
             }
@@ -126,7 +130,7 @@ impl Runner {
         Ok(())
     }
 
-    fn row(&self, case: &Case, stop: &AtomicBool, bar: &ProgressBar) -> Row {
+    fn row(&self, case: &Case, images: &Images, stop: &AtomicBool, bar: &ProgressBar) -> Row {
         let Case {
             workload,
             contestants,
@@ -147,7 +151,7 @@ impl Runner {
                 let at = (turn + round) % contestants.len();
                 let (name, contestant) = &contestants[at];
                 bar.set_message(format!("{workload}: {name}"));
-                let result = self.once(*contestant, &case.medium, workload);
+                let result = self.once(*contestant, images, &case.medium, workload);
                 let entry = &mut entries[at];
                 match result {
                     Ok(figures) => entry.runs.push(Some(figures)),
@@ -172,10 +176,16 @@ impl Runner {
         }
     }
 
-    fn once(&self, contestant: Contestant, medium: &Path, workload: &Workload) -> Result<Figures> {
+    fn once(
+        &self,
+        contestant: Contestant,
+        images: &Images,
+        medium: &Path,
+        workload: &Workload,
+    ) -> Result<Figures> {
         let free_cpu = machine::free_cpu(Duration::from_millis(100));
         if let Workload::Image { tree } = workload {
-            let seen = workload::image::run(contestant, medium, *tree, self.commit)?;
+            let seen = workload::image::run(contestant, images, medium, *tree, self.commit)?;
             return Ok(Figures {
                 seen,
                 counted: None,
@@ -183,7 +193,7 @@ impl Runner {
             });
         }
         let room = workload.room();
-        let mut standing = Standing::start(contestant, medium, room, self.commit)?;
+        let mut standing = Standing::start(contestant, images, medium, room, self.commit)?;
         let began = Instant::now();
         let seen = workload.run(&mut standing, self.seconds);
         let counted = match &seen {

@@ -38,6 +38,9 @@ pub(crate) struct Create {
     /// Rounds
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
+    /// Sparse images, not one that was written out whole beforehand
+    #[arg(long)]
+    sparse: bool,
     /// Say what it takes, and run nothing
     #[arg(long)]
     dry_run: bool,
@@ -52,6 +55,7 @@ impl Create {
             rounds: usize::from(self.rounds),
             seconds: 1,
             commit: None,
+            sparse: self.sparse,
         };
         let cases = self.cases();
         announce(&runner, &cases)?;

@@ -51,6 +51,9 @@ pub(crate) struct Log {
     /// Request threads of a mount; 0: as many as it takes by itself
     #[arg(long, default_value_t = 0)]
     fuse_threads: usize,
+    /// Sparse images, not one that was written out whole beforehand
+    #[arg(long)]
+    sparse: bool,
     /// Say what it takes, and run nothing
     #[arg(long)]
     dry_run: bool,
@@ -65,6 +68,7 @@ impl Log {
             rounds: usize::from(self.rounds),
             seconds: self.seconds,
             commit: Some(self.commit),
+            sparse: self.sparse,
         };
         let cases = self.plan().cases();
         announce(&runner, &cases)?;

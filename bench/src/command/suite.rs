@@ -52,6 +52,9 @@ pub(crate) struct Suite {
     /// What an image is made of: include, share or usr
     #[arg(long, default_value = "share", value_parser = tree)]
     tree: Tree,
+    /// Sparse images, not one that was written out whole beforehand
+    #[arg(long)]
+    sparse: bool,
     /// Say what it takes, and run nothing
     #[arg(long)]
     dry_run: bool,
@@ -71,6 +74,7 @@ impl Suite {
             rounds: usize::from(self.rounds),
             seconds: self.seconds,
             commit: None,
+            sparse: self.sparse,
         };
         let suite = self.cases();
         let cases = suite.cases();

@@ -16,6 +16,7 @@ use super::Place;
 use crate::contestant::{Contestant, Room, Standing, Tool};
 use crate::error::{io_error, on, run_program};
 use crate::figures::Seen;
+use crate::images::Images;
 use crate::peer::{Peer, PeerMount};
 use crate::{Error, Result};
 
@@ -55,7 +56,10 @@ impl Tree {
     /// What its image may need.
     #[must_use]
     pub fn room(self) -> Room {
-        let default = Room::default();
+        let default = Room {
+            sparse: true,
+            ..Room::default()
+        };
         match self {
             Self::Include | Self::Share => default,
             Self::Usr => Room {
@@ -75,6 +79,7 @@ struct Took {
 
 pub(crate) fn run(
     contestant: Contestant,
+    images: &Images,
     medium: &Path,
     tree: Tree,
     commit: Option<u64>,
@@ -82,7 +87,7 @@ pub(crate) fn run(
     warm(tree.path())?;
     let took = match contestant {
         Contestant::Tool(tool) => by_tool(tool, medium, tree)?,
-        other => by_copying(other, medium, tree, commit)?,
+        other => by_copying(other, images, medium, tree, commit)?,
     };
     let seen = Seen::rate(1.0 / took.made)
         .with("s", took.made)
@@ -157,12 +162,13 @@ fn by_tool(tool: Tool, medium: &Path, tree: Tree) -> Result<Took> {
 
 fn by_copying(
     contestant: Contestant,
+    images: &Images,
     medium: &Path,
     tree: Tree,
     commit: Option<u64>,
 ) -> Result<Took> {
     let began = Instant::now();
-    let mut standing = Standing::start(contestant, medium, tree.room(), commit)?;
+    let mut standing = Standing::start(contestant, images, medium, tree.room(), commit)?;
     let Place::Directory(dir) = standing.place()? else {
         return Err(Error::Refused("an image in process is mkfs's".to_owned()));
     };

@@ -1,0 +1,174 @@
+//! The files that contestants have as their disks.
+//!
+//! # How it works
+//! In a sparse file each fsync has the file system below allocate and commit its own journal: that would
+//! be measured, and with its noise. So on a disk one file is written out whole when it is first
+//! wanted, and everybody gets it, one after the other, with a new file system in it. In memory, and where
+//! there is no room, each run has a sparse file of its own.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::Result;
+use crate::contestant::Room;
+use crate::error::on;
+
+/// Image files of a run of the suite; they go with this.
+#[derive(Debug, Default)]
+pub struct Images {
+    sparse: bool,
+    kept: RefCell<Vec<Kept>>,
+}
+
+/// One that was written out.
+#[derive(Debug)]
+struct Kept {
+    medium: PathBuf,
+    bytes: u64,
+    /// `None`: the medium is not for such.
+    home: Option<tempfile::TempDir>,
+}
+
+/// What must stay free on the medium, in bytes.
+const SPARE: u64 = 4 << 30;
+const MIB: usize = 1 << 20;
+
+impl Images {
+    /// None so far. All of them are sparse if `sparse`.
+    #[must_use]
+    pub fn new(sparse: bool) -> Self {
+        Self {
+            sparse,
+            kept: RefCell::default(),
+        }
+    }
+
+    /// An image on `medium`. Has what the last one left in it, if anything; `home` is the directory for one that is only
+    /// this run's.
+    ///
+    /// # Errors
+    /// The medium's.
+    pub fn get(&self, medium: &Path, room: Room, home: &Path) -> Result<PathBuf> {
+        if !self.sparse && !room.sparse {
+            let mut kept = self.kept.borrow_mut();
+            let like = |one: &Kept| one.medium == medium && one.bytes == room.bytes;
+            let at = match kept.iter().position(like) {
+                Some(at) => at,
+                None => {
+                    kept.push(Kept::new(medium, room.bytes)?);
+                    kept.len() - 1
+                }
+            };
+            if let Some(home) = kept.get(at).and_then(|one| one.home.as_ref()) {
+                return Ok(home.path().join("image"));
+            }
+        }
+        let image = home.join("image");
+        let file = File::create(&image).map_err(on(&image))?;
+        file.set_len(room.bytes).map_err(on(&image))?;
+        Ok(image)
+    }
+}
+
+impl Kept {
+    fn new(medium: &Path, bytes: u64) -> Result<Self> {
+        let below = rustix::fs::statfs(medium).map_err(|errno| on(medium)(errno.into()))?;
+        let block = u64::try_from(below.f_bsize).unwrap_or(0);
+        let free = below.f_bavail.saturating_mul(block);
+        let in_memory = below.f_type == TMPFS_MAGIC;
+        let home = match !in_memory && free >= bytes.saturating_add(SPARE) {
+            true => Some(written(medium, bytes)?),
+            false => None,
+        };
+        if home.is_none() && !in_memory {
+            let medium = medium.display();
+            eprintln!("{medium} has no room for an image that is written out; it is sparse");
+        }
+        Ok(Self {
+            medium: medium.to_owned(),
+            bytes,
+            home,
+        })
+    }
+}
+
+/// Of `statfs(2)`.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
+/// A directory with an image of zeros, all of them on the medium.
+fn written(medium: &Path, bytes: u64) -> Result<tempfile::TempDir> {
+    eprintln!(
+        "writing out an image of {} MiB on {}",
+        bytes >> 20,
+        medium.display()
+    );
+    let home = tempfile::Builder::new()
+        .prefix("sapwood-bench-")
+        .tempdir_in(medium)
+        .map_err(on(medium))?;
+    let path = home.path().join("image");
+    let mut file = File::create(&path).map_err(on(&path))?;
+    let zeros = vec![0; MIB];
+    let mut left = bytes;
+    while left > 0 {
+        let now = zeros.len().min(usize::try_from(left).unwrap_or(MIB));
+        let piece = zeros.get(..now).unwrap_or(&zeros);
+        file.write_all(piece).map_err(on(&path))?;
+        left -= now as u64;
+    }
+    drop(file);
+    forget_cached(&path)?;
+    Ok(home)
+}
+
+/// Has the system write what it holds of a file, and forget it.
+///
+/// # Errors
+/// The medium's.
+pub fn forget_cached(path: &Path) -> Result<()> {
+    let file = File::open(path).map_err(on(path))?;
+    file.sync_all().map_err(on(path))?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+        .map_err(|errno| on(path)(errno.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn images_are_kept_on_a_disk_and_sparse_where_asked() {
+        let medium = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let room = |sparse| Room {
+            bytes: 3 << 20,
+            sparse,
+            ..Room::default()
+        };
+        let homes = [(); 2].map(|()| tempfile::tempdir_in(medium.path()).unwrap());
+        let get = |images: &Images, sparse, home: &tempfile::TempDir| {
+            images
+                .get(medium.path(), room(sparse), home.path())
+                .unwrap()
+        };
+        let images = Images::new(false);
+        let written = get(&images, false, &homes[0]);
+        let again = get(&images, false, &homes[1]);
+        let own = get(&images, true, &homes[0]);
+        assert_ne!(written, own);
+        let blocks = |path: &Path| path.metadata().unwrap().blocks();
+        assert_eq!(blocks(&own), 0);
+        let free = rustix::fs::statvfs(medium.path()).unwrap();
+        if free.f_bavail * free.f_frsize > 2 * SPARE {
+            assert_eq!(written, again);
+            assert!(blocks(&written) >= 3 << 11, "{}", blocks(&written));
+        }
+        drop(images);
+        assert!(!written.exists() || written.starts_with(homes[0].path()));
+        let sparse = get(&Images::new(true), false, &homes[1]);
+        assert!(sparse.starts_with(homes[1].path()));
+    }
+}
