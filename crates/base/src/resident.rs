@@ -314,6 +314,25 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
             .any(|shard| shard.lock().parked.contains_key(&space))
     }
 
+    /// The objects that somebody refers to, in memory or not.
+    pub fn referenced(&self) -> Vec<Key> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let here = shard.objects.iter();
+            found.extend(
+                here.filter(|(_, object)| object.residence().references() > 0)
+                    .map(|(key, _)| *key),
+            );
+            let parked = shard.parked.iter();
+            found.extend(
+                parked
+                    .flat_map(|(space, of_space)| of_space.keys().map(|number| (*space, *number))),
+            );
+        }
+        found
+    }
+
     /// Every object in memory.
     pub fn all(&self) -> Vec<Arc<T>> {
         let mut all = Vec::new();
@@ -413,10 +432,12 @@ mod tests {
         get(&table, (1, 1)).residence.refer(3);
         crowd_out(&table, (1, 1));
         assert!(table.is_parked((1, 1)) && table.refers_to_parked(1));
+        assert_eq!(table.referenced(), [(1, 1)]);
         assert!(!table.is_parked((1, 2)) && !table.refers_to_parked(2));
         assert!(table.release((1, 1), 1).is_none());
         let back = get(&table, (1, 1));
         assert_eq!(back.residence.references(), 2);
+        assert_eq!(table.referenced(), [(1, 1)]);
         assert!(!table.is_parked((1, 1)) && !table.refers_to_parked(1));
         assert!(table.release((1, 1), 1).is_none());
         let last = table.release((1, 1), 1).unwrap();
@@ -431,6 +452,7 @@ mod tests {
         assert!(table.release((1, 1), 2).is_none());
         assert!(!table.is_parked((1, 1)));
         assert_eq!(get(&table, (1, 1)).residence.references(), 0);
+        assert_eq!(table.referenced(), []);
     }
 
     #[test]

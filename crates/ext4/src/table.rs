@@ -88,6 +88,12 @@ impl InodeTable {
         self.inodes.release((0, ino.0), count)
     }
 
+    /// The numbers of the inodes that somebody refers to.
+    pub(crate) fn referenced(&self) -> Vec<Ino> {
+        let found = self.inodes.referenced();
+        found.into_iter().map(|(_, number)| Ino(number)).collect()
+    }
+
     /// Takes a deleted inode out.
     pub(crate) fn remove(&self, inode: &Inode) {
         self.inodes.remove(inode);

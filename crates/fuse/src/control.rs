@@ -51,6 +51,12 @@ const DELETE: u32 = number(Direction::Write, 4, NAME_BYTES);
 const SNAPSHOT: u32 = number(Direction::Write, 5, SNAPSHOT_BYTES);
 const SET_READ_ONLY: u32 = number(Direction::Write, 6, 8);
 
+/// Whether a command is about all that was written before: what the kernel has cached has to come first.
+/// `syncfs` of the caller has it written back, but does not wait until it has come (Linux 6.18 and newer).
+pub(crate) fn wants_settled(command: u32) -> bool {
+    matches!(command, SYNC | SNAPSHOT | SET_READ_ONLY)
+}
+
 /// Answers one of our commands; `None` if it is none.
 pub(crate) fn handle(
     fs: &dyn FileSystem,
@@ -179,8 +185,8 @@ pub fn stats(path: &Path) -> io::Result<String> {
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Makes everything durable in the file system mounted at `path`. `syncfs` alone only
-/// moves what the kernel has cached to us: FUSE does not tell us of it.
+/// Makes everything durable in the file system mounted at `path`. `syncfs` alone only has the kernel begin
+/// to write back what it has cached: FUSE does not tell us of it.
 ///
 /// # Errors
 /// `ENOTTY` if it is none of ours; what the engine says.

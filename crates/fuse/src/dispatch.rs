@@ -538,7 +538,18 @@ impl Dispatcher {
             .map_err(errno)
     }
 
-    /// Control command `command` with its input; the output has at most `out_size` bytes.
+    /// All inodes that the kernel may have cached.
+    ///
+    /// # Errors
+    /// `EIO` after the end.
+    pub fn referenced(&self) -> Reply<Vec<NodeId>> {
+        let _open = self.enter()?;
+        let inos = self.fs.referenced().into_iter();
+        Ok(inos.map(|ino| self.map.node(ino)).collect())
+    }
+
+    /// Control command `command` with its input; the output has at most `out_size` bytes. Some want the kernel to
+    /// have written back all [`referenced`](Self::referenced) inodes (`control::wants_settled`).
     ///
     /// # Errors
     /// The engine's, `ENOTTY` for an unknown command.

@@ -135,6 +135,9 @@ pub trait FileSystem: Send + Sync {
     /// Gives `count` references back. The last one of an inode without a name deletes it.
     fn forget(&self, ino: Ino, count: u64);
 
+    /// The inodes that callers hold references to. Those that come or go meanwhile may be missing.
+    fn referenced(&self) -> Vec<Ino>;
+
     /// Reads attributes.
     ///
     /// # Errors

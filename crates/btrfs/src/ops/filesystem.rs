@@ -135,6 +135,10 @@ impl FileSystem for Btrfs {
         }
     }
 
+    fn referenced(&self) -> Vec<Ino> {
+        self.engine.inodes.referenced()
+    }
+
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.check_alive()?;
         Ok(self.inode(ino)?.attr(self.engine.sectorsize))

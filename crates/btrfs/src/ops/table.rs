@@ -183,6 +183,14 @@ impl InodeTable {
         self.inodes.refers_to_parked(tree)
     }
 
+    /// The numbers of the inodes that somebody refers to; without those that stand in for subvolumes.
+    pub(crate) fn referenced(&self) -> Vec<Ino> {
+        let mut found = self.inodes.referenced();
+        found.retain(|(tree, _)| *tree != STUB_TREE);
+        let number = |(tree, objectid)| self.numbers.ino(tree, objectid);
+        found.into_iter().map(number).collect()
+    }
+
     /// Takes a deleted inode out.
     pub(crate) fn remove(&self, inode: &Inode) {
         self.inodes.remove(inode);

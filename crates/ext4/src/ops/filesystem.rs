@@ -142,6 +142,10 @@ impl FileSystem for Ext4 {
         }
     }
 
+    fn referenced(&self) -> Vec<Ino> {
+        self.engine.inodes.referenced()
+    }
+
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.check_alive()?;
         Ok(self.inode(ino)?.attr(&self.engine))

@@ -10,8 +10,7 @@ use std::sync::{Arc, mpsc};
 
 use super::HEADROOM;
 use super::device::{Device, undelivered};
-use super::server::Server;
-use crate::dispatch::Dispatcher;
+use super::server::{Command, Outcome, Server};
 use crate::node::NodeId;
 use crate::request::Reply;
 use crate::wire::abi::LseekOut;
@@ -28,7 +27,9 @@ pub(super) enum Job {
         /// The range's start, and its length; 0: to the end of the file.
         range: (i64, i64),
     },
-    /// A control command, once the kernel has forgotten a name that it changed.
+    /// A control command, once the kernel has written back all that it cached.
+    Settled(Command),
+    /// The answer to a control command, once the kernel has forgotten a name that it changed.
     Control {
         dir: NodeId,
         name: Vec<u8>,
@@ -40,13 +41,24 @@ impl Job {
     fn opcode(&self) -> Opcode {
         match self {
             Self::Seek { .. } => Opcode::Lseek,
-            Self::Control { .. } => Opcode::Ioctl,
+            Self::Settled(_) | Self::Control { .. } => Opcode::Ioctl,
         }
     }
 
     /// Tells the kernel, waits for it, and writes the answer into `out`.
-    fn finish(&self, device: &Device, dispatcher: &Dispatcher, out: &mut [u8]) -> Reply<usize> {
+    fn finish(&self, device: &Device, server: &Server, out: &mut [u8]) -> Reply<usize> {
+        let dispatcher = server.dispatcher();
         match self {
+            Self::Settled(command) => {
+                for node in dispatcher.referenced()? {
+                    tell(device, &notify::inval_inode(node.0, 0, 0));
+                }
+                match server.command(command, out) {
+                    Outcome::Answer(answer) => answer,
+                    Outcome::Later(job) => job.finish(device, server, out),
+                    Outcome::Silent => Ok(0),
+                }
+            }
             Self::Seek {
                 node,
                 offset,
@@ -154,7 +166,7 @@ impl Helper {
 fn run(jobs: &mpsc::Receiver<Handed>, notifier: &Device, server: &Server) {
     let mut out = vec![0; 8 * HEADROOM];
     for Handed { job, to } in jobs {
-        let done = job.finish(notifier, server.dispatcher(), &mut out);
+        let done = job.finish(notifier, server, &mut out);
         to.answer(
             job.opcode(),
             done.and_then(|len| out.get(..len).ok_or(libc::EIO)),

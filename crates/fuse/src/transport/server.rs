@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sapwood_vfs::{SetAttr, SetTime, Timestamp};
 
 use super::later::{Job, found};
+use crate::control;
 use crate::dispatch::Dispatcher;
 use crate::node::NodeId;
 use crate::readdir::{DirAttributes, DirItem, PageKind};
@@ -86,6 +87,11 @@ impl Server {
         for &node in nodes {
             self.dispatcher.forget(node, 1);
         }
+    }
+
+    /// Runs a control command that was put off.
+    pub(super) fn command(&self, command: &Command, out: &mut [u8]) -> Outcome {
+        guarded(&self.dispatcher, || command.run(&self.dispatcher, out))
     }
 
     /// Serves one request; an answer's payload goes to the front of `out`.
@@ -333,30 +339,17 @@ impl Call<'_> {
     }
 
     fn ioctl(&self, args: &IoctlIn, input: &[u8], out: &mut [u8]) -> Outcome {
-        let room = out.len().saturating_sub(size_of::<IoctlOut>());
-        let wanted = usize::try_from(args.out_size).unwrap_or(usize::MAX);
-        let answer = self.dispatcher().ioctl(
-            self.caller(0),
-            self.node(),
-            args.cmd,
-            input,
-            wanted.min(room),
-        );
-        match answer {
-            Ok(ControlAnswer {
-                output,
-                changed_name: None,
-            }) => reply::ioctl(out, &output).into(),
-            Ok(ControlAnswer {
-                output,
-                changed_name: Some(name),
-            }) => Outcome::Later(Job::Control {
-                dir: self.node(),
-                name,
-                output,
-            }),
-            Err(errno) => Err(errno).into(),
+        let command = Command {
+            who: self.caller(0),
+            node: self.node(),
+            number: args.cmd,
+            input: input.to_vec(),
+            out_size: usize::try_from(args.out_size).unwrap_or(usize::MAX),
+        };
+        if control::wants_settled(args.cmd) {
+            return Outcome::Later(Job::Settled(command));
         }
+        command.run(self.dispatcher(), out)
     }
 
     fn copy(&self, args: &CopyFileRangeIn, wide: bool, out: &mut [u8]) -> Reply<usize> {
@@ -376,6 +369,39 @@ impl Call<'_> {
         }
         let size = u32::try_from(bytes_copied).map_err(|_| libc::EIO)?;
         reply::put(out, &WriteOut { size, padding: 0 })
+    }
+}
+
+/// A control command.
+#[derive(Debug)]
+pub(super) struct Command {
+    who: Caller,
+    node: NodeId,
+    number: u32,
+    input: Vec<u8>,
+    /// Bytes that the caller has room for.
+    out_size: usize,
+}
+
+impl Command {
+    fn run(&self, to: &Dispatcher, out: &mut [u8]) -> Outcome {
+        let room = out.len().saturating_sub(size_of::<IoctlOut>());
+        let most = self.out_size.min(room);
+        match to.ioctl(self.who, self.node, self.number, &self.input, most) {
+            Ok(ControlAnswer {
+                output,
+                changed_name: None,
+            }) => reply::ioctl(out, &output).into(),
+            Ok(ControlAnswer {
+                output,
+                changed_name: Some(name),
+            }) => Outcome::Later(Job::Control {
+                dir: self.node,
+                name,
+                output,
+            }),
+            Err(errno) => Err(errno).into(),
+        }
     }
 }
 

@@ -10,13 +10,18 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 use crate::support::{Mounted, Needs, Outcome, eventually, expect_errno, trial};
 use crate::{holds, same};
-use sapwood_fuse::MountOptions;
+use sapwood_fuse::{MountOptions, control};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("large_file", Needs::Root, large_file),
         trial("append_and_truncate", Needs::Root, append),
         trial("shared_mapping", Needs::Root, mapping),
+        trial(
+            "a_snapshot_waits_for_what_the_kernel_writes_back",
+            Needs::Root,
+            write_back,
+        ),
         trial("holes_of_a_file_just_written", Needs::Root, holes),
         trial("fallocate_in_each_mode", Needs::Root, allocate),
         trial("copy_file_range", Needs::Root, copy),
@@ -95,6 +100,40 @@ fn mapping() -> Outcome {
     }
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
     same!(&fs::read(&path)?[4096..4102], b"mapped");
+    Ok(())
+}
+
+/// The write that brings what a mapping changed is held until the snapshot is taken, or until the mount sees
+/// to it that all such writes have come.
+#[expect(unsafe_code, reason = "shared mappings; see within")]
+fn write_back() -> Outcome {
+    const LEN: usize = 4096;
+    let mounted = Mounted::with(&MountOptions {
+        threads: Some(4),
+        ..MountOptions::default()
+    })?;
+    let root = mounted.dir();
+    control::create_subvolume(root, b"sub")?;
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(mounted.path("sub/file"))?;
+    file.set_len(LEN as u64)?;
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping of a file of that length, unmapped below, and not used after. It stays until
+    // all is written back: the end of a mapping waits for that, with a lock that the mount's threads need.
+    let done = unsafe {
+        let map = mmap(std::ptr::null_mut(), LEN, both, MapFlags::SHARED, &file, 0)?;
+        std::slice::from_raw_parts_mut(map.cast::<u8>(), LEN).fill(7);
+        mounted.fs.hold_writes();
+        let done = control::snapshot(&mounted.path("sub"), root, b"snap", true);
+        msync(map, LEN, MsyncFlags::SYNC)?;
+        munmap(map, LEN)?;
+        done
+    };
+    done?;
+    holds!(fs::read(mounted.path("snap/file"))? == [7; LEN]);
     Ok(())
 }
 

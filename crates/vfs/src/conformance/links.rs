@@ -325,7 +325,9 @@ fn many_can_be_given_back_at_once(t: &mut Fixture) -> Outcome {
     fs.forget(ino, 400);
     fs.forget(ino, 599);
     same(fs.getattr(ino)?.nlink, 0)?;
+    check(fs.referenced().contains(&ino), "not named as referenced")?;
     fs.forget(ino, 1);
+    check(!fs.referenced().contains(&ino), "named as referenced still")?;
     refused(fs.reference(ino), Error::Stale)
 }
 

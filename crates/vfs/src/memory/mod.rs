@@ -8,6 +8,7 @@
 mod attrs;
 mod content;
 mod data;
+mod gate;
 mod names;
 mod state;
 mod subvolumes;
@@ -23,12 +24,14 @@ use crate::{
     SyncKind, WriteMode,
 };
 use content::SECTOR;
+use gate::Gate;
 use state::{ROOT, State};
 
 /// A file system that lives as long as this value.
 #[derive(Debug)]
 pub struct MemoryFs {
     state: Mutex<State>,
+    gate: Gate,
 }
 
 impl Default for MemoryFs {
@@ -49,6 +52,7 @@ impl MemoryFs {
     pub fn with_capacity(bytes: u64) -> Self {
         Self {
             state: Mutex::new(State::new(bytes / SECTOR)),
+            gate: Gate::default(),
         }
     }
 
@@ -67,6 +71,12 @@ impl MemoryFs {
     /// Refuses changes from now on, or takes them again.
     pub fn set_read_only(&self, read_only: bool) {
         self.state.lock().read_only = read_only;
+    }
+
+    /// Holds writes from now on until somebody asks what is [referenced](FileSystem::referenced) or takes a
+    /// snapshot, but no longer than ten seconds.
+    pub fn hold_writes(&self) {
+        self.gate.shut();
     }
 
     /// References that callers hold in all; 0 once a front end gave everything back.
@@ -150,6 +160,13 @@ impl FileSystem for MemoryFs {
         self.state.lock().forget(ino, count);
     }
 
+    fn referenced(&self) -> Vec<Ino> {
+        self.gate.open();
+        let state = self.state.lock();
+        let held = state.nodes.iter().filter(|(_, node)| node.refs > 0);
+        held.map(|(ino, _)| *ino).collect()
+    }
+
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.live()?.getattr(ino)
     }
@@ -215,6 +232,7 @@ impl FileSystem for MemoryFs {
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<u64> {
+        self.gate.pass();
         self.live()?.write(ino, offset, data, mode)
     }
 

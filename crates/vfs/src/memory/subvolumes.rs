@@ -186,7 +186,9 @@ impl Subvolumes for MemoryFs {
     }
 
     fn snapshot(&self, source: Ino, dir: Ino, name: &[u8], read_only: bool) -> Result<Entry> {
-        self.live()?.snapshot(source, dir, name, read_only)
+        let made = self.live()?.snapshot(source, dir, name, read_only);
+        self.gate.open();
+        made
     }
 
     fn delete_subvolume(&self, dir: Ino, name: &[u8]) -> Result<()> {

@@ -107,6 +107,7 @@ impl FileSystem for Faulty {
         fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
         fn reference(&self, ino: Ino) -> Result<Entry>;
         fn parent(&self, dir: Ino) -> Result<Entry>;
+        fn referenced(&self) -> Vec<Ino>;
         fn getattr(&self, ino: Ino) -> Result<Attr>;
         fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
         fn create(&self, who: &Credentials, dir: Ino, name: &[u8], what: NewInode<'_>, perm: u32)
