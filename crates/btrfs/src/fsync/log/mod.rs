@@ -22,8 +22,8 @@
 //!   the superblock names. What the log has of an inode is remembered with the transaction
 //!   (not with the inode, which may leave memory), so that only changes are logged again.
 //! - Names that go away while the log has them are not logged by the one who removes them: he
-//!   notes the inode ([`name_removed`]), and the next fsync of the subvolume brings its names up
-//!   to date, together with its own work and so at once on disk. A directory is never logged
+//!   notes the inode ([`name_removed`]), and the next fsync that logs anything that belongs to it brings its names up
+//!   to date, together with its own work and so at once on disk ([`pending`]). A directory is never logged
 //!   because one of its names changed.
 //!
 //! Trouble cases, and what follows:
@@ -40,6 +40,7 @@ mod cause;
 mod dir;
 mod extents;
 mod names;
+mod pending;
 mod plan;
 mod sync;
 mod table;
@@ -193,7 +194,7 @@ fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
     h.trans().log.broken().map(Outcome::Commit)
 }
 
-/// The log that has all of an inode as it is, if nothing in the subvolume has to be added.
+/// The log that has all of an inode as it is, if nothing that belongs to it has to be added.
 fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode) -> Option<u64> {
     let found = log.find(inode.objectid)?;
     let logged = *found.logged.lock();
@@ -206,7 +207,7 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode) -> Option<u64> {
         && !inode.data.has_unlogged(h.transid());
     let changes = inode.dir.changes(h.transid(), false);
     let entries = changes.overflow || !changes.added.is_empty() || !changes.removed.is_empty();
-    (same && !entries && log.pending().is_empty()).then_some(logged.number)
+    (same && !entries && !log.pending().concerns(inode.objectid)).then_some(logged.number)
 }
 
 /// Writes a plan into the log; returns the number of the log that it will be in.
@@ -248,17 +249,18 @@ pub(crate) fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>)
         let found = log.find(objectid);
         found.map_or_else(Default::default, |inode| *inode.logged.lock())
     };
-    if logged(dir.objectid).full {
-        log.add_pending(dir);
-        if !h.engine().options.log.single_names
-            && let Err(error) = log_whole(h, &log, dir)
-        {
-            ::log::warn!("{dir:?} cannot be logged: {error}");
-            trans.log.set_broken(Cause::Failed);
-        }
-    }
-    if logged(inode.objectid).exists && inode.root.id() == dir.root.id() {
-        log.add_pending(inode);
+    let full = logged(dir.objectid).full;
+    let exists = logged(inode.objectid).exists && inode.root.id() == dir.root.id();
+    log.pending().add(
+        (dir.objectid, full.then(|| Arc::clone(dir))),
+        (inode.objectid, exists.then(|| Arc::clone(inode))),
+    );
+    if full
+        && !h.engine().options.log.single_names
+        && let Err(error) = log_whole(h, &log, dir)
+    {
+        ::log::warn!("{dir:?} cannot be logged: {error}");
+        trans.log.set_broken(Cause::Failed);
     }
 }
 

@@ -15,12 +15,14 @@
 //! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
 //!   behind it, if it lives on elsewhere, needs its names logged, or it would be lost.
 //!
+//! Whoever is touched by any of this brings with him what is [pending](super::pending) of his group.
+//!
 //! All these inodes must keep their names meanwhile, so their `io` locks are needed, and locks
 //! of inodes are taken in one order. The plan is therefore made again and again, each time with
 //! the locks that the last time found missing, until none is. What a log cannot say ends in a
 //! [`Cause`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use sapwood_btrfs_format::{Key, dir_items, kind};
@@ -105,6 +107,8 @@ pub(super) struct Planner<'a> {
     plan: Plan,
     queue: Vec<u64>,
     missing: Vec<Arc<Inode>>,
+    /// Those of whose groups all that is pending was found.
+    touched: HashSet<u64>,
 }
 
 impl<'a> Planner<'a> {
@@ -125,6 +129,7 @@ impl<'a> Planner<'a> {
             plan: Plan::default(),
             queue: Vec::new(),
             missing: Vec::new(),
+            touched: HashSet::new(),
         }
     }
 
@@ -134,11 +139,6 @@ impl<'a> Planner<'a> {
     /// See [`Refusal`].
     pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<Plan, Refusal> {
         self.want(target, true);
-        let pending = self.log.as_ref().map_or(Vec::new(), |log| log.pending());
-        for inode in pending {
-            self.plan.pending.push(inode.objectid);
-            self.want(&inode, false);
-        }
         while let Some(objectid) = self.queue.pop() {
             self.visit(objectid)?;
         }
@@ -154,8 +154,21 @@ impl<'a> Planner<'a> {
         found.map_or_else(Logged::default, |inode| *inode.logged.lock())
     }
 
+    /// The plan says something that depends on this inode: what is pending of its group is to be logged too.
+    fn touch(&mut self, objectid: u64) {
+        let Some(log) = &self.log else {
+            return;
+        };
+        let group = log.pending().group(objectid, &mut self.touched);
+        for (number, inode) in group {
+            self.plan.pending.push(number);
+            self.want(&inode, false);
+        }
+    }
+
     fn want(&mut self, inode: &Arc<Inode>, full: bool) {
         let objectid = inode.objectid;
+        self.touch(objectid);
         if !self.locked.contains_key(&objectid) {
             self.missing.push(Arc::clone(inode));
             return;
@@ -216,6 +229,9 @@ impl<'a> Planner<'a> {
         let same = |one: &NameRef, other: &NameRef| {
             one.parent == other.parent && one.name == other.name && one.index == other.index
         };
+        for name in now.iter().chain(&before) {
+            self.touch(name.parent);
+        }
         for name in &now {
             if !before.iter().any(|old| same(old, name)) {
                 self.new_name(inode, name)?;
@@ -249,6 +265,7 @@ impl<'a> Planner<'a> {
         match taker {
             Some(location) if location.kind != kind::INODE_ITEM => Err(Cause::SubvolumeName.into()),
             Some(location) if location.objectid != loser => {
+                self.touch(location.objectid);
                 if let Some(taker) = self.alive(location.objectid)? {
                     self.want_new(&taker);
                 }
@@ -266,6 +283,7 @@ impl<'a> Planner<'a> {
         };
         let (engine, root) = (self.engine, self.root);
         for name in names::current(engine, &log.tree, inode.objectid)? {
+            self.touch(name.parent);
             let kept = |new: &NameRef| new.parent == name.parent && new.name == name.name;
             if now.iter().any(kept) {
                 continue;
@@ -300,6 +318,7 @@ impl<'a> Planner<'a> {
         let top = top_dir(root);
         let mut at = engine.inodes.load(engine, root, name.parent)?;
         loop {
+            self.touch(at.objectid);
             if at.state.lock().names_in == self.transid {
                 self.want_new(&at);
             }
@@ -333,6 +352,7 @@ impl<'a> Planner<'a> {
         if location.objectid == inode.objectid {
             return Ok(());
         }
+        self.touch(location.objectid);
         match self.alive(location.objectid)? {
             Some(other) => {
                 if !self.plan_has(other.objectid) {
@@ -391,6 +411,7 @@ impl<'a> Planner<'a> {
         if location.kind != kind::INODE_ITEM {
             return Err(Cause::SubvolumeName.into());
         }
+        self.touch(location.objectid);
         self.taken_over(location.objectid, dir.objectid, &name)?;
         let Some(inode) = self.alive(location.objectid)? else {
             return match committed {
@@ -434,6 +455,7 @@ impl<'a> Planner<'a> {
             return Err(Cause::SubvolumeName.into());
         }
         let engine = self.engine;
+        self.touch(location.objectid);
         let Some(child) = self.alive(location.objectid)? else {
             return Ok(());
         };

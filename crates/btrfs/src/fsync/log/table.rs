@@ -9,9 +9,9 @@ use sapwood_btrfs_format::{Key, RootItem, kind, objectid};
 
 use super::blocks::LogBlocks;
 use super::cause::Cause;
+use super::pending::Pending;
 use crate::Result;
-use crate::lock::{Rank, RankedMutex};
-use crate::ops::Inode;
+use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::transaction::Handle;
 use crate::tree::{Root, create_root};
 
@@ -208,8 +208,8 @@ pub(super) struct SubvolumeLog {
     /// Held by whoever changes checksums in it.
     pub(super) sums: RankedMutex<()>,
     inodes: RankedMutex<HashMap<u64, Arc<InodeLog>>>,
-    /// Logged inodes whose names changed since: the next log must say so, whoever asks for it.
-    pending: RankedMutex<BTreeMap<u64, Arc<Inode>>>,
+    /// Logged inodes whose names changed since.
+    pending: RankedMutex<Pending>,
 }
 
 impl SubvolumeLog {
@@ -219,7 +219,7 @@ impl SubvolumeLog {
             tree,
             sums: RankedMutex::new(Rank::Checksums, ()),
             inodes: RankedMutex::new(Rank::Leaf, HashMap::new()),
-            pending: RankedMutex::new(Rank::Leaf, BTreeMap::new()),
+            pending: RankedMutex::new(Rank::Leaf, Pending::default()),
         }
     }
 
@@ -245,20 +245,9 @@ impl SubvolumeLog {
         self.inodes.lock().get(&objectid).cloned()
     }
 
-    /// The next log has to bring the names of this inode up to date.
-    pub(super) fn add_pending(&self, inode: &Arc<Inode>) {
-        let mut pending = self.pending.lock();
-        pending.insert(inode.objectid, inode.clone());
-    }
-
-    /// The inodes whose names are to be brought up to date.
-    pub(super) fn pending(&self) -> Vec<Arc<Inode>> {
-        self.pending.lock().values().cloned().collect()
-    }
-
-    /// An inode's names are up to date; the caller holds its `io` lock.
-    pub(super) fn done_pending(&self, objectid: u64) {
-        self.pending.lock().remove(&objectid);
+    /// What is pending.
+    pub(super) fn pending(&self) -> RankedMutexGuard<'_, Pending> {
+        self.pending.lock()
     }
 }
 

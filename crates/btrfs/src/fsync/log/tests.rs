@@ -335,6 +335,50 @@ fn a_rename_of_what_was_not_logged_logs_nothing() {
     assert!(items(&fs, 256, kind::INODE_ITEM).is_empty());
 }
 
+/// Names that one client took away are not logged, so not locked, for an fsync of another.
+#[test]
+fn clients_log_what_is_theirs() {
+    let memory = Arc::new(formatted());
+    let fs = open(memory.clone(), LogPolicy::default()).unwrap();
+    let who = sapwood_vfs::Credentials::ROOT;
+    let [mine, theirs] = [&b"mine"[..], b"theirs"].map(|name| {
+        let made = fs.create(&who, fs.root(), name, NewInode::Directory, 0o755);
+        made.unwrap().ino()
+    });
+    let file = |dir, name: &[u8]| {
+        let made = fs.create(&who, dir, name, NewInode::Regular, 0o644);
+        made.unwrap().ino()
+    };
+    let kept = file(theirs, b"kept");
+    file(mine, b"old");
+    fs.sync().unwrap();
+    for dir in [mine, theirs] {
+        file(dir, b"new");
+        fs.fsync(dir, SyncKind::All).unwrap();
+    }
+    fs.unlink(mine, b"old").unwrap();
+    fs.rename(mine, b"new", mine, b"newer", RenameMode::Replace)
+        .unwrap();
+    write(&fs, kept, b"written");
+    fs.fsync(kept, SyncKind::All).unwrap();
+    assert_eq!(counter(&fs, "full_fsyncs"), 0);
+    assert!(log_of(&fs).pending().concerns(mine.0));
+    let names = |expected: [&[u8]; 2], gone: [&[u8]; 2]| {
+        let after = open(Arc::new(memory.snapshot()), LogPolicy::default()).unwrap();
+        let dir = after.lookup(after.root(), b"mine").unwrap().ino();
+        assert!(expected.iter().all(|name| after.lookup(dir, name).is_ok()));
+        assert!(gone.iter().all(|name| after.lookup(dir, name).is_err()));
+        let dir = after.lookup(after.root(), b"theirs").unwrap().ino();
+        let kept = after.lookup(dir, b"kept").unwrap();
+        assert_eq!(kept.attr.size, 7);
+    };
+    names([b"old", b"new"], [b"newer", b"last"]);
+    let last = file(mine, b"last");
+    fs.fsync(last, SyncKind::All).unwrap();
+    assert!(!log_of(&fs).pending().concerns(mine.0));
+    names([b"newer", b"last"], [b"old", b"new"]);
+}
+
 #[test]
 fn old_extents_are_not_logged_again() {
     let fs = open(Arc::new(formatted()), LogPolicy::default()).unwrap();

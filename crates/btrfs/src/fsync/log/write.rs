@@ -54,7 +54,7 @@ impl Writer<'_> {
             }
         }
         for objectid in &plan.pending {
-            self.log.done_pending(*objectid);
+            self.log.pending().done(*objectid);
         }
         Ok(())
     }

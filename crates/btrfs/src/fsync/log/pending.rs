@@ -1,0 +1,152 @@
+//! Logged names that went away since: the log has to say so before it says anything that
+//! depends on it.
+//!
+//! # How it works
+//! Who takes a name away notes the directory and the inode, of each whether the log has what changed, and that
+//! the two belong together. An fsync that logs one inode brings up to date what is pending of all that belongs to it, and to those,
+//! and so on: within such a group every name that the log takes from one it gives to the other, or to
+//! none. Groups have no inode in common, so that the log may have each as of another moment,
+//! and clients that work in directories of their own do not wait for each other (`clients_log_what_is_theirs`).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::ops::Inode;
+
+/// What is pending in a subvolume's log.
+pub(super) struct Pending<T = Arc<Inode>> {
+    /// By number: inodes whose names, or directories whose entries, are to be brought up to date.
+    inodes: BTreeMap<u64, T>,
+    /// By number: those that an inode belongs together with.
+    ties: HashMap<u64, BTreeSet<u64>>,
+}
+
+impl<T> Default for Pending<T> {
+    fn default() -> Self {
+        Self {
+            inodes: BTreeMap::new(),
+            ties: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Clone> Pending<T> {
+    /// A name went away; given are the directory and the inode, each with its number and, if it has to be brought up to
+    /// date, itself.
+    pub(super) fn add(&mut self, dir: (u64, Option<T>), inode: (u64, Option<T>)) {
+        if dir.1.is_none() && inode.1.is_none() {
+            return;
+        }
+        self.ties.entry(dir.0).or_default().insert(inode.0);
+        self.ties.entry(inode.0).or_default().insert(dir.0);
+        for (number, pending) in [dir, inode] {
+            if let Some(pending) = pending {
+                self.inodes.insert(number, pending);
+            }
+        }
+    }
+
+    /// Whether anything of the group of an inode is pending.
+    pub(super) fn concerns(&self, objectid: u64) -> bool {
+        !self.group(objectid, &mut HashSet::new()).is_empty()
+    }
+
+    /// What is pending of the group of an inode, but for those in `seen`; adds all of them.
+    pub(super) fn group(&self, objectid: u64, seen: &mut HashSet<u64>) -> Vec<(u64, T)> {
+        let mut found = Vec::new();
+        let mut queue = vec![objectid];
+        while let Some(number) = queue.pop() {
+            if !seen.insert(number) {
+                continue;
+            }
+            if let Some(inode) = self.inodes.get(&number) {
+                found.push((number, inode.clone()));
+            }
+            if let Some(tied) = self.ties.get(&number) {
+                queue.extend(tied);
+            }
+        }
+        found
+    }
+
+    /// An inode is up to date.
+    pub(super) fn done(&mut self, objectid: u64) {
+        self.inodes.remove(&objectid);
+        if self.inodes.is_empty() {
+            self.ties.clear();
+            return;
+        }
+        // What ties two that are up to date says nothing any more.
+        let Some(tied) = self.ties.get_mut(&objectid) else {
+            return;
+        };
+        let inodes = &self.inodes;
+        let over: Vec<u64> = tied
+            .iter()
+            .copied()
+            .filter(|other| !inodes.contains_key(other))
+            .collect();
+        tied.retain(|other| inodes.contains_key(other));
+        if tied.is_empty() {
+            self.ties.remove(&objectid);
+        }
+        for other in over {
+            if let Some(back) = self.ties.get_mut(&other) {
+                back.remove(&objectid);
+                if back.is_empty() {
+                    self.ties.remove(&other);
+                }
+            }
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.inodes.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(pending: &Pending<()>, objectid: u64) -> Vec<u64> {
+        let found = pending.group(objectid, &mut HashSet::new());
+        let mut found: Vec<u64> = found.into_iter().map(|(number, ())| number).collect();
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn a_group_is_all_that_is_tied() {
+        let mut pending = Pending::default();
+        pending.add((1, Some(())), (11, Some(())));
+        pending.add((1, Some(())), (12, None));
+        pending.add((2, None), (12, Some(())));
+        pending.add((3, Some(())), (31, Some(())));
+        pending.add((4, None), (41, None));
+        assert_eq!(numbers(&pending, 2), [1, 11, 12]);
+        assert_eq!(numbers(&pending, 11), [1, 11, 12]);
+        assert_eq!(numbers(&pending, 31), [3, 31]);
+        assert!(pending.concerns(2) && !pending.concerns(4) && !pending.concerns(5));
+        let mut seen = HashSet::new();
+        assert_eq!(pending.group(1, &mut seen).len(), 3);
+        assert!(pending.group(12, &mut seen).is_empty());
+    }
+
+    #[test]
+    fn what_is_up_to_date_ties_nothing() {
+        let mut pending = Pending::default();
+        pending.add((1, Some(())), (11, Some(())));
+        pending.add((1, Some(())), (12, None));
+        pending.add((2, Some(())), (12, None));
+        pending.done(1);
+        // Of 11 it is not said yet where it is; 12 leads to 1 no more.
+        assert_eq!(numbers(&pending, 1), [11]);
+        assert_eq!(numbers(&pending, 12), [2]);
+        pending.done(11);
+        pending.done(2);
+        assert!(pending.inodes.is_empty() && pending.ties.is_empty());
+    }
+}
