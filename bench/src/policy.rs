@@ -60,6 +60,7 @@ impl Policy {
             fast_wait: !all && self != Self::NoFastWait,
             xattrs_when_changed: !all && self != Self::NoXattrs,
             single_names: !all && self != Self::NoSingleNames,
+            ..LogPolicy::default()
         }
     }
 }

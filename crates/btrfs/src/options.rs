@@ -32,6 +32,9 @@ pub struct LogPolicy {
     /// A rename or unlink touches single names in the log; else the directory's changes are
     /// all logged again.
     pub single_names: bool,
+    /// Names that went away are brought up to date by an fsync of what belongs to them; else by any fsync
+    /// of the subvolume, as the kernel does, so that it makes renames of others durable too. Needs `single_names`.
+    pub groups: bool,
 }
 
 impl Default for LogPolicy {
@@ -42,6 +45,7 @@ impl Default for LogPolicy {
             fast_wait: true,
             xattrs_when_changed: true,
             single_names: true,
+            groups: false,
         }
     }
 }

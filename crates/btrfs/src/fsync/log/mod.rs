@@ -22,7 +22,7 @@
 //!   the superblock names. What the log has of an inode is remembered with the transaction
 //!   (not with the inode, which may leave memory), so that only changes are logged again.
 //! - Names that go away while the log has them are not logged by the one who removes them: he
-//!   notes the inode ([`name_removed`]), and the next fsync that logs anything that belongs to it brings its names up
+//!   notes the inode ([`name_removed`]), and the next fsync of the subvolume brings its names up
 //!   to date, together with its own work and so at once on disk ([`pending`]). A directory is never logged
 //!   because one of its names changed.
 //!
@@ -207,7 +207,11 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode) -> Option<u64> {
         && !inode.data.has_unlogged(h.transid());
     let changes = inode.dir.changes(h.transid(), false);
     let entries = changes.overflow || !changes.added.is_empty() || !changes.removed.is_empty();
-    (same && !entries && !log.pending().concerns(inode.objectid)).then_some(logged.number)
+    let current = match h.engine().options.log.groups {
+        true => !log.pending().concerns(inode.objectid),
+        false => log.pending().is_empty(),
+    };
+    (same && !entries && current).then_some(logged.number)
 }
 
 /// Writes a plan into the log; returns the number of the log that it will be in.

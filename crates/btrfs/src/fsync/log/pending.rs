@@ -3,8 +3,10 @@
 //!
 //! # How it works
 //! Who takes a name away notes the directory and the inode, of each whether the log has what changed, and that
-//! the two belong together. An fsync that logs one inode brings up to date what is pending of all that belongs to it, and to those,
-//! and so on: within such a group every name that the log takes from one it gives to the other, or to
+//! the two belong together. The next fsync of the subvolume brings all of it up to date.
+//!
+//! With [`groups`](crate::LogPolicy::groups) an fsync that logs one inode brings up to date what is pending of all that
+//! belongs to it, and to those, and so on: within such a group every name that the log takes from one it gives to the other, or to
 //! none. Groups have no inode in common, so that the log may have each as of another moment,
 //! and clients that work in directories of their own do not wait for each other (`clients_log_what_is_theirs`).
 
@@ -67,6 +69,18 @@ impl<T: Clone> Pending<T> {
             }
         }
         found
+    }
+
+    /// All that is pending.
+    pub(super) fn all(&self) -> Vec<(u64, T)> {
+        let all = self.inodes.iter();
+        all.map(|(number, inode)| (*number, inode.clone()))
+            .collect()
+    }
+
+    /// Whether nothing is.
+    pub(super) fn is_empty(&self) -> bool {
+        self.inodes.is_empty()
     }
 
     /// An inode is up to date.

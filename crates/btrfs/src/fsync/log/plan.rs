@@ -139,6 +139,10 @@ impl<'a> Planner<'a> {
     /// See [`Refusal`].
     pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<Plan, Refusal> {
         self.want(target, true);
+        if !self.engine.options.log.groups {
+            let all = self.log.as_ref().map(|log| log.pending().all());
+            self.pending(all.unwrap_or_default());
+        }
         while let Some(objectid) = self.queue.pop() {
             self.visit(objectid)?;
         }
@@ -159,8 +163,14 @@ impl<'a> Planner<'a> {
         let Some(log) = &self.log else {
             return;
         };
-        let group = log.pending().group(objectid, &mut self.touched);
-        for (number, inode) in group {
+        if self.engine.options.log.groups {
+            let group = log.pending().group(objectid, &mut self.touched);
+            self.pending(group);
+        }
+    }
+
+    fn pending(&mut self, pending: Vec<(u64, Arc<Inode>)>) {
+        for (number, inode) in pending {
             self.plan.pending.push(number);
             self.want(&inode, false);
         }

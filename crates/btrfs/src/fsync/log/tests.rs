@@ -339,7 +339,11 @@ fn a_rename_of_what_was_not_logged_logs_nothing() {
 #[test]
 fn clients_log_what_is_theirs() {
     let memory = Arc::new(formatted());
-    let fs = open(memory.clone(), LogPolicy::default()).unwrap();
+    let groups = LogPolicy {
+        groups: true,
+        ..LogPolicy::default()
+    };
+    let fs = open(memory.clone(), groups).unwrap();
     let who = sapwood_vfs::Credentials::ROOT;
     let [mine, theirs] = [&b"mine"[..], b"theirs"].map(|name| {
         let made = fs.create(&who, fs.root(), name, NewInode::Directory, 0o755);
