@@ -255,10 +255,17 @@ pub(crate) fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>)
     };
     let full = logged(dir.objectid).full;
     let exists = logged(inode.objectid).exists && inode.root.id() == dir.root.id();
-    log.pending().add(
-        (dir.objectid, full.then(|| Arc::clone(dir))),
-        (inode.objectid, exists.then(|| Arc::clone(inode))),
-    );
+    {
+        let mut pending = log.pending();
+        for (has, noted) in [(full, dir), (exists, inode)] {
+            if has {
+                pending.add(noted.objectid, Arc::clone(noted));
+            }
+        }
+        if (full || exists) && h.engine().options.log.groups {
+            pending.tie(dir.objectid, inode.objectid);
+        }
+    }
     if full
         && !h.engine().options.log.single_names
         && let Err(error) = log_whole(h, &log, dir)

@@ -33,19 +33,15 @@ impl<T> Default for Pending<T> {
 }
 
 impl<T: Clone> Pending<T> {
-    /// A name went away; given are the directory and the inode, each with its number and, if it has to be brought up to
-    /// date, itself.
-    pub(super) fn add(&mut self, dir: (u64, Option<T>), inode: (u64, Option<T>)) {
-        if dir.1.is_none() && inode.1.is_none() {
-            return;
-        }
-        self.ties.entry(dir.0).or_default().insert(inode.0);
-        self.ties.entry(inode.0).or_default().insert(dir.0);
-        for (number, pending) in [dir, inode] {
-            if let Some(pending) = pending {
-                self.inodes.insert(number, pending);
-            }
-        }
+    /// An inode is to be brought up to date.
+    pub(super) fn add(&mut self, objectid: u64, inode: T) {
+        self.inodes.insert(objectid, inode);
+    }
+
+    /// A directory and an inode that lost a name in it, one of them pending, belong together.
+    pub(super) fn tie(&mut self, dir: u64, inode: u64) {
+        self.ties.entry(dir).or_default().insert(inode);
+        self.ties.entry(inode).or_default().insert(dir);
     }
 
     /// Whether anything of the group of an inode is pending.
@@ -132,14 +128,20 @@ mod tests {
         found
     }
 
+    fn pending<const N: usize>(numbers: [u64; N], ties: &[(u64, u64)]) -> Pending<()> {
+        let mut pending = Pending::default();
+        for number in numbers {
+            pending.add(number, ());
+        }
+        for (dir, inode) in ties {
+            pending.tie(*dir, *inode);
+        }
+        pending
+    }
+
     #[test]
     fn a_group_is_all_that_is_tied() {
-        let mut pending = Pending::default();
-        pending.add((1, Some(())), (11, Some(())));
-        pending.add((1, Some(())), (12, None));
-        pending.add((2, None), (12, Some(())));
-        pending.add((3, Some(())), (31, Some(())));
-        pending.add((4, None), (41, None));
+        let pending = pending([1, 11, 12, 3, 31], &[(1, 11), (1, 12), (2, 12), (3, 31)]);
         assert_eq!(numbers(&pending, 2), [1, 11, 12]);
         assert_eq!(numbers(&pending, 11), [1, 11, 12]);
         assert_eq!(numbers(&pending, 31), [3, 31]);
@@ -151,10 +153,7 @@ mod tests {
 
     #[test]
     fn what_is_up_to_date_ties_nothing() {
-        let mut pending = Pending::default();
-        pending.add((1, Some(())), (11, Some(())));
-        pending.add((1, Some(())), (12, None));
-        pending.add((2, Some(())), (12, None));
+        let mut pending = pending([1, 11, 2], &[(1, 11), (1, 12), (2, 12)]);
         pending.done(1);
         // Of 11 it is not said yet where it is; 12 leads to 1 no more.
         assert_eq!(numbers(&pending, 1), [11]);
