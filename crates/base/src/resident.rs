@@ -124,12 +124,10 @@ impl<T: Resident> Shard<T> {
         if let Some(references) = self.take_parked(key) {
             object.residence().refer(references);
         }
-        let replaced = self.objects.insert(key, Arc::clone(object));
+        self.objects.insert(key, Arc::clone(object));
         self.clock.push_back(key);
         self.sweep();
-        let mut gone = self.trim();
-        gone.extend(replaced);
-        gone
+        self.trim()
     }
 
     fn remove(&mut self, key: Key) -> Option<Arc<T>> {
@@ -247,14 +245,8 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         }
     }
 
-    /// Puts a new object into the table. What is on disk for its number must not be loadable
-    /// before: insert first, then write.
-    pub fn insert(&self, object: &Arc<T>) {
-        let gone = self.shard(object.key()).lock().insert(object);
-        drop(gone);
-    }
-
-    /// As [`insert`](Self::insert), unless one with its number is in the table: then false.
+    /// Puts a new object into the table, unless one with its number is there: then false. What is
+    /// on disk for its number must not be loadable before: insert first, then write.
     #[must_use]
     pub fn insert_first(&self, object: &Arc<T>) -> bool {
         let key = object.key();
@@ -415,7 +407,7 @@ mod tests {
         let held = get(&table, (1, 1));
         let mut pinned = Object::new((1, 2), 7);
         pinned.pinned = true;
-        table.insert(&Arc::new(pinned));
+        assert!(table.insert_first(&Arc::new(pinned)));
         for number in 0..20_000 {
             get(&table, (2, number));
         }
@@ -502,7 +494,7 @@ mod tests {
         for round in 0..100 {
             for number in 0..1000 {
                 let object = Arc::new(Object::new((1, number), round));
-                table.insert(&object);
+                assert!(table.insert_first(&object));
                 table.remove(&object);
             }
         }

@@ -47,20 +47,23 @@ pub(crate) fn create(
     if !dir.takes_names() {
         return Err(vfs::Error::NotFound.into());
     }
-    if names::find(engine, dir, name)?.is_some() {
-        return Err(vfs::Error::Exists.into());
-    }
+    names::check_vacant(engine, dir, name)?;
     rules::check_add_name(dir.vfs_flags())?;
     let plan = plan(engine, who, dir, what, perm)?;
+    let target_kind = plan.kind;
     let objectid = next_objectid(engine, &dir.root)?;
     let index = dir::next_index(engine, dir)?;
     let mut h = engine.start(ITEMS + plan.xattrs.len() as u64)?;
-    names::add_entry(&mut h, dir, name, Target::inode(objectid, plan.kind), index)?;
     let reference = (
         Key::new(objectid, kind::INODE_REF, dir.objectid),
         InodeRefRef { index, name }.encode(),
     );
-    let made = insert(engine, &mut h, dir, objectid, plan, Some(reference));
+    // The name comes last: who finds it finds a whole inode.
+    let made = insert(engine, &mut h, dir, objectid, plan, Some(reference)).and_then(|inode| {
+        let target = Target::inode(objectid, target_kind);
+        names::add_entry(&mut h, dir, name, target, index)?;
+        Ok(inode)
+    });
     finish(h, made)
 }
 
@@ -174,7 +177,8 @@ fn plan(
     })
 }
 
-/// Inserts the items of a new inode, in key order and so as one batch.
+/// Makes the object of a new inode, and then its items, in key order and so as one batch: what has
+/// items and no object would be loaded a second time by whoever finds it.
 fn insert(
     engine: &Arc<Engine>,
     h: &mut Handle,
@@ -205,17 +209,14 @@ fn insert(
         };
         items.push((Key::new(objectid, kind::EXTENT_DATA, 0), extent.encode()));
     }
+    let default_acl = (plan.kind == FileKind::Directory).then(|| {
+        let mut xattrs = plan.xattrs.iter();
+        let default = xattrs.find(|(name, _)| name == acl::DEFAULT);
+        default.map(|(_, value)| value.clone().into())
+    });
+    let (kind, state) = (plan.kind, plan.state);
+    let inodes = &engine.inodes;
+    let inode = inodes.insert_new(&dir.root, objectid, kind, state, default_acl)?;
     dir.root.insert_batch(h, &items)?;
-    let inode = engine
-        .inodes
-        .insert_new(&dir.root, objectid, plan.kind, plan.state);
-    if plan.kind == FileKind::Directory {
-        inode.dir.lock().default_acl = Some(
-            plan.xattrs
-                .iter()
-                .find(|(name, _)| name == acl::DEFAULT)
-                .map(|(_, value)| value.clone().into()),
-        );
-    }
     Ok(inode)
 }

@@ -124,6 +124,24 @@ pub(crate) fn find_for_sure(
     find(engine, dir, name)
 }
 
+/// Refuses a name that `dir` has, or for which there is no room. Holds until the directory's lock is
+/// given back.
+///
+/// # Errors
+/// `Exists`; `Overflow`: too many names with its hash.
+pub(crate) fn check_vacant(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<()> {
+    let old = dir.root.get(engine, &dir_item_key(dir, name))?;
+    let entry = DirItemRef {
+        location: Key::MIN,
+        transid: 0,
+        kind: 0,
+        name,
+        data: &[],
+    };
+    packed_with(old.as_deref(), name, &entry, item_room(engine))?;
+    Ok(())
+}
+
 /// Adds an entry to a packed directory item, and fails without a change if the name is there
 /// or there is no room: names with equal hashes must fit in one leaf.
 pub(crate) fn packed_with(

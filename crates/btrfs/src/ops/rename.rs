@@ -127,6 +127,9 @@ fn locked_rename(
         return Err(vfs::Error::NotEmpty.into());
     }
     require_room(engine, source, to)?;
+    if target.is_none() {
+        names::check_vacant(engine, to.dir, to.name)?;
+    }
     let to_index = dir::next_index(engine, to.dir)?;
     if mode == RenameMode::Exchange
         && let Some(target) = target

@@ -158,18 +158,29 @@ impl InodeTable {
         inode
     }
 
-    /// Puts a new inode, whose number nobody else can know yet, into the table.
+    /// Puts a new inode, whose number nobody else can know yet, into the table. Call it before its
+    /// items are written. `default_acl`: that of a directory, as [`DirState`] keeps it.
+    ///
+    /// # Errors
+    /// [`Error::ItemExists`] if it is in memory: the number is not new.
     pub(crate) fn insert_new(
         &self,
         root: &Arc<Root>,
         objectid: u64,
         kind: FileKind,
         state: InodeState,
-    ) -> Arc<Inode> {
+        default_acl: Option<Option<Arc<[u8]>>>,
+    ) -> Result<Arc<Inode>> {
         let ino = self.numbers.ino(root.id(), objectid);
         let inode = Arc::new(Inode::new(Arc::clone(root), objectid, ino, kind, state));
-        self.inodes.insert(&inode);
-        inode
+        inode.dir.lock().default_acl = default_acl;
+        match self.inodes.insert_first(&inode) {
+            true => Ok(inode),
+            false => Err(Error::ItemExists {
+                root: root.id(),
+                key: Key::new(objectid, kind::INODE_ITEM, 0),
+            }),
+        }
     }
 
     /// Gives `count` references to the inode with this number back. Returns it if they were the

@@ -1,6 +1,8 @@
 //! Inodes leave memory while somebody refers to them, and nobody can tell.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_vfs::{self as vfs, Credentials, FileSystem, Ino, NewInode, Subvolumes, WriteMode};
@@ -109,5 +111,36 @@ fn a_deleted_subvolume_stays_while_somebody_refers_to_what_is_away() {
     fs.forget(kept, 1);
     assert!(fs.finish_cleaning());
     assert_eq!(fs.getattr(kept).unwrap_err(), vfs::Error::Stale);
+    fs.unmount().unwrap();
+}
+
+/// Without an object, whoever found the items would load a second one, and what one of the two
+/// knows would be lost.
+#[test]
+fn a_new_inode_is_in_memory_before_its_items_are_in_the_tree() {
+    let fs = Arc::new(mount());
+    let before = file(&fs, fs.root(), "before");
+    let (tree, objectid) = fs.engine.inodes.numbers().key(before).unwrap();
+    let root = fs.engine.roots.get(tree).unwrap();
+    // Behind a commit the top block has to be copied. So nothing gets into the tree, but all can be read.
+    fs.sync().unwrap();
+    let held = root.hold_node();
+    let creator = {
+        let fs = Arc::clone(&fs);
+        thread::spawn(move || file(&fs, fs.root(), "new"))
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while fs.engine.inodes.peek(tree, objectid + 1).is_none() {
+        assert!(Instant::now() < end, "it is written before it is in memory");
+        thread::yield_now();
+    }
+    assert!(!creator.is_finished());
+    drop(held);
+    let made = creator.join().unwrap();
+    assert_eq!(
+        fs.engine.inodes.numbers().key(made),
+        Some((tree, objectid + 1))
+    );
+    assert_eq!(fs.lookup(fs.root(), b"new").unwrap().ino(), made);
     fs.unmount().unwrap();
 }

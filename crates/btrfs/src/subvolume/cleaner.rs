@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 use sapwood_btrfs_format::{Key, kind, objectid};
@@ -24,11 +25,17 @@ const BUDGET: usize = 4000;
 const GROUP_ITEMS: u64 = 8;
 /// How long a deleted subvolume that is still in use is left alone.
 const RETRY: Duration = Duration::from_secs(2);
+/// Rounds that [`clean_now`] needs for what nobody uses.
+const TRIES: u32 = 3;
+/// How long [`clean_now`] waits for threads that hold what nobody refers to.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Its pause between two rounds.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Work of the cleaner.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
-    /// Held by whoever does a round.
+    /// Held by whoever does a round, or several with commits between them.
     round: RankedMutex<()>,
     work: RankedMutex<Work>,
     wake: Condvar,
@@ -75,6 +82,11 @@ impl Cleaner {
         self.wake.notify_all();
     }
 
+    /// The trees that wait to be dropped.
+    fn dead(&self) -> Vec<Arc<Root>> {
+        self.work.lock().dead.iter().cloned().collect()
+    }
+
     fn stopping(&self) -> bool {
         self.work.lock().stopping
     }
@@ -115,9 +127,13 @@ pub(crate) fn run(engine: &Arc<Engine>) {
 
 /// Cleans up all that was deleted before the call; false if that cannot be done now.
 pub(crate) fn clean_now(engine: &Arc<Engine>) -> bool {
+    // Between a commit and a round of ours there must be none of the cleaner's thread: it may change a
+    // tree, which then has to wait again.
+    let _round = engine.cleaner.round.lock();
+    let begun = Instant::now();
     // Writing back what is dirty in a deleted tree needs one more commit each time.
-    for _ in 0..3 {
-        match engine.commit(None).and_then(|()| round(engine)) {
+    for tries in 1.. {
+        match engine.commit(None).and_then(|()| locked_round(engine)) {
             Ok(true) => {}
             Ok(false) => return true,
             Err(err) => {
@@ -125,6 +141,18 @@ pub(crate) fn clean_now(engine: &Arc<Engine>) -> bool {
                 return false;
             }
         }
+        // A thread that just completed a write may still hold the file's object.
+        let is_used = || {
+            engine
+                .cleaner
+                .dead()
+                .iter()
+                .any(|root| is_used(engine, root))
+        };
+        if tries >= TRIES && (begun.elapsed() > PATIENCE || is_used()) {
+            break;
+        }
+        thread::sleep(PAUSE);
     }
     false
 }
@@ -135,6 +163,11 @@ pub(crate) fn clean_now(engine: &Arc<Engine>) -> bool {
 /// Unreadable blocks; those of [`Engine::start`].
 pub(crate) fn round(engine: &Arc<Engine>) -> Result<bool> {
     let _round = engine.cleaner.round.lock();
+    locked_round(engine)
+}
+
+/// As [`round`], for a caller that holds the lock of the rounds.
+fn locked_round(engine: &Arc<Engine>) -> Result<bool> {
     let mut waiting = VecDeque::new();
     let result = loop {
         if engine.cleaner.stopping() {
@@ -233,15 +266,10 @@ fn drop_tree(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
 /// Takes the inodes of a dead tree out of memory; false while somebody uses one, or it has changes
 /// that are not durable yet.
 fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
-    // In this order: from now on inodes of this tree come back to memory, but do not leave it.
-    if engine.inodes.refers_to_parked(root.id()) {
+    if is_used(engine, root) {
         return Ok(false);
     }
     let inodes = engine.inodes.of_tree(root.id());
-    let used = |inode: &Arc<Inode>| inode.residence.references() > 0;
-    if inodes.iter().any(used) {
-        return Ok(false);
-    }
     for inode in inodes.iter().filter(|i| i.kind == FileKind::Regular) {
         data::flush_complete(engine, inode)?;
     }
@@ -253,6 +281,17 @@ fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
         all &= engine.inodes.evict_unused(&inode);
     }
     Ok(all)
+}
+
+/// Whether somebody refers to an inode of a dead tree.
+fn is_used(engine: &Engine, root: &Root) -> bool {
+    // In this order: from now on inodes of this tree come back to memory, but do not leave it.
+    if engine.inodes.refers_to_parked(root.id()) {
+        return true;
+    }
+    let inodes = engine.inodes.of_tree(root.id());
+    let used = |inode: &Arc<Inode>| inode.residence.references() > 0;
+    inodes.iter().any(used)
 }
 
 /// Deletes what is left of a tree without blocks: its root item and its orphan item.

@@ -53,10 +53,8 @@ pub(super) fn check_new_name(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]
     if !dir.takes_names() {
         return Err(vfs::Error::NotFound.into());
     }
-    match names::find(engine, dir, name)? {
-        Some(_) => Err(vfs::Error::Exists.into()),
-        None => Ok(rules::check_add_name(dir.vfs_flags())?),
-    }
+    names::check_vacant(engine, dir, name)?;
+    Ok(rules::check_add_name(dir.vfs_flags())?)
 }
 
 /// Makes the tree, with its top directory, its root item and its uuid.
@@ -85,11 +83,12 @@ fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
     ];
     root.insert_batch(h, &items)?;
     root.highest_objectid().store(top, Ordering::Release);
+    // First the object: who finds the item must not load a second one.
+    h.engine().roots.insert(root.clone());
     let root_tree = h.engine().roots.root_tree.clone();
     root_tree.insert(h, &root.item_key(), item.bytes())?;
     uuid_tree::add(h, Which::Own, &item.uuid, id)?;
     quota::add_group(h, id)?;
-    h.engine().roots.insert(root.clone());
     Ok(root)
 }
 

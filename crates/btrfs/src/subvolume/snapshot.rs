@@ -118,9 +118,10 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
     let root = Arc::new(Root::new(pending.id, transid, top, item));
     let highest = source.highest_objectid().load(Ordering::Acquire);
     root.highest_objectid().store(highest, Ordering::Release);
+    // First the object: who finds the item must not load a second one.
+    h.engine().roots.insert(root.clone());
     let root_tree = h.engine().roots.root_tree.clone();
     root_tree.insert(h, &root.item_key(), item.bytes())?;
-    h.engine().roots.insert(root.clone());
     h.record_root(&root);
     let (id, index) = (pending.id, pending.index);
     names::add_root_refs(h, dir, id, index, &pending.name)?;

@@ -164,6 +164,12 @@ impl Root {
         }
     }
 
+    /// Keeps the tree as it is while the result lives; it can be read.
+    #[cfg(test)]
+    pub(crate) fn hold_node(&self) -> impl Drop + use<> {
+        RwLock::read_arc(&self.node)
+    }
+
     pub(super) fn write_node(&self) -> NodeWrite {
         let held = Held::new(Rank::TreeBlock, (self.class as u64, 0));
         NodeWrite {
