@@ -186,6 +186,7 @@ impl Btrfs {
         if !engine.read_only() {
             subvolume::cleaner::find_dead(&engine)?;
         }
+        engine.volume.begin_repairs();
         let background = Background::start(&engine);
         Ok(Self {
             engine,

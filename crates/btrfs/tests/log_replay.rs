@@ -113,17 +113,30 @@ type Damage = (&'static str, fn(&mut [u8]));
 const NODESIZE: usize = 16384;
 
 fn log_blocks(device: &Arc<MemoryDevice>) -> Vec<Place> {
+    let places = blocks(device, true);
+    assert!(!places.is_empty());
+    places
+}
+
+/// Blocks of the log, or of the trees of the last commit; these with some that no tree has any more.
+fn blocks(device: &Arc<MemoryDevice>, of_log: bool) -> Vec<Place> {
     let sb = inspect::super_block(&[device.clone() as Arc<dyn Device>]).unwrap();
-    assert_ne!(sb.log_root.get(), 0);
+    let last = sb.generation.get();
+    let wanted = |header: &Header| {
+        let generation = header.generation.get();
+        let is_log = header.owner.get() == objectid::TREE_LOG;
+        match of_log {
+            true => is_log && generation == last + 1,
+            false => !is_log && generation <= last && header.fsid == sb.tree_fsid(),
+        }
+    };
     let mut places: Vec<Place> = Vec::new();
     // All metadata of these images lies in the front.
     for at in (1 << 20..160 << 20).step_by(NODESIZE) {
         let mut head = [0; Header::SIZE];
         device.read_at(at, &mut head).unwrap();
         let (header, _) = Header::split(&head).unwrap();
-        if header.owner.get() != objectid::TREE_LOG
-            || header.generation.get() != sb.generation.get() + 1
-        {
+        if !wanted(header) {
             continue;
         }
         let bytenr = header.bytenr.get();
@@ -196,6 +209,45 @@ fn damage_is_refused(log: &Log) {
         }
     }
     assert!(needed >= 8, "only {needed} of the damages were noticed");
+}
+
+/// Bad copies of good blocks: one that a mount finds is repaired, unless the mount is refused.
+fn only_a_mount_that_succeeds_repairs(log: &Log) {
+    let device = log.load();
+    let broken = log_blocks(&device);
+    let mut damaged = 0;
+    for place in blocks(&device, false) {
+        let [first, second] = place.copies[..] else {
+            continue;
+        };
+        let mut bytes = vec![0; NODESIZE];
+        device.read_at(second, &mut bytes).unwrap();
+        if bytes == place.bytes {
+            device.write_at(first + 200, &[0xee; 8]).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 5, "{damaged}");
+    let good_log = Arc::new(device.snapshot());
+    for place in &broken {
+        for at in &place.copies {
+            device.write_at(at + 200, &[0xee; 8]).unwrap();
+        }
+    }
+    refused(&device, "log and copies damaged");
+
+    let sb = inspect::super_block(&[good_log.clone() as Arc<dyn Device>]).unwrap();
+    let before = Arc::new(good_log.snapshot());
+    // Replay repairs nothing; the mount that follows reads the top of this tree again.
+    try_mount(good_log.clone()).unwrap().unmount().unwrap();
+    let repaired = |place: &&Place| {
+        let mut bytes = vec![0; NODESIZE];
+        good_log.read_at(place.copies[0], &mut bytes).unwrap();
+        bytes != place.bytes && place.copies.len() == 2
+    };
+    let places = blocks(&before, false);
+    let top = |place: &&Place| place.bytenr == sb.chunk_root.get();
+    assert_eq!(places.iter().filter(top).filter(repaired).count(), 1);
 }
 
 /// Items changed at random, with right checksums: no panic, and no change by what is refused.
@@ -311,10 +363,14 @@ fn set_parent(bytes: &mut [u8], inode: u64, parent: u64) -> bool {
 
 type Case = (&'static str, fn(&Log));
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
     ("cut_anywhere", cut_anywhere),
     ("damage_is_refused", damage_is_refused),
     ("hostile_items", hostile_items),
+    (
+        "only_a_mount_that_succeeds_repairs",
+        only_a_mount_that_succeeds_repairs,
+    ),
     ("options_decide", options_decide),
 ];
 

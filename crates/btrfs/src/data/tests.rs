@@ -29,7 +29,9 @@ fn open(device: &Gate) -> Arc<Engine> {
         background: false,
         ..Options::default()
     };
-    Engine::open(devices, options).unwrap().0
+    let (engine, _) = Engine::open(devices, options).unwrap();
+    engine.volume.begin_repairs();
+    engine
 }
 
 /// Without what is in memory: as after a power cut.

@@ -23,7 +23,7 @@ pub(crate) struct Opened {
 }
 
 /// Reads superblock, chunk tree, and the tops of the trees that are always needed. Writes
-/// nothing, but repairs bad copies unless the volume is read-only.
+/// nothing.
 ///
 /// # Errors
 /// Those of [`Volume::open`] and [`Roots::open`].

@@ -5,7 +5,9 @@
 //! striped profiles, at stripe borders; each part is read from one copy or written to all. Who
 //! reads knows how to judge what it got (checksums) and asks for the next copy if it is bad;
 //! [`Volume::repair`] then writes the good bytes over the bad copy. Tree blocks are judged here
-//! ([`Volume::read_tree_block`]). Nothing assumes one device or one copy; that only one device
+//! ([`Volume::read_tree_block`]). While a mount begins nothing is repaired: one that is refused has
+//! written nothing. What was found bad by then is looked at again afterwards
+//! ([`Volume::begin_repairs`]). Nothing assumes one device or one copy; that only one device
 //! is accepted is decided in `superblock`.
 
 mod map;
@@ -20,11 +22,14 @@ use sapwood_btrfs_format::{
     validate_content,
 };
 
-use crate::lock::{Rank, RankedRwLock};
+use crate::lock::{Rank, RankedMutex, RankedRwLock};
 use crate::{Error, Result};
 pub(crate) use map::{ChunkMap, Piece, copies};
 #[cfg(test)]
 pub(crate) use superblock::write_all as write_supers_to;
+
+/// Tree blocks with a bad copy that are kept in mind until repairs begin.
+const MOST_BAD: usize = 4096;
 
 /// One device of a volume.
 #[derive(Debug)]
@@ -68,6 +73,8 @@ pub(crate) struct Volume {
     chunks: RankedRwLock<ChunkMap>,
     geometry: Geometry,
     read_only: bool,
+    /// Tree blocks with a bad copy, while nothing is repaired yet.
+    bad: RankedMutex<Option<Vec<(u64, BlockExpect)>>>,
     repaired: AtomicU64,
     chunk_tree_uuid: OnceLock<[u8; 16]>,
 }
@@ -120,6 +127,7 @@ impl Volume {
                 devid: sb.dev_item.devid.get(),
                 device: first.clone(),
             }],
+            bad: RankedMutex::new(Rank::Leaf, Some(Vec::new())),
             repaired: AtomicU64::new(0),
             chunk_tree_uuid: OnceLock::new(),
         };
@@ -278,12 +286,22 @@ impl Volume {
         })
     }
 
-    /// Writes good bytes over one bad copy. Does nothing on a read-only volume.
+    /// From now on bad copies are repaired; those that were found before are read again.
+    pub(crate) fn begin_repairs(&self) {
+        let bad = self.bad.lock().take().unwrap_or_default();
+        for (logical, expect) in bad {
+            // Whoever needs the block is told what is wrong with it.
+            let _ = self.read_tree_block(logical, &expect);
+        }
+    }
+
+    /// Writes good bytes over one bad copy. Does nothing on a read-only volume, and before
+    /// [`begin_repairs`](Self::begin_repairs).
     ///
     /// # Errors
     /// [`Error::Unmapped`], [`Error::Device`].
     pub(crate) fn repair(&self, logical: u64, good: &[u8], mirror: usize) -> Result<()> {
-        if self.read_only {
+        if self.read_only || self.bad.lock().is_some() {
             return Ok(());
         }
         self.write_mirror(logical, &[good], good.len() as u64, mirror)?;
@@ -375,7 +393,7 @@ impl Volume {
             });
             match result {
                 Ok(()) => {
-                    self.repair_others(logical, &block, mirror);
+                    self.repair_others(logical, &block, mirror, want);
                     self.note_chunk_tree_uuid(&block);
                     return Ok(block);
                 }
@@ -401,7 +419,16 @@ impl Volume {
     }
 
     /// Copies before `good` were just found bad.
-    fn repair_others(&self, logical: u64, block: &[u8], good: usize) {
+    fn repair_others(&self, logical: u64, block: &[u8], good: usize, want: &BlockExpect) {
+        if good == 0 {
+            return;
+        }
+        if let Some(bad) = &mut *self.bad.lock() {
+            if bad.len() < MOST_BAD {
+                bad.push((logical, *want));
+            }
+            return;
+        }
         for mirror in 0..good {
             match self.repair(logical, block, mirror) {
                 Ok(()) if self.read_only => {}
