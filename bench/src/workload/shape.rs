@@ -111,7 +111,7 @@ impl Workload {
             }),
             Self::Task(task) => Duration::from_secs(match task {
                 Task::Stat { files } => 1 + u64::from(*files) / 5000,
-                Task::Idle => seconds.max(5) + 3,
+                Task::Idle => seconds.max(5) + 7,
                 Task::Postgres => seconds + 6,
                 Task::Sqlite => 2 * seconds,
                 Task::GitClone | Task::Untar | Task::RustBuild => 4,

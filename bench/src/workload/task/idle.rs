@@ -15,8 +15,9 @@ use crate::{Error, Result};
 
 /// Files that are made before, so that there is something to be held in memory and written.
 const FILES: u32 = 200;
-/// What is over in any case when this has passed: reports of the kernel's, threads that end.
-const QUIET: Duration = Duration::from_secs(2);
+/// What is over in any case when this has passed: reports of the kernel's, threads that end, and what
+/// the files set going: ext4 looks once more, 5 s after the first, whether anything is to be committed.
+const QUIET: Duration = Duration::from_secs(6);
 
 pub(super) fn run(dir: &Path, standing: &mut Standing, seconds: u64) -> Result<Seen> {
     for number in 0..FILES {
