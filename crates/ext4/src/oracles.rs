@@ -173,8 +173,23 @@ struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        let _ = try_run("umount", &[], self.0);
+        unmount(self.0);
     }
+}
+
+/// Unmounts. A child that another test just starts may hold a file of ours until it is a program of
+/// its own.
+pub(crate) fn unmount(at: &Path) {
+    let mut done = try_run("umount", &[], at);
+    for _ in 0..200 {
+        if done.is_ok() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        done = try_run("umount", &[], at);
+    }
+    // A second panic while one unwinds would end the other tests.
+    assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
 }
 
 fn try_kernel<T>(device: &MemoryDevice, body: impl FnOnce(&Path) -> T) -> Result<T, String> {

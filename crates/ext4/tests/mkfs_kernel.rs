@@ -397,7 +397,15 @@ fn kernel_fills(case: &Case) -> Result<(), Failed> {
     let (image, at) = (image.to_str().unwrap(), point.to_str().unwrap());
     must("mount", &["-o", "loop", image, at])?;
     let filled = fill(&point, case);
-    let unmounted = must("umount", &[at]);
+    // A child of another thread that is just starting may hold a file in it.
+    let mut unmounted = must("umount", &[at]);
+    for _ in 0..200 {
+        if unmounted.is_ok() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        unmounted = must("umount", &[at]);
+    }
     filled?;
     unmounted?;
     must("e2fsck", &["-fn", image]).map(drop)

@@ -9,6 +9,7 @@ use sapwood_block::{Device, MemoryDevice};
 use tempfile::TempDir;
 
 use crate::check::{CheckError, CheckOptions, Report, check};
+use crate::oracles;
 
 /// Checks what is on a device.
 pub(super) fn report(device: &Arc<MemoryDevice>) -> Result<Report, CheckError> {
@@ -94,7 +95,7 @@ pub(super) fn with_kernel(
     struct Mounted(String);
     impl Drop for Mounted {
         fn drop(&mut self) {
-            let _ = run("umount", &[&self.0]);
+            oracles::unmount(Path::new(&self.0));
         }
     }
     let saved = Saved::new(device);
