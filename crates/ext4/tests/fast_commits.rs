@@ -26,8 +26,9 @@ type Judge = fn(&Arc<MemoryDevice>, &Tree) -> Outcome;
 const OF_DIRECTORIES: [&str; 3] = ["mtime", "ctime", "size"];
 
 /// Forms of the format.
-const FORMS: [(&str, &[&str]); 4] = [
+const FORMS: [(&str, &[&str]); 5] = [
     ("default", &[]),
+    ("many_groups", &["-b", "1024"]),
     (
         "small_blocks",
         &["-b", "1024", "-O", "^metadata_csum,^64bit"],

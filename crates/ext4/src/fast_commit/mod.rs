@@ -30,7 +30,7 @@
 //! | a name that goes and comes again | names are said in their order | `the_same_name_again`, `replace_by_rename` |
 //! | an inode that came and went | nothing is said of it, if no fast commit had it | `came_and_went` |
 //! | names of an inode just made | its fields go before its first name | `link`, `others_are_carried` |
-//! | orphans: the list on disk is older | what left the list, or is on it and has a name, is not said ([`Reason::Orphan`]) | `unlinked_and_open_for_long`, `without_a_name` |
+//! | orphans: the list on disk is older | what left the list, or is on it and has a name, is not said ([`Reason::Orphan`]) | `unlinked_and_open_for_long`, `without_a_name`, `unlinked_in_groups_just_begun` |
 //! | old attributes in the place of a new inode | are not said ([`Reason::Xattrs`]), as the kernel would leave them there | `tests::old_attributes_are_not_left_to_a_new_inode` |
 //! | a fast commit is torn | the ones before it count | `tests::a_torn_fast_commit_ends_the_area` |
 //! | a commit ends the transaction | it erases the area; the next one begins anew | `after_a_commit`, `tests::old_fast_commits_are_erased` |
@@ -42,7 +42,7 @@
 //!
 //! **Other readers.** The kernel (6.18) takes the 60 bytes of every inode that it is told of for a tree of extents, so nothing is said of links and
 //! devices, nor of files with block maps. `e2fsck` (1.47) gives up all of the log if the area is old, and if the log has a newer superblock than stands at its
-//! place: so the area is erased, and the superblock brought home first. It keeps an inode that lost its last name, and damages a file that lost all its
+//! place; and it takes the descriptors of groups from their place. So the area is erased, and superblock and descriptors are brought home first. It keeps an inode that lost its last name, and damages a file that lost all its
 //! blocks and got new ones: both are said only if asked for ([`FastCommits::Full`](crate::FastCommits::Full)).
 //!
 //! Tags: kernel documentation, `filesystems/ext4/journal.rst` ("Fast commits"), and what the kernel writes.

@@ -213,10 +213,26 @@ fn put(
         flush()?;
     }
     if at == 0 {
-        // e2fsck 1.47 makes its checksum wrong, and gives up, if the log has a newer one than stands here.
-        turn.bring_home(engine.geometry.super_block())?;
+        bring_home(engine, turn)?;
     }
     let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
     turn.write(at, &pieces)?;
     flush()
+}
+
+/// Brings home what `e2fsck` (1.47) takes from its place, though the log has it newer. It makes the superblock's checksum wrong, and
+/// gives up; and of groups that were used first since the last checkpoint it forgets all blocks and inodes, so that it meets
+/// orphans whose blocks are free.
+fn bring_home(engine: &Engine, turn: &FastCommitTurn<'_>) -> Result<()> {
+    let geometry = &engine.geometry;
+    turn.bring_home(geometry.super_block())?;
+    let mut last = None;
+    for group in 0..geometry.group_count() {
+        let (block, _) = geometry.descriptor_block(group)?;
+        if last != Some(block) {
+            turn.bring_home(block)?;
+            last = Some(block);
+        }
+    }
+    Ok(())
 }

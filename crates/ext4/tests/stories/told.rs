@@ -265,4 +265,26 @@ pub const STORIES: &[Told] = &[
         s.append("a", 10, 1);
         s.fast("a");
     }),
+    ("unlinked_in_groups_just_begun", |s| {
+        let dirs: Vec<String> = (0..12).map(|n| format!("dir{n}")).collect();
+        let mut held = Vec::new();
+        for dir in &dirs {
+            s.mkdir(dir);
+            s.create(&format!("{dir}/f"));
+            s.write(&format!("{dir}/f"), 0, 3000, 1);
+        }
+        s.fs.sync().unwrap();
+        for dir in &dirs {
+            let ino = s.find(&format!("{dir}/f"));
+            s.fs.reference(ino).unwrap();
+            held.push(ino);
+            s.unlink(&format!("{dir}/f"));
+        }
+        s.fs.sync().unwrap();
+        s.append("a", 10, 1);
+        s.fast("a");
+        for ino in held {
+            s.fs.forget(ino, 1);
+        }
+    }),
 ];
