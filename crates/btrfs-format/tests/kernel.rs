@@ -7,6 +7,9 @@
 
 mod common;
 
+#[path = "../../../tests/shared/unmount.rs"]
+mod unmount;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,15 +99,8 @@ struct Mount(PathBuf);
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let unmount = || {
-            let done = Command::new("umount").arg(&self.0).status();
-            done.is_ok_and(|status| status.success())
-        };
-        // A child that another test just starts may hold a file of ours until it is a program
-        // of its own.
-        let pause = || std::thread::sleep(std::time::Duration::from_millis(50));
-        let done = unmount() || (0..200).any(|_| (pause(), unmount()).1);
-        assert!(done || std::thread::panicking(), "umount {:?}", self.0);
+        let done = unmount::unmount(self.0.as_ref());
+        assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
     }
 }
 

@@ -1,5 +1,8 @@
 //! Oracles for unit tests: images of `mke2fs`, judged by `e2fsck`, `dumpe2fs` and the kernel.
 
+#[path = "../../../tests/shared/unmount.rs"]
+mod unmounting;
+
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
@@ -177,17 +180,9 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Unmounts. A child that another test just starts may hold a file of ours until it is a program of
-/// its own.
+/// Unmounts.
 pub(crate) fn unmount(at: &Path) {
-    let mut done = try_run("umount", &[], at);
-    for _ in 0..200 {
-        if done.is_ok() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        done = try_run("umount", &[], at);
-    }
+    let done = unmounting::unmount(at);
     // A second panic while one unwinds would end the other tests.
     assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
 }

@@ -7,10 +7,12 @@ mod image;
 mod stories;
 mod tree;
 
+#[path = "../../../tests/shared/unmount.rs"]
+mod unmount;
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use sapwood_block::MemoryDevice;
@@ -93,15 +95,7 @@ fn shown_by_kernel(file: &Path) -> Result<Tree, Failed> {
         .collect();
     run("mount", &all)?;
     let tree = Tree::of_mount(target);
-    // A child of another thread that is just starting may hold a file in it.
-    let mut left = 100;
-    while let Err(why) = run("umount", &[target.as_ref()]) {
-        left -= 1;
-        if left == 0 {
-            return Err(why.into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    unmount::unmount(target)?;
     Ok(tree?)
 }
 

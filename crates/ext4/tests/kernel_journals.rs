@@ -7,6 +7,9 @@
 mod image;
 mod tree;
 
+#[path = "../../../tests/shared/unmount.rs"]
+mod unmount;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -72,15 +75,7 @@ fn by_kernel(path: &Path) -> Result<Tree, Failed> {
         ],
     )?;
     let tree = Tree::of_mount(target);
-    // A child of another thread that is just starting may hold a file in it.
-    let mut left = 200;
-    while let Err(why) = run("umount", &[target.as_ref()]) {
-        left -= 1;
-        if left == 0 {
-            return Err(why.into());
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    unmount::unmount(target)?;
     Ok(tree?)
 }
 

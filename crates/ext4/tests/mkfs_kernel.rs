@@ -14,6 +14,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../../tests/shared/unmount.rs"]
+mod unmount;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -397,15 +400,7 @@ fn kernel_fills(case: &Case) -> Result<(), Failed> {
     let (image, at) = (image.to_str().unwrap(), point.to_str().unwrap());
     must("mount", &["-o", "loop", image, at])?;
     let filled = fill(&point, case);
-    // A child of another thread that is just starting may hold a file in it.
-    let mut unmounted = must("umount", &[at]);
-    for _ in 0..200 {
-        if unmounted.is_ok() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        unmounted = must("umount", &[at]);
-    }
+    let unmounted = unmount::unmount(&point);
     filled?;
     unmounted?;
     must("e2fsck", &["-fn", image]).map(drop)

@@ -1,5 +1,8 @@
 //! Images, and their mounts by the kernel.
 
+#[path = "../../../../tests/shared/unmount.rs"]
+mod unmount;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -55,15 +58,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let unmount = || {
-            let done = Command::new("umount").arg(&self.0).status();
-            done.is_ok_and(|status| status.success())
-        };
-        // A child that another test just starts may hold a file of ours until it is a program
-        // of its own.
-        let pause = || std::thread::sleep(std::time::Duration::from_millis(50));
-        let done = unmount() || (0..200).any(|_| (pause(), unmount()).1);
+        let done = unmount::unmount(&self.0);
         // A second panic while one unwinds would end the other tests.
-        assert!(done || std::thread::panicking(), "umount {:?}", self.0);
+        assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
     }
 }
