@@ -420,7 +420,7 @@ impl Volume {
 
     /// Copies before `good` were just found bad.
     fn repair_others(&self, logical: u64, block: &[u8], good: usize, want: &BlockExpect) {
-        if good == 0 {
+        if good == 0 || self.read_only {
             return;
         }
         if let Some(bad) = &mut *self.bad.lock() {
@@ -431,7 +431,6 @@ impl Volume {
         }
         for mirror in 0..good {
             match self.repair(logical, block, mirror) {
-                Ok(()) if self.read_only => {}
                 Ok(()) => log::warn!("tree block {logical}: copy {} repaired", mirror + 1),
                 Err(err) => log::warn!("tree block {logical}: repair failed: {err}"),
             }

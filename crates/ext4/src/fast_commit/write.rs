@@ -226,13 +226,10 @@ fn put(
 fn bring_home(engine: &Engine, turn: &FastCommitTurn<'_>) -> Result<()> {
     let geometry = &engine.geometry;
     turn.bring_home(geometry.super_block())?;
-    let mut last = None;
-    for group in 0..geometry.group_count() {
+    let each_block = geometry.descs_per_block().max(1) as usize;
+    for group in (0..geometry.group_count()).step_by(each_block) {
         let (block, _) = geometry.descriptor_block(group)?;
-        if last != Some(block) {
-            turn.bring_home(block)?;
-            last = Some(block);
-        }
+        turn.bring_home(block)?;
     }
     Ok(())
 }
