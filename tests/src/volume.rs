@@ -98,6 +98,12 @@ impl Volume {
         &self.image
     }
 
+    /// The mount options.
+    #[must_use]
+    pub fn options(&self) -> &str {
+        &self.options
+    }
+
     /// The daemon's process id, if a daemon serves it.
     #[must_use]
     pub fn daemon(&self) -> Option<u32> {

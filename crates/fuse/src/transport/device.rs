@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use zerocopy::IntoBytes;
@@ -19,6 +20,15 @@ use crate::wire::{self, Body, Malformed, Opcode, reply};
 
 /// Bytes of an answer's header.
 const HEADER: usize = size_of::<OutHeader>();
+
+/// What a device that does not block brought.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// Its length in bytes.
+    Message(usize),
+    Nothing,
+    Ended,
+}
 
 /// One descriptor of a connection. Requests that were read from it must be answered on it.
 #[derive(Debug)]
@@ -56,6 +66,38 @@ impl Device {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Has [`receive_now`](Self::receive_now) return at once.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn never_block(&self) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.0)?;
+        Ok(rustix::fs::fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
+    }
+
+    /// The next request, if there is one already.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(super) fn receive_now(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        loop {
+            match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(len) => return Ok(Received::Message(len)),
+                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Waits until a request comes or the connection ends.
+    pub(super) fn await_request(&self) {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        // An error is the read's to tell.
+        let _ = rustix::event::poll(&mut fds, None);
     }
 
     /// Whether a request comes, or the connection ends, within `time`.
@@ -121,21 +163,16 @@ pub(super) struct Plain {
     helper: Helper,
     crew: Arc<Crew>,
     load: Load,
-    /// How long a thread lets more come where only forgets do: nobody waits for them, and the kernel hands out together
-    /// those that have come meanwhile.
-    gather: Duration,
 }
 
 impl Plain {
-    /// For `first` threads, to be started with [`start`](Self::start), and at most `most`. Zero for `gather` if other requests
-    /// come here too.
+    /// For `first` threads, to be started with [`start`](Self::start), and at most `most`.
     pub(super) fn new(
         device: Arc<Device>,
         server: Arc<Server>,
         helper: Helper,
         crew: &Arc<Crew>,
         (first, most): (usize, usize),
-        gather: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
             device,
@@ -143,7 +180,6 @@ impl Plain {
             helper,
             crew: Arc::clone(crew),
             load: Load::new(first, first, most),
-            gather,
         })
     }
 
@@ -196,9 +232,6 @@ impl Plain {
             let message = buffers.request.get(..len).unwrap_or(&[]);
             let sent = self.one(device, message, &mut buffers.answer);
             large |= len.max(sent) > LARGE;
-            if !self.gather.is_zero() {
-                std::thread::sleep(self.gather);
-            }
         }
     }
 
@@ -287,7 +320,7 @@ fn name(opcode: u32) -> String {
 }
 
 /// Answers what can be: the header stands at the front, whatever length it tells.
-fn malformed(device: &Device, message: &[u8], error: Malformed) {
+pub(super) fn malformed(device: &Device, message: &[u8], error: Malformed) {
     log::warn!("malformed request: {error}");
     if let Some(unique) = message.get(8..16).and_then(|bytes| bytes.first_chunk()) {
         let _ = device.refuse(u64::from_ne_bytes(*unique), error.errno());

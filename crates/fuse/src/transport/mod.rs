@@ -10,8 +10,8 @@
 //!
 //! `/dev/fuse` ([`device`]): each thread has a descriptor of its own (a clone, with its own
 //! queue of requests under way in the kernel), reads a request and writes the answer.
-//! io_uring ([`uring`]): where the kernel offers it, most requests come that way; forgets do not, and are taken
-//! in batches. [`crew`] adds threads while requests take long.
+//! io_uring ([`uring`]): where the kernel offers it, most requests come that way; forgets do not,
+//! and are taken in batches ([`forgets`]). [`crew`] adds threads while requests take long.
 //!
 //! What must wait for the kernel first ([`later`]) must not wait in a thread that the
 //! kernel in turn may need.
@@ -25,6 +25,7 @@
 
 mod crew;
 mod device;
+mod forgets;
 mod init;
 mod later;
 mod server;
@@ -54,8 +55,6 @@ const LARGE: usize = 128 << 10;
 const KEEP: std::time::Duration = std::time::Duration::from_secs(1);
 /// Threads on `/dev/fuse` beside io_uring: for forgets.
 const BESIDE_RINGS: usize = 2;
-/// How long forgets gather there.
-const GATHER: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// An answered handshake, ready to serve.
 pub(crate) struct Transport {
@@ -65,7 +64,8 @@ pub(crate) struct Transport {
     helper: Helper,
     /// Threads on `/dev/fuse`: at first, and at most.
     threads: (usize, usize),
-    gather: std::time::Duration,
+    /// Most requests come through io_uring.
+    rings: bool,
 }
 
 impl Transport {
@@ -103,7 +103,7 @@ impl Transport {
             server,
             crew: Arc::default(),
             threads: options.thread_count(),
-            gather: std::time::Duration::ZERO,
+            rings: false,
         };
         let rings = match transport.rings(&handshake, mount_point, options) {
             Ok(rings) => rings,
@@ -124,8 +124,7 @@ impl Transport {
         })?;
         log::debug!("requests come through io_uring");
         Ok(Self {
-            threads: (BESIDE_RINGS, BESIDE_RINGS),
-            gather: GATHER,
+            rings: true,
             ..transport
         })
     }
@@ -170,17 +169,23 @@ impl Transport {
     /// # Errors
     /// The connection failed.
     pub(crate) fn serve(self) -> io::Result<()> {
-        let (first, _) = self.threads;
-        let plain = Plain::new(
-            self.device,
-            self.server,
-            self.helper,
-            &self.crew,
-            self.threads,
-            self.gather,
-        );
-        plain.start(first)?;
-        drop(plain);
+        if self.rings {
+            self.server.beside_rings(&self.device)?;
+            for _ in 0..BESIDE_RINGS {
+                let (server, device) = (Arc::clone(&self.server), Arc::clone(&self.device));
+                self.crew.start(move || server.serve_beside(&device))?;
+            }
+        } else {
+            let (first, _) = self.threads;
+            let plain = Plain::new(
+                self.device,
+                self.server,
+                self.helper,
+                &self.crew,
+                self.threads,
+            );
+            plain.start(first)?;
+        }
         self.crew.wait()
     }
 }

@@ -1,11 +1,15 @@
 //! Decoded requests, each handed to the dispatcher and its result encoded.
 
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use sapwood_vfs::{SetAttr, SetTime, Timestamp};
 
+use super::device::{self, Device};
+use super::forgets::{Arrival, Forgets};
 use super::later::{Job, found};
+use super::{HEADROOM, MAX_IO};
 use crate::control;
 use crate::dispatch::Dispatcher;
 use crate::node::NodeId;
@@ -21,7 +25,7 @@ use crate::wire::flags::{
     FSYNC_FDATASYNC, SETXATTR_ACL_KILL_SGID, SetAttrValid, WRITE_KILL_SUIDGID,
 };
 use crate::wire::reply::{self, Page};
-use crate::wire::{Body, Opcode, Operation};
+use crate::wire::{self, Body, Opcode, Operation};
 
 /// What to do about a request.
 #[derive(Debug)]
@@ -67,6 +71,7 @@ pub(super) struct Server {
     long_setxattr: bool,
     /// Nobody but this user and root may ask.
     only: Option<u32>,
+    forgets: Forgets,
 }
 
 impl Server {
@@ -75,6 +80,7 @@ impl Server {
             dispatcher,
             long_setxattr,
             only,
+            forgets: Forgets::default(),
         }
     }
 
@@ -94,8 +100,61 @@ impl Server {
         guarded(&self.dispatcher, || command.run(&self.dispatcher, out))
     }
 
+    /// Takes over a device on which little comes, because most comes through io_uring.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn beside_rings(&self, device: &Arc<Device>) -> io::Result<()> {
+        let longest = usize::try_from(MAX_IO).map_err(io::Error::other)? + HEADROOM;
+        self.forgets.beside_rings(device, longest)
+    }
+
+    /// Serves what comes there until the connection ends; for several threads.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(super) fn serve_beside(&self, device: &Device) -> io::Result<()> {
+        loop {
+            match self.forgets.receive()? {
+                Arrival::Message(message, _under_way) => self.one_beside(device, &message),
+                Arrival::Nothing => self.forgets.look_out(),
+                Arrival::Ended => return Ok(()),
+            }
+        }
+    }
+
+    fn one_beside(&self, device: &Device, message: &[u8]) {
+        let (header, body) = match wire::split_message(message) {
+            Ok(split) => split,
+            Err(error) => return device::malformed(device, message, error),
+        };
+        let answered = match self.once(&header, body, &mut []) {
+            Outcome::Silent => return,
+            Outcome::Answer(Err(errno)) => device.refuse(header.unique, errno),
+            // Beside forgets only interrupts come here.
+            Outcome::Answer(Ok(_)) | Outcome::Later(_) => device.refuse(header.unique, libc::EIO),
+        };
+        if let Err(error) = answered {
+            device::undelivered(header.opcode, &error);
+        }
+    }
+
     /// Serves one request; an answer's payload goes to the front of `out`.
     pub(super) fn handle(&self, header: &InHeader, body: Body<'_>, out: &mut [u8]) -> Outcome {
+        let beside = |device: &Device, message: &[u8]| self.one_beside(device, message);
+        if header.opcode == Opcode::StatFs as u32 {
+            self.forgets.settle(beside);
+        }
+        let outcome = self.once(header, body, out);
+        if !matches!(outcome, Outcome::Answer(Err(libc::ENOSPC | libc::EDQUOT))) {
+            return outcome;
+        }
+        // Meanwhile they may even have been served, which nobody would see.
+        self.forgets.settle_patiently(beside);
+        self.once(header, body, out)
+    }
+
+    fn once(&self, header: &InHeader, body: Body<'_>, out: &mut [u8]) -> Outcome {
         let operation = Opcode::try_from(header.opcode)
             .and_then(|opcode| Operation::decode(opcode, body, self.long_setxattr));
         let operation = match operation {
@@ -178,10 +237,12 @@ impl Call<'_> {
         let (to, node) = (self.dispatcher(), self.node());
         match operation {
             Operation::Forget { count } => {
+                let _under_way = self.server.forgets.begin();
                 to.forget(node, count);
                 Outcome::Silent
             }
             Operation::BatchForget(nodes) => {
+                let _under_way = self.server.forgets.begin();
                 for one in nodes {
                     to.forget(NodeId(one.nodeid), one.nlookup);
                 }

@@ -1,0 +1,165 @@
+//! Forgets: what gives an unlinked inode's space back.
+//!
+//! # How it works
+//!
+//! For the caller of `unlink` the inode is gone when the call returns; we hear of it by a
+//! forget, which nobody waits for. So a forget may still be on its way while a request that
+//! was made after it is served, and then there seems to be less space than there is. Whatever
+//! depends on that, a `statfs` and a request that found no space, first waits for those
+//! forgets that were sent before it ([`Forgets::settle`]).
+//!
+//! Beside io_uring ([`Forgets::beside_rings`]) they come over `/dev/fuse`, which brings nearly
+//! nothing else. Its threads take turns as lookout; once something comes it gathers for
+//! [`GATHER`], because each message would wake a thread, and the kernel hands out together what
+//! has come meanwhile. Who settles reads what is there by itself. A message is counted under
+//! the lock that it is read with, so that none can be both read and not counted.
+//!
+//! On the plain loop requests and forgets come in one order, and are counted once they are
+//! read. Between the read and the count a thread may stand still: a request without space
+//! is therefore tried again only after a moment ([`Forgets::settle_patiently`]). `statfs` does not wait for it.
+//!
+//! Test: `many_names` in `tests/suites/enospc.rs`, over both transports.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::device::{Device, Received};
+
+/// How long messages gather beside io_uring.
+const GATHER: Duration = Duration::from_millis(2);
+/// How long a thread of the plain loop may take from the read of a forget to its count.
+const MOMENT: Duration = Duration::from_millis(2);
+/// Messages that one who settles reads at most. One brings tens of thousands of forgets.
+const MOST_MESSAGES: usize = 16;
+
+#[derive(Debug, Default)]
+pub(super) struct Forgets {
+    beside: OnceLock<Beside>,
+    state: Mutex<State>,
+    one_done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Of all that were counted, the number of the next one.
+    next: u64,
+    under_way: BTreeSet<u64>,
+    /// For the longest message.
+    buffer: Vec<u8>,
+}
+
+/// A device that does not block.
+#[derive(Debug)]
+struct Beside {
+    device: Arc<Device>,
+    /// Held by the thread that waits for a message.
+    lookout: Mutex<()>,
+}
+
+/// What the device brought beside io_uring.
+pub(super) enum Arrival<'a> {
+    Message(Vec<u8>, UnderWay<'a>),
+    Nothing,
+    Ended,
+}
+
+/// A forget, or a message that may be one, with its number; served when this is dropped.
+pub(super) struct UnderWay<'a>(&'a Forgets, u64);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().under_way.remove(&self.1);
+        self.0.one_done.notify_all();
+    }
+}
+
+impl State {
+    fn count(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.under_way.insert(number);
+        number
+    }
+}
+
+impl Forgets {
+    /// From now on the device is read by [`receive`](Self::receive) only; `longest` is the size of the
+    /// longest message in bytes.
+    ///
+    /// # Errors
+    /// It cannot be made one that does not block.
+    pub(super) fn beside_rings(&self, device: &Arc<Device>, longest: usize) -> io::Result<()> {
+        device.never_block()?;
+        self.state.lock().buffer = vec![0; longest];
+        self.beside
+            .set(Beside {
+                device: Arc::clone(device),
+                lookout: Mutex::new(()),
+            })
+            .map_err(|_| io::Error::other("the device is read by two"))
+    }
+
+    /// Counts a forget that was read from the plain loop.
+    pub(super) fn begin(&self) -> UnderWay<'_> {
+        UnderWay(self, self.state.lock().count())
+    }
+
+    /// The next message beside io_uring that is there.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub(super) fn receive(&self) -> io::Result<Arrival<'_>> {
+        let Some(beside) = self.beside.get() else {
+            return Ok(Arrival::Nothing);
+        };
+        let mut state = self.state.lock();
+        Ok(match beside.device.receive_now(&mut state.buffer)? {
+            Received::Ended => Arrival::Ended,
+            Received::Nothing => Arrival::Nothing,
+            Received::Message(len) => {
+                let message = state.buffer.get(..len).unwrap_or(&[]).to_vec();
+                Arrival::Message(message, UnderWay(self, state.count()))
+            }
+        })
+    }
+
+    /// Waits until messages may have come, and for those that come close behind.
+    pub(super) fn look_out(&self) {
+        if let Some(beside) = self.beside.get() {
+            let _turn = beside.lookout.lock();
+            beside.device.await_request();
+            std::thread::sleep(GATHER);
+        }
+    }
+
+    /// Waits until all forgets are served that were sent before now, each message that nobody
+    /// has read yet by `serve`.
+    pub(super) fn settle(&self, serve: impl Fn(&Device, &[u8])) {
+        if let Some(beside) = self.beside.get() {
+            for _ in 0..MOST_MESSAGES {
+                // That the connection has ended or failed is for its own threads to say.
+                let Ok(Arrival::Message(message, _under_way)) = self.receive() else {
+                    break;
+                };
+                serve(&beside.device, &message);
+            }
+        }
+        let mut state = self.state.lock();
+        let now = state.next;
+        self.one_done.wait_while(&mut state, |state| {
+            state.under_way.first().is_some_and(|&one| one < now)
+        });
+    }
+
+    /// As [`settle`](Self::settle), and for those too that were read and not yet counted.
+    pub(super) fn settle_patiently(&self, serve: impl Fn(&Device, &[u8])) {
+        if self.beside.get().is_none() {
+            std::thread::sleep(MOMENT);
+        }
+        self.settle(serve);
+    }
+}
