@@ -54,7 +54,7 @@ struct Serve {
     #[arg(long, default_value = "btrfs")]
     kind: Kind,
     /// Mechanisms of the log of btrfs: on, overlap-off, fast_wait-off,
-    /// xattrs_when_changed-off, single_names-off, all-off, no-log
+    /// xattrs_when_changed-off, single_names-off, groups-off, all-off, no-log
     #[arg(long, default_value = "on")]
     log_policy: Policy,
     /// How ext4 looks for a free inode: on, locked_search-off, spread-off, all-off

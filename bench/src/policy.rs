@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use sapwood_btrfs::LogPolicy;
+use sapwood_btrfs::{Groups, LogPolicy};
 
 /// A named [`LogPolicy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,9 @@ pub enum Policy {
     NoXattrs,
     /// A rename logs what changed in the directory.
     NoSingleNames,
-    /// The four above together.
+    /// An fsync brings names of others up to date, too.
+    NoGroups,
+    /// The five above together.
     AllOff,
     /// No log: each fsync commits the transaction.
     NoLog,
@@ -26,12 +28,13 @@ pub enum Policy {
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::On,
         Self::NoOverlap,
         Self::NoFastWait,
         Self::NoXattrs,
         Self::NoSingleNames,
+        Self::NoGroups,
         Self::AllOff,
         Self::NoLog,
     ];
@@ -45,6 +48,7 @@ impl Policy {
             Self::NoFastWait => "fast_wait-off",
             Self::NoXattrs => "xattrs_when_changed-off",
             Self::NoSingleNames => "single_names-off",
+            Self::NoGroups => "groups-off",
             Self::AllOff => "all-off",
             Self::NoLog => "no-log",
         }
@@ -60,7 +64,10 @@ impl Policy {
             fast_wait: !all && self != Self::NoFastWait,
             xattrs_when_changed: !all && self != Self::NoXattrs,
             single_names: !all && self != Self::NoSingleNames,
-            ..LogPolicy::default()
+            groups: match all || self == Self::NoGroups {
+                true => Groups::Never,
+                false => Groups::default(),
+            },
         }
     }
 }
@@ -118,6 +125,13 @@ mod tests {
                 Policy::NoSingleNames,
                 LogPolicy {
                     single_names: false,
+                    ..on
+                },
+            ),
+            (
+                Policy::NoGroups,
+                LogPolicy {
+                    groups: Groups::Never,
                     ..on
                 },
             ),

@@ -21,6 +21,8 @@ pub enum Policy {
     AllXattrs,
     /// A rename logs all changes of the directory.
     WholeDirectories,
+    /// An fsync brings only those names up to date that belong to its inode.
+    Groups,
     /// Data goes through the journal.
     DataJournal,
     /// Fast commits say what e2fsck does not replay right, too.
@@ -29,13 +31,14 @@ pub enum Policy {
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Now,
         Self::NoLog,
         Self::NoOverlap,
         Self::WaitForTrees,
         Self::AllXattrs,
         Self::WholeDirectories,
+        Self::Groups,
         Self::DataJournal,
         Self::FullFastCommits,
     ];
@@ -58,6 +61,7 @@ impl Policy {
             Self::WaitForTrees => "wait-for-trees",
             Self::AllXattrs => "all-xattrs",
             Self::WholeDirectories => "whole-directories",
+            Self::Groups => "groups",
             Self::DataJournal => "data-journal",
             Self::FullFastCommits => "full-fast-commits",
         }

@@ -19,7 +19,7 @@ pub(crate) struct Log {
     #[arg(short, long = "workload", value_delimiter = ',')]
     workloads: Vec<Workload>,
     /// Compare `on` with these only: overlap-off, fast_wait-off, xattrs_when_changed-off,
-    /// single_names-off, all-off, no-log; else with those that a workload is about
+    /// single_names-off, groups-off, all-off, no-log; else with those that a workload is about
     #[arg(short, long = "policy", value_delimiter = ',')]
     policies: Option<Vec<Policy>>,
     /// How Sapwood is used

@@ -128,9 +128,9 @@ impl Workload {
     /// The policies whose worth it shows.
     #[must_use]
     pub fn policies(&self) -> Vec<Policy> {
-        use Policy::{AllOff, NoFastWait, NoLog, NoOverlap, NoSingleNames, NoXattrs, On};
+        use Policy::{AllOff, NoFastWait, NoGroups, NoLog, NoOverlap, NoSingleNames, NoXattrs, On};
         match self {
-            Self::Dbench { .. } => vec![On, NoOverlap, NoFastWait, AllOff, NoLog],
+            Self::Dbench { .. } => vec![On, NoOverlap, NoFastWait, NoGroups, AllOff, NoLog],
             Self::Commits { .. } => vec![On, NoOverlap, AllOff, NoLog],
             Self::Xattr { .. } => vec![On, NoXattrs, AllOff, NoLog],
             Self::Sequential { .. } | Self::Random { .. } => {

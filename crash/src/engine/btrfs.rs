@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::CheckOptions;
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
-use sapwood_btrfs::{Btrfs, LogPolicy, Options};
+use sapwood_btrfs::{Btrfs, Groups, LogPolicy, Options};
 use sapwood_vfs::FileSystem;
 
 use super::{Engine, run};
@@ -64,6 +64,7 @@ fn log(policy: Policy) -> LogPolicy {
         Policy::WaitForTrees => log.fast_wait = false,
         Policy::AllXattrs => log.xattrs_when_changed = false,
         Policy::WholeDirectories => log.single_names = false,
+        Policy::Groups => log.groups = Groups::Always,
     }
     log
 }

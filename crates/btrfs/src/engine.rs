@@ -1,7 +1,7 @@
 //! The engine: everything that is shared by all threads of a mount.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
@@ -45,6 +45,8 @@ pub(crate) struct Engine {
     pub(crate) subvolumes: RankedMutex<()>,
     /// Deleted subvolumes whose blocks are still to be dropped.
     pub(crate) cleaner: Cleaner,
+    /// fsyncs under way.
+    pub(crate) fsyncs: AtomicUsize,
     /// The quota numbers are marked as wrong, or there are none.
     pub(crate) quota_marked: AtomicBool,
     /// Incompatible features that came into use since the mount; the next commit notes them.
@@ -114,6 +116,7 @@ impl Engine {
             subvolumes: RankedMutex::new(Rank::Subvolume, ()),
             cleaner: Cleaner::default(),
             quota_marked: AtomicBool::new(false),
+            fsyncs: AtomicUsize::new(0),
             new_incompat: AtomicU64::new(0),
             health: Health::new(read_only),
             transactions: Transactions::new(super_block.generation.get()),

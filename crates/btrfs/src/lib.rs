@@ -25,4 +25,4 @@ mod volume;
 pub use data::compress::{Compression, UnknownCompression};
 pub use engine::Btrfs;
 pub use error::{Error, Result};
-pub use options::{LogPolicy, Options, SubvolumeChoice};
+pub use options::{Groups, LogPolicy, Options, SubvolumeChoice};

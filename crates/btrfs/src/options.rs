@@ -32,9 +32,21 @@ pub struct LogPolicy {
     /// A rename or unlink touches single names in the log; else the directory's changes are
     /// all logged again.
     pub single_names: bool,
-    /// Names that went away are brought up to date by an fsync of what belongs to them; else by any fsync
-    /// of the subvolume, as the kernel does, so that it makes renames of others durable too. Needs `single_names`.
-    pub groups: bool,
+    /// Which names that went away an fsync brings up to date. Needs `single_names`, without which it is all.
+    pub groups: Groups,
+}
+
+/// When an fsync brings only those names up to date that belong together with what it logs, and
+/// not all of the subvolume, for which it needs the locks of all clients' inodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Groups {
+    /// Never: as in the kernel any fsync makes renames of others durable.
+    Never,
+    /// While other fsyncs are under way.
+    #[default]
+    WhenBusy,
+    /// Always.
+    Always,
 }
 
 impl Default for LogPolicy {
@@ -45,7 +57,7 @@ impl Default for LogPolicy {
             fast_wait: true,
             xattrs_when_changed: true,
             single_names: true,
-            groups: false,
+            groups: Groups::WhenBusy,
         }
     }
 }

@@ -50,6 +50,7 @@ mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sapwood_vfs::FileKind;
 
@@ -61,6 +62,7 @@ use crate::data::{self, Wait};
 use crate::engine::Engine;
 use crate::lock::RankedReadGuard;
 use crate::ops::Inode;
+use crate::options::Groups;
 use crate::transaction::Handle;
 use crate::{Error, Result};
 use plan::{Locked, Plan, Planner, Refusal, Step};
@@ -90,6 +92,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Outcome>
     if !engine.options.log.enabled {
         return Ok(Outcome::Commit(Cause::Disabled));
     }
+    let under_way = UnderWay::begin(engine);
     write_back(engine, inode)?;
     let mut locked = Locked::new();
     locked.insert(inode.objectid, Arc::clone(inode));
@@ -110,12 +113,16 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Outcome>
         }
         let trans = h.trans().clone();
         let log = trans.log.find(inode.root.id());
-        if let Some(number) = log.as_ref().and_then(|log| is_logged(&h, log, inode)) {
+        let groups = under_way.only_its_group();
+        let known = log
+            .as_ref()
+            .and_then(|log| is_logged(&h, log, inode, groups));
+        if let Some(number) = known {
             drop(guards);
             return Ok(synced(&mut h, number));
         }
         let planner = Planner::new(engine, &inode.root, h.transid(), log, &locked);
-        let plan = match planner.plan(inode) {
+        let plan = match planner.plan(inode, groups) {
             Ok(plan) => plan,
             Err(Refusal::Lock(more)) => {
                 drop(h);
@@ -143,6 +150,33 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Outcome>
                 Outcome::Commit(Cause::Failed)
             }
         });
+    }
+}
+
+/// One of the fsyncs under way, until it is dropped.
+struct UnderWay<'a>(&'a Engine);
+
+impl<'a> UnderWay<'a> {
+    fn begin(engine: &'a Engine) -> Self {
+        engine.fsyncs.fetch_add(1, Ordering::Relaxed);
+        Self(engine)
+    }
+
+    /// Whether to bring only those pending names up to date that belong to the inode.
+    fn only_its_group(&self) -> bool {
+        let policy = &self.0.options.log;
+        policy.single_names
+            && match policy.groups {
+                Groups::Never => false,
+                Groups::WhenBusy => self.0.fsyncs.load(Ordering::Relaxed) > 1,
+                Groups::Always => true,
+            }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fsyncs.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -195,7 +229,7 @@ fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
 }
 
 /// The log that has all of an inode as it is, if nothing that belongs to it has to be added.
-fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode) -> Option<u64> {
+fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Option<u64> {
     let found = log.find(inode.objectid)?;
     let logged = *found.logged.lock();
     let (sequence, names, xattrs) = {
@@ -207,7 +241,7 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode) -> Option<u64> {
         && !inode.data.has_unlogged(h.transid());
     let changes = inode.dir.changes(h.transid(), false);
     let entries = changes.overflow || !changes.added.is_empty() || !changes.removed.is_empty();
-    let current = match h.engine().options.log.groups {
+    let current = match groups {
         true => !log.pending().concerns(inode.objectid),
         false => log.pending().is_empty(),
     };
@@ -262,7 +296,7 @@ pub(crate) fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>)
                 pending.add(noted.objectid, Arc::clone(noted));
             }
         }
-        if (full || exists) && h.engine().options.log.groups {
+        if (full || exists) && h.engine().options.log.groups != Groups::Never {
             pending.tie(dir.objectid, inode.objectid);
         }
     }

@@ -107,6 +107,8 @@ pub(super) struct Planner<'a> {
     plan: Plan,
     queue: Vec<u64>,
     missing: Vec<Arc<Inode>>,
+    /// Of pending inodes only those are wanted that belong together with one that is logged.
+    groups: bool,
     /// Those of whose groups all that is pending was found.
     touched: HashSet<u64>,
 }
@@ -129,17 +131,19 @@ impl<'a> Planner<'a> {
             plan: Plan::default(),
             queue: Vec::new(),
             missing: Vec::new(),
+            groups: false,
             touched: HashSet::new(),
         }
     }
 
-    /// The plan for an fsync of `target`.
+    /// The plan for an fsync of `target`, with all that is pending or that of its `groups`.
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<Plan, Refusal> {
+    pub(super) fn plan(mut self, target: &Arc<Inode>, groups: bool) -> Result<Plan, Refusal> {
+        self.groups = groups;
         self.want(target, true);
-        if !self.engine.options.log.groups {
+        if !groups {
             let all = self.log.as_ref().map(|log| log.pending().all());
             self.pending(all.unwrap_or_default());
         }
@@ -163,7 +167,7 @@ impl<'a> Planner<'a> {
         let Some(log) = &self.log else {
             return;
         };
-        if self.engine.options.log.groups {
+        if self.groups {
             let group = log.pending().group(objectid, &mut self.touched);
             self.pending(group);
         }

@@ -10,10 +10,11 @@ use sapwood_block::{
 use sapwood_btrfs_format::{Key, kind};
 use sapwood_vfs::{FileSystem, Ino, NewInode, RenameMode, SetXattrMode, SyncKind, WriteMode};
 
+use super::UnderWay;
 use super::table::SubvolumeLog;
 use crate::mkfs::mkfs;
 use crate::transaction::State;
-use crate::{Btrfs, LogPolicy, Options, Result};
+use crate::{Btrfs, Groups, LogPolicy, Options, Result};
 
 type Recorded = RecordDevice<MemoryDevice>;
 type Gate = Arc<GateDevice<Recorded>>;
@@ -335,15 +336,24 @@ fn a_rename_of_what_was_not_logged_logs_nothing() {
     assert!(items(&fs, 256, kind::INODE_ITEM).is_empty());
 }
 
-/// Names that one client took away are not logged, so not locked, for an fsync of another.
 #[test]
 fn clients_log_what_is_theirs() {
+    client_beside_another(Groups::Always);
+}
+
+#[test]
+fn an_fsync_beside_others_logs_what_is_its_own() {
+    client_beside_another(Groups::WhenBusy);
+}
+
+/// Names that one client took away are not logged, so not locked, for an fsync of another.
+fn client_beside_another(groups: Groups) {
     let memory = Arc::new(formatted());
-    let groups = LogPolicy {
-        groups: true,
+    let policy = LogPolicy {
+        groups,
         ..LogPolicy::default()
     };
-    let fs = open(memory.clone(), groups).unwrap();
+    let fs = open(memory.clone(), policy).unwrap();
     let who = sapwood_vfs::Credentials::ROOT;
     let [mine, theirs] = [&b"mine"[..], b"theirs"].map(|name| {
         let made = fs.create(&who, fs.root(), name, NewInode::Directory, 0o755);
@@ -364,6 +374,7 @@ fn clients_log_what_is_theirs() {
     fs.rename(mine, b"new", mine, b"newer", RenameMode::Replace)
         .unwrap();
     write(&fs, kept, b"written");
+    let other = UnderWay::begin(&fs.engine);
     fs.fsync(kept, SyncKind::All).unwrap();
     assert_eq!(counter(&fs, "full_fsyncs"), 0);
     assert!(log_of(&fs).pending().concerns(mine.0));
@@ -381,6 +392,15 @@ fn clients_log_what_is_theirs() {
     fs.fsync(last, SyncKind::All).unwrap();
     assert!(!log_of(&fs).pending().concerns(mine.0));
     names([b"newer", b"last"], [b"old", b"new"]);
+    drop(other);
+    fs.rename(mine, b"newer", mine, b"newest", RenameMode::Replace)
+        .unwrap();
+    fs.fsync(kept, SyncKind::All).unwrap();
+    let alone = match groups {
+        Groups::WhenBusy => [&b"newest"[..], b"newer"],
+        _ => [&b"newer"[..], b"newest"],
+    };
+    names([alone[0], b"last"], [alone[1], b"new"]);
 }
 
 #[test]
