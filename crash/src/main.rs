@@ -28,7 +28,7 @@ struct Arguments {
     #[arg(long, global = true)]
     plant: Option<Plant>,
     /// The engine as it is (now); ext4 with data-journal, full-fast-commits; btrfs without one mechanism of its log: no-log, no-overlap, wait-for-trees,
-    /// all-xattrs, whole-directories.
+    /// all-xattrs, whole-directories, groups.
     #[arg(long, global = true, default_value = "now")]
     policy: Policy,
 }
