@@ -278,6 +278,18 @@ pub struct Room {
     pub inodes: u64,
 }
 
+impl Room {
+    /// With so many inodes, should `mke2fs` make fewer in this size.
+    #[must_use]
+    pub(crate) fn with_inodes(self, needed: u64) -> Self {
+        let usual = self.bytes / 16384;
+        Self {
+            inodes: if needed > usual { needed } else { 0 },
+            ..self
+        }
+    }
+}
+
 impl Default for Room {
     fn default() -> Self {
         Self {

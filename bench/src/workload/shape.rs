@@ -106,7 +106,7 @@ impl Workload {
             Self::Big(_) => Duration::from_secs(4),
             Self::Image { tree } => Duration::from_secs(match tree {
                 Tree::Include => 4,
-                Tree::Share => 12,
+                Tree::Share => 36,
                 Tree::Usr => 100,
             }),
             Self::Task(task) => Duration::from_secs(match task {
@@ -129,14 +129,9 @@ impl Workload {
             Self::Create { workers, files } => {
                 // A group that has been full is not used again before its transaction is durable;
                 // and few want to be the last to find an inode.
-                let needed = u64::from(*workers) * (u64::from(*files) + 1) * 5 / 4;
-                // What `mke2fs` gives a file system of this size.
-                let usual = default.bytes / 16384;
-                Room {
-                    inodes: if needed > usual { needed } else { 0 },
-                    ..default
-                }
+                default.with_inodes(u64::from(*workers) * (u64::from(*files) + 1) * 5 / 4)
             }
+            Self::Task(Task::Stat { files }) => default.with_inodes(u64::from(*files) * 5 / 4),
             Self::Image { tree } => tree.room(),
             _ => default,
         }
@@ -159,6 +154,9 @@ mod tests {
             files: 30_000,
         };
         assert!(many.room().inodes > 1_440_000);
+        let stat = |files| Workload::Task(Task::Stat { files }).room();
+        assert_eq!(stat(20_000), Room::default());
+        assert!(stat(1_000_000).inodes > 1_000_000);
         assert!(many.estimate(3) > few.estimate(3));
     }
 }
