@@ -171,9 +171,13 @@ impl Transport {
     pub(crate) fn serve(self) -> io::Result<()> {
         if self.rings {
             self.server.beside_rings(&self.device)?;
-            for _ in 0..BESIDE_RINGS {
+            for number in 0..BESIDE_RINGS {
                 let (server, device) = (Arc::clone(&self.server), Arc::clone(&self.device));
-                self.crew.start(move || server.serve_beside(&device))?;
+                match self.crew.start(move || server.serve_beside(&device)) {
+                    Err(error) if number == 0 => return Err(error),
+                    Err(error) => log::warn!("fewer threads for forgets than wanted: {error}"),
+                    Ok(()) => {}
+                }
             }
         } else {
             let (first, _) = self.threads;
