@@ -5,6 +5,9 @@
 //! harness ask [`left_out`].
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
+#[path = "../../../../tests/shared/unmount.rs"]
+mod unmount;
+
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -263,16 +266,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         let Some(dir) = self.dir.take() else { return };
-        // A child that another test is just starting may hold our files until it is a program of
-        // its own.
-        let mut unmounted = try_run("umount", &[dir.path()]);
-        for _ in 0..20 {
-            if unmounted.is_ok() {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            unmounted = try_run("umount", &[dir.path()]);
-        }
+        let unmounted = unmount::unmount(dir.path());
         if let Err(why) = unmounted {
             // What is still mounted must not be deleted with the directory.
             let path = dir.keep();
