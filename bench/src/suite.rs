@@ -211,7 +211,7 @@ impl Suite {
 
     /// Each mechanism where it was invented for, and all together.
     fn mechanisms(&self) -> Vec<Item> {
-        use Policy::{AllOff, NoFastWait, NoGroups, NoOverlap, NoSingleNames, NoXattrs, On};
+        use Policy::{AllOff, NoFastWait, NoOverlap, NoSingleNames, NoXattrs, On};
         let log = |workload: Workload, policies: &[Policy]| {
             let of = |policy: &Policy| Contestant::btrfs(Face::Library, *policy);
             (workload, policies.iter().map(of).collect::<Vec<_>>())
@@ -230,17 +230,11 @@ impl Suite {
             log(renames(4000), &[On, NoSingleNames, AllOff]),
         ];
         let mut clients = log(Workload::Dbench { clients: 64 }, &[]);
-        clients.1 = [
-            On,
-            NoOverlap,
-            NoFastWait,
-            NoXattrs,
-            NoSingleNames,
-            NoGroups,
-            AllOff,
-        ]
-        .map(|policy| Contestant::btrfs(Face::Fuse, policy))
-        .into();
+        clients.1 = Policy::ALL
+            .into_iter()
+            .filter(|policy| *policy != Policy::NoLog)
+            .map(|policy| Contestant::btrfs(Face::Fuse, policy))
+            .collect();
         all.push(clients);
         let create = Workload::Create {
             workers: 48,

@@ -57,7 +57,7 @@ impl Default for LogPolicy {
             fast_wait: true,
             xattrs_when_changed: true,
             single_names: true,
-            groups: Groups::WhenBusy,
+            groups: Groups::default(),
         }
     }
 }

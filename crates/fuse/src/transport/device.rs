@@ -21,11 +21,12 @@ use crate::wire::{self, Body, Malformed, Opcode, reply};
 /// Bytes of an answer's header.
 const HEADER: usize = size_of::<OutHeader>();
 
-/// What a device that does not block brought.
+/// What a device brought.
 #[derive(Debug)]
 pub(super) enum Received {
     /// Its length in bytes.
     Message(usize),
+    /// Only if it does not block.
     Nothing,
     Ended,
 }
@@ -58,12 +59,10 @@ impl Device {
     /// The connection failed.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
-            match rustix::io::read(&self.0, &mut *buffer) {
-                Ok(len) => return Ok(Some(len)),
-                // A request that was taken back in between is `ENOENT`.
-                Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
-                Err(error) => return Err(error.into()),
+            match self.receive_now(buffer)? {
+                Received::Message(len) => return Ok(Some(len)),
+                Received::Nothing => {}
+                Received::Ended => return Ok(None),
             }
         }
     }
@@ -77,7 +76,8 @@ impl Device {
         Ok(rustix::fs::fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
     }
 
-    /// The next request, if there is one already.
+    /// The next request, if there is one already; else waits, unless told never to
+    /// [block](Self::never_block).
     ///
     /// # Errors
     /// The connection failed.
@@ -86,6 +86,7 @@ impl Device {
             match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(len) => return Ok(Received::Message(len)),
                 Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                // A request that was taken back in between is `ENOENT`.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
                 Err(error) => return Err(error.into()),

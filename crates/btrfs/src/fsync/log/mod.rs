@@ -22,9 +22,10 @@
 //!   the superblock names. What the log has of an inode is remembered with the transaction
 //!   (not with the inode, which may leave memory), so that only changes are logged again.
 //! - Names that go away while the log has them are not logged by the one who removes them: he
-//!   notes the inode ([`name_removed`]), and the next fsync of the subvolume brings its names up
-//!   to date, together with its own work and so at once on disk ([`pending`]). A directory is never logged
-//!   because one of its names changed.
+//!   notes the inode ([`name_removed`]), and an fsync brings its names up to date, together with
+//!   its own work and so at once on disk: the next one of the subvolume, or, while others are under
+//!   way, the next of what belongs to the inode ([`pending`]). A directory is never logged because one
+//!   of its names changed.
 //!
 //! Trouble cases, and what follows:
 //! - What a log cannot say, or an error: the transaction is committed instead ([`Cause`] counts
@@ -121,8 +122,8 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Outcome>
             drop(guards);
             return Ok(synced(&mut h, number));
         }
-        let planner = Planner::new(engine, &inode.root, h.transid(), log, &locked);
-        let plan = match planner.plan(inode, groups) {
+        let planner = Planner::new(engine, &inode.root, h.transid(), log, &locked, groups);
+        let plan = match planner.plan(inode) {
             Ok(plan) => plan,
             Err(Refusal::Lock(more)) => {
                 drop(h);
@@ -276,8 +277,8 @@ fn synced(h: &mut Handle, number: u64) -> Outcome {
     }
 }
 
-/// A name of `inode` in `dir` was removed in the handle's transaction. If the log has it, the
-/// next log will not. Expects both `io` locks exclusively.
+/// A name of `inode` in `dir` was removed in the handle's transaction. If the log has it, it will
+/// not once it says anything more of the two. Expects both `io` locks exclusively.
 pub(crate) fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
     let trans = h.trans().clone();
     let Some(log) = trans.log.find(dir.root.id()) else {

@@ -114,13 +114,15 @@ pub(super) struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    /// For a log of `root` in transaction `transid`, of which the caller holds a handle.
+    /// For a log of `root` in transaction `transid`, of which the caller holds a handle; with all that
+    /// is pending, or that of its `groups` only.
     pub(super) fn new(
         engine: &'a Arc<Engine>,
         root: &'a Arc<Root>,
         transid: u64,
         log: Option<Arc<SubvolumeLog>>,
         locked: &'a Locked,
+        groups: bool,
     ) -> Self {
         Self {
             engine,
@@ -131,19 +133,18 @@ impl<'a> Planner<'a> {
             plan: Plan::default(),
             queue: Vec::new(),
             missing: Vec::new(),
-            groups: false,
+            groups,
             touched: HashSet::new(),
         }
     }
 
-    /// The plan for an fsync of `target`, with all that is pending or that of its `groups`.
+    /// The plan for an fsync of `target`.
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub(super) fn plan(mut self, target: &Arc<Inode>, groups: bool) -> Result<Plan, Refusal> {
-        self.groups = groups;
+    pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<Plan, Refusal> {
         self.want(target, true);
-        if !groups {
+        if !self.groups {
             let all = self.log.as_ref().map(|log| log.pending().all());
             self.pending(all.unwrap_or_default());
         }
