@@ -23,7 +23,7 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{Advice, FallocateFlags};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::error::{check_range, check_writable};
@@ -188,8 +188,10 @@ impl FileDevice {
         if self.medium != Medium::File {
             return Ok(());
         }
-        let stat = rustix::fs::fstat(&self.file).map_err(|e| self.error("flush", 0, 0, e))?;
-        let end = u64::try_from(stat.st_size).unwrap_or(0);
+        // Not by `fstat`: after it was asked for the file's times, the host writes new ones to disk with
+        // the next write. Nothing here uses the descriptor's position.
+        let end = rustix::fs::seek(&self.file, SeekFrom::End(0))
+            .map_err(|e| self.error("flush", 0, 0, e))?;
         if end < self.size {
             return Err(Error::Shrunk {
                 device: self.name.clone(),
