@@ -240,6 +240,24 @@ impl BlockCache {
         self.shard(bytenr).write().map.remove(&bytenr);
     }
 
+    /// Number of blocks here that were made for a tree.
+    #[cfg(test)]
+    pub(crate) fn count_of(&self, owner: u64) -> usize {
+        let is_there =
+            |slot: &Slot| matches!(slot, Slot::There { block, .. } if block.owner() == owner);
+        let shards = self.inner.shards.iter();
+        shards
+            .map(|shard| {
+                shard
+                    .read()
+                    .map
+                    .values()
+                    .filter(|slot| is_there(slot))
+                    .count()
+            })
+            .sum()
+    }
+
     /// Tells the volume which of these blocks, the ones that are not here, will be read soon.
     pub(super) fn will_read(&self, mut blocks: Vec<u64>) {
         blocks.retain(|bytenr| !self.shard(*bytenr).read().map.contains_key(bytenr));

@@ -6,6 +6,7 @@ use sapwood_btrfs_format::{BlockInit, BlockMut, block::header_flag};
 
 use super::block::{BlockBytes, WriteGuard};
 use super::{BlockRef, Root, TreeBlock, TreeWrite, refs};
+use crate::lock::TreeClass;
 use crate::{Error, Result};
 
 /// Flags of a block that is not on disk yet.
@@ -121,11 +122,16 @@ pub(super) fn let_go(
     block: &TreeBlock,
     last: bool,
 ) -> Result<()> {
-    if last && block.generation() == h.transid() && !block.is_written() {
-        // Its address may be taken again as soon as it is freed, so it goes first.
-        block.set_clean();
-        h.remove_dirty(block);
-        h.blocks().forget(block.bytenr());
+    if last && block.generation() == h.transid() {
+        if !block.is_written() {
+            // Its address may be taken again as soon as it is freed, so it goes first.
+            block.set_clean();
+            h.remove_dirty(block);
+            h.blocks().forget(block.bytenr());
+        } else if root.class() == TreeClass::Log {
+            // A log is not read again once it was left, and each fsync leaves a few blocks.
+            h.blocks().forget(block.bytenr());
+        }
     }
     h.free_block(root, block, last)
 }

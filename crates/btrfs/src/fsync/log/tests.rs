@@ -7,7 +7,7 @@ use sapwood_block::{
     Action, Device, Fault, FaultDevice, FaultRule, GateDevice, MemoryDevice, RecordDevice,
     Replayer, RequestKind, RequestKinds,
 };
-use sapwood_btrfs_format::{Key, kind};
+use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::{FileSystem, Ino, NewInode, RenameMode, SetXattrMode, SyncKind, WriteMode};
 
 use super::UnderWay;
@@ -507,7 +507,7 @@ fn a_device_that_fails_for_good_is_never_said_to_be_done() {
 }
 
 #[test]
-fn space_of_old_logs_comes_back() {
+fn space_and_memory_of_old_logs_come_back() {
     let fs = open(Arc::new(formatted()), LogPolicy::default()).unwrap();
     let ino = create(&fs, b"f");
     fs.sync().unwrap();
@@ -515,6 +515,7 @@ fn space_of_old_logs_comes_back() {
         write(&fs, ino, &round.to_le_bytes());
         fs.fsync(ino, SyncKind::All).unwrap();
         let taken = fs.engine.join().unwrap().trans().log.blocks.taken();
+        assert!(fs.engine.blocks.count_of(objectid::TREE_LOG) <= taken);
         assert!(taken < 10, "{taken} blocks after {round} logs");
     }
     assert_eq!(counter(&fs, "fast_fsyncs"), 2000);
