@@ -25,4 +25,4 @@ pub use lock::{Rank, RankedMutex, RankedRwLock};
 pub use range_set::RangeSet;
 pub use report::Report;
 pub use resident::{Residence, Resident, ResidentTable};
-pub use workers::{Alarm, Crew, Workers};
+pub use workers::{Alarm, Crew, Linger, Workers};

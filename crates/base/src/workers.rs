@@ -9,6 +9,12 @@
 //! they need: so the last reference to the owner may go in one of the threads, which then does not
 //! wait for itself (`the_owner_may_go_in_a_thread`).
 //!
+//! Waking a thread costs whoever does it more than many a job. So in a lane that may *linger* a thread
+//! that has done its jobs looks once more after a while before it sleeps, and whoever brings a job
+//! meanwhile wakes nobody, until there are many or somebody needs them done ([`Workers::hurry`];
+//! `a_thread_that_lingers_is_not_woken_but_for_many_jobs_or_in_a_hurry`). A lane without jobs has no
+//! thread that looks.
+//!
 //! The trouble case: the system starts no thread. Then a lane that has none hands its jobs back too
 //! (`a_lane_without_threads_hands_back`), and whoever starts the threads does what was queued before
 //! that was known (`jobs_of_threads_that_do_not_start_are_not_lost`).
@@ -30,6 +36,17 @@ pub struct Crew<'a> {
     pub name: &'a str,
     /// How many.
     pub threads: usize,
+    /// How its jobs may gather.
+    pub linger: Option<Linger>,
+}
+
+/// How the jobs of a lane gather, instead of waking a thread each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Linger {
+    /// For how long at most.
+    pub time: Duration,
+    /// Up to how many.
+    pub jobs: usize,
 }
 
 #[derive(Debug)]
@@ -38,6 +55,17 @@ struct Lane<J> {
     /// Threads that serve it.
     threads: usize,
     held: bool,
+    linger: Option<Linger>,
+    /// A thread looks for jobs by itself in a while.
+    lingers: bool,
+}
+
+impl<J> Lane<J> {
+    /// Whether jobs wait for more.
+    fn gathers(&self) -> bool {
+        let few = |linger: Linger| self.jobs.len() < linger.jobs;
+        self.lingers && self.linger.is_some_and(few)
+    }
 }
 
 #[derive(Debug)]
@@ -58,6 +86,7 @@ impl<R: Rank, J> Queue<R, J> {
     fn next(&self, lane: usize) -> Option<J> {
         let signal = self.signals.get(lane)?;
         let mut state = self.state.lock();
+        let mut lingered = false;
         loop {
             let stopping = state.stopping;
             let at = state.lanes.get_mut(lane)?;
@@ -69,7 +98,15 @@ impl<R: Rank, J> Queue<R, J> {
             if stopping {
                 return None;
             }
-            state.wait(signal);
+            match at.linger.filter(|_| !lingered && !at.lingers) {
+                Some(linger) => {
+                    at.lingers = true;
+                    state.wait_for(signal, linger.time);
+                    state.lanes.get_mut(lane)?.lingers = false;
+                    lingered = true;
+                }
+                None => state.wait(signal),
+            }
         }
     }
 
@@ -111,6 +148,8 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
             jobs: VecDeque::new(),
             threads: 0,
             held: false,
+            linger: None,
+            lingers: false,
         };
         let state = State {
             lanes: (0..lanes).map(new).collect(),
@@ -141,6 +180,7 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
             // Who brings a job while threads are being started finds them.
             for (lane, crew) in state.lanes.iter_mut().zip(crews) {
                 lane.threads = crew.threads;
+                lane.linger = crew.linger;
             }
         }
         for (lane, crew) in crews.iter().enumerate() {
@@ -184,12 +224,28 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
         match (state.lanes.get_mut(lane), self.queue.signals.get(lane)) {
             (Some(at), Some(signal)) if !stopping && at.threads > 0 => {
                 at.jobs.push_back(job);
+                let gathers = at.gathers();
                 // Whoever is woken wants the lock at once.
                 drop(state);
-                signal.notify_one();
+                if !gathers {
+                    signal.notify_one();
+                }
                 Ok(())
             }
             _ => Err(job),
+        }
+    }
+
+    /// Somebody waits for the jobs of a lane: they gather no longer.
+    pub fn hurry(&self, lane: usize) {
+        let state = self.queue.state.lock();
+        let (Some(at), Some(signal)) = (state.lanes.get(lane), self.queue.signals.get(lane)) else {
+            return;
+        };
+        let wake = at.lingers && !at.jobs.is_empty();
+        drop(state);
+        if wake {
+            signal.notify_all();
         }
     }
 
@@ -232,6 +288,8 @@ impl<R: Rank, J> Drop for Workers<R, J> {
 struct Rung {
     rung: bool,
     stopping: bool,
+    /// Somebody sleeps who wakes after a time.
+    timed: bool,
 }
 
 /// What a thread sleeps on that has something to do from time to time.
@@ -250,9 +308,14 @@ impl<R: Rank> Alarm<R> {
         }
     }
 
-    /// Wakes the sleeper, or whoever sleeps next.
+    /// Wakes the sleeper, or whoever sleeps next; but not one that wakes by itself after a time.
     pub fn ring(&self) {
-        self.state.lock().rung = true;
+        let mut state = self.state.lock();
+        if state.timed {
+            return;
+        }
+        state.rung = true;
+        drop(state);
         self.signal.notify_all();
     }
 
@@ -262,7 +325,7 @@ impl<R: Rank> Alarm<R> {
         self.signal.notify_all();
     }
 
-    /// Sleeps until somebody rings, or for `timeout`, whatever comes first; false at the end.
+    /// Sleeps until somebody rings, or for `timeout` whoever rings meanwhile; false at the end.
     pub fn sleep(&self, timeout: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         while !state.rung && !state.stopping {
@@ -270,7 +333,9 @@ impl<R: Rank> Alarm<R> {
                 None => state.wait(&self.signal),
                 // Waking early does no harm: the sleeper looks again.
                 Some(timeout) => {
+                    state.timed = true;
                     state.wait_for(&self.signal, timeout);
+                    state.timed = false;
                     break;
                 }
             }
@@ -296,6 +361,7 @@ mod tests {
         Crew {
             name: "test",
             threads,
+            linger: None,
         }
     }
 
@@ -388,6 +454,64 @@ mod tests {
         drop(workers);
         drop(go);
         assert_eq!(done.recv(), Ok(()));
+    }
+
+    #[test]
+    fn a_thread_that_lingers_is_not_woken_but_for_many_jobs_or_in_a_hurry() {
+        let workers = Workers::<_, Job>::new(Place, 1);
+        let linger = Linger {
+            time: Duration::from_secs(3600),
+            jobs: 3,
+        };
+        let crew = Crew {
+            linger: Some(linger),
+            ..crew(1)
+        };
+        workers.start(&[crew], run);
+        let lingers = || workers.queue.state.lock().lanes[0].lingers;
+        let queued = || workers.queue.state.lock().lanes[0].jobs.len();
+        let (sender, done) = mpsc::channel();
+        let push = |nth: u32| {
+            let sender = sender.clone();
+            let job = Box::new(move || sender.send(nth).unwrap());
+            assert!(workers.push(0, job).is_ok());
+        };
+        let settle = || {
+            while !lingers() {
+                thread::yield_now();
+            }
+        };
+        settle();
+        push(0);
+        push(1);
+        assert!(lingers());
+        assert_eq!(queued(), 2);
+        workers.hurry(0);
+        assert_eq!((done.recv(), done.recv()), (Ok(0), Ok(1)));
+        settle();
+        (2..5).for_each(push);
+        let all: Vec<_> = done.iter().take(3).collect();
+        assert_eq!(all, [2, 3, 4]);
+        settle();
+        push(5);
+        workers.stop();
+        assert_eq!(done.try_recv(), Ok(5));
+    }
+
+    #[test]
+    fn an_alarm_rings_only_for_who_would_sleep_on() {
+        let alarm = Arc::new(Alarm::new(Place));
+        let sleeper = {
+            let alarm = Arc::clone(&alarm);
+            thread::spawn(move || alarm.sleep(Some(Duration::from_secs(3600))))
+        };
+        while !alarm.state.lock().timed {
+            thread::yield_now();
+        }
+        alarm.ring();
+        assert!(!alarm.state.lock().rung);
+        alarm.stop();
+        assert!(!sleeper.join().unwrap());
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub(crate) fn flush(
             Dispatch::Queue
         },
     );
-    wait_for(inode, wait)
+    wait_for(engine, inode, wait)
 }
 
 /// Takes what is dirty in `range` and starts its way to disk.
@@ -107,9 +107,11 @@ pub(super) fn begin(
 }
 
 /// Waits for what is in flight now.
-pub(super) fn wait_for(inode: &Inode, wait: Wait) -> Result<()> {
-    if wait == Wait::None {
-        return Ok(());
+pub(super) fn wait_for(engine: &Engine, inode: &Inode, wait: Wait) -> Result<()> {
+    match wait {
+        Wait::None => return Ok(()),
+        Wait::Io => {}
+        Wait::Completion => engine.writeback.hurry(),
     }
     let mut state = inode.data.state.lock();
     let mark = state.flights.mark();
@@ -156,7 +158,7 @@ fn decide(
         let ordered = Arc::new(OrderedExtent::new(range, target, id, 0));
         inode.data.unpromise(ordered.len());
         register(inode, &ordered);
-        io_finished(engine, inode, &ordered);
+        io_finished(engine, inode, &ordered, dispatch);
         return Ok(());
     }
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
@@ -465,7 +467,7 @@ fn submit(
     register(inode, &ordered);
     for part in parts {
         match dispatch {
-            Dispatch::Here => write_part(engine, inode, &ordered, &part),
+            Dispatch::Here => write_part(engine, inode, &ordered, &part, dispatch),
             Dispatch::Queue => {
                 let work = Work::Write(Arc::clone(inode), Arc::clone(&ordered), part);
                 engine.writeback.push(engine, work);
@@ -480,6 +482,7 @@ pub(super) fn write_part(
     inode: &Arc<Inode>,
     ordered: &Arc<OrderedExtent>,
     part: &Part,
+    dispatch: Dispatch,
 ) {
     let (Target::New(stored) | Target::Overwrite(stored) | Target::Prealloc(stored)) =
         &ordered.target
@@ -507,12 +510,17 @@ pub(super) fn write_part(
         engine.health.fail(error);
     }
     if ordered.part_done(result.is_ok()) {
-        io_finished(engine, inode, ordered);
+        io_finished(engine, inode, ordered, dispatch);
     }
 }
 
 /// All I/O of an ordered extent is done.
-fn io_finished(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<OrderedExtent>) {
+fn io_finished(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    ordered: &Arc<OrderedExtent>,
+    dispatch: Dispatch,
+) {
     if matches!(ordered.target, Target::Overwrite(_) | Target::Prealloc(_)) {
         engine.writeback.overwrite_done(inode.root.id());
     }
@@ -526,10 +534,12 @@ fn io_finished(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<OrderedEx
         ready
     };
     if ready {
-        engine.writeback.push(
-            engine,
-            Work::Complete(Arc::clone(inode), Arc::clone(ordered)),
-        );
+        let work = Work::Complete(Arc::clone(inode), Arc::clone(ordered));
+        engine.writeback.push(engine, work);
+        if dispatch == Dispatch::Queue {
+            // Who waits for it, if anybody, does so already.
+            engine.writeback.hurry();
+        }
     }
 }
 

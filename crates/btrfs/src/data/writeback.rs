@@ -26,7 +26,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Condvar;
-use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, Crew, Workers};
+use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, Crew, Linger, Workers};
 use sapwood_btrfs_format::Incompat;
 
 use super::flight::FlightId;
@@ -39,6 +39,12 @@ use crate::{Options, Result};
 
 /// Threads that complete ordered extents.
 const COMPLETERS: usize = 2;
+/// An fsync does not wait for the completion of what it wrote, and shall not pay for waking a thread that
+/// completes it either.
+const GATHER: Linger = Linger {
+    time: Duration::from_millis(1),
+    jobs: 16,
+};
 /// Expanded extents that are kept for the next read.
 const RECENT: usize = 16;
 
@@ -71,7 +77,9 @@ pub(super) fn run(engine: &Arc<Engine>, work: Work) {
     match work {
         Work::Prepare(inode, id) => flush::prepare(engine, &inode, id, flush::Dispatch::Queue),
         Work::Compress(inode, id) => flush::compress(engine, &inode, id, flush::Dispatch::Queue),
-        Work::Write(inode, ordered, part) => flush::write_part(engine, &inode, &ordered, &part),
+        Work::Write(inode, ordered, part) => {
+            flush::write_part(engine, &inode, &ordered, &part, flush::Dispatch::Queue);
+        }
         Work::Complete(inode, ordered) => complete::complete(engine, &inode, &ordered),
         Work::Relieve => {
             engine.writeback.relieving.store(false, Ordering::SeqCst);
@@ -152,10 +160,14 @@ impl Writeback {
     /// Starts the threads, once. A mount does so when it begins: a thread may run only where
     /// the one that started it may, and a request's may be bound to a CPU.
     pub(crate) fn start(&self, engine: &Arc<Engine>) {
-        let crew = |name, threads| Crew { name, threads };
+        let crew = |name, threads, linger| Crew {
+            name,
+            threads,
+            linger,
+        };
         let crews = [
-            crew("btrfs-data", self.width),
-            crew("btrfs-complete", COMPLETERS),
+            crew("btrfs-data", self.width, None),
+            crew("btrfs-complete", COMPLETERS, Some(GATHER)),
         ];
         let started = self
             .workers
@@ -182,6 +194,11 @@ impl Writeback {
         if let Err(job) = self.workers.push(lane, job) {
             run(&job.engine, job.work);
         }
+    }
+
+    /// Somebody waits for what is being completed.
+    pub(crate) fn hurry(&self) {
+        self.workers.hurry(COMPLETION);
     }
 
     /// Holds completions, or lets them go: tests of what must not wait for one.
@@ -219,6 +236,7 @@ impl Writeback {
     }
 
     fn kick(&self, engine: &Arc<Engine>) {
+        self.hurry();
         if !self.relieving.swap(true, Ordering::SeqCst) {
             self.push(engine, Work::Relieve);
         }
@@ -282,7 +300,7 @@ impl Writeback {
         let mut result = Ok(());
         if wait != Wait::None {
             for inode in &files {
-                result = result.and(flush::wait_for(inode, wait));
+                result = result.and(flush::wait_for(engine, inode, wait));
             }
         }
         result

@@ -105,7 +105,7 @@ impl Claim<'_> {
     fn run(&self) -> Result<()> {
         let (engine, trans) = (self.engine, &self.trans);
         let transactions = &engine.transactions;
-        transactions.drain_starters(trans);
+        transactions.drain_starters(trans, || engine.writeback.hurry());
         transactions.advance(trans, State::CommitDoing);
         // Only now: a handle that was waited for may have been a log's, which wants it too.
         let order = transactions.superblock_order.lock();

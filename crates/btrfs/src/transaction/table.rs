@@ -314,10 +314,15 @@ impl Transactions {
         }
     }
 
-    /// Waits until no starter is left, then until what is pinned is done.
-    pub(super) fn drain_starters(&self, trans: &Transaction) {
+    /// Waits until no starter is left, then until what is pinned is done. `hurry` has it done soon.
+    pub(super) fn drain_starters(&self, trans: &Transaction, hurry: impl FnOnce()) {
         let mut table = self.table.lock();
         self.drain(&mut table, &trans.starters);
+        if trans.pins.load(Ordering::SeqCst) > 0 {
+            drop(table);
+            hurry();
+            table = self.table.lock();
+        }
         self.drain(&mut table, &trans.pins);
     }
 

@@ -109,7 +109,7 @@ fn a_commit_waits_for_starters_then_pins_then_joiners() {
     let committer = {
         let trans = trans.clone();
         rig.spawn(move |rig| {
-            rig.all.drain_starters(&trans);
+            rig.all.drain_starters(&trans, || ());
             rig.all.advance(&trans, State::CommitDoing);
         })
     };

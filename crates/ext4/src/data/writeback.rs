@@ -114,7 +114,11 @@ impl Writeback {
     /// Starts the threads, once. A mount does so when it begins: a thread may run only where the one that
     /// started it may, and a request's may be bound to a CPU.
     pub(crate) fn start(&self, engine: &Arc<Engine>) {
-        let crew = |name, threads| Crew { name, threads };
+        let crew = |name, threads| Crew {
+            name,
+            threads,
+            linger: None,
+        };
         let crews = [crew("ext4-data", self.width), crew("ext4-land", LANDERS)];
         let started = self
             .workers
