@@ -325,7 +325,8 @@ impl<R: Rank> Alarm<R> {
         self.signal.notify_all();
     }
 
-    /// Sleeps until somebody rings, or for `timeout` whoever rings meanwhile; false at the end.
+    /// Sleeps until somebody rings, or for `timeout` if there is one, whoever rings meanwhile; false at
+    /// the end.
     pub fn sleep(&self, timeout: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         while !state.rung && !state.stopping {
