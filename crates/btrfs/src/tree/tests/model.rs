@@ -52,18 +52,29 @@ fn step(env: &Arc<Env>, root: &Arc<Root>, model: &mut Model, random: &mut Random
                 Err(err) => panic!("{err}"),
             }
         }
-        9 => modify(root, &mut h, model, &k, &data),
+        9 => modify(root, &mut h, model, &k, &data, shape),
         10 => batch(root, &mut h, model, random, shape),
         _ => assert_eq!(root.delete(&mut h, &k).unwrap(), model.remove(&k).is_some()),
     }
 }
 
-fn modify(root: &Arc<Root>, h: &mut super::env::TestHandle, model: &mut Model, k: &Key, d: &[u8]) {
+fn modify(
+    root: &Arc<Root>,
+    h: &mut super::env::TestHandle,
+    model: &mut Model,
+    k: &Key,
+    d: &[u8],
+    shape: Shape,
+) {
     let change = |old: Option<&[u8]>| {
         Ok(match old {
             Some(old) if old.len() > 100 => Change::Delete,
             Some(old) if old.len() == 5 => Change::Keep,
-            Some(old) => Change::Put([old, d].concat()),
+            Some(old) => {
+                let mut both = [old, d].concat();
+                both.truncate(shape.size.max(200));
+                Change::Put(both)
+            }
             None => Change::Put(b"12345".to_vec()),
         })
     };
