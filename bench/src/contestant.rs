@@ -267,7 +267,7 @@ impl FromStr for Contestant {
     }
 }
 
-/// What a workload asks of its image.
+/// What a workload asks of its image, and of the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Size of the image in bytes.
@@ -276,6 +276,8 @@ pub struct Room {
     pub sparse: bool,
     /// Inodes that an ext4 must have; 0: as many as `mke2fs` would make.
     pub inodes: u64,
+    /// Processes of other users work in it.
+    pub others: bool,
 }
 
 impl Room {
@@ -296,6 +298,7 @@ impl Default for Room {
             bytes: 8 << 30,
             sparse: false,
             inodes: 0,
+            others: false,
         }
     }
 }
@@ -304,6 +307,7 @@ impl Default for Room {
 pub struct Standing {
     contestant: Contestant,
     commit: Option<u64>,
+    others: bool,
     /// `None` only while it is remounted.
     inner: Option<Inner>,
     /// What was counted when the measured part began.
@@ -325,14 +329,20 @@ impl Inner {
         image: &Path,
         home: &Path,
         commit: Option<u64>,
+        others: bool,
     ) -> Result<Self> {
         let dir = home.join("mount");
         Ok(match contestant {
             Contestant::Sapwood { face, setup, .. } => match face {
-                Face::Fuse => Self::Served(Served::start(image, &dir, setup)?),
+                Face::Fuse => {
+                    let setup = Setup { others, ..setup };
+                    Self::Served(Served::start(image, &dir, setup)?)
+                }
                 Face::Library => Self::Opened(Opened::open(image, setup)?),
             },
-            Contestant::Peer(peer) => Self::Peer(PeerMount::start(peer, image, &dir, commit)?),
+            Contestant::Peer(peer) => {
+                Self::Peer(PeerMount::start(peer, image, &dir, commit, others)?)
+            }
             Contestant::Tool(tool) => return Err(no_mount(tool)),
         })
     }
@@ -368,10 +378,11 @@ impl Standing {
         let image = images.get(medium, room, home.path())?;
         make(contestant, &image, room)?;
         forget_cached(&image)?;
-        let inner = Inner::start(contestant, &image, home.path(), commit)?;
+        let inner = Inner::start(contestant, &image, home.path(), commit, room.others)?;
         Ok(Self {
             contestant,
             commit,
+            others: room.others,
             inner: Some(inner),
             mark: None,
             image,
@@ -467,6 +478,7 @@ impl Standing {
             &self.image,
             self.home.path(),
             self.commit,
+            self.others,
         )?);
         self.mark = self.counters()?;
         Ok(())

@@ -66,6 +66,9 @@ struct Serve {
     /// Request threads; 0: as many as a mount takes by itself
     #[arg(long, default_value_t = 0)]
     fuse_threads: usize,
+    /// Users other than root may use the mount
+    #[arg(long)]
+    others: bool,
     /// Requests come through io_uring: auto, on or off
     #[arg(long, default_value = "auto", value_parser = parse_transport)]
     io_uring: IoUring,
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
                 search: serve.search,
                 commit: serve.commit,
                 fuse_threads: serve.fuse_threads,
+                others: serve.others,
                 io_uring: serve.io_uring,
             };
             serve::serve(&serve.image, &serve.dir, setup)

@@ -61,7 +61,7 @@ impl Peer {
             Self::Btrfs => "ssd,nodiscard",
             Self::Ext4 => "noinit_itable",
             Self::Xfs => return "defaults".to_owned(),
-            Self::Fuse2fs => return "allow_other".to_owned(),
+            Self::Fuse2fs => return "defaults".to_owned(),
         };
         match commit {
             Some(seconds) => format!("{base},commit={seconds}"),
@@ -84,8 +84,14 @@ pub(crate) enum PeerMount {
 }
 
 impl PeerMount {
-    /// Mounts `image` on `dir`.
-    pub(crate) fn start(peer: Peer, image: &Path, dir: &Path, commit: Option<u64>) -> Result<Self> {
+    /// Mounts `image` on `dir`; `others`: users other than root may use it.
+    pub(crate) fn start(
+        peer: Peer,
+        image: &Path,
+        dir: &Path,
+        commit: Option<u64>,
+        others: bool,
+    ) -> Result<Self> {
         let kernel = |kind| {
             let options = peer.options(commit);
             KernelMount::start(kind, &options, image, dir).map(Self::Kernel)
@@ -94,7 +100,7 @@ impl PeerMount {
             Peer::Btrfs => kernel("btrfs"),
             Peer::Ext4 => kernel("ext4"),
             Peer::Xfs => kernel("xfs"),
-            Peer::Fuse2fs => Fuse2fs::start(image, dir).map(Self::Fuse2fs),
+            Peer::Fuse2fs => Fuse2fs::start(image, dir, others).map(Self::Fuse2fs),
         }
     }
 
@@ -187,13 +193,14 @@ pub(crate) struct Fuse2fs {
 const MOUNT_TIME: Duration = Duration::from_secs(20);
 
 impl Fuse2fs {
-    fn start(image: &Path, dir: &Path) -> Result<Self> {
+    fn start(image: &Path, dir: &Path, others: bool) -> Result<Self> {
         let mut command = Command::new("fuse2fs");
-        // In the foreground, so that its end can be waited for; databases run as other users.
-        command
-            .args(["-f", "-o", "allow_other"])
-            .arg(image)
-            .arg(dir);
+        // In the foreground, so that its end can be waited for.
+        command.arg("-f");
+        if others {
+            command.args(["-o", "allow_other"]);
+        }
+        command.arg(image).arg(dir);
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -147,7 +147,8 @@ impl Report {
 const MOUNTS: &str = "\
 Mounts: kernel-btrfs `-o ssd,nodiscard`, kernel-ext4 `-o noinit_itable` (nobody zeroes inode tables meanwhile), \
 kernel-xfs and fuse2fs by default; the kernel's on loop devices, with direct I/O where the file system \
-below can. Sapwood as users have it, on the image file; commits every 30 s (btrfs) and 5 s (ext4), as \
+below can. Sapwood as root has it by default, on the image file (with PostgreSQL, which runs as another user, \
+it and fuse2fs with `allow_other`); commits every 30 s (btrfs) and 5 s (ext4), as \
 the kernel's. Images of btrfs and ext4 are the same for us and for others. On a disk all have the same image \
 file, one after the other, which was written out whole beforehand (not with `--sparse`), so that the file \
 system below has nothing to allocate; in memory a sparse one.";

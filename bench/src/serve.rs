@@ -62,8 +62,11 @@ impl Opened {
 pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
     let opened = Opened::open(image, setup)?;
     let options = MountOptions {
-        // Databases run as users of their own.
-        access: Access::All,
+        access: if setup.others {
+            Access::All
+        } else {
+            Access::Owner
+        },
         fsname: image.display().to_string(),
         threads: (setup.fuse_threads > 0).then_some(setup.fuse_threads),
         io_uring: setup.io_uring,

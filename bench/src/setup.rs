@@ -80,6 +80,8 @@ pub struct Setup {
     pub commit: Option<u64>,
     /// Request threads of a mount; 0: as many as it takes by itself.
     pub fuse_threads: usize,
+    /// Users other than root may use a mount.
+    pub others: bool,
     /// Transport of a mount.
     pub io_uring: IoUring,
 }
@@ -94,6 +96,7 @@ impl Setup {
             search: Search::On,
             commit: None,
             fuse_threads: 0,
+            others: false,
             io_uring: IoUring::Auto,
         }
     }
@@ -131,6 +134,7 @@ impl Setup {
             format!("--fuse-threads={}", self.fuse_threads),
             format!("--io-uring={}", transport_name(self.io_uring)),
         ];
+        all.extend(self.others.then(|| "--others".to_owned()));
         all.extend(self.commit.map(|seconds| format!("--commit={seconds}")));
         all
     }

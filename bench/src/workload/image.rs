@@ -151,7 +151,7 @@ fn by_tool(tool: Tool, medium: &Path, tree: Tree) -> Result<Took> {
             };
             let dir = home.path().join("mount");
             fs::create_dir(&dir).map_err(on(&dir))?;
-            let mount = PeerMount::start(peer, &image, &dir, None)?;
+            let mount = PeerMount::start(peer, &image, &dir, None, false)?;
             copy(mount.dir(), &out)?;
             mount.stop()?;
         }

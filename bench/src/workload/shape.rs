@@ -132,6 +132,11 @@ impl Workload {
                 default.with_inodes(u64::from(*workers) * (u64::from(*files) + 1) * 5 / 4)
             }
             Self::Task(Task::Stat { files }) => default.with_inodes(u64::from(*files) * 5 / 4),
+            // A database server runs as a user of its own.
+            Self::Task(Task::Postgres) => Room {
+                others: true,
+                ..default
+            },
             Self::Image { tree } => tree.room(),
             _ => default,
         }
@@ -157,6 +162,7 @@ mod tests {
         let stat = |files| Workload::Task(Task::Stat { files }).room();
         assert_eq!(stat(20_000), Room::default());
         assert!(stat(1_000_000).inodes > 1_000_000);
+        assert!(Workload::Task(Task::Postgres).room().others && !many.room().others);
         assert!(many.estimate(3) > few.estimate(3));
     }
 }

@@ -25,6 +25,7 @@ mod mount_table;
 mod mountpoint;
 mod node;
 mod options;
+mod permissions;
 mod readdir;
 mod request;
 mod session;

@@ -21,6 +21,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use crate::error::MountError;
 use crate::mount_table::mounted_on;
 use crate::options::{Access, MountOptions};
+use crate::permissions::kernel_checks;
 
 const FUSERMOUNT: &str = "fusermount3";
 
@@ -136,7 +137,7 @@ fn mount_directly(
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
     );
-    if options.default_permissions {
+    if kernel_checks(options) {
         data.push_str(",default_permissions");
     }
     if options.access != Access::Owner {
@@ -180,7 +181,7 @@ fn fusermount_options(options: &MountOptions, read_only: bool) -> String {
         if read_only { "ro" } else { "rw" }.to_owned(),
     ];
     for (on, word) in [
-        (options.default_permissions, "default_permissions"),
+        (kernel_checks(options), "default_permissions"),
         (options.access != Access::Owner, "allow_other"),
         (options.auto_unmount, "auto_unmount"),
         (options.nosuid, "nosuid"),

@@ -48,9 +48,9 @@ impl std::str::FromStr for IoUring {
 pub struct MountOptions {
     /// Who may use the mount.
     pub access: Access,
-    /// The kernel checks permissions, from modes and ACLs. Off only where the engine's
-    /// owner ids mean nothing here.
-    pub default_permissions: bool,
+    /// The kernel checks permissions, from modes and ACLs. `None`: unless root alone gets in,
+    /// who may all ([`Access::Owner`], mounted by root): much that it does is then faster.
+    pub default_permissions: Option<bool>,
     /// Refuse changes. Also in force if the file system is read-only.
     pub read_only: bool,
     /// First column of the mount table: the image or device.
@@ -94,7 +94,7 @@ impl Default for MountOptions {
         let root = rustix::process::geteuid().is_root();
         Self {
             access: Access::Owner,
-            default_permissions: true,
+            default_permissions: None,
             read_only: false,
             fsname: "sapwood".to_owned(),
             subtype: "sapwood".to_owned(),

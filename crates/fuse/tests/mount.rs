@@ -11,6 +11,8 @@ mod control;
 mod inodes;
 #[path = "mount/names.rs"]
 mod names;
+#[path = "mount/permissions.rs"]
+mod permissions;
 #[path = "mount/sessions.rs"]
 mod sessions;
 
@@ -28,6 +30,7 @@ fn all() -> Vec<libtest_mimic::Trial> {
     trials.extend(inodes::trials());
     trials.extend(contents::trials());
     trials.extend(control::trials());
+    trials.extend(permissions::trials());
     trials.extend(sessions::trials());
     trials
 }

@@ -38,6 +38,7 @@ use std::sync::Arc;
 
 use crate::dispatch::Dispatcher;
 use crate::options::{Access, IoUring, MountOptions};
+use crate::permissions::kernel_checks;
 use crew::Crew;
 use device::{Device, Plain};
 use init::{Handshake, Wishes};
@@ -86,7 +87,7 @@ impl Transport {
         let handshake = init::receive(&device)?;
         let mut wishes = Wishes {
             writeback: options.writeback_cache && !read_only,
-            posix_acl: options.default_permissions,
+            posix_acl: kernel_checks(options),
             io_uring: false,
         };
         let agreed = handshake.agreed(wishes);

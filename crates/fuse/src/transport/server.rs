@@ -275,6 +275,10 @@ impl Call<'_> {
                 };
                 reply::put(out, &entry)
             }
+            Operation::Access { mask } => {
+                to.access(node, mask)?;
+                Ok(0)
+            }
             Operation::GetAttr => reply::put(out, &reply::attributes(to.ttl(), &to.getattr(node)?)),
             Operation::Statx => reply::put(out, &reply::statx(to.ttl(), &to.getattr(node)?)),
             Operation::SetAttr(args) => {

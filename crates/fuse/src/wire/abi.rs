@@ -255,6 +255,11 @@ wire! {
         padding: u32,
     }
 
+    AccessIn: 8 {
+        mask: u32,
+        padding: u32,
+    }
+
     FsyncIn: 16 {
         fh: u64,
         fsync_flags: u32,

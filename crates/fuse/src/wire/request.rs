@@ -1,7 +1,7 @@
 //! Requests, decoded.
 
 use super::abi::{
-    BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
+    AccessIn, BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
     GetXattrIn, InitIn, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn, ReadIn, Rename2In, RenameIn,
     SetAttrIn, SetXattrCompatIn, SetXattrIn, StatxIn, WriteIn,
 };
@@ -56,6 +56,10 @@ pub(crate) enum Operation<'a> {
     Write {
         args: WriteIn,
         data: &'a [u8],
+    },
+    /// Bits as for `access`.
+    Access {
+        mask: u32,
     },
     StatFs,
     Fsync {
@@ -155,6 +159,9 @@ impl<'a> Operation<'a> {
                 Self::Ioctl { args, input }
             }
             Opcode::GetAttr => Self::GetAttr,
+            Opcode::Access => Self::Access {
+                mask: body.header::<AccessIn>("access")?.mask,
+            },
             Opcode::SetAttr => Self::SetAttr(body.header("setattr")?),
             Opcode::Statx => {
                 body.header::<StatxIn>("statx")?;
@@ -176,9 +183,7 @@ impl<'a> Operation<'a> {
             Opcode::Release | Opcode::ReleaseDir => Self::Release,
             Opcode::Interrupt => Self::Interrupt,
             Opcode::Destroy => Self::Destroy,
-            Opcode::Open | Opcode::OpenDir | Opcode::Create | Opcode::Flush | Opcode::Access => {
-                Self::NotServed
-            }
+            Opcode::Open | Opcode::OpenDir | Opcode::Create | Opcode::Flush => Self::NotServed,
         })
     }
 }

@@ -145,6 +145,9 @@ fn what_is_not_known_is_refused_for_good() {
         let bytes = message(opcode, &[&[0; 16], b"name\0"]);
         assert!(matches!(decode(&bytes), Ok(Operation::NotServed)));
     }
+    let bytes = message(Opcode::Access, &[&[2, 0, 0, 0, 0, 0, 0, 0]]);
+    let mask = u32::from_ne_bytes([2, 0, 0, 0]);
+    assert!(matches!(decode(&bytes), Ok(Operation::Access { mask: read }) if read == mask));
 }
 
 #[test]

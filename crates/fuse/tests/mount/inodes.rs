@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,9 +11,8 @@ use rustix::fs::{
     listxattr, removexattr, setxattr, utimensat,
 };
 
-use crate::support::{Mounted, Needs, Outcome, expect_errno, shell, trial};
+use crate::support::{Mounted, Needs, Outcome, as_other, expect_errno, for_all, shell, trial};
 use crate::{holds, same};
-use sapwood_fuse::{Access, MountOptions};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -27,38 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("extended_attributes", Needs::Root, xattrs),
         trial("acls", Needs::Program("setfacl"), acls),
         trial("inode_flags", Needs::Root, flags),
-        trial(
-            "permissions_are_checked",
-            Needs::Program("setpriv"),
-            permissions,
-        ),
         trial("statfs", Needs::Root, statfs),
     ]
-}
-
-/// A mount that other users may use too.
-fn for_all() -> Result<Mounted, libtest_mimic::Failed> {
-    let mounted = Mounted::with(&MountOptions {
-        access: Access::All,
-        ..MountOptions::default()
-    })?;
-    fs::set_permissions(mounted.dir(), fs::Permissions::from_mode(0o777))?;
-    Ok(mounted)
-}
-
-/// Runs a shell line as the user and group 1234.
-fn as_other(line: &str, dir: &std::path::Path) -> std::io::Result<std::process::Output> {
-    Command::new("setpriv")
-        .args([
-            "--reuid=1234",
-            "--regid=1234",
-            "--clear-groups",
-            "sh",
-            "-c",
-            line,
-        ])
-        .current_dir(dir)
-        .output()
 }
 
 fn modes() -> Outcome {
@@ -293,26 +261,6 @@ fn flags() -> Outcome {
     let dir = fs::File::open(mounted.dir())?;
     ioctl_setflags(&dir, IFlags::NODUMP)?;
     same!(ioctl_getflags(&dir)?, IFlags::NODUMP);
-    Ok(())
-}
-
-fn permissions() -> Outcome {
-    let mounted = for_all()?;
-    fs::write(mounted.path("mine"), b"x")?;
-    fs::set_permissions(mounted.path("mine"), fs::Permissions::from_mode(0o600))?;
-    holds!(!as_other("cat mine", mounted.dir())?.status.success());
-    holds!(as_other("echo y > theirs", mounted.dir())?.status.success());
-    same!(fs::metadata(mounted.path("theirs"))?.uid(), 1234);
-    holds!(!as_other("chown 0 theirs", mounted.dir())?.status.success());
-    // Without `allow_other` nobody else gets in, root's write-back included.
-    let own = Mounted::new()?;
-    fs::set_permissions(own.dir(), fs::Permissions::from_mode(0o777))?;
-    let output = Command::new("ls")
-        .arg(own.dir())
-        .uid(1234)
-        .gid(1234)
-        .output()?;
-    holds!(!output.status.success());
     Ok(())
 }
 

@@ -151,7 +151,6 @@ fn mount_table() -> Outcome {
     )?;
     holds!(shown.starts_with("/images/some image.img fuse.sapwood "));
     holds!(shown.contains("noexec"));
-    holds!(shown.contains("default_permissions"));
     Ok(())
 }
 

@@ -3,12 +3,13 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::cell::Cell;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use sapwood_fuse::{IoUring, MountOptions, Session, mount};
+use sapwood_fuse::{Access, IoUring, MountOptions, Session, mount};
 use sapwood_vfs::{FileSystem, MemoryFs};
 
 /// What a test returns; `?` works on anything that can be shown.
@@ -54,6 +55,31 @@ impl Drop for Mounted {
             detach(self.dir.path());
         }
     }
+}
+
+/// A mount that other users may use too.
+pub(crate) fn for_all() -> Result<Mounted, Failed> {
+    let mounted = Mounted::with(&MountOptions {
+        access: Access::All,
+        ..MountOptions::default()
+    })?;
+    std::fs::set_permissions(mounted.dir(), std::fs::Permissions::from_mode(0o777))?;
+    Ok(mounted)
+}
+
+/// Runs a shell line as the user and group 1234.
+pub(crate) fn as_other(line: &str, dir: &Path) -> std::io::Result<std::process::Output> {
+    Command::new("setpriv")
+        .args([
+            "--reuid=1234",
+            "--regid=1234",
+            "--clear-groups",
+            "sh",
+            "-c",
+            line,
+        ])
+        .current_dir(dir)
+        .output()
 }
 
 /// Takes a mount away, used or not, if there is one.

@@ -21,7 +21,7 @@ pub(super) struct Args {
     dir: PathBuf,
     /// Options, separated by commas: ro, norecovery, commit=SECONDS, discard, noatime,
     /// cache_size=BYTES, dirty_size=BYTES, threads=N, allow_other, allow_root, nosuid, nodev, noexec,
-    /// sync, no_default_permissions, writeback_cache; of btrfs: subvol=PATH, subvolid=ID,
+    /// sync, [no_]default_permissions, writeback_cache; of btrfs: subvol=PATH, subvolid=ID,
     /// compress[=zstd[:LEVEL]|zlib|lzo], compress-force, nodatacow, nodatasum, max_inline=BYTES,
     /// nologreplay; of ext4: data=ordered|writeback|journal, noload
     #[arg(short = 'o', long = "options", value_name = "LIST")]

@@ -73,6 +73,11 @@ impl MemoryFs {
         self.state.lock().read_only = read_only;
     }
 
+    /// How often [attributes](FileSystem::getattr) were asked for.
+    pub fn attributes_read(&self) -> u64 {
+        self.state.lock().attributes_read
+    }
+
     /// Holds writes from now on until somebody asks what is [referenced](FileSystem::referenced) or takes a
     /// snapshot, but no longer than ten seconds.
     pub fn hold_writes(&self) {
@@ -168,7 +173,9 @@ impl FileSystem for MemoryFs {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.live()?.getattr(ino)
+        let mut state = self.live()?;
+        state.attributes_read += 1;
+        state.getattr(ino)
     }
 
     fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {

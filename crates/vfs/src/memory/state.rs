@@ -174,6 +174,8 @@ pub(super) struct State {
     pub(super) read_only: bool,
     pub(super) mounted: bool,
     pub(super) operations: u64,
+    /// How often attributes were asked for.
+    pub(super) attributes_read: u64,
 }
 
 impl State {
@@ -192,6 +194,7 @@ impl State {
             read_only: false,
             mounted: true,
             operations: 0,
+            attributes_read: 0,
         };
         let root = state.add_subvolume(TOP, [0; 16]);
         debug_assert_eq!(root, ROOT);
