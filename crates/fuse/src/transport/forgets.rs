@@ -11,7 +11,8 @@
 //! Beside io_uring ([`Forgets::beside_rings`]) they come over `/dev/fuse`, which brings nearly
 //! nothing else. Its threads take turns as lookout; once something comes it gathers for
 //! [`GATHER`], because each message would wake a thread, and the kernel hands out together what
-//! has come meanwhile. Who settles reads what is there by itself. A message is counted under
+//! has come meanwhile. Who settles reads what is there by itself; a message of forgets with room
+//! left is all of it, and what others cause meanwhile is not waited for. A message is counted under
 //! the lock that it is read with, so that none can be both read and not counted.
 //!
 //! On the plain loop requests and forgets come in one order, and are counted once they are
@@ -26,14 +27,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use zerocopy::FromBytes;
 
 use super::device::{Device, Received};
+use crate::wire::Opcode;
+use crate::wire::abi::{ForgetOne, InHeader};
 
 /// How long messages gather beside io_uring.
 const GATHER: Duration = Duration::from_millis(2);
 /// How long a thread of the plain loop may take from the read of a forget to its count.
 const MOMENT: Duration = Duration::from_millis(2);
-/// Messages that one who settles reads at most. One brings tens of thousands of forgets.
+/// Messages that one who settles reads at most: interrupts come before forgets.
 const MOST_MESSAGES: usize = 16;
 
 #[derive(Debug, Default)]
@@ -84,6 +88,17 @@ impl State {
         self.under_way.insert(number);
         number
     }
+}
+
+/// Whether no forget was left when the kernel made `message`, for which there was `room` (bytes). It puts all
+/// that there are into one.
+fn brings_all(message: &[u8], room: usize) -> bool {
+    let Ok((header, _)) = InHeader::read_from_prefix(message) else {
+        return false;
+    };
+    let batch = header.opcode == Opcode::BatchForget as u32;
+    header.opcode == Opcode::Forget as u32
+        || (batch && message.len().saturating_add(size_of::<ForgetOne>()) <= room)
 }
 
 impl Forgets {
@@ -146,6 +161,9 @@ impl Forgets {
                     break;
                 };
                 serve(&beside.device, &message);
+                if brings_all(&message, self.state.lock().buffer.len()) {
+                    break;
+                }
             }
         }
         let mut state = self.state.lock();
@@ -161,5 +179,32 @@ impl Forgets {
             std::thread::sleep(MOMENT);
         }
         self.settle(serve);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    #[test]
+    fn only_a_message_with_room_left_brings_all_forgets() {
+        let message = |opcode: Opcode, len: usize| {
+            let header = InHeader {
+                opcode: opcode as u32,
+                ..InHeader::default()
+            };
+            let mut bytes = header.as_bytes().to_vec();
+            bytes.resize(len, 0);
+            bytes
+        };
+        let room = 4096;
+        assert!(brings_all(&message(Opcode::Forget, 48), room));
+        assert!(brings_all(&message(Opcode::BatchForget, room - 16), room));
+        assert!(!brings_all(&message(Opcode::BatchForget, room - 15), room));
+        assert!(!brings_all(&message(Opcode::BatchForget, room), room));
+        assert!(!brings_all(&message(Opcode::Interrupt, 48), room));
+        assert!(!brings_all(&[0; 7], room));
     }
 }
