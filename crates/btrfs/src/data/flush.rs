@@ -4,10 +4,10 @@
 //! [`begin`] takes dirty runs out; each becomes an entry in flight. [`prepare`] decides where it
 //! goes: into the tree ([`inline`]), over what is there ([`overwrite`]), or to new extents, of
 //! compressed pieces or as it is. The entry is cut accordingly and each part gets an ordered
-//! extent, which is written in one or more parts, by any threads. After the last part the
-//! ordered extent is queued for completion, as soon as older data of its range is complete.
+//! extent, which is written in one or more parts, by any threads ([`parts`](super::parts)). After the last
+//! part the ordered extent is queued for completion, as soon as older data of its range is complete.
 //!
-//! Small flushes that somebody waits for run in the caller's thread up to the I/O: an fsync of
+//! Small flushes that somebody waits for run in the caller's thread, the I/O included: an fsync of
 //! a page must not pay for two changes of thread.
 //!
 //! Whatever fails before there is an ordered extent ends the entry at once; afterwards the
@@ -22,6 +22,7 @@ use super::compress::{self, Compression, heuristic};
 use super::extent_map::Stored;
 use super::flight::{FlightId, Ready, Slice, cut};
 use super::ordered::{OrderedExtent, Target};
+use super::parts::{Batch, Dispatch, MAX_WRITE, Part, io_finished, write_batch};
 use super::writeback::Work;
 use super::{Wait, inline, overwrite};
 use crate::engine::Engine;
@@ -30,26 +31,8 @@ use crate::{Error, Result};
 
 /// Longest extent in bytes.
 pub(super) const MAX_EXTENT: u64 = 128 << 20;
-/// Bytes of one write request.
-const MAX_WRITE: u64 = 4 << 20;
 /// Bytes up to which a flush that is waited for runs in the caller's thread.
 const SMALL: u64 = 256 << 10;
-
-/// Where the work of a flush is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dispatch {
-    /// In this thread.
-    Here,
-    /// By the threads of writeback.
-    Queue,
-}
-
-/// A part of the bytes that an ordered extent brings to disk.
-pub(super) struct Part {
-    /// Where in them it begins.
-    at: u64,
-    slices: Vec<Slice>,
-}
 
 /// Writes back what is dirty in `range` and waits as asked, for all of the file that is in
 /// flight by then.
@@ -63,47 +46,40 @@ pub(crate) fn flush(
     wait: Wait,
 ) -> Result<()> {
     let small = wait != Wait::None && inode.data.state.lock().dirty.bytes() <= SMALL;
-    begin(
-        engine,
-        inode,
-        range,
-        if small {
-            Dispatch::Here
-        } else {
-            Dispatch::Queue
-        },
-    );
+    if small {
+        let batch = Batch::default();
+        for id in take(inode, range) {
+            prepare(engine, inode, id, Dispatch::Here(&batch));
+        }
+        write_batch(engine, inode, batch.into_inner());
+    } else {
+        begin(engine, inode, range);
+    }
     wait_for(engine, inode, wait)
 }
 
-/// Takes what is dirty in `range` and starts its way to disk.
-pub(super) fn begin(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    range: Range<u64>,
-    dispatch: Dispatch,
-) {
+/// Takes what is dirty in `range` and starts its way to disk, by the threads of writeback.
+pub(super) fn begin(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
+    for id in take(inode, range) {
+        let work = Work::Prepare(Arc::clone(inode), id);
+        engine.writeback.push(engine, work);
+    }
+}
+
+/// Makes what is dirty in `range` entries in flight.
+fn take(inode: &Inode, range: Range<u64>) -> Vec<FlightId> {
     let mut taken = Vec::new();
-    {
-        let mut guard = inode.data.state.lock();
-        let state = &mut *guard;
-        while let Some(run) = state.dirty.run(range.start, range.end, MAX_EXTENT) {
-            let pieces = state.dirty.take(run.clone());
-            let slices = pieces
-                .into_iter()
-                .map(|(_, bytes)| Slice::new(bytes))
-                .collect();
-            taken.push(state.flights.insert(run, slices));
-        }
+    let mut guard = inode.data.state.lock();
+    let state = &mut *guard;
+    while let Some(run) = state.dirty.run(range.start, range.end, MAX_EXTENT) {
+        let pieces = state.dirty.take(run.clone());
+        let slices = pieces
+            .into_iter()
+            .map(|(_, bytes)| Slice::new(bytes))
+            .collect();
+        taken.push(state.flights.insert(run, slices));
     }
-    for id in taken {
-        match dispatch {
-            Dispatch::Here => prepare(engine, inode, id, dispatch),
-            Dispatch::Queue => engine
-                .writeback
-                .push(engine, Work::Prepare(Arc::clone(inode), id)),
-        }
-    }
+    taken
 }
 
 /// Waits for what is in flight now.
@@ -137,7 +113,12 @@ pub(super) fn wait_for(engine: &Engine, inode: &Inode, wait: Wait) -> Result<()>
 }
 
 /// Decides where an entry goes, and sends it there.
-pub(super) fn prepare(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch) {
+pub(super) fn prepare(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    id: FlightId,
+    dispatch: Dispatch<'_>,
+) {
     if let Err(error) = decide(engine, inode, id, dispatch) {
         abandon(engine, inode, id, &error);
     }
@@ -147,7 +128,7 @@ fn decide(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     id: FlightId,
-    dispatch: Dispatch,
+    dispatch: Dispatch<'_>,
 ) -> Result<()> {
     engine.health.check()?;
     let Some((range, data)) = inode.data.state.lock().flights.get(id) else {
@@ -158,7 +139,12 @@ fn decide(
         let ordered = Arc::new(OrderedExtent::new(range, target, id, 0));
         inode.data.unpromise(ordered.len());
         register(inode, &ordered);
-        io_finished(engine, inode, &ordered, dispatch);
+        io_finished(
+            engine,
+            inode,
+            vec![ordered],
+            matches!(dispatch, Dispatch::Queue),
+        );
         return Ok(());
     }
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
@@ -190,7 +176,7 @@ fn decide(
 }
 
 /// Sends an entry to new extents.
-fn copy(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch) {
+fn copy(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch<'_>) {
     let Some((range, _)) = inode.data.state.lock().flights.get(id) else {
         return;
     };
@@ -209,7 +195,7 @@ fn copy(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispat
     let ids = inode.data.state.lock().flights.split(id, &cuts);
     for id in ids {
         match dispatch {
-            Dispatch::Here => compress(engine, inode, id, dispatch),
+            Dispatch::Here(_) => compress(engine, inode, id, dispatch),
             Dispatch::Queue => engine
                 .writeback
                 .push(engine, Work::Compress(Arc::clone(inode), id)),
@@ -264,7 +250,12 @@ pub(super) fn compression(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Op
 
 /// Compresses an entry of at most one piece and sends it on; one that does not shrink goes
 /// as it is.
-pub(super) fn compress(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch) {
+pub(super) fn compress(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    id: FlightId,
+    dispatch: Dispatch<'_>,
+) {
     let Some((range, data)) = inode.data.state.lock().flights.get(id) else {
         return;
     };
@@ -381,7 +372,7 @@ pub(super) fn take_space(
 }
 
 /// Takes extents for an entry that goes to disk as it is.
-fn allocate(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch) {
+fn allocate(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch<'_>) {
     let Some((range, _)) = inode.data.state.lock().flights.get(id) else {
         return;
     };
@@ -441,7 +432,7 @@ fn submit(
     id: FlightId,
     target: Target,
     payload: Option<Vec<Slice>>,
-    dispatch: Dispatch,
+    dispatch: Dispatch<'_>,
 ) {
     let Some((range, data)) = inode.data.state.lock().flights.get(id) else {
         return;
@@ -456,89 +447,21 @@ fn submit(
         0
     };
     let ordered = Arc::new(OrderedExtent::new(range, target, id, sums));
-    let parts: Vec<Part> = (0..bytes)
-        .step_by(MAX_WRITE as usize)
-        .map(|at| Part {
-            at,
-            slices: cut(&payload, at..(at + MAX_WRITE).min(bytes)),
-        })
-        .collect();
+    let part = |at| Part {
+        ordered: Arc::clone(&ordered),
+        at,
+        slices: cut(&payload, at..(at + MAX_WRITE).min(bytes)),
+    };
+    let parts: Vec<Part> = (0..bytes).step_by(MAX_WRITE as usize).map(part).collect();
     ordered.set_parts(parts.len());
     register(inode, &ordered);
-    for part in parts {
-        match dispatch {
-            Dispatch::Here => write_part(engine, inode, &ordered, &part, dispatch),
-            Dispatch::Queue => {
-                let work = Work::Write(Arc::clone(inode), Arc::clone(&ordered), part);
+    match dispatch {
+        Dispatch::Here(batch) => batch.borrow_mut().extend(parts),
+        Dispatch::Queue => {
+            for part in parts {
+                let work = Work::Write(Arc::clone(inode), part);
                 engine.writeback.push(engine, work);
             }
-        }
-    }
-}
-
-/// Checksums and writes a part; after the last one the ordered extent goes on to completion.
-pub(super) fn write_part(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    ordered: &Arc<OrderedExtent>,
-    part: &Part,
-    dispatch: Dispatch,
-) {
-    let (Target::New(stored) | Target::Overwrite(stored) | Target::Prealloc(stored)) =
-        &ordered.target
-    else {
-        return;
-    };
-    let sector = engine.sectorsize as usize;
-    if !inode.state.lock().flags.contains(InodeFlags::NODATASUM) {
-        let sectors = part
-            .slices
-            .iter()
-            .flat_map(|slice| slice.bytes().chunks(sector));
-        let sums: Vec<u8> = sectors
-            .flat_map(|bytes| engine.checksum.compute(bytes).as_bytes().to_vec())
-            .collect();
-        ordered.set_sums(part.at as usize / sector * engine.checksum.size(), &sums);
-    }
-    let bufs: Vec<&[u8]> = part.slices.iter().map(Slice::bytes).collect();
-    let result = engine.health.check().map_err(Error::from).and_then(|()| {
-        engine
-            .volume
-            .write_vectored(stored.bytenr + stored.offset + part.at, &bufs)
-    });
-    if let Err(error) = &result {
-        engine.health.fail(error);
-    }
-    if ordered.part_done(result.is_ok()) {
-        io_finished(engine, inode, ordered, dispatch);
-    }
-}
-
-/// All I/O of an ordered extent is done.
-fn io_finished(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    ordered: &Arc<OrderedExtent>,
-    dispatch: Dispatch,
-) {
-    if matches!(ordered.target, Target::Overwrite(_) | Target::Prealloc(_)) {
-        engine.writeback.overwrite_done(inode.root.id());
-    }
-    let ready = {
-        let mut state = inode.data.state.lock();
-        if ordered.failed() {
-            state.failures += 1;
-        }
-        let ready = state.flights.io_done(ordered.flight);
-        inode.data.changed.notify_all();
-        ready
-    };
-    if ready {
-        let work = Work::Complete(Arc::clone(inode), Arc::clone(ordered));
-        engine.writeback.push(engine, work);
-        if dispatch == Dispatch::Queue {
-            // Who waits for it, if anybody, does so already.
-            engine.writeback.hurry();
         }
     }
 }

@@ -8,7 +8,7 @@
 //!  take       a dirty run becomes an entry among the flights                  (flight)
 //!  prepare    inline? overwrite? compress? allocate -> ordered extents        (flush, inline,
 //!                                                                              overwrite)
-//!  I/O        checksums are computed once, bytes go to the device             (flush)
+//!  I/O        checksums are computed once, bytes go to the device             (parts)
 //!  complete   joins a transaction: old items out, new item and checksums in,  (complete)
 //!             nbytes, size on disk
 //! ```
@@ -44,6 +44,7 @@ mod inline;
 mod items;
 mod ordered;
 mod overwrite;
+mod parts;
 mod read;
 mod seek;
 #[cfg(test)]

@@ -251,6 +251,63 @@ fn a_failed_write_is_told_and_ends_all_changes() {
     );
 }
 
+/// A file with five sectors of `a`, none beside another.
+fn scattered(engine: &Arc<Engine>) -> Arc<Inode> {
+    let file = create(engine, b"f");
+    for nth in 0..5 {
+        write(engine, &file, nth * 12_288, &[b'a'; 4096]);
+    }
+    file
+}
+
+#[test]
+fn a_flush_writes_neighbours_with_one_request() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = scattered(&engine);
+    hold(&gate, b'a');
+    thread::scope(|scope| {
+        let flusher = scope.spawn(|| flush(&engine, &file, 0..u64::MAX, Wait::Io));
+        let held = gate.wait_held(1);
+        assert_eq!(held.len(), 1);
+        assert_eq!(held[0].len, 5 * 4096);
+        gate.open();
+        flusher.join().unwrap().unwrap();
+    });
+    flush_complete(&engine, &file).unwrap();
+    engine.commit(None).unwrap();
+    let again = reopen(&gate);
+    let file = load(&again, file.objectid);
+    let first = stored(&again, &file, 0).bytenr;
+    for nth in 0..5 {
+        assert_eq!(
+            stored(&again, &file, nth * 12_288).bytenr,
+            first + nth * 4096
+        );
+        let found = read(&again, &file, nth * 12_288, 8192).unwrap();
+        assert!(found.iter().take(4096).all(|b| *b == b'a'));
+        assert!(found.iter().skip(4096).all(|b| *b == 0));
+    }
+}
+
+#[test]
+fn a_failed_write_of_neighbours_fails_each() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = scattered(&engine);
+    hold(&gate, b'a');
+    thread::scope(|scope| {
+        let flusher = scope.spawn(|| flush(&engine, &file, 0..u64::MAX, Wait::Io));
+        gate.wait_held(1);
+        assert_eq!(gate.fail_all(), 1);
+        let told = flusher.join().unwrap();
+        assert!(matches!(told, Err(Error::WriteFailed { .. })));
+    });
+    assert_eq!(file.data.state.lock().failures, 5);
+    assert!(flush_complete(&engine, &file).is_ok(), "told once");
+    assert!(engine.read_only() && engine.writeback.bytes() == 0);
+}
+
 /// Writes four sectors, damages the second of them on one copy, and opens the image again.
 fn with_bad_sector(options: &MkfsOptions) -> (Gate, Arc<Engine>, Arc<Inode>, u64) {
     let gate = device(options);

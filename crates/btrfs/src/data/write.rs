@@ -7,7 +7,7 @@ use sapwood_btrfs_format::Incompat;
 
 use super::complete::{changing, finish, raise_disk_size};
 use super::extent_map::{Content, ExtentMap};
-use super::flush::{self, Dispatch};
+use super::flush;
 use super::{allocate, check, items, overwrite, read, sector_ceil, sector_floor};
 use crate::engine::Engine;
 use crate::ops::Inode;
@@ -48,7 +48,7 @@ pub(crate) fn write(
         rest = back;
     }
     if inode.data.state.lock().dirty.bytes() >= EARLY {
-        flush::begin(engine, inode, 0..u64::MAX, Dispatch::Queue);
+        flush::begin(engine, inode, 0..u64::MAX);
     }
     Ok(())
 }

@@ -31,6 +31,7 @@ use sapwood_btrfs_format::Incompat;
 
 use super::flight::FlightId;
 use super::ordered::OrderedExtent;
+use super::parts::{self, Dispatch, Part};
 use super::{FileData, Wait, complete, flush};
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
@@ -55,7 +56,7 @@ pub(super) enum Work {
     /// Compress a piece of a run and allocate for it.
     Compress(Arc<Inode>, FlightId),
     /// Write a part of an ordered extent: byte range within what goes to disk.
-    Write(Arc<Inode>, Arc<OrderedExtent>, flush::Part),
+    Write(Arc<Inode>, Part),
     /// Put an ordered extent into the tree.
     Complete(Arc<Inode>, Arc<OrderedExtent>),
     /// Begin writeback until the dirty bytes fall below the lower mark.
@@ -75,11 +76,9 @@ const IO: usize = 0;
 /// Does a piece of work in this thread.
 pub(super) fn run(engine: &Arc<Engine>, work: Work) {
     match work {
-        Work::Prepare(inode, id) => flush::prepare(engine, &inode, id, flush::Dispatch::Queue),
-        Work::Compress(inode, id) => flush::compress(engine, &inode, id, flush::Dispatch::Queue),
-        Work::Write(inode, ordered, part) => {
-            flush::write_part(engine, &inode, &ordered, &part, flush::Dispatch::Queue);
-        }
+        Work::Prepare(inode, id) => flush::prepare(engine, &inode, id, Dispatch::Queue),
+        Work::Compress(inode, id) => flush::compress(engine, &inode, id, Dispatch::Queue),
+        Work::Write(inode, part) => parts::write_part(engine, &inode, &part),
         Work::Complete(inode, ordered) => complete::complete(engine, &inode, &ordered),
         Work::Relieve => {
             engine.writeback.relieving.store(false, Ordering::SeqCst);
@@ -253,7 +252,7 @@ impl Writeback {
             }
             let bytes = inode.data.dirty_bytes();
             if bytes > 0 {
-                flush::begin(engine, &inode, 0..u64::MAX, flush::Dispatch::Queue);
+                flush::begin(engine, &inode, 0..u64::MAX);
                 dirty = dirty.saturating_sub(bytes);
             }
         }
@@ -295,7 +294,7 @@ impl Writeback {
         let mut files = self.active.all();
         files.retain(|inode| which(inode));
         for inode in &files {
-            flush::begin(engine, inode, 0..u64::MAX, flush::Dispatch::Queue);
+            flush::begin(engine, inode, 0..u64::MAX);
         }
         let mut result = Ok(());
         if wait != Wait::None {

@@ -36,7 +36,7 @@ impl Writeback {
         let (files, next) = self.active.due(interval);
         for inode in files {
             if inode.data.dirty_bytes() > 0 {
-                flush::begin(engine, &inode, 0..u64::MAX, flush::Dispatch::Queue);
+                flush::begin(engine, &inode, 0..u64::MAX);
             }
         }
         next

@@ -14,14 +14,16 @@
 //!              newer log got there first, nothing is left to do
 //! ```
 //!
-//! At most two logs are under way. Nobody ever waits for a time: a client that is alone writes
-//! at once, and those who come while it writes share the next log.
+//! Two logs are under way at most, and only one while many callers fsync: groups are big enough then, and
+//! a second log would halve them. Nobody ever waits for a time: a client that is alone writes at once, and those who
+//! come while it writes share the next log.
 //!
 //! The handle that a caller holds keeps the transaction from being committed meanwhile, so its
 //! blocks cannot be given back under a write. An error breaks the log of the transaction: every
 //! waiter falls back to a commit.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::SUPER_SIZE;
 
@@ -34,8 +36,8 @@ use crate::lock::RankedMutexGuard;
 use crate::transaction::Handle;
 use crate::tree::{TreeBlock, freeze, write_blocks};
 
-/// Logs under way at once.
-const MOST_UNDER_WAY: u64 = 2;
+/// fsyncs under way from which on one log at a time is better than two.
+const MANY: usize = 12;
 
 /// A log that was collected.
 struct Collected {
@@ -55,20 +57,20 @@ pub(super) fn sync(h: &mut Handle, number: u64) -> Result<(), Cause> {
     let engine = h.engine().clone();
     let trans = h.trans().clone();
     let log = &trans.log;
-    loop {
-        let mut state = log.state.lock();
-        loop {
-            if let Some(cause) = state.broken {
-                return Err(cause);
-            }
-            if state.durable >= number {
-                return Ok(());
-            }
-            let free = state.filling - state.durable <= MOST_UNDER_WAY;
-            if state.filling == number && !state.collecting && free {
-                break;
-            }
-            state.wait(log.signals.of(number));
+    while !log.is_durable(number) {
+        let state = log.state.lock();
+        if let Some(cause) = state.broken {
+            return Err(cause);
+        }
+        let many = engine.fsyncs.load(Ordering::Relaxed) >= MANY;
+        let most = if many { 1 } else { 2 };
+        let free = state.filling - state.durable <= most;
+        if state.durable >= number {
+            continue;
+        }
+        if state.filling != number || state.collecting || !free {
+            log.signals.of(number).wait(state);
+            continue;
         }
         let collected = collect(h, log, state);
         let result = collected
@@ -82,6 +84,7 @@ pub(super) fn sync(h: &mut Handle, number: u64) -> Result<(), Cause> {
             log.set_broken(cause);
         }
     }
+    Ok(())
 }
 
 /// Stops loggers for a moment and takes what there is to write.
@@ -170,8 +173,7 @@ fn finish(
         Counters::add(&engine.counters.log.bytes, SUPER_SIZE as u64);
         Counters::count(&engine.counters.log.commits);
         Counters::count(&engine.counters.log.flushes);
-        let mut state = log.state.lock();
-        state.set_durable(collected.number, &log.signals);
+        log.set_durable(collected.number);
     }
     drop(order);
     log.blocks

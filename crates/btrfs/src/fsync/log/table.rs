@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Condvar;
+use sapwood_base::EventCount;
 use sapwood_btrfs_format::{Key, RootItem, kind, objectid};
 
 use super::blocks::LogBlocks;
@@ -24,6 +25,8 @@ pub(crate) struct TransactionLog {
     /// Held while a log tree is created.
     creating: RankedMutex<()>,
     pub(super) state: RankedMutex<LogState>,
+    /// As in the state, for those who are woken because of it.
+    durable: AtomicU64,
     pub(super) signals: Signals,
     /// Blocks of the log trees.
     pub(crate) blocks: LogBlocks,
@@ -61,12 +64,12 @@ pub(super) struct Signals {
     /// Blocks of a log are on their way.
     pub(super) written: Condvar,
     /// A log is durable, or the one that is being filled may be collected; by number, of which few are waited for at once.
-    durable: [Condvar; 4],
+    durable: [EventCount; 4],
 }
 
 impl Signals {
     /// Of log `number`.
-    pub(super) fn of(&self, number: u64) -> &Condvar {
+    pub(super) fn of(&self, number: u64) -> &EventCount {
         let [a, b, c, d] = &self.durable;
         match number % 4 {
             0 => a,
@@ -77,22 +80,12 @@ impl Signals {
     }
 
     fn all(&self) {
-        let others = [&self.opened, &self.quiet, &self.written];
-        for signal in others.into_iter().chain(&self.durable) {
+        for signal in [&self.opened, &self.quiet, &self.written] {
             signal.notify_all();
         }
-    }
-}
-
-impl LogState {
-    /// Log `number` is durable, with those before it.
-    pub(super) fn set_durable(&mut self, number: u64, signals: &Signals) {
-        for done in self.durable + 1..=number {
-            signals.of(done).notify_all();
+        for signal in &self.durable {
+            signal.notify_all();
         }
-        self.durable = number;
-        // There is room for one more, and one of those who wait for it is enough.
-        signals.of(self.filling).notify_one();
     }
 }
 
@@ -112,6 +105,7 @@ impl Default for TransactionLog {
             exists: AtomicBool::new(false),
             creating: RankedMutex::new(Rank::LogTrees, ()),
             state: RankedMutex::new(Rank::Leaf, state),
+            durable: AtomicU64::new(0),
             signals: Signals::default(),
             blocks: LogBlocks::default(),
         }
@@ -148,6 +142,25 @@ impl TransactionLog {
         self.state.lock().trees.insert(subvolume, made.clone());
         self.exists.store(true, Ordering::Release);
         Ok(made)
+    }
+
+    /// Whether the superblock names log `number` or a newer one.
+    pub(super) fn is_durable(&self, number: u64) -> bool {
+        self.durable.load(Ordering::Acquire) >= number
+    }
+
+    /// Log `number` is durable, with those before it.
+    pub(super) fn set_durable(&self, number: u64) {
+        let mut state = self.state.lock();
+        let before = std::mem::replace(&mut state.durable, number);
+        self.durable.store(number, Ordering::Release);
+        let filling = state.filling;
+        drop(state);
+        for done in before + 1..=number {
+            self.signals.of(done).notify_all();
+        }
+        // There is room for one more, and one of those who wait for it is enough.
+        self.signals.of(filling).notify_one();
     }
 
     /// Why no log of this transaction will do, if that is so.

@@ -5,7 +5,7 @@ use std::thread;
 
 use sapwood_block::{
     Action, Device, Fault, FaultDevice, FaultRule, GateDevice, MemoryDevice, RecordDevice,
-    Replayer, RequestKind, RequestKinds,
+    Replayer, Request, RequestKind, RequestKinds,
 };
 use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::{FileSystem, Ino, NewInode, RenameMode, SetXattrMode, SyncKind, WriteMode};
@@ -454,6 +454,69 @@ fn fsyncs_that_come_meanwhile_share_the_next_log() {
     assert_eq!(counter(&fs, "fast_fsyncs"), 6);
     let commits = counter(&fs, "log_commits");
     assert!((2..=3).contains(&commits), "{commits} logs");
+    every_cut(&gate, &base, |after, marks| {
+        for (nth, ino) in files.iter().enumerate() {
+            if marks.contains(&format!("{}", ino.0)) {
+                let name = [b'a' + nth as u8];
+                assert!(content(after, &name) == Some(vec![5; 9000]));
+            }
+        }
+    });
+}
+
+#[test]
+fn many_that_fsync_share_one_log_after_another() {
+    let (gate, base) = gate();
+    let fs = open(gate.clone(), LogPolicy::default()).unwrap();
+    let files: Vec<Ino> = (b'a'..=b'p').map(|name| create(&fs, &[name])).collect();
+    fs.sync().unwrap();
+    for ino in &files {
+        write(&fs, *ino, &[5; 9000]);
+    }
+    // All of them are under way before the first has written its data.
+    let is_data = |request: &Request<'_>| {
+        let bytes = request.bytes.unwrap_or_default();
+        request.kind == RequestKind::Write && bytes.iter().take(64).eq([5; 64].iter())
+    };
+    gate.hold_if(is_data);
+    thread::scope(|scope| {
+        for ino in &files {
+            let (fs, gate) = (&fs, &gate);
+            scope.spawn(move || {
+                fs.fsync(*ino, SyncKind::All).unwrap();
+                gate.inner().mark(format!("{}", ino.0));
+            });
+        }
+        gate.wait_held(files.len());
+        // No new predicate for those that are held: they go on one by one.
+        gate.hold_if(|request| request.kind == RequestKind::Flush);
+        let first = gate.held()[0].ticket;
+        assert!(gate.release(first));
+        until(|| {
+            gate.held()
+                .iter()
+                .any(|held| held.kind == RequestKind::Flush)
+        });
+        for held in gate.held() {
+            if held.kind == RequestKind::Write {
+                gate.release(held.ticket);
+            }
+        }
+        let log = log_of(&fs);
+        let in_second = || {
+            let logged = files.iter().filter_map(|ino| log.find(ino.0));
+            logged
+                .filter(|inode| inode.logged.lock().number == 2)
+                .count()
+        };
+        until(|| in_second() == files.len() - 1);
+        let held = gate.held();
+        let flushes = held.iter().filter(|h| h.kind == RequestKind::Flush);
+        assert_eq!(flushes.count(), 1, "nobody begins the second log");
+        gate.open();
+    });
+    assert_eq!(counter(&fs, "fast_fsyncs"), 16);
+    assert_eq!(counter(&fs, "log_commits"), 2);
     every_cut(&gate, &base, |after, marks| {
         for (nth, ino) in files.iter().enumerate() {
             if marks.contains(&format!("{}", ino.0)) {
