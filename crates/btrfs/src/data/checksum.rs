@@ -233,12 +233,20 @@ fn add<H: TreeWrite>(
     let mut at = logical;
     let mut rest = sums;
     while !rest.is_empty() {
-        let before = item_at(&root.seek_back(&*h, &key_of(at))?);
-        let before = before.map(|item| (rules.range(item.start, &item.data), item));
-        let next = root
-            .seek(&*h, &key_of(at.saturating_add(1)))?
-            .key()
-            .filter(is_sums);
+        let mut cursor = root.seek_back(&*h, &key_of(at))?;
+        let before = cursor.item().filter(|(key, _)| is_sums(key));
+        let before = before.map(|(key, data)| (rules.range(key.offset, data), key, data));
+        // One that ends before is not touched, and may be long: it is not copied.
+        let before = before.filter(|(range, ..)| range.end >= at);
+        let before = before.map(|(range, key, data)| {
+            let (start, data) = (key.offset, data.to_vec());
+            (range, Item { start, data })
+        });
+        match cursor.item() {
+            Some(_) => cursor.next()?,
+            None => cursor = root.seek(&*h, &key_of(at.saturating_add(1)))?,
+        }
+        let next = cursor.key().filter(is_sums);
         let room = next.map_or(u64::MAX, |next| (next.offset - at).div_ceil(rules.sector));
         let limit = usize::try_from(room).unwrap_or(usize::MAX).min(rules.max);
         let count =

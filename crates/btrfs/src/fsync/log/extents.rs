@@ -47,13 +47,24 @@ pub(super) fn write(
     let grown = logged.full && size > logged.size;
     let had = if grown { logged.size } else { u64::MAX };
     // Taken only now, and put into the log without a way back: an error breaks the whole log.
+    let mut sums = Vec::new();
     for modified in inode.data.take_unlogged(w.h.transid(), had) {
-        one(w, inode, &modified, end)?;
+        one(w, inode, &modified, end, &mut sums)?;
     }
-    Ok(())
+    put_checksums(w, sums)
 }
 
-fn one(w: &mut Writer<'_>, inode: &Arc<Inode>, modified: &ModifiedMap, end: u64) -> Result<()> {
+/// Checksums of neighbouring sectors, one after another: address of the first sector, checksums.
+type Run = (u64, Vec<u8>);
+
+/// Logs a map, all but its checksums, which are added to `sums`.
+fn one(
+    w: &mut Writer<'_>,
+    inode: &Arc<Inode>,
+    modified: &ModifiedMap,
+    end: u64,
+    sums: &mut Vec<Run>,
+) -> Result<()> {
     let pinned = modified
         .ordered
         .as_ref()
@@ -91,7 +102,8 @@ fn one(w: &mut Writer<'_>, inode: &Arc<Inode>, modified: &ModifiedMap, end: u64)
         (Content::Inline, _) => copy_inline(w, inode),
         _ => {
             put(w, inode, &map, map.generation(w.h.transid()))?;
-            checksums(w, inode, modified)
+            sums.extend(checksums(w, inode, modified)?);
+            Ok(())
         }
     }
 }
@@ -142,13 +154,14 @@ fn clear(w: &mut Writer<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
             source,
         }
     };
-    let before = {
-        let cursor = tree.seek_back(w.h, &key_of(inode, range.start))?;
-        let found = cursor.item().filter(|(key, _)| ours(key));
-        found.map(|(key, data)| (key, data.to_vec()))
-    };
+    let mut cursor = tree.seek_back(w.h, &key_of(inode, range.start))?;
+    let found = cursor.item().filter(|(key, _)| ours(key));
+    let before = found.map(|(key, data)| (key, data.to_vec()));
     let mut touched: Vec<(Key, Vec<u8>)> = before.into_iter().collect();
-    let mut cursor = tree.seek(w.h, &key_of(inode, range.start.saturating_add(1)))?;
+    match cursor.item() {
+        Some(_) => cursor.next()?,
+        None => cursor = tree.seek(w.h, &key_of(inode, range.start.saturating_add(1)))?,
+    }
     while let Some((key, data)) = cursor.item().filter(|(key, _)| ours(key)) {
         if key.offset >= range.end {
             break;
@@ -199,13 +212,13 @@ fn clear(w: &mut Writer<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Logs the checksums of a map's data, if it has any.
-fn checksums(w: &mut Writer<'_>, inode: &Inode, modified: &ModifiedMap) -> Result<()> {
+/// The checksums of a map's data, if it has any.
+fn checksums(w: &Writer<'_>, inode: &Inode, modified: &ModifiedMap) -> Result<Vec<Run>> {
     let Content::Data(stored) = modified.map.content else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     if inode.state.lock().flags.contains(InodeFlags::NODATASUM) {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let (start, len) = match stored.compression {
         0 => (
@@ -214,30 +227,45 @@ fn checksums(w: &mut Writer<'_>, inode: &Inode, modified: &ModifiedMap) -> Resul
         ),
         _ => (stored.bytenr, stored.disk_len),
     };
-    let engine = Arc::clone(&w.engine);
-    let size = engine.checksum.size();
-    let sector = u64::from(engine.sectorsize);
-    let runs = match &modified.ordered {
-        Some(ordered) => {
-            let all = ordered.sums();
-            let sums = match stored.compression {
-                0 => {
-                    let at = ((modified.map.start - ordered.range.start) / sector) as usize * size;
-                    let count = (len / sector) as usize * size;
-                    all.get(at..at + count).unwrap_or_default().to_vec()
-                }
-                _ => all,
-            };
-            vec![(start, sums)]
-        }
-        None => data::checksum::runs(&engine, start, len)?,
+    let Some(ordered) = &modified.ordered else {
+        return data::checksum::runs(&w.engine, start, len);
     };
+    let size = w.engine.checksum.size();
+    let sector = u64::from(w.engine.sectorsize);
+    let all = ordered.sums();
+    let sums = match stored.compression {
+        0 => {
+            let at = ((modified.map.start - ordered.range.start) / sector) as usize * size;
+            let count = (len / sector) as usize * size;
+            all.get(at..at + count).unwrap_or_default().to_vec()
+        }
+        _ => all,
+    };
+    Ok(vec![(start, sums)])
+}
+
+/// Puts checksums into the log. Those of neighbouring extents go together: what many loggers do
+/// one after another is done once for all of a file.
+fn put_checksums(w: &mut Writer<'_>, mut sums: Vec<Run>) -> Result<()> {
+    let size = w.engine.checksum.size();
+    let sector = u64::from(w.engine.sectorsize);
+    sums.retain(|(_, sums)| !sums.is_empty());
+    sums.sort_unstable_by_key(|(start, _)| *start);
+    let mut merged: Vec<Run> = Vec::new();
+    for (start, sums) in sums {
+        let end = |run: &Run| run.0 + (run.1.len() / size) as u64 * sector;
+        match merged.last_mut() {
+            Some(run) if end(run) == start => run.1.extend(sums),
+            _ => merged.push((start, sums)),
+        }
+    }
+    if merged.is_empty() {
+        return Ok(());
+    }
     let log = Arc::clone(&w.log);
     let _edit = log.sums.lock();
-    for (logical, sums) in runs {
-        if !sums.is_empty() {
-            data::checksum::insert_in_log(w.h, &log.tree, logical, &sums)?;
-        }
+    for (logical, sums) in merged {
+        data::checksum::insert_in_log(w.h, &log.tree, logical, &sums)?;
     }
     Ok(())
 }
