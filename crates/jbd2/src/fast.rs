@@ -12,6 +12,9 @@
 //! Fast commits of a transaction that was committed are old, and nobody looks at them but `e2fsck` (1.47), which then gives up all of the log. So the
 //! commit erases the begin of the area before anybody is told that it is durable.
 //!
+//! Of many who want what they changed to be durable one has the turn; those who came before its fast commit was fixed wait for it to be durable, and are
+//! woken all at once. Only then somebody has the next turn, for all who came since.
+//!
 //! An operation that the engine keeps no records of says so ([`Handle::require_whole`](crate::Handle::require_whole)); whoever has the
 //! turn is told, and leaves the fast commit be.
 
@@ -32,25 +35,40 @@ pub struct FastCommitTurn<'a> {
     journal: &'a Journal,
     log: &'a Log,
     tid: Tid,
+    durable: bool,
+}
+
+/// What a caller of [`Journal::begin_fast_commit`] got.
+#[derive(Debug)]
+pub enum FastCommitStart<'a> {
+    /// The turn.
+    Turn(FastCommitTurn<'a>),
+    /// Somebody else's fast commit, [fixed](FastCommitTurn::quiesce) after the call began, is durable.
+    Served,
+    /// The journal has no area for fast commits.
+    NoArea,
 }
 
 impl Journal {
-    /// Waits until nobody commits, and keeps commits away. `None` if the journal has no area for
-    /// fast commits. The caller holds no handle.
+    /// Waits until nobody commits, and keeps commits away; or until there is nothing more to wait for. The caller holds
+    /// no handle.
     ///
     /// # Errors
     /// What aborted the journal.
-    pub fn begin_fast_commit(&self) -> Result<Option<FastCommitTurn<'_>>> {
+    pub fn begin_fast_commit(&self) -> Result<FastCommitStart<'_>> {
         assert_no_handle();
         let log = self.log().filter(|log| log.fast_commit_blocks() > 0);
         let Some(log) = log else {
-            return Ok(None);
+            return Ok(FastCommitStart::NoArea);
         };
-        let (tid, head) = self.table.begin_fast(&self.failure)?;
+        let Some((tid, head)) = self.table.begin_fast(&self.failure)? else {
+            return Ok(FastCommitStart::Served);
+        };
         let turn = FastCommitTurn {
             journal: self,
             log,
             tid,
+            durable: false,
         };
         if !log.needs_recovery() {
             let start = log.block_at(head) as u32;
@@ -60,7 +78,7 @@ impl Journal {
                 return Err(err);
             }
         }
-        Ok(Some(turn))
+        Ok(FastCommitStart::Turn(turn))
     }
 }
 
@@ -105,6 +123,12 @@ impl FastCommitTurn<'_> {
         self.log.write_fast_commit(index, pieces)
     }
 
+    /// What was [fixed](Self::quiesce) last is durable, with all data that was written before it: those who came before that
+    /// have nothing to wait for.
+    pub fn durable(mut self) {
+        self.durable = true;
+    }
+
     /// Writes a block home, as it was committed last, if that waits for a checkpoint. Flushes nothing; the log still has it.
     ///
     /// # Errors
@@ -136,6 +160,6 @@ impl Drop for Gate<'_> {
 
 impl Drop for FastCommitTurn<'_> {
     fn drop(&mut self) {
-        self.journal.table.end_fast();
+        self.journal.table.end_fast(self.durable);
     }
 }

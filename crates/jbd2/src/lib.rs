@@ -36,7 +36,7 @@ pub use buffer::{Buffer, BufferRead, BufferWrite, Seal};
 pub use cache::Cache;
 pub use counters::CounterValues;
 pub use error::{Damage, Error, Features, HostError, Result};
-pub use fast::FastCommitTurn;
+pub use fast::{FastCommitStart, FastCommitTurn};
 pub use format::Incompat;
 pub use handle::Handle;
 pub use host::{Closing, Host, Wish};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Condvar;
+use sapwood_base::EventCount;
 
 use crate::failure::Failure;
 use crate::rank::{Mutex, MutexGuard, Rank};
@@ -24,6 +25,10 @@ pub(crate) struct Inner {
     committing: Option<Arc<Transaction>>,
     /// A fast commit is being written.
     fast: bool,
+    /// Fast commits that were begun to be fixed ([`Table::quiesce`]): the newest says all that those who came before had changed.
+    fixed: u64,
+    /// Newest of them that is durable.
+    served: u64,
     /// No handle starts: whoever writes a fast commit looks at what there is.
     gate: bool,
     /// Newest tid given away.
@@ -59,29 +64,37 @@ struct Signals {
     start: Condvar,
     /// No handle is open.
     drained: Condvar,
-    /// It is a fast commit's turn.
-    fast: Condvar,
-    /// A transaction is durable, or it is its turn to be committed: of even and of odd tids, as no more than two are waited
-    /// for at once.
-    turns: [Condvar; 2],
+    /// A fast commit is durable, or it is its turn: of even and of odd numbers, as no more than two are waited for at once.
+    fast: [EventCount; 2],
+    /// A transaction is durable, or it is its turn to be committed: of even and of odd tids, likewise.
+    turns: [EventCount; 2],
 }
 
 impl Signals {
-    fn turn(&self, tid: Tid) -> &Condvar {
+    fn turn(&self, tid: Tid) -> &EventCount {
         let [even, odd] = &self.turns;
         if tid.is_multiple_of(2) { even } else { odd }
     }
 
+    fn fast(&self, number: u64) -> &EventCount {
+        let [even, odd] = &self.fast;
+        if number.is_multiple_of(2) { even } else { odd }
+    }
+
     fn all(&self) {
-        let others = [&self.start, &self.drained, &self.fast];
-        for signal in others.into_iter().chain(&self.turns) {
+        for signal in [&self.start, &self.drained] {
+            signal.notify_all();
+        }
+        for signal in self.fast.iter().chain(&self.turns) {
             signal.notify_all();
         }
     }
 
     /// Nobody commits any more, `tid` neither: one may be next, of each kind.
     fn free(&self, tid: Tid) {
-        self.fast.notify_one();
+        for signal in &self.fast {
+            signal.notify_one();
+        }
         self.turn(tid).notify_all();
         self.turn(tid + 1).notify_one();
         self.start.notify_all();
@@ -124,6 +137,8 @@ impl Table {
             running: None,
             committing: None,
             fast: false,
+            fixed: 0,
+            served: 0,
             gate: false,
             newest: last,
             durable: last,
@@ -199,6 +214,19 @@ impl Table {
         inner.sleepers += 1;
         inner.wait(signal);
         inner.sleepers -= 1;
+    }
+
+    /// Sleeps until an event of many, or for nothing.
+    fn sleep_until<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        event: &EventCount,
+    ) -> MutexGuard<'a, Inner> {
+        inner.sleepers += 1;
+        event.wait(inner);
+        let mut inner = self.inner.lock();
+        inner.sleepers -= 1;
+        inner
     }
 
     /// Wakes everybody, for instance because the journal failed.
@@ -339,29 +367,45 @@ impl Table {
                 inner.committing = Some(trans.clone());
                 return Ok(Turn::Commit(trans));
             }
-            self.sleep(&mut inner, self.signals.turn(target));
+            inner = self.sleep_until(inner, self.signals.turn(target));
         }
     }
 
     /// Waits until nobody commits, and keeps commits away until [`end_fast`](Self::end_fast). The tid
-    /// that is not committed yet, and where its transaction will begin in the log.
-    pub(crate) fn begin_fast(&self, failure: &Failure) -> Result<(Tid, u64)> {
+    /// that is not committed yet, and where its transaction will begin in the log. `None`: another's fast commit that was fixed after the
+    /// call began is durable.
+    pub(crate) fn begin_fast(&self, failure: &Failure) -> Result<Option<(Tid, u64)>> {
         let mut inner = self.inner.lock();
+        // The next that is fixed has what the caller changed.
+        let number = inner.fixed + 1;
         loop {
+            if inner.served >= number {
+                return Ok(None);
+            }
             failure.check()?;
             if inner.committing.is_none() && !inner.fast {
                 inner.fast = true;
                 let head = inner.space.as_ref().map_or(0, LogSpace::head);
-                return Ok((inner.durable + 1, head));
+                return Ok(Some((inner.durable + 1, head)));
             }
-            self.sleep(&mut inner, &self.signals.fast);
+            inner = self.sleep_until(inner, self.signals.fast(number));
         }
     }
 
-    pub(crate) fn end_fast(&self) {
+    /// Ends a turn. `durable`: what was fixed last is.
+    pub(crate) fn end_fast(&self, durable: bool) {
         let mut inner = self.inner.lock();
         inner.fast = false;
-        self.signals.free(inner.durable);
+        let before = inner.served;
+        if durable {
+            inner.served = inner.fixed;
+        }
+        let (served, tid) = (inner.served, inner.durable);
+        drop(inner);
+        for number in (before + 1..=served).take(2) {
+            self.signals.fast(number).notify_all();
+        }
+        self.signals.free(tid);
     }
 
     /// Keeps handles from starting until [`reopen`](Self::reopen), and waits until none is open. The running transaction, if
@@ -378,6 +422,7 @@ impl Table {
             let running = inner.running.clone();
             let open = |trans: &Arc<Transaction>| trans.handles.load(Ordering::SeqCst) > 0;
             if !running.as_ref().is_some_and(open) {
+                inner.fixed += 1;
                 return Ok(running);
             }
             self.sleep(&mut inner, &self.signals.drained);

@@ -102,9 +102,19 @@ pub(crate) fn sync_overwrites(engine: &Engine, inode: &Inode) -> Result<()> {
         state.overwrites
     };
     engine.device.flush()?;
+    overwrites_synced(inode, overwrites);
+    Ok(())
+}
+
+/// Number of overwrites in place whose I/O is done.
+pub(crate) fn overwrites(inode: &Inode) -> u64 {
+    inode.data.state.lock().overwrites
+}
+
+/// The device was flushed since there were so many of them.
+pub(crate) fn overwrites_synced(inode: &Inode, overwrites: u64) {
     let mut state = inode.data.state.lock();
     state.overwrites_synced = state.overwrites_synced.max(overwrites);
-    Ok(())
 }
 
 /// Takes what is dirty in `range` and starts its way to disk. True if some was left because it is in flight

@@ -66,7 +66,7 @@ use sapwood_vfs::{self as vfs, FileKind};
 
 pub(crate) use copy::copy_range;
 pub(crate) use fallocate::fallocate;
-pub(crate) use flush::{flush, sync_overwrites};
+pub(crate) use flush::{flush, overwrites, overwrites_synced, sync_overwrites};
 pub(crate) use read::read;
 pub(crate) use seek::seek;
 pub(crate) use symlink::{read_symlink, write_symlink};

@@ -1,8 +1,12 @@
 //! The area: torn, old, hostile; writes that fail.
 
 use std::sync::Arc;
+use std::thread;
 
-use sapwood_block::{Device, Fault, FaultDevice, FaultRule, MemoryDevice, RequestKinds};
+use sapwood_block::{
+    CountDevice, Device, Fault, FaultDevice, FaultRule, GateDevice, MemoryDevice, RequestKind,
+    RequestKinds,
+};
 use sapwood_vfs::{
     Attr, Credentials, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, SyncKind, WriteMode,
 };
@@ -188,6 +192,64 @@ fn a_failed_write_ends_the_mount() {
             assert_eq!(size, 2100);
         }
     }
+}
+
+#[test]
+fn who_comes_while_one_is_written_shares_the_next() {
+    let Some((device, fs, first)) = begin() else {
+        return;
+    };
+    let others: Vec<Ino> = [b"b", b"c", b"d", b"e"]
+        .map(|name| create(&fs, name))
+        .into();
+    for ino in &others {
+        append(&fs, *ino, 4096);
+    }
+    fs.unmount().unwrap();
+    let gate = Arc::new(GateDevice::new(CountDevice::new(device)));
+    let fs = mount(gate.clone()).unwrap();
+    append(&fs, first, 100);
+    let before = gate.inner().counts().flushes;
+    gate.hold_if(|request| request.kind == RequestKind::Flush);
+    thread::scope(|scope| {
+        let fs = &fs;
+        let leader = scope.spawn(move || fsync(fs, first).unwrap());
+        gate.wait_held(1);
+        let rest: Vec<_> = others
+            .iter()
+            .map(|ino| {
+                // In place: only the flush makes it durable.
+                fs.write(*ino, 0, &[b'y'; 4096], WriteMode::default())
+                    .unwrap();
+                scope.spawn(move || fsync(fs, *ino).unwrap())
+            })
+            .collect();
+        while fs.engine.journal.waiting() < rest.len() {
+            thread::yield_now();
+        }
+        // The data's flush; then that of the fast commit.
+        gate.release_first();
+        gate.wait_held(1);
+        assert!(!leader.is_finished());
+        gate.release_first();
+        leader.join().unwrap();
+        gate.wait_held(1);
+        assert!(
+            rest.iter().all(|one| !one.is_finished()),
+            "nothing is durable"
+        );
+        gate.open();
+    });
+    assert_eq!(counter(&fs, "fast_commit_commits"), 2);
+    assert_eq!(gate.inner().counts().flushes, before + 3);
+    for ino in others {
+        fsync(&fs, ino).unwrap();
+    }
+    assert_eq!(
+        gate.inner().counts().flushes,
+        before + 3,
+        "all of it is durable"
+    );
 }
 
 #[test]

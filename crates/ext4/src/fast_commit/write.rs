@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sapwood_ext4_format::{INODE_BASE_SIZE, Inode as RawInode};
-use sapwood_jbd2::{FastCommitTurn, Tid};
+use sapwood_jbd2::{FastCommitStart, FastCommitTurn, Tid};
 use sapwood_vfs::FileKind;
 
 use super::area::Naming;
@@ -17,7 +17,7 @@ use crate::inode::table_place;
 /// What became of the wish to make an inode durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is durable by a fast commit that this call wrote.
+    /// It is durable by a fast commit that was written since the call began, and with it all data that was written before.
     Written,
     /// It was durable already.
     Found,
@@ -65,8 +65,10 @@ enum Look {
 /// # Errors
 /// The device; the journal is aborted then.
 pub(crate) fn commit(engine: &Engine, ino: u32, tid: Tid) -> Result<Outcome> {
-    let Some(turn) = engine.journal.begin_fast_commit()? else {
-        return Ok(Outcome::Whole(Reason::Area));
+    let turn = match engine.journal.begin_fast_commit()? {
+        FastCommitStart::Turn(turn) => turn,
+        FastCommitStart::Served => return Ok(Outcome::Written),
+        FastCommitStart::NoArea => return Ok(Outcome::Whole(Reason::Area)),
     };
     if tid <= engine.journal.durable_tid() {
         return Ok(Outcome::Found);
@@ -89,7 +91,7 @@ pub(crate) fn commit(engine: &Engine, ino: u32, tid: Tid) -> Result<Outcome> {
         Look::Found => Ok(Outcome::Found),
         Look::Whole(reason) => Ok(Outcome::Whole(reason)),
         Look::Write(snapshot) if snapshot.is_empty() => Ok(Outcome::Found),
-        Look::Write(snapshot) => write(engine, &turn, &snapshot),
+        Look::Write(snapshot) => write(engine, turn, &snapshot),
     }
 }
 
@@ -178,7 +180,7 @@ fn say(encoder: &mut Encoder, snapshot: &Snapshot) {
     }
 }
 
-fn write(engine: &Engine, turn: &FastCommitTurn<'_>, snapshot: &Snapshot) -> Result<Outcome> {
+fn write(engine: &Engine, turn: FastCommitTurn<'_>, snapshot: &Snapshot) -> Result<Outcome> {
     let at = snapshot.taken.next_block;
     let blocks = encode(engine, turn.tid() as u32, snapshot);
     let end = at + blocks.len() as u64;
@@ -186,7 +188,7 @@ fn write(engine: &Engine, turn: &FastCommitTurn<'_>, snapshot: &Snapshot) -> Res
         turn.require_whole(Reason::Area.number());
         return Ok(Outcome::Whole(Reason::Area));
     }
-    if let Err(error) = put(engine, turn, at, &blocks, snapshot.taken.landed) {
+    if let Err(error) = put(engine, &turn, at, &blocks, snapshot.taken.landed) {
         engine.journal.abort(&error);
         return Err(error);
     }
@@ -194,6 +196,7 @@ fn write(engine: &Engine, turn: &FastCommitTurn<'_>, snapshot: &Snapshot) -> Res
         .fast_commits
         .with(turn.tid(), |records| records.next_block = end);
     engine.counters.fast_commits.written(blocks.len() as u64);
+    turn.durable();
     Ok(Outcome::Written)
 }
 

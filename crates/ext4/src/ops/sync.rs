@@ -32,8 +32,12 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
         return data::sync_overwrites(engine, inode);
     }
     if engine.fast_commits.enabled() {
+        let overwrites = data::overwrites(inode);
         match fast_commit::commit(engine, inode.ino, tid)? {
-            Outcome::Written => return Ok(()),
+            Outcome::Written => {
+                data::overwrites_synced(inode, overwrites);
+                return Ok(());
+            }
             Outcome::Found => return data::sync_overwrites(engine, inode),
             Outcome::Whole(reason) => engine.counters.fast_commits.whole(reason),
         }

@@ -122,6 +122,7 @@ fn collect(
     let number = state.filling;
     state.filling += 1;
     state.collecting = false;
+    drop(state);
     log.signals.opened.notify_all();
     Ok(Collected {
         number,
