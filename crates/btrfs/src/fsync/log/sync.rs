@@ -122,7 +122,6 @@ fn collect(
     let number = state.filling;
     state.filling += 1;
     state.collecting = false;
-    drop(state);
     log.signals.opened.notify_all();
     Ok(Collected {
         number,

@@ -58,7 +58,7 @@ pub(super) struct LogState {
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     /// Nobody collects any more.
-    pub(super) opened: EventCount,
+    pub(super) opened: Condvar,
     /// No logger is at work; for the one who collects.
     pub(super) quiet: Condvar,
     /// Blocks of a log are on their way.
@@ -80,10 +80,10 @@ impl Signals {
     }
 
     fn all(&self) {
-        for signal in [&self.quiet, &self.written] {
+        for signal in [&self.opened, &self.quiet, &self.written] {
             signal.notify_all();
         }
-        for signal in self.durable.iter().chain([&self.opened]) {
+        for signal in &self.durable {
             signal.notify_all();
         }
     }
@@ -177,14 +177,12 @@ impl TransactionLog {
 
     /// Begins to change log trees; waits while somebody collects the log.
     pub(super) fn begin(&self) -> Logging<'_> {
-        loop {
-            let mut state = self.state.lock();
-            if !state.collecting {
-                state.loggers += 1;
-                return Logging { log: self };
-            }
-            self.signals.opened.wait(state);
+        let mut state = self.state.lock();
+        while state.collecting {
+            state.wait(&self.signals.opened);
         }
+        state.loggers += 1;
+        Logging { log: self }
     }
 }
 
