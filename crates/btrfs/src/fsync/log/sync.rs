@@ -16,7 +16,7 @@
 //!
 //! Two logs are under way at most, and only one while many callers fsync: groups are big enough then, and
 //! a second log would halve them. Nobody ever waits for a time: a client that is alone writes at once, and those who
-//! come while it writes share the next log.
+//! come while it writes share the next log (`many_that_fsync_share_one_log_after_another`).
 //!
 //! The handle that a caller holds keeps the transaction from being committed meanwhile, so its
 //! blocks cannot be given back under a write. An error breaks the log of the transaction: every
