@@ -37,6 +37,9 @@ macro_rules! forward {
             fn will_read(&self, offset: u64, len: u64) {
                 (**self).will_read(offset, len);
             }
+            fn write_behind(&self, offset: u64, len: u64) {
+                (**self).write_behind(offset, len);
+            }
         }
     };
 }

@@ -25,6 +25,8 @@ pub struct Counts {
     pub discards: u64,
     /// Bytes discarded.
     pub discard_bytes: u64,
+    /// Bytes of which a writeback said that they were [written behind](Device::write_behind).
+    pub behind_bytes: u64,
 }
 
 impl Counts {
@@ -41,6 +43,7 @@ impl Counts {
             flushes: self.flushes.wrapping_sub(earlier.flushes),
             discards: self.discards.wrapping_sub(earlier.discards),
             discard_bytes: self.discard_bytes.wrapping_sub(earlier.discard_bytes),
+            behind_bytes: self.behind_bytes.wrapping_sub(earlier.behind_bytes),
         }
     }
 }
@@ -67,6 +70,7 @@ pub struct CountDevice<D> {
     fua: Counter,
     flush: Counter,
     discard: Counter,
+    behind: Counter,
 }
 
 impl<D: Device> CountDevice<D> {
@@ -79,6 +83,7 @@ impl<D: Device> CountDevice<D> {
             fua: Counter::default(),
             flush: Counter::default(),
             discard: Counter::default(),
+            behind: Counter::default(),
         }
     }
 
@@ -95,6 +100,7 @@ impl<D: Device> CountDevice<D> {
             flushes: self.flush.requests.load(Relaxed),
             discards: self.discard.requests.load(Relaxed),
             discard_bytes: self.discard.bytes.load(Relaxed),
+            behind_bytes: self.behind.bytes.load(Relaxed),
         }
     }
 
@@ -146,6 +152,15 @@ impl<D: Device> Device for CountDevice<D> {
         self.discard.add(len);
         self.inner.discard(offset, len)
     }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        self.inner.will_read(offset, len);
+    }
+
+    fn write_behind(&self, offset: u64, len: u64) {
+        self.behind.add(len);
+        self.inner.write_behind(offset, len);
+    }
 }
 
 #[cfg(test)]
@@ -165,6 +180,7 @@ mod tests {
         device.write_fua(0, &[0; 30]).unwrap();
         device.flush().unwrap();
         device.discard(0, 40).unwrap();
+        device.write_behind(0, 50);
         let counts = counted.counts();
         assert_eq!((counts.reads, counts.read_bytes), (1, 10));
         assert_eq!((counts.writes, counts.write_bytes), (2, 27));
@@ -172,5 +188,15 @@ mod tests {
         assert_eq!((since.reads, since.writes, since.write_bytes), (0, 1, 7));
         assert_eq!((since.fuas, since.fua_bytes, since.flushes), (1, 30, 1));
         assert_eq!((since.discards, since.discard_bytes), (1, 40));
+        assert_eq!(since.behind_bytes, 50);
+    }
+
+    #[test]
+    fn a_hint_reaches_the_device_below() {
+        let below = Arc::new(CountDevice::new(MemoryDevice::new(1 << 20)));
+        let above = CountDevice::new(below.clone());
+        above.write_behind(4096, 8192);
+        assert_eq!(below.counts().behind_bytes, 8192);
+        assert_eq!(below.counts(), above.counts());
     }
 }

@@ -30,6 +30,30 @@ fn direct() -> OpenOptions {
 }
 
 #[test]
+fn a_range_written_behind_stays_what_it_is() {
+    for options in [OpenOptions::default(), direct()] {
+        let image = image(MIB);
+        let device = FileDevice::open(&image.path, options).unwrap();
+        device.write_at(4096, &[7; 8192]).unwrap();
+        // Whole, in parts, past the end, and of lengths that no file has.
+        for (offset, len) in [
+            (4096, 8192),
+            (5000, 1),
+            (0, MIB + 1),
+            (MIB, 0),
+            (u64::MAX, u64::MAX),
+        ] {
+            device.write_behind(offset, len);
+        }
+        device.flush().unwrap();
+        let bytes = fs::read(&image.path).unwrap();
+        assert_eq!(bytes.len() as u64, MIB);
+        assert!(bytes[4096..12288].iter().all(|&byte| byte == 7));
+        assert!(bytes[12288..].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
 fn what_is_written_is_read_and_in_the_file() {
     let image = image(MIB);
     let device = FileDevice::open(&image.path, OpenOptions::default()).unwrap();

@@ -7,6 +7,9 @@
 //! - `flush` is `fdatasync`. A write-through is `pwritev2` with `RWF_DSYNC`, which the
 //!   host turns into a FUA write where it can; a host without it gets a write and an
 //!   `fdatasync`.
+//! - An `fdatasync` brings all to disk that anybody wrote. So `write_behind` has the host begin
+//!   with it at once (`sync_file_range`): otherwise one small fsync waits for the gigabyte that
+//!   others copied meanwhile, and which need not be durable at all.
 //! - The size is taken once, at open. A read that ends early, or a flush that finds the
 //!   file shorter, means that somebody truncated the image: [`Error::Shrunk`], never
 //!   zeros. (`tests/file_device.rs`: `shrunk_image_is_an_error`)
@@ -286,6 +289,12 @@ impl Device for FileDevice {
         if self.direct.is_none() {
             let len = std::num::NonZeroU64::new(len);
             let _ = rustix::fs::fadvise(&self.file, offset, len, Advice::WillNeed);
+        }
+    }
+
+    fn write_behind(&self, offset: u64, len: u64) {
+        if self.direct.is_none() {
+            sys::begin_writeback(&self.file, offset, len);
         }
     }
 }

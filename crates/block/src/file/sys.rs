@@ -1,11 +1,13 @@
-//! The two requests to a block device that have no safe wrapper.
+//! Two requests to a block device and one to a file that have no safe wrapper.
 //!
 //! Unsafe because an `ioctl` number decides what the kernel does with the pointer: each
 //! call here pairs the number with the type that the kernel's documentation gives
 //! (`linux/fs.h`: `BLKGETSIZE64` writes a `u64`, `BLKDISCARD` reads two `u64`).
+//! `sync_file_range` takes no pointer.
 #![allow(unsafe_code)]
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 
 use rustix::io::Result;
 use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
@@ -24,4 +26,16 @@ pub(super) fn device_size(file: &File) -> Result<u64> {
 pub(super) fn discard(file: &File, start: u64, len: u64) -> Result<()> {
     // SAFETY: BLKDISCARD reads two u64 (start, length) from the pointer.
     unsafe { ioctl(file, Setter::<BLKDISCARD, [u64; 2]>::new([start, len])) }
+}
+
+/// Has the host begin to write what is dirty of a range, without waiting for it. Whether that works does not matter: a
+/// flush brings the same.
+pub(super) fn begin_writeback(file: &File, start: u64, len: u64) {
+    let (Ok(start), Ok(len)) = (i64::try_from(start), i64::try_from(len)) else {
+        return;
+    };
+    // SAFETY: the descriptor is open as long as `file` is borrowed; nothing else is passed but numbers.
+    unsafe {
+        libc::sync_file_range(file.as_raw_fd(), start, len, libc::SYNC_FILE_RANGE_WRITE);
+    }
 }

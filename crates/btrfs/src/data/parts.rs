@@ -123,6 +123,11 @@ fn write_run(engine: &Arc<Engine>, inode: &Arc<Inode>, run: &[Part], queued: boo
         .filter(|part| part.ordered.part_done(result.is_ok()))
         .map(|part| Arc::clone(&part.ordered));
     io_finished(engine, inode, written.collect(), queued);
+    if queued && result.is_ok() {
+        engine
+            .volume
+            .write_behind(at, run.iter().map(Part::len).sum());
+    }
 }
 
 /// All I/O of these ordered extents is done.

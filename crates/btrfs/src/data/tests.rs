@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use sapwood_block::{Device, GateDevice, MemoryDevice, RequestKind};
+use sapwood_block::{CountDevice, Device, GateDevice, MemoryDevice, RequestKind};
 use sapwood_btrfs_format::{Incompat, Key};
 use sapwood_vfs::{AllocMode, Credentials, InodeFlags, NewInode};
 
@@ -487,4 +487,27 @@ fn small_files_stand_in_the_tree() {
     assert!(!is_inline(&file));
     assert_eq!(read(&engine, &file, 0, 5).unwrap(), b"yaaaa");
     assert_eq!(file.state.lock().nbytes, 8192);
+}
+
+#[test]
+fn only_a_big_writeback_has_the_device_begin_at_once() {
+    let device = Arc::new(CountDevice::new(MemoryDevice::new(256 << 20)));
+    mkfs(&device, &MkfsOptions::default()).unwrap();
+    let (engine, _) = Engine::open(vec![device.clone()], Options::default()).unwrap();
+    engine.volume.begin_repairs();
+    let behind = |len: usize| {
+        let inode = create(&engine, format!("{len}").as_bytes());
+        let before = device.counts();
+        write(&engine, &inode, 0, &vec![1; len]);
+        flush_complete(&engine, &inode).unwrap();
+        // What the threads of writeback say comes after the I/O is complete.
+        let mut since = device.counts().since(&before);
+        while len > 256 << 10 && since.behind_bytes < len as u64 {
+            thread::yield_now();
+            since = device.counts().since(&before);
+        }
+        since.behind_bytes
+    };
+    assert_eq!(behind(256 << 10), 0);
+    assert_eq!(behind(8 << 20), 8 << 20);
 }

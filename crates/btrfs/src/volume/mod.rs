@@ -259,6 +259,18 @@ impl Volume {
         });
     }
 
+    /// Tells the devices that all copies of a logical range were written, and more comes before anybody flushes.
+    pub(crate) fn write_behind(&self, logical: u64, len: u64) {
+        for mirror in 0..self.mirrors(logical, len).unwrap_or(0) {
+            // A range that is not mapped was not written either.
+            let _ = self.each_piece(logical, len, mirror, &mut |_, piece| {
+                let device = self.device(logical, piece.devid)?;
+                device.write_behind(piece.physical, piece.len);
+                Ok(())
+            });
+        }
+    }
+
     /// Writes buffers one after another from `logical` on, to all copies, each with as few
     /// requests as the map allows.
     ///

@@ -250,6 +250,10 @@ pub(super) fn write_part(
     if flight.request_done(result.is_ok()) {
         land::io_finished(engine, inode, flight, dispatch);
     }
+    if matches!(dispatch, Dispatch::Queue) && result.is_ok() {
+        let len = slices.iter().map(|slice| slice.len() as u64).sum();
+        engine.device.write_behind(request.at, len);
+    }
 }
 
 #[cfg(test)]

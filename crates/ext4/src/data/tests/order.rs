@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use sapwood_block::{Device, GateDevice, MemoryDevice, RequestKind};
+use sapwood_block::{CountDevice, Device, GateDevice, MemoryDevice, RequestKind};
 
 use super::fixture::{Image, content, file, open, quiet, write};
 use crate::map::{self, Mapped};
@@ -176,4 +176,29 @@ fn a_growing_file_lands_in_order() {
         second.join().unwrap().unwrap();
     });
     assert_eq!(inode.state.lock().raw.size(&fs.engine.geometry), 8192);
+}
+
+#[test]
+fn only_a_big_writeback_has_the_device_begin_at_once() {
+    let options = ["-t", "ext4", "-b", "4096"];
+    let Some(image) = Image::new("only_a_big_writeback", &options, "32M") else {
+        return;
+    };
+    let device = Arc::new(CountDevice::new(image.device.snapshot()));
+    let fs = open(Arc::clone(&device) as Arc<dyn Device>, &quiet());
+    let behind = |name: &str, len: usize| {
+        let inode = file(&fs, name);
+        let before = device.counts();
+        write(&fs, &inode, 0, &vec![1; len]).unwrap();
+        data::flush(&fs.engine, &inode).unwrap();
+        // What the threads of writeback say comes after the I/O is complete.
+        let mut since = device.counts().since(&before);
+        while len > 256 << 10 && since.behind_bytes < len as u64 {
+            thread::yield_now();
+            since = device.counts().since(&before);
+        }
+        since.behind_bytes
+    };
+    assert_eq!(behind("a", 256 << 10), 0);
+    assert_eq!(behind("b", 8 << 20), 8 << 20);
 }
