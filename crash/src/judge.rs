@@ -274,4 +274,12 @@ impl Device for Tracked {
     fn discard(&self, offset: u64, len: u64) -> BlockResult<()> {
         self.inner.discard(offset, len)
     }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        self.inner.will_read(offset, len);
+    }
+
+    fn write_behind(&self, offset: u64, len: u64) {
+        self.inner.write_behind(offset, len);
+    }
 }

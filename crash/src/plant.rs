@@ -102,4 +102,12 @@ impl Device for Planted {
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.inner.discard(offset, len)
     }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        self.inner.will_read(offset, len);
+    }
+
+    fn write_behind(&self, offset: u64, len: u64) {
+        self.inner.write_behind(offset, len);
+    }
 }

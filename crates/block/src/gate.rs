@@ -278,6 +278,14 @@ impl<D: Device> Device for GateDevice<D> {
         self.pass(&Request::new(RequestKind::Discard, offset, len))?;
         self.inner.discard(offset, len)
     }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        self.inner.will_read(offset, len);
+    }
+
+    fn write_behind(&self, offset: u64, len: u64) {
+        self.inner.write_behind(offset, len);
+    }
 }
 
 #[cfg(test)]

@@ -88,11 +88,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
     /// Tells the device that the range will be read soon. Waits for nothing and promises nothing;
-    /// a device with nothing to gain does nothing.
-    fn will_read(&self, _offset: u64, _len: u64) {}
+    /// a device with nothing to gain does nothing. A wrapper passes it on: hence no default.
+    fn will_read(&self, offset: u64, len: u64);
 
-    /// Tells the device that the range was written, and more comes before anybody flushes: it may begin to bring it to its
-    /// medium, so that the next flush, whoever it is for, has less to wait for. Promises nothing; a device that collects
-    /// no writes does nothing.
-    fn write_behind(&self, _offset: u64, _len: u64) {}
+    /// Tells the device that a big writeback wrote the range: it may begin to bring it to its medium, so that the next
+    /// flush, whoever it is for, has less to wait for. Makes nothing durable; what fails is said by the next flush. A
+    /// device that collects no writes does nothing, a wrapper passes it on.
+    fn write_behind(&self, offset: u64, len: u64);
 }

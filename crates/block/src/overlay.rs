@@ -136,6 +136,9 @@ impl Device for OverlayDevice {
     fn will_read(&self, offset: u64, len: u64) {
         self.inner.will_read(offset, len);
     }
+
+    /// What is written stays here.
+    fn write_behind(&self, _offset: u64, _len: u64) {}
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@
 //!   `fdatasync`.
 //! - An `fdatasync` brings all to disk that anybody wrote. So `write_behind` has the host begin
 //!   with it at once (`sync_file_range`): otherwise one small fsync waits for the gigabyte that
-//!   others copied meanwhile, and which need not be durable at all.
+//!   others copied meanwhile, and which need not be durable at all. Should the host say that this
+//!   failed, no flush succeeds any more: it may have told its error already.
+//!   (`no_flush_succeeds_after_a_failed_write_behind`)
 //! - The size is taken once, at open. A read that ends early, or a flush that finds the
 //!   file shorter, means that somebody truncated the image: [`Error::Shrunk`], never
 //!   zeros. (`tests/file_device.rs`: `shrunk_image_is_an_error`)
@@ -24,6 +26,7 @@ mod sys;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
@@ -57,6 +60,8 @@ pub struct FileDevice {
     direct: Option<Direct>,
     /// False once the host refused `RWF_DSYNC`.
     dsync: AtomicBool,
+    /// The first error of a write behind.
+    behind_failed: OnceLock<Errno>,
 }
 
 impl FileDevice {
@@ -186,6 +191,25 @@ impl FileDevice {
         }
     }
 
+    /// Keeps an error of a write behind for the flushes, unless the host only did not begin: then it
+    /// writes when it flushes.
+    fn wrote_behind(&self, outcome: rustix::io::Result<()>) {
+        match outcome {
+            Ok(())
+            | Err(
+                Errno::INVAL
+                | Errno::SPIPE
+                | Errno::NOSYS
+                | Errno::INTR
+                | Errno::AGAIN
+                | Errno::NOMEM,
+            ) => {}
+            Err(errno) => {
+                let _ = self.behind_failed.set(errno);
+            }
+        }
+    }
+
     /// Finds out whether the file still has the size that it was opened with.
     fn check_not_shrunk(&self) -> Result<()> {
         if self.medium != Medium::File {
@@ -256,6 +280,9 @@ impl Device for FileDevice {
         }
         retry_on_intr(|| rustix::fs::fdatasync(&self.file))
             .map_err(|e| self.error("flush", 0, 0, e))?;
+        if let Some(&errno) = self.behind_failed.get() {
+            return Err(self.error("write behind", 0, 0, errno));
+        }
         self.check_not_shrunk()
     }
 
@@ -294,7 +321,27 @@ impl Device for FileDevice {
 
     fn write_behind(&self, offset: u64, len: u64) {
         if self.direct.is_none() {
-            sys::begin_writeback(&self.file, offset, len);
+            self.wrote_behind(sys::begin_writeback(&self.file, offset, len));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_flush_succeeds_after_a_failed_write_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = FileDevice::create(dir.path().join("image"), 1 << 20).unwrap();
+        for harmless in [Errno::INVAL, Errno::NOSYS, Errno::INTR, Errno::NOMEM] {
+            device.wrote_behind(Err(harmless));
+        }
+        device.flush().unwrap();
+        device.wrote_behind(Err(Errno::IO));
+        device.wrote_behind(Ok(()));
+        for _ in 0..2 {
+            assert!(matches!(device.flush(), Err(Error::Io { .. })));
         }
     }
 }

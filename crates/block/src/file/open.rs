@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
@@ -160,6 +161,7 @@ fn finish(file: File, name: String, options: OpenOptions) -> Result<FileDevice> 
         read_only: options.read_only,
         direct: direct.map(Direct::new),
         dsync: AtomicBool::new(true),
+        behind_failed: OnceLock::new(),
     })
 }
 

@@ -7,9 +7,10 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
 
 /// Declared by the kernel with the size of `size_t`, though it writes 64 bits.
@@ -28,14 +29,14 @@ pub(super) fn discard(file: &File, start: u64, len: u64) -> Result<()> {
     unsafe { ioctl(file, Setter::<BLKDISCARD, [u64; 2]>::new([start, len])) }
 }
 
-/// Has the host begin to write what is dirty of a range, without waiting for it. Whether that works does not matter: a
-/// flush brings the same.
-pub(super) fn begin_writeback(file: &File, start: u64, len: u64) {
-    let (Ok(start), Ok(len)) = (i64::try_from(start), i64::try_from(len)) else {
-        return;
-    };
+/// Has the host begin to write what is dirty of a range, without waiting for it.
+pub(super) fn begin_writeback(file: &File, start: u64, len: u64) -> Result<()> {
+    let offset = |number: u64| i64::try_from(number).map_err(|_| Errno::INVAL);
+    let (start, len) = (offset(start)?, offset(len)?);
+    let flags = libc::SYNC_FILE_RANGE_WRITE;
     // SAFETY: the descriptor is open as long as `file` is borrowed; nothing else is passed but numbers.
-    unsafe {
-        libc::sync_file_range(file.as_raw_fd(), start, len, libc::SYNC_FILE_RANGE_WRITE);
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, flags) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }

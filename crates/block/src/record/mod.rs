@@ -165,4 +165,12 @@ impl<D: Device> Device for RecordDevice<D> {
             self.inner.discard(offset, len)
         })
     }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        self.inner.will_read(offset, len);
+    }
+
+    fn write_behind(&self, offset: u64, len: u64) {
+        self.inner.write_behind(offset, len);
+    }
 }

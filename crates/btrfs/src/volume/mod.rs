@@ -251,24 +251,25 @@ impl Volume {
 
     /// Tells the devices that the first copy of a logical range will be read soon.
     pub(crate) fn will_read(&self, logical: u64, len: u64) {
-        // A range that is not mapped is found out by whoever reads it.
-        let _ = self.each_piece(logical, len, 0, &mut |_, piece| {
-            let device = self.device(logical, piece.devid)?;
-            device.will_read(piece.physical, piece.len);
-            Ok(())
-        });
+        self.hint(logical, len, 0, |device, at, len| device.will_read(at, len));
     }
 
-    /// Tells the devices that all copies of a logical range were written, and more comes before anybody flushes.
+    /// Tells the devices that a big writeback wrote all copies of a logical range.
     pub(crate) fn write_behind(&self, logical: u64, len: u64) {
         for mirror in 0..self.mirrors(logical, len).unwrap_or(0) {
-            // A range that is not mapped was not written either.
-            let _ = self.each_piece(logical, len, mirror, &mut |_, piece| {
-                let device = self.device(logical, piece.devid)?;
-                device.write_behind(piece.physical, piece.len);
-                Ok(())
+            self.hint(logical, len, mirror, |device, at, len| {
+                device.write_behind(at, len);
             });
         }
+    }
+
+    fn hint(&self, logical: u64, len: u64, mirror: usize, tell: impl Fn(&dyn Device, u64, u64)) {
+        // A range that is not mapped is found out by whoever reads or writes it.
+        let _ = self.each_piece(logical, len, mirror, &mut |_, piece| {
+            let device = self.device(logical, piece.devid)?;
+            tell(device, piece.physical, piece.len);
+            Ok(())
+        });
     }
 
     /// Writes buffers one after another from `logical` on, to all copies, each with as few

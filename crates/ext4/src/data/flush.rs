@@ -251,7 +251,7 @@ pub(super) fn write_part(
         land::io_finished(engine, inode, flight, dispatch);
     }
     if matches!(dispatch, Dispatch::Queue) && result.is_ok() {
-        let len = slices.iter().map(|slice| slice.len() as u64).sum();
+        let len = request.range.end - request.range.start;
         engine.device.write_behind(request.at, len);
     }
 }
