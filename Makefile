@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs db-kill crash scale bench bench-log bench-create fuzz lint install help
+.PHONY: all demo test test-programs foreign-images db-kill crash faults scale bench bench-log bench-create fuzz lint install help
 
 all:
 	cargo build --release -p sapwood
@@ -10,8 +10,10 @@ help:
 	@echo "make demo   make an image, work in it, pull the plug, recover"
 	@echo "make test   everything that CI runs"
 	@echo "make test-programs   the long tests with real programs"
+	@echo "make foreign-images   sapwood check and the tools' own on the test images of e2fsprogs and btrfs-progs"
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make crash  every power cut of very many workloads, judged, per engine (CRASH_SECONDS=1500)"
+	@echo "make faults plants faults one at a time and shows that the tests find each (ONLY='7 20-29 block', SECONDS=600)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
 	@echo "make bench  everything beside the kernel (BENCH_ARGS='--help': what can be chosen); reports in bench/results/"
 	@echo "make bench-log  each mechanism of the log on and off"
@@ -37,6 +39,7 @@ lint: need-build
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	scripts/layers
+	scripts/faults --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings
 
@@ -57,6 +60,12 @@ test-programs: need-test
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test programs -- --nocapture
 
+# Some minutes: needs the network once, for Debian's source packages.
+foreign-images: need-build
+	@scripts/need e2fsck:e2fsprogs btrfs:btrfs-progs apt-get:apt xz:xz-utils bzip2:bzip2
+	cargo build -p sapwood
+	scripts/foreign-images
+
 # Long: SQLite and PostgreSQL commit while the daemon is killed, in ROUNDS rounds, for at most
 # SECONDS for each kind of database.
 db-kill: ROUNDS = 200
@@ -74,6 +83,14 @@ crash: need-build
 	cargo build --release -p sapwood-crash
 	target/release/sapwood-crash all --engine btrfs --seconds $(CRASH_SECONDS)
 	target/release/sapwood-crash all --engine ext4 --seconds $(CRASH_SECONDS)
+
+# Long: builds the tests with planted faults, and runs the test of each fault with it and without.
+# ONLY chooses numbers, ranges or crates; after SECONDS no further test starts (0: no limit).
+faults: SECONDS = 0
+faults: ONLY =
+faults: need-test
+	@scripts/need jq:jq
+	scripts/faults --seconds $(SECONDS) $(ONLY)
 
 # Long: time and peak memory of very many names, extents and snapshots, as tables.
 scale: need-test
@@ -103,7 +120,11 @@ bench-create: need-build
 	mkdir -p bench/results
 	target/release/sapwood-bench create --output bench/results/create $(BENCH_ARGS)
 
+install: BINARY = target/release/sapwood
 install: all
-	install -Dm755 target/release/sapwood $(DESTDIR)/usr/bin/sapwood
-	ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/mount.sapwood
-	ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/mount.fuse.sapwood
+	install -Dm755 $(BINARY) $(DESTDIR)/usr/bin/sapwood
+	install -d $(DESTDIR)/usr/sbin
+	for name in sapwood fuse.sapwood fuseblk.sapwood; do \
+		ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/mount.$$name && \
+		ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/umount.$$name || exit 1; \
+	done

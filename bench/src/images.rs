@@ -158,11 +158,12 @@ mod tests {
         let written = get(&images, false, &homes[0]);
         let again = get(&images, false, &homes[1]);
         let own = get(&images, true, &homes[0]);
-        assert_ne!(written, own);
         let blocks = |path: &Path| path.metadata().unwrap().blocks();
         assert_eq!(blocks(&own), 0);
         let free = rustix::fs::statvfs(medium.path()).unwrap();
         if free.f_bavail * free.f_frsize > 2 * SPARE {
+            // With less space left each image is a sparse one of its caller's.
+            assert_ne!(written, own);
             assert_eq!(written, again);
             assert!(blocks(&written) >= 3 << 11, "{}", blocks(&written));
         }

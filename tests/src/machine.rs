@@ -19,8 +19,12 @@ pub enum Need {
     Kernel,
     /// The same of ext4.
     KernelExt4,
+    /// Root.
+    Root,
     /// Root and `/dev/fuse`.
     Fuse,
+    /// Root, loop devices, and a kernel that passes `sync` to a mount of type `fuseblk`.
+    FuseBlk,
     /// A program.
     Program(&'static str),
     /// A program that `scripts/test-programs` installs.
@@ -48,8 +52,12 @@ pub fn missing(needs: &[Need]) -> Option<String> {
     needs.iter().find_map(|need| match need {
         Need::Kernel => KERNEL.get_or_init(no_btrfs).clone(),
         Need::KernelExt4 => KERNEL_EXT4.get_or_init(no_ext4).clone(),
-        Need::Fuse if !rustix::process::geteuid().is_root() => Some("not root".to_owned()),
+        Need::Root | Need::Fuse if !rustix::process::geteuid().is_root() => {
+            Some("not root".to_owned())
+        }
+        Need::Root => None,
         Need::Fuse => (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()),
+        Need::FuseBlk => (!sapwood_fuse::offers_fuseblk()).then(|| "no fuseblk".to_owned()),
         Need::Program(name) => (!installed(name)).then(|| format!("no {name}")),
         Need::Cached(name) => (!cached(name).is_file()).then(|| format!("no {name}")),
         Need::Postgres => postgres_programs()

@@ -297,6 +297,14 @@ impl SapwoodMount {
         }
     }
 
+    /// Waits for the daemon of a mount that is unmounted already.
+    ///
+    /// # Errors
+    /// What the daemon said, or that it did not end.
+    pub fn unmounted(mut self) -> Result<(), String> {
+        self.ended()
+    }
+
     fn end(&mut self) -> Result<(), String> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let ask = || rustix::mount::unmount(dir.path(), UnmountFlags::empty());
@@ -306,6 +314,10 @@ impl SapwoodMount {
             self.stop();
             return Err(format!("unmounting: {error}\n{said}"));
         }
+        self.ended()
+    }
+
+    fn ended(&mut self) -> Result<(), String> {
         let ended = process::wait(&mut self.daemon, PATIENCE);
         let said = self.said();
         self.ended = ended;

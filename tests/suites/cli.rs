@@ -1,8 +1,9 @@
 //! What goes wrong on the command line: one clear line, and an exit code that means something.
 #![allow(clippy::unwrap_used)]
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -18,6 +19,8 @@ const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const IMAGE: i32 = 3;
 const MOUNT: i32 = 32;
+/// An ordinary user.
+const USER: u32 = 1001;
 
 fn trials() -> Vec<Trial> {
     let tools = [Need::Program("mkfs.btrfs")];
@@ -37,6 +40,13 @@ fn trials() -> Vec<Trial> {
         trial("bad_mount_points", &mounts, bad_mount_points),
         trial("umount_of_nothing_and_of_a_busy_mount", &mounts, umounts),
         trial("stats_of_a_mount_and_of_no_mount", &mounts, stats),
+        trial("subvolumes_of_a_mount", &mounts, || {
+            subvolumes_of_a_mount(0)
+        }),
+        trial("subvolumes_of_a_users_mount", &mounts, || {
+            subvolumes_of_a_mount(USER)
+        })
+        .with_ignored_flag(!users_may_mount()),
         trial("demo_where_a_name_has_a_space", &[Need::Fuse], || demo(&[])),
         trial("demo_with_ext4", &[Need::Fuse], || demo(&["-t", "ext4"])),
     ]
@@ -102,8 +112,13 @@ fn none_opens(image: &Path, hint: &str) -> Result<(), String> {
     ] {
         fails(command, IMAGE, hint)?;
     }
-    fails(&["mount", image, mount], MOUNT, hint)?;
-    fails(&["mount", "--foreground", image, mount], MOUNT, hint)
+    // With an option that a bind mount of a living mount cannot have.
+    fails(&["mount", "-o", "commit=7", image, mount], MOUNT, hint)?;
+    fails(
+        &["mount", "--foreground", "-o", "commit=7", image, mount],
+        MOUNT,
+        hint,
+    )
 }
 
 fn missing() -> Outcome {
@@ -414,6 +429,84 @@ fn stats() -> Outcome {
 }
 
 /// It finds its own mount in the mount table, which escapes the space.
+/// A mount by the user `uid`, and every command on subvolumes in it.
+fn subvolumes_of_a_mount(uid: u32) -> Outcome {
+    let image = Image::new(&Mkfs {
+        size: 128 << 20,
+        ..Mkfs::default()
+    })?;
+    let path = image.path();
+    let owned = [path, path.parent().ok_or("no directory")?];
+    for path in owned {
+        std::os::unix::fs::chown(path, Some(uid), Some(uid))?;
+    }
+    let as_user = |program: &Path| {
+        let mut command = Command::new("setpriv");
+        let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
+        command.args(ids).arg("--clear-groups").arg(program);
+        command
+    };
+    let point = scratch::directory();
+    std::os::unix::fs::chown(point.path(), Some(uid), Some(uid))?;
+    let run = |args: &[&OsStr], code: i32| -> Result<String, String> {
+        let mut command = as_user(sapwood());
+        let said = process::finish(command.args(args), Duration::from_secs(60))?;
+        match said.status.code() == Some(code) {
+            true => Ok(said.stdout),
+            false => Err(format!("{args:?}: {}\n{}", said.status, said.stderr)),
+        }
+    };
+    let dir = point.path().as_os_str();
+    run(&["mount".as_ref(), path.as_os_str(), dir], 0)?;
+    let in_mount = |name: &str| point.path().join(name).into_os_string();
+    let all = || {
+        let command = |args: &[&str], places: &[&OsString], code: i32| {
+            let mut all: Vec<&OsStr> = vec!["subvolume".as_ref()];
+            all.extend(args.iter().map(AsRef::<OsStr>::as_ref));
+            all.extend(places.iter().map(|place| place.as_os_str()));
+            run(&all, code)
+        };
+        let (sub, snap, top) = (in_mount("sub"), in_mount("snap"), dir.to_owned());
+        command(&["create"], &[&sub], 0)?;
+        let owner = fs::metadata(&sub).map_err(|error| error.to_string())?.uid();
+        if owner != uid {
+            return Err(format!("the new subvolume belongs to {owner}"));
+        }
+        command(&["create"], &[&sub], FAILED)?;
+        command(&["snapshot", "-r"], &[&sub, &snap], 0)?;
+        let list = command(&["list"], &[&top], 0)?;
+        if !list.contains("snap (read-only)") {
+            return Err(list);
+        }
+        command(&["set-read-only", "--off"], &[&snap], 0)?;
+        command(&["set-default"], &[&top, &"257".into()], 0)?;
+        let default = command(&["get-default"], &[&top], 0)?;
+        if !default.trim_end().ends_with("257  snap") {
+            return Err(default);
+        }
+        command(&["set-default"], &[&top, &"5".into()], 0)?;
+        command(&["delete"], &[&sub, &snap], 0)?;
+        let list = command(&["list"], &[&top], 0)?;
+        if list.is_empty() { Ok(()) } else { Err(list) }
+    };
+    let done = all();
+    let end: &[&str] = if uid == 0 {
+        &["umount"]
+    } else {
+        &["fusermount3", "-u"]
+    };
+    let (program, rest) = end.split_first().ok_or("no program")?;
+    let mut end = as_user(Path::new(program));
+    process::succeed(end.args(rest).arg(dir), Duration::from_secs(60))?;
+    Ok(done?)
+}
+
+/// Whether this machine lets users open `/dev/fuse`.
+fn users_may_mount() -> bool {
+    let mode = fs::metadata("/dev/fuse").map_or(0, |device| device.mode());
+    machine::missing(&[Need::Kernel, Need::Fuse]).is_none() && mode & 0o006 == 0o006
+}
+
 fn demo(arguments: &[&str]) -> Outcome {
     let dir = scratch::directory();
     let spaced = dir.path().join("two words");

@@ -75,7 +75,7 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
             let mut files = self.files.lock();
             let active = files.get(&file.key());
             let is_there = active.is_some_and(|active| std::ptr::eq(&*active.file, file));
-            match is_there && is_idle() {
+            match is_there && (is_idle() || sapwood_fault::planted(214)) {
                 true => files.remove(&file.key()),
                 false => None,
             }

@@ -51,6 +51,9 @@ impl<R: Rank> ByteBound<R> {
             drop(total);
             relieve();
             total = self.bytes.lock();
+            if sapwood_fault::planted(206) {
+                break;
+            }
             if exceeds(*total) {
                 total.wait(&self.room);
             }
@@ -70,7 +73,9 @@ impl<R: Rank> ByteBound<R> {
             self.leave(counted - added);
         } else if added > counted {
             let mut total = self.bytes.lock();
-            *total = total.saturating_add(added - counted);
+            if !sapwood_fault::planted(207) {
+                *total = total.saturating_add(added - counted);
+            }
         }
     }
 
@@ -80,7 +85,9 @@ impl<R: Rank> ByteBound<R> {
             return;
         }
         let mut total = self.bytes.lock();
-        *total = total.saturating_sub(bytes);
+        if !sapwood_fault::planted(216) {
+            *total = total.saturating_sub(bytes);
+        }
         self.room.notify_all();
     }
 }
@@ -112,6 +119,27 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         bound.correct(1000, 1010);
         assert_eq!(bound.bytes(), 1010);
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_writer_beyond_the_bound_sleeps_until_bytes_leave() {
+        let bound = ByteBound::new(Place, 10);
+        bound.enter(8, || ());
+        let entered = AtomicU64::new(0);
+        let seen = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                bound.enter(3, || ());
+                entered.store(1, Ordering::SeqCst);
+            });
+            while bound.bytes.asleep() == 0 && entered.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let seen = entered.load(Ordering::SeqCst);
+            bound.leave(8);
+            seen
+        });
+        assert_eq!((seen, bound.bytes()), (0, 3));
     }
 
     #[test]

@@ -155,7 +155,9 @@ impl DirtyRanges {
         if range.is_empty() {
             return Vec::new();
         }
-        self.split(range.start);
+        if !sapwood_fault::planted(210) {
+            self.split(range.start);
+        }
         self.split(range.end);
         let mut rest = self.pieces.split_off(&range.start);
         let mut after = rest.split_off(&range.end);
@@ -258,6 +260,15 @@ mod tests {
                 prop_assert_eq!(dirty.contains(77 + i as u64), model[77 + i].is_some());
             }
         }
+    }
+
+    #[test]
+    fn taking_part_of_a_piece_leaves_the_rest() {
+        let mut dirty = DirtyRanges::default();
+        dirty.write(0, &[1; 3072]);
+        assert_eq!(dirty.take(1024..2048), [(1024, vec![1; 1024])]);
+        assert_eq!(dirty.bytes(), 2048);
+        assert!(dirty.contains(0) && !dirty.contains(1024) && dirty.contains(2048));
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Health {
     /// Turns the mount read-only because of `err`; only the first error is kept and logged.
     pub fn fail(&self, err: &dyn Display) {
         let mut reason = self.reason.write();
-        if reason.is_some() {
+        if reason.is_some() && !sapwood_fault::planted(213) {
             return;
         }
         log::error!("{err}; the mount is now read-only");

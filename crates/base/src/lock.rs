@@ -11,12 +11,18 @@
 //! in one thread, and their locks are not compared. A crate whose locks are taken among an engine's
 //! takes that engine's rank as a type parameter.
 //!
+//! Debug builds also count the threads that wait for a [`RankedMutex`], and those that sleep on a
+//! condition variable with it: a test that must know that a thread cannot go on asks for these
+//! counts instead of for a time.
+//!
 //! The trouble cases: guards that are dropped in another order than taken
 //! (`a_guard_may_go_before_an_older_one`), a lock that is tried and not got leaves no trace
 //! (`a_try_may_break_the_order_and_leaves_no_trace`).
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
+#[cfg(debug_assertions)]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -85,9 +91,10 @@ mod held {
             let id = NEXT.with(|next| next.replace(next.get() + 1));
             with_list(|held: &mut List<R>| {
                 let bad = held.iter().find(|(_, r, k)| {
-                    *r > rank || (*r == rank && !(*k < key || (rank.side_by_side() && *k == key)))
+                    let rises = *k < key || (rank.side_by_side() && *k == key);
+                    *r > rank || (*r == rank && !rises && !sapwood_fault::planted(209))
                 });
-                if let Some(bad) = bad.filter(|_| check) {
+                if let Some(bad) = bad.filter(|_| check && !sapwood_fault::planted(208)) {
                     let bad = *bad;
                     let all = format!("{held:?}");
                     panic!("lock order: taking {rank:?} {key:?} while holding {bad:?} of {all}");
@@ -150,12 +157,43 @@ mod held {
 
 pub use held::{Held, assert_held_at_most};
 
+/// Threads that cannot go on because of one mutex.
+#[cfg(debug_assertions)]
+#[derive(Debug, Default)]
+struct Waiting {
+    /// They wait for the lock.
+    blocked: AtomicUsize,
+    /// They sleep on a condition variable.
+    asleep: AtomicUsize,
+}
+
+#[cfg(debug_assertions)]
+impl Waiting {
+    const fn new() -> Self {
+        Self {
+            blocked: AtomicUsize::new(0),
+            asleep: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// Counts one thread more while `body` runs.
+#[cfg(debug_assertions)]
+fn counted<T>(count: &AtomicUsize, body: impl FnOnce() -> T) -> T {
+    count.fetch_add(1, Ordering::SeqCst);
+    let result = body();
+    count.fetch_sub(1, Ordering::SeqCst);
+    result
+}
+
 /// A mutex with a rank; its data lives inside.
 #[derive(Debug)]
 pub struct RankedMutex<R: Rank, T> {
     rank: R,
     key: RankKey,
     inner: Mutex<T>,
+    #[cfg(debug_assertions)]
+    waiting: Waiting,
 }
 
 impl<R: Rank, T> RankedMutex<R, T> {
@@ -170,6 +208,8 @@ impl<R: Rank, T> RankedMutex<R, T> {
             rank,
             key,
             inner: Mutex::new(value),
+            #[cfg(debug_assertions)]
+            waiting: Waiting::new(),
         }
     }
 
@@ -179,17 +219,47 @@ impl<R: Rank, T> RankedMutex<R, T> {
     /// In debug builds, if the thread holds a lock that has to be taken after this one.
     pub fn lock(&self) -> RankedMutexGuard<'_, R, T> {
         let held = Held::new(self.rank, self.key);
+        let guard = self.lock_inner();
+        self.guard(guard, held)
+    }
+
+    #[cfg(debug_assertions)]
+    fn lock_inner(&self) -> MutexGuard<'_, T> {
+        let free = self.inner.try_lock();
+        free.unwrap_or_else(|| counted(&self.waiting.blocked, || self.inner.lock()))
+    }
+
+    #[cfg(not(debug_assertions))]
+    fn lock_inner(&self) -> MutexGuard<'_, T> {
+        self.inner.lock()
+    }
+
+    fn guard<'a>(&'a self, guard: MutexGuard<'a, T>, held: Held<R>) -> RankedMutexGuard<'a, R, T> {
         RankedMutexGuard {
-            guard: self.inner.lock(),
+            guard,
             _held: held,
+            #[cfg(debug_assertions)]
+            waiting: &self.waiting,
         }
+    }
+
+    /// Threads that wait for the lock. Debug builds only.
+    #[cfg(debug_assertions)]
+    pub fn blocked(&self) -> usize {
+        self.waiting.blocked.load(Ordering::SeqCst)
+    }
+
+    /// Threads that sleep on a condition variable with this lock. Debug builds only.
+    #[cfg(debug_assertions)]
+    pub fn asleep(&self) -> usize {
+        self.waiting.asleep.load(Ordering::SeqCst)
     }
 
     /// Locks if that needs no waiting; the order of ranks does not matter then.
     pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, R, T>> {
         let held = Held::tried(self.rank, self.key);
         let guard = self.inner.try_lock()?;
-        Some(RankedMutexGuard { guard, _held: held })
+        Some(self.guard(guard, held))
     }
 }
 
@@ -198,12 +268,17 @@ impl<R: Rank, T> RankedMutex<R, T> {
 pub struct RankedMutexGuard<'a, R: Rank, T> {
     guard: MutexGuard<'a, T>,
     _held: Held<R>,
+    #[cfg(debug_assertions)]
+    waiting: &'a Waiting,
 }
 
 impl<R: Rank, T> RankedMutexGuard<'_, R, T> {
     /// Unlocks, waits for a notification, locks again. Hold no other lock that the notifier
     /// needs.
     pub fn wait(&mut self, condvar: &Condvar) {
+        #[cfg(debug_assertions)]
+        counted(&self.waiting.asleep, || condvar.wait(&mut self.guard));
+        #[cfg(not(debug_assertions))]
         condvar.wait(&mut self.guard);
     }
 

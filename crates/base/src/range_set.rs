@@ -24,7 +24,7 @@ impl RangeSet {
         }
         let (mut start, mut end) = (start, end);
         while let Some((&from, &to)) = self.ranges.range(..=end).next_back() {
-            if to < start {
+            if to < start || (to == start && sapwood_fault::planted(211)) {
                 break;
             }
             self.ranges.remove(&from);
@@ -126,6 +126,14 @@ mod tests {
             }
         }
         out
+    }
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        let mut set = RangeSet::new();
+        set.insert(0, 10);
+        set.insert(10, 20);
+        assert_eq!((set.len(), set.bytes()), (1, 20));
     }
 
     proptest! {

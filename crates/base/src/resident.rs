@@ -122,7 +122,11 @@ impl<T: Resident> Shard<T> {
     fn insert(&mut self, object: &Arc<T>) -> Vec<Arc<T>> {
         let key = object.key();
         if let Some(references) = self.take_parked(key) {
-            object.residence().refer(references);
+            object.residence().refer(if sapwood_fault::planted(212) {
+                0
+            } else {
+                references
+            });
         }
         self.objects.insert(key, Arc::clone(object));
         self.clock.push_back(key);
@@ -285,7 +289,8 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         let key = object.key();
         let mut shard = self.shard(key).lock();
         // The table's and the caller's.
-        let used = object.residence().references() > 0 || Arc::strong_count(object) > 2;
+        let referred = object.residence().references() > 0 && !sapwood_fault::planted(215);
+        let used = referred || Arc::strong_count(object) > 2;
         if !used {
             shard.remove(key);
         }

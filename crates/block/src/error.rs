@@ -1,6 +1,7 @@
 //! Errors of the block layer.
 
 use std::io;
+use std::path::{Path, PathBuf};
 
 /// Why a device request failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,11 +51,13 @@ pub enum Error {
         /// Device name.
         device: String,
     },
-    /// Somebody else holds the lock of the device.
-    #[error("{device}: in use by another mount or program")]
+    /// The device is in use by another mount or program.
+    #[error("{}", busy(device, through.as_deref()))]
     Busy {
         /// Device name.
         device: String,
+        /// The loop device over it, or the file behind it, that is in use.
+        through: Option<PathBuf>,
     },
     /// The device could not be opened.
     #[error("{device}: {source}")]
@@ -98,7 +101,27 @@ impl Error {
     pub fn busy(device: &str) -> Self {
         Self::Busy {
             device: device.to_owned(),
+            through: None,
         }
+    }
+
+    /// An [`Error::Busy`] because of another way to the same bytes.
+    #[must_use]
+    pub fn busy_through(device: &str, other: &Path) -> Self {
+        Self::Busy {
+            device: device.to_owned(),
+            through: Some(other.to_owned()),
+        }
+    }
+}
+
+fn busy(device: &str, through: Option<&Path>) -> String {
+    match through {
+        None => format!("{device}: in use by another mount or program"),
+        Some(other) => format!(
+            "{device}: in use through {} by another mount or program",
+            other.display()
+        ),
     }
 }
 

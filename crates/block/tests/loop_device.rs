@@ -22,11 +22,16 @@ struct Loop {
 impl Loop {
     /// Nothing, with a line that says so, where loop devices cannot be made.
     fn new() -> Option<Self> {
+        Self::limited("0")
+    }
+
+    /// Over so many bytes of the file; 0: all.
+    fn limited(bytes: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         drop(FileDevice::create(&image, SIZE).unwrap());
         let output = Command::new("losetup")
-            .args(["-f", "--show"])
+            .args(["-f", "--show", "--sizelimit", bytes])
             .arg(&image)
             .output();
         let device = match output {
@@ -181,4 +186,80 @@ fn the_kernel_does_not_mount_what_we_hold() {
     assert!(Mount::new(&looped).is_none());
     drop(device);
     assert!(Mount::new(&looped).is_some());
+}
+
+/// What opening a busy path says.
+fn refusal(path: &Path, options: OpenOptions) -> String {
+    match FileDevice::open(path, options) {
+        Err(error @ Error::Busy { .. }) => error.to_string(),
+        other => panic!("not busy: {other:?}"),
+    }
+}
+
+#[test]
+fn an_image_and_the_loop_device_over_it_exclude_each_other() {
+    let Some(looped) = Loop::new() else { return };
+    let (image, device) = (&looped.image, &looped.device);
+    for (first, second) in [(image, device), (device, image)] {
+        let writer = FileDevice::open(first, OpenOptions::default()).unwrap();
+        for options in [OpenOptions::default(), OpenOptions::read_only()] {
+            assert!(is_busy(second, options), "{} second", second.display());
+        }
+        drop(writer);
+        let reader = FileDevice::open(first, OpenOptions::read_only()).unwrap();
+        assert!(is_busy(second, OpenOptions::default()));
+        assert!(!is_busy(second, OpenOptions::read_only()));
+        drop(reader);
+        assert!(!is_busy(second, OpenOptions::default()));
+    }
+}
+
+#[test]
+fn a_refusal_names_the_other_way() {
+    let Some(looped) = Loop::new() else { return };
+    let writer = FileDevice::open(&looped.image, OpenOptions::default()).unwrap();
+    let said = refusal(&looped.device, OpenOptions::default());
+    assert!(said.contains(looped.image.to_str().unwrap()), "{said}");
+    drop(writer);
+    if !is_mountable(&looped) {
+        return;
+    }
+    let _mount = Mount::new(&looped).unwrap();
+    let said = refusal(&looped.image, OpenOptions::default());
+    assert!(said.contains(looped.device.to_str().unwrap()), "{said}");
+}
+
+#[test]
+fn a_loop_device_before_the_first_superblock_is_no_way_to_the_image() {
+    for (limit, in_the_way) in [("1024", false), ("1536", true)] {
+        let Some(looped) = Loop::limited(limit) else {
+            return;
+        };
+        // As the kernel does for a mount: without a lock on the file.
+        let claim = rustix::fs::open(
+            &looped.device,
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL,
+            rustix::fs::Mode::empty(),
+        )
+        .unwrap();
+        assert_eq!(is_busy(&looped.image, OpenOptions::default()), in_the_way);
+        drop(claim);
+    }
+}
+
+#[test]
+fn a_released_device_is_free_and_out_of_reach() {
+    let Some(looped) = Loop::new() else { return };
+    for path in [&looped.image, &looped.device] {
+        let device = FileDevice::open(path, OpenOptions::default()).unwrap();
+        device.write_at(0, &[1; 4096]).unwrap();
+        device.release().unwrap();
+        let again = FileDevice::open(path, OpenOptions::default()).unwrap();
+        assert!(device.write_at(0, &[2; 4096]).is_err());
+        assert!(device.read_at(0, &mut [0; 512]).is_err());
+        assert!(device.flush().is_err());
+        let mut kept = [0; 512];
+        again.read_at(0, &mut kept).unwrap();
+        assert_eq!(kept, [1; 512]);
+    }
 }

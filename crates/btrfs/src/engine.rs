@@ -10,7 +10,7 @@ use crate::counters::Counters;
 use crate::data::{Wait, Writeback};
 use crate::fsync;
 use crate::lock::{Rank, RankedMutex};
-use crate::ops::{self, InodeTable};
+use crate::ops::{self, Deletions, InodeTable};
 use crate::space::{Pressure, Space};
 use crate::subvolume::{self, Cleaner};
 use crate::transaction::{Background, Transactions};
@@ -39,6 +39,8 @@ pub(crate) struct Engine {
     pub(crate) inodes: InodeTable,
     pub(crate) writeback: Writeback,
     pub(crate) counters: Counters,
+    /// Unlinked inodes that threads are deleting.
+    pub(crate) deletions: Deletions,
     /// Held by whoever moves a name from one directory to another.
     pub(crate) topology: RankedMutex<()>,
     /// Held by whoever makes or deletes a subvolume, or changes its flags.
@@ -111,6 +113,7 @@ impl Engine {
             inodes: InodeTable::new(top.id()),
             writeback: Writeback::new(&options),
             counters: Counters::default(),
+            deletions: Deletions::default(),
             topology: RankedMutex::new(Rank::RenameTopology, ()),
             space: Space::open(&blocks, &roots, &super_block)?,
             subvolumes: RankedMutex::new(Rank::Subvolume, ()),
@@ -159,6 +162,14 @@ fn check_log(super_block: &SuperBlock, options: &Options, read_only: bool) -> Re
     }
 }
 
+/// Deletes what was open and unlinked when the last mount ended. What cannot be deleted keeps its
+/// orphan item for a later mount: it is no reason to refuse this one.
+fn clean_orphans(engine: &Arc<Engine>, top: &Arc<Root>) {
+    if let Err(error) = ops::orphan::clean_once(engine, top) {
+        log::warn!("unlinked files of tree {} stay on disk: {error}", top.id());
+    }
+}
+
 impl TreeRead for Engine {
     fn blocks(&self) -> &BlockCache {
         &self.blocks
@@ -175,6 +186,14 @@ impl Pressure for Arc<Engine> {
     fn commit(&self) -> Result<()> {
         self.commit_and_unpin(None)
     }
+
+    fn deleted_below(&self) -> u64 {
+        self.deletions.ended_below()
+    }
+
+    fn settle_deletions(&self, before: u64) -> bool {
+        self.deletions.settle(before)
+    }
 }
 
 impl Btrfs {
@@ -188,6 +207,7 @@ impl Btrfs {
         engine.drop_stale_caches()?;
         if !engine.read_only() {
             subvolume::cleaner::find_dead(&engine)?;
+            clean_orphans(&engine, &top);
         }
         engine.volume.begin_repairs();
         let background = Background::start(&engine);

@@ -406,6 +406,14 @@ pub enum Error {
         /// Directory.
         directory: u64,
     },
+    /// Directories whose parents form a ring, which does not lead to the top.
+    #[error("tree {subvolume}: the directories above {directory} form a ring")]
+    DirectoryRing {
+        /// Subvolume.
+        subvolume: u64,
+        /// Directory.
+        directory: u64,
+    },
     /// An error that an operation is to return as it is.
     #[error(transparent)]
     Vfs(#[from] vfs::Error),

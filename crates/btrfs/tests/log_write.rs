@@ -6,7 +6,8 @@ mod common;
 mod image;
 mod small;
 
-use sapwood_vfs::{FileSystem, RenameMode};
+use sapwood_btrfs::{Groups, LogPolicy};
+use sapwood_vfs::{FileSystem, InodeFlags, RenameMode};
 use small::Small;
 
 #[test]
@@ -321,4 +322,165 @@ fn a_commit_ends_the_log() {
     assert_eq!(fs.cut().names(""), ["a", "b", "c"]);
     fs.fs.unmount().unwrap();
     image::judge(&fs.device).unwrap();
+}
+
+#[test]
+fn a_fallocate_over_allocated_blocks_raises_the_size() {
+    let fs = Small::new();
+    fs.mkdir("A");
+    fs.write("A/foo", b"");
+    fs.sync();
+    fs.allocate("A/foo", 20480, 16384);
+    fs.allocate_and_grow("A/foo", 20480, 16384);
+    fs.fsync("A/foo");
+    assert_eq!(fs.attr("A/foo").size, 36864);
+    let after = fs.cut();
+    assert_eq!(after.attr("A/foo").size, 36864);
+    assert_eq!(after.allocated("A/foo"), 16384);
+}
+
+#[test]
+fn an_fsync_after_a_chunk_was_allocated_is_a_commit() {
+    let fs = Small::new();
+    fs.write("a", &vec![3; 40 << 20]);
+    fs.fsync("a");
+    assert_eq!(fs.counter("full_fsyncs_new_chunk"), 1);
+    assert!(fs.cut().content("a") == vec![3; 40 << 20]);
+}
+
+#[test]
+fn a_file_in_place_of_a_directory_with_entries_is_a_commit() {
+    let fs = Small::new();
+    fs.mkdir("d");
+    fs.write("d/f", b"moved");
+    fs.sync();
+    fs.rename("d/f", "g", RenameMode::Replace);
+    fs.rmdir("d");
+    fs.write("d", b"file");
+    fs.fsync("d");
+    assert_eq!(fs.counter("full_fsyncs_replaced_directory"), 1);
+    let after = fs.cut();
+    assert_eq!(after.content("d"), b"file");
+    assert_eq!(after.content("g"), b"moved");
+}
+
+#[test]
+fn a_name_that_a_rename_took_is_never_missing() {
+    let fs = Small::new();
+    fs.write("a", b"A");
+    fs.link("a", "other");
+    fs.write("b", b"B");
+    fs.sync();
+    fs.rename("b", "a", RenameMode::Replace);
+    fs.fsync("other");
+    let after = fs.cut();
+    assert_eq!(after.names(""), ["a", "other"]);
+    assert_eq!(after.content("a"), b"B");
+    assert_eq!(after.content("other"), b"A");
+}
+
+#[test]
+fn an_inode_that_is_only_said_to_exist_shows_no_length() {
+    let fs = Small::new();
+    fs.mkdir("d");
+    fs.write("d/x", &vec![1; 20_000]);
+    // Writes the data back without a commit.
+    fs.allocate("d/x", 0, 20_000);
+    fs.fsync("d");
+    let after = fs.cut();
+    assert_eq!(after.names("d"), ["x"]);
+    let found = after.content("d/x");
+    assert!(found.is_empty() || found == vec![1; 20_000]);
+}
+
+#[test]
+fn a_name_that_leaves_the_log_does_not_bring_the_one_before_back() {
+    let fs = Small::new();
+    fs.write("a", b"old");
+    fs.sync();
+    fs.unlink("a");
+    fs.write("a", b"new");
+    fs.fsync("a");
+    fs.rename("a", "b", RenameMode::Replace);
+    fs.fsync("b");
+    let after = fs.cut();
+    assert_eq!(after.names(""), ["b"]);
+    assert_eq!(after.content("b"), b"new");
+}
+
+#[test]
+fn an_attribute_of_the_last_commit_that_was_removed_is_gone() {
+    let fs = Small::new();
+    fs.write("a", b"1");
+    fs.set_xattr("a", "user.gone", b"1");
+    fs.set_xattr("a", "user.kept", b"2");
+    fs.sync();
+    fs.remove_xattr("a", "user.gone");
+    fs.fsync("a");
+    assert_eq!(fs.cut().xattrs("a"), ["user.kept"]);
+}
+
+#[test]
+fn extents_behind_a_shorter_end_are_freed_by_replay() {
+    let fs = Small::new();
+    fs.write("a", &vec![1; 200_000]);
+    fs.sync();
+    fs.truncate("a", 4096);
+    fs.fsync("a");
+    let after = fs.cut();
+    assert_eq!(after.allocated("a"), 4096);
+    after.truncate("a", 8192);
+    assert!(after.content("a")[4096..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_second_name_is_logged() {
+    let fs = Small::new();
+    fs.mkdir("d");
+    fs.write("a", b"1");
+    fs.sync();
+    fs.link("a", "d/b");
+    fs.fsync("a");
+    let after = fs.cut();
+    assert_eq!(
+        (after.names("d"), after.links("a")),
+        (vec!["b".to_owned()], 2)
+    );
+}
+
+#[test]
+fn a_rename_out_of_a_synchronous_directory_is_durable() {
+    let fs = Small::new();
+    fs.mkdir("from");
+    fs.mkdir("to");
+    fs.write("from/a", b"1");
+    fs.set_flags("from", InodeFlags::DIRSYNC);
+    fs.sync();
+    fs.rename("from/a", "to/b", RenameMode::Replace);
+    let after = fs.cut();
+    assert_eq!(after.names("from"), [""; 0]);
+    assert_eq!(after.content("to/b"), b"1");
+}
+
+#[test]
+fn an_fsync_brings_what_the_directory_lost_that_the_inode_left() {
+    let policy = LogPolicy {
+        groups: Groups::Always,
+        ..LogPolicy::default()
+    };
+    let fs = Small::with(policy);
+    fs.mkdir("from");
+    fs.mkdir("to");
+    fs.write("from/gone", b"1");
+    fs.sync();
+    fs.write("from/new", b"2");
+    fs.fsync("from");
+    // Neither the last commit nor the log has it in this directory: only the tie leads there.
+    fs.write("from/x", b"3");
+    fs.rename("from/x", "from/gone", RenameMode::Replace);
+    fs.rename("from/gone", "to/x", RenameMode::Replace);
+    fs.fsync("to/x");
+    let after = fs.cut();
+    assert_eq!(after.names("from"), ["new"]);
+    assert_eq!(after.content("to/x"), b"3");
 }

@@ -153,6 +153,12 @@ pub struct Inode {
     base: DiskInode,
     /// What follows the base: fields, then attributes. Empty in inodes of 128 bytes.
     tail: Box<[u8]>,
+    /// The attribute block's number has a high half. Without the 64bit feature its place may hold something else.
+    wide_acl: bool,
+}
+
+const fn has_wide_acl(geometry: &Geometry) -> bool {
+    geometry.features().has_incompat(Incompat::BIT64)
 }
 
 impl Inode {
@@ -162,6 +168,7 @@ impl Inode {
         let mut inode = Self {
             base: DiskInode::default(),
             tail: vec![0; size.saturating_sub(INODE_BASE_SIZE)].into(),
+            wide_acl: has_wide_acl(geometry),
         };
         inode.store_extra_isize(geometry.want_extra_isize());
         inode
@@ -179,6 +186,7 @@ impl Inode {
         Ok(Self {
             base: DiskInode::read(bytes)?,
             tail: tail.into(),
+            wide_acl: has_wide_acl(geometry),
         })
     }
 
@@ -451,19 +459,24 @@ impl Inode {
 
     /// Attribute block; 0: none.
     pub const fn file_acl(&self) -> u64 {
-        (self.base.file_acl_hi.get() as u64) << 32 | self.base.file_acl_lo.get() as u64
+        let low = self.base.file_acl_lo.get() as u64;
+        match self.wide_acl {
+            true => (self.base.file_acl_hi.get() as u64) << 32 | low,
+            false => low,
+        }
     }
 
-    /// Stores the attribute block's number, of at most 48 bits.
+    /// Stores the attribute block's number, of at most 48 bits, without the 64bit feature 32.
     ///
     /// # Errors
     /// `DoesNotFit`.
     pub const fn set_file_acl(&mut self, block: u64) -> Result<(), FormatError> {
-        if block >> 48 != 0 {
+        let bits = if self.wide_acl { 48 } else { 32 };
+        if block >> bits != 0 {
             return Err(FormatError::DoesNotFit {
                 field: "file_acl",
                 value: block,
-                max: (1 << 48) - 1,
+                max: (1 << bits) - 1,
             });
         }
         self.base.file_acl_lo = U32::new(block as u32);

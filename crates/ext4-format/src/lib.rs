@@ -55,8 +55,8 @@ pub use mmp::{MMP_MAGIC, MMP_SEQ_CLEAN, MMP_SEQ_FSCK, MMP_SEQ_MAX, MmpBlock};
 pub use orphan::*;
 pub use quota::*;
 pub use superblock::{
-    CHECKSUM_CRC32C, MountOpts, REV_DYNAMIC, REV_GOOD_OLD, SUPER_MAGIC, SUPER_OFFSET, SUPER_SIZE,
-    SuperBlock, SuperFlags, SuperState, errors_behaviour, hash_version,
+    CHECKSUM_CRC32C, CREATOR_HURD, MountOpts, REV_DYNAMIC, REV_GOOD_OLD, SUPER_MAGIC, SUPER_OFFSET,
+    SUPER_SIZE, SuperBlock, SuperFlags, SuperState, errors_behaviour, hash_version,
 };
 pub use validate::{
     validate_block_bitmap, validate_group, validate_inode, validate_inode_bitmap, validate_super,

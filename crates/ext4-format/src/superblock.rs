@@ -6,6 +6,7 @@ use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use crate::checksum::{crc32c, uuid_seed};
+use crate::geometry::{GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE};
 use crate::layout::{disk_struct, offsets};
 use crate::{Compat, Features, FormatError, Incompat, RoCompat};
 
@@ -17,6 +18,9 @@ pub const SUPER_OFFSET: u64 = 1024;
 pub const SUPER_SIZE: usize = 1024;
 /// The only value of `checksum_type`.
 pub const CHECKSUM_CRC32C: u8 = 1;
+/// `creator_os` of an image whose inodes hold fields of the Hurd (a translator block among them) where those of Linux
+/// hold the version and high halves.
+pub const CREATOR_HURD: u32 = 1;
 /// Revision without features and with inodes of 128 bytes.
 pub const REV_GOOD_OLD: u32 = 0;
 /// Revision with features and inodes of any size.
@@ -384,11 +388,36 @@ impl SuperBlock {
         }
     }
 
+    /// Names of what forbids writing: features, and an operating system whose inodes have other fields. Empty if the
+    /// image can be written.
+    pub fn write_blockers(&self) -> Vec<String> {
+        let mut names = self.features().write_blockers();
+        if self.creator_os.get() == CREATOR_HURD {
+            names.push("creator OS GNU/Hurd".into());
+        }
+        names
+    }
+
     /// Stores the three feature words.
     pub const fn set_features(&mut self, features: Features) {
         self.feature_compat = U32::new(features.compat.bits());
         self.feature_incompat = U32::new(features.incompat.bits());
         self.feature_ro_compat = U32::new(features.ro_compat.bits());
+    }
+
+    /// Adds features. Revision 0 has none, so it becomes revision 1 with the sizes that revision 0 implies.
+    pub const fn add_features(&mut self, more: Features) {
+        if self.rev_level.get() == REV_GOOD_OLD {
+            self.rev_level = U32::new(REV_DYNAMIC);
+            self.first_ino = U32::new(GOOD_OLD_FIRST_INO);
+            self.inode_size = U16::new(GOOD_OLD_INODE_SIZE);
+        }
+        let now = self.features();
+        self.set_features(Features {
+            compat: now.compat.union(more.compat),
+            incompat: now.incompat.union(more.incompat),
+            ro_compat: now.ro_compat.union(more.ro_compat),
+        });
     }
 
     /// The high half counts only with the 64bit feature.

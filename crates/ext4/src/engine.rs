@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sapwood_base::Health;
 use sapwood_block::Device;
-use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock};
+use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock, special_ino};
 use sapwood_jbd2::{Buffer, Cache, Handle, Journal};
 
 use crate::background::Alarm;
@@ -14,6 +14,7 @@ use crate::data::Writeback;
 use crate::fast_commit::{Reason, Tracker, note};
 use crate::group::Groups;
 use crate::lock::RankedMutex;
+use crate::on_demand::OnDemand;
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
 use crate::xattr::SharedBlocks;
@@ -40,6 +41,10 @@ pub(crate) struct Engine {
     pub(crate) fast_commits: Tracker,
     /// What the thread that works by time waits for.
     pub(crate) alarm: Alarm,
+    /// Inodes beside the reserved ones that only the file system itself uses; 0: none.
+    pub(crate) hidden: [u32; 4],
+    /// Features that operations set when they first need them.
+    pub(crate) on_demand: OnDemand,
     /// The superblock said at mount that all had been in order.
     pub(crate) clean_at_mount: bool,
     /// Held by whoever moves a directory from one parent to another.
@@ -52,6 +57,13 @@ impl Engine {
     /// Bytes of a block.
     pub(crate) fn block_size(&self) -> u64 {
         u64::from(self.geometry.block_size())
+    }
+
+    /// Whether only the file system itself uses an inode: the reserved ones but for the root, quota files, the orphan
+    /// file.
+    pub(crate) fn is_special(&self, ino: u32) -> bool {
+        let reserved = ino < self.geometry.first_ino() && ino != special_ino::ROOT;
+        reserved || self.hidden.contains(&ino)
     }
 
     /// Starts a handle that may change `credits` blocks. May wait for a commit. No fast commit says what it changes.

@@ -25,8 +25,8 @@ pub enum Error {
     /// A feature that this version cannot handle, by the name that e2fsprogs give it.
     #[error("unsupported feature {0}")]
     UnsupportedFeature(String),
-    /// A feature that allows only reading.
-    #[error("feature {0} allows only a read-only mount")]
+    /// Features, or the creator OS, that allow only reading.
+    #[error("{0} allows only a read-only mount")]
     ReadOnlyFeature(String),
     /// The journal is on another device.
     #[error("the journal is on another device, which is not supported")]

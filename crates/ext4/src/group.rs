@@ -299,6 +299,21 @@ impl Groups {
         u32::try_from(sum).unwrap_or(u32::MAX)
     }
 
+    /// Free blocks and inodes as the superblock is to have them: groups out of use count as their descriptors say, as
+    /// what they have is not lost.
+    pub(crate) fn totals(&self) -> (u64, u32) {
+        let (mut blocks, mut inodes) = (self.free_blocks(), u64::from(self.free_inodes()));
+        for group in &self.all {
+            let state = group.lock();
+            if state.is_out_of_use() {
+                blocks += u64::from(state.desc.free_clusters().min(group.blocks));
+                let unpublished = state.desc.free_inodes().min(group.inode_count);
+                inodes += u64::from(unpublished.saturating_sub(group.free_inodes()));
+            }
+        }
+        (blocks, u32::try_from(inodes).unwrap_or(u32::MAX))
+    }
+
     /// Whether one of these blocks belongs to a group's own metadata: superblock, descriptors, bitmaps, inode tables. No
     /// file can have it.
     pub(crate) fn is_system(&self, block: u64, len: u64) -> bool {
@@ -396,11 +411,13 @@ impl Groups {
             .into_iter()
             .zip(contents)
         {
-            if let Some(content) = content {
+            if let Some(content) = content.filter(|_| !sapwood_fault::planted(117)) {
                 bitmap::set_bitmap_checksum(kind, &content, &mut state.desc, &self.geometry)?;
             }
         }
-        state.desc.set_checksum(group.number, &self.geometry);
+        if !sapwood_fault::planted(116) {
+            state.desc.set_checksum(group.number, &self.geometry);
+        }
         state.dirty = false;
         state.dirty_bitmaps = [false; 2];
         Ok(state.desc.clone())

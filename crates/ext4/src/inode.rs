@@ -29,7 +29,7 @@ use crate::dir::DirState;
 use crate::engine::Engine;
 use crate::fast_commit::note;
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
-use crate::{Error, Result};
+use crate::{Error, Result, on_demand};
 
 /// Bytes in the inode that say where its blocks are.
 pub(crate) const MAP_BYTES: usize = 60;
@@ -110,7 +110,9 @@ impl InodeState {
 
     /// The content changed now: both times and the version.
     pub(crate) fn content_changed(&mut self, now: Timestamp) {
-        self.raw.set_mtime(disk_time(now));
+        if !sapwood_fault::planted(134) {
+            self.raw.set_mtime(disk_time(now));
+        }
         self.changed(now);
     }
 
@@ -172,19 +174,22 @@ impl Inode {
     pub(crate) fn store(&self, engine: &Engine, h: &Handle) -> Result<()> {
         let (buffer, offset) = table_place(engine, self.ino)?;
         h.write_access(&buffer)?;
-        let flags = {
+        let (flags, size) = {
             let map = self.map.read();
             let mut state = self.state.lock();
             *state.raw.block_mut() = *map;
-            state.raw.set_checksum(self.ino, &engine.geometry);
+            if !sapwood_fault::planted(142) {
+                state.raw.set_checksum(self.ino, &engine.geometry);
+            }
             state.unstored = false;
             let mut content = h.modify(&buffer)?;
             let end = offset + state.raw.size_on_disk();
             state
                 .raw
                 .write(content.get_mut(offset..end).unwrap_or_default())?;
-            state.raw.flags()
+            (state.raw.flags(), state.raw.size(&engine.geometry))
         };
+        on_demand::size(engine, h, size)?;
         note::stored(engine, h, self, flags);
         self.note_tid(h.tid(), true);
         Ok(())

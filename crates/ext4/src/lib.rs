@@ -18,6 +18,7 @@ mod lock;
 mod map;
 pub mod mkfs;
 mod mount;
+mod on_demand;
 mod ops;
 mod options;
 #[cfg(test)]

@@ -12,6 +12,9 @@
 //! While the file system is mounted to be written, its superblock says that it needs recovery (with a journal), or that
 //! it is not clean (without one). Closing takes that back, after everything else is home.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, Weak};
 
 use sapwood_base::Health;
@@ -30,6 +33,7 @@ use crate::engine::Engine;
 use crate::fast_commit::{self, Tracker};
 use crate::group::Groups;
 use crate::lock::{Rank, RankedMutex};
+use crate::on_demand::OnDemand;
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
 use crate::xattr::SharedBlocks;
@@ -77,7 +81,7 @@ fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
     if !blockers.is_empty() {
         return Err(Error::UnsupportedFeature(blockers.names().join(", ")));
     }
-    let blockers = features.write_blockers();
+    let blockers = sb.write_blockers();
     if !read_only && !blockers.is_empty() {
         return Err(Error::ReadOnlyFeature(blockers.join(", ")));
     }
@@ -109,15 +113,18 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     // The last that can fail for what the image says, and it only reads.
     let orphans = orphan::find(&engine)?;
     mark_mounted(&engine)?;
-    orphan::finish_all(&engine, orphans);
+    orphan::finish_all(&engine, &orphans);
     Ok(engine)
 }
 
 /// Shows what a recovery would give, without a write to the device.
 fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result<Arc<Engine>> {
-    let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(device));
+    let overlay: Arc<dyn Device> = match sapwood_fault::planted(133) {
+        true => device,
+        false => Arc::new(OverlayDevice::new(device)),
+    };
     let sb = read_super(&*overlay)?;
-    if sb.features().write_blockers().is_empty() {
+    if sb.write_blockers().is_empty() {
         let recovering = Options {
             read_only: false,
             background: false,
@@ -151,7 +158,10 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
     }
     // Whether fast commits make sense is known only when all of them were replayed.
     let overlay = Arc::new(OverlayDevice::new(Arc::clone(device)));
-    let recovery = plan.replay(&*overlay)?;
+    let recovery = match sapwood_fault::planted(132) {
+        true => plan.replay(&**device)?,
+        false => plan.replay(&*overlay)?,
+    };
     if let Some(commits) = &recovery.fast_commit {
         let options = Options {
             background: false,
@@ -290,7 +300,15 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         false => FastCommits::Off,
     };
     let clean_at_mount = sb.state().contains(SuperState::VALID);
+    let hidden = [
+        sb.usr_quota_inum.get(),
+        sb.grp_quota_inum.get(),
+        sb.prj_quota_inum.get(),
+        sb.orphan_file_inum.get(),
+    ];
     let engine = Arc::new(Engine {
+        hidden,
+        on_demand: OnDemand::new(&sb),
         space: Space::open(&groups, &journal, &sb),
         inodes: InodeTable::new(),
         orphans: Orphans::new(),
@@ -380,6 +398,7 @@ pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
     ops::sync::sync(engine)?;
     engine.journal.close()?;
     engine.health.check_unfailed()?;
+    let (free_blocks, free_inodes) = engine.groups.totals();
     let mut sb = engine.super_block.lock();
     let mut features = sb.features();
     features.incompat.remove(Incompat::RECOVER);
@@ -390,8 +409,8 @@ pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
         sb.set_state(state);
     }
     sb.set_wtime(now_seconds());
-    sb.set_free_blocks_count(engine.groups.free_blocks())?;
-    sb.free_inodes_count = engine.groups.free_inodes().into();
+    sb.set_free_blocks_count(free_blocks)?;
+    sb.free_inodes_count = free_inodes.into();
     let mut copy = sb.clone();
     drop(sb);
     write_super(&*engine.device, &mut copy)

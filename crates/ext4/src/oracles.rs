@@ -125,6 +125,15 @@ pub(crate) fn clean(device: &MemoryDevice, what: &str) {
     }
 }
 
+/// What the image is after these commands of `debugfs`.
+pub(crate) fn debugfs_only(device: &MemoryDevice, commands: &str) -> Arc<MemoryDevice> {
+    let (dir, path) = saved(device);
+    let list = dir.path().join("commands");
+    std::fs::write(&list, commands).unwrap();
+    run("debugfs", &["-w", "-f", list.to_str().unwrap()], &path);
+    Arc::new(MemoryDevice::load(&path).unwrap())
+}
+
 /// What the image is after these commands of `debugfs`, and after `e2fsck` gave indexes to directories that need one.
 pub(crate) fn debugfs(device: &MemoryDevice, commands: &str) -> Arc<MemoryDevice> {
     let (dir, path) = saved(device);

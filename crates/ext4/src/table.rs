@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use sapwood_base::{Residence, Resident, ResidentTable};
+use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::Ino;
 
 use crate::engine::Engine;
@@ -53,10 +54,33 @@ impl InodeTable {
     /// The inode with the number that callers know.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// As [`named`](Self::named), and `Stale` for what no caller can know.
     pub(crate) fn by_number(&self, engine: &Arc<Engine>, ino: Ino) -> Result<Arc<Inode>> {
         let number = u32::try_from(ino.0).map_err(|_| sapwood_vfs::Error::Stale)?;
-        self.get(engine, number)
+        match engine.is_special(number) {
+            true => Err(sapwood_vfs::Error::Stale.into()),
+            false => self.named(engine, number),
+        }
+    }
+
+    /// The inode that a directory entry names. Inodes that only the file system itself uses (reserved
+    /// inodes, quota files, the orphan file, values of attributes) have no name in a sound image.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get); [`Error::BadInode`] for an inode of the file system's own.
+    pub(crate) fn named(&self, engine: &Arc<Engine>, ino: u32) -> Result<Arc<Inode>> {
+        let own = |what: &str| Error::BadInode {
+            ino,
+            reason: format!("{what} cannot be reached by name"),
+        };
+        if engine.is_special(ino) {
+            return Err(own("an inode of the file system's own"));
+        }
+        let inode = self.get(engine, ino)?;
+        match inode.flags().contains(InodeFlags::EA_INODE) {
+            true => Err(own("the value of an attribute")),
+            false => Ok(inode),
+        }
     }
 
     /// The inode with this number; loads it if need be.

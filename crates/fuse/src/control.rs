@@ -11,24 +11,31 @@
 //! | delete a subvolume | write, 4 | name, padded with NUL to 256 |
 //! | snapshot | write, 5 | inode number (8), flags (8), name (256) |
 //! | make read-only | write, 6 | flags (8) |
+//! | daemon | read, 7 | process id (8), inode number of its PID namespace (8), flags (8) |
+//! | list subvolumes | both, 8 | first id (8); answer: a [page](crate::subvolume_page) |
+//! | set the default subvolume | write, 9 | id (8) |
 //!
-//! Commands on names go to the directory that holds the name, the last one to the root of
-//! the subvolume. Subvolumes may be changed by root and by the user who mounted.
+//! Commands on names go to the directory that holds the name, number 6 to the root of
+//! the subvolume, the others to any. Subvolumes may be changed by root and by the user who mounted.
 
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use sapwood_vfs::{Error, FileSystem, Ino, Subvolumes};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use sapwood_vfs::{Entry, Error, FileSystem, Ino, SetAttr, SubvolumeId, Subvolumes};
 
 use crate::request::{Caller, ControlAnswer, Reply};
+use crate::subvolume_page::{self, SubvolumeList};
 
 const LETTER: u32 = 0xe5;
 const NAME_BYTES: usize = 256;
 /// Most that a command's number can encode, with room to spare.
 const STATS_BYTES: usize = 16_000;
 const SNAPSHOT_BYTES: usize = 16 + NAME_BYTES;
+const DAEMON_BYTES: usize = 24;
 const FLAG_READ_ONLY: u64 = 1;
 
 /// Direction bits of a command's number.
@@ -37,6 +44,7 @@ enum Direction {
     None = 0,
     Write = 1,
     Read = 2,
+    Both = 3,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "sizes are below 16 KiB")]
@@ -50,6 +58,9 @@ const CREATE: u32 = number(Direction::Write, 3, NAME_BYTES);
 const DELETE: u32 = number(Direction::Write, 4, NAME_BYTES);
 const SNAPSHOT: u32 = number(Direction::Write, 5, SNAPSHOT_BYTES);
 const SET_READ_ONLY: u32 = number(Direction::Write, 6, 8);
+const DAEMON: u32 = number(Direction::Read, 7, DAEMON_BYTES);
+const LIST: u32 = number(Direction::Both, 8, STATS_BYTES);
+const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
 
 /// Whether a command is about all that was written before: what the kernel has cached has to come first.
 /// `syncfs` of the caller has it written back, but does not wait until it has come (Linux 6.18 and newer).
@@ -67,10 +78,16 @@ pub(crate) fn handle(
 ) -> Option<Reply<ControlAnswer>> {
     Some(match command {
         STATS => answer_stats(fs),
+        DAEMON => Ok(answer_daemon(fs)),
         SYNC => fs.sync().map(|()| ControlAnswer::default()).map_err(errno),
-        CREATE | DELETE | SNAPSHOT | SET_READ_ONLY => {
-            subvolumes(fs, who).and_then(|subvolumes| change(fs, subvolumes, ino, command, input))
-        }
+        CREATE | DELETE | SNAPSHOT | SET_READ_ONLY => subvolumes(fs, who)
+            .and_then(|subvolumes| change(fs, subvolumes, who, ino, command, input)),
+        LIST => subvolumes(fs, who).and_then(|subvolumes| answer_list(subvolumes, input)),
+        SET_DEFAULT => subvolumes(fs, who).and_then(|subvolumes| {
+            let id = SubvolumeId(number_at(input, 0)?);
+            subvolumes.set_default_subvolume(id).map_err(errno)?;
+            Ok(ControlAnswer::default())
+        }),
         _ => return None,
     })
 }
@@ -100,9 +117,42 @@ fn answer_stats(fs: &dyn FileSystem) -> Reply<ControlAnswer> {
     })
 }
 
+fn answer_daemon(fs: &dyn FileSystem) -> ControlAnswer {
+    let fields = [
+        u64::from(std::process::id()),
+        pid_namespace().unwrap_or(0),
+        if fs.read_only() { FLAG_READ_ONLY } else { 0 },
+    ];
+    ControlAnswer {
+        output: fields
+            .iter()
+            .flat_map(|field| field.to_ne_bytes())
+            .collect(),
+        changed_name: None,
+    }
+}
+
+/// Inode number of this process's PID namespace.
+fn pid_namespace() -> io::Result<u64> {
+    std::fs::metadata("/proc/self/ns/pid").map(|namespace| namespace.ino())
+}
+
+fn answer_list(subvolumes: &dyn Subvolumes, input: &[u8]) -> Reply<ControlAnswer> {
+    let list = SubvolumeList {
+        default: subvolumes.default_subvolume().map_err(errno)?,
+        subvolumes: subvolumes.list().map_err(errno)?,
+    };
+    let page = subvolume_page::encode(&list, number_at(input, 0)?, STATS_BYTES);
+    Ok(ControlAnswer {
+        output: page.ok_or(libc::EOVERFLOW)?,
+        changed_name: None,
+    })
+}
+
 fn change(
     fs: &dyn FileSystem,
     subvolumes: &dyn Subvolumes,
+    who: Caller,
     ino: Ino,
     command: u32,
     input: &[u8],
@@ -123,7 +173,8 @@ fn change(
         }
         CREATE => {
             let name = name_at(input, 0)?;
-            (subvolumes.create_subvolume(ino, &name), name)
+            let made = subvolumes.create_subvolume(ino, &name);
+            (made.and_then(|entry| give_to(fs, entry, who)), name)
         }
         _ => {
             let source = Ino(number_at(input, 0)?);
@@ -139,6 +190,20 @@ fn change(
         output: Vec::new(),
         changed_name: Some(name),
     })
+}
+
+/// Makes the caller the owner of a new subvolume.
+fn give_to(fs: &dyn FileSystem, entry: Entry, who: Caller) -> sapwood_vfs::Result<Entry> {
+    if (entry.attr.uid, entry.attr.gid) != (who.uid, who.gid) {
+        let owner = SetAttr {
+            uid: Some(who.uid),
+            gid: Some(who.gid),
+            ..SetAttr::default()
+        };
+        let given = fs.setattr(entry.ino(), &owner);
+        given.inspect_err(|_| fs.forget(entry.ino(), 1))?;
+    }
+    Ok(entry)
 }
 
 fn number_at(input: &[u8], at: usize) -> Reply<u64> {
@@ -196,6 +261,48 @@ pub fn sync(path: &Path) -> io::Result<()> {
     call::nothing::<SYNC>(&file)
 }
 
+/// The process that serves a mount.
+#[derive(Debug)]
+pub struct Daemon {
+    /// A descriptor of the process, and its number; `None` if it is in another PID namespace.
+    pub process: Option<(OwnedFd, i32)>,
+    /// It has the image open for reading only.
+    pub read_only: bool,
+}
+
+/// The daemon of the file system mounted at `path`.
+///
+/// # Errors
+/// `ENOTTY` if it is none of ours, `ENOTCONN` if it has died.
+pub fn daemon(path: &Path) -> io::Result<Daemon> {
+    let root = File::open(path)?;
+    let ask = || -> io::Result<[u64; 3]> {
+        let mut buffer = [0; DAEMON_BYTES];
+        call::read::<DAEMON, DAEMON_BYTES>(&root, &mut buffer)?;
+        let mut fields = [0; 3];
+        for (field, bytes) in fields.iter_mut().zip(buffer.chunks_exact(8)) {
+            *field = bytes
+                .first_chunk()
+                .map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+        }
+        Ok(fields)
+    };
+    let [process, namespace, flags] = ask()?;
+    let here = pid_namespace().is_ok_and(|here| here == namespace);
+    let number = i32::try_from(process).ok().filter(|_| here);
+    let opened = number
+        .and_then(Pid::from_raw)
+        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    if opened.is_some() {
+        // It still answers: so the number was not given to another process before it was opened.
+        ask()?;
+    }
+    Ok(Daemon {
+        process: opened.zip(number),
+        read_only: flags & FLAG_READ_ONLY != 0,
+    })
+}
+
 /// Creates a subvolume `name` in the mounted directory `dir`.
 ///
 /// # Errors
@@ -241,6 +348,46 @@ pub fn set_read_only(root: &Path, read_only: bool) -> io::Result<()> {
     rustix::fs::syncfs(&root)?;
     let argument = u64::from(read_only).to_ne_bytes();
     call::write::<SET_READ_ONLY, 8>(&root, argument)
+}
+
+/// All subvolumes of the file system mounted at `path`, and its default one.
+///
+/// # Errors
+/// As [`create_subvolume`].
+pub fn list_subvolumes(path: &Path) -> io::Result<SubvolumeList> {
+    let file = File::open(path)?;
+    let mut first = 0_u64;
+    let mut all: Option<SubvolumeList> = None;
+    loop {
+        let mut buffer = [0; STATS_BYTES];
+        buffer[..8].copy_from_slice(&first.to_ne_bytes());
+        call::read::<LIST, STATS_BYTES>(&file, &mut buffer)?;
+        let (page, more) = subvolume_page::decode(&buffer).ok_or(io::ErrorKind::InvalidData)?;
+        first = page
+            .subvolumes
+            .last()
+            .map_or(first, |last| last.id.0.saturating_add(1));
+        let more = more && !page.subvolumes.is_empty();
+        let list = match all.take() {
+            None => page,
+            Some(mut list) => {
+                list.subvolumes.extend(page.subvolumes);
+                list
+            }
+        };
+        if !more {
+            return Ok(list);
+        }
+        all = Some(list);
+    }
+}
+
+/// Makes the subvolume `id` of the file system mounted at `path` the default one.
+///
+/// # Errors
+/// As [`create_subvolume`]; `ENOENT` if there is no such subvolume.
+pub fn set_default_subvolume(path: &Path, id: SubvolumeId) -> io::Result<()> {
+    call::write::<SET_DEFAULT, 8>(&File::open(path)?, id.0.to_ne_bytes())
 }
 
 /// An ioctl hands the kernel a pointer, hence `unsafe`. Each argument here is an array of

@@ -40,6 +40,9 @@ pub enum MountError {
     /// `allow_other` or `allow_root` by an ordinary user needs the administrator's leave.
     #[error("allow_other and allow_root need `user_allow_other` in /etc/fuse.conf")]
     AllowOther,
+    /// No mount of type `fuseblk` where the caller insists on one.
+    #[error("cannot mount with fuseblk=on: {0}")]
+    Block(#[source] io::Error),
     /// The kernel refused.
     #[error("cannot mount on {}: {source}", path.display())]
     Kernel {

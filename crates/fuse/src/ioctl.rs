@@ -23,6 +23,11 @@ const FS_SET_XATTR: u32 = 0x401c_5820;
 /// `FS_EXTENT_FL`: a file is mapped by extents; taking it away asks for another kind of map.
 const EXTENTS: u32 = 0x8_0000;
 
+/// Whether a command changes the flags of an inode.
+pub(crate) fn sets_flags(command: u32) -> bool {
+    SET_FLAGS.contains(&command) || command == FS_SET_XATTR
+}
+
 /// Answers one command; the answer is the output buffer from its start.
 pub(crate) fn handle(fs: &dyn FileSystem, ino: Ino, command: u32, input: &[u8]) -> Reply<Vec<u8>> {
     if GET_FLAGS.contains(&command) {

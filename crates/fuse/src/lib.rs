@@ -16,6 +16,8 @@
 //! Open files have no state here: opening is never sent to us (`FUSE_NO_OPEN_SUPPORT`),
 //! the kernel's lookup count is the reference that keeps an unlinked file alive.
 
+mod anchor;
+mod block_mount;
 pub mod control;
 pub mod daemon;
 mod dispatch;
@@ -26,21 +28,25 @@ mod mountpoint;
 mod node;
 mod options;
 mod permissions;
+mod privileges;
 mod readdir;
 mod request;
 mod session;
 pub mod signals;
+mod subvolume_page;
 mod transport;
 mod wire;
 
+pub use block_mount::{is_offered as offers_fuseblk, will_hear_sync};
 pub use dispatch::Dispatcher;
 pub use error::MountError;
 pub use mount_table::{MountEntry, mount_table, mounted_on};
 pub use mountpoint::{UnmountError, unmount};
 pub use node::NodeId;
-pub use options::{Access, IoUring, MountOptions};
+pub use options::{Access, FuseBlk, IoUring, MountOptions};
 pub use readdir::{DirAttributes, DirItem, DirSink, PageKind};
 pub use request::{
-    Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, WriteRequest, XattrReply,
+    Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, Synchronous, WriteRequest, XattrReply,
 };
 pub use session::{Session, mount};
+pub use subvolume_page::SubvolumeList;

@@ -5,18 +5,34 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// One mount of this process's mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
+    /// Major and minor number of the file system: the same for all mounts of it.
+    pub device: (u32, u32),
     /// Where it is mounted.
     pub point: PathBuf,
-    /// Type of the file system: `fuse.sapwood`.
+    /// Type of the file system: `fuse.sapwood`, `fuseblk.sapwood`.
     pub kind: OsString,
     /// What is mounted, in the words of the file system: an image, a device.
     pub source: OsString,
+}
+
+impl MountEntry {
+    /// Whether a Sapwood daemon serves it.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.kind == "fuse.sapwood" || self.kind == "fuseblk.sapwood"
+    }
+
+    /// Whether the kernel waits for the daemon in `sync` and `umount`.
+    #[must_use]
+    pub fn is_block(&self) -> bool {
+        self.kind.as_bytes().starts_with(b"fuseblk")
+    }
 }
 
 /// All mounts, in the order in which they were made.
@@ -39,10 +55,13 @@ pub fn mounted_on(point: &Path) -> Option<MountEntry> {
 
 fn entry(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let point = PathBuf::from(unescape(fields.nth(4)?));
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let point = PathBuf::from(unescape(fields.nth(1)?));
     // A number of optional fields ends with a dash.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     Some(MountEntry {
+        device: (major.parse().ok()?, minor.parse().ok()?),
         point,
         kind: unescape(fields.next()?),
         source: unescape(fields.next()?),
@@ -86,6 +105,7 @@ mod tests {
     #[test]
     fn a_line_has_point_type_and_source_behind_any_number_of_optional_fields() {
         let wanted = MountEntry {
+            device: (98, 0),
             point: "/m t".into(),
             kind: "fuse.sapwood".into(),
             source: "/disk one.img".into(),

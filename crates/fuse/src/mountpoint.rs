@@ -18,9 +18,10 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::block_mount;
 use crate::error::MountError;
 use crate::mount_table::mounted_on;
-use crate::options::{Access, MountOptions};
+use crate::options::{Access, FuseBlk, MountOptions};
 use crate::permissions::kernel_checks;
 
 const FUSERMOUNT: &str = "fusermount3";
@@ -29,10 +30,20 @@ const FUSERMOUNT: &str = "fusermount3";
 #[derive(Debug)]
 pub(crate) struct MountPoint {
     path: PathBuf,
+    kind: Type,
     /// A second descriptor of the connection, to see whether it still lives.
     device: OwnedFd,
     /// Keeps `fusermount3` waiting with `auto_unmount`.
     _keeper: Option<UnixStream>,
+}
+
+/// Types of the file system that the kernel has for FUSE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Type {
+    /// `fuse`.
+    Ordinary,
+    /// `fuseblk`.
+    Block,
 }
 
 /// Mounts on `dir`; returns the mount and the descriptor that serves it.
@@ -47,13 +58,17 @@ pub(crate) fn attach(
     } else {
         mount_directly(&path, options, read_only)?
     };
-    let (device, keeper) = match direct {
-        Some(device) => (device, None),
-        None => mount_with_fusermount(&path, options, read_only)?,
+    let (device, kind, keeper) = match direct {
+        Some((device, kind)) => (device, kind, None),
+        None => {
+            let (device, keeper) = mount_with_fusermount(&path, options, read_only)?;
+            (device, Type::Ordinary, keeper)
+        }
     };
     let copy = device.try_clone().map_err(MountError::Device)?;
     let mount_point = MountPoint {
         path,
+        kind,
         device: copy,
         _keeper: keeper,
     };
@@ -67,10 +82,9 @@ fn check(dir: &Path) -> Result<PathBuf, MountError> {
         Err(error) => return Err(path_error(owned(), error)),
     };
     if mounted_by_fuse(&path) {
-        return match path.metadata() {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-                Err(MountError::Stale(path))
-            }
+        // Attributes may come from the kernel's cache.
+        return match rustix::fs::statfs(&path) {
+            Err(Errno::NOTCONN) => Err(MountError::Stale(path)),
             _ => Err(MountError::Busy(path)),
         };
     }
@@ -97,7 +111,10 @@ fn path_error(path: PathBuf, error: io::Error) -> MountError {
 /// Whether the topmost mount at `path` is one of FUSE.
 fn mounted_by_fuse(path: &Path) -> bool {
     let kind = mounted_on(path).map(|entry| entry.kind);
-    kind.is_some_and(|kind| kind == "fuse" || kind.as_bytes().starts_with(b"fuse."))
+    kind.is_some_and(|kind| {
+        let name = kind.as_bytes().split(|&byte| byte == b'.').next();
+        matches!(name, Some(b"fuse" | b"fuseblk"))
+    })
 }
 
 /// Mounts by the system call; `None` if we have no right to.
@@ -105,7 +122,7 @@ fn mount_directly(
     path: &Path,
     options: &MountOptions,
     read_only: bool,
-) -> Result<Option<OwnedFd>, MountError> {
+) -> Result<Option<(OwnedFd, Type)>, MountError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
@@ -127,6 +144,13 @@ fn mount_directly(
         .map_err(|error| path_error(path.to_path_buf(), error))?
         .permissions()
         .mode();
+    if let Some(image) = block_mount::wanted(options) {
+        match block_mount::mount((&device, mode), path, image, options, read_only) {
+            Ok(()) => return Ok(Some((device, Type::Block))),
+            Err(error) if options.fuseblk == FuseBlk::On => return Err(MountError::Block(error)),
+            Err(error) => log::warn!("mounting without fuseblk: {error}"),
+        }
+    }
     let kernel_error = |source: io::Error| MountError::Kernel {
         path: path.to_path_buf(),
         source,
@@ -147,7 +171,7 @@ fn mount_directly(
     let kind = format!("fuse.{}", options.subtype);
     let flags = flags(options, read_only);
     match rustix::mount::mount(&*options.fsname, path, &*kind, flags, data.as_c_str()) {
-        Ok(()) => Ok(Some(device)),
+        Ok(()) => Ok(Some((device, Type::Ordinary))),
         Err(Errno::PERM) => Ok(None),
         Err(Errno::NODEV) => Err(MountError::NoDevice),
         Err(Errno::BUSY) => Err(MountError::Busy(path.to_path_buf())),
@@ -291,6 +315,21 @@ impl MountPoint {
     /// The directory, as an absolute path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the kernel waits for the daemon in `sync` and at the end of the mount.
+    pub(crate) fn is_block(&self) -> bool {
+        self.kind == Type::Block
+    }
+
+    /// Detaches a mount that nothing serves. The connection ends first: else the kernel would wait
+    /// for an answer to its last request.
+    pub(crate) fn abort(&self) -> Result<(), UnmountError> {
+        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH;
+        match rustix::mount::unmount(&self.path, flags) {
+            Ok(()) => Ok(()),
+            Err(_) => self.detach(true),
+        }
     }
 
     /// Whether the connection still lives: the kernel signals an error on the descriptor

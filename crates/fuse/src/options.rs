@@ -1,5 +1,6 @@
 //! What can be chosen when mounting.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Bound on request threads that are added as needed.
@@ -43,14 +44,40 @@ impl std::str::FromStr for IoUring {
     }
 }
 
+/// Whether the mount is of type `fuseblk`, whose `sync` and `umount` wait until the daemon has
+/// made everything durable. Needs root, a loop device and [`MountOptions::anchor`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FuseBlk {
+    /// On Linux 6.18 and newer, where it can be had.
+    #[default]
+    Auto,
+    /// Fail to mount without.
+    On,
+    /// Never.
+    Off,
+}
+
+impl std::str::FromStr for FuseBlk {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(()),
+        }
+    }
+}
+
 /// What can be chosen when mounting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
     /// Who may use the mount.
     pub access: Access,
-    /// The kernel checks permissions, from modes and ACLs. `None`: unless root alone gets in,
-    /// who may all ([`Access::Owner`], mounted by root): much that it does is then faster.
-    pub default_permissions: Option<bool>,
+    /// The kernel checks permissions, from modes and ACLs. Without, everything is allowed to those
+    /// whom `access` lets in, and creating and removing files is faster.
+    pub default_permissions: bool,
     /// Refuse changes. Also in force if the file system is read-only.
     pub read_only: bool,
     /// First column of the mount table: the image or device.
@@ -75,6 +102,10 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// Whether requests come through io_uring.
     pub io_uring: IoUring,
+    /// Whether the mount is of type `fuseblk`.
+    pub fuseblk: FuseBlk,
+    /// The image file or block device, for a mount of type `fuseblk`.
+    pub anchor: Option<PathBuf>,
     /// The kernel collects writes in its page cache and keeps the times of files: better for very many
     /// small writes. But it then tells a file's times in a request of its own before each fsync and after each
     /// unlink, and makes its caller wait for it.
@@ -94,7 +125,7 @@ impl Default for MountOptions {
         let root = rustix::process::geteuid().is_root();
         Self {
             access: Access::Owner,
-            default_permissions: None,
+            default_permissions: true,
             read_only: false,
             fsname: "sapwood".to_owned(),
             subtype: "sapwood".to_owned(),
@@ -107,6 +138,8 @@ impl Default for MountOptions {
             dirsync: false,
             threads: None,
             io_uring: IoUring::Auto,
+            fuseblk: FuseBlk::Auto,
+            anchor: None,
             writeback_cache: false,
             ttl: Duration::from_secs(3600),
             busy_grace: Duration::from_secs(2),

@@ -1,51 +1,110 @@
 //! Who checks permissions.
 //!
-//! With the mount option `default_permissions` the kernel does, from modes and ACLs. Before
-//! it looks at a directory's mode it asks us for the attributes again whenever something
-//! changed in there: one request for each file that is created, renamed or removed.
+//! With the mount option `default_permissions` the kernel does, from modes and ACLs. That is the
+//! default for every mount. Before the kernel looks at a directory's mode it asks for the
+//! attributes again whenever a name in it changed: one request for each file that is created,
+//! renamed or removed.
 //!
-//! Root in full possession of its rights is stopped by no mode. A mount that root made for
-//! itself (no `allow_other`: the kernel lets nobody in whose ids are not all root's) is
-//! therefore made without the option. What is left to us is `access`, which the kernel
-//! then asks of us ([`may`]); that a file without any execute bit is not executed it sees
-//! to itself. Processes of root's that gave rights up are not told apart in such a mount;
-//! who has them can ask for `default_permissions`.
+//! `no_default_permissions` saves that request. The kernel then admits by process: without
+//! `allow_other` every id of the process must be the mounter's, its file-system user id excepted
+//! (`setfsuid(2)`). The server refuses requests of another file-system user in a mount that root
+//! made for itself ([`Asking`]), but what the kernel has in its caches it gives to such a
+//! process without a request. `access` is answered by the server ([`may`]); the kernel itself
+//! refuses to execute a file without any execute bit.
 //!
-//! Tests: `root_alone_is_asked_nothing`, `others_are_checked_by_the_kernel`.
+//! Tests: `another_file_system_user_is_refused_in_a_mount_of_root`,
+//! `root_without_checks_is_asked_nothing`, `others_are_checked_by_the_kernel`.
 
-use rustix::thread::CapabilitySet;
 use sapwood_vfs::{Attr, FileKind};
 
 use crate::options::{Access, MountOptions};
+use crate::wire::Operation;
+use crate::wire::flags::WRITE_CACHE;
 
 /// Bits of a request for `access`, as in the call of that name.
 const EXECUTE: u32 = 1;
 
-/// Whether the kernel is to check permissions in a mount that this process makes.
+/// Whether the kernel is to check permissions.
 pub(crate) fn kernel_checks(options: &MountOptions) -> bool {
-    options
-        .default_permissions
-        .unwrap_or_else(|| options.access != Access::Owner || !is_almighty())
+    options.default_permissions && !sapwood_fault::planted(269)
 }
 
-/// Whether this process is root, real and effective, outside any user namespace, with all
-/// capabilities that the kernel's checks of files know.
-fn is_almighty() -> bool {
-    let needed = CapabilitySet::CHOWN
-        | CapabilitySet::DAC_OVERRIDE
-        | CapabilitySet::DAC_READ_SEARCH
-        | CapabilitySet::FOWNER
-        | CapabilitySet::FSETID;
-    rustix::process::geteuid().is_root()
-        && rustix::process::getuid().is_root()
-        && rustix::thread::capabilities(None).is_ok_and(|has| has.effective.contains(needed))
-        && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all(&map))
+/// Whether this process is outside any user namespace.
+pub(crate) fn is_first_namespace() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all(&map))
 }
 
 /// Whether `map`, in the form of `/proc/PID/uid_map` (`user_namespaces(7)`), is that of the
 /// first user namespace: every id is itself.
 fn maps_all(map: &str) -> bool {
     map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// Whose requests are served. The kernel refuses most others before they are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asking {
+    /// All requests.
+    Anyone,
+    /// Those of this user and of root, and what concerns open files.
+    OwnerAndRoot(u32),
+    /// Those of root, and what the kernel sends for itself.
+    RootAlone,
+}
+
+impl Asking {
+    /// As the options of a mount by this process want it.
+    pub(crate) fn of(options: &MountOptions) -> Self {
+        let owner = rustix::process::geteuid();
+        match options.access {
+            Access::OwnerAndRoot => Self::OwnerAndRoot(owner.as_raw()),
+            Access::Owner if owner.is_root() && !kernel_checks(options) => Self::RootAlone,
+            // With `Owner` the kernel itself refuses others, but not its own write-back threads.
+            Access::Owner | Access::All => Self::Anyone,
+        }
+    }
+
+    /// Whether a user may send this request.
+    pub(crate) fn admits(self, uid: u32, operation: &Operation<'_>) -> bool {
+        let kernel = matches!(
+            operation,
+            Operation::Forget { .. }
+                | Operation::BatchForget(_)
+                | Operation::Release
+                | Operation::Interrupt
+                | Operation::SyncFs
+                | Operation::Destroy
+                | Operation::Init(_)
+        );
+        match self {
+            Self::Anyone => true,
+            Self::OwnerAndRoot(owner) => {
+                sapwood_fault::planted(276)
+                    || kernel
+                    || uid == 0
+                    || uid == owner
+                    || on_open_file(operation)
+            }
+            Self::RootAlone if sapwood_fault::planted(268) => true,
+            Self::RootAlone => kernel || uid == 0 || written_back(operation),
+        }
+    }
+}
+
+/// What is asked about open files was checked when they were opened.
+fn on_open_file(operation: &Operation<'_>) -> bool {
+    matches!(
+        operation,
+        Operation::Read(_)
+            | Operation::Write { .. }
+            | Operation::Fsync { .. }
+            | Operation::ReadDir(_)
+            | Operation::ReadDirPlus(_)
+    )
+}
+
+/// Whether the kernel writes its page cache back.
+fn written_back(operation: &Operation<'_>) -> bool {
+    matches!(operation, Operation::Write { args, .. } if args.write_flags & WRITE_CACHE != 0)
 }
 
 /// Whether root may do what `mask` names (bits as for `access`): all, but execute a file
@@ -57,6 +116,7 @@ pub(crate) fn may(attr: &Attr, mask: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::abi::WriteIn;
 
     #[test]
     fn only_the_first_user_namespace_maps_all() {
@@ -67,23 +127,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_holds_and_others_are_checked() {
-        for checks in [false, true] {
-            for access in [Access::Owner, Access::All] {
-                let options = MountOptions {
-                    default_permissions: Some(checks),
-                    access,
-                    ..MountOptions::default()
-                };
-                assert_eq!(kernel_checks(&options), checks);
-            }
-        }
-        for access in [Access::OwnerAndRoot, Access::All] {
-            let options = MountOptions {
-                access,
-                ..MountOptions::default()
-            };
-            assert!(kernel_checks(&options));
+    fn a_mount_of_root_without_checks_serves_root_and_write_back() {
+        let write = |write_flags| Operation::Write {
+            args: WriteIn {
+                write_flags,
+                ..WriteIn::default()
+            },
+            data: &[],
+        };
+        let only = Asking::RootAlone;
+        assert!(only.admits(0, &Operation::GetAttr));
+        assert!(only.admits(1001, &Operation::Forget { count: 1 }));
+        assert!(only.admits(1001, &write(WRITE_CACHE)));
+        for refused in [
+            Operation::GetAttr,
+            Operation::Lookup { name: b"f" },
+            Operation::Fsync { flags: 0 },
+            write(0),
+        ] {
+            assert!(!only.admits(1001, &refused), "{refused:?}");
+            assert!(Asking::Anyone.admits(1001, &refused));
         }
     }
 }

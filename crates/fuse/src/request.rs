@@ -1,6 +1,6 @@
 //! What requests and answers carry, whatever the transport.
 
-use sapwood_vfs::{Attr, Credentials, SetAttr};
+use sapwood_vfs::{Attr, Credentials, SetAttr, SyncKind};
 
 use crate::node::NodeId;
 
@@ -16,6 +16,17 @@ pub struct Caller {
     pub gid: u32,
     /// Its umask, where the request carries one.
     pub umask: u32,
+    /// Process or thread id; 0 for the kernel itself.
+    pub pid: u32,
+}
+
+/// What changes are durable before they are answered, by the mount's options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Synchronous {
+    /// All (`-o sync`). The kernel sees to writes.
+    pub all: bool,
+    /// Changes of names (`-o dirsync`).
+    pub names: bool,
 }
 
 impl Caller {
@@ -59,6 +70,8 @@ pub struct WriteRequest<'a> {
     pub data: &'a [u8],
     /// Clear set-id bits (`FUSE_WRITE_KILL_SUIDGID`).
     pub kill_setid: bool,
+    /// Make the data durable before the answer.
+    pub sync: Option<SyncKind>,
 }
 
 /// Answer to a request for an extended attribute or the list of them.

@@ -16,15 +16,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use sapwood_vfs::FileSystem;
 
+use crate::block_mount;
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
 use crate::mountpoint::{self, MountPoint, UnmountError};
 use crate::options::{IoUring, MountOptions};
+use crate::request::Synchronous;
 use crate::transport::Transport;
 
 /// Mounts `fs` on `dir`. When it returns, the kernel and we have agreed on the protocol:
@@ -59,20 +62,33 @@ fn attempt(
 ) -> Result<Session, MountError> {
     let read_only = options.read_only || fs.read_only();
     let (mount_point, device) = mountpoint::attach(dir, options, read_only)?;
-    let dispatcher = Arc::new(Dispatcher::new(Arc::clone(fs), options.ttl));
+    let dispatcher = Dispatcher::new(Arc::clone(fs), options.ttl).synchronous(Synchronous {
+        all: options.sync,
+        names: options.dirsync,
+    });
+    let dispatcher = Arc::new(dispatcher);
     let shared = Arc::new(Shared {
         mount_point,
         dispatcher: Arc::clone(&dispatcher),
         busy_grace: options.busy_grace,
         state: Mutex::new(State::Serving),
         ended: Condvar::new(),
+        hears_sync: AtomicBool::new(false),
+        finished: Mutex::new(false),
+        finish: Condvar::new(),
         unmounting: Mutex::new(()),
     });
     match start(&shared, device, options, read_only) {
-        Ok(()) => Ok(Session { shared }),
+        Ok(()) => {
+            let owner = Arc::new(Owner(Arc::clone(&shared)));
+            Ok(Session {
+                shared,
+                _owner: owner,
+            })
+        }
         Err(error) => {
             // A mount that nobody serves would hang whoever looks at it.
-            if let Err(left) = shared.mount_point.detach(true) {
+            if let Err(left) = shared.mount_point.abort() {
                 log::warn!("{} stays mounted: {left}", dir.display());
             }
             Err(MountError::Session(error))
@@ -87,13 +103,23 @@ fn start(
     read_only: bool,
 ) -> io::Result<()> {
     let dispatcher = Arc::clone(&shared.dispatcher);
+    let at_the_end = Arc::downgrade(shared);
+    let farewell = move || {
+        if let Some(shared) = at_the_end.upgrade() {
+            shared.farewell();
+        }
+    };
     let transport = Transport::handshake(
         device,
         shared.mount_point.path(),
         dispatcher,
+        Box::new(farewell),
         options,
         read_only,
     )?;
+    let passed_on = shared.mount_point.is_block() && block_mount::passes_sync();
+    let hears_sync = passed_on || transport.hears_sync();
+    shared.hears_sync.store(hears_sync, Ordering::Relaxed);
     let shared = Arc::clone(shared);
     std::thread::Builder::new()
         .name("fuse-session".to_owned())
@@ -118,6 +144,10 @@ struct Shared {
     busy_grace: Duration,
     state: Mutex<State>,
     ended: Condvar,
+    hears_sync: AtomicBool,
+    /// True once the engine is unmounted, or is not waited for.
+    finished: Mutex<bool>,
+    finish: Condvar,
     /// One unmount at a time.
     unmounting: Mutex<()>,
 }
@@ -129,6 +159,22 @@ impl Shared {
             *state = end;
         }
         self.ended.notify_all();
+    }
+
+    /// What the kernel's last request waits for (`FUSE_DESTROY`; only in a mount of type
+    /// `fuseblk`): the end of the session, and of the engine. Runs in a request thread.
+    fn farewell(&self) {
+        if !*self.finished.lock() {
+            self.dispatcher.close();
+        }
+        self.end(State::Ended(Ok(())));
+        let mut finished = self.finished.lock();
+        self.finish.wait_while(&mut finished, |finished| !*finished);
+    }
+
+    fn finish(&self) {
+        *self.finished.lock() = true;
+        self.finish.notify_all();
     }
 
     /// Waits at most `grace` for the end; true if it came.
@@ -145,6 +191,17 @@ impl Shared {
 #[derive(Debug, Clone)]
 pub struct Session {
     shared: Arc<Shared>,
+    _owner: Arc<Owner>,
+}
+
+/// Finishes the session when its last [`Session`] is dropped: then no engine is waited for.
+#[derive(Debug)]
+struct Owner(Arc<Shared>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
 }
 
 impl Session {
@@ -168,6 +225,8 @@ impl Session {
         if shared.wait_for(Duration::ZERO) {
             return Ok(());
         }
+        // The engine is unmounted after this: the kernel cannot wait for it.
+        shared.finish();
         match shared.mount_point.detach(false) {
             Ok(()) => {}
             Err(UnmountError::Busy(_)) => self.detach_busy()?,
@@ -199,6 +258,24 @@ impl Session {
             drop(root);
         }
         Ok(())
+    }
+
+    /// Whether `umount(2)` waits until the engine is unmounted: the mount is of type `fuseblk`.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.shared.mount_point.is_block()
+    }
+
+    /// Whether `sync(1)` and `syncfs(2)` wait until the engine has made everything durable.
+    #[must_use]
+    pub fn hears_sync(&self) -> bool {
+        self.shared.hears_sync.load(Ordering::Relaxed)
+    }
+
+    /// Lets `umount(2)` return, where that [waits](Self::waits). Dropping the last clone of the
+    /// session does the same.
+    pub fn finish(&self) {
+        self.shared.finish();
     }
 
     /// True once the session has ended.

@@ -1,6 +1,8 @@
 //! A real mount of `MemoryFs`, worked on with ordinary system calls: over `/dev/fuse`, and
 //! over io_uring where the kernel has it.
 
+#[path = "../../../tests/shared/aio.rs"]
+mod aio;
 mod support;
 
 #[path = "mount/contents.rs"]
@@ -15,6 +17,10 @@ mod names;
 mod permissions;
 #[path = "mount/sessions.rs"]
 mod sessions;
+#[path = "mount/setid.rs"]
+mod setid;
+#[path = "mount/synchronous.rs"]
+mod synchronous;
 
 fn main() -> std::process::ExitCode {
     let switched = support::SwitchedOn::new();
@@ -32,5 +38,7 @@ fn all() -> Vec<libtest_mimic::Trial> {
     trials.extend(control::trials());
     trials.extend(permissions::trials());
     trials.extend(sessions::trials());
+    trials.extend(setid::trials());
+    trials.extend(synchronous::trials());
     trials
 }

@@ -149,7 +149,8 @@ impl Pending {
     pub(crate) fn at_home(&self, tid: Tid) {
         let mut inner = self.inner.lock();
         let all = std::mem::take(&mut inner.entries).into_iter();
-        let (gone, stay): (BTreeMap<_, _>, _) = all.partition(|(_, entry)| entry.tid <= tid);
+        let (gone, stay): (BTreeMap<_, _>, _) =
+            all.partition(|(_, entry)| entry.tid <= tid || sapwood_fault::planted(146));
         inner.entries = stay;
         // Contents and buffers go without the lock.
         drop(inner);
@@ -201,6 +202,11 @@ impl Journal {
             home::write_blocks(&**device, self.cache.block_size(), &blocks)?;
             Counters::add(&self.counters.blocks_checkpointed, blocks.len() as u64);
             from = last + 1;
+        }
+        if sapwood_fault::planted(108) {
+            side.pending.at_home(tid);
+            self.move_tail(side, tid)?;
+            return Ok(self.cache.device().flush()?);
         }
         self.cache.device().flush()?;
         side.pending.at_home(tid);

@@ -284,7 +284,12 @@ impl Codec {
         };
         put(&mut block, 0, raw.as_bytes());
         if self.has_checksums() {
-            raw.checksum[0] = crc32c(self.seed, &block).into();
+            let seed = if sapwood_fault::planted(105) {
+                !0
+            } else {
+                self.seed
+            };
+            raw.checksum[0] = crc32c(seed, &block).into();
             put(&mut block, 0, raw.as_bytes());
         }
         block

@@ -78,7 +78,9 @@ impl Claim<'_> {
         }
         Counters::count(&journal.counters.commits);
         journal.table.committed(trans);
-        if let Some(side) = &journal.log {
+        if let Some(side) = &journal.log
+            && !sapwood_fault::planted(139)
+        {
             side.pending.wait_landed(&snapshot.revoked);
         }
         drop(snapshot);
@@ -122,12 +124,15 @@ impl Claim<'_> {
             let begin = |superblock: &mut Superblock| superblock.set_tail(block, tid as u32);
             side.log.update_superblock(begin)?;
         }
+        if sapwood_fault::planted(107) {
+            side.pending.committed(tid, snapshot);
+        }
         let end = log_write::write_blocks(&side.log, &journal.counters, tid, start, snapshot)?;
         // A handle that failed while it changed blocks of this transaction has said so by now.
         journal.failure.check()?;
         log_write::write_commit(&side.log, tid, end)?;
         side.pending.committed(tid, snapshot);
-        if side.fast.swap(false, Ordering::SeqCst) {
+        if side.fast.swap(false, Ordering::SeqCst) && !sapwood_fault::planted(100) {
             side.log.erase_fast_commits()?;
         }
         Ok(())

@@ -64,6 +64,12 @@ impl Log {
         self.superblock().errno()
     }
 
+    /// What the superblock of the log holds that its version, or a log with one user, has not; recovery ignores it.
+    #[must_use]
+    pub fn oddity(&self) -> Option<&'static str> {
+        self.superblock().oddity()
+    }
+
     /// Takes the error number out, with the next write of the superblock.
     pub fn clear_errno(&self) {
         self.superblock.lock().set_errno(0);

@@ -47,7 +47,11 @@ pub(crate) fn write_blocks(
     let codec = log.codec();
     let sequence = tid as u32;
     let mut pieces = Vec::new();
-    for blocks in snapshot.revoked.chunks(codec.revokes_per_block()) {
+    let revoked = match sapwood_fault::planted(106) {
+        true => &[],
+        false => snapshot.revoked.as_slice(),
+    };
+    for blocks in revoked.chunks(codec.revokes_per_block()) {
         pieces.push(Piece::Made(codec.revoke(sequence, blocks)));
     }
     for part in snapshot.blocks.chunks(codec.tags_per_block()) {
@@ -61,7 +65,7 @@ pub(crate) fn write_blocks(
                     target: block,
                 });
             }
-            let escaped = Codec::needs_escape(&one.content);
+            let escaped = Codec::needs_escape(&one.content) && !sapwood_fault::planted(135);
             let piece = if escaped {
                 Counters::count(&counters.escaped);
                 Piece::Made(escape(&one.content))
@@ -90,7 +94,9 @@ pub(crate) fn write_blocks(
 
 /// Makes all that was written durable, then the commit block at position `at`.
 pub(crate) fn write_commit(log: &Log, tid: Tid, at: u64) -> Result<()> {
-    log.device().flush()?;
+    if !sapwood_fault::planted(104) {
+        log.device().flush()?;
+    }
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -21,6 +21,8 @@ const LEAST_BESIDE_AREA: u64 = 256;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Superblock {
     raw: RawSuperblock,
+    /// Version 1, with something in the fields of version 2.
+    stale_fields: bool,
 }
 
 /// Where the parts of a journal lie, in blocks of the journal.
@@ -50,15 +52,32 @@ impl Superblock {
         if raw.header.magic.get() != MAGIC || !known {
             return Err(Error::NotAJournal);
         }
+        let mut stale_fields = false;
         if kind == block_type::SUPERBLOCK_V1 {
+            let fields = [
+                raw.feature_compat,
+                raw.feature_incompat,
+                raw.feature_ro_compat,
+            ];
+            let several = raw.nr_users.get() > 1;
+            stale_fields = several || fields.iter().any(|field| field.get() != 0);
             // Whatever follows its fields is none of it.
             let all = raw.as_mut_bytes();
             all[std::mem::offset_of!(RawSuperblock, feature_compat)..].fill(0);
         }
-        let this = Self { raw };
+        let this = Self { raw, stale_fields };
         this.check_features()?;
         this.check_fields(block_size, blocks)?;
         Ok(this)
+    }
+
+    /// See [`Log::oddity`](crate::Log::oddity).
+    pub(crate) fn oddity(&self) -> Option<&'static str> {
+        if self.stale_fields {
+            return Some("version 1, with fields of version 2");
+        }
+        (self.raw.nr_users.get() > 1)
+            .then_some("more than one user of a journal in the file system")
     }
 
     fn check_features(&self) -> Result<()> {
@@ -274,7 +293,10 @@ impl NewJournal {
             raw.feature_incompat = Incompat::FAST_COMMIT.bits().into();
         }
         let mut block = vec![0; self.block_size as usize];
-        let made = Superblock { raw };
+        let made = Superblock {
+            stale_fields: false,
+            raw,
+        };
         made.check_fields(self.block_size, u64::from(self.blocks))?;
         match block.get_mut(..SUPERBLOCK_SIZE) {
             Some(start) => start.copy_from_slice(&made.to_bytes()),

@@ -382,3 +382,25 @@ fn no_commit_while_a_fast_commit_is_written() {
     let none = none.begin_fast_commit().unwrap();
     assert!(matches!(none, FastCommitStart::NoArea));
 }
+
+#[test]
+fn a_checkpoint_during_a_commit_writes_the_committed_content_home() {
+    let (device, journal) = gated();
+    put(&journal, 5, 1);
+    journal.commit_all().unwrap();
+    let second = put(&journal, 5, 2);
+    device.hold_if(|request| request.kind == RequestKind::Fua);
+    thread::scope(|scope| {
+        let commit = scope.spawn(|| journal.commit(second));
+        // All of it is in the log but for its commit block.
+        device.wait_held(1);
+        device.hold_if(|_| false);
+        journal.checkpoint().unwrap();
+        let (copy, _) = recovered(device.inner(), LOG);
+        device.open();
+        commit.join().unwrap().unwrap();
+        assert_eq!(at_home(&*copy, 5), 1);
+    });
+    let (copy, _) = recovered(device.inner(), LOG);
+    assert_eq!(at_home(&*copy, 5), 2);
+}

@@ -118,6 +118,10 @@ impl Deref for Mounted {
 /// # Errors
 /// It does not exist, is in use, or may not be read (or written).
 pub fn open_device(path: &Path, read_only: bool) -> Result<Arc<dyn Device>, OpenError> {
+    Ok(open_locked(path, read_only)?)
+}
+
+fn open_locked(path: &Path, read_only: bool) -> Result<Arc<FileDevice>, OpenError> {
     let options = if read_only {
         OpenOptions::read_only()
     } else {
@@ -132,13 +136,15 @@ pub fn open_device(path: &Path, read_only: bool) -> Result<Arc<dyn Device>, Open
 /// As [`open_device`]; [`OpenError::Kind`].
 pub fn open_known(path: &Path, read_only: bool) -> Result<(Arc<dyn Device>, Kind), OpenError> {
     let device = open_device(path, read_only)?;
-    match detect(&*device) {
-        Ok(kind) => Ok((device, kind)),
-        Err(source) => Err(OpenError::Kind {
-            path: path.to_owned(),
-            source,
-        }),
-    }
+    let kind = known(path, &*device)?;
+    Ok((device, kind))
+}
+
+fn known(path: &Path, device: &dyn Device) -> Result<Kind, OpenError> {
+    detect(device).map_err(|source| OpenError::Kind {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Opens the file system in an image.
@@ -146,7 +152,27 @@ pub fn open_known(path: &Path, read_only: bool) -> Result<(Arc<dyn Device>, Kind
 /// # Errors
 /// As [`open_known`]; an option that does not fit; what the engine finds wrong.
 pub fn open(path: &Path, options: &Options) -> Result<Mounted, OpenError> {
-    let (device, kind) = open_known(path, options.is_read_only())?;
+    Ok(open_file(path, options)?.0)
+}
+
+/// As [`open`], with the file or device, whose lock can then be given up while the file system
+/// still exists.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_file(path: &Path, options: &Options) -> Result<(Mounted, Arc<FileDevice>), OpenError> {
+    let file = open_locked(path, options.is_read_only())?;
+    let kind = known(path, &*file)?;
+    let fs = open_engine(path, Arc::clone(&file) as _, kind, options)?;
+    Ok((fs, file))
+}
+
+fn open_engine(
+    path: &Path,
+    device: Arc<dyn Device>,
+    kind: Kind,
+    options: &Options,
+) -> Result<Mounted, OpenError> {
     let misfit = |source| OpenError::Option {
         path: path.to_owned(),
         source,

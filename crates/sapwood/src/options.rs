@@ -71,11 +71,11 @@ fn bytes<T: TryFrom<u64>>(name: &str, value: Option<&str>) -> Result<T, OptionEr
         .ok_or_else(|| bad(name, value))
 }
 
-/// Bytes with an optional binary unit: `512`, `64k`, `256M`, `1G`.
+/// Bytes with an optional binary unit, and with it a fraction: `512`, `64k`, `256M`, `1.5G`.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
-    let shift = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+    let number = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
+    let shift = match text.get(number.len()..)?.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kib" => 10,
         "m" | "mib" => 20,
@@ -83,7 +83,23 @@ pub fn parse_size(text: &str) -> Option<u64> {
         "t" | "tib" => 40,
         _ => return None,
     };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+    let unit = 1_u64 << shift;
+    let Some((whole, fraction)) = number.split_once('.') else {
+        let count = number.parse::<u64>().ok()?;
+        return match sapwood_fault::planted(357) {
+            true => Some(count.wrapping_mul(unit)),
+            false => count.checked_mul(unit),
+        };
+    };
+    // Nine digits are more than one in a gibibyte.
+    let digits = fraction.bytes().all(|byte| byte.is_ascii_digit());
+    if shift == 0 || !digits || !(1..=9).contains(&fraction.len()) {
+        return None;
+    }
+    let scale = 10_u64.pow(u32::try_from(fraction.len()).ok()?);
+    let part = u128::from(fraction.parse::<u64>().ok()?) * u128::from(unit) / u128::from(scale);
+    let whole = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    whole.checked_add(u64::try_from(part).ok()?)
 }
 
 /// Options of every kind of file system, as they were given.
@@ -107,7 +123,7 @@ impl Options {
     /// Changes nothing on disk (`ro`).
     pub fn set_read_only(&mut self) {
         self.btrfs.read_only = true;
-        self.ext4.read_only = true;
+        self.ext4.read_only = !sapwood_fault::planted(353);
     }
 
     /// Whether nothing on disk may change.
@@ -120,7 +136,7 @@ impl Options {
     /// (`norecovery`). Needs [`set_read_only`](Self::set_read_only).
     pub fn set_no_recovery(&mut self) {
         self.btrfs.no_log_replay = true;
-        self.ext4.no_load = true;
+        self.ext4.no_load = !sapwood_fault::planted(356);
     }
 
     /// Looks into the subvolume at this path from the top level (`subvol=`), which need not be text.
@@ -183,7 +199,7 @@ impl Options {
             }
             // What is always so.
             "barrier" if value.is_none_or(|value| value == "1") => {}
-            "barrier" | "nobarrier" => {
+            "barrier" | "nobarrier" if !sapwood_fault::planted(355) => {
                 return Err(OptionError::Unsupported {
                     option: value
                         .map_or_else(|| name.to_owned(), |value| format!("{name}={value}")),
@@ -215,7 +231,8 @@ impl Options {
     }
 
     fn refuse_foreign(&self, found: Kind) -> Result<(), OptionError> {
-        match self.own.iter().find(|(of, _)| *of != found) {
+        let foreign = |of: Kind| of != found && !sapwood_fault::planted(354);
+        match self.own.iter().find(|(of, _)| foreign(*of)) {
             None => Ok(()),
             Some((of, option)) => Err(OptionError::Foreign {
                 option: option.clone(),
@@ -327,5 +344,17 @@ mod tests {
         assert_eq!(parse_size("1GiB"), Some(1 << 30));
         assert_eq!(parse_size("16777216t"), None);
         assert_eq!(parse_size("k"), None);
+        assert_eq!(parse_size("1.5G"), Some(3 << 29));
+        assert_eq!(parse_size("0.001k"), Some(1));
+        for bad in [
+            "1.5",
+            "1.G",
+            ".5G",
+            "1.5.5G",
+            "1.-5G",
+            "16777215.9999999999t",
+        ] {
+            assert_eq!(parse_size(bad), None, "{bad}");
+        }
     }
 }

@@ -18,32 +18,67 @@ pub enum Target {
     },
 }
 
+/// An argument has the form `IMAGE:PATH`, but there is no such image.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: no such image (a file of this machine with a colon in its name is written ./NAME)", image.display())]
+pub struct NoImage {
+    /// What would be the image.
+    pub image: PathBuf,
+}
+
 impl Target {
-    /// Reads an argument. What exists as it stands is local; else the first colon behind the
-    /// name of an existing file or device ends the image's name.
-    #[must_use]
-    pub fn parse(argument: &OsStr) -> Self {
+    /// Reads an argument. What exists as it stands is local; else the first colon after the
+    /// name of an existing file or device ends the image's name. Without such an image a name
+    /// with a colon is local only if its directory exists and the colon is in the directory's
+    /// name, or if the component with the colon follows `./`: a mistyped image must not become
+    /// a file.
+    ///
+    /// # Errors
+    /// [`NoImage`].
+    pub fn parse(argument: &OsStr) -> Result<Self, NoImage> {
         let bytes = argument.as_bytes();
-        if !Path::new(argument).exists() {
-            let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':');
-            for (at, _) in colons {
-                let (image, path) = (&bytes[..at], &bytes[at + 1..]);
-                if Path::new(OsStr::from_bytes(image)).exists() {
-                    return Self::image(OsString::from_vec(image.to_vec()), path);
-                }
+        let local = Ok(Self::Local(PathBuf::from(argument)));
+        let Some(first) = bytes.iter().position(|byte| *byte == b':') else {
+            return local;
+        };
+        if Path::new(argument).symlink_metadata().is_ok() {
+            return local;
+        }
+        let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':');
+        for (at, _) in colons {
+            let (image, path) = (&bytes[..at], &bytes[at + 1..]);
+            if names_image(Path::new(OsStr::from_bytes(image))) {
+                return Ok(Self::image(OsString::from_vec(image.to_vec()), path));
             }
         }
-        Self::Local(PathBuf::from(argument))
+        let before = &bytes[..first];
+        let start = before
+            .iter()
+            .rposition(|byte| *byte == b'/')
+            .map_or(0, |at| at + 1);
+        let above = &before[..start];
+        let marked = above == b"./" || above.ends_with(b"/./");
+        let parent = Path::new(argument).parent();
+        let in_parent =
+            parent.is_some_and(|dir| dir.as_os_str().as_bytes().contains(&b':') && dir.is_dir());
+        match marked || in_parent {
+            true => local,
+            false => Err(NoImage {
+                image: OsString::from_vec(before.to_vec()).into(),
+            }),
+        }
     }
 
     /// As [`parse`](Self::parse) where only an image makes sense: without a colon it means the
     /// image's root.
-    #[must_use]
-    pub fn parse_in_image(argument: &OsStr) -> (PathBuf, Vec<u8>) {
-        match Self::parse(argument) {
+    ///
+    /// # Errors
+    /// [`NoImage`].
+    pub fn parse_in_image(argument: &OsStr) -> Result<(PathBuf, Vec<u8>), NoImage> {
+        Ok(match Self::parse(argument)? {
             Self::Image { image, path } => (image, path),
             Self::Local(image) => (image, Vec::new()),
-        }
+        })
     }
 
     fn image(image: OsString, path: &[u8]) -> Self {
@@ -58,6 +93,11 @@ impl Target {
     }
 }
 
+/// A directory is no image; anything else that exists may be one.
+fn names_image(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| !meta.is_dir())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,16 +108,36 @@ mod tests {
         let image = dir.path().join("a:b.img");
         std::fs::write(&image, b"").unwrap();
         let mut argument = image.clone().into_os_string();
-        assert_eq!(Target::parse(&argument), Target::Local(image.clone()));
+        assert_eq!(Target::parse(&argument), Ok(Target::Local(image.clone())));
         argument.push(":/x/y:z");
         let expected = Target::Image {
             image,
             path: b"x/y:z".to_vec(),
         };
-        assert_eq!(Target::parse(&argument), expected);
-        assert_eq!(
-            Target::parse(OsStr::new("no:such")),
-            Target::Local("no:such".into())
-        );
+        assert_eq!(Target::parse(&argument), Ok(expected));
+    }
+
+    #[test]
+    fn a_missing_image_is_no_local_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).into_os_string();
+        for name in ["typo.img:", "typo.img:/x", "no:such", "a/no.img:x/y"] {
+            let image = dir.path().join(name.split(':').next().unwrap());
+            assert_eq!(Target::parse(&at(name)), Err(NoImage { image }), "{name}");
+        }
+        assert!(Target::parse(OsStr::new("no:such")).is_err());
+        // A directory is no image.
+        assert!(Target::parse(&at(":x")).is_err());
+        std::fs::create_dir(dir.path().join("d:e")).unwrap();
+        std::fs::write(dir.path().join("f:g"), b"").unwrap();
+        for name in ["./no:such", "d:e/new", "f:g", "no-colon"] {
+            assert_eq!(
+                Target::parse(&at(name)),
+                Ok(Target::Local(at(name).into())),
+                "{name}"
+            );
+        }
+        let marked = Target::parse(OsStr::new("./no:such"));
+        assert_eq!(marked, Ok(Target::Local("./no:such".into())));
     }
 }

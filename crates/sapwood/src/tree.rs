@@ -1,6 +1,7 @@
 //! Walking a mounted file system by path, without a mount: inodes that give their reference
 //! back, path lookup, and whole-directory listings.
 
+use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
 
 use sapwood_vfs::{Attr, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
@@ -83,6 +84,19 @@ impl<'a> Node<'a> {
         Ok(Self::new(self.fs, self.fs.parent(self.ino())?))
     }
 
+    /// Up to `most` names in this directory after a position.
+    fn some(&self, from: u64, most: usize) -> Result<Vec<DirEntry>> {
+        let mut some = Vec::new();
+        self.fs.readdir(self.ino(), from, &mut |entry| {
+            some.push(entry);
+            match some.len() < most {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })?;
+        Ok(some)
+    }
+
     fn duplicate(&self) -> Result<Self> {
         match self.counted {
             true => Ok(Self::new(self.fs, self.fs.reference(self.ino())?)),
@@ -160,36 +174,108 @@ pub fn resolve_parent<'a>(fs: &'a dyn FileSystem, path: &[u8]) -> Result<(Node<'
     Ok((dir, name))
 }
 
+/// The names of one directory, read a batch at a time.
+#[derive(Debug, Default)]
+pub struct Names {
+    batch: VecDeque<DirEntry>,
+    /// Position after the last name that was taken.
+    next: u64,
+}
+
+impl Names {
+    /// Names of a batch.
+    const BATCH: usize = 1024;
+
+    /// The next name in `dir`, which is the same directory at every call.
+    ///
+    /// # Errors
+    /// As [`FileSystem::readdir`].
+    pub fn next(&mut self, dir: &Node<'_>) -> Result<Option<DirEntry>> {
+        if self.batch.is_empty() {
+            self.batch = dir.some(self.next, Self::BATCH)?.into();
+        }
+        let entry = self.batch.pop_front();
+        if let Some(entry) = &entry {
+            self.next = entry.next;
+        }
+        Ok(entry)
+    }
+
+    /// Drops the names that were read and not taken; they are read again. A walk calls it before
+    /// it enters a directory, so that its memory grows with its depth by little.
+    pub fn shed(&mut self) {
+        const KEPT: usize = 64;
+        if self.batch.len() > KEPT {
+            self.batch.truncate(KEPT);
+            self.batch.shrink_to_fit();
+        }
+    }
+}
+
+/// The error of a walk that meets, by this name, a directory that it is in, or was in before.
+#[must_use]
+pub fn directory_loop(name: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(name);
+    Error::Corrupt(format!(
+        "directory loop: {} is reached a second time",
+        name.escape_debug()
+    ))
+}
+
 /// What [`walk`] calls: path relative to the top, entry, attributes.
 pub type Visit<'v, E> = dyn FnMut(&[u8], &DirEntry, &Attr) -> std::result::Result<(), E> + 'v;
+
+/// A directory that a walk is in.
+struct Level<'a> {
+    node: Node<'a>,
+    names: Names,
+    /// Bytes of the path to it.
+    path: usize,
+    /// A name was found in it.
+    entered: bool,
+}
 
 /// Calls `visit` for everything below `top`, depth first, directories before what is in them,
 /// with the path relative to `top`.
 ///
+/// An image can contain a directory below itself, or in two places. The walk enters no directory
+/// twice (an empty one aside), so it ends. It holds a few names for each level, and the number of
+/// each directory.
+///
 /// # Errors
-/// The first error of the walk or of `visit`.
+/// The first error of the walk or of `visit`; `Corrupt` for a directory that is reached twice.
 pub fn walk<E: From<Error>>(
-    fs: &dyn FileSystem,
     top: &Node<'_>,
     visit: &mut Visit<'_, E>,
 ) -> std::result::Result<(), E> {
-    let mut open: Vec<(Node<'_>, Vec<u8>, std::vec::IntoIter<DirEntry>)> = Vec::new();
-    open.push((top.duplicate()?, Vec::new(), top.list()?.into_iter()));
-    while let Some((dir, path, entries)) = open.last_mut() {
-        let Some(entry) = entries.next() else {
+    let mut entered: HashSet<Ino> = HashSet::from([top.ino()]);
+    let level = |node, path| Level {
+        node,
+        names: Names::default(),
+        path,
+        entered: path == 0,
+    };
+    let mut open = vec![level(top.duplicate()?, 0)];
+    let mut path: Vec<u8> = Vec::new();
+    while let Some(last) = open.last_mut() {
+        path.truncate(last.path);
+        let Some(entry) = last.names.next(&last.node)? else {
             open.pop();
             continue;
         };
-        let node = Node::new(fs, fs.lookup(dir.ino(), &entry.name)?);
-        let mut below = path.clone();
-        if !below.is_empty() {
-            below.push(b'/');
+        if !last.entered && !entered.insert(last.node.ino()) {
+            return Err(directory_loop(&path).into());
         }
-        below.extend_from_slice(&entry.name);
-        visit(&below, &entry, node.attr())?;
+        last.entered = true;
+        let node = last.node.child(&entry.name)?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&entry.name);
+        visit(&path, &entry, node.attr())?;
         if node.is_dir() {
-            let list = node.list()?.into_iter();
-            open.push((node, below, list));
+            last.names.shed();
+            open.push(level(node, path.len()));
         }
     }
     Ok(())

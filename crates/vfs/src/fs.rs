@@ -214,7 +214,8 @@ pub trait FileSystem: Send + Sync {
 
     /// Lists `dir` from position `from` (0 is the start, else [`DirEntry::next`]) in a
     /// stable order, without `.` and `..`, until the sink breaks or the end is reached.
-    /// Entries that exist all the while are listed once. The sink must not call back.
+    /// Entries that exist all the while are listed once. A listing ends, however often entries
+    /// are renamed meanwhile. The sink must not call back.
     ///
     /// # Errors
     /// `NotDirectory`.

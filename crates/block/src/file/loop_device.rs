@@ -1,38 +1,123 @@
-//! Is a file mounted by the kernel through a loop device?
+//! Images and loop devices over them: two ways to the same bytes.
 //!
-//! `/sys/block/loopN/loop/backing_file` names the file behind each loop device (kernel
-//! documentation, `sysfs-block-loop`). An attached but unmounted device is no conflict.
+//! How it works
+//!
+//! - A read-write open of a file looks for loop devices over it that are in use: mounted by the
+//!   kernel, or opened exclusively ([`user_of`]). It finds them in `/sys/block/loopN/loop`
+//!   (kernel documentation, `sysfs-block-loop`), and compares device and inode, so that hard links,
+//!   other paths and other mount namespaces make no difference.
+//! - An open of a loop device locks the file behind it as an open of that file would
+//!   ([`backing_file`]). So an open of either excludes the other, in both orders.
+//! - A loop device that ends before the first superblock is no way to the file system and does not
+//!   count: the mounts of `sapwood-fuse` have such devices.
+//!
+//! What cannot be locked: the kernel takes no notice of `flock`. It mounts a loop device that was
+//! attached by hand over an image that is in use here. What cannot be found out, because a device
+//! may not be opened, counts as not in use.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// True if a mounted loop device has the file of `stat` behind it. What cannot be found
-/// out counts as not mounted.
-pub(super) fn is_mounted_through_loop(stat: &Stat) -> bool {
-    let Ok(entries) = fs::read_dir("/sys/block") else {
-        return false;
-    };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_name().as_bytes().starts_with(b"loop"))
-        .filter(|entry| is_behind(&entry.path(), stat))
-        .any(|entry| is_claimed(&Path::new("/dev").join(entry.file_name())))
+use super::sys;
+
+/// Where the first superblock begins, that of ext4, in bytes.
+const FIRST_SUPERBLOCK: u64 = 1024;
+
+/// Major number of loop devices.
+const MAJOR: u32 = 7;
+
+/// What the kernel knows of a loop device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LoopTarget {
+    /// Major and minor number of the device that holds the file behind it.
+    pub(super) device: (u32, u32),
+    /// Inode number of that file.
+    pub(super) inode: u64,
+    /// Major and minor number of the block device behind it; zeros if a file is.
+    pub(super) block_device: (u32, u32),
+    /// Where it begins in the file, in bytes.
+    pub(super) offset: u64,
+    /// Its size in bytes; 0: to the end of the file.
+    pub(super) size_limit: u64,
 }
 
-/// Compares by device and inode, so hard links and other paths count too.
-fn is_behind(sys_dir: &Path, stat: &Stat) -> bool {
-    let Ok(mut name) = fs::read(sys_dir.join("loop/backing_file")) else {
-        return false;
-    };
+/// The loop device over the file or block device of `stat` that is in use, if there is one. The
+/// loop device number `except` does not count.
+pub(super) fn user_of(stat: &Stat, except: Option<u32>) -> Option<PathBuf> {
+    let entries = fs::read_dir("/sys/block").ok()?;
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let number: u32 = name.to_str()?.strip_prefix("loop")?.parse().ok()?;
+            (Some(number) != except).then(|| (entry.path(), Path::new("/dev").join(name)))
+        })
+        .filter(|(sys_dir, device)| leads_to(sys_dir, device, stat))
+        .map(|(_, device)| device)
+        .find(|device| is_claimed(device))
+}
+
+/// The file behind the open block device of `stat`, with its path, if that is a loop device.
+pub(super) fn backing_file(device: &File, stat: &Stat) -> Option<(File, PathBuf)> {
+    if rustix::fs::major(stat.st_rdev) != MAJOR {
+        return None;
+    }
+    let target = sys::loop_target(device).ok()?;
+    let number = rustix::fs::minor(stat.st_rdev);
+    let name = backing_name(Path::new(&format!("/sys/block/loop{number}")))?;
+    let found = rustix::fs::stat(&name).ok()?;
+    // The path may be one of another mount namespace, or of a file that was deleted.
+    if !is_same(&target, &found) {
+        return None;
+    }
+    Some((File::open(&name).ok()?, name))
+}
+
+/// The path of the file behind a loop device, as sysfs has it; `None` if nothing is attached.
+fn backing_name(sys_dir: &Path) -> Option<PathBuf> {
+    let mut name = fs::read(sys_dir.join("loop/backing_file")).ok()?;
     if name.last() == Some(&b'\n') {
         name.pop();
     }
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&name));
-    rustix::fs::stat(&path).is_ok_and(|s| (s.st_dev, s.st_ino) == (stat.st_dev, stat.st_ino))
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(&name)))
+}
+
+/// Whether the loop device `device` gives access to a file system in the file of `stat`.
+fn leads_to(sys_dir: &Path, device: &Path, stat: &Stat) -> bool {
+    let Some(name) = backing_name(sys_dir) else {
+        return false;
+    };
+    if let Ok(target) = File::open(device).and_then(|device| Ok(sys::loop_target(&device)?)) {
+        return reaches(target.offset, target.size_limit) && is_same(&target, stat);
+    }
+    // Without permission to ask the device, sysfs and the path must do.
+    let number = |file: &str| -> u64 {
+        let text = fs::read_to_string(sys_dir.join("loop").join(file)).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    let found = rustix::fs::stat(&name);
+    reaches(number("offset"), number("sizelimit"))
+        && found.is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino))
+}
+
+/// Whether a loop device over `size_limit` bytes (0: all) at `offset` has a superblock in it.
+fn reaches(offset: u64, size_limit: u64) -> bool {
+    size_limit == 0 || offset.saturating_add(size_limit) > FIRST_SUPERBLOCK
+}
+
+/// Whether the file or block device of `stat` is behind a loop device.
+fn is_same(target: &LoopTarget, stat: &Stat) -> bool {
+    use rustix::fs::{FileType, major, minor};
+
+    let number = |device| (major(device), minor(device));
+    if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+        return target.block_device == number(stat.st_rdev);
+    }
+    (target.device, target.inode) == (number(stat.st_dev), stat.st_ino)
 }
 
 /// True if the kernel holds the device for a mount (or anything else exclusive).

@@ -30,7 +30,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
-use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::error::{check_range, check_writable};
 use crate::{Device, Error, Result};
@@ -53,6 +53,8 @@ enum Medium {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
+    /// The file behind a loop device, locked.
+    behind: Option<File>,
     name: String,
     size: u64,
     medium: Medium,
@@ -90,6 +92,21 @@ impl FileDevice {
         matches!(self.medium, Medium::Block { .. })
     }
 
+    /// Gives up the lock, and with it all access: every later request fails. For an owner that is
+    /// done with the device before it can drop it.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: the lock is still held.
+    pub fn release(&self) -> Result<()> {
+        // The descriptor stays open, so that a late request cannot meet another file of the same
+        // number. Nothing can be read from or written to the file that takes its place.
+        let null = File::open("/dev/null").map_err(|e| self.error("release", 0, 0, e))?;
+        std::iter::once(&self.file)
+            .chain(&self.behind)
+            .try_for_each(|file| sys::replace(file, &null))
+            .map_err(|e| self.error("release", 0, 0, e))
+    }
+
     fn error(&self, op: &'static str, offset: u64, len: usize, e: impl Into<io::Error>) -> Error {
         Error::io(&self.name, op, offset, len as u64, e)
     }
@@ -97,7 +114,7 @@ impl FileDevice {
     /// Fills `buf` from the descriptor.
     fn read_full(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let got = self.read_some(offset, buf)?;
-        if got < buf.len() {
+        if got < buf.len() && !sapwood_fault::planted(221) {
             return Err(Error::Shrunk {
                 device: self.name.clone(),
                 offset,
@@ -150,7 +167,8 @@ impl FileDevice {
         while at < end {
             let some = &slices[..slices.len().min(MAX_BUFFERS)];
             let dsync = through && self.dsync.load(Ordering::Relaxed);
-            let n = match retry_on_intr(|| self.pwritev(some, at, dsync)) {
+            let asked = dsync && !sapwood_fault::planted(201);
+            let n = match retry_on_intr(|| sys::write(&self.file, some, at, asked)) {
                 Ok(0) => return Err(self.error(op, offset, len, io::ErrorKind::WriteZero)),
                 Ok(n) => n,
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) if dsync => {
@@ -163,23 +181,17 @@ impl FileDevice {
             at += n as u64;
             IoSlice::advance_slices(&mut slices, n);
         }
-        if sync_after {
-            retry_on_intr(|| rustix::fs::fdatasync(&self.file))
+        if sync_after && !sapwood_fault::planted(202) {
+            retry_on_intr(|| sys::data_sync(&self.file))
                 .map_err(|e| self.error(op, offset, len, e))?;
         }
         Ok(())
     }
 
-    fn pwritev(&self, slices: &[IoSlice<'_>], at: u64, dsync: bool) -> rustix::io::Result<usize> {
-        if dsync {
-            rustix::io::pwritev2(&self.file, slices, at, ReadWriteFlags::DSYNC)
-        } else {
-            rustix::io::pwritev(&self.file, slices, at)
-        }
-    }
-
     fn check_write(&self, offset: u64, len: u64) -> Result<()> {
-        check_writable(&self.name, self.read_only)?;
+        if !sapwood_fault::planted(222) {
+            check_writable(&self.name, self.read_only)?;
+        }
         check_range(&self.name, self.size, offset, len)
     }
 
@@ -219,7 +231,7 @@ impl FileDevice {
         // the next write. Nothing here uses the descriptor's position.
         let end = rustix::fs::seek(&self.file, SeekFrom::End(0))
             .map_err(|e| self.error("flush", 0, 0, e))?;
-        if end < self.size {
+        if end < self.size && !sapwood_fault::planted(225) {
             return Err(Error::Shrunk {
                 device: self.name.clone(),
                 offset: 0,
@@ -278,16 +290,22 @@ impl Device for FileDevice {
         if self.read_only {
             return Ok(());
         }
-        retry_on_intr(|| rustix::fs::fdatasync(&self.file))
-            .map_err(|e| self.error("flush", 0, 0, e))?;
-        if let Some(&errno) = self.behind_failed.get() {
+        if !sapwood_fault::planted(200) {
+            retry_on_intr(|| sys::data_sync(&self.file))
+                .map_err(|e| self.error("flush", 0, 0, e))?;
+        }
+        if let Some(&errno) = self.behind_failed.get()
+            && !sapwood_fault::planted(203)
+        {
             return Err(self.error("write behind", 0, 0, errno));
         }
         self.check_not_shrunk()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.check_write(offset, len)?;
+        if !sapwood_fault::planted(220) {
+            self.check_write(offset, len)?;
+        }
         if len == 0 {
             return Ok(());
         }
@@ -321,6 +339,9 @@ impl Device for FileDevice {
 
     fn write_behind(&self, offset: u64, len: u64) {
         if self.direct.is_none() {
+            if sapwood_fault::planted(204) {
+                return;
+            }
             self.wrote_behind(sys::begin_writeback(&self.file, offset, len));
         }
     }
@@ -329,11 +350,44 @@ impl Device for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sys::{Call, calls};
+
+    fn device() -> (tempfile::TempDir, FileDevice) {
+        let dir = tempfile::tempdir().unwrap();
+        let device = FileDevice::create(dir.path().join("image"), 1 << 20).unwrap();
+        calls::take();
+        (dir, device)
+    }
+
+    #[test]
+    fn a_flush_is_an_fdatasync() {
+        let (_dir, device) = device();
+        device.write_at(0, &[1; 512]).unwrap();
+        device.flush().unwrap();
+        assert_eq!(calls::take(), [Call::Write, Call::DataSync]);
+    }
+
+    #[test]
+    fn a_fua_write_is_write_through_or_an_fdatasync_after_it() {
+        let (_dir, device) = device();
+        device.write_fua(0, &[1; 512]).unwrap();
+        assert_eq!(calls::take(), [Call::WriteThrough]);
+        device.dsync.store(false, Ordering::Relaxed);
+        device.write_fua(0, &[1; 512]).unwrap();
+        assert_eq!(calls::take(), [Call::Write, Call::DataSync]);
+    }
+
+    #[test]
+    fn a_write_behind_begins_writeback_and_does_not_wait() {
+        let (_dir, device) = device();
+        device.write_at(0, &[1; 4096]).unwrap();
+        device.write_behind(0, 4096);
+        assert_eq!(calls::take(), [Call::Write, Call::BeginWriteback]);
+    }
 
     #[test]
     fn no_flush_succeeds_after_a_failed_write_behind() {
-        let dir = tempfile::tempdir().unwrap();
-        let device = FileDevice::create(dir.path().join("image"), 1 << 20).unwrap();
+        let (_dir, device) = device();
         for harmless in [Errno::INVAL, Errno::NOSYS, Errno::INTR, Errno::NOMEM] {
             device.wrote_behind(Err(harmless));
         }

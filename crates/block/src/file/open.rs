@@ -6,9 +6,9 @@
 //! | file, read-only | `flock` shared | read-write opens |
 //! | block device | `O_EXCL` | kernel mounts, swap, md, and every other locked open |
 //!
-//! The kernel takes no `flock` on a file that it mounts through a loop device, so a
-//! read-write open looks for that case by itself (`loop_device.rs`). All of these are
-//! [`Error::Busy`].
+//! An open of a loop device locks the file behind it too. The kernel takes no `flock` on a file
+//! that it mounts through a loop device, so a read-write open looks for loop devices in use by
+//! itself (`loop_device.rs`). All of these are [`Error::Busy`].
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::direct::Direct;
@@ -86,10 +86,16 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice> {
         Err(Errno::BUSY) => return Err(Error::busy(&name)),
         Err(e) => return Err(Error::open(&name, e)),
     };
-    if options.lock && !is_block {
-        lock_file(&file, &name, options.read_only)?;
-    }
-    finish(file, name, options)
+    let behind = match (options.lock, is_block) {
+        (false, _) => None,
+        (true, false) => {
+            let shared = options.read_only || sapwood_fault::planted(223);
+            lock_file(&file, &name, shared)?;
+            None
+        }
+        (true, true) => lock_behind(&file, &name, options.read_only)?,
+    };
+    finish(file, behind, name, options)
 }
 
 /// See [`FileDevice::create`].
@@ -109,32 +115,70 @@ pub(super) fn create(path: &Path, size: u64) -> Result<FileDevice> {
     file.set_len(0)
         .and_then(|()| file.set_len(size))
         .map_err(|e| Error::open(&name, e))?;
-    finish(file, name, OpenOptions::default())
+    finish(file, None, name, OpenOptions::default())
 }
 
-/// Locks an open regular file, or says that it is in use.
+/// Locks an open regular file, or fails because it is in use.
 fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
+    if !flock(file, name, read_only)? {
+        return Err(Error::busy(name));
+    }
+    let stat = rustix::fs::fstat(file).map_err(|e| Error::open(name, e))?;
+    check_other_ways(&stat, None, name, read_only)
+}
+
+/// Locks the file behind an open loop device, of which nothing is known to other programs that
+/// open the file itself. `None` if there is no such file.
+fn lock_behind(device: &File, name: &str, read_only: bool) -> Result<Option<File>> {
+    let stat = rustix::fs::fstat(device).map_err(|e| Error::open(name, e))?;
+    check_other_ways(&stat, None, name, read_only)?;
+    let Some((file, path)) = loop_device::backing_file(device, &stat) else {
+        return Ok(None);
+    };
+    let behind = rustix::fs::fstat(&file).map_err(|e| Error::open(name, e))?;
+    let number = rustix::fs::minor(stat.st_rdev);
+    check_other_ways(&behind, Some(number), name, read_only)?;
+    match FileType::from_raw_mode(behind.st_mode) {
+        FileType::RegularFile if !flock(&file, name, read_only)? => {
+            Err(Error::busy_through(name, &path))
+        }
+        FileType::RegularFile => Ok(Some(file)),
+        _ => Ok(None),
+    }
+}
+
+/// Fails if a loop device over the file or block device of `stat` is in use by a writer.
+fn check_other_ways(stat: &Stat, except: Option<u32>, name: &str, read_only: bool) -> Result<()> {
+    if read_only {
+        return Ok(());
+    }
+    match loop_device::user_of(stat, except) {
+        Some(device) => Err(Error::busy_through(name, &device)),
+        None => Ok(()),
+    }
+}
+
+/// Whether the lock was free.
+fn flock(file: &File, name: &str, read_only: bool) -> Result<bool> {
     let how = if read_only {
         FlockOperation::NonBlockingLockShared
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
     match retry_on_intr(|| rustix::fs::flock(file, how)) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(Error::busy(name)),
-        Err(e) => return Err(Error::open(name, e)),
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(e) => Err(Error::open(name, e)),
     }
-    if !read_only {
-        let stat = rustix::fs::fstat(file).map_err(|e| Error::open(name, e))?;
-        if loop_device::is_mounted_through_loop(&stat) {
-            return Err(Error::busy(name));
-        }
-    }
-    Ok(())
 }
 
 /// Asks the descriptor for its kind and size.
-fn finish(file: File, name: String, options: OpenOptions) -> Result<FileDevice> {
+fn finish(
+    file: File,
+    behind: Option<File>,
+    name: String,
+    options: OpenOptions,
+) -> Result<FileDevice> {
     let stat = rustix::fs::fstat(&file).map_err(|e| Error::open(&name, e))?;
     let (medium, mut size) = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => (Medium::File, u64::try_from(stat.st_size).unwrap_or(0)),
@@ -155,6 +199,7 @@ fn finish(file: File, name: String, options: OpenOptions) -> Result<FileDevice> 
     }
     Ok(FileDevice {
         file,
+        behind,
         name,
         size,
         medium,

@@ -1,21 +1,73 @@
-//! Two requests to a block device and one to a file that have no safe wrapper.
+//! The system calls that make writes durable, and those that have no safe wrapper.
+//!
+//! The calls that [`FileDevice`](super::FileDevice) promises (a flush is an `fdatasync`, a FUA
+//! write has `RWF_DSYNC`) are made here only. In the crate's tests each leaves a [`Call`] in a
+//! list of its thread, since a test cannot see otherwise whether the host was asked.
 //!
 //! Unsafe because an `ioctl` number decides what the kernel does with the pointer: each
 //! call here pairs the number with the type that the kernel's documentation gives
-//! (`linux/fs.h`: `BLKGETSIZE64` writes a `u64`, `BLKDISCARD` reads two `u64`).
-//! `sync_file_range` takes no pointer.
+//! (`linux/fs.h`: `BLKGETSIZE64` writes a `u64`, `BLKDISCARD` reads two `u64`; `linux/loop.h`).
+//! `sync_file_range` and `dup3` take no pointer.
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
 
-use rustix::io::{Errno, Result};
+use rustix::io::{Errno, ReadWriteFlags, Result};
 use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
+
+use super::loop_device::LoopTarget;
 
 /// Declared by the kernel with the size of `size_t`, though it writes 64 bits.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
+const LOOP_GET_STATUS64: Opcode = 0x4c05;
+
+/// `struct loop_info64`: 232 bytes on every architecture.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    numbers: [u32; 4],
+    names_and_key: [u8; 64 + 64 + 32],
+    init: [u64; 2],
+}
+
+const _: () = assert!(size_of::<LoopInfo>() == 232);
+
+/// A system call that concerns durability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    /// `fdatasync`.
+    DataSync,
+    /// `pwritev`.
+    Write,
+    /// `pwritev2` with `RWF_DSYNC`.
+    WriteThrough,
+    /// `sync_file_range` that begins writeback.
+    BeginWriteback,
+}
+
+/// Makes durable what was written to `file`.
+pub(super) fn data_sync(file: &File) -> Result<()> {
+    calls::made(Call::DataSync);
+    rustix::fs::fdatasync(file)
+}
+
+/// Writes `slices` at `at`; what was written is durable on return if `through`.
+pub(super) fn write(file: &File, slices: &[IoSlice<'_>], at: u64, through: bool) -> Result<usize> {
+    if through {
+        calls::made(Call::WriteThrough);
+        rustix::io::pwritev2(file, slices, at, ReadWriteFlags::DSYNC)
+    } else {
+        calls::made(Call::Write);
+        rustix::io::pwritev(file, slices, at)
+    }
+}
 
 /// Size of a block device in bytes.
 pub(super) fn device_size(file: &File) -> Result<u64> {
@@ -34,9 +86,65 @@ pub(super) fn begin_writeback(file: &File, start: u64, len: u64) -> Result<()> {
     let offset = |number: u64| i64::try_from(number).map_err(|_| Errno::INVAL);
     let (start, len) = (offset(start)?, offset(len)?);
     let flags = libc::SYNC_FILE_RANGE_WRITE;
+    calls::made(Call::BeginWriteback);
     // SAFETY: the descriptor is open as long as `file` is borrowed; nothing else is passed but numbers.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, flags) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
+}
+
+/// Makes the descriptor of `file` one of what `with` has open, and closes what it had open itself.
+pub(super) fn replace(file: &File, with: &File) -> Result<()> {
+    // SAFETY: both descriptors are open and stay so, under their numbers and owners.
+    match unsafe { libc::dup3(with.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) } {
+        -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    }
+}
+
+/// What is behind an open loop device.
+pub(super) fn loop_target(device: &File) -> Result<LoopTarget> {
+    // SAFETY: LOOP_GET_STATUS64 writes one `struct loop_info64` to the pointer, which LoopInfo is.
+    let info = unsafe { ioctl(device, Getter::<LOOP_GET_STATUS64, LoopInfo>::new()) }?;
+    Ok(LoopTarget {
+        device: decoded(info.device),
+        inode: info.inode,
+        block_device: decoded(info.rdevice),
+        offset: info.offset,
+        size_limit: info.size_limit,
+    })
+}
+
+/// Major and minor of a device number as the kernel encodes it for user space in 32 bits.
+fn decoded(device: u64) -> (u32, u32) {
+    let bits = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    let major = (device >> 8) & 0xfff;
+    let minor = (device & 0xff) | ((device >> 12) & 0xf_ff00);
+    (bits(major), bits(minor))
+}
+
+#[cfg(test)]
+pub(super) mod calls {
+    use std::cell::RefCell;
+
+    use super::Call;
+
+    thread_local! {
+        static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn made(call: Call) {
+        CALLS.with_borrow_mut(|calls| calls.push(call));
+    }
+
+    /// The calls of this thread since the last `take`.
+    pub(in crate::file) fn take() -> Vec<Call> {
+        CALLS.take()
+    }
+}
+
+#[cfg(not(test))]
+mod calls {
+    pub(super) fn made(_: super::Call) {}
 }

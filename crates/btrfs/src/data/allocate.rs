@@ -89,7 +89,9 @@ pub(super) fn clear(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>)
     if range.is_empty() {
         return Ok(());
     }
-    discard(engine, inode, range.clone());
+    if !sapwood_fault::planted(68) {
+        discard(engine, inode, range.clone());
+    }
     let mut at = range.start;
     while at < range.end {
         let mut h = engine.start_urgent(8)?;
@@ -173,7 +175,7 @@ fn allocate(
             (!keep_size).then_some(range.end),
         )?;
     }
-    if !keep_size && range.end > inode.state.lock().size {
+    if !keep_size && range.end > inode.state.lock().size && !sapwood_fault::planted(6) {
         write::set_size(engine, inode, range.end)?;
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use sapwood_block::{CountDevice, Device, GateDevice, MemoryDevice, RequestKind};
-use sapwood_btrfs_format::{Incompat, Key};
+use sapwood_btrfs_format::{BlockGroupFlags, Incompat, Key};
 use sapwood_vfs::{AllocMode, Credentials, InodeFlags, NewInode};
 
 use super::extent_map::Content;
@@ -510,4 +510,75 @@ fn only_a_big_writeback_has_the_device_begin_at_once() {
     assert_eq!(behind(Profile::Single, 256 << 10), 0);
     assert_eq!(behind(Profile::Single, 8 << 20), 8 << 20);
     assert_eq!(behind(Profile::Dup, 8 << 20), 16 << 20);
+}
+
+#[test]
+fn what_a_transaction_frees_is_not_free_before_it_is_durable() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[1; 100_000]);
+    flush_complete(&engine, &file).unwrap();
+    engine.commit(None).unwrap();
+    let old = stored(&engine, &file, 0);
+    {
+        let _io = file.io.write();
+        super::truncate(&engine, &file, 0).unwrap();
+    }
+    let mut h = engine.join().unwrap();
+    engine.space.run_delayed_refs(&mut h, None).unwrap();
+    h.end().unwrap();
+    let take = || {
+        let space = &engine.space;
+        space.take_exactly(old.bytenr, old.disk_len, BlockGroupFlags::DATA)
+    };
+    assert!(take().is_err());
+    engine.commit_and_unpin(None).unwrap();
+    take().unwrap();
+}
+
+#[test]
+fn a_hole_takes_data_that_is_not_written_yet_away() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[1; 20_480]);
+    {
+        let _io = file.io.write();
+        super::fallocate(&engine, &file, 4096, 4096, AllocMode::PunchHole).unwrap();
+    }
+    assert_eq!(read(&engine, &file, 4096, 4096).unwrap(), [0; 4096]);
+}
+
+#[test]
+fn an_allocation_without_space_waits_for_deletions_under_way() {
+    const LEN: u64 = 130 << 20;
+    let device = device(&MkfsOptions::default());
+    let engine = open(&device);
+    let allocate = |inode: &Arc<Inode>, engine: &Arc<Engine>| {
+        let _io = inode.io.write();
+        super::fallocate(
+            engine,
+            inode,
+            0,
+            LEN,
+            AllocMode::Allocate { keep_size: true },
+        )
+    };
+    let (victim, other) = (create(&engine, b"victim"), create(&engine, b"other"));
+    allocate(&victim, &engine).unwrap();
+    assert!(matches!(allocate(&other, &engine), Err(Error::NoSpace)));
+    // A thread that deletes a file stands still after it began.
+    let deletion = engine.deletions.begin();
+    let waiting = {
+        let (engine, other) = (Arc::clone(&engine), Arc::clone(&other));
+        thread::spawn(move || allocate(&other, &engine))
+    };
+    while engine.deletions.waiting() == 0 {
+        assert!(!waiting.is_finished(), "no space, beside a deletion");
+        thread::yield_now();
+    }
+    ops::remove::unlink(&engine, &top(&engine), b"victim").unwrap();
+    drop(deletion);
+    waiting.join().unwrap().unwrap();
 }

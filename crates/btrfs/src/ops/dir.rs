@@ -19,13 +19,14 @@ use sapwood_vfs::{self as vfs, DirEntry};
 
 use super::inode::Inode;
 use super::names::{self, Target};
+use super::position::Listing;
 use super::{bad_item, top_dir};
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::{Error, Result};
 
 /// The first index that a name can have; 0 and 1 stand for `.` and `..`.
-const FIRST_INDEX: u64 = 2;
+pub(super) const FIRST_INDEX: u64 = 2;
 /// The largest index whose successor is one too.
 const LAST_INDEX: u64 = u64::MAX - 1;
 
@@ -170,20 +171,25 @@ impl DirState {
 
 /// Index for the next name in `dir`, whose `io` lock the caller holds exclusively.
 pub(crate) fn next_index(engine: &Arc<Engine>, dir: &Inode) -> Result<u64> {
-    let known = dir.dir.lock().next_index;
-    if let Some(index) = known {
-        dir.dir.lock().next_index = Some(following(dir, index)?);
+    let index = peek_index(engine, dir)?;
+    dir.dir.lock().next_index = Some(following(dir, index)?);
+    Ok(index)
+}
+
+/// What [`next_index`] will return. The caller holds `dir`'s `io` lock.
+fn peek_index(engine: &Arc<Engine>, dir: &Inode) -> Result<u64> {
+    if let Some(index) = dir.dir.lock().next_index {
         return Ok(index);
     }
     let last = Key::new(dir.objectid, kind::DIR_INDEX, u64::MAX);
     let index = match dir.root.seek_back(engine, &last)?.item() {
         Some((key, _)) if key.objectid == dir.objectid && key.kind == kind::DIR_INDEX => {
-            following(dir, key.offset)?
+            key.offset.saturating_add(1).max(FIRST_INDEX)
         }
         _ => FIRST_INDEX,
     };
-    dir.dir.lock().next_index = Some(following(dir, index)?);
-    Ok(index.max(FIRST_INDEX))
+    dir.dir.lock().next_index = Some(index);
+    Ok(index)
 }
 
 fn following(dir: &Inode, index: u64) -> Result<u64> {
@@ -333,7 +339,7 @@ fn parent_of_subvolume(engine: &Arc<Engine>, dir: &Arc<Inode>) -> Result<Arc<Ino
     engine.inodes.load(engine, &root, backref.dirid)
 }
 
-/// Lists `dir` from behind the index `from`. See [`vfs::FileSystem::readdir`].
+/// Lists `dir` after the [position](super::position) `from`. See [`vfs::FileSystem::readdir`].
 pub(crate) fn readdir(
     engine: &Arc<Engine>,
     dir: &Arc<Inode>,
@@ -342,6 +348,19 @@ pub(crate) fn readdir(
 ) -> Result<()> {
     dir.require_dir()?;
     let _io = dir.io.read();
+    let (from, listing) = Listing::at(from);
+    let listing = match listing {
+        Some(listing) => listing,
+        None => Listing::beginning(peek_index(engine, dir)?),
+    };
+    let sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()> = &mut |mut entry: DirEntry| {
+        let index = entry.next;
+        if !listing.has(index) {
+            return ControlFlow::Break(());
+        }
+        entry.next = listing.position(index);
+        sink(entry)
+    };
     let (pending, removed) = {
         let names = dir.dir.lock();
         let added: Vec<(u64, Vec<u8>)> = names
@@ -392,6 +411,7 @@ pub(crate) fn readdir(
     }
 }
 
+/// Hands the entries of an item to the sink, with the index as their position.
 fn emit(
     engine: &Arc<Engine>,
     dir: &Inode,

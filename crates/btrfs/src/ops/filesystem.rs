@@ -35,6 +35,15 @@ impl Btrfs {
         }
     }
 
+    /// An inode that can have attributes: the stub of a subvolume has none.
+    fn with_xattrs(&self, ino: Ino) -> Result<Arc<Inode>> {
+        let inode = self.inode(ino)?;
+        match inode.is_stub() {
+            true => Err(vfs::Error::NotSupported),
+            false => Ok(inode),
+        }
+    }
+
     /// Takes a reference for the caller, unless the inode was deleted meanwhile.
     pub(crate) fn entry(&self, inode: &Arc<Inode>) -> Result<Entry> {
         inode.residence.refer(1);
@@ -93,6 +102,9 @@ impl FileSystem for Btrfs {
 
     fn statfs(&self) -> Result<FsStat> {
         self.check_alive()?;
+        if let Err(error) = self.engine.run_frees() {
+            log::warn!("free space: {error}");
+        }
         Ok(self.engine.space.statfs(&self.engine.fsid, self.top.id()))
     }
 
@@ -226,7 +238,11 @@ impl FileSystem for Btrfs {
             },
         );
         rename::rename(&self.engine, source, target, mode)?;
-        self.sync_if_asked(&to)
+        self.sync_if_asked(&to)?;
+        match from_dir == to_dir || sapwood_fault::planted(70) {
+            true => Ok(()),
+            false => self.sync_if_asked(&from),
+        }
     }
 
     fn readdir(
@@ -360,14 +376,14 @@ impl FileSystem for Btrfs {
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.check_alive()?;
-        let inode = self.inode(ino)?;
+        let inode = self.with_xattrs(ino)?;
         rules::xattr_class(name)?;
         xattr::get(&self.engine, &inode, name)?.ok_or(vfs::Error::NoAttribute)
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
         self.check_writable()?;
-        let inode = self.inode(ino)?;
+        let inode = self.with_xattrs(ino)?;
         xattr::set(&self.engine, &inode, name, value, mode)?;
         self.sync_if_asked(&inode)
     }
@@ -379,7 +395,7 @@ impl FileSystem for Btrfs {
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.check_writable()?;
-        let inode = self.inode(ino)?;
+        let inode = self.with_xattrs(ino)?;
         xattr::remove(&self.engine, &inode, name)?;
         self.sync_if_asked(&inode)
     }

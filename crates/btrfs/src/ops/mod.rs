@@ -8,6 +8,7 @@
 pub(crate) mod attr;
 pub(crate) mod create;
 pub(crate) mod delayed;
+mod deletions;
 pub(crate) mod dir;
 mod filesystem;
 pub(crate) mod ino;
@@ -16,6 +17,7 @@ pub(crate) mod link;
 pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod orphan;
+mod position;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod sync;
@@ -32,6 +34,7 @@ use crate::engine::Engine;
 use crate::tree::Root;
 use crate::{Error, Result};
 pub(crate) use delayed::flush_delayed;
+pub(crate) use deletions::Deletions;
 pub(crate) use inode::{Inode, InodeState};
 pub(crate) use table::InodeTable;
 

@@ -4,8 +4,8 @@
 //! The removal of the last name adds an orphan item to the tree in the same handle. When the
 //! last reference goes, [`reap`] deletes the content in steps of their own and then, in one handle, what
 //! is left of the inode together with the orphan item. A power cut in between leaves the orphan
-//! item, and whoever first looks into that tree at a later mount finishes the work
-//! ([`clean_once`]).
+//! item. A later mount finishes the deletion ([`clean_once`]): in the mounted subvolume when it
+//! opens, in any other when a lookup first enters it.
 
 use std::sync::Arc;
 
@@ -25,6 +25,9 @@ fn key_of(inode: u64) -> Key {
 
 /// Marks an inode of this tree as an orphan.
 pub(crate) fn add(h: &mut Handle, root: &Arc<Root>, inode: u64) -> Result<()> {
+    if sapwood_fault::planted(81) {
+        return Ok(());
+    }
     match root.insert(h, &key_of(inode), &[]) {
         Err(Error::ItemExists { .. }) => Ok(()),
         other => other,
@@ -48,6 +51,7 @@ pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if !unwanted || engine.read_only() {
         return Ok(());
     }
+    let _deletion = engine.deletions.begin();
     know_objectids(engine, &inode.root)?;
     if inode.kind == FileKind::Regular {
         crate::data::delete_content(engine, inode)?;
@@ -66,7 +70,7 @@ pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 
 /// Finishes the deletions that a former mount left in a tree, once per mount and tree.
 pub(crate) fn clean_once(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<()> {
-    if engine.read_only() || !engine.inodes.first_visit(root.id()) || root.is_read_only() {
+    if engine.read_only() || root.is_read_only() || !engine.inodes.first_visit(root.id()) {
         return Ok(());
     }
     for inode in orphans(engine, root)? {

@@ -9,6 +9,7 @@
 //! A subvolume moves like a directory, but what leads back from it are root refs, and only it
 //! may cross from one subvolume to another.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use sapwood_vfs::rules::{self, RenameSide};
@@ -116,9 +117,7 @@ fn locked_rename(
     if source.inode.is_stub() || target.is_some_and(|target| target.inode.is_stub()) {
         return Err(vfs::Error::NotPermitted.into());
     }
-    let crosses = source.place.dir.root.id() != to.dir.root.id();
-    let stays = |found: &Found<'_>| found.target.as_subvolume().is_none();
-    if crosses && (stays(source) || (mode == RenameMode::Exchange && target.is_some_and(stays))) {
+    if crosses_subvolumes(source, target, to, mode) {
         return Err(vfs::Error::CrossDevice.into());
     }
     if let (Some(target), false) = (target, mode == RenameMode::Exchange)
@@ -153,6 +152,18 @@ fn locked_rename(
     Ok(target.map(|target| Arc::clone(&target.inode)))
 }
 
+/// Whether a rename would move anything but a subvolume from one subvolume to another.
+fn crosses_subvolumes(
+    source: &Found<'_>,
+    target: Option<&Found<'_>>,
+    to: Place<'_>,
+    mode: RenameMode,
+) -> bool {
+    let stays = |found: &Found<'_>| found.target.as_subvolume().is_none();
+    source.place.dir.root.id() != to.dir.root.id()
+        && (stays(source) || (mode == RenameMode::Exchange && target.is_some_and(stays)))
+}
+
 fn permitted(
     engine: &Arc<Engine>,
     source: &Found<'_>,
@@ -171,9 +182,13 @@ fn permitted(
         None => None,
         Some(target) => {
             let holds = !same_dir && holds(engine, &target.inode, source.place.dir)?;
+            let side = target.side(holds);
             Some(RenameSide {
                 dir_flags: to_flags,
-                ..target.side(holds)
+                // That the rename crosses subvolumes is found before that the target has entries.
+                has_entries: side.has_entries
+                    && !crosses_subvolumes(source, Some(target), to, mode),
+                ..side
             })
         }
     };
@@ -193,7 +208,9 @@ fn holds(engine: &Arc<Engine>, inode: &Inode, below: &Arc<Inode>) -> Result<bool
         return Ok(false);
     }
     let mut at = Arc::clone(below);
-    loop {
+    let mut seen = HashSet::new();
+    // A damaged image may have a ring of directories.
+    while seen.insert(at.lock_key()) {
         if at.lock_key() == inode.lock_key() {
             return Ok(true);
         }
@@ -203,6 +220,10 @@ fn holds(engine: &Arc<Engine>, inode: &Inode, below: &Arc<Inode>) -> Result<bool
         }
         at = up;
     }
+    Err(crate::Error::DirectoryRing {
+        subvolume: below.root.id(),
+        directory: below.objectid,
+    })
 }
 
 fn require_room(engine: &Arc<Engine>, found: &Found<'_>, to: Place<'_>) -> Result<()> {
@@ -229,7 +250,9 @@ fn take(h: &mut Handle, found: &Found<'_>) -> Result<()> {
         None => names::remove_ref(h, &dir.root, found.inode.objectid, dir.objectid, name)?,
     };
     names::remove_entry(h, dir, name, index)?;
-    log::name_removed(h, dir, &found.inode);
+    if !sapwood_fault::planted(89) {
+        log::name_removed(h, dir, &found.inode);
+    }
     Ok(())
 }
 

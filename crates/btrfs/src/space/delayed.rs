@@ -212,6 +212,13 @@ impl DelayedRefs {
         self.pending.load(Ordering::Acquire)
     }
 
+    /// Whether a data extent may lose its last ref when the heads that wait are run.
+    pub(crate) fn frees_data(&self) -> bool {
+        let frees = |head: &Head| !head.insert && head.extent.level.is_none() && head.total() < 0;
+        let mut shards = self.shards.iter();
+        shards.any(|(shard, _)| shard.lock().heads.values().any(frees))
+    }
+
     /// Notes a new extent with its first refs.
     pub(crate) fn insert(
         &self,

@@ -7,7 +7,8 @@
 //! as long as unallocated device space could hold it; data never. Under pressure, in this order:
 //! allocate a chunk, write back dirty data (whose promises are larger than what it needs), commit
 //! (which frees what is pinned). Whoever has to do that stands in a [queue](super::queue): what
-//! the first one frees is not snatched away by those who came later.
+//! the first one frees is not snatched away by those who came later. For data, deletions that
+//! other threads are at count too: what an unlinked file holds shows in no sum before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,6 +20,8 @@ use crate::error::{Error, Result};
 
 /// Rounds of write-back and commit after which there is no space indeed.
 const MOST_ROUNDS: usize = 4;
+/// Times that a reservation of data waits for deletions.
+const MOST_DELETIONS: usize = 8;
 /// Part of the unallocated space that metadata may be promised.
 const BEYOND_DIVISOR: u64 = 2;
 /// Part of the global reserve that urgent operations leave.
@@ -36,6 +39,15 @@ pub(crate) trait Pressure {
     /// # Errors
     /// Those of the commit.
     fn commit(&self) -> Result<()>;
+    /// Deletions of files with lower numbers have ended.
+    fn deleted_below(&self) -> u64 {
+        0
+    }
+    /// Waits for the deletions of files that are under way. True if any has ended since
+    /// [`deleted_below`](Self::deleted_below) returned `before`. The caller deletes nothing itself.
+    fn settle_deletions(&self, _before: u64) -> bool {
+        false
+    }
 }
 
 impl Space {
@@ -137,7 +149,15 @@ impl Space {
         {
             return Ok(promise);
         }
-        self.with_pressure(pressure, &self.data, || self.try_reserve_data(bytes))
+        for _ in 0..MOST_DELETIONS {
+            let before = pressure.deleted_below();
+            match self.with_pressure(pressure, &self.data, || self.try_reserve_data(bytes)) {
+                // Without a turn in the queue: a deletion may need one.
+                Err(Error::NoSpace) if pressure.settle_deletions(before) => {}
+                other => return other,
+            }
+        }
+        Err(Error::NoSpace)
     }
 
     /// As [`reserve_data`](Self::reserve_data), but takes what there is or can be allocated, and

@@ -77,8 +77,12 @@ impl Space {
                 if head.extent.level.is_none() {
                     h.delete_checksums(bytenr, len)?;
                 }
-                changes.pinned.add(bytenr, len);
                 group.removed(bytenr, len)?;
+                if sapwood_fault::planted(42) {
+                    group.unpin(bytenr, len)?;
+                } else {
+                    changes.pinned.add(bytenr, len);
+                }
             }
         }
         Ok(())

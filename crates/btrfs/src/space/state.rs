@@ -218,7 +218,7 @@ impl Space {
     }
 
     /// All groups by address.
-    pub(super) fn all_groups(&self) -> Vec<Arc<BlockGroup>> {
+    pub(crate) fn all_groups(&self) -> Vec<Arc<BlockGroup>> {
         self.groups.read().values().cloned().collect()
     }
 

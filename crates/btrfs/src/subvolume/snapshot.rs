@@ -110,7 +110,9 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
     let transid = h.transid();
     h.record_root(source);
     let top = copy_root(h, source, pending.id)?;
-    source.set_last_snapshot(transid);
+    if !sapwood_fault::planted(87) {
+        source.set_last_snapshot(transid);
+    }
     let mut item = *source.item();
     describe(&mut item, pending, transid);
     item.bytenr = top.bytenr().into();

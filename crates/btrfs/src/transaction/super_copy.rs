@@ -21,8 +21,12 @@ pub(super) fn next(engine: &Engine, old: &SuperBlock, transid: u64) -> Result<Su
     let top = roots.chunk_tree.node();
     sb.chunk_root = top.bytenr().into();
     sb.chunk_root_level = top.level();
-    sb.chunk_root_generation = top.generation().into();
-    sb.log_root = 0.into();
+    if !sapwood_fault::planted(47) {
+        sb.chunk_root_generation = top.generation().into();
+    }
+    if !sapwood_fault::planted(46) {
+        sb.log_root = 0.into();
+    }
     sb.log_root_level = 0;
     sb.incompat_flags = (sb.incompat() | engine.new_incompat()).bits().into();
     sb.bytes_used = engine.space.bytes_used().into();

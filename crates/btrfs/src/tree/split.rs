@@ -225,7 +225,9 @@ fn insert_right(
     guard.edit()?.insert_item(0, key, size).map_err(bad)?;
     let (_, parent) = path.leaf_and_parent().ok_or_else(|| broken(root))?;
     let parent = parent.ok_or_else(|| broken(root))?;
-    parent.guard.edit()?.set_key(slot, key).map_err(bad)?;
+    if !sapwood_fault::planted(91) {
+        parent.guard.edit()?.set_key(slot, key).map_err(bad)?;
+    }
     // Where the right leaf ends is known if its parent has another behind it.
     let upper = parent.guard.view()?.key(slot + 1).ok();
     let upper = upper.or(guard.view()?.last_key());

@@ -132,11 +132,17 @@ pub(crate) fn write_all(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
     };
     for (nth, offset) in copies(device.size()).enumerate() {
         let mut copy = *sb;
+        if nth > 0 && sapwood_fault::planted(45) {
+            continue;
+        }
         copy.bytenr = offset.into();
         let mut bytes = copy.bytes().to_vec();
         kind.seal_block(&mut bytes);
         if nth == 0 {
-            device.write_fua(offset, &bytes)?;
+            match sapwood_fault::planted(50) {
+                true => device.write_at(offset, &bytes)?,
+                false => device.write_fua(offset, &bytes)?,
+            }
         } else {
             device.write_at(offset, &bytes)?;
         }

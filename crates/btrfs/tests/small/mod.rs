@@ -7,8 +7,8 @@ use std::sync::Arc;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::{Btrfs, LogPolicy, Options};
 use sapwood_vfs::{
-    AllocMode, Attr, Credentials, FileSystem, Ino, NewInode, RenameMode, SetAttr, SetXattrMode,
-    SyncKind, WriteMode,
+    AllocMode, Attr, Credentials, FileSystem, Ino, InodeFlags, NewInode, RenameMode, SetAttr,
+    SetXattrMode, SyncKind, WriteMode,
 };
 
 use crate::image::{formatted, judge, try_mount};
@@ -171,6 +171,18 @@ impl Small {
         let ino = self.ino(path);
         let mode = AllocMode::Allocate { keep_size: true };
         self.fs.fallocate(ino, at, len, mode).unwrap();
+    }
+
+    /// Preallocates; the file is at least that long then.
+    pub fn allocate_and_grow(&self, path: &str, at: u64, len: u64) {
+        let ino = self.ino(path);
+        let mode = AllocMode::Allocate { keep_size: false };
+        self.fs.fallocate(ino, at, len, mode).unwrap();
+    }
+
+    /// Sets flags as `chattr` does.
+    pub fn set_flags(&self, path: &str, flags: InodeFlags) {
+        self.fs.set_flags(self.ino(path), flags).unwrap();
     }
 
     pub fn set_xattr(&self, path: &str, name: &str, value: &[u8]) {

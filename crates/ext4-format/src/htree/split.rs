@@ -96,7 +96,11 @@ impl DirFormat {
 /// Hash that names the new leaf if entries from `at` on move; `at` has an entry on either side.
 fn split_hash(map: &[Item], at: usize) -> u32 {
     let (last, first) = (map[at - 1].0, map[at].0);
-    if last == first { first | 1 } else { first }
+    if last == first && !sapwood_fault::planted(118) {
+        first | 1
+    } else {
+        first
+    }
 }
 
 /// The split that leaves the fuller leaf the emptiest, the new entry counted; of equals the one that moves less.

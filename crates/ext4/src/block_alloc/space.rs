@@ -145,6 +145,16 @@ impl Space {
         data / per_leaf.max(1)
     }
 
+    /// Most blocks of data that fit, with their [tree blocks](Self::tree_blocks), into so many free blocks.
+    fn most_data(&self, free: u64) -> u64 {
+        let per_leaf = (u64::from(self.groups.geometry().block_size()) / 12 / 2).max(1);
+        let data = free - free / (per_leaf + 1);
+        match data + self.tree_blocks(data) > free {
+            true => data - 1,
+            false => data,
+        }
+    }
+
     /// Promised and not yet taken.
     pub(crate) fn promised(&self) -> u64 {
         self.promised.load(Ordering::Acquire)
@@ -157,7 +167,10 @@ impl Space {
             .groups
             .free_blocks()
             .saturating_add(self.groups.freed_blocks());
-        let free = freed.saturating_sub(self.promised());
+        let promised = self.promised();
+        let free = freed.saturating_sub(promised);
+        let kept = self.reserved.saturating_add(self.pool);
+        let most = self.most_data(freed.saturating_sub(kept));
         let uuid = geometry.uuid();
         let half = |at: usize| {
             let bytes = uuid.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
@@ -167,7 +180,7 @@ impl Space {
             block_size: geometry.block_size(),
             blocks: geometry.blocks_count().saturating_sub(self.overhead),
             blocks_free: free,
-            blocks_available: free.saturating_sub(self.reserved + self.pool),
+            blocks_available: most.saturating_sub(promised),
             inodes: geometry.inodes_count().into(),
             inodes_free: self.groups.free_inodes().into(),
             name_max: NAME_MAX,

@@ -54,7 +54,8 @@ pub(super) struct Taken {
 }
 
 impl Check<'_> {
-    /// Walks the map of an inode and claims its blocks. Those of the bad-blocks inode may be anybody's.
+    /// Walks the map of an inode and claims its blocks. A block of the bad-blocks inode may belong to
+    /// another owner too, but not to the metadata of a group.
     pub(super) fn claim_map(&mut self, ino: u32, inode: &Inode) -> Taken {
         let view = Arc::clone(&self.view);
         let mut claim = Claim {
@@ -156,6 +157,13 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
+    /// Whether the block is of a copy of superblock or descriptors, which may be bad: nothing needs it.
+    fn is_copy(&self, block: u64) -> bool {
+        let geometry = &self.view.geometry;
+        let place = geometry.group_of_block(block);
+        place.is_ok_and(|(group, offset)| group > 0 && offset < geometry.fixed_blocks(group))
+    }
+
     /// Claims a block; whether nobody had it.
     fn block(&mut self, block: u64) -> bool {
         let cluster = self.used.cluster(block);
@@ -166,6 +174,9 @@ impl Claim<'_> {
         self.last = Some(cluster);
         self.taken.clusters += 1;
         if self.anybodys {
+            if self.system.contains(block) && !self.is_copy(block) {
+                self.of_groups.add(block);
+            }
             self.used.insert(block);
             return true;
         }

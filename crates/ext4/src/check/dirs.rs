@@ -5,16 +5,21 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use sapwood_ext4_format::{
-    DirEntry, DirError, DirFormat, INLINE_XATTR, Incompat, Inode, InodeFlags, XattrSet, XattrValue,
-    casefold, dir_type, inline_dir_parent, inline_dir_region, special_ino, xattr_index,
+    CREATOR_HURD, DirEntry, DirError, DirFormat, INLINE_XATTR, Incompat, Inode, InodeFlags,
+    XattrSet, XattrValue, casefold, dir_type, inline_dir_parent, inline_dir_region, special_ino,
+    xattr_index,
 };
 
 use super::Phase;
 use super::error::CheckError;
 use super::finding::{Finding, shown};
 use super::htree::Tree;
+use super::notes::Note;
 use super::state::{Check, View};
 use super::walk::{self, Piece};
+
+/// Least bytes of an encrypted name.
+const CIPHER_BLOCK: usize = 16;
 
 /// A directory that is being read.
 pub(super) struct Directory<'a> {
@@ -23,6 +28,8 @@ pub(super) struct Directory<'a> {
     pub(super) seed: u32,
     pub(super) encrypted: bool,
     pub(super) folds: bool,
+    /// Entries may lack the file type that the feature promises: the Hurd writes none.
+    untyped: bool,
     /// Runs of blocks: logical, physical, length; in order.
     pub(super) runs: Vec<(u64, u64, u64)>,
     /// Blocks by its size.
@@ -39,6 +46,11 @@ impl Directory<'_> {
         let (first, physical, len) = *self.runs.get(at.checked_sub(1)?)?;
         let within = logical - first;
         (within < len).then(|| physical + within)
+    }
+
+    /// Whether an entry with this type must have that of its inode.
+    fn typed(&self, found: u8) -> bool {
+        self.format.file_type && !(self.untyped && found == dir_type::UNKNOWN)
     }
 
     /// Enters a name; whether it is new.
@@ -97,6 +109,7 @@ impl Check<'_> {
             seed: view.geometry.inode_seed(ino, inode.generation()),
             encrypted: flags.contains(InodeFlags::ENCRYPT),
             folds: flags.contains(InodeFlags::CASEFOLD) && !flags.contains(InodeFlags::ENCRYPT),
+            untyped: view.sb.creator_os.get() == CREATOR_HURD,
             runs: Vec::new(),
             blocks: u32::try_from(size >> view.geometry.block_bits()).unwrap_or(u32::MAX),
             names: HashSet::new(),
@@ -251,7 +264,7 @@ impl Check<'_> {
     }
 
     fn dot_type(&mut self, dir: &Directory<'_>, entry: &DirEntry<'_>) {
-        if dir.format.file_type && entry.file_type != dir_type::DIRECTORY {
+        if dir.typed(entry.file_type) && entry.file_type != dir_type::DIRECTORY {
             self.found(Finding::EntryType {
                 dir: dir.ino,
                 name: shown(entry.name),
@@ -299,8 +312,10 @@ impl Check<'_> {
             return self.found(bad("does not begin with `.` and `..`"));
         }
         let types = [bytes.get(7), bytes.get(19)];
-        let directory = |byte: Option<&u8>| byte == Some(&dir_type::DIRECTORY);
-        if dir.format.file_type && !types.into_iter().all(directory) {
+        let directory = |byte: Option<&u8>| {
+            byte.is_some_and(|byte| !dir.typed(*byte) || *byte == dir_type::DIRECTORY)
+        };
+        if !types.into_iter().all(directory) {
             self.found(bad("`.` or `..` has another file type"));
         }
         if dot == dir.ino {
@@ -351,7 +366,7 @@ impl Check<'_> {
         }
         self.count_name(target);
         let raw = bytes.get(entry.offset + 7).copied().unwrap_or_default();
-        let expected = match dir.format.file_type {
+        let expected = match dir.typed(raw) {
             true => note.kind,
             false => dir_type::UNKNOWN,
         };
@@ -364,6 +379,9 @@ impl Check<'_> {
                 expected,
             });
         }
+        if dir.encrypted {
+            self.encrypted_entry(ino, entry, &note);
+        }
         if note.kind == dir_type::DIRECTORY {
             let parents = self.parents.entry(target).or_default();
             parents.names = parents.names.saturating_add(1);
@@ -371,6 +389,24 @@ impl Check<'_> {
                 parents.named_in = ino;
             }
         }
+    }
+
+    /// A name in an encrypted directory: long enough, and of an inode that is encrypted too if its type can be.
+    fn encrypted_entry(&mut self, dir: u32, entry: &DirEntry<'_>, note: &Note) {
+        let kinds = [dir_type::REGULAR, dir_type::DIRECTORY, dir_type::SYMLINK];
+        let why = if entry.name.len() < CIPHER_BLOCK {
+            "too short for an encrypted name"
+        } else if !note.encrypted && !note.bad && kinds.contains(&note.kind) {
+            "the directory is encrypted, the inode is not"
+        } else {
+            return;
+        };
+        self.found(Finding::EntryEncryption {
+            dir,
+            name: shown(entry.name),
+            ino: entry.inode,
+            why,
+        });
     }
 
     /// A directory in its inode: its parent, then two regions of names.

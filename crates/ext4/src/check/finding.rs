@@ -286,6 +286,10 @@ findings! {
         dir: u32 = "Directory.", name: String = "Name.", ino: u32 = "Inode.", found: u8 = "Of the entry.",
         expected: u8 = "Of the inode."
     }
+    /// A name in an encrypted directory that cannot be one.
+    Error "directory {dir}: {name} of inode {ino}: {why}" EntryEncryption {
+        dir: u32 = "Directory.", name: String = "Name.", ino: u32 = "Inode.", why: &'static str = "What is wrong."
+    }
     /// A node of a hash tree that is damaged.
     Error "directory {dir} block {logical}: {error}" HtreeBad {
         dir: u32 = "Directory.", logical: u32 = "Block.", error: HtreeError = "What is wrong."

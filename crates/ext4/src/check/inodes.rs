@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sapwood_ext4_format::{
-    Compat, GroupFlags, INLINE_IN_BLOCKS, INLINE_XATTR, Incompat, Inode, InodeFlags, RoCompat,
-    XattrValue, bitmap, dir_type, file_mode, special_ino, validate_inode, xattr_index,
+    CREATOR_HURD, Compat, GroupFlags, INLINE_IN_BLOCKS, INLINE_XATTR, Incompat, Inode, InodeFlags,
+    RoCompat, XattrValue, bitmap, dir_type, file_mode, special_ino, validate_inode, xattr_index,
 };
 
 use super::claims::Taken;
@@ -119,6 +119,9 @@ impl Check<'_> {
             if inode.mode() != 0 && inode.dtime() == 0 {
                 self.found(Finding::NotDeleted { ino });
             }
+            if !unused_part && let Err(error) = inode.verify_checksum(ino, &view.geometry) {
+                self.found(Finding::InodeChecksum { ino, error });
+            }
             return;
         }
         if unused_part {
@@ -152,6 +155,7 @@ impl Check<'_> {
             note.links = inode.links();
             note.kind = dir_type::from_mode(inode.mode());
             note.is_value = inode.flags().contains(InodeFlags::EA_INODE);
+            note.encrypted = inode.flags().contains(InodeFlags::ENCRYPT);
         }
         if let Err(error) = valid {
             self.incomplete = true;
@@ -171,6 +175,7 @@ impl Check<'_> {
             self.found(Finding::InodeField { ino, why });
         }
         let attributes = self.attributes(view, ino, inode);
+        self.encryption(view, ino, inode, &attributes);
         let mut taken = Taken::default();
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
             self.inline(view, ino, inode, &attributes);
@@ -308,7 +313,9 @@ fn field_faults(view: &View, ino: u32, inode: &Inode) -> Vec<&'static str> {
 }
 
 /// What an inode has without the feature for it.
-fn without_feature(view: &View, inode: &Inode) -> [(bool, &'static str); 8] {
+fn without_feature(view: &View, inode: &Inode) -> [(bool, &'static str); 11] {
+    let base = inode.base();
+    let hurd = view.sb.creator_os.get() == CREATOR_HURD;
     let (features, flags) = (view.geometry.features(), inode.flags());
     let has = |flag| flags.contains(flag);
     let large = inode.is_regular() && inode.size(&view.geometry) >= 1 << 31;
@@ -346,11 +353,23 @@ fn without_feature(view: &View, inode: &Inode) -> [(bool, &'static str); 8] {
             large_dir && !features.has_incompat(Incompat::LARGEDIR),
             "a large directory without the feature",
         ),
+        (
+            inode.file_acl() != 0 && !features.has_compat(Compat::EXT_ATTR),
+            "an attribute block without the feature",
+        ),
+        (
+            base.file_acl_hi.get() != 0 && !hurd && !features.has_incompat(Incompat::BIT64),
+            "an attribute block of more than 32 bits without the feature",
+        ),
+        (
+            base.blocks_hi.get() != 0 && !hurd && !features.has_ro_compat(RoCompat::HUGE_FILE),
+            "blocks of more than 32 bits without the feature",
+        ),
     ]
 }
 
 /// What an inode of its type cannot have; `mapped`: its type has data.
-fn of_kind(view: &View, ino: u32, inode: &Inode, mapped: bool) -> [(bool, &'static str); 8] {
+fn of_kind(view: &View, ino: u32, inode: &Inode, mapped: bool) -> [(bool, &'static str); 11] {
     let flags = inode.flags();
     let has = |flag| flags.contains(flag);
     let size = inode.size(&view.geometry);
@@ -387,6 +406,18 @@ fn of_kind(view: &View, ino: u32, inode: &Inode, mapped: bool) -> [(bool, &'stat
         (
             ino == special_ino::ROOT && !inode.is_dir(),
             "the root is no directory",
+        ),
+        (
+            inode.base().obso_faddr.get() != 0,
+            "the address of a fragment",
+        ),
+        (
+            has(InodeFlags::EA_INODE) && !inode.is_regular(),
+            "an attribute's value that is no file",
+        ),
+        (
+            !inode.is_regular() && !inode.is_dir() && inode.base().size_hi.get() != 0,
+            "a size of more than 32 bits in what is no file",
         ),
     ]
 }

@@ -100,6 +100,10 @@ pub(super) fn judge(view: &View, findings: &mut Vec<Finding>) {
             let why = "is not empty, but the superblock does not say so".into();
             findings.push(Finding::JournalBad { why });
         }
+        Ok(Some(log)) if log.oddity().is_some() => {
+            let why = log.oddity().unwrap_or_default().into();
+            findings.push(Finding::JournalBad { why });
+        }
         Ok(Some(log)) if log.errno() != 0 => {
             let why = format!("notes error {}", log.errno());
             findings.push(Finding::JournalBad { why });

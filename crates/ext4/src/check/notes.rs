@@ -75,6 +75,7 @@ pub(super) struct Note {
     pub(super) bad: bool,
     /// It holds an attribute's value.
     pub(super) is_value: bool,
+    pub(super) encrypted: bool,
     pub(super) orphan: bool,
     pub(super) links: u16,
     /// Names of it, `.` and `..` included.

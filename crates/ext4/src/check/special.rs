@@ -1,7 +1,7 @@
 //! Reserved inodes.
 
 use sapwood_ext4_format::{
-    Compat, INDIRECT_DIRECT, Inode, QuotaKind, RoCompat, indirect_pointers, special_ino,
+    Compat, Geometry, INDIRECT_DIRECT, Inode, QuotaKind, RoCompat, indirect_pointers, special_ino,
 };
 
 use super::finding::Finding;
@@ -38,7 +38,7 @@ impl Check<'_> {
                 self.resize_inode(view, inode);
             }
             _ if self.is_named(view, ino) => self.in_use(view, ino, inode),
-            _ if inode.links() == 0 && inode.mode() == 0 => {
+            _ if inode.links() == 0 && inode.mode() == 0 && !holds_blocks(ino, inode) => {
                 self.checksum_of_reserved(view, ino, inode);
             }
             special_ino::RESIZE | special_ino::JOURNAL => {
@@ -46,11 +46,16 @@ impl Check<'_> {
                 self.found(Finding::ReservedInode { ino, why });
                 self.in_use(view, ino, inode);
             }
-            _ => {
-                if !inode.is_regular() {
+            special_ino::BOOT_LOADER => {
+                if inode.is_dir() {
                     let why = "has another type than a file";
                     self.found(Finding::ReservedInode { ino, why });
                 }
+                self.in_use(view, ino, inode);
+            }
+            _ => {
+                let why = "is not in use, and yet not empty";
+                self.found(Finding::ReservedInode { ino, why });
                 self.in_use(view, ino, inode);
             }
         }
@@ -136,9 +141,15 @@ impl Check<'_> {
             Ok(bytes) => bytes,
             Err(finding) => return self.found(finding),
         };
+        let attributes = self.attributes(view, ino, inode);
         let count = self.reserved_blocks(view, &bytes, double);
+        let size = inode.size(geometry);
+        if size < last_reserved(geometry, &bytes) || size > geometry.max_indirect_file_size() {
+            let blocks = last_reserved(geometry, &bytes) / u64::from(geometry.block_size());
+            self.found(Finding::InodeSize { ino, size, blocks });
+        }
         let block = u64::from(geometry.cluster_size() / 512);
-        let expected = (count + 1).saturating_mul(block);
+        let expected = (count + 1 + attributes.clusters).saturating_mul(block);
         let found = inode.sectors(geometry);
         if found != expected {
             self.found(Finding::InodeSectors {
@@ -203,6 +214,23 @@ impl Check<'_> {
         }
         count
     }
+}
+
+/// Whether an inode for a quota has blocks, though no quota is kept.
+fn holds_blocks(ino: u32, inode: &Inode) -> bool {
+    let quota = ino == special_ino::USER_QUOTA || ino == special_ino::GROUP_QUOTA;
+    quota && (inode.base().blocks_lo.get() != 0 || inode.block().iter().take(4).any(|b| *b != 0))
+}
+
+/// Bytes up to the block of the resize inode that names the last of the reserved blocks.
+fn last_reserved(geometry: &Geometry, double: &[u8]) -> u64 {
+    let pointers = indirect_pointers(double).unwrap_or_default();
+    let Some(last) = pointers.iter().rposition(|pointer| pointer.get() != 0) else {
+        return 0;
+    };
+    let per_block = u64::from(geometry.block_size() / 4);
+    let before = u64::from(INDIRECT_DIRECT) + per_block + last as u64 * per_block;
+    before.saturating_mul(geometry.block_size().into())
 }
 
 /// Inodes that the superblock names, and whether they hold quotas.

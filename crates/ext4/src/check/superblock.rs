@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 use sapwood_ext4_format::{
-    Compat, Geometry, GroupDesc, Incompat, MmpBlock, RoCompat, SUPER_OFFSET, SUPER_SIZE,
-    SuperBlock, SuperState, validate_super,
+    Compat, FormatError, Geometry, GroupDesc, INODE_BASE_SIZE, Incompat, MmpBlock, RoCompat,
+    SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState, validate_super,
 };
 
 use super::error::CheckError;
@@ -97,12 +97,34 @@ fn read(device: &Arc<dyn Device>, findings: &mut Vec<Finding>) -> Result<View, C
     if let Err(error) = validate_super(&sb, device.size()) {
         findings.push(Finding::SuperField { error });
     }
+    findings.extend(extra_isize(&sb, &geometry));
     let device = Arc::clone(device);
     Ok(View {
         device,
         sb,
         geometry,
     })
+}
+
+/// Bytes that inodes are to have beyond the first 128: as many as there can be, and the field itself with the checksum.
+fn extra_isize(sb: &SuperBlock, geometry: &Geometry) -> Vec<Finding> {
+    let most = geometry.inode_size().saturating_sub(INODE_BASE_SIZE as u16);
+    let fields = [
+        ("min_extra_isize", sb.min_extra_isize.get()),
+        ("want_extra_isize", sb.want_extra_isize.get()),
+    ];
+    let bad = |value: u16| !(4..=most).contains(&value) || !value.is_multiple_of(4);
+    let wrong = fields
+        .into_iter()
+        .filter(|(_, value)| most > 0 && *value != 0 && bad(*value));
+    let finding = |(field, value)| Finding::SuperField {
+        error: FormatError::Super {
+            field,
+            value: u64::from(value),
+            why: "inodes have no such room",
+        },
+    };
+    wrong.map(finding).collect()
 }
 
 /// What the superblock says of its last users.

@@ -113,6 +113,36 @@ impl Check<'_> {
         self.xattr_blocks.insert(block, known);
     }
 
+    /// An encrypted inode has the context that its key is found by.
+    pub(super) fn encryption(
+        &mut self,
+        view: &View,
+        ino: u32,
+        inode: &Inode,
+        attributes: &Attributes,
+    ) {
+        let feature = view.geometry.features().has_incompat(Incompat::ENCRYPT);
+        if !feature || !inode.flags().contains(InodeFlags::ENCRYPT) || attributes.incomplete {
+            return;
+        }
+        let context = |set: &XattrSet| {
+            let found = set.get(xattr_index::ENCRYPTION, CONTEXT);
+            found.map(|found| found.value.clone())
+        };
+        let found = context(&attributes.set).or_else(|| {
+            let block = inode.file_acl();
+            let bytes = (block != 0).then(|| view.block(block))?.ok()?;
+            let parsed = XattrSet::parse_block(&bytes, view.geometry.inodes_count());
+            context(&parsed.ok()?.1)
+        });
+        let why = match found {
+            None => "encrypted without a context",
+            Some(XattrValue::Bytes(bytes)) if is_context(&bytes) => return,
+            Some(_) => "encrypted with a context that makes no sense",
+        };
+        self.found(Finding::InodeField { ino, why });
+    }
+
     fn read_attributes(&mut self, view: &View, ino: u32, block: u64) -> Option<(u32, XattrSet)> {
         let bad = |error: XattrError| Finding::XattrBlockBad { ino, block, error };
         let bytes = match view.block(block) {
@@ -277,6 +307,14 @@ impl Check<'_> {
             });
         }
     }
+}
+
+/// Name of the attribute that holds the context of an encrypted inode.
+const CONTEXT: &[u8] = b"c";
+
+/// Whether it is a context of version 1 or 2, by version and length.
+fn is_context(bytes: &[u8]) -> bool {
+    matches!((bytes.first(), bytes.len()), (Some(1), 28) | (Some(2), 40))
 }
 
 /// The hash of a value: of all its bytes.

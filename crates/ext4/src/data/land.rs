@@ -134,6 +134,7 @@ fn bring(
         let extent = segment.extent();
         match segment.change {
             Change::None => {}
+            Change::Convert if sapwood_fault::planted(113) => {}
             Change::Convert => convert(engine, inode, &mut h, segment.blocks.clone())?,
             Change::Insert => {
                 block_alloc::claim(engine, &h, extent)?;
@@ -177,7 +178,7 @@ pub(super) fn convert(
 pub(super) fn raise_disk_size(engine: &Engine, inode: &Inode, end: u64) -> Result<()> {
     let mut state = inode.state.lock();
     let size = end.saturating_mul(engine.block_size()).min(state.size);
-    if size > state.raw.size(&engine.geometry) {
+    if size > state.raw.size(&engine.geometry) && !sapwood_fault::planted(114) {
         state.raw.set_size(size, &engine.geometry)?;
     }
     Ok(())

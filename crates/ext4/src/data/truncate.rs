@@ -51,7 +51,7 @@ pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
     }
     block_alloc::end_stream(engine, inode.ino);
     let end = block_ceil(engine, size);
-    if size < old {
+    if size < old && !sapwood_fault::planted(122) {
         write::zero_part(engine, inode, size..end, old)?;
     }
     discard(engine, inode, end..u64::MAX);
@@ -108,7 +108,7 @@ fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, blocks: Range<u64
         h.restart(orphan::CREDITS + STORE_CREDITS)?;
     }
     // One without a name stays an orphan.
-    if inode.is_linked() {
+    if inode.is_linked() && !sapwood_fault::planted(111) {
         orphan::remove(engine, &h, inode)?;
         inode.store(engine, &h)?;
     }

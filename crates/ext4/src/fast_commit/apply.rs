@@ -8,7 +8,7 @@
 //! 3. Links of directories are counted: records of a directory itself do not exist.
 //! 4. Orphans of the log are finished, then what lost its last name is deleted. Until then it keeps one link, so that it can be loaded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
 use crate::inode::{Inode, table_place};
 use crate::map::{self, BLOCKS_MAX, Mapped};
-use crate::{Error, Result, dir, inode_alloc, ops, orphan};
+use crate::{Error, Result, dir, inode_alloc, on_demand, ops, orphan};
 
 /// Makes the changes.
 ///
@@ -30,6 +30,7 @@ use crate::{Error, Result, dir, inode_alloc, ops, orphan};
 pub(super) fn apply(engine: &Arc<Engine>, changes: Vec<Change>) -> Result<()> {
     let mut replay = Replay {
         engine,
+        listed: listed(engine)?,
         nameless: BTreeSet::new(),
         parents: BTreeSet::new(),
     };
@@ -46,6 +47,8 @@ pub(super) fn apply(engine: &Arc<Engine>, changes: Vec<Change>) -> Result<()> {
 
 struct Replay<'a> {
     engine: &'a Arc<Engine>,
+    /// Members of the list of orphans on disk, and the next one of each.
+    listed: HashMap<u32, u32>,
     /// Inodes without a name, which still have a link.
     nameless: BTreeSet<u32>,
     /// Directories that got or lost a directory.
@@ -54,7 +57,7 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     fn inode(&self, ino: u32) -> Result<Arc<Inode>> {
-        self.engine.inodes.get(self.engine, ino)
+        self.engine.inodes.named(self.engine, ino)
     }
 
     fn start(&self, credits: u32) -> Result<Handle> {
@@ -197,6 +200,12 @@ impl Replay<'_> {
     /// Puts the fields of an inode in its place.
     fn put(&mut self, ino: u32, fields: &[u8]) -> Result<()> {
         let geometry = &self.engine.geometry;
+        if self.engine.is_special(ino) {
+            return Err(Error::BadInode {
+                ino,
+                reason: "a fast commit changes an inode of the file system's own".into(),
+            });
+        }
         let mut bytes = vec![0; usize::from(geometry.inode_size())];
         if let Some(front) = bytes.get_mut(..fields.len()) {
             front.copy_from_slice(fields);
@@ -224,13 +233,10 @@ impl Replay<'_> {
 
     /// What the table says of an inode in use.
     fn on_disk(&self, ino: u32) -> Result<Option<RawInode>> {
-        let (buffer, offset) = table_place(self.engine, ino)?;
-        let content = buffer.read();
-        let raw = RawInode::read(
-            content.get(offset..).unwrap_or_default(),
-            &self.engine.geometry,
-        )?;
-        Ok((raw.mode() != 0 && raw.dtime() == 0 || raw.links() > 0).then_some(raw))
+        let raw = table_inode(self.engine, ino)?;
+        // The time of deletion of an orphan names another orphan.
+        let undeleted = raw.dtime() == 0 || self.listed.contains_key(&ino);
+        Ok((raw.mode() != 0 && undeleted || raw.links() > 0).then_some(raw))
     }
 
     /// Changes an inode that is there.
@@ -239,7 +245,7 @@ impl Replay<'_> {
         let geometry = &engine.geometry;
         let mapped = has_map(&raw, geometry);
         raw.set_sectors(old.sectors(geometry), geometry)?;
-        raw.set_dtime(old.dtime());
+        self.clean_fields(ino, &mut raw);
         if mapped && has_map(old, geometry) {
             *raw.block_mut() = *old.block();
         } else if mapped {
@@ -257,6 +263,13 @@ impl Replay<'_> {
         self.write(ino, RawInode::read(&bytes, geometry)?)
     }
 
+    /// Sets the fields that a record does not decide: an inode in use has no fragment, and no time of deletion but the
+    /// link of the list of orphans.
+    fn clean_fields(&self, ino: u32, raw: &mut RawInode) {
+        raw.base_mut().obso_faddr = 0.into();
+        raw.set_dtime(self.listed.get(&ino).copied().unwrap_or(0));
+    }
+
     /// Puts an inode where none was, or another one.
     fn found(&self, ino: u32, mut raw: RawInode, free_before: bool) -> Result<()> {
         let engine = self.engine;
@@ -272,7 +285,7 @@ impl Replay<'_> {
             sectors = u64::from(geometry.block_size() / 512);
         }
         raw.set_sectors(sectors, geometry)?;
-        raw.set_dtime(0);
+        self.clean_fields(ino, &mut raw);
         if has_map(&raw, geometry) {
             *raw.block_mut() = map::empty(raw.flags());
         }
@@ -288,6 +301,7 @@ impl Replay<'_> {
         raw.set_checksum(ino, &engine.geometry);
         let (buffer, offset) = table_place(engine, ino)?;
         let h = self.start(1)?;
+        on_demand::size(engine, &h, raw.size(&engine.geometry))?;
         let mut content = h.modify(&buffer)?;
         raw.write(content.get_mut(offset..).unwrap_or_default())?;
         Ok(())
@@ -447,13 +461,36 @@ impl Replay<'_> {
             ControlFlow::Continue(())
         })?;
         let links = match u16::try_from(links) {
-            Ok(links) if links < LINK_MAX => links,
+            Ok(links) if links <= LINK_MAX => links,
             _ => 1,
         };
         let h = self.start(1)?;
         parent.state.lock().raw.set_links(links);
         parent.store(self.engine, &h)
     }
+}
+
+/// The list of orphans on disk, as far as it goes, before anything is changed.
+fn listed(engine: &Engine) -> Result<HashMap<u32, u32>> {
+    let mut listed = HashMap::new();
+    let mut ino = engine.super_block.lock().last_orphan.get();
+    while ino != 0 && !listed.contains_key(&ino) {
+        if engine.geometry.inode_location(ino).is_err() {
+            break;
+        }
+        let next = table_inode(engine, ino)?.dtime();
+        listed.insert(ino, next);
+        ino = next;
+    }
+    Ok(listed)
+}
+
+/// The inode as it stands in its table.
+pub(super) fn table_inode(engine: &Engine, ino: u32) -> Result<RawInode> {
+    let (buffer, offset) = table_place(engine, ino)?;
+    let content = buffer.read();
+    let bytes = content.get(offset..).unwrap_or_default();
+    Ok(RawInode::read(bytes, &engine.geometry)?)
 }
 
 /// Whether the 60 bytes of the inode are a map.

@@ -21,7 +21,7 @@ const SPECIAL: InodeFlags = InodeFlags::JOURNAL_DATA
 
 /// Only a whole commit makes this handle's transaction durable.
 pub(crate) fn whole(engine: &Engine, h: &Handle, reason: Reason) {
-    if engine.fast_commits.enabled() {
+    if engine.fast_commits.enabled() && !sapwood_fault::planted(126) {
         h.require_whole(reason.number());
     }
 }
@@ -90,7 +90,7 @@ pub(crate) fn added(
                 physical: physical + at,
                 written,
             };
-            if !records.add(Record::Add(range)) {
+            if !sapwood_fault::planted(124) && !records.add(Record::Add(range)) {
                 return false;
             }
             at += step;
@@ -131,11 +131,12 @@ pub(crate) fn emptied(engine: &Engine, h: &Handle, inode: &Inode) {
 pub(crate) fn named(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8], ino: u32) {
     note(engine, h, Reason::TooMany, |records| {
         records.stored(dir.ino);
-        records.add_name(Name {
-            parent: dir.ino,
-            ino,
-            name: name.to_vec(),
-        })
+        sapwood_fault::planted(125)
+            || records.add_name(Name {
+                parent: dir.ino,
+                ino,
+                name: name.to_vec(),
+            })
     });
 }
 

@@ -7,6 +7,7 @@ use sapwood_block::{
     CountDevice, Device, Fault, FaultDevice, FaultRule, GateDevice, MemoryDevice, RequestKind,
     RequestKinds,
 };
+use sapwood_ext4_format::Inode as RawInode;
 use sapwood_vfs::{
     Attr, Credentials, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, SyncKind, WriteMode,
 };
@@ -14,7 +15,7 @@ use sapwood_vfs::{
 use super::area::{Name, Naming, Range};
 use super::encode::Encoder;
 use super::records::Record;
-use crate::oracles::{Need, image, left_out};
+use crate::oracles::{Need, clean, image, left_out};
 use crate::{Error, Ext4, FastCommits, Options};
 
 const SIZE: u64 = 32 << 20;
@@ -375,4 +376,69 @@ fn lies_are_refused() {
     });
     refused("a short inode", |to, ino| to.inode(ino, &[0; 100]));
     refused("a long inode", |to, ino| to.inode(ino, &[0; 300]));
+}
+
+/// The bytes of an inode in its table, changed.
+fn fields(fs: &Ext4, ino: u32, change: impl FnOnce(&mut RawInode)) -> Vec<u8> {
+    let geometry = &fs.engine.geometry;
+    let mut raw = super::apply::table_inode(&fs.engine, ino).unwrap();
+    change(&mut raw);
+    let mut bytes = vec![0; usize::from(geometry.inode_size())];
+    raw.write(&mut bytes).unwrap();
+    bytes
+}
+
+/// Recovers what a power cut leaves after a fast commit with this record; `e2fsck` finds nothing.
+fn recovers_cleanly(device: &MemoryDevice, fs: &Ext4, ino: u32, fields: &[u8], what: &str) {
+    let tid = fs.engine.journal.durable_tid() as u32 + 1;
+    let mut encoder = Encoder::new(1024);
+    encoder.head(tid);
+    encoder.inode(ino, fields);
+    put(fs, 0, &encoder.finish(tid));
+    let crashed = Arc::new(device.snapshot());
+    let recovered = mount(crashed.clone()).unwrap();
+    recovered.unmount().unwrap();
+    clean(&crashed, what);
+}
+
+#[test]
+fn a_record_gives_no_fragment_and_no_time_of_deletion() {
+    let Some((device, fs, ino)) = begin() else {
+        return;
+    };
+    let ino = u32::try_from(ino.0).unwrap();
+    let same = fields(&fs, ino, |_| ());
+    recovers_cleanly(&device, &fs, ino, &same, "as it is");
+    let lies = fields(&fs, ino, |raw| {
+        raw.base_mut().obso_faddr = 7.into();
+        raw.set_dtime(99);
+    });
+    recovers_cleanly(&device, &fs, ino, &lies, "lies");
+}
+
+/// In the list of orphans the time of deletion names the next orphan.
+#[test]
+fn a_record_of_an_orphan_keeps_the_list() {
+    for same_generation in [true, false] {
+        let Some((device, fs, _)) = begin() else {
+            return;
+        };
+        let orphans = [b"x", b"y", b"z"].map(|name| {
+            let ino = create(&fs, name);
+            if same_generation {
+                append(&fs, ino, 5000);
+            }
+            fs.unlink(fs.root(), name).unwrap();
+            u32::try_from(ino.0).unwrap()
+        });
+        fs.sync().unwrap();
+        for ino in orphans {
+            let lies = fields(&fs, ino, |raw| {
+                let generation = raw.generation() + u32::from(!same_generation);
+                raw.set_generation(generation);
+            });
+            let what = format!("{ino} {same_generation}");
+            recovers_cleanly(&device, &fs, ino, &lies, &what);
+        }
+    }
 }

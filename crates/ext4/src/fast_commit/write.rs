@@ -111,7 +111,10 @@ fn look(engine: &Engine, tid: Tid, ino: u32) -> Result<Look> {
     }
     let alive = |ino: u32| inodes.get(&ino).is_some_and(|stored: &Stored| stored.named);
     let tracker = &engine.fast_commits;
-    if tracker.careful() && tracker.with(tid, |records| records.deletes(alive)) {
+    if tracker.careful()
+        && !sapwood_fault::planted(127)
+        && tracker.with(tid, |records| records.deletes(alive))
+    {
         return Ok(Look::Whole(Reason::Deleted));
     }
     let taken = tracker.with(tid, |records| records.take(alive));
@@ -212,7 +215,7 @@ fn put(
         engine.counters.fast_commits.flushed();
         Ok(engine.device.flush()?)
     };
-    if landed {
+    if landed && !sapwood_fault::planted(138) {
         flush()?;
     }
     if at == 0 {
@@ -220,7 +223,10 @@ fn put(
     }
     let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
     turn.write(at, &pieces)?;
-    flush()
+    match sapwood_fault::planted(147) {
+        true => Ok(()),
+        false => flush(),
+    }
 }
 
 /// Brings home what `e2fsck` (1.47) takes from its place, though the log has it newer. It makes the superblock's checksum wrong, and

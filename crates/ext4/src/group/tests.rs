@@ -281,3 +281,29 @@ fn a_bitmap_that_was_never_written_is_computed_and_then_written() {
     mount::close(&engine).unwrap();
     oracles::clean(&device, "freed again");
 }
+
+/// What a group out of use has is not lost: `e2fsck` finds it, and the superblock counts it.
+#[test]
+fn an_unmount_counts_the_groups_out_of_use() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let counts = |device: &MemoryDevice| {
+        let sb = mount::read_super(device).unwrap();
+        (sb.free_blocks_count(), sb.free_inodes_count.get())
+    };
+    // All groups there are, by their descriptor or by a bitmap that is read; and one of several.
+    for (size, damaged_bitmap) in [(8 * MIB, false), (8 * MIB, true), (64 * MIB, false)] {
+        let device = image(size, "-b 1024");
+        let before = counts(&device);
+        match damaged_bitmap {
+            true => flip(&device, desc(&device, 0).block_bitmap() * 1024 + 1000),
+            false => flip(&device, 2048 + 0x1e),
+        }
+        let engine = oracles::engine(&device, Options::default());
+        let group = engine.groups.group(0).unwrap();
+        assert!(engine.groups.lock_blocks(group).is_err());
+        mount::close(&engine).unwrap();
+        assert_eq!(counts(&device), before, "{size} {damaged_bitmap}");
+    }
+}

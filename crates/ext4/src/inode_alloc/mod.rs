@@ -102,6 +102,19 @@ pub(crate) fn mark_used(engine: &Engine, h: &Handle, ino: u32, directory: bool) 
     allocator.mark_used(h, ino, directory)
 }
 
+/// Whether the bitmap says that an inode is used; of a group that is out of use, all are.
+///
+/// # Errors
+/// There is no such inode; the device.
+pub(crate) fn is_used(engine: &Engine, ino: u32) -> Result<bool> {
+    let (number, index) = engine.geometry.inode_location(ino)?;
+    match engine.groups.inodes(engine.groups.group(number)?) {
+        Ok(map) => Ok(map.is_used(index)),
+        Err(Error::BadGroup { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 fn avoids_recent(engine: &Engine) -> bool {
     let journal = engine.geometry.features().has_compat(Compat::HAS_JOURNAL);
     !journal || engine.fast_commits.enabled()

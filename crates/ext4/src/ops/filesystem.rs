@@ -127,7 +127,7 @@ impl FileSystem for Ext4 {
             let _io = dir.io.read();
             dir::parent(&self.engine, &dir)?
         };
-        self.entry(&self.engine.inodes.get(&self.engine, parent)?)
+        self.entry(&self.engine.inodes.named(&self.engine, parent)?)
     }
 
     fn forget(&self, ino: Ino, count: u64) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sapwood_ext4_format::{LINK_MAX, RoCompat};
+use sapwood_ext4_format::{Compat, InodeFlags, LINK_MAX, RoCompat};
 use sapwood_vfs::rules;
 use sapwood_vfs::{self as vfs, FileKind, Timestamp};
 
@@ -78,23 +78,27 @@ fn check(engine: &Arc<Engine>, inode: &Inode, dir: &Inode, name: &[u8]) -> Resul
 }
 
 /// Links of a directory after `change` subdirectories came (1) or went (-1). One link stands for "more than the field
-/// can count" where the image has that feature (`dir_nlink`).
+/// can count", where the image has that feature (`dir_nlink`) and the directory a hash tree.
 ///
 /// # Errors
 /// `TooManyLinks`.
 pub(super) fn links_of_dir(engine: &Engine, dir: &Inode, change: i32) -> Result<u16> {
-    let links = dir.state.lock().raw.links();
-    let uncounted = engine
-        .geometry
-        .features()
-        .has_ro_compat(RoCompat::DIR_NLINK);
+    let (links, tree) = {
+        let state = dir.state.lock();
+        let tree = state.raw.flags().contains(InodeFlags::INDEX);
+        (state.raw.links(), tree)
+    };
     if links == 1 {
         return Ok(1);
     }
     let counted = i64::from(links) + i64::from(change);
-    if counted < i64::from(LINK_MAX) {
+    if counted <= i64::from(LINK_MAX) {
         return Ok(u16::try_from(counted).unwrap_or(2).max(2));
     }
+    let features = engine.geometry.features();
+    let uncounted = features.has_ro_compat(RoCompat::DIR_NLINK)
+        && features.has_compat(Compat::DIR_INDEX)
+        && tree;
     match uncounted {
         true => Ok(1),
         false => Err(vfs::Error::TooManyLinks.into()),

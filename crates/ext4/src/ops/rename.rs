@@ -6,6 +6,7 @@
 //! starts over. Moving a directory to another one can make a loop, so whoever renames between directories holds
 //! the mount's topology lock first, and under it walks up from the new place.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use sapwood_jbd2::Handle;
@@ -175,8 +176,9 @@ fn holds(engine: &Arc<Engine>, inode: &Inode, below: &Arc<Inode>) -> Result<bool
         return Ok(false);
     }
     let mut at = Arc::clone(below);
-    // A damaged image may have a ring; nothing is deeper than there are inodes.
-    for _ in 0..engine.geometry.inodes_count() {
+    let mut seen = HashSet::new();
+    // A damaged image may have a ring of directories.
+    while seen.insert(at.ino) {
         if at.ino == inode.ino {
             return Ok(true);
         }
@@ -184,7 +186,7 @@ fn holds(engine: &Arc<Engine>, inode: &Inode, below: &Arc<Inode>) -> Result<bool
         if up == at.ino {
             return Ok(false);
         }
-        at = engine.inodes.get(engine, up)?;
+        at = engine.inodes.named(engine, up)?;
         at.require_dir()?;
     }
     Err(Error::BadInode {

@@ -18,7 +18,9 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
     if engine.read_only() {
         return Ok(engine.health.check_unfailed()?);
     }
-    data::flush(engine, inode)?;
+    if !sapwood_fault::planted(115) {
+        data::flush(engine, inode)?;
+    }
     if kind == SyncKind::All {
         store_late_changes(engine, inode)?;
     }
@@ -26,6 +28,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
         SyncKind::All => inode.sync_tid(),
         SyncKind::Data => inode.datasync_tid(),
     };
+    let tid = tid.saturating_sub(u64::from(sapwood_fault::planted(123)));
     if tid <= engine.journal.durable_tid() {
         engine.counters.fsyncs_clean.fetch_add(1, Ordering::Relaxed);
         // Data that went to blocks which the file had needs no transaction, but a flush.
@@ -51,7 +54,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
 
 /// Stores times that changed without a handle.
 fn store_late_changes(engine: &Engine, inode: &Inode) -> Result<()> {
-    if inode.state.lock().unstored {
+    if inode.state.lock().unstored && !sapwood_fault::planted(140) {
         let h = engine.start_noted(1)?;
         inode.store(engine, &h)?;
     }

@@ -1,9 +1,14 @@
 //! When inodes go, judged by `e2fsck`.
 
+use std::sync::Arc;
+
+use sapwood_block::CountDevice;
+use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::rules::CAPABILITY;
 use sapwood_vfs::{self as vfs, FileSystem, SetAttr, SetXattrMode, WriteMode};
 
 use crate::Ext4;
+use crate::inode::Inode;
 use crate::oracles::{MIB, Need, clean, file, image, left_out, open as mount};
 
 /// Handles that `work` takes.
@@ -110,4 +115,155 @@ fn a_value_that_a_change_drops_is_deleted_with_it() {
     assert_eq!(fs.statfs().unwrap().inodes_free, free);
     fs.unmount().unwrap();
     clean(&device, "values");
+}
+
+/// Inodes that only the file system itself uses are not reached through a directory entry, whatever the operation.
+#[test]
+fn inodes_of_the_file_systems_own_have_no_name() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 4096 -O ea_inode,orphan_file");
+    let fs = mount(&device);
+    let ino = file(&fs, "owner");
+    let value = [5; 9000];
+    fs.setxattr(ino, b"user.large", &value, SetXattrMode::Any)
+        .unwrap();
+    let mut all = fs.engine.inodes.all().into_iter();
+    let holds = |inode: &Arc<Inode>| inode.flags().contains(InodeFlags::EA_INODE);
+    let held = all.find(holds).unwrap().ino;
+    let orphans = fs.engine.super_block.lock().orphan_file_inum.get();
+    fs.unmount().unwrap();
+    let cases = [held, orphans, 7, 8, 1];
+    let plant = cases.map(|ino| format!("ln <{ino}> /n{ino}")).join("\n");
+    let device = crate::oracles::debugfs_only(&device, &plant);
+    let fs = mount(&device);
+    let root = fs.root();
+    let corrupt = |what: &str, result: vfs::Result<()>| {
+        assert!(
+            matches!(result, Err(vfs::Error::Corrupt(_))),
+            "{what}: {result:?}"
+        );
+    };
+    for number in cases {
+        let (name, ino) = (format!("n{number}"), vfs::Ino(number.into()));
+        let name = name.as_bytes();
+        corrupt("lookup", fs.lookup(root, name).map(drop));
+        corrupt("unlink", fs.unlink(root, name));
+        corrupt(
+            "rename",
+            fs.rename(root, name, root, b"x", vfs::RenameMode::Replace),
+        );
+        let over = fs.rename(root, b"owner", root, name, vfs::RenameMode::Replace);
+        corrupt("rename over", over);
+        let by_number = fs.reference(ino).map(drop);
+        if number == held {
+            corrupt("reference", by_number);
+            corrupt(
+                "write",
+                fs.write(ino, 0, b"x", WriteMode::default()).map(drop),
+            );
+        } else {
+            assert_eq!(by_number, Err(vfs::Error::Stale), "{number}");
+        }
+    }
+    let owner = fs.lookup(root, b"owner").unwrap().ino();
+    assert_eq!(fs.getxattr(owner, b"user.large").unwrap(), value);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn a_dead_inode_of_the_same_number_is_not_what_the_name_leads_to() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 4096");
+    let fs = mount(&device);
+    let root = fs.inode(fs.root()).unwrap();
+    let first = file(&fs, "a");
+    // As a rename that looked the name up before it takes the locks.
+    let dead = fs.inode(first).unwrap();
+    fs.forget(first, 1);
+    fs.unlink(fs.root(), b"a").unwrap();
+    let second = file(&fs, "a");
+    assert_eq!(first, second, "the number is used again");
+    let alive = fs.inode(second).unwrap();
+    let leads_to = |inode| super::remove::leads_to(&fs.engine, &root, b"a", inode).unwrap();
+    assert!(!leads_to(&dead));
+    assert!(leads_to(&alive));
+}
+
+#[test]
+fn an_fsync_stores_the_access_time() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 4096");
+    let fs = mount(&device);
+    let ino = file(&fs, "a");
+    fs.write(ino, 0, &[7; 10], WriteMode::default()).unwrap();
+    let old = vfs::SetTime::To(vfs::Timestamp { sec: 1000, nsec: 0 });
+    let changes = SetAttr {
+        atime: Some(old),
+        ..SetAttr::default()
+    };
+    fs.setattr(ino, &changes).unwrap();
+    fs.sync().unwrap();
+    fs.read(ino, 0, &mut [0; 10]).unwrap();
+    let seen = fs.getattr(ino).unwrap().atime;
+    assert!(seen.sec > 1000);
+    fs.fsync(ino, vfs::SyncKind::All).unwrap();
+    let after = mount(&Arc::new(device.snapshot()));
+    assert_eq!(after.getattr(ino).unwrap().atime, seen);
+}
+
+#[test]
+fn an_fsync_makes_the_size_durable_and_the_time_with_it() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 4096");
+    let fs = mount(&device);
+    let ino = file(&fs, "a");
+    let old = vfs::SetTime::To(vfs::Timestamp { sec: 1000, nsec: 0 });
+    let changes = SetAttr {
+        mtime: Some(old),
+        ..SetAttr::default()
+    };
+    fs.setattr(ino, &changes).unwrap();
+    fs.sync().unwrap();
+    fs.write(ino, 0, &[7; 5000], WriteMode::default()).unwrap();
+    fs.fsync(ino, vfs::SyncKind::All).unwrap();
+    let seen = fs.getattr(ino).unwrap();
+    assert!(seen.mtime.sec > 1000);
+    let after = mount(&Arc::new(device.snapshot()));
+    let found = after.getattr(ino).unwrap();
+    assert_eq!((found.size, found.mtime), (5000, seen.mtime));
+}
+
+#[test]
+fn an_fsync_of_what_was_overwritten_in_place_flushes_the_device() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = Arc::new(CountDevice::new(image(16 * MIB, "-b 4096").snapshot()));
+    let options = crate::Options {
+        background: false,
+        ..crate::Options::default()
+    };
+    let fs = Ext4::open(device.clone(), options).unwrap();
+    let ino = file(&fs, "a");
+    fs.write(ino, 0, &[7; 4096], WriteMode::default()).unwrap();
+    fs.fsync(ino, vfs::SyncKind::All).unwrap();
+    fs.write(ino, 0, &[8; 4096], WriteMode::default()).unwrap();
+    // The times are durable: what is left is the data.
+    fs.fsync(ino, vfs::SyncKind::All).unwrap();
+    let inode = fs.inode(ino).unwrap();
+    {
+        let _io = inode.io.write();
+        crate::data::write(&fs.engine, &inode, 0, &[9; 4096], false).unwrap();
+    }
+    let before = device.counts().flushes;
+    fs.fsync(ino, vfs::SyncKind::Data).unwrap();
+    assert_eq!(device.counts().flushes, before + 1);
 }

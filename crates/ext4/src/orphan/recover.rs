@@ -1,91 +1,163 @@
 //! Finishing at mount what a former mount left.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use sapwood_ext4_format::{Compat, RoCompat};
+use sapwood_ext4_format::{Compat, RoCompat, SuperState};
+use sapwood_vfs::FileKind;
 
 use super::file::OrphanFile;
 use super::{Place, remove};
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Error, Result, data, ops};
+use crate::{Error, Result, data, inode_alloc, ops};
+
+/// The orphans on disk.
+pub(crate) struct Found {
+    /// In the order in which they are to be finished: the first one of the list goes first, as then no other inode has
+    /// to be changed for it.
+    inodes: Vec<Arc<Inode>>,
+    /// Something names an inode that cannot be an orphan. What the list has after it is unknown.
+    damaged: bool,
+}
 
 /// Finds the orphans on disk, then deletes those without a name and cuts the others to their size.
 ///
 /// # Errors
-/// The list or the file is damaged, or an orphan is; the device.
+/// The orphan file is damaged, or an orphan is; the device.
 pub(crate) fn recover(engine: &Arc<Engine>) -> Result<()> {
-    for inode in find(engine)? {
-        finish(engine, &inode)?;
+    let found = find(engine)?;
+    for inode in &found.inodes {
+        finish(engine, inode)?;
     }
-    Ok(())
+    match found.damaged {
+        true => forget_damaged(engine),
+        false => Ok(()),
+    }
 }
 
-/// Finishes what [`find`] found. An orphan that is damaged stays one, and is told: what it holds is out of
-/// reach until a check, and all else of the file system is not.
-pub(crate) fn finish_all(engine: &Arc<Engine>, orphans: Vec<Arc<Inode>>) {
-    for inode in orphans {
-        if let Err(error) = finish(engine, &inode) {
+/// Finishes what [`find`] found. An orphan that is damaged stays one, with a warning: its blocks are out of reach until
+/// a check, and the rest of the file system is usable.
+pub(crate) fn finish_all(engine: &Arc<Engine>, found: &Found) {
+    for inode in &found.inodes {
+        if let Err(error) = finish(engine, inode) {
             log::warn!("inode {}: an orphan that stays: {error}", inode.ino);
         }
     }
+    if found.damaged
+        && let Err(error) = forget_damaged(engine)
+    {
+        log::warn!("the list of orphans stays damaged: {error}");
+    }
 }
 
-/// The orphans on disk, in the order in which they are to be finished: the first one of the list goes first, as then no
-/// other inode has to be changed for it. Reads only.
+/// Ends a damaged list after its last orphan that is in order, and records in the superblock that there was damage, so
+/// that a check is due: as the kernel does.
+fn forget_damaged(engine: &Arc<Engine>) -> Result<()> {
+    let h = engine.start(1)?;
+    let first = engine.orphans.state.lock().list.last().copied();
+    engine.change_super(&h, |sb| {
+        sb.last_orphan = first.unwrap_or(0).into();
+        sb.set_state(sb.state() | SuperState::ERROR);
+        sb.error_count = sb.error_count.get().saturating_add(1).into();
+    })
+}
+
+/// Finds the orphans on disk. Reads only. What cannot be an orphan is left out, with a warning.
 ///
 /// # Errors
-/// The list or the file is damaged; the device.
-pub(crate) fn find(engine: &Arc<Engine>) -> Result<Vec<Arc<Inode>>> {
+/// The orphan file is damaged; the device.
+pub(crate) fn find(engine: &Arc<Engine>) -> Result<Found> {
+    let mut found = Found {
+        inodes: Vec::new(),
+        damaged: false,
+    };
     let features = engine.super_block.lock().features();
-    let mut all = Vec::new();
     if features.has_compat(Compat::ORPHAN_FILE) {
         let ino = engine.super_block.lock().orphan_file_inum.get();
         let inode = engine.inodes.get(engine, ino)?;
-        let (file, found) = OrphanFile::open(engine, &inode)?;
-        let mut state = engine.orphans.state.lock();
-        state.file = Some(file);
-        for (ino, slot) in found {
-            state.places.insert(ino, Place::File(slot));
-            all.push(ino);
+        let (file, slots) = OrphanFile::open(engine, &inode)?;
+        engine.orphans.state.lock().file = Some(file);
+        for (ino, slot) in slots {
+            if let Some(inode) = found.add(engine, ino, Place::File(slot))? {
+                found.inodes.push(inode);
+            }
         }
     }
-    all.extend(read_list(engine)?);
-    let mut inodes = Vec::new();
-    for ino in &all {
-        inodes.push(engine.inodes.get(engine, *ino)?);
-    }
-    for inode in &inodes {
+    read_list(engine, &mut found)?;
+    for inode in &found.inodes {
         inode.state.lock().orphan = true;
     }
-    Ok(inodes)
+    Ok(found)
 }
 
-/// The inodes of the list in their order; notes them.
-fn read_list(engine: &Arc<Engine>) -> Result<Vec<u32>> {
-    let mut seen = HashSet::new();
+/// Adds the inodes of the list in their order, up to its end or to one that cannot be an orphan.
+fn read_list(engine: &Arc<Engine>, found: &mut Found) -> Result<()> {
     let mut order = Vec::new();
     let mut next = engine.super_block.lock().last_orphan.get();
     while next != 0 {
-        let bad = |reason: &str| Error::BadInode {
-            ino: next,
-            reason: format!("list of orphans: {reason}"),
+        let Some(inode) = found.add(engine, next, Place::List)? else {
+            break;
         };
-        if next > engine.geometry.inodes_count() || next < engine.geometry.first_ino() {
-            return Err(bad("no such inode"));
-        }
-        if !seen.insert(next) {
-            return Err(bad("it is there twice"));
-        }
         order.push(next);
-        engine.orphans.state.lock().places.insert(next, Place::List);
-        let inode = engine.inodes.get(engine, next)?;
         next = inode.state.lock().raw.dtime();
+        found.inodes.push(inode);
     }
     let mut state = engine.orphans.state.lock();
     state.list = order.iter().rev().copied().collect();
-    Ok(order)
+    Ok(())
+}
+
+impl Found {
+    /// The inode, if it can be an orphan; its place is recorded.
+    fn add(&mut self, engine: &Arc<Engine>, ino: u32, place: Place) -> Result<Option<Arc<Inode>>> {
+        let places = || engine.orphans.state.lock();
+        {
+            let mut state = places();
+            if state.places.contains_key(&ino) {
+                log::warn!("orphans: inode {ino} is there twice");
+                self.damaged = true;
+                return Ok(None);
+            }
+            // Before it is loaded, as without it an inode that has no name cannot be.
+            state.places.insert(ino, place);
+        }
+        match candidate(engine, ino) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(error @ (Error::Device(_) | Error::Journal(_))) => Err(error),
+            Err(error) => {
+                log::warn!("orphans: {error}");
+                places().places.remove(&ino);
+                self.damaged = true;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The inode, if it can be an orphan: not a reserved one, in use, and either without a name or of a kind that can be
+/// cut.
+fn candidate(engine: &Arc<Engine>, ino: u32) -> Result<Arc<Inode>> {
+    let bad = |reason: &str| Error::BadInode {
+        ino,
+        reason: reason.into(),
+    };
+    let known = (engine.geometry.first_ino()..=engine.geometry.inodes_count()).contains(&ino);
+    if !known || engine.is_special(ino) {
+        return Err(bad("no inode that can be an orphan"));
+    }
+    if !inode_alloc::is_used(engine, ino)? {
+        return Err(bad("an orphan that is free"));
+    }
+    let inode = engine.inodes.get(engine, ino)?;
+    let cut = match inode.kind {
+        FileKind::Regular | FileKind::Directory => true,
+        FileKind::Symlink => !inode.state.lock().raw.is_fast_symlink(&engine.geometry),
+        _ => false,
+    };
+    match cut || !inode.is_linked() {
+        true => Ok(inode),
+        false => Err(bad("an orphan with a name that cannot be cut")),
+    }
 }
 
 fn finish(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {

@@ -9,10 +9,10 @@ use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp, acl};
 
 use super::plan::{Plan, plan};
 use super::{credits, damaged, get, inode_value, shared};
-use crate::Result;
 use crate::engine::Engine;
 use crate::fast_commit::{Reason, note};
 use crate::inode::Inode;
+use crate::{Result, on_demand};
 
 /// Sets or removes (`None`) an attribute within a handle; no rules are applied. The caller holds `io` exclusively (or the
 /// inode is new), stores the inode, and calls [`reap`](super::reap) when the handle has ended.
@@ -32,6 +32,9 @@ pub(crate) fn set_in(
 
 fn apply(engine: &Arc<Engine>, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<()> {
     note::whole(engine, h, Reason::Xattrs);
+    if !plan.inline_data {
+        on_demand::ext_attr(engine, h)?;
+    }
     if let Some(outside) = &plan.outside {
         let value = inode_value::write(engine, h, inode, &outside.name, &outside.value)?;
         let set = match outside.in_body {

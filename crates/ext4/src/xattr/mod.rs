@@ -175,11 +175,12 @@ pub(crate) fn credits(engine: &Engine, _inode: &Inode, len: usize) -> u32 {
 /// The same for a new inode.
 pub(crate) fn credits_of_new(engine: &Engine, len: usize) -> u32 {
     const BLOCKS: u32 = 6;
+    let needed = BLOCKS + engine.on_demand.ext_attr_credits();
     if !engine.geometry.features().has_incompat(Incompat::EA_INODE) {
-        return BLOCKS;
+        return needed;
     }
     let blocks = (len as u64).div_ceil(engine.block_size());
-    BLOCKS + inode_value::CREDITS + 3 * u32::try_from(blocks).unwrap_or(u32::MAX / 8)
+    needed + inode_value::CREDITS + 3 * u32::try_from(blocks).unwrap_or(u32::MAX / 8)
 }
 
 /// Puts the checksum into a block of attributes.

@@ -18,6 +18,8 @@ pub(super) struct Plan {
     pub(super) block: XattrSet,
     pub(super) body_changed: bool,
     pub(super) block_changed: bool,
+    /// It is the rest of inline data, which the format keeps as an attribute.
+    pub(super) inline_data: bool,
     /// A value for an inode of its own.
     pub(super) outside: Option<Outside>,
     /// Inode that held the value until now.
@@ -63,6 +65,7 @@ pub(super) fn plan(
         block_changed: in_block.is_some(),
         body,
         block,
+        inline_data: index == sapwood_ext4_format::xattr_index::SYSTEM,
         outside: None,
         released,
     };
@@ -76,7 +79,7 @@ pub(super) fn plan(
         true => acl_to_disk(value).map_err(|_| vfs::Error::Invalid)?,
         false => value.to_vec(),
     };
-    let inline_data = index == sapwood_ext4_format::xattr_index::SYSTEM;
+    let inline_data = plan.inline_data;
     let room = Room::of(engine, inode);
     let placed = plan.place(
         index,

@@ -123,3 +123,20 @@ fn values_go_with_their_inode() {
     fs.unmount().unwrap();
     clean(&device, "deleted");
 }
+
+#[test]
+fn a_value_in_an_inode_of_its_own_goes_with_its_attribute() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 4096 -O ea_inode");
+    let fs = mount(&device);
+    let ino = file(&fs, "a");
+    let free = fs.statfs().unwrap().inodes_free;
+    set(&fs, ino, "user.large", &[3; 20_000]).unwrap();
+    assert_eq!(fs.statfs().unwrap().inodes_free, free - 1);
+    fs.removexattr(ino, b"user.large").unwrap();
+    assert_eq!(fs.statfs().unwrap().inodes_free, free);
+    fs.unmount().unwrap();
+    clean(&device, "value");
+}

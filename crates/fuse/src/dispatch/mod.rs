@@ -19,6 +19,7 @@
 //! End: [`Dispatcher::close`] waits for the calls under way; later ones end with `EIO`.
 //! It serves an unmount whose users did not let go.
 
+mod content;
 mod xattrs;
 
 use std::sync::Arc;
@@ -27,16 +28,16 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use sapwood_vfs::{
-    AllocMode, Attr, CopyMode, Entry, Error, FileKind, FileSystem, FsStat, NewInode, RenameMode,
-    SeekFrom, SyncKind, WriteMode,
+    Attr, Entry, Error, FileKind, FileSystem, FsStat, Ino, NewInode, RenameMode, SetAttr, SyncKind,
 };
 
 use crate::control;
 use crate::ioctl;
 use crate::node::{NodeId, NodeMap, decode_device};
 use crate::permissions;
+use crate::privileges;
 use crate::readdir::{self, DirSink, PageKind, PageRequest};
-use crate::request::{Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, WriteRequest};
+use crate::request::{Caller, Changes, ControlAnswer, NodeEntry, Reply, Synchronous};
 
 /// Longest name of any file system that FUSE carries; the kernel does not check it for us.
 const NAME_MAX: usize = 255;
@@ -47,6 +48,7 @@ pub struct Dispatcher {
     map: NodeMap,
     ttl: Duration,
     writeback: AtomicBool,
+    synchronous: Synchronous,
     /// True once closed. Held for reading by every call under way.
     closed: RwLock<bool>,
 }
@@ -71,7 +73,17 @@ impl Dispatcher {
             map,
             ttl,
             writeback: AtomicBool::new(false),
+            synchronous: Synchronous::default(),
             closed: RwLock::new(false),
+        }
+    }
+
+    /// The same, with changes that are durable before they are answered.
+    #[must_use]
+    pub fn synchronous(self, synchronous: Synchronous) -> Self {
+        Self {
+            synchronous,
+            ..self
         }
     }
 
@@ -96,6 +108,31 @@ impl Dispatcher {
         // that the call it waits for depends on.
         let guard = self.closed.read_recursive();
         if *guard { Err(libc::EIO) } else { Ok(guard) }
+    }
+
+    /// Makes a change of an inode durable where the mount asks for it.
+    fn settle(&self, ino: Ino) -> Reply<()> {
+        match self.synchronous.all && !sapwood_fault::planted(263) {
+            true => self.fs.fsync(ino, SyncKind::All).map_err(errno),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes a change of a directory's names durable where the mount asks for it.
+    fn settle_names(&self, dir: Ino) -> Reply<()> {
+        match (self.synchronous.all || self.synchronous.names) && !sapwood_fault::planted(262) {
+            true => self.fs.fsync(dir, SyncKind::All).map_err(errno),
+            false => Ok(()),
+        }
+    }
+
+    /// The answer that brings the kernel a new name in `dir`, once that is durable.
+    fn new_name(&self, dir: Ino, entry: &Entry) -> Reply<NodeEntry> {
+        if let Err(errno) = self.settle_names(dir) {
+            self.fs.forget(entry.ino(), 1);
+            return Err(errno);
+        }
+        Ok(self.entry(entry))
     }
 
     fn entry(&self, entry: &Entry) -> NodeEntry {
@@ -130,6 +167,11 @@ impl Dispatcher {
 
     /// Gives `count` lookups of a node back. Those of the root are not counted.
     pub fn forget(&self, node: NodeId, count: u64) {
+        let count = match () {
+            () if sapwood_fault::planted(260) => count + 1,
+            () if sapwood_fault::planted(261) => count - 1,
+            () => count,
+        };
         if node != NodeId::ROOT && node != NodeId::NONE && self.enter().is_ok() {
             self.fs.forget(self.map.ino(node), count);
         }
@@ -151,6 +193,9 @@ impl Dispatcher {
     /// The engine's, `EACCES` if not.
     pub fn access(&self, node: NodeId, mask: u32) -> Reply<()> {
         let attr = self.getattr(node)?;
+        if sapwood_fault::planted(265) {
+            return Ok(());
+        }
         permissions::may(&attr, mask)
             .then_some(())
             .ok_or(libc::EACCES)
@@ -160,18 +205,39 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn setattr(&self, node: NodeId, changes: &Changes) -> Reply<Attr> {
+    pub fn setattr(&self, who: Caller, node: NodeId, changes: &Changes) -> Reply<Attr> {
         let _open = self.enter()?;
         let ino = self.map.ino(node);
         let mut set = changes.set;
         let chown = set.uid.is_some() || set.gid.is_some();
-        let truncate = set.size.is_some() && !changes.keep_setid;
+        let truncate = set.size.is_some() && !changes.keep_setid && !sapwood_fault::planted(259);
         if set.perm.is_none() && (chown || truncate) {
-            // A change of owner leaves a directory's set-group-id bit alone.
-            set.kill_setid =
-                truncate || self.fs.getattr(ino).map_err(errno)?.kind != FileKind::Directory;
+            let attr = self.fs.getattr(ino).map_err(errno)?;
+            let kept = privileges::after_chown(&attr, who);
+            set.perm = (kept != attr.perm).then_some(kept);
         }
-        self.fs.setattr(ino, &set).map_err(errno)
+        let attr = match self.fs.setattr(ino, &set) {
+            Err(Error::NotPermitted) => self.refused_times(ino, &set)?,
+            result => result.map_err(errno)?,
+        };
+        self.settle(ino)?;
+        Ok(attr)
+    }
+
+    /// The answer to a change that an immutable or append-only inode refuses. A write-back cache
+    /// sends the times of its last write late. If they are older than the inode's last change, no
+    /// caller asked for them since, and the kernel drops them without an error.
+    fn refused_times(&self, ino: Ino, set: &SetAttr) -> Reply<Attr> {
+        let attr = self.fs.getattr(ino).map_err(errno)?;
+        let only_times = SetAttr {
+            mtime: set.mtime,
+            ctime: set.ctime,
+            ..SetAttr::default()
+        } == *set;
+        match set.ctime {
+            Some(ctime) if only_times && ctime <= attr.ctime => Ok(attr),
+            _ => Err(libc::EPERM),
+        }
     }
 
     /// Target of a symbolic link.
@@ -245,8 +311,8 @@ impl Dispatcher {
         let perm = mode & 0o7777;
         self.fs
             .create(&who.credentials(), dir, name, what, perm)
-            .map(|entry| self.entry(&entry))
             .map_err(errno)
+            .and_then(|entry| self.new_name(dir, &entry))
     }
 
     /// Creates a regular file without a name.
@@ -268,10 +334,11 @@ impl Dispatcher {
     pub fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Reply<NodeEntry> {
         let _open = self.enter()?;
         check_name(name)?;
+        let dir = self.map.ino(dir);
         self.fs
-            .link(self.map.ino(node), self.map.ino(dir), name)
-            .map(|entry| self.entry(&entry))
+            .link(self.map.ino(node), dir, name)
             .map_err(errno)
+            .and_then(|entry| self.new_name(dir, &entry))
     }
 
     /// Removes a name of anything but a directory.
@@ -281,7 +348,9 @@ impl Dispatcher {
     pub fn unlink(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
         let _open = self.enter()?;
         check_name(name)?;
-        self.fs.unlink(self.map.ino(dir), name).map_err(errno)
+        let dir = self.map.ino(dir);
+        self.fs.unlink(dir, name).map_err(errno)?;
+        self.settle_names(dir)
     }
 
     /// Removes an empty directory.
@@ -291,7 +360,9 @@ impl Dispatcher {
     pub fn rmdir(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
         let _open = self.enter()?;
         check_name(name)?;
-        self.fs.rmdir(self.map.ino(dir), name).map_err(errno)
+        let dir = self.map.ino(dir);
+        self.fs.rmdir(dir, name).map_err(errno)?;
+        self.settle_names(dir)
     }
 
     /// Renames, with the flags of `renameat2`.
@@ -304,6 +375,7 @@ impl Dispatcher {
         check_name(to.1)?;
         let mode = match flags {
             0 => RenameMode::Replace,
+            libc::RENAME_EXCHANGE if sapwood_fault::planted(274) => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(libc::EINVAL),
@@ -311,35 +383,12 @@ impl Dispatcher {
         let (from_dir, to_dir) = (self.map.ino(from.0), self.map.ino(to.0));
         self.fs
             .rename(from_dir, from.1, to_dir, to.1, mode)
-            .map_err(errno)
-    }
-
-    /// Reads into `buf`; returns how many bytes there were.
-    ///
-    /// # Errors
-    /// The engine's.
-    pub fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
-        let _open = self.enter()?;
-        self.fs.read(self.map.ino(node), offset, buf).map_err(errno)
-    }
-
-    /// Writes; all of it or nothing. The offset counts even for a file opened to append:
-    /// the kernel, which has the only true size, has set it.
-    ///
-    /// # Errors
-    /// The engine's.
-    pub fn write(&self, request: &WriteRequest<'_>) -> Reply<()> {
-        let _open = self.enter()?;
-        let mode = WriteMode {
-            kill_setid: request.kill_setid,
-            append: false,
-            writeback: self.writeback.load(Ordering::Acquire),
-        };
-        let ino = self.map.ino(request.node);
-        self.fs
-            .write(ino, request.offset, request.data, mode)
-            .map(|_end| ())
-            .map_err(errno)
+            .map_err(errno)?;
+        self.settle_names(to_dir)?;
+        match from_dir == to_dir {
+            true => Ok(()),
+            false => self.settle_names(from_dir),
+        }
     }
 
     /// Makes a file or directory durable.
@@ -348,7 +397,10 @@ impl Dispatcher {
     /// The engine's.
     pub fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
         let _open = self.enter()?;
-        let kind = if data_only {
+        if sapwood_fault::planted(252) {
+            return Ok(());
+        }
+        let kind = if data_only || sapwood_fault::planted(253) {
             SyncKind::Data
         } else {
             SyncKind::All
@@ -397,83 +449,6 @@ impl Dispatcher {
         self.fs.statfs().map_err(errno)
     }
 
-    /// `fallocate`, with its mode bits.
-    ///
-    /// # Errors
-    /// The engine's, `EOPNOTSUPP` for other bits.
-    pub fn fallocate(&self, node: NodeId, offset: u64, len: u64, mode: i32) -> Reply<()> {
-        let _open = self.enter()?;
-        let mode = alloc_mode(mode).ok_or(libc::EOPNOTSUPP)?;
-        self.fs
-            .fallocate(self.map.ino(node), offset, len, mode)
-            .map_err(errno)
-    }
-
-    /// `lseek` for data or a hole; the kernel does the others.
-    ///
-    /// # Errors
-    /// The engine's, `EINVAL` for another `whence`.
-    pub fn lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<Seek> {
-        let found = self.seek(node, offset, whence);
-        if !self.writeback.load(Ordering::Acquire) {
-            return found.map(Seek::Found);
-        }
-        let start = u64::try_from(offset).unwrap_or(0);
-        match (found, whence) {
-            (Ok(found), libc::SEEK_DATA) if found == offset => Ok(Seek::Found(found)),
-            (Ok(found), libc::SEEK_DATA) => Ok(Seek::Unsettled {
-                offset: start,
-                len: u64::try_from(found)
-                    .ok()
-                    .map(|end| end.saturating_sub(start)),
-            }),
-            (Ok(found), _) => Ok(Seek::Unsettled {
-                offset: u64::try_from(found).unwrap_or(start),
-                len: None,
-            }),
-            (Err(libc::ENXIO), _) => Ok(Seek::Unsettled {
-                offset: start,
-                len: None,
-            }),
-            (Err(error), _) => Err(error),
-        }
-    }
-
-    /// The answer to an unsettled [`lseek`](Self::lseek), once the kernel has written back.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn settled_lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
-        self.seek(node, offset, whence)
-    }
-
-    fn seek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
-        let _open = self.enter()?;
-        let offset = u64::try_from(offset).map_err(|_| libc::ENXIO)?;
-        let from = match whence {
-            libc::SEEK_DATA => SeekFrom::Data(offset),
-            libc::SEEK_HOLE => SeekFrom::Hole(offset),
-            _ => return Err(libc::EINVAL),
-        };
-        let found = self.fs.seek(self.map.ino(node), from).map_err(errno)?;
-        i64::try_from(found).map_err(|_| libc::EOVERFLOW)
-    }
-
-    /// Copies a range, sharing extents where possible; returns how many bytes were copied.
-    ///
-    /// # Errors
-    /// The engine's.
-    pub fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64> {
-        let _open = self.enter()?;
-        if len == 0 {
-            return Ok(0);
-        }
-        let (source, target) = (self.map.ino(from.0), self.map.ino(to.0));
-        self.fs
-            .copy_range(source, from.1, target, to.1, len, CopyMode::Any)
-            .map_err(errno)
-    }
-
     /// All inodes that the kernel may have cached.
     ///
     /// # Errors
@@ -506,6 +481,9 @@ impl Dispatcher {
                 changed_name: None,
             },
         };
+        if ioctl::sets_flags(command) {
+            self.settle(ino)?;
+        }
         answer.output.truncate(out_size);
         Ok(answer)
     }
@@ -517,22 +495,13 @@ fn errno(error: Error) -> i32 {
 
 fn check_name(name: &[u8]) -> Reply<()> {
     if name.len() > NAME_MAX {
+        if sapwood_fault::planted(275) {
+            return Err(libc::EINVAL);
+        }
         return Err(libc::ENAMETOOLONG);
     }
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
         return Err(libc::EINVAL);
     }
     Ok(())
-}
-
-fn alloc_mode(mode: i32) -> Option<AllocMode> {
-    let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-    match mode & !libc::FALLOC_FL_KEEP_SIZE {
-        0 => Some(AllocMode::Allocate { keep_size }),
-        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(AllocMode::PunchHole),
-        libc::FALLOC_FL_ZERO_RANGE => Some(AllocMode::ZeroRange { keep_size }),
-        libc::FALLOC_FL_COLLAPSE_RANGE if !keep_size => Some(AllocMode::CollapseRange),
-        libc::FALLOC_FL_INSERT_RANGE if !keep_size => Some(AllocMode::InsertRange),
-        _ => None,
-    }
 }

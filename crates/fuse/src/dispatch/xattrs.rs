@@ -40,7 +40,7 @@ impl Dispatcher {
                 self.fs.setattr(ino, &set).map_err(errno)?;
             }
         }
-        Ok(())
+        self.settle(ino)
     }
 
     /// Value of an extended attribute, at most `size` bytes; 0 asks for its size.
@@ -81,7 +81,9 @@ impl Dispatcher {
     /// The engine's.
     pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Reply<()> {
         let _open = self.enter()?;
-        self.fs.removexattr(self.map.ino(node), name).map_err(errno)
+        let ino = self.map.ino(node);
+        self.fs.removexattr(ino, name).map_err(errno)?;
+        self.settle(ino)
     }
 }
 

@@ -11,9 +11,10 @@ use rustix::io::Errno;
 use rustix::time::Timespec;
 use zerocopy::IntoBytes;
 
+use super::content::takes_long;
 use super::crew::{Crew, Load, Need};
 use super::later::Helper;
-use super::server::{Outcome, Server, takes_long};
+use super::server::{Outcome, Server};
 use super::{HEADROOM, KEEP, LARGE, MAX_IO};
 use crate::wire::abi::{InHeader, OutHeader};
 use crate::wire::{self, Body, Malformed, Opcode, reply};
@@ -245,7 +246,7 @@ impl Plain {
                 return 0;
             }
         };
-        if !takes_long(header_in.opcode) {
+        if !takes_long(header_in.opcode, body) {
             return self.answer(device, &header_in, body, answer);
         }
         if self.load.begin() == Need::OneMore {
@@ -268,14 +269,21 @@ impl Plain {
             return 0;
         };
         let unique = header_in.unique;
-        let (sent, len) = match self.server.handle(header_in, body, payload) {
+        let reply = match self.server.handle(header_in, body, payload) {
             Outcome::Silent => return 0,
             Outcome::Later(job) => {
                 self.helper.hand_over(device, unique, job);
                 return 0;
             }
-            Outcome::Answer(Err(errno)) => (device.refuse(unique, errno), 0),
-            Outcome::Answer(Ok(len)) => {
+            Outcome::Beside(reply, job) => {
+                self.helper.post(job);
+                reply
+            }
+            Outcome::Answer(reply) => reply,
+        };
+        let (sent, len) = match reply {
+            Err(errno) => (device.refuse(unique, errno), 0),
+            Ok(len) => {
                 space.copy_from_slice(header(unique, 0, len).as_bytes());
                 let sent = device.send(answer.get(..HEADER + len).unwrap_or(&[]));
                 if sent.is_err() {

@@ -17,7 +17,7 @@
 //!
 //! On the plain loop requests and forgets come in one order, and are counted once they are
 //! read. Between the read and the count a thread may stand still: a request without space
-//! is therefore tried again only after a moment ([`Forgets::settle_patiently`]). `statfs` does not wait for it.
+//! is therefore tried again only after a moment ([`Forgets::retry`]). `statfs` does not wait for it.
 //!
 //! Test: `many_names` in `tests/suites/enospc.rs`, over both transports.
 
@@ -39,6 +39,8 @@ const GATHER: Duration = Duration::from_millis(2);
 const MOMENT: Duration = Duration::from_millis(2);
 /// Messages that one who settles reads at most: interrupts come before forgets.
 const MOST_MESSAGES: usize = 16;
+/// How often a request that finds no space is tried at most.
+const MOST_TRIES: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Forgets {
@@ -173,8 +175,35 @@ impl Forgets {
         });
     }
 
+    /// Tries a request, and again as long as it finds no space and forgets come. The second try is
+    /// made in any case: forgets may have been served during the first, which shows nowhere.
+    pub(super) fn retry<T>(
+        &self,
+        mut once: impl FnMut() -> T,
+        no_space: impl Fn(&T) -> bool,
+        serve: impl Fn(&Device, &[u8]),
+    ) -> T {
+        let mut outcome = once();
+        let mut tries = 1;
+        while tries < MOST_TRIES && no_space(&outcome) {
+            let seen = self.counted();
+            self.settle_patiently(&serve);
+            outcome = once();
+            tries += 1;
+            if self.counted() == seen {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// How many were counted so far.
+    fn counted(&self) -> u64 {
+        self.state.lock().next
+    }
+
     /// As [`settle`](Self::settle), and for those too that were read and not yet counted.
-    pub(super) fn settle_patiently(&self, serve: impl Fn(&Device, &[u8])) {
+    fn settle_patiently(&self, serve: impl Fn(&Device, &[u8])) {
         if self.beside.get().is_none() {
             std::thread::sleep(MOMENT);
         }
@@ -187,6 +216,33 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
+
+    fn tries(forgets: &Forgets, mut once: impl FnMut(u32) -> bool) -> u32 {
+        let mut tries = 0;
+        let once = || {
+            tries += 1;
+            once(tries)
+        };
+        forgets.retry(once, |found| !found, |_, _| {});
+        tries
+    }
+
+    #[test]
+    fn a_request_without_space_is_tried_again_while_forgets_come() {
+        let forgets = Forgets::default();
+        let found = tries(&forgets, |number| {
+            drop(forgets.begin());
+            number == 5
+        });
+        assert_eq!(found, 5);
+        assert_eq!(tries(&forgets, |_| true), 1);
+        assert_eq!(tries(&forgets, |_| false), 2);
+        let never = tries(&forgets, |_| {
+            drop(forgets.begin());
+            false
+        });
+        assert_eq!(never, MOST_TRIES);
+    }
 
     #[test]
     fn only_a_message_with_room_left_brings_all_forgets() {

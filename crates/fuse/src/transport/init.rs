@@ -11,7 +11,7 @@ use crate::wire::flags::InitFlags;
 use crate::wire::{self, MAJOR, MINOR, OLDEST_MINOR, Opcode, Operation};
 
 /// Readahead and write-back requests that the kernel keeps under way.
-const MAX_BACKGROUND: u16 = 128;
+pub(super) const MAX_BACKGROUND: u16 = 128;
 
 /// What the mount's options ask for.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +26,8 @@ pub(super) struct Wishes {
 pub(super) struct Agreed {
     pub(super) writeback: bool,
     pub(super) long_setxattr: bool,
+    /// `sync(1)` and `syncfs(2)` reach the server.
+    pub(super) syncfs: bool,
 }
 
 impl Wishes {
@@ -42,6 +44,7 @@ impl Wishes {
             | InitFlags::EXPLICIT_INVAL_DATA
             | InitFlags::EXPORT_SUPPORT
             | InitFlags::HANDLE_KILLPRIV_V2
+            | InitFlags::HAS_SYNCFS
             | InitFlags::INIT_EXT
             | InitFlags::MAX_PAGES
             | InitFlags::NO_OPENDIR_SUPPORT
@@ -165,6 +168,7 @@ fn negotiate(init: &InitIn, wishes: Wishes) -> (InitOut, Agreed) {
     let agreed = Agreed {
         writeback: agreed.contains(InitFlags::WRITEBACK_CACHE),
         long_setxattr: agreed.contains(InitFlags::SETXATTR_EXT),
+        syncfs: agreed.contains(InitFlags::HAS_SYNCFS),
     };
     (out, agreed)
 }
@@ -200,6 +204,7 @@ mod tests {
         let nothing = Agreed {
             writeback: false,
             long_setxattr: false,
+            syncfs: false,
         };
         assert_eq!(agreed, nothing);
     }
@@ -219,7 +224,7 @@ mod tests {
             InitFlags::from_bits_retain(u64::from(out.flags) | (u64::from(out.flags2) << 32));
         assert_eq!(flags, ALL.flags());
         assert!(!flags.contains(InitFlags::ATOMIC_O_TRUNC));
-        assert!(agreed.writeback && agreed.long_setxattr);
+        assert!(agreed.writeback && agreed.long_setxattr && agreed.syncfs);
         let without = Wishes {
             writeback: false,
             posix_acl: false,

@@ -9,11 +9,12 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use super::HEADROOM;
+use super::content::Slot;
 use super::device::{Device, undelivered};
 use super::server::{Command, Outcome, Server};
 use crate::node::NodeId;
 use crate::request::Reply;
-use crate::wire::abi::LseekOut;
+use crate::wire::abi::{LseekOut, WriteOut};
 use crate::wire::{Opcode, notify, reply};
 
 /// A request to answer later.
@@ -27,6 +28,18 @@ pub(super) enum Job {
         /// The range's start, and its length; 0: to the end of the file.
         range: (i64, i64),
     },
+    /// The answer to a direct write, once the kernel has dropped its pages of the range.
+    Written {
+        node: NodeId,
+        /// Start and length.
+        range: (i64, i64),
+        answer: WriteOut,
+        /// Held while the kernel waits for the answer.
+        _slot: Option<Slot>,
+    },
+    /// A change of flags: the kernel first writes back what it cached of the file, which may be
+    /// immutable afterwards, and then asks for its attributes again.
+    Flags(Command),
     /// A control command, once the kernel has written back all that it cached.
     Settled(Command),
     /// The answer to a control command, once the kernel has forgotten a name that it changed.
@@ -41,7 +54,8 @@ impl Job {
     fn opcode(&self) -> Opcode {
         match self {
             Self::Seek { .. } => Opcode::Lseek,
-            Self::Settled(_) | Self::Control { .. } => Opcode::Ioctl,
+            Self::Written { .. } => Opcode::Write,
+            Self::Settled(_) | Self::Flags(_) | Self::Control { .. } => Opcode::Ioctl,
         }
     }
 
@@ -51,13 +65,31 @@ impl Job {
         match self {
             Self::Settled(command) => {
                 for node in dispatcher.referenced()? {
-                    tell(device, &notify::inval_inode(node.0, 0, 0));
+                    if !sapwood_fault::planted(272) {
+                        tell(device, &notify::inval_inode(node.0, 0, 0));
+                    }
                 }
-                match server.command(command, out) {
-                    Outcome::Answer(answer) => answer,
-                    Outcome::Later(job) => job.finish(device, server, out),
-                    Outcome::Silent => Ok(0),
+                Self::command(command, device, server, out)
+            }
+            Self::Flags(command) => {
+                let node = command.node().0;
+                if !sapwood_fault::planted(266) && !sapwood_fault::planted(267) {
+                    tell(device, &notify::inval_inode(node, 0, 0));
                 }
+                let answer = Self::command(command, device, server, out);
+                if !sapwood_fault::planted(266) {
+                    tell(device, &notify::inval_inode(node, -1, 0));
+                }
+                answer
+            }
+            Self::Written {
+                node,
+                range,
+                answer,
+                ..
+            } => {
+                tell(device, &notify::inval_inode(node.0, range.0, range.1));
+                reply::put(out, answer)
             }
             Self::Seek {
                 node,
@@ -66,15 +98,32 @@ impl Job {
                 range,
             } => {
                 // The kernel writes back what it drops.
-                tell(device, &notify::inval_inode(node.0, range.0, range.1));
+                if !sapwood_fault::planted(271) {
+                    tell(device, &notify::inval_inode(node.0, range.0, range.1));
+                }
                 found(out, dispatcher.settled_lseek(*node, *offset, *whence)?)
             }
             Self::Control { dir, name, output } => {
-                tell(device, &notify::inval_entry(dir.0, name));
+                if !sapwood_fault::planted(270) {
+                    tell(device, &notify::inval_entry(dir.0, name));
+                }
                 // A negative offset: attributes only.
                 tell(device, &notify::inval_inode(dir.0, -1, 0));
                 reply::ioctl(out, output)
             }
+        }
+    }
+
+    fn command(
+        command: &Command,
+        device: &Device,
+        server: &Server,
+        out: &mut [u8],
+    ) -> Reply<usize> {
+        match server.command(command, out) {
+            Outcome::Answer(answer) | Outcome::Beside(answer, _) => answer,
+            Outcome::Later(job) => job.finish(device, server, out),
+            Outcome::Silent => Ok(0),
         }
     }
 }
@@ -98,6 +147,8 @@ struct Handed {
 enum Asker {
     /// To the request of this number, which came from there.
     Device(Arc<Device>, u64),
+    /// Nowhere: the request was answered.
+    Nobody,
     /// To the thread that waits for it.
     Thread(mpsc::Sender<Reply<Vec<u8>>>),
 }
@@ -106,6 +157,7 @@ impl Asker {
     fn answer(self, opcode: Opcode, answer: Reply<&[u8]>) {
         let (device, unique) = match self {
             Self::Device(device, unique) => (device, unique),
+            Self::Nobody => return,
             Self::Thread(waiting) => {
                 // It waits as long as there is a connection.
                 let _ = waiting.send(answer.map(<[u8]>::to_vec));
@@ -143,6 +195,14 @@ impl Helper {
         self.send(Handed {
             job,
             to: Asker::Device(Arc::clone(device), unique),
+        });
+    }
+
+    /// Has the job done.
+    pub(super) fn post(&self, job: Job) {
+        self.send(Handed {
+            job,
+            to: Asker::Nobody,
         });
     }
 

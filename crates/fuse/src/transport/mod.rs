@@ -23,6 +23,7 @@
 //! it carried (test in `server.rs`); a kernel that ends the connection ends the threads
 //! (`tests/mount/sessions.rs`).
 
+mod content;
 mod crew;
 mod device;
 mod forgets;
@@ -37,8 +38,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dispatch::Dispatcher;
-use crate::options::{Access, IoUring, MountOptions};
-use crate::permissions::kernel_checks;
+use crate::options::{IoUring, MountOptions};
+use crate::permissions::{Asking, kernel_checks};
 use crew::Crew;
 use device::{Device, Plain};
 use init::{Handshake, Wishes};
@@ -57,6 +58,9 @@ const KEEP: std::time::Duration = std::time::Duration::from_secs(1);
 /// Threads on `/dev/fuse` beside io_uring: for forgets.
 const BESIDE_RINGS: usize = 2;
 
+/// Called with the kernel's last request, which is answered when it returns.
+pub(crate) type Farewell = Box<dyn Fn() + Send + Sync>;
+
 /// An answered handshake, ready to serve.
 pub(crate) struct Transport {
     device: Arc<Device>,
@@ -67,6 +71,7 @@ pub(crate) struct Transport {
     threads: (usize, usize),
     /// Most requests come through io_uring.
     rings: bool,
+    hears_sync: bool,
 }
 
 impl Transport {
@@ -80,6 +85,7 @@ impl Transport {
         device: OwnedFd,
         mount_point: &Path,
         dispatcher: Arc<Dispatcher>,
+        farewell: Farewell,
         options: &MountOptions,
         read_only: bool,
     ) -> io::Result<Self> {
@@ -92,12 +98,12 @@ impl Transport {
         };
         let agreed = handshake.agreed(wishes);
         dispatcher.set_writeback(agreed.writeback);
-        // With `Owner` the kernel itself refuses others, but not its own write-back threads.
-        let only = match options.access {
-            Access::OwnerAndRoot => Some(rustix::process::geteuid().as_raw()),
-            Access::Owner | Access::All => None,
-        };
-        let server = Arc::new(Server::new(dispatcher, agreed.long_setxattr, only));
+        let server = Arc::new(Server::new(
+            dispatcher,
+            agreed.long_setxattr,
+            Asking::of(options),
+            farewell,
+        ));
         let transport = Self {
             helper: Helper::start(&device, &server)?,
             device,
@@ -105,6 +111,7 @@ impl Transport {
             crew: Arc::default(),
             threads: options.thread_count(),
             rings: false,
+            hears_sync: agreed.syncfs,
         };
         let rings = match transport.rings(&handshake, mount_point, options) {
             Ok(rings) => rings,
@@ -163,6 +170,11 @@ impl Transport {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether the kernel passes `sync` on, because it was agreed on.
+    pub(crate) fn hears_sync(&self) -> bool {
+        self.hears_sync
     }
 
     /// Serves requests until the file system is unmounted or the connection ends.

@@ -4,26 +4,20 @@ use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use sapwood_vfs::{SetAttr, SetTime, Timestamp};
-
+use super::content::{Readers, changes};
 use super::device::{self, Device};
 use super::forgets::{Arrival, Forgets};
-use super::later::{Job, found};
-use super::{HEADROOM, MAX_IO};
+use super::later::Job;
+use super::{Farewell, HEADROOM, MAX_IO};
 use crate::control;
 use crate::dispatch::Dispatcher;
+use crate::ioctl;
 use crate::node::NodeId;
+use crate::permissions::Asking;
 use crate::readdir::{DirAttributes, DirItem, PageKind};
-use crate::request::{
-    Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, WriteRequest, XattrReply,
-};
-use crate::wire::abi::{
-    CopyFileRangeIn, CopyFileRangeOut, GetXattrOut, InHeader, IoctlIn, IoctlOut, LseekIn, ReadIn,
-    SetAttrIn, WriteIn, WriteOut,
-};
-use crate::wire::flags::{
-    FSYNC_FDATASYNC, SETXATTR_ACL_KILL_SGID, SetAttrValid, WRITE_KILL_SUIDGID,
-};
+use crate::request::{Caller, ControlAnswer, NodeEntry, Reply, XattrReply};
+use crate::wire::abi::{GetXattrOut, InHeader, IoctlIn, IoctlOut, ReadIn};
+use crate::wire::flags::{FSYNC_FDATASYNC, SETXATTR_ACL_KILL_SGID};
 use crate::wire::reply::{self, Page};
 use crate::wire::{self, Body, Opcode, Operation};
 
@@ -36,6 +30,8 @@ pub(super) enum Outcome {
     Silent,
     /// Finish the job first, not in a request thread.
     Later(Job),
+    /// Answer it, and have the job done whenever that is.
+    Beside(Reply<usize>, Job),
 }
 
 impl From<Reply<usize>> for Outcome {
@@ -44,43 +40,30 @@ impl From<Reply<usize>> for Outcome {
     }
 }
 
-/// Whether a request may wait for the device. Threads are added for those only: short ones
-/// are served faster by few threads that never sleep than by many that must be woken.
-pub(super) fn takes_long(opcode: u32) -> bool {
-    Opcode::try_from(opcode).is_ok_and(|opcode| {
-        matches!(
-            opcode,
-            Opcode::Fsync
-                | Opcode::FsyncDir
-                | Opcode::SyncFs
-                | Opcode::Read
-                | Opcode::ReadDir
-                | Opcode::ReadDirPlus
-                | Opcode::Lseek
-                | Opcode::Ioctl
-                | Opcode::Fallocate
-                | Opcode::CopyFileRange
-                | Opcode::CopyFileRange64
-        )
-    })
-}
-
 /// Turns requests into calls of the dispatcher. Shared by all request threads.
 pub(super) struct Server {
     dispatcher: Arc<Dispatcher>,
     long_setxattr: bool,
-    /// Nobody but this user and root may ask.
-    only: Option<u32>,
+    asking: Asking,
     forgets: Forgets,
+    farewell: Farewell,
+    pub(super) readers: Readers,
 }
 
 impl Server {
-    pub(super) fn new(dispatcher: Arc<Dispatcher>, long_setxattr: bool, only: Option<u32>) -> Self {
+    pub(super) fn new(
+        dispatcher: Arc<Dispatcher>,
+        long_setxattr: bool,
+        asking: Asking,
+        farewell: Farewell,
+    ) -> Self {
         Self {
             dispatcher,
             long_setxattr,
-            only,
+            asking,
             forgets: Forgets::default(),
+            farewell,
+            readers: Readers::default(),
         }
     }
 
@@ -90,6 +73,9 @@ impl Server {
 
     /// Gives back references of an answer that could not be delivered.
     pub(super) fn give_back(&self, nodes: &[NodeId]) {
+        if sapwood_fault::planted(273) {
+            return;
+        }
         for &node in nodes {
             self.dispatcher.forget(node, 1);
         }
@@ -132,7 +118,9 @@ impl Server {
             Outcome::Silent => return,
             Outcome::Answer(Err(errno)) => device.refuse(header.unique, errno),
             // Beside forgets only interrupts come here.
-            Outcome::Answer(Ok(_)) | Outcome::Later(_) => device.refuse(header.unique, libc::EIO),
+            Outcome::Answer(Ok(_)) | Outcome::Beside(..) | Outcome::Later(_) => {
+                device.refuse(header.unique, libc::EIO)
+            }
         };
         if let Err(error) = answered {
             device::undelivered(header.opcode, &error);
@@ -142,16 +130,14 @@ impl Server {
     /// Serves one request; an answer's payload goes to the front of `out`.
     pub(super) fn handle(&self, header: &InHeader, body: Body<'_>, out: &mut [u8]) -> Outcome {
         let beside = |device: &Device, message: &[u8]| self.one_beside(device, message);
-        if header.opcode == Opcode::StatFs as u32 {
+        if header.opcode == Opcode::StatFs as u32 || header.opcode == Opcode::Destroy as u32 {
             self.forgets.settle(beside);
         }
-        let outcome = self.once(header, body, out);
-        if !matches!(outcome, Outcome::Answer(Err(libc::ENOSPC | libc::EDQUOT))) {
-            return outcome;
-        }
-        // Meanwhile they may even have been served, which nobody would see.
-        self.forgets.settle_patiently(beside);
-        self.once(header, body, out)
+        let no_space = |outcome: &Outcome| {
+            matches!(outcome, Outcome::Answer(Err(libc::ENOSPC | libc::EDQUOT)))
+        };
+        let once = || self.once(header, body, out);
+        self.forgets.retry(once, no_space, beside)
     }
 
     fn once(&self, header: &InHeader, body: Body<'_>, out: &mut [u8]) -> Outcome {
@@ -164,7 +150,7 @@ impl Server {
                 return Outcome::Answer(Err(error.errno()));
             }
         };
-        if !self.may_ask(&operation, header.uid) {
+        if !self.asking.admits(header.uid, &operation) {
             return Outcome::Answer(Err(libc::EACCES));
         }
         let call = Call {
@@ -172,26 +158,6 @@ impl Server {
             header,
         };
         guarded(&self.dispatcher, || call.run(operation, out))
-    }
-
-    /// What is asked about files that are open, and what the kernel asks for itself, is not
-    /// checked: it was when they were opened.
-    fn may_ask(&self, operation: &Operation<'_>, uid: u32) -> bool {
-        let open = matches!(
-            operation,
-            Operation::Read(_)
-                | Operation::Write { .. }
-                | Operation::Fsync { .. }
-                | Operation::SyncFs
-                | Operation::ReadDir(_)
-                | Operation::ReadDirPlus(_)
-                | Operation::Forget { .. }
-                | Operation::BatchForget(_)
-                | Operation::Release
-                | Operation::Interrupt
-                | Operation::Destroy
-        );
-        open || uid == 0 || self.only.is_none_or(|owner| owner == uid)
     }
 }
 
@@ -211,25 +177,26 @@ fn guarded(dispatcher: &Arc<Dispatcher>, call: impl FnOnce() -> Outcome) -> Outc
 }
 
 /// One request under way.
-struct Call<'a> {
-    server: &'a Server,
+pub(super) struct Call<'a> {
+    pub(super) server: &'a Server,
     header: &'a InHeader,
 }
 
 impl Call<'_> {
-    fn dispatcher(&self) -> &Dispatcher {
+    pub(super) fn dispatcher(&self) -> &Dispatcher {
         &self.server.dispatcher
     }
 
-    fn node(&self) -> NodeId {
+    pub(super) fn node(&self) -> NodeId {
         NodeId(self.header.nodeid)
     }
 
-    fn caller(&self, umask: u32) -> Caller {
+    pub(super) fn caller(&self, umask: u32) -> Caller {
         Caller {
             uid: self.header.uid,
             gid: self.header.gid,
             umask,
+            pid: self.header.pid,
         }
     }
 
@@ -251,7 +218,7 @@ impl Call<'_> {
             Operation::Lseek(args) => self.lseek(&args, out),
             Operation::Ioctl { args, input } => self.ioctl(&args, input, out),
             Operation::Read(args) => self.read(&args, out).into(),
-            Operation::Write { args, data } => self.write(&args, data, out).into(),
+            Operation::Write { args, data } => self.write(&args, data, out),
             Operation::ReadDir(args) => self.readdir(&args, PageKind::Names, out).into(),
             Operation::ReadDirPlus(args) => self.readdir(&args, PageKind::Attributes, out).into(),
             Operation::CopyFileRange { args, wide } => self.copy(&args, wide, out).into(),
@@ -259,7 +226,11 @@ impl Call<'_> {
             // sends no more.
             Operation::NotServed | Operation::Interrupt => Err(libc::ENOSYS).into(),
             Operation::Init(_) => Err(libc::EIO).into(),
-            Operation::Release | Operation::Destroy => Ok(0).into(),
+            Operation::Release => Ok(0).into(),
+            Operation::Destroy => {
+                (self.server.farewell)();
+                Ok(0).into()
+            }
             other => self.metadata(other, out).into(),
         }
     }
@@ -282,7 +253,7 @@ impl Call<'_> {
             Operation::GetAttr => reply::put(out, &reply::attributes(to.ttl(), &to.getattr(node)?)),
             Operation::Statx => reply::put(out, &reply::statx(to.ttl(), &to.getattr(node)?)),
             Operation::SetAttr(args) => {
-                let attr = to.setattr(node, &changes(&args))?;
+                let attr = to.setattr(self.caller(0), node, &changes(&args))?;
                 reply::put(out, &reply::attributes(to.ttl(), &attr))
             }
             Operation::ReadLink => reply::bytes(out, &to.readlink(node)?),
@@ -315,11 +286,18 @@ impl Call<'_> {
                 to.rename((node, old), target, args.flags).map(|()| 0)
             }
             Operation::StatFs => reply::put(out, &reply::statfs(&to.statfs()?)),
+            Operation::Fsync { .. }
+                if sapwood_fault::planted(254) && self.header.opcode == Opcode::FsyncDir as u32 =>
+            {
+                Ok(0)
+            }
             Operation::Fsync { flags } => to.fsync(node, flags & FSYNC_FDATASYNC != 0).map(|()| 0),
             Operation::SyncFs => to.syncfs().map(|()| 0),
-            Operation::Fallocate(args) => to
-                .fallocate(node, args.offset, args.length, args.mode.cast_signed())
-                .map(|()| 0),
+            Operation::Fallocate(args) => {
+                let (who, mode) = (self.caller(0), args.mode.cast_signed());
+                to.fallocate(who, node, args.offset, args.length, mode)
+                    .map(|()| 0)
+            }
             other => self.attribute(other, out),
         }
     }
@@ -350,28 +328,6 @@ impl Call<'_> {
         reply::put(out, &reply::entry(self.dispatcher().ttl(), &entry))
     }
 
-    fn read(&self, args: &ReadIn, out: &mut [u8]) -> Reply<usize> {
-        let size = usize::try_from(args.size).unwrap_or(usize::MAX);
-        let size = size.min(out.len());
-        let buffer = out.get_mut(..size).ok_or(libc::EIO)?;
-        let count = self.dispatcher().read(self.node(), args.offset, buffer)?;
-        Ok(count.min(size))
-    }
-
-    fn write(&self, args: &WriteIn, data: &[u8], out: &mut [u8]) -> Reply<usize> {
-        self.dispatcher().write(&WriteRequest {
-            node: self.node(),
-            offset: args.offset,
-            data,
-            kill_setid: args.write_flags & WRITE_KILL_SUIDGID != 0,
-        })?;
-        let written = WriteOut {
-            size: args.size,
-            padding: 0,
-        };
-        reply::put(out, &written)
-    }
-
     fn readdir(&self, args: &ReadIn, kind: PageKind, out: &mut [u8]) -> Reply<usize> {
         let size = usize::try_from(args.size).unwrap_or(usize::MAX);
         let size = size.min(out.len());
@@ -385,24 +341,6 @@ impl Call<'_> {
         Ok(page.len())
     }
 
-    fn lseek(&self, args: &LseekIn, out: &mut [u8]) -> Outcome {
-        let (offset, whence) = (args.offset.cast_signed(), args.whence.cast_signed());
-        match self.dispatcher().lseek(self.node(), offset, whence) {
-            Ok(Seek::Found(at)) => found(out, at).into(),
-            Ok(Seek::Unsettled { offset: start, len }) => {
-                let start = i64::try_from(start).unwrap_or(i64::MAX);
-                let len = len.and_then(|len| i64::try_from(len).ok()).unwrap_or(0);
-                Outcome::Later(Job::Seek {
-                    node: self.node(),
-                    offset,
-                    whence,
-                    range: (start, len),
-                })
-            }
-            Err(errno) => Err(errno).into(),
-        }
-    }
-
     fn ioctl(&self, args: &IoctlIn, input: &[u8], out: &mut [u8]) -> Outcome {
         let command = Command {
             who: self.caller(0),
@@ -414,26 +352,10 @@ impl Call<'_> {
         if control::wants_settled(args.cmd) {
             return Outcome::Later(Job::Settled(command));
         }
-        command.run(self.dispatcher(), out)
-    }
-
-    fn copy(&self, args: &CopyFileRangeIn, wide: bool, out: &mut [u8]) -> Reply<usize> {
-        // The older answer has 32 bits; a shorter copy is allowed.
-        let most = if wide {
-            u64::MAX
-        } else {
-            u64::from(!0xfff_u32)
-        };
-        let bytes_copied = self.dispatcher().copy_file_range(
-            (self.node(), args.off_in),
-            (NodeId(args.nodeid_out), args.off_out),
-            args.len.min(most),
-        )?;
-        if wide {
-            return reply::put(out, &CopyFileRangeOut { bytes_copied });
+        if ioctl::sets_flags(args.cmd) {
+            return Outcome::Later(Job::Flags(command));
         }
-        let size = u32::try_from(bytes_copied).map_err(|_| libc::EIO)?;
-        reply::put(out, &WriteOut { size, padding: 0 })
+        command.run(self.dispatcher(), out)
     }
 }
 
@@ -449,6 +371,10 @@ pub(super) struct Command {
 }
 
 impl Command {
+    pub(super) fn node(&self) -> NodeId {
+        self.node
+    }
+
     fn run(&self, to: &Dispatcher, out: &mut [u8]) -> Outcome {
         let room = out.len().saturating_sub(size_of::<IoctlOut>());
         let most = self.out_size.min(room);
@@ -470,63 +396,23 @@ impl Command {
     }
 }
 
-fn changes(args: &SetAttrIn) -> Changes {
-    let valid = SetAttrValid::from_bits_truncate(args.valid);
-    let time = |set: SetAttrValid, now: SetAttrValid, sec: i64, nsec: u32| {
-        if valid.contains(now) {
-            Some(SetTime::Now)
-        } else {
-            valid
-                .contains(set)
-                .then_some(SetTime::To(Timestamp { sec, nsec }))
-        }
-    };
-    let set = SetAttr {
-        perm: valid
-            .contains(SetAttrValid::MODE)
-            .then_some(args.mode & 0o7777),
-        uid: valid.contains(SetAttrValid::UID).then_some(args.uid),
-        gid: valid.contains(SetAttrValid::GID).then_some(args.gid),
-        size: valid.contains(SetAttrValid::SIZE).then_some(args.size),
-        atime: time(
-            SetAttrValid::ATIME,
-            SetAttrValid::ATIME_NOW,
-            args.atime,
-            args.atimensec,
-        ),
-        mtime: time(
-            SetAttrValid::MTIME,
-            SetAttrValid::MTIME_NOW,
-            args.mtime,
-            args.mtimensec,
-        ),
-        ctime: valid.contains(SetAttrValid::CTIME).then_some(Timestamp {
-            sec: args.ctime,
-            nsec: args.ctimensec,
-        }),
-        btime: None,
-        kill_setid: false,
-    };
-    Changes {
-        set,
-        keep_setid: !valid.contains(SetAttrValid::KILL_SUIDGID),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use sapwood_vfs::MemoryFs;
-    use zerocopy::IntoBytes;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
-    use crate::wire::abi::MkdirIn;
+    use crate::wire::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne, MkdirIn};
 
-    fn server(only: Option<u32>) -> (Arc<MemoryFs>, Server) {
+    fn server(asking: Asking) -> (Arc<MemoryFs>, Server) {
         let fs = Arc::new(MemoryFs::new());
         let dispatcher = Dispatcher::new(Arc::clone(&fs) as _, Duration::from_secs(1));
-        (fs, Server::new(Arc::new(dispatcher), true, only))
+        (
+            fs,
+            Server::new(Arc::new(dispatcher), true, asking, Box::new(|| ())),
+        )
     }
 
     fn ask(server: &Server, opcode: Opcode, uid: u32, body: &[u8], out: &mut [u8]) -> Outcome {
@@ -547,7 +433,7 @@ mod tests {
 
     #[test]
     fn an_answer_nobody_wants_gives_its_references_back() {
-        let (fs, server) = server(None);
+        let (fs, server) = server(Asking::Anyone);
         let mut out = [0; 4096];
         let Outcome::Answer(Ok(len)) = ask(&server, Opcode::Mkdir, 0, &mkdir(), &mut out) else {
             panic!("not made");
@@ -560,8 +446,38 @@ mod tests {
     }
 
     #[test]
+    fn a_forget_gives_back_what_it_counts() {
+        let (fs, server) = server(Asking::Anyone);
+        let mut out = [0; 4096];
+        ask(&server, Opcode::Mkdir, 0, &mkdir(), &mut out);
+        for _ in 0..3 {
+            ask(&server, Opcode::Lookup, 0, b"dir\0", &mut out);
+        }
+        assert_eq!(fs.held_references(), 4);
+        let entry = EntryOut::read_from_prefix(&out).map(|(entry, _)| entry);
+        let nodeid = entry.map_or(0, |entry| entry.nodeid);
+        let one = InHeader {
+            opcode: Opcode::Forget as u32,
+            nodeid,
+            ..InHeader::default()
+        };
+        let count = ForgetIn { nlookup: 2 };
+        let forgotten = server.handle(&one, Body::joined(count.as_bytes()), &mut []);
+        assert!(matches!(forgotten, Outcome::Silent));
+        assert_eq!(fs.held_references(), 2);
+        let batch = InHeader {
+            opcode: Opcode::BatchForget as u32,
+            ..InHeader::default()
+        };
+        let mut body = BatchForgetIn { count: 1, dummy: 0 }.as_bytes().to_vec();
+        body.extend_from_slice(ForgetOne { nodeid, nlookup: 1 }.as_bytes());
+        server.handle(&batch, Body::joined(&body), &mut []);
+        assert_eq!(fs.held_references(), 1);
+    }
+
+    #[test]
     fn a_panic_ends_service() {
-        let (_, server) = server(None);
+        let (_, server) = server(Asking::Anyone);
         let outcome = guarded(&server.dispatcher, || panic!("planted"));
         assert!(matches!(outcome, Outcome::Answer(Err(libc::EIO))));
         while !matches!(
@@ -574,7 +490,7 @@ mod tests {
 
     #[test]
     fn strangers_may_only_go_on_with_what_is_open() {
-        let (_, server) = server(Some(1000));
+        let (_, server) = server(Asking::OwnerAndRoot(1000));
         let mut out = [0; 4096];
         for (uid, allowed) in [(0, true), (1000, true), (1001, false)] {
             let looked = ask(&server, Opcode::Lookup, uid, b"dir\0", &mut out);
@@ -587,7 +503,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_does_not_fit_is_an_error() {
-        let (_, server) = server(None);
+        let (_, server) = server(Asking::Anyone);
         let small = ask(&server, Opcode::GetAttr, 0, &[0; 16], &mut [0; 100]);
         assert!(matches!(small, Outcome::Answer(Err(libc::EIO))));
         let none = ask(&server, Opcode::Lookup, 0, b"none\0", &mut []);

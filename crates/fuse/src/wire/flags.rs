@@ -55,6 +55,8 @@ bitflags! {
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         /// Requests may go through io_uring.
         const OVER_IO_URING = 1 << 41;
+        /// `sync(1)` and `syncfs(2)` reach the server (protocol 7.46; offered to root's alone).
+        const HAS_SYNCFS = 1 << 43;
     }
 
     /// `valid` of `FUSE_SETATTR`.
@@ -74,6 +76,12 @@ bitflags! {
     }
 }
 
+/// `write_flags`: written back from the page cache.
+pub(crate) const WRITE_CACHE: u32 = 1;
+/// `write_flags`: `lock_owner` is told, which is so of direct writes alone.
+pub(crate) const WRITE_LOCKOWNER: u32 = 1 << 1;
+/// `read_flags`: `lock_owner` is told, which is so of direct reads alone.
+pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 /// `write_flags`: clear set-id bits.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `fsync_flags`: data only.

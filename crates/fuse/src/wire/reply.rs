@@ -14,6 +14,7 @@ use super::abi::{
 };
 use super::flags::FOPEN_KEEP_CACHE;
 use crate::node::{NodeId, encode_device};
+use crate::privileges;
 use crate::readdir::{DirAttributes, DirItem};
 use crate::request::{NodeEntry, Reply};
 
@@ -30,15 +31,24 @@ pub(crate) fn bytes(out: &mut [u8], value: &[u8]) -> Reply<usize> {
     Ok(value.len())
 }
 
-/// A node with its attributes, to be kept for `ttl`.
+/// How long the kernel may keep attributes.
+fn attr_ttl(ttl: Duration, of: &sapwood_vfs::Attr) -> Duration {
+    match privileges::cacheable(of) {
+        true => ttl,
+        false => Duration::ZERO,
+    }
+}
+
+/// A node, to be kept for `ttl`, with its attributes.
 pub(crate) fn entry(ttl: Duration, entry: &NodeEntry) -> EntryOut {
+    let attr_ttl = attr_ttl(ttl, &entry.attr);
     EntryOut {
         nodeid: entry.node.0,
         generation: entry.attr.generation,
         entry_valid: ttl.as_secs(),
-        attr_valid: ttl.as_secs(),
+        attr_valid: attr_ttl.as_secs(),
         entry_valid_nsec: ttl.subsec_nanos(),
-        attr_valid_nsec: ttl.subsec_nanos(),
+        attr_valid_nsec: attr_ttl.subsec_nanos(),
         attr: attr(&entry.attr),
     }
 }
@@ -66,6 +76,7 @@ pub(crate) fn opened(out: &mut [u8], entry: &EntryOut) -> Reply<usize> {
 
 /// Attributes, to be kept for `ttl`.
 pub(crate) fn attributes(ttl: Duration, of: &sapwood_vfs::Attr) -> AttrOut {
+    let ttl = attr_ttl(ttl, of);
     AttrOut {
         attr_valid: ttl.as_secs(),
         attr_valid_nsec: ttl.subsec_nanos(),
@@ -100,6 +111,7 @@ const STATX_MASK: u32 = 0x7ff | 0x800;
 
 /// Attributes with the creation time.
 pub(crate) fn statx(ttl: Duration, of: &sapwood_vfs::Attr) -> StatxOut {
+    let ttl = attr_ttl(ttl, of);
     let plain = attr(of);
     let stat = Statx {
         mask: STATX_MASK,

@@ -14,6 +14,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("statistics_and_sync", Needs::Root, statistics),
         trial("subvolumes_through_the_mount", Needs::Root, subvolumes),
         trial(
+            "subvolumes_are_listed_and_one_is_the_default",
+            Needs::Root,
+            listed,
+        ),
+        trial(
             "subvolumes_are_the_owners",
             Needs::Program("setpriv"),
             rights,
@@ -56,6 +61,31 @@ fn subvolumes() -> Outcome {
     expect_errno(control::create_subvolume(root, &long), libc::ENAMETOOLONG)?;
     control::create_subvolume(root, &long[..255])?;
     same!(fs::read_dir(root)?.count(), 2);
+    Ok(())
+}
+
+fn listed() -> Outcome {
+    let mounted = Mounted::new()?;
+    let root = mounted.dir();
+    let before = control::list_subvolumes(root)?;
+    same!(before.subvolumes.len(), 0);
+    // More than one page.
+    let name = |number: u32| format!("{number:03}-{}", "x".repeat(200));
+    for number in 0..100 {
+        control::create_subvolume(root, name(number).as_bytes())?;
+    }
+    control::snapshot(&mounted.path(name(7)), root, b"snap", true)?;
+    let found = control::list_subvolumes(root)?;
+    same!(found.subvolumes.len(), 101);
+    let (snap, others) = found.subvolumes.split_last().ok_or("none")?;
+    same!((&snap.path[..], snap.read_only), (&b"snap"[..], true));
+    for (number, one) in others.iter().enumerate() {
+        same!(one.path, name(u32::try_from(number)?).into_bytes());
+    }
+    control::set_default_subvolume(&mounted.path("snap"), snap.id)?;
+    same!(control::list_subvolumes(root)?.default, snap.id);
+    let none = sapwood_vfs::SubvolumeId(1 << 40);
+    expect_errno(control::set_default_subvolume(root, none), libc::ENOENT)?;
     Ok(())
 }
 

@@ -11,7 +11,9 @@ use rustix::fs::{
     listxattr, removexattr, setxattr, utimensat,
 };
 
-use crate::support::{Mounted, Needs, Outcome, as_other, expect_errno, for_all, shell, trial};
+use crate::support::{
+    Mounted, Needs, Outcome, as_other, expect_errno, for_all, shell, trial, writes_back,
+};
 use crate::{holds, same};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -25,6 +27,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("extended_attributes", Needs::Root, xattrs),
         trial("acls", Needs::Program("setfacl"), acls),
         trial("inode_flags", Needs::Root, flags),
+        trial("a_change_of_flags_shows_in_ctime", Needs::Root, flags_ctime),
+        trial(
+            "what_was_mapped_before_a_file_became_immutable_is_kept",
+            Needs::Root,
+            mapped_then_immutable,
+        ),
         trial("statfs", Needs::Root, statfs),
     ]
 }
@@ -261,6 +269,65 @@ fn flags() -> Outcome {
     let dir = fs::File::open(mounted.dir())?;
     ioctl_setflags(&dir, IFlags::NODUMP)?;
     same!(ioctl_getflags(&dir)?, IFlags::NODUMP);
+    Ok(())
+}
+
+/// With a write-back cache the kernel keeps the times of files, and `chattr` does not move its own.
+fn flags_ctime() -> Outcome {
+    if writes_back() {
+        return Ok(());
+    }
+    let mounted = Mounted::new()?;
+    let path = mounted.path("file");
+    fs::write(&path, b"x")?;
+    let file = fs::File::open(&path)?;
+    for (what, change) in [
+        ("FS_IOC_SETFLAGS", IFlags::NODUMP),
+        ("back", IFlags::empty()),
+    ] {
+        let before = fs::metadata(&path)?;
+        // The clock of the engine is finer than a round trip.
+        ioctl_setflags(&file, change)?;
+        let after = fs::metadata(&path)?;
+        let time = |of: &fs::Metadata| (of.ctime(), of.ctime_nsec());
+        if time(&after) <= time(&before) {
+            return Err(format!("{what}: {:?}, before {:?}", time(&after), time(&before)).into());
+        }
+    }
+    Ok(())
+}
+
+#[expect(unsafe_code, reason = "a mapping is raw memory")]
+fn mapped_then_immutable() -> Outcome {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+    const LEN: usize = 2 * 4096;
+    let mounted = Mounted::new()?;
+    for flag in [IFlags::IMMUTABLE, IFlags::APPEND] {
+        let path = mounted.path(format!("{flag:?}"));
+        fs::write(&path, [1; LEN])?;
+        let file = fs::File::options().read(true).write(true).open(&path)?;
+        // A store through the mapping changes the time, which a write-back cache sends later.
+        file.set_modified(std::time::UNIX_EPOCH)?;
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping of a file of that length, unmapped below, and not used after.
+        let synced = unsafe {
+            let map = mmap(std::ptr::null_mut(), LEN, both, MapFlags::SHARED, &file, 0)?;
+            std::slice::from_raw_parts_mut(map.cast::<u8>(), LEN).fill(7);
+            ioctl_setflags(&file, flag)?;
+            let synced = msync(map, LEN, MsyncFlags::SYNC);
+            munmap(map, LEN)?;
+            synced
+        };
+        let kept = fs::read(&path)?;
+        // A write-back cache would take what the engine refuses.
+        if !writes_back() {
+            let refused = std::os::unix::fs::FileExt::write_all_at(&file, b"x", 0);
+            expect_errno(refused, libc::EPERM)?;
+        }
+        ioctl_setflags(&file, IFlags::empty())?;
+        synced?;
+        holds!(kept == [7; LEN]);
+    }
     Ok(())
 }
 

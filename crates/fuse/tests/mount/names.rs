@@ -31,6 +31,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             listed_while_removed,
         ),
         trial(
+            "listing_ends_while_entries_are_renamed_away_and_back",
+            Needs::Root,
+            listed_while_renamed,
+        ),
+        trial(
             "open_directory_that_was_removed",
             Needs::Root,
             removed_directory,
@@ -88,6 +93,28 @@ fn all_kinds() -> Outcome {
     fs::write(mounted.path("dir/inner"), b"")?;
     expect_errno(fs::remove_dir(mounted.path("dir")), libc::ENOTEMPTY)?;
     fs::remove_dir_all(mounted.path("dir"))?;
+    Ok(())
+}
+
+fn listed_while_renamed() -> Outcome {
+    let mounted = Mounted::new()?;
+    let dir = mounted.path("dir");
+    fs::create_dir(&dir)?;
+    let count = 3000;
+    for number in 0..count {
+        fs::write(dir.join(format!("entry-with-a-long-name-{number}")), b"")?;
+    }
+    let mut names = BTreeSet::new();
+    let mut listed = 0;
+    for entry in fs::read_dir(&dir)? {
+        let path = entry?.path();
+        listed += 1;
+        holds!(listed <= 2 * count);
+        fs::rename(&path, dir.join("away"))?;
+        fs::rename(dir.join("away"), &path)?;
+        names.insert(path);
+    }
+    same!(names.len(), count);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use rustix::fs::Access as Wanted;
 
+use crate::support::credentials::with_fsuid;
 use crate::support::{Mounted, Needs, Outcome, as_other, expect_errno, for_all, shell, trial};
 use crate::{holds, same};
 use sapwood_fuse::MountOptions;
@@ -19,8 +20,22 @@ pub(crate) fn trials() -> Vec<Trial> {
             Needs::Program("setpriv"),
             others,
         ),
-        trial("root_alone_is_asked_nothing", Needs::Root, root_alone),
+        trial(
+            "root_without_checks_is_asked_nothing",
+            Needs::Root,
+            root_alone,
+        ),
         trial("root_alone_may_all_but_execute", Needs::Root, root_may),
+        trial(
+            "another_file_system_user_is_refused_in_a_mount_of_root",
+            Needs::Root,
+            other_fsuid,
+        ),
+        trial(
+            "another_file_system_user_is_not_served_without_checks",
+            Needs::Root,
+            unchecked_fsuid,
+        ),
         trial(
             "root_alone_has_acls",
             Needs::Program("setfacl"),
@@ -72,20 +87,20 @@ fn asked_by_ten(mounted: &Mounted) -> Result<u64, Failed> {
 }
 
 fn root_alone() -> Outcome {
-    let mounted = Mounted::new()?;
-    holds!(!table(&mounted)?.contains("default_permissions"));
-    same!(asked_by_ten(&mounted)?, 0);
-    let checked = Mounted::with(&MountOptions {
-        default_permissions: Some(true),
+    let mounted = Mounted::with(&MountOptions {
+        default_permissions: false,
         ..MountOptions::default()
     })?;
+    holds!(!table(&mounted)?.contains("default_permissions"));
+    same!(asked_by_ten(&mounted)?, 0);
+    let checked = Mounted::new()?;
     holds!(table(&checked)?.contains("default_permissions"));
     holds!(asked_by_ten(&checked)? >= 20);
     Ok(())
 }
 
 fn root_may() -> Outcome {
-    for checks in [None, Some(true)] {
+    for checks in [false, true] {
         let mounted = Mounted::with(&MountOptions {
             default_permissions: checks,
             ..MountOptions::default()
@@ -115,7 +130,7 @@ fn root_may() -> Outcome {
 }
 
 fn acls_of_root() -> Outcome {
-    for checks in [None, Some(true)] {
+    for checks in [false, true] {
         let mounted = Mounted::with(&MountOptions {
             default_permissions: checks,
             ..MountOptions::default()
@@ -151,5 +166,59 @@ fn acls_of_root() -> Outcome {
         let shown = shell("getfacl", &["-cnp".as_ref(), file.as_os_str()])?;
         holds!(!shown.contains("1234"));
     }
+    Ok(())
+}
+
+/// What root has read before is in the kernel's caches, which answer without a request.
+fn other_fsuid() -> Outcome {
+    let mounted = Mounted::new()?;
+    let (dir, file) = (mounted.path("d"), mounted.path("d/f"));
+    fs::create_dir(&dir)?;
+    fs::write(&file, b"secret")?;
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
+    same!(fs::read(&file)?, b"secret");
+    same!(fs::read_dir(&dir)?.count(), 1);
+    let refused = |what: &str, result: std::io::Result<()>| match result {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => Ok(()),
+        other => Err(Failed::from(format!("{what}: {other:?}"))),
+    };
+    with_fsuid(1234, || -> Outcome {
+        refused("read", fs::read(&file).map(drop))?;
+        refused(
+            "list",
+            fs::read_dir(&dir).map(|entries| entries.for_each(drop)),
+        )?;
+        refused("stat", fs::metadata(&file).map(drop))?;
+        refused("create", fs::write(dir.join("g"), b""))?;
+        refused("mkdir", fs::create_dir(dir.join("e")))?;
+        refused("rename", fs::rename(&file, dir.join("g")))?;
+        refused("unlink", fs::remove_file(&file))?;
+        refused("create in the root", fs::write(mounted.path("h"), b""))
+    })??;
+    same!(fs::read(&file)?, b"secret");
+    Ok(())
+}
+
+/// Without the kernel's checks the server refuses what it is asked.
+fn unchecked_fsuid() -> Outcome {
+    let mounted = Mounted::with(&MountOptions {
+        default_permissions: false,
+        ..MountOptions::default()
+    })?;
+    let dir = mounted.path("d");
+    fs::create_dir(&dir)?;
+    fs::write(dir.join("f"), b"secret")?;
+    with_fsuid(1234, || -> Outcome {
+        expect_errno(
+            fs::read_dir(&dir).and_then(|mut all| all.next().transpose()),
+            libc::EACCES,
+        )?;
+        expect_errno(fs::metadata(dir.join("absent")), libc::EACCES)?;
+        expect_errno(fs::create_dir(dir.join("e")), libc::EACCES)?;
+        expect_errno(fs::remove_file(dir.join("f")), libc::EACCES)?;
+        let file = fs::File::options().write(true).open(dir.join("f"))?;
+        expect_errno(file.set_len(3), libc::EACCES)
+    })??;
+    same!(fs::read(dir.join("f"))?, b"secret");
     Ok(())
 }

@@ -2,6 +2,9 @@
 //! out by name where the machine cannot run them.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+#[path = "../../../../tests/shared/credentials.rs"]
+pub(crate) mod credentials;
+
 use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -136,6 +139,11 @@ thread_local! {
     static TRANSPORT: Cell<IoUring> = const { Cell::new(IoUring::Auto) };
     /// Whether the kernel collects writes in their mounts.
     static WRITEBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the kernel collects writes in this trial's mounts.
+pub(crate) fn writes_back() -> bool {
+    WRITEBACK.get()
 }
 
 pub(crate) fn trial(name: &str, needs: Needs, run: fn() -> Outcome) -> Trial {

@@ -260,6 +260,25 @@ mod tests {
     }
 
     #[test]
+    fn a_committed_block_with_a_wrong_checksum_is_damage() {
+        let log = log_of(|codec| {
+            let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();
+            blocks.push(codec.commit(u32::MAX, 0, 0));
+            blocks.extend(logged(codec, 0, 6, 2));
+            blocks.push(codec.commit(0, 0, 0));
+            if let Some(byte) = blocks[4].last_mut() {
+                *byte ^= 1;
+            }
+            blocks
+        });
+        let err = log.scan(&|_| true).unwrap_err();
+        let reason = crate::Damage::Data;
+        assert!(
+            matches!(err, crate::Error::Corrupt { sequence: 0, reason: seen, .. } if seen == reason)
+        );
+    }
+
+    #[test]
     fn a_commit_block_torn_behind_its_fields_commits() {
         let log = log_of(|codec| {
             let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();

@@ -17,7 +17,7 @@ impl Plan<'_> {
         let revokes = &self.revokes;
         self.records.retain(|target, record| {
             let revoked = revokes.get(target);
-            revoked.is_none_or(|index| *index < record.index)
+            sapwood_fault::planted(130) || revoked.is_none_or(|index| *index < record.index)
         });
         self.revoked = (before - self.records.len()) as u64;
     }
@@ -86,7 +86,9 @@ impl Plan<'_> {
             revoked: self.revoked,
             fast_commit: (blocks > 0 && needed).then_some(fast_commit),
             // The one that was torn may have left blocks with its number.
-            next: self.end.wrapping_add(u32::from(needed)),
+            next: self
+                .end
+                .wrapping_add(u32::from(needed && !sapwood_fault::planted(136))),
         }
     }
 }

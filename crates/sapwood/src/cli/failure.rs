@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use sapwood::image::OpenError;
+use sapwood::target::NoImage;
 
 /// Something that was asked for could not be done.
 pub(super) const FAILED: u8 = 1;
@@ -20,6 +21,8 @@ pub(super) const MOUNT: u8 = 32;
 pub(super) struct Failure {
     code: u8,
     line: String,
+    /// What follows would fail alike.
+    ends: bool,
 }
 
 impl Failure {
@@ -27,7 +30,23 @@ impl Failure {
         Self {
             code,
             line: line.to_string(),
+            ends: false,
         }
+    }
+
+    /// The same failure, which ends a command that goes on after others.
+    pub(super) fn that_ends(self) -> Self {
+        Self { ends: true, ..self }
+    }
+
+    /// True if the command is not to go on.
+    pub(super) fn ends(&self) -> bool {
+        self.ends
+    }
+
+    /// A failure whose lines were printed before.
+    pub(super) fn reported() -> Self {
+        Self::new(FAILED, "")
     }
 
     /// An operation on a named thing failed.
@@ -54,8 +73,20 @@ impl Failure {
     }
 }
 
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
+        Self::new(IMAGE, error)
+    }
+}
+
+impl From<NoImage> for Failure {
+    fn from(error: NoImage) -> Self {
         Self::new(IMAGE, error)
     }
 }

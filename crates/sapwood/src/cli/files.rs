@@ -1,4 +1,4 @@
-//! Commands on files inside an image: ls, cat, tree, rm, mkdir, mv.
+//! Commands that read files inside an image: ls, cat, tree.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use sapwood::image::Mounted;
 use sapwood::target::Target;
-use sapwood::tree::{self, Node};
-use sapwood_vfs::{Attr, Credentials, Error, FileKind, FileSystem, NewInode, RenameMode};
+use sapwood::tree;
+use sapwood_vfs::{Attr, Error, FileKind, FileSystem};
 use serde::Serialize;
 
 use super::failure::{Failure, Result};
-use super::{SubvolumeChoice, output};
+use super::{SubvolumeChoice, output, times};
 
 /// Bytes per read.
 const CHUNK: usize = 1 << 20;
@@ -36,8 +36,8 @@ pub(super) struct LsArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CatArgs {
-    /// Files to print
-    #[arg(value_name = "IMAGE:PATH", required = true)]
+    /// Files to print; - is standard input
+    #[arg(value_name = "IMAGE:PATH | -", required = true)]
     places: Vec<OsString>,
     #[command(flatten)]
     choice: SubvolumeChoice,
@@ -51,48 +51,6 @@ pub(super) struct TreeArgs {
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    choice: SubvolumeChoice,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct RmArgs {
-    /// What to remove
-    #[arg(value_name = "IMAGE:PATH", required = true)]
-    places: Vec<OsString>,
-    /// Remove directories and all below them
-    #[arg(short, long)]
-    recursive: bool,
-    /// Say nothing of what does not exist
-    #[arg(short, long)]
-    force: bool,
-    #[command(flatten)]
-    choice: SubvolumeChoice,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct MkdirArgs {
-    /// Directories to make
-    #[arg(value_name = "IMAGE:PATH", required = true)]
-    places: Vec<OsString>,
-    /// Make missing parents, and say nothing of what exists
-    #[arg(short, long)]
-    parents: bool,
-    #[command(flatten)]
-    choice: SubvolumeChoice,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct MvArgs {
-    /// What to move
-    #[arg(value_name = "IMAGE:PATH")]
-    from: OsString,
-    /// New name, or a directory; IMAGE: may be left out
-    #[arg(value_name = "[IMAGE:]PATH")]
-    to: OsString,
-    /// Do not replace what exists
-    #[arg(short, long)]
-    no_clobber: bool,
     #[command(flatten)]
     choice: SubvolumeChoice,
 }
@@ -126,23 +84,23 @@ impl Shown {
             uid: attr.uid,
             gid: attr.gid,
             size: attr.size,
-            mtime: output::time(attr.mtime),
+            mtime: times::json(attr.mtime),
             target: target.map(|target| output::name(&target)),
         }
     }
 }
 
 /// Paths grouped by the image that they are in, each image to be opened once.
-pub(super) fn by_image(places: &[OsString]) -> Vec<(PathBuf, Vec<Vec<u8>>)> {
+pub(super) fn by_image(places: &[OsString]) -> Result<Vec<(PathBuf, Vec<Vec<u8>>)>> {
     let mut images: Vec<(PathBuf, Vec<Vec<u8>>)> = Vec::new();
     for place in places {
-        let (image, path) = Target::parse_in_image(place);
+        let (image, path) = Target::parse_in_image(place)?;
         match images.iter_mut().find(|(other, _)| *other == image) {
             Some((_, paths)) => paths.push(path),
             None => images.push((image, vec![path])),
         }
     }
-    images
+    Ok(images)
 }
 
 pub(super) fn shown_path(path: &[u8]) -> String {
@@ -150,13 +108,13 @@ pub(super) fn shown_path(path: &[u8]) -> String {
 }
 
 /// Opens images, runs `work` on each path, and unmounts them.
-fn for_each(
+pub(super) fn for_each(
     places: &[OsString],
     choice: &SubvolumeChoice,
     read_only: bool,
     mut work: impl FnMut(&dyn FileSystem, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    for (image, paths) in by_image(places) {
+    for (image, paths) in by_image(places)? {
         with_image(&image, choice, read_only, |fs| {
             paths.iter().try_for_each(|path| work(&**fs, path))
         })?;
@@ -221,7 +179,7 @@ fn long_line(fs: &dyn FileSystem, name: &[u8], attr: &Attr) -> String {
         }
         _ => attr.size.to_string(),
     };
-    let time = shown.mtime.get(..19).unwrap_or_default().to_owned();
+    let time = times::local_seconds(attr.mtime);
     let target = shown
         .target
         .map(|target| format!(" -> {target}"))
@@ -237,8 +195,24 @@ fn long_line(fs: &dyn FileSystem, name: &[u8], attr: &Attr) -> String {
 }
 
 pub(super) fn cat(args: &CatArgs) -> Result<()> {
+    let standard = |place: &OsString| place == "-";
+    for places in args
+        .places
+        .chunk_by(|one, next| standard(one) == standard(next))
+    {
+        if !places.iter().any(standard) {
+            cat_files(places, &args.choice)?;
+            continue;
+        }
+        std::io::copy(&mut std::io::stdin().lock(), &mut std::io::stdout().lock())
+            .map_err(|error| Failure::on("standard input", error))?;
+    }
+    Ok(())
+}
+
+fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
     let mut buf = vec![0; CHUNK];
-    for_each(&args.places, &args.choice, true, |fs, path| {
+    for_each(places, choice, true, |fs, path| {
         let fail = |error: Error| Failure::on(shown_path(path), error);
         let node = tree::resolve(fs, path, true).map_err(fail)?;
         let mut at = 0;
@@ -270,7 +244,7 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
                 output::line(shown_path(path));
             }
             let mut counts = (0_u64, 0_u64);
-            tree::walk::<Failure>(fs, &top, &mut |below, entry, attr| {
+            tree::walk::<Failure>(&top, &mut |below, entry, attr| {
                 match attr.kind {
                     FileKind::Directory => counts.0 += 1,
                     _ => counts.1 += 1,
@@ -299,112 +273,4 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
             Ok(())
         },
     )
-}
-
-pub(super) fn rm(args: &RmArgs) -> Result<()> {
-    for_each(&args.places, &args.choice, false, |fs, path| {
-        let removed = tree::resolve_parent(fs, path)
-            .and_then(|(dir, name)| remove(fs, &dir, &name, args.recursive));
-        match removed {
-            Err(Error::NotFound) if args.force => Ok(()),
-            other => other.map_err(|error| Failure::on(shown_path(path), error)),
-        }
-    })
-}
-
-/// Removes `name` in `dir`, and if asked all below it, without recursion.
-fn remove(fs: &dyn FileSystem, dir: &Node<'_>, name: &[u8], recursive: bool) -> Result<(), Error> {
-    if !dir.child(name)?.is_dir() {
-        return fs.unlink(dir.ino(), name);
-    }
-    if !recursive {
-        return Err(Error::IsDirectory);
-    }
-    let mut open = vec![(dir.child(name)?, name.to_vec())];
-    while let Some((at, _)) = open.last() {
-        let mut below = None;
-        for entry in at.list()? {
-            if entry.kind == FileKind::Directory {
-                below = Some((at.child(&entry.name)?, entry.name));
-                break;
-            }
-            fs.unlink(at.ino(), &entry.name)?;
-        }
-        if let Some(below) = below {
-            open.push(below);
-            continue;
-        }
-        let Some((_, done)) = open.pop() else { break };
-        let parent = open.last().map_or(dir.ino(), |(parent, _)| parent.ino());
-        fs.rmdir(parent, &done)?;
-    }
-    Ok(())
-}
-
-pub(super) fn mkdir(args: &MkdirArgs) -> Result<()> {
-    for_each(&args.places, &args.choice, false, |fs, path| {
-        let fail = |error: Error| Failure::on(shown_path(path), error);
-        if !args.parents {
-            let (dir, name) = tree::resolve_parent(fs, path).map_err(fail)?;
-            return make(fs, &dir, &name).map(drop).map_err(fail);
-        }
-        let mut at = Node::root(fs)?;
-        for part in path
-            .split(|byte| *byte == b'/')
-            .filter(|part| !part.is_empty())
-        {
-            at = match at.child(part) {
-                Err(Error::NotFound) => make(fs, &at, part).map_err(fail)?,
-                other => other.map_err(fail)?,
-            };
-        }
-        if at.is_dir() {
-            Ok(())
-        } else {
-            Err(fail(Error::Exists))
-        }
-    })
-}
-
-fn make<'a>(fs: &'a dyn FileSystem, dir: &Node<'_>, name: &[u8]) -> Result<Node<'a>, Error> {
-    let entry = fs.create(
-        &Credentials::ROOT,
-        dir.ino(),
-        name,
-        NewInode::Directory,
-        0o755,
-    )?;
-    Ok(Node::new(fs, entry))
-}
-
-pub(super) fn mv(args: &MvArgs) -> Result<()> {
-    let (image, from) = Target::parse_in_image(&args.from);
-    let to = match Target::parse(&args.to) {
-        Target::Image { image: other, path } if other == image => path,
-        Target::Image { .. } => {
-            return Err(Failure::on(
-                "mv",
-                "both places must be in one image; use cp and rm",
-            ));
-        }
-        Target::Local(path) => path.into_os_string().into_encoded_bytes(),
-    };
-    with_image(&image, &args.choice, false, |fs| {
-        let fs: &dyn FileSystem = &**fs;
-        let (dir, name) = tree::resolve_parent(fs, &from)
-            .map_err(|error| Failure::on(shown_path(&from), error))?;
-        let fail = |error: Error| Failure::on(shown_path(&to), error);
-        let (to_dir, to_name) = match tree::resolve(fs, &to, true) {
-            Ok(node) if node.is_dir() => (node, name.clone()),
-            Ok(_) | Err(Error::NotFound) => tree::resolve_parent(fs, &to).map_err(fail)?,
-            Err(error) => return Err(fail(error)),
-        };
-        let mode = if args.no_clobber {
-            RenameMode::NoReplace
-        } else {
-            RenameMode::Replace
-        };
-        fs.rename(dir.ino(), &name, to_dir.ino(), &to_name, mode)
-            .map_err(fail)
-    })
 }

@@ -2,6 +2,7 @@
 
 mod btrfs;
 mod ext4;
+mod new_file;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use serde_json::Value;
 
 use super::copy;
 use super::failure::{Failure, Result, USAGE};
-use super::output;
+use super::{output, owner};
+use new_file::NewFile;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -49,7 +51,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "DIR")]
     rootdir: Option<PathBuf>,
     /// Owner of the root directory [default: root, or who calls if that is an ordinary user]
-    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    #[arg(long, value_name = "UID:GID", value_parser = owner::parse, visible_alias = "owner")]
     root_owner: Option<(u32, u32)>,
     /// btrfs: copies of metadata, dup or single [default: dup]; ext4: percentage of the blocks
     /// reserved for the superuser [default: 5]
@@ -80,31 +82,43 @@ struct Made {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| format!("{text} is no size"))
+    parse_size(text)
+        .ok_or_else(|| format!("{text} is not a size: bytes, or a number with k, M, G or T"))
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let made = match args.kind {
+    let (made, new) = match args.kind {
         Kind::Btrfs => {
             refuse_foreign(args.ext4.given(), args.kind)?;
             let options = btrfs::options(args)?;
-            let size = args.size.or(args.bytes);
-            btrfs::make(&*device(args, size)?, &options, args)?
+            let (device, new) = device(args, args.size.or(args.bytes))?;
+            (btrfs::make(&*device, &options, args)?, new)
         }
         Kind::Ext4 => {
             refuse_foreign(args.btrfs.given(), args.kind)?;
             let options = ext4::options(args)?;
-            ext4::make(&*device(args, args.size)?, &options, args)?
+            let (device, new) = device(args, args.size)?;
+            (ext4::make(&*device, &options, args)?, new)
         }
     };
-    if let Some(source) = &args.rootdir {
-        fill(&args.image, source, args.quiet || args.json)?;
-    }
+    let missing = match &args.rootdir {
+        Some(source) => fill(&args.image, source, args.quiet || args.json)?,
+        None => 0,
+    };
     if let Some((uid, gid)) = root_owner(args) {
         set_root_owner(&args.image, uid, gid)?;
     }
+    if let Some(new) = new {
+        new.keep();
+    }
     print(args, made);
-    Ok(())
+    match missing {
+        0 => Ok(()),
+        _ => Err(Failure::local(
+            &args.image,
+            format_args!("made, but without {missing} that could not be copied"),
+        )),
+    }
 }
 
 fn refuse_foreign(option: Option<&str>, kind: Kind) -> Result<()> {
@@ -141,26 +155,34 @@ fn print(args: &Args, made: Made) {
     }
 }
 
-/// The device to make it on; a file is made anew if a size is given.
-fn device(args: &Args, size: Option<u64>) -> Result<Arc<dyn Device>> {
+/// The device to make it on; a file is made anew if a size is given. A file that did not exist before is removed again
+/// unless it is kept.
+fn device(args: &Args, size: Option<u64>) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
     match size {
         Some(size) if !is_device(&args.image) => {
-            if args.image.exists() && !args.force {
+            let exists = args.image.exists();
+            if exists && !args.force {
                 return Err(Failure::local(
                     &args.image,
                     "exists; --force makes it anew with that size",
                 ));
             }
+            let new = match exists {
+                true => None,
+                false => Some(
+                    NewFile::create(&args.image)
+                        .map_err(|error| Failure::local(&args.image, error))?,
+                ),
+            };
             let made = FileDevice::create(&args.image, size);
-            Ok(Arc::new(made.map_err(|error| {
-                Failure::new(super::failure::IMAGE, error)
-            })?))
+            let made = made.map_err(|error| Failure::new(super::failure::IMAGE, error))?;
+            Ok((Arc::new(made), new))
         }
         None if !args.image.exists() => Err(Failure::local(
             &args.image,
             "does not exist; --size makes it",
         )),
-        _ => Ok(sapwood::image::open_device(&args.image, false)?),
+        _ => Ok((sapwood::image::open_device(&args.image, false)?, None)),
     }
 }
 
@@ -177,7 +199,8 @@ const FILLING: [(&str, &str); 3] = [
     ("commit", "4"),
 ];
 
-fn fill(image: &Path, source: &Path, quiet: bool) -> Result<()> {
+/// Fills the image; the number of files that could not be copied.
+fn fill(image: &Path, source: &Path, quiet: bool) -> Result<u64> {
     let mut options = sapwood::Options::default();
     for (name, value) in FILLING {
         options
@@ -185,16 +208,10 @@ fn fill(image: &Path, source: &Path, quiet: bool) -> Result<()> {
             .map_err(|error| Failure::new(USAGE, error))?;
     }
     let fs = sapwood::image::open(image, &options)?;
-    let filled = copy::fill(&fs, source, quiet);
-    fs.unmount().map_err(|error| Failure::local(image, error))?;
-    filled
-}
-
-fn owner(text: &str) -> Result<(u32, u32), String> {
-    let parsed = text
-        .split_once(':')
-        .and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
-    parsed.ok_or_else(|| format!("{text} is not UID:GID"))
+    let filled = copy::fill(&fs, image, source, quiet);
+    let ended = fs.unmount().map_err(|error| Failure::local(image, error));
+    let missing = filled?;
+    ended.map(|()| missing)
 }
 
 /// Whom the root directory is to belong to, if not to the superuser. An ordinary user could not

@@ -1,5 +1,6 @@
 //! The `sapwood` command line.
 
+mod change;
 mod check;
 mod copy;
 mod demo;
@@ -11,10 +12,14 @@ mod mkfs;
 mod mount;
 mod mount_options;
 mod output;
+mod owner;
 mod progress;
+mod remount;
 mod stat;
 mod stats;
 mod subvolume;
+mod sync;
+mod times;
 mod umount;
 
 use std::ffi::OsString;
@@ -50,6 +55,8 @@ enum Command {
     Mount(mount::Args),
     /// Unmount a directory and wait until its image is complete
     Umount(umount::Args),
+    /// Make everything that was written to a mount durable
+    Sync(sync::Args),
     /// Show what an image is: features, sizes, use
     Info(info::Args),
     /// List a directory in an image
@@ -63,11 +70,11 @@ enum Command {
     /// Copy files between this machine and images, or between images
     Cp(copy::Args),
     /// Remove files in an image
-    Rm(files::RmArgs),
+    Rm(change::RmArgs),
     /// Make directories in an image
-    Mkdir(files::MkdirArgs),
+    Mkdir(change::MkdirArgs),
     /// Rename or move within an image
-    Mv(files::MvArgs),
+    Mv(change::MvArgs),
     /// List, create, snapshot and delete subvolumes
     #[command(subcommand)]
     Subvolume(subvolume::Command),
@@ -85,7 +92,8 @@ enum Command {
 #[must_use]
 pub(crate) fn run() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();
-    if let Some(rewritten) = mount::helper_arguments(&args) {
+    let helper = mount::helper_arguments(&args).or_else(|| umount::helper_arguments(&args));
+    if let Some(rewritten) = helper {
         args = match rewritten {
             Ok(args) => args,
             Err(failure) => return failure.report(),
@@ -109,15 +117,16 @@ pub(crate) fn run() -> ExitCode {
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Mount(args) => return mount::run(args),
         Command::Umount(args) => umount::run(&args),
+        Command::Sync(args) => sync::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Ls(args) => files::ls(&args),
         Command::Cat(args) => files::cat(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Tree(args) => files::tree(&args),
         Command::Cp(args) => copy::run(&args),
-        Command::Rm(args) => files::rm(&args),
-        Command::Mkdir(args) => files::mkdir(&args),
-        Command::Mv(args) => files::mv(&args),
+        Command::Rm(args) => change::rm(&args),
+        Command::Mkdir(args) => change::mkdir(&args),
+        Command::Mv(args) => change::mv(&args),
         Command::Subvolume(command) => subvolume::run(&command),
         Command::Stats(args) => stats::run(&args),
         Command::Check(args) => return check::run(&args),

@@ -10,15 +10,16 @@ use sapwood_fuse::signals;
 
 use super::failure::{Failure, MOUNT, Result, USAGE};
 use super::mount_options::{self, Parsed};
+use super::{remount, umount};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Image file or block device
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// Directory to mount it on
+    /// Directory to mount it on; with `-o remount` the image can be left out
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
     /// Options, separated by commas: ro, norecovery, commit=SECONDS, discard, noatime,
     /// cache_size=BYTES, dirty_size=BYTES, threads=N, allow_other, allow_root, nosuid, nodev, noexec,
     /// sync, [no_]default_permissions, writeback_cache; of btrfs: subvol=PATH, subvolid=ID,
@@ -29,20 +30,28 @@ pub(super) struct Args {
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
+    /// Do not say what `sync` and `umount` do not wait for
+    #[arg(short, long)]
+    quiet: bool,
 }
 
-/// If the process was started as `mount.sapwood` or `mount.fuse.sapwood`, the arguments that
-/// mount(8) gave, as those of `sapwood mount`: `SOURCE DIR [-sfnv] [-N NS] [-o LIST] [-t TYPE]`.
+/// If the process was started as mount(8)'s helper (`mount.sapwood`, `mount.fuse.sapwood`,
+/// `mount.fuseblk.sapwood`), the arguments that mount(8) gave, as those of `sapwood mount`: `SOURCE DIR [-sfnv] [-N NS] [-o LIST] [-t TYPE]`.
 pub(super) fn helper_arguments(args: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let called = Path::new(args.first()?).file_name()?;
-    if called != OsStr::new("mount.sapwood") && called != OsStr::new("mount.fuse.sapwood") {
+    let ours = [
+        "mount.sapwood",
+        "mount.fuse.sapwood",
+        "mount.fuseblk.sapwood",
+    ];
+    if !ours.iter().any(|name| called == OsStr::new(name)) {
         return None;
     }
     Some(translate(args.get(1..).unwrap_or_default()))
 }
 
 fn translate(args: &[OsString]) -> Result<Vec<OsString>> {
-    let mut out: Vec<OsString> = vec!["sapwood".into(), "mount".into()];
+    let mut out: Vec<OsString> = vec!["sapwood".into(), "mount".into(), "--quiet".into()];
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -74,16 +83,26 @@ pub(super) fn run(args: Args) -> ExitCode {
 }
 
 fn start(args: Args) -> Result<ExitCode> {
-    let image = args
-        .image
-        .canonicalize()
-        .map_err(|error| Failure::local(&args.image, error).with_code(MOUNT))?;
+    let real = |path: &Path| {
+        path.canonicalize()
+            .map_err(|error| Failure::local(path, error).with_code(MOUNT))
+    };
+    if remount::is_wanted(&args.options) {
+        let dir = real(args.dir.as_ref().unwrap_or(&args.image))?;
+        remount::run(&dir, &args.options)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let dir = args
         .dir
-        .canonicalize()
-        .map_err(|error| Failure::local(&args.dir, error).with_code(MOUNT))?;
-    let parsed = mount_options::parse(&args.options, &image.to_string_lossy())?;
-    let work = move |ready: ReadyNotifier| match serve(&image, &dir, parsed, ready) {
+        .as_ref()
+        .ok_or_else(|| Failure::new(USAGE, "a directory to mount on is missing"))?;
+    let (image, dir) = (real(&args.image)?, real(dir)?);
+    let mut parsed = mount_options::parse(&args.options, &image.to_string_lossy())?;
+    if let Some(done) = remount::again(&image, &dir, &args.options) {
+        return done.map(|()| ExitCode::SUCCESS);
+    }
+    parsed.fuse.anchor = Some(image.clone());
+    let work = move |ready: ReadyNotifier| match serve(&image, &dir, parsed, args.quiet, ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.with_code(MOUNT).report(),
     };
@@ -91,10 +110,30 @@ fn start(args: Args) -> Result<ExitCode> {
         .map_err(|error| Failure::on("mount", error).with_code(MOUNT))
 }
 
+/// How long a change may stay in memory only, in a mount in which `sync(1)` does not reach the
+/// daemon: as long as in a kernel's ext4.
+const UNHEARD_COMMIT: &str = "5";
+
 /// Mounts, reports, and serves until somebody unmounts; then makes the image complete.
-fn serve(image: &Path, dir: &Path, parsed: Parsed, ready: ReadyNotifier) -> Result<()> {
+fn serve(
+    image: &Path,
+    dir: &Path,
+    parsed: Parsed,
+    quiet: bool,
+    ready: ReadyNotifier,
+) -> Result<()> {
     let mut fuse = parsed.fuse;
-    let fs = sapwood::image::open(image, &parsed.engine)?;
+    let watched = std::mem::take(&mut fuse.auto_unmount);
+    // First, so that no mount is ever without it.
+    let _watcher = watched
+        .then(|| umount::watch(dir))
+        .transpose()
+        .map_err(|error| Failure::on("auto_unmount", error))?;
+    let mut engine = parsed.engine;
+    if !parsed.commit && !sapwood_fuse::will_hear_sync(&fuse) {
+        engine.set("commit", Some(UNHEARD_COMMIT))?;
+    }
+    let (fs, device) = sapwood::image::open_file(image, &engine)?;
     if fs.read_only() {
         fuse.read_only = true;
     }
@@ -114,11 +153,34 @@ fn serve(image: &Path, dir: &Path, parsed: Parsed, ready: ReadyNotifier) -> Resu
         }
     })
     .map_err(|error| Failure::on("signals", error))?;
+    if !quiet && !fs.read_only() && !session.waits() {
+        tell(dir, session.hears_sync());
+    }
     ready.ready();
     let served = session.wait().map_err(|error| Failure::local(dir, error));
     drop(watch);
-    fs.unmount().map_err(|error| Failure::local(image, error))?;
+    let unmounted = fs.unmount();
+    // Whatever the kernel's unmount is followed by finds the image complete, and free.
+    if let Err(error) = device.release() {
+        log::warn!("{error}");
+    }
+    session.finish();
+    unmounted.map_err(|error| Failure::local(image, error))?;
     served
+}
+
+/// Says what this mount does not promise, and what to do instead.
+fn tell(dir: &Path, hears_sync: bool) {
+    let dir = dir.display();
+    match hears_sync {
+        true => {
+            eprintln!("sapwood: {dir}: umount(8) does not wait for the image: use `sapwood umount`")
+        }
+        false => eprintln!(
+            "sapwood: {dir}: sync(1) and umount(8) do not wait for the image: use `sapwood sync` \
+             and `sapwood umount`"
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -151,7 +213,15 @@ mod tests {
         ]);
         assert_eq!(
             args.unwrap(),
-            ["sapwood", "mount", "a.img", "/mnt", "-o", "rw,subvol=x"]
+            [
+                "sapwood",
+                "mount",
+                "--quiet",
+                "a.img",
+                "/mnt",
+                "-o",
+                "rw,subvol=x"
+            ]
         );
     }
 }

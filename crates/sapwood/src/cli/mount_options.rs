@@ -13,6 +13,8 @@ use super::failure::{Failure, Result, USAGE};
 pub(super) struct Parsed {
     pub(super) engine: Options,
     pub(super) fuse: MountOptions,
+    /// The interval of commits was chosen.
+    pub(super) commit: bool,
 }
 
 /// Options that mount(8), fstab or other drivers know and that change nothing here.
@@ -54,6 +56,7 @@ pub(super) fn parse(lists: &[String], source: &str) -> Result<Parsed> {
             fsname: source.to_owned(),
             ..MountOptions::default()
         },
+        commit: false,
     };
     for option in lists
         .iter()
@@ -65,6 +68,7 @@ pub(super) fn parse(lists: &[String], source: &str) -> Result<Parsed> {
             None => (option, None),
         };
         let of_mount = fuse_option(&mut parsed.fuse, name, value)?;
+        parsed.commit |= name == "commit";
         let known = parsed.engine.set(name, value)? || of_mount;
         let ignored = IGNORED.contains(&name) || name.starts_with("x-") || name == "comment";
         if !known && !ignored {
@@ -105,8 +109,8 @@ fn fuse_option(fuse: &mut MountOptions, name: &str, value: Option<&str>) -> Resu
         "ro" => fuse.read_only = true,
         "allow_other" => fuse.access = Access::All,
         "allow_root" => fuse.access = Access::OwnerAndRoot,
-        "default_permissions" => fuse.default_permissions = Some(true),
-        "no_default_permissions" => fuse.default_permissions = Some(false),
+        "default_permissions" => fuse.default_permissions = true,
+        "no_default_permissions" => fuse.default_permissions = false,
         "nosuid" => fuse.nosuid = true,
         "nodev" => fuse.nodev = true,
         "noexec" => fuse.noexec = true,
@@ -118,6 +122,7 @@ fn fuse_option(fuse: &mut MountOptions, name: &str, value: Option<&str>) -> Resu
         "subtype" => {}
         "threads" | "thread_pool" => fuse.threads = Some(number(name, value)?),
         "io_uring" => fuse.io_uring = number(name, value)?,
+        "fuseblk" => fuse.fuseblk = number(name, value)?,
         "writeback_cache" => fuse.writeback_cache = true,
         "no_writeback_cache" => fuse.writeback_cache = false,
         _ => return Ok(false),

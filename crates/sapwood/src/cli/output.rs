@@ -1,8 +1,8 @@
-//! What commands print: names that may be any bytes, sizes, times, and the log.
+//! What commands print: names that may be any bytes, sizes, and the log.
 
 use std::io::Write;
 
-use sapwood_vfs::{Attr, FileKind, Timestamp};
+use sapwood_vfs::{Attr, FileKind};
 
 /// Starts the log: warnings go to standard error, one line each.
 pub(super) fn start_log() {
@@ -96,38 +96,6 @@ pub(super) fn kind(kind: FileKind) -> &'static str {
     }
 }
 
-/// A time in UTC, to the nanosecond.
-pub(super) fn time(time: Timestamp) -> String {
-    let days = time.sec.div_euclid(86_400);
-    let second = time.sec.rem_euclid(86_400);
-    let (year, month, day) = civil(days);
-    format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}.{:09}",
-        second / 3600,
-        second / 60 % 60,
-        second % 60,
-        time.nsec
-    )
-}
-
-/// Year, month and day of a count of days since 1970, in the Gregorian calendar.
-fn civil(days: i64) -> (i64, i64, i64) {
-    // Years that begin in March put the leap day at the end; an era is 400 of them.
-    let shifted = days.saturating_add(719_468);
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
-}
-
 /// A UUID in its usual form.
 pub(super) fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
@@ -151,15 +119,6 @@ pub(super) fn json(value: &impl serde::Serialize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_those_of_the_calendar() {
-        let at = |sec| time(Timestamp { sec, nsec: 0 });
-        assert_eq!(at(0), "1970-01-01 00:00:00.000000000");
-        assert_eq!(at(951_782_400), "2000-02-29 00:00:00.000000000");
-        assert_eq!(at(-1), "1969-12-31 23:59:59.000000000");
-        assert_eq!(at(4_107_542_399), "2100-02-28 23:59:59.000000000");
-    }
 
     #[test]
     fn names_are_safe_to_print() {

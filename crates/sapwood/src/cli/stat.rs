@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::failure::{Failure, Result};
 use super::files::{by_image, shown_path, with_image};
-use super::{SubvolumeChoice, output};
+use super::{SubvolumeChoice, output, times};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -46,10 +46,13 @@ struct Shown {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let mut all = Vec::new();
-    for (image, paths) in by_image(&args.places) {
+    for (image, paths) in by_image(&args.places)? {
         with_image(&image, &args.choice, true, |fs| {
             for path in &paths {
-                all.push(look(&**fs, path).map_err(|error| Failure::on(shown_path(path), error))?);
+                all.push(
+                    look(&**fs, path, args.json)
+                        .map_err(|error| Failure::on(shown_path(path), error))?,
+                );
             }
             Ok(())
         })?;
@@ -61,8 +64,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn look(fs: &dyn FileSystem, path: &[u8]) -> sapwood_vfs::Result<Shown> {
+fn look(fs: &dyn FileSystem, path: &[u8], as_json: bool) -> sapwood_vfs::Result<Shown> {
     let node = tree::resolve(fs, path, false)?;
+    let shown_time = if as_json { times::json } else { times::local };
     let attr: &Attr = node.attr();
     let device = matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice);
     let mut xattrs = Vec::new();
@@ -89,10 +93,10 @@ fn look(fs: &dyn FileSystem, path: &[u8]) -> sapwood_vfs::Result<Shown> {
             FileKind::Symlink => Some(output::name(&fs.readlink(node.ino())?)),
             _ => None,
         },
-        atime: output::time(attr.atime),
-        mtime: output::time(attr.mtime),
-        ctime: output::time(attr.ctime),
-        btime: output::time(attr.btime),
+        atime: shown_time(attr.atime),
+        mtime: shown_time(attr.mtime),
+        ctime: shown_time(attr.ctime),
+        btime: shown_time(attr.btime),
         flags: attr
             .flags
             .iter_names()
@@ -129,7 +133,7 @@ fn print(shown: &Shown) {
         ("change", &shown.ctime),
         ("birth ", &shown.btime),
     ] {
-        output::line(format!("  {name}  {time} UTC"));
+        output::line(format!("  {name}  {time}"));
     }
     if !shown.flags.is_empty() {
         output::line(format!("  flags   {}", shown.flags));

@@ -1,24 +1,29 @@
-//! `sapwood subvolume`.
+//! `sapwood subvolume`, on images and on mounts of ours.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood::target::Target;
 use sapwood::tree::{self, Node};
 use sapwood_btrfs::{Btrfs, Options, SubvolumeChoice};
-use sapwood_vfs::{FileSystem, SubvolumeId, Subvolumes};
+use sapwood_fuse::{SubvolumeList, control};
+use sapwood_vfs::{FileSystem, SetAttr, SubvolumeId, Subvolumes};
 use serde_json::json;
 
+use super::change::within;
 use super::failure::{Failure, Result};
 use super::files::shown_path;
-use super::output;
+use super::{output, owner, times};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
-    /// List all subvolumes of an image
+    /// List all subvolumes
     List {
-        /// Image
+        /// Image, or directory of a mount
+        #[arg(value_name = "IMAGE|MOUNT_DIR")]
         image: PathBuf,
         /// Print JSON
         #[arg(long)]
@@ -26,17 +31,20 @@ pub(super) enum Command {
     },
     /// Make an empty subvolume
     Create {
-        /// Its place, from the top level
-        #[arg(value_name = "IMAGE:PATH")]
+        /// Its place: in an image, from the top level; or in a mount
+        #[arg(value_name = "IMAGE:PATH|MOUNT_DIR/PATH")]
         place: OsString,
+        /// Owner of its root directory [default: the user that calls]
+        #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
+        owner: Option<(u32, u32)>,
     },
     /// Make a snapshot of a subvolume
     Snapshot {
-        /// The subvolume, from the top level
-        #[arg(value_name = "IMAGE[:PATH]")]
+        /// The subvolume: in an image, from the top level; or in a mount
+        #[arg(value_name = "IMAGE[:PATH]|MOUNT_DIR[/PATH]")]
         source: OsString,
-        /// Place of the snapshot in the same image; IMAGE: may be left out
-        #[arg(value_name = "[IMAGE:]PATH")]
+        /// Place of the snapshot in the same image or mount; IMAGE: may be left out
+        #[arg(value_name = "[IMAGE:]PATH|MOUNT_DIR/PATH")]
         place: OsString,
         /// Make it read-only
         #[arg(short, long)]
@@ -44,54 +52,190 @@ pub(super) enum Command {
     },
     /// Delete subvolumes
     Delete {
-        /// Their places, from the top level
-        #[arg(value_name = "IMAGE:PATH", required = true)]
+        /// Their places: in an image, from the top level; or in a mount
+        #[arg(value_name = "IMAGE:PATH|MOUNT_DIR/PATH", required = true)]
         places: Vec<OsString>,
+    },
+    /// Print the subvolume that is mounted when none is named
+    GetDefault {
+        /// Image, or directory of a mount
+        #[arg(value_name = "IMAGE|MOUNT_DIR")]
+        image: PathBuf,
     },
     /// Make the subvolume the one that is mounted when none is named
     SetDefault {
-        /// Image
+        /// Image, or directory of a mount
+        #[arg(value_name = "IMAGE|MOUNT_DIR")]
         image: PathBuf,
         /// Id of the subvolume
         id: u64,
+    },
+    /// Make a subvolume read-only
+    SetReadOnly {
+        /// Its place: in an image, from the top level; or in a mount
+        #[arg(value_name = "IMAGE:PATH|MOUNT_DIR/PATH")]
+        place: OsString,
+        /// Make it writable again
+        #[arg(long)]
+        off: bool,
     },
 }
 
 pub(super) fn run(command: &Command) -> Result<()> {
     match command {
-        Command::List { image, json } => with(image, true, |fs| list(fs, *json)),
-        Command::Create { place } => {
-            let (image, path) = Target::parse_in_image(place);
-            with(&image, false, |fs| {
-                let (dir, name) = parent(fs, &path)?;
-                let made = fs.create_subvolume(dir.ino(), &name);
-                made.map(|entry| drop(Node::new(fs, entry)))
-                    .map_err(|error| Failure::on(shown_path(&path), error))
-            })
+        Command::List { image, json } => {
+            let found = read_list(image)?;
+            print_list(&found, *json);
+            Ok(())
         }
+        Command::Create { place, owner } => create(place, *owner),
         Command::Snapshot {
             source,
             place,
             read_only,
         } => snapshot(source, place, *read_only),
-        Command::Delete { places } => {
-            for (image, paths) in super::files::by_image(places) {
-                with(&image, false, |fs| {
-                    for path in &paths {
-                        let (dir, name) = parent(fs, path)?;
-                        let deleted = fs.delete_subvolume(dir.ino(), &name);
-                        deleted.map_err(|error| Failure::on(shown_path(path), error))?;
-                    }
-                    Ok(())
-                })?;
-            }
+        Command::Delete { places } => delete(places),
+        Command::GetDefault { image } => {
+            let found = read_list(image)?;
+            let path = found.subvolumes.iter().find(|one| one.id == found.default);
+            let path = path.map_or_else(|| "/".to_owned(), |one| output::name(&one.path));
+            output::line(format!("{:>8}  {path}", found.default.0));
             Ok(())
         }
-        Command::SetDefault { image, id } => with(image, false, |fs| {
-            fs.set_default_subvolume(SubvolumeId(*id))
-                .map_err(|error| Failure::on(format!("subvolume {id}"), error))
-        }),
+        Command::SetDefault { image, id } => {
+            let id = SubvolumeId(*id);
+            let failed =
+                |error: sapwood_vfs::Error| Failure::on(format!("subvolume {}", id.0), error);
+            match mounted(image) {
+                Some(path) => control::set_default_subvolume(path, id).map_err(|error| match error
+                    .raw_os_error()
+                {
+                    Some(libc::ENOENT) => failed(sapwood_vfs::Error::NotFound),
+                    _ => refused(path, &error),
+                }),
+                None => with(image, false, |fs| {
+                    fs.set_default_subvolume(id).map_err(failed)
+                }),
+            }
+        }
+        Command::SetReadOnly { place, off } => set_read_only(place, !off),
     }
+}
+
+fn create(place: &OsStr, owner: Option<(u32, u32)>) -> Result<()> {
+    if let Some(path) = live(place) {
+        let (dir, name) = dir_and_name(&path)?;
+        control::create_subvolume(&dir, name).map_err(|error| refused(&path, &error))?;
+        return owner.map_or(Ok(()), |(uid, gid)| {
+            let given = std::os::unix::fs::chown(&path, Some(uid), Some(gid));
+            given.map_err(|error| refused(&path, &error))
+        });
+    }
+    let (image, path) = Target::parse_in_image(place)?;
+    let who = owner::chosen(owner);
+    with(&image, false, |fs| {
+        let (dir, name) = parent(fs, &path)?;
+        let fail = |error| Failure::on(shown_path(&path), error);
+        let made = fs.create_subvolume(dir.ino(), &name).map_err(fail)?;
+        let made = Node::new(fs, made);
+        let changes = SetAttr {
+            uid: Some(who.uid),
+            gid: Some(who.gid),
+            ..SetAttr::default()
+        };
+        fs.setattr(made.ino(), &changes).map(drop).map_err(fail)
+    })
+}
+
+/// The path of an argument that names a place in a mount: a directory, or a new name in one.
+fn live(argument: &OsStr) -> Option<PathBuf> {
+    let Ok(Target::Local(path)) = Target::parse(argument) else {
+        return None;
+    };
+    let in_mount = match std::fs::metadata(&path) {
+        Ok(found) => found.is_dir(),
+        Err(_) => dir_and_name(&path).is_ok_and(|(dir, _)| dir.is_dir()),
+    };
+    in_mount.then_some(path)
+}
+
+/// The path of an argument that names a directory of a mount, not an image.
+fn mounted(argument: &Path) -> Option<&Path> {
+    argument.is_dir().then_some(argument)
+}
+
+/// The directory of a path, and its last name.
+fn dir_and_name(path: &Path) -> Result<(PathBuf, &[u8])> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Failure::local(path, "no name of a subvolume"));
+    };
+    let dir = if dir.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        dir
+    };
+    Ok((dir.to_path_buf(), name.as_bytes()))
+}
+
+/// Why a control command to a mount failed.
+fn refused(path: &Path, error: &io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::ENOTTY) => Failure::local(path, "not in a mount of sapwood"),
+        Some(libc::EOPNOTSUPP) => Failure::local(path, "this file system has no subvolumes"),
+        Some(libc::EPERM) => Failure::local(
+            path,
+            "not permitted (only root and the user who mounted may)",
+        ),
+        Some(libc::EINVAL) => Failure::local(path, "not a subvolume"),
+        Some(number) => Failure::local(path, rustix::io::Errno::from_raw_os_error(number)),
+        None => Failure::local(path, error),
+    }
+}
+
+fn delete(places: &[OsString]) -> Result<()> {
+    let (in_mounts, in_images): (Vec<_>, Vec<_>) = places
+        .iter()
+        .cloned()
+        .partition(|place| live(place).is_some());
+    for path in in_mounts.iter().filter_map(|place| live(place)) {
+        let (dir, name) = dir_and_name(&path)?;
+        control::delete_subvolume(&dir, name).map_err(|error| refused(&path, &error))?;
+    }
+    for (image, paths) in super::files::by_image(&in_images)? {
+        with(&image, false, |fs| {
+            for path in &paths {
+                let (dir, name) = parent(fs, path)?;
+                let deleted = fs.delete_subvolume(dir.ino(), &name);
+                deleted.map_err(|error| Failure::on(shown_path(path), error))?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn set_read_only(place: &OsStr, read_only: bool) -> Result<()> {
+    if let Some(path) = live(place) {
+        return control::set_read_only(&path, read_only).map_err(|error| refused(&path, &error));
+    }
+    let (image, path) = Target::parse_in_image(place)?;
+    with(&image, false, |fs| {
+        let failed = |error| Failure::on(shown_path(&path), error);
+        let root = tree::resolve(fs, &path, true).map_err(failed)?;
+        fs.set_read_only(root.ino(), read_only).map_err(failed)
+    })
+}
+
+fn read_list(image: &Path) -> Result<SubvolumeList> {
+    if let Some(path) = mounted(image) {
+        return control::list_subvolumes(path).map_err(|error| refused(path, &error));
+    }
+    with(image, true, |fs| {
+        Ok(SubvolumeList {
+            default: fs.default_subvolume()?,
+            subvolumes: fs.list()?,
+        })
+    })
 }
 
 /// Opens the top level of an image, so that every subvolume can be reached.
@@ -117,22 +261,21 @@ fn parent<'a>(fs: &'a Btrfs, path: &[u8]) -> Result<(Node<'a>, Vec<u8>)> {
     tree::resolve_parent(fs, path).map_err(|error| Failure::on(shown_path(path), error))
 }
 
-fn list(fs: &Btrfs, as_json: bool) -> Result<()> {
-    let subvolumes = fs.list()?;
-    let default = fs.default_subvolume()?;
+fn print_list(found: &SubvolumeList, as_json: bool) {
+    let (subvolumes, default) = (&found.subvolumes, found.default);
     if as_json {
         let rows = subvolumes.iter().map(|one| {
             json!({
                 "id": one.id.0, "path": output::name(&one.path), "parent": one.parent.map(|id| id.0),
                 "generation": one.generation, "created_generation": one.created_generation,
-                "created": output::time(one.created), "read_only": one.read_only, "uuid": output::uuid(&one.uuid),
+                "created": times::json(one.created), "read_only": one.read_only, "uuid": output::uuid(&one.uuid),
                 "parent_uuid": output::uuid(&one.parent_uuid), "default": one.id == default,
             })
         });
         output::json(&rows.collect::<Vec<_>>());
-        return Ok(());
+        return;
     }
-    for one in &subvolumes {
+    for one in subvolumes {
         let marks = match (one.read_only, one.id == default) {
             (true, true) => " (read-only, default)",
             (true, false) => " (read-only)",
@@ -148,18 +291,22 @@ fn list(fs: &Btrfs, as_json: bool) -> Result<()> {
             output::name(&one.path)
         ));
     }
-    Ok(())
 }
 
-fn snapshot(source: &OsString, place: &OsString, read_only: bool) -> Result<()> {
-    let (image, from) = Target::parse_in_image(source);
-    let to = match Target::parse(place) {
-        Target::Image { image: other, path } if other == image => path,
-        Target::Image { .. } => {
-            return Err(Failure::on("snapshot", "both places must be in one image"));
-        }
-        Target::Local(path) => path.into_os_string().into_encoded_bytes(),
-    };
+fn snapshot(source: &OsStr, place: &OsStr, read_only: bool) -> Result<()> {
+    if let Some(source) = live(source) {
+        let path = live(place)
+            .ok_or_else(|| Failure::on("snapshot", "both places must be in one mount"))?;
+        let (dir, name) = dir_and_name(&path)?;
+        let made = control::snapshot(&source, &dir, name, read_only);
+        return made.map_err(|error| match error.raw_os_error() {
+            Some(libc::EXDEV) => Failure::on("snapshot", "both places must be in one mount"),
+            Some(libc::EINVAL | libc::ENOTTY) => refused(&source, &error),
+            _ => refused(&path, &error),
+        });
+    }
+    let (image, from) = Target::parse_in_image(source)?;
+    let to = within(&image, place, "snapshot")?;
     with(&image, false, |fs| {
         let source = tree::resolve(fs, &from, true)
             .map_err(|error| Failure::on(shown_path(&from), error))?;

@@ -1,11 +1,19 @@
-//! `sapwood umount`.
+//! `sapwood umount`, and being the helper of umount(8).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use sapwood_fuse::MountEntry;
+use sapwood_fuse::control::{self, Daemon};
 
-use super::failure::{Failure, Result};
+use super::failure::{FAILED, Failure, Result, USAGE};
+use super::output;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -15,34 +23,304 @@ pub(super) struct Args {
     /// Detach it now even if it is in use
     #[arg(short, long)]
     lazy: bool,
+    /// Give up waiting after so many seconds; the daemon goes on [default: wait]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Report each step on standard output, for the process that waits
+    #[arg(long, hide = true, conflicts_with = "timeout")]
+    step_by_step: bool,
+    /// Wait for the end of standard input, then detach the mount if its daemon has died
+    #[arg(long, hide = true)]
+    if_dead: bool,
 }
 
-/// Unmounts, and waits until the daemon has made the image complete and let go of it.
+/// Begins the last line of the process that unmounts; an error follows if there is one.
+const DONE: &str = "done: ";
+/// How long nothing is said about a wait.
+const SILENCE: Duration = Duration::from_secs(3);
+/// How often a condition is looked at that cannot be waited for.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// How long the kernel may take to end the connection of a process that has ended.
+const CLOSING: Duration = Duration::from_secs(30);
+
+/// The arguments of umount(8)'s helper, as those of `sapwood umount`: `DIR [-flnrv] [-N NS]
+/// [-t TYPE]`. `None` if the process was not started as one.
+pub(super) fn helper_arguments(args: &[OsString]) -> Option<Result<Vec<OsString>>> {
+    let called = Path::new(args.first()?).file_name()?.to_str()?;
+    let ours = [
+        "umount.sapwood",
+        "umount.fuse.sapwood",
+        "umount.fuseblk.sapwood",
+    ];
+    ours.contains(&called)
+        .then(|| translate(args.get(1..).unwrap_or_default()))
+}
+
+fn translate(args: &[OsString]) -> Result<Vec<OsString>> {
+    let mut out: Vec<OsString> = vec!["sapwood".into(), "umount".into()];
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("-t" | "-N") => {
+                args.next()
+                    .ok_or_else(|| Failure::new(USAGE, "an option lacks its value"))?;
+            }
+            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
+                if flags.contains('l') {
+                    out.push("--lazy".into());
+                }
+            }
+            _ => out.push(arg.clone()),
+        }
+    }
+    Ok(out)
+}
+
+/// Unmounts, and waits until the daemon has completed the image and released it.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let dir = args
-        .dir
-        .canonicalize()
-        .map_err(|error| Failure::local(&args.dir, error))?;
-    let source = mounted_source(&dir)
-        .ok_or_else(|| Failure::local(&dir, "nothing of ours is mounted here"))?;
-    sapwood_fuse::unmount(&dir, args.lazy).map_err(|error| Failure::local(&dir, error))?;
-    if !args.lazy {
-        wait_for_release(Path::new(&source));
+    if args.if_dead {
+        return detach_if_dead(&args.dir);
+    }
+    let dir = resolve(&args.dir)?;
+    let entry = sapwood_fuse::mounted_on(&dir)
+        .filter(MountEntry::is_ours)
+        .ok_or_else(|| Failure::local(&dir, "no Sapwood image is mounted here"))?;
+    if args.step_by_step {
+        let done = unmount(&dir, &entry, args.lazy);
+        let result = done.as_ref().map_err(ToString::to_string);
+        output::line(format_args!("{DONE}{}", result.err().unwrap_or_default()));
+        return Ok(());
+    }
+    let end = args
+        .timeout
+        .and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
+    wait(&dir, &start(&dir, args.lazy)?, end)
+}
+
+/// Starts the process that unmounts. Neither the kernel nor a daemon promises to answer, and a
+/// process that waits for them cannot even end.
+fn start(dir: &Path, lazy: bool) -> Result<mpsc::Receiver<Step>> {
+    use std::process::{Command, Stdio};
+
+    let failed = |error| Failure::local(dir, error);
+    let mut child = Command::new("/proc/self/exe")
+        .args(["umount", "--step-by-step"])
+        .args(lazy.then_some("--lazy"))
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failed)?;
+    let lines = child
+        .stdout
+        .take()
+        .ok_or_else(|| failed(std::io::ErrorKind::BrokenPipe.into()))?;
+    let (steps, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(lines)
+            .lines()
+            .map_while(std::result::Result::ok)
+        {
+            let step = match line.strip_prefix(DONE) {
+                Some("") => Step::Done(Ok(())),
+                Some(why) => Step::Done(Err(Failure::new(FAILED, why))),
+                None => Step::Waits(line),
+            };
+            if steps.send(step).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(told)
+}
+
+/// The directory without symbolic links; also of a mount whose daemon has died, which cannot be
+/// looked at itself.
+fn resolve(dir: &Path) -> Result<PathBuf> {
+    let whole = dir.canonicalize();
+    let resolved = whole.or_else(|error| {
+        let absolute = std::path::absolute(dir)?;
+        match (absolute.parent(), absolute.file_name()) {
+            (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+            _ => Err(error),
+        }
+    });
+    resolved.map_err(|error| Failure::local(dir, error))
+}
+
+/// What the process that unmounts reports.
+enum Step {
+    /// What it waits for now.
+    Waits(String),
+    Done(Result<()>),
+}
+
+/// Waits for that process; names what is waited for, and gives up at `end`.
+fn wait(dir: &Path, told: &mpsc::Receiver<Step>, end: Option<Instant>) -> Result<()> {
+    let mut what = String::new();
+    let mut said = Some(Instant::now() + SILENCE);
+    loop {
+        let next = [said, end].into_iter().flatten().min();
+        let step = match next {
+            None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(next) => told.recv_timeout(next.saturating_duration_since(Instant::now())),
+        };
+        match step {
+            Ok(Step::Done(result)) => return result,
+            Ok(Step::Waits(now)) => {
+                what = now;
+                said = Some(Instant::now() + SILENCE);
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::local(dir, "the unmounting process was ended"));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let now = Instant::now();
+                if end.is_some_and(|end| now >= end) {
+                    return Err(Failure::local(
+                        dir,
+                        format_args!("gave up waiting for {what}"),
+                    ));
+                }
+                if said.is_some_and(|said| now >= said) {
+                    eprintln!("sapwood: {}: waiting for {what}", dir.display());
+                    said = None;
+                }
+            }
+        }
+    }
+}
+
+fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
+    let waits = |what: String| output::line(what);
+    let image = Path::new(&entry.source);
+    let mut daemon = None;
+    let mut synced = Ok(());
+    if !lazy {
+        waits("the daemon to answer".to_owned());
+        daemon = control::daemon(dir).ok();
+        waits(format!(
+            "{} to write {}",
+            named(daemon.as_ref()),
+            image.display()
+        ));
+        if daemon.is_some() {
+            synced = control::sync(dir);
+        }
+    }
+    waits("the kernel to unmount".to_owned());
+    sapwood_fuse::unmount(dir, lazy).map_err(|error| Failure::local(dir, error))?;
+    if !lazy && !is_mounted(entry) {
+        waits(format!(
+            "{} to release {}",
+            named(daemon.as_ref()),
+            image.display()
+        ));
+        match daemon.and_then(|daemon| daemon.process) {
+            Some((process, _)) => wait_for_end(&process),
+            None => wait_for_release(image),
+        }
+    }
+    synced.map_err(|error| Failure::local(image, format_args!("not all was written: {error}")))
+}
+
+fn named(daemon: Option<&Daemon>) -> String {
+    match daemon.and_then(|daemon| daemon.process.as_ref()) {
+        Some((_, number)) => format!("the daemon (process {number})"),
+        None => "the daemon".to_owned(),
+    }
+}
+
+/// Whether the file system of `entry` is still mounted, on another directory.
+fn is_mounted(entry: &MountEntry) -> bool {
+    let table = sapwood_fuse::mount_table().unwrap_or_default();
+    table
+        .iter()
+        .any(|other| other.device == entry.device && other.is_ours())
+}
+
+fn wait_for_end(process: &OwnedFd) {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    while let Err(rustix::io::Errno::INTR) = rustix::event::poll(&mut fds, None) {}
+}
+
+/// Waits for the lock on an image to go, if the daemon cannot be waited for.
+fn wait_for_release(image: &Path) {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    if image.metadata().is_ok_and(|found| found.is_file()) {
+        if let Ok(image) = rustix::fs::open(image, flags, Mode::empty()) {
+            // A file that cannot be locked cannot be waited for either.
+            let _ = rustix::fs::flock(&image, FlockOperation::LockShared);
+        }
+        return;
+    }
+    let claim = || rustix::fs::open(image, flags | OFlags::EXCL, Mode::empty());
+    while let Err(rustix::io::Errno::BUSY) = claim() {
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Starts the process that detaches the mount on `dir` should this process die.
+///
+/// # Errors
+/// The system's.
+pub(super) fn watch(dir: &Path) -> std::io::Result<Watcher> {
+    use std::os::unix::process::CommandExt;
+
+    let (reader, writer) = std::io::pipe()?;
+    std::process::Command::new("/proc/self/exe")
+        .arg0("sapwood")
+        .args([
+            OsStr::new("umount"),
+            OsStr::new("--if-dead"),
+            dir.as_os_str(),
+        ])
+        .current_dir("/")
+        .stdin(reader)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    Ok(Watcher(writer))
+}
+
+/// Held for as long as the process lives.
+#[derive(Debug)]
+pub(super) struct Watcher(#[expect(dead_code, reason = "closed by the end")] std::io::PipeWriter);
+
+/// Waits until the process at the other end of standard input is gone, and detaches its mount if
+/// that is still there.
+fn detach_if_dead(dir: &Path) -> Result<()> {
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    let end = Instant::now() + CLOSING;
+    // The kernel may still be closing the connection.
+    while sapwood_fuse::mounted_on(dir).is_some_and(|entry| entry.is_ours()) {
+        // Attributes may come from the kernel's cache.
+        if let Err(rustix::io::Errno::NOTCONN) = rustix::fs::statfs(dir) {
+            return sapwood_fuse::unmount(dir, true).map_err(|error| Failure::local(dir, error));
+        }
+        if Instant::now() >= end {
+            break;
+        }
+        std::thread::sleep(INTERVAL);
     }
     Ok(())
 }
 
-/// Source of the topmost mount on `dir`, if it is ours.
-fn mounted_source(dir: &Path) -> Option<OsString> {
-    let entry = sapwood_fuse::mounted_on(dir)?;
-    (entry.kind == "fuse.sapwood").then_some(entry.source)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Waits for the daemon's lock on the image to go: then everything is on disk.
-fn wait_for_release(image: &Path) {
-    let opened = rustix::fs::open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    if let Ok(image) = opened {
-        // A file that cannot be locked cannot be waited for either.
-        let _ = rustix::fs::flock(&image, FlockOperation::LockShared);
+    #[test]
+    fn umount_helper_arguments_are_understood() {
+        let helper = |args: &[&str]| {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            helper_arguments(&args).map(|out| out.unwrap())
+        };
+        assert_eq!(helper(&["/usr/bin/sapwood", "umount", "/mnt"]), None);
+        let given = ["/sbin/umount.fuseblk.sapwood", "/mnt", "-lv", "-t", "fuse"];
+        let wanted = ["sapwood", "umount", "/mnt", "--lazy"];
+        assert!(helper(&given).is_some_and(|out| out == wanted));
     }
 }

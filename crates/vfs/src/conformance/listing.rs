@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         removal_of_the_entry_at_the_position_is_harmless,
         additions_while_listing_repeat_nothing,
         renames_while_listing_repeat_nothing_else,
+        listing_ends_while_its_entries_are_renamed_away_and_back,
         listing_survives_a_remount if persistent,
         long_names_fill_pages,
         directory_can_shrink_and_grow,
@@ -234,6 +235,23 @@ fn renames_while_listing_repeat_nothing_else(t: &mut Fixture) -> Outcome {
         .filter(|entry| entry.name.starts_with(b"entry-"));
     let stayed: Vec<DirEntry> = stayed.cloned().collect();
     same(names_once(&stayed)?, names)
+}
+
+fn listing_ends_while_its_entries_are_renamed_away_and_back(t: &mut Fixture) -> Outcome {
+    let dir = t.root().dir("d")?;
+    let names = fill(&dir, 500)?;
+    let mut seen = 0;
+    let listed = paged(&dir, 10, |page| {
+        seen += page.len();
+        check(seen <= 2 * names.len(), "the listing follows renames")?;
+        for entry in page {
+            dir.rename(&entry.name, "away")?;
+            dir.rename("away", &entry.name)?;
+        }
+        Ok(())
+    })?;
+    let found: BTreeSet<_> = listed.into_iter().map(|entry| entry.name).collect();
+    same(found, names)
 }
 
 fn listing_survives_a_remount(t: &mut Fixture) -> Outcome {

@@ -260,6 +260,7 @@ fn nested_subvolume_is_an_empty_directory_in_a_snapshot(t: &mut Fixture) -> Outc
     let stub = snap.walk("d/nested")?;
     same(stub.attr()?.kind, crate::FileKind::Directory)?;
     same(stub.list()?.len(), 0)?;
+    refused(stub.set_xattr("user.x", b"x"), Error::NotSupported)?;
     same(nested.names()?, ["inside"])?;
     same(t.subvolumes()?.list()?.len(), 3)
 }
@@ -462,7 +463,12 @@ fn links_and_renames_do_not_cross(t: &mut Fixture) -> Outcome {
     }
     let result = s.rename_to("inside", &t.root(), "f", RenameMode::Exchange);
     refused(result, Error::CrossDevice)?;
-    same(s.names()?, ["inside"])
+    // Nor does it matter what is in a directory that would be replaced.
+    let full = s.dir("full")?;
+    full.file("x")?;
+    let onto = t.root().rename_to("d", &s, "full", RenameMode::Replace);
+    refused(onto, Error::CrossDevice)?;
+    same(s.names()?, ["full", "inside"])
 }
 
 fn its_root_can_be_renamed(t: &mut Fixture) -> Outcome {

@@ -65,7 +65,16 @@ impl State {
         }
     }
 
+    /// Refuses the stub of a subvolume, which has no attributes.
+    fn has_xattrs(&self, ino: Ino) -> Result<()> {
+        match self.node(ino)?.stub {
+            true => Err(Error::NotSupported),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.has_xattrs(ino)?;
         rules::xattr_class(name)?;
         let value = self.node(ino)?.xattrs.get(name);
         value.cloned().ok_or(Error::NoAttribute)
@@ -82,6 +91,7 @@ impl State {
         value: &[u8],
         mode: SetXattrMode,
     ) -> Result<()> {
+        self.has_xattrs(ino)?;
         let class = rules::xattr_class(name)?;
         if value.len() > rules::XATTR_VALUE_MAX {
             return Err(Error::AttributeTooLarge);
@@ -129,6 +139,7 @@ impl State {
     }
 
     pub(super) fn removexattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.has_xattrs(ino)?;
         let class = rules::xattr_class(name)?;
         self.writable(ino)?;
         let node = self.node(ino)?;

@@ -8,6 +8,7 @@
 mod attrs;
 mod content;
 mod data;
+mod durable;
 mod gate;
 mod names;
 mod state;
@@ -24,6 +25,7 @@ use crate::{
     SyncKind, WriteMode,
 };
 use content::SECTOR;
+use durable::Durable;
 use gate::Gate;
 use state::{ROOT, State};
 
@@ -32,6 +34,7 @@ use state::{ROOT, State};
 pub struct MemoryFs {
     state: Mutex<State>,
     gate: Gate,
+    durable: Durable,
 }
 
 impl Default for MemoryFs {
@@ -53,6 +56,7 @@ impl MemoryFs {
         Self {
             state: Mutex::new(State::new(bytes / SECTOR)),
             gate: Gate::default(),
+            durable: Durable::default(),
         }
     }
 
@@ -82,6 +86,18 @@ impl MemoryFs {
     /// snapshot, but no longer than ten seconds.
     pub fn hold_writes(&self) {
         self.gate.shut();
+    }
+
+    /// Lets held writes go on.
+    pub fn release_writes(&self) {
+        self.gate.open();
+    }
+
+    /// Whether nothing of an inode has changed since it was last made durable: at all, or of its
+    /// contents or names.
+    #[must_use]
+    pub fn is_durable(&self, ino: Ino, kind: SyncKind) -> bool {
+        self.durable.is_durable(ino, kind)
     }
 
     /// References that callers hold in all; 0 once a front end gave everything back.
@@ -179,7 +195,12 @@ impl FileSystem for MemoryFs {
     }
 
     fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
-        self.live()?.setattr(ino, changes)
+        let attr = self.live()?.setattr(ino, changes)?;
+        self.durable.attributes_changed(ino);
+        if changes.size.is_some() {
+            self.durable.data_changed(ino);
+        }
+        Ok(attr)
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -194,7 +215,9 @@ impl FileSystem for MemoryFs {
         what: NewInode<'_>,
         perm: u32,
     ) -> Result<Entry> {
-        self.live()?.create(who, dir, name, what, perm)
+        let entry = self.live()?.create(who, dir, name, what, perm)?;
+        self.durable.data_changed(dir);
+        Ok(entry)
     }
 
     fn tmpfile(&self, who: &Credentials, dir: Ino, perm: u32) -> Result<Entry> {
@@ -202,15 +225,21 @@ impl FileSystem for MemoryFs {
     }
 
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.live()?.link(ino, dir, name)
+        let entry = self.live()?.link(ino, dir, name)?;
+        self.durable.data_changed(dir);
+        Ok(entry)
     }
 
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.live()?.unlink(dir, name)
+        self.live()?.unlink(dir, name)?;
+        self.durable.data_changed(dir);
+        Ok(())
     }
 
     fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.live()?.rmdir(dir, name)
+        self.live()?.rmdir(dir, name)?;
+        self.durable.data_changed(dir);
+        Ok(())
     }
 
     fn rename(
@@ -222,7 +251,10 @@ impl FileSystem for MemoryFs {
         mode: RenameMode,
     ) -> Result<()> {
         let mut state = self.live()?;
-        state.rename((from_dir, from_name), (to_dir, to_name), mode)
+        state.rename((from_dir, from_name), (to_dir, to_name), mode)?;
+        self.durable.data_changed(from_dir);
+        self.durable.data_changed(to_dir);
+        Ok(())
     }
 
     fn readdir(
@@ -240,11 +272,15 @@ impl FileSystem for MemoryFs {
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<u64> {
         self.gate.pass();
-        self.live()?.write(ino, offset, data, mode)
+        let end = self.live()?.write(ino, offset, data, mode)?;
+        self.durable.data_changed(ino);
+        Ok(end)
     }
 
     fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: AllocMode) -> Result<()> {
-        self.live()?.fallocate(ino, offset, len, mode)
+        self.live()?.fallocate(ino, offset, len, mode)?;
+        self.durable.data_changed(ino);
+        Ok(())
     }
 
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
@@ -261,15 +297,21 @@ impl FileSystem for MemoryFs {
         mode: CopyMode,
     ) -> Result<u64> {
         let mut state = self.live()?;
-        state.copy_range((from, from_offset), (to, to_offset), len, mode)
+        let copied = state.copy_range((from, from_offset), (to, to_offset), len, mode)?;
+        self.durable.data_changed(to);
+        Ok(copied)
     }
 
-    fn fsync(&self, ino: Ino, _kind: SyncKind) -> Result<()> {
-        self.live()?.node(ino).map(|_| ())
+    fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
+        self.live()?.node(ino)?;
+        self.durable.synced(ino, kind);
+        Ok(())
     }
 
     fn sync(&self) -> Result<()> {
-        self.live().map(|_| ())
+        drop(self.live()?);
+        self.durable.synced_all();
+        Ok(())
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
@@ -277,7 +319,9 @@ impl FileSystem for MemoryFs {
     }
 
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
-        self.live()?.setxattr(ino, name, value, mode)
+        self.live()?.setxattr(ino, name, value, mode)?;
+        self.durable.attributes_changed(ino);
+        Ok(())
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
@@ -285,11 +329,15 @@ impl FileSystem for MemoryFs {
     }
 
     fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.live()?.removexattr(ino, name)
+        self.live()?.removexattr(ino, name)?;
+        self.durable.attributes_changed(ino);
+        Ok(())
     }
 
     fn set_flags(&self, ino: Ino, flags: InodeFlags) -> Result<()> {
-        self.live()?.set_flags(ino, flags)
+        self.live()?.set_flags(ino, flags)?;
+        self.durable.attributes_changed(ino);
+        Ok(())
     }
 
     fn fsxattr(&self, ino: Ino) -> Result<Fsxattr> {
@@ -297,7 +345,9 @@ impl FileSystem for MemoryFs {
     }
 
     fn set_fsxattr(&self, ino: Ino, value: &Fsxattr) -> Result<()> {
-        self.live()?.set_fsxattr(ino, value)
+        self.live()?.set_fsxattr(ino, value)?;
+        self.durable.attributes_changed(ino);
+        Ok(())
     }
 
     fn subvolumes(&self) -> Option<&dyn Subvolumes> {

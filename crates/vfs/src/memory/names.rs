@@ -11,6 +11,8 @@ use crate::{
 };
 
 const MAX_LINKS: u32 = 65535;
+/// A position of a listing has an index in so many bits, and above it the listing's end.
+const INDEX_BITS: u32 = 31;
 
 impl State {
     pub(super) fn find(&self, dir: Ino, name: &[u8]) -> Result<Ino> {
@@ -208,23 +210,34 @@ impl State {
     }
 
     /// Subvolume roots alone move between subvolumes, and none is replaced.
+    /// Whether a rename would move anything but a subvolume from one subvolume to another.
+    fn crosses_subvolumes(
+        &self,
+        (from_dir, source): (Ino, Ino),
+        (to_dir, target): (Ino, Option<Ino>),
+        mode: RenameMode,
+    ) -> Result<bool> {
+        let crosses = self.node(from_dir)?.subvolume != self.node(to_dir)?.subvolume;
+        let target_is_root = target.is_some_and(|target| self.is_subvolume_root(target));
+        let free = match mode {
+            RenameMode::Exchange => self.is_subvolume_root(source) && target_is_root,
+            _ => self.is_subvolume_root(source),
+        };
+        Ok(crosses && !free)
+    }
+
     fn check_subvolumes(
         &self,
         (from_dir, source): (Ino, Ino),
         (to_dir, target): (Ino, Option<Ino>),
         mode: RenameMode,
     ) -> Result<()> {
-        let crosses = self.node(from_dir)?.subvolume != self.node(to_dir)?.subvolume;
         let is_stub = |ino: Ino| self.node(ino).is_ok_and(|node| node.stub);
         let target_is_root = target.is_some_and(|target| self.is_subvolume_root(target));
-        let free = match mode {
-            RenameMode::Exchange => self.is_subvolume_root(source) && target_is_root,
-            _ => self.is_subvolume_root(source),
-        };
         if is_stub(source) || target.is_some_and(is_stub) {
             return Err(Error::NotPermitted);
         }
-        if crosses && !free {
+        if self.crosses_subvolumes((from_dir, source), (to_dir, target), mode)? {
             return Err(Error::CrossDevice);
         }
         if target_is_root && mode != RenameMode::Exchange {
@@ -251,7 +264,16 @@ impl State {
         }
         let source_side = self.side(from_dir, source, to_dir)?;
         let target_side = match target {
-            Some(target) => Some(self.side(to_dir, target, from_dir)?),
+            Some(target) => {
+                let side = self.side(to_dir, target, from_dir)?;
+                let places = ((from_dir, source), (to_dir, Some(target)));
+                Some(RenameSide {
+                    // That the rename crosses subvolumes is found before that.
+                    has_entries: side.has_entries
+                        && !self.crosses_subvolumes(places.0, places.1, mode)?,
+                    ..side
+                })
+            }
             None => None,
         };
         let to_flags = self.node(to_dir)?.flags;
@@ -281,10 +303,18 @@ impl State {
         from: u64,
         sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<()> {
-        for (&index, slot) in self.dir(dir)?.slots.range(from..) {
+        let slots = &self.dir(dir)?.slots;
+        let (end, first) = match (from >> INDEX_BITS, from & ((1 << INDEX_BITS) - 1)) {
+            (0, first) => {
+                let last = slots.last_key_value();
+                (last.map_or(0, |(&index, _)| index + 1), first)
+            }
+            listing => listing,
+        };
+        for (&index, slot) in slots.range(first..end.max(first)) {
             let entry = DirEntry {
                 ino: slot.ino,
-                next: index + 1,
+                next: end << INDEX_BITS | (index + 1),
                 kind: self.node(slot.ino)?.kind,
                 name: slot.name.clone(),
             };

@@ -38,7 +38,10 @@ pub(super) fn write(
     let end = size.checked_next_multiple_of(w.engine.sectorsize.into());
     let end = end.unwrap_or(u64::MAX);
     let clean = !logged.full;
-    if clean && inode.state.lock().flags.contains(InodeFlags::PREALLOC) {
+    if clean
+        && inode.state.lock().flags.contains(InodeFlags::PREALLOC)
+        && !sapwood_fault::planted(20)
+    {
         for map in data::preallocated_behind(&w.engine, inode, end)? {
             put(w, inode, &map, map.generation(w.h.transid()))?;
         }
@@ -68,15 +71,17 @@ fn one(
     let pinned = modified
         .ordered
         .as_ref()
-        .is_some_and(|ordered| ordered.pin(w.h));
+        .is_some_and(|ordered| !sapwood_fault::planted(15) && ordered.pin(w.h));
     if pinned {
         Counters::count(&w.engine.counters.log.pinned);
     }
     let mut map = modified.map;
-    clear(w, inode, map.range())?;
+    if !sapwood_fault::planted(23) {
+        clear(w, inode, map.range())?;
+    }
     if matches!(map.content, Content::Hole) {
         map = map.cut(&(0..end));
-        if map.start >= map.end {
+        if map.start >= map.end || sapwood_fault::planted(11) {
             return Ok(());
         }
     }
@@ -102,7 +107,9 @@ fn one(
         (Content::Inline, _) => copy_inline(w, inode),
         _ => {
             put(w, inode, &map, map.generation(w.h.transid()))?;
-            sums.extend(checksums(w, inode, modified)?);
+            if !sapwood_fault::planted(10) {
+                sums.extend(checksums(w, inode, modified)?);
+            }
             Ok(())
         }
     }

@@ -210,6 +210,7 @@ fn is_durable(engine: &Engine, inode: &Inode) -> bool {
         let state = inode.state.lock();
         (state.transid, state.nlink > 0)
     };
+    let durable = durable + u64::from(sapwood_fault::planted(18));
     !linked || (transid <= durable && !inode.data.has_changed(durable))
 }
 
@@ -293,11 +294,14 @@ pub(crate) fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>)
     {
         let mut pending = log.pending();
         for (has, noted) in [(full, dir), (exists, inode)] {
-            if has {
+            if has && !sapwood_fault::planted(22) {
                 pending.add(noted.objectid, Arc::clone(noted));
             }
         }
-        if (full || exists) && h.engine().options.log.groups != Groups::Never {
+        if (full || exists)
+            && h.engine().options.log.groups != Groups::Never
+            && !sapwood_fault::planted(4)
+        {
             pending.tie(dir.objectid, inode.objectid);
         }
     }

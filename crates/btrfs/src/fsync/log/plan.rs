@@ -248,11 +248,11 @@ impl<'a> Planner<'a> {
             self.touch(name.parent);
         }
         for name in &now {
-            if !before.iter().any(|old| same(old, name)) {
+            if !before.iter().any(|old| same(old, name)) && !sapwood_fault::planted(12) {
                 self.new_name(inode, name)?;
             }
         }
-        if self.logged(inode.objectid).exists {
+        if self.logged(inode.objectid).exists && !sapwood_fault::planted(25) {
             self.leaving(inode, &now)?;
         }
         for name in &before {
@@ -260,7 +260,9 @@ impl<'a> Planner<'a> {
             if now.iter().any(|new| kept(&new)) {
                 continue;
             }
-            self.taken_over(inode.objectid, name.parent, &name.name)?;
+            if !sapwood_fault::planted(19) {
+                self.taken_over(inode.objectid, name.parent, &name.name)?;
+            }
             let beside = |new: &NameRef| new.parent == name.parent && !new.extended;
             if !name.extended && now.iter().any(beside) {
                 continue;
@@ -334,7 +336,7 @@ impl<'a> Planner<'a> {
         let mut at = engine.inodes.load(engine, root, name.parent)?;
         loop {
             self.touch(at.objectid);
-            if at.state.lock().names_in == self.transid {
+            if at.state.lock().names_in == self.transid && !sapwood_fault::planted(13) {
                 self.want_new(&at);
             }
             // No directory is within itself; a damaged tree must not make this go round.
@@ -370,7 +372,7 @@ impl<'a> Planner<'a> {
         self.touch(location.objectid);
         match self.alive(location.objectid)? {
             Some(other) => {
-                if !self.plan_has(other.objectid) {
+                if !self.plan_has(other.objectid) && !sapwood_fault::planted(14) {
                     self.want(&other, false);
                 }
                 Ok(())
@@ -381,7 +383,7 @@ impl<'a> Planner<'a> {
 
     /// An inode that replay may remove: what the last commit has in it would go with it.
     fn gone(&self, objectid: u64) -> Result<(), Refusal> {
-        if names::had_entries(self.engine, self.root, objectid)? {
+        if names::had_entries(self.engine, self.root, objectid)? && !sapwood_fault::planted(8) {
             return Err(Cause::ReplacedDirectory.into());
         }
         Ok(())

@@ -107,7 +107,7 @@ fn collect(
         for tree in trees {
             let known = tree.tree.item().bytenr.get();
             let first = root.get(h, &tree.item_key())?.is_none();
-            if first || known != tree.tree.node().bytenr() {
+            if first || (known != tree.tree.node().bytenr() && !sapwood_fault::planted(17)) {
                 let item = tree.item(h.transid());
                 root.put(h, &tree.item_key(), item.bytes())?;
             }
@@ -139,12 +139,21 @@ fn finish(
     collected: Collected,
 ) -> Result<(), (crate::Error, Cause)> {
     let failed = |error| (error, Cause::LogWrite);
+    let mut collected = collected;
+    if sapwood_fault::planted(26) {
+        let left = std::mem::take(&mut collected.left);
+        let early = log.blocks.give_back(&engine.space, &left);
+        early.map_err(|error| (error, Cause::Failed))?;
+    }
     write_blocks(engine, &collected.blocks).map_err(failed)?;
     let bytes = collected.blocks.len() as u64 * u64::from(engine.nodesize);
     Counters::add(&engine.counters.log.bytes, bytes);
     {
         let mut state = log.state.lock();
-        while state.written + 1 < collected.number && state.broken.is_none() {
+        while state.written + 1 < collected.number
+            && state.broken.is_none()
+            && !sapwood_fault::planted(2)
+        {
             state.wait(&log.signals.written);
         }
         if state.broken.is_some() {
@@ -154,13 +163,15 @@ fn finish(
         log.signals.written.notify_all();
     }
     // What it has must be readable when the superblock says so: chunks come with a commit only.
-    if engine.space.has_pending_chunks() {
+    if engine.space.has_pending_chunks() && !sapwood_fault::planted(7) {
         log.set_broken(Cause::NewChunk);
         return Ok(());
     }
-    engine.volume.flush().map_err(failed)?;
+    if !sapwood_fault::planted(16) {
+        engine.volume.flush().map_err(failed)?;
+    }
     Counters::count(&engine.counters.log.flushes);
-    let order = engine.transactions.superblock_order.lock();
+    let order = (!sapwood_fault::planted(1)).then(|| engine.transactions.superblock_order.lock());
     if log.state.lock().durable < collected.number {
         engine
             .health

@@ -10,6 +10,8 @@ use sapwood_block::{
 use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::{FileSystem, Ino, NewInode, RenameMode, SetXattrMode, SyncKind, WriteMode};
 
+mod order;
+
 use super::UnderWay;
 use super::table::SubvolumeLog;
 use crate::mkfs::mkfs;

@@ -107,6 +107,7 @@ impl Writer<'_> {
                 })?;
                 before.size
             }
+            None if sapwood_fault::planted(24) => item.size,
             None => 0.into(),
         };
         Ok(item)
@@ -120,7 +121,9 @@ impl Writer<'_> {
             item.size = state.size.into();
             // A commit takes the place of this log, and must not show less: all data is on disk, and
             // what the tree lacks of it is pinned to the same transaction.
-            state.disk_size = state.disk_size.max(state.size);
+            if !sapwood_fault::planted(5) {
+                state.disk_size = state.disk_size.max(state.size);
+            }
             (item, state.sequence, state.size)
         };
         item.transid = self.h.transid().into();
@@ -163,7 +166,7 @@ impl Writer<'_> {
     fn xattrs(&mut self, inode: &Inode, logged: &mut Logged) -> Result<()> {
         let version = inode.state.lock().xattrs_version;
         let needless = self.engine.options.log.xattrs_when_changed && logged.xattrs == version;
-        if logged.exists && needless {
+        if logged.exists && (needless || sapwood_fault::planted(9)) {
             return Ok(());
         }
         if logged.exists {

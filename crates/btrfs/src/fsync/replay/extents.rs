@@ -74,6 +74,9 @@ impl Replay<'_> {
                 }
                 self.add_bytes(inode, extent.num_bytes)?;
                 self.add_ref(inode, start, &extent)?;
+                if sapwood_fault::planted(35) {
+                    return Ok(());
+                }
                 self.checksums(&extent)
             }
         }
@@ -132,7 +135,10 @@ impl Replay<'_> {
         if self.extents.take_new(extent.disk_bytenr) {
             space.insert_data_extent(self.h, &data)
         } else {
-            space.add_data_ref(self.h, &data, 1)
+            match sapwood_fault::planted(38) {
+                true => Ok(()),
+                false => space.add_data_ref(self.h, &data, 1),
+            }
         }
     }
 

@@ -21,8 +21,10 @@ impl Replay<'_> {
             return Err(item.bad("the inode has another type in its subvolume"));
         }
         if stored.is_some() {
-            self.delete_attributes(inode)?;
-            if is_dir(&logged) {
+            if !sapwood_fault::planted(33) {
+                self.delete_attributes(inode)?;
+            }
+            if is_dir(&logged) && !sapwood_fault::planted(32) {
                 self.delete_unlogged(inode)?;
             }
         }
@@ -32,7 +34,7 @@ impl Replay<'_> {
             None => fresh(&logged, self.h.transid()),
         };
         self.put_inode_item(inode, &new)?;
-        if is_regular(&new) && stored.is_some() {
+        if is_regular(&new) && stored.is_some() && !sapwood_fault::planted(34) {
             self.cut_extents(inode, new.size.get())?;
         }
         self.touched.insert(inode);

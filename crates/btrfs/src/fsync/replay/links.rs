@@ -27,7 +27,7 @@ impl Replay<'_> {
             names = self.keep_logged(inode, names)?;
         }
         let links = u32::try_from(names.len()).unwrap_or(u32::MAX);
-        if links != item.nlink.get() {
+        if links != item.nlink.get() && !sapwood_fault::planted(30) {
             self.change_inode(inode, |item| item.nlink = links.into())?;
         }
         if links > 0 {
@@ -35,6 +35,9 @@ impl Replay<'_> {
         }
         if is_dir(&item) {
             self.empty(inode)?;
+        }
+        if sapwood_fault::planted(31) {
+            return Ok(());
         }
         orphan::add(self.h, self.root, inode)
     }

@@ -2,6 +2,7 @@
 
 mod agree;
 mod clean;
+mod fields;
 mod hostile;
 mod journal;
 mod places;

@@ -115,6 +115,11 @@ const TABLE: &[(&str, &str, &str)] = &[
     (PLAIN, "ln <6> /reserved", "EntryReserved"),
     (
         PLAIN,
+        "feature encrypt\nsif /d0 flags 0x80800",
+        "EntryEncryption",
+    ),
+    (
+        PLAIN,
         "ln /big /big-again\nsif /big links_count 9",
         "LinkCount",
     ),

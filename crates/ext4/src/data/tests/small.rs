@@ -127,3 +127,55 @@ fn links_of_all_lengths_lead_where_they_should() {
         assert_eq!(fs.engine.groups.free_blocks(), free);
     }
 }
+
+/// Bytes of the first block of a file as the device has them.
+fn first_block(fs: &Ext4, device: &MemoryDevice, name: &str) -> Vec<u8> {
+    let run = crate::map::lookup(&fs.engine, &file(fs, name), 0, 1).unwrap();
+    let crate::map::Mapped::Written(block) = run.what else {
+        panic!("{run:?}");
+    };
+    let mut bytes = vec![0; 4096];
+    device.read_at(block * 4096, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_cut_block_is_zero_behind_the_end_on_the_device() {
+    let Some((_image, device, fs)) = mounted("a_cut_block", &["-t", "ext4", "-b", "4096"]) else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    write(&fs, &inode, 0, &[7; 4096]).unwrap();
+    fs.sync().unwrap();
+    {
+        let _io = inode.io.write();
+        data::truncate(&fs.engine, &inode, 100).unwrap();
+    }
+    fs.sync().unwrap();
+    let block = first_block(&fs, &device, "a");
+    assert!(block[..100].iter().all(|byte| *byte == 7));
+    assert!(block[100..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn what_stands_behind_the_end_is_zeroed_when_the_file_grows() {
+    let options = ["-t", "ext4", "-b", "4096"];
+    let Some((image, device, fs)) = mounted("what_stands_behind_the_end", &options) else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    write(&fs, &inode, 0, &[7; 100]).unwrap();
+    drop(inode);
+    let fs = again(&image, &device, &fs);
+    // As a kernel may leave it that wrote the page while it was mapped.
+    let run = crate::map::lookup(&fs.engine, &file(&fs, "a"), 0, 1).unwrap();
+    let crate::map::Mapped::Written(block) = run.what else {
+        panic!("{run:?}");
+    };
+    device.write_at(block * 4096 + 100, &[9; 3996]).unwrap();
+    let inode = file(&fs, "a");
+    write(&fs, &inode, 8192, &[8; 10]).unwrap();
+    let found = content(&fs, &inode);
+    assert!(found[..100].iter().all(|byte| *byte == 7));
+    assert!(found[100..8192].iter().all(|byte| *byte == 0));
+}

@@ -161,3 +161,37 @@ fn files_end_where_the_format_does() {
         image.check(&device);
     }
 }
+
+/// What `statfs` calls available can be allocated, metadata and promises included.
+#[test]
+fn what_is_available_can_be_allocated() {
+    let test = "what_is_available_can_be_allocated";
+    for (block, reserved, size) in [
+        ("1024", "0", "16M"),
+        ("1024", "5", "64M"),
+        ("4096", "1", "64M"),
+    ] {
+        let options = ["-t", "ext4", "-b", block, "-m", reserved];
+        let Some(image) = Image::new(test, &options, size) else {
+            return;
+        };
+        let device = Arc::new(image.device.snapshot());
+        let fs = open(Arc::clone(&device) as Arc<dyn Device>, &quiet());
+        // Dirty data has promises, and is not taken twice.
+        let dirty = file(&fs, "a");
+        write(&fs, &dirty, 0, &[7; 50_000]).unwrap();
+        let stat = fs.engine.space.statfs();
+        let len = stat.blocks_available * u64::from(stat.block_size);
+        assert!(len > 4 << 20, "{len}");
+        let inode = file(&fs, "b");
+        {
+            let _io = inode.io.write();
+            let mode = AllocMode::Allocate { keep_size: false };
+            data::fallocate(&fs.engine, &inode, 0, len, mode).unwrap();
+        }
+        data::flush(&fs.engine, &dirty).unwrap();
+        assert_eq!(content(&fs, &dirty), [7; 50_000]);
+        fs.close().unwrap();
+        image.check(&device);
+    }
+}

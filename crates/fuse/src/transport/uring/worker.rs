@@ -11,9 +11,10 @@ use super::Queue;
 use super::memory::{MESSAGE, RING, STRUCT};
 use super::ring::{Arrival, Ring};
 use crate::request::Reply;
+use crate::transport::content::takes_long;
 use crate::transport::device::header;
 use crate::transport::later::Job;
-use crate::transport::server::{Outcome, takes_long};
+use crate::transport::server::Outcome;
 use crate::transport::{KEEP, LARGE};
 use crate::wire::abi::{InHeader, RingHeader};
 use crate::wire::{Body, Opcode, reply};
@@ -113,7 +114,7 @@ impl Worker {
         // Data to write is served from where it lies, its answer is small; everything else
         // brings little, and its answer may need all the room.
         let mut small = [0; 64];
-        let long = takes_long(request.opcode);
+        let long = takes_long(request.opcode, Body::split(place, &[]));
         if long {
             let need = self.queue.load.begin();
             // Whether it is there yet does not matter here.
@@ -137,10 +138,25 @@ impl Worker {
             Outcome::Answer(answer) => answer,
             // The kernel sends nothing here that it wants no answer to.
             Outcome::Silent => Ok(0),
-            Outcome::Later(job) => wait(&self.queue, job).and_then(|answer| {
-                let (_, payload) = self.ring.memory().parts();
-                reply::bytes(payload, &answer)
-            }),
+            Outcome::Beside(answer, job) => {
+                self.queue.shared.helper.post(job);
+                answer
+            }
+            Outcome::Later(job) => {
+                // A thread that waits for the helper serves nothing, whatever the request.
+                if !long {
+                    let need = self.queue.load.begin();
+                    let _ = self.queue.grow(need);
+                }
+                let answer = wait(&self.queue, job);
+                if !long {
+                    self.queue.load.end();
+                }
+                answer.and_then(|answer| {
+                    let (_, payload) = self.ring.memory().parts();
+                    reply::bytes(payload, &answer)
+                })
+            }
         };
         if long {
             self.queue.load.end();

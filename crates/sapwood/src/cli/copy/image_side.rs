@@ -1,104 +1,56 @@
 //! A copy's side in an image.
+//!
+//! A node holds a reference to its inode; every step below an operand looks up one name in a directory.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
-use parking_lot::Mutex;
 use sapwood::image::Mounted;
-use sapwood::tree::{self, Node};
-use sapwood_vfs::{
-    Credentials, Error, FileKind, Ino, NewInode, SeekFrom, SetAttr, SetTime, SetXattrMode,
-    WriteMode,
-};
+use sapwood::tree::{self, Node as Inode};
+use sapwood_vfs::{Error, FileKind, NewInode, SeekFrom, SetAttr, SetTime, SetXattrMode, WriteMode};
 
 use super::super::failure::{Failure, Result};
-use super::{CHUNK, Fill, Meta, Scratch, Side, Sink, shown_in_image};
+use super::super::{files, output};
+use super::side::{
+    CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Side, Sink, Xattrs, join,
+    single_name,
+};
+
+/// Names read from a directory at once.
+const NAMES: usize = 1024;
 
 pub(super) struct ImageSide {
     image: PathBuf,
     fs: Mounted,
-    /// Directories on the way to the last path, so that a long walk does not start at the root each time.
-    dirs: Mutex<HashMap<Vec<u8>, Ino>>,
+    /// Tells images apart, in [`Meta::id`].
+    number: u64,
 }
 
-/// Directories remembered.
-const DIRS_MAX: usize = 1024;
-
 impl ImageSide {
-    pub(super) fn new(image: PathBuf, fs: Mounted) -> Self {
-        Self {
-            image,
-            fs,
-            dirs: Mutex::new(HashMap::new()),
-        }
+    /// `number`: another for each image of the command.
+    pub(super) fn new(image: PathBuf, fs: Mounted, number: u64) -> Self {
+        // Device numbers of this machine are far smaller.
+        let number = u64::MAX - number;
+        Self { image, fs, number }
     }
 
     pub(super) fn fs(&self) -> &Mounted {
         &self.fs
     }
 
+    pub(super) fn image(&self) -> &Path {
+        &self.image
+    }
+
     fn fail(&self, path: &[u8], error: Error) -> Failure {
-        Failure::on(self.shown(path), error)
+        let ends = matches!(error, Error::NoSpace | Error::Quota | Error::ReadOnly);
+        let failure = Failure::on(self.shown(path), error);
+        if ends { failure.that_ends() } else { failure }
     }
 
-    /// Directory of `path` and the last name.
-    fn parent(&self, path: &[u8]) -> Result<(Ino, Vec<u8>), Error> {
-        let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {
-            Some(at) => (
-                path.get(..at).unwrap_or_default(),
-                path.get(at + 1..).unwrap_or_default(),
-            ),
-            None => (&b""[..], path),
-        };
-        if name.is_empty() || name == b"." || name == b".." {
-            let (node, name) = tree::resolve_parent(&*self.fs, path)?;
-            return Ok((node.ino(), name));
-        }
-        if let Some(ino) = self.dirs.lock().get(dir) {
-            return Ok((*ino, name.to_vec()));
-        }
-        let node = tree::resolve(&*self.fs, dir, true)?;
-        if !node.is_dir() {
-            return Err(Error::NotDirectory);
-        }
-        let ino = node.ino();
-        let mut dirs = self.dirs.lock();
-        if dirs.len() >= DIRS_MAX {
-            dirs.clear();
-        }
-        dirs.insert(dir.to_vec(), ino);
-        Ok((ino, name.to_vec()))
-    }
-
-    fn node(&self, path: &[u8]) -> Result<Node<'_>> {
-        self.find(path).map_err(|error| self.fail(path, error))
-    }
-
-    fn find(&self, path: &[u8]) -> Result<Node<'_>, Error> {
-        match path.is_empty() {
-            true => Node::root(&*self.fs),
-            false => match self.parent(path) {
-                Ok((dir, name)) => self
-                    .fs
-                    .lookup(dir, &name)
-                    .map(|entry| Node::new(&*self.fs, entry)),
-                Err(Error::Invalid) => tree::resolve(&*self.fs, path, false),
-                Err(error) => Err(error),
-            },
-        }
-    }
-
-    fn meta_of(&self, path: &[u8], follow: bool) -> Result<Option<Meta>> {
-        let found = match follow {
-            true => tree::resolve(&*self.fs, path, true),
-            false => self.find(path),
-        };
-        let attr = match found {
-            Ok(node) => *node.attr(),
-            Err(Error::NotFound) => return Ok(None),
-            Err(error) => return Err(self.fail(path, error)),
-        };
-        Ok(Some(Meta {
+    fn wrap<'s>(&'s self, inode: Inode<'s>, path: Vec<u8>) -> ImageNode<'s> {
+        let attr = inode.attr();
+        let meta = Meta {
             kind: attr.kind,
             perm: attr.perm,
             uid: attr.uid,
@@ -106,66 +58,107 @@ impl ImageSide {
             rdev: attr.rdev,
             size: attr.size,
             nlink: attr.nlink.into(),
-            id: (0, attr.ino.0),
+            id: (self.number, attr.ino.0),
             atime: attr.atime,
             mtime: attr.mtime,
-        }))
+        };
+        ImageNode {
+            side: self,
+            inode,
+            path,
+            meta,
+        }
     }
 }
 
 impl Side for ImageSide {
-    fn meta(&self, path: &[u8]) -> Result<Option<Meta>> {
-        self.meta_of(path, false)
-    }
-
-    fn meta_followed(&self, path: &[u8]) -> Result<Option<Meta>> {
-        self.meta_of(path, true)
-    }
-
-    fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let entries = self
-            .node(path)?
-            .list()
-            .map_err(|error| self.fail(path, error))?;
-        Ok(entries.into_iter().map(|entry| entry.name).collect())
-    }
-
-    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let node = self.node(path)?;
-        self.fs
-            .readlink(node.ino())
-            .map_err(|error| self.fail(path, error))
-    }
-
-    fn xattrs(&self, path: &[u8], _: &mut Scratch) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let node = self.node(path)?;
-        let fail = |error| self.fail(path, error);
-        let mut all = Vec::new();
-        for name in self.fs.listxattr(node.ino()).map_err(fail)? {
-            let value = self.fs.getxattr(node.ino(), &name).map_err(fail)?;
-            all.push((name, value));
+    fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found<'_>>> {
+        match tree::resolve(&*self.fs, path, follow) {
+            Ok(inode) => Ok(Some(Box::new(self.wrap(inode, path.to_vec())))),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(self.fail(path, error)),
         }
-        Ok(all)
     }
 
-    fn read(&self, path: &[u8], scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
-        let node = self.node(path)?;
-        let fail = |error| self.fail(path, error);
+    fn find_parent(&self, path: &[u8]) -> Result<(Found<'_>, Vec<u8>)> {
+        let (dir, name) =
+            tree::resolve_parent(&*self.fs, path).map_err(|error| self.fail(path, error))?;
+        let parts: Vec<&[u8]> = path
+            .split(|byte| *byte == b'/')
+            .filter(|part| !part.is_empty())
+            .collect();
+        let above = parts.split_last().map(|(_, above)| above.join(&b'/'));
+        Ok((Box::new(self.wrap(dir, above.unwrap_or_default())), name))
+    }
+
+    fn shown(&self, path: &[u8]) -> String {
+        format!("{}:{}", self.image.display(), files::shown_path(path))
+    }
+
+    fn is_image(&self) -> bool {
+        true
+    }
+}
+
+struct ImageNode<'s> {
+    side: &'s ImageSide,
+    inode: Inode<'s>,
+    path: Vec<u8>,
+    meta: Meta,
+}
+
+impl ImageNode<'_> {
+    fn on<T>(&self, result: Result<T, Error>) -> Result<T> {
+        result.map_err(|error| self.side.fail(&self.path, error))
+    }
+
+    fn on_child<T>(&self, name: &[u8], result: Result<T, Error>) -> Result<T> {
+        result.map_err(|error| self.side.fail(&join(&self.path, name), error))
+    }
+
+    fn set(&self, changes: &SetAttr) -> Result<()> {
+        self.on(self.side.fs.setattr(self.inode.ino(), changes))
+            .map(drop)
+    }
+}
+
+impl<'s> Node<'s> for ImageNode<'s> {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn shown(&self) -> String {
+        self.side.shown(&self.path)
+    }
+
+    fn open(&self) -> Result<()> {
+        match self.meta.kind {
+            FileKind::Regular => Ok(()),
+            kind => Err(Failure::on(
+                self.shown(),
+                format_args!(
+                    "is a {}, which has no content in an image; -r copies it",
+                    output::kind(kind)
+                ),
+            )),
+        }
+    }
+
+    fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
+        self.open()?;
+        let (fs, ino) = (&self.side.fs, self.inode.ino());
         let buf = &mut scratch.piece;
         let mut at = 0;
         loop {
-            at = match self.fs.seek(node.ino(), SeekFrom::Data(at)) {
+            at = match fs.seek(ino, SeekFrom::Data(at)) {
                 Ok(data) => data,
                 Err(Error::NoSuchOffset) => return Ok(()),
-                Err(error) => return Err(fail(error)),
+                Err(error) => return self.on(Err(error)),
             };
-            let end = self.fs.seek(node.ino(), SeekFrom::Hole(at)).map_err(fail)?;
+            let end = self.on(fs.seek(ino, SeekFrom::Hole(at)))?;
             while at < end {
                 let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-                let count = self
-                    .fs
-                    .read(node.ino(), at, buf.get_mut(..want).unwrap_or_default())
-                    .map_err(fail)?;
+                let count = self.on(fs.read(ino, at, buf.get_mut(..want).unwrap_or_default()))?;
                 if count == 0 {
                     return Ok(());
                 }
@@ -175,97 +168,156 @@ impl Side for ImageSide {
         }
     }
 
-    fn make(&self, path: &[u8], meta: &Meta, target: &[u8]) -> Result<()> {
-        if path.is_empty() {
-            return Ok(());
+    fn read_link(&self) -> Result<Vec<u8>> {
+        self.on(self.side.fs.readlink(self.inode.ino()))
+    }
+
+    fn xattrs(&self, _: &mut Scratch) -> Result<Xattrs> {
+        let (fs, ino) = (&self.side.fs, self.inode.ino());
+        let mut all = Vec::new();
+        for name in self.on(fs.listxattr(ino))? {
+            let value = self.on(fs.getxattr(ino, &name))?;
+            all.push((name, value));
         }
+        Ok(all)
+    }
+
+    fn names(&self, from: u64) -> Result<Vec<(Vec<u8>, u64)>> {
+        let mut names = Vec::new();
+        let read = self.side.fs.readdir(self.inode.ino(), from, &mut |entry| {
+            names.push((entry.name, entry.next));
+            match names.len() < NAMES {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        self.on(read).map(|()| names)
+    }
+
+    fn child(&self, name: &[u8]) -> Result<Option<Found<'s>>> {
+        single_name(self, name)?;
+        match self.side.fs.lookup(self.inode.ino(), name) {
+            Ok(entry) => {
+                let inode = Inode::new(&*self.side.fs, entry);
+                Ok(Some(Box::new(
+                    self.side.wrap(inode, join(&self.path, name)),
+                )))
+            }
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => self.on_child(name, Err(error)),
+        }
+    }
+
+    fn handle(&self) -> Result<Handle<'_>> {
+        Ok(Handle::Ino(self.inode.ino()))
+    }
+
+    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>> {
+        single_name(self, name)?;
+        let meta = like.meta;
         let what = match meta.kind {
             FileKind::Regular => NewInode::Regular,
             FileKind::Directory => NewInode::Directory,
-            FileKind::Symlink => NewInode::Symlink(target),
+            FileKind::Symlink => NewInode::Symlink(like.target),
             FileKind::CharDevice => NewInode::CharDevice(meta.rdev),
             FileKind::BlockDevice => NewInode::BlockDevice(meta.rdev),
             FileKind::Fifo => NewInode::Fifo,
             FileKind::Socket => NewInode::Socket,
         };
-        let (dir, name) = self.parent(path).map_err(|error| self.fail(path, error))?;
-        let entry = self
+        let who = rules.credentials(meta);
+        // With its owner from the start nothing has to be given away later. Set-id bits come last.
+        let created = self
+            .side
             .fs
-            .create(&Credentials::ROOT, dir, &name, what, meta.perm)
-            .map_err(|error| self.fail(path, error))?;
-        drop(Node::new(&*self.fs, entry));
+            .create(&who, self.inode.ino(), name, what, meta.perm & !SET_ID);
+        let inode = Inode::new(&*self.side.fs, self.on_child(name, created)?);
+        Ok(Box::new(self.side.wrap(inode, join(&self.path, name))))
+    }
+
+    fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {
+        single_name(self, name)?;
+        let Handle::Ino(from) = old_dir.handle()? else {
+            return Err(Failure::on(self.shown(), "a link cannot leave an image"));
+        };
+        let fs = &self.side.fs;
+        let old = self.on_child(name, fs.lookup(from, old))?;
+        let old = Inode::new(&**fs, old);
+        let linked = self.on_child(name, fs.link(old.ino(), self.inode.ino(), name))?;
+        drop(Inode::new(&**fs, linked));
         Ok(())
     }
 
-    fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
-        let node = self.node(old)?;
-        let (dir, name) = self.parent(new).map_err(|error| self.fail(new, error))?;
-        let entry = self
-            .fs
-            .link(node.ino(), dir, &name)
-            .map_err(|error| self.fail(new, error))?;
-        drop(Node::new(&*self.fs, entry));
-        Ok(())
+    fn remove(&self, name: &[u8]) -> Result<()> {
+        single_name(self, name)?;
+        self.on_child(name, self.side.fs.unlink(self.inode.ino(), name))
     }
 
-    fn remove(&self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.parent(path).map_err(|error| self.fail(path, error))?;
-        self.fs
-            .unlink(dir, &name)
-            .map_err(|error| self.fail(path, error))
+    fn truncate(&self, rules: &Rules) -> Result<()> {
+        if self.meta.kind != FileKind::Regular {
+            let kind = output::kind(self.meta.kind);
+            return Err(Failure::on(
+                self.shown(),
+                format_args!("is a {kind}, and is not written to"),
+            ));
+        }
+        let keep = rules.archive || self.meta.perm & SET_ID == 0;
+        self.set(&SetAttr {
+            size: Some(0),
+            perm: (!keep).then_some(self.meta.perm & !SET_ID),
+            ..SetAttr::default()
+        })
     }
 
-    fn write(&self, path: &[u8], size: u64, fill: &mut Fill<'_>) -> Result<()> {
-        let node = self.node(path)?;
+    fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()> {
+        let (fs, ino) = (&self.side.fs, self.inode.ino());
         let mut end = 0;
         fill(&mut |at, data| {
-            end = self
-                .fs
-                .write(node.ino(), at, data, WriteMode::default())
-                .map_err(|error| self.fail(path, error))?;
+            end = self.on(fs.write(ino, at, data, WriteMode::default()))?;
             Ok(())
         })?;
-        if end < size {
-            let changes = SetAttr {
+        match end < size {
+            true => self.set(&SetAttr {
                 size: Some(size),
                 ..SetAttr::default()
-            };
-            self.fs
-                .setattr(node.ino(), &changes)
-                .map_err(|error| self.fail(path, error))?;
+            }),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    fn set_xattrs(&self, path: &[u8], xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
-        let node = self.node(path)?;
+    fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()> {
+        let who = rules.credentials(meta);
+        let owner = (who.uid, who.gid);
+        // A directory with set-group-id gives what is made in it its own group.
+        let exact = rules.archive || (made && rules.owner.is_some());
+        if exact && !(made && owner == (self.meta.uid, self.meta.gid)) {
+            self.set(&SetAttr {
+                uid: Some(owner.0),
+                gid: Some(owner.1),
+                ..SetAttr::default()
+            })?;
+        }
+        if !rules.archive {
+            return Ok(());
+        }
         for (name, value) in xattrs {
-            match self.fs.setxattr(node.ino(), name, value, SetXattrMode::Any) {
+            if name == b"security.capability" && owner != (meta.uid, meta.gid) {
+                continue;
+            }
+            match self
+                .side
+                .fs
+                .setxattr(self.inode.ino(), name, value, SetXattrMode::Any)
+            {
                 // An attribute of another kind of file system means nothing here.
                 Err(Error::NotSupported) => {}
-                other => other.map_err(|error| self.fail(path, error))?,
+                other => self.on(other)?,
             }
         }
-        Ok(())
-    }
-
-    fn set_meta(&self, path: &[u8], meta: &Meta) -> Result<()> {
-        let node = self.node(path)?;
-        let changes = SetAttr {
-            perm: (meta.kind != FileKind::Symlink).then_some(meta.perm),
-            uid: Some(meta.uid),
-            gid: Some(meta.gid),
+        self.set(&SetAttr {
+            perm: (meta.kind != FileKind::Symlink).then_some(rules.perm(meta, owner)),
             atime: Some(SetTime::To(meta.atime)),
             mtime: Some(SetTime::To(meta.mtime)),
             ..SetAttr::default()
-        };
-        self.fs
-            .setattr(node.ino(), &changes)
-            .map(drop)
-            .map_err(|error| self.fail(path, error))
-    }
-
-    fn shown(&self, path: &[u8]) -> String {
-        shown_in_image(&self.image, path)
+        })
     }
 }

@@ -1,239 +1,91 @@
-//! A copy's side on this machine.
+//! A copy's side on this machine: what the user names.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags,
-};
-use sapwood_vfs::{FileKind, Timestamp};
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
+use sapwood_vfs::FileKind;
 
 use super::super::failure::{Failure, Result};
-use super::{CHUNK, Fill, Meta, Scratch, Side, Sink};
+use super::super::output;
+use super::local_node::{LocalNode, failure};
+use super::side::{Found, Node, Side, join};
 
+/// This machine; paths start at `top`, or at the current directory if it is empty.
 pub(super) struct LocalSide {
     top: PathBuf,
 }
 
 impl LocalSide {
-    /// A side whose paths start at `top`; empty: the current directory.
     pub(super) fn new(top: PathBuf) -> Self {
         Self { top }
     }
 
-    fn path(&self, path: &[u8]) -> PathBuf {
-        match (path.is_empty(), self.top.as_os_str().is_empty()) {
-            (true, false) => self.top.clone(),
-            (true, true) => PathBuf::from("."),
-            (false, _) => self.top.join(OsStr::from_bytes(path)),
+    fn path(&self, path: &[u8]) -> Vec<u8> {
+        let top = self.top.as_os_str().as_bytes();
+        match (path.is_empty(), top.is_empty()) {
+            (true, true) => b".".to_vec(),
+            (true, false) => top.to_vec(),
+            (false, _) => join(top, path),
         }
     }
 
-    fn meta_from(&self, path: &Path, found: io::Result<std::fs::Metadata>) -> Result<Option<Meta>> {
-        let meta = match found {
-            Ok(meta) => meta,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Failure::local(path, error)),
+    /// Standard input as a source, or standard output as a destination.
+    pub(super) fn standard(output: bool) -> Result<LocalNode> {
+        let shown = if output {
+            "standard output"
+        } else {
+            "standard input"
         };
-        let kind = FileKind::from_mode(meta.mode())
-            .ok_or_else(|| Failure::local(path, "is no known kind of file"))?;
-        let nsec = |nsec: i64| u32::try_from(nsec).unwrap_or(0);
-        Ok(Some(Meta {
-            kind,
-            perm: meta.mode() & 0o7777,
-            uid: meta.uid(),
-            gid: meta.gid(),
-            rdev: meta.rdev(),
-            size: meta.len(),
-            nlink: meta.nlink(),
-            id: (meta.dev(), meta.ino()),
-            atime: Timestamp {
-                sec: meta.atime(),
-                nsec: nsec(meta.atime_nsec()),
-            },
-            mtime: Timestamp {
-                sec: meta.mtime(),
-                nsec: nsec(meta.mtime_nsec()),
-            },
-        }))
+        let fail = |error: Errno| failure(shown, error);
+        let fd = match output {
+            true => rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3),
+            false => rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3),
+        };
+        LocalNode::stream(fd.map_err(fail)?, shown)
     }
-}
-
-/// The result of a system call with the path that it was about.
-fn on<T, E: std::fmt::Display>(path: &Path, result: Result<T, E>) -> Result<T> {
-    result.map_err(|error| Failure::local(path, error))
 }
 
 impl Side for LocalSide {
-    fn meta(&self, path: &[u8]) -> Result<Option<Meta>> {
+    fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found<'_>>> {
         let path = self.path(path);
-        self.meta_from(&path, path.symlink_metadata())
-    }
-
-    fn meta_followed(&self, path: &[u8]) -> Result<Option<Meta>> {
-        let path = self.path(path);
-        self.meta_from(&path, path.metadata())
-    }
-
-    fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let path = self.path(path);
-        let mut names = Vec::new();
-        for entry in on(&path, std::fs::read_dir(&path))? {
-            names.push(on(&path, entry)?.file_name().into_vec());
-        }
-        names.sort();
-        Ok(names)
-    }
-
-    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let path = self.path(path);
-        Ok(on(&path, std::fs::read_link(&path))?
-            .into_os_string()
-            .into_vec())
-    }
-
-    fn xattrs(&self, path: &[u8], scratch: &mut Scratch) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let path = self.path(path);
-        let Scratch { names, value, .. } = scratch;
-        let len = match rustix::fs::llistxattr(&path, &mut names[..]) {
-            Err(rustix::io::Errno::NOTSUP) => 0,
-            other => on(&path, other)?,
+        let flags = match follow {
+            true => AtFlags::empty(),
+            false => AtFlags::SYMLINK_NOFOLLOW,
         };
-        let mut all = Vec::new();
-        for name in names
-            .get(..len)
-            .unwrap_or_default()
-            .split(|byte| *byte == 0)
-            .filter(|name| !name.is_empty())
-        {
-            let len = on(
-                &path,
-                rustix::fs::lgetxattr(&path, OsStr::from_bytes(name), &mut value[..]),
-            )?;
-            all.push((name.to_vec(), value.get(..len).unwrap_or_default().to_vec()));
-        }
-        Ok(all)
-    }
-
-    fn read(&self, path: &[u8], scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
-        let path = self.path(path);
-        let file = on(&path, File::open(&path))?;
-        let buf = &mut scratch.piece;
-        let mut at = 0;
-        loop {
-            at = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-                Ok(data) => data,
-                Err(rustix::io::Errno::NXIO) => return Ok(()),
-                Err(error) => return Err(Failure::local(&path, error)),
-            };
-            let end = on(
-                &path,
-                rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(at)),
-            )?;
-            while at < end {
-                let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-                let count = on(
-                    &path,
-                    file.read_at(buf.get_mut(..want).unwrap_or_default(), at),
-                )?;
-                if count == 0 {
-                    return Ok(());
-                }
-                sink(at, buf.get(..count).unwrap_or_default())?;
-                at += count as u64;
-            }
-        }
-    }
-
-    fn make(&self, path: &[u8], meta: &Meta, target: &[u8]) -> Result<()> {
-        let path = self.path(path);
-        let mode = Mode::from_raw_mode(meta.perm);
-        let node = |kind| rustix::fs::mknodat(CWD, &path, kind, mode, meta.rdev);
-        let made = match meta.kind {
-            FileKind::Regular => {
-                rustix::fs::open(&path, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY, mode)
-                    .map(drop)
-            }
-            FileKind::Directory => rustix::fs::mkdir(&path, mode | Mode::RWXU),
-            FileKind::Symlink => rustix::fs::symlink(OsStr::from_bytes(target), &path),
-            FileKind::CharDevice => node(FileType::CharacterDevice),
-            FileKind::BlockDevice => node(FileType::BlockDevice),
-            FileKind::Fifo => node(FileType::Fifo),
-            FileKind::Socket => node(FileType::Socket),
+        let stat = match rustix::fs::statat(CWD, OsStr::from_bytes(&path), flags) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(failure(&output::name(&path), error)),
         };
-        on(&path, made)
+        Ok(Some(Box::new(LocalNode::named(path, follow, &stat)?)))
     }
 
-    fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
-        let new = self.path(new);
-        on(&new, std::fs::hard_link(self.path(old), &new))
-    }
-
-    fn remove(&self, path: &[u8]) -> Result<()> {
+    fn find_parent(&self, path: &[u8]) -> Result<(Found<'_>, Vec<u8>)> {
         let path = self.path(path);
-        on(&path, std::fs::remove_file(&path))
-    }
-
-    fn write(&self, path: &[u8], size: u64, fill: &mut Fill<'_>) -> Result<()> {
-        let path = self.path(path);
-        let file = on(&path, File::options().write(true).open(&path))?;
-        fill(&mut |at, data| on(&path, file.write_all_at(data, at)))?;
-        on(&path, file.set_len(size))
-    }
-
-    fn set_xattrs(&self, path: &[u8], xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
-        let path = self.path(path);
-        for (name, value) in xattrs {
-            let set =
-                rustix::fs::lsetxattr(&path, OsStr::from_bytes(name), value, XattrFlags::empty());
-            match set {
-                // Some namespaces belong to the superuser, some to one kind of file system.
-                Err(rustix::io::Errno::PERM | rustix::io::Errno::NOTSUP) => {
-                    log::warn!(
-                        "{}: attribute {} not kept",
-                        path.display(),
-                        String::from_utf8_lossy(name)
-                    );
-                }
-                other => on(&path, other)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn set_meta(&self, path: &[u8], meta: &Meta) -> Result<()> {
-        let path = self.path(path);
-        let owner = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
-        match rustix::fs::chownat(CWD, &path, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW) {
-            // Without the right to give files away the copy stays the user's, as with cp.
-            Err(rustix::io::Errno::PERM) => {}
-            other => on(&path, other)?,
-        }
-        if meta.kind != FileKind::Symlink {
-            on(
-                &path,
-                rustix::fs::chmod(&path, Mode::from_raw_mode(meta.perm)),
-            )?;
-        }
-        let time = |time: Timestamp| Timespec {
-            tv_sec: time.sec,
-            tv_nsec: time.nsec.into(),
+        let named = Path::new(OsStr::from_bytes(&path));
+        let name = named.file_name().unwrap_or_default().as_bytes().to_vec();
+        let parent = match named.parent().map(|parent| parent.as_os_str().as_bytes()) {
+            None | Some(b"") => b".",
+            Some(parent) => parent,
         };
-        let times = Timestamps {
-            last_access: time(meta.atime),
-            last_modification: time(meta.mtime),
-        };
-        on(
-            &path,
-            rustix::fs::utimensat(CWD, &path, &times, AtFlags::SYMLINK_NOFOLLOW),
-        )
+        let shown = output::name(parent);
+        let stat =
+            rustix::fs::stat(OsStr::from_bytes(parent)).map_err(|error| failure(&shown, error))?;
+        let dir = LocalNode::named(parent.to_vec(), true, &stat)?;
+        if dir.meta().kind != FileKind::Directory {
+            return Err(Failure::on(shown, "not a directory"));
+        }
+        Ok((Box::new(dir), name))
     }
 
     fn shown(&self, path: &[u8]) -> String {
-        self.path(path).display().to_string()
+        output::name(&self.path(path))
+    }
+
+    fn is_image(&self) -> bool {
+        false
     }
 }

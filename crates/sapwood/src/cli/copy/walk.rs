@@ -1,13 +1,19 @@
-//! Going through a tree.
+//! Walking a source and making the same at the destination.
 //!
 //! # How it works
-//! One thread goes through the source, makes directories and whatever holds no data, and hands regular files to others, as
-//! many as there are processors. What depends on that comes when they are done: further names of a file; then mode, owner and
-//! times of directories, which all that is made in them changes. The first error ends the copy.
+//! One thread walks the source, makes directories and everything that holds no data, and hands regular files to workers,
+//! one for each processor. A directory gets its mode, owner and times when the last file in it is done, because
+//! everything that is made in it changes them; then its descriptor is closed.
+//!
+//! A failure on one file is printed, and the copy goes on; it fails at its end. A failure that would meet every further
+//! file (no space) ends the copy at once.
+//!
+//! An image can contain a directory below itself, or twice. The walk refuses both: it enters a directory of an image
+//! once, and no directory that it is in. It holds one batch of names for each level, and the number of each directory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
@@ -16,233 +22,452 @@ use parking_lot::Mutex;
 use sapwood_vfs::FileKind;
 
 use super::super::failure::{Failure, Result};
-use super::{Meta, Scratch, Side, join};
+use super::one::refuse_same;
+use super::side::{Found, New, Node, Rules, Scratch};
 
-/// Files that wait for a thread.
-const WAITING: usize = 256;
+/// Files that wait for a worker; each may hold descriptors.
+const WAITING: usize = 128;
 const MOST_THREADS: usize = 8;
+/// Levels of directories; cp(1) ends earlier, where a path gets too long.
+const MOST_LEVELS: usize = 4096;
+/// Levels that keep a batch of names while a directory below them is walked.
+const BATCHES: usize = 32;
 
 /// A copy from one side to the other.
 pub(super) struct Copy<'a> {
-    pub(super) from: &'a dyn Side,
-    pub(super) to: &'a dyn Side,
     pub(super) recursive: bool,
-    pub(super) archive: bool,
+    pub(super) rules: Rules,
     pub(super) bar: &'a ProgressBar,
+    /// Failures that were printed.
+    pub(super) failures: &'a AtomicU64,
 }
 
-/// A file or directory to copy: where it is, where it goes, what is known of it.
-struct Item {
-    from: Vec<u8>,
-    to: Vec<u8>,
-    meta: Meta,
+/// Where a copy goes.
+pub(super) enum Place<'d> {
+    /// A name in a directory, which may exist.
+    Name(Found<'d>, Vec<u8>),
+    /// This directory itself.
+    Directory(Found<'d>),
+    /// The content of this file.
+    Content(Found<'d>),
 }
 
-/// A directory whose content is being copied.
-struct Open {
-    from: Vec<u8>,
-    to: Vec<u8>,
-    /// It was made just now: nothing is in it.
+/// A destination directory that is being filled.
+struct Open<'a> {
+    from: Found<'a>,
+    to: Found<'a>,
+    /// The copy made it: nothing else is in it.
     fresh: bool,
-    names: std::vec::IntoIter<Vec<u8>>,
+    parent: Option<Arc<Open<'a>>>,
+    /// Its name in the parent.
+    name: Vec<u8>,
 }
 
-/// What comes last, and who is told of files.
-struct Walk<'w> {
-    send: &'w mut dyn FnMut(Item) -> Result<()>,
+/// A regular file for a worker.
+struct Job<'a> {
+    from: Found<'a>,
+    dir: Arc<Open<'a>>,
+    name: Vec<u8>,
+    /// It was made already, because further names of it follow.
+    made: Option<Found<'a>>,
+}
+
+/// A directory whose names are being walked.
+struct Level<'a> {
+    dir: Arc<Open<'a>>,
+    batch: std::vec::IntoIter<(Vec<u8>, u64)>,
+    next: u64,
+    /// A name was found in it.
+    entered: bool,
+}
+
+struct Walk<'w, 'a> {
+    /// The source is an image, and may contain anything.
+    from_image: bool,
+    send: &'w mut dyn FnMut(Job<'a>) -> Result<()>,
     scratch: Scratch,
-    /// Where the first name of an inode with several goes.
-    firsts: HashMap<(u64, u64), Vec<u8>>,
-    /// Further names: of what, and where.
-    links: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Directories, each before those in it.
-    dirs: Vec<Item>,
+    /// Names, from the top, of the first name of an inode that has several.
+    firsts: HashMap<(u64, u64), Vec<Vec<u8>>>,
+    top: Option<Arc<Open<'a>>>,
+    /// Directories of the source that the walk is in.
+    inside: HashSet<(u64, u64)>,
+    /// Directories of an image that the walk has entered, without empty ones.
+    entered: HashSet<(u64, u64)>,
 }
 
-impl Copy<'_> {
-    /// Copies what is at `from`, with all below it, to `to`.
-    pub(super) fn tree(&self, from: &[u8], to: &[u8]) -> Result<()> {
+impl<'a> Copy<'_> {
+    /// Copies a source, which may be in an image, with everything below it.
+    pub(super) fn tree(&self, from: Found<'a>, from_image: bool, place: Place<'a>) -> Result<()> {
+        if from.meta().kind != FileKind::Directory {
+            return self.single(&*from, place);
+        }
         let threads = thread::available_parallelism().map_or(1, usize::from);
-        let (failed, first) = (AtomicBool::new(false), Mutex::new(None));
-        let fail = |failure| {
-            first.lock().get_or_insert(failure);
-            failed.store(true, Ordering::Relaxed);
+        let (ended, last) = (AtomicBool::new(false), Mutex::new(None));
+        let end = |failure| {
+            last.lock().get_or_insert(failure);
+            ended.store(true, Ordering::Relaxed);
         };
         let (sender, jobs) = sync_channel(WAITING);
-        // It goes with the last of the threads, so that nobody sends to none.
+        // The receiver goes with the last worker, so that a send fails once no worker is left.
         let jobs = Arc::new(Mutex::new(jobs));
-        let (links, dirs, mut scratch) = thread::scope(|scope| {
+        thread::scope(|scope| {
             for _ in 0..threads.min(MOST_THREADS) {
-                let (jobs, failed, fail) = (Arc::clone(&jobs), &failed, &fail);
-                scope.spawn(move || self.serve(&jobs, failed, fail));
+                let (jobs, ended, end) = (Arc::clone(&jobs), &ended, &end);
+                scope.spawn(move || self.serve(&jobs, ended, end));
             }
             drop(jobs);
             let sender = sender;
-            let mut send = |item| {
-                // Who failed has said why.
-                let sent = !failed.load(Ordering::Relaxed) && sender.send(item).is_ok();
+            let mut send = |job: Job<'a>| {
+                let sent = !ended.load(Ordering::Relaxed) && sender.send(job).is_ok();
+                // The worker that failed has left the reason.
                 sent.then_some(())
-                    .ok_or_else(|| Failure::on(self.to.shown(to), "not copied"))
+                    .ok_or_else(|| Failure::reported().that_ends())
             };
             let mut walk = Walk {
+                from_image,
                 send: &mut send,
                 scratch: Scratch::default(),
                 firsts: HashMap::new(),
-                links: Vec::new(),
-                dirs: Vec::new(),
+                top: None,
+                inside: HashSet::new(),
+                entered: HashSet::new(),
             };
-            if let Err(failure) = self.walk(from, to, &mut walk) {
-                fail(failure);
+            if let Err(failure) = self.walk(from, place, &mut walk) {
+                end(failure);
             }
             let Walk {
-                links,
-                dirs,
-                scratch,
-                ..
+                top, mut scratch, ..
             } = walk;
-            drop(sender);
-            (links, dirs, scratch)
+            self.release(top, &mut scratch).unwrap_or_else(&end);
         });
-        if let Some(failure) = first.into_inner() {
-            return Err(failure);
+        last.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// Prints a failure, unless it ends the copy.
+    pub(super) fn go_on(&self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(failure) if !failure.ends() => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                self.bar.suspend(|| failure.report());
+                Ok(())
+            }
+            other => other,
         }
-        for (first, to) in links {
-            self.to.link(&first, &to)?;
-        }
-        for dir in dirs.iter().rev() {
-            self.finish(dir, &mut scratch)?;
-        }
-        Ok(())
     }
 
     /// Copies files until there are none.
-    fn serve(&self, jobs: &Mutex<Receiver<Item>>, failed: &AtomicBool, fail: &dyn Fn(Failure)) {
+    fn serve(&self, jobs: &Mutex<Receiver<Job<'a>>>, ended: &AtomicBool, end: &dyn Fn(Failure)) {
         let mut scratch = Scratch::default();
         loop {
             let next = jobs.lock().recv();
-            let Ok(item) = next else { return };
-            // The others are taken, so that nobody waits for room.
-            if failed.load(Ordering::Relaxed) {
+            let Ok(job) = next else { return };
+            // The rest is taken, so that the walk does not wait for room.
+            if ended.load(Ordering::Relaxed) {
                 continue;
             }
-            if let Err(failure) = self.file(&item, &mut scratch) {
-                fail(failure);
-            }
+            let Job {
+                from,
+                dir,
+                name,
+                made,
+            } = job;
+            let copied = match made {
+                Some(made) => self.content(&*from, &*made, true, &mut scratch),
+                None => self.file(&*from, &*dir.to, &name, &mut scratch),
+            };
+            drop(from);
+            let done = self
+                .go_on(copied)
+                .and_then(|()| self.release(Some(dir), &mut scratch));
+            done.unwrap_or_else(end);
         }
     }
 
-    fn walk(&self, from: &[u8], to: &[u8], walk: &mut Walk<'_>) -> Result<()> {
-        let mut open: Vec<Open> = self.one(from, to, None, walk)?.into_iter().collect();
-        while let Some(dir) = open.last_mut() {
-            let Some(name) = dir.names.next() else {
-                open.pop();
-                continue;
-            };
-            let (from, to) = (join(&dir.from, &name), join(&dir.to, &name));
-            let fresh = dir.fresh;
-            if let Some(below) = self.one(&from, &to, Some(fresh), walk)? {
-                open.push(below);
-            }
+    /// Gives a directory back; the last holder finishes it, and its parents alike.
+    fn release(&self, dir: Option<Arc<Open<'a>>>, scratch: &mut Scratch) -> Result<()> {
+        let mut next = dir;
+        while let Some(open) = next.and_then(Arc::into_inner) {
+            let Open {
+                from,
+                to,
+                fresh,
+                parent,
+                ..
+            } = open;
+            self.go_on(self.finish(&*from, &*to, fresh, scratch))?;
+            next = parent;
         }
         Ok(())
     }
 
-    /// Copies one thing, or hands it on; a directory is returned to be gone through. `fresh`: whether the directory that it
-    /// goes to was made just now; nothing for the top.
+    fn walk(&self, from: Found<'a>, place: Place<'a>, walk: &mut Walk<'_, 'a>) -> Result<()> {
+        let (to, fresh) = self.top(&*from, place)?;
+        let (top_id, name) = (to.meta().id, Vec::new());
+        let top = Arc::new(Open {
+            from,
+            to,
+            fresh,
+            parent: None,
+            name,
+        });
+        walk.top = Some(Arc::clone(&top));
+        walk.inside.insert(top.from.meta().id);
+        let mut levels = vec![Level::new(top)];
+        while let Some(level) = levels.last_mut() {
+            let name = self
+                .next_name(level, walk)
+                .or_else(|failure| self.go_on(Err(failure)).map(|()| None))?;
+            let Some(name) = name else {
+                if let Some(Level { dir, .. }) = levels.pop() {
+                    walk.inside.remove(&dir.from.meta().id);
+                    self.release(Some(dir), &mut walk.scratch)?;
+                }
+                continue;
+            };
+            let dir = Arc::clone(&level.dir);
+            let below = match self.one(&dir, name, top_id, walk) {
+                Ok(Some(below)) if levels.len() >= MOST_LEVELS => {
+                    walk.inside.remove(&below.from.meta().id);
+                    Err(Failure::on(
+                        below.from.shown(),
+                        "directories are nested too deeply",
+                    ))
+                }
+                other => other,
+            };
+            match below {
+                Ok(None) => {}
+                Err(failure) => self.go_on(Err(failure))?,
+                Ok(Some(below)) => {
+                    // Names of an image can be read again from where the walk was.
+                    let sheds = walk.from_image && levels.len() > BATCHES;
+                    if let Some(level) = levels.last_mut().filter(|_| sheds) {
+                        level.batch = Vec::new().into_iter();
+                    }
+                    levels.push(Level::new(below));
+                }
+            }
+            self.release(Some(dir), &mut walk.scratch)?;
+        }
+        Ok(())
+    }
+
+    /// The next name of a directory. An image can give a directory two names; its content is copied for the first.
+    fn next_name(&self, level: &mut Level<'a>, walk: &mut Walk<'_, 'a>) -> Result<Option<Vec<u8>>> {
+        let name = level.next_name()?;
+        if name.is_some() && !level.entered {
+            level.entered = true;
+            let from = &level.dir.from;
+            if walk.from_image && !walk.entered.insert(from.meta().id) {
+                return Err(Failure::on(
+                    from.shown(),
+                    "this directory has another name, under which it was copied",
+                ));
+            }
+        }
+        Ok(name)
+    }
+
+    /// The directory that a tree goes to; whether it was made for that.
+    fn top(&self, from: &dyn Node<'a>, place: Place<'a>) -> Result<(Found<'a>, bool)> {
+        let (dir, name) = match place {
+            Place::Name(dir, name) => (dir, name),
+            Place::Directory(dir) => {
+                refuse_same(from, &*dir)?;
+                return Ok((dir, false));
+            }
+            Place::Content(file) => {
+                return Err(Failure::on(file.shown(), "is no directory"));
+            }
+        };
+        match dir.child(&name)? {
+            Some(there) if there.meta().kind != FileKind::Directory => Err(Failure::on(
+                there.shown(),
+                "is no directory, and is not replaced by one",
+            )),
+            Some(there) => {
+                refuse_same(from, &*there)?;
+                Ok((there, false))
+            }
+            None => {
+                let new = New {
+                    meta: from.meta(),
+                    target: b"",
+                };
+                Ok((dir.create(&name, &self.rules, &new)?, true))
+            }
+        }
+    }
+
+    /// Copies what a name in a directory is, or hands it to a worker; a directory is returned to be walked.
     fn one(
         &self,
-        from: &[u8],
-        to: &[u8],
-        fresh: Option<bool>,
-        walk: &mut Walk<'_>,
-    ) -> Result<Option<Open>> {
-        let meta = match self.archive || fresh.is_some() {
-            true => self.from.meta(from)?,
-            false => self.from.meta_followed(from)?,
+        dir: &Arc<Open<'a>>,
+        name: Vec<u8>,
+        top: (u64, u64),
+        walk: &mut Walk<'_, 'a>,
+    ) -> Result<Option<Arc<Open<'a>>>> {
+        let gone = || {
+            Failure::on(
+                dir.from.shown(),
+                format_args!("an entry is gone: {}", super::super::output::name(&name)),
+            )
         };
-        let meta =
-            meta.ok_or_else(|| Failure::on(self.from.shown(from), "no such file or directory"))?;
+        let from = dir.from.child(&name)?.ok_or_else(gone)?;
         self.bar.inc(1);
-        let there = match fresh {
-            Some(true) => None,
-            _ => self.to.meta(to)?,
+        let there = match dir.fresh {
+            true => None,
+            false => dir.to.child(&name)?,
         };
-        let item = Item {
-            from: from.to_vec(),
-            to: to.to_vec(),
-            meta,
-        };
-        if item.meta.kind == FileKind::Directory {
-            return self.directory(item, there.is_none(), walk).map(Some);
+        let meta = from.meta().clone();
+        if meta.kind == FileKind::Directory {
+            return self.directory(dir, name, from, there, top, walk).map(Some);
         }
         if let Some(there) = there {
-            if there.kind == FileKind::Directory {
-                return Err(Failure::on(self.to.shown(to), "is a directory"));
+            refuse_same(&*from, &*there)?;
+            if there.meta().kind == FileKind::Directory {
+                return Err(Failure::on(there.shown(), "is a directory"));
             }
-            self.to.remove(to)?;
+            dir.to.remove(&name)?;
         }
-        if self.archive && item.meta.nlink > 1 {
-            if let Some(first) = walk.firsts.get(&item.meta.id) {
-                walk.links.push((first.clone(), item.to));
-                return Ok(None);
-            }
-            walk.firsts.insert(item.meta.id, item.to.clone());
+        let several = self.rules.archive && meta.nlink > 1;
+        if several && let Some(first) = walk.firsts.get(&meta.id) {
+            return self
+                .link(dir, &name, first, walk.top.as_deref())
+                .map(|()| None);
         }
-        if item.meta.kind == FileKind::Regular {
-            (walk.send)(item)?;
-        } else {
-            self.special(&item, &mut walk.scratch)?;
+        let mut made = None;
+        if meta.kind != FileKind::Regular {
+            self.special(&*from, &*dir.to, &name, &mut walk.scratch)?;
+        } else if several {
+            from.open()?;
+            let new = New {
+                meta: &meta,
+                target: b"",
+            };
+            made = Some(dir.to.create(&name, &self.rules, &new)?);
+        }
+        if several {
+            walk.firsts.insert(meta.id, dir.path_of(&name));
+        }
+        if meta.kind == FileKind::Regular {
+            let dir = Arc::clone(dir);
+            (walk.send)(Job {
+                from,
+                dir,
+                name,
+                made,
+            })?;
         }
         Ok(None)
     }
 
-    fn directory(&self, item: Item, fresh: bool, walk: &mut Walk<'_>) -> Result<Open> {
-        if !self.recursive {
+    fn directory(
+        &self,
+        dir: &Arc<Open<'a>>,
+        name: Vec<u8>,
+        from: Found<'a>,
+        there: Option<Found<'a>>,
+        top: (u64, u64),
+        walk: &mut Walk<'_, 'a>,
+    ) -> Result<Arc<Open<'a>>> {
+        let id = from.meta().id;
+        if id == top {
             return Err(Failure::on(
-                self.from.shown(&item.from),
-                "is a directory; -r copies it",
+                from.shown(),
+                "is where the copy goes, and is not copied into itself",
             ));
         }
-        if fresh {
-            self.to.make(&item.to, &item.meta, b"")?;
+        if walk.inside.contains(&id) {
+            return Err(Failure::on(
+                from.shown(),
+                "directory loop: it is one of the directories above it",
+            ));
         }
-        let open = Open {
-            from: item.from.clone(),
-            to: item.to.clone(),
+        let (to, fresh) = match there {
+            None => {
+                let new = New {
+                    meta: from.meta(),
+                    target: b"",
+                };
+                (dir.to.create(&name, &self.rules, &new)?, true)
+            }
+            Some(there) if there.meta().kind == FileKind::Directory => (there, false),
+            Some(there) => {
+                return Err(Failure::on(
+                    there.shown(),
+                    "is no directory, and is not replaced by one",
+                ));
+            }
+        };
+        walk.inside.insert(id);
+        let parent = Some(Arc::clone(dir));
+        Ok(Arc::new(Open {
+            from,
+            to,
             fresh,
-            names: self.from.list(&item.from)?.into_iter(),
-        };
-        walk.dirs.push(item);
-        Ok(open)
+            parent,
+            name,
+        }))
     }
 
-    fn special(&self, item: &Item, scratch: &mut Scratch) -> Result<()> {
-        let target = match item.meta.kind {
-            FileKind::Symlink => self.from.read_link(&item.from)?,
-            _ => Vec::new(),
-        };
-        self.to.make(&item.to, &item.meta, &target)?;
-        self.finish(item, scratch)
-    }
-
-    fn file(&self, item: &Item, scratch: &mut Scratch) -> Result<()> {
-        self.to.make(&item.to, &item.meta, b"")?;
-        if item.meta.size > 0 {
-            let source = self.from;
-            let mut fill = |sink: &mut super::Sink<'_>| source.read(&item.from, scratch, sink);
-            self.to.write(&item.to, item.meta.size, &mut fill)?;
-        }
-        self.finish(item, scratch)
-    }
-
-    fn finish(&self, item: &Item, scratch: &mut Scratch) -> Result<()> {
-        if !self.archive {
+    /// Makes a further name of a file that was copied. The way to it is walked from the top, and follows no link.
+    fn link(
+        &self,
+        dir: &Open<'a>,
+        name: &[u8],
+        first: &[Vec<u8>],
+        top: Option<&Open<'a>>,
+    ) -> Result<()> {
+        let (Some(top), Some((old, above))) = (top, first.split_last()) else {
             return Ok(());
+        };
+        let mut at: Option<Found<'a>> = None;
+        for part in above {
+            let from = at.as_ref().map_or(&top.to, |at| at);
+            let gone = || Failure::on(from.shown(), "was changed during the copy");
+            let below = from
+                .child(part)?
+                .filter(|node| node.meta().kind == FileKind::Directory);
+            at = Some(below.ok_or_else(gone)?);
         }
-        let xattrs = self.from.xattrs(&item.from, scratch)?;
-        if !xattrs.is_empty() {
-            self.to.set_xattrs(&item.to, &xattrs)?;
+        let old_dir = at.as_ref().map_or(&top.to, |at| at);
+        dir.to.link(name, &**old_dir, old)
+    }
+}
+
+impl Open<'_> {
+    /// The names from the top to a name in this directory.
+    fn path_of(&self, name: &[u8]) -> Vec<Vec<u8>> {
+        let mut path = vec![name.to_vec()];
+        let mut at = self;
+        while let Some(parent) = &at.parent {
+            path.push(at.name.clone());
+            at = parent;
         }
-        self.to.set_meta(&item.to, &item.meta)
+        path.reverse();
+        path
+    }
+}
+
+impl<'a> Level<'a> {
+    fn new(dir: Arc<Open<'a>>) -> Self {
+        let batch = Vec::new().into_iter();
+        Self {
+            dir,
+            batch,
+            next: 0,
+            entered: false,
+        }
+    }
+
+    fn next_name(&mut self) -> Result<Option<Vec<u8>>> {
+        if self.batch.len() == 0 {
+            self.batch = self.dir.from.names(self.next)?.into_iter();
+        }
+        Ok(self.batch.next().map(|(name, next)| {
+            self.next = next;
+            name
+        }))
     }
 }

@@ -136,7 +136,9 @@ fn set_extended(format: &mut MkfsOptions, option: &str) -> Result<()> {
             );
             format.root_owner = match value {
                 None => caller,
-                Some(value) => super::owner(value).map_err(|why| Failure::new(USAGE, why))?,
+                Some(value) => {
+                    super::owner::parse(value).map_err(|why| Failure::new(USAGE, why))?
+                }
             };
         }
         "hash_alg" => {

@@ -1,0 +1,85 @@
+//! Files that were open and unlinked at a power cut: the next mount gives their space back.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod image;
+mod small;
+
+use std::sync::Arc;
+
+use image::{judge, try_mount};
+use sapwood_block::MemoryDevice;
+use sapwood_vfs::{FileSystem, SyncKind, WriteMode};
+use small::Small;
+
+const SIZE: usize = 8 << 20;
+
+/// Writes and unlinks a file in `dir` that stays open.
+fn open_and_unlinked(small: &Small, dir: &str) {
+    let path = format!("{dir}open");
+    small.write(&path, &vec![7; SIZE]);
+    let held = small.ino(&path);
+    small.sync();
+    let (parent, name) = match dir.strip_suffix('/') {
+        Some(dir) => (small.ino(dir), "open"),
+        None => (small.fs.root(), "open"),
+    };
+    small.fs.unlink(parent, name.as_bytes()).unwrap();
+    // The unlinked file is still there.
+    small.fs.write(held, 0, b"x", WriteMode::default()).unwrap();
+}
+
+fn free(fs: &dyn FileSystem) -> u64 {
+    let stat = fs.statfs().unwrap();
+    stat.blocks_free * u64::from(stat.block_size)
+}
+
+/// Mounts what a power cut left of `small`. `enter`: a subvolume to look into.
+fn space_comes_back(small: &Small, before: u64, enter: Option<&str>) {
+    let device: Arc<MemoryDevice> = Arc::new(small.device.snapshot());
+    judge(&device).unwrap();
+    let fs = try_mount(device.clone()).unwrap();
+    if let Some(name) = enter {
+        fs.lookup(fs.root(), name.as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    assert!(free(&fs) + (1 << 20) > before, "{} of {before}", free(&fs));
+    fs.unmount().unwrap();
+    drop(fs);
+    judge(&device).unwrap();
+}
+
+#[test]
+fn a_commit_leaves_an_orphan_that_the_mount_deletes() {
+    let small = Small::new();
+    let before = free(&small.fs);
+    open_and_unlinked(&small, "");
+    small.sync();
+    space_comes_back(&small, before, None);
+}
+
+#[test]
+fn a_mount_that_replays_a_log_deletes_orphans_too() {
+    let small = Small::new();
+    small.write("logged", b"1");
+    let before = free(&small.fs);
+    open_and_unlinked(&small, "");
+    small.sync();
+    small.write("logged", b"2");
+    small.fs.fsync(small.ino("logged"), SyncKind::All).unwrap();
+    assert_eq!(small.counter("log_commits"), 1);
+    space_comes_back(&small, before, None);
+}
+
+#[test]
+fn orphans_of_another_subvolume_go_when_it_is_entered() {
+    let small = Small::new();
+    let subvolumes = small.fs.subvolumes().unwrap();
+    let root = small.fs.root();
+    subvolumes.create_subvolume(root, b"sub").unwrap();
+    small.sync();
+    let before = free(&small.fs);
+    open_and_unlinked(&small, "sub/");
+    small.sync();
+    space_comes_back(&small, before, Some("sub"));
+}

@@ -1,0 +1,160 @@
+//! What a change of a file's content or owner by a process leaves of its set-id bits.
+//!
+//! `FUSE_WRITE` and a truncating `FUSE_SETATTR` tell whether the caller has `CAP_FSETID`.
+//! `FUSE_FALLOCATE` and `FUSE_COPY_FILE_RANGE` do not, and no request carries the caller's
+//! supplementary groups. Both are read from `/proc/PID/status`, and only for a file that has
+//! set-id bits. A caller whose status cannot be read is taken to have neither the capability
+//! nor a supplementary group.
+//!
+//! The kernel must not keep a mode with set-id bits: it clears nothing in its own copy when
+//! the engine clears them ([`cacheable`]).
+//!
+//! Tests: `set_id_bits_are_cleared_by_every_change`, `a_cleared_set_id_bit_is_not_remembered`.
+
+use sapwood_vfs::{Attr, FileKind};
+
+use crate::request::Caller;
+
+const SETUID: u32 = libc::S_ISUID;
+const SETGID: u32 = libc::S_ISGID;
+const GROUP_EXEC: u32 = libc::S_IXGRP;
+/// Number of `CAP_FSETID`.
+const FSETID: u32 = 4;
+
+/// Whether the kernel may answer from a copy of these attributes.
+pub(crate) fn cacheable(attr: &Attr) -> bool {
+    !has_setid(attr) || sapwood_fault::planted(256)
+}
+
+fn has_setid(attr: &Attr) -> bool {
+    attr.kind == FileKind::Regular && attr.perm & (SETUID | SETGID) != 0
+}
+
+/// Permission bits of an inode with `attr` after `who` changed its content.
+pub(crate) fn after_write(attr: &Attr, who: Caller) -> u32 {
+    if !has_setid(attr) {
+        return attr.perm;
+    }
+    let process = Process::read(who.pid);
+    if who.uid == 0 && (process.may_keep_setid || sapwood_fault::planted(278)) {
+        return attr.perm;
+    }
+    clear(attr, who, &process)
+}
+
+/// Permission bits of an inode with `attr` after `who` changed its owner, or truncated it
+/// without `CAP_FSETID`. With that capability a change of owner spares only the set-group-id
+/// bit of a file that its group may not execute.
+pub(crate) fn after_chown(attr: &Attr, who: Caller) -> u32 {
+    if attr.kind == FileKind::Directory || attr.perm & (SETUID | SETGID) == 0 {
+        return attr.perm;
+    }
+    let locks = attr.perm & (SETGID | GROUP_EXEC) == SETGID;
+    let process = match locks {
+        true => Process::read(who.pid),
+        false => Process::default(),
+    };
+    if locks && who.uid == 0 && process.may_keep_setid {
+        return attr.perm & !SETUID;
+    }
+    clear(attr, who, &process)
+}
+
+fn clear(attr: &Attr, who: Caller, process: &Process) -> u32 {
+    let member = who.gid == attr.gid || process.groups.contains(&attr.gid);
+    match attr.perm & GROUP_EXEC {
+        0 if member && !sapwood_fault::planted(277) => attr.perm & !SETUID,
+        _ => attr.perm & !(SETUID | SETGID),
+    }
+}
+
+/// What `/proc/PID/status` tells of a process (`proc_pid_status(5)`).
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Process {
+    /// Has `CAP_FSETID`.
+    may_keep_setid: bool,
+    groups: Vec<u32>,
+}
+
+impl Process {
+    fn read(pid: u32) -> Self {
+        match std::fs::read_to_string(format!("/proc/{pid}/status")) {
+            Ok(status) if pid != 0 => Self::parse(&status),
+            _ => Self::default(),
+        }
+    }
+
+    fn parse(status: &str) -> Self {
+        let field = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .unwrap_or("")
+        };
+        let effective = u64::from_str_radix(field("CapEff").trim(), 16).unwrap_or(0);
+        let groups = field("Groups").split_ascii_whitespace();
+        Self {
+            may_keep_setid: effective >> FSETID & 1 != 0,
+            groups: groups.filter_map(|group| group.parse().ok()).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood_vfs::{FileSystem, MemoryFs};
+
+    use super::*;
+
+    fn attr(kind: FileKind, perm: u32) -> Attr {
+        let fs = MemoryFs::new();
+        let root = fs.getattr(fs.root()).unwrap_or_else(|e| panic!("{e}"));
+        Attr {
+            kind,
+            perm,
+            gid: 7,
+            ..root
+        }
+    }
+
+    #[test]
+    fn a_status_is_understood_and_a_strange_one_grants_nothing() {
+        let status = "Name:\tsh\nGroups:\t4 24 \nCapInh:\t0\nCapEff:\t000001ffffffffff\n";
+        let process = Process::parse(status);
+        assert!(process.may_keep_setid);
+        assert_eq!(process.groups, [4, 24]);
+        let without = Process::parse("Groups:\nCapEff:\t00000000ffffffef\n");
+        assert_eq!(without, Process::default());
+        assert_eq!(Process::parse("CapEff:\tyes\n"), Process::default());
+        assert_eq!(Process::read(0), Process::default());
+    }
+
+    #[test]
+    fn bits_that_lock_stay_for_members() {
+        let nobody = Process::default();
+        let caller = |gid| Caller {
+            uid: 1001,
+            gid,
+            umask: 0,
+            pid: 0,
+        };
+        let member = Process {
+            groups: vec![7],
+            ..Process::default()
+        };
+        for (perm, gid, process, left) in [
+            (0o6755, 7, &nobody, 0o755),
+            (0o6755, 1, &member, 0o755),
+            (0o6744, 7, &nobody, 0o2744),
+            (0o6744, 1, &member, 0o2744),
+            (0o6744, 1, &nobody, 0o744),
+        ] {
+            let kept = clear(&attr(FileKind::Regular, perm), caller(gid), process);
+            assert_eq!(kept, left, "{perm:o} {gid}");
+        }
+        let dir = attr(FileKind::Directory, 0o2755);
+        assert_eq!(after_write(&dir, caller(1)), 0o2755);
+        assert!(cacheable(&dir));
+        assert!(!cacheable(&attr(FileKind::Regular, 0o2755)));
+    }
+}

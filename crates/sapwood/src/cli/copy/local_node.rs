@@ -1,0 +1,543 @@
+//! A node of this machine: a descriptor of its directory, and one name in it.
+//!
+//! Every system call below an operand names one component and does not follow a link, so it stays in the directory
+//! whatever the tree looks like meanwhile.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
+    XattrFlags,
+};
+use rustix::io::Errno;
+use sapwood_vfs::{FileKind, Timestamp};
+
+use super::super::failure::{Failure, Result};
+use super::super::output;
+use super::side::{
+    CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Sink, Xattrs, single_name,
+};
+
+/// Where the name of a node starts.
+#[derive(Clone)]
+enum Base {
+    /// The user named it: the name is a path from the current directory.
+    Current,
+    /// The name is one component in this directory.
+    In(Arc<OwnedFd>),
+}
+
+impl AsFd for Base {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Current => CWD,
+            Self::In(dir) => dir.as_fd(),
+        }
+    }
+}
+
+/// A name in a directory that is held open.
+pub(super) struct LocalNode {
+    base: Base,
+    name: Vec<u8>,
+    /// A symbolic link at the end of `name` is followed: only of what the user named.
+    follow: bool,
+    shown: String,
+    meta: Meta,
+    /// The node itself, once it was opened.
+    opened: OnceLock<Arc<OwnedFd>>,
+}
+
+impl LocalNode {
+    pub(super) fn named(name: Vec<u8>, follow: bool, stat: &Stat) -> Result<Self> {
+        let shown = output::name(&name);
+        Self::new(Base::Current, name, follow, shown, stat)
+    }
+
+    /// A standard stream. Its size says nothing: reading starts where the descriptor stands.
+    pub(super) fn stream(fd: OwnedFd, shown: &str) -> Result<Self> {
+        let stat = rustix::fs::fstat(&fd).map_err(|error| failure(shown, error))?;
+        let mut node = Self::new(Base::Current, Vec::new(), false, shown.to_owned(), &stat)?;
+        (node.meta.kind, node.meta.size) = (FileKind::Fifo, 0);
+        node.opened = OnceLock::from(Arc::new(fd));
+        Ok(node)
+    }
+
+    fn new(base: Base, name: Vec<u8>, follow: bool, shown: String, stat: &Stat) -> Result<Self> {
+        let meta = meta_of(stat).ok_or_else(|| Failure::on(&shown, "unknown kind of file"))?;
+        let opened = OnceLock::new();
+        Ok(Self {
+            base,
+            name,
+            follow,
+            shown,
+            meta,
+            opened,
+        })
+    }
+
+    fn on<T>(&self, result: rustix::io::Result<T>) -> Result<T> {
+        result.map_err(|error| failure(&self.shown, error))
+    }
+
+    fn os_name(&self) -> &OsStr {
+        OsStr::from_bytes(&self.name)
+    }
+
+    /// Opens the node, or returns the descriptor that is open.
+    fn descriptor(&self, flags: OFlags) -> Result<&Arc<OwnedFd>> {
+        if let Some(fd) = self.opened.get() {
+            return Ok(fd);
+        }
+        let nofollow = if self.follow {
+            OFlags::empty()
+        } else {
+            OFlags::NOFOLLOW
+        };
+        let flags = flags | nofollow | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let fd = self.on(rustix::fs::openat(
+            &self.base,
+            self.os_name(),
+            flags,
+            Mode::empty(),
+        ))?;
+        Ok(self.opened.get_or_init(|| Arc::new(fd)))
+    }
+
+    fn directory(&self) -> Result<&Arc<OwnedFd>> {
+        self.descriptor(OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// A path for the system calls that take no descriptor: its last component is the name, before it is the descriptor
+    /// of the directory.
+    fn by_path(&self) -> PathBuf {
+        by_path(&self.base, self.os_name())
+    }
+
+    fn child_shown(&self, name: &[u8]) -> String {
+        let slash = if self.shown.ends_with('/') { "" } else { "/" };
+        format!("{}{slash}{}", self.shown, output::name(name))
+    }
+
+    fn keep_xattrs(&self, xattrs: &Xattrs, owned: bool) -> Result<()> {
+        let path = self.by_path();
+        for (name, value) in xattrs {
+            if !owned && name == b"security.capability" {
+                continue;
+            }
+            let name = OsStr::from_bytes(name);
+            let set = match self.opened.get() {
+                Some(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
+                None => rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty()),
+            };
+            match set {
+                // Some namespaces belong to the superuser, some to one kind of file system.
+                Err(Errno::PERM | Errno::NOTSUP) => {
+                    let name = output::name(name.as_bytes());
+                    log::warn!("{}: attribute {name} not kept", self.shown);
+                }
+                other => self.on(other)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the node to the source's owner; false without the right to.
+    fn keep_owner(&self, meta: &Meta) -> Result<bool> {
+        let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
+        let chown = |uid| match self.opened.get() {
+            Some(fd) => rustix::fs::fchown(fd, uid, Some(gid)),
+            None => rustix::fs::chownat(
+                &self.base,
+                self.os_name(),
+                uid,
+                Some(gid),
+                AtFlags::SYMLINK_NOFOLLOW,
+            ),
+        };
+        match chown(Some(uid)) {
+            Ok(()) => Ok(true),
+            // The group alone may be one of the user's. INVAL: a user namespace that does not know the owner.
+            Err(Errno::PERM | Errno::INVAL) => {
+                let _ = chown(None);
+                Ok(false)
+            }
+            Err(error) => Err(failure(&self.shown, error)),
+        }
+    }
+
+    fn set_mode(&self, perm: u32) -> Result<()> {
+        let mode = Mode::from_raw_mode(perm);
+        if let Some(fd) = self.opened.get() {
+            return self.on(rustix::fs::fchmod(fd, mode));
+        }
+        // Of a special file a descriptor that opens nothing, and its path, which follows no link.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = self.on(rustix::fs::openat(
+            &self.base,
+            self.os_name(),
+            flags,
+            Mode::empty(),
+        ))?;
+        self.on(rustix::fs::chmod(by_path(&fd, OsStr::new("")), mode))
+    }
+
+    fn set_times(&self, meta: &Meta) -> Result<()> {
+        let time = |time: Timestamp| Timespec {
+            tv_sec: time.sec,
+            tv_nsec: time.nsec.into(),
+        };
+        let times = Timestamps {
+            last_access: time(meta.atime),
+            last_modification: time(meta.mtime),
+        };
+        self.on(match self.opened.get() {
+            Some(fd) => rustix::fs::futimens(fd, &times),
+            None => rustix::fs::utimensat(
+                &self.base,
+                self.os_name(),
+                &times,
+                AtFlags::SYMLINK_NOFOLLOW,
+            ),
+        })
+    }
+
+    fn read_stream(&self, file: &File, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
+        let mut at = 0;
+        loop {
+            let count = match rustix::io::read(file, &mut *buf) {
+                Err(Errno::INTR) => continue,
+                other => self.on(other)?,
+            };
+            if count == 0 {
+                return Ok(());
+            }
+            sink(at, buf.get(..count).unwrap_or_default())?;
+            at += count as u64;
+        }
+    }
+
+    fn read_extents(&self, file: &File, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
+        let mut at = 0;
+        loop {
+            at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => return Ok(()),
+                Err(error) => return Err(failure(&self.shown, error)),
+            };
+            let end = self.on(rustix::fs::seek(file, SeekFrom::Hole(at)))?;
+            while at < end {
+                let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
+                let count = file
+                    .read_at(buf.get_mut(..want).unwrap_or_default(), at)
+                    .map_err(|error| Failure::on(&self.shown, error))?;
+                if count == 0 {
+                    return Ok(());
+                }
+                sink(at, buf.get(..count).unwrap_or_default())?;
+                at += count as u64;
+            }
+        }
+    }
+
+    fn duplicate(&self, flags: OFlags) -> Result<File> {
+        let fd = self.descriptor(flags)?;
+        self.on(rustix::io::fcntl_dupfd_cloexec(fd, 3))
+            .map(File::from)
+    }
+
+    /// Writes to a pipe or terminal: holes as zeros.
+    fn write_stream(&self, mut file: File, size: u64, fill: &mut Fill<'_>) -> Result<()> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        let mut end = 0;
+        let zeros_to = |file: &mut File, end: &mut u64, at: u64| -> std::io::Result<()> {
+            while *end < at {
+                let want = usize::try_from(at - *end)
+                    .unwrap_or(ZEROS.len())
+                    .min(ZEROS.len());
+                file.write_all(ZEROS.get(..want).unwrap_or_default())?;
+                *end += want as u64;
+            }
+            Ok(())
+        };
+        let on = |error| Failure::on(&self.shown, error);
+        fill(&mut |at, data| {
+            zeros_to(&mut file, &mut end, at).map_err(on)?;
+            file.write_all(data).map_err(on)?;
+            end = at + data.len() as u64;
+            Ok(())
+        })?;
+        zeros_to(&mut file, &mut end, size).map_err(on)
+    }
+}
+
+impl<'s> Node<'s> for LocalNode {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn shown(&self) -> String {
+        self.shown.clone()
+    }
+
+    fn open(&self) -> Result<()> {
+        // Not to wait if a fifo took the place of a file meanwhile; of a fifo that the user named the content is wanted.
+        let wait = match self.meta.kind {
+            FileKind::Regular => OFlags::NONBLOCK,
+            _ => OFlags::empty(),
+        };
+        self.descriptor(OFlags::RDONLY | wait).map(drop)
+    }
+
+    fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
+        self.open()?;
+        let file = self.duplicate(OFlags::RDONLY)?;
+        match self.meta.kind {
+            FileKind::Regular => self.read_extents(&file, &mut scratch.piece, sink),
+            _ => self.read_stream(&file, &mut scratch.piece, sink),
+        }
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        let target = self.on(rustix::fs::readlinkat(
+            &self.base,
+            self.os_name(),
+            Vec::new(),
+        ))?;
+        Ok(target.into_bytes())
+    }
+
+    fn xattrs(&self, scratch: &mut Scratch) -> Result<Xattrs> {
+        let path = self.by_path();
+        let Scratch { names, value, .. } = scratch;
+        let fd = self.opened.get();
+        let listed = match fd {
+            Some(fd) => rustix::fs::flistxattr(fd, &mut names[..]),
+            None => rustix::fs::llistxattr(&path, &mut names[..]),
+        };
+        let len = match listed {
+            Err(Errno::NOTSUP) => 0,
+            other => self.on(other)?,
+        };
+        let list = names.get(..len).unwrap_or_default();
+        let mut all = Vec::new();
+        for name in list
+            .split(|byte| *byte == 0)
+            .filter(|name| !name.is_empty())
+        {
+            let os_name = OsStr::from_bytes(name);
+            let len = self.on(match fd {
+                Some(fd) => rustix::fs::fgetxattr(fd, os_name, &mut value[..]),
+                None => rustix::fs::lgetxattr(&path, os_name, &mut value[..]),
+            })?;
+            all.push((name.to_vec(), value.get(..len).unwrap_or_default().to_vec()));
+        }
+        Ok(all)
+    }
+
+    fn names(&self, from: u64) -> Result<Vec<(Vec<u8>, u64)>> {
+        if from != 0 {
+            return Ok(Vec::new());
+        }
+        let mut names = Vec::new();
+        for entry in self.on(rustix::fs::Dir::read_from(self.directory()?))? {
+            let name = self.on(entry)?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push((name, u64::MAX));
+            }
+        }
+        // The same tree makes the same image.
+        names.sort();
+        Ok(names)
+    }
+
+    fn child(&self, name: &[u8]) -> Result<Option<Found<'s>>> {
+        single_name(self, name)?;
+        let (dir, shown) = (Arc::clone(self.directory()?), self.child_shown(name));
+        let stat =
+            match rustix::fs::statat(&dir, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(error) => return Err(failure(&shown, error)),
+            };
+        let node = Self::new(Base::In(dir), name.to_vec(), false, shown, &stat)?;
+        Ok(Some(Box::new(node)))
+    }
+
+    fn handle(&self) -> Result<Handle<'_>> {
+        self.directory().map(|fd| Handle::Fd(fd.as_fd()))
+    }
+
+    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>> {
+        single_name(self, name)?;
+        let (dir, os_name) = (self.directory()?, OsStr::from_bytes(name));
+        let (meta, shown) = (like.meta, self.child_shown(name));
+        // An archive copy grants nothing to others before it has its owner.
+        let perm = if rules.archive {
+            0o600
+        } else {
+            meta.perm & 0o777
+        };
+        let mode = Mode::from_raw_mode(perm);
+        let node = |kind| rustix::fs::mknodat(dir, os_name, kind, mode, meta.rdev).map(|()| None);
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = match meta.kind {
+            FileKind::Regular => rustix::fs::openat(dir, os_name, flags, mode).map(Some),
+            FileKind::Directory => {
+                rustix::fs::mkdirat(dir, os_name, mode | Mode::RWXU).map(|()| None)
+            }
+            FileKind::Symlink => {
+                rustix::fs::symlinkat(OsStr::from_bytes(like.target), dir, os_name).map(|()| None)
+            }
+            FileKind::CharDevice => node(FileType::CharacterDevice),
+            FileKind::BlockDevice => node(FileType::BlockDevice),
+            FileKind::Fifo => node(FileType::Fifo),
+            FileKind::Socket => node(FileType::Socket),
+        };
+        let fail = |error| failure(&shown, error);
+        let fd = made.map_err(fail)?;
+        let stat = match &fd {
+            Some(fd) => rustix::fs::fstat(fd),
+            None => rustix::fs::statat(dir, os_name, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        let stat = stat.map_err(fail)?;
+        let mut node = Self::new(
+            Base::In(Arc::clone(dir)),
+            name.to_vec(),
+            false,
+            shown,
+            &stat,
+        )?;
+        if node.meta.kind != meta.kind {
+            return Err(Failure::on(node.shown, "was replaced while it was made"));
+        }
+        if let Some(fd) = fd {
+            node.opened = OnceLock::from(Arc::new(fd));
+        } else if meta.kind == FileKind::Directory {
+            node.directory()?;
+        }
+        Ok(Box::new(node))
+    }
+
+    fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {
+        single_name(self, name)?;
+        let Handle::Fd(from) = old_dir.handle()? else {
+            return Err(Failure::on(
+                self.child_shown(name),
+                "a link cannot leave an image",
+            ));
+        };
+        let (old, new) = (OsStr::from_bytes(old), OsStr::from_bytes(name));
+        rustix::fs::linkat(from, old, self.directory()?, new, AtFlags::empty())
+            .map_err(|error| failure(&self.child_shown(name), error))
+    }
+
+    fn remove(&self, name: &[u8]) -> Result<()> {
+        single_name(self, name)?;
+        rustix::fs::unlinkat(self.directory()?, OsStr::from_bytes(name), AtFlags::empty())
+            .map_err(|error| failure(&self.child_shown(name), error))
+    }
+
+    fn truncate(&self, rules: &Rules) -> Result<()> {
+        let fd = self.descriptor(OFlags::WRONLY | OFlags::TRUNC)?;
+        let stat = self.on(rustix::fs::fstat(fd))?;
+        let perm = stat.st_mode & 0o7777;
+        match FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && perm & SET_ID != 0
+            && !rules.archive
+        {
+            true => self.set_mode(perm & !SET_ID),
+            false => Ok(()),
+        }
+    }
+
+    fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()> {
+        let file = self.duplicate(OFlags::WRONLY)?;
+        if !matches!(self.meta.kind, FileKind::Regular | FileKind::BlockDevice) {
+            return self.write_stream(file, size, fill);
+        }
+        let on = |error: std::io::Error| match Errno::from_io_error(&error) {
+            Some(errno) => failure(&self.shown, errno),
+            None => Failure::on(&self.shown, error),
+        };
+        let mut end = 0;
+        fill(&mut |at, data| {
+            end = at + data.len() as u64;
+            file.write_all_at(data, at).map_err(on)
+        })?;
+        match end < size && self.meta.kind == FileKind::Regular {
+            true => file.set_len(size).map_err(on),
+            false => Ok(()),
+        }
+    }
+
+    fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()> {
+        if !rules.archive {
+            // Nothing but a new directory was made with more rights than it gets.
+            let more = made && meta.kind == FileKind::Directory && meta.perm & 0o700 != 0o700;
+            return match more {
+                true => self.set_mode(self.meta.perm & meta.perm & 0o777),
+                false => Ok(()),
+            };
+        }
+        // What the user named, and is no file, keeps what it is: a terminal, a pipe, a device.
+        if !made && !matches!(self.meta.kind, FileKind::Regular | FileKind::Directory) {
+            return Ok(());
+        }
+        let owned = self.keep_owner(meta)?;
+        self.keep_xattrs(xattrs, owned)?;
+        if meta.kind != FileKind::Symlink {
+            self.set_mode(if owned {
+                meta.perm
+            } else {
+                meta.perm & !SET_ID
+            })?;
+        }
+        self.set_times(meta)
+    }
+}
+
+fn by_path(dir: &impl AsFd, name: &OsStr) -> PathBuf {
+    let fd = dir.as_fd().as_raw_fd();
+    if fd < 0 {
+        return PathBuf::from(name);
+    }
+    let dir = PathBuf::from(format!("/proc/self/fd/{fd}"));
+    if name.is_empty() { dir } else { dir.join(name) }
+}
+
+fn meta_of(stat: &Stat) -> Option<Meta> {
+    let time = |sec: i64, nsec: u64| Timestamp {
+        sec,
+        nsec: u32::try_from(nsec).unwrap_or(0),
+    };
+    Some(Meta {
+        kind: FileKind::from_mode(stat.st_mode)?,
+        perm: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        rdev: stat.st_rdev,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        nlink: stat.st_nlink,
+        id: (stat.st_dev, stat.st_ino),
+        atime: time(stat.st_atime, stat.st_atime_nsec),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+    })
+}
+
+/// A failed system call on a named file. Without space, or where nothing may be written, the copy ends.
+pub(super) fn failure(shown: &str, error: Errno) -> Failure {
+    let failure = Failure::on(shown, error);
+    match error {
+        Errno::NOSPC | Errno::DQUOT | Errno::ROFS => failure.that_ends(),
+        _ => failure,
+    }
+}

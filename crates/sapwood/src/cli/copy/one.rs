@@ -1,0 +1,138 @@
+//! Copying one node that is no directory: its content, or the node itself.
+
+use sapwood_vfs::FileKind;
+
+use super::super::failure::{Failure, Result};
+use super::side::{Meta, New, Node, Scratch, Sink, Xattrs};
+use super::walk::{Copy, Place};
+
+impl<'a> Copy<'_> {
+    /// Copies one thing that is no directory.
+    pub(super) fn single(&self, from: &dyn Node<'a>, place: Place<'a>) -> Result<()> {
+        self.bar.inc(1);
+        let mut scratch = Scratch::default();
+        let reads = self.by_content(from.meta());
+        let (dir, name) = match place {
+            Place::Name(dir, name) => (dir, name),
+            Place::Directory(dir) => return Err(Failure::on(dir.shown(), "is a directory")),
+            Place::Content(to) => {
+                refuse_same(from, &*to)?;
+                if !reads {
+                    return Err(Failure::on(from.shown(), "is no file, and replaces none"));
+                }
+                from.open()?;
+                to.truncate(&self.rules)?;
+                return self.content(from, &*to, false, &mut scratch);
+            }
+        };
+        if let Some(there) = dir.child(&name)? {
+            refuse_same(from, &*there)?;
+            if there.meta().kind == FileKind::Directory {
+                return Err(Failure::on(there.shown(), "is a directory"));
+            }
+            if reads {
+                from.open()?;
+            }
+            dir.remove(&name)?;
+        }
+        match reads {
+            true => self.file(from, &*dir, &name, &mut scratch),
+            false => self.special(from, &*dir, &name, &mut scratch),
+        }
+    }
+
+    /// True if the content is copied, not the node. Of a fifo, device or socket it is without -r, as with cp(1).
+    pub(super) fn by_content(&self, meta: &Meta) -> bool {
+        match meta.kind {
+            FileKind::Regular => true,
+            FileKind::Symlink | FileKind::Directory => false,
+            _ => !self.recursive,
+        }
+    }
+
+    pub(super) fn special(
+        &self,
+        from: &dyn Node<'a>,
+        dir: &dyn Node<'a>,
+        name: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let meta = from.meta();
+        let target = match meta.kind {
+            FileKind::Symlink => from.read_link()?,
+            _ => Vec::new(),
+        };
+        let made = dir.create(
+            name,
+            &self.rules,
+            &New {
+                meta,
+                target: &target,
+            },
+        )?;
+        self.finish(from, &*made, true, scratch)
+    }
+
+    pub(super) fn file(
+        &self,
+        from: &dyn Node<'a>,
+        dir: &dyn Node<'a>,
+        name: &[u8],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        from.open()?;
+        let meta = Meta {
+            kind: FileKind::Regular,
+            ..from.meta().clone()
+        };
+        let made = dir.create(
+            name,
+            &self.rules,
+            &New {
+                meta: &meta,
+                target: b"",
+            },
+        )?;
+        self.content(from, &*made, true, scratch)
+    }
+
+    pub(super) fn content(
+        &self,
+        from: &dyn Node<'a>,
+        to: &dyn Node<'a>,
+        made: bool,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let meta = from.meta();
+        if meta.size > 0 || meta.kind != FileKind::Regular {
+            let mut fill = |sink: &mut Sink<'_>| from.read(scratch, sink);
+            to.write(meta.size, &mut fill)?;
+        }
+        self.finish(from, to, made, scratch)
+    }
+
+    pub(super) fn finish(
+        &self,
+        from: &dyn Node<'a>,
+        to: &dyn Node<'a>,
+        made: bool,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let xattrs = match self.rules.archive {
+            true => from.xattrs(scratch)?,
+            false => Xattrs::new(),
+        };
+        to.finish(&self.rules, from.meta(), &xattrs, made)
+    }
+}
+
+/// Refuses to copy a node onto itself.
+pub(super) fn refuse_same<'a>(from: &dyn Node<'a>, to: &dyn Node<'a>) -> Result<()> {
+    match from.meta().id == to.meta().id {
+        true => Err(Failure::on(
+            to.shown(),
+            format_args!("is the same file as {}", from.shown()),
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,191 @@
+//! What a copy asks of either side: open nodes, found by one name at a time.
+//!
+//! A path is resolved once, for the operand that the user named. Below it every step takes a single name in a directory
+//! that is held open, and never follows a symbolic link. No name of the source and no link at the destination can lead
+//! a copy out of the directory that it was told to fill.
+
+use std::os::fd::BorrowedFd;
+
+use sapwood_vfs::{Credentials, FileKind, Ino, Timestamp};
+
+use super::super::failure::{Failure, Result};
+
+/// Metadata of a node on either side.
+#[derive(Debug, Clone)]
+pub(super) struct Meta {
+    pub(super) kind: FileKind,
+    pub(super) perm: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) rdev: u64,
+    pub(super) size: u64,
+    pub(super) nlink: u64,
+    /// Identity of the inode among all sides of this command.
+    pub(super) id: (u64, u64),
+    pub(super) atime: Timestamp,
+    pub(super) mtime: Timestamp,
+}
+
+/// Set-user-id and set-group-id.
+pub(super) const SET_ID: u32 = 0o6000;
+
+/// What a copy keeps, and which owner new files get.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    /// Keep owner, mode, times, extended attributes and hard links.
+    pub(super) archive: bool,
+    /// Owner of everything that is made in an image, whatever the source says.
+    pub(super) owner: Option<(u32, u32)>,
+    /// The user that runs the command.
+    pub(super) caller: Credentials,
+}
+
+impl Rules {
+    /// Owner and umask of a new inode in an image.
+    pub(super) fn credentials(&self, meta: &Meta) -> Credentials {
+        let (uid, gid) = match (self.owner, self.archive) {
+            (Some(owner), _) => owner,
+            (None, true) => (meta.uid, meta.gid),
+            (None, false) => (self.caller.uid, self.caller.gid),
+        };
+        Credentials {
+            uid,
+            gid,
+            umask: if self.archive { 0 } else { self.caller.umask },
+            keep_setgid: true,
+        }
+    }
+
+    /// Mode of a copy that belongs to `owner`. Set-id bits stay only with an archive copy that keeps the owner, because
+    /// with another owner they grant other rights.
+    pub(super) fn perm(&self, meta: &Meta, owner: (u32, u32)) -> u32 {
+        match self.archive {
+            true if owner == (meta.uid, meta.gid) => meta.perm,
+            true => meta.perm & !SET_ID,
+            false => meta.perm & 0o777,
+        }
+    }
+}
+
+/// Takes a piece of a file: its offset and bytes.
+pub(super) type Sink<'s> = dyn FnMut(u64, &[u8]) -> Result<()> + 's;
+/// Hands all pieces of a file to a sink.
+pub(super) type Fill<'f> = dyn FnMut(&mut Sink<'_>) -> Result<()> + 'f;
+/// Names and values of extended attributes.
+pub(super) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Bytes read or written at once.
+pub(super) const CHUNK: usize = 1 << 20;
+
+/// Largest list of names, and largest value, of a file's attributes on Linux.
+const XATTR_MAX: usize = 65536;
+
+/// Buffers that a thread keeps from file to file.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    /// A piece of a file: [`CHUNK`] bytes.
+    pub(super) piece: Vec<u8>,
+    /// The names of a file's attributes.
+    pub(super) names: Vec<u8>,
+    /// The value of an attribute.
+    pub(super) value: Vec<u8>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            piece: vec![0; CHUNK],
+            names: vec![0; XATTR_MAX],
+            value: vec![0; XATTR_MAX],
+        }
+    }
+}
+
+/// What identifies an open directory to its own side.
+pub(super) enum Handle<'h> {
+    /// A descriptor on this machine.
+    Fd(BorrowedFd<'h>),
+    /// An inode of an image.
+    Ino(Ino),
+}
+
+/// One side of a copy.
+pub(super) trait Side: Sync {
+    /// Finds what the user named. `follow`: what a symbolic link at the end of the path leads to.
+    fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found<'_>>>;
+    /// The directory of what the user named, and the last name, which need not exist.
+    fn find_parent(&self, path: &[u8]) -> Result<(Found<'_>, Vec<u8>)>;
+    fn shown(&self, path: &[u8]) -> String;
+    /// True for an image.
+    fn is_image(&self) -> bool;
+}
+
+/// A node of a side that lives as long as `'s`.
+pub(super) type Found<'s> = Box<dyn Node<'s> + 's>;
+
+/// A file, directory, link or special file of one side, held open.
+pub(super) trait Node<'s>: Send + Sync {
+    fn meta(&self) -> &Meta;
+    fn shown(&self) -> String;
+
+    /// Opens a regular file for reading, so that a copy of an unreadable file makes nothing.
+    fn open(&self) -> Result<()>;
+    /// Calls `sink` with every piece of data of a file; between them are holes.
+    fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()>;
+    fn read_link(&self) -> Result<Vec<u8>>;
+    fn xattrs(&self, scratch: &mut Scratch) -> Result<Xattrs>;
+    /// Names in this directory after a position (0 is the start), each with the position after it. None: the end.
+    fn names(&self, from: u64) -> Result<Vec<(Vec<u8>, u64)>>;
+
+    /// The node of a name in this directory; of a symbolic link the link itself.
+    fn child(&self, name: &[u8]) -> Result<Option<Found<'s>>>;
+    fn handle(&self) -> Result<Handle<'_>>;
+
+    /// Makes a new node of that kind in this directory; fails if the name exists.
+    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>>;
+    /// Makes a further name in this directory of what `old` is in the directory `old_dir` of the same side.
+    fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()>;
+    /// Removes a name of anything but a directory from this directory.
+    fn remove(&self, name: &[u8]) -> Result<()>;
+
+    /// Empties a file that existed, to be written anew. Without `archive` it loses its set-id bits.
+    fn truncate(&self, rules: &Rules) -> Result<()>;
+    /// Writes a file's content: `fill` hands over its pieces; `size` is its length if it ends with a hole.
+    fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()>;
+    /// Gives the node owner, attributes, mode and times, in this order: a change of the owner drops capabilities and
+    /// set-id bits. `made`: this command made the node.
+    fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()>;
+}
+
+/// What to create: metadata of the source, and the target of a symbolic link.
+pub(super) struct New<'n> {
+    pub(super) meta: &'n Meta,
+    pub(super) target: &'n [u8],
+}
+
+/// Refuses a name that is not a single name in a directory. Names of an image are any bytes.
+pub(super) fn single_name(dir: &dyn Node<'_>, name: &[u8]) -> Result<()> {
+    let bad = name.is_empty()
+        || name == b"."
+        || name == b".."
+        || name.contains(&b'/')
+        || name.contains(&0);
+    match bad {
+        false => Ok(()),
+        true => Err(Failure::on(
+            dir.shown(),
+            format_args!(
+                "an entry is named \"{}\", which is no file name",
+                super::super::output::name(name)
+            ),
+        )),
+    }
+}
+
+pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    match dir {
+        b"" => name.to_vec(),
+        dir if dir.ends_with(b"/") => [dir, name].concat(),
+        dir => [dir, b"/", name].concat(),
+    }
+}

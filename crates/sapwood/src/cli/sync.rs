@@ -1,0 +1,23 @@
+//! `sapwood sync`.
+
+use std::path::PathBuf;
+
+use super::failure::{Failure, Result};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Directories that images are mounted on, or anything below
+    #[arg(value_name = "DIR", required = true)]
+    dirs: Vec<PathBuf>,
+}
+
+/// Returns when everything that was written before is durable.
+pub(super) fn run(args: &Args) -> Result<()> {
+    for dir in &args.dirs {
+        sapwood_fuse::control::sync(dir).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOTTY) => Failure::local(dir, "not in a Sapwood mount"),
+            _ => Failure::local(dir, error),
+        })?;
+    }
+    Ok(())
+}

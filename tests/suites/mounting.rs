@@ -1,0 +1,321 @@
+//! `sapwood mount` and `sapwood umount` as commands: remounts, second mounts, waiting, the end of
+//! a daemon.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use sapwood_tests::image::{Image, Mkfs};
+use sapwood_tests::machine::{self, Need};
+use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
+use sapwood_tests::process::Said;
+use sapwood_tests::{Outcome, process, scratch};
+use tempfile::TempDir;
+
+fn trials() -> Vec<Trial> {
+    let kernel = [Need::Kernel, Need::Fuse];
+    let block = [Need::Kernel, Need::FuseBlk];
+    vec![
+        machine::trial("remount_ro_commits", &kernel, remount_ro),
+        machine::trial(
+            "remount_rw_of_a_read_only_image_is_refused",
+            &kernel,
+            remount_rw,
+        ),
+        machine::trial("a_remount_keeps_other_flags", &kernel, remount_flags),
+        machine::trial("auto_unmount_clears_a_dead_mount", &kernel, auto_unmount),
+        machine::trial("umount_gives_up_in_time_and_says_why", &kernel, timeout),
+        machine::trial("umount_waits_for_a_block_device", &kernel, block_device),
+        machine::trial("a_second_mount_is_a_bind_mount", &kernel, second_mount),
+        machine::trial("mount_says_what_does_not_wait", &block, words),
+    ]
+}
+
+fn image() -> Result<Image, String> {
+    Image::new(&Mkfs::default().sized(160 << 20))
+}
+
+/// Runs `sapwood` with these arguments to its end.
+fn run<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<Said, String> {
+    process::finish(Command::new(sapwood()).args(args), process::ORDINARY)
+}
+
+fn succeeds<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<Said, String> {
+    let said = run(args)?;
+    match said.status.success() {
+        true => Ok(said),
+        false => Err(format!("{}: {}", said.status, said.stderr)),
+    }
+}
+
+/// A directory on which commands mount; detached in the end.
+struct Point(TempDir);
+
+impl Point {
+    fn new() -> Self {
+        Self(scratch::directory())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn is_mounted(&self) -> bool {
+        !scratch::mounts_below(self.path()).is_empty()
+    }
+}
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            if rustix::mount::unmount(self.path(), UnmountFlags::DETACH).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// Mounts in the background.
+fn mount(image: &Path, point: &Point, options: &str) -> Result<Said, String> {
+    let args: [&std::ffi::OsStr; 5] = [
+        "mount".as_ref(),
+        "-o".as_ref(),
+        options.as_ref(),
+        image.as_os_str(),
+        point.path().as_os_str(),
+    ];
+    succeeds(&args)
+}
+
+fn remount(point: &Path, options: &str) -> Result<Said, String> {
+    let options = format!("remount,{options}");
+    let args: [&std::ffi::OsStr; 4] = [
+        "mount".as_ref(),
+        "-o".as_ref(),
+        options.as_ref(),
+        point.as_os_str(),
+    ];
+    run(&args)
+}
+
+fn umount(point: &Path) -> Result<Said, String> {
+    succeeds(&["umount".as_ref(), point.as_os_str()])
+}
+
+fn remount_ro() -> Outcome {
+    for options in ["commit=300", "commit=300,fuseblk=off"] {
+        let image = image()?;
+        let running = SapwoodMount::new(image.path(), options)?;
+        let file = running.path().join("file");
+        fs::write(&file, vec![7; 300_000])?;
+        let said = remount(running.path(), "ro")?;
+        if !said.status.success() {
+            return Err(said.stderr.into());
+        }
+        if fs::write(&file, b"more").map_err(|error| error.raw_os_error()) != Err(Some(libc::EROFS))
+        {
+            return Err("still writable".into());
+        }
+        if !remount(running.path(), "rw")?.status.success() {
+            return Err("not writable again".into());
+        }
+        fs::write(running.path().join("after"), b"later")?;
+        running.kill();
+        let again = SapwoodMount::new(image.path(), "rw")?;
+        let kept = fs::read(again.path().join("file"))?;
+        Box::new(again).unmount()?;
+        if kept != vec![7; 300_000] {
+            return Err(format!("{} bytes are left", kept.len()).into());
+        }
+    }
+    Ok(())
+}
+
+fn remount_rw() -> Outcome {
+    let image = image()?;
+    let running = SapwoodMount::new(image.path(), "ro")?;
+    let said = remount(running.path(), "rw")?;
+    let shown = running.path().to_str().ok_or("path")?.to_owned();
+    Box::new(running).unmount()?;
+    if said.status.code() == Some(32) && said.stderr.contains("reading only") {
+        return Ok(());
+    }
+    Err(format!("{shown}: {}: {}", said.status, said.stderr).into())
+}
+
+fn remount_flags() -> Outcome {
+    let image = image()?;
+    let running = SapwoodMount::new(image.path(), "noexec,noatime")?;
+    let said = remount(running.path(), "nodev,commit=9")?;
+    let flags = process::run(
+        "findmnt",
+        &[
+            "-no".as_ref(),
+            "OPTIONS".as_ref(),
+            running.path().as_os_str(),
+        ],
+    )?;
+    Box::new(running).unmount()?;
+    for flag in ["noexec", "noatime", "nodev"] {
+        if !flags.contains(flag) {
+            return Err(format!("{flag} is missing: {flags}").into());
+        }
+    }
+    match said.status.success() && said.stderr.contains("commit=9") {
+        true => Ok(()),
+        false => Err(format!("{}: {}", said.status, said.stderr).into()),
+    }
+}
+
+fn auto_unmount() -> Outcome {
+    for options in ["auto_unmount", "auto_unmount,fuseblk=off"] {
+        let image = image()?;
+        let mut running = SapwoodMount::new(image.path(), options)?;
+        let point = running.path().to_owned();
+        running.kill_daemon();
+        let end = Instant::now() + Duration::from_secs(60);
+        while !scratch::mounts_below(&point).is_empty() {
+            if Instant::now() > end {
+                return Err("the dead mount stays".into());
+            }
+            std::thread::yield_now();
+        }
+    }
+    Ok(())
+}
+
+/// Stops a process until dropped.
+struct Stopped(String);
+
+impl Stopped {
+    fn new(process: u32) -> Result<Self, String> {
+        let stopped = Self(process.to_string());
+        process::run("kill", &["-STOP", &stopped.0])?;
+        Ok(stopped)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = process::run("kill", &["-CONT", &self.0]);
+    }
+}
+
+fn timeout() -> Outcome {
+    let image = image()?;
+    let running = SapwoodMount::new(image.path(), "rw")?;
+    let stopped = Stopped::new(running.daemon().ok_or("no daemon")?)?;
+    let args = [
+        "umount".as_ref(),
+        "--timeout=1".as_ref(),
+        running.path().as_os_str(),
+    ];
+    let said = run(&args)?;
+    drop(stopped);
+    Box::new(running).unmount()?;
+    match (
+        said.status.code(),
+        said.stderr.contains("gave up waiting for the daemon"),
+    ) {
+        (Some(1), true) => Ok(()),
+        (status, _) => Err(format!("{status:?}: {}", said.stderr).into()),
+    }
+}
+
+/// A loop device over an image, detached in the end.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn new(image: &Path) -> Result<Self, String> {
+        let args = ["--find".as_ref(), "--show".as_ref(), image.as_os_str()];
+        Ok(Self(process::run("losetup", &args)?.trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = process::run("losetup", &["-d".as_ref(), self.0.as_os_str()]);
+    }
+}
+
+/// A device is free, and complete, as soon as `sapwood umount` has returned.
+fn block_device() -> Outcome {
+    let image = image()?;
+    let device = Loop::new(image.path())?;
+    for round in 0..5_u8 {
+        let point = Point::new();
+        mount(&device.0, &point, "commit=300,fuseblk=off")?;
+        fs::write(point.path().join("file"), vec![round; 3 << 20])?;
+        umount(point.path())?;
+        let flags = OFlags::RDONLY | OFlags::EXCL;
+        let claimed = rustix::fs::open(&device.0, flags, Mode::empty());
+        if claimed.map(drop) == Err(Errno::BUSY) {
+            return Err(format!("round {round}: the device is in use").into());
+        }
+        let image = Image::copy(&image)?;
+        image.check()?;
+    }
+    Ok(())
+}
+
+fn second_mount() -> Outcome {
+    let image = image()?;
+    for options in ["rw", "fuseblk=off"] {
+        let (first, second) = (Point::new(), Point::new());
+        mount(image.path(), &first, options)?;
+        fs::write(first.path().join("file"), b"one")?;
+        mount(image.path(), &second, "ro")?;
+        if fs::read(second.path().join("file"))? != b"one" {
+            return Err("another file system".into());
+        }
+        let written = fs::write(second.path().join("file"), b"two");
+        if written.map_err(|error| error.raw_os_error()) != Err(Some(libc::EROFS)) {
+            return Err("the second mount is not read-only".into());
+        }
+        fs::write(first.path().join("file"), b"two")?;
+        umount(second.path())?;
+        let other = Point::new();
+        let Err(why) = mount(image.path(), &other, "commit=7") else {
+            return Err("mounted with another option".into());
+        };
+        let there = first.path().display().to_string();
+        if !why.contains(&there) || !why.contains("commit=7") {
+            return Err(why.into());
+        }
+        umount(first.path())?;
+        image.check()?;
+    }
+    Ok(())
+}
+
+fn words() -> Outcome {
+    let image = image()?;
+    for (options, quiet, line) in [
+        ("fuseblk=off", false, true),
+        ("fuseblk=off", true, false),
+        ("rw", false, false),
+        ("ro,fuseblk=off", false, false),
+    ] {
+        let point = Point::new();
+        let mut command = Command::new(sapwood());
+        command
+            .args(["mount", "-o", options])
+            .args(quiet.then_some("--quiet"));
+        command.args([image.path(), point.path()]);
+        let said = process::finish(&mut command, process::ORDINARY)?;
+        umount(point.path())?;
+        if said.stderr.contains("sapwood umount") != line {
+            return Err(format!("-o {options}: {}", said.stderr).into());
+        }
+    }
+    Ok(())
+}
+
+fn main() {
+    machine::run(2, trials);
+}

@@ -1,0 +1,188 @@
+//! Everyday use of images without a mount: owners, streams, what cannot be read, names, sizes and times. Each test is a
+//! script; `$KIND` is the kind of image.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use sapwood_tests::mount::{sapwood, workspace};
+use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What scripts begin with. `fails CODE HINT COMMAND...`: it exits so, with one line that says so; `owner PLACE UID GID`:
+/// it belongs to them.
+const PRELUDE: &str = r#"
+umask 022
+image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M "$@"; }
+user() { setpriv --reuid 1234 --regid 1235 --clear-groups "$@"; }
+owner() {
+    local found; found=$("$SAPWOOD" stat "$1" | grep -F "  mode"); grep -q "uid $2, gid $3\$" <<< "$found" || { echo "$1: $found"; exit 1; }
+}
+fails() {
+    local code=0 expected=$1 hint=$2; shift 2
+    timeout 60 "$SAPWOOD" "$@" > out.txt 2> err.txt || code=$?
+    [ $code = $expected ] || { echo "exit code $code: $*"; cat err.txt; exit 1; }
+    grep -q -- "$hint" err.txt || { echo "$* says:"; cat err.txt; exit 1; }
+    [ $expected = 2 ] || [ $(wc -l < err.txt) = 1 ] || { echo "$* says more:"; cat err.txt; exit 1; }
+}
+mkdir t; echo text > f
+"#;
+
+const SCRIPTS: &[(&str, &str)] = &[
+    (
+        "what_a_user_makes_belongs_to_the_user",
+        r#"chmod 777 .; user "$SAPWOOD" mkfs -q -t $KIND --size 128M a.img; owner a.img 1234 1235
+        mkdir -p t/d; echo x > t/d/f; user "$SAPWOOD" cp -q f a.img:; owner a.img:f 1234 1235
+        user "$SAPWOOD" cp -qr t/d a.img:; owner a.img:d 1234 1235; owner a.img:d/f 1234 1235
+        user "$SAPWOOD" mkdir -p a.img:m/n; owner a.img:m/n 1234 1235
+        user "$SAPWOOD" cp -q a.img:f a.img:g; owner a.img:g 1234 1235
+        user "$SAPWOOD" cp -qa f a.img:kept; owner a.img:kept 0 0
+        [ $KIND = ext4 ] || { user "$SAPWOOD" subvolume create a.img:s; owner a.img:s 1234 1235; }"#,
+    ),
+    (
+        "an_owner_can_be_chosen",
+        r#"image a.img --owner 7:8; owner a.img 7 8; "$SAPWOOD" cp -q --owner 7:8 f a.img:; owner a.img:f 7 8
+        "$SAPWOOD" cp -qa --owner 9:8 t a.img:; owner a.img:t 9 8; "$SAPWOOD" mkdir --owner 7:8 a.img:d; owner a.img:d 7 8
+        [ $KIND = ext4 ] || { "$SAPWOOD" subvolume create --owner 7:8 a.img:s; owner a.img:s 7 8; }
+        fails 2 'into an image' cp --owner 7:8 a.img:f out; fails 2 'UID:GID' cp --owner root f a.img:"#,
+    ),
+    (
+        "new_directories_and_files_heed_the_umask",
+        r#"image a.img; umask 077; touch g; chmod 666 g; "$SAPWOOD" mkdir a.img:d; "$SAPWOOD" cp -q g a.img:g
+        "$SAPWOOD" ls -l a.img | grep -q '^drwx------ .* d$'; "$SAPWOOD" ls -l a.img | grep -q '^-rw------- .* g$'"#,
+    ),
+    (
+        "streams_are_copied_by_content",
+        r#"image a.img; echo one | "$SAPWOOD" cp -q - a.img:f1; [ $("$SAPWOOD" cat a.img:f1) = one ]
+        echo two | "$SAPWOOD" cp -q /dev/stdin a.img:f2; [ $("$SAPWOOD" cat a.img:f2) = two ]
+        mkfifo p; echo three > p & "$SAPWOOD" cp -q p a.img:f3; [ $("$SAPWOOD" cat a.img:f3) = three ]
+        "$SAPWOOD" cp -q a.img:f1 - | grep -qx one; "$SAPWOOD" cp -q a.img:f1 /dev/stdout | grep -qx one
+        "$SAPWOOD" cp -qr p a.img:p; "$SAPWOOD" stat a.img:p | grep -q fifo
+        fails 1 'no content' cp -q a.img:p out; [ ! -e out ]; fails 1 'no name' cp -q - a.img:/ < f
+        printf a | "$SAPWOOD" cat - a.img:f1 | tr -d '\n' | grep -qx aone"#,
+    ),
+    (
+        "holes_are_zeros_in_a_stream",
+        r#"truncate -s 3M h; echo x | dd of=h bs=1 seek=2000000 conv=notrunc status=none; image a.img; "$SAPWOOD" cp -q h a.img:
+        "$SAPWOOD" cp -q a.img:h - | cmp - h; [ $("$SAPWOOD" stat --json a.img:h | grep -oP '"allocated": \K\d+') -lt 100000 ]"#,
+    ),
+    (
+        "unreadable_files_are_left_out_and_named",
+        r#"mkdir -p t/a; echo x > t/a/1; echo x > t/a/2; echo x > t/z; chmod 0 t/a/1; mkdir -m 0 t/b; chmod 777 .
+        image a.img; chmod 666 a.img; code=0; user "$SAPWOOD" cp -qr t a.img: 2> err.txt || code=$?; [ $code = 1 ]
+        [ $(wc -l < err.txt) = 2 ]; grep -q 't/a/1: ' err.txt; grep -q 't/b: ' err.txt
+        [ $("$SAPWOOD" cat a.img:t/a/2 a.img:t/z | wc -l) = 2 ]; "$SAPWOOD" ls a.img:t/a | grep -qx 2
+        code=0; user "$SAPWOOD" mkfs -q -t $KIND --size 128M -r t b.img 2> err.txt || code=$?; [ $code = 1 ]
+        [ $(wc -l < err.txt) = 3 ]; grep -q 'without 2' err.txt; [ $("$SAPWOOD" cat b.img:z) = x ]"#,
+    ),
+    (
+        "nodes_that_a_user_cannot_make_are_left_out",
+        r#"mkdir t/d; mknod t/d/c c 1 3; echo x > t/d/z; image a.img -r t; chmod 644 a.img; mkdir -m 777 o; chmod 755 .
+        code=0; user "$SAPWOOD" cp -qa a.img:d o 2> err.txt || code=$?; [ $code = 1 ]; [ $(wc -l < err.txt) = 1 ]
+        grep -q 'o/d/c: ' err.txt; [ $(cat o/d/z) = x ]"#,
+    ),
+    (
+        "a_failed_mkfs_leaves_no_file",
+        r#"head -c 60000000 /dev/urandom > t/big
+        fails 1 'a.img' mkfs -q -t $KIND --size 16k a.img || fails 3 'a.img' mkfs -q -t $KIND --size 16k a.img; [ ! -e a.img ]
+        fails 1 'space' mkfs -q -t $KIND --size 40M -r t a.img || fails 1 'a.img' mkfs -q -t $KIND --size 40M -r t a.img
+        [ ! -e a.img ]; fails 1 'no such' mkfs -q -t $KIND --size 128M -r nowhere a.img; [ ! -e a.img ]; image a.img
+        echo mine > b.img; fails 1 'exists' mkfs -q -t $KIND --size 128M b.img; [ $(cat b.img) = mine ]
+        fails 1 'no such' mkfs -q -f -t $KIND --size 128M -r nowhere b.img; [ -e b.img ]"#,
+    ),
+    (
+        "an_interrupted_mkfs_leaves_no_file",
+        r#"head -c 90M /dev/zero | tr '\0' x > t/big; for signal in INT TERM HUP; do
+        # It may end before the signal comes: then it is tried again.
+        for try in $(seq 50); do
+            "$SAPWOOD" mkfs -q -t $KIND --size 1G -r t a.img & pid=$!
+            until [ -e a.img ] || ! kill -0 $pid 2> err.txt; do :; done
+            kill -$signal $pid 2> err.txt || true; code=0; wait $pid || code=$?
+            [ $code = 0 ] || break; rm a.img
+        done; [ $code -gt 128 ]; [ ! -e a.img ]; done"#,
+    ),
+    (
+        "a_missing_image_is_no_local_name",
+        r#"image a.img -r t; "$SAPWOOD" cp -q f a.img:a; ls > before
+        fails 3 'other.img: no such image' mv a.img:a other.img:b; fails 3 'typo.img: no such image' cp -r a.img:/ typo.img:
+        fails 3 'typo.img: no such image' cp f typo.img:x; fails 3 'typo.img: no such image' ls typo.img:x
+        fails 3 'typo.img: no such image' cp typo.img:x out; fails 3 'typo.img: no such image' cp f $PWD/typo.img:x
+        rm -f out.txt err.txt; ls | diff - before; [ "$("$SAPWOOD" ls a.img | grep -c img)" = 0 ]
+        "$SAPWOOD" cp -q a.img:a ./new:name; [ $(cat new:name) = text ]; "$SAPWOOD" cp -q a.img:a new:name"#,
+    ),
+    (
+        "a_slash_at_the_end_means_a_directory",
+        r#"image a.img; "$SAPWOOD" cp -q f a.img:a; fails 1 'no such directory' cp f a.img:nodir/; fails 1 'not a directory' cp f a.img:a/
+        fails 1 'no such directory' cp a.img:a nodir/; fails 1 'not a directory' mv a.img:a a.img:b/
+        fails 1 'not a directory' cp a.img:a/ out; [ "$("$SAPWOOD" ls a.img | grep -v lost)" = a ]"#,
+    ),
+    (
+        "messages_name_the_path_that_is_wrong",
+        r#"image a.img; "$SAPWOOD" mkdir -p a.img:p/q; fails 1 '^sapwood: /nope: no such file' mv a.img:nope p
+        fails 1 'root directory' rm -r a.img:/; fails 1 'has to be a name' rm -r a.img:p/.; fails 1 'into itself' mv a.img:p a.img:p/q
+        fails 1 'into itself' mv a.img:p p/q/r; fails 1 '/p: is a directory' rm a.img:p; fails 1 'root directory' mkdir a.img:/
+        fails 2 'not a size' mkfs --size 1.5 x.img; "$SAPWOOD" mkfs -q -t $KIND --size 0.25G b.img; [ $(stat -c %s b.img) = 268435456 ]"#,
+    ),
+    (
+        "an_image_has_one_identity_under_two_names",
+        r#"image a.img; ln -s a.img l.img; "$SAPWOOD" cp -q f a.img:a; "$SAPWOOD" mv a.img:a ./a.img:b; "$SAPWOOD" cp -q a.img:b l.img:c
+        "$SAPWOOD" mv a.img:c l.img:d; [ $("$SAPWOOD" cat a.img:d) = text ]"#,
+    ),
+    (
+        "times_have_a_zone",
+        r#"touch -d '2025-07-01 00:00:00.5 UTC' t/f; image a.img -r t; export TZ=CET-1CEST,M3.5.0,M10.5.0/3
+        "$SAPWOOD" ls -l a.img | grep -q '2025-07-01 02:00:00 f'; "$SAPWOOD" stat a.img:f | grep -q 'modify  2025-07-01 02:00:00.500000000 +0200'
+        for command in stat 'ls -l' ls tree; do "$SAPWOOD" $command --json a.img:f 2> err.txt | grep -q '"mtime": *"2025-07-01T00:00:00.500000000Z"' ||
+            { [ "$command" = tree ] || { echo $command; exit 1; }; }; done
+        "$SAPWOOD" tree --json a.img | grep -q '"mtime":"2025-07-01T00:00:00.500000000Z"'"#,
+    ),
+];
+
+fn trials() -> Vec<Trial> {
+    let mut trials = vec![trial(
+        "install_makes_its_directories",
+        &[Need::Program("make")],
+        install,
+    )];
+    for kind in ["btrfs", "ext4"] {
+        for (name, script) in SCRIPTS {
+            let run = move || everyday(kind, script);
+            trials.push(trial(format!("{kind}::{name}"), &[Need::Root], run));
+        }
+    }
+    trials
+}
+
+fn everyday(kind: &str, script: &str) -> Outcome {
+    let dir = scratch::directory();
+    let mut command = Command::new("bash");
+    command
+        .args(["-euo", "pipefail", "-c", &format!("{PRELUDE}\n{script}")])
+        .env("SAPWOOD", sapwood())
+        .envs([("KIND", kind), ("TZ", "UTC")])
+        .current_dir(dir.path());
+    process::succeed(&mut command, LIMIT)?;
+    Ok(())
+}
+
+/// Into an empty directory, with a program that was built before.
+fn install() -> Outcome {
+    let dir = scratch::directory();
+    let mut make = Command::new("make");
+    make.args(["install", "CARGO=true", "-o", "all"])
+        .arg(format!("DESTDIR={}", dir.path().join("new").display()))
+        .arg(format!("BINARY={}", sapwood().display()))
+        .current_dir(workspace());
+    process::succeed(&mut make, LIMIT)?;
+    for helper in ["mount.sapwood", "mount.fuse.sapwood"] {
+        let link = dir.path().join("new/usr/sbin").join(helper);
+        process::run("test", &["-x".as_ref(), link.as_os_str()])?;
+    }
+    Ok(())
+}
+
+fn main() {
+    machine::run(2, trials);
+}
