@@ -76,6 +76,8 @@ pub(crate) struct InodeState {
     pub(crate) orphan: bool,
     /// In-memory state differs from what was stored last (times).
     pub(crate) unstored: bool,
+    /// Blocks of data in flight that the block count has already.
+    pub(crate) charged: u64,
 }
 
 impl InodeState {
@@ -89,6 +91,7 @@ impl InodeState {
             linkable: false,
             orphan: false,
             unstored: false,
+            charged: 0,
         }
     }
 
@@ -265,11 +268,8 @@ impl Inode {
 
     /// Attributes as callers see them. What is dirty and has no block yet counts as allocated.
     pub(crate) fn attr(&self, engine: &Engine) -> Attr {
-        let delayed = self
-            .data
-            .delayed_blocks()
-            .saturating_mul(engine.block_size());
-        let state = self.state.lock();
+        let (state, delayed) = self.data.with_delayed_blocks(self);
+        let delayed = delayed.saturating_mul(engine.block_size());
         let raw = &state.raw;
         let rdev = match self.kind {
             FileKind::CharDevice | FileKind::BlockDevice => {

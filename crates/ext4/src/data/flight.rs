@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::plan::Plan;
@@ -30,6 +30,8 @@ pub(super) struct Flight {
     pub(super) range: Range<u64>,
     /// Blocks of it that were reserved for.
     pub(super) delayed: u64,
+    /// Those of them that the inode's block count has by now.
+    charged: AtomicU64,
     pieces: Vec<(u64, Vec<u8>)>,
     plan: OnceLock<Plan>,
     requests: AtomicUsize,
@@ -67,6 +69,21 @@ impl Flight {
             front.copy_from_slice(slice.get(..len).unwrap_or_default());
             rest = back;
         }
+    }
+
+    /// How many of the next `blocks` that the map gets were delayed.
+    pub(super) fn uncharged(&self, blocks: u64) -> u64 {
+        blocks.min(self.delayed - self.charged())
+    }
+
+    /// Records that the inode's block count has `blocks` more of those that were delayed.
+    pub(super) fn charge(&self, blocks: u64) {
+        self.charged.fetch_add(blocks, Ordering::AcqRel);
+    }
+
+    /// Blocks that were delayed and are in the inode's block count.
+    pub(super) fn charged(&self) -> u64 {
+        self.charged.load(Ordering::Acquire).min(self.delayed)
     }
 
     /// Notes where it goes, and in how many requests. Once.
@@ -115,6 +132,8 @@ pub(super) struct Flights {
     by_start: BTreeMap<u64, (u64, u64)>,
     newest: u64,
     bytes: u64,
+    /// Delayed blocks of all flights, whether the inode's block count has them or not.
+    delayed: u64,
     /// Somebody brings flights into the map, and does so until none is left that is ready.
     landing: bool,
 }
@@ -123,6 +142,11 @@ impl Flights {
     /// Sum of all flights, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Delayed blocks of all flights, those that are charged to the inode already included.
+    pub(super) fn delayed(&self) -> u64 {
+        self.delayed
     }
 
     /// True if nothing is in flight.
@@ -193,11 +217,13 @@ impl Flights {
         self.newest += 1;
         let id = self.newest;
         self.bytes += range.end - range.start;
+        self.delayed += delayed;
         self.by_start.insert(range.start, (range.end, id));
         let flight = Arc::new(Flight {
             id,
             range,
             delayed,
+            charged: AtomicU64::new(0),
             pieces,
             plan: OnceLock::new(),
             requests: AtomicUsize::new(0),
@@ -264,6 +290,7 @@ impl Flights {
         if self.entries.remove(&flight.id).is_some() {
             self.by_start.remove(&flight.range.start);
             self.bytes -= flight.len();
+            self.delayed -= flight.delayed;
         }
         let ready = self
             .entries

@@ -22,7 +22,6 @@ use crate::Result;
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::map;
 use crate::options::DataMode;
 
 /// Blocks that go into one handle at once, at most.
@@ -97,7 +96,7 @@ pub(super) fn bring(
             }
             Change::Insert => {
                 block_alloc::claim(engine, h, Extent { start, len })?;
-                map::insert(engine, h, inode, at, start, len.into(), true)?;
+                super::land::insert(engine, h, inode, flight, at, Extent { start, len })?;
             }
         }
         for block in at..end {

@@ -17,10 +17,11 @@ use super::flush::Dispatch;
 use super::journaled;
 use super::plan::{self, Change, Segment};
 use super::writeback::Work;
+use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
 use crate::fast_commit::note;
 use crate::inode::Inode;
-use crate::{Result, block_alloc, map};
+use crate::{Result, map};
 
 /// Flights that land in one handle, at most.
 const BATCH: usize = 32;
@@ -139,13 +140,27 @@ fn bring(
             Change::Insert => {
                 block_alloc::claim(engine, &h, extent)?;
                 *claimed += 1;
-                let (at, len) = (segment.blocks.start, extent.len.into());
-                map::insert(engine, &h, inode, at, segment.physical, len, true)?;
+                insert(engine, &h, inode, flight, segment.blocks.start, extent)?;
             }
         }
         raise_disk_size(engine, inode, segment.blocks.end)?;
     }
     inode.store(engine, &h)
+}
+
+/// Puts an extent of a flight into the map.
+pub(super) fn insert(
+    engine: &Engine,
+    h: &Handle,
+    inode: &Inode,
+    flight: &Flight,
+    at: u64,
+    extent: Extent,
+) -> Result<()> {
+    let delayed = flight.uncharged(extent.len.into());
+    map::insert_delayed(engine, h, inode, at, extent, delayed)?;
+    flight.charge(delayed);
+    Ok(())
 }
 
 /// Credits for a change of the map in which `blocks` blocks become written, and for storing the inode.
@@ -194,7 +209,11 @@ fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) -> bool {
         if flight.failed() {
             state.failures += 1;
         }
-        let land = state.flights.remove(flight);
+        let land = {
+            let mut own = inode.state.lock();
+            own.charged = own.charged.saturating_sub(flight.charged());
+            state.flights.remove(flight)
+        };
         state.unpromise(0);
         inode.data.changed.notify_all();
         land

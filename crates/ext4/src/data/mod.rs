@@ -76,8 +76,8 @@ pub(crate) use writeback::Writeback;
 
 use crate::block_alloc::Reservation;
 use crate::engine::Engine;
-use crate::inode::Inode;
-use crate::lock::{Rank, RankedMutex};
+use crate::inode::{Inode, InodeState};
+use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::{Result, map};
 use flight::Flights;
 
@@ -144,9 +144,17 @@ impl FileData {
         self.state.lock().bytes()
     }
 
-    /// Blocks that are dirty and will be allocated.
-    pub(crate) fn delayed_blocks(&self) -> u64 {
-        self.state.lock().delayed.bytes()
+    /// Blocks that will be allocated and are not in the inode's block count yet, together with the inode's
+    /// state: a block that moves from the one to the other is counted once at any moment.
+    pub(crate) fn with_delayed_blocks<'a>(
+        &self,
+        inode: &'a Inode,
+    ) -> (RankedMutexGuard<'a, InodeState>, u64) {
+        let data = self.state.lock();
+        let own = inode.state.lock();
+        let delayed = data.delayed.bytes() + data.flights.delayed();
+        let blocks = delayed.saturating_sub(own.charged);
+        (own, blocks)
     }
 
     fn dirty_bytes(&self) -> u64 {

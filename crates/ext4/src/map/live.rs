@@ -125,8 +125,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Adds the blocks that came and went to the inode's count. To be called after errors too.
-    pub(super) fn settle(&self, inode: &Inode) -> Result<()> {
+    /// Adds the blocks that were added and removed to the inode's count. To be called after errors too.
+    /// `delayed`: so many of them are blocks of data in flight, which are counted there as well.
+    pub(super) fn settle(&self, inode: &Inode, delayed: u64) -> Result<()> {
         let blocks = self.charged.replace(0);
         if blocks == 0 {
             return Ok(());
@@ -138,7 +139,9 @@ impl<'a> Writer<'a> {
         state
             .raw
             .set_sectors(now, geometry)
-            .map_err(|_| too_large())
+            .map_err(|_| too_large())?;
+        state.charged = state.charged.saturating_add(delayed);
+        Ok(())
     }
 }
 

@@ -32,7 +32,7 @@ use sapwood_ext4_format::{EXTENT_MAX_UNWRITTEN_LEN, EXTENT_ROOT_MAX, InodeFlags}
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
-use crate::block_alloc;
+use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
 use crate::fast_commit::{Reason, note};
 use crate::inode::{Inode, MAP_BYTES};
@@ -137,11 +137,13 @@ pub(crate) fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
         .saturating_add(bitmaps)
 }
 
-/// Changes a map, with the map lock held exclusively, and counts blocks.
+/// Changes a map, with the map lock held exclusively, and counts blocks. `delayed`: how many of those that the
+/// change adds were delayed.
 fn change<R>(
     engine: &Engine,
     h: &Handle,
     inode: &Inode,
+    delayed: u64,
     extents: impl FnOnce(Tree<'_, Writer<'_>>) -> Result<R>,
     pointers: impl FnOnce(Pointers<'_, Writer<'_>>) -> Result<R>,
 ) -> Result<R> {
@@ -158,7 +160,7 @@ fn change<R>(
     } else {
         pointers(Pointers::new(&writer, &mut map))
     };
-    let settled = writer.settle(inode);
+    let settled = writer.settle(inode, if done.is_ok() { delayed } else { 0 });
     let done = done?;
     settled.map(|()| done)
 }
@@ -182,6 +184,7 @@ pub(crate) fn insert(
         engine,
         h,
         inode,
+        0,
         |mut tree| tree.insert(logical, physical, len, written),
         |mut pointers| {
             if written {
@@ -192,6 +195,32 @@ pub(crate) fn insert(
         },
     )?;
     note::added(engine, h, inode, (logical, physical, len), written);
+    Ok(())
+}
+
+/// As [`insert`], of written data in flight. `delayed`: how many of the blocks count as delayed until now; in the
+/// moment in which they are added to the block count, the inode's state says so.
+///
+/// # Errors
+/// As [`insert`].
+pub(crate) fn insert_delayed(
+    engine: &Engine,
+    h: &Handle,
+    inode: &Inode,
+    logical: u64,
+    extent: Extent,
+    delayed: u64,
+) -> Result<()> {
+    let (physical, len) = (extent.start, u64::from(extent.len));
+    change(
+        engine,
+        h,
+        inode,
+        delayed,
+        |mut tree| tree.insert(logical, physical, len, true),
+        |mut pointers| pointers.insert(logical, physical, len),
+    )?;
+    note::added(engine, h, inode, (logical, physical, len), true);
     Ok(())
 }
 
@@ -215,6 +244,7 @@ pub(crate) fn convert(
         engine,
         h,
         inode,
+        0,
         |mut tree| tree.convert(range, true),
         |_| Ok(end..end),
     )?;
@@ -279,6 +309,7 @@ pub(crate) fn unwrite(
         engine,
         h,
         inode,
+        0,
         |mut tree| tree.convert(range, false),
         unsupported,
     )
@@ -303,6 +334,7 @@ pub(crate) fn remove(
         engine,
         h,
         inode,
+        0,
         |mut tree| tree.remove(range),
         |mut pointers| pointers.remove(same),
     )?;
@@ -332,6 +364,7 @@ pub(crate) fn shift_left(
         engine,
         h,
         inode,
+        0,
         |mut tree| tree.shift_left(range, by),
         unsupported,
     )
@@ -356,6 +389,7 @@ pub(crate) fn shift_right(
         engine,
         h,
         inode,
+        0,
         |mut tree| tree.shift_right(range, by),
         unsupported,
     )

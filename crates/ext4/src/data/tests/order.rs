@@ -1,6 +1,7 @@
 //! What may be on the device before what, and who waits for whom. Requests are held at a gate.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use sapwood_block::{CountDevice, Device, GateDevice, MemoryDevice, RequestKind};
@@ -53,6 +54,36 @@ fn extents_follow_their_data() {
     assert!(matches!(run.what, Mapped::Written(_)));
     assert_eq!(inode.state.lock().raw.size(&fs.engine.geometry), 3 * 4096);
     assert_eq!(inode.data.pending_bytes(), 0);
+}
+
+#[test]
+fn blocks_in_flight_are_counted_once() {
+    let Some((_image, gate, fs)) = mounted("blocks_in_flight_are_counted_once") else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    let allocated = || inode.attr(&fs.engine).allocated;
+    write(&fs, &inode, 0, &[7; 3 * 4096]).unwrap();
+    assert_eq!(allocated(), 3 * 4096);
+    hold_data(&gate, 7);
+    let flushed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let flushing = scope.spawn(|| {
+            let result = data::flush(&fs.engine, &inode);
+            flushed.store(true, Ordering::Release);
+            result
+        });
+        gate.wait_held(1);
+        assert_eq!(allocated(), 3 * 4096);
+        gate.open();
+        // From the ranges in flight into the map: the sum is the same at any moment.
+        while !flushed.load(Ordering::Acquire) {
+            assert_eq!(allocated(), 3 * 4096);
+        }
+        flushing.join().unwrap().unwrap();
+    });
+    assert_eq!(allocated(), 3 * 4096);
+    assert_eq!(inode.state.lock().charged, 0);
 }
 
 #[test]
