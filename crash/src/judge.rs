@@ -237,49 +237,15 @@ struct Tracked {
     reads: Mutex<Vec<(u64, u64)>>,
 }
 
-impl Device for Tracked {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
+impl sapwood_block::Layer for Tracked {
+    type Below = MemoryDevice;
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
+    fn below(&self) -> &MemoryDevice {
+        &self.inner
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> BlockResult<()> {
         self.reads.lock().push((offset, buf.len() as u64));
         self.inner.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> BlockResult<()> {
-        self.inner.write_at(offset, buf)
-    }
-
-    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> BlockResult<()> {
-        self.inner.write_vectored_at(offset, bufs)
-    }
-
-    fn write_fua(&self, offset: u64, buf: &[u8]) -> BlockResult<()> {
-        self.inner.write_fua(offset, buf)
-    }
-
-    fn flush(&self) -> BlockResult<()> {
-        self.inner.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> BlockResult<()> {
-        self.inner.discard(offset, len)
-    }
-
-    fn will_read(&self, offset: u64, len: u64) {
-        self.inner.will_read(offset, len);
-    }
-
-    fn write_behind(&self, offset: u64, len: u64) {
-        self.inner.write_behind(offset, len);
     }
 }

@@ -60,54 +60,24 @@ impl Planted {
     }
 }
 
-impl Device for Planted {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
+impl sapwood_block::Layer for Planted {
+    type Below = Arc<RecordDevice<sapwood_block::MemoryDevice>>;
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        self.inner.write_at(offset, buf)
-    }
-
-    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
-        self.inner.write_vectored_at(offset, bufs)
+    fn below(&self) -> &Arc<RecordDevice<sapwood_block::MemoryDevice>> {
+        &self.inner
     }
 
     fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()> {
         match self.plant {
-            Plant::LyingFlush => self.inner.write_at(offset, buf),
-            Plant::SkipFsync | Plant::NoBarrier => self.inner.write_fua(offset, buf),
+            Plant::LyingFlush => Device::write_at(&self.inner, offset, buf),
+            Plant::SkipFsync | Plant::NoBarrier => Device::write_fua(&self.inner, offset, buf),
         }
     }
 
     fn flush(&self) -> Result<()> {
         match self.plant {
             Plant::LyingFlush | Plant::NoBarrier => Ok(()),
-            Plant::SkipFsync => self.inner.flush(),
+            Plant::SkipFsync => Device::flush(&self.inner),
         }
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.discard(offset, len)
-    }
-
-    fn will_read(&self, offset: u64, len: u64) {
-        self.inner.will_read(offset, len);
-    }
-
-    fn write_behind(&self, offset: u64, len: u64) {
-        self.inner.write_behind(offset, len);
     }
 }

@@ -110,17 +110,11 @@ impl<D: Device> CountDevice<D> {
     }
 }
 
-impl<D: Device> Device for CountDevice<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
+impl<D: Device> crate::Layer for CountDevice<D> {
+    type Below = D;
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -151,10 +145,6 @@ impl<D: Device> Device for CountDevice<D> {
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.discard.add(len);
         self.inner.discard(offset, len)
-    }
-
-    fn will_read(&self, offset: u64, len: u64) {
-        self.inner.will_read(offset, len);
     }
 
     fn write_behind(&self, offset: u64, len: u64) {

@@ -212,24 +212,18 @@ fn invert(bytes: &mut [u8], at: usize) {
     }
 }
 
-impl<D: Device> Device for FaultDevice<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
+impl<D: Device> crate::Layer for FaultDevice<D> {
+    type Below = D;
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let request = Request::new(RequestKind::Read, offset, buf.len() as u64);
         match self.fault_for(&request) {
             None => self.inner.read_at(offset, buf),
-            Some(Fault::Fail | Fault::Tear { .. }) => Err(request.failure(self.name())),
+            Some(Fault::Fail | Fault::Tear { .. }) => Err(request.failure(Device::name(self))),
             Some(Fault::Drop) => {
                 buf.fill(0);
                 Ok(())
@@ -247,7 +241,7 @@ impl<D: Device> Device for FaultDevice<D> {
     }
 
     fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
-        self.write_at(offset, &bufs.concat())
+        Device::write_at(self, offset, &bufs.concat())
     }
 
     fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()> {
@@ -258,7 +252,7 @@ impl<D: Device> Device for FaultDevice<D> {
         let request = Request::new(RequestKind::Flush, 0, 0);
         match self.fault_for(&request) {
             None | Some(Fault::Corrupt(_)) => self.inner.flush(),
-            Some(Fault::Fail | Fault::Tear { .. }) => Err(request.failure(self.name())),
+            Some(Fault::Fail | Fault::Tear { .. }) => Err(request.failure(Device::name(self))),
             Some(Fault::Drop) => Ok(()),
         }
     }
@@ -267,7 +261,7 @@ impl<D: Device> Device for FaultDevice<D> {
         let request = Request::new(RequestKind::Discard, offset, len);
         match self.fault_for(&request) {
             None | Some(Fault::Corrupt(_)) => self.inner.discard(offset, len),
-            Some(Fault::Fail) => Err(request.failure(self.name())),
+            Some(Fault::Fail) => Err(request.failure(Device::name(self))),
             Some(Fault::Drop) => Ok(()),
             Some(Fault::Tear { torn, fail }) => {
                 for part in torn.parts(offset, len) {
@@ -277,14 +271,6 @@ impl<D: Device> Device for FaultDevice<D> {
                 self.torn_outcome(&request, fail)
             }
         }
-    }
-
-    fn will_read(&self, offset: u64, len: u64) {
-        self.inner.will_read(offset, len);
-    }
-
-    fn write_behind(&self, offset: u64, len: u64) {
-        self.inner.write_behind(offset, len);
     }
 }
 

@@ -237,17 +237,11 @@ impl<D: Device> GateDevice<D> {
     }
 }
 
-impl<D: Device> Device for GateDevice<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
+impl<D: Device> crate::Layer for GateDevice<D> {
+    type Below = D;
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -261,7 +255,7 @@ impl<D: Device> Device for GateDevice<D> {
     }
 
     fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
-        self.write_at(offset, &bufs.concat())
+        Device::write_at(self, offset, &bufs.concat())
     }
 
     fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()> {
@@ -277,14 +271,6 @@ impl<D: Device> Device for GateDevice<D> {
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.pass(&Request::new(RequestKind::Discard, offset, len))?;
         self.inner.discard(offset, len)
-    }
-
-    fn will_read(&self, offset: u64, len: u64) {
-        self.inner.will_read(offset, len);
-    }
-
-    fn write_behind(&self, offset: u64, len: u64) {
-        self.inner.write_behind(offset, len);
     }
 }
 

@@ -4,12 +4,12 @@
 //! memory device and wrappers that record, fail, tear or hold chosen writes; the crash
 //! and concurrency tests of every other crate rest on those.
 
-mod compose;
 mod count;
 mod error;
 mod fault;
 mod file;
 mod gate;
+mod layer;
 mod memory;
 mod overlay;
 mod record;
@@ -22,6 +22,7 @@ pub use error::{Error, Result, check_range, check_writable};
 pub use fault::{Fault, FaultDevice, FaultRule};
 pub use file::{FileDevice, OpenOptions};
 pub use gate::{GateDevice, Held};
+pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
 pub use overlay::OverlayDevice;
 pub use record::{Action, CrashPlan, Entry, Epoch, RecordDevice, RecordLog, Replayer, Step};
@@ -87,12 +88,13 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// As [`write_at`](Device::write_at).
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Tells the device that the range will be read soon. Waits for nothing and promises nothing;
-    /// a device with nothing to gain does nothing. A wrapper passes it on: hence no default.
-    fn will_read(&self, offset: u64, len: u64);
+    /// Tells the device that the range will be read soon. Waits for nothing and promises nothing.
+    /// A device that gains nothing by it does nothing, which is the default.
+    fn will_read(&self, _offset: u64, _len: u64) {}
 
-    /// Tells the device that a big writeback wrote the range: it may begin to bring it to its medium, so that the next
-    /// flush, whoever it is for, has less to wait for. Makes nothing durable; what fails is said by the next flush. A
-    /// device that collects no writes does nothing, a wrapper passes it on.
-    fn write_behind(&self, offset: u64, len: u64);
+    /// Tells the device that a large writeback wrote the range. The device may start to write it to
+    /// its medium, so that the next flush has less to wait for. This makes nothing durable; the
+    /// next flush reports what failed. A device that does not collect writes does nothing, which
+    /// is the default.
+    fn write_behind(&self, _offset: u64, _len: u64) {}
 }

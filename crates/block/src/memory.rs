@@ -325,10 +325,6 @@ impl Device for MemoryDevice {
         self.clear(offset, len);
         Ok(())
     }
-
-    fn will_read(&self, _offset: u64, _len: u64) {}
-
-    fn write_behind(&self, _offset: u64, _len: u64) {}
 }
 
 #[cfg(test)]

@@ -112,21 +112,11 @@ impl<D: Device> RecordDevice<D> {
     }
 }
 
-impl<D: Device> Device for RecordDevice<D> {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
+impl<D: Device> crate::Layer for RecordDevice<D> {
+    type Below = D;
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn read_only(&self) -> bool {
-        self.inner.read_only()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_at(offset, buf)
+    fn below(&self) -> &D {
+        &self.inner
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
@@ -164,13 +154,5 @@ impl<D: Device> Device for RecordDevice<D> {
         self.logged(Action::Discard { offset, len }, || {
             self.inner.discard(offset, len)
         })
-    }
-
-    fn will_read(&self, offset: u64, len: u64) {
-        self.inner.will_read(offset, len);
-    }
-
-    fn write_behind(&self, offset: u64, len: u64) {
-        self.inner.write_behind(offset, len);
     }
 }

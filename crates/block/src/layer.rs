@@ -1,0 +1,201 @@
+//! Devices on top of a device, which pass on what they do not change.
+
+use std::sync::Arc;
+
+use crate::{Device, Result};
+
+/// A device that hands every request to the one below unless it overrides the method.
+///
+/// Every layer is a [`Device`]. A method that is added to `Device` is added here as well, and all
+/// layers pass it on. A device that keeps writes to itself is no layer: it implements `Device`.
+///
+/// The methods are those of `Device`. Where both traits are in scope a call is ambiguous, so
+/// import this one only where a generic function needs it.
+pub trait Layer: Send + Sync + std::fmt::Debug {
+    /// The type of the device below.
+    type Below: Device + ?Sized;
+
+    /// The device below.
+    fn below(&self) -> &Self::Below;
+
+    /// See [`Device::size`].
+    fn size(&self) -> u64 {
+        self.below().size()
+    }
+
+    /// See [`Device::name`].
+    fn name(&self) -> &str {
+        self.below().name()
+    }
+
+    /// See [`Device::read_only`].
+    fn read_only(&self) -> bool {
+        self.below().read_only()
+    }
+
+    /// See [`Device::read_at`].
+    ///
+    /// # Errors
+    /// Those of the device below.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.below().read_at(offset, buf)
+    }
+
+    /// See [`Device::write_at`].
+    ///
+    /// # Errors
+    /// Those of the device below.
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.below().write_at(offset, buf)
+    }
+
+    /// See [`Device::write_vectored_at`].
+    ///
+    /// # Errors
+    /// Those of the device below.
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        self.below().write_vectored_at(offset, bufs)
+    }
+
+    /// See [`Device::write_fua`].
+    ///
+    /// # Errors
+    /// Those of the device below.
+    fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.below().write_fua(offset, buf)
+    }
+
+    /// See [`Device::flush`].
+    ///
+    /// # Errors
+    /// Those of the device below.
+    fn flush(&self) -> Result<()> {
+        self.below().flush()
+    }
+
+    /// See [`Device::discard`].
+    ///
+    /// # Errors
+    /// Those of the device below.
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.below().discard(offset, len)
+    }
+
+    /// See [`Device::will_read`].
+    fn will_read(&self, offset: u64, len: u64) {
+        self.below().will_read(offset, len);
+    }
+
+    /// See [`Device::write_behind`].
+    fn write_behind(&self, offset: u64, len: u64) {
+        self.below().write_behind(offset, len);
+    }
+}
+
+impl<L: Layer> Device for L {
+    fn size(&self) -> u64 {
+        Layer::size(self)
+    }
+
+    fn name(&self) -> &str {
+        Layer::name(self)
+    }
+
+    fn read_only(&self) -> bool {
+        Layer::read_only(self)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        Layer::read_at(self, offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        Layer::write_at(self, offset, buf)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        Layer::write_vectored_at(self, offset, bufs)
+    }
+
+    fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        Layer::write_fua(self, offset, buf)
+    }
+
+    fn flush(&self) -> Result<()> {
+        Layer::flush(self)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        Layer::discard(self, offset, len)
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        Layer::will_read(self, offset, len);
+    }
+
+    fn write_behind(&self, offset: u64, len: u64) {
+        Layer::write_behind(self, offset, len);
+    }
+}
+
+/// A shared device is a device, so that a test can keep hold of one that an engine owns.
+impl<T: Device + ?Sized> Layer for Arc<T> {
+    type Below = T;
+
+    fn below(&self) -> &T {
+        self
+    }
+}
+
+/// A boxed device is a device.
+impl<T: Device + ?Sized> Layer for Box<T> {
+    type Below = T;
+
+    fn below(&self) -> &T {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::{CountDevice, FaultDevice, GateDevice, MemoryDevice, RecordDevice};
+
+    /// Counts the hints that reach it.
+    #[derive(Debug)]
+    struct Hinted {
+        inner: MemoryDevice,
+        hints: AtomicU64,
+    }
+
+    impl Layer for Hinted {
+        type Below = MemoryDevice;
+
+        fn below(&self) -> &MemoryDevice {
+            &self.inner
+        }
+
+        fn will_read(&self, _offset: u64, len: u64) {
+            self.hints.fetch_add(len, Ordering::Relaxed);
+        }
+
+        fn write_behind(&self, _offset: u64, len: u64) {
+            self.hints.fetch_add(len, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn every_layer_passes_hints_on() {
+        let hinted = Arc::new(Hinted {
+            inner: MemoryDevice::new(1 << 20),
+            hints: AtomicU64::new(0),
+        });
+        let counted = Box::new(CountDevice::new(Arc::clone(&hinted)));
+        let stack = RecordDevice::new(GateDevice::new(FaultDevice::new(counted)));
+        Device::will_read(&stack, 0, 100);
+        Device::write_behind(&stack, 0, 11);
+        assert_eq!(hinted.hints.load(Ordering::Relaxed), 111);
+    }
+}
