@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use sapwood::Kind;
 use sapwood::image::Mounted;
-use sapwood_block::{CountDevice, Device, FileDevice, OpenOptions};
+use sapwood_block::{Device, FileDevice, OpenOptions};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
 use sapwood_fuse::{Access, MountOptions};
+use sapwood_testing::CountDevice;
 
 use crate::error::io_error;
 use crate::figures::Counted;

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sapwood_block::MemoryDevice;
-use sapwood_vfs::{FileSystem, MemoryFs};
+use sapwood_testing::MemoryFs;
+use sapwood_vfs::FileSystem;
 
 use crate::actor::Actor;
 use crate::engine::Engine;

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use fastrand::Rng;
-use sapwood_vfs::MemoryFs;
+use sapwood_testing::MemoryFs;
 
 use crate::actor::Actor;
 use crate::base::{Base, BaseKind};

@@ -15,7 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use fastrand::Rng;
-use sapwood_block::{Action, CrashPlan, RecordLog, Step, Torn};
+use sapwood_testing::{Action, CrashPlan, RecordLog, Step, Torn};
 
 /// How many crashes per epoch are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
-use sapwood_block::{CrashPlan, MemoryDevice};
+use sapwood_block::MemoryDevice;
+use sapwood_testing::CrashPlan;
 
 use crate::cut::Cut;
 use crate::explore::Found;

@@ -1,6 +1,7 @@
 //! [`explore`]: one workload, all its crashes.
 
-use sapwood_block::{CrashPlan, Device};
+use sapwood_block::Device;
+use sapwood_testing::CrashPlan;
 
 use crate::cut::{Cut, Depth, cuts};
 use crate::judge::{Failure, Judge, Tally};

@@ -9,7 +9,8 @@
 
 use std::collections::HashMap;
 
-use sapwood_block::{Action, CrashPlan, Device, MemoryDevice, RecordLog, SECTOR_SIZE, Torn};
+use sapwood_block::{Device, MemoryDevice, SECTOR_SIZE};
+use sapwood_testing::{Action, CrashPlan, RecordLog, Torn};
 use xxhash_rust::xxh64::xxh64;
 
 /// Hashes of the sectors that can differ, by number.
@@ -165,7 +166,7 @@ fn hash(sector: &[u8]) -> u64 {
 fn fates(log: &RecordLog) -> Vec<(usize, Option<usize>)> {
     let mut fates: Vec<(usize, Option<usize>)> = Vec::new();
     for (step, what) in log.steps().iter().enumerate() {
-        if let sapwood_block::Step::Begin(_) = what {
+        if let sapwood_testing::Step::Begin(_) = what {
             fates.push((step, None));
         }
     }

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sapwood_block::{CrashPlan, Device, MemoryDevice, Replayer, Result as BlockResult};
+use sapwood_block::{Device, MemoryDevice, Result as BlockResult};
+use sapwood_testing::{CrashPlan, Replayer};
 
 use crate::cut::Cut;
 use crate::engine::Engine;

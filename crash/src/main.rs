@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use sapwood_block::{CrashPlan, MemoryDevice};
+use sapwood_block::MemoryDevice;
 use sapwood_crash::base::{Base, BaseKind};
 use sapwood_crash::campaign::{Campaign, Plan};
 use sapwood_crash::cut::Depth;
@@ -18,6 +18,7 @@ use sapwood_crash::policy::Policy;
 use sapwood_crash::record::Setting;
 use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
+use sapwood_testing::CrashPlan;
 
 /// Explores what power cuts leave behind.
 #[derive(Debug, Parser)]

@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use sapwood_block::{Device, RecordDevice, Result};
+use sapwood_block::{Device, Result};
+use sapwood_testing::RecordDevice;
 
 /// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

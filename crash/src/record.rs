@@ -9,7 +9,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use sapwood_block::{Device, MemoryDevice, RecordDevice, RecordLog};
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_testing::{RecordDevice, RecordLog};
 use sapwood_vfs::{FileSystem, Ino};
 
 use crate::actor::Actor;

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use sapwood_block::RecordDevice;
+use sapwood_testing::RecordDevice;
 use sapwood_vfs::FileSystem;
 
 use crate::actor::Actor;

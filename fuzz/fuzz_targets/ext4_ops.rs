@@ -12,8 +12,9 @@ use sapwood_block::MemoryDevice;
 use sapwood_ext4::{DataMode, Ext4};
 use sapwood_fuzz::ext4::{FORMS, check_all, empty, options};
 use sapwood_fuzz::step::Step;
-use sapwood_vfs::model::{Op, Settings, compare_trees, replay};
-use sapwood_vfs::{FileSystem, MemoryFs};
+use sapwood_testing::MemoryFs;
+use sapwood_testing::model::{Op, Settings, compare_trees, replay};
+use sapwood_vfs::FileSystem;
 
 /// How it is mounted, and what is done.
 #[derive(Arbitrary, Debug)]

@@ -14,8 +14,9 @@ use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Compression};
 use sapwood_fuzz::explore::options;
 use sapwood_fuzz::step::Step;
-use sapwood_vfs::model::{Settings, compare_trees, replay};
-use sapwood_vfs::{FileSystem, MemoryFs};
+use sapwood_testing::MemoryFs;
+use sapwood_testing::model::{Settings, compare_trees, replay};
+use sapwood_vfs::FileSystem;
 
 /// How it is mounted, and what is done.
 #[derive(Arbitrary, Debug)]

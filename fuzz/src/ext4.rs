@@ -8,7 +8,7 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::check::{self, CheckOptions};
 use sapwood_ext4::mkfs::{MkfsOptions, mkfs};
 use sapwood_ext4::{Ext4, Options};
-use sapwood_vfs::tour::tour;
+use sapwood_testing::tour::tour;
 use sapwood_vfs::{
     AllocMode, Credentials, FileSystem, Ino, NewInode, Result, SetXattrMode, SyncKind, WriteMode,
 };

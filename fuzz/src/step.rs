@@ -1,7 +1,7 @@
 //! Operations of the model, in the few bytes that a fuzzer can mutate well.
 
 use arbitrary::Arbitrary;
-use sapwood_vfs::model::{Fill, Kind, Op, Place, Subject, Who};
+use sapwood_testing::model::{Fill, Kind, Op, Place, Subject, Who};
 use sapwood_vfs::{AllocMode, CopyMode, RenameMode, SeekFrom, SetAttr, SetXattrMode, SyncKind};
 
 /// Few, so that operations meet; the fourth and fifth have the same hash in a directory.

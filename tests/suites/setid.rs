@@ -15,8 +15,7 @@ use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{KernelMount, Mounted, SapwoodMount};
 
-#[path = "../shared/credentials.rs"]
-mod credentials;
+use sapwood_testing::credentials;
 
 use credentials::{User, acting_as, without_fsetid};
 

@@ -14,8 +14,7 @@ use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount};
 
-#[path = "../shared/aio.rs"]
-mod aio;
+use sapwood_testing::aio;
 
 use aio::{BLOCK, Engine};
 

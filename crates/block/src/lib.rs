@@ -4,30 +4,21 @@
 //! memory device and wrappers that record, fail, tear or hold chosen writes; the crash
 //! and concurrency tests of every other crate rest on those.
 
-mod count;
 mod error;
-mod fault;
 mod file;
-mod gate;
 mod layer;
 mod memory;
 mod overlay;
-mod record;
-mod request;
 pub mod signature;
-mod torn;
 
-pub use count::{CountDevice, Counts};
 pub use error::{Error, Result, check_range, check_writable};
-pub use fault::{Fault, FaultDevice, FaultRule};
 pub use file::{FileDevice, OpenOptions};
-pub use gate::{GateDevice, Held};
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
 pub use overlay::OverlayDevice;
-pub use record::{Action, CrashPlan, Entry, Epoch, RecordDevice, RecordLog, Replayer, Step};
-pub use request::{Request, RequestKind, RequestKinds};
-pub use torn::{SECTOR_SIZE, Torn};
+
+/// The unit that a medium writes whole or not at all, in bytes.
+pub const SECTOR_SIZE: u64 = 512;
 
 /// A random-access block device. All offsets and lengths are bytes.
 ///

@@ -205,7 +205,7 @@ impl MemoryDevice {
     }
 
     /// Writes `buf`, which must lie within the device, whatever `read_only` says.
-    pub(crate) fn put(&self, offset: u64, buf: &[u8]) {
+    pub fn put(&self, offset: u64, buf: &[u8]) {
         for span in spans(offset, buf.len() as u64) {
             let part = &buf[span.at..span.at + (span.end - span.start)];
             let mut shard = self.shard(span.page).write();
@@ -222,7 +222,7 @@ impl MemoryDevice {
     }
 
     /// Turns a range within the device into zeros and frees its whole pages.
-    pub(crate) fn clear(&self, offset: u64, len: u64) {
+    pub fn clear(&self, offset: u64, len: u64) {
         let end = offset + len;
         let size = PAGE_SIZE as u64;
         let whole = offset.next_multiple_of(size)..end / size * size;

@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../../tests/shared/unmount.rs"]
-mod unmount;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -80,7 +77,7 @@ fn is_mountable(of: &Loop) -> bool {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let done = unmount::unmount(self.0.as_ref());
+        let done = sapwood_testing::unmount(self.0.as_ref());
         assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
     }
 }

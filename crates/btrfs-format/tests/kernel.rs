@@ -7,9 +7,6 @@
 
 mod common;
 
-#[path = "../../../tests/shared/unmount.rs"]
-mod unmount;
-
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -99,7 +96,7 @@ struct Mount(PathBuf);
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let done = unmount::unmount(self.0.as_ref());
+        let done = sapwood_testing::unmount(self.0.as_ref());
         assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
     }
 }

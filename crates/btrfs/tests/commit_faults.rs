@@ -6,15 +6,16 @@
 use std::sync::Arc;
 use std::thread;
 
-use sapwood_block::{
-    CrashPlan, Device, Fault, FaultDevice, FaultRule, GateDevice, MemoryDevice, RecordDevice,
-    RecordLog, Replayer, RequestKind, RequestKinds,
-};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::Error::{LogPresent, LogReplay, NoReplayNeedsReadOnly};
 use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE, SuperBlock};
+use sapwood_testing::{
+    CrashPlan, Fault, FaultDevice, FaultRule, GateDevice, RecordDevice, RecordLog, Replayer,
+    RequestKind, RequestKinds,
+};
 use sapwood_vfs::{Credentials, Error, FileSystem, NewInode, Result, WriteMode};
 
 const SIZE: u64 = 256 << 20;

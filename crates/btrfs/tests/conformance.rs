@@ -9,8 +9,8 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Trial};
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs::{Btrfs, Options};
+use sapwood_testing::conformance::{Capabilities, Target, cases};
 use sapwood_vfs::FileSystem;
-use sapwood_vfs::conformance::{Capabilities, Target, cases};
 
 struct Image(Arc<MemoryDevice>);
 

@@ -7,8 +7,9 @@ mod image;
 use std::sync::Arc;
 
 use image::{formatted, judge, mount, try_mount};
-use sapwood_block::{CrashPlan, MemoryDevice, RecordDevice, Replayer};
+use sapwood_block::MemoryDevice;
 use sapwood_btrfs::Btrfs;
+use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, SyncKind, WriteMode};
 
 const SIZE: u64 = 256 << 20;

@@ -7,10 +7,11 @@ mod data_files;
 use std::sync::Arc;
 
 use data_files::{After, FILES, Files, LIMIT, Random};
-use sapwood_block::{Device, MemoryDevice, RecordDevice};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckOptions, Finding, check};
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
+use sapwood_testing::RecordDevice;
 use sapwood_vfs::FileSystem;
 
 /// A state that was promised to be durable, or a change after which it is not what one finds.

@@ -8,8 +8,9 @@ mod image;
 use std::sync::Arc;
 
 use image::{formatted, judge, mount, try_mount};
-use sapwood_block::{Fault, FaultDevice, FaultRule, MemoryDevice, RequestKinds, Torn};
+use sapwood_block::MemoryDevice;
 use sapwood_btrfs::Btrfs;
+use sapwood_testing::{Fault, FaultDevice, FaultRule, RequestKinds, Torn};
 use sapwood_vfs::{
     Credentials, Entry, FileSystem, Ino, NewInode, RenameMode, Result, SyncKind, WriteMode,
 };

@@ -17,10 +17,11 @@ use image::{judge, try_mount};
 use libtest_mimic::{Arguments, Trial};
 use logs::listing::{differences, list, parse};
 use logs::{Log, fixtures, logs_in};
-use sapwood_block::{CrashPlan, Device, MemoryDevice, RecordDevice, Replayer};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckOptions, Finding, check};
 use sapwood_btrfs::{Btrfs, Error, Options, inspect};
 use sapwood_btrfs_format::{Block, ChecksumKind, Header, Item, kind, objectid};
+use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
 use sapwood_vfs::{FileSystem, Timestamp};
 
 /// Our checker and `btrfs check` have nothing to say.

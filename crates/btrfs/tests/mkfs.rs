@@ -3,9 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use sapwood_block::{Device, Fault, FaultDevice, FaultRule, MemoryDevice, RequestKinds};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::mkfs::{MkfsError, MkfsOptions, Profile, mkfs};
 use sapwood_btrfs_format::{SUPER_OFFSETS, validate_super};
+use sapwood_testing::{Fault, FaultDevice, FaultRule, RequestKinds};
 
 const MIB: u64 = 1 << 20;
 

@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs::{Btrfs, Options};
-use sapwood_vfs::model::{Settings, Threads, compare_trees, minimize, run_sequence};
-use sapwood_vfs::{FileSystem, MemoryFs};
+use sapwood_testing::MemoryFs;
+use sapwood_testing::model::{Settings, Threads, compare_trees, minimize, run_sequence};
+use sapwood_vfs::FileSystem;
 
 const SIZE: u64 = 1 << 30;
 

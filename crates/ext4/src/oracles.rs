@@ -1,8 +1,5 @@
 //! Oracles for unit tests: images of `mke2fs`, judged by `e2fsck`, `dumpe2fs` and the kernel.
 
-#[path = "../../../tests/shared/unmount.rs"]
-mod unmounting;
-
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
@@ -191,7 +188,7 @@ impl Drop for Mounted<'_> {
 
 /// Unmounts.
 pub(crate) fn unmount(at: &Path) {
-    let done = unmounting::unmount(at);
+    let done = sapwood_testing::unmount(at);
     // A second panic while one unwinds would end the other tests.
     assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
 }

@@ -7,9 +7,6 @@ mod image;
 mod stories;
 mod tree;
 
-#[path = "../../../tests/shared/unmount.rs"]
-mod unmount;
-
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -95,7 +92,7 @@ fn shown_by_kernel(file: &Path) -> Result<Tree, Failed> {
         .collect();
     run("mount", &all)?;
     let tree = Tree::of_mount(target);
-    unmount::unmount(target)?;
+    sapwood_testing::unmount(target)?;
     Ok(tree?)
 }
 

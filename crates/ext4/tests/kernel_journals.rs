@@ -7,9 +7,6 @@
 mod image;
 mod tree;
 
-#[path = "../../../tests/shared/unmount.rs"]
-mod unmount;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -75,7 +72,7 @@ fn by_kernel(path: &Path) -> Result<Tree, Failed> {
         ],
     )?;
     let tree = Tree::of_mount(target);
-    unmount::unmount(target)?;
+    sapwood_testing::unmount(target)?;
     Ok(tree?)
 }
 

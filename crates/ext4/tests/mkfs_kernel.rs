@@ -14,9 +14,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../../tests/shared/unmount.rs"]
-mod unmount;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -400,7 +397,7 @@ fn kernel_fills(case: &Case) -> Result<(), Failed> {
     let (image, at) = (image.to_str().unwrap(), point.to_str().unwrap());
     must("mount", &["-o", "loop", image, at])?;
     let filled = fill(&point, case);
-    let unmounted = unmount::unmount(&point);
+    let unmounted = sapwood_testing::unmount(&point);
     filled?;
     unmounted?;
     must("e2fsck", &["-fn", image]).map(drop)

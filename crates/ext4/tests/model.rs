@@ -12,9 +12,10 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Failed, Trial};
 use sapwood_block::MemoryDevice;
 use sapwood_ext4::{DataMode, Ext4, Options};
-use sapwood_vfs::conformance::Capabilities;
-use sapwood_vfs::model::{Settings, Threads, compare_trees, minimize, run_sequence};
-use sapwood_vfs::{FileSystem, MemoryFs};
+use sapwood_testing::MemoryFs;
+use sapwood_testing::conformance::Capabilities;
+use sapwood_testing::model::{Settings, Threads, compare_trees, minimize, run_sequence};
+use sapwood_vfs::FileSystem;
 
 const SIZE: u64 = 512 << 20;
 

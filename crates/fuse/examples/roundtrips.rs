@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sapwood_fuse::{MountOptions, mount};
-use sapwood_vfs::{FileSystem, MemoryFs};
+use sapwood_testing::MemoryFs;
+use sapwood_vfs::FileSystem;
 
 const FILES: usize = 4000;
 

@@ -102,7 +102,8 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use sapwood_vfs::{FileSystem, MemoryFs};
+    use sapwood_testing::MemoryFs;
+    use sapwood_vfs::FileSystem;
 
     use super::*;
 

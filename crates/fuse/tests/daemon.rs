@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use sapwood_fuse::{Access, MountOptions, daemon, mount, signals};
-use sapwood_vfs::{FileSystem, MemoryFs, SetAttr};
+use sapwood_testing::MemoryFs;
+use sapwood_vfs::{FileSystem, SetAttr};
 use support::{Detached, Needs, Outcome, eventually, trial};
 
 /// Names the role of a process that is not the test runner.

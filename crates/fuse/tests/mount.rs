@@ -1,8 +1,7 @@
 //! A real mount of `MemoryFs`, worked on with ordinary system calls: over `/dev/fuse`, and
 //! over io_uring where the kernel has it.
 
-#[path = "../../../tests/shared/aio.rs"]
-mod aio;
+use sapwood_testing::aio;
 mod support;
 
 #[path = "mount/contents.rs"]

@@ -11,8 +11,9 @@ use std::sync::mpsc;
 use std::thread;
 
 use common::{BLOCK, FORMS, Notes, attach, cache, formatted, load, options, recovered};
-use sapwood_block::{CrashPlan, Device, MemoryDevice, RecordDevice, RecordLog, Replayer};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_jbd2::{Handle, Incompat, Journal};
+use sapwood_testing::{CrashPlan, RecordDevice, RecordLog, Replayer};
 
 const LOG: u64 = 70;
 /// Blocks that the workload uses; block 0 counts transactions.
@@ -263,9 +264,9 @@ fn a_lost_flush_is_found_by_a_checksum() {
         }
         let device = Arc::new(run.base.snapshot());
         for other in all.iter().take(entry + 4).enumerate() {
-            if let (index, sapwood_block::Entry { action, .. }) = other
+            if let (index, sapwood_testing::device::Entry { action, .. }) = other
                 && index != entry
-                && let sapwood_block::Action::Write { offset, data, .. } = action
+                && let sapwood_testing::Action::Write { offset, data, .. } = action
             {
                 device.write_at(*offset, data).unwrap();
             }

@@ -7,8 +7,9 @@ mod common;
 use std::sync::Arc;
 
 use common::{Notes, at_home, attach, cache, formatted, load, options, put};
-use sapwood_block::{Fault, FaultDevice, FaultRule, MemoryDevice, RequestKinds, Torn};
+use sapwood_block::MemoryDevice;
 use sapwood_jbd2::{Error, Incompat, Journal, Result};
+use sapwood_testing::{Fault, FaultDevice, FaultRule, RequestKinds, Torn};
 
 const LOG: u64 = 70;
 

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::thread;
 
 use common::{BLOCK, at_home, attach, cache, put, wait_for_waiting};
-use sapwood_block::{
-    CountDevice, FaultDevice, GateDevice, MemoryDevice, RequestKind, RequestKinds,
-};
+use sapwood_block::MemoryDevice;
 use sapwood_jbd2::{Cache, Error, Journal, Options, Seal, Wish};
+use sapwood_testing::{CountDevice, FaultDevice, GateDevice, RequestKind, RequestKinds};
 
 const SIZE: u64 = 1024 * BLOCK as u64;
 

@@ -11,8 +11,9 @@ use common::{
     BLOCK, FORMS, at_home, attach, cache, formatted, load, open, options, put, recovered,
     wait_for_waiting,
 };
-use sapwood_block::{Device, GateDevice, MemoryDevice, RequestKind};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_jbd2::{Error, FastCommitStart, Incompat, Journal, NewJournal, Wish};
+use sapwood_testing::{GateDevice, RequestKind};
 
 const LOG: u64 = 130;
 const V3: Incompat = Incompat::CSUM_V3;

@@ -7,14 +7,10 @@
 
 pub mod acl;
 mod attr;
-pub mod conformance;
 mod error;
 mod fs;
-pub mod memory;
-pub mod model;
 pub mod rules;
 mod subvolume;
-pub mod tour;
 
 pub use attr::{
     Attr, Credentials, DirEntry, Entry, FileKind, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
@@ -24,5 +20,4 @@ pub use error::{Error, Result};
 pub use fs::{
     AllocMode, CopyMode, FileSystem, RenameMode, SeekFrom, SetXattrMode, SyncKind, WriteMode,
 };
-pub use memory::MemoryFs;
 pub use subvolume::{SubvolumeId, SubvolumeInfo, Subvolumes};

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::thread;
 
-use sapwood_block::{CountDevice, Device, GateDevice, MemoryDevice, RequestKind};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs_format::{BlockGroupFlags, Incompat, Key};
+use sapwood_testing::{CountDevice, GateDevice, RequestKind};
 use sapwood_vfs::{AllocMode, Credentials, InodeFlags, NewInode};
 
 use super::extent_map::Content;

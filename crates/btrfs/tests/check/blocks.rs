@@ -1,10 +1,11 @@
 //! Superblocks and tree blocks.
 
-use sapwood_block::{Device, Fault, FaultDevice, FaultRule, MemoryDevice, RequestKinds};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckError, CheckOptions, Finding, check};
 use sapwood_btrfs_format::{
     BlockGroupFlags, ChunkItem, DevItem, Incompat, InodeItem, Key, SUPER_OFFSETS, kind, objectid,
 };
+use sapwood_testing::{Fault, FaultDevice, FaultRule, RequestKinds};
 
 use super::editor::{Editor, LONE};
 use super::{Case, codes, run};

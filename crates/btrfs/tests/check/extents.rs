@@ -1,10 +1,10 @@
 //! Extents, refs, checksums, data.
 
-use sapwood_block::{Fault, FaultDevice, FaultRule, RequestKinds};
 use sapwood_btrfs_format::{
     Block, ChunkItem, ExtentFlags, ExtentItemRef, FileExtent, InlineRef, InodeFlags, InodeItem,
     Key, RegularExtent, SUPER_OFFSETS, kind, objectid,
 };
+use sapwood_testing::{Fault, FaultDevice, FaultRule, RequestKinds};
 
 use super::editor::{Editor, LONE};
 use super::space::{FAR, data_chunk};

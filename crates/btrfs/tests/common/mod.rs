@@ -5,9 +5,6 @@
 //! harness ask [`left_out`].
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
-#[path = "../../../../tests/shared/unmount.rs"]
-mod unmount;
-
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -266,7 +263,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         let Some(dir) = self.dir.take() else { return };
-        let unmounted = unmount::unmount(dir.path());
+        let unmounted = sapwood_testing::unmount(dir.path());
         if let Err(why) = unmounted {
             // What is still mounted must not be deleted with the directory.
             let path = dir.keep();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs::check::{self, CheckOptions};
 use sapwood_btrfs::{Btrfs, Options};
+use sapwood_testing::tour::tour;
 use sapwood_vfs::FileSystem;
-use sapwood_vfs::tour::tour;
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub fn explore(device: &Arc<MemoryDevice>, options: Options) -> Outcome {
     let Ok(fs) = Btrfs::open(vec![device.clone()], options) else {
         return Outcome::default();
     };
-    let sapwood_vfs::tour::Outcome {
+    let sapwood_testing::tour::Outcome {
         inodes,
         bytes,
         errors,

@@ -1,8 +1,5 @@
 //! Images, and their mounts by the kernel.
 
-#[path = "../../../../tests/shared/unmount.rs"]
-mod unmount;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -58,7 +55,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let done = unmount::unmount(&self.0);
+        let done = sapwood_testing::unmount(&self.0);
         // A second panic while one unwinds would end the other tests.
         assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::thread;
 
-use sapwood_block::{
-    CountDevice, Device, Fault, FaultDevice, FaultRule, GateDevice, MemoryDevice, RequestKind,
-    RequestKinds,
-};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4_format::Inode as RawInode;
+use sapwood_testing::{
+    CountDevice, Fault, FaultDevice, FaultRule, GateDevice, RequestKind, RequestKinds,
+};
 use sapwood_vfs::{
     Attr, Credentials, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, SyncKind, WriteMode,
 };

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sapwood_block::CountDevice;
 use sapwood_ext4_format::InodeFlags;
+use sapwood_testing::CountDevice;
 use sapwood_vfs::rules::CAPABILITY;
 use sapwood_vfs::{self as vfs, FileSystem, SetAttr, SetXattrMode, WriteMode};
 

@@ -400,7 +400,7 @@ impl Command {
 mod tests {
     use std::time::Duration;
 
-    use sapwood_vfs::MemoryFs;
+    use sapwood_testing::MemoryFs;
     use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;

@@ -2,7 +2,8 @@
 //! error and never a panic; pages are filled to their last byte and no further.
 
 use proptest::prelude::*;
-use sapwood_vfs::{Attr, FileKind, FileSystem, Ino, MemoryFs};
+use sapwood_testing::MemoryFs;
+use sapwood_vfs::{Attr, FileKind, FileSystem, Ino};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::abi::{

@@ -8,10 +8,10 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use rustix::fs::Access as Wanted;
 
-use crate::support::credentials::with_fsuid;
 use crate::support::{Mounted, Needs, Outcome, as_other, expect_errno, for_all, shell, trial};
 use crate::{holds, same};
 use sapwood_fuse::MountOptions;
+use sapwood_testing::credentials::with_fsuid;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use sapwood_fuse::{MountError, MountOptions, mount};
-use sapwood_vfs::{FileSystem, MemoryFs};
+use sapwood_testing::MemoryFs;
+use sapwood_vfs::FileSystem;
 
 use crate::support::{Mounted, Needs, Outcome, expect_errno, shell, trial};
 use crate::{holds, same};

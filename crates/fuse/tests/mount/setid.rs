@@ -8,9 +8,9 @@ use libtest_mimic::Trial;
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use sapwood_vfs::{FileSystem, Ino, SetXattrMode};
 
-use crate::support::credentials::{OTHER, User, acting_as, without_fsetid};
 use crate::support::{Mounted, Needs, Outcome, as_other, for_all, trial};
 use crate::{holds, same};
+use sapwood_testing::credentials::{OTHER, User, acting_as, without_fsetid};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

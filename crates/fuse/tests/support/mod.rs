@@ -2,9 +2,6 @@
 //! out by name where the machine cannot run them.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-#[path = "../../../../tests/shared/credentials.rs"]
-pub(crate) mod credentials;
-
 use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +10,8 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use sapwood_fuse::{Access, IoUring, MountOptions, Session, mount};
-use sapwood_vfs::{FileSystem, MemoryFs};
+use sapwood_testing::MemoryFs;
+use sapwood_vfs::FileSystem;
 
 /// What a test returns; `?` works on anything that can be shown.
 pub(crate) type Outcome = Result<(), Failed>;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::thread;
 
-use sapwood_block::{
-    Action, Device, Fault, FaultDevice, FaultRule, GateDevice, MemoryDevice, RecordDevice,
-    Replayer, Request, RequestKind, RequestKinds,
-};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs_format::{Key, kind, objectid};
+use sapwood_testing::{
+    Action, Fault, FaultDevice, FaultRule, GateDevice, RecordDevice, Replayer, Request,
+    RequestKind, RequestKinds,
+};
 use sapwood_vfs::{FileSystem, Ino, NewInode, RenameMode, SetXattrMode, SyncKind, WriteMode};
 
 mod order;
@@ -111,7 +112,7 @@ fn every_cut(gate: &Gate, base: &MemoryDevice, must: impl Fn(&Btrfs, &[String]))
             .marks_before(at)
             .map(|(_, mark)| mark.to_owned())
             .collect();
-        let mut images = vec![replayer.image(&sapwood_block::CrashPlan::at(at))];
+        let mut images = vec![replayer.image(&sapwood_testing::CrashPlan::at(at))];
         images.extend((0..3).map(|seed| log.image(base, &log.random_plan(at, seed))));
         for image in images {
             let fs = open(Arc::new(image), LogPolicy::default()).unwrap();
@@ -167,7 +168,7 @@ fn a_log_waits_for_the_commit_before_only_with_its_superblock() {
 }
 
 /// Address of the log that a written superblock names.
-fn super_of(entry: &sapwood_block::Entry) -> Option<u64> {
+fn super_of(entry: &sapwood_testing::device::Entry) -> Option<u64> {
     match &entry.action {
         Action::Write { offset, data, .. } if *offset == SUPER => {
             let sb = sapwood_btrfs_format::SuperBlock::read(data).ok()?;
@@ -210,7 +211,7 @@ fn the_older_policy_waits_before_it_logs() {
         .entries()
         .iter()
         .position(|entry| super_of(entry) == Some(0));
-    let tree_block = |entry: &sapwood_block::Entry| {
+    let tree_block = |entry: &sapwood_testing::device::Entry| {
         let owner = u64::to_le_bytes(sapwood_btrfs_format::objectid::TREE_LOG);
         match &entry.action {
             Action::Write { data, .. } => data.get(88..96) == Some(&owner[..]),

@@ -3,8 +3,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use sapwood_block::{Device, Fault, FaultDevice, FaultRule, MemoryDevice, RequestKinds};
+use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4_format::{Geometry, Inode, InodeFlags, SUPER_OFFSET, SUPER_SIZE, SuperBlock};
+use sapwood_testing::{Fault, FaultDevice, FaultRule, RequestKinds};
 
 use crate::check::state::View;
 use crate::check::walk::{Piece, walk};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use sapwood_block::{CountDevice, Device, GateDevice, MemoryDevice, RequestKind};
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_testing::{CountDevice, GateDevice, RequestKind};
 
 use super::fixture::{Image, content, file, open, quiet, write};
 use crate::map::{self, Mapped};

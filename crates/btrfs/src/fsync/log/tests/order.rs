@@ -1,7 +1,7 @@
 //! What has to be on disk, or may not be written, before something else is.
 
-use sapwood_block::Entry;
 use sapwood_btrfs_format::BlockGroupFlags;
+use sapwood_testing::device::Entry;
 
 use super::*;
 

@@ -1,0 +1,93 @@
+//! The suite that every engine must pass: what [`FileSystem`](sapwood_vfs::FileSystem) promises,
+//! one [`Case`] per promise.
+//!
+//! # How it works
+//! An engine implements [`Target`]: something fresh to mount, and to mount again. A case
+//! gets it, mounts it, works in it through the trait alone, unmounts it, and lets the target
+//! check itself (an engine runs its own checker there). What engines may differ in is said
+//! by [`Capabilities`]; a case that needs what an engine has not does not apply to it.
+//!
+//! Every case is deterministic in its outcome, those with several threads too. It runs in
+//! a thread of its own, so that a panic and a deadlock fail the case and not the whole run.
+//!
+//! The engine's test file, with `harness = false` in its manifest:
+//!
+//! ```ignore
+//! use sapwood_testing::conformance::{Capabilities, Target, cases};
+//!
+//! struct Image(Arc<MemoryDevice>);
+//!
+//! impl Target for Image {
+//!     fn mount(&mut self, read_only: bool) -> Result<Arc<dyn FileSystem>, String> {
+//!         let options = Options { read_only, ..Options::default() };
+//!         let mounted = Engine::open(self.0.clone(), options).map_err(|e| e.to_string())?;
+//!         Ok(Arc::new(mounted))
+//!     }
+//!
+//!     fn check(&mut self) -> Result<(), String> {
+//!         let findings = check(&self.0).map_err(|e| e.to_string())?;
+//!         findings.is_empty().then_some(()).ok_or_else(|| format!("{findings:?}"))
+//!     }
+//! }
+//!
+//! fn main() {
+//!     let trials = cases().into_iter().map(|case| {
+//!         let ignored = !case.applies(&Capabilities::BTRFS);
+//!         let run = move || {
+//!             let image = Image(formatted(case.capacity()));
+//!             Ok(case.run(Capabilities::BTRFS, Box::new(image))?)
+//!         };
+//!         libtest_mimic::Trial::test(case.name(), run).with_ignored_flag(ignored)
+//!     });
+//!     let arguments = libtest_mimic::Arguments::from_args();
+//!     libtest_mimic::run(&arguments, trials.collect()).exit();
+//! }
+//! ```
+
+mod acls;
+mod attributes;
+mod case;
+mod copies;
+mod create;
+mod data;
+mod durability;
+mod flags;
+mod links;
+mod listing;
+mod lookup;
+mod ranges;
+mod remove;
+mod rename;
+mod subvolumes;
+mod support;
+mod threads;
+mod times;
+mod xattrs;
+
+pub(crate) use case::panic_text;
+pub use case::{Capabilities, Case, Target};
+
+/// All cases, grouped by topic. Names are unique and read `topic::promise`.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    [
+        lookup::cases(),
+        create::cases(),
+        remove::cases(),
+        links::cases(),
+        rename::cases(),
+        listing::cases(),
+        data::cases(),
+        ranges::cases(),
+        copies::cases(),
+        attributes::cases(),
+        times::cases(),
+        xattrs::cases(),
+        acls::cases(),
+        flags::cases(),
+        durability::cases(),
+        subvolumes::cases(),
+        threads::cases(),
+    ]
+    .concat()
+}

@@ -1,0 +1,26 @@
+//! What the tests of all crates share. No product crate depends on it outside of its own tests.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`conformance`] | the suite that every engine passes |
+//! | [`memory`] | a file system in memory, the model |
+//! | [`model`] | random operations on an engine and on the model, compared |
+//! | [`tour`] | a walk over all of a file system |
+//! | [`device`] | devices that record, fail, tear, hold or count requests |
+//! | [`unmount`], [`aio`], [`credentials`] | system calls that tests need |
+
+pub mod aio;
+pub mod conformance;
+pub mod credentials;
+pub mod device;
+pub mod memory;
+pub mod model;
+pub mod tour;
+mod unmount;
+
+pub use self::unmount::unmount;
+pub use device::{
+    Action, CountDevice, Counts, CrashPlan, Epoch, Fault, FaultDevice, FaultRule, GateDevice, Held,
+    RecordDevice, RecordLog, Replayer, Request, RequestKind, RequestKinds, Step, Torn,
+};
+pub use memory::MemoryFs;

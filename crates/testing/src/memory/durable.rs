@@ -1,0 +1,56 @@
+//! Records what a crash would lose, for tests of front ends. Contents are not lost: the record
+//! is all that there is.
+
+use std::collections::HashSet;
+
+use parking_lot::Mutex;
+
+use sapwood_vfs::{Ino, SyncKind};
+
+/// Inodes with changes since they were last made durable.
+#[derive(Debug, Default)]
+pub(super) struct Durable {
+    changed: Mutex<Changed>,
+}
+
+#[derive(Debug, Default)]
+struct Changed {
+    /// Contents, or the names of a directory.
+    data: HashSet<Ino>,
+    /// Anything.
+    all: HashSet<Ino>,
+}
+
+impl Durable {
+    /// Records a change of contents or names.
+    pub(super) fn data_changed(&self, ino: Ino) {
+        let mut changed = self.changed.lock();
+        changed.data.insert(ino);
+        changed.all.insert(ino);
+    }
+
+    /// Records a change of attributes.
+    pub(super) fn attributes_changed(&self, ino: Ino) {
+        self.changed.lock().all.insert(ino);
+    }
+
+    pub(super) fn synced(&self, ino: Ino, kind: SyncKind) {
+        let mut changed = self.changed.lock();
+        changed.data.remove(&ino);
+        if kind == SyncKind::All {
+            changed.all.remove(&ino);
+        }
+    }
+
+    pub(super) fn synced_all(&self) {
+        *self.changed.lock() = Changed::default();
+    }
+
+    pub(super) fn is_durable(&self, ino: Ino, kind: SyncKind) -> bool {
+        let changed = self.changed.lock();
+        match kind {
+            SyncKind::All => !changed.all.contains(&ino),
+            SyncKind::Data => !changed.data.contains(&ino),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Running the same operations on a file system and on its model.
+
+use std::fmt::Display;
+
+use super::{Difference, Generator, Op, Outcome, Session, Settings, compare_below};
+use crate::{MemoryFs, conformance};
+use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
+
+/// Attempts to leave something out before [`minimize`] is content.
+const ATTEMPTS: usize = 2000;
+
+/// The first difference of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Seed of the sequence, if it came from one.
+    pub seed: Option<u64>,
+    /// Operations up to the one after which the difference showed.
+    pub ops: Vec<Op>,
+    /// What differs.
+    pub what: String,
+}
+
+impl Display for Failure {
+    /// Says what differs, the seed, and the last operations.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const SHOWN: usize = 40;
+        let len = self.ops.len();
+        match self.seed {
+            Some(seed) => writeln!(f, "seed {seed}, operation {len}: {}", self.what)?,
+            None => writeln!(f, "operation {len}: {}", self.what)?,
+        }
+        let left_out = len.saturating_sub(SHOWN);
+        if left_out > 0 {
+            writeln!(f, "  ({left_out} operations before these)")?;
+        }
+        for (number, op) in self.ops.iter().enumerate().skip(left_out) {
+            writeln!(f, "  {:4} {op:?}", number + 1)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A file system or model and the directory in it to work in.
+type Side<'a> = (&'a dyn FileSystem, Ino);
+
+/// Applies the first `len` operations of `seed` to `fs` and to `model`, both at their root
+/// and equal to begin with.
+///
+/// # Errors
+/// The first difference.
+pub fn run_sequence(
+    seed: u64,
+    len: usize,
+    fs: &dyn FileSystem,
+    model: &dyn FileSystem,
+    settings: &Settings,
+) -> Result<(), Box<Failure>> {
+    let ops: Vec<Op> = Generator::new(seed, settings).take(len).collect();
+    run(&ops, (fs, fs.root()), (model, model.root()), settings).map_err(|failure| {
+        Box::new(Failure {
+            seed: Some(seed),
+            ..*failure
+        })
+    })
+}
+
+/// Applies given operations, as [`run_sequence`] does.
+///
+/// # Errors
+/// The first difference.
+pub fn replay(
+    ops: &[Op],
+    fs: &dyn FileSystem,
+    model: &dyn FileSystem,
+    settings: &Settings,
+) -> Result<(), Box<Failure>> {
+    run(ops, (fs, fs.root()), (model, model.root()), settings)
+}
+
+fn run(ops: &[Op], fs: Side<'_>, model: Side<'_>, settings: &Settings) -> Result<(), Box<Failure>> {
+    let failure = |step: usize, what: String| {
+        Box::new(Failure {
+            seed: None,
+            ops: ops[..step].to_vec(),
+            what,
+        })
+    };
+    let mut real = Session::new(fs.0, fs.1);
+    let mut reference = Session::new(model.0, model.1);
+    for (number, op) in ops.iter().enumerate() {
+        let step = number + 1;
+        let (got, want) = (real.apply(op), reference.apply(op));
+        if got != want || matches!(got, Outcome::Wrong(_)) {
+            let what = format!("got {}, the model says {}", short(&got), short(&want));
+            return Err(failure(step, what));
+        }
+        if step % settings.compare_every.max(1) == 0 {
+            compare_below(fs, model).map_err(|found| failure(step, found.to_string()))?;
+        }
+    }
+    compare_below(fs, model).map_err(|found| failure(ops.len(), found.to_string()))
+}
+
+/// An outcome without the bulk of its bytes.
+fn short(outcome: &Outcome) -> String {
+    const SHOWN: usize = 64;
+    match outcome {
+        Outcome::Bytes(bytes) if bytes.len() > SHOWN => {
+            // The sum tells apart what looks the same at its start.
+            let sum = bytes.iter().fold(0u64, |sum, byte| {
+                sum.wrapping_mul(1_099_511_628_211) ^ u64::from(*byte)
+            });
+            let start = &bytes[..SHOWN];
+            format!("{} bytes (sum {sum:x}) from {start:?}", bytes.len())
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// Leaves operations out of a failing sequence while it still fails on fresh file systems.
+/// `fresh` makes a file system and its model. The result is the failure of what is left; the
+/// one given, if that fails no more.
+#[must_use]
+pub fn minimize<F, M>(
+    failure: Failure,
+    settings: &Settings,
+    mut fresh: impl FnMut() -> (F, M),
+) -> Failure
+where
+    F: FileSystem,
+    M: FileSystem,
+{
+    let settings = Settings {
+        compare_every: 1,
+        ..*settings
+    };
+    let mut fails = |ops: &[Op]| {
+        let (fs, model) = fresh();
+        replay(ops, &fs, &model, &settings).err()
+    };
+    let Some(mut least) = fails(&failure.ops) else {
+        return failure;
+    };
+    let (mut chunk, mut attempts) = (least.ops.len().div_ceil(2), 0);
+    while chunk > 0 && attempts < ATTEMPTS {
+        let mut at = 0;
+        while at < least.ops.len() && attempts < ATTEMPTS {
+            let mut without = least.ops.clone();
+            without.drain(at..(at + chunk).min(without.len()));
+            attempts += 1;
+            match fails(&without) {
+                Some(shorter) => least = shorter,
+                None => at += chunk,
+            }
+        }
+        chunk /= 2;
+    }
+    Failure {
+        seed: failure.seed,
+        ..*least
+    }
+}
+
+/// A run of several threads on one file system, and the models that they left.
+#[derive(Debug)]
+pub struct Threads {
+    seed: u64,
+    models: Vec<MemoryFs>,
+}
+
+impl Threads {
+    /// Starts `count` threads on `fs`. Each applies `len` operations in a directory of its
+    /// own (named by [`Threads::name`], made in the root) and to a model of its own, while
+    /// the others do the same.
+    ///
+    /// # Errors
+    /// The first difference that a thread found, with the seed of the whole run and the
+    /// operations of that thread; or that making the directories failed, or a panic.
+    pub fn run(
+        seed: u64,
+        len: usize,
+        count: usize,
+        fs: &dyn FileSystem,
+        settings: &Settings,
+    ) -> Result<Self, Box<Failure>> {
+        let models: Vec<MemoryFs> = (0..count)
+            .map(|_| MemoryFs::like(&settings.capabilities))
+            .collect();
+        let ends: Vec<_> = std::thread::scope(|scope| {
+            let start = |(number, model)| {
+                // Far apart, so that neighbouring seeds have no thread in common.
+                let own = seed.wrapping_mul(1_000_003).wrapping_add(number as u64);
+                let ops: Vec<Op> = Generator::new(own, settings).take(len).collect();
+                scope.spawn(move || in_own_directory(number, &ops, fs, model, settings))
+            };
+            let workers: Vec<_> = models.iter().enumerate().map(start).collect();
+            workers.into_iter().map(|worker| worker.join()).collect()
+        });
+        for (number, end) in ends.into_iter().enumerate() {
+            let result = end.unwrap_or_else(|payload| {
+                let text = conformance::panic_text(&*payload);
+                Err(Box::new(Failure {
+                    seed: None,
+                    ops: Vec::new(),
+                    what: format!("panicked: {text}"),
+                }))
+            });
+            result.map_err(|failure| {
+                Box::new(Failure {
+                    seed: Some(seed),
+                    what: format!("thread {number}: {}", failure.what),
+                    ..*failure
+                })
+            })?;
+        }
+        Ok(Self { seed, models })
+    }
+
+    /// Name of the directory of a thread.
+    #[must_use]
+    pub fn name(number: usize) -> String {
+        format!("thread-{number}")
+    }
+
+    /// Compares the directories of all threads with their models once more, for example
+    /// after the file system was mounted again.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn compare(&self, fs: &dyn FileSystem) -> Result<(), Box<Failure>> {
+        for (number, model) in self.models.iter().enumerate() {
+            compare_directories(number, fs, model).map_err(|difference| {
+                Box::new(Failure {
+                    seed: Some(self.seed),
+                    ops: Vec::new(),
+                    what: format!("thread {number}, afterwards: {difference}"),
+                })
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn in_own_directory(
+    number: usize,
+    ops: &[Op],
+    fs: &dyn FileSystem,
+    model: &MemoryFs,
+    settings: &Settings,
+) -> Result<(), Box<Failure>> {
+    let make = |fs: &dyn FileSystem| {
+        let name = Threads::name(number);
+        let (root, who) = (fs.root(), Credentials::ROOT);
+        fs.create(&who, root, name.as_bytes(), NewInode::Directory, 0o755)
+            .map(|entry| entry.ino())
+            .map_err(|error| {
+                Box::new(Failure {
+                    seed: None,
+                    ops: Vec::new(),
+                    what: format!("making '{name}': {error:?}"),
+                })
+            })
+    };
+    let (real, reference) = (make(fs)?, make(model)?);
+    let end = run(ops, (fs, real), (model, reference), settings);
+    fs.forget(real, 1);
+    model.forget(reference, 1);
+    end
+}
+
+fn compare_directories(
+    number: usize,
+    fs: &dyn FileSystem,
+    model: &MemoryFs,
+) -> Result<(), Difference> {
+    let name = Threads::name(number);
+    let find = |fs: &dyn FileSystem| {
+        let found = fs.lookup(fs.root(), name.as_bytes());
+        found.map(|entry| entry.ino()).map_err(|error| Difference {
+            path: name.clone(),
+            what: format!("lookup: {error:?}"),
+        })
+    };
+    let (real, reference) = (find(fs)?, find(model)?);
+    let end = compare_below((fs, real), (model, reference));
+    fs.forget(real, 1);
+    model.forget(reference, 1);
+    end
+}
