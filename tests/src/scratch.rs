@@ -8,8 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
+
+use crate::process;
 
 const PREFIX: &str = "sapwood-tests-";
 
@@ -19,6 +21,83 @@ pub fn directory() -> TempDir {
     let prefix = format!("{PREFIX}{}-", std::process::id());
     let dir = tempfile::Builder::new().prefix(&prefix).tempdir();
     dir.expect("a temporary directory")
+}
+
+/// A file system in memory that becomes full: writes to an image on it fail. Needs root.
+#[derive(Debug)]
+pub struct SmallHost(TempDir);
+
+impl SmallHost {
+    /// One of so many MiB.
+    ///
+    /// # Errors
+    /// It cannot be mounted.
+    pub fn new(mebibytes: u32) -> std::io::Result<Self> {
+        let dir = directory();
+        let size = std::ffi::CString::new(format!("size={mebibytes}M"))?;
+        rustix::mount::mount(
+            "none",
+            dir.path(),
+            "tmpfs",
+            MountFlags::empty(),
+            size.as_c_str(),
+        )?;
+        Ok(Self(dir))
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Makes it large.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn grow(&self) -> std::io::Result<()> {
+        let path = self.0.path();
+        Ok(rustix::mount::mount_remount(
+            path,
+            MountFlags::empty(),
+            "size=1G",
+        )?)
+    }
+}
+
+impl Drop for SmallHost {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), UnmountFlags::DETACH);
+    }
+}
+
+/// A loop device over an image, detached in the end. Needs root.
+#[derive(Debug)]
+pub struct Loop(PathBuf);
+
+impl Loop {
+    /// Made with these arguments of `losetup`.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub fn new(image: &Path, args: &[&str]) -> Result<Self, String> {
+        let mut losetup = process::command("losetup", &["--find", "--show"]);
+        losetup.args(args).arg(image);
+        let made = process::succeed(&mut losetup, process::ORDINARY)?;
+        Ok(Self(made.trim().into()))
+    }
+
+    /// Its device node.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = process::run("losetup", &["-d".as_ref(), self.0.as_os_str()]);
+    }
 }
 
 /// Unmounts, detaches and deletes what runs left behind that did not end by themselves.

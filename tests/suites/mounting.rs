@@ -2,7 +2,7 @@
 //! a daemon.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
 use sapwood_tests::process::Said;
+use sapwood_tests::scratch::Loop;
 use sapwood_tests::{Outcome, process, scratch};
 use tempfile::TempDir;
 
@@ -227,33 +228,17 @@ fn timeout() -> Outcome {
     }
 }
 
-/// A loop device over an image, detached in the end.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn new(image: &Path) -> Result<Self, String> {
-        let args = ["--find".as_ref(), "--show".as_ref(), image.as_os_str()];
-        Ok(Self(process::run("losetup", &args)?.trim().into()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = process::run("losetup", &["-d".as_ref(), self.0.as_os_str()]);
-    }
-}
-
 /// A device is free, and complete, as soon as `sapwood umount` has returned.
 fn block_device() -> Outcome {
     let image = image()?;
-    let device = Loop::new(image.path())?;
+    let device = Loop::new(image.path(), &[])?;
     for round in 0..5_u8 {
         let point = Point::new();
-        mount(&device.0, &point, "commit=300,fuseblk=off")?;
+        mount(device.path(), &point, "commit=300,fuseblk=off")?;
         fs::write(point.path().join("file"), vec![round; 3 << 20])?;
         umount(point.path())?;
         let flags = OFlags::RDONLY | OFlags::EXCL;
-        let claimed = rustix::fs::open(&device.0, flags, Mode::empty());
+        let claimed = rustix::fs::open(device.path(), flags, Mode::empty());
         if claimed.map(drop) == Err(Errno::BUSY) {
             return Err(format!("round {round}: the device is in use").into());
         }

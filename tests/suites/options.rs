@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::mount::{Driver, Mounted, SapwoodMount, sapwood, workspace};
+use sapwood_tests::scratch::SmallHost;
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
-use tempfile::TempDir;
 
 fn trials() -> Vec<Trial> {
     let mounts = [Need::Kernel, Need::Fuse];
@@ -30,37 +29,6 @@ fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A file system in memory that becomes full: the device of an image on it fails.
-struct Small(TempDir);
-
-impl Small {
-    fn new() -> io::Result<Self> {
-        let dir = scratch::directory();
-        mount(
-            "none",
-            dir.path(),
-            "tmpfs",
-            MountFlags::empty(),
-            c"size=48M",
-        )?;
-        Ok(Self(dir))
-    }
-
-    fn grow(&self) -> io::Result<()> {
-        Ok(mount_remount(
-            self.0.path(),
-            MountFlags::empty(),
-            "size=1G",
-        )?)
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
-    }
-}
-
 fn code<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
@@ -69,8 +37,8 @@ fn code<T>(result: io::Result<T>) -> Option<i32> {
 /// mount only reads, and the next one has what was durable before. What the daemon says goes into
 /// the same full file system if `log_too`.
 fn after_an_error(log_too: bool) -> Outcome {
-    let small = Small::new()?;
-    let image = small.0.path().join("image");
+    let small = SmallHost::new(48)?;
+    let image = small.path().join("image");
     File::create(&image)?.set_len(1 << 30)?;
     process::run("mkfs.btrfs", &["-q".as_ref(), image.as_os_str()])?;
     let outside = scratch::directory();

@@ -1,8 +1,8 @@
 //! Whether the mount may still change anything.
 
 use std::fmt::Display;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 
@@ -27,6 +27,7 @@ pub struct Health {
     failed: AtomicBool,
     closed: AtomicBool,
     reason: RwLock<Option<Arc<str>>>,
+    first: OnceLock<Arc<str>>,
 }
 
 impl Health {
@@ -37,6 +38,7 @@ impl Health {
             failed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             reason: RwLock::new(None),
+            first: OnceLock::new(),
         }
     }
 
@@ -46,9 +48,21 @@ impl Health {
         if reason.is_some() && !sapwood_fault::planted(213) {
             return;
         }
+        self.record(err);
         log::error!("{err}; the mount is now read-only");
         *reason = Some(err.to_string().into());
         self.failed.store(true, Ordering::SeqCst);
+    }
+
+    /// Records an error that lost what was written, but leaves the mount writable. Only the first
+    /// error of a mount is kept; the caller logs it.
+    pub fn record(&self, err: &dyn Display) {
+        let _ = self.first.set(err.to_string().into());
+    }
+
+    /// The first error that lost what was written, or ended all changes. Stays after an unmount.
+    pub fn first_error(&self) -> Option<&str> {
+        self.first.get().map(|text| &**text)
     }
 
     /// The file system is unmounted: changes are refused from here on.
@@ -120,6 +134,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_recorded_error_leaves_the_mount_writable() {
+        let health = Health::new(false);
+        assert_eq!(health.first_error(), None);
+        health.record(&"4096 bytes are lost");
+        health.fail(&"no device");
+        assert_eq!(health.first_error(), Some("4096 bytes are lost"));
+        let err = health.check().unwrap_err();
+        assert_eq!(err.to_string(), "read-only since an error: no device");
+        let unmounted = Health::new(false);
+        unmounted.close();
+        assert_eq!(unmounted.first_error(), None);
+    }
+
+    #[test]
     fn keeps_the_first_error() {
         let health = Health::new(false);
         assert!(health.check().is_ok() && !health.read_only());
@@ -127,6 +155,7 @@ mod tests {
         health.fail(&"no device");
         let err = health.check().unwrap_err();
         assert_eq!(err.to_string(), "read-only since an error: no tree 7");
+        assert_eq!(health.first_error(), Some("no tree 7"));
         assert!(matches!(
             Health::new(true).check(),
             Err(Unhealthy::ReadOnly)

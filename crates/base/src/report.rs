@@ -4,6 +4,7 @@
 //! |---|---|
 //! | a count since the mount | number |
 //! | a count by cause | object: cause to number |
+//! | a text | string |
 //! | durations in nanoseconds | object: `count`, `sum`, `p50`, `p99`, `max`, and `buckets`, a list of pairs: longest duration, how many |
 //!
 //! Whoever reads it twice subtracts numbers, causes and buckets to learn what happened between.
@@ -31,6 +32,24 @@ impl Report {
             inner = inner.member(cause, format_args!("{count}"));
         }
         self.member(name, format_args!("{}", inner.finish()))
+    }
+
+    /// Adds a text, if there is one.
+    pub fn text(self, name: &str, text: Option<&str>) -> Self {
+        let Some(text) = text else { return self };
+        let mut escaped = String::with_capacity(text.len());
+        for char in text.chars() {
+            match char {
+                '"' | '\\' => escaped.extend(['\\', char]),
+                char if char.is_control() => {
+                    // Writing to a string cannot fail. JSON has four digits; no control
+                    // character needs more.
+                    let _ = write!(escaped, "\\u{:04x}", u32::from(char));
+                }
+                char => escaped.push(char),
+            }
+        }
+        self.member(name, format_args!("\"{escaped}\""))
     }
 
     /// Adds durations.

@@ -104,7 +104,7 @@ impl Counters {
     }
 
     /// All of them as a JSON object; see [`sapwood_base::report`].
-    pub(crate) fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self, first_error: Option<&str>) -> String {
         let report = Report::default();
         let counts = self.counts().into_iter();
         counts
@@ -114,6 +114,7 @@ impl Counters {
             .causes("full_fsyncs_by_cause", self.by_cause())
             .latency("fsync_latency", &self.fsync_latency)
             .latency("commit_latency", &self.commit_latency)
+            .text("first_error", first_error)
             .finish()
     }
 }

@@ -49,11 +49,14 @@ impl Counters {
 
     /// All as a JSON object.
     pub(crate) fn to_json(&self, engine: &Engine) -> String {
-        let map: serde_json::Map<String, serde_json::Value> = self
+        let mut map: serde_json::Map<String, serde_json::Value> = self
             .all(engine)
             .into_iter()
             .map(|(name, value)| (name, value.into()))
             .collect();
+        if let Some(error) = engine.health.first_error() {
+            map.insert("first_error".to_owned(), error.into());
+        }
         serde_json::Value::Object(map).to_string()
     }
 }

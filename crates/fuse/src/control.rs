@@ -14,9 +14,12 @@
 //! | daemon | read, 7 | process id (8), inode number of its PID namespace (8), flags (8) |
 //! | list subvolumes | both, 8 | first id (8); answer: a [page](crate::subvolume_page) |
 //! | set the default subvolume | write, 9 | id (8) |
+//! | first error | read, 10 | length (4 bytes), text; nothing if there was none |
+//! | report the end | write, 11 | name of an abstract datagram socket, padded with NUL to 256 |
 //!
 //! Commands on names go to the directory that holds the name, number 6 to the root of
-//! the subvolume, the others to any. Subvolumes may be changed by root and by the user who mounted.
+//! the subvolume, the others to any. Subvolumes may be changed, and the report of the end be asked
+//! for, by root and by the user who mounted.
 
 use std::fs::File;
 use std::io;
@@ -27,6 +30,8 @@ use std::path::Path;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sapwood_vfs::{Entry, Error, FileSystem, Ino, SetAttr, SubvolumeId, Subvolumes};
 
+pub use crate::end_report::EndReport;
+use crate::end_report::Waiters;
 use crate::request::{Caller, ControlAnswer, Reply};
 use crate::subvolume_page::{self, SubvolumeList};
 
@@ -59,6 +64,8 @@ const DELETE: u32 = number(Direction::Write, 4, NAME_BYTES);
 const SNAPSHOT: u32 = number(Direction::Write, 5, SNAPSHOT_BYTES);
 const SET_READ_ONLY: u32 = number(Direction::Write, 6, 8);
 const DAEMON: u32 = number(Direction::Read, 7, DAEMON_BYTES);
+const FIRST_ERROR: u32 = number(Direction::Read, 10, STATS_BYTES);
+const REPORT_END: u32 = number(Direction::Write, 11, NAME_BYTES);
 const LIST: u32 = number(Direction::Both, 8, STATS_BYTES);
 const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
 
@@ -71,13 +78,19 @@ pub(crate) fn wants_settled(command: u32) -> bool {
 /// Answers one of our commands; `None` if it is none.
 pub(crate) fn handle(
     fs: &dyn FileSystem,
+    waiters: &Waiters,
     who: Caller,
     ino: Ino,
     command: u32,
     input: &[u8],
 ) -> Option<Reply<ControlAnswer>> {
     Some(match command {
-        STATS => answer_stats(fs),
+        STATS => answer_text(&fs.stats_json()),
+        FIRST_ERROR => answer_text(&fs.first_error().unwrap_or_default()),
+        REPORT_END => check_owner(who).and_then(|()| {
+            waiters.add(&name_at(input, 0)?)?;
+            Ok(ControlAnswer::default())
+        }),
         DAEMON => Ok(answer_daemon(fs)),
         SYNC => fs.sync().map(|()| ControlAnswer::default()).map_err(errno),
         CREATE | DELETE | SNAPSHOT | SET_READ_ONLY => subvolumes(fs, who)
@@ -97,20 +110,24 @@ fn errno(error: Error) -> i32 {
 }
 
 fn subvolumes(fs: &dyn FileSystem, who: Caller) -> Reply<&dyn Subvolumes> {
-    if who.uid != 0 && who.uid != rustix::process::geteuid().as_raw() {
-        return Err(libc::EPERM);
-    }
+    check_owner(who)?;
     fs.subvolumes().ok_or(libc::EOPNOTSUPP)
 }
 
-fn answer_stats(fs: &dyn FileSystem) -> Reply<ControlAnswer> {
-    let json = fs.stats_json();
-    let len = u32::try_from(json.len()).map_err(|_| libc::EOVERFLOW)?;
-    if json.len() > STATS_BYTES - 4 {
+fn check_owner(who: Caller) -> Reply<()> {
+    if who.uid != 0 && who.uid != rustix::process::geteuid().as_raw() {
+        return Err(libc::EPERM);
+    }
+    Ok(())
+}
+
+fn answer_text(text: &str) -> Reply<ControlAnswer> {
+    let len = u32::try_from(text.len()).map_err(|_| libc::EOVERFLOW)?;
+    if text.len() > STATS_BYTES - 4 {
         return Err(libc::EOVERFLOW);
     }
     let mut output = len.to_ne_bytes().to_vec();
-    output.extend_from_slice(json.as_bytes());
+    output.extend_from_slice(text.as_bytes());
     Ok(ControlAnswer {
         output,
         changed_name: None,
@@ -240,14 +257,39 @@ fn name_field(name: &[u8]) -> io::Result<[u8; NAME_BYTES]> {
 /// # Errors
 /// `ENOTTY` if it is none of ours.
 pub fn stats(path: &Path) -> io::Result<String> {
+    read_text::<STATS>(path)
+}
+
+/// The first error since the mount that lost what was written to the file system mounted at
+/// `path`, or that ended all changes.
+///
+/// # Errors
+/// `ENOTTY` if it is none of ours.
+pub fn first_error(path: &Path) -> io::Result<Option<String>> {
+    let text = read_text::<FIRST_ERROR>(path)?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+fn read_text<const NUMBER: u32>(path: &Path) -> io::Result<String> {
     let mut buffer = [0; STATS_BYTES];
-    call::read::<STATS, STATS_BYTES>(&File::open(path)?, &mut buffer)?;
-    let (len, json) = buffer.split_at(4);
+    call::read::<NUMBER, STATS_BYTES>(&File::open(path)?, &mut buffer)?;
+    let (len, text) = buffer.split_at(4);
     let len = len.first_chunk().map_or(0, |len| u32::from_ne_bytes(*len));
-    let json = usize::try_from(len).ok().and_then(|len| json.get(..len));
-    json.and_then(|json| std::str::from_utf8(json).ok())
+    let text = usize::try_from(len).ok().and_then(|len| text.get(..len));
+    text.and_then(|text| std::str::from_utf8(text).ok())
         .map(str::to_owned)
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Has the daemon of the file system mounted at `path` report how the mount ends.
+///
+/// # Errors
+/// `ENOTTY` if it is none of ours, `EPERM`, `ECONNREFUSED` if the daemon is in another network
+/// namespace.
+pub fn report_end(path: &Path) -> io::Result<EndReport> {
+    let (report, name) = EndReport::new()?;
+    call::write::<REPORT_END, NAME_BYTES>(&File::open(path)?, name_field(name.as_bytes())?)?;
+    Ok(report)
 }
 
 /// Makes everything durable in the file system mounted at `path`. `syncfs` alone only has the kernel begin

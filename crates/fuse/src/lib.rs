@@ -21,6 +21,7 @@ mod block_mount;
 pub mod control;
 pub mod daemon;
 mod dispatch;
+mod end_report;
 mod error;
 mod ioctl;
 mod mount_table;

@@ -272,6 +272,13 @@ impl Session {
         self.shared.hears_sync.load(Ordering::Relaxed)
     }
 
+    /// Reports how the mount ended to the processes that unmount it
+    /// ([`control::report_end`](crate::control::report_end)): with a reason if not everything that
+    /// was written is in the image. To be called before the image is released.
+    pub fn report_end(&self, failure: Option<&str>) {
+        self.shared.dispatcher.report_end(failure);
+    }
+
     /// Lets `umount(2)` return, where that [waits](Self::waits). Dropping the last clone of the
     /// session does the same.
     pub fn finish(&self) {

@@ -327,6 +327,10 @@ pub trait FileSystem: Send + Sync {
     /// Counters as a JSON object.
     fn stats_json(&self) -> String;
 
+    /// The first error since the mount that lost what was written, or ended all changes, as one
+    /// line for people. Can be asked for after [`unmount`](FileSystem::unmount) too.
+    fn first_error(&self) -> Option<String>;
+
     /// Makes everything durable and ends all work. Later calls fail.
     ///
     /// # Errors

@@ -6,6 +6,9 @@
 //! | file, read-only | `flock` shared | read-write opens |
 //! | block device | `O_EXCL` | kernel mounts, swap, md, and every other locked open |
 //!
+//! A block device that is write-protected (`losetup -r`, `blockdev --setro`) is opened read-only,
+//! whatever was asked for: [`Device::read_only`](crate::Device::read_only) says so.
+//!
 //! An open of a loop device locks the file behind it too. The kernel takes no `flock` on a file
 //! that it mounts through a loop device, so a read-write open looks for loop devices in use by
 //! itself (`loop_device.rs`). All of these are [`Error::Busy`].
@@ -180,12 +183,14 @@ fn finish(
     options: OpenOptions,
 ) -> Result<FileDevice> {
     let stat = rustix::fs::fstat(&file).map_err(|e| Error::open(&name, e))?;
+    let mut read_only = options.read_only;
     let (medium, mut size) = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => (Medium::File, u64::try_from(stat.st_size).unwrap_or(0)),
         FileType::BlockDevice => {
             let size = sys::device_size(&file).map_err(|e| Error::open(&name, e))?;
             let logical = rustix::fs::ioctl_blksszget(&file).map_err(|e| Error::open(&name, e))?;
             let logical = u64::from(logical).max(512);
+            read_only |= sys::is_write_protected(&file).map_err(|e| Error::open(&name, e))?;
             (Medium::Block { logical }, size)
         }
         _ => return Err(Error::open(&name, not_an_image())),
@@ -203,7 +208,7 @@ fn finish(
         name,
         size,
         medium,
-        read_only: options.read_only,
+        read_only,
         direct: direct.map(Direct::new),
         dsync: AtomicBool::new(true),
         behind_failed: OnceLock::new(),

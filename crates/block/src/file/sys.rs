@@ -6,7 +6,8 @@
 //!
 //! Unsafe because an `ioctl` number decides what the kernel does with the pointer: each
 //! call here pairs the number with the type that the kernel's documentation gives
-//! (`linux/fs.h`: `BLKGETSIZE64` writes a `u64`, `BLKDISCARD` reads two `u64`; `linux/loop.h`).
+//! (`linux/fs.h`: `BLKGETSIZE64` writes a `u64`, `BLKROGET` a C `int`, `BLKDISCARD` reads two
+//! `u64`; `linux/loop.h`).
 //! `sync_file_range` and `dup3` take no pointer.
 #![allow(unsafe_code)]
 
@@ -22,6 +23,7 @@ use super::loop_device::LoopTarget;
 /// Declared by the kernel with the size of `size_t`, though it writes 64 bits.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
+const BLKROGET: Opcode = opcode::none(0x12, 94);
 const LOOP_GET_STATUS64: Opcode = 0x4c05;
 
 /// `struct loop_info64`: 232 bytes on every architecture.
@@ -73,6 +75,14 @@ pub(super) fn write(file: &File, slices: &[IoSlice<'_>], at: u64, through: bool)
 pub(super) fn device_size(file: &File) -> Result<u64> {
     // SAFETY: BLKGETSIZE64 writes one u64 to the pointer, which Getter provides.
     unsafe { ioctl(file, Getter::<BLKGETSIZE64, u64>::new()) }
+}
+
+/// Whether a block device is write-protected: the kernel lets it be opened for writing all the
+/// same, takes writes into its cache, and loses them.
+pub(super) fn is_write_protected(device: &File) -> Result<bool> {
+    // SAFETY: BLKROGET writes one C int to the pointer, which Getter provides.
+    let flag = unsafe { ioctl(device, Getter::<BLKROGET, libc::c_int>::new()) }?;
+    Ok(flag != 0)
 }
 
 /// Discards `len` bytes at `start`; both are multiples of the logical block size.

@@ -471,13 +471,15 @@ fn abandon(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, error: &Error
     let Some((range, _)) = inode.data.state.lock().flights.get(id) else {
         return;
     };
-    log::error!(
+    let lost = format!(
         "tree {} inode {}: bytes {}..{} are lost: {error}",
         inode.root.id(),
         inode.objectid,
         range.start,
         range.end
     );
+    log::error!("{lost}");
+    engine.health.record(&lost);
     // Lack of space damages this file only: nothing on disk contradicts anything.
     if !matches!(error, Error::NoSpace) {
         engine.health.fail(error);

@@ -423,7 +423,13 @@ impl FileSystem for Btrfs {
     }
 
     fn stats_json(&self) -> String {
-        self.engine.counters.to_json()
+        self.engine
+            .counters
+            .to_json(self.engine.health.first_error())
+    }
+
+    fn first_error(&self) -> Option<String> {
+        self.engine.health.first_error().map(str::to_owned)
     }
 
     fn unmount(&self) -> Result<()> {

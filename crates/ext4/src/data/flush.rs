@@ -194,10 +194,12 @@ pub(super) fn prepare(
 /// The bytes of a flight are lost; says so, and ends all changes unless this damages only the file.
 fn lost(engine: &Engine, inode: &Inode, flight: &Flight, error: &Error) {
     let Range { start, end } = flight.range;
-    log::error!(
+    let lost = format!(
         "inode {}: bytes {start}..{end} are lost: {error}",
         inode.ino
     );
+    log::error!("{lost}");
+    engine.health.record(&lost);
     // Nothing on disk contradicts anything if only space was lacking.
     if !matches!(error, Error::NoSpace) {
         engine.health.fail(error);

@@ -412,6 +412,10 @@ impl FileSystem for Ext4 {
         self.engine.counters.to_json(&self.engine)
     }
 
+    fn first_error(&self) -> Option<String> {
+        self.engine.health.first_error().map(str::to_owned)
+    }
+
     fn unmount(&self) -> Result<()> {
         self.check_alive()?;
         if !self.engine.read_only() {

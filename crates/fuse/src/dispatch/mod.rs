@@ -32,6 +32,7 @@ use sapwood_vfs::{
 };
 
 use crate::control;
+use crate::end_report::Waiters;
 use crate::ioctl;
 use crate::node::{NodeId, NodeMap, decode_device};
 use crate::permissions;
@@ -49,6 +50,7 @@ pub struct Dispatcher {
     ttl: Duration,
     writeback: AtomicBool,
     synchronous: Synchronous,
+    waiters: Waiters,
     /// True once closed. Held for reading by every call under way.
     closed: RwLock<bool>,
 }
@@ -74,6 +76,7 @@ impl Dispatcher {
             ttl,
             writeback: AtomicBool::new(false),
             synchronous: Synchronous::default(),
+            waiters: Waiters::default(),
             closed: RwLock::new(false),
         }
     }
@@ -96,6 +99,11 @@ impl Dispatcher {
     /// Says whether the kernel agreed to the write-back cache: it then keeps the times.
     pub fn set_writeback(&self, on: bool) {
         self.writeback.store(on, Ordering::Release);
+    }
+
+    /// Reports how the mount ended to the processes that asked for it.
+    pub(crate) fn report_end(&self, failure: Option<&str>) {
+        self.waiters.report(failure);
     }
 
     /// Ends all service: waits for calls under way, answers later ones with `EIO`.
@@ -474,7 +482,7 @@ impl Dispatcher {
     ) -> Reply<ControlAnswer> {
         let _open = self.enter()?;
         let ino = self.map.ino(node);
-        let mut answer = match control::handle(&*self.fs, who, ino, command, input) {
+        let mut answer = match control::handle(&*self.fs, &self.waiters, who, ino, command, input) {
             Some(answer) => answer?,
             None => ControlAnswer {
                 output: ioctl::handle(&*self.fs, ino, command, input)?,

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
@@ -12,7 +11,7 @@ use sapwood_btrfs::check as btrfs_check;
 use sapwood_ext4::check as ext4_check;
 use serde_json::json;
 
-use super::failure::{FAILED, Failure, IMAGE, Result};
+use super::failure::{Failure, IMAGE, Result};
 use super::{output, progress};
 
 #[derive(Debug, clap::Args)]
@@ -34,21 +33,16 @@ pub(super) struct Args {
 }
 
 /// Exit code 0: nothing wrong; 1: something is; 3: the image could not be checked.
-pub(super) fn run(args: &Args) -> ExitCode {
-    let (device, kind) = match sapwood::image::open_known(&args.image, true) {
-        Ok(known) => known,
-        Err(error) => return Failure::from(error).report(),
+pub(super) fn run(args: &Args) -> Result<()> {
+    let (device, kind) = sapwood::image::open_known(&args.image, true)?;
+    let report = match kind {
+        Kind::Btrfs => btrfs(args, &*device)?,
+        Kind::Ext4 => ext4(args, &device)?,
     };
-    let checked = match kind {
-        Kind::Btrfs => btrfs(args, &*device),
-        Kind::Ext4 => ext4(args, &device),
-    };
-    match checked {
-        Ok(report) => {
-            print(args, &report);
-            ExitCode::from(if report.clean { 0 } else { FAILED })
-        }
-        Err(failure) => failure.report(),
+    print(args, &report)?;
+    match report.clean {
+        true => Ok(()),
+        false => Err(Failure::reported()),
     }
 }
 
@@ -133,20 +127,19 @@ fn ext4(args: &Args, device: &Arc<dyn Device>) -> Result<Report> {
     })
 }
 
-fn print(args: &Args, report: &Report) {
+fn print(args: &Args, report: &Report) -> Result<()> {
     if args.json {
-        output::json(&json!({
+        return output::json(&json!({
             "clean": report.clean,
             "findings": report.findings,
             "suppressed": report.suppressed,
         }));
-        return;
     }
     for finding in &report.findings {
-        output::line(&finding.text);
+        output::line(&finding.text)?;
     }
     if report.suppressed > 0 {
-        output::line(format!("and {} more", report.suppressed));
+        output::line(format!("and {} more", report.suppressed))?;
     }
     if !args.quiet {
         let count = report.findings.len() as u64 + report.suppressed;
@@ -155,6 +148,7 @@ fn print(args: &Args, report: &Report) {
             (true, _) => "clean, with warnings".to_owned(),
             (false, 1) => "1 finding".to_owned(),
             (false, many) => format!("{many} findings"),
-        });
+        })?;
     }
+    Ok(())
 }

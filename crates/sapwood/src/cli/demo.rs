@@ -118,7 +118,7 @@ fn local<T>(path: &Path, result: std::io::Result<T>) -> Result<T> {
 fn tell(kind: Kind, image: &Path, dir: &Path) -> Result<()> {
     line(format!(
         "1. Make an image of 1 GiB with {kind}; no root, no kernel driver."
-    ));
+    ))?;
     call(
         ours()?
             .args(["mkfs", "--force", "--quiet", "--type", kind.name()])
@@ -126,7 +126,7 @@ fn tell(kind: Kind, image: &Path, dir: &Path) -> Result<()> {
             .arg(image),
     )?;
 
-    line("2. Mount it and work in it with ordinary system calls.");
+    line("2. Mount it and work in it with ordinary system calls.")?;
     let mount = Mount::start(image, dir)?;
     let notes = dir.join("notes");
     local(&notes, fs::create_dir(&notes))?;
@@ -134,31 +134,31 @@ fn tell(kind: Kind, image: &Path, dir: &Path) -> Result<()> {
     let mut file = local(&safe, File::create(&safe))?;
     local(&safe, file.write_all(b"written, and fsync returned\n"))?;
     local(&safe, file.sync_all())?;
-    line("   notes/safe.txt: written, and fsync returned");
+    line("   notes/safe.txt: written, and fsync returned")?;
     let hasty = notes.join("hasty.txt");
     local(&hasty, fs::write(&hasty, b"written, never synced\n"))?;
-    line("   notes/hasty.txt: written, but never synced");
+    line("   notes/hasty.txt: written, but never synced")?;
     drop(file);
 
-    line("3. Pull the plug: the daemon is killed with SIGKILL in the middle of it.");
+    line("3. Pull the plug: the daemon is killed with SIGKILL in the middle of it.")?;
     mount.pull_the_plug()?;
 
-    line("4. Check the image as it was left.");
+    line("4. Check the image as it was left.")?;
     call(ours()?.args(["check", "--quiet"]).arg(image))?;
-    line("   clean");
+    line("   clean")?;
 
-    line("5. Mount it again and see what survived.");
+    line("5. Mount it again and see what survived.")?;
     let mount = Mount::start(image, dir)?;
     let text = local(&safe, fs::read_to_string(&safe))?;
-    line(format!("   notes/safe.txt: {}", text.trim_end()));
+    line(format!("   notes/safe.txt: {}", text.trim_end()))?;
     let hasty_survived = hasty.exists();
     line(match hasty_survived {
         true => "   notes/hasty.txt: survived too, though nobody had promised it",
         false => "   notes/hasty.txt: gone, as nobody had promised it",
-    });
+    })?;
     mount.unmount()?;
 
-    line("6. The same without a mount:");
+    line("6. The same without a mount:")?;
     let mut place = image.as_os_str().to_owned();
     place.push(":/notes");
     call(ours()?.args(["ls", "-l"]).arg(place))?;

@@ -43,7 +43,7 @@ fn ext4(args: &Args, device: Arc<dyn Device>) -> Result<()> {
     let image = Image::open(device).map_err(fail)?;
     for what in &what {
         let shown = image.show(what, &mut |text: String| {
-            text.trim_end().lines().for_each(output::line);
+            text.trim_end().lines().for_each(output::line_or_end);
         });
         shown.map_err(fail)?;
     }
@@ -54,8 +54,7 @@ fn btrfs(args: &Args, device: Arc<dyn Device>) -> Result<()> {
     let fail = |error: sapwood_btrfs::Error| Failure::local(&args.image, error).with_code(IMAGE);
     if args.tree.as_deref() == Some("super") {
         let super_block = inspect::super_block(&[device]).map_err(fail)?;
-        output::line(DumpSuper(&super_block));
-        return Ok(());
+        return output::line(DumpSuper(&super_block));
     }
     let choice = match args.tree.as_deref() {
         None | Some("all") => TreeChoice::All,
@@ -63,7 +62,7 @@ fn btrfs(args: &Args, device: Arc<dyn Device>) -> Result<()> {
             .ok_or_else(|| Failure::new(USAGE, format!("no tree is called {name}")))?,
     };
     inspect::walk(&[device], choice, &mut |block: &[u8]| {
-        output::line(DumpBlock(block))
+        output::line_or_end(DumpBlock(block));
     })
     .map_err(fail)
 }

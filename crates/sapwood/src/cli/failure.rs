@@ -2,10 +2,11 @@
 
 use std::fmt::Display;
 use std::path::Path;
-use std::process::ExitCode;
 
 use sapwood::image::OpenError;
 use sapwood::target::NoImage;
+
+use super::output;
 
 /// Something that was asked for could not be done.
 pub(super) const FAILED: u8 = 1;
@@ -65,11 +66,11 @@ impl Failure {
     }
 
     /// Prints the line and returns the code. A failure without a line was reported before.
-    pub(super) fn report(self) -> ExitCode {
+    pub(super) fn report(self) -> u8 {
         if !self.line.is_empty() {
-            eprintln!("sapwood: {}", self.line);
+            output::message(&self.line);
         }
-        ExitCode::from(self.code)
+        self.code
     }
 }
 

@@ -1,7 +1,7 @@
 //! Commands that read files inside an image: ls, cat, tree.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 
 use sapwood::image::Mounted;
@@ -150,7 +150,7 @@ pub(super) fn ls(args: &LsArgs) -> Result<()> {
             }
             found.sort_by(|(one, _), (other, _)| one.cmp(other));
             if several && !args.json {
-                output::line(format!("{}:", shown_path(path)));
+                output::line(format!("{}:", shown_path(path)))?;
             }
         } else {
             found.push((path.to_vec(), *node.attr()));
@@ -158,16 +158,16 @@ pub(super) fn ls(args: &LsArgs) -> Result<()> {
         for (name, attr) in found {
             match (args.json, args.long) {
                 (true, _) => shown.push(Shown::new(fs, &name, &attr)),
-                (false, true) => output::line(long_line(fs, &name, &attr)),
-                (false, false) => output::line(output::name(&name)),
+                (false, true) => output::line(long_line(fs, &name, &attr))?,
+                (false, false) => output::line(output::name(&name))?,
             }
         }
         Ok(())
     })?;
-    if args.json {
-        output::json(&shown);
+    match args.json {
+        true => output::json(&shown),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 fn long_line(fs: &dyn FileSystem, name: &[u8], attr: &Attr) -> String {
@@ -204,10 +204,21 @@ pub(super) fn cat(args: &CatArgs) -> Result<()> {
             cat_files(places, &args.choice)?;
             continue;
         }
-        std::io::copy(&mut std::io::stdin().lock(), &mut std::io::stdout().lock())
-            .map_err(|error| Failure::on("standard input", error))?;
+        cat_input()?;
     }
     Ok(())
+}
+
+fn cat_input() -> Result<()> {
+    let mut buf = vec![0; CHUNK];
+    loop {
+        match std::io::stdin().read(&mut buf) {
+            Ok(0) => return Ok(()),
+            Ok(count) => output::bytes(buf.get(..count).unwrap_or_default())?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::on("standard input", error)),
+        }
+    }
 }
 
 fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
@@ -221,12 +232,7 @@ fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
             if count == 0 {
                 return Ok(());
             }
-            if std::io::stdout()
-                .write_all(buf.get(..count).unwrap_or_default())
-                .is_err()
-            {
-                std::process::exit(0);
-            }
+            output::bytes(buf.get(..count).unwrap_or_default())?;
             at += count as u64;
         }
     })
@@ -241,7 +247,7 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
             let top = tree::resolve(fs, path, true)
                 .map_err(|error| Failure::on(shown_path(path), error))?;
             if !args.json {
-                output::line(shown_path(path));
+                output::line(shown_path(path))?;
             }
             let mut counts = (0_u64, 0_u64);
             tree::walk::<Failure>(&top, &mut |below, entry, attr| {
@@ -250,9 +256,7 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
                     _ => counts.1 += 1,
                 }
                 if args.json {
-                    let shown = serde_json::to_string(&Shown::new(fs, below, attr));
-                    output::line(shown.map_err(|error| Failure::on("json", error))?);
-                    return Ok(());
+                    return output::json_line(&Shown::new(fs, below, attr));
                 }
                 let depth = below.iter().filter(|byte| **byte == b'/').count() + 1;
                 let target = match attr.kind {
@@ -264,13 +268,12 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
                     "{}{}{target}",
                     "  ".repeat(depth),
                     output::name(&entry.name)
-                ));
-                Ok(())
+                ))
             })?;
-            if !args.json {
-                output::line(format!("{} directories, {} files", counts.0, counts.1));
+            if args.json {
+                return Ok(());
             }
-            Ok(())
+            output::line(format!("{} directories, {} files", counts.0, counts.1))
         },
     )
 }

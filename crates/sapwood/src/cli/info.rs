@@ -30,16 +30,15 @@ pub(super) fn run(args: &Args) -> Result<()> {
         Kind::Ext4 => ext4::rows(&args.image, &*device)?,
     };
     if args.json {
-        output::json(
+        return output::json(
             &rows
                 .into_iter()
                 .map(|(key, value)| (key.to_owned(), value))
                 .collect::<serde_json::Map<_, _>>(),
         );
-        return Ok(());
     }
     for (key, value) in rows {
-        output::line(format!("{key:<11} {}", shown(key, &value)));
+        output::line(format!("{key:<11} {}", shown(key, &value)))?;
     }
     Ok(())
 }

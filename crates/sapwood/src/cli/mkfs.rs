@@ -111,7 +111,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if let Some(new) = new {
         new.keep();
     }
-    print(args, made);
+    print(args, made)?;
     match missing {
         0 => Ok(()),
         _ => Err(Failure::local(
@@ -131,7 +131,7 @@ fn refuse_foreign(option: Option<&str>, kind: Kind) -> Result<()> {
     }
 }
 
-fn print(args: &Args, made: Made) {
+fn print(args: &Args, made: Made) -> Result<()> {
     if args.json {
         let mut object = serde_json::json!({
             "kind": args.kind.name(), "uuid": output::uuid(&made.uuid), "label": args.label, "size": made.size,
@@ -143,7 +143,7 @@ fn print(args: &Args, made: Made) {
                     .map(|(key, value)| (key.to_owned(), value)),
             );
         }
-        output::json(&object);
+        output::json(&object)?;
     } else if !args.quiet {
         output::line(format!(
             "{}: {}, {}, uuid {}",
@@ -151,8 +151,9 @@ fn print(args: &Args, made: Made) {
             args.kind,
             output::size(made.size),
             output::uuid(&made.uuid)
-        ));
+        ))?;
     }
+    Ok(())
 }
 
 /// The device to make it on; a file is made anew if a size is given. A file that did not exist before is removed again

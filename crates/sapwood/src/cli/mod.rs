@@ -23,6 +23,7 @@ mod times;
 mod umount;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -96,21 +97,20 @@ pub(crate) fn run() -> ExitCode {
     if let Some(rewritten) = helper {
         args = match rewritten {
             Ok(args) => args,
-            Err(failure) => return failure.report(),
+            Err(failure) => return ExitCode::from(failure.report()),
         };
     }
     output::start_log();
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            let code = if error.use_stderr() {
-                failure::USAGE
-            } else {
-                0
-            };
-            // Where the text goes is closed: there is nobody to tell.
-            let _ = error.print();
-            return ExitCode::from(code);
+            let printed = error.print();
+            if error.use_stderr() {
+                return ExitCode::from(failure::USAGE);
+            }
+            let flushed = printed.and_then(|()| std::io::stdout().flush());
+            let _ = flushed.map_err(output::failed);
+            return output::finish(0);
         }
     };
     let result = match cli.command {
@@ -129,14 +129,14 @@ pub(crate) fn run() -> ExitCode {
         Command::Mv(args) => change::mv(&args),
         Command::Subvolume(command) => subvolume::run(&command),
         Command::Stats(args) => stats::run(&args),
-        Command::Check(args) => return check::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => demo::run(&args),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    output::finish(match result {
+        Ok(()) => 0,
         Err(failure) => failure.report(),
-    }
+    })
 }
 
 /// An image and how to open it, as every command that looks into one takes it.

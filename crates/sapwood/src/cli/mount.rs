@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use sapwood::image::Mounted;
 use sapwood_fuse::daemon::{self, ReadyNotifier};
 use sapwood_fuse::signals;
 
 use super::failure::{Failure, MOUNT, Result, USAGE};
 use super::mount_options::{self, Parsed};
-use super::{remount, umount};
+use super::{output, remount, umount};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -78,7 +79,7 @@ fn translate(args: &[OsString]) -> Result<Vec<OsString>> {
 pub(super) fn run(args: Args) -> ExitCode {
     match start(args) {
         Ok(code) => code,
-        Err(failure) => failure.report(),
+        Err(failure) => ExitCode::from(failure.report()),
     }
 }
 
@@ -102,11 +103,20 @@ fn start(args: Args) -> Result<ExitCode> {
         return done.map(|()| ExitCode::SUCCESS);
     }
     parsed.fuse.anchor = Some(image.clone());
-    let work = move |ready: ReadyNotifier| match serve(&image, &dir, parsed, args.quiet, ready) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.with_code(MOUNT).report(),
+    let (quiet, foreground) = (args.quiet, args.foreground);
+    let work = move |ready: ReadyNotifier| {
+        let begun = || {
+            if !foreground {
+                output::to_syslog(&image, &dir);
+            }
+            ready.ready();
+        };
+        match serve(&image, &dir, parsed, quiet, begun) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => ExitCode::from(failure.with_code(MOUNT).report()),
+        }
     };
-    daemon::daemonize(args.foreground, work)
+    daemon::daemonize(foreground, work)
         .map_err(|error| Failure::on("mount", error).with_code(MOUNT))
 }
 
@@ -120,7 +130,7 @@ fn serve(
     dir: &Path,
     parsed: Parsed,
     quiet: bool,
-    ready: ReadyNotifier,
+    begun: impl FnOnce(),
 ) -> Result<()> {
     let mut fuse = parsed.fuse;
     let watched = std::mem::take(&mut fuse.auto_unmount);
@@ -134,7 +144,11 @@ fn serve(
         engine.set("commit", Some(UNHEARD_COMMIT))?;
     }
     let (fs, device) = sapwood::image::open_file(image, &engine)?;
-    if fs.read_only() {
+    if fs.read_only() && !fuse.read_only {
+        output::message(format_args!(
+            "{}: write-protected, mounted read-only",
+            image.display()
+        ));
         fuse.read_only = true;
     }
     let mounted = sapwood_fuse::mount(fs.shared(), dir, &fuse);
@@ -156,30 +170,40 @@ fn serve(
     if !quiet && !fs.read_only() && !session.waits() {
         tell(dir, session.hears_sync());
     }
-    ready.ready();
+    begun();
     let served = session.wait().map_err(|error| Failure::local(dir, error));
     drop(watch);
-    let unmounted = fs.unmount();
+    let ended = end(image, &fs).and(served);
+    let why = ended.as_ref().map_err(ToString::to_string).err();
+    session.report_end(why.as_deref());
     // Whatever the kernel's unmount is followed by finds the image complete, and free.
     if let Err(error) = device.release() {
         log::warn!("{error}");
     }
     session.finish();
-    unmounted.map_err(|error| Failure::local(image, error))?;
-    served
+    ended
+}
+
+/// Completes the image. Fails if anything that was written since the mount is not in it.
+fn end(image: &Path, fs: &Mounted) -> Result<()> {
+    let unmounted = fs.unmount();
+    match fs.first_error() {
+        Some(error) => Err(umount::incomplete(image, &error)),
+        None => unmounted.map_err(|error| umount::incomplete(image, &error.to_string())),
+    }
 }
 
 /// Says what this mount does not promise, and what to do instead.
 fn tell(dir: &Path, hears_sync: bool) {
     let dir = dir.display();
     match hears_sync {
-        true => {
-            eprintln!("sapwood: {dir}: umount(8) does not wait for the image: use `sapwood umount`")
-        }
-        false => eprintln!(
-            "sapwood: {dir}: sync(1) and umount(8) do not wait for the image: use `sapwood sync` \
-             and `sapwood umount`"
-        ),
+        true => output::message(format_args!(
+            "{dir}: umount(8) does not wait for the image: use `sapwood umount`"
+        )),
+        false => output::message(format_args!(
+            "{dir}: sync(1) and umount(8) do not wait for the image: use `sapwood sync` and \
+             `sapwood umount`"
+        )),
     }
 }
 

@@ -6,6 +6,7 @@ use rustix::mount::MountFlags;
 use sapwood_fuse::{MountEntry, control};
 
 use super::failure::{Failure, MOUNT, Result};
+use super::output;
 
 /// Options that the kernel keeps for each mount, with the flag and whether they set it.
 const FLAGS: &[(&str, MountFlags, bool)] = &[
@@ -79,7 +80,9 @@ pub(super) fn run(dir: &Path, lists: &[String]) -> Result<()> {
         if let Some((_, flag, on)) = FLAGS.iter().find(|(flag, _, _)| *flag == word) {
             flags.set(*flag, *on);
         } else if !OF_THE_TABLE.contains(&name(word)) && !word.starts_with("x-") {
-            eprintln!("sapwood: {word}: stays as it was mounted, a remount does not change it");
+            output::message(format_args!(
+                "{word}: stays as it was mounted, a remount does not change it"
+            ));
         }
     }
     let read_only = flags.contains(MountFlags::RDONLY);

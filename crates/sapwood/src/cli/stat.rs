@@ -59,9 +59,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     match args.json {
         true => output::json(&all),
-        false => all.iter().for_each(print),
+        false => all.iter().try_for_each(print),
     }
-    Ok(())
 }
 
 fn look(fs: &dyn FileSystem, path: &[u8], as_json: bool) -> sapwood_vfs::Result<Shown> {
@@ -107,38 +106,39 @@ fn look(fs: &dyn FileSystem, path: &[u8], as_json: bool) -> sapwood_vfs::Result<
     })
 }
 
-fn print(shown: &Shown) {
-    output::line(format!("{}: {}", shown.path, shown.kind));
+fn print(shown: &Shown) -> Result<()> {
+    output::line(format!("{}: {}", shown.path, shown.kind))?;
     if let Some(target) = &shown.target {
-        output::line(format!("  target  {target}"));
+        output::line(format!("  target  {target}"))?;
     }
     if let Some(device) = &shown.device {
-        output::line(format!("  device  {device}"));
+        output::line(format!("  device  {device}"))?;
     }
     output::line(format!(
         "  inode   {} (generation {}), {} links",
         shown.ino, shown.generation, shown.links
-    ));
+    ))?;
     output::line(format!(
         "  mode    {}, uid {}, gid {}",
         shown.mode, shown.uid, shown.gid
-    ));
+    ))?;
     output::line(format!(
         "  size    {} bytes, {} allocated",
         shown.size, shown.allocated
-    ));
+    ))?;
     for (name, time) in [
         ("access", &shown.atime),
         ("modify", &shown.mtime),
         ("change", &shown.ctime),
         ("birth ", &shown.btime),
     ] {
-        output::line(format!("  {name}  {time}"));
+        output::line(format!("  {name}  {time}"))?;
     }
     if !shown.flags.is_empty() {
-        output::line(format!("  flags   {}", shown.flags));
+        output::line(format!("  flags   {}", shown.flags))?;
     }
     for (name, value) in &shown.xattrs {
-        output::line(format!("  xattr   {name} = {value}"));
+        output::line(format!("  xattr   {name} = {value}"))?;
     }
+    Ok(())
 }

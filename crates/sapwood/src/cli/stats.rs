@@ -38,9 +38,9 @@ struct Step<'s> {
 pub(super) fn run(args: &Args) -> Result<()> {
     let mut total = read(&args.dir)?;
     match (args.watch, args.json) {
-        (false, true) => output::json(&total),
-        (true, true) => step(&total, &total),
-        (_, false) => output::line(Table::of(&total)),
+        (false, true) => output::json(&total)?,
+        (true, true) => step(&total, &total)?,
+        (_, false) => output::line(Table::of(&total))?,
     }
     let mut left = if args.watch { args.seconds } else { Some(0) };
     while left != Some(0) {
@@ -49,19 +49,16 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let now = read(&args.dir)?;
         let change = now.since(&total);
         match args.json {
-            true => step(&now, &change),
-            false => output::line(format_args!("\n{}", Table::of(&now).with_change(&change))),
+            true => step(&now, &change)?,
+            false => output::line(format_args!("\n{}", Table::of(&now).with_change(&change)))?,
         }
         total = now;
     }
     Ok(())
 }
 
-fn step(total: &Counters, change: &Counters) {
-    match serde_json::to_string(&Step { total, change }) {
-        Ok(text) => output::line(text),
-        Err(error) => eprintln!("sapwood: {error}"),
-    }
+fn step(total: &Counters, change: &Counters) -> Result<()> {
+    output::json_line(&Step { total, change })
 }
 
 fn read(dir: &Path) -> Result<Counters> {

@@ -85,8 +85,7 @@ pub(super) fn run(command: &Command) -> Result<()> {
     match command {
         Command::List { image, json } => {
             let found = read_list(image)?;
-            print_list(&found, *json);
-            Ok(())
+            print_list(&found, *json)
         }
         Command::Create { place, owner } => create(place, *owner),
         Command::Snapshot {
@@ -99,8 +98,7 @@ pub(super) fn run(command: &Command) -> Result<()> {
             let found = read_list(image)?;
             let path = found.subvolumes.iter().find(|one| one.id == found.default);
             let path = path.map_or_else(|| "/".to_owned(), |one| output::name(&one.path));
-            output::line(format!("{:>8}  {path}", found.default.0));
-            Ok(())
+            output::line(format!("{:>8}  {path}", found.default.0))
         }
         Command::SetDefault { image, id } => {
             let id = SubvolumeId(*id);
@@ -261,7 +259,7 @@ fn parent<'a>(fs: &'a Btrfs, path: &[u8]) -> Result<(Node<'a>, Vec<u8>)> {
     tree::resolve_parent(fs, path).map_err(|error| Failure::on(shown_path(path), error))
 }
 
-fn print_list(found: &SubvolumeList, as_json: bool) {
+fn print_list(found: &SubvolumeList, as_json: bool) -> Result<()> {
     let (subvolumes, default) = (&found.subvolumes, found.default);
     if as_json {
         let rows = subvolumes.iter().map(|one| {
@@ -272,8 +270,7 @@ fn print_list(found: &SubvolumeList, as_json: bool) {
                 "parent_uuid": output::uuid(&one.parent_uuid), "default": one.id == default,
             })
         });
-        output::json(&rows.collect::<Vec<_>>());
-        return;
+        return output::json(&rows.collect::<Vec<_>>());
     }
     for one in subvolumes {
         let marks = match (one.read_only, one.id == default) {
@@ -289,8 +286,9 @@ fn print_list(found: &SubvolumeList, as_json: bool) {
             parent,
             one.generation,
             output::name(&one.path)
-        ));
+        ))?;
     }
+    Ok(())
 }
 
 fn snapshot(source: &OsStr, place: &OsStr, read_only: bool) -> Result<()> {

@@ -87,9 +87,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         .ok_or_else(|| Failure::local(&dir, "no Sapwood image is mounted here"))?;
     if args.step_by_step {
         let done = unmount(&dir, &entry, args.lazy);
-        let result = done.as_ref().map_err(ToString::to_string);
-        output::line(format_args!("{DONE}{}", result.err().unwrap_or_default()));
-        return Ok(());
+        let why = done.as_ref().map_err(ToString::to_string).err();
+        // A line for each step.
+        let why = why.unwrap_or_default().replace('\n', " ");
+        return output::line(format_args!("{DONE}{why}"));
     }
     let end = args
         .timeout
@@ -184,7 +185,7 @@ fn wait(dir: &Path, told: &mpsc::Receiver<Step>, end: Option<Instant>) -> Result
                     ));
                 }
                 if said.is_some_and(|said| now >= said) {
-                    eprintln!("sapwood: {}: waiting for {what}", dir.display());
+                    output::message(format_args!("{}: waiting for {what}", dir.display()));
                     said = None;
                 }
             }
@@ -193,36 +194,58 @@ fn wait(dir: &Path, told: &mpsc::Receiver<Step>, end: Option<Instant>) -> Result
 }
 
 fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
+    // A process that gave up waiting has closed the pipe: then the mount stays.
     let waits = |what: String| output::line(what);
     let image = Path::new(&entry.source);
     let mut daemon = None;
+    let mut end = None;
     let mut synced = Ok(());
+    let mut first = None;
     if !lazy {
-        waits("the daemon to answer".to_owned());
+        waits("the daemon to answer".to_owned())?;
         daemon = control::daemon(dir).ok();
         waits(format!(
             "{} to write {}",
             named(daemon.as_ref()),
             image.display()
-        ));
+        ))?;
         if daemon.is_some() {
             synced = control::sync(dir);
+            end = control::report_end(dir).ok();
+            first = control::first_error(dir).ok().flatten();
         }
     }
-    waits("the kernel to unmount".to_owned());
+    waits("the kernel to unmount".to_owned())?;
     sapwood_fuse::unmount(dir, lazy).map_err(|error| Failure::local(dir, error))?;
     if !lazy && !is_mounted(entry) {
         waits(format!(
             "{} to release {}",
             named(daemon.as_ref()),
             image.display()
-        ));
+        ))?;
         match daemon.and_then(|daemon| daemon.process) {
             Some((process, _)) => wait_for_end(&process),
             None => wait_for_release(image),
         }
+        match end.map(|end| end.result()) {
+            Some(Some(Err(why))) => return Err(Failure::new(FAILED, why)),
+            Some(None) => {
+                let why = "the daemon died before it had written everything";
+                return Err(Failure::local(image, why));
+            }
+            Some(Some(Ok(()))) | None => {}
+        }
     }
-    synced.map_err(|error| Failure::local(image, format_args!("not all was written: {error}")))
+    match (first, synced) {
+        (Some(first), _) => Err(incomplete(image, &first)),
+        (None, Err(error)) => Err(incomplete(image, &error.to_string())),
+        (None, Ok(())) => Ok(()),
+    }
+}
+
+/// Something that was written to the mount of `image` is not in it, since this error.
+pub(super) fn incomplete(image: &Path, error: &str) -> Failure {
+    Failure::local(image, format_args!("not everything was written: {error}"))
 }
 
 fn named(daemon: Option<&Daemon>) -> String {

@@ -363,6 +363,10 @@ impl FileSystem for MemoryFs {
         )
     }
 
+    fn first_error(&self) -> Option<String> {
+        None
+    }
+
     fn unmount(&self) -> Result<()> {
         self.live()?.mounted = false;
         Ok(())

@@ -125,6 +125,7 @@ impl FileSystem for Faulty {
         fn set_fsxattr(&self, ino: Ino, value: &Fsxattr) -> Result<()>;
         fn subvolumes(&self) -> Option<&dyn Subvolumes>;
         fn stats_json(&self) -> String;
+        fn first_error(&self) -> Option<String>;
         fn unmount(&self) -> Result<()>;
     }
 

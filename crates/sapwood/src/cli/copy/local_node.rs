@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -267,7 +267,10 @@ impl LocalNode {
             }
             Ok(())
         };
-        let on = |error| Failure::on(&self.shown, error);
+        let on = |error: std::io::Error| match error.kind() {
+            ErrorKind::BrokenPipe => output::failed(error),
+            _ => Failure::on(&self.shown, error),
+        };
         fill(&mut |at, data| {
             zeros_to(&mut file, &mut end, at).map_err(on)?;
             file.write_all(data).map_err(on)?;

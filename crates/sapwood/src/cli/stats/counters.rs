@@ -60,6 +60,9 @@ impl Counters {
 }
 
 fn change(now: &Value, before: Option<&Value>) -> Value {
+    if now.is_string() {
+        return now.clone();
+    }
     if let Some(now) = durations(now) {
         let before = before.and_then(durations).unwrap_or_default();
         return serde_json::to_value(now.since(&before)).unwrap_or_default();
@@ -113,9 +116,10 @@ impl Durations {
     }
 }
 
-/// Lines of a name, a total, and perhaps what it changed by.
+/// Texts, then lines of a name, a total, and perhaps what it changed by.
 #[derive(Debug)]
 pub(super) struct Table {
+    texts: Vec<String>,
     rows: Vec<(String, String)>,
     changes: Option<Vec<(String, String)>>,
 }
@@ -123,7 +127,12 @@ pub(super) struct Table {
 impl Table {
     /// Of totals.
     pub(super) fn of(total: &Counters) -> Self {
+        let texts = total.0.iter().filter_map(|(name, value)| {
+            let text = value.as_str()?;
+            Some(format!("{}: {text}", name.replace('_', " ")))
+        });
         Self {
+            texts: texts.collect(),
             rows: rows(total),
             changes: None,
         }
@@ -141,7 +150,7 @@ impl Table {
 /// The lines of a table; names in words.
 fn rows(counters: &Counters) -> Vec<(String, String)> {
     let mut rows = Vec::new();
-    for (name, value) in &counters.0 {
+    for (name, value) in counters.0.iter().filter(|(_, value)| !value.is_string()) {
         let name = name.replace('_', " ");
         if let Some(durations) = durations(value) {
             let parts = [
@@ -183,6 +192,9 @@ impl Display for Table {
         let longest = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
         let names = longest(&mut self.rows.iter().map(|(name, _)| name.len()));
         let totals = longest(&mut self.rows.iter().map(|(_, total)| total.len()));
+        for text in &self.texts {
+            writeln!(f, "{text}")?;
+        }
         for (nth, (name, total)) in self.rows.iter().enumerate() {
             if nth > 0 {
                 writeln!(f)?;
@@ -225,6 +237,20 @@ mod tests {
             "bytes_per_fsync": 50.0,
         });
         assert_eq!(Value::Object(change.0), expected);
+    }
+
+    #[test]
+    fn texts_come_first_and_do_not_change() {
+        let total = parse(r#"{"fsyncs":2,"first_error":"no device"}"#);
+        let change = total.since(&parse(r#"{"fsyncs":1}"#));
+        assert_eq!(
+            Value::Object(change.0.clone()),
+            serde_json::json!({"fsyncs": 1, "first_error": "no device"})
+        );
+        let table = Table::of(&total).with_change(&change).to_string();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines.len(), 2, "{table}");
+        assert_eq!(lines[0], "first error: no device");
     }
 
     #[test]

@@ -1,28 +1,16 @@
-//! What commands print: names that may be any bytes, sizes, and the log.
+//! What commands print, and how: names that may be any bytes, sizes, the two standard streams, the
+//! log.
+//!
+//! No command prints in any other way: `main.rs` denies `println` and `eprintln`.
 
-use std::io::Write;
+mod logger;
+mod stream;
+mod syslog;
+
+pub(super) use logger::{start_log, to_syslog};
+pub(super) use stream::{bytes, failed, finish, json, json_line, line, line_or_end, message};
 
 use sapwood_vfs::{Attr, FileKind};
-
-/// Starts the log: warnings go to standard error, one line each.
-pub(super) fn start_log() {
-    struct Stderr;
-    impl log::Log for Stderr {
-        fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-            metadata.level() <= log::Level::Warn
-        }
-        fn log(&self, record: &log::Record<'_>) {
-            if self.enabled(record.metadata()) {
-                // Not `eprintln`: a full disk below the log must not end a mount.
-                let _ = writeln!(std::io::stderr().lock(), "sapwood: {}", record.args());
-            }
-        }
-        fn flush(&self) {}
-    }
-    // Only a library user who set a logger before us can make this fail, and then theirs counts.
-    let _ = log::set_logger(&Stderr);
-    log::set_max_level(log::LevelFilter::Warn);
-}
 
 /// Bytes as text for people: what is not printable becomes an escape.
 pub(super) fn name(bytes: &[u8]) -> String {
@@ -39,13 +27,6 @@ pub(super) fn name(bytes: &[u8]) -> String {
         }
     }
     text
-}
-
-/// Writes a line to standard output. A reader that went away ends the command quietly.
-pub(super) fn line(text: impl std::fmt::Display) {
-    if writeln!(std::io::stdout().lock(), "{text}").is_err() {
-        std::process::exit(0);
-    }
 }
 
 /// A size with a binary unit.
@@ -106,14 +87,6 @@ pub(super) fn uuid(bytes: &[u8; 16]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
-}
-
-/// Prints a value as JSON on standard output.
-pub(super) fn json(value: &impl serde::Serialize) {
-    match serde_json::to_string_pretty(value) {
-        Ok(text) => line(text),
-        Err(error) => eprintln!("sapwood: {error}"),
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,114 @@
+//! Standard output and standard error.
+//!
+//! # How it works
+//! What cannot be written to standard output is a failure of the command, even if everything else
+//! went well. The first error is kept here; every later call of [`line`] or [`bytes`] fails at once.
+//! The command cleans up as after any failure, and [`finish`] turns the error into a message and
+//! the exit code. A reader that closed its end of a pipe gets no message: the process ends by
+//! `SIGPIPE`, as other programs do (a shell shows 141).
+//!
+//! Output is written without a buffer, so that nothing is left to write at the end.
+//!
+//! Nothing that happens to standard error fails a command or ends it.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::super::failure::{FAILED, Failure, Result};
+use super::logger;
+
+/// What a shell shows for a process that `SIGPIPE` has ended.
+const BROKEN_PIPE: u8 = 128 + 13;
+
+static ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Writes a line to standard output.
+pub(in super::super) fn line(text: impl Display) -> Result<()> {
+    bytes(format!("{text}\n").as_bytes())
+}
+
+/// As [`line`], for a callback that cannot fail, of a command that changes nothing: an error ends
+/// the process.
+pub(in super::super) fn line_or_end(text: impl Display) {
+    if line(text).is_err() {
+        let code = conclude(FAILED);
+        std::process::exit(i32::from(code));
+    }
+}
+
+/// Writes bytes to standard output.
+pub(in super::super) fn bytes(bytes: &[u8]) -> Result<()> {
+    if ERROR.lock().is_some() {
+        return Err(silent());
+    }
+    write_all(bytes).map_err(failed)
+}
+
+/// Not through `std::io::stdout`, which takes a descriptor that cannot be written to for success.
+fn write_all(mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(rustix::stdio::stdout(), bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(len) => bytes = bytes.get(len..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Keeps an error of standard output for the end of the command, which it fails; ends what the
+/// command is doing.
+pub(in super::super) fn failed(error: io::Error) -> Failure {
+    ERROR.lock().get_or_insert(error);
+    silent()
+}
+
+fn silent() -> Failure {
+    Failure::reported().that_ends()
+}
+
+/// Prints a value as JSON on standard output.
+pub(in super::super) fn json(value: &impl serde::Serialize) -> Result<()> {
+    line(serde_json::to_string_pretty(value).map_err(|error| Failure::on("json", error))?)
+}
+
+/// Prints a value as JSON in one line.
+pub(in super::super) fn json_line(value: &impl serde::Serialize) -> Result<()> {
+    line(serde_json::to_string(value).map_err(|error| Failure::on("json", error))?)
+}
+
+/// Tells people something on standard error; in a daemon in the background, in the system's log.
+pub(in super::super) fn message(text: impl Display) {
+    if !logger::to_system(log::Level::Error, &text) {
+        to_stderr(&text);
+    }
+}
+
+/// Writes a line to standard error. Errors are no reason to end a command, or a mount.
+pub(super) fn to_stderr(text: &dyn Display) {
+    let _ = writeln!(io::stderr().lock(), "sapwood: {text}");
+}
+
+/// The end of a command that would exit with `code`: the exit code once standard output is
+/// accounted for.
+pub(in super::super) fn finish(code: u8) -> ExitCode {
+    ExitCode::from(conclude(code))
+}
+
+fn conclude(code: u8) -> u8 {
+    let Some(error) = ERROR.lock().take() else {
+        return code;
+    };
+    if error.kind() == ErrorKind::BrokenPipe {
+        // Returns only where the signal is blocked.
+        let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGPIPE);
+        return BROKEN_PIPE;
+    }
+    message(format_args!("standard output: {error}"));
+    if code == 0 { FAILED } else { code }
+}
