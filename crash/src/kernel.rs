@@ -13,7 +13,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sapwood_block::MemoryDevice;
 use sapwood_vfs::{FileKind, Ino, Timestamp};
@@ -120,18 +119,7 @@ impl Mounted {
     }
 
     fn unmount(&self) -> Result<(), String> {
-        let mut result = Ok(());
-        // A process that another thread is just starting may hold our files for a moment.
-        for _ in 0..50 {
-            let mut command = Command::new("umount");
-            command.arg(&self.0);
-            result = said(command);
-            if result.is_ok() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        result
+        sapwood_testing::unmount(&self.0)
     }
 }
 

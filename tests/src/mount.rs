@@ -130,14 +130,11 @@ impl KernelMount {
         let Some(dir) = self.dir.take() else {
             return Ok(());
         };
-        let ended = patiently(
-            || process::run("umount", &[dir.path()]),
-            |why| why.contains("busy"),
-        );
+        let ended = sapwood_testing::unmount(dir.path());
         if ended.is_err() {
             detach(dir);
         }
-        ended.map(drop)
+        ended
     }
 }
 

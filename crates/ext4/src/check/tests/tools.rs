@@ -87,7 +87,10 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Lets the kernel mount the image and `body` change it; gives what it left. Not every kernel can mount every image.
+/// Lets the kernel mount the image and `body` change it; gives what it left.
+///
+/// # Errors
+/// The kernel cannot mount the image: not every kernel has every feature. Any other failure of mount(8) panics.
 pub(super) fn with_kernel(
     device: &MemoryDevice,
     body: impl FnOnce(&Path),
@@ -103,7 +106,10 @@ pub(super) fn with_kernel(
     std::fs::create_dir(&at).unwrap();
     let (image, at) = (saved.path(), at.to_str().unwrap().to_owned());
     let image = image.to_str().unwrap();
-    run("mount", &["-o", "loop", image, &at])?;
+    if let Err(why) = run("mount", &["-t", "ext4", "-o", "loop", image, &at]) {
+        assert!(why.contains("wrong fs type"), "mount: {why}");
+        return Err(why);
+    }
     let mounted = Mounted(at);
     body(Path::new(&mounted.0));
     drop(mounted);
