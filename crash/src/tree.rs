@@ -70,7 +70,7 @@ impl Tree {
                 let known = nodes.contains_key(&ino) || open.iter().any(|(open, _)| *open == ino);
                 if entry.attr.kind == FileKind::Directory {
                     if known || ino == dir {
-                        return Err(Error::Corrupt(format!("directory {ino} has two names")));
+                        return Err(Error::corrupt(format!("directory {ino} has two names")));
                     }
                     open.push((ino, entry.attr));
                 } else {
@@ -289,14 +289,14 @@ fn read(fs: &dyn FileSystem, ino: Ino, size: u64) -> Result<Vec<u8>> {
     /// Files of workloads are small; a size beyond this is no size that one had.
     const LARGEST: u64 = 16 << 20;
     if size > LARGEST {
-        return Err(Error::Corrupt(format!("inode {ino} has size {size}")));
+        return Err(Error::corrupt(format!("inode {ino} has size {size}")));
     }
     let mut content = vec![0; size as usize];
     let mut at = 0;
     while at < content.len() {
         match fs.read(ino, at as u64, &mut content[at..])? {
             0 => {
-                return Err(Error::Corrupt(format!(
+                return Err(Error::corrupt(format!(
                     "inode {ino} ends at {at} of {size}"
                 )));
             }

@@ -449,13 +449,13 @@ impl From<Error> for vfs::Error {
             | Error::DataChecksum { .. }
             | Error::NoChecksum { .. }
             | Error::DataUnreadable { .. }
-            | Error::WriteFailed { .. }) => Self::Io(err.to_string()),
+            | Error::WriteFailed { .. }) => Self::io(err),
             Error::UnsupportedFeature(_)
             | Error::ReadOnlyFeature(_)
             | Error::SeveralDevices(_)
             | Error::LogPresent => Self::NotSupported,
             Error::NoReplayNeedsReadOnly => Self::Invalid,
-            err => Self::Corrupt(err.to_string()),
+            err => Self::corrupt(err),
         }
     }
 }

@@ -125,19 +125,17 @@ impl From<Error> for vfs::Error {
             Error::NoSpace => Self::NoSpace,
             Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,
             Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,
-            err @ (Error::Device(_) | Error::Unmounted | Error::WriteFailed(_)) => {
-                Self::Io(err.to_string())
-            }
+            err @ (Error::Device(_) | Error::Unmounted | Error::WriteFailed(_)) => Self::io(err),
             Error::Journal(err) => match err {
                 sapwood_jbd2::Error::Aborted(_) => Self::ReadOnly,
-                sapwood_jbd2::Error::Device(err) => Self::Io(err.to_string()),
-                err => Self::Corrupt(err.to_string()),
+                sapwood_jbd2::Error::Device(err) => Self::io(err),
+                err => Self::corrupt(err),
             },
             Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) | Error::ExternalJournal => {
                 Self::NotSupported
             }
             Error::NoLoadNeedsReadOnly => Self::Invalid,
-            err => Self::Corrupt(err.to_string()),
+            err => Self::corrupt(err),
         }
     }
 }

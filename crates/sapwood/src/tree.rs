@@ -216,7 +216,7 @@ impl Names {
 #[must_use]
 pub fn directory_loop(name: &[u8]) -> Error {
     let name = String::from_utf8_lossy(name);
-    Error::Corrupt(format!(
+    Error::corrupt(format!(
         "directory loop: {} is reached a second time",
         name.escape_debug()
     ))

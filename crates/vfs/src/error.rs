@@ -1,88 +1,158 @@
 //! The error that an operation ends with, and its errno: the only place where one exists.
 
-/// Why an operation failed. Engines turn their own typed errors into one of these at
-/// the edge; the text for people goes to the log there.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+use std::fmt;
+use std::sync::Arc;
+
+/// What an engine, a device or a journal reported, with its type: the block, key or inode is in
+/// its fields.
+///
+/// Two causes are equal if their texts are.
+#[derive(Clone)]
+pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
+
+impl Cause {
+    /// Keeps an error, or a text where there is none.
+    pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(error.into().into())
+    }
+
+    /// The error, if it is of this type.
+    #[must_use]
+    pub fn downcast_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+impl Eq for Cause {}
+
+/// Why an operation failed. Engines turn their own typed errors into one of these at their edge;
+/// those that have no errno of their own stay with it as its [`source`](std::error::Error::source).
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// `ENOENT`
-    #[error("no such file or directory")]
     NotFound,
     /// `EEXIST`
-    #[error("file exists")]
     Exists,
     /// `ENOTDIR`
-    #[error("not a directory")]
     NotDirectory,
     /// `EISDIR`
-    #[error("is a directory")]
     IsDirectory,
     /// `ENOTEMPTY`
-    #[error("directory not empty")]
     NotEmpty,
     /// `ENAMETOOLONG`
-    #[error("name too long")]
     NameTooLong,
     /// `EINVAL`
-    #[error("invalid argument")]
     Invalid,
     /// `EPERM`
-    #[error("operation not permitted")]
     NotPermitted,
     /// `EACCES`
-    #[error("permission denied")]
     AccessDenied,
     /// `EROFS`
-    #[error("read-only file system")]
     ReadOnly,
     /// `ENOSPC`
-    #[error("no space left on device")]
     NoSpace,
     /// `EDQUOT`
-    #[error("quota exceeded")]
     Quota,
     /// `EMLINK`
-    #[error("too many links")]
     TooManyLinks,
     /// `EFBIG`
-    #[error("file too large")]
     FileTooLarge,
     /// `EXDEV`
-    #[error("crosses a file system or subvolume")]
     CrossDevice,
     /// `ENODATA`
-    #[error("no such attribute")]
     NoAttribute,
     /// `E2BIG`
-    #[error("attribute too large")]
     AttributeTooLarge,
     /// `ENXIO`: no data or hole behind the offset
-    #[error("no such data or hole")]
     NoSuchOffset,
     /// `EOPNOTSUPP`
-    #[error("operation not supported")]
     NotSupported,
     /// `ETXTBSY`
-    #[error("file is in use as swap or text")]
     TextBusy,
     /// `EBUSY`
-    #[error("busy")]
     Busy,
     /// `ESTALE`: the inode is gone
-    #[error("stale inode")]
     Stale,
     /// `EOVERFLOW`
-    #[error("value too large")]
     Overflow,
     /// `EUCLEAN`: the image contradicts itself
-    #[error("file system is damaged: {0}")]
-    Corrupt(String),
+    Corrupt(Cause),
     /// `EIO`
-    #[error("input/output error: {0}")]
-    Io(String),
+    Io(Cause),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::NotFound => "no such file or directory",
+            Self::Exists => "file exists",
+            Self::NotDirectory => "not a directory",
+            Self::IsDirectory => "is a directory",
+            Self::NotEmpty => "directory not empty",
+            Self::NameTooLong => "name too long",
+            Self::Invalid => "invalid argument",
+            Self::NotPermitted => "operation not permitted",
+            Self::AccessDenied => "permission denied",
+            Self::ReadOnly => "read-only file system",
+            Self::NoSpace => "no space left on device",
+            Self::Quota => "quota exceeded",
+            Self::TooManyLinks => "too many links",
+            Self::FileTooLarge => "file too large",
+            Self::CrossDevice => "crosses a file system or subvolume",
+            Self::NoAttribute => "no such attribute",
+            Self::AttributeTooLarge => "attribute too large",
+            Self::NoSuchOffset => "no such data or hole",
+            Self::NotSupported => "operation not supported",
+            Self::TextBusy => "file is in use as swap or text",
+            Self::Busy => "busy",
+            Self::Stale => "stale inode",
+            Self::Overflow => "value too large",
+            Self::Corrupt(cause) => return write!(f, "file system is damaged: {cause}"),
+            Self::Io(cause) => return write!(f, "input/output error: {cause}"),
+        };
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Corrupt(cause) | Self::Io(cause) => Some(&*cause.0),
+            _ => None,
+        }
+    }
 }
 
 impl Error {
+    /// `EUCLEAN`, with its cause.
+    pub fn corrupt(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Corrupt(Cause::new(cause))
+    }
+
+    /// `EIO`, with its cause.
+    pub fn io(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Io(Cause::new(cause))
+    }
+
     /// The errno of this error, as Linux numbers them.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -118,3 +188,55 @@ impl Error {
 
 /// Result of a file-system operation.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// The errno decides the [`ErrorKind`](std::io::ErrorKind). An error with a cause stays whole.
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        let plain = Self::from_raw_os_error(error.errno());
+        match error {
+            Error::Corrupt(_) | Error::Io(_) => Self::new(plain.kind(), error),
+            _ => plain,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct BadBlock(u64);
+
+    impl fmt::Display for BadBlock {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "block {}", self.0)
+        }
+    }
+
+    impl std::error::Error for BadBlock {}
+
+    #[test]
+    fn the_cause_keeps_its_type() {
+        let error = Error::corrupt(BadBlock(7));
+        assert_eq!(error.to_string(), "file system is damaged: block 7");
+        let source = error.source().unwrap();
+        assert_eq!(source.downcast_ref(), Some(&BadBlock(7)));
+        let io = std::io::Error::from(error.clone());
+        let inside = io
+            .get_ref()
+            .and_then(|inside| inside.downcast_ref::<Error>());
+        assert_eq!(inside, Some(&error));
+        assert_ne!(Error::io(BadBlock(7)), Error::io(BadBlock(8)));
+    }
+
+    #[test]
+    fn kinds_of_std_follow_the_errno() {
+        let kind = |error: Error| std::io::Error::from(error).kind();
+        assert_eq!(kind(Error::NotFound), std::io::ErrorKind::NotFound);
+        assert_eq!(kind(Error::NoSpace), std::io::ErrorKind::StorageFull);
+        let none = std::io::Error::from(Error::NotEmpty);
+        assert_eq!(none.raw_os_error(), Some(39));
+    }
+}

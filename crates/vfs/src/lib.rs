@@ -16,7 +16,7 @@ pub use attr::{
     Attr, Credentials, DirEntry, Entry, FileKind, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
     SetAttr, SetTime, Timestamp,
 };
-pub use error::{Error, Result};
+pub use error::{Cause, Error, Result};
 pub use fs::{
     AllocMode, CopyMode, FileSystem, RenameMode, SeekFrom, SetXattrMode, SyncKind, WriteMode,
 };

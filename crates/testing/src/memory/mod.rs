@@ -128,7 +128,7 @@ impl MemoryFs {
     fn live(&self) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         if !state.mounted {
-            return Err(Error::Io("not mounted".to_owned()));
+            return Err(Error::io("not mounted".to_owned()));
         }
         state.operations += 1;
         Ok(state)

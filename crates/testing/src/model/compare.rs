@@ -126,7 +126,7 @@ impl Comparison<'_> {
                     .insert(String::from_utf8_lossy(&name).into_owned(), value)
                     .is_some()
                 {
-                    return Err(Error::Corrupt("an attribute is listed twice".to_owned()));
+                    return Err(Error::corrupt("an attribute is listed twice".to_owned()));
                 }
             }
             Ok(all)
