@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs foreign-images db-kill crash faults scale bench bench-log bench-create fuzz lint install help
+.PHONY: all demo test test-programs foreign-images mutants db-kill crash faults scale bench bench-log bench-create fuzz lint install help
 
 all:
 	cargo build --release -p sapwood
@@ -11,6 +11,7 @@ help:
 	@echo "make test   everything that CI runs"
 	@echo "make test-programs   the long tests with real programs"
 	@echo "make foreign-images   sapwood check and the tools' own on the test images of e2fsprogs and btrfs-progs"
+	@echo "make mutants  images with wrong bytes and right checksums: sapwood check beside the tools' own (MUTANTS=1500, SEED=1)"
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
 	@echo "make crash  every power cut of very many workloads, judged, per engine (CRASH_SECONDS=1500)"
 	@echo "make faults plants faults one at a time and shows that the tests find each (ONLY='7 20-29 block', SECONDS=600)"
@@ -65,6 +66,14 @@ foreign-images: need-build
 	@scripts/need e2fsck:e2fsprogs btrfs:btrfs-progs apt-get:apt xz:xz-utils bzip2:bzip2
 	cargo build -p sapwood
 	scripts/foreign-images
+
+# A minute: `make test` has a slice of it. Prints where both differ; a miss, a panic or a check that
+# does not end is a failure.
+mutants: MUTANTS = 1500
+mutants: SEED = 1
+mutants: need-build
+	@scripts/need e2fsck:e2fsprogs btrfs:btrfs-progs
+	SAPWOOD_MUTANTS=$(MUTANTS) SAPWOOD_MUTANTS_SEED=$(SEED) cargo test -p sapwood-btrfs --test mutants -- --nocapture
 
 # Long: SQLite and PostgreSQL commit while the daemon is killed, in ROUNDS rounds, for at most
 # SECONDS for each kind of database.

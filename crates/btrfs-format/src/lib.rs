@@ -22,7 +22,7 @@ mod space;
 mod superblock;
 mod validate;
 
-pub use block::{Block, Header, Item, KeyPtr, leaf_data_size, node_ptrs};
+pub use block::{Block, Header, Item, KeyPtr, header_flag, leaf_data_size, node_ptrs};
 pub use block_mut::{BlockInit, BlockMut};
 pub use checksum::{
     CSUM_SIZE, Checksum, ChecksumKind, Mismatch, extent_data_ref_hash, extref_hash, name_hash,

@@ -6,6 +6,7 @@
 //! | [`memory`] | a file system in memory, the model |
 //! | [`model`] | random operations on an engine and on the model, compared |
 //! | [`tour`] | a walk over all of a file system |
+//! | [`mutants`] | images with wrong bytes, and a comparison of two checks on them |
 //! | [`device`] | devices that record, fail, tear, hold or count requests |
 //! | [`unmount`], [`aio`], [`credentials`] | system calls that tests need |
 
@@ -15,6 +16,7 @@ pub mod credentials;
 pub mod device;
 pub mod memory;
 pub mod model;
+pub mod mutants;
 pub mod tour;
 mod unmount;
 

@@ -8,6 +8,7 @@ use super::error::CheckError;
 use super::finding::Finding;
 use super::source::is_mirrored;
 use super::state::{Check, Pointer};
+use super::superblock::is_dump;
 use super::walk::{Walk, entries};
 
 struct Group {
@@ -65,6 +66,12 @@ impl Groups {
         let range = |(at, g): (&u64, &Group)| (*at, at.saturating_add(g.len));
         self.0.iter().map(range).collect()
     }
+}
+
+/// A UUID as a number to compare and to show.
+fn half(uuid: &[u8; 16]) -> u64 {
+    let bytes = uuid.iter();
+    bytes.fold(0, |n, byte| n.rotate_left(8) ^ u64::from(*byte))
 }
 
 impl Check<'_> {
@@ -180,18 +187,39 @@ impl Check<'_> {
                     total_bytes,
                 });
             }
+            let (found, expected) = (half(&self.sb.tree_fsid()), half(&item.fsid));
+            if found != expected {
+                self.found(Finding::DeviceItem {
+                    devid,
+                    field: "fsid",
+                    found,
+                    expected,
+                });
+            }
             let own = self.sb.dev_item;
-            if own.devid == item.devid {
+            // A dump is restored to a device of another size, with the items of the old one.
+            if own.devid == item.devid && !is_dump(&self.sb) {
                 self.compare_dev_item(&own, item);
             }
+            self.compare_stripe_uuids(item);
+        }
+    }
+
+    /// Stripes name their device by id and by UUID.
+    fn compare_stripe_uuids(&mut self, item: &DevItem) {
+        let devid = item.devid.get();
+        let chunks = self.source.chunks.iter();
+        let odd = chunks.filter(|(_, chunk)| {
+            let mut stripes = chunk.stripes.iter();
+            stripes.any(|s| s.devid == devid && s.dev_uuid != item.uuid)
+        });
+        let odd: Vec<u64> = odd.map(|(logical, _)| *logical).collect();
+        for logical in odd {
+            self.found(Finding::ChunkDeviceUuid { logical, devid });
         }
     }
 
     fn compare_dev_item(&mut self, own: &DevItem, item: &DevItem) {
-        let half = |uuid: &[u8; 16]| {
-            uuid.iter()
-                .fold(0u64, |n, b| n.rotate_left(8) ^ u64::from(*b))
-        };
         for (field, found, expected) in [
             ("total bytes", own.total_bytes.get(), item.total_bytes.get()),
             ("bytes used", own.bytes_used.get(), item.bytes_used.get()),

@@ -1,11 +1,14 @@
 //! Which data has checksums.
 
-use sapwood_btrfs_format::{kind, objectid};
+use std::collections::HashSet;
+
+use sapwood_btrfs_format::{Block, FileExtent, kind, objectid};
 
 use super::finding::Finding;
-use super::free_space::{difference, join};
+use super::free_space::{Runs, difference, join};
+use super::inodes::{Unwritten, summed_range};
 use super::state::Check;
-use super::walk::{Walk, entries};
+use super::walk::{Leaves, Walk, entries};
 
 /// Ranges that have checksums: half-open, ascending, apart.
 #[derive(Default)]
@@ -36,6 +39,14 @@ impl Ranges {
     pub(super) fn touch(&self, start: u64, end: u64) -> bool {
         let next = self.0.partition_point(|(_, to)| *to <= start);
         self.0.get(next).is_some_and(|(at, _)| *at < end)
+    }
+
+    /// The parts of a range that have checksums.
+    fn within(&self, start: u64, end: u64) -> Runs {
+        let first = self.0.partition_point(|(_, to)| *to <= start);
+        let runs = self.0.iter().skip(first).take_while(|(at, _)| *at < end);
+        runs.map(|(at, to)| (start.max(*at), end.min(*to)))
+            .collect()
     }
 
     /// Bytes that have checksums.
@@ -81,7 +92,62 @@ impl Check<'_> {
                 len: end - start,
             });
         }
+        self.compare_unwritten();
     }
+
+    /// Data that is allocated and not written has no checksums. It may be shared with a file extent
+    /// through which it was written.
+    fn compare_unwritten(&mut self) {
+        let doubtful = std::mem::take(&mut self.inodes.unwritten);
+        if doubtful.is_empty() || self.uses_incomplete {
+            return;
+        }
+        let written = self.written(&doubtful);
+        for ((tree, inode, offset), from, end) in doubtful {
+            let summed = self.checksums.within(from, end);
+            if !difference(&summed, &written).is_empty() {
+                self.found(Finding::ChecksumUnwritten {
+                    tree,
+                    inode,
+                    offset,
+                    bytenr: from,
+                    len: end - from,
+                });
+            }
+        }
+    }
+
+    /// Which parts of these ranges some file extent says are written.
+    fn written(&self, of: &[Unwritten]) -> Runs {
+        let wanted = join(sorted(of.iter().map(|(_, from, end)| (*from, *end))));
+        let mut found = Runs::new();
+        let mut seen = HashSet::new();
+        for (tree, root, _) in self.all_roots() {
+            let mut leaves = Leaves::new(tree, root);
+            leaves.pass_over(std::mem::take(&mut seen));
+            while let Some(bytes) = leaves.next(self) {
+                let Ok(block) = Block::new(&bytes) else {
+                    continue;
+                };
+                for (_, data) in entries(&block).filter(|(key, _)| key.kind == kind::EXTENT_DATA) {
+                    if let Ok(FileExtent::Regular(extent)) = FileExtent::parse(data) {
+                        let (from, end) = summed_range(&extent);
+                        let next = wanted.partition_point(|(_, to)| *to <= from);
+                        let fits = wanted.get(next).is_some_and(|(at, _)| *at < end);
+                        found.extend((fits && !extent.is_hole()).then_some((from, end)));
+                    }
+                }
+            }
+            seen = leaves.seen();
+        }
+        join(sorted(found))
+    }
+}
+
+fn sorted(runs: impl IntoIterator<Item = (u64, u64)>) -> Runs {
+    let mut runs: Runs = runs.into_iter().collect();
+    runs.sort_unstable();
+    runs
 }
 
 #[cfg(test)]

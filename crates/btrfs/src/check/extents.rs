@@ -1,11 +1,11 @@
 //! The extent tree against what is really used.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use sapwood_btrfs_format::{
     Block, BlockGroupFlags, BlockGroupItem, CompatRo, ExtentFlags, ExtentItemRef, InlineRef, Key,
-    SUPER_OFFSETS, kind, objectid,
+    SUPER_OFFSETS, header_flag, kind, objectid,
 };
 
 use super::finding::Finding;
@@ -60,6 +60,8 @@ pub(super) struct Extents {
     orphaned: Vec<(u64, Key)>,
     /// Begin and length, ascending; made when the log is walked.
     by_place: Vec<(u64, u64)>,
+    /// Blocks that were reached from another tree than their owner: tree, address, owner.
+    foreign: Vec<(u64, u64, u64)>,
 }
 
 impl Extents {
@@ -243,6 +245,52 @@ impl Check<'_> {
         }
     }
 
+    /// Notes a block of a subvolume that charges another one than the one by which it is reached:
+    /// the other one must still use it.
+    pub(super) fn note_owner(&mut self, tree: u64, block: &Block<'_>) {
+        let (bytenr, owner) = (block.bytenr(), block.owner());
+        let relocated = block.header().flags.get() & header_flag::RELOC != 0;
+        let ordinary = objectid::is_fs_tree(tree) && objectid::is_fs_tree(owner) && !relocated;
+        if ordinary && owner != tree && !self.extents.is_full_backref(bytenr) {
+            self.extents.foreign.push((tree, bytenr, owner));
+        }
+    }
+
+    /// Looks up whether the owners of blocks noted so are among the refs of their extents.
+    fn compare_owners(&mut self) {
+        let mut foreign = std::mem::take(&mut self.extents.foreign);
+        let root = self.roots.pointer(objectid::EXTENT_TREE);
+        let Some(root) = root.filter(|_| !foreign.is_empty()) else {
+            return;
+        };
+        if self.has_hole(objectid::EXTENT_TREE) {
+            return;
+        }
+        foreign.sort_unstable_by_key(|(_, bytenr, _)| *bytenr);
+        foreign.retain(|(_, bytenr, _)| self.extents.is_listed(*bytenr));
+        let mut confirmed = HashSet::new();
+        let tree = objectid::EXTENT_TREE;
+        self.range(tree, &root, &Key::MIN, &Key::MAX, &mut |key, data| {
+            let at = foreign.binary_search_by_key(&key.objectid, |(_, bytenr, _)| *bytenr);
+            let owner = at.ok().and_then(|at| foreign.get(at)).map(|f| f.2);
+            let Some(root) = owner else {
+                return;
+            };
+            if listed(&key, data).contains(&InlineRef::TreeBlock { root }) {
+                confirmed.insert(key.objectid);
+            }
+        });
+        for (tree, bytenr, owner) in foreign {
+            if !confirmed.contains(&bytenr) {
+                self.found(Finding::BlockOwner {
+                    tree,
+                    bytenr,
+                    owner,
+                });
+            }
+        }
+    }
+
     /// Compares all extents with their uses, and with the block groups and free space around.
     pub(super) fn compare_extents(&mut self) {
         let mut watched = Vec::new();
@@ -264,6 +312,7 @@ impl Check<'_> {
                 self.found(Finding::RefNoExtent { bytenr, key });
             }
         }
+        self.compare_owners();
         let sorted = self.extents.sorted();
         self.compare_places(&sorted);
         self.compare_free_space(&sorted);

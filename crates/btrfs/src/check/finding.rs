@@ -89,6 +89,14 @@ findings! {
     Warning "backup roots: none of generation {generation}" BackupMissing {
         generation: u64 = "Generation of the superblock."
     }
+    /// A superblock of a metadata dump where such a dump has none: only the first is restored.
+    Warning "{device}: no superblock at {offset}; the image is a restored dump of metadata" SuperOfDump {
+        device: String = "Device name.", offset: u64 = "Byte offset of the copy."
+    }
+    /// A field of the superblock that no other value says.
+    Error "superblock: {field} is {found}" SuperField {
+        field: &'static str = "Field.", found: u64 = "Value."
+    }
     /// `total_bytes` is not the sum of the devices.
     Error "superblock: total bytes {found}, the devices have {expected}" SuperTotalBytes {
         found: u64 = "In the superblock.", expected: u64 = "Sum of the device items."
@@ -157,6 +165,10 @@ findings! {
     }
     /// A stripe of a chunk on a device that there is no item of.
     Error "chunk {logical}: device {devid} is not there" ChunkDevice {
+        logical: u64 = "Address.", devid: u64 = "Device id."
+    }
+    /// A stripe of a chunk that names a device by another UUID than the device's item has.
+    Error "chunk {logical}: another UUID for device {devid} than in the device's item" ChunkDeviceUuid {
         logical: u64 = "Address.", devid: u64 = "Device id."
     }
     /// A stripe of a chunk without a device extent.
@@ -246,6 +258,11 @@ findings! {
     Error "extent {bytenr}: generation {found} in the item, the block has {expected}" ExtentGeneration {
         bytenr: u64 = "Address.", found: u64 = "In the item.", expected: u64 = "Of the block."
     }
+    /// A tree block that was made for a tree of which its extent lists no ref, though its own refs
+    /// are still charged to that tree.
+    Error "tree {tree}: block {bytenr} has owner {owner}, its extent has no ref of it" BlockOwner {
+        tree: u64 = "Tree.", bytenr: u64 = "Address.", owner: u64 = "In the block's header."
+    }
     /// The count in an extent item is not the sum of its refs.
     Error "extent {bytenr}: counts {found} refs, lists {expected}" RefCount {
         bytenr: u64 = "Address.", found: u64 = "In the item.", expected: u64 = "Sum of the refs."
@@ -307,10 +324,26 @@ findings! {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", offset: u64 = "File offset.",
         bytenr: u64 = "Address."
     }
+    /// Flags that an inode of its type cannot have.
+    Error "subvolume {tree} inode {inode}: flags {flags:#x} of a symbolic link" SymlinkFlags {
+        tree: u64 = "Subvolume.", inode: u64 = "Inode.", flags: u64 = "Flags."
+    }
+    /// A field of a file extent that does not fit the others.
+    Error "subvolume {tree} inode {inode} offset {offset}: {field} of the file extent is {found}, expected {expected}" FileExtentField {
+        tree: u64 = "Subvolume.", inode: u64 = "Inode.", offset: u64 = "File offset.",
+        field: &'static str = "Field.", found: u64 = "Value.", expected: u64 = "Value that fits."
+    }
+    /// Checksums of data that is allocated and not written.
+    Error "subvolume {tree} inode {inode} offset {offset}: {len} bytes at {bytenr} have checksums, and nothing was written" ChecksumUnwritten {
+        tree: u64 = "Subvolume.", inode: u64 = "Inode.", offset: u64 = "File offset.",
+        bytenr: u64 = "Address.", len: u64 = "Bytes of the file extent."
+    }
     /// Two checksum items that overlap.
     Error "checksums: item at {start} begins before the one before ends at {end}" ChecksumOverlap {
         start: u64 = "Address.", end: u64 = "End of the one before."
     }
+    /// Data was to be verified, and the image has none.
+    Warning "checksums of data are not verified: the image is a restored dump of metadata" DataOfDump {}
     /// Data that does not have its checksum, from the first bad sector on.
     Error "data at {bytenr}: {bad} of {sectors} sectors of copy {copy} at {physical} of {device} are bad, the first has checksum {found}, expected {expected}" DataChecksum {
         bytenr: u64 = "Address of the first bad sector.", bad: u64 = "Bad sectors of the run.",
@@ -326,6 +359,15 @@ findings! {
     /// A tree that must be there has no root item.
     Error "tree {tree} is missing" TreeMissing {
         tree: u64 = "Tree."
+    }
+    /// A quota group whose numbers are not those of its subvolumes, though they are said to be right.
+    Error "quota group {level}/{id}: {field} {found}, its subvolumes have {expected}" QuotaGroup {
+        level: u64 = "Level.", id: u64 = "Id within the level.", field: &'static str = "Field.",
+        found: u64 = "In the item.", expected: u64 = "Sum of the extents."
+    }
+    /// A root item of a tree that there is once, under a key by which it is not looked for.
+    Error "tree {tree}: root item with offset {offset}" RootOffset {
+        tree: u64 = "Tree.", offset: u64 = "Offset in the key."
     }
     /// A root item that a parent's ref should go with, and does not.
     Error "subvolume {child}: parent {parent} has no ref to it" RootRefMissing {

@@ -32,6 +32,7 @@ mod finding;
 mod free_space;
 mod inodes;
 mod log;
+mod qgroups;
 mod refs;
 mod roots;
 mod source;
@@ -145,7 +146,9 @@ pub fn check(
     check.space_trees();
     check.other_trees();
     check.compare();
-    if options.check_data_csum {
+    if options.check_data_csum && superblock::is_dump(&check.sb) {
+        check.found(Finding::DataOfDump {});
+    } else if options.check_data_csum {
         check.verify_data();
     }
     Ok(check.report)

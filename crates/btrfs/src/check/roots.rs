@@ -48,6 +48,12 @@ fn pointer_of(item: &RootItem) -> Pointer {
     }
 }
 
+/// Whether there is one such tree, whose root item every reader looks for with offset zero.
+/// Subvolumes are looked for by their id alone.
+fn is_single(tree: u64) -> bool {
+    tree < objectid::FIRST_FREE && tree != objectid::FS_TREE || tree == objectid::DATA_RELOC_TREE
+}
+
 /// How far a tree is deleted: key and level.
 fn dropped(item: &RootItem) -> Option<Dropped> {
     let key = item.drop_progress.get();
@@ -60,8 +66,21 @@ impl RootTree {
         of_tree.next().map(|(_, item)| item)
     }
 
+    /// Whether a subvolume was made as a snapshot. Old kernels did not record of which one.
+    fn is_snapshot(&self, tree: u64) -> bool {
+        let mut of_tree = self.items.range((tree, 0)..=(tree, u64::MAX));
+        let first = of_tree.next();
+        first.is_none_or(|((_, transid), item)| *transid != 0 || item.parent_uuid != [0; 16])
+    }
+
     pub(super) fn pointer(&self, tree: u64) -> Option<Pointer> {
         self.item(tree).map(pointer_of)
+    }
+
+    /// Whether some subvolume is deleted and not yet gone.
+    pub(super) fn any_dead(&self) -> bool {
+        let mut items = self.items.iter();
+        items.any(|((id, _), item)| objectid::is_fs_tree(*id) && item.refs.get() == 0)
     }
 
     /// Ids of all subvolumes that are in use.
@@ -139,6 +158,10 @@ impl Check<'_> {
         let root = self.root_tree_root();
         self.walk(&Walk::own(tree), &root, &mut |check, block| {
             for (key, data) in entries(block) {
+                if key.kind == kind::ROOT_ITEM && is_single(key.objectid) && key.offset != 0 {
+                    let (tree, offset) = (key.objectid, key.offset);
+                    check.found(Finding::RootOffset { tree, offset });
+                }
                 if !check.root_tree_item(key, data) {
                     check.unexpected(tree, block, key);
                 }
@@ -196,6 +219,8 @@ impl Check<'_> {
         for tree in self.roots.subvolumes() {
             self.subvolume(tree);
         }
+        // Data that is being relocated is in files of a subvolume that has no name.
+        self.subvolume(objectid::DATA_RELOC_TREE);
         for (tree, root, dropped) in self.all_roots() {
             let walk = match tree {
                 objectid::ROOT_TREE
@@ -204,7 +229,12 @@ impl Check<'_> {
                 | objectid::BLOCK_GROUP_TREE
                 | objectid::DEV_TREE
                 | objectid::CSUM_TREE
-                | objectid::FREE_SPACE_TREE => continue,
+                | objectid::FREE_SPACE_TREE
+                | objectid::DATA_RELOC_TREE => continue,
+                objectid::QUOTA_TREE => {
+                    self.quota_tree(&root);
+                    continue;
+                }
                 objectid::UUID_TREE => {
                     self.uuid_tree(&root);
                     continue;
@@ -330,8 +360,7 @@ impl Check<'_> {
     /// Entries for subvolumes are as many as there are refs, but in a snapshot, where they stay
     /// behind and show an empty directory.
     fn stray_entries(&mut self, tree: u64) {
-        let item = self.roots.item(tree);
-        let snapshot = item.is_none_or(|i| i.parent_uuid != [0; 16]);
+        let snapshot = self.roots.is_snapshot(tree);
         let refs = self.roots.refs.range((tree, 0)..=(tree, u64::MAX)).count() as u64;
         let entries = self.roots.entries.get(&tree).copied().unwrap_or(0);
         let Some(root) = self

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sapwood_block::Device;
 use sapwood_btrfs_format::{
     ChunkItem, CompatRo, Expect, Incompat, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, SuperError,
-    validate_super,
+    SuperFlags, validate_super,
 };
 
 use super::error::CheckError;
@@ -65,6 +65,14 @@ pub(super) fn open<'d>(
             sb.csum_type.get()
         )));
     };
+    // Of no use to Linux, which takes the sector size; `btrfs check` takes no other value.
+    let found = sb.stripesize.get();
+    if found != 4096 && found != sb.sectorsize.get() {
+        findings.push(Finding::SuperField {
+            field: "stripesize",
+            found: found.into(),
+        });
+    }
     backups(&sb, findings);
     let sys_chunks = sb.sys_chunks().filter_map(Result::ok).collect();
     Ok(Opened {
@@ -127,10 +135,28 @@ fn newest(device: &dyn Device, findings: &mut Vec<Finding>) -> Result<SuperBlock
             Some(error) => CheckError::NoSuperblock { device, error },
         });
     };
+    if is_dump(&best) {
+        let found = findings.drain(..).map(|finding| match finding {
+            Finding::SuperBad {
+                device,
+                offset,
+                error: SuperError::Magic { .. },
+            } => Finding::SuperOfDump { device, offset },
+            other => other,
+        });
+        *findings = found.collect();
+    }
     for (offset, sb) in valid {
         compare(device, (at, &best), (offset, &sb), findings);
     }
     Ok(best)
+}
+
+/// Whether an image was restored from a dump by `btrfs-image`: metadata without the data, and in
+/// a copy of the first superblock only.
+pub(super) fn is_dump(sb: &SuperBlock) -> bool {
+    let dump = SuperFlags::METADUMP | SuperFlags::METADUMP_V2;
+    sb.super_flags().intersects(dump)
 }
 
 fn compare(

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use sapwood_btrfs_format::objectid::FIRST_FREE;
 use sapwood_btrfs_format::{kind, uuid_from_key_parts, uuid_item};
 
 use super::finding::Finding;
@@ -19,6 +20,8 @@ impl Check<'_> {
                 let received = match key.kind {
                     kind::UUID_KEY_SUBVOL => false,
                     kind::UUID_KEY_RECEIVED_SUBVOL => true,
+                    // An old `mkfs.btrfs` gave every tree a top directory.
+                    kind::INODE_ITEM | kind::INODE_REF if key.objectid == FIRST_FREE => continue,
                     _ => {
                         check.unexpected(tree, block, key);
                         continue;

@@ -110,6 +110,7 @@ impl<'a> Check<'a> {
         let from = dropped.map_or(0, |(key, _)| block.child_slot(&key).unwrap_or(0));
         if walk.tree != objectid::TREE_LOG {
             self.charge(&block, from);
+            self.note_owner(walk.tree, &block);
         }
         if block.is_leaf() {
             on_leaf(self, &block);
@@ -200,6 +201,16 @@ impl Leaves {
             stack: vec![root],
             seen: HashSet::new(),
         }
+    }
+
+    /// Blocks that are passed over, as if they had been looked at.
+    pub(super) fn pass_over(&mut self, seen: HashSet<u64>) {
+        self.seen = seen;
+    }
+
+    /// Blocks that were looked at or passed over.
+    pub(super) fn seen(self) -> HashSet<u64> {
+        self.seen
     }
 
     pub(super) fn next(&mut self, check: &Check<'_>) -> Option<Vec<u8>> {

@@ -156,6 +156,7 @@ pub const CASES: &[Case] = &[
         },
         &[
             "FileExtentOverlap",
+            "FileExtentField",
             "ChecksumMissing",
             "ExtentLength",
             "InodeBytes",

@@ -8,11 +8,24 @@ use super::leaf::type_hash;
 use super::partial::{Facts, Partial};
 use super::summary::Summary;
 
+/// Whether it is a removed directory. Linux may not have removed the indexes of its last entries
+/// when it stops; they go with the orphan.
+fn is_dead_directory(partial: &Partial) -> bool {
+    let dead = |facts: &Facts| {
+        facts.nlink == 0 && partial.names == 0 && file_type::from_mode(facts.mode) == file_type::DIR
+    };
+    partial.facts.as_ref().is_some_and(dead)
+}
+
 impl Check<'_> {
     /// Reports what is wrong with an inode and adds to the summary what others must agree with.
     pub(super) fn judge(&mut self, tree: u64, partial: Partial, sum: &mut Summary) {
         let inode = partial.inode;
         self.report.stats.inodes += 1;
+        if !is_dead_directory(&partial) {
+            sum.links = sum.links.wrapping_add(partial.links);
+            sum.types = sum.types.wrapping_add(partial.types);
+        }
         let Some(facts) = partial.facts else {
             if !partial.damaged {
                 self.found(Finding::InodeMissing {
@@ -30,7 +43,7 @@ impl Check<'_> {
             sum.unlinked.push(inode);
         }
         self.judge_mode(tree, &partial, &facts, file_type);
-        if partial.damaged {
+        if partial.damaged || is_dead_directory(&partial) {
             return;
         }
         let (found, expected) = (facts.nlink, partial.names);
@@ -144,6 +157,11 @@ impl Check<'_> {
 
     fn judge_symlink(&mut self, tree: u64, partial: &Partial, facts: &Facts) {
         let (inode, size) = (partial.inode, facts.size);
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        if facts.flags.intersects(fixed) {
+            let flags = facts.flags.bits();
+            self.found(Finding::SymlinkFlags { tree, inode, flags });
+        }
         let found = partial.extents.inline.unwrap_or(0);
         if found != size || size == 0 {
             self.found(Finding::SymlinkTarget {
@@ -160,7 +178,15 @@ impl Check<'_> {
     fn judge_checksums(&mut self, tree: u64, partial: &Partial, facts: &Facts) {
         let inode = partial.inode;
         let unsummed = facts.flags.contains(InodeFlags::NODATASUM);
-        match (unsummed, partial.bare, partial.summed) {
+        // Compressed data always has checksums.
+        let bare = match unsummed {
+            true => partial.bare_compressed,
+            false => partial.bare,
+        };
+        let unsummed = unsummed && bare.is_none();
+        match (unsummed, bare, partial.summed) {
+            // Relocation moves data of inodes with and without checksums.
+            (false, Some(_), _) if tree == objectid::DATA_RELOC_TREE => {}
             (false, Some((offset, bytenr, len)), _) if !self.has_hole(objectid::CSUM_TREE) => {
                 self.found(Finding::ChecksumMissing {
                     tree,

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use sapwood_btrfs_format::{
-    Block, DirItemRef, FileExtent, InodeItem, Key, compression, dir_items, inode_extrefs,
-    inode_refs, kind, objectid,
+    Block, DirItemRef, FileExtent, FileExtentHeader, InodeItem, Key, RegularExtent, compression,
+    dir_items, inode_extrefs, inode_refs, kind, objectid,
 };
 
 use super::super::extents::hash;
@@ -111,6 +111,7 @@ impl Check<'_> {
                 self.same_names(tree, &key, data);
             }
             kind::EXTENT_DATA => {
+                self.examine_extent(tree, &key, data);
                 let part = self.file_extent(key, data);
                 sum.inode(key, finished).join(&part);
             }
@@ -147,8 +148,8 @@ impl Check<'_> {
             }
             let inode = entry.location.objectid;
             let link = link_hash(key.objectid, key.offset, entry.name, inode);
-            sum.links = sum.links.wrapping_add(link);
-            sum.types = sum.types.wrapping_add(type_hash(inode, entry.kind));
+            dir.links = dir.links.wrapping_add(link);
+            dir.types = dir.types.wrapping_add(type_hash(inode, entry.kind));
         }
         if !is_index {
             self.same_names(tree, &key, data);
@@ -162,6 +163,42 @@ impl Check<'_> {
             if !seen.insert(entry.name) {
                 let (inode, name) = (key.objectid, shown(entry.name));
                 self.found(Finding::NameTwice { tree, inode, name });
+            }
+        }
+    }
+
+    /// What is wrong with a file extent in itself, but does not keep a reader from it.
+    fn examine_extent(&mut self, tree: u64, key: &Key, data: &[u8]) {
+        let (inode, offset) = (key.objectid, key.offset);
+        let Ok(head) = FileExtentHeader::read(data) else {
+            return;
+        };
+        let parsed = FileExtent::parse(data);
+        let mut fields = vec![("other encoding", u64::from(head.other_encoding.get()), 0)];
+        if let Ok(FileExtent::Regular(extent) | FileExtent::Prealloc(extent)) = &parsed
+            && !extent.is_hole()
+        {
+            let least = extent.offset.saturating_add(extent.num_bytes);
+            fields.push(("ram_bytes", extent.ram_bytes, extent.ram_bytes.max(least)));
+        }
+        if let Ok(FileExtent::Prealloc(extent)) = &parsed {
+            fields.push(("compression", extent.compression.into(), 0));
+            let (from, end) = summed_range(extent);
+            if !extent.is_hole() && self.checksums.touch(from, end) {
+                let at = (tree, inode, offset);
+                self.inodes.unwritten.push((at, from, end));
+            }
+        }
+        for (field, found, expected) in fields {
+            if found != expected {
+                self.found(Finding::FileExtentField {
+                    tree,
+                    inode,
+                    offset,
+                    field,
+                    found,
+                    expected,
+                });
             }
         }
     }
@@ -194,23 +231,29 @@ impl Check<'_> {
             return part;
         }
         part.extents.last_data = Some(start);
-        // Compressed data is summed as it stands on disk, and always as a whole.
-        let (from, len) = if extent.compression == compression::NONE {
-            (
-                extent.disk_bytenr.saturating_add(extent.offset),
-                extent.num_bytes,
-            )
-        } else {
-            (extent.disk_bytenr, extent.disk_num_bytes)
-        };
-        let end = from.saturating_add(len);
+        let (from, end) = summed_range(&extent);
+        let len = end - from;
         part.bare = (!self.checksums.cover(from, end)).then_some((start, from, len));
+        let compressed = extent.compression != compression::NONE;
+        part.bare_compressed = part.bare.filter(|_| compressed);
         part.summed = self
             .checksums
             .touch(from, end)
             .then_some((start, from, len));
         part
     }
+}
+
+/// Where on disk the checksums of a file extent's data are, half-open: compressed data is summed
+/// as it is on disk, and always as a whole.
+pub(in super::super) fn summed_range(extent: &RegularExtent) -> (u64, u64) {
+    let (from, len) = if extent.compression == compression::NONE {
+        let from = extent.disk_bytenr.saturating_add(extent.offset);
+        (from, extent.num_bytes)
+    } else {
+        (extent.disk_bytenr, extent.disk_num_bytes)
+    };
+    (from, from.saturating_add(len))
 }
 
 /// Hash of what dir item and index have in common.

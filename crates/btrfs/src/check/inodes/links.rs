@@ -1,6 +1,6 @@
 //! A closer look at names that do not balance: in one directory, or in a subvolume.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use sapwood_btrfs_format::{InodeItem, Key, dir_items, file_type, kind};
 
@@ -68,13 +68,21 @@ impl Check<'_> {
     pub(super) fn examine_links(&mut self, tree: u64, root: &Pointer) {
         let mut open: HashMap<u128, i64> = HashMap::new();
         let mut types: HashMap<u64, u8> = HashMap::new();
+        let mut dead = HashSet::new();
         self.range(tree, root, &Key::MIN, &Key::MAX, &mut |key, data| {
             if key.kind == kind::INODE_ITEM
                 && let Ok(item) = InodeItem::read(data)
             {
-                types.insert(key.objectid, file_type::from_mode(item.mode.get()));
+                let file_type = file_type::from_mode(item.mode.get());
+                types.insert(key.objectid, file_type);
+                if file_type == file_type::DIR && item.nlink.get() == 0 {
+                    dead.insert(key.objectid);
+                }
             }
             for_links(&key, data, &mut |link| {
+                if link.is_entry && dead.contains(&link.dir) {
+                    return;
+                }
                 let sum = open.entry(link.hash()).or_default();
                 *sum += if link.is_entry { 1 } else { -1 };
                 if *sum == 0 {
@@ -85,6 +93,9 @@ impl Check<'_> {
         let mut odd = Vec::new();
         self.range(tree, root, &Key::MIN, &Key::MAX, &mut |key, data| {
             for_links(&key, data, &mut |link| {
+                if link.is_entry && dead.contains(&link.dir) {
+                    return;
+                }
                 let alone = open.contains_key(&link.hash());
                 odd.extend(link.judge(tree, alone, types.get(&link.inode).copied()));
             });

@@ -16,10 +16,11 @@ mod summary;
 
 use std::collections::{HashMap, HashSet};
 
-use sapwood_btrfs_format::{Block, Key, kind};
+use sapwood_btrfs_format::{Block, Key, kind, objectid};
 
 use super::finding::Finding;
 use super::state::{Check, Pointer, children};
+pub(super) use leaf::summed_range;
 use summary::Summary;
 
 /// Summaries of shared blocks, and the subvolume under check.
@@ -31,7 +32,13 @@ pub(super) struct Cache {
     /// Directories judged in it that are older than the directory that they are in. Most are
     /// made after theirs; a loop must have one that is not.
     climbers: Vec<u64>,
+    /// Data that is allocated and not written, and that has checksums: an error unless another
+    /// file extent says that it was written.
+    pub(super) unwritten: Vec<Unwritten>,
 }
+
+/// Subvolume, inode and file offset; range of addresses, half-open.
+pub(super) type Unwritten = ((u64, u64, u64), u64, u64);
 
 impl Check<'_> {
     /// Checks a subvolume.
@@ -39,7 +46,7 @@ impl Check<'_> {
         let Some(root) = self.roots.pointer(tree) else {
             return;
         };
-        self.report.stats.subvolumes += 1;
+        self.report.stats.subvolumes += u64::from(objectid::is_fs_tree(tree));
         self.inodes.root = Some(root);
         self.inodes.climbers.clear();
         self.use_root(tree, &root);
@@ -51,11 +58,7 @@ impl Check<'_> {
         if sum.holes {
             return;
         }
-        let top = Key::new(
-            sapwood_btrfs_format::objectid::FIRST_FREE,
-            kind::INODE_ITEM,
-            0,
-        );
+        let top = Key::new(objectid::FIRST_FREE, kind::INODE_ITEM, 0);
         if self.get(tree, &root, &top).is_none() {
             self.found(Finding::TopDirectory { tree });
         }
@@ -91,6 +94,7 @@ impl Check<'_> {
             return Summary::hole();
         };
         self.charge(&block, 0);
+        self.note_owner(tree, &block);
         let sum = if block.is_leaf() {
             self.leaf(tree, &block)
         } else {
@@ -119,7 +123,7 @@ impl Check<'_> {
 
     /// Climbs from every directory that could be in a loop to the top.
     fn loops(&mut self, tree: u64, root: &Pointer) {
-        let top = sapwood_btrfs_format::objectid::FIRST_FREE;
+        let top = objectid::FIRST_FREE;
         let mut safe = HashSet::from([top]);
         for inode in std::mem::take(&mut self.inodes.climbers) {
             let (mut at, mut path) = (inode, HashSet::new());

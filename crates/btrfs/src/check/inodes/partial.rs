@@ -81,6 +81,9 @@ pub(super) struct Partial {
     pub(super) name_bytes: u64,
     /// Hashes of dir items less those of indexes.
     pub(super) listing: u128,
+    /// Hashes of its entries, as those of [`Summary`](super::summary::Summary).
+    pub(super) links: u128,
+    pub(super) types: u128,
     /// An item that only a directory has.
     pub(super) dir_key: Option<Key>,
     /// An item that only a file or symbolic link has.
@@ -88,6 +91,8 @@ pub(super) struct Partial {
     pub(super) extents: Extents,
     /// First data without checksums.
     pub(super) bare: Option<DataAt>,
+    /// First compressed data without checksums.
+    pub(super) bare_compressed: Option<DataAt>,
     /// First data with checksums.
     pub(super) summed: Option<DataAt>,
 }
@@ -104,10 +109,13 @@ impl Partial {
             parent: None,
             name_bytes: 0,
             listing: 0,
+            links: 0,
+            types: 0,
             dir_key: None,
             data_key: None,
             extents: Extents::default(),
             bare: None,
+            bare_compressed: None,
             summed: None,
         }
     }
@@ -121,10 +129,13 @@ impl Partial {
         self.parent = self.parent.or(right.parent);
         self.name_bytes = self.name_bytes.saturating_add(right.name_bytes);
         self.listing = self.listing.wrapping_add(right.listing);
+        self.links = self.links.wrapping_add(right.links);
+        self.types = self.types.wrapping_add(right.types);
         self.dir_key = self.dir_key.or(right.dir_key);
         self.data_key = self.data_key.or(right.data_key);
         self.extents.join(&right.extents);
         self.bare = self.bare.or(right.bare);
+        self.bare_compressed = self.bare_compressed.or(right.bare_compressed);
         self.summed = self.summed.or(right.summed);
     }
 }

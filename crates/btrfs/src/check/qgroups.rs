@@ -1,0 +1,210 @@
+//! The numbers of quota groups against what their subvolumes really refer to.
+//!
+//! # How it works
+//! A group's *referenced* bytes are all extents, tree blocks included, that one of its subvolumes
+//! reaches; *exclusive* are those that no subvolume outside of the group reaches. The check finds
+//! for each extent the set of subvolumes that reach it, in one descent through all subvolumes at
+//! once: blocks are taken by level, highest first, so that all parents of a block are known before
+//! the block, and each block is read once however many snapshots share it. Sets are interned.
+//!
+//! Nothing is compared when the numbers are not meant to be right: quotas off, inconsistent or
+//! being counted, simple quotas, a subvolume half deleted; nor when the sets of very many
+//! snapshots would take too much memory.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use sapwood_btrfs_format::{Block, InlineRef, Key, QgroupInfo, QgroupStatus, kind, objectid};
+
+use super::finding::Finding;
+use super::refs::{Use, uses};
+use super::state::{Check, Pointer};
+use super::walk::{Walk, entries};
+
+/// Quotas are on, and no flag says that the numbers are wrong (or of another kind).
+const RIGHT: u64 = 1;
+/// A group's id has its level from this bit on; level zero are the subvolumes.
+const LEVEL_SHIFT: u32 = 48;
+/// Most ids that all sets of subvolumes together may have.
+const MOST_IDS: usize = 8 << 20;
+
+/// What the quota tree says.
+#[derive(Default)]
+struct Quotas {
+    flags: u64,
+    groups: BTreeMap<u64, QgroupInfo>,
+    /// Groups by a group that they are in.
+    members: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Quotas {
+    fn take(&mut self, key: Key, data: &[u8]) {
+        match key.kind {
+            kind::QGROUP_STATUS => {
+                // With simple quotas the item is longer, and flags stay zero.
+                self.flags = QgroupStatus::read(data).map_or(0, |s| s.flags.get());
+            }
+            kind::QGROUP_INFO => {
+                let info = QgroupInfo::read(data);
+                self.groups.extend(info.map(|info| (key.offset, info)));
+            }
+            // There is one in each direction.
+            kind::QGROUP_RELATION if key.objectid < key.offset => {
+                let members = self.members.entry(key.offset).or_default();
+                members.push(key.objectid);
+            }
+            _ => {}
+        }
+    }
+
+    /// The subvolumes of a group. A member has a lower level, so this ends.
+    fn subvolumes(&self, group: u64, into: &mut BTreeSet<u64>) {
+        if group >> LEVEL_SHIFT == 0 {
+            into.insert(group);
+            return;
+        }
+        for member in self.members.get(&group).into_iter().flatten() {
+            if member >> LEVEL_SHIFT < group >> LEVEL_SHIFT {
+                self.subvolumes(*member, into);
+            }
+        }
+    }
+}
+
+/// Sets of subvolumes, by number.
+#[derive(Default)]
+struct Sets {
+    all: Vec<Rc<[u64]>>,
+    numbers: HashMap<Rc<[u64]>, usize>,
+    unions: HashMap<(usize, usize), usize>,
+    ids: usize,
+}
+
+impl Sets {
+    fn number(&mut self, set: Vec<u64>) -> usize {
+        if let Some(number) = self.numbers.get(set.as_slice()) {
+            return *number;
+        }
+        self.ids += set.len();
+        let (set, number): (Rc<[u64]>, usize) = (set.into(), self.all.len());
+        self.all.push(Rc::clone(&set));
+        self.numbers.insert(set, number);
+        number
+    }
+
+    fn union(&mut self, a: usize, b: usize) -> usize {
+        let pair = (a.min(b), a.max(b));
+        if a == b {
+            return a;
+        }
+        if let Some(known) = self.unions.get(&pair) {
+            return *known;
+        }
+        let both = [a, b].into_iter().filter_map(|n| self.all.get(n));
+        let both: BTreeSet<u64> = both.flat_map(|set| set.iter().copied()).collect();
+        let number = self.number(both.into_iter().collect());
+        self.unions.insert(pair, number);
+        number
+    }
+
+    /// Adds a set to what is known of an extent.
+    fn join<T>(&mut self, known: &mut (T, Option<usize>), set: usize) {
+        known.1 = Some(known.1.map_or(set, |old| self.union(old, set)));
+    }
+}
+
+/// Blocks of one level that are still to be read: by address, with who reaches them.
+type Level = HashMap<u64, (Pointer, Option<usize>)>;
+
+impl Check<'_> {
+    /// Walks the quota tree and compares its numbers, if they are meant to be right.
+    pub(super) fn quota_tree(&mut self, root: &Pointer) {
+        let tree = objectid::QUOTA_TREE;
+        let mut quotas = Quotas::default();
+        let holes = std::mem::take(&mut self.uses_incomplete);
+        self.walk(&Walk::own(tree), root, &mut |_, block| {
+            entries(block).for_each(|(key, data)| quotas.take(key, data));
+        });
+        self.uses_incomplete |= holes;
+        if quotas.flags == RIGHT && !self.uses_incomplete && !self.roots.any_dead() {
+            self.compare_groups_of_quotas(&quotas);
+        }
+    }
+
+    fn compare_groups_of_quotas(&mut self, quotas: &Quotas) {
+        let Some(bytes) = self.bytes_by_set() else {
+            return;
+        };
+        for (group, info) in &quotas.groups {
+            let mut members = BTreeSet::new();
+            quotas.subvolumes(*group, &mut members);
+            let (mut referenced, mut exclusive) = (0u64, 0u64);
+            for (set, bytes) in &bytes {
+                if set.iter().any(|id| members.contains(id)) {
+                    referenced = referenced.saturating_add(*bytes);
+                    if set.iter().all(|id| members.contains(id)) {
+                        exclusive = exclusive.saturating_add(*bytes);
+                    }
+                }
+            }
+            for (field, found, expected) in [
+                ("referenced", info.referenced.get(), referenced),
+                ("exclusive", info.exclusive.get(), exclusive),
+            ] {
+                if found != expected {
+                    self.found(Finding::QuotaGroup {
+                        level: group >> LEVEL_SHIFT,
+                        id: group & ((1 << LEVEL_SHIFT) - 1),
+                        field,
+                        found,
+                        expected,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Bytes of extents by the set of subvolumes that reach them. `None` if that is too much.
+    fn bytes_by_set(&self) -> Option<Vec<(Rc<[u64]>, u64)>> {
+        let mut sets = Sets::default();
+        let mut levels: BTreeMap<u8, Level> = BTreeMap::new();
+        let mut data: HashMap<u64, (u64, Option<usize>)> = HashMap::new();
+        let mut bytes: HashMap<usize, u64> = HashMap::new();
+        for tree in self.roots.subvolumes() {
+            let root = self.roots.pointer(tree)?;
+            let set = sets.number(vec![tree]);
+            let level = levels.entry(root.level).or_default();
+            sets.join(level.entry(root.logical).or_insert((root, None)), set);
+        }
+        while let Some((level, blocks)) = levels.pop_last() {
+            for (_, (at, set)) in blocks {
+                let set = set?;
+                let all = bytes.entry(set).or_default();
+                *all = all.saturating_add(self.nodesize());
+                // Which subvolume a block was made for does not matter here.
+                let block = self.quiet_block(objectid::FS_TREE, &at)?;
+                let block = Block::new(&block).ok()?;
+                uses(&block, false, 0, &mut |what, _: &InlineRef| match what {
+                    Use::Block(child) if child.level < level => {
+                        let below = levels.entry(child.level).or_default();
+                        let known = below.entry(child.logical).or_insert((child, None));
+                        sets.join(known, set);
+                    }
+                    Use::Block(_) => {}
+                    Use::Data { bytenr, len } => {
+                        sets.join(data.entry(bytenr).or_insert((len, None)), set);
+                    }
+                });
+            }
+            if sets.ids > MOST_IDS {
+                return None;
+            }
+        }
+        for (len, set) in data.into_values() {
+            let all = bytes.entry(set?).or_default();
+            *all = all.saturating_add(len);
+        }
+        let of_number = |(number, bytes)| Some((Rc::clone(sets.all.get(number)?), bytes));
+        Some(bytes.into_iter().filter_map(of_number).collect())
+    }
+}
