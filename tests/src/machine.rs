@@ -25,6 +25,8 @@ pub enum Need {
     Fuse,
     /// Root, loop devices, and a kernel that passes `sync` to a mount of type `fuseblk`.
     FuseBlk,
+    /// Control groups that limit memory, and the right to make one.
+    MemoryGroup,
     /// A program.
     Program(&'static str),
     /// A program that `scripts/test-programs` installs.
@@ -58,6 +60,9 @@ pub fn missing(needs: &[Need]) -> Option<String> {
         Need::Root => None,
         Need::Fuse => (!Path::new("/dev/fuse").exists()).then(|| "no /dev/fuse".to_owned()),
         Need::FuseBlk => (!sapwood_fuse::offers_fuseblk()).then(|| "no fuseblk".to_owned()),
+        Need::MemoryGroup => memory_groups()
+            .is_none()
+            .then(|| "no control groups for memory".to_owned()),
         Need::Program(name) => (!installed(name)).then(|| format!("no {name}")),
         Need::Cached(name) => (!cached(name).is_file()).then(|| format!("no {name}")),
         Need::Postgres => postgres_programs()
@@ -69,6 +74,22 @@ pub fn missing(needs: &[Need]) -> Option<String> {
         }
         Need::Full => (!full()).then(|| "SAPWOOD_FULL is not 1".to_owned()),
     })
+}
+
+/// Where control groups that limit memory can be made, and the file that has a group's limit.
+#[must_use]
+pub fn memory_groups() -> Option<(PathBuf, &'static str)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let first = Path::new("/sys/fs/cgroup/memory");
+    if first.join("memory.limit_in_bytes").exists() {
+        return Some((first.to_owned(), "memory.limit_in_bytes"));
+    }
+    let second = Path::new("/sys/fs/cgroup");
+    let passed_on = std::fs::read_to_string(second.join("cgroup.subtree_control")).ok()?;
+    let memory = passed_on.split_whitespace().any(|name| name == "memory");
+    memory.then(|| (second.to_owned(), "memory.max"))
 }
 
 /// Where a program is that `scripts/test-programs` installs.

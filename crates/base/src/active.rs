@@ -150,6 +150,10 @@ mod tests {
         fn may_leave(&self) -> bool {
             true
         }
+
+        fn footprint(&self) -> usize {
+            size_of::<Self>()
+        }
     }
 
     fn numbers(files: &[Arc<File>]) -> Vec<u64> {

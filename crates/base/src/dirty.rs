@@ -162,6 +162,10 @@ impl DirtyRanges {
         let mut rest = self.pieces.split_off(&range.start);
         let mut after = rest.split_off(&range.end);
         self.pieces.append(&mut after);
+        if self.pieces.is_empty() {
+            // An emptied map keeps a node.
+            self.pieces = BTreeMap::new();
+        }
         self.bytes -= rest.values().map(|piece| piece.len() as u64).sum::<u64>();
         rest.into_iter().collect()
     }

@@ -47,6 +47,10 @@ impl RangeSet {
             }
             gone += to.min(end) - from.max(start);
         }
+        if self.ranges.is_empty() {
+            // An emptied map keeps a node.
+            self.ranges = BTreeMap::new();
+        }
         gone
     }
 

@@ -2,12 +2,17 @@
 //!
 //! # How it works
 //! A sharded map from a [`Key`] to the one object of that number. Loading one again costs a
-//! search, so the map keeps some; beyond its bound the oldest that was not asked for lately leaves,
-//! if nobody but the table holds its `Arc` and it [may](Resident::may_leave).
+//! search, so the map keeps some; beyond its bound, in bytes, the oldest that was not asked for lately
+//! leaves, if nobody but the table holds its `Arc` and it [may](Resident::may_leave).
+//!
+//! What an object takes changes while it is there. It is [weighed](Resident::footprint) when it comes
+//! and whenever the clock's hand passes; each insertion, and some searches, move the hand.
 //!
 //! Callers above the engine may know very many: a FUSE kernel holds references to all that it ever
 //! saw. So an object leaves memory though it is referenced, and is *parked*: the table keeps only
-//! the number of references, and gives it to the object that is loaded again.
+//! the number of references, and gives it to the object that is loaded again. Parked references
+//! count against the bound too. Once they take half of it, [`crowd`](ResidentTable::crowd) names
+//! some, which the caller above the engine is to give back.
 //!
 //! The trouble cases:
 //! - A thread reads from disk, sleeps, and inserts what it read after another thread loaded,
@@ -17,10 +22,12 @@
 //!   (`threads_share_one_object_and_lose_no_reference`).
 //! - Objects that come and go: the clock names some that are gone. It is swept before those
 //!   outnumber the others (`the_clock_does_not_grow_with_what_is_gone`).
+//! - Objects that could not leave, and then may while no other comes: [`trim`](ResidentTable::trim)
+//!   (`what_could_not_leave_goes_when_the_table_is_trimmed`).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::hash::{NumberHash, NumberMap};
 use crate::lock::{Rank, RankedMutex};
@@ -28,6 +35,14 @@ use crate::lock::{Rank, RankedMutex};
 const SHARDS: usize = 64;
 /// Objects of a shard that one call looks at to let them go.
 const TRIES: usize = 8;
+/// A search in so many weighs an object.
+const WEIGH_EVERY: u32 = 16;
+/// Bytes that a shard keeps whatever the bound.
+const LEAST_BYTES: usize = 8 << 10;
+/// Bytes that the table itself takes for an object, and for a parked reference: the entries of the
+/// maps, which are half empty on average.
+const OBJECT_ENTRY: usize = 80;
+const PARKED_ENTRY: usize = 40;
 /// A clock of fewer entries is not swept.
 const LEAST_SWEEP: usize = 64;
 
@@ -40,6 +55,8 @@ pub struct Residence {
     references: AtomicU64,
     /// The table was asked for it lately.
     asked_for: AtomicBool,
+    /// Bytes that it took when it was weighed last.
+    weight: AtomicUsize,
 }
 
 impl Residence {
@@ -81,6 +98,10 @@ pub trait Resident {
     /// reference back has to find it. Called with a shard locked: take locks of higher ranks only,
     /// and wait for nothing.
     fn may_leave(&self) -> bool;
+
+    /// Bytes of memory that it takes, about; but for dirty data, which is bounded by itself. Called
+    /// as [`may_leave`](Self::may_leave).
+    fn footprint(&self) -> usize;
 }
 
 /// All objects in memory.
@@ -91,31 +112,69 @@ pub struct ResidentTable<R: Rank, T> {
 
 #[derive(Debug)]
 struct Shard<T> {
+    /// Bytes.
     bound: usize,
+    /// Sum of the weights of all objects.
+    weight: usize,
+    /// Searches since one weighed an object.
+    searches: u32,
     objects: NumberMap<Key, Arc<T>>,
     /// All of them in the order of a clock; may name some that are gone.
     clock: VecDeque<Key>,
     /// Counts what left.
     departures: u64,
     /// References to objects that are not in memory, by space; never 0.
-    parked: HashMap<u64, HashMap<u64, u64>>,
+    parked: HashMap<u64, NumberMap<u64, u64>>,
+    /// Number of them.
+    parked_count: usize,
 }
 
 impl<T: Resident> Shard<T> {
     fn new(bound: usize) -> Self {
         Self {
             bound,
+            weight: 0,
+            searches: 0,
             objects: NumberMap::default(),
             clock: VecDeque::new(),
             departures: 0,
             parked: HashMap::new(),
+            parked_count: 0,
         }
     }
 
-    fn get(&self, key: Key) -> Option<Arc<T>> {
-        let object = self.objects.get(&key)?;
+    /// Bytes that it takes.
+    fn bytes(&self) -> usize {
+        self.weight + self.parked_count * PARKED_ENTRY
+    }
+
+    /// Whether objects are to leave. What is parked leaves them a quarter of the bound.
+    fn is_over(&self) -> bool {
+        let parked = self.parked_count * PARKED_ENTRY;
+        self.weight > self.bound.saturating_sub(parked).max(self.bound / 4)
+    }
+
+    /// Whether parked references take more than half of the bound.
+    fn is_crowded(&self) -> bool {
+        self.parked_count * PARKED_ENTRY > self.bound / 2
+    }
+
+    /// Weighs an object that is in the map.
+    fn weigh(&mut self, object: &T) {
+        let now = object.footprint() + OBJECT_ENTRY;
+        let before = object.residence().weight.swap(now, Ordering::Relaxed);
+        self.weight = (self.weight + now).saturating_sub(before);
+    }
+
+    fn get(&mut self, key: Key) -> Option<Arc<T>> {
+        let object = Arc::clone(self.objects.get(&key)?);
         object.residence().asked_for.store(true, Ordering::Relaxed);
-        Some(Arc::clone(object))
+        self.searches += 1;
+        if self.searches >= WEIGH_EVERY {
+            self.searches = 0;
+            self.weigh(&object);
+        }
+        Some(object)
     }
 
     /// Returns what has to be dropped without the lock.
@@ -129,14 +188,18 @@ impl<T: Resident> Shard<T> {
             });
         }
         self.objects.insert(key, Arc::clone(object));
+        self.weigh(object);
         self.clock.push_back(key);
         self.sweep();
-        self.trim()
+        self.trim(TRIES)
     }
 
     fn remove(&mut self, key: Key) -> Option<Arc<T>> {
         self.departures = self.departures.wrapping_add(1);
-        self.objects.remove(&key)
+        let gone = self.objects.remove(&key)?;
+        let weight = gone.residence().weight.swap(0, Ordering::Relaxed);
+        self.weight = self.weight.saturating_sub(weight);
+        Some(gone)
     }
 
     fn take_parked(&mut self, (space, number): Key) -> Option<u64> {
@@ -145,15 +208,15 @@ impl<T: Resident> Shard<T> {
         if of_space.is_empty() {
             self.parked.remove(&space);
         }
+        self.parked_count -= usize::from(parked.is_some());
         parked
     }
 
     fn park(&mut self, (space, number): Key, references: u64) {
         if references > 0 {
-            self.parked
-                .entry(space)
-                .or_default()
-                .insert(number, references);
+            let of_space = self.parked.entry(space).or_default();
+            let before = of_space.insert(number, references);
+            self.parked_count += usize::from(before.is_none());
         }
     }
 
@@ -168,22 +231,24 @@ impl<T: Resident> Shard<T> {
             .retain(|key| objects.contains_key(key) && seen.insert(*key));
     }
 
-    /// Lets the oldest go that nobody asked for lately, down to the bound. Returned, so that
-    /// they are dropped without the lock.
-    fn trim(&mut self) -> Vec<Arc<T>> {
+    /// Lets the oldest go that nobody asked for lately, down to the bound, and looks at `tries`
+    /// objects for that. Returned, so that they are dropped without the lock.
+    fn trim(&mut self, tries: usize) -> Vec<Arc<T>> {
         let mut gone = Vec::new();
-        for _ in 0..TRIES {
-            if self.objects.len() <= self.bound {
+        for _ in 0..tries {
+            if !self.is_over() {
                 break;
             }
             let Some(key) = self.clock.pop_front() else {
                 break;
             };
-            let Some(object) = self.objects.get(&key) else {
+            let Some(object) = self.objects.get(&key).map(Arc::clone) else {
                 continue;
             };
             let asked_for = object.residence().asked_for.swap(false, Ordering::Relaxed);
-            if asked_for || Arc::strong_count(object) > 1 || !object.may_leave() {
+            // The table's and this one.
+            if asked_for || Arc::strong_count(&object) > 2 || !object.may_leave() {
+                self.weigh(&object);
                 self.clock.push_back(key);
                 continue;
             }
@@ -196,10 +261,10 @@ impl<T: Resident> Shard<T> {
 }
 
 impl<R: Rank, T: Resident> ResidentTable<R, T> {
-    /// An empty table that keeps about `bound` objects, but for those that cannot leave. `rank` is
-    /// that of its locks, of which no call takes two.
+    /// An empty table that keeps objects of about `bound` bytes together, but for those that cannot
+    /// leave. `rank` is that of its locks, of which no call takes two.
     pub fn new(rank: R, bound: usize) -> Self {
-        let bound = bound.div_ceil(SHARDS);
+        let bound = (bound / SHARDS).max(LEAST_BYTES);
         let shards = (0..SHARDS)
             .map(|_| RankedMutex::new(rank, Shard::new(bound)))
             .collect();
@@ -228,7 +293,7 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
     ) -> Result<Arc<T>, E> {
         loop {
             let departures = {
-                let shard = self.shard(key).lock();
+                let mut shard = self.shard(key).lock();
                 if let Some(object) = shard.get(key) {
                     return Ok(object);
                 }
@@ -330,6 +395,48 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         found
     }
 
+    /// Lets all go that may leave, down to the bound.
+    pub fn trim(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            // An object that was asked for lately is looked at twice.
+            let tries = 2 * shard.clock.len();
+            let gone = shard.trim(tries);
+            drop(shard);
+            drop(gone);
+        }
+    }
+
+    /// Bytes that objects and parked references take, as they were weighed last.
+    pub fn bytes(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().bytes()).sum()
+    }
+
+    /// About the bytes that all objects take, from those of the shard of `key`.
+    pub fn estimated_bytes(&self, key: Key) -> usize {
+        self.shard(key).lock().weight.saturating_mul(SHARDS)
+    }
+
+    /// Whether parked references take more than half of what their shard may have.
+    pub fn is_crowded(&self, key: Key) -> bool {
+        self.shard(key).lock().is_crowded()
+    }
+
+    /// Parked objects of shards that are [crowded](Self::is_crowded).
+    pub fn crowd(&self) -> Vec<Key> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            if shard.is_crowded() {
+                let parked = shard.parked.iter();
+                found.extend(
+                    parked.flat_map(|(space, of_space)| of_space.keys().map(|n| (*space, *n))),
+                );
+            }
+        }
+        found
+    }
+
     /// Every object in memory.
     pub fn all(&self) -> Vec<Arc<T>> {
         let mut all = Vec::new();
@@ -341,192 +448,4 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::convert::Infallible;
-
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-    struct Place;
-
-    impl Rank for Place {}
-
-    #[derive(Debug)]
-    struct Object {
-        key: Key,
-        value: u64,
-        pinned: bool,
-        residence: Residence,
-    }
-
-    impl Object {
-        fn new(key: Key, value: u64) -> Self {
-            Self {
-                key,
-                value,
-                pinned: false,
-                residence: Residence::default(),
-            }
-        }
-    }
-
-    impl Resident for Object {
-        fn key(&self) -> Key {
-            self.key
-        }
-
-        fn residence(&self) -> &Residence {
-            &self.residence
-        }
-
-        fn may_leave(&self) -> bool {
-            !self.pinned
-        }
-    }
-
-    type Table = ResidentTable<Place, Object>;
-
-    fn table(bound: usize) -> Table {
-        ResidentTable::new(Place, bound)
-    }
-
-    fn get(table: &Table, key: Key) -> Arc<Object> {
-        let Ok(object) = table.get_or_load(key, || Ok::<_, Infallible>(Object::new(key, 0)));
-        object
-    }
-
-    /// Loads others until `key` left.
-    fn crowd_out(table: &Table, key: Key) {
-        let here = |table: &Table| table.all().iter().any(|object| object.key == key);
-        for number in 0..100_000 {
-            if !here(table) {
-                return;
-            }
-            get(table, (99, number));
-        }
-        panic!("{key:?} stays");
-    }
-
-    #[test]
-    fn keeps_no_more_than_its_bound_but_for_those_that_cannot_leave() {
-        let table = table(256);
-        let held = get(&table, (1, 1));
-        let mut pinned = Object::new((1, 2), 7);
-        pinned.pinned = true;
-        assert!(table.insert_first(&Arc::new(pinned)));
-        for number in 0..20_000 {
-            get(&table, (2, number));
-        }
-        let count = table.all().len();
-        assert!((128..=256 + 2 * TRIES).contains(&count), "{count}");
-        assert!(Arc::ptr_eq(&held, &table.peek((1, 1)).unwrap()));
-        assert_eq!(table.peek((1, 2)).unwrap().value, 7);
-        assert!(table.peek((2, 0)).is_none());
-    }
-
-    #[test]
-    fn references_are_kept_for_what_left() {
-        let table = table(64);
-        get(&table, (1, 1)).residence.refer(3);
-        crowd_out(&table, (1, 1));
-        assert!(table.is_parked((1, 1)) && table.refers_to_parked(1));
-        assert_eq!(table.referenced(), [(1, 1)]);
-        assert!(!table.is_parked((1, 2)) && !table.refers_to_parked(2));
-        assert!(table.release((1, 1), 1).is_none());
-        let back = get(&table, (1, 1));
-        assert_eq!(back.residence.references(), 2);
-        assert_eq!(table.referenced(), [(1, 1)]);
-        assert!(!table.is_parked((1, 1)) && !table.refers_to_parked(1));
-        assert!(table.release((1, 1), 1).is_none());
-        let last = table.release((1, 1), 1).unwrap();
-        assert!(Arc::ptr_eq(&last, &back));
-
-        back.residence.refer(2);
-        assert!(!table.insert_first(&Arc::new(Object::new((1, 1), 9))));
-        assert!(table.insert_first(&Arc::new(Object::new((1, 3), 9))));
-        assert_eq!(table.peek((1, 3)).unwrap().value, 9);
-        drop((back, last));
-        crowd_out(&table, (1, 1));
-        assert!(table.release((1, 1), 2).is_none());
-        assert!(!table.is_parked((1, 1)));
-        assert_eq!(get(&table, (1, 1)).residence.references(), 0);
-        assert_eq!(table.referenced(), []);
-    }
-
-    #[test]
-    fn what_left_meanwhile_is_read_again() {
-        let table = table(64);
-        let mut disk = 1;
-        let mut loads = 0;
-        let found = table.get_or_load((1, 1), || {
-            loads += 1;
-            let read = Object::new((1, 1), disk);
-            if loads == 1 {
-                // Another thread loads, changes and writes it, and it leaves.
-                get(&table, (1, 1));
-                disk = 2;
-                crowd_out(&table, (1, 1));
-            }
-            Ok::<_, Infallible>(read)
-        });
-        assert_eq!((found.unwrap().value, loads), (2, 2));
-    }
-
-    #[test]
-    fn an_error_of_loading_leaves_nothing() {
-        let table = table(64);
-        let result = table.get_or_load((1, 1), || Err("no such inode"));
-        assert_eq!(result.unwrap_err(), "no such inode");
-        assert!(table.peek((1, 1)).is_none() && table.all().is_empty());
-    }
-
-    #[test]
-    fn only_what_is_unused_is_evicted() {
-        let table = table(64);
-        let object = get(&table, (1, 1));
-        let other = Arc::clone(&object);
-        assert!(!table.evict_unused(&object));
-        drop(other);
-        object.residence.refer(1);
-        assert!(!table.evict_unused(&object));
-        object.residence.clear_references();
-        assert!(table.evict_unused(&object));
-        assert!(table.peek((1, 1)).is_none());
-    }
-
-    #[test]
-    fn the_clock_does_not_grow_with_what_is_gone() {
-        let table = table(64 * 1024);
-        for round in 0..100 {
-            for number in 0..1000 {
-                let object = Arc::new(Object::new((1, number), round));
-                assert!(table.insert_first(&object));
-                table.remove(&object);
-            }
-        }
-        get(&table, (1, 1));
-        let clocks = table.shards.iter().map(|shard| shard.lock().clock.len());
-        assert!(clocks.max().unwrap() <= LEAST_SWEEP);
-        assert_eq!(table.all().len(), 1);
-    }
-
-    #[test]
-    fn threads_share_one_object_and_lose_no_reference() {
-        const EACH: u64 = 2000;
-        let table = table(64);
-        std::thread::scope(|scope| {
-            for thread in 0..4u64 {
-                let table = &table;
-                scope.spawn(move || {
-                    for nth in 0..EACH {
-                        get(table, (1, nth % 7)).residence.refer(1);
-                        get(table, (2 + thread, nth));
-                    }
-                });
-            }
-        });
-        let total: u64 = (0..7)
-            .map(|number| get(&table, (1, number)).residence.references())
-            .sum();
-        assert_eq!(total, 4 * EACH);
-    }
-}
+mod tests;

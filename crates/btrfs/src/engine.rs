@@ -110,7 +110,7 @@ impl Engine {
         let geometry = volume.geometry();
         let top = subvolume::choose(&blocks, &roots, &options.subvolume)?;
         let engine = Arc::new(Self {
-            inodes: InodeTable::new(top.id()),
+            inodes: InodeTable::new(top.id(), options.inode_bytes),
             writeback: Writeback::new(&options),
             counters: Counters::default(),
             deletions: Deletions::default(),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sapwood_base::Memory;
+
 use crate::Compression;
 
 /// Which subvolume is the root of the mount.
@@ -75,6 +77,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of file data that may be dirty.
     pub dirty_bytes: usize,
+    /// Bytes of inodes kept in memory.
+    pub inode_bytes: usize,
     /// Compress new data.
     pub compress: Option<Compression>,
     /// Compress even what does not look compressible.
@@ -100,13 +104,16 @@ pub struct Options {
 }
 
 impl Default for Options {
+    /// Caches take a share of the memory that the process may have ([`Memory`]).
     fn default() -> Self {
+        let memory = Memory::default();
         Self {
             read_only: false,
             subvolume: SubvolumeChoice::Default,
             commit_interval: Duration::from_secs(30),
-            cache_bytes: 256 << 20,
-            dirty_bytes: 256 << 20,
+            cache_bytes: memory.cache,
+            dirty_bytes: memory.dirty,
+            inode_bytes: memory.inodes,
             compress: None,
             compress_force: false,
             nodatacow: false,

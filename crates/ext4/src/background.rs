@@ -22,12 +22,15 @@ struct State {
     since: Option<Instant>,
     commit: bool,
     checkpoint: bool,
+    relieve: bool,
     stopping: bool,
 }
 
 enum Work {
     Commit,
     Checkpoint,
+    /// Let inodes leave memory.
+    Relieve,
     Stop,
 }
 
@@ -59,6 +62,12 @@ impl Alarm {
         self.changed.notify_one();
     }
 
+    /// There are more inodes in memory than there may be.
+    pub(crate) fn relieve(&self) {
+        self.state.lock().relieve = true;
+        self.changed.notify_one();
+    }
+
     fn next(&self, interval: std::time::Duration) -> Work {
         let mut state = self.state.lock();
         loop {
@@ -72,6 +81,9 @@ impl Alarm {
             }
             if std::mem::take(&mut state.checkpoint) {
                 return Work::Checkpoint;
+            }
+            if std::mem::take(&mut state.relieve) {
+                return Work::Relieve;
             }
             match due {
                 Some(due) => {
@@ -126,8 +138,12 @@ fn serve(engine: &Arc<Engine>) {
     loop {
         // What fails turns the mount read-only, and whoever waits for it hears of it.
         let _ = match engine.alarm.next(engine.options.commit_interval) {
-            Work::Commit => engine.journal.commit_all(),
-            Work::Checkpoint => engine.journal.checkpoint(),
+            Work::Commit => match engine.journal.commit_all() {
+                Ok(()) => engine.inodes.relieve(engine),
+                Err(error) => Err(error.into()),
+            },
+            Work::Checkpoint => engine.journal.checkpoint().map_err(Into::into),
+            Work::Relieve => engine.inodes.relieve(engine),
             Work::Stop => return,
         };
     }

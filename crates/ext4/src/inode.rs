@@ -167,7 +167,12 @@ impl Inode {
             .map_err(|error| bad(error.to_string()))?;
         let kind = FileKind::from_mode(raw.mode().into())
             .ok_or_else(|| bad(format!("mode {:o} names no type", raw.mode())))?;
-        Ok(Self::new(ino, kind, raw, &engine.geometry))
+        let inode = Self::new(ino, kind, raw, &engine.geometry);
+        if !sapwood_fault::planted(170) {
+            // It may have been in memory before, and its last change not be durable.
+            inode.note_tid(buffer.joined(), true);
+        }
+        Ok(inode)
     }
 
     /// Writes the inode into the table, in this transaction. Hold neither `map` nor `state`.
@@ -242,7 +247,13 @@ impl Inode {
             let state = self.state.lock();
             state.nlink() == 0 || state.unstored || state.orphan
         };
-        !unstored && self.data.pending_bytes() == 0
+        !unstored && self.data.may_leave()
+    }
+
+    /// Bytes of memory that it takes, but for dirty data.
+    pub(crate) fn footprint(&self) -> usize {
+        let on_disk = self.state.lock().raw.size_on_disk();
+        size_of::<Self>() + on_disk + self.dir.places.footprint() + self.data.footprint()
     }
 
     /// Refuses what is not a directory.

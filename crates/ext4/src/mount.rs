@@ -268,6 +268,22 @@ pub(crate) fn read_inode_unverified(
     Ok(RawInode::read(&bytes, geometry)?)
 }
 
+/// A transaction takes so many blocks whatever the cache: more than any operation needs.
+const LEAST_TRANSACTION: u32 = 1024;
+
+/// Bounds of the journal so that what it holds fits into `cache` bytes: what is committed and not at
+/// home, and the transactions that run and are committed.
+fn journal_memory(cache: usize, block_size: u32) -> sapwood_jbd2::Options {
+    let usual = sapwood_jbd2::Options::default();
+    let quarter = (cache / 4) as u64;
+    let blocks = u32::try_from(quarter / u64::from(block_size)).unwrap_or(u32::MAX);
+    sapwood_jbd2::Options {
+        checkpoint_bytes: usual.checkpoint_bytes.min(quarter),
+        max_transaction: usual.max_transaction.min(blocks.max(LEAST_TRANSACTION)),
+        ..usual
+    }
+}
+
 /// Sets up everything that a mount needs. Starts no thread.
 fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc<Engine>> {
     let sb = read_super(&*device)?;
@@ -282,7 +298,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
     let has_journal = sb.features().has_compat(Compat::HAS_JOURNAL);
     let journal_options = sapwood_jbd2::Options {
         closing_credits: closing_credits(&geometry),
-        ..Default::default()
+        ..journal_memory(options.cache_bytes, geometry.block_size())
     };
     let journal = if has_journal && with == With::Log && !options.read_only {
         let mut log = open_log(&device, &sb, &geometry)?;
@@ -310,7 +326,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         hidden,
         on_demand: OnDemand::new(&sb),
         space: Space::open(&groups, &journal, &sb),
-        inodes: InodeTable::new(),
+        inodes: InodeTable::new(options.inode_bytes),
         orphans: Orphans::new(),
         writeback: Writeback::new(&options),
         xattr_blocks: SharedBlocks::new(),

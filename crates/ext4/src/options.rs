@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sapwood_base::Memory;
+
 /// What is promised about the data of files (`data=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DataMode {
@@ -62,6 +64,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of file data that may be dirty.
     pub dirty_bytes: usize,
+    /// Bytes of inodes kept in memory.
+    pub inode_bytes: usize,
     /// Access times never change.
     pub noatime: bool,
     /// Tell the device what was freed.
@@ -78,14 +82,17 @@ pub struct Options {
 }
 
 impl Default for Options {
+    /// Caches take a share of the memory that the process may have ([`Memory`]).
     fn default() -> Self {
+        let memory = Memory::default();
         Self {
             read_only: false,
             no_load: false,
             data: DataMode::Ordered,
             commit_interval: Duration::from_secs(5),
-            cache_bytes: 256 << 20,
-            dirty_bytes: 256 << 20,
+            cache_bytes: memory.cache,
+            dirty_bytes: memory.dirty,
+            inode_bytes: memory.inodes,
             noatime: false,
             discard: false,
             threads: 0,

@@ -2,6 +2,7 @@
 //! name does not, its object tells that it is to be deleted; nor one with data, or times that are not stored.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sapwood_base::{Residence, Resident, ResidentTable};
 use sapwood_ext4_format::InodeFlags;
@@ -10,14 +11,15 @@ use sapwood_vfs::Ino;
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::lock::Rank;
+use crate::ops::sync;
 use crate::{Error, Result};
-
-/// Inodes kept, but for those that are held.
-const BOUND: usize = 64 * 512;
 
 /// The inodes in memory.
 pub(crate) struct InodeTable {
     inodes: ResidentTable<Rank, Inode>,
+    bound: usize,
+    /// From so many bytes on the background thread is asked to store what keeps inodes here.
+    relieve_at: AtomicUsize,
 }
 
 fn key(ino: u32) -> (u64, u64) {
@@ -36,14 +38,56 @@ impl Resident for Inode {
     fn may_leave(&self) -> bool {
         self.may_leave()
     }
+
+    fn footprint(&self) -> usize {
+        self.footprint()
+    }
 }
 
 impl InodeTable {
-    /// An empty table.
-    pub(crate) fn new() -> Self {
+    /// An empty table that keeps inodes of about `bound` bytes, but for those that are held.
+    pub(crate) fn new(bound: usize) -> Self {
         Self {
-            inodes: ResidentTable::new(Rank::InodeTable, BOUND),
+            inodes: ResidentTable::new(Rank::InodeTable, bound),
+            bound,
+            relieve_at: AtomicUsize::new(bound / 8 * 9),
         }
+    }
+
+    /// Lets inodes go down to the bound. Those that stay only because of a time that was not stored
+    /// are stored first. Hold no handle.
+    ///
+    /// # Errors
+    /// The device, the journal.
+    pub(crate) fn relieve(&self, engine: &Engine) -> Result<()> {
+        self.inodes.trim();
+        if self.inodes.bytes() > self.bound && !sapwood_fault::planted(172) {
+            for inode in self.inodes.all() {
+                sync::store_late_changes(engine, &inode)?;
+            }
+            self.inodes.trim();
+        }
+        // What stays now has other reasons: it is not worth looking at before there is more.
+        let stays = self.inodes.bytes().max(self.bound) / 8 * 9;
+        self.relieve_at.store(stays, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Bytes that it takes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.inodes.bytes()
+    }
+
+    /// Whether an inode is among very many that callers refer to and nobody uses.
+    pub(crate) fn is_crowded(&self, ino: Ino) -> bool {
+        self.inodes.is_crowded((0, ino.0))
+    }
+
+    /// Those of them that callers had best forget.
+    pub(crate) fn crowd(&self) -> Vec<Ino> {
+        let found = self.inodes.crowd();
+        found.into_iter().map(|(_, number)| Ino(number)).collect()
     }
 
     /// The object of an inode, if it is in memory.
@@ -88,8 +132,12 @@ impl InodeTable {
     /// # Errors
     /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged, the device.
     pub(crate) fn get(&self, engine: &Arc<Engine>, ino: u32) -> Result<Arc<Inode>> {
-        self.inodes
-            .get_or_load(key(ino), || Inode::load(engine, ino))
+        self.inodes.get_or_load(key(ino), || {
+            if self.inodes.estimated_bytes(key(ino)) > self.relieve_at.load(Ordering::Relaxed) {
+                engine.alarm.relieve();
+            }
+            Inode::load(engine, ino)
+        })
     }
 
     /// Puts a new inode, whose number nobody else can know yet, into the table.

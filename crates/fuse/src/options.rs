@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::transport::MAX_IO;
+
 /// Bound on request threads that are added as needed.
 const MOST_THREADS: usize = 64;
 
@@ -100,6 +102,9 @@ pub struct MountOptions {
     pub dirsync: bool,
     /// Request threads; `None`: a few, and more while requests wait for the device.
     pub threads: Option<usize>,
+    /// Bytes that the buffers of all request threads may take: bounds their number, unless that is
+    /// chosen.
+    pub buffer_bytes: Option<u64>,
     /// Whether requests come through io_uring.
     pub io_uring: IoUring,
     /// Whether the mount is of type `fuseblk`.
@@ -137,6 +142,7 @@ impl Default for MountOptions {
             sync: false,
             dirsync: false,
             threads: None,
+            buffer_bytes: None,
             io_uring: IoUring::Auto,
             fuseblk: FuseBlk::Auto,
             anchor: None,
@@ -147,7 +153,17 @@ impl Default for MountOptions {
     }
 }
 
+/// Buffers of a thread that serves `/dev/fuse`: a request and its answer.
+const BUFFERS: u64 = 2;
+
 impl MountOptions {
+    /// Threads with so many of the largest buffers each that memory is for.
+    pub(crate) fn most_buffers(&self, each: u64) -> usize {
+        let threads = |bytes: u64| bytes / (each * u64::from(MAX_IO));
+        let most = self.buffer_bytes.map_or(u64::MAX, threads);
+        usize::try_from(most).unwrap_or(usize::MAX)
+    }
+
     /// Number of request threads to start with, and the most that there may be.
     #[must_use]
     pub(crate) fn thread_count(&self) -> (usize, usize) {
@@ -158,7 +174,8 @@ impl MountOptions {
             }
             None => {
                 let cores = std::thread::available_parallelism().map_or(2, usize::from);
-                (cores.clamp(2, 16), MOST_THREADS)
+                let first = cores.clamp(2, 16);
+                (first, self.most_buffers(BUFFERS).clamp(first, MOST_THREADS))
             }
         }
     }

@@ -137,7 +137,8 @@ impl Buffer {
         }
     }
 
-    pub(crate) fn joined(&self) -> Tid {
+    /// The last transaction that changed it since it was read; 0 for none.
+    pub fn joined(&self) -> Tid {
         self.joined.load(Ordering::Acquire)
     }
 

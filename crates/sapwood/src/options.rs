@@ -11,6 +11,8 @@ mod ext4;
 
 use std::time::Duration;
 
+use sapwood_base::Memory;
+
 use crate::Kind;
 
 /// Why an option is refused.
@@ -189,6 +191,15 @@ impl Options {
                 self.btrfs.discard = name == "discard";
                 self.ext4.discard = self.btrfs.discard;
             }
+            "memory_size" => {
+                let memory = Memory::of(bytes(name, value)?);
+                self.btrfs.cache_bytes = memory.cache;
+                self.btrfs.dirty_bytes = memory.dirty;
+                self.btrfs.inode_bytes = memory.inodes;
+                self.ext4.cache_bytes = memory.cache;
+                self.ext4.dirty_bytes = memory.dirty;
+                self.ext4.inode_bytes = memory.inodes;
+            }
             "cache_size" => {
                 self.btrfs.cache_bytes = bytes(name, value)?;
                 self.ext4.cache_bytes = self.btrfs.cache_bytes;
@@ -277,6 +288,11 @@ mod tests {
         assert_eq!(ext4.commit_interval, interval);
         assert_eq!((btrfs.cache_bytes, ext4.cache_bytes), (1 << 20, 1 << 20));
         assert_eq!((btrfs.dirty_bytes, ext4.dirty_bytes), (2 << 20, 2 << 20));
+        let bounded = parsed("memory_size=34M,dirty_size=1M").unwrap();
+        let (btrfs, ext4) = (bounded.for_btrfs().unwrap(), bounded.for_ext4().unwrap());
+        assert_eq!((btrfs.cache_bytes, ext4.cache_bytes), (16 << 20, 16 << 20));
+        assert_eq!((btrfs.inode_bytes, ext4.inode_bytes), (2 << 20, 2 << 20));
+        assert_eq!((btrfs.dirty_bytes, ext4.dirty_bytes), (1 << 20, 1 << 20));
     }
 
     #[test]

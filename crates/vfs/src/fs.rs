@@ -138,6 +138,18 @@ pub trait FileSystem: Send + Sync {
     /// The inodes that callers hold references to. Those that come or go meanwhile may be missing.
     fn referenced(&self) -> Vec<Ino>;
 
+    /// Whether callers refer to so many inodes which are not in use that the engine would rather have
+    /// them forget some, [`crowd`](Self::crowd). Asked with an inode after each that a caller gets a
+    /// reference to, and answered for those that share a place with it.
+    fn is_crowded(&self, _ino: Ino) -> bool {
+        false
+    }
+
+    /// Inodes that callers had best give back, if they do not use them.
+    fn crowd(&self) -> Vec<Ino> {
+        Vec::new()
+    }
+
     /// Reads attributes.
     ///
     /// # Errors

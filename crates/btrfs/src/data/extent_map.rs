@@ -97,6 +97,12 @@ impl ExtentMap {
     }
 }
 
+/// Bytes of a map's nodes with so many entries, which have room for eleven each.
+fn nodes<T>(entries: usize) -> usize {
+    let nodes = entries.div_ceil(7);
+    nodes * 11 * size_of::<(u64, T)>()
+}
+
 /// Replaces `range` in a map of ranges that do not overlap: cuts what reaches into it.
 fn clear<T: Clone>(
     maps: &mut BTreeMap<u64, T>,
@@ -145,6 +151,11 @@ impl MapCache {
     pub(super) fn find(&self, offset: u64) -> Option<ExtentMap> {
         let (_, map) = self.maps.range(..=offset).next_back()?;
         (map.end > offset).then_some(*map)
+    }
+
+    /// Bytes that it takes beside its fields.
+    pub(super) fn footprint(&self) -> usize {
+        nodes::<ExtentMap>(self.maps.len())
     }
 
     /// To be taken before a search.
@@ -244,6 +255,12 @@ fn note(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
 }
 
 impl ModifiedMaps {
+    /// Bytes that it takes beside its fields.
+    pub(super) fn footprint(&self) -> usize {
+        let ranges = self.unlogged.capacity() + self.holes.capacity();
+        nodes::<ModifiedMap>(self.maps.len()) + ranges * size_of::<Range<u64>>()
+    }
+
     fn clear(&mut self, range: &Range<u64>) {
         let cut = |old: &ModifiedMap, range: &Range<u64>| ModifiedMap {
             map: old.map.cut(range),

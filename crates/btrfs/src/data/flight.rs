@@ -390,6 +390,13 @@ impl Flights {
         for at in mine {
             self.cover.remove(&at);
         }
+        if self.entries.is_empty() {
+            // Emptied maps keep a node each.
+            self.entries = BTreeMap::new();
+            self.cover = BTreeMap::new();
+            self.marks = BTreeSet::new();
+            self.io_marks = BTreeSet::new();
+        }
         let mut ready = Vec::new();
         for dependent in entry.dependents {
             if let Some(newer) = self.entries.get_mut(&dependent) {

@@ -103,6 +103,24 @@ impl DirState {
         self.names.lock()
     }
 
+    /// Bytes that its structures take beside its fields.
+    pub(super) fn footprint(&self) -> usize {
+        /// A pending entry and its bytes; an index.
+        const ENTRY: usize = 128;
+        const INDEX: usize = 16;
+        let names = self.names.lock();
+        let unlogged = &names.unlogged;
+        let indexes = [
+            &names.removed,
+            &unlogged.added,
+            &unlogged.removed,
+            &unlogged.logged.0,
+            &unlogged.logged.1,
+        ];
+        let count: usize = indexes.iter().map(|set| set.len()).sum();
+        names.added.len() * ENTRY + count * INDEX
+    }
+
     /// Number of pending changes.
     pub(super) fn pending(&self) -> usize {
         let names = self.names.lock();

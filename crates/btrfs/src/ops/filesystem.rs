@@ -151,6 +151,14 @@ impl FileSystem for Btrfs {
         self.engine.inodes.referenced()
     }
 
+    fn is_crowded(&self, ino: Ino) -> bool {
+        self.engine.inodes.is_crowded(ino)
+    }
+
+    fn crowd(&self) -> Vec<Ino> {
+        self.engine.inodes.crowd()
+    }
+
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.check_alive()?;
         Ok(self.inode(ino)?.attr(self.engine.sectorsize))

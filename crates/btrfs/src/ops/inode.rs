@@ -356,6 +356,11 @@ impl Inode {
         self.is_linked() && !self.root.is_dead() && !self.data.has_untold_failure()
     }
 
+    /// Bytes of memory that it takes, but for dirty data.
+    pub(super) fn footprint(&self) -> usize {
+        size_of::<Self>() + self.data.footprint() + self.dir.footprint()
+    }
+
     /// True while names can be added to the directory: it has one itself, and its subvolume is
     /// not deleted.
     pub(crate) fn takes_names(&self) -> bool {

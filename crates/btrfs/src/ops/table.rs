@@ -23,9 +23,6 @@ use crate::lock::{Rank, RankedMutex};
 use crate::tree::Root;
 use crate::{Error, Result};
 
-/// Inodes kept, but for those that are held.
-const BOUND: usize = 64 * 512;
-
 /// The inodes in memory.
 pub(crate) struct InodeTable {
     inodes: ResidentTable<Rank, Inode>,
@@ -46,16 +43,50 @@ impl Resident for Inode {
     fn may_leave(&self) -> bool {
         self.may_leave()
     }
+
+    fn footprint(&self) -> usize {
+        self.footprint()
+    }
 }
 
 impl InodeTable {
-    /// An empty table for a mount of the subvolume `mounted`.
-    pub(crate) fn new(mounted: u64) -> Self {
+    /// An empty table for a mount of the subvolume `mounted`, that keeps inodes of about `bound`
+    /// bytes, but for those that are held.
+    pub(crate) fn new(mounted: u64, bound: usize) -> Self {
         Self {
-            inodes: ResidentTable::new(Rank::InodeTable, BOUND),
+            inodes: ResidentTable::new(Rank::InodeTable, bound),
             numbers: InoMap::new(mounted),
             visited: RankedMutex::new(Rank::InodeTable, HashSet::new()),
         }
+    }
+
+    /// Lets all go that may leave, down to the bound.
+    pub(crate) fn trim(&self) {
+        self.inodes.trim();
+    }
+
+    /// Bytes that it takes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.inodes.bytes()
+    }
+
+    /// Whether an inode is among very many that callers refer to and nobody uses.
+    pub(crate) fn is_crowded(&self, ino: Ino) -> bool {
+        let key = self.numbers.key(ino);
+        key.is_some_and(|key| self.inodes.is_crowded(key))
+    }
+
+    /// Those of them that callers had best forget.
+    pub(crate) fn crowd(&self) -> Vec<Ino> {
+        self.shown(self.inodes.crowd())
+    }
+
+    /// The numbers that callers know.
+    fn shown(&self, mut keys: Vec<(u64, u64)>) -> Vec<Ino> {
+        keys.retain(|(tree, _)| *tree != STUB_TREE);
+        let number = |(tree, objectid)| self.numbers.ino(tree, objectid);
+        keys.into_iter().map(number).collect()
     }
 
     /// True for the first call with this tree.
@@ -196,10 +227,7 @@ impl InodeTable {
 
     /// The numbers of the inodes that somebody refers to; without those that stand in for subvolumes.
     pub(crate) fn referenced(&self) -> Vec<Ino> {
-        let mut found = self.inodes.referenced();
-        found.retain(|(tree, _)| *tree != STUB_TREE);
-        let number = |(tree, objectid)| self.numbers.ino(tree, objectid);
-        found.into_iter().map(number).collect()
+        self.shown(self.inodes.referenced())
     }
 
     /// Takes a deleted inode out.

@@ -10,14 +10,17 @@ use sapwood_vfs::{self as vfs, Credentials, FileSystem, Ino, NewInode, Subvolume
 use crate::mkfs::{MkfsOptions, mkfs};
 use crate::{Btrfs, Options};
 
-/// More than the table keeps, twice: who was asked for lately stays for a round.
-const MANY: usize = 100_000;
+/// What the table keeps, in bytes.
+const BOUND: usize = 4 << 20;
+/// More than the table keeps, several times: who was asked for lately stays for a round.
+const MANY: usize = 20_000;
 
 fn mount() -> Btrfs {
     let device = Arc::new(MemoryDevice::new(2 << 30));
     mkfs(&*device, &MkfsOptions::default()).unwrap();
     let options = Options {
         background: false,
+        inode_bytes: BOUND,
         ..Options::default()
     };
     let devices: Vec<Arc<dyn Device>> = vec![device];
@@ -40,7 +43,7 @@ fn crowd_out(fs: &Btrfs, dir: Ino) {
     for i in 0..MANY {
         let ino = file(fs, dir, &format!("crowd-{i}"));
         fs.forget(ino, 1);
-        if i % 10_000 == 0 {
+        if i % 2000 == 0 {
             fs.sync().unwrap();
         }
     }
@@ -53,6 +56,28 @@ fn in_memory(fs: &Btrfs, ino: Ino) -> bool {
         .all()
         .iter()
         .any(|i| i.lock_key() == (tree, objectid))
+}
+
+#[test]
+fn a_transaction_with_very_many_inodes_is_committed_by_the_next_operation() {
+    let fs = mount();
+    let before = fs.engine.last_committed();
+    for i in 0..8 * BOUND / 4096 {
+        let ino = file(&fs, fs.root(), &i.to_string());
+        // Its item is in the tree already, and changes again with the commit.
+        let changes = vfs::SetAttr {
+            perm: Some(0o600),
+            ..vfs::SetAttr::default()
+        };
+        fs.setattr(ino, &changes).unwrap();
+        fs.forget(ino, 1);
+    }
+    assert!(fs.engine.last_committed() >= before + 4);
+    fs.sync().unwrap();
+    fs.engine.inodes.trim();
+    let bytes = fs.engine.inodes.bytes();
+    assert!(bytes <= BOUND, "{bytes}");
+    fs.unmount().unwrap();
 }
 
 #[test]

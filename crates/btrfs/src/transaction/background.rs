@@ -58,5 +58,7 @@ fn committer(engine: &Arc<Engine>) {
         if engine.commit(None).is_err() {
             return;
         }
+        // What the transaction held may leave memory now.
+        engine.inodes.trim();
     }
 }

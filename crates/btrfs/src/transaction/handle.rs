@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use sapwood_btrfs_format::objectid;
@@ -15,8 +16,10 @@ use crate::space::MetadataReservation;
 use crate::tree::Root;
 use crate::{Error, Result};
 
-/// A transaction that gathers so many changed inodes, or a multiple, is committed early.
-const MANY_INODES: usize = 1 << 16;
+/// Changed inodes that a transaction may gather before it is committed early, at least and at most.
+const INODES: RangeInclusive<usize> = 256..=1 << 16;
+/// Bytes that a changed inode takes, about.
+const INODE_BYTES: usize = 4096;
 
 thread_local! {
     /// Whether this thread holds a handle: a second start could wait for the first for ever.
@@ -81,8 +84,12 @@ impl Handle {
         let queued = self.trans.dirty_inodes.insert(inode);
         self.mark_dirty();
         // What is queued cannot leave memory.
-        if queued.is_multiple_of(MANY_INODES) {
+        let many = self.engine.many_inodes();
+        if queued.is_multiple_of(many) {
             self.engine.transactions.request_commit();
+        }
+        if queued >= 2 * many {
+            self.engine.transactions.set_overfull(self.transid());
         }
         // A leaf to copy, and as much again for the nodes above and for what records the copies.
         self.keep(2 * u64::from(self.engine.nodesize));
@@ -125,6 +132,13 @@ impl Drop for Handle {
 }
 
 impl Engine {
+    /// Changed inodes from which on a transaction is committed early: they take half of what inodes
+    /// may take.
+    fn many_inodes(&self) -> usize {
+        let most = self.options.inode_bytes / 2 / INODE_BYTES;
+        most.clamp(*INODES.start(), *INODES.end())
+    }
+
     fn enter(
         self: &Arc<Self>,
         entry: Entry,
@@ -166,6 +180,11 @@ impl Engine {
     fn start_with(self: &Arc<Self>, items: u64, urgent: bool) -> Result<Handle> {
         self.health.check()?;
         debug_assert!(HELD.get() == 0, "a thread that holds a handle starts one");
+        if let Some(overfull) = self.transactions.overfull()
+            && !sapwood_fault::planted(76)
+        {
+            self.commit(Some(overfull))?;
+        }
         let reservation = self.space.reserve_metadata(self, items, urgent)?;
         self.enter(Entry::Start, Some(reservation))
     }

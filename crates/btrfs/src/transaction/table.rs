@@ -1,7 +1,7 @@
 //! The running and the committing transaction, and who waits for them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
@@ -137,6 +137,9 @@ pub(crate) struct Transactions {
     changed: Condvar,
     /// The committer thread sleeps here.
     committer: Condvar,
+    /// Transaction that has gathered more than memory is for: the next operation commits it first.
+    /// 0: none.
+    overfull: AtomicU64,
     /// Held by a commit from when no handle is left until its superblock is on disk, and by a log commit
     /// while it writes its superblock.
     pub(crate) superblock_order: RankedMutex<()>,
@@ -168,6 +171,7 @@ impl Transactions {
             ),
             changed: Condvar::new(),
             committer: Condvar::new(),
+            overfull: AtomicU64::new(0),
             superblock_order: RankedMutex::new(Rank::SuperblockOrder, ()),
         }
     }
@@ -373,6 +377,17 @@ impl Transactions {
     pub(crate) fn request_commit(&self) {
         self.table.lock().requested = true;
         self.committer.notify_one();
+    }
+
+    /// Notes that a transaction has gathered more than memory is for.
+    pub(super) fn set_overfull(&self, transid: u64) {
+        self.overfull.store(transid, Ordering::Relaxed);
+    }
+
+    /// The transaction that has to be committed before it gathers more.
+    pub(super) fn overfull(&self) -> Option<u64> {
+        let transid = self.overfull.load(Ordering::Relaxed);
+        (transid > 0 && transid > self.last_committed()).then_some(transid)
     }
 
     /// Ends the background threads' waits for good.

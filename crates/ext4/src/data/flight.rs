@@ -292,6 +292,11 @@ impl Flights {
             self.bytes -= flight.len();
             self.delayed -= flight.delayed;
         }
+        if self.entries.is_empty() {
+            // Emptied maps keep a node each.
+            self.entries = BTreeMap::new();
+            self.by_start = BTreeMap::new();
+        }
         let ready = self
             .entries
             .values()

@@ -144,6 +144,23 @@ impl FileData {
         self.state.lock().bytes()
     }
 
+    /// Whether memory has nothing that would be lost with it: data, failures that no flush has told
+    /// of, overwrites that wait for a flush of the device.
+    pub(crate) fn may_leave(&self) -> bool {
+        let state = self.state.lock();
+        let told = state.failures == state.failures_told;
+        let synced = state.overwrites == state.overwrites_synced || sapwood_fault::planted(171);
+        state.bytes() == 0 && told && synced
+    }
+
+    /// Bytes that its structures take beside those of its fields, but for the data.
+    pub(crate) fn footprint(&self) -> usize {
+        /// Nodes of the maps of a file with data in memory.
+        const NODES: usize = 1200;
+        let state = self.state.lock();
+        usize::from(state.bytes() > 0) * NODES
+    }
+
     /// Blocks that will be allocated and are not in the inode's block count yet, together with the inode's
     /// state: a block that moves from the one to the other is counted once at any moment.
     pub(crate) fn with_delayed_blocks<'a>(

@@ -40,6 +40,15 @@ impl Places {
         }
     }
 
+    /// Bytes that the table takes beside its fields.
+    pub(crate) fn footprint(&self) -> usize {
+        let Some(parts) = self.parts.get() else {
+            return 0;
+        };
+        let there = parts.iter().filter(|part| part.get().is_some()).count();
+        size_of_val(&**parts) + there * size_of::<[AtomicU64; PART]>()
+    }
+
     /// Forgets all. The caller holds `io` of the directory exclusively.
     pub(crate) fn forget(&self) {
         let parts = self.parts.get().into_iter().flat_map(|parts| parts.iter());

@@ -14,6 +14,8 @@ mod locks;
 mod reap;
 mod remove;
 mod rename;
+#[cfg(test)]
+mod residence_tests;
 pub(crate) mod sync;
 #[cfg(test)]
 mod tests;

@@ -53,7 +53,10 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
 }
 
 /// Stores times that changed without a handle.
-fn store_late_changes(engine: &Engine, inode: &Inode) -> Result<()> {
+///
+/// # Errors
+/// The device, the journal.
+pub(crate) fn store_late_changes(engine: &Engine, inode: &Inode) -> Result<()> {
     if inode.state.lock().unstored && !sapwood_fault::planted(140) {
         let h = engine.start_noted(1)?;
         inode.store(engine, &h)?;

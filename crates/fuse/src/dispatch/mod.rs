@@ -20,6 +20,7 @@
 //! It serves an unmount whose users did not let go.
 
 mod content;
+mod crowd;
 mod xattrs;
 
 use std::sync::Arc;
@@ -37,11 +38,13 @@ use crate::ioctl;
 use crate::node::{NodeId, NodeMap, decode_device};
 use crate::permissions;
 use crate::privileges;
-use crate::readdir::{self, DirSink, PageKind, PageRequest};
+use crate::readdir::{self, DirAttributes, DirItem, DirSink, PageKind, PageRequest};
 use crate::request::{Caller, Changes, ControlAnswer, NodeEntry, Reply, Synchronous};
 
 /// Longest name of any file system that FUSE carries; the kernel does not check it for us.
 const NAME_MAX: usize = 255;
+
+use crowd::Crowd;
 
 /// Turns requests into calls of one file system.
 pub struct Dispatcher {
@@ -51,6 +54,7 @@ pub struct Dispatcher {
     writeback: AtomicBool,
     synchronous: Synchronous,
     waiters: Waiters,
+    crowd: Crowd,
     /// True once closed. Held for reading by every call under way.
     closed: RwLock<bool>,
 }
@@ -77,6 +81,7 @@ impl Dispatcher {
             writeback: AtomicBool::new(false),
             synchronous: Synchronous::default(),
             waiters: Waiters::default(),
+            crowd: Crowd::default(),
             closed: RwLock::new(false),
         }
     }
@@ -143,7 +148,30 @@ impl Dispatcher {
         Ok(self.entry(entry))
     }
 
+    /// Says whether the kernel forgets nodes when it is asked to.
+    pub fn set_prunes(&self, on: bool) {
+        self.crowd.set_possible(on);
+    }
+
+    /// Whether the kernel is to be asked to forget nodes. True once, until [`crowd`](Self::crowd).
+    pub fn wants_pruning(&self) -> bool {
+        self.crowd.is_due()
+    }
+
+    /// The nodes that the kernel had best forget, if it does not use them.
+    #[must_use]
+    pub fn crowd(&self) -> Vec<u64> {
+        let Ok(_open) = self.enter() else {
+            return Vec::new();
+        };
+        let inos = self.fs.crowd().into_iter();
+        let nodes: Vec<u64> = inos.map(|ino| self.map.node(ino).0).collect();
+        self.crowd.asked_for(nodes.len());
+        nodes
+    }
+
     fn entry(&self, entry: &Entry) -> NodeEntry {
+        self.crowd.note(&*self.fs, entry.ino());
         NodeEntry {
             node: self.map.node(entry.ino()),
             attr: entry.attr,
@@ -445,7 +473,14 @@ impl Dispatcher {
             max_bytes,
             kind,
         };
-        readdir::page(&*self.fs, self.map, request, sink).map_err(errno)
+        let mut noting = |item: &DirItem, attributes: Option<&DirAttributes>| {
+            let taken = sink(item, attributes);
+            if let Some(given) = attributes.filter(|given| taken && given.node != NodeId::NONE) {
+                self.crowd.note(&*self.fs, self.map.ino(given.node));
+            }
+            taken
+        };
+        readdir::page(&*self.fs, self.map, request, &mut noting).map_err(errno)
     }
 
     /// Sizes and counts.

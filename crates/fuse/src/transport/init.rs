@@ -28,7 +28,12 @@ pub(super) struct Agreed {
     pub(super) long_setxattr: bool,
     /// `sync(1)` and `syncfs(2)` reach the server.
     pub(super) syncfs: bool,
+    /// The kernel can be asked to forget nodes.
+    pub(super) prune: bool,
 }
+
+/// Since this minor version of the protocol the kernel can be asked to forget nodes.
+const PRUNE_MINOR: u32 = 45;
 
 impl Wishes {
     /// All that we would like, offered or not.
@@ -169,6 +174,7 @@ fn negotiate(init: &InitIn, wishes: Wishes) -> (InitOut, Agreed) {
         writeback: agreed.contains(InitFlags::WRITEBACK_CACHE),
         long_setxattr: agreed.contains(InitFlags::SETXATTR_EXT),
         syncfs: agreed.contains(InitFlags::HAS_SYNCFS),
+        prune: init.minor >= PRUNE_MINOR,
     };
     (out, agreed)
 }
@@ -205,6 +211,7 @@ mod tests {
             writeback: false,
             long_setxattr: false,
             syncfs: false,
+            prune: false,
         };
         assert_eq!(agreed, nothing);
     }
@@ -224,7 +231,7 @@ mod tests {
             InitFlags::from_bits_retain(u64::from(out.flags) | (u64::from(out.flags2) << 32));
         assert_eq!(flags, ALL.flags());
         assert!(!flags.contains(InitFlags::ATOMIC_O_TRUNC));
-        assert!(agreed.writeback && agreed.long_setxattr && agreed.syncfs);
+        assert!(agreed.writeback && agreed.long_setxattr && agreed.syncfs && agreed.prune);
         let without = Wishes {
             writeback: false,
             posix_acl: false,

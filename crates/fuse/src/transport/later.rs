@@ -12,10 +12,14 @@ use super::HEADROOM;
 use super::content::Slot;
 use super::device::{Device, undelivered};
 use super::server::{Command, Outcome, Server};
+use crate::dispatch::Dispatcher;
 use crate::node::NodeId;
 use crate::request::Reply;
 use crate::wire::abi::{LseekOut, WriteOut};
 use crate::wire::{Opcode, notify, reply};
+
+/// Nodes in one message that asks the kernel to forget them.
+const PRUNE_AT_ONCE: usize = 1024;
 
 /// A request to answer later.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub(super) enum Job {
     Flags(Command),
     /// A control command, once the kernel has written back all that it cached.
     Settled(Command),
+    /// No answer: the kernel forgets nodes that it does not use, of very many.
+    Prune,
     /// The answer to a control command, once the kernel has forgotten a name that it changed.
     Control {
         dir: NodeId,
@@ -55,6 +61,7 @@ impl Job {
         match self {
             Self::Seek { .. } => Opcode::Lseek,
             Self::Written { .. } => Opcode::Write,
+            Self::Prune => Opcode::BatchForget,
             Self::Settled(_) | Self::Flags(_) | Self::Control { .. } => Opcode::Ioctl,
         }
     }
@@ -90,6 +97,10 @@ impl Job {
             } => {
                 tell(device, &notify::inval_inode(node.0, range.0, range.1));
                 reply::put(out, answer)
+            }
+            Self::Prune => {
+                prune(device, dispatcher);
+                Ok(0)
             }
             Self::Seek {
                 node,
@@ -135,6 +146,18 @@ fn tell(device: &Device, message: &[u8]) {
             log::warn!("telling the kernel to drop what it cached: {error}");
         }
         _ => {}
+    }
+}
+
+/// Has the kernel forget those nodes that the engine wants to be rid of.
+fn prune(device: &Device, dispatcher: &Dispatcher) {
+    let nodes = dispatcher.crowd();
+    for some in nodes.chunks(PRUNE_AT_ONCE) {
+        if let Err(error) = device.send(&notify::prune(some)) {
+            log::info!("the kernel does not forget what it does not use: {error}");
+            dispatcher.set_prunes(false);
+            break;
+        }
     }
 }
 

@@ -48,7 +48,7 @@ use server::Server;
 use uring::{Rings, Shared};
 
 /// Largest read or write in bytes: what the kernel allows by default.
-const MAX_IO: u32 = 1 << 20;
+pub(crate) const MAX_IO: u32 = 1 << 20;
 /// Room for headers and the fixed part of any request or answer, before or behind `MAX_IO`.
 const HEADROOM: usize = 4096;
 /// A request or answer above this, in bytes, leaves memory behind that is given back once
@@ -98,6 +98,7 @@ impl Transport {
         };
         let agreed = handshake.agreed(wishes);
         dispatcher.set_writeback(agreed.writeback);
+        dispatcher.set_prunes(agreed.prune);
         let server = Arc::new(Server::new(
             dispatcher,
             agreed.long_setxattr,
@@ -155,7 +156,7 @@ impl Transport {
                 &self.helper,
                 mount_point,
             );
-            Rings::prepare(&Arc::new(shared), options.threads)
+            Rings::prepare(&Arc::new(shared), options.threads, options.most_buffers(1))
         } else {
             Err(io::Error::other(
                 "the kernel does not offer FUSE over io_uring \

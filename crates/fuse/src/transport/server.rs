@@ -157,7 +157,12 @@ impl Server {
             server: self,
             header,
         };
-        guarded(&self.dispatcher, || call.run(operation, out))
+        match guarded(&self.dispatcher, || call.run(operation, out)) {
+            Outcome::Answer(Ok(len)) if self.dispatcher.wants_pruning() => {
+                Outcome::Beside(Ok(len), Job::Prune)
+            }
+            outcome => outcome,
+        }
     }
 }
 

@@ -398,4 +398,11 @@ wire! {
         namelen: u32,
         flags: u32,
     }
+
+    /// So many node ids follow.
+    PruneOut: 16 {
+        count: u32,
+        padding: u32,
+        spare: u64,
+    }
 }

@@ -2,10 +2,11 @@
 
 use zerocopy::IntoBytes;
 
-use super::abi::{InvalEntryOut, InvalInodeOut, OutHeader};
+use super::abi::{InvalEntryOut, InvalInodeOut, OutHeader, PruneOut};
 
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
+const PRUNE: i32 = 9;
 
 /// Drop (and first write back) what is cached of a range; a negative offset drops
 /// attributes only, a length of 0 goes to the end.
@@ -26,6 +27,15 @@ pub(crate) fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
         flags: 0,
     };
     message(INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
+}
+
+/// Drop nodes that are not in use, and forget them. Since protocol 7.45.
+pub(crate) fn prune(nodes: &[u64]) -> Vec<u8> {
+    let body = PruneOut {
+        count: u32::try_from(nodes.len()).unwrap_or(u32::MAX),
+        ..PruneOut::default()
+    };
+    message(PRUNE, &[body.as_bytes(), nodes.as_bytes()])
 }
 
 fn message(code: i32, parts: &[&[u8]]) -> Vec<u8> {

@@ -1,5 +1,6 @@
 //! The `sapwood` command line.
 
+mod allocator;
 mod change;
 mod check;
 mod copy;

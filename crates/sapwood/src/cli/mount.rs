@@ -11,7 +11,7 @@ use sapwood_fuse::signals;
 
 use super::failure::{Failure, MOUNT, Result, USAGE};
 use super::mount_options::{self, Parsed};
-use super::{output, remount, umount};
+use super::{allocator, output, remount, umount};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -22,8 +22,8 @@ pub(super) struct Args {
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Options, separated by commas: ro, norecovery, commit=SECONDS, discard, noatime,
-    /// cache_size=BYTES, dirty_size=BYTES, threads=N, allow_other, allow_root, nosuid, nodev, noexec,
-    /// sync, [no_]default_permissions, writeback_cache; of btrfs: subvol=PATH, subvolid=ID,
+    /// memory_size=BYTES (of all caches; of it cache_size=BYTES, dirty_size=BYTES), threads=N,
+    /// allow_other, allow_root, nosuid, nodev, noexec, sync, [no_]default_permissions, writeback_cache; of btrfs: subvol=PATH, subvolid=ID,
     /// compress[=zstd[:LEVEL]|zlib|lzo], compress-force, nodatacow, nodatasum, max_inline=BYTES,
     /// nologreplay; of ext4: data=ordered|writeback|journal, noload
     #[arg(short = 'o', long = "options", value_name = "LIST")]
@@ -103,6 +103,7 @@ fn start(args: Args) -> Result<ExitCode> {
         return done.map(|()| ExitCode::SUCCESS);
     }
     parsed.fuse.anchor = Some(image.clone());
+    allocator::limit_arenas();
     let (quiet, foreground) = (args.quiet, args.foreground);
     let work = move |ready: ReadyNotifier| {
         let begun = || {

@@ -54,6 +54,8 @@ pub(super) fn parse(lists: &[String], source: &str) -> Result<Parsed> {
         engine: Options::default(),
         fuse: MountOptions {
             fsname: source.to_owned(),
+            // Beside the caches, which take a quarter at most.
+            buffer_bytes: Some(sapwood_base::memory::available() / 8),
             ..MountOptions::default()
         },
         commit: false,

@@ -109,6 +109,8 @@ impl FileSystem for Faulty {
         fn reference(&self, ino: Ino) -> Result<Entry>;
         fn parent(&self, dir: Ino) -> Result<Entry>;
         fn referenced(&self) -> Vec<Ino>;
+        fn is_crowded(&self, ino: Ino) -> bool;
+        fn crowd(&self) -> Vec<Ino>;
         fn getattr(&self, ino: Ino) -> Result<Attr>;
         fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
         fn create(&self, who: &Credentials, dir: Ino, name: &[u8], what: NewInode<'_>, perm: u32)

@@ -175,7 +175,11 @@ impl Rings {
     ///
     /// # Errors
     /// One of them could not: there is no io_uring to be had.
-    pub(super) fn prepare(shared: &Arc<Shared>, threads: Option<usize>) -> io::Result<Self> {
+    pub(super) fn prepare(
+        shared: &Arc<Shared>,
+        threads: Option<usize>,
+        most_in_all: usize,
+    ) -> io::Result<Self> {
         let queues = possible_cpus()?;
         // A fixed number of threads is shared out; each queue needs one.
         let (first, most) = match threads {
@@ -183,7 +187,10 @@ impl Rings {
                 let each = threads.div_ceil(queues).max(1);
                 (each, each)
             }
-            None => (FIRST, (MOST_IN_ALL / queues).clamp(FIRST, MOST)),
+            None => (
+                FIRST,
+                (MOST_IN_ALL.min(most_in_all) / queues).clamp(FIRST, MOST),
+            ),
         };
         let (prepared, preparations) = mpsc::channel();
         let (report, registered) = mpsc::channel();
