@@ -1,28 +1,46 @@
-//! The library face of Sapwood: btrfs and ext4 in user space, without a mount
-//! and without root.
+//! Sapwood reads and writes btrfs and ext4 in user space: image files and block devices, without a
+//! mount, without root, and with the kernel's promise on `fsync`.
 //!
 //! ```no_run
-//! use sapwood::vfs::FileSystem;
+//! use std::io::Write;
 //!
-//! let fs = sapwood::image::open("disk.img".as_ref(), &sapwood::Options::default())?;
-//! let node = sapwood::tree::resolve(&*fs, b"etc/hostname", true)?;
-//! let mut buf = vec![0; 4096];
-//! let len = fs.read(node.ino(), 0, &mut buf)?;
-//! println!("{}", String::from_utf8_lossy(&buf[..len]));
-//! drop(node);
-//! fs.unmount()?;
+//! let fs = sapwood::open("disk.img")?;
+//! for entry in fs.read_dir("etc")? {
+//!     println!("{}", entry?.file_name().display());
+//! }
+//! let mut file = fs.create("etc/hostname")?;
+//! file.write_all(b"box\n")?;
+//! file.sync_all()?;
+//! drop(file);
+//! fs.snapshot("/", "/snapshots/monday")?; // btrfs
+//! fs.close()?; // Drop closes too, and logs an error that close would return
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`fs`] has the files of an image in the shape of [`std::fs`]; [`Options`] says how an image is
+//! opened. [`vfs`] is the interface of the engines below, by inode.
 
+mod build;
+pub mod fs;
 pub mod image;
 pub mod kind;
 pub mod options;
 pub mod target;
 pub mod tree;
 
+pub use build::{BuildError, ImageBuilder};
+pub use fs::{Error, File, FileSystem, OpenOptions, Result};
 pub use kind::Kind;
 pub use options::Options;
 pub use sapwood_block as block;
 pub use sapwood_btrfs as btrfs;
 pub use sapwood_ext4 as ext4;
 pub use sapwood_vfs as vfs;
+
+/// Opens an image for reading and writing; see [`FileSystem::open`].
+///
+/// # Errors
+/// As [`FileSystem::open`].
+pub fn open(path: impl AsRef<std::path::Path>) -> Result<FileSystem> {
+    FileSystem::open(path)
+}

@@ -83,26 +83,6 @@ impl<'a> Node<'a> {
     fn parent(&self) -> Result<Self> {
         Ok(Self::new(self.fs, self.fs.parent(self.ino())?))
     }
-
-    /// Up to `most` names in this directory after a position.
-    fn some(&self, from: u64, most: usize) -> Result<Vec<DirEntry>> {
-        let mut some = Vec::new();
-        self.fs.readdir(self.ino(), from, &mut |entry| {
-            some.push(entry);
-            match some.len() < most {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
-            }
-        })?;
-        Ok(some)
-    }
-
-    fn duplicate(&self) -> Result<Self> {
-        match self.counted {
-            true => Ok(Self::new(self.fs, self.fs.reference(self.ino())?)),
-            false => Self::root(self.fs),
-        }
-    }
 }
 
 impl Drop for Node<'_> {
@@ -190,9 +170,16 @@ impl Names {
     ///
     /// # Errors
     /// As [`FileSystem::readdir`].
-    pub fn next(&mut self, dir: &Node<'_>) -> Result<Option<DirEntry>> {
+    pub fn next(&mut self, fs: &dyn FileSystem, dir: Ino) -> Result<Option<DirEntry>> {
         if self.batch.is_empty() {
-            self.batch = dir.some(self.next, Self::BATCH)?.into();
+            let batch = &mut self.batch;
+            fs.readdir(dir, self.next, &mut |entry| {
+                batch.push_back(entry);
+                match batch.len() < Self::BATCH {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            })?;
         }
         let entry = self.batch.pop_front();
         if let Some(entry) = &entry {
@@ -222,12 +209,10 @@ pub fn directory_loop(name: &[u8]) -> Error {
     ))
 }
 
-/// What [`walk`] calls: path relative to the top, entry, attributes.
-pub type Visit<'v, E> = dyn FnMut(&[u8], &DirEntry, &Attr) -> std::result::Result<(), E> + 'v;
-
-/// A directory that a walk is in.
-struct Level<'a> {
-    node: Node<'a>,
+/// A directory that a walk is in. All but the top hold a reference.
+#[derive(Debug)]
+struct Level {
+    dir: Ino,
     names: Names,
     /// Bytes of the path to it.
     path: usize,
@@ -235,12 +220,101 @@ struct Level<'a> {
     entered: bool,
 }
 
-/// Calls `visit` for everything below `top`, depth first, directories before what is in them,
-/// with the path relative to `top`.
+/// The state of a walk over everything below a directory, depth first, directories before what is
+/// in them.
 ///
 /// An image can contain a directory below itself, or in two places. The walk enters no directory
 /// twice (an empty one aside), so it ends. It holds a few names for each level, and the number of
 /// each directory.
+///
+/// It holds references to inodes: call [`end`](Self::end) before it is dropped.
+#[derive(Debug)]
+pub struct Walker {
+    entered: HashSet<Ino>,
+    open: Vec<Level>,
+    path: Vec<u8>,
+}
+
+impl Walker {
+    /// A walk below `top`, to which the caller holds a reference until the walk ends.
+    #[must_use]
+    pub fn new(top: Ino) -> Self {
+        let level = Level {
+            dir: top,
+            names: Names::default(),
+            path: 0,
+            entered: true,
+        };
+        Self {
+            entered: HashSet::from([top]),
+            open: vec![level],
+            path: Vec::new(),
+        }
+    }
+
+    /// Path of what was found last, relative to the top.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// The next name and the attributes of its inode; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`FileSystem::readdir`] and [`FileSystem::lookup`]; `Corrupt` for a directory that is
+    /// reached twice. The walk cannot go on after an error.
+    pub fn next(&mut self, fs: &dyn FileSystem) -> Result<Option<(DirEntry, Attr)>> {
+        while let Some(last) = self.open.last_mut() {
+            self.path.truncate(last.path);
+            let Some(entry) = last.names.next(fs, last.dir)? else {
+                self.leave(fs);
+                continue;
+            };
+            if !last.entered && !self.entered.insert(last.dir) {
+                return Err(directory_loop(&self.path));
+            }
+            last.entered = true;
+            let attr = fs.lookup(last.dir, &entry.name)?.attr;
+            if !self.path.is_empty() {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(&entry.name);
+            if attr.kind != FileKind::Directory {
+                fs.forget(attr.ino, 1);
+                return Ok(Some((entry, attr)));
+            }
+            last.names.shed();
+            self.open.push(Level {
+                dir: attr.ino,
+                names: Names::default(),
+                path: self.path.len(),
+                entered: false,
+            });
+            return Ok(Some((entry, attr)));
+        }
+        Ok(None)
+    }
+
+    fn leave(&mut self, fs: &dyn FileSystem) {
+        if let Some(level) = self.open.pop()
+            && !self.open.is_empty()
+        {
+            fs.forget(level.dir, 1);
+        }
+    }
+
+    /// Gives all references back.
+    pub fn end(&mut self, fs: &dyn FileSystem) {
+        while !self.open.is_empty() {
+            self.leave(fs);
+        }
+    }
+}
+
+/// What [`walk`] calls: path relative to the top, entry, attributes.
+pub type Visit<'v, E> = dyn FnMut(&[u8], &DirEntry, &Attr) -> std::result::Result<(), E> + 'v;
+
+/// Calls `visit` for everything below `top`; see [`Walker`].
 ///
 /// # Errors
 /// The first error of the walk or of `visit`; `Corrupt` for a directory that is reached twice.
@@ -248,35 +322,85 @@ pub fn walk<E: From<Error>>(
     top: &Node<'_>,
     visit: &mut Visit<'_, E>,
 ) -> std::result::Result<(), E> {
-    let mut entered: HashSet<Ino> = HashSet::from([top.ino()]);
-    let level = |node, path| Level {
-        node,
-        names: Names::default(),
-        path,
-        entered: path == 0,
+    let fs = top.fs;
+    let mut walker = Walker::new(top.ino());
+    let result = loop {
+        match walker.next(fs) {
+            Ok(Some((entry, attr))) => {
+                if let Err(error) = visit(walker.path(), &entry, &attr) {
+                    break Err(error);
+                }
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error.into()),
+        }
     };
-    let mut open = vec![level(top.duplicate()?, 0)];
-    let mut path: Vec<u8> = Vec::new();
-    while let Some(last) = open.last_mut() {
-        path.truncate(last.path);
-        let Some(entry) = last.names.next(&last.node)? else {
-            open.pop();
-            continue;
+    walker.end(fs);
+    result
+}
+
+/// A directory that is being emptied.
+struct Emptied<'a> {
+    node: Node<'a>,
+    name: Vec<u8>,
+    names: Names,
+}
+
+/// Removes the directory `top`, which is `name` in `dir`, and everything below it. Fails with the path from it.
+///
+/// An image can contain a directory below itself: such a loop is refused before anything in it is removed twice.
+pub fn remove_all<'a>(
+    dir: &Node<'a>,
+    top: Node<'a>,
+    name: &[u8],
+) -> std::result::Result<(), (Vec<u8>, Error)> {
+    let fs = dir.fs;
+    let mut inside: HashSet<Ino> = HashSet::from([dir.ino(), top.ino()]);
+    let mut open = vec![Emptied {
+        node: top,
+        name: name.to_vec(),
+        names: Names::default(),
+    }];
+    let step = |open: &mut Vec<Emptied<'a>>, inside: &mut HashSet<Ino>| -> Result<bool> {
+        let Some(last) = open.last_mut() else {
+            return Ok(false);
         };
-        if !last.entered && !entered.insert(last.node.ino()) {
-            return Err(directory_loop(&path).into());
+        let Some(entry) = last.names.next(fs, last.node.ino())? else {
+            let Some(Emptied { node, name, .. }) = open.pop() else {
+                return Ok(false);
+            };
+            inside.remove(&node.ino());
+            let parent = open.last().map_or(dir.ino(), |above| above.node.ino());
+            fs.rmdir(parent, &name)?;
+            return Ok(!open.is_empty());
+        };
+        if entry.kind != FileKind::Directory {
+            fs.unlink(last.node.ino(), &entry.name)?;
+            return Ok(true);
         }
-        last.entered = true;
-        let node = last.node.child(&entry.name)?;
-        if !path.is_empty() {
-            path.push(b'/');
+        let below = last.node.child(&entry.name)?;
+        if !inside.insert(below.ino()) {
+            return Err(directory_loop(&entry.name));
         }
-        path.extend_from_slice(&entry.name);
-        visit(&path, &entry, node.attr())?;
-        if node.is_dir() {
-            last.names.shed();
-            open.push(level(node, path.len()));
+        last.names.shed();
+        open.push(Emptied {
+            node: below,
+            name: entry.name,
+            names: Names::default(),
+        });
+        Ok(true)
+    };
+    loop {
+        match step(&mut open, &mut inside) {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => {
+                let names = open.iter().skip(1);
+                let path = names
+                    .flat_map(|one| [b"/", one.name.as_slice()].concat())
+                    .collect();
+                return Err((path, error));
+            }
         }
     }
-    Ok(())
 }

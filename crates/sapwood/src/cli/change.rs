@@ -1,12 +1,11 @@
 //! Commands that change files inside an image: rm, mkdir, mv.
 
-use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use sapwood::target::Target;
-use sapwood::tree::{self, Names, Node};
-use sapwood_vfs::{Credentials, Error, FileKind, FileSystem, Ino, NewInode, RenameMode};
+use sapwood::tree::{self, Node};
+use sapwood_vfs::{Credentials, Error, FileSystem, NewInode, RenameMode};
 
 use super::copy::same_file;
 use super::failure::{Failure, Result};
@@ -74,7 +73,7 @@ pub(super) fn rm(args: &RmArgs) -> Result<()> {
                 shown_path(path),
                 "is a directory; -r removes it",
             )),
-            Ok(node) => remove(fs, &dir, node, &name).map_err(|(below, error)| {
+            Ok(node) => tree::remove_all(&dir, node, &name).map_err(|(below, error)| {
                 let whole = [path, &below].concat();
                 Failure::on(shown_path(&whole), error)
             }),
@@ -90,72 +89,6 @@ fn unnamed(path: &[u8], error: Error) -> Failure {
         }
         Error::Invalid => Failure::on(shown_path(path), "the last part has to be a name"),
         error => Failure::on(shown_path(path), error),
-    }
-}
-
-/// A directory that is being emptied.
-struct Emptied<'a> {
-    node: Node<'a>,
-    name: Vec<u8>,
-    names: Names,
-}
-
-/// Removes the directory `top`, which is `name` in `dir`, and everything below it. Fails with the path from it.
-///
-/// An image can contain a directory below itself: such a loop is refused before anything in it is removed twice.
-fn remove<'a>(
-    fs: &'a dyn FileSystem,
-    dir: &Node<'a>,
-    top: Node<'a>,
-    name: &[u8],
-) -> Result<(), (Vec<u8>, Error)> {
-    let mut inside: HashSet<Ino> = HashSet::from([dir.ino(), top.ino()]);
-    let mut open = vec![Emptied {
-        node: top,
-        name: name.to_vec(),
-        names: Names::default(),
-    }];
-    let step = |open: &mut Vec<Emptied<'a>>, inside: &mut HashSet<Ino>| -> Result<bool, Error> {
-        let Some(last) = open.last_mut() else {
-            return Ok(false);
-        };
-        let Some(entry) = last.names.next(&last.node)? else {
-            let Some(Emptied { node, name, .. }) = open.pop() else {
-                return Ok(false);
-            };
-            inside.remove(&node.ino());
-            let parent = open.last().map_or(dir.ino(), |above| above.node.ino());
-            fs.rmdir(parent, &name)?;
-            return Ok(!open.is_empty());
-        };
-        if entry.kind != FileKind::Directory {
-            fs.unlink(last.node.ino(), &entry.name)?;
-            return Ok(true);
-        }
-        let below = last.node.child(&entry.name)?;
-        if !inside.insert(below.ino()) {
-            return Err(tree::directory_loop(&entry.name));
-        }
-        last.names.shed();
-        open.push(Emptied {
-            node: below,
-            name: entry.name,
-            names: Names::default(),
-        });
-        Ok(true)
-    };
-    loop {
-        match step(&mut open, &mut inside) {
-            Ok(true) => {}
-            Ok(false) => return Ok(()),
-            Err(error) => {
-                let names = open.iter().skip(1);
-                let path = names
-                    .flat_map(|one| [b"/", one.name.as_slice()].concat())
-                    .collect();
-                return Err((path, error));
-            }
-        }
     }
 }
 

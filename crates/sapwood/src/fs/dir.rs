@@ -1,0 +1,169 @@
+//! Listings and walks.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::error::{Error, Result};
+use super::file_system::Handle;
+use super::metadata::{FileType, Metadata};
+use crate::tree::{Names, Walker};
+use crate::vfs;
+
+/// The entries of a directory. It keeps the file system open.
+#[derive(Debug)]
+pub struct ReadDir {
+    handle: Handle,
+    path: PathBuf,
+    names: Names,
+    ended: bool,
+}
+
+impl ReadDir {
+    pub(super) fn new(handle: Handle, path: &Path) -> Self {
+        Self {
+            handle,
+            path: path.to_owned(),
+            names: Names::default(),
+            ended: false,
+        }
+    }
+}
+
+impl Iterator for ReadDir {
+    type Item = Result<DirEntry>;
+
+    fn next(&mut self) -> Option<Result<DirEntry>> {
+        if self.ended {
+            return None;
+        }
+        match self.names.next(self.handle.vfs(), self.handle.ino()) {
+            Ok(entry) => {
+                self.ended = entry.is_none();
+                let entry = entry?;
+                let path = self.path.join(OsStr::from_bytes(&entry.name));
+                Some(Ok(DirEntry { entry, path }))
+            }
+            Err(error) => {
+                self.ended = true;
+                Some(Err(Error::at("list", &self.path)(error)))
+            }
+        }
+    }
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone)]
+pub struct DirEntry {
+    entry: vfs::DirEntry,
+    path: PathBuf,
+}
+
+impl DirEntry {
+    /// The name.
+    #[must_use]
+    pub fn file_name(&self) -> OsString {
+        OsString::from_vec(self.entry.name.clone())
+    }
+
+    /// The path of the directory, as it was given, with the name.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// Type of the file, as the directory records it.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        FileType::new(self.entry.kind)
+    }
+
+    /// Inode number.
+    #[must_use]
+    pub fn ino(&self) -> u64 {
+        self.entry.ino.0
+    }
+}
+
+/// Everything below a directory. It keeps the file system open.
+///
+/// An image can contain a directory below itself. The walk enters no directory twice: it reports the
+/// second time as an error, and ends.
+#[derive(Debug)]
+pub struct Walk {
+    handle: Handle,
+    path: PathBuf,
+    walker: Walker,
+    ended: bool,
+}
+
+impl Walk {
+    pub(super) fn new(handle: Handle, path: &Path) -> Self {
+        let walker = Walker::new(handle.ino());
+        Self {
+            handle,
+            path: path.to_owned(),
+            walker,
+            ended: false,
+        }
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Result<WalkEntry>;
+
+    fn next(&mut self) -> Option<Result<WalkEntry>> {
+        if self.ended {
+            return None;
+        }
+        let found = self.walker.next(self.handle.vfs());
+        let below = OsStr::from_bytes(self.walker.path());
+        match found {
+            Ok(found) => {
+                self.ended = found.is_none();
+                let (_, attr) = found?;
+                Some(Ok(WalkEntry {
+                    path: self.path.join(below),
+                    metadata: Metadata::new(attr),
+                }))
+            }
+            Err(error) => {
+                self.ended = true;
+                Some(Err(Error::at("list", &self.path.join(below))(error)))
+            }
+        }
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        self.walker.end(self.handle.vfs());
+    }
+}
+
+/// A file that a walk found.
+#[derive(Debug, Clone)]
+pub struct WalkEntry {
+    path: PathBuf,
+    metadata: Metadata,
+}
+
+impl WalkEntry {
+    /// The path of the top, as it was given, and the path below it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Metadata as the walk found it; of a symbolic link itself.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Type of the file.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        self.metadata.file_type()
+    }
+}

@@ -1,0 +1,84 @@
+//! Why an operation of the library failed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::image::OpenError;
+use crate::vfs;
+
+/// Why an operation failed: what was done, to which path, and the cause.
+///
+/// [`source`](std::error::Error::source) leads to the engine's own error, which names the block, key
+/// or inode.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The image cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// An operation on a path failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Path {
+        /// What was to be done, as a verb.
+        action: &'static str,
+        /// Path in the image.
+        path: PathBuf,
+        /// Why it failed.
+        source: vfs::Error,
+    },
+    /// An operation on the whole file system failed.
+    #[error("cannot {action} the file system: {source}")]
+    FileSystem {
+        /// What was to be done, as a verb.
+        action: &'static str,
+        /// Why it failed.
+        source: vfs::Error,
+    },
+}
+
+impl Error {
+    pub(super) fn at(action: &'static str, path: &Path) -> impl FnOnce(vfs::Error) -> Self {
+        move |source| Self::Path {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    pub(super) fn whole(action: &'static str) -> impl FnOnce(vfs::Error) -> Self {
+        move |source| Self::FileSystem { action, source }
+    }
+
+    /// The cause, if the operation reached the file system.
+    #[must_use]
+    pub fn cause(&self) -> Option<&vfs::Error> {
+        match self {
+            Self::Open(_) => None,
+            Self::Path { source, .. } | Self::FileSystem { source, .. } => Some(source),
+        }
+    }
+
+    /// The error number that a system call would return for this cause.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        self.cause().map(vfs::Error::errno)
+    }
+
+    /// The standard library's kind of this error.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        self.errno().map_or(io::ErrorKind::Other, |errno| {
+            io::Error::from_raw_os_error(errno).kind()
+        })
+    }
+}
+
+/// The kind is the one of the errno; the error itself, with path and cause, is inside.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
+/// Result of an operation of the library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

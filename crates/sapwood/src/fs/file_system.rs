@@ -1,0 +1,703 @@
+//! An open image.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::dir::{ReadDir, Walk};
+use super::error::{Error, Result};
+use super::file::{File, OpenOptions};
+use super::metadata::{Metadata, Times};
+use crate::image::{self, Mounted};
+use crate::tree::{self, Node};
+use crate::vfs::{
+    self, CopyMode, Credentials, FileKind, FsStat, Ino, NewInode, RenameMode, SetAttr, SetXattrMode,
+};
+use crate::{Kind, Options};
+
+/// Most symbolic links that lead to the place of a new file.
+const LINKS_MAX: u32 = 40;
+
+/// An open image. Clones share it; see the [module](super).
+///
+/// [`close`](Self::close) makes everything durable and reports errors. When the last clone, [`File`]
+/// and iterator is dropped without it, the same happens and an error is logged.
+#[derive(Clone)]
+pub struct FileSystem {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    mounted: Mounted,
+    path: PathBuf,
+    creator: Mutex<Credentials>,
+    closed: AtomicBool,
+}
+
+impl Inner {
+    /// Ends the work of the engine, once.
+    fn close(&self) -> vfs::Result<()> {
+        match self.closed.swap(true, Ordering::AcqRel) {
+            true => Ok(()),
+            false => self.mounted.unmount(),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            log::error!("{}: closing failed: {error}", self.path.display());
+        }
+    }
+}
+
+impl FileSystem {
+    /// Opens an image file or block device for reading and writing. No other process can open it
+    /// meanwhile, unless both only read.
+    ///
+    /// # Errors
+    /// [`Error::Open`]: the image does not exist, is in use, or is not btrfs or ext4; a log or journal
+    /// cannot be recovered.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with_options(path, &Options::default())
+    }
+
+    /// As [`open`](Self::open), with options.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); an option of the other format.
+    pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let path = path.as_ref();
+        let mounted = image::open(path, options)?;
+        let creator = Credentials {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            umask: 0,
+            keep_setgid: true,
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                mounted,
+                path: path.to_owned(),
+                creator: Mutex::new(creator),
+                closed: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    /// Makes everything durable and ends. Operations on other clones and on open files fail after
+    /// that.
+    ///
+    /// # Errors
+    /// What did not become durable.
+    pub fn close(self) -> Result<()> {
+        self.inner.close().map_err(Error::whole("close"))
+    }
+
+    /// Owner and group of inodes that are created from now on, through any clone.
+    pub fn set_creator(&self, uid: u32, gid: u32) {
+        let mut creator = self.inner.creator.lock();
+        (creator.uid, creator.gid) = (uid, gid);
+    }
+
+    /// The format of the image.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.inner.mounted.image_kind()
+    }
+
+    /// The engine, for what this interface does not offer.
+    #[must_use]
+    pub fn engine(&self) -> &Mounted {
+        &self.inner.mounted
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// There is none; the device.
+    pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, OpenOptions::new().read(true))
+    }
+
+    /// Opens a file for writing; creates it, or empties it if it exists.
+    ///
+    /// # Errors
+    /// Its directory does not exist; it is a directory; no space.
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(
+            path,
+            OpenOptions::new().write(true).create(true).truncate(true),
+        )
+    }
+
+    /// Opens a file with options.
+    ///
+    /// # Errors
+    /// The options contradict each other; as [`create`](Self::create).
+    pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
+        let path = path.as_ref();
+        let handle = self.find_or_create(path.as_os_str().as_bytes(), options);
+        let handle = handle.map_err(Error::at("open", path))?;
+        Ok(File::new(handle, path, options))
+    }
+
+    fn find_or_create(&self, path: &[u8], options: &OpenOptions) -> vfs::Result<Handle> {
+        if !options.is_valid() {
+            return Err(vfs::Error::Invalid);
+        }
+        let fs = self.vfs();
+        let (found, made) = match options.create || options.create_new {
+            false => (tree::resolve(fs, path, true)?, false),
+            true => self.found_or_made(path, options)?,
+        };
+        let kind = found.attr().kind;
+        match kind {
+            FileKind::Regular => {}
+            FileKind::Directory if options.writes() => return Err(vfs::Error::IsDirectory),
+            FileKind::Directory => {}
+            _ => return Err(vfs::Error::Invalid),
+        }
+        if options.truncate && !made {
+            let size = Some(0);
+            let changes = SetAttr {
+                size,
+                ..SetAttr::default()
+            };
+            fs.setattr(found.ino(), &changes)?;
+        }
+        Handle::of(self, &found)
+    }
+
+    /// The file at the end of `path`, or a new one; true if it is new.
+    fn found_or_made(&self, path: &[u8], options: &OpenOptions) -> vfs::Result<(Node<'_>, bool)> {
+        let fs = self.vfs();
+        let mut path = path.to_vec();
+        for _ in 0..LINKS_MAX {
+            let (dir, name) = tree::resolve_parent(fs, &path)?;
+            match dir.child(&name) {
+                Ok(_) if options.create_new => return Err(vfs::Error::Exists),
+                Ok(node) if node.attr().kind == FileKind::Symlink => {
+                    path = beside(&path, &fs.readlink(node.ino())?);
+                }
+                Ok(node) => return Ok((node, false)),
+                Err(vfs::Error::NotFound) => {
+                    let (who, what) = (self.creator(), NewInode::Regular);
+                    match fs.create(&who, dir.ino(), &name, what, options.mode & 0o7777) {
+                        // Another thread made it meanwhile.
+                        Err(vfs::Error::Exists) if !options.create_new => {}
+                        made => return Ok((Node::new(fs, made?), true)),
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(vfs::Error::Invalid)
+    }
+
+    /// The content of a file.
+    ///
+    /// # Errors
+    /// As [`open_file`](Self::open_file).
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let file = self.open_file(path)?;
+        let mut content = Vec::new();
+        let read = std::io::Read::read_to_end(&mut &file, &mut content);
+        match read {
+            Ok(_) => Ok(content),
+            Err(error) => Err(error
+                .downcast::<Error>()
+                .unwrap_or_else(|error| Error::at("read", path)(vfs::Error::io(error)))),
+        }
+    }
+
+    /// Writes a whole file; creates it, or replaces its content.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
+        self.create(path)?.write_at(content.as_ref(), 0)
+    }
+
+    /// The entries of a directory, in the image's order, without `.` and `..`.
+    ///
+    /// # Errors
+    /// There is none; it is no directory.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
+        let path = path.as_ref();
+        let handle = self.directory(path);
+        let handle = handle.map_err(Error::at("list", path))?;
+        Ok(ReadDir::new(handle, path))
+    }
+
+    /// Everything below a directory, depth first, each directory before its content. Symbolic links
+    /// are not followed.
+    ///
+    /// # Errors
+    /// As [`read_dir`](Self::read_dir).
+    pub fn walk(&self, path: impl AsRef<Path>) -> Result<Walk> {
+        let path = path.as_ref();
+        let handle = self.directory(path);
+        let handle = handle.map_err(Error::at("list", path))?;
+        Ok(Walk::new(handle, path))
+    }
+
+    fn directory(&self, path: &Path) -> vfs::Result<Handle> {
+        let node = tree::resolve(self.vfs(), path.as_os_str().as_bytes(), true)?;
+        match node.is_dir() {
+            true => Handle::of(self, &node),
+            false => Err(vfs::Error::NotDirectory),
+        }
+    }
+
+    /// Metadata of a file; of what a symbolic link leads to.
+    ///
+    /// # Errors
+    /// There is none; the device.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        self.with("stat", path.as_ref(), true, |_, node| {
+            Ok(Metadata::new(*node.attr()))
+        })
+    }
+
+    /// Metadata of a file; of a symbolic link itself.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        self.with("stat", path.as_ref(), false, |_, node| {
+            Ok(Metadata::new(*node.attr()))
+        })
+    }
+
+    /// Whether something is at a path; a symbolic link is followed.
+    ///
+    /// # Errors
+    /// The device; anything but that there is none.
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.metadata(path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates a directory with mode `0o755`.
+    ///
+    /// # Errors
+    /// The name exists; the directory above does not.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.make(
+            "create directory",
+            path.as_ref(),
+            NewInode::Directory,
+            0o755,
+        )
+    }
+
+    /// Creates a directory and all missing ones above it.
+    ///
+    /// # Errors
+    /// As [`create_dir`](Self::create_dir); a name above is no directory.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let mut made = PathBuf::new();
+        for part in path.components() {
+            made.push(part);
+            let std::path::Component::Normal(_) = part else {
+                continue;
+            };
+            match self.create_dir(&made) {
+                Err(Error::Path {
+                    source: vfs::Error::Exists,
+                    ..
+                }) if self.metadata(&made)?.is_dir() => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates a symbolic link at `link` that contains `target`.
+    ///
+    /// # Errors
+    /// The name exists; the target is too long.
+    pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let target = target.as_ref().as_os_str().as_bytes();
+        self.make(
+            "create symbolic link",
+            link.as_ref(),
+            NewInode::Symlink(target),
+            0o777,
+        )
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        self.with("read link", path.as_ref(), false, |fs, node| {
+            let target = fs.readlink(node.ino())?;
+            Ok(OsString::from_vec(target).into())
+        })
+    }
+
+    /// Gives the file at `original` one more name. A symbolic link itself gets it.
+    ///
+    /// # Errors
+    /// The name exists; `original` is a directory or in another subvolume.
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let link = link.as_ref();
+        self.with("link", original.as_ref(), false, |fs, node| {
+            let (dir, name) = tree::resolve_parent(fs, link.as_os_str().as_bytes())?;
+            drop(Node::new(fs, fs.link(node.ino(), dir.ino(), &name)?));
+            Ok(())
+        })
+    }
+
+    /// Removes a name of anything but a directory.
+    ///
+    /// # Errors
+    /// There is none; it is a directory.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.in_parent("remove", path.as_ref(), |fs, dir, name| {
+            fs.unlink(dir, name)
+        })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// There is none; it is not empty.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.in_parent("remove directory", path.as_ref(), |fs, dir, name| {
+            fs.rmdir(dir, name)
+        })
+    }
+
+    /// Removes a directory and everything below it. A symbolic link below is removed, not followed.
+    ///
+    /// # Errors
+    /// The first failure, with its path; what was removed until then is gone.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let fs = self.vfs();
+        let at = Error::at("remove", path);
+        let found = tree::resolve_parent(fs, path.as_os_str().as_bytes())
+            .and_then(|(dir, name)| Ok((dir.child(&name)?, dir, name)))
+            .and_then(|found| match found.0.is_dir() {
+                true => Ok(found),
+                false => Err(vfs::Error::NotDirectory),
+            });
+        let (top, dir, name) = found.map_err(at)?;
+        tree::remove_all(&dir, top, &name).map_err(|(below, error)| {
+            let mut whole = path.as_os_str().to_owned().into_vec();
+            whole.extend_from_slice(&below);
+            Error::at("remove", Path::new(&OsString::from_vec(whole)))(error)
+        })
+    }
+
+    /// Renames; replaces a file or an empty directory at `to`.
+    ///
+    /// # Errors
+    /// As rename(2); `to` in another subvolume.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let to = to.as_ref();
+        self.in_parent("rename", from.as_ref(), |fs, dir, name| {
+            let (to_dir, to_name) = tree::resolve_parent(fs, to.as_os_str().as_bytes())?;
+            fs.rename(dir, name, to_dir.ino(), &to_name, RenameMode::Replace)
+        })
+    }
+
+    /// Copies a file's content and permission bits within the image; shares the content where the
+    /// format can (btrfs). Returns the number of bytes.
+    ///
+    /// # Errors
+    /// As [`open_file`](Self::open_file) and [`create`](Self::create); both are the same file.
+    pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let source = self.open_file(from)?;
+        let metadata = source.metadata()?;
+        if !metadata.is_file() {
+            return Err(Error::at("copy", from)(vfs::Error::IsDirectory));
+        }
+        let options = OpenOptions::new().write(true).create(true).clone();
+        let target = self.open_with(to, &options)?;
+        if target.metadata()?.ino() == metadata.ino() {
+            return Err(Error::at("copy onto itself", from)(vfs::Error::Invalid));
+        }
+        target.set_len(0)?;
+        let (source, ino) = (Ino(metadata.ino()), Ino(target.metadata()?.ino()));
+        let mut done = 0;
+        while done < metadata.len() {
+            let left = metadata.len() - done;
+            let copied = self
+                .vfs()
+                .copy_range(source, done, ino, done, left, CopyMode::Any);
+            match copied.map_err(Error::at("copy", from))? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        target.set_permissions(metadata.mode() & 0o777)?;
+        Ok(done)
+    }
+
+    /// Sets permission, set-id and sticky bits (`0o7777`).
+    ///
+    /// # Errors
+    /// There is no such file; it is immutable.
+    pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        let perm = Some(mode & 0o7777);
+        let changes = SetAttr {
+            perm,
+            ..SetAttr::default()
+        };
+        self.change("change the mode of", path.as_ref(), true, &changes)
+    }
+
+    /// Sets owner and group, as far as they are named; of a symbolic link itself. Set-id bits are
+    /// cleared, as chown(2) does.
+    ///
+    /// # Errors
+    /// There is no such file; it is immutable.
+    pub fn set_owner(
+        &self,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        let changes = SetAttr {
+            uid,
+            gid,
+            kill_setid: true,
+            ..SetAttr::default()
+        };
+        self.change("change the owner of", path.as_ref(), false, &changes)
+    }
+
+    /// Sets times.
+    ///
+    /// # Errors
+    /// There is no such file; it is immutable.
+    pub fn set_times(&self, path: impl AsRef<Path>, times: Times) -> Result<()> {
+        self.change("set the times of", path.as_ref(), true, &times.changes())
+    }
+
+    /// The value of an extended attribute by its full name (`user.x`), if there is one; of a
+    /// symbolic link itself.
+    ///
+    /// # Errors
+    /// There is no such file; an unknown namespace.
+    pub fn xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Option<Vec<u8>>> {
+        self.with(
+            "read attributes of",
+            path.as_ref(),
+            false,
+            |fs, node| match fs.getxattr(node.ino(), name.as_bytes()) {
+                Ok(value) => Ok(Some(value)),
+                Err(vfs::Error::NoAttribute) => Ok(None),
+                Err(error) => Err(error),
+            },
+        )
+    }
+
+    /// Full names of all extended attributes; of a symbolic link itself.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
+        self.with("read attributes of", path.as_ref(), false, |fs, node| {
+            let names = fs.listxattr(node.ino())?;
+            Ok(names.into_iter().map(OsString::from_vec).collect())
+        })
+    }
+
+    /// Sets an extended attribute; of a symbolic link itself. ACLs are validated, and the mode
+    /// follows them.
+    ///
+    /// # Errors
+    /// There is no such file; an unknown namespace; no space for the value.
+    pub fn set_xattr(&self, path: impl AsRef<Path>, name: &str, value: &[u8]) -> Result<()> {
+        self.with("set an attribute of", path.as_ref(), false, |fs, node| {
+            fs.setxattr(node.ino(), name.as_bytes(), value, SetXattrMode::Any)
+        })
+    }
+
+    /// Removes an extended attribute; of a symbolic link itself.
+    ///
+    /// # Errors
+    /// There is no such file or attribute.
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<()> {
+        self.with(
+            "remove an attribute of",
+            path.as_ref(),
+            false,
+            |fs, node| fs.removexattr(node.ino(), name.as_bytes()),
+        )
+    }
+
+    /// Sizes and counts.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn statfs(&self) -> Result<FsStat> {
+        self.vfs().statfs().map_err(Error::whole("stat"))
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// What did not become durable.
+    pub fn sync(&self) -> Result<()> {
+        self.vfs().sync().map_err(Error::whole("sync"))
+    }
+
+    pub(super) fn vfs(&self) -> &dyn vfs::FileSystem {
+        &*self.inner.mounted
+    }
+
+    fn creator(&self) -> Credentials {
+        *self.inner.creator.lock()
+    }
+
+    pub(super) fn with<T>(
+        &self,
+        action: &'static str,
+        path: &Path,
+        follow: bool,
+        work: impl FnOnce(&dyn vfs::FileSystem, &Node<'_>) -> vfs::Result<T>,
+    ) -> Result<T> {
+        let fs = self.vfs();
+        let node = tree::resolve(fs, path.as_os_str().as_bytes(), follow);
+        node.and_then(|node| work(fs, &node))
+            .map_err(Error::at(action, path))
+    }
+
+    pub(super) fn in_parent<T>(
+        &self,
+        action: &'static str,
+        path: &Path,
+        work: impl FnOnce(&dyn vfs::FileSystem, Ino, &[u8]) -> vfs::Result<T>,
+    ) -> Result<T> {
+        let fs = self.vfs();
+        let parent = tree::resolve_parent(fs, path.as_os_str().as_bytes());
+        parent
+            .and_then(|(dir, name)| work(fs, dir.ino(), &name))
+            .map_err(Error::at(action, path))
+    }
+
+    fn make(&self, action: &'static str, path: &Path, what: NewInode<'_>, mode: u32) -> Result<()> {
+        self.in_parent(action, path, |fs, dir, name| {
+            let made = fs.create(&self.creator(), dir, name, what, mode)?;
+            drop(Node::new(fs, made));
+            Ok(())
+        })
+    }
+
+    fn change(
+        &self,
+        action: &'static str,
+        path: &Path,
+        follow: bool,
+        changes: &SetAttr,
+    ) -> Result<()> {
+        self.with(action, path, follow, |fs, node| {
+            fs.setattr(node.ino(), changes).map(drop)
+        })
+    }
+}
+
+impl fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileSystem")
+            .field("path", &self.inner.path)
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The path of `target`, the content of a symbolic link at `link`.
+fn beside(link: &[u8], target: &[u8]) -> Vec<u8> {
+    if target.first() == Some(&b'/') {
+        return target.to_vec();
+    }
+    let end = link
+        .iter()
+        .rposition(|byte| *byte != b'/')
+        .map_or(0, |last| last + 1);
+    let name = link.get(..end).unwrap_or_default();
+    let dir = name
+        .iter()
+        .rposition(|byte| *byte == b'/')
+        .map_or(0, |at| at + 1);
+    [name.get(..dir).unwrap_or_default(), target].concat()
+}
+
+/// A reference to an inode that keeps the file system open.
+#[derive(Debug)]
+pub(super) struct Handle {
+    fs: FileSystem,
+    ino: Ino,
+    /// The root has no references.
+    counted: bool,
+}
+
+impl Handle {
+    /// Takes a reference of its own to the node's inode.
+    pub(super) fn of(fs: &FileSystem, node: &Node<'_>) -> vfs::Result<Self> {
+        let ino = node.ino();
+        let counted = ino != fs.vfs().root();
+        if counted {
+            fs.vfs().reference(ino)?;
+        }
+        Ok(Self {
+            fs: fs.clone(),
+            ino,
+            counted,
+        })
+    }
+
+    pub(super) fn fs(&self) -> &FileSystem {
+        &self.fs
+    }
+
+    pub(super) fn vfs(&self) -> &dyn vfs::FileSystem {
+        self.fs.vfs()
+    }
+
+    pub(super) fn ino(&self) -> Ino {
+        self.ino
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.counted {
+            self.vfs().forget(self.ino, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::beside;
+
+    #[test]
+    fn targets_are_relative_to_the_directory_of_the_link() {
+        assert_eq!(beside(b"a/b/link", b"x"), b"a/b/x");
+        assert_eq!(beside(b"a/b/link//", b"../x"), b"a/b/../x");
+        assert_eq!(beside(b"link", b"x"), b"x");
+        assert_eq!(beside(b"/link", b"x"), b"/x");
+        assert_eq!(beside(b"a/link", b"/x"), b"/x");
+        assert_eq!(beside(b"a/link ", b"x"), b"a/x");
+    }
+}

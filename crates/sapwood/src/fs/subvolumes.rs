@@ -1,0 +1,106 @@
+//! Subvolumes and snapshots, which btrfs has.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::error::{Error, Result};
+use super::file_system::FileSystem;
+use crate::tree::{self, Node};
+use crate::vfs::{self, SubvolumeId, SubvolumeInfo, Subvolumes};
+
+impl FileSystem {
+    /// All subvolumes below the top level, by id.
+    ///
+    /// # Errors
+    /// The format has none ([`vfs::Error::NotSupported`]); the device.
+    pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+        let listed = self.engine_subvolumes().and_then(Subvolumes::list);
+        listed.map_err(Error::whole("list the subvolumes of"))
+    }
+
+    /// Creates an empty subvolume.
+    ///
+    /// # Errors
+    /// The format has none; the name exists.
+    pub fn create_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.in_parent("create subvolume", path.as_ref(), |fs, dir, name| {
+            let made = self.engine_subvolumes()?.create_subvolume(dir, name)?;
+            drop(Node::new(fs, made));
+            Ok(())
+        })
+    }
+
+    /// Creates a writable snapshot, at `to`, of the subvolume whose root is `from`. Data that was
+    /// written before the call is in it.
+    ///
+    /// # Errors
+    /// The format has none; `from` is not the root of a subvolume; the name exists.
+    pub fn snapshot(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.make_snapshot(from.as_ref(), to.as_ref(), false)
+    }
+
+    /// As [`snapshot`](Self::snapshot), read-only.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot).
+    pub fn snapshot_read_only(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.make_snapshot(from.as_ref(), to.as_ref(), true)
+    }
+
+    fn make_snapshot(&self, from: &Path, to: &Path, read_only: bool) -> Result<()> {
+        self.with("make a snapshot of", from, true, |fs, source| {
+            let (dir, name) = tree::resolve_parent(fs, to.as_os_str().as_bytes())?;
+            let subvolumes = self.engine_subvolumes()?;
+            let made = subvolumes.snapshot(source.ino(), dir.ino(), &name, read_only)?;
+            drop(Node::new(fs, made));
+            Ok(())
+        })
+    }
+
+    /// Deletes a subvolume with everything in it. Its space returns over time.
+    ///
+    /// # Errors
+    /// It is none; it holds another one; it is the default one.
+    pub fn delete_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.in_parent("delete subvolume", path.as_ref(), |_, dir, name| {
+            self.engine_subvolumes()?.delete_subvolume(dir, name)
+        })
+    }
+
+    /// Makes a subvolume read-only, or writable again.
+    ///
+    /// # Errors
+    /// `path` is not the root of a subvolume.
+    pub fn set_subvolume_read_only(&self, path: impl AsRef<Path>, read_only: bool) -> Result<()> {
+        self.with("change subvolume", path.as_ref(), true, |_, node| {
+            self.engine_subvolumes()?
+                .set_read_only(node.ino(), read_only)
+        })
+    }
+
+    /// The subvolume that is mounted when none is named.
+    ///
+    /// # Errors
+    /// The format has none; the device.
+    pub fn default_subvolume(&self) -> Result<SubvolumeId> {
+        let found = self
+            .engine_subvolumes()
+            .and_then(Subvolumes::default_subvolume);
+        found.map_err(Error::whole("read the default subvolume of"))
+    }
+
+    /// Sets the subvolume that is mounted when none is named.
+    ///
+    /// # Errors
+    /// There is no such subvolume.
+    pub fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()> {
+        let set = self
+            .engine_subvolumes()
+            .and_then(|all| all.set_default_subvolume(id));
+        set.map_err(Error::whole("set the default subvolume of"))
+    }
+
+    fn engine_subvolumes(&self) -> vfs::Result<&dyn Subvolumes> {
+        self.vfs().subvolumes().ok_or(vfs::Error::NotSupported)
+    }
+}

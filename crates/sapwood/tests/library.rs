@@ -1,0 +1,373 @@
+//! The library as a program uses it, on both formats.
+
+#![allow(clippy::unwrap_used)]
+
+use std::error::Error as _;
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use sapwood::fs::Times;
+use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions};
+use tempfile::TempDir;
+
+struct Image {
+    _dir: TempDir,
+    path: PathBuf,
+}
+
+impl Image {
+    fn new(kind: Kind) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        ImageBuilder::new(kind)
+            .size(128 << 20)
+            .write_to(&path)
+            .unwrap();
+        Self { _dir: dir, path }
+    }
+
+    fn open(&self) -> FileSystem {
+        sapwood::open(&self.path).unwrap()
+    }
+}
+
+/// Runs a test on an image of each format.
+fn each(test: impl Fn(&Image)) {
+    for kind in Kind::ALL {
+        test(&Image::new(kind));
+    }
+}
+
+fn kind<T: std::fmt::Debug>(result: sapwood::Result<T>) -> ErrorKind {
+    result.unwrap_err().kind()
+}
+
+#[test]
+fn handles_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    shared::<FileSystem>();
+    shared::<File>();
+    shared::<sapwood::fs::ReadDir>();
+    shared::<sapwood::fs::Walk>();
+    shared::<sapwood::Error>();
+}
+
+#[test]
+fn files_are_written_read_and_sought() {
+    each(|image| {
+        let fs = image.open();
+        fs.create_dir_all("etc/deep/er").unwrap();
+        let mut file = fs.create("etc/hostname").unwrap();
+        file.write_all(b"box").unwrap();
+        file.write_all(b"\n").unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(kind(file.read_at(&mut [0], 0)), ErrorKind::PermissionDenied);
+        let mut options = OpenOptions::new();
+        let mut file = fs
+            .open_with("/etc/hostname", options.read(true).append(true))
+            .unwrap();
+        file.write_at(b"more\n", 0).unwrap();
+        file.seek(SeekFrom::End(-5)).unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "more\n");
+        assert_eq!(fs.read("etc/hostname").unwrap(), b"box\nmore\n");
+        assert!(file.seek(SeekFrom::Current(-100)).is_err());
+        fs.write("etc/hostname", "new").unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 3);
+        let mut content = [0; 3];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert_eq!(&content, b"new");
+        let short = file.read_exact_at(&mut [0; 4], 0).unwrap_err();
+        assert_eq!(short.kind(), ErrorKind::UnexpectedEof);
+        drop(file);
+        fs.close().unwrap();
+    });
+}
+
+#[test]
+fn options_of_open_are_those_of_std() {
+    each(|image| {
+        let fs = image.open();
+        let open = |options: &mut OpenOptions| fs.open_with("f", options);
+        assert_eq!(
+            kind(open(OpenOptions::new().read(true))),
+            ErrorKind::NotFound
+        );
+        assert_eq!(kind(open(&mut OpenOptions::new())), ErrorKind::InvalidInput);
+        let refused = open(OpenOptions::new().read(true).create(true));
+        assert_eq!(kind(refused), ErrorKind::InvalidInput);
+        let made = open(OpenOptions::new().write(true).create_new(true).mode(0o600)).unwrap();
+        assert_eq!(made.metadata().unwrap().mode(), 0o600);
+        let again = open(OpenOptions::new().write(true).create_new(true));
+        assert_eq!(kind(again), ErrorKind::AlreadyExists);
+        fs.create_dir("dir").unwrap();
+        assert_eq!(kind(fs.create("dir")), ErrorKind::IsADirectory);
+        assert_eq!(kind(fs.create("none/f")), ErrorKind::NotFound);
+        fs.symlink("../made", "dir/link").unwrap();
+        fs.write("dir/link", "through the link").unwrap();
+        assert_eq!(fs.read("made").unwrap(), b"through the link");
+        fs.symlink("loop", "loop").unwrap();
+        assert!(fs.create("loop").is_err());
+    });
+}
+
+#[test]
+fn names_are_listed_and_walked() {
+    each(|image| {
+        let fs = image.open();
+        fs.create_dir_all("a/b").unwrap();
+        for number in 0..3000 {
+            fs.write(format!("a/{number}"), "").unwrap();
+        }
+        fs.write("a/b/file", "x").unwrap();
+        fs.symlink("/a", "a/b/link").unwrap();
+        let listed: Vec<_> = fs.read_dir("a").unwrap().map(Result::unwrap).collect();
+        assert_eq!(listed.len(), 3001);
+        let dir = listed
+            .iter()
+            .find(|entry| entry.file_name() == "b")
+            .unwrap();
+        assert!(dir.file_type().is_dir() && dir.path() == Path::new("a/b"));
+        let walked: Vec<_> = fs.walk("a").unwrap().map(Result::unwrap).collect();
+        assert_eq!(walked.len(), 3003);
+        let at = |path: &str| {
+            walked
+                .iter()
+                .position(|e| e.path() == Path::new(path))
+                .unwrap()
+        };
+        assert!(at("a/b") < at("a/b/file"));
+        assert!(walked[at("a/b/link")].file_type().is_symlink());
+        assert_eq!(walked[at("a/b/file")].metadata().len(), 1);
+        // A walk that is not ended gives its references back.
+        let mut walk = fs.walk("/").unwrap();
+        walk.next().unwrap().unwrap();
+        walk.nth(2).unwrap().unwrap();
+        drop(walk);
+        assert_eq!(kind(fs.read_dir("a/b/file")), ErrorKind::NotADirectory);
+        assert_eq!(kind(fs.remove_dir("a")), ErrorKind::DirectoryNotEmpty);
+        fs.remove_dir_all("a").unwrap();
+        assert!(!fs.exists("a").unwrap());
+        assert_eq!(fs.engine().referenced().len(), 0);
+    });
+}
+
+#[test]
+fn names_are_renamed_linked_and_removed() {
+    each(|image| {
+        let fs = image.open();
+        fs.write("one", "1").unwrap();
+        fs.hard_link("one", "two").unwrap();
+        assert_eq!(fs.metadata("two").unwrap().nlink(), 2);
+        fs.rename("two", "three").unwrap();
+        assert_eq!(kind(fs.metadata("two")), ErrorKind::NotFound);
+        fs.symlink("three", "link").unwrap();
+        assert_eq!(fs.read_link("link").unwrap(), PathBuf::from("three"));
+        assert!(fs.symlink_metadata("link").unwrap().is_symlink());
+        assert!(fs.metadata("link").unwrap().is_file());
+        fs.remove_file("link").unwrap();
+        fs.remove_file("one").unwrap();
+        assert_eq!(fs.read("three").unwrap(), b"1");
+        assert_eq!(kind(fs.remove_dir_all("three")), ErrorKind::NotADirectory);
+        assert_eq!(kind(fs.remove_file("none")), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn metadata_is_set() {
+    each(|image| {
+        let fs = image.open();
+        fs.set_creator(1000, 1001);
+        fs.write("f", "content").unwrap();
+        let found = fs.metadata("f").unwrap();
+        assert_eq!(
+            (found.uid(), found.gid(), found.mode()),
+            (1000, 1001, 0o644)
+        );
+        fs.set_permissions("f", 0o4755).unwrap();
+        fs.set_owner("f", Some(7), None).unwrap();
+        let found = fs.metadata("f").unwrap();
+        assert_eq!((found.uid(), found.gid(), found.mode()), (7, 1001, 0o755));
+        let time = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 250);
+        fs.set_times("f", Times::new().modified(time)).unwrap();
+        assert_eq!(fs.metadata("f").unwrap().modified(), time);
+        fs.set_xattr("f", "user.note", b"value").unwrap();
+        assert_eq!(fs.xattr("f", "user.note").unwrap().unwrap(), b"value");
+        assert_eq!(fs.xattrs("f").unwrap(), ["user.note"]);
+        fs.remove_xattr("f", "user.note").unwrap();
+        assert_eq!(fs.xattr("f", "user.note").unwrap(), None);
+        assert!(fs.statfs().unwrap().blocks_free > 0);
+    });
+}
+
+#[test]
+fn holes_are_made_and_found() {
+    each(|image| {
+        let fs = image.open();
+        let file = fs.create("sparse").unwrap();
+        file.write_at(&[1; 8192], 1 << 20).unwrap();
+        file.set_len(2 << 20).unwrap();
+        assert_eq!(file.next_data(0).unwrap(), Some(1 << 20));
+        assert_eq!(file.next_hole(1 << 20).unwrap(), Some((1 << 20) + 8192));
+        assert_eq!(file.next_data((1 << 20) + 8192).unwrap(), None);
+        file.punch_hole(1 << 20, 4096).unwrap();
+        assert_eq!(file.next_data(0).unwrap(), Some((1 << 20) + 4096));
+        file.allocate(4 << 20, 4096).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), (4 << 20) + 4096);
+    });
+}
+
+#[test]
+fn copies_within_an_image_keep_content_and_mode() {
+    each(|image| {
+        let fs = image.open();
+        let content: Vec<u8> = (0..3_000_001_u32).map(|n| (n % 251) as u8).collect();
+        fs.write("from", &content).unwrap();
+        fs.set_permissions("from", 0o6750).unwrap();
+        fs.write("to", "longer than nothing").unwrap();
+        assert_eq!(fs.copy("from", "to").unwrap(), content.len() as u64);
+        assert_eq!(fs.read("to").unwrap(), content);
+        assert_eq!(fs.metadata("to").unwrap().mode(), 0o750);
+        assert_eq!(kind(fs.copy("from", "from")), ErrorKind::InvalidInput);
+        assert_eq!(fs.read("from").unwrap(), content);
+    });
+}
+
+#[test]
+fn dropping_without_close_loses_nothing() {
+    each(|image| {
+        let fs = image.open();
+        let mut file = fs.create("f").unwrap();
+        drop(fs);
+        // The file keeps the file system open.
+        file.write_all(&[7; 100_000]).unwrap();
+        let busy = sapwood::open(&image.path);
+        assert!(busy.is_err(), "the image is in use");
+        drop(file);
+        let fs = image.open();
+        assert_eq!(fs.read("f").unwrap(), [7; 100_000]);
+        fs.close().unwrap();
+    });
+}
+
+#[test]
+fn operations_after_close_fail() {
+    each(|image| {
+        let fs = image.open();
+        let file = fs.create("f").unwrap();
+        file.write_at(b"kept", 0).unwrap();
+        fs.clone().close().unwrap();
+        assert!(file.write_at(b"lost", 0).is_err());
+        assert!(fs.create_dir("d").is_err());
+        fs.close().unwrap();
+        drop(file);
+        assert_eq!(image.open().read("f").unwrap(), b"kept");
+    });
+}
+
+#[test]
+fn snapshots_are_made_of_btrfs_alone() {
+    let image = Image::new(Kind::Btrfs);
+    let fs = image.open();
+    fs.create_subvolume("home").unwrap();
+    fs.write("home/f", "before").unwrap();
+    fs.create_dir("snapshots").unwrap();
+    fs.snapshot("home", "snapshots/monday").unwrap();
+    fs.snapshot_read_only("home", "snapshots/fixed").unwrap();
+    fs.write("home/f", "after").unwrap();
+    assert_eq!(fs.read("snapshots/monday/f").unwrap(), b"before");
+    let refused = fs.write("snapshots/fixed/f", "x");
+    assert_eq!(kind(refused), ErrorKind::ReadOnlyFilesystem);
+    let paths = |fs: &FileSystem| -> Vec<_> {
+        let all = fs.subvolumes().unwrap();
+        all.into_iter()
+            .map(|one| String::from_utf8(one.path).unwrap())
+            .collect()
+    };
+    assert_eq!(paths(&fs), ["home", "snapshots/monday", "snapshots/fixed"]);
+    fs.delete_subvolume("snapshots/monday").unwrap();
+    assert_eq!(paths(&fs), ["home", "snapshots/fixed"]);
+    fs.close().unwrap();
+    let image = Image::new(Kind::Ext4);
+    assert_eq!(
+        kind(image.open().create_subvolume("x")),
+        ErrorKind::Unsupported
+    );
+}
+
+#[test]
+fn errors_lead_to_their_cause() {
+    each(|image| {
+        let fs = image.open();
+        let error = fs.metadata("none/at/all").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot stat none/at/all: no such file or directory"
+        );
+        assert_eq!(
+            (error.errno(), error.kind()),
+            (Some(2), ErrorKind::NotFound)
+        );
+        let io = std::io::Error::from(fs.remove_file("none").unwrap_err());
+        let inside = io
+            .get_ref()
+            .unwrap()
+            .downcast_ref::<sapwood::Error>()
+            .unwrap();
+        assert_eq!(inside.errno(), Some(2));
+        fs.close().unwrap();
+        std::fs::write(&image.path, b"nothing").unwrap();
+        let error = sapwood::open(&image.path).unwrap_err();
+        assert!(matches!(error, sapwood::Error::Open(_)), "{error}");
+    });
+}
+
+#[test]
+fn a_damaged_inode_is_named_by_the_source() {
+    let image = Image::new(Kind::Ext4);
+    let fs = image.open();
+    fs.write("f", "content").unwrap();
+    let number = fs.metadata("f").unwrap().ino();
+    fs.close().unwrap();
+    // Block size, first block, inode size and the first group's table (kernel documentation,
+    // ext4/super.rst and ext4/group_descr.rst).
+    let content = std::fs::read(&image.path).unwrap();
+    let word = |at: usize| u32::from_le_bytes(content[at..at + 4].try_into().unwrap()) as usize;
+    let block = 1024 << word(1024 + 24);
+    let descriptor = (word(1024 + 20) + 1) * block;
+    let inode_size = word(1024 + 88) & 0xffff;
+    let at = word(descriptor + 8) * block + (number as usize - 1) * inode_size;
+    assert_eq!(content[at..at + 2], [0xa4, 0x81], "mode");
+    let mut damaged = content;
+    damaged[at + 4] ^= 1;
+    std::fs::write(&image.path, damaged).unwrap();
+    let fs = image.open();
+    let error = fs.metadata("f").unwrap_err();
+    assert_eq!(error.errno(), Some(117), "{error}");
+    let engine = error.source().unwrap().source().unwrap();
+    let engine = engine.downcast_ref::<sapwood::ext4::Error>().unwrap();
+    let named =
+        matches!(engine, sapwood::ext4::Error::BadInode { ino, .. } if u64::from(*ino) == number);
+    assert!(named, "{engine}");
+}
+
+#[test]
+fn a_build_that_fails_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.img");
+    let error = ImageBuilder::btrfs()
+        .size(1 << 20)
+        .write_to(&path)
+        .unwrap_err();
+    assert!(
+        error.to_string().starts_with(&path.display().to_string()),
+        "{error}"
+    );
+    assert!(
+        ImageBuilder::ext4().write_to(&path).is_err(),
+        "without a size"
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
