@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .PHONY: all demo test test-programs foreign-images mutants db-kill crash faults scale bench bench-log bench-create fuzz lint install help
 
 all:
-	cargo build --release -p sapwood
+	cargo build --release -p sapwood-cli
 
 help:
 	@echo "make demo   make an image, work in it, pull the plug, recover"
@@ -31,7 +31,7 @@ need-test: need-build
 
 demo: need-build
 	@scripts/need fusermount3:fuse3
-	cargo build --release -p sapwood
+	cargo build --release -p sapwood-cli
 	target/release/sapwood demo
 	@echo
 	target/release/sapwood demo --type ext4
@@ -57,14 +57,14 @@ fuzz: need-build
 # Long: fsx, pjdfstest, git, cargo, SQLite, dpkg, tar and rsync in the mount.
 test-programs: need-test
 	scripts/test-programs
-	cargo build --release -p sapwood
+	cargo build --release -p sapwood-cli
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test programs -- --nocapture
 
 # Some minutes: needs the network once, for Debian's source packages.
 foreign-images: need-build
 	@scripts/need e2fsck:e2fsprogs btrfs:btrfs-progs apt-get:apt xz:xz-utils bzip2:bzip2
-	cargo build -p sapwood
+	cargo build -p sapwood-cli
 	scripts/foreign-images
 
 # A minute: `make test` has a slice of it. Prints where both differ; a miss, a panic or a check that
@@ -81,7 +81,7 @@ db-kill: ROUNDS = 200
 db-kill: SECONDS = 2400
 db-kill: need-test
 	@scripts/need pg_ctlcluster:postgresql
-	cargo build --release -p sapwood
+	cargo build --release -p sapwood-cli
 	SAPWOOD_DB_ROUNDS=$(ROUNDS) SAPWOOD_DB_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test dbkill -- --nocapture
 
@@ -103,7 +103,7 @@ faults: need-test
 
 # Long: time and peak memory of very many names, extents and snapshots, as tables.
 scale: need-test
-	cargo build --release -p sapwood
+	cargo build --release -p sapwood-cli
 	SAPWOOD_FULL=1 SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test scale -- --nocapture
 
@@ -111,7 +111,7 @@ scale: need-test
 bench: BENCH_ARGS =
 bench: need-build
 	@scripts/need fusermount3:fuse3 fio:fio dbench:dbench losetup:mount mkfs.btrfs:btrfs-progs mke2fs:e2fsprogs mkfs.xfs:xfsprogs fuse2fs:fuse2fs git:git tar:tar sqlite3:sqlite3
-	cargo build --release -p sapwood -p sapwood-bench
+	cargo build --release -p sapwood-cli -p sapwood-bench
 	mkdir -p bench/results
 	target/release/sapwood-bench suite --output bench/results/suite $(BENCH_ARGS)
 

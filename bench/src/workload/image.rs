@@ -200,7 +200,7 @@ fn sapwood() -> Result<PathBuf> {
     match beside.is_file() {
         true => Ok(beside),
         false => Err(Error::Refused(format!(
-            "{} is not built: cargo build --release -p sapwood",
+            "{} is not built: cargo build --release -p sapwood-cli",
             beside.display()
         ))),
     }

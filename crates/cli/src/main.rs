@@ -1,4 +1,6 @@
-//! The `sapwood` command line.
+//! The `sapwood` command.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod allocator;
 mod change;
@@ -92,7 +94,7 @@ enum Command {
 
 /// Runs the command that the process was started as.
 #[must_use]
-pub(crate) fn run() -> ExitCode {
+fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();
     let helper = mount::helper_arguments(&args).or_else(|| umount::helper_arguments(&args));
     if let Some(rewritten) = helper {
