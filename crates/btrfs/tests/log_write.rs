@@ -484,3 +484,95 @@ fn an_fsync_brings_what_the_directory_lost_that_the_inode_left() {
     assert_eq!(after.names("from"), ["new"]);
     assert_eq!(after.content("to/x"), b"3");
 }
+
+#[test]
+fn an_unlink_of_a_logged_file_is_durable_with_the_next_fsync() {
+    let fs = Small::new();
+    fs.write("a", b"1");
+    fs.write("b", b"1");
+    fs.sync();
+    fs.write("a", b"2");
+    fs.fsync("a");
+    fs.unlink("a");
+    fs.write("b", b"2");
+    fs.fsync("b");
+    assert_eq!(fs.cut().names(""), ["b"]);
+}
+
+/// Files `a` and `b` in two directories, committed.
+fn neighbours(policy: LogPolicy) -> Small {
+    let fs = Small::with(policy);
+    for dir in ["d", "e"] {
+        fs.mkdir(dir);
+        fs.write(&format!("{dir}/a"), b"1");
+        fs.write(&format!("{dir}/b"), b"1");
+    }
+    fs.sync();
+    fs
+}
+
+#[test]
+fn an_fsync_after_a_rename_brings_what_else_changed_in_both_directories() {
+    let fs = neighbours(LogPolicy::default());
+    fs.unlink("d/a");
+    fs.rename("e/a", "e/a2", RenameMode::Replace);
+    fs.write("e/new", b"1");
+    fs.rename("d/b", "e/moved", RenameMode::Replace);
+    fs.fsync("e/moved");
+    let after = fs.cut();
+    assert_eq!(after.names("d"), [""; 0]);
+    assert_eq!(after.names("e"), ["a2", "b", "moved", "new"]);
+    assert_eq!(fs.counter("commits"), 1, "more than that of `sync`");
+    // Not so for the fsync of a directory that was renamed.
+    let fs = neighbours(LogPolicy::default());
+    fs.unlink("d/a");
+    fs.rename("e", "d/e", RenameMode::Replace);
+    fs.fsync("d/e");
+    assert_eq!(fs.cut().names("d"), ["a", "b", "e"]);
+}
+
+#[test]
+fn an_fsync_after_a_link_or_unlink_brings_what_else_changed_in_the_directory() {
+    let fs = neighbours(LogPolicy::default());
+    fs.unlink("d/a");
+    fs.link("d/b", "d/c");
+    fs.fsync("d/c");
+    assert_eq!(fs.cut().names("d"), ["b", "c"]);
+    fs.sync();
+    fs.rename("d/b", "d/b2", RenameMode::Replace);
+    fs.unlink("e/b");
+    fs.link("e/a", "d/a");
+    fs.unlink("d/c");
+    fs.fsync("d/b2");
+    assert_eq!(fs.cut().names("d"), ["a", "b2"]);
+    // The other directory of a file that is not the target is not brought.
+    assert_eq!(fs.cut().names("e"), ["a", "b"]);
+}
+
+#[test]
+fn an_fsync_of_an_inode_with_its_old_names_logs_nothing_of_others() {
+    let fs = neighbours(LogPolicy::default());
+    fs.unlink("d/a");
+    fs.rename("e/a", "e/a2", RenameMode::Replace);
+    fs.write("d/b", b"2");
+    fs.fsync("d/b");
+    let before = fs.counter("log_dir_items");
+    assert_eq!(before, 0);
+    // A new file has its own entry and no more.
+    fs.write("d/new", b"1");
+    fs.fsync("d/new");
+    let after = fs.cut();
+    assert_eq!(after.names("d"), ["a", "b", "new"]);
+    assert_eq!(after.names("e"), ["a", "b"]);
+}
+
+#[test]
+fn a_directory_with_very_many_changes_is_not_logged_for_a_rename_in_it() {
+    let fs = neighbours(LogPolicy::default());
+    for number in 0..100 {
+        fs.write(&format!("d/{number}"), b"1");
+    }
+    fs.rename("d/b", "d/b2", RenameMode::Replace);
+    fs.fsync("d/b2");
+    assert_eq!(fs.cut().names("d"), ["a", "b2"]);
+}

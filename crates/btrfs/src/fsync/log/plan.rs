@@ -12,6 +12,9 @@
 //! - A name that was lost may have a new owner, by a rename over it: he needs his names logged.
 //! - A name that only the log has, and has no more, leaves the entry that it displaced in the
 //!   last commit: that one is deleted as if its directory had lost it now.
+//! - The names of a file of the last commit changed, and it is the target of the fsync: then all
+//!   that changed in the directories of these names is logged, up to a limit, when no other fsync is
+//!   under way. Replay does not need this. Linux does it, also for files only and not for new ones.
 //! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
 //!   behind it, if it lives on elsewhere, needs its names logged, or it would be lost.
 //!
@@ -36,6 +39,9 @@ use crate::ops::dir::Changes;
 use crate::ops::{Inode, dir, top_dir};
 use crate::tree::Root;
 use crate::{Error, Result};
+
+/// Most names of a directory that are logged beside those of the inode of the fsync.
+const MOST_NEIGHBOURS: usize = 64;
 
 /// Inodes whose `io` locks are held, by number.
 pub(super) type Locked = BTreeMap<u64, Arc<Inode>>;
@@ -105,6 +111,8 @@ pub(super) struct Planner<'a> {
     log: Option<Arc<SubvolumeLog>>,
     locked: &'a Locked,
     plan: Plan,
+    /// The inode of the fsync.
+    target: u64,
     queue: Vec<u64>,
     missing: Vec<Arc<Inode>>,
     /// Of pending inodes only those are wanted that belong together with one that is logged.
@@ -131,6 +139,7 @@ impl<'a> Planner<'a> {
             log,
             locked,
             plan: Plan::default(),
+            target: 0,
             queue: Vec::new(),
             missing: Vec::new(),
             groups,
@@ -143,6 +152,7 @@ impl<'a> Planner<'a> {
     /// # Errors
     /// See [`Refusal`].
     pub(super) fn plan(mut self, target: &Arc<Inode>) -> Result<Plan, Refusal> {
+        self.target = target.objectid;
         self.want(target, true);
         if !self.groups {
             let all = self.log.as_ref().map(|log| log.pending().all());
@@ -270,6 +280,34 @@ impl<'a> Planner<'a> {
             match self.alive(name.parent)? {
                 Some(dir) => self.lost_entry(&dir, name.index),
                 None => return Err(Cause::RemovedParent.into()),
+            }
+        }
+        let changed = before.len() != now.len()
+            || now
+                .iter()
+                .any(|name| !before.iter().any(|old| same(old, name)));
+        let old_file = !before.is_empty() && inode.kind != FileKind::Directory;
+        if changed && inode.objectid == self.target && old_file {
+            self.neighbours(now.iter().chain(&before))?;
+        }
+        Ok(())
+    }
+
+    /// What else changed in the directories of the names that the target of the fsync has or had.
+    /// No reader of a log needs it. Linux makes it durable, and programs came to rely on that.
+    fn neighbours<'n>(&mut self, names: impl Iterator<Item = &'n NameRef>) -> Result<(), Refusal> {
+        if self.groups {
+            return Ok(());
+        }
+        let dirs: BTreeSet<u64> = names.map(|name| name.parent).collect();
+        for dir in dirs {
+            let Some(dir) = self.alive(dir)? else {
+                continue;
+            };
+            let changes = dir.dir.changes(self.transid, false);
+            let count = changes.added.len() + changes.removed.len();
+            if !changes.overflow && count <= MOST_NEIGHBOURS {
+                self.want(&dir, true);
             }
         }
         Ok(())
