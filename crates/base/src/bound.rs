@@ -5,10 +5,15 @@
 //! the bound; they *leave* when they are on disk or gone. From half of the bound on writeback is
 //! asked for, with every entry: whoever is asked has to see that it does not begin twice.
 //!
+//! Bytes may have to stay, because the host has no space for them. Then whoever waits for room is
+//! told so and gives up ([`refuse`](ByteBound::refuse)).
+//!
 //! The trouble cases: a write larger than the bound passes alone, or it would wait for ever
 //! (`a_write_larger_than_the_bound_passes_alone`); bytes that leave between the look and the sleep
 //! are seen, because the look is repeated under the lock after writeback was asked for
 //! (`writers_never_exceed_the_bound`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Condvar;
 
@@ -19,6 +24,8 @@ use crate::lock::{Rank, RankedMutex};
 pub struct ByteBound<R: Rank> {
     limit: u64,
     bytes: RankedMutex<R, u64>,
+    /// How often bytes stayed that were to be written.
+    refusals: AtomicU64,
     room: Condvar,
 }
 
@@ -28,6 +35,7 @@ impl<R: Rank> ByteBound<R> {
         Self {
             limit,
             bytes: RankedMutex::new(rank, 0),
+            refusals: AtomicU64::new(0),
             room: Condvar::new(),
         }
     }
@@ -43,10 +51,13 @@ impl<R: Rank> ByteBound<R> {
     }
 
     /// Waits until `bytes` more may be dirty, and counts them. `relieve` asks for writeback; it
-    /// must not wait for it. Hold no lock that writeback needs.
-    pub fn enter(&self, bytes: u64, relieve: impl Fn()) {
+    /// must not wait for it. False, and nothing is counted, if there is no room and what should have
+    /// made some was refused meanwhile. Hold no lock that writeback needs.
+    #[must_use]
+    pub fn enter(&self, bytes: u64, relieve: impl Fn()) -> bool {
         let exceeds = |total: u64| total > 0 && total.saturating_add(bytes) > self.limit;
         let mut total = self.bytes.lock();
+        let refusals = self.refusals.load(Ordering::SeqCst);
         while exceeds(*total) {
             drop(total);
             relieve();
@@ -55,6 +66,10 @@ impl<R: Rank> ByteBound<R> {
                 break;
             }
             if exceeds(*total) {
+                let refused = self.refusals.load(Ordering::SeqCst) != refusals;
+                if refused && !sapwood_fault::planted(217) {
+                    return false;
+                }
                 total.wait(&self.room);
             }
         }
@@ -64,6 +79,14 @@ impl<R: Rank> ByteBound<R> {
         if much {
             relieve();
         }
+        true
+    }
+
+    /// Bytes were to be written, and stay: the host has no space for them.
+    pub fn refuse(&self) {
+        let _bytes = self.bytes.lock();
+        self.refusals.fetch_add(1, Ordering::SeqCst);
+        self.room.notify_all();
     }
 
     /// A writer entered `counted` bytes and brought `added`, because some were dirty already, or
@@ -95,7 +118,6 @@ impl<R: Rank> ByteBound<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,12 +132,12 @@ mod tests {
         let relieve = || {
             asked.fetch_add(1, Ordering::SeqCst);
         };
-        bound.enter(10, relieve);
+        assert!(bound.enter(10, relieve));
         assert_eq!(asked.load(Ordering::SeqCst), 0);
         bound.correct(10, 4);
         assert_eq!(bound.bytes(), 4);
         bound.leave(4);
-        bound.enter(1000, relieve);
+        assert!(bound.enter(1000, relieve));
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         bound.correct(1000, 1010);
         assert_eq!(bound.bytes(), 1010);
@@ -125,11 +147,11 @@ mod tests {
     #[test]
     fn a_writer_beyond_the_bound_sleeps_until_bytes_leave() {
         let bound = ByteBound::new(Place, 10);
-        bound.enter(8, || ());
+        assert!(bound.enter(8, || ()));
         let entered = AtomicU64::new(0);
         let seen = std::thread::scope(|scope| {
             scope.spawn(|| {
-                bound.enter(3, || ());
+                assert!(bound.enter(3, || ()));
                 entered.store(1, Ordering::SeqCst);
             });
             while bound.bytes.asleep() == 0 && entered.load(Ordering::SeqCst) == 0 {
@@ -140,6 +162,22 @@ mod tests {
             seen
         });
         assert_eq!((seen, bound.bytes()), (0, 3));
+    }
+
+    #[test]
+    fn a_writer_beyond_the_bound_gives_up_when_nothing_can_be_written() {
+        let bound = ByteBound::new(Place, 10);
+        assert!(bound.enter(8, || ()));
+        let tries = AtomicU64::new(0);
+        let entered = bound.enter(3, || {
+            // A fault that ignores the refusal is to fail, not to wait for ever.
+            match tries.fetch_add(1, Ordering::SeqCst) {
+                0 => bound.refuse(),
+                _ => bound.leave(8),
+            }
+        });
+        assert!(!entered || tries.load(Ordering::SeqCst) > 1);
+        assert_eq!((entered, bound.bytes()), (false, 8));
     }
 
     #[test]
@@ -160,7 +198,7 @@ mod tests {
                 scope.spawn(move || {
                     for nth in 0..2000 {
                         let bytes = 1 + (nth + writer) % LIMIT;
-                        bound.enter(bytes, || ());
+                        assert!(bound.enter(bytes, || ()));
                         dirty.send(bytes).unwrap();
                     }
                 });

@@ -88,6 +88,15 @@ impl Error {
         }
     }
 
+    /// Whether the host has no space for what was to be written: the image is sparse and its file
+    /// system full, or the device is thin. Nothing else is wrong.
+    #[must_use]
+    pub fn is_host_full(&self) -> bool {
+        let full =
+            |source: &io::Error| matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+        matches!(self, Self::Io { source, .. } if full(source))
+    }
+
     /// An [`Error::Open`].
     pub fn open(device: &str, source: impl Into<io::Error>) -> Self {
         Self::Open {

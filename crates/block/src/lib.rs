@@ -9,6 +9,7 @@ mod file;
 mod layer;
 mod memory;
 mod overlay;
+mod patient;
 pub mod signature;
 
 pub use error::{Error, Result, check_range, check_writable};
@@ -16,6 +17,7 @@ pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
 pub use overlay::OverlayDevice;
+pub use patient::{PATIENCE, PatientDevice, patiently};
 
 /// The unit that a medium writes whole or not at all, in bytes.
 pub const SECTOR_SIZE: u64 = 512;

@@ -107,6 +107,7 @@ impl Engine {
             blocks,
             roots,
         } = opened;
+        volume.set_patience(options.patience);
         let geometry = volume.geometry();
         let top = subvolume::choose(&blocks, &roots, &options.subvolume)?;
         let engine = Arc::new(Self {

@@ -432,6 +432,13 @@ impl From<Unhealthy> for Error {
     }
 }
 
+impl Error {
+    /// Whether the host has no space for what was to be written, and nothing else is wrong.
+    pub(crate) fn is_host_full(&self) -> bool {
+        matches!(self, Self::Device(error) if error.is_host_full())
+    }
+}
+
 /// The only place where an engine error becomes one that has an errno.
 impl From<Error> for vfs::Error {
     fn from(err: Error) -> Self {
@@ -439,6 +446,7 @@ impl From<Error> for vfs::Error {
             Error::Vfs(err) => err,
             Error::ReadOnly | Error::Aborted(_) => Self::ReadOnly,
             Error::NoSpace => Self::NoSpace,
+            Error::Device(err) if err.is_host_full() => Self::NoSpace,
             Error::NoSuchSubvolume(_) => Self::NotFound,
             Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,
             Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,

@@ -77,6 +77,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of file data that may be dirty.
     pub dirty_bytes: usize,
+    /// How long a write of metadata waits for space on the host before the mount becomes read-only.
+    pub patience: Duration,
     /// Bytes of inodes kept in memory.
     pub inode_bytes: usize,
     /// Compress new data.
@@ -113,6 +115,7 @@ impl Default for Options {
             commit_interval: Duration::from_secs(30),
             cache_bytes: memory.cache,
             dirty_bytes: memory.dirty,
+            patience: sapwood_block::PATIENCE,
             inode_bytes: memory.inodes,
             compress: None,
             compress_force: false,

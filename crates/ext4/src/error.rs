@@ -103,6 +103,13 @@ pub enum Error {
     Vfs(#[from] vfs::Error),
 }
 
+impl Error {
+    /// Whether the host has no space for what was to be written, and nothing else is wrong.
+    pub(crate) fn is_host_full(&self) -> bool {
+        matches!(self, Self::Device(error) if error.is_host_full())
+    }
+}
+
 /// Result of an engine operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -123,6 +130,7 @@ impl From<Error> for vfs::Error {
             Error::Vfs(err) => err,
             Error::ReadOnly | Error::Aborted(_) => Self::ReadOnly,
             Error::NoSpace => Self::NoSpace,
+            Error::Device(err) if err.is_host_full() => Self::NoSpace,
             Error::Device(sapwood_block::Error::ReadOnly { .. }) => Self::ReadOnly,
             Error::Device(sapwood_block::Error::Busy { .. }) => Self::Busy,
             err @ (Error::Device(_) | Error::Unmounted | Error::WriteFailed(_)) => Self::io(err),

@@ -18,7 +18,7 @@ mod tests;
 use std::sync::{Arc, Weak};
 
 use sapwood_base::Health;
-use sapwood_block::{Device, OverlayDevice};
+use sapwood_block::{Device, OverlayDevice, PatientDevice};
 use sapwood_ext4_format::{
     Compat, Geometry, Incompat, Inode as RawInode, RoCompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock,
     SuperState,
@@ -289,8 +289,11 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
     let sb = read_super(&*device)?;
     let geometry = Geometry::new(&sb)?;
     geometry.check_device(device.size())?;
+    // What a transaction writes waits for space on the host; data does not.
+    let patient: Arc<dyn Device> =
+        Arc::new(PatientDevice::new(Arc::clone(&device), options.patience));
     let cache = Arc::new(Cache::new(
-        Arc::clone(&device),
+        Arc::clone(&patient),
         geometry.block_size(),
         options.cache_bytes,
     ));
@@ -301,7 +304,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         ..journal_memory(options.cache_bytes, geometry.block_size())
     };
     let journal = if has_journal && with == With::Log && !options.read_only {
-        let mut log = open_log(&device, &sb, &geometry)?;
+        let mut log = open_log(&patient, &sb, &geometry)?;
         log.set_form(log_form(&sb, &options))?;
         Journal::with_log(Arc::clone(&cache), log, journal_options)?
     } else {

@@ -64,6 +64,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Bytes of file data that may be dirty.
     pub dirty_bytes: usize,
+    /// How long a write of metadata waits for space on the host before the mount becomes read-only.
+    pub patience: Duration,
     /// Bytes of inodes kept in memory.
     pub inode_bytes: usize,
     /// Access times never change.
@@ -92,6 +94,7 @@ impl Default for Options {
             commit_interval: Duration::from_secs(5),
             cache_bytes: memory.cache,
             dirty_bytes: memory.dirty,
+            patience: sapwood_block::PATIENCE,
             inode_bytes: memory.inodes,
             noatime: false,
             discard: false,

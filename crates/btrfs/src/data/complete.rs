@@ -13,12 +13,14 @@ use super::{State, checksum, damaged};
 use crate::engine::Engine;
 use crate::lock::RankedMutexGuard;
 use crate::ops::{Inode, InodeState};
+use crate::space::DataReservation;
 use crate::transaction::Handle;
 use crate::tree::DataRef;
 use crate::{Error, Result};
 
 /// Completes an ordered extent whose I/O is done, or ends it if that failed.
 pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<OrderedExtent>) {
+    let mut put_back = false;
     let result = if ordered.failed() {
         Ok(None)
     } else {
@@ -39,7 +41,23 @@ pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<O
                     engine.health.fail(&error);
                 }
             }
-            inode.data.state.lock().modified.failed(ordered);
+            let promised = promise_again(engine, ordered);
+            let mut state = inode.data.state.lock();
+            state.modified.failed(ordered);
+            match promised {
+                Some(promised) => {
+                    put_back = true;
+                    match &state.promised {
+                        Some(own) => own.merge(promised),
+                        None => state.promised = Some(Arc::new(promised)),
+                    }
+                }
+                None if ordered.refused() => {
+                    log::error!("{inode:?}: data is lost: no space is free");
+                    state.failures += 1;
+                }
+                None => {}
+            }
         }
         Err(error) => {
             // Part of it may be in the tree: that transaction can never be committed.
@@ -49,8 +67,22 @@ pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<O
             state.modified.failed(ordered);
         }
     }
-    land(engine, inode, ordered.flight, ordered.len());
+    land(engine, inode, ordered.flight, ordered.len(), put_back);
     ordered.complete(engine);
+}
+
+/// Promises space once more to what the host had no space for, so that it can be dirty again.
+fn promise_again(engine: &Engine, ordered: &OrderedExtent) -> Option<DataReservation> {
+    if !ordered.refused() {
+        return None;
+    }
+    engine
+        .space
+        .try_reserve_data(ordered.len())
+        .unwrap_or_else(|error| {
+            engine.health.fail(&error);
+            None
+        })
 }
 
 /// Puts it into the tree; returns the transid.

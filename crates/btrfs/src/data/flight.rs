@@ -368,6 +368,15 @@ impl Flights {
         entry.blockers == 0
     }
 
+    /// The I/O of an entry failed; true if it may be ended now. Until then it counts as pending.
+    pub(super) fn io_failed(&mut self, id: FlightId) -> bool {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return false;
+        };
+        entry.io_done = true;
+        entry.blockers == 0
+    }
+
     /// Whether all I/O of an entry is done.
     #[cfg(test)]
     pub(super) fn is_io_done(&self, id: FlightId) -> bool {

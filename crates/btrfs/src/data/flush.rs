@@ -38,13 +38,15 @@ const SMALL: u64 = 256 << 10;
 /// flight by then.
 ///
 /// # Errors
-/// [`Error::WriteFailed`] if a write failed since the last flush that waited.
+/// [`Error::WriteFailed`] if a write failed since the last flush that waited; [`Error::NoSpace`] if the
+/// host has no space, and what is not written is kept.
 pub(crate) fn flush(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     range: Range<u64>,
     wait: Wait,
 ) -> Result<()> {
+    let refusals = refusals(inode);
     let small = wait != Wait::None && inode.data.state.lock().dirty.bytes() <= SMALL;
     if small {
         let batch = Batch::default();
@@ -55,7 +57,12 @@ pub(crate) fn flush(
     } else {
         begin(engine, inode, range);
     }
-    wait_for(engine, inode, wait)
+    wait_for(engine, inode, wait, refusals)
+}
+
+/// How often the host had no space for what was to be written.
+pub(super) fn refusals(inode: &Inode) -> u64 {
+    inode.data.state.lock().refusals
 }
 
 /// Takes what is dirty in `range` and starts its way to disk, by the threads of writeback.
@@ -82,8 +89,9 @@ fn take(inode: &Inode, range: Range<u64>) -> Vec<FlightId> {
     taken
 }
 
-/// Waits for what is in flight now.
-pub(super) fn wait_for(engine: &Engine, inode: &Inode, wait: Wait) -> Result<()> {
+/// Waits for what is in flight now. An error if something was refused since there were so many
+/// `refusals`.
+pub(super) fn wait_for(engine: &Engine, inode: &Inode, wait: Wait, refusals: u64) -> Result<()> {
     match wait {
         Wait::None => return Ok(()),
         Wait::Io => {}
@@ -109,7 +117,8 @@ pub(super) fn wait_for(engine: &Engine, inode: &Inode, wait: Wait) -> Result<()>
             objectid: inode.objectid,
         });
     }
-    Ok(())
+    let refused = state.refusals != refusals && !sapwood_fault::planted(78);
+    (!refused).then_some(()).ok_or(Error::NoSpace)
 }
 
 /// Decides where an entry goes, and sends it there.
@@ -487,14 +496,25 @@ fn abandon(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, error: &Error
     let bytes = range.end - range.start;
     inode.data.unpromise(bytes);
     inode.data.state.lock().failures += 1;
-    land(engine, inode, id, bytes);
+    land(engine, inode, id, bytes, false);
 }
 
-/// Takes an entry out of the flights and lets go whoever waited for that.
-pub(super) fn land(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, bytes: u64) {
-    engine.writeback.leave(bytes);
+/// Takes an entry out of the flights and lets go whoever waited for that. `put_back`: its bytes are dirty
+/// again then.
+pub(super) fn land(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    id: FlightId,
+    bytes: u64,
+    put_back: bool,
+) {
+    let mut kept = 0;
     let ready = {
         let mut state = inode.data.state.lock();
+        if put_back {
+            kept = state.put_back(id);
+            state.refusals += 1;
+        }
         let ready = state.flights.remove(id);
         if state.bytes() == 0 {
             state.promised = None;
@@ -503,6 +523,10 @@ pub(super) fn land(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, bytes
         inode.data.changed.notify_all();
         ready
     };
+    engine.writeback.leave(bytes - kept);
+    if put_back {
+        engine.writeback.refuse();
+    }
     for ready in ready {
         let work = match ready {
             Ready::Parked(id) => Work::Prepare(Arc::clone(inode), id),

@@ -27,7 +27,9 @@
 //! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback
 //! and waits for room ([`writeback`]). It may hold `io`, as writeback never needs it.
 //!
-//! A failed write turns the mount read-only: the data is gone, `flush` says so.
+//! A failed write turns the mount read-only: the data is gone, `flush` says so. If only the host has no
+//! space, the bytes become dirty again, the space in the file system is free and promised to them, and
+//! nothing reaches the tree or the log. `flush` says so, and the next one tries again.
 //!
 //! [`writeback`]: self::writeback
 
@@ -79,7 +81,7 @@ use crate::ops::{Inode, InodeState};
 use crate::space::{DataReservation, MetadataReservation};
 use crate::{Error, Result};
 use extent_map::{MapCache, ModifiedMaps};
-use flight::Flights;
+use flight::{FlightId, Flights, cut};
 use sapwood_base::{DirtyRanges, ReadAhead};
 
 /// How long a flush waits.
@@ -118,6 +120,8 @@ struct State {
     /// Number of failed writes, and how many of them a flush has told of.
     failures: u64,
     failures_told: u64,
+    /// How often the host had no space for what was to be written.
+    refusals: u64,
     /// Where the last read ended, and how far was asked for ahead of it.
     ahead: ReadAhead,
 }
@@ -126,6 +130,28 @@ impl State {
     /// Bytes in memory.
     fn bytes(&self) -> u64 {
         self.dirty.bytes() + self.flights.bytes()
+    }
+
+    /// Makes the bytes of an entry dirty again, but for those that were written again since. Returns how
+    /// many.
+    fn put_back(&mut self, id: FlightId) -> u64 {
+        let Some((range, data)) = self.flights.get(id) else {
+            return 0;
+        };
+        let before = self.dirty.bytes();
+        let shown: Vec<_> = self.flights.newest(id, range.clone()).collect();
+        for gap in shown
+            .into_iter()
+            .flat_map(|part| self.dirty.gaps(part))
+            .collect::<Vec<_>>()
+        {
+            let mut at = gap.start;
+            for slice in cut(&data, gap.start - range.start..gap.end - range.start) {
+                self.dirty.write(at, slice.bytes());
+                at += slice.bytes().len() as u64;
+            }
+        }
+        self.dirty.bytes() - before
     }
 
     /// First byte at or behind `offset` that is in memory and not in the tree.
@@ -246,23 +272,30 @@ pub(crate) fn flush_all(engine: &Arc<Engine>) -> Result<()> {
 /// Throws away what is dirty in `range` (whole sectors) and waits until nothing of it is in
 /// flight. The caller holds `io` exclusively.
 fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
-    let bytes = {
-        let mut state = inode.data.state.lock();
-        let before = state.dirty.bytes();
-        let taken = state.dirty.take(range.clone());
-        let bytes = before - state.dirty.bytes();
-        if let Some(promised) = &state.promised {
-            promised.give_back(bytes);
+    loop {
+        let bytes = {
+            let mut state = inode.data.state.lock();
+            let before = state.dirty.bytes();
+            let taken = state.dirty.take(range.clone());
+            let bytes = before - state.dirty.bytes();
+            if let Some(promised) = &state.promised {
+                promised.give_back(bytes);
+            }
+            drop(taken);
+            if state.bytes() == 0 {
+                state.promised_metadata = None;
+            }
+            bytes
+        };
+        engine.writeback.leave(bytes);
+        engine.writeback.settle(inode);
+        inode.data.wait_landed(&range);
+        // What could not be written became dirty again.
+        let state = inode.data.state.lock();
+        if state.dirty.covered(range.clone()).next().is_none() {
+            return;
         }
-        drop(taken);
-        if state.bytes() == 0 {
-            state.promised_metadata = None;
-        }
-        bytes
-    };
-    engine.writeback.leave(bytes);
-    engine.writeback.settle(inode);
-    inode.data.wait_landed(&range);
+    }
 }
 
 /// Start of the sector that `offset` lies in.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::extent_map::{Content, ExtentMap, Stored};
 use super::flight::FlightId;
+use crate::Result;
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::transaction::{Handle, Transaction};
@@ -46,6 +47,10 @@ pub(crate) struct OrderedExtent {
     /// Parts whose I/O is not done.
     parts: AtomicUsize,
     failed: AtomicBool,
+    /// Some of its I/O failed, and for no other reason than that the host has no space.
+    refused: AtomicBool,
+    /// Some failed for another reason.
+    broken: AtomicBool,
     pins: RankedMutex<Pins>,
 }
 
@@ -65,6 +70,8 @@ impl OrderedExtent {
             sums: RankedMutex::new(Rank::Leaf, vec![0; sums]),
             parts: AtomicUsize::new(1),
             failed: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
             pins: RankedMutex::new(Rank::OrderedPins, Pins::default()),
         }
     }
@@ -106,11 +113,21 @@ impl OrderedExtent {
     }
 
     /// A part is done; true if it was the last one.
-    pub(super) fn part_done(&self, ok: bool) -> bool {
-        if !ok {
+    pub(super) fn part_done<T>(&self, result: &Result<T>) -> bool {
+        if let Err(error) = result {
             self.failed.store(true, Ordering::Release);
+            let why = match error.is_host_full() && !sapwood_fault::planted(77) {
+                true => &self.refused,
+                false => &self.broken,
+            };
+            why.store(true, Ordering::Release);
         }
         self.parts.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Whether its bytes are to be written later: the host had no space for them.
+    pub(super) fn refused(&self) -> bool {
+        self.refused.load(Ordering::Acquire) && !self.broken.load(Ordering::Acquire)
     }
 
     /// Whether some of its I/O failed.

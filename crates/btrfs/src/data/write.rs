@@ -259,7 +259,7 @@ fn store(
         (bytes, pieces.count() as u64)
     };
     let (promised, metadata) = promise(engine, inode, &range, bytes, pieces)?;
-    engine.writeback.enter(engine, bytes);
+    engine.writeback.enter(engine, bytes)?;
     {
         let mut guard = inode.data.state.lock();
         let state = &mut *guard;

@@ -36,7 +36,7 @@ use super::{FileData, Wait, complete, flush};
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::Inode;
-use crate::{Options, Result};
+use crate::{Error, Options, Result};
 
 /// Threads that complete ordered extents.
 const COMPLETERS: usize = 2;
@@ -213,9 +213,18 @@ impl Writeback {
     }
 
     /// Waits until `bytes` more may be dirty, and counts them.
-    pub(super) fn enter(&self, engine: &Arc<Engine>, bytes: u64) {
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: nothing can be written because the host has no space.
+    pub(super) fn enter(&self, engine: &Arc<Engine>, bytes: u64) -> Result<()> {
         self.start(engine);
-        self.bound.enter(bytes, || self.kick(engine));
+        let entered = self.bound.enter(bytes, || self.kick(engine));
+        entered.then_some(()).ok_or(Error::NoSpace)
+    }
+
+    /// The host had no space for bytes, which stay.
+    pub(super) fn refuse(&self) {
+        self.bound.refuse();
     }
 
     /// A writer entered `counted` bytes and brought `added`.
@@ -293,13 +302,14 @@ impl Writeback {
     ) -> Result<()> {
         let mut files = self.active.all();
         files.retain(|inode| which(inode));
+        let refusals: Vec<u64> = files.iter().map(|inode| flush::refusals(inode)).collect();
         for inode in &files {
             flush::begin(engine, inode, 0..u64::MAX);
         }
         let mut result = Ok(());
         if wait != Wait::None {
-            for inode in &files {
-                result = result.and(flush::wait_for(engine, inode, wait));
+            for (inode, refusals) in files.iter().zip(refusals) {
+                result = result.and(flush::wait_for(engine, inode, wait, refusals));
             }
         }
         result

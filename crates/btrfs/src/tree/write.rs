@@ -47,7 +47,7 @@ pub(crate) fn write_blocks(
         let count = run.count().max(1);
         let (run, behind) = rest.split_at(count);
         let bufs: Vec<&[u8]> = run.iter().map(|(_, bytes)| &bytes[..]).collect();
-        volume.write_vectored(*start, &bufs)?;
+        volume.write_metadata(*start, &bufs)?;
         rest = behind;
     }
     for block in blocks {

@@ -15,8 +15,9 @@ pub(crate) mod superblock;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use sapwood_block::Device;
+use sapwood_block::{Device, PATIENCE, PatientDevice, patiently};
 use sapwood_btrfs_format::{
     BlockError, ChecksumKind, ChunkItem, Expect, Header, SuperBlock, validate_block,
     validate_content,
@@ -77,6 +78,8 @@ pub(crate) struct Volume {
     bad: RankedMutex<Option<Vec<(u64, BlockExpect)>>>,
     repaired: AtomicU64,
     chunk_tree_uuid: OnceLock<[u8; 16]>,
+    /// How long writes of metadata wait for space on the host.
+    patience: OnceLock<Duration>,
 }
 
 impl Volume {
@@ -130,6 +133,7 @@ impl Volume {
             bad: RankedMutex::new(Rank::Leaf, Some(Vec::new())),
             repaired: AtomicU64::new(0),
             chunk_tree_uuid: OnceLock::new(),
+            patience: OnceLock::new(),
         };
         Ok((volume, sb))
     }
@@ -288,6 +292,35 @@ impl Volume {
         Ok(())
     }
 
+    /// How long writes of metadata wait for space on the host; set once.
+    pub(crate) fn set_patience(&self, patience: Duration) {
+        let _ = self.patience.set(patience);
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience.get().copied().unwrap_or(PATIENCE)
+    }
+
+    /// As [`write_vectored`](Self::write_vectored), for metadata: waits for space on the host.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub(crate) fn write_metadata(&self, logical: u64, bufs: &[&[u8]]) -> Result<()> {
+        let len = bufs.iter().map(|b| b.len() as u64).sum();
+        if len == 0 {
+            return Ok(());
+        }
+        for mirror in 0..self.mirrors(logical, len)? {
+            self.each_piece(logical, len, mirror, &mut |at, piece| {
+                let device = self.device(logical, piece.devid)?;
+                let part = cut(bufs, at as usize, piece.len as usize);
+                let write = || device.write_vectored_at(piece.physical, &part);
+                Ok(patiently(self.patience(), write)?)
+            })?;
+        }
+        Ok(())
+    }
+
     fn write_mirror(&self, logical: u64, bufs: &[&[u8]], len: u64, mirror: usize) -> Result<()> {
         self.each_piece(logical, len, mirror, &mut |at, piece| {
             let device = self.device(logical, piece.devid)?;
@@ -354,7 +387,8 @@ impl Volume {
     /// [`Error::Device`].
     pub(crate) fn write_supers(&self, sb: &SuperBlock) -> Result<()> {
         for device in &self.devices {
-            superblock::write_all(&*device.device, sb)?;
+            let patient = PatientDevice::new(Arc::clone(&device.device), self.patience());
+            superblock::write_all(&patient, sb)?;
         }
         Ok(())
     }
@@ -366,7 +400,8 @@ impl Volume {
     /// [`Error::Device`].
     pub(crate) fn write_log_super(&self, sb: &SuperBlock) -> Result<()> {
         for device in &self.devices {
-            superblock::write_first(&*device.device, sb)?;
+            let patient = PatientDevice::new(Arc::clone(&device.device), self.patience());
+            superblock::write_first(&patient, sb)?;
         }
         Ok(())
     }

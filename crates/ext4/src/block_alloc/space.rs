@@ -112,6 +112,11 @@ impl Space {
         self.try_reserve(data, privileged, 0).ok_or(Error::NoSpace)
     }
 
+    /// Promises blocks that were promised before and are free again. Waits for nothing.
+    pub(crate) fn try_reserve_again(&self, data: u64) -> Option<Reservation> {
+        self.try_reserve(data, true, 0)
+    }
+
     /// A promise out of what is free, and `more`.
     fn try_reserve(&self, data: u64, privileged: bool, more: u64) -> Option<Reservation> {
         let kept = self.pool + if privileged { 0 } else { self.reserved };

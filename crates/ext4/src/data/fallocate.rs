@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::{self as vfs, AllocMode};
 
-use super::flush::flush_range;
+use super::flush::settle_range;
 use super::land::{CLAIM_CREDITS, STORE_CREDITS};
 use super::plan::{self, run_end};
 use super::truncate::{in_steps, remove_blocks, set_size};
@@ -76,7 +76,7 @@ fn allocate(
         write::zero_tail(engine, inode, old)?;
     }
     let whole = block_floor(engine, range.start)..block_ceil(engine, range.end);
-    flush_range(engine, inode, whole.clone());
+    settle_range(engine, inode, whole.clone())?;
     let blocks = blocks_of(engine, &whole);
     let size = if keep_size { 0 } else { range.end };
     let mut at = blocks.start;
@@ -221,7 +221,7 @@ fn collapse(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Resu
     if !is_aligned(engine, &range) || range.end >= size {
         return Err(vfs::Error::Invalid.into());
     }
-    flush_range(engine, inode, range.start..u64::MAX);
+    settle_range(engine, inode, range.start..u64::MAX)?;
     let blocks = blocks_of(engine, &range);
     inode.data.forget_shape();
     engine.abort((|| {
@@ -250,7 +250,7 @@ fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result
         .checked_add(len)
         .filter(|size| *size <= max_size(engine, inode));
     let size = size.ok_or(vfs::Error::FileTooLarge)?;
-    flush_range(engine, inode, range.start..u64::MAX);
+    settle_range(engine, inode, range.start..u64::MAX)?;
     let blocks = blocks_of(engine, &range);
     inode.data.forget_shape();
     engine.abort((|| {

@@ -36,6 +36,7 @@ pub(super) struct Flight {
     plan: OnceLock<Plan>,
     requests: AtomicUsize,
     failed: AtomicBool,
+    refused: AtomicBool,
 }
 
 impl Flight {
@@ -109,6 +110,21 @@ impl Flight {
     /// Whether its bytes are lost.
     pub(super) fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
+    }
+
+    /// The host has no space for its bytes: they are to be written later.
+    pub(super) fn refuse(&self) {
+        self.refused.store(true, Ordering::Release);
+    }
+
+    /// They cannot be kept after all.
+    pub(super) fn give_up(&self) {
+        self.refused.store(false, Ordering::Release);
+    }
+
+    /// Whether the only thing that failed is that the host has no space.
+    pub(super) fn refused(&self) -> bool {
+        self.refused.load(Ordering::Acquire)
     }
 
     /// Its bytes are lost.
@@ -228,6 +244,7 @@ impl Flights {
             plan: OnceLock::new(),
             requests: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
         });
         let entry = Entry {
             flight: Arc::clone(&flight),

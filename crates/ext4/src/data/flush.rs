@@ -7,6 +7,9 @@
 //! Small flushes that somebody waits for run in the caller's thread from end to end: an fsync of a page must not
 //! pay for changes of thread.
 //!
+//! Where the host has no space for the bytes of a flight, they become dirty again
+//! ([`land`](super::land)), and who flushes is told. The next writeback or flush tries again.
+//!
 //! What is dirty where something is in flight is left: it is taken by whoever flushes, once that landed.
 
 use std::ops::Range;
@@ -49,14 +52,43 @@ pub(super) struct Request {
 /// for nothing of other files. Hold no handle.
 ///
 /// # Errors
-/// [`Error::WriteFailed`] if a write failed since the last call.
+/// [`Error::WriteFailed`] if a write failed since the last call; [`Error::NoSpace`] if the host has no
+/// space, and all that is not written is kept.
 pub(crate) fn flush(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    let refusals = refusals(inode);
     flush_range(engine, inode, 0..u64::MAX);
-    tell_failure(inode)
+    tell_failure(inode, refusals)
+}
+
+/// Writes back what is dirty in a range and waits until the map has it, before the map is changed there
+/// otherwise. The caller holds `io` exclusively.
+///
+/// # Errors
+/// [`Error::NoSpace`]: the host has none, and something is dirty still.
+pub(super) fn settle_range(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    range: Range<u64>,
+) -> Result<()> {
+    flush_range(engine, inode, range.clone());
+    let clean = inode
+        .data
+        .state
+        .lock()
+        .dirty
+        .covered(range)
+        .next()
+        .is_none();
+    clean.then_some(()).ok_or(Error::NoSpace)
+}
+
+/// How often the host had no space for what was to be written.
+pub(super) fn refusals(inode: &Inode) -> u64 {
+    inode.data.state.lock().refusals
 }
 
 /// Writes back what is dirty in a range and waits until the map has it.
-pub(super) fn flush_range(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
+fn flush_range(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
     let dispatch = match inode.data.dirty_bytes() <= SMALL {
         true => Dispatch::Here,
         false => Dispatch::Queue,
@@ -78,11 +110,13 @@ pub(super) fn wait_for_flights(inode: &Inode) {
     }
 }
 
-/// An error if writes failed that nobody was told of.
-pub(super) fn tell_failure(inode: &Inode) -> Result<()> {
+/// An error if writes failed that nobody was told of, or were refused since there were so many
+/// `refusals`.
+pub(super) fn tell_failure(inode: &Inode, refusals: u64) -> Result<()> {
     let mut state = inode.data.state.lock();
     if state.failures == state.failures_told {
-        return Ok(());
+        let refused = state.refusals != refusals && !sapwood_fault::planted(173);
+        return (!refused).then_some(()).ok_or(Error::NoSpace);
     }
     state.failures_told = state.failures;
     Err(Error::WriteFailed(inode.ino))
@@ -191,9 +225,18 @@ pub(super) fn prepare(
     }
 }
 
-/// The bytes of a flight are lost; says so, and ends all changes unless this damages only the file.
+/// The bytes of a flight are lost; says so, and ends all changes unless this damages only the file. If
+/// only the host has no space, they are kept.
 fn lost(engine: &Engine, inode: &Inode, flight: &Flight, error: &Error) {
     let Range { start, end } = flight.range;
+    if error.is_host_full() && !sapwood_fault::planted(174) {
+        log::warn!(
+            "inode {}: {start}..{end} stays in memory: {error}",
+            inode.ino
+        );
+        flight.refuse();
+        return flight.fail();
+    }
     let lost = format!(
         "inode {}: bytes {start}..{end} are lost: {error}",
         inode.ino

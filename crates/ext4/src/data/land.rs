@@ -48,10 +48,34 @@ pub(super) fn io_finished(
         && let Some(plan) = flight.plan()
     {
         plan::cancel(engine, &plan.segments);
+        if flight.refused() {
+            promise_again(engine, inode, flight, plan);
+        }
     }
     let ready = inode.data.state.lock().flights.io_done(flight.id);
     if ready {
         go_on(engine, inode, dispatch);
+    }
+}
+
+/// Promises blocks once more to a flight that could not be written. Its bytes are lost if there are none,
+/// because others took them in between.
+fn promise_again(engine: &Engine, inode: &Inode, flight: &Flight, plan: &plan::Plan) {
+    let new = |segment: &&Segment| segment.change == Change::Insert;
+    let blocks: u64 = plan
+        .segments
+        .iter()
+        .filter(new)
+        .map(|segment| u64::from(segment.extent().len))
+        .sum();
+    let Some(promised) = engine.space.try_reserve_again(blocks) else {
+        log::error!("inode {}: data is lost: no block is free", inode.ino);
+        return flight.give_up();
+    };
+    let mut state = inode.data.state.lock();
+    match &mut state.promised {
+        Some(own) => own.merge(promised),
+        None => state.promised = Some(promised),
     }
 }
 
@@ -201,12 +225,16 @@ pub(super) fn raise_disk_size(engine: &Engine, inode: &Inode, end: u64) -> Resul
 
 /// Takes a flight out and lets go whoever waited for that. True if the caller is to land what waited for it.
 fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) -> bool {
-    engine.writeback.leave(flight.len());
+    let mut kept = 0;
     let land = {
         let mut state = inode.data.state.lock();
+        if flight.failed() && flight.refused() {
+            kept = state.put_back(flight);
+            state.refusals += 1;
+        }
         let end = flight.range.end.div_ceil(engine.block_size());
         state.hole_from = state.hole_from.map(|from| from.max(end));
-        if flight.failed() {
+        if flight.failed() && !flight.refused() {
             state.failures += 1;
         }
         let land = {
@@ -218,6 +246,10 @@ fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) -> bool {
         inode.data.changed.notify_all();
         land
     };
+    engine.writeback.leave(flight.len() - kept);
+    if flight.refused() {
+        engine.writeback.refuse();
+    }
     engine.writeback.settle(inode);
     land
 }

@@ -79,7 +79,8 @@ use crate::engine::Engine;
 use crate::inode::{Inode, InodeState};
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::{Result, map};
-use flight::Flights;
+use flight::{Flight, Flights};
+use plan::Change;
 
 /// Behind the last block that any map can have.
 const END: u64 = map::BLOCKS_MAX;
@@ -107,6 +108,8 @@ struct State {
     /// Number of failed writes, and how many of them a flush has told of.
     failures: u64,
     failures_told: u64,
+    /// How often the host had no space for what was to be written.
+    refusals: u64,
     /// Flights that only overwrote, and how many of them the device was flushed after.
     overwrites: u64,
     overwrites_synced: u64,
@@ -117,6 +120,26 @@ impl State {
     /// Bytes in memory.
     fn bytes(&self) -> u64 {
         self.dirty.bytes() + self.flights.bytes()
+    }
+
+    /// Makes the bytes of a flight dirty again, but for those that were written again since. Returns how
+    /// many.
+    fn put_back(&mut self, flight: &Flight) -> u64 {
+        let before = self.dirty.bytes();
+        for gap in self.dirty.gaps(flight.range.clone()) {
+            let mut at = gap.start;
+            for slice in flight.slices(gap) {
+                self.dirty.write(at, slice);
+                at += slice.len() as u64;
+            }
+        }
+        let plan = flight.plan().into_iter();
+        let new = plan.flat_map(|plan| &plan.segments);
+        for segment in new.filter(|segment| segment.change == Change::Insert) {
+            self.delayed
+                .insert(segment.blocks.start, segment.blocks.end);
+        }
+        self.dirty.bytes() - before
     }
 
     /// Gives back what was promised to blocks that have theirs now, or need none.
@@ -261,20 +284,27 @@ fn hint(inode: &Inode, block: u64) -> Option<u64> {
 /// Throws away what is dirty in `range` (whole blocks, in bytes) and waits until nothing of it is in flight. The
 /// caller holds `io` exclusively.
 fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
-    let bytes = {
-        let mut state = inode.data.state.lock();
-        let before = state.dirty.bytes();
-        let taken = state.dirty.take(range.clone());
-        let bytes = before - state.dirty.bytes();
-        let blocks = blocks_of(engine, &range);
-        let count = state.delayed.remove(blocks.start, blocks.end);
-        state.unpromise(count);
-        drop(taken);
-        bytes
-    };
-    engine.writeback.leave(bytes);
-    engine.writeback.settle(inode);
-    inode.data.wait_landed(&range);
+    loop {
+        let bytes = {
+            let mut state = inode.data.state.lock();
+            let before = state.dirty.bytes();
+            let taken = state.dirty.take(range.clone());
+            let bytes = before - state.dirty.bytes();
+            let blocks = blocks_of(engine, &range);
+            let count = state.delayed.remove(blocks.start, blocks.end);
+            state.unpromise(count);
+            drop(taken);
+            bytes
+        };
+        engine.writeback.leave(bytes);
+        engine.writeback.settle(inode);
+        inode.data.wait_landed(&range);
+        // What could not be written became dirty again.
+        let state = inode.data.state.lock();
+        if state.dirty.covered(range.clone()).next().is_none() {
+            return;
+        }
+    }
 }
 
 /// Start of the block that `offset` lies in.

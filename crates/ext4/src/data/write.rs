@@ -170,7 +170,7 @@ fn store(
     let gaps = inode.data.state.lock().dirty.gaps(range);
     let bytes: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
     let (holes, promised) = promise(engine, inode, &gaps, privileged)?;
-    engine.writeback.enter(engine, bytes);
+    engine.writeback.enter(engine, bytes)?;
     {
         let mut guard = inode.data.state.lock();
         let state = &mut *guard;

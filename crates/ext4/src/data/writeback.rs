@@ -26,7 +26,7 @@ use super::land;
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::lock::Rank;
-use crate::{Options, Result};
+use crate::{Error, Options, Result};
 
 /// Threads that land flights.
 const LANDERS: usize = 2;
@@ -155,9 +155,18 @@ impl Writeback {
     }
 
     /// Waits until `bytes` more may be dirty, and counts them. Hold no handle.
-    pub(super) fn enter(&self, engine: &Arc<Engine>, bytes: u64) {
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: nothing can be written because the host has no space.
+    pub(super) fn enter(&self, engine: &Arc<Engine>, bytes: u64) -> Result<()> {
         self.start(engine);
-        self.bound.enter(bytes, || self.kick(engine));
+        let entered = self.bound.enter(bytes, || self.kick(engine));
+        entered.then_some(()).ok_or(Error::NoSpace)
+    }
+
+    /// The host had no space for bytes, which stay.
+    pub(super) fn refuse(&self) {
+        self.bound.refuse();
     }
 
     /// A writer entered `counted` bytes and brought `added`.
@@ -216,11 +225,14 @@ impl Writeback {
         self.active.settle(inode, || inode.data.is_idle());
     }
 
-    /// Writes back what all files have in memory now, and waits for it. Returns the files.
-    pub(super) fn drain(&self, engine: &Arc<Engine>) -> Vec<Arc<Inode>> {
-        let files = self.active.all();
+    /// Writes back what all files have in memory now, and waits for it.
+    pub(super) fn drain(&self, engine: &Arc<Engine>) {
+        self.drain_files(engine, &self.active.all());
+    }
+
+    fn drain_files(&self, engine: &Arc<Engine>, files: &[Arc<Inode>]) {
         let mut left = Vec::new();
-        for inode in &files {
+        for inode in files {
             if flush::begin(engine, inode, 0..u64::MAX, Dispatch::Queue) {
                 left.push(inode);
             }
@@ -229,16 +241,18 @@ impl Writeback {
             flush::wait_for_flights(inode);
             flush::begin(engine, inode, 0..u64::MAX, Dispatch::Queue);
         }
-        for inode in &files {
+        for inode in files {
             flush::wait_for_flights(inode);
         }
-        files
     }
 
     /// Flushes all files. The first error is returned, after all were tried.
     pub(super) fn flush_all(&self, engine: &Arc<Engine>) -> Result<()> {
-        let files = self.drain(engine);
-        let told = files.iter().map(|inode| flush::tell_failure(inode));
-        told.fold(Ok(()), Result::and)
+        let files = self.active.all();
+        let refusals: Vec<u64> = files.iter().map(|inode| flush::refusals(inode)).collect();
+        self.drain_files(engine, &files);
+        let told = files.iter().zip(refusals);
+        told.map(|(inode, refusals)| flush::tell_failure(inode, refusals))
+            .fold(Ok(()), Result::and)
     }
 }

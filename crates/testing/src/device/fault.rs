@@ -11,13 +11,15 @@ use parking_lot::Mutex;
 
 use super::request::{Request, RequestKind, RequestKinds};
 use crate::device::Torn;
-use sapwood_block::{Device, Result};
+use sapwood_block::{Device, Error, Result};
 
 /// What happens to the chosen request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// `EIO`; nothing is done.
     Fail,
+    /// `ENOSPC`, as of a sparse image on a full host; nothing is done.
+    NoSpace,
     /// Nothing is done, but success is reported. A dropped read gives zeros.
     Drop,
     /// Only these sectors of a write or discard are done. Other requests fail.
@@ -39,6 +41,8 @@ pub struct FaultRule {
     range: Option<Range<u64>>,
     nth: u64,
     from_then_on: bool,
+    /// Which writes, by their bytes.
+    bytes: Option<fn(&[u8]) -> bool>,
     fault: Fault,
 }
 
@@ -51,6 +55,7 @@ impl FaultRule {
             range: None,
             nth,
             from_then_on: false,
+            bytes: None,
             fault,
         }
     }
@@ -59,6 +64,13 @@ impl FaultRule {
     #[must_use]
     pub fn from_then_on(mut self) -> Self {
         self.from_then_on = true;
+        self
+    }
+
+    /// Matches only writes whose bytes `is_meant` accepts.
+    #[must_use]
+    pub fn of_bytes(mut self, is_meant: fn(&[u8]) -> bool) -> Self {
+        self.bytes = Some(is_meant);
         self
     }
 
@@ -72,6 +84,9 @@ impl FaultRule {
     fn matches(&self, request: &Request<'_>) -> bool {
         self.kinds.contains(request.kind.set())
             && self.range.as_ref().is_none_or(|r| request.touches(r))
+            && self
+                .bytes
+                .is_none_or(|is_meant| request.bytes.is_some_and(is_meant))
     }
 }
 
@@ -181,6 +196,7 @@ impl<D: Device> FaultDevice<D> {
         match self.fault_for(request) {
             None => put(offset, bytes),
             Some(Fault::Fail) => Err(request.failure(self.name())),
+            Some(Fault::NoSpace) => Err(self.no_space(request)),
             Some(Fault::Drop) => Ok(()),
             Some(Fault::Tear { torn, fail }) => {
                 for part in torn.parts(offset, request.len) {
@@ -197,6 +213,11 @@ impl<D: Device> FaultDevice<D> {
                 put(offset, &bytes)
             }
         }
+    }
+
+    fn no_space(&self, request: &Request<'_>) -> Error {
+        let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        Error::io(self.name(), "write", request.offset, request.len, full)
     }
 
     fn torn_outcome(&self, request: &Request<'_>, fail: bool) -> Result<()> {
@@ -224,6 +245,7 @@ impl<D: Device> sapwood_block::Layer for FaultDevice<D> {
         let request = Request::new(RequestKind::Read, offset, buf.len() as u64);
         match self.fault_for(&request) {
             None => self.inner.read_at(offset, buf),
+            Some(Fault::NoSpace) => Err(self.no_space(&request)),
             Some(Fault::Fail | Fault::Tear { .. }) => Err(request.failure(Device::name(self))),
             Some(Fault::Drop) => {
                 buf.fill(0);
@@ -253,6 +275,7 @@ impl<D: Device> sapwood_block::Layer for FaultDevice<D> {
         let request = Request::new(RequestKind::Flush, 0, 0);
         match self.fault_for(&request) {
             None | Some(Fault::Corrupt(_)) => self.inner.flush(),
+            Some(Fault::NoSpace) => Err(self.no_space(&request)),
             Some(Fault::Fail | Fault::Tear { .. }) => Err(request.failure(Device::name(self))),
             Some(Fault::Drop) => Ok(()),
         }
@@ -262,6 +285,7 @@ impl<D: Device> sapwood_block::Layer for FaultDevice<D> {
         let request = Request::new(RequestKind::Discard, offset, len);
         match self.fault_for(&request) {
             None | Some(Fault::Corrupt(_)) => self.inner.discard(offset, len),
+            Some(Fault::NoSpace) => Err(self.no_space(&request)),
             Some(Fault::Fail) => Err(request.failure(Device::name(self))),
             Some(Fault::Drop) => Ok(()),
             Some(Fault::Tear { torn, fail }) => {
@@ -278,7 +302,7 @@ impl<D: Device> sapwood_block::Layer for FaultDevice<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sapwood_block::{Error, MemoryDevice};
+    use sapwood_block::MemoryDevice;
 
     fn device() -> FaultDevice<MemoryDevice> {
         FaultDevice::new(MemoryDevice::from_bytes(&[1; 8192]))
