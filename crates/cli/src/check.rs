@@ -1,14 +1,9 @@
 //! `sapwood check`.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use indicatif::ProgressBar;
-use sapwood::Kind;
-use sapwood_block::Device;
-use sapwood_btrfs::check as btrfs_check;
-use sapwood_ext4::check as ext4_check;
+use sapwood::{CheckError, CheckFinding, CheckOptions, CheckReport};
 use serde_json::json;
 
 use super::failure::{Failure, IMAGE, Result};
@@ -34,11 +29,23 @@ pub(super) struct Args {
 
 /// Exit code 0: nothing wrong; 1: something is; 3: the image could not be checked.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let (device, kind) = sapwood::image::open_known(&args.image, true)?;
-    let report = match kind {
-        Kind::Btrfs => btrfs(args, &*device)?,
-        Kind::Ext4 => ext4(args, &device)?,
+    let options = CheckOptions {
+        data: args.check_data_csum,
+        max_findings: args.most,
     };
+    let bar = match args.quiet || args.json {
+        true => ProgressBar::hidden(),
+        false => progress::items("checking"),
+    };
+    let checked = sapwood::check(&args.image, &options, &mut |step| {
+        bar.set_message(step.phase);
+        bar.set_position(step.done);
+    });
+    bar.finish_and_clear();
+    let report = checked.map_err(|error| match error {
+        CheckError::Open(error) => error.into(),
+        error => Failure::new(IMAGE, error),
+    })?;
     print(args, &report)?;
     match report.clean {
         true => Ok(()),
@@ -46,97 +53,34 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What a check of any kind of file system found.
-struct Report {
-    clean: bool,
-    findings: Vec<Shown>,
-    /// Findings that were too many to keep.
-    suppressed: u64,
-}
-
-/// A finding.
+/// A finding as JSON.
 #[derive(serde::Serialize)]
-struct Shown {
-    code: String,
-    severity: String,
-    text: String,
+struct Shown<'f> {
+    code: &'f str,
+    severity: &'f str,
+    text: &'f str,
 }
 
-fn bar(args: &Args) -> ProgressBar {
-    match args.quiet || args.json {
-        true => ProgressBar::hidden(),
-        false => progress::items("checking"),
+impl<'f> Shown<'f> {
+    fn new(finding: &'f CheckFinding) -> Self {
+        Self {
+            code: finding.code,
+            severity: if finding.warning { "warning" } else { "error" },
+            text: &finding.text,
+        }
     }
 }
 
-fn btrfs(args: &Args, device: &dyn Device) -> Result<Report> {
-    let options = btrfs_check::CheckOptions {
-        check_data_csum: args.check_data_csum,
-        max_findings: args.most,
-    };
-    let bar = bar(args);
-    let checked = btrfs_check::check(&[device], &options, &mut |step| {
-        bar.set_message(match step.phase {
-            btrfs_check::Phase::Space => "space",
-            btrfs_check::Phase::Trees => "trees",
-            btrfs_check::Phase::Compare => "cross references",
-            btrfs_check::Phase::Data => "data",
-        });
-        bar.set_position(step.done);
-    });
-    bar.finish_and_clear();
-    let report = checked.map_err(|error| Failure::local(&args.image, error).with_code(IMAGE))?;
-    let findings = report.findings.iter().map(|finding| Shown {
-        code: finding.code().to_string(),
-        severity: format!("{:?}", finding.severity()).to_lowercase(),
-        text: finding.to_string(),
-    });
-    Ok(Report {
-        clean: report.is_clean(),
-        findings: findings.collect(),
-        suppressed: report.suppressed,
-    })
-}
-
-fn ext4(args: &Args, device: &Arc<dyn Device>) -> Result<Report> {
-    let options = ext4_check::CheckOptions {
-        max_findings: args.most,
-    };
-    let bar = bar(args);
-    let checked = ext4_check::check(device, &options, &mut |step| {
-        bar.set_message(match step.phase {
-            ext4_check::Phase::Groups => "groups",
-            ext4_check::Phase::Inodes => "inodes",
-            ext4_check::Phase::Directories => "directories",
-            ext4_check::Phase::Compare => "bitmaps",
-        });
-        bar.set_position(step.done);
-        ControlFlow::Continue(())
-    });
-    bar.finish_and_clear();
-    let report = checked.map_err(|error| Failure::local(&args.image, error).with_code(IMAGE))?;
-    let findings = report.findings.iter().map(|finding| Shown {
-        code: finding.code().to_owned(),
-        severity: format!("{:?}", finding.severity()).to_lowercase(),
-        text: finding.to_string(),
-    });
-    Ok(Report {
-        clean: report.is_clean(),
-        findings: findings.collect(),
-        suppressed: report.suppressed,
-    })
-}
-
-fn print(args: &Args, report: &Report) -> Result<()> {
+fn print(args: &Args, report: &CheckReport) -> Result<()> {
     if args.json {
         return output::json(&json!({
             "clean": report.clean,
-            "findings": report.findings,
+            "findings": report.findings.iter().map(Shown::new).collect::<Vec<_>>(),
             "suppressed": report.suppressed,
         }));
     }
     for finding in &report.findings {
-        output::line(&finding.text)?;
+        output::line(finding)?;
     }
     if report.suppressed > 0 {
         output::line(format!("and {} more", report.suppressed))?;

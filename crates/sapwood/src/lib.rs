@@ -21,6 +21,7 @@
 //! opened. [`vfs`] is the interface of the engines below, by inode.
 
 mod build;
+mod check;
 pub mod fs;
 pub mod image;
 pub mod kind;
@@ -29,6 +30,7 @@ pub mod target;
 pub mod tree;
 
 pub use build::{BuildError, ImageBuilder};
+pub use check::{CheckError, CheckFinding, CheckOptions, CheckProgress, CheckReport, check};
 pub use fs::{Error, File, FileSystem, OpenOptions, Result};
 pub use kind::Kind;
 pub use options::Options;

@@ -1,0 +1,14 @@
+//! Prints a file of an image: `cargo run --example read_file -- disk.img /etc/hostname`.
+
+use std::io::{self, Read};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args_os().skip(1);
+    let (Some(image), Some(path)) = (args.next(), args.next()) else {
+        return Err("usage: read_file IMAGE PATH".into());
+    };
+    let fs = sapwood::FileSystem::open_with_options(image, &sapwood::Options::read_only())?;
+    let mut file = fs.open_file(path)?;
+    io::copy(&mut file.by_ref(), &mut io::stdout())?;
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Checking images, whatever their format.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use sapwood_btrfs::check as btrfs;
+use sapwood_ext4::check as ext4;
+
+use crate::Kind;
+use crate::image::{self, OpenError, named};
+
+/// How much is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckOptions {
+    /// Read all data too, and compare every copy with its checksums (btrfs; ext4 has none of data).
+    pub data: bool,
+    /// Findings that are kept; further ones are counted.
+    pub max_findings: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            data: false,
+            max_findings: 1000,
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Debug, Clone)]
+pub struct CheckReport {
+    /// Nothing is wrong. There may be warnings.
+    pub clean: bool,
+    /// What was found, warnings included.
+    pub findings: Vec<CheckFinding>,
+    /// Number of findings that were not kept.
+    pub suppressed: u64,
+}
+
+/// Something that a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckFinding {
+    /// Its kind, as a word that stays the same from version to version.
+    pub code: &'static str,
+    /// Every reader copes with it: nothing is lost or in danger.
+    pub warning: bool,
+    /// What is wrong, with the block, key or inode.
+    pub text: String,
+}
+
+impl fmt::Display for CheckFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// How far a check is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckProgress {
+    /// What is being checked, as a word for people.
+    pub phase: &'static str,
+    /// Number of things that this phase has checked.
+    pub done: u64,
+}
+
+/// Why an image could not be checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A btrfs without what a check needs to begin.
+    #[error("{}", named(path, source))]
+    Btrfs {
+        /// The image.
+        path: PathBuf,
+        /// What is missing.
+        source: Box<btrfs::CheckError>,
+    },
+    /// An ext4 without what a check needs to begin.
+    #[error("{}", named(path, source))]
+    Ext4 {
+        /// The image.
+        path: PathBuf,
+        /// What is missing.
+        source: Box<ext4::CheckError>,
+    },
+}
+
+/// Checks an image, which nobody may have open for writing. Changes nothing.
+///
+/// # Errors
+/// [`CheckError`]: the check could not begin. What is wrong with the image is in the report.
+pub fn check(
+    path: impl AsRef<Path>,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(CheckProgress),
+) -> Result<CheckReport, CheckError> {
+    let path = path.as_ref();
+    let (device, kind) = image::open_known(path, true)?;
+    match kind {
+        Kind::Btrfs => {
+            let engine = btrfs::CheckOptions {
+                check_data_csum: options.data,
+                max_findings: options.max_findings,
+            };
+            let report = btrfs::check(&[&*device], &engine, &mut |step| {
+                let phase = match step.phase {
+                    btrfs::Phase::Space => "space",
+                    btrfs::Phase::Trees => "trees",
+                    btrfs::Phase::Compare => "cross references",
+                    btrfs::Phase::Data => "data",
+                };
+                let done = step.done;
+                progress(CheckProgress { phase, done });
+            });
+            let report = report.map_err(|source| CheckError::Btrfs {
+                path: path.to_owned(),
+                source: Box::new(source),
+            })?;
+            let findings = report.findings.iter().map(|finding| CheckFinding {
+                code: finding.code(),
+                warning: finding.severity() == btrfs::Severity::Warning,
+                text: finding.to_string(),
+            });
+            Ok(CheckReport {
+                clean: report.is_clean(),
+                findings: findings.collect(),
+                suppressed: report.suppressed,
+            })
+        }
+        Kind::Ext4 => {
+            let engine = ext4::CheckOptions {
+                max_findings: options.max_findings,
+            };
+            let report = ext4::check(&device, &engine, &mut |step| {
+                let phase = match step.phase {
+                    ext4::Phase::Groups => "groups",
+                    ext4::Phase::Inodes => "inodes",
+                    ext4::Phase::Directories => "directories",
+                    ext4::Phase::Compare => "bitmaps",
+                };
+                let done = step.done;
+                progress(CheckProgress { phase, done });
+                ControlFlow::Continue(())
+            });
+            let report = report.map_err(|source| CheckError::Ext4 {
+                path: path.to_owned(),
+                source: Box::new(source),
+            })?;
+            let findings = report.findings.iter().map(|finding| CheckFinding {
+                code: finding.code(),
+                warning: finding.severity() == ext4::Severity::Warning,
+                text: finding.to_string(),
+            });
+            Ok(CheckReport {
+                clean: report.is_clean(),
+                findings: findings.collect(),
+                suppressed: report.suppressed,
+            })
+        }
+    }
+}
