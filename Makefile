@@ -73,7 +73,7 @@ mutants: MUTANTS = 1500
 mutants: SEED = 1
 mutants: need-build
 	@scripts/need e2fsck:e2fsprogs btrfs:btrfs-progs
-	SAPWOOD_MUTANTS=$(MUTANTS) SAPWOOD_MUTANTS_SEED=$(SEED) cargo test -p sapwood-btrfs --test mutants -- --nocapture
+	SAPWOOD_MUTANTS=$(MUTANTS) SAPWOOD_MUTANTS_SEED=$(SEED) cargo test -p sapwood-btrfs -p sapwood-ext4 --test mutants -- --nocapture
 
 # Long: SQLite and PostgreSQL commit while the daemon is killed, in ROUNDS rounds, for at most
 # SECONDS for each kind of database.

@@ -309,7 +309,17 @@ fn field_faults(view: &View, ino: u32, inode: &Inode) -> Vec<&'static str> {
     let mapped = [file_mode::DIR, file_mode::REGULAR, file_mode::SYMLINK].contains(&kind);
     let faults = without_feature(view, inode).into_iter();
     let faults = faults.chain(of_kind(view, ino, inode, mapped));
+    let faults = faults.chain([(has_old_time(inode), "a time before 1970 in a wrong form")]);
     faults.filter(|(is, _)| *is).map(|(_, why)| why).collect()
+}
+
+/// Whether a time is one of those from April 2310 to 2378, into which Linux before 3.14 turned times
+/// before 1970: both high bits set beside a negative base.
+fn has_old_time(inode: &Inode) -> bool {
+    let wrong = (3 << 32) - (1 << 31)..3 << 32;
+    let times = [inode.atime(), inode.mtime(), inode.ctime()];
+    let mut times = times.into_iter().chain(inode.crtime());
+    times.any(|time| wrong.contains(&time.seconds))
 }
 
 /// What an inode has without the feature for it.

@@ -98,6 +98,16 @@ fn read(device: &Arc<dyn Device>, findings: &mut Vec<Finding>) -> Result<View, C
         findings.push(Finding::SuperField { error });
     }
     findings.extend(extra_isize(&sb, &geometry));
+    // Linux then takes each group for itself; e2fsck does not open the image.
+    if sb.log_groups_per_flex > 31 {
+        findings.push(Finding::SuperField {
+            error: FormatError::Super {
+                field: "log_groups_per_flex",
+                value: sb.log_groups_per_flex.into(),
+                why: "a power of two above 2^31",
+            },
+        });
+    }
     let device = Arc::clone(device);
     Ok(View {
         device,
