@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs foreign-images mutants db-kill crash faults scale bench bench-log bench-create fuzz lint install help
+.PHONY: all demo test test-programs foreign-images mutants db-kill crash faults scale bench bench-log bench-create fuzz lint package install help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -20,7 +20,8 @@ help:
 	@echo "make bench-log  each mechanism of the log on and off"
 	@echo "make bench-create  1,440,000 empty files by 48, and by fewer and more"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
-	@echo "make lint   formatting, clippy, layering"
+	@echo "make lint   formatting, clippy, layering, documentation"
+	@echo "make package  the crates as they would be published"
 	@echo "make        build target/release/sapwood"
 
 need-build:
@@ -43,6 +44,7 @@ lint: need-build
 	scripts/faults --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --all-features
 
 test: need-test lint
 	scripts/test-programs
@@ -128,6 +130,10 @@ bench-create: need-build
 	cargo build --release -p sapwood-bench
 	mkdir -p bench/results
 	target/release/sapwood-bench create --output bench/results/create $(BENCH_ARGS)
+
+# What would be published, each package built from its archive alone.
+package: need-build
+	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing
 
 install: BINARY = target/release/sapwood
 install: all

@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! [`Memory`] is one bound, divided among the caches of a mount: metadata blocks, dirty data, objects
-//! of inodes. The default is a quarter of what the process may have, at most [`MOST`]. The process may
+//! of inodes. The default is a quarter of what the process may have, at most `MOST`. The process may
 //! have the memory of the machine, or less where a control group says so: the smallest limit from the
 //! process's group up to the root of the hierarchy, of version 2 (`memory.max`, `memory.high`) or 1
 //! (`memory.limit_in_bytes`).

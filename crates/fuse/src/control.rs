@@ -1,7 +1,7 @@
 //! Our own commands to a mounted file system, carried as ioctls: both ends of them.
 //!
 //! FUSE passes a command whose argument has the size that its number encodes. The letter
-//! is [`LETTER`]; layouts, all in the machine's byte order:
+//! is `LETTER`; layouts, all in the machine's byte order:
 //!
 //! | command | number | argument |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //! | snapshot | write, 5 | inode number (8), flags (8), name (256) |
 //! | make read-only | write, 6 | flags (8) |
 //! | daemon | read, 7 | process id (8), inode number of its PID namespace (8), flags (8) |
-//! | list subvolumes | both, 8 | first id (8); answer: a [page](crate::subvolume_page) |
+//! | list subvolumes | both, 8 | first id (8); answer: a page |
 //! | set the default subvolume | write, 9 | id (8) |
 //! | first error | read, 10 | length (4 bytes), text; nothing if there was none |
 //! | report the end | write, 11 | name of an abstract datagram socket, padded with NUL to 256 |

@@ -90,7 +90,7 @@ pub enum Seek {
     Found(i64),
     /// The kernel does not write back before it asks, and what it may hold in this range
     /// would change the answer. Have it written back, then ask
-    /// [`Dispatcher::settled_lseek`]; not from a thread that the write-back itself needs.
+    /// `Dispatcher::settled_lseek`; not from a thread that the write-back itself needs.
     Unsettled {
         /// Start of the range, in bytes.
         offset: u64,

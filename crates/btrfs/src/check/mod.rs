@@ -12,7 +12,7 @@
 //!    added into one balance of hashes. Only where it is not zero at the end, a second pass
 //!    collects the refs in detail.
 //! 4. Names work the same: entries of directories against the names in inodes, in one balance
-//!    per subvolume. What a subtree says of its inodes is a [`summary`](inodes::summary) that
+//!    per subvolume. What a subtree says of its inodes is a `summary` that
 //!    joins with that of its neighbours; the summary of a shared block is kept and used again.
 //!    Thereby ten thousand snapshots cost as much as their unshared blocks.
 //! 5. Sums and complements: used bytes, free space, checksums of data that has none.

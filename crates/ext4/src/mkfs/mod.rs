@@ -1,11 +1,11 @@
 //! Makes an empty file system.
 //!
 //! # How it works
-//! 1. Features are settled by name ([`features`]), then sizes ([`sizes`]): blocks, groups, inodes,
+//! 1. Features are settled by name (`features`), then sizes (`sizes`): blocks, groups, inodes,
 //!    blocks reserved for growth. They are noted in a superblock, from which
 //!    [`Geometry`](sapwood_ext4_format::Geometry) derives what every reader of the image will.
-//! 2. [`layout`] places bitmaps and inode tables and keeps the set of blocks in use.
-//! 3. [`files`] makes the inodes that every image has (root, lost+found, journal, the inode that
+//! 2. `layout` places bitmaps and inode tables and keeps the set of blocks in use.
+//! 3. `files` makes the inodes that every image has (root, lost+found, journal, the inode that
 //!    holds the blocks reserved for growth, the orphan file) and takes blocks for them.
 //! 4. [`write`] makes bitmaps and descriptors of what is in use then, and puts everything on the
 //!    device: what was there is wiped *and flushed* first, the superblock comes last, after a flush.
