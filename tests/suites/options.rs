@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
+use sapwood::image::{Mounted as FileSystem, OpenError};
+use sapwood::options::OptionError;
+use sapwood::options::table::{self, Effect, Form};
+use sapwood::{Kind, Options};
 use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::mount::{Driver, Mounted, SapwoodMount, sapwood, workspace};
 use sapwood_tests::scratch::SmallHost;
@@ -24,6 +28,9 @@ fn trials() -> Vec<Trial> {
         trial("options::no_room_for_the_log_either", &mounts, || {
             after_an_error(true)
         }),
+        trial("options::each_on_each_kind_of_image", &[], each_option),
+        trial("options::flags_reach_the_mount_table", &[Need::Fuse], flags),
+        trial("options::minixdf_counts_metadata", &[Need::Fuse], minixdf),
         trial("options::compression_of_each_file", &mounts, compression),
         trial("options::log_is_replayed_or_not", &logs, log_replay),
     ]
@@ -31,6 +38,130 @@ fn trials() -> Vec<Trial> {
 
 fn code<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
+}
+
+/// Options that need `ro` beside them.
+const READ_ONLY: &[&str] = &["norecovery", "nologreplay", "noload", "rescue"];
+
+/// A value that fits the declared form of an option.
+fn sample(form: Form) -> Option<&'static str> {
+    let (Form::Value(placeholder) | Form::Optional(placeholder)) = form else {
+        return None;
+    };
+    Some(match placeholder {
+        "BYTES" => "1M",
+        "PATH" => "/",
+        "ID" => "5",
+        placeholder if placeholder.starts_with(|first: char| first.is_ascii_uppercase()) => "1",
+        choices => choices.split(['|', '[', ':']).next().unwrap_or(choices),
+    })
+}
+
+/// Opens an image. A process that another test starts holds its lock from fork to exec.
+fn open(image: &Image, options: &Options) -> Result<FileSystem, OpenError> {
+    let end = Instant::now() + process::ORDINARY;
+    loop {
+        match sapwood::image::open(image.path(), options) {
+            Err(OpenError::Device(sapwood_block::Error::Busy { .. })) if Instant::now() < end => {
+                std::thread::yield_now();
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Every declared option on an image of each kind: it opens, or the option is the error.
+fn each_option() -> Outcome {
+    for kind in [Kind::Btrfs, Kind::Ext4] {
+        let mkfs = Mkfs {
+            kind,
+            ..Mkfs::ours("").sized(128 << 20)
+        };
+        let image = Image::new(&mkfs)?;
+        for option in table::all() {
+            for name in option.names {
+                let mut options = Options::default();
+                if READ_ONLY.contains(name) {
+                    options.set_read_only();
+                }
+                let name = name.replace('*', "word");
+                let value = sample(option.form).filter(|_| name != "barrier");
+                let taken = options.set(&name, value);
+                if matches!(option.effect, Effect::Refused) {
+                    if !matches!(taken, Err(OptionError::Unsupported { .. })) {
+                        return Err(format!("{name} on {kind}: {taken:?}").into());
+                    }
+                    continue;
+                }
+                if taken.is_err() && name == "nosymfollow" {
+                    continue;
+                }
+                taken.map_err(|error| format!("{kind}: {error}"))?;
+                let opened = open(&image, &options);
+                match (opened, option.of.is_none_or(|of| of == kind)) {
+                    (Ok(fs), true) => fs.unmount().map_err(|error| format!("{name}: {error}"))?,
+                    (
+                        Err(OpenError::Option {
+                            source: OptionError::Foreign { .. },
+                            ..
+                        }),
+                        false,
+                    ) => {}
+                    (Ok(_), false) => return Err(format!("{name} on {kind}: opened").into()),
+                    (Err(error), _) => return Err(format!("{name} on {kind}: {error}").into()),
+                }
+            }
+        }
+        image.check_by_us()?;
+    }
+    Ok(())
+}
+
+/// Options that the kernel keeps, as the mount table shows them.
+fn flags() -> Outcome {
+    let image = Image::new(&Mkfs::ours("").sized(128 << 20))?;
+    for (options, shown) in [
+        ("lazytime", "lazytime"),
+        ("nodiratime", "nodiratime"),
+        ("noatime", "noatime"),
+        ("nosymfollow", "nosymfollow"),
+        ("strictatime,noexec", "noexec"),
+        ("rw,nosuid", "nosuid"),
+    ] {
+        for kind in ["fuseblk=auto", "fuseblk=off"] {
+            let mount = SapwoodMount::new(image.path(), &format!("{options},{kind}"))?;
+            let table = fs::read_to_string("/proc/self/mountinfo")?;
+            let place = format!(" {} ", mount.path().display());
+            let line = table.lines().find(|line| line.contains(&place));
+            let line = line.unwrap_or_default().to_owned();
+            let words = |word| line.split([' ', ',']).any(|found| found == word);
+            let relative = words("relatime") == options.contains("strictatime");
+            Box::new(mount).unmount()?;
+            if !words(shown) || (options.contains("strictatime") && relative) {
+                return Err(format!("{options},{kind}: {line}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn minixdf() -> Outcome {
+    let mkfs = Mkfs {
+        kind: Kind::Ext4,
+        ..Mkfs::ours("").sized(128 << 20)
+    };
+    let image = Image::new(&mkfs)?;
+    let mut found = Vec::new();
+    for options in ["minixdf", "bsddf", "rw"] {
+        let mount = SapwoodMount::new(image.path(), options)?;
+        let stat = rustix::fs::statvfs(mount.path())?;
+        found.push(stat.f_blocks * stat.f_frsize);
+        Box::new(mount).unmount()?;
+    }
+    match found[..] {
+        [whole, part, default] if whole == 128 << 20 && part < whole && default == part => Ok(()),
+        _ => Err(format!("{found:?}").into()),
+    }
 }
 
 /// The image's own device is full in the middle of writing: callers hear of it, from then on the

@@ -24,11 +24,17 @@ impl Loop {
 
     /// Over so many bytes of the file; 0: all.
     fn limited(bytes: &str) -> Option<Self> {
+        Self::made(&["--sizelimit", bytes])
+    }
+
+    /// With these arguments of `losetup`.
+    fn made(args: &[&str]) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         drop(FileDevice::create(&image, SIZE).unwrap());
         let output = Command::new("losetup")
-            .args(["-f", "--show", "--sizelimit", bytes])
+            .args(["-f", "--show"])
+            .args(args)
             .arg(&image)
             .output();
         let device = match output {
@@ -88,6 +94,21 @@ fn is_busy(path: &Path, options: OpenOptions) -> bool {
         Err(Error::Busy { .. }) => true,
         Err(other) => panic!("neither open nor busy: {other}"),
     }
+}
+
+#[test]
+fn a_write_protected_device_is_opened_read_only() {
+    let Some(looped) = Loop::made(&["--read-only"]) else {
+        return;
+    };
+    let device = FileDevice::open(&looped.device, OpenOptions::default()).unwrap();
+    assert!(device.read_only());
+    let refused = device.write_at(0, &[1; 512]);
+    assert!(matches!(refused, Err(Error::ReadOnly { .. })));
+    drop(device);
+    let Some(writable) = Loop::new() else { return };
+    let device = FileDevice::open(&writable.device, OpenOptions::default()).unwrap();
+    assert!(!device.read_only());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use sapwood::image::OpenError;
+use sapwood::options::OptionError;
 use sapwood::target::NoImage;
 
 use super::output;
@@ -83,6 +84,12 @@ impl Display for Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         Self::new(IMAGE, error)
+    }
+}
+
+impl From<OptionError> for Failure {
+    fn from(error: OptionError) -> Self {
+        Self::new(USAGE, error)
     }
 }
 

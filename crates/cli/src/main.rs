@@ -13,7 +13,6 @@ mod files;
 mod info;
 mod mkfs;
 mod mount;
-mod mount_options;
 mod output;
 mod owner;
 mod progress;
@@ -57,6 +56,9 @@ enum Command {
     Mkfs(Box<mkfs::Args>),
     /// Mount an image on a directory
     Mount(mount::Args),
+    /// Explain every mount option
+    #[command(long_about = sapwood::options::table::as_text())]
+    MountOptions(MountOptionsArgs),
     /// Unmount a directory and wait until its image is complete
     Umount(umount::Args),
     /// Make everything that was written to a mount durable
@@ -119,6 +121,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Mount(args) => return mount::run(args),
+        Command::MountOptions(args) => output::line(args.page().trim_end()),
         Command::Umount(args) => umount::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Info(args) => info::run(&args),
@@ -140,6 +143,22 @@ fn main() -> ExitCode {
         Ok(()) => 0,
         Err(failure) => failure.report(),
     })
+}
+
+#[derive(Debug, clap::Args)]
+struct MountOptionsArgs {
+    /// Print the page docs/mount-options.md
+    #[arg(long)]
+    markdown: bool,
+}
+
+impl MountOptionsArgs {
+    fn page(&self) -> String {
+        match self.markdown {
+            true => sapwood::options::table::as_markdown(),
+            false => sapwood::options::table::as_text(),
+        }
+    }
 }
 
 /// An image and how to open it, as every command that looks into one takes it.

@@ -4,13 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
+use sapwood::Options;
 use sapwood::image::Mounted;
+use sapwood::options::table;
 use sapwood_fuse::daemon::{self, ReadyNotifier};
 use sapwood_fuse::signals;
 
 use super::failure::{Failure, MOUNT, Result, USAGE};
-use super::mount_options::{self, Parsed};
 use super::{allocator, output, remount, umount};
 
 #[derive(Debug, clap::Args)]
@@ -21,12 +23,7 @@ pub(super) struct Args {
     /// Directory to mount it on; with `-o remount` the image can be left out
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Options, separated by commas: ro, norecovery, commit=SECONDS, discard, noatime,
-    /// memory_size=BYTES (of all caches; of it cache_size=BYTES, dirty_size=BYTES), threads=N,
-    /// allow_other, allow_root, nosuid, nodev, noexec, sync, [no_]default_permissions, writeback_cache; of btrfs: subvol=PATH, subvolid=ID,
-    /// compress[=zstd[:LEVEL]|zlib|lzo], compress-force, nodatacow, nodatasum, max_inline=BYTES,
-    /// nologreplay; of ext4: data=ordered|writeback|journal, noload
-    #[arg(short = 'o', long = "options", value_name = "LIST")]
+    #[arg(short = 'o', long = "options", value_name = "LIST", help = table::summary())]
     options: Vec<String>,
     /// Stay in the foreground
     #[arg(short, long)]
@@ -98,11 +95,10 @@ fn start(args: Args) -> Result<ExitCode> {
         .as_ref()
         .ok_or_else(|| Failure::new(USAGE, "a directory to mount on is missing"))?;
     let (image, dir) = (real(&args.image)?, real(dir)?);
-    let mut parsed = mount_options::parse(&args.options, &image.to_string_lossy())?;
+    let options = parse(&args.options)?;
     if let Some(done) = remount::again(&image, &dir, &args.options) {
         return done.map(|()| ExitCode::SUCCESS);
     }
-    parsed.fuse.anchor = Some(image.clone());
     allocator::limit_arenas();
     let (quiet, foreground) = (args.quiet, args.foreground);
     let work = move |ready: ReadyNotifier| {
@@ -112,7 +108,7 @@ fn start(args: Args) -> Result<ExitCode> {
             }
             ready.ready();
         };
-        match serve(&image, &dir, parsed, quiet, begun) {
+        match serve(&image, &dir, options, quiet, begun) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => ExitCode::from(failure.with_code(MOUNT).report()),
         }
@@ -121,30 +117,39 @@ fn start(args: Args) -> Result<ExitCode> {
         .map_err(|error| Failure::on("mount", error).with_code(MOUNT))
 }
 
+fn parse(lists: &[String]) -> Result<Options> {
+    let mut options = Options::default();
+    for list in lists {
+        options.set_list(list)?;
+    }
+    Ok(options)
+}
+
 /// How long a change may stay in memory only, in a mount in which `sync(1)` does not reach the
 /// daemon: as long as in a kernel's ext4.
-const UNHEARD_COMMIT: &str = "5";
+const UNHEARD_COMMIT: Duration = Duration::from_secs(5);
 
 /// Mounts, reports, and serves until somebody unmounts; then makes the image complete.
 fn serve(
     image: &Path,
     dir: &Path,
-    parsed: Parsed,
+    mut options: Options,
     quiet: bool,
     begun: impl FnOnce(),
 ) -> Result<()> {
-    let mut fuse = parsed.fuse;
+    let mut fuse = options.mounting().for_fuse(image);
+    // Beside the caches, which take a quarter at most.
+    fuse.buffer_bytes = Some(sapwood_base::memory::available() / 8);
     let watched = std::mem::take(&mut fuse.auto_unmount);
     // First, so that no mount is ever without it.
     let _watcher = watched
         .then(|| umount::watch(dir))
         .transpose()
         .map_err(|error| Failure::on("auto_unmount", error))?;
-    let mut engine = parsed.engine;
-    if !parsed.commit && !sapwood_fuse::will_hear_sync(&fuse) {
-        engine.set("commit", Some(UNHEARD_COMMIT))?;
+    if !options.commit_is_chosen() && !sapwood_fuse::will_hear_sync(&fuse) {
+        options.set_commit_interval(UNHEARD_COMMIT);
     }
-    let (fs, device) = sapwood::image::open_file(image, &engine)?;
+    let (fs, device) = sapwood::image::open_file(image, &options)?;
     if fs.read_only() && !fuse.read_only {
         output::message(format_args!(
             "{}: write-protected, mounted read-only",
@@ -220,6 +225,20 @@ mod tests {
                 .map(|arg| arg.into_string().unwrap())
                 .collect(),
         )
+    }
+
+    #[test]
+    fn several_lists_are_one() {
+        let lists = [
+            "ro,subvol=a/b,commit=5",
+            "compress=zstd:7,x-systemd.automount,nofail",
+        ];
+        let options = parse(&lists.map(str::to_owned)).unwrap();
+        let btrfs = options.for_btrfs().unwrap();
+        assert!(btrfs.read_only && options.mounting().read_only);
+        assert_eq!(btrfs.compress, "zstd:7".parse().ok());
+        assert!(options.for_ext4().is_err());
+        assert!(parse(&["ro".to_owned(), "io_uring=maybe".to_owned()]).is_err());
     }
 
     #[test]

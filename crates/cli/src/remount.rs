@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rustix::mount::MountFlags;
+use sapwood::options::{OptionError, table};
 use sapwood_fuse::{MountEntry, control};
 
 use super::failure::{Failure, MOUNT, Result};
@@ -24,9 +25,16 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("noatime", MountFlags::NOATIME, true),
     ("atime", MountFlags::NOATIME, false),
     ("relatime", MountFlags::RELATIME, true),
+    ("strictatime", MountFlags::STRICTATIME, true),
+    ("lazytime", MountFlags::LAZYTIME, true),
+    ("nolazytime", MountFlags::LAZYTIME, false),
+    ("nosymfollow", MountFlags::NOSYMFOLLOW, true),
     ("nodiratime", MountFlags::NODIRATIME, true),
     ("diratime", MountFlags::NODIRATIME, false),
 ];
+
+/// `ST_NOSYMFOLLOW` of `statvfs`.
+const ST_NOSYMFOLLOW: u32 = 0x2000;
 
 /// Words that mount(8) adds from the mount table, which a remount cannot change.
 const OF_THE_TABLE: &[&str] = &[
@@ -75,11 +83,19 @@ pub(super) fn run(dir: &Path, lists: &[String]) -> Result<()> {
         | MountFlags::NODIRATIME;
     let bits = u32::try_from(now.f_flag.bits()).unwrap_or(0);
     let mut flags = MountFlags::from_bits_truncate(bits) & keep;
+    // This one has another bit in `statvfs`.
+    flags.set(MountFlags::NOSYMFOLLOW, bits & ST_NOSYMFOLLOW != 0);
     let was_read_only = flags.contains(MountFlags::RDONLY);
     for word in words(lists) {
         if let Some((_, flag, on)) = FLAGS.iter().find(|(flag, _, _)| *flag == word) {
             flags.set(*flag, *on);
-        } else if !OF_THE_TABLE.contains(&name(word)) && !word.starts_with("x-") {
+            continue;
+        }
+        let of_the_table = OF_THE_TABLE.contains(&name(word)) || word.starts_with("x-");
+        if !of_the_table && table::find(name(word)).is_none() {
+            return Err(OptionError::Unknown(word.to_owned()).into());
+        }
+        if !of_the_table {
             output::message(format_args!(
                 "{word}: stays as it was mounted, a remount does not change it"
             ));

@@ -70,6 +70,8 @@ pub struct Options {
     pub inode_bytes: usize,
     /// Access times never change.
     pub noatime: bool,
+    /// `statfs` counts the blocks of metadata as part of the size (`minixdf`).
+    pub minix_df: bool,
     /// Tell the device what was freed.
     pub discard: bool,
     /// Threads for writeback; 0: as many as there are processors.
@@ -97,6 +99,7 @@ impl Default for Options {
             patience: sapwood_block::PATIENCE,
             inode_bytes: memory.inodes,
             noatime: false,
+            minix_df: false,
             discard: false,
             threads: 0,
             alloc: AllocPolicy::default(),

@@ -178,6 +178,7 @@ fn create(
         ("ro", read_only),
         ("sync", options.sync),
         ("dirsync", options.dirsync),
+        ("lazytime", options.lazytime),
     ] {
         if on {
             fsconfig_set_flag(&context, key)?;
@@ -200,6 +201,9 @@ fn attributes(options: &MountOptions, read_only: bool) -> MountAttrFlags {
         (options.nodev, MountAttrFlags::MOUNT_ATTR_NODEV),
         (options.noexec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
         (options.noatime, MountAttrFlags::MOUNT_ATTR_NOATIME),
+        (options.strictatime, MountAttrFlags::MOUNT_ATTR_STRICTATIME),
+        (options.nodiratime, MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+        (options.nosymfollow, MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW),
     ] {
         attributes.set(attribute, on);
     }

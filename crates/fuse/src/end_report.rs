@@ -45,7 +45,8 @@ impl Waiters {
 
     /// Reports the end: with a reason if not everything that was written is in the image.
     pub(crate) fn report(&self, failure: Option<&str>) {
-        let mut datagram = vec![if failure.is_some() { FAILED } else { COMPLETE }];
+        let failed = failure.is_some() && !sapwood_fault::planted(279);
+        let mut datagram = vec![if failed { FAILED } else { COMPLETE }];
         let reason = failure.unwrap_or_default().as_bytes();
         datagram.extend(reason.iter().take(REASON_BYTES));
         for socket in self.0.lock().drain(..) {

@@ -60,6 +60,10 @@ pub(crate) fn attach(
     };
     let (device, kind, keeper) = match direct {
         Some((device, kind)) => (device, kind, None),
+        None if options.nosymfollow => {
+            let why = "nosymfollow is not known to fusermount3".to_owned();
+            return Err(MountError::Fusermount(why));
+        }
         None => {
             let (device, keeper) = mount_with_fusermount(&path, options, read_only)?;
             (device, Type::Ordinary, keeper)
@@ -187,6 +191,10 @@ fn flags(options: &MountOptions, read_only: bool) -> MountFlags {
         (options.nodev, MountFlags::NODEV),
         (options.noexec, MountFlags::NOEXEC),
         (options.noatime, MountFlags::NOATIME),
+        (options.strictatime, MountFlags::STRICTATIME),
+        (options.nodiratime, MountFlags::NODIRATIME),
+        (options.lazytime, MountFlags::LAZYTIME),
+        (options.nosymfollow, MountFlags::NOSYMFOLLOW),
         (options.sync, MountFlags::SYNCHRONOUS),
         (options.dirsync, MountFlags::DIRSYNC),
     ] {

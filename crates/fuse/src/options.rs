@@ -96,6 +96,14 @@ pub struct MountOptions {
     pub noexec: bool,
     /// Never change access times.
     pub noatime: bool,
+    /// Shown as `strictatime`; access times are the daemon's. Only root's mounts.
+    pub strictatime: bool,
+    /// Shown as `nodiratime`. Only root's mounts.
+    pub nodiratime: bool,
+    /// Shown as `lazytime`. Only root's mounts.
+    pub lazytime: bool,
+    /// Follow no symbolic links. Only root's mounts.
+    pub nosymfollow: bool,
     /// Every write is synchronous.
     pub sync: bool,
     /// Every change of a directory is synchronous.
@@ -139,6 +147,10 @@ impl Default for MountOptions {
             nodev: !root,
             noexec: false,
             noatime: false,
+            strictatime: false,
+            nodiratime: false,
+            lazytime: false,
+            nosymfollow: false,
             sync: false,
             dirsync: false,
             threads: None,

@@ -1,23 +1,31 @@
-//! How an image is opened, whatever is in it.
+//! How an image is opened and mounted, whatever is in it.
 //!
 //! # How it works
-//! Options are given by name before anybody has looked into the image. An option that all kinds of
-//! file system have is noted for each of them; one that only one kind has is noted for that, with
-//! its name. When the image is opened its kind is known, and an option of another kind refuses to
-//! open it. Tests: `common_options_reach_every_engine`, `foreign_options_are_refused`.
+//! Options are given by name before the image is read. Each is declared once, with the kind of file
+//! system that has it ([`table`]). One that every kind has is set for all of them; one that only one
+//! kind has is set for that, and recorded with its name. When the image is opened its kind is known,
+//! and an option of another kind refuses to open it. Tests: `common_options_reach_every_engine`,
+//! `foreign_options_are_refused`, `every_option_is_what_its_declaration_says`.
 
 mod btrfs;
+#[cfg(test)]
+mod declarations;
 mod ext4;
+mod generic;
+mod mounting;
+pub mod table;
 
 use std::time::Duration;
 
-use sapwood_base::Memory;
-
 use crate::Kind;
+pub use mounting::{Access, Choice, Mounting};
 
 /// Why an option is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
+    /// No file system has it.
+    #[error("unknown mount option {0}")]
+    Unknown(String),
     /// It needs one.
     #[error("mount option {0} needs a value")]
     NoValue(String),
@@ -104,11 +112,14 @@ pub fn parse_size(text: &str) -> Option<u64> {
     whole.checked_add(u64::try_from(part).ok()?)
 }
 
-/// Options of every kind of file system, as they were given.
+/// Options of every kind of file system and of the mount, as they were given.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     btrfs: sapwood_btrfs::Options,
     ext4: sapwood_ext4::Options,
+    mount: Mounting,
+    /// The interval of commits was chosen.
+    commit_is_chosen: bool,
     /// Options that only one kind has, in the order in which they were given.
     own: Vec<(Kind, String)>,
 }
@@ -126,6 +137,7 @@ impl Options {
     pub fn set_read_only(&mut self) {
         self.btrfs.read_only = true;
         self.ext4.read_only = !sapwood_fault::planted(353);
+        self.mount.read_only = true;
     }
 
     /// Whether nothing on disk may change.
@@ -147,80 +159,54 @@ impl Options {
         self.own.push((Kind::Btrfs, "subvol".to_owned()));
     }
 
-    /// Takes an option by its name in `-o`. False if no engine has it.
-    ///
-    /// # Errors
-    /// It has it, but not with this value.
-    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool, OptionError> {
-        if self.set_common(name, value)? {
-            return Ok(true);
-        }
-        let of = if btrfs::set(&mut self.btrfs, name, value)? {
-            Kind::Btrfs
-        } else if ext4::set(&mut self.ext4, name, value)? {
-            Kind::Ext4
-        } else {
-            return Ok(false);
-        };
-        let option = match value {
-            Some(value) => format!("{name}={value}"),
-            None => name.to_owned(),
-        };
-        self.own.push((of, option));
-        Ok(true)
+    /// Sets the longest time from a change to its commit (`commit=`).
+    pub fn set_commit_interval(&mut self, interval: Duration) {
+        self.btrfs.commit_interval = interval;
+        self.ext4.commit_interval = interval;
+        self.commit_is_chosen = true;
     }
 
-    fn set_common(&mut self, name: &str, value: Option<&str>) -> Result<bool, OptionError> {
-        match name {
-            "ro" => self.set_read_only(),
-            "norecovery" => self.set_no_recovery(),
-            "noatime" => {
-                self.btrfs.noatime = true;
-                self.ext4.noatime = true;
-            }
-            "threads" | "thread_pool" => {
-                self.btrfs.threads = number(name, value)?;
-                self.ext4.threads = self.btrfs.threads;
-            }
-            "commit" => {
-                let interval = Duration::from_secs(number(name, value)?);
-                self.btrfs.commit_interval = interval;
-                self.ext4.commit_interval = interval;
-            }
-            "discard" | "nodiscard" => {
-                self.btrfs.discard = name == "discard";
-                self.ext4.discard = self.btrfs.discard;
-            }
-            "memory_size" => {
-                let memory = Memory::of(bytes(name, value)?);
-                self.btrfs.cache_bytes = memory.cache;
-                self.btrfs.dirty_bytes = memory.dirty;
-                self.btrfs.inode_bytes = memory.inodes;
-                self.ext4.cache_bytes = memory.cache;
-                self.ext4.dirty_bytes = memory.dirty;
-                self.ext4.inode_bytes = memory.inodes;
-            }
-            "cache_size" => {
-                self.btrfs.cache_bytes = bytes(name, value)?;
-                self.ext4.cache_bytes = self.btrfs.cache_bytes;
-            }
-            "dirty_size" => {
-                self.btrfs.dirty_bytes = bytes(name, value)?;
-                self.ext4.dirty_bytes = self.btrfs.dirty_bytes;
-            }
-            // What is always so.
-            "barrier" if value.is_none_or(|value| value == "1") => {}
-            "barrier" | "nobarrier" if !sapwood_fault::planted(355) => {
-                return Err(OptionError::Unsupported {
-                    option: value
-                        .map_or_else(|| name.to_owned(), |value| format!("{name}={value}")),
-                    why: "what fsync promises needs the device's flushes",
-                });
-            }
-            "acl" => {}
-            _ => return Ok(false),
+    /// Whether the interval of commits was set.
+    #[must_use]
+    pub fn commit_is_chosen(&self) -> bool {
+        self.commit_is_chosen
+    }
+
+    /// Takes an option by its name in `-o`.
+    ///
+    /// # Errors
+    /// There is none of that name, it has another form of value, or it is refused.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), OptionError> {
+        let option = table::find(name).ok_or_else(|| OptionError::Unknown(name.to_owned()))?;
+        option.take(self, name, value)?;
+        if let Some(kind) = option.of {
+            let given = match value {
+                Some(value) => format!("{name}={value}"),
+                None => name.to_owned(),
+            };
+            self.own.push((kind, given));
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Takes a list of options as `-o` has it: separated by commas.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set), of the first option that is wrong.
+    pub fn set_list(&mut self, list: &str) -> Result<(), OptionError> {
+        for option in list.split(',').filter(|option| !option.is_empty()) {
+            match option.split_once('=') {
+                Some((name, value)) => self.set(name, Some(value))?,
+                None => self.set(option, None)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What they mean for the mount.
+    #[must_use]
+    pub fn mounting(&self) -> &Mounting {
+        &self.mount
     }
 
     /// What they mean for btrfs.
@@ -262,13 +248,7 @@ mod tests {
 
     fn parsed(list: &str) -> Result<Options, OptionError> {
         let mut options = Options::default();
-        for option in list.split(',').filter(|option| !option.is_empty()) {
-            let (name, value) = match option.split_once('=') {
-                Some((name, value)) => (name, Some(value)),
-                None => (option, None),
-            };
-            assert!(options.set(name, value)?, "{option} is unknown");
-        }
+        options.set_list(list)?;
         Ok(options)
     }
 
@@ -278,11 +258,16 @@ mod tests {
             parsed("ro,noatime,commit=7,threads=3,cache_size=1M,dirty_size=2M,discard,norecovery");
         let options = options.unwrap();
         let (btrfs, ext4) = (options.for_btrfs().unwrap(), options.for_ext4().unwrap());
-        assert!(options.is_read_only() && btrfs.read_only && ext4.read_only);
-        assert!(btrfs.noatime && ext4.noatime);
+        let mount = options.mounting();
+        assert!(options.is_read_only() && btrfs.read_only && ext4.read_only && mount.read_only);
+        assert!(btrfs.noatime && ext4.noatime && mount.noatime);
+        assert!(options.commit_is_chosen() && !Options::default().commit_is_chosen());
         assert!(btrfs.discard && ext4.discard);
         assert!(btrfs.no_log_replay && ext4.no_load);
-        assert_eq!((btrfs.threads, ext4.threads), (3, 3));
+        assert_eq!(
+            (btrfs.threads, ext4.threads, mount.threads),
+            (3, 3, Some(3))
+        );
         let interval = Duration::from_secs(7);
         assert_eq!(btrfs.commit_interval, interval);
         assert_eq!(ext4.commit_interval, interval);
@@ -322,7 +307,13 @@ mod tests {
 
     #[test]
     fn what_would_weaken_promises_is_refused() {
-        for list in ["nobarrier", "barrier=0", "errors=continue", "errors=panic"] {
+        for list in [
+            "nobarrier",
+            "barrier=0",
+            "errors=continue",
+            "errors=panic",
+            "flushoncommit",
+        ] {
             let refused = parsed(list).unwrap_err();
             assert!(
                 matches!(&refused, OptionError::Unsupported { option, .. } if option == list),

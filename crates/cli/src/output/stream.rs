@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! What cannot be written to standard output is a failure of the command, even if everything else
-//! went well. The first error is kept here; every later call of [`line`] or [`bytes`] fails at once.
-//! The command cleans up as after any failure, and [`finish`] turns the error into a message and
+//! went well. The first error is kept here; every later call of [`line`] or [`bytes`] fails at
+//! once. The command cleans up as after any failure, and [`finish`] turns the error into a message and
 //! the exit code. A reader that closed its end of a pipe gets no message: the process ends by
 //! `SIGPIPE`, as other programs do (a shell shows 141).
 //!

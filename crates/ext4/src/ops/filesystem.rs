@@ -93,7 +93,14 @@ impl FileSystem for Ext4 {
 
     fn statfs(&self) -> Result<FsStat> {
         self.check_alive()?;
-        Ok(self.engine.space.statfs())
+        let found = self.engine.space.statfs();
+        Ok(match self.engine.options.minix_df {
+            true => FsStat {
+                blocks: self.engine.geometry.blocks_count(),
+                ..found
+            },
+            false => found,
+        })
     }
 
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {

@@ -1,64 +1,300 @@
 //! Options that only btrfs has.
 
-use sapwood_btrfs::{Options, SubvolumeChoice};
+use sapwood_btrfs::SubvolumeChoice;
 
-use super::{OptionError, bad, bytes, number};
+use super::table::{Form, MountOption, unsupported};
+use super::{OptionError, Options, bad, bytes, number};
+use crate::Kind::Btrfs;
 
-/// Options of the kernel's btrfs that change nothing here.
-const WITHOUT_EFFECT: &[&str] = &[
-    "ssd",
-    "nossd",
-    "ssd_spread",
-    "nossd_spread",
-    "datacow",
-    "datasum",
-    "treelog",
-    "noautodefrag",
-    "space_cache",
-    "clear_cache",
-    "enospc_debug",
-];
+use Form::{Alone, Optional, Value};
+
+type Taken = Result<(), OptionError>;
 
 /// What `compress` without a value means.
 const DEFAULT_COMPRESSION: &str = "zlib";
+const COMPRESSIONS: &str = "zstd[:LEVEL]|zlib[:LEVEL]|lzo|no";
+const ROOTS: &str = "only the current roots are used; `sapwood check` says what is wrong with them";
 
-/// Takes an option. False if btrfs has none of that name.
-///
-/// # Errors
-/// The value makes no sense.
-pub(super) fn set(
-    options: &mut Options,
-    name: &str,
-    value: Option<&str>,
-) -> Result<bool, OptionError> {
-    match name {
-        "subvol" => {
-            let path = value.ok_or_else(|| bad(name, value))?;
-            options.subvolume = SubvolumeChoice::Path(path.as_bytes().to_vec());
+/// Their declarations.
+pub(super) const OPTIONS: &[MountOption] = &[
+    MountOption::served(
+        &["subvol"],
+        Value("PATH"),
+        subvolume,
+        "the subvolume to mount, by its path \
+        from the top level",
+    )
+    .of(Btrfs)
+    .default("the image's default subvolume"),
+    MountOption::served(
+        &["subvolid"],
+        Value("ID"),
+        subvolume,
+        "the subvolume to mount, by its id; 0 \
+        is the top level",
+    )
+    .of(Btrfs),
+    MountOption::served(
+        &["compress"],
+        Optional(COMPRESSIONS),
+        compress,
+        "compress what is written; \
+        zlib without a value",
+    )
+    .of(Btrfs)
+    .default("no"),
+    MountOption::served(
+        &["compress-force"],
+        Optional(COMPRESSIONS),
+        compress,
+        "compress also what \
+        does not seem to shrink",
+    )
+    .of(Btrfs)
+    .default("no"),
+    MountOption::served(
+        &["nodatacow"],
+        Alone,
+        nodata,
+        "new files are overwritten in place, without \
+        checksums",
+    )
+    .of(Btrfs),
+    MountOption::served(&["datacow"], Alone, nodata, "undoes nodatacow")
+        .of(Btrfs)
+        .default("datacow"),
+    MountOption::served(&["nodatasum"], Alone, nodata, "new files have no checksums").of(Btrfs),
+    MountOption::served(
+        &["datasum"],
+        Alone,
+        nodata,
+        "undoes nodatasum and nodatacow",
+    )
+    .of(Btrfs)
+    .default("datasum"),
+    MountOption::served(
+        &["max_inline"],
+        Value("BYTES"),
+        max_inline,
+        "largest file whose content is \
+        in the tree",
+    )
+    .of(Btrfs)
+    .default("2048"),
+    MountOption::served(
+        &["notreelog"],
+        Alone,
+        tree_log,
+        "every fsync commits the whole transaction",
+    )
+    .of(Btrfs),
+    MountOption::served(&["treelog"], Alone, tree_log, "an fsync writes a log tree")
+        .of(Btrfs)
+        .default("treelog"),
+    MountOption::served(
+        &["nologreplay"],
+        Alone,
+        rescue,
+        "with ro: do not replay the log",
+    )
+    .of(Btrfs),
+    MountOption::served(
+        &["rescue"],
+        Value("nologreplay"),
+        rescue,
+        "with ro: nologreplay; every other \
+        rescue is refused",
+    )
+    .of(Btrfs),
+    MountOption::served(
+        &["space_cache"],
+        Optional("v1|v2"),
+        space_cache,
+        "no effect: the image \
+        decides; a free-space tree is kept exact, an old cache is dropped",
+    )
+    .of(Btrfs),
+    MountOption::accepted(
+        &["nospace_cache", "clear_cache"],
+        Alone,
+        "a free-space tree is kept exact, \
+        an old cache is dropped",
+    )
+    .of(Btrfs),
+    MountOption::accepted(
+        &["ssd", "nossd", "ssd_spread", "nossd_spread"],
+        Alone,
+        "allocation is the \
+        same on every device",
+    )
+    .of(Btrfs),
+    MountOption::accepted(
+        &["autodefrag", "noautodefrag"],
+        Alone,
+        "nothing is defragmented in the \
+        background",
+    )
+    .of(Btrfs),
+    MountOption::refused(
+        &["flushoncommit"],
+        Alone,
+        "a commit does not wait for data; -o sync, fsync \
+        and `sapwood sync` do",
+    )
+    .of(Btrfs),
+    MountOption::accepted(&["noflushoncommit"], Alone, "a commit never waits for data").of(Btrfs),
+    MountOption::accepted(
+        &["user_subvol_rm_allowed"],
+        Alone,
+        "the user who mounted may delete \
+        subvolumes in any case",
+    )
+    .of(Btrfs),
+    MountOption::accepted(&["skip_balance"], Alone, "a balance is never resumed").of(Btrfs),
+    MountOption::accepted(
+        &["metadata_ratio"],
+        Value("N"),
+        "space for metadata is allocated when it \
+        is needed",
+    )
+    .of(Btrfs),
+    MountOption::accepted(
+        &["enospc_debug", "noenospc_debug"],
+        Alone,
+        "for debugging the kernel",
+    )
+    .of(Btrfs),
+    MountOption::accepted(
+        &["check_int", "check_int_data"],
+        Alone,
+        "every block is validated before \
+        it is written",
+    )
+    .of(Btrfs),
+    MountOption::accepted(
+        &["check_int_print_mask"],
+        Value("MASK"),
+        "for debugging the kernel",
+    )
+    .of(Btrfs),
+    MountOption::accepted(
+        &["fragment"],
+        Value("data|metadata|all"),
+        "for debugging the kernel",
+    )
+    .of(Btrfs),
+    MountOption::accepted(
+        &["inode_cache", "noinode_cache"],
+        Alone,
+        "inode numbers are never used \
+        again",
+    )
+    .of(Btrfs),
+    MountOption::served(
+        &["fatal_errors"],
+        Value("bug|panic"),
+        fatal,
+        "bug, no effect: after an error \
+        a mount takes no more changes; panic is refused",
+    )
+    .of(Btrfs),
+    MountOption::accepted(
+        &["degraded"],
+        Alone,
+        "there is one device, which cannot be missing",
+    )
+    .of(Btrfs),
+    MountOption::refused(
+        &["device"],
+        Value("PATH"),
+        "file systems of several devices are not \
+        supported",
+    )
+    .of(Btrfs),
+    MountOption::refused(&["usebackuproot", "recovery"], Alone, ROOTS).of(Btrfs),
+    MountOption::refused(
+        &["rescan_uuid_tree"],
+        Alone,
+        "the UUID tree is kept, but never rebuilt",
+    )
+    .of(Btrfs),
+];
+
+fn subvolume(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    options.btrfs.subvolume = if name == "subvol" {
+        let path = value.ok_or_else(|| bad(name, value))?;
+        SubvolumeChoice::Path(path.as_bytes().to_vec())
+    } else {
+        // The kernel takes 0 for the top level.
+        let id: u64 = number(name, value)?;
+        SubvolumeChoice::Id(if id == 0 { 5 } else { id })
+    };
+    Ok(())
+}
+
+fn compress(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let text = value.unwrap_or(DEFAULT_COMPRESSION);
+    let compression = match text {
+        "no" | "none" => None,
+        text => Some(text.parse().map_err(|_| bad(name, value))?),
+    };
+    options.btrfs.compress = compression;
+    options.btrfs.compress_force = name == "compress-force" && compression.is_some();
+    Ok(())
+}
+
+fn nodata(options: &mut Options, name: &str, _: Option<&str>) -> Taken {
+    let options = &mut options.btrfs;
+    (options.nodatacow, options.nodatasum) = match name {
+        "nodatacow" => (true, true),
+        "datacow" => (false, options.nodatasum),
+        "nodatasum" => (options.nodatacow, true),
+        _ => (false, false),
+    };
+    Ok(())
+}
+
+fn max_inline(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    options.btrfs.max_inline = bytes(name, value)?;
+    Ok(())
+}
+
+fn tree_log(options: &mut Options, name: &str, _: Option<&str>) -> Taken {
+    options.btrfs.log.enabled = name == "treelog";
+    Ok(())
+}
+
+fn rescue(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    for word in value.unwrap_or("nologreplay").split(':') {
+        match word {
+            "nologreplay" => options.btrfs.no_log_replay = true,
+            "usebackuproot" => return Err(unsupported(name, value, ROOTS)),
+            "ignorebadroots" | "ibadroots" | "ignoredatacsums" | "idatacsums"
+            | "ignoremetacsums" | "imetacsums" | "ignoresuperflags" | "isuperflags" | "all" => {
+                let why = "what is damaged is an error, and is not skipped";
+                return Err(unsupported(name, value, why));
+            }
+            _ => return Err(bad(name, value)),
         }
-        "subvolid" => {
-            // The kernel takes 0 for the top level.
-            let id: u64 = number(name, value)?;
-            options.subvolume = SubvolumeChoice::Id(if id == 0 { 5 } else { id });
-        }
-        "compress" | "compress-force" => {
-            let compression = match value {
-                None => Some(DEFAULT_COMPRESSION.parse().map_err(|_| bad(name, value))?),
-                Some("no" | "none") => None,
-                Some(value) => Some(value.parse().map_err(|_| bad(name, Some(value)))?),
-            };
-            options.compress = compression;
-            options.compress_force = name == "compress-force" && compression.is_some();
-        }
-        "nodatacow" => {
-            options.nodatacow = true;
-            options.nodatasum = true;
-        }
-        "nodatasum" => options.nodatasum = true,
-        "max_inline" => options.max_inline = bytes(name, value)?,
-        "nologreplay" => options.no_log_replay = true,
-        "rescue" if value == Some("nologreplay") => options.no_log_replay = true,
-        _ => return Ok(WITHOUT_EFFECT.contains(&name)),
     }
-    Ok(true)
+    Ok(())
+}
+
+fn space_cache(_: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    match value {
+        None | Some("v1" | "v2") => Ok(()),
+        Some(_) => Err(bad(name, value)),
+    }
+}
+
+fn fatal(_: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    match value {
+        Some("bug") => Ok(()),
+        Some("panic") => Err(unsupported(
+            name,
+            value,
+            "an error ends changes, not the machine",
+        )),
+        _ => Err(bad(name, value)),
+    }
 }

@@ -1,88 +1,297 @@
-//! Options that only ext4 has.
+//! Options that only ext4 (and ext2, ext3) has.
 
-use sapwood_ext4::{AllocPolicy, DataMode, FastCommits, Options};
+use sapwood_ext4::{AllocPolicy, DataMode, FastCommits};
 
-use super::{OptionError, bad};
+use super::table::{Form, MountOption, unsupported};
+use super::{OptionError, Options, bad};
+use crate::Kind::Ext4;
 
-/// Options of the kernel's ext4 that change nothing here: what they ask for is so in any case, or
-/// is only a matter of when things are done.
-const WITHOUT_EFFECT: &[&str] = &[
-    "user_xattr",
-    "delalloc",
-    "nodelalloc",
-    "auto_da_alloc",
-    "noauto_da_alloc",
-    "block_validity",
-    "noblock_validity",
-    "dioread_lock",
-    "dioread_nolock",
-    "journal_checksum",
-    "nojournal_checksum",
-    "init_itable",
-    "noinit_itable",
-    "mblk_io_submit",
-    "nomblk_io_submit",
-    "nombcache",
-    "no_mbcache",
-    "bsddf",
-    "nogrpid",
-    "sysvgroups",
-    "oldalloc",
-    "orlov",
-    "i_version",
-    "stripe",
-    "inode_readahead_blks",
-    "max_batch_time",
-    "min_batch_time",
-    "journal_ioprio",
+use Form::{Alone, Optional, Value};
+
+type Taken = Result<(), OptionError>;
+
+const QUOTA: &str = "quota is not kept; `quotacheck` afterwards";
+
+/// Their declarations.
+pub(super) const OPTIONS: &[MountOption] = &[
+    MountOption::served(
+        &["data"],
+        Value("ordered|writeback|journal"),
+        data,
+        "what is promised about \
+        data: written before the change that refers to it, also with writeback; or journaled",
+    )
+    .of(Ext4)
+    .default("ordered"),
+    MountOption::served(
+        &["noload"],
+        Alone,
+        no_load,
+        "with ro: do not replay the journal",
+    )
+    .of(Ext4),
+    MountOption::served(
+        &["errors"],
+        Value("remount-ro|continue|panic"),
+        errors,
+        "after an error the \
+        mount takes no more changes; continue and panic are refused",
+    )
+    .of(Ext4)
+    .default("remount-ro"),
+    MountOption::served(
+        &["fast_commit"],
+        Value("careful|full|off"),
+        fast_commit,
+        "what an fsync puts \
+        into a fast commit, where the image has that feature; full also what e2fsck 1.47 replays \
+        wrong",
+    )
+    .of(Ext4)
+    .default("careful"),
+    MountOption::served(
+        &["minixdf"],
+        Alone,
+        statistics,
+        "statfs counts the blocks of metadata as \
+        part of the size",
+    )
+    .of(Ext4),
+    MountOption::served(
+        &["bsddf"],
+        Alone,
+        statistics,
+        "statfs leaves the blocks of metadata out",
+    )
+    .of(Ext4)
+    .default("bsddf"),
+    MountOption::served(
+        &["inode_search"],
+        Value("locked|restart|spread|together"),
+        search,
+        "how a \
+        free inode is found, for measurements",
+    )
+    .of(Ext4)
+    .default("locked:spread"),
+    MountOption::accepted(&["user_xattr"], Alone, "user attributes are always there").of(Ext4),
+    MountOption::refused(
+        &["nouser_xattr"],
+        Alone,
+        "user attributes cannot be switched off",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["delalloc", "nodelalloc"],
+        Alone,
+        "blocks are always allocated when data \
+        is written back",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["auto_da_alloc", "noauto_da_alloc"],
+        Alone,
+        "only fsync and a commit make \
+        data durable",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["block_validity", "noblock_validity"],
+        Alone,
+        "what an image says \
+        is always validated",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["dioread_lock", "dioread_nolock"],
+        Alone,
+        "data is always \
+        written before its extent becomes part of a file",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["journal_checksum", "nojournal_checksum"],
+        Alone,
+        "the image decides",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["journal_async_commit"],
+        Alone,
+        "a commit block is always written last",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["init_itable"],
+        Optional("N"),
+        "inode tables are initialized when they \
+        are used",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["noinit_itable"],
+        Alone,
+        "inode tables are initialized when they are \
+        used",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &[
+            "mblk_io_submit",
+            "nomblk_io_submit",
+            "nombcache",
+            "no_mbcache",
+            "oldalloc",
+            "orlov",
+        ],
+        Alone,
+        "a matter of the kernel's driver",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &[
+            "stripe",
+            "inode_readahead_blks",
+            "max_batch_time",
+            "min_batch_time",
+            "journal_ioprio",
+            "mb_optimize_scan",
+        ],
+        Value("N"),
+        "a matter of the kernel's driver",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["i_version"],
+        Alone,
+        "changes of an inode are always counted",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["data_err"],
+        Value("ignore|abort"),
+        "data that cannot be written fails \
+        its fsync, and ends all changes unless only space was lacking",
+    )
+    .of(Ext4),
+    MountOption::accepted(
+        &["nogrpid", "sysvgroups"],
+        Alone,
+        "a new file has its creator's group, or \
+        that of a set-group-id directory",
+    )
+    .of(Ext4),
+    MountOption::refused(
+        &["grpid", "bsdgroups"],
+        Alone,
+        "a new file has its creator's group; make \
+        the directory set-group-id",
+    )
+    .of(Ext4),
+    MountOption::accepted(&["debug"], Alone, "for debugging the kernel").of(Ext4),
+    MountOption::refused(&["abort"], Alone, "for debugging the kernel").of(Ext4),
+    MountOption::served(
+        &["check"],
+        Value("none"),
+        check,
+        "no effect: `sapwood check` checks",
+    )
+    .of(Ext4),
+    MountOption::accepted(&["nocheck"], Alone, "`sapwood check` checks").of(Ext4),
+    MountOption::accepted(&["noquota"], Alone, "quota is not kept").of(Ext4),
+    MountOption::refused(&["quota", "usrquota", "grpquota", "prjquota"], Alone, QUOTA).of(Ext4),
+    MountOption::refused(&["usrjquota", "grpjquota", "jqfmt"], Value("NAME"), QUOTA).of(Ext4),
+    MountOption::refused(&["nouid32"], Alone, "owners have 32 bits").of(Ext4),
+    MountOption::refused(
+        &["resuid", "resgid"],
+        Value("ID"),
+        "reserved blocks are for root",
+    )
+    .of(Ext4),
+    MountOption::refused(
+        &["sb"],
+        Value("BLOCK"),
+        "only the first superblock is used; restore it with \
+        `e2fsck -b`",
+    )
+    .of(Ext4),
+    MountOption::refused(
+        &["journal_dev", "journal_path"],
+        Value("DEVICE"),
+        "a journal on another \
+        device is not supported",
+    )
+    .of(Ext4),
+    MountOption::refused(
+        &["max_dir_size_kb"],
+        Value("N"),
+        "the size of directories is not bounded",
+    )
+    .of(Ext4),
 ];
 
-fn unsupported(name: &str, value: &str, why: &'static str) -> OptionError {
-    OptionError::Unsupported {
-        option: format!("{name}={value}"),
-        why,
+fn data(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    options.ext4.data = match value {
+        Some("ordered") => DataMode::Ordered,
+        Some("writeback") => DataMode::Writeback,
+        Some("journal") => DataMode::Journal,
+        _ => return Err(bad(name, value)),
+    };
+    Ok(())
+}
+
+fn no_load(options: &mut Options, _: &str, _: Option<&str>) -> Taken {
+    options.ext4.no_load = true;
+    Ok(())
+}
+
+fn errors(_: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    match value {
+        Some("remount-ro") => Ok(()),
+        Some("continue" | "panic") => {
+            let why = "after an error a mount takes no more changes, and nothing else";
+            Err(unsupported(name, value, why))
+        }
+        _ => Err(bad(name, value)),
     }
 }
 
-/// Takes an option. False if ext4 has none of that name.
-///
-/// # Errors
-/// The value makes no sense, or asks for what is not done.
-pub(super) fn set(
-    options: &mut Options,
-    name: &str,
-    value: Option<&str>,
-) -> Result<bool, OptionError> {
-    match (name, value) {
-        ("noload", _) => options.no_load = true,
-        ("data", Some("ordered")) => options.data = DataMode::Ordered,
-        ("data", Some("writeback")) => options.data = DataMode::Writeback,
-        ("data", Some("journal")) => options.data = DataMode::Journal,
-        ("inode_search", Some(words)) => search(&mut options.alloc, words)?,
-        ("fast_commit", Some("careful")) => options.fast_commit = FastCommits::Careful,
-        ("fast_commit", Some("full")) => options.fast_commit = FastCommits::Full,
-        ("fast_commit", Some("off")) => options.fast_commit = FastCommits::Off,
-        ("errors", Some("remount-ro")) => {}
-        ("errors", Some(value @ ("continue" | "panic"))) => {
-            let why = "after an error a mount takes no more changes, and nothing else";
-            return Err(unsupported(name, value, why));
-        }
-        ("data" | "inode_search" | "fast_commit" | "errors", _) => return Err(bad(name, value)),
-        _ => return Ok(WITHOUT_EFFECT.contains(&name)),
+fn fast_commit(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    options.ext4.fast_commit = match value {
+        Some("careful") => FastCommits::Careful,
+        Some("full") => FastCommits::Full,
+        Some("off") => FastCommits::Off,
+        _ => return Err(bad(name, value)),
+    };
+    Ok(())
+}
+
+fn statistics(options: &mut Options, name: &str, _: Option<&str>) -> Taken {
+    options.ext4.minix_df = name == "minixdf";
+    Ok(())
+}
+
+fn check(_: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    match value {
+        Some("none") => Ok(()),
+        _ => Err(bad(name, value)),
     }
-    Ok(true)
 }
 
 /// `locked` or `restart` (what happens after a lost race), `spread` or `together` (where threads
 /// begin), with a colon between.
-fn search(policy: &mut AllocPolicy, words: &str) -> Result<(), OptionError> {
-    for word in words.split(':') {
+fn search(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let AllocPolicy {
+        search_again_locked,
+        spread,
+    } = &mut options.ext4.alloc;
+    for word in value.unwrap_or_default().split(':') {
         match word {
-            "locked" => policy.search_again_locked = true,
-            "restart" => policy.search_again_locked = false,
-            "spread" => policy.spread = true,
-            "together" => policy.spread = false,
-            _ => return Err(bad("inode_search", Some(words))),
+            "locked" => *search_again_locked = true,
+            "restart" => *search_again_locked = false,
+            "spread" => *spread = true,
+            "together" => *spread = false,
+            _ => return Err(bad(name, value)),
         }
     }
     Ok(())

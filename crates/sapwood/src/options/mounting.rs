@@ -1,0 +1,113 @@
+//! Options of the mount itself, for whatever makes it.
+
+/// Who may use a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// The user who mounts.
+    #[default]
+    Owner,
+    /// That user and root.
+    OwnerAndRoot,
+    /// Every user, as far as permissions allow.
+    All,
+}
+
+/// Whether something is used that not every machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Choice {
+    /// Where it can be had.
+    #[default]
+    Auto,
+    /// Always; it is an error where it cannot be had.
+    On,
+    /// Never.
+    Off,
+}
+
+impl std::str::FromStr for Choice {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(()),
+        }
+    }
+}
+
+/// What was chosen for the mount. The fields are the options of the same name; `false` and `None`
+/// are the defaults.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "the table of options explains them")]
+pub struct Mounting {
+    pub access: Access,
+    pub read_only: bool,
+    pub no_default_permissions: bool,
+    pub auto_unmount: bool,
+    pub noatime: bool,
+    pub strictatime: bool,
+    pub nodiratime: bool,
+    pub lazytime: bool,
+    pub nosymfollow: bool,
+    pub nosuid: Option<bool>,
+    pub nodev: Option<bool>,
+    pub noexec: bool,
+    pub sync: bool,
+    pub dirsync: bool,
+    pub threads: Option<usize>,
+    pub io_uring: Choice,
+    pub fuseblk: Choice,
+    pub writeback_cache: bool,
+    pub fsname: Option<String>,
+}
+
+#[cfg(feature = "fuse")]
+impl Mounting {
+    /// The same for a FUSE mount of `image`.
+    #[must_use]
+    pub fn for_fuse(&self, image: &std::path::Path) -> sapwood_fuse::MountOptions {
+        use sapwood_fuse::{FuseBlk, IoUring, MountOptions};
+
+        let ordinary = MountOptions::default();
+        MountOptions {
+            access: match self.access {
+                Access::Owner => sapwood_fuse::Access::Owner,
+                Access::OwnerAndRoot => sapwood_fuse::Access::OwnerAndRoot,
+                Access::All => sapwood_fuse::Access::All,
+            },
+            default_permissions: !self.no_default_permissions,
+            read_only: self.read_only,
+            fsname: match &self.fsname {
+                Some(name) => name.clone(),
+                None => image.to_string_lossy().into_owned(),
+            },
+            auto_unmount: self.auto_unmount,
+            nosuid: self.nosuid.unwrap_or(ordinary.nosuid),
+            nodev: self.nodev.unwrap_or(ordinary.nodev),
+            noexec: self.noexec,
+            noatime: self.noatime,
+            strictatime: self.strictatime,
+            nodiratime: self.nodiratime,
+            lazytime: self.lazytime,
+            nosymfollow: self.nosymfollow,
+            sync: self.sync,
+            dirsync: self.dirsync,
+            threads: self.threads,
+            io_uring: match self.io_uring {
+                Choice::Auto => IoUring::Auto,
+                Choice::On => IoUring::On,
+                Choice::Off => IoUring::Off,
+            },
+            fuseblk: match self.fuseblk {
+                Choice::Auto => FuseBlk::Auto,
+                Choice::On => FuseBlk::On,
+                Choice::Off => FuseBlk::Off,
+            },
+            anchor: Some(image.to_owned()),
+            writeback_cache: self.writeback_cache,
+            ..ordinary
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Mount options, each declared once: its names, the form of its value, which file systems have it,
+//! what it does or why it is refused, and the function that takes it.
+//!
+//! Parsing, the help of `sapwood mount`, `sapwood mount-options`, `docs/mount-options.md` and the
+//! error for an option of the other file system all come from these declarations. The tables name
+//! every option of `btrfs(5)`, `ext4(5)` and the independent ones of `mount(8)`.
+
+use std::fmt::Write;
+
+use super::{OptionError, Options, bad, btrfs, ext4, generic};
+use crate::Kind;
+
+/// A mount option.
+#[derive(Debug)]
+pub struct MountOption {
+    /// Its name, and names that the same is said of. One that ends in `*` stands for all that begin
+    /// so.
+    pub names: &'static [&'static str],
+    /// What follows the name.
+    pub form: Form,
+    /// The kind of file system that has it; `None`: every kind.
+    pub of: Option<Kind>,
+    /// What comes of it.
+    pub effect: Effect,
+    /// What it does; or why it changes nothing; or why it is refused.
+    pub text: &'static str,
+    /// What is so without it.
+    pub default: Option<&'static str>,
+}
+
+/// What follows the name of an option. The text is a placeholder in capitals, or the words that
+/// can be given with `|` between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Nothing.
+    Alone,
+    /// `=` and a value.
+    Value(&'static str),
+    /// Nothing, or `=` and a value.
+    Optional(&'static str),
+}
+
+/// Takes an option that was given, with its name and value.
+pub type Take = fn(&mut Options, &str, Option<&str>) -> Result<(), OptionError>;
+
+/// What comes of an option.
+#[derive(Debug, Clone, Copy)]
+pub enum Effect {
+    /// It does what its text says.
+    Served(Take),
+    /// It changes nothing, for the reason in its text.
+    Accepted,
+    /// It is an error, for the reason in its text.
+    Refused,
+}
+
+/// All options, those of every file system first.
+pub fn all() -> impl Iterator<Item = &'static MountOption> {
+    generic::OPTIONS
+        .iter()
+        .chain(btrfs::OPTIONS)
+        .chain(ext4::OPTIONS)
+}
+
+/// The option of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static MountOption> {
+    let matches = |declared: &str| match declared.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => name == declared,
+    };
+    all().find(|option| option.names.iter().any(|declared| matches(declared)))
+}
+
+impl MountOption {
+    pub(super) const fn new(
+        names: &'static [&'static str],
+        form: Form,
+        effect: Effect,
+        text: &'static str,
+    ) -> Self {
+        Self {
+            names,
+            form,
+            of: None,
+            effect,
+            text,
+            default: None,
+        }
+    }
+
+    pub(super) const fn served(
+        names: &'static [&'static str],
+        form: Form,
+        take: Take,
+        text: &'static str,
+    ) -> Self {
+        Self::new(names, form, Effect::Served(take), text)
+    }
+
+    pub(super) const fn accepted(
+        names: &'static [&'static str],
+        form: Form,
+        text: &'static str,
+    ) -> Self {
+        Self::new(names, form, Effect::Accepted, text)
+    }
+
+    pub(super) const fn refused(
+        names: &'static [&'static str],
+        form: Form,
+        text: &'static str,
+    ) -> Self {
+        Self::new(names, form, Effect::Refused, text)
+    }
+
+    /// The same, of one kind of file system.
+    pub(super) const fn of(self, kind: Kind) -> Self {
+        Self {
+            of: Some(kind),
+            ..self
+        }
+    }
+
+    /// The same, with what is so without it.
+    pub(super) const fn default(self, default: &'static str) -> Self {
+        Self {
+            default: Some(default),
+            ..self
+        }
+    }
+
+    /// Takes it into `options`.
+    ///
+    /// # Errors
+    /// The value does not fit, or the option is refused.
+    pub(super) fn take(
+        &self,
+        options: &mut Options,
+        name: &str,
+        value: Option<&str>,
+    ) -> Result<(), OptionError> {
+        match (self.form, value) {
+            (Form::Alone, Some(_)) | (Form::Value(_), None) => return Err(bad(name, value)),
+            _ => {}
+        }
+        match self.effect {
+            Effect::Served(take) => take(options, name, value),
+            Effect::Accepted => Ok(()),
+            Effect::Refused if sapwood_fault::planted(358) => Ok(()),
+            Effect::Refused => Err(unsupported(name, value, self.text)),
+        }
+    }
+
+    /// Its first name with its value, as it is given.
+    #[must_use]
+    pub fn usage(&self) -> String {
+        let name = self.names.first().copied().unwrap_or_default();
+        match self.form {
+            Form::Alone => name.to_owned(),
+            Form::Value(value) => format!("{name}={value}"),
+            Form::Optional(value) => format!("{name}[={value}]"),
+        }
+    }
+
+    /// What it does, in one line.
+    fn explained(&self) -> String {
+        let mut text = match self.effect {
+            Effect::Served(_) => self.text.to_owned(),
+            Effect::Accepted => format!("no effect: {}", self.text),
+            Effect::Refused => format!("refused: {}", self.text),
+        };
+        if let Some(default) = self.default {
+            // Writing to a string cannot fail.
+            let _ = write!(text, " [default: {default}]");
+        }
+        if let [_, others @ ..] = self.names
+            && !others.is_empty()
+        {
+            let _ = write!(text, "; also {}", others.join(", "));
+        }
+        text
+    }
+}
+
+/// An option that is refused.
+pub(super) fn unsupported(name: &str, value: Option<&str>, why: &'static str) -> OptionError {
+    OptionError::Unsupported {
+        option: match value {
+            Some(value) => format!("{name}={value}"),
+            None => name.to_owned(),
+        },
+        why,
+    }
+}
+
+/// The three parts of the table, with what their options belong to.
+fn parts() -> [(&'static str, &'static [MountOption]); 3] {
+    [
+        ("every file system", generic::OPTIONS),
+        ("btrfs", btrfs::OPTIONS),
+        ("ext2, ext3, ext4", ext4::OPTIONS),
+    ]
+}
+
+/// Columns of the summary.
+const WIDTH: usize = 72;
+
+/// The options that do something, as a help text.
+#[must_use]
+pub fn summary() -> String {
+    let mut text =
+        String::from("Options, separated by commas; `sapwood mount-options` explains each");
+    for (of, options) in parts() {
+        let mut line = format!("{of}:");
+        for option in options {
+            if !matches!(option.effect, Effect::Served(_)) {
+                continue;
+            }
+            let usage = option.usage();
+            if line.len() + 1 + usage.len() > WIDTH {
+                let _ = write!(text, "\n{line}");
+                line = String::from(" ");
+            }
+            let _ = write!(line, " {usage}");
+        }
+        let _ = write!(text, "\n{line}");
+    }
+    text
+}
+
+/// All options for people.
+#[must_use]
+pub fn as_text() -> String {
+    let mut text = String::new();
+    for (of, options) in parts() {
+        let _ = writeln!(text, "Options of {of}:");
+        for option in options {
+            let _ = writeln!(text, "  {}\n        {}", option.usage(), option.explained());
+        }
+    }
+    text
+}
+
+/// All options as the page `docs/mount-options.md`.
+#[must_use]
+pub fn as_markdown() -> String {
+    let mut text = String::from(
+        "# Mount options\n\nMade by `sapwood mount-options --markdown` from the declarations in\n\
+         `crates/sapwood/src/options`. A test compares them.\n\n\
+         *Served*: it does what is said. *Accepted*: it changes nothing. *Refused*: an error.\n",
+    );
+    for (of, options) in parts() {
+        let _ = write!(text, "\n## Of {of}\n\n| option | | |\n|---|---|---|\n");
+        for option in options {
+            let effect = match option.effect {
+                Effect::Served(_) => "served",
+                Effect::Accepted => "accepted",
+                Effect::Refused => "refused",
+            };
+            let others = option.names.iter().skip(1);
+            let names: Vec<String> = std::iter::once(option.usage())
+                .chain(others.map(|name| (*name).to_owned()))
+                .map(|name| format!("`{}`", name.replace('|', "\\|")))
+                .collect();
+            let default = option
+                .default
+                .map_or_else(String::new, |default| format!(" Default: {default}."));
+            let _ = writeln!(
+                text,
+                "| {} | {effect} | {}.{default} |",
+                names.join(", "),
+                option.text.replace('|', "\\|")
+            );
+        }
+    }
+    text
+}
