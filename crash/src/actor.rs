@@ -2,8 +2,8 @@
 
 use sapwood_vfs::acl::{self, Acl, AclEntry, Tag as AclTag};
 use sapwood_vfs::{
-    AllocMode, CopyMode, Credentials, Error, FileSystem, Ino, InodeFlags, NewInode, RenameMode,
-    Result, SetAttr, SetXattrMode, SyncKind, WriteMode,
+    AllocMode, Attr, CopyMode, Credentials, Error, FileSystem, Ino, InodeFlags, NewInode,
+    RenameMode, Result, SetAttr, SetTime, SetXattrMode, SyncKind, Timestamp, WriteMode,
 };
 
 use crate::op::{Op, SLOTS, Target, pattern};
@@ -49,6 +49,14 @@ impl<'a> Actor<'a> {
                 .ok_or(Error::Invalid),
             Target::Path(path) => self.at(path, Ok),
         }
+    }
+
+    /// Attributes of what a target names now.
+    ///
+    /// # Errors
+    /// As [`ino`](Self::ino).
+    pub fn attr(&self, target: &Target) -> Result<Attr> {
+        self.on(target, |ino| self.fs.getattr(ino))
     }
 
     /// The inode that a slot holds.
@@ -202,6 +210,22 @@ impl<'a> Actor<'a> {
                     SetAttr {
                         uid,
                         gid,
+                        ..SetAttr::default()
+                    },
+                )
+            }
+            Op::SetTimes { on, sec } => {
+                let time = |sec| {
+                    Some(SetTime::To(Timestamp {
+                        sec: i64::from(sec),
+                        nsec: 5,
+                    }))
+                };
+                self.setattr(
+                    on,
+                    SetAttr {
+                        atime: time(*sec),
+                        mtime: time(sec.saturating_add(1)),
                         ..SetAttr::default()
                     },
                 )

@@ -36,7 +36,7 @@ const CHANGES: &str = "
     rmdir A/C; rmdir B/D; rmdir A/E;
     mknod A/dev; mknod B/D/dev; mknod A/foo;
     setxattr A/foo new 30 T; setxattr A/foo base 60 T; setxattr A dirattr 20 T; setxattr A/new big 900 T;
-    removexattr A/foo base; removexattr A/foo new;
+    utimes A/foo 1000; utimes A 2000; removexattr A/foo base; removexattr A/foo new;
     reflink B/foo 0 A/foo 0 8192; reflink A/foo 0 A/foo 20480 4096; reflink A/foo 0 B/foo 4096 8192;
     reflink B/foo 0 A/new 0 0;
     snapshot . snap; snapshot . B/snap";
@@ -240,6 +240,7 @@ fn names(op: &Op) -> Vec<String> {
         | Op::SetAcl { on, .. }
         | Op::Chmod { on, .. }
         | Op::Chown { on, .. }
+        | Op::SetTimes { on, .. }
         | Op::Fsync { on }
         | Op::Fdatasync { on } => vec![path(on)],
         Op::Link { from, to } => vec![path(from), to.clone()],

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use parking_lot::Mutex;
 
+use crate::again::Again;
 use crate::base::{Base, BaseKind};
 use crate::bounded::Bounded;
 use crate::cases;
@@ -15,6 +16,7 @@ use crate::engine::Engine;
 use crate::explore::{Found, explore_with, seed_of};
 use crate::judge::{Judge, Tally};
 use crate::kernel::Kernel;
+use crate::race::Race;
 use crate::record::{Setting, Workload};
 use crate::shrink::shrink;
 use crate::subject::Subject;
@@ -116,12 +118,13 @@ impl fmt::Display for Report {
         let failures = self.failures().count();
         writeln!(
             f,
-            "{} workloads, {} crashes, {} different images, {} recoveries, {} comparisons with the model, {failures} failures, {:.0} s",
+            "{} workloads, {} crashes, {} different images, {} recoveries, {} comparisons with the model ({} undecided), {failures} failures, {:.0} s",
             all.workloads,
             all.cuts,
             all.images,
             all.recoveries,
             all.comparisons,
+            all.undecided,
             time.as_secs_f64()
         )?;
         match (&self.kernel, &self.no_kernel) {
@@ -191,6 +194,8 @@ impl Campaign {
         self.twos()?;
         self.longs();
         self.threads();
+        self.races();
+        self.agains();
         self.threes()?;
         Ok(self.close())
     }
@@ -318,7 +323,7 @@ impl Campaign {
             sample: 20,
             wait: false,
         };
-        let end = self.share(3);
+        let end = self.share(5);
         self.phase("long sequences, by chance", all, care, Some(end));
     }
 
@@ -347,8 +352,60 @@ impl Campaign {
             sample: 10,
             wait: false,
         };
-        let end = self.share(2);
+        let end = self.share(4);
         self.phase("threads", all, care, Some(end));
+    }
+
+    /// Threads on the same names, for a share of the time.
+    pub fn races(&mut self) {
+        let (seed, bases) = (self.plan.seed, self.racing_bases());
+        let all = (seed..).filter_map(move |seed| {
+            let base = bases.get(seed as usize % bases.len())?;
+            let threads = 2 + (seed / 2 % 2) as usize;
+            let ops = 3 + (seed % 5) as usize;
+            let race = Race::by_chance(*base, seed, threads, ops);
+            Some(race.ok()?.into())
+        });
+        let care = Care {
+            depth: Depth::BRIEF,
+            sample: 20,
+            wait: false,
+        };
+        let end = self.share(3);
+        self.phase("threads on the same names", all, care, Some(end));
+    }
+
+    /// A second workload on what a crash of the first left, for a share of the time.
+    pub fn agains(&mut self) {
+        let (seed, bases) = (self.plan.seed, self.racing_bases());
+        let setting = self.plan.setting.clone();
+        let all = (seed..).filter_map(move |seed| {
+            let base = *bases.get(seed as usize % bases.len())?;
+            let (first, second) = (2 + (seed % 5) as usize, 1 + (seed / 3 % 4) as usize);
+            match Again::by_chance(base, seed, first, second, &setting) {
+                Ok(again) => Some(again.into()),
+                Err(why) => {
+                    eprintln!("seed {seed} has no second generation: {why}");
+                    None
+                }
+            }
+        });
+        let care = Care {
+            depth: Depth::BRIEF,
+            sample: 20,
+            wait: false,
+        };
+        let end = self.share(2);
+        self.phase("second generation", all, care, Some(end));
+    }
+
+    /// The base of most workloads, and for ext4 also the one with fast commits.
+    fn racing_bases(&self) -> Vec<BaseKind> {
+        match (self.plan.base, self.plan.engine) {
+            (Some(base), _) => vec![base],
+            (None, Engine::Btrfs) => vec![BaseKind::Standard],
+            (None, Engine::Ext4) => vec![BaseKind::Ext4, BaseKind::Ext4Fast],
+        }
     }
 
     /// Ends; waits for the kernel.

@@ -3,6 +3,7 @@
 use sapwood_block::Device;
 use sapwood_testing::CrashPlan;
 
+use crate::again::THEN;
 use crate::cut::{Cut, Depth, cuts};
 use crate::judge::{Failure, Judge, Tally};
 use crate::record::{Recording, Setting};
@@ -43,7 +44,9 @@ impl std::fmt::Display for Found {
 /// # Errors
 /// What is wrong with it.
 pub fn parse_id(text: &str) -> Result<(Subject, Option<Cut>), String> {
-    match text.rsplit_once(" @ ") {
+    let cut = text.rsplit_once(" @ ");
+    // The cut of the first generation ends no workload.
+    match cut.filter(|(_, cut)| !cut.contains(THEN.trim())) {
         Some((workload, cut)) => Ok((workload.parse()?, Some(cut.trim().parse()?))),
         None => Ok((text.parse()?, None)),
     }
@@ -104,7 +107,7 @@ pub fn explore_with(
 /// The failure.
 pub fn replay(subject: &Subject, cut: Option<&CrashPlan>, setting: &Setting) -> Result<(), Found> {
     let plan = match (cut, subject) {
-        (Some(plan), Subject::Sequence(_)) => plan,
+        (Some(plan), Subject::Sequence(_) | Subject::Again(_)) => plan,
         _ => {
             let mut attempts = 0..subject.attempts();
             return attempts.try_for_each(|_| explore(subject, setting, Depth::FULL).1);

@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use sapwood_block::{Device, MemoryDevice, Result as BlockResult};
 use sapwood_testing::{CrashPlan, Replayer};
 
+use sapwood_vfs::Timestamp;
+
 use crate::cut::Cut;
 use crate::engine::Engine;
 use crate::image::{Footprint, Images, digest};
@@ -58,6 +60,8 @@ pub struct Tally {
     pub recoveries: u64,
     /// Times that a recovered tree was compared with the reference model.
     pub comparisons: u64,
+    /// Of those, how many could not be decided: too many orders of calls are possible.
+    pub undecided: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -67,6 +71,7 @@ impl std::ops::AddAssign for Tally {
         self.images += other.images;
         self.recoveries += other.recoveries;
         self.comparisons += other.comparisons;
+        self.undecided += other.undecided;
     }
 }
 
@@ -100,7 +105,14 @@ impl<'a> Judge<'a> {
     pub fn new(recording: &'a Recording) -> Result<Self, String> {
         Ok(Self {
             recording,
-            oracles: recording.lanes.iter().map(Oracle::new).collect(),
+            oracles: match &recording.race {
+                Some(race) => race
+                    .orders
+                    .iter()
+                    .map(|order| Oracle::new(&order.lane))
+                    .collect(),
+                None => recording.lanes.iter().map(Oracle::new).collect(),
+            },
             images: Images::new(&recording.log, &recording.base)?,
             replayer: Replayer::new(&recording.log, &recording.base),
             seen: HashSet::new(),
@@ -160,7 +172,16 @@ impl<'a> Judge<'a> {
         }
         self.tally.comparisons += 1;
         let wrong = match &*known.outcome {
-            Ok(tree) => judge_all(&self.oracles, tree, &progress),
+            Ok(tree) => match &recording.race {
+                Some(race) => match race.judge(&self.oracles, tree, &progress) {
+                    Some(wrong) => wrong,
+                    None => {
+                        self.tally.undecided += 1;
+                        Vec::new()
+                    }
+                },
+                None => judge_all(&self.oracles, tree, &progress),
+            },
             Err(why) => vec![why.clone()],
         };
         if wrong.is_empty() {
@@ -220,9 +241,11 @@ pub fn recover_in_place(engine: Engine, image: MemoryDevice) -> (MemoryDevice, O
 }
 
 fn recovered(engine: Engine, device: &Arc<Tracked>) -> Outcome {
+    let began = Timestamp::now();
     let fs = engine.open(device.clone(), Policy::Now, 1);
     let fs = fs.map_err(|error| format!("mount: {error}"))?;
-    let tree = Tree::of(&*fs).map_err(|error| format!("reading all: {error}"))?;
+    let mut tree = Tree::of(&*fs).map_err(|error| format!("reading all: {error}"))?;
+    tree.recovered = Some(began);
     fs.unmount().map_err(|error| format!("unmount: {error}"))?;
     drop(fs);
     let device: Arc<dyn Device> = device.clone();

@@ -19,7 +19,7 @@ use sapwood_vfs::{FileKind, Ino, Timestamp};
 use tempfile::TempDir;
 
 use crate::engine::Engine;
-use crate::tree::{Node, Owner, Tree};
+use crate::tree::{Node, Owner, Times, Tree};
 
 /// A place where images are mounted, one after another.
 #[derive(Debug)]
@@ -57,17 +57,21 @@ impl Kernel {
     /// # Errors
     /// What the kernel refused.
     pub fn recover(&self, image: &MemoryDevice) -> Result<Tree, String> {
+        let began = Timestamp::now();
         let file = self.path("image");
         image.save(&file).map_err(|error| error.to_string())?;
-        self.read(&file)
+        self.read(&file, began)
     }
 
     /// Mounts an image, reads everything, and unmounts.
-    fn read(&self, file: &Path) -> Result<Tree, String> {
+    fn read(&self, file: &Path, began: Timestamp) -> Result<Tree, String> {
         let mount = Mounted::new(self.engine, file, self.path("mnt"))?;
         let tree = read_tree(&mount.0);
         mount.unmount()?;
-        tree
+        Ok(Tree {
+            recovered: Some(began),
+            ..tree?
+        })
     }
 
     /// Has the engine's other tool check the image.
@@ -94,6 +98,7 @@ impl Kernel {
     /// # Errors
     /// What it refused or found.
     pub fn recover_by_tool(&self, image: &MemoryDevice) -> Result<Option<Tree>, String> {
+        let began = Timestamp::now();
         let file = self.path("repaired");
         image.save(&file).map_err(|error| error.to_string())?;
         let Some(recovered) = self.engine.tool_recovery(&file) else {
@@ -101,7 +106,7 @@ impl Kernel {
         };
         recovered?;
         self.engine.tool_check(&file)?;
-        self.read(&file).map(Some)
+        self.read(&file, began).map(Some)
     }
 }
 
@@ -148,6 +153,7 @@ fn read_tree(top: &Path) -> Result<Tree, String> {
         root: number(&meta),
         nodes: BTreeMap::new(),
         nameless: BTreeMap::new(),
+        recovered: None,
     };
     let mut open = vec![top.to_owned()];
     while let Some(path) = open.pop() {
@@ -191,9 +197,15 @@ fn node(path: &Path, meta: &fs::Metadata) -> std::io::Result<Node> {
         FileKind::Symlink => content = fs::read_link(path)?.into_os_string().as_bytes().to_vec(),
         _ => {}
     }
-    let mtime = Timestamp {
-        sec: meta.mtime(),
-        nsec: meta.mtime_nsec() as u32,
+    let time = |sec, nsec: i64| Timestamp {
+        sec,
+        nsec: nsec as u32,
+    };
+    let times = Times {
+        atime: time(meta.atime(), meta.atime_nsec()),
+        mtime: time(meta.mtime(), meta.mtime_nsec()),
+        ctime: time(meta.ctime(), meta.ctime_nsec()),
+        btime: meta.created()?.into(),
     };
     Ok(Node {
         kind,
@@ -207,7 +219,7 @@ fn node(path: &Path, meta: &fs::Metadata) -> std::io::Result<Node> {
         content: content.into(),
         xattrs: Arc::new(xattrs(path)?),
         entries: Arc::default(),
-        mtime: (kind == FileKind::Regular).then_some(mtime),
+        times: Some(times),
     })
 }
 

@@ -32,6 +32,9 @@ struct Arguments {
     /// all-xattrs, whole-directories, groups.
     #[arg(long, global = true, default_value = "now")]
     policy: Policy,
+    /// The device answers threads at once, rather than delay writes unequally.
+    #[arg(long, global = true)]
+    at_once: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -70,7 +73,8 @@ enum Command {
         /// Begin with this base, where the standard one would be: say ext4-fast.
         #[arg(long)]
         base: Option<BaseKind>,
-        /// Only this phase: cases, ones, twos, longs, threads, threes.
+        /// Only this phase: cases, ones, twos, longs, threads, races,
+        /// agains, threes.
         #[arg(long)]
         only: Option<String>,
     },
@@ -112,6 +116,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let setting = Setting {
         plant: arguments.plant,
         policy: arguments.policy,
+        at_once: arguments.at_once,
     };
     match &arguments.command {
         Command::All {
@@ -213,6 +218,8 @@ fn all(mut campaign: Campaign, only: Option<&str>) -> Result<(), String> {
                 "cases" => campaign.cases()?,
                 "longs" => campaign.longs(),
                 "threads" => campaign.threads(),
+                "races" => campaign.races(),
+                "agains" => campaign.agains(),
                 "ones" => campaign.ones()?,
                 "twos" => campaign.twos()?,
                 "threes" => campaign.threes()?,

@@ -161,6 +161,8 @@ ops! {
     "chmod" Chmod { on: Target = "Inode.", perm: u32 = "Bits, decimal." }
     /// Sets the owner.
     "chown" Chown { on: Target = "Inode.", uid: u32 = "User.", gid: u32 = "Group." }
+    /// Sets the time of last access, and that of last change to a second more.
+    "utimes" SetTimes { on: Target = "Inode.", sec: u32 = "Seconds since 1970." }
     /// Shares extents between files, or within one.
     "reflink" Reflink { from: Target = "Source.", from_offset: u64 = "Offset there.", to: Target = "Destination.", to_offset: u64 = "Offset there.", len: u64 = "Length; 0: to the end." }
     /// Creates a subvolume.

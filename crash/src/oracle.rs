@@ -4,16 +4,20 @@
 //! At a crash, operations `1..=done` had returned and `1..=begun` had begun. States `floor` to
 //! `begun` of the history are *possible*, where `floor` is the last sync that had returned. A
 //! recovered tree is right if
-//! - nothing strange is there: each inode, name, owner, attribute and each sector of a file is as
-//!   in a possible state, and a size too;
+//! - nothing strange is there: each inode, name, owner, attribute, time and each sector of a file
+//!   is as in a possible state, and a size too;
 //! - nothing is lost: an inode that had a name in all possible states has one;
 //! - a rename happened or did not: two names of an inode are there at once only if they were so
 //!   in a possible state;
 //! - promises are kept. An fsync of an inode makes what is older than it impossible for its
-//!   content, owner and attributes; its names as of the fsync are there and no others, later
+//!   content, owner, attributes and times; its names as of the fsync are there and no others, later
 //!   changes aside. An fsync of a directory does so for the names in it. After an fdatasync
 //!   that is true of content only, and a new file has a name. Of an inode without a name an
 //!   fsync promises nothing: nobody could find it, and its last name may come back.
+//!
+//! A recovery sets times where the kernel's does: on btrfs the ctime of an inode that loses a name
+//! by a log that does not hold the inode, on ext4 mtime and ctime of a directory whose names a
+//! fast commit changes. Such a time is that of the recovery.
 //!
 //! Parts are judged one by one, because a log holds single inodes and names: two files may be
 //! as of different states. What two parts of one file may not be is said by the fsync's rule.
@@ -28,8 +32,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sapwood_vfs::{FileKind, Ino};
+use sapwood_vfs::{FileKind, Ino, Timestamp};
 
+use crate::engine::Engine;
 use crate::record::{Lane, Progress, Promise};
 use crate::tree::{Node, Place, Tree};
 
@@ -39,11 +44,22 @@ const SECTOR: usize = 512;
 /// Judges what is left of one thread's work. Made once, asked often.
 #[derive(Debug)]
 pub struct Oracle<'a> {
+    engine: Engine,
     root: Ino,
     shared: bool,
     states: &'a [Tree],
     promises: &'a [Promise],
+    recovery: Option<(Timestamp, Timestamp)>,
     names: Vec<BTreeMap<Ino, Vec<Place>>>,
+}
+
+/// A moment of a history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moment {
+    /// Numbers of the operations that had returned, from 0.
+    pub returned: Vec<usize>,
+    /// The last possible state.
+    pub last: usize,
 }
 
 /// The oldest possible state for parts of one inode.
@@ -62,10 +78,12 @@ impl<'a> Oracle<'a> {
     #[must_use]
     pub fn new(lane: &'a Lane) -> Self {
         Self {
+            engine: lane.engine,
             root: lane.root,
             shared: lane.shared,
             states: &lane.states,
             promises: &lane.promises,
+            recovery: lane.recovery,
             names: lane.states.iter().map(Tree::names).collect(),
         }
     }
@@ -79,13 +97,27 @@ impl<'a> Oracle<'a> {
     /// What is wrong with a recovered tree; empty if nothing.
     #[must_use]
     pub fn judge(&self, found: &Tree, progress: Progress) -> Vec<String> {
+        let moment = Moment {
+            returned: (0..progress.done.min(self.promises.len())).collect(),
+            last: progress.begun,
+        };
+        self.judge_at(found, &moment)
+    }
+
+    /// The same at any moment of the history.
+    #[must_use]
+    pub fn judge_at(&self, found: &Tree, moment: &Moment) -> Vec<String> {
+        let returned = moment.returned.iter();
+        let returned = returned.filter_map(|index| Some((*index, *self.promises.get(*index)?)));
+        let returned: Vec<(usize, Promise)> = returned.collect();
+        let syncs = returned.iter().filter(|(_, what)| *what == Promise::All);
         let view = View {
             oracle: self,
             found,
             found_names: found.names(),
-            floor: self.floor(progress.done),
-            last: progress.begun.min(self.states.len() - 1),
-            progress,
+            floor: syncs.map(|(index, _)| index + 1).max().unwrap_or(0),
+            last: moment.last.min(self.states.len() - 1),
+            returned,
         };
         let mut wrong = Vec::new();
         view.inodes(&mut wrong);
@@ -93,16 +125,6 @@ impl<'a> Oracle<'a> {
         view.directories(&mut wrong);
         view.promised_names(&mut wrong);
         wrong
-    }
-
-    fn floor(&self, done: usize) -> usize {
-        let returned = self.promises.iter().take(done);
-        returned
-            .enumerate()
-            .filter(|(_, promise)| **promise == Promise::All)
-            .map(|(index, _)| index + 1)
-            .max()
-            .unwrap_or(0)
     }
 }
 
@@ -112,7 +134,8 @@ struct View<'a> {
     found_names: BTreeMap<Ino, Vec<Place>>,
     floor: usize,
     last: usize,
-    progress: Progress,
+    /// Operations that had returned, with what each promised.
+    returned: Vec<(usize, Promise)>,
 }
 
 impl View<'_> {
@@ -123,9 +146,11 @@ impl View<'_> {
             fsync: None,
             fdatasync: None,
         };
-        let returned = self.oracle.promises.iter().take(self.progress.done);
-        for (index, promise) in returned.enumerate().skip(self.floor) {
+        for (index, promise) in &self.returned {
             let state = index + 1;
+            if state <= self.floor {
+                continue;
+            }
             if ino != self.oracle.root && self.names_in(state, ino).is_empty() {
                 continue;
             }
@@ -194,6 +219,9 @@ impl View<'_> {
                     "{what}: attributes {names:?} as of no possible state"
                 ));
             }
+            if let Some(why) = self.times(*ino, node, since.all) {
+                wrong.push(format!("{what}: {why}"));
+            }
             if let Some(why) = self.content(*ino, node, since.content) {
                 wrong.push(format!("{what}: {why}"));
             }
@@ -201,6 +229,47 @@ impl View<'_> {
             if node.kind != FileKind::Directory && node.nlink as usize != names {
                 wrong.push(format!("{what}: link count {}, {names} names", node.nlink));
             }
+        }
+    }
+
+    /// Each time by itself is as in a possible state.
+    fn times(&self, ino: Ino, node: &Node, since: usize) -> Option<String> {
+        let versions = self.versions(ino, since);
+        let versions = versions.filter(|version| version.kind == node.kind);
+        let versions: Option<Vec<_>> = versions
+            .map(|version| Some(version.times?.named()))
+            .collect();
+        let (versions, times) = (versions?, node.times?.named());
+        let mut times = times.into_iter().enumerate();
+        let possible = |number: usize, (name, time)| {
+            let mut versions = versions.iter().filter_map(|version| version.get(number));
+            let new = self.found.recovered.is_some_and(|began| began <= time);
+            // A recovery that was cut begins anew, and sets what it set again.
+            let again = |possible| {
+                let recovery = self.oracle.recovery;
+                new && recovery.is_some_and(|(began, end)| began <= possible && possible <= end)
+            };
+            new && self.recovery_sets(ino, name, since)
+                || versions.any(|(_, possible)| *possible == time || again(*possible))
+        };
+        let (_, (name, time)) = times.find(|(number, named)| !possible(*number, *named))?;
+        Some(format!("{name} {time:?} as of no possible state"))
+    }
+
+    /// Whether a recovery may set this time, as the kernel's does.
+    fn recovery_sets(&self, ino: Ino, name: &str, since: usize) -> bool {
+        match (self.oracle.engine, name) {
+            (Engine::Btrfs, "ctime") => (since..self.last).any(|state| {
+                let after = self.names_in(state + 1, ino);
+                let mut before = self.names_in(state, ino).iter();
+                before.any(|place| !after.contains(place))
+            }),
+            (Engine::Ext4, "ctime" | "mtime") => {
+                let mut versions = self.versions(ino, self.floor);
+                let first = versions.next().map(|version| &version.entries);
+                versions.any(|version| Some(&version.entries) != first)
+            }
+            _ => false,
         }
     }
 
@@ -301,10 +370,10 @@ impl View<'_> {
 
     /// Names of what was fsynced.
     fn promised_names(&self, wrong: &mut Vec<String>) {
-        let promises = self.oracle.promises.iter().take(self.progress.done);
+        let promises = self.returned.iter();
         let promised: BTreeSet<Ino> = promises
-            .skip(self.floor)
-            .filter_map(|promise| match promise {
+            .filter(|(index, _)| *index >= self.floor)
+            .filter_map(|(_, promise)| match promise {
                 Promise::Inode(ino) | Promise::Data(ino) => Some(*ino),
                 Promise::Nothing | Promise::All => None,
             })

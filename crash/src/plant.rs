@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sapwood_block::{Device, Result};
-use sapwood_testing::RecordDevice;
+
+use crate::delay::Recorder;
 
 /// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,22 +50,22 @@ impl FromStr for Plant {
 /// A recorder below a device that may be faulty.
 #[derive(Debug)]
 pub struct Planted {
-    inner: Arc<RecordDevice<sapwood_block::MemoryDevice>>,
+    inner: Arc<Recorder>,
     plant: Plant,
 }
 
 impl Planted {
     /// Wraps the recorder.
     #[must_use]
-    pub fn new(inner: Arc<RecordDevice<sapwood_block::MemoryDevice>>, plant: Plant) -> Self {
+    pub fn new(inner: Arc<Recorder>, plant: Plant) -> Self {
         Self { inner, plant }
     }
 }
 
 impl sapwood_block::Layer for Planted {
-    type Below = Arc<RecordDevice<sapwood_block::MemoryDevice>>;
+    type Below = Arc<Recorder>;
 
-    fn below(&self) -> &Arc<RecordDevice<sapwood_block::MemoryDevice>> {
+    fn below(&self) -> &Arc<Recorder> {
         &self.inner
     }
 

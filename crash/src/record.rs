@@ -10,16 +10,18 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
-use sapwood_testing::{RecordDevice, RecordLog};
-use sapwood_vfs::{FileSystem, Ino};
+use sapwood_testing::{MemoryFs, RecordLog};
+use sapwood_vfs::{FileSystem, Ino, Timestamp};
 
 use crate::actor::Actor;
 use crate::base::{Base, BaseKind};
+use crate::delay::{Delays, Recorder, recorder};
 use crate::engine::Engine;
 use crate::op::{Op, SLOTS, Target, from_text, to_text};
+use crate::orders::Orders;
 use crate::plant::{Plant, Planted};
 use crate::policy::Policy;
-use crate::tree::Tree;
+use crate::tree::{Times, Tree};
 
 /// A base and operations on it. Its text is `BASE: OP; OP; ...`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,11 +70,35 @@ pub struct Setting {
     pub policy: Policy,
     /// What is broken on purpose.
     pub plant: Option<Plant>,
+    /// The device answers threads at once: no delays.
+    pub at_once: bool,
+}
+
+impl Setting {
+    /// The device that the engine gets: the recorder, or a faulty one above it.
+    #[must_use]
+    pub fn planted(&self, recorder: &Arc<Recorder>) -> Arc<dyn Device> {
+        match self.plant {
+            Some(plant) => Arc::new(Planted::new(recorder.clone(), plant)),
+            None => recorder.clone(),
+        }
+    }
+
+    /// How requests of threads are delayed.
+    #[must_use]
+    pub fn delays(&self, seed: u64) -> Delays {
+        match self.at_once {
+            true => Delays::NONE,
+            false => Delays::brief(seed),
+        }
+    }
 }
 
 /// What one thread did below a directory of its own.
 #[derive(Debug)]
 pub struct Lane {
+    /// On which engine.
+    pub engine: Engine,
     /// That directory.
     pub root: Ino,
     /// States of the history.
@@ -81,6 +107,8 @@ pub struct Lane {
     pub promises: Vec<Promise>,
     /// Others were at work, or data goes through the journal: a commit may have come in the midst of an operation.
     pub shared: bool,
+    /// Begin and end of the mount before it, which may have been a recovery that set times.
+    pub recovery: Option<(Timestamp, Timestamp)>,
 }
 
 /// A workload that ran.
@@ -92,8 +120,10 @@ pub struct Recording {
     pub base: MemoryDevice,
     /// All that was written.
     pub log: RecordLog,
-    /// What each thread did.
+    /// What each thread did that had a directory of its own.
     pub lanes: Vec<Lane>,
+    /// What threads did that shared names.
+    pub race: Option<Orders>,
 }
 
 /// The operations that had begun and ended at a crash point.
@@ -113,35 +143,53 @@ impl Recording {
     /// failed.
     pub fn run(workload: &Workload, setting: &Setting) -> Result<Self, String> {
         let base = Base::get(workload.base)?;
-        let memory = base.device.snapshot();
-        let before = memory.snapshot();
-        let recorder = Arc::new(RecordDevice::new(memory));
-        let device: Arc<dyn Device> = match setting.plant {
-            Some(plant) => Arc::new(Planted::new(recorder.clone(), plant)),
-            None => recorder.clone(),
-        };
         let engine = workload.base.engine();
-        let fs = engine.open(device, setting.policy, 1);
+        Self::on(engine, &base.device, &base.model()?, &workload.ops, setting)
+    }
+
+    /// Mounts a copy of `image`, of which `model` has the content, and does the operations. The
+    /// mount is recorded too, with the recovery that the image may need.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn on(
+        engine: Engine,
+        image: &MemoryDevice,
+        model: &MemoryFs,
+        ops: &[Op],
+        setting: &Setting,
+    ) -> Result<Self, String> {
+        let recorder = Arc::new(recorder(image.snapshot(), Delays::NONE));
+        let began = Timestamp::now();
+        let fs = engine.open(setting.planted(&recorder), setting.policy, 1);
         let fs = fs.map_err(|error| format!("mount: {error}"))?;
-        let model = base.model()?;
+        let recovery = (began, Timestamp::now());
         let skip_fsync = setting.plant == Some(Plant::SkipFsync);
-        let mut run = Run::new((&*fs, fs.root()), &model, skip_fsync);
-        let mut lane = run.all(0, &workload.ops, &recorder)?;
+        let mut run = Run::new(engine, (&*fs, fs.root()), model, skip_fsync);
+        let mut lane = run.all(0, ops, &recorder)?;
+        lane.recovery = Some(recovery);
         // Data that is longer than a transaction is committed in parts.
         lane.shared = setting.policy == Policy::DataJournal;
         let log = recorder.take_log();
         Ok(Self {
             engine,
-            base: before,
+            base: image.snapshot(),
             log,
             lanes: vec![lane],
+            race: None,
         })
+    }
+
+    fn threads(&self) -> usize {
+        self.race
+            .as_ref()
+            .map_or(self.lanes.len(), |race| race.threads)
     }
 
     /// How far each thread was at a crash point.
     #[must_use]
     pub fn progress(&self, at: usize) -> Vec<Progress> {
-        let mut all = vec![Progress { done: 0, begun: 0 }; self.lanes.len()];
+        let mut all = vec![Progress { done: 0, begun: 0 }; self.threads()];
         for (_, mark) in self.log.marks_before(at) {
             let (what, lane) = mark.split_at(1);
             let lane = lane.parse().ok().and_then(|lane: usize| all.get_mut(lane));
@@ -156,11 +204,12 @@ impl Recording {
 }
 
 /// Marks in the log: these and the number of the lane.
-const BEGIN: &str = "b";
-const END: &str = "e";
+pub(crate) const BEGIN: &str = "b";
+pub(crate) const END: &str = "e";
 
 /// One thread of a workload.
 pub struct Run<'a> {
+    on: Engine,
     engine: Actor<'a>,
     model: Actor<'a>,
     model_fs: &'a dyn FileSystem,
@@ -174,11 +223,13 @@ impl<'a> Run<'a> {
     /// On the engine below a directory, side by side with a model of what is there.
     #[must_use]
     pub fn new(
+        on: Engine,
         (engine, root): (&'a dyn FileSystem, Ino),
         model: &'a dyn FileSystem,
         skip_fsync: bool,
     ) -> Self {
         Self {
+            on,
             engine: Actor::below(engine, root),
             model: Actor::new(model),
             model_fs: model,
@@ -192,12 +243,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// The operation that ended otherwise than in the model.
-    pub fn all(
-        &mut self,
-        number: usize,
-        ops: &[Op],
-        recorder: &RecordDevice<MemoryDevice>,
-    ) -> Result<Lane, String> {
+    pub fn all(&mut self, number: usize, ops: &[Op], recorder: &Recorder) -> Result<Lane, String> {
         let mut states = vec![self.state()?];
         let mut promises = Vec::new();
         for op in ops {
@@ -211,10 +257,12 @@ impl<'a> Run<'a> {
             });
         }
         Ok(Lane {
+            engine: self.on,
             root: self.root,
             states,
             promises,
             shared: false,
+            recovery: None,
         })
     }
 
@@ -249,27 +297,30 @@ impl<'a> Run<'a> {
         promise.unwrap_or(Promise::Nothing)
     }
 
-    /// The model's state in the engine's numbers. Times of the two have nothing in common.
+    /// The model's state in the engine's numbers, with the engine's times: the model's say nothing
+    /// about them.
     fn state(&mut self) -> Result<Tree, String> {
         let mut tree = Tree::of(self.model_fs).map_err(|error| format!("model: {error}"))?;
         let held = (0..SLOTS).filter_map(|slot| self.model.held(slot));
         tree.add_held(self.model_fs, held)
             .map_err(|error| format!("model: {error}"))?;
-        for node in tree.nodes.values_mut().chain(tree.nameless.values_mut()) {
-            node.mtime = None;
-        }
+        let mut times = BTreeMap::new();
         for (path, ino) in tree.paths() {
-            if self.map.contains_key(&ino) {
-                continue;
-            }
-            let found = self.engine.ino(&Target::Path(path.clone()));
+            let found = self.engine.attr(&Target::Path(path.clone()));
             let found = found.map_err(|error| format!("{path}: the engine says {error}"))?;
-            self.map.insert(ino, found);
+            self.map.entry(ino).or_insert(found.ino);
+            times.insert(ino, Times::of(&found));
         }
         for slot in 0..SLOTS {
-            if let (Some(ino), Some(found)) = (self.model.held(slot), self.engine.held(slot)) {
-                self.map.insert(ino, found);
+            if let (Some(ino), Ok(found)) =
+                (self.model.held(slot), self.engine.attr(&Target::Held(slot)))
+            {
+                self.map.insert(ino, found.ino);
+                times.insert(ino, Times::of(&found));
             }
+        }
+        for (ino, node) in tree.nodes.iter_mut().chain(tree.nameless.iter_mut()) {
+            node.times = times.get(ino).copied();
         }
         Ok(tree.renumbered(&self.map))
     }

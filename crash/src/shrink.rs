@@ -39,6 +39,27 @@ pub fn shrink(found: Found, setting: &Setting, depth: Depth) -> Found {
 fn smaller(subject: &Subject) -> Vec<Subject> {
     match subject {
         Subject::Sequence(workload) => shorter(workload).into_iter().map(Subject::from).collect(),
+        Subject::Race(race) => {
+            let mut all = Vec::new();
+            for (thread, plan) in race.plans.iter().enumerate() {
+                for index in 0..plan.len() {
+                    let mut less = race.clone();
+                    if let Some(plan) = less.plans.get_mut(thread) {
+                        plan.remove(index);
+                    }
+                    less.plans.retain(|plan| !plan.is_empty());
+                    all.push(less.into());
+                }
+            }
+            all
+        }
+        Subject::Again(again) => (0..again.ops.len())
+            .map(|index| {
+                let mut less = again.clone();
+                less.ops.remove(index);
+                less.into()
+            })
+            .collect(),
         Subject::Threads(threads) => {
             let fewer = |lanes, ops| {
                 Subject::from(Threads {

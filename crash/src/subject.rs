@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::again::{self, Again};
 use crate::engine::Engine;
 use crate::op::Op;
+use crate::race::{self, Race};
 use crate::record::{Recording, Setting, Workload};
 use crate::threads::{self, Threads};
 
@@ -13,8 +15,12 @@ use crate::threads::{self, Threads};
 pub enum Subject {
     /// One operation after another.
     Sequence(Workload),
-    /// Several threads.
+    /// Several threads, each in a directory of its own.
     Threads(Threads),
+    /// Several threads on the same names.
+    Race(Race),
+    /// A workload on what a crash of another left.
+    Again(Again),
 }
 
 impl From<Workload> for Subject {
@@ -29,11 +35,25 @@ impl From<Threads> for Subject {
     }
 }
 
+impl From<Race> for Subject {
+    fn from(race: Race) -> Self {
+        Self::Race(race)
+    }
+}
+
+impl From<Again> for Subject {
+    fn from(again: Again) -> Self {
+        Self::Again(again)
+    }
+}
+
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sequence(workload) => workload.fmt(f),
             Self::Threads(threads) => threads.fmt(f),
+            Self::Race(race) => race.fmt(f),
+            Self::Again(again) => again.fmt(f),
         }
     }
 }
@@ -42,8 +62,13 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.trim().starts_with(threads::PREFIX) {
+        let begins = |prefix| text.trim().starts_with(prefix);
+        if begins(threads::PREFIX) {
             text.parse().map(Self::Threads)
+        } else if begins(race::PREFIX) {
+            text.parse().map(Self::Race)
+        } else if begins(again::PREFIX) {
+            text.parse().map(Self::Again)
         } else {
             text.parse().map(Self::Sequence)
         }
@@ -57,6 +82,8 @@ impl Subject {
         match self {
             Self::Sequence(workload) => workload.base.engine(),
             Self::Threads(threads) => threads.engine,
+            Self::Race(race) => race.base.engine(),
+            Self::Again(again) => again.first.base.engine(),
         }
     }
 
@@ -68,6 +95,8 @@ impl Subject {
         match self {
             Self::Sequence(workload) => Recording::run(workload, setting),
             Self::Threads(threads) => threads.run(setting),
+            Self::Race(race) => race.run(setting),
+            Self::Again(again) => again.run(setting),
         }
     }
 
@@ -80,6 +109,8 @@ impl Subject {
                 let plans = (0..threads.lanes).filter_map(|lane| threads.plan(lane).ok());
                 plans.flatten().collect()
             }
+            Self::Race(race) => race.plans.concat(),
+            Self::Again(again) => [again.first.ops.as_slice(), &again.ops].concat(),
         }
     }
 
@@ -87,8 +118,8 @@ impl Subject {
     #[must_use]
     pub fn attempts(&self) -> usize {
         match self {
-            Self::Sequence(_) => 1,
-            Self::Threads(_) => 30,
+            Self::Sequence(_) | Self::Again(_) => 1,
+            Self::Threads(_) | Self::Race(_) => 30,
         }
     }
 }
@@ -104,6 +135,8 @@ mod tests {
             ("ext4: creat A/x; fsync A/x", Engine::Ext4),
             ("threads: 7 2 9", Engine::Btrfs),
             ("threads: ext4 7 2 9", Engine::Ext4),
+            ("race: std: creat A/x; fsync @0 | unlink A/x", Engine::Btrfs),
+            ("again: ext4: creat A/x @ 17-3 => fsync A/x", Engine::Ext4),
         ] {
             let subject: Subject = text.parse().unwrap();
             assert_eq!(
@@ -114,6 +147,10 @@ mod tests {
         for bad in [
             "threads: ext5 7 2 9",
             "threads:",
+            "race: std",
+            "race: std: creat A/x | fly",
+            "again: std: creat A/x => fsync A/x",
+            "again: std: creat A/x @ 17",
             "threads: ext4 7 2",
             "none: sync",
         ] {

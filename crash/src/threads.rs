@@ -9,16 +9,19 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use sapwood_testing::RecordDevice;
+use sapwood_testing::MemoryFs;
 use sapwood_vfs::FileSystem;
 
 use crate::actor::Actor;
 use crate::base::Base;
 use crate::bounded;
+use crate::delay::{Delays, recorder};
 use crate::engine::Engine;
+use crate::explore::seed_of;
 use crate::op::Op;
 use crate::plant::Plant;
 use crate::record::{Lane, Recording, Run, Setting};
+use crate::subject::Subject;
 
 /// A workload of several threads. Its text is `threads: SEED LANES OPS`, with the engine's name
 /// before the numbers if it is not btrfs.
@@ -81,27 +84,8 @@ impl Threads {
     /// If the base cannot be made.
     pub fn plan(&self, lane: usize) -> Result<Vec<Op>, String> {
         let model = Base::get(self.engine.standard())?.model()?;
-        let mut actor = Actor::new(&model);
         let mut random = Rng::with_seed(self.seed ^ (lane as u64) << 32);
-        let persists = bounded::persists()?;
-        let mut plan = Vec::new();
-        // Most choices can be done; those that cannot are skipped.
-        for attempt in 0..self.ops * 20 {
-            if plan.len() == self.ops {
-                break;
-            }
-            let list = match random.u32(0..3) {
-                0 => persists.clone(),
-                _ => bounded::changes(attempt as u8)?,
-            };
-            let Some(op) = random.choice(list) else { break };
-            // The directory of a thread is no subvolume.
-            let fits = self.engine.can(&op) && !matches!(op, Op::Snapshot { .. });
-            if fits && actor.apply(&op).is_ok() {
-                plan.push(op);
-            }
-        }
-        Ok(plan)
+        by_chance(self.engine, &model, &mut random, self.ops)
     }
 
     /// Runs it.
@@ -112,9 +96,9 @@ impl Threads {
         let engine = self.engine;
         let setup = Base::get(engine.standard())?;
         let memory = Base::get(engine.empty())?.device.snapshot();
-        let recorder = Arc::new(RecordDevice::new(memory));
+        let recorder = Arc::new(recorder(memory, Delays::NONE));
         let fs = engine
-            .open(recorder.clone(), setting.policy, 2)
+            .open(setting.planted(&recorder), setting.policy, 2)
             .map_err(|error| format!("mount: {error}"))?;
         let mut dirs = Vec::new();
         for lane in 0..self.lanes {
@@ -122,7 +106,9 @@ impl Threads {
         }
         fs.sync().map_err(|error| error.to_string())?;
         recorder.take_log();
-        let base = recorder.inner().snapshot();
+        let base = recorder.inner().inner().snapshot();
+        let seed = seed_of(&Subject::from(*self));
+        recorder.inner().set(setting.delays(seed));
         let plans = (0..self.lanes).map(|lane| self.plan(lane));
         let plans: Vec<Vec<Op>> = plans.collect::<Result<_, _>>()?;
         let skip_fsync = setting.plant == Some(Plant::SkipFsync);
@@ -134,8 +120,8 @@ impl Threads {
                     let (fs, dir, recorder, setup) = (&*fs, dirs[number], &recorder, &setup);
                     scope.spawn(move || {
                         let model = setup.model()?;
-                        let lane =
-                            Run::new((fs, dir), &model, skip_fsync).all(number, plan, recorder);
+                        let lane = Run::new(engine, (fs, dir), &model, skip_fsync)
+                            .all(number, plan, recorder);
                         lane.map(|lane| Lane {
                             shared: true,
                             ..lane
@@ -157,6 +143,7 @@ impl Threads {
             base,
             log,
             lanes: lanes?,
+            race: None,
         })
     }
 }
@@ -173,4 +160,36 @@ fn prepare(fs: &dyn FileSystem, lane: usize, setup: &[Op]) -> Result<sapwood_vfs
         actor.apply(op).map_err(failed)?;
     }
     Ok(dir)
+}
+
+/// Operations by chance that can be done one after another on the model, which they change.
+///
+/// # Errors
+/// Never, unless the list of operations is wrong.
+pub(crate) fn by_chance(
+    engine: Engine,
+    model: &MemoryFs,
+    random: &mut Rng,
+    ops: usize,
+) -> Result<Vec<Op>, String> {
+    let mut actor = Actor::new(model);
+    let persists = bounded::persists()?;
+    let mut plan = Vec::new();
+    // Most choices can be done; those that cannot are skipped.
+    for attempt in 0..ops * 20 {
+        if plan.len() == ops {
+            break;
+        }
+        let list = match random.u32(0..3) {
+            0 => persists.clone(),
+            _ => bounded::changes(attempt as u8)?,
+        };
+        let Some(op) = random.choice(list) else { break };
+        // The directory of a thread is no subvolume.
+        let fits = engine.can(&op) && !matches!(op, Op::Snapshot { .. });
+        if fits && actor.apply(&op).is_ok() {
+            plan.push(op);
+        }
+    }
+    Ok(plan)
 }

@@ -1,10 +1,11 @@
 //! [`Tree`]: all that can be seen of a file system, by inode.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use sapwood_vfs::{Attr, Error, FileKind, FileSystem, Ino, Result};
+use sapwood_vfs::{Attr, Error, FileKind, FileSystem, Ino, Result, Timestamp};
 
 /// Owner and mode of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,43 @@ pub struct Owner {
     pub gid: u32,
     /// Device number.
     pub rdev: u64,
+}
+
+/// Times of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Creation.
+    pub btime: Timestamp,
+}
+
+impl Times {
+    /// Those of an inode.
+    #[must_use]
+    pub fn of(attr: &Attr) -> Self {
+        Self {
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            btime: attr.btime,
+        }
+    }
+
+    /// Each with its name.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, Timestamp); 4] {
+        [
+            ("atime", self.atime),
+            ("mtime", self.mtime),
+            ("ctime", self.ctime),
+            ("btime", self.btime),
+        ]
+    }
 }
 
 /// One inode.
@@ -34,8 +72,8 @@ pub struct Node {
     pub xattrs: Arc<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// Names in a directory.
     pub entries: Arc<BTreeMap<Vec<u8>, Ino>>,
-    /// Last change of the content, where it is known.
-    pub mtime: Option<sapwood_vfs::Timestamp>,
+    /// Its times, where they are known.
+    pub times: Option<Times>,
 }
 
 /// A file system as it can be seen from its root.
@@ -47,7 +85,12 @@ pub struct Tree {
     pub nodes: BTreeMap<Ino, Node>,
     /// Inodes without a name that somebody holds open.
     pub nameless: BTreeMap<Ino, Node>,
+    /// When its recovery began, if it was recovered. A later time was set by the recovery.
+    pub recovered: Option<Timestamp>,
 }
+
+/// A time with its name; `None` if the recovery set it.
+type Named = (&'static str, Option<Timestamp>);
 
 /// Directory and name.
 pub type Place = (Ino, Vec<u8>);
@@ -90,6 +133,7 @@ impl Tree {
             root,
             nodes,
             nameless: BTreeMap::new(),
+            recovered: None,
         })
     }
 
@@ -134,6 +178,7 @@ impl Tree {
             root,
             nodes,
             nameless: BTreeMap::new(),
+            recovered: self.recovered,
         }
     }
 
@@ -171,6 +216,7 @@ impl Tree {
             root: new(&self.root).unwrap_or(self.root),
             nodes: all(&self.nodes),
             nameless: all(&self.nameless),
+            recovered: self.recovered,
         }
     }
 
@@ -192,8 +238,8 @@ impl Tree {
         paths
     }
 
-    /// The first difference to another tree of the same file system, seen by paths. Times of
-    /// last change count where both know them.
+    /// The first difference to another tree of the same file system, seen by paths. Times count
+    /// where both know them.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         let (mine, others) = (self.paths(), other.paths());
@@ -206,7 +252,26 @@ impl Tree {
         let nodes = mine.iter().zip(others.values());
         nodes
             .filter_map(|((path, a), b)| Some((path, self.nodes.get(a)?, other.nodes.get(b)?)))
-            .find_map(|(path, a, b)| Some(format!("{path}: {}", a.difference(b)?)))
+            .find_map(|(path, a, b)| {
+                let why = a.difference(b).or_else(|| {
+                    let (mine, others) = (self.stored(a.times?), other.stored(b.times?));
+                    let mut pairs = mine.into_iter().zip(others);
+                    // Whether our recovery may set a time is for the oracle to say. The kernel's
+                    // sets ctime also where the log has it.
+                    let set = |(a, b): &(Named, Named)| a.1.is_none() || b.1.is_none();
+                    let ((name, a), (_, b)) = pairs.find(|pair| !set(pair) && pair.0 != pair.1)?;
+                    Some(differ(name, &a, &b))
+                })?;
+                Some(format!("{path}: {why}"))
+            })
+    }
+
+    /// Times with their names; `None` for one that the recovery set.
+    fn stored(&self, times: Times) -> [Named; 4] {
+        let stored = |time: Timestamp| self.recovered.is_none_or(|recovered| time < recovered);
+        times
+            .named()
+            .map(|(name, time)| (name, stored(time).then_some(time)))
     }
 }
 
@@ -235,16 +300,14 @@ impl Node {
             content: content.into(),
             xattrs: Arc::new(xattrs),
             entries: Arc::default(),
-            mtime: (attr.kind == FileKind::Regular).then_some(attr.mtime),
+            times: Some(Times::of(attr)),
         })
     }
 
-    /// The first difference; names in a directory and inode numbers are not looked at.
+    /// The first difference; names in a directory, inode numbers and times do not count.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
-        let differ = |what: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
-            Some(format!("{what} is {a:?} in the first, {b:?} in the second"))
-        };
+        let differ = |what, a: &dyn Debug, b: &dyn Debug| Some(differ(what, a, b));
         if self.kind != other.kind {
             return differ("kind", &self.kind, &other.kind);
         }
@@ -269,11 +332,12 @@ impl Node {
             };
             return differ("attributes", &names(self), &names(other));
         }
-        match (self.mtime, other.mtime) {
-            (Some(a), Some(b)) if a != b => differ("mtime", &a, &b),
-            _ => None,
-        }
+        None
     }
+}
+
+fn differ(what: &str, a: &dyn Debug, b: &dyn Debug) -> String {
+    format!("{what} is {a:?} in the first, {b:?} in the second")
 }
 
 fn names(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {

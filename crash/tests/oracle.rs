@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sapwood_crash::engine::Engine;
 use sapwood_crash::oracle::Oracle;
 use sapwood_crash::record::{Lane, Progress, Recording, Setting};
 use sapwood_crash::tree::{Node, Tree};
-use sapwood_vfs::{FileKind, Ino};
+use sapwood_vfs::{FileKind, Ino, Timestamp};
 
 /// What a workload on the standard base did.
 fn lane(ops: &str) -> Lane {
@@ -205,4 +206,96 @@ fn a_size_between_two_is_possible_only_where_others_are_at_work() {
 fn an_fsync_of_what_has_no_name_promises_nothing() {
     let lane = lane("hold A/foo 0; unlink A/foo; write @0 0 4096 9; fsync @0");
     assert_eq!(judge(&lane, 4, 0, |_| ()), [""; 0]);
+}
+
+/// A moment after all that a lane did.
+fn later(tree: &mut Edit) -> Timestamp {
+    let times = tree.0.nodes.values().filter_map(|node| node.times);
+    let last = times.map(|times| times.ctime).max().unwrap();
+    tree.0.recovered = Some(Timestamp {
+        sec: last.sec + 1000,
+        ..last
+    });
+    Timestamp {
+        sec: last.sec + 1001,
+        ..last
+    }
+}
+
+#[test]
+fn times_are_of_a_possible_state() {
+    let lane = lane("utimes A/foo 1000; append A/foo 100 9; setxattr A n 5 1");
+    for state in 0..=3 {
+        assert_eq!(judge(&lane, 3, state, |_| ()), [""; 0]);
+    }
+    for what in ["atime", "mtime", "ctime", "btime"] {
+        let wrong = judge(&lane, 3, 3, |tree| {
+            let times = tree.node("A/foo").times.as_mut().unwrap();
+            let time = match what {
+                "atime" => &mut times.atime,
+                "mtime" => &mut times.mtime,
+                "ctime" => &mut times.ctime,
+                _ => &mut times.btime,
+            };
+            time.nsec ^= 1;
+        });
+        refused(&wrong, &format!("{what} "));
+    }
+}
+
+#[test]
+fn an_fsync_makes_older_times_impossible_and_an_fdatasync_does_not() {
+    let synced = lane("utimes A/foo 1000; fsync A/foo");
+    refused(&judge(&synced, 2, 0, |_| ()), "time");
+    assert_eq!(judge(&synced, 1, 0, |_| ()), [""; 0], "it had not returned");
+    let synced = lane("utimes A/foo 1000; fdatasync A/foo");
+    assert_eq!(judge(&synced, 2, 0, |_| ()), [""; 0]);
+}
+
+#[test]
+fn a_recovery_sets_ctime_only_where_a_name_was_lost() {
+    let renamed = lane("rename A/foo A/moved; chmod A/bar 448");
+    let set = |path: &'static str, what: &'static str| {
+        move |tree: &mut Edit| {
+            let now = later(tree);
+            let times = tree.node(path).times.as_mut().unwrap();
+            match what {
+                "ctime" => times.ctime = now,
+                _ => times.mtime = now,
+            }
+        }
+    };
+    assert_eq!(judge(&renamed, 2, 2, set("A/moved", "ctime")), [""; 0]);
+    refused(&judge(&renamed, 2, 2, set("A/moved", "mtime")), "mtime");
+    refused(&judge(&renamed, 2, 2, set("A/bar", "ctime")), "ctime");
+    refused(&judge(&renamed, 2, 2, set("A", "mtime")), "mtime");
+}
+
+#[test]
+fn a_recovery_of_ext4_sets_times_of_directories_whose_names_changed() {
+    let mut created = lane("creat A/new; chmod B 448");
+    created.engine = Engine::Ext4;
+    let set = |path: &'static str| {
+        move |tree: &mut Edit| {
+            let now = later(tree);
+            tree.node(path).times.as_mut().unwrap().mtime = now;
+        }
+    };
+    assert_eq!(judge(&created, 2, 2, set("A")), [""; 0]);
+    refused(&judge(&created, 2, 2, set("B")), "mtime");
+    refused(&judge(&created, 2, 2, set("A/foo")), "mtime");
+}
+
+#[test]
+fn what_a_recovery_set_is_set_again_by_the_next() {
+    let mut second = lane("chmod A/bar 448");
+    let set = |tree: &mut Edit| {
+        let now = later(tree);
+        tree.node("A/foo").times.as_mut().unwrap().ctime = now;
+    };
+    refused(&judge(&second, 1, 1, set), "ctime");
+    let ino = second.states[0].paths()["A/foo"];
+    let ctime = second.states[0].nodes[&ino].times.unwrap().ctime;
+    second.recovery = Some((ctime, ctime));
+    assert_eq!(judge(&second, 1, 1, set), [""; 0]);
 }

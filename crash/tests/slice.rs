@@ -1,19 +1,22 @@
 //! A fixed slice of what `make crash` does in full; and that the explorer finds what is broken.
 #![allow(clippy::unwrap_used)]
 
+use sapwood_crash::again::Again;
 use sapwood_crash::base::BaseKind;
 use sapwood_crash::bounded::Bounded;
 use sapwood_crash::cases;
-use sapwood_crash::cut::Depth;
+use sapwood_crash::cut::{Cut, Depth};
 use sapwood_crash::engine::Engine;
 use sapwood_crash::explore::{Found, explore, parse_id, replay};
 use sapwood_crash::judge::Tally;
-use sapwood_crash::op::Op;
+use sapwood_crash::op::{Op, from_text};
 use sapwood_crash::plant::Plant;
 use sapwood_crash::policy::Policy;
-use sapwood_crash::record::{Setting, Workload};
+use sapwood_crash::race::Race;
+use sapwood_crash::record::{Recording, Setting, Workload};
 use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
+use sapwood_testing::CrashPlan;
 
 fn all(workloads: impl IntoIterator<Item = impl Into<Subject>>) -> Tally {
     let setting = Setting::default();
@@ -158,6 +161,92 @@ fn threads_at_once() {
         lanes: 3,
         ops: 8,
     }));
+}
+
+fn races(base: BaseKind, seeds: std::ops::Range<u64>) -> Tally {
+    all(seeds.map(|seed| {
+        let (threads, ops) = (2 + (seed / 2 % 2) as usize, 3 + (seed % 4) as usize);
+        Race::by_chance(base, seed, threads, ops).unwrap()
+    }))
+}
+
+/// Threads that append to one file, and do little else.
+fn appends(base: BaseKind) -> Tally {
+    let text = format!(
+        "race: {base}: append A/foo 3000 10; append A/foo 100 11; append A/foo 9000 12; sync \
+        | append A/foo 3000 50; append A/foo 100 51; fsync A/foo; append A/foo 5000 52"
+    );
+    all((0..6).map(|_| text.parse::<Subject>().unwrap()))
+}
+
+#[test]
+fn threads_on_the_same_names() {
+    let sum = races(BaseKind::Standard, 0..60);
+    assert!(
+        sum.images > 500 && sum.undecided * 20 < sum.comparisons,
+        "{sum:?}"
+    );
+    appends(BaseKind::Standard);
+}
+
+#[test]
+fn ext4_threads_on_the_same_names() {
+    for base in [BaseKind::Ext4, BaseKind::Ext4Fast] {
+        let sum = races(base, 0..40);
+        assert!(
+            sum.images > 150 && sum.undecided * 20 < sum.comparisons,
+            "{sum:?}"
+        );
+        appends(base);
+    }
+}
+
+/// All second generations of a workload: one for each cut that leaves a log.
+fn after_every_cut(base: BaseKind, first: &str, second: &str) -> Vec<Again> {
+    let first: Workload = format!("{base}: {first}").parse().unwrap();
+    let recording = Recording::run(&first, &Setting::default()).unwrap();
+    let log = &recording.log;
+    let points = log.crash_points().into_iter().map(CrashPlan::at);
+    let mut points: Vec<CrashPlan> = points.collect();
+    points.retain(|plan| base.engine().has_log(&log.image(&recording.base, plan)));
+    let ops = from_text(second).unwrap();
+    let again = |plan| Again {
+        first: first.clone(),
+        cut: Cut(plan).to_string(),
+        ops: ops.clone(),
+    };
+    points.into_iter().map(again).collect()
+}
+
+fn by_chance(base: BaseKind, seeds: std::ops::Range<u64>) -> impl Iterator<Item = Again> {
+    seeds.map(move |seed| {
+        let (first, second) = (2 + (seed % 5) as usize, 1 + (seed / 3 % 4) as usize);
+        Again::by_chance(base, seed, first, second, &Setting::default()).unwrap()
+    })
+}
+
+#[test]
+fn a_second_generation() {
+    let base = BaseKind::Standard;
+    let first = "creat A/C/new; write A/C/new 0 9000 1; rename A/bar B/bar; fsync A/C/new; \
+        unlink A/foo; fsync A";
+    let every = after_every_cut(base, first, "mkdir A/E; creat A/E/x; fsync A/E");
+    assert!(every.len() > 5, "{}", every.len());
+    let sum = all(every.into_iter().chain(by_chance(base, 0..60)));
+    assert!(sum.images > 300, "{sum:?}");
+}
+
+#[test]
+fn ext4_a_second_generation() {
+    let first = "creat A/C/new; write A/C/new 0 9000 1; link A/bar B/bar; fsync A/C/new; \
+        unlink A/two; fsync A";
+    let second = "mkdir A/E; creat A/E/x; fsync A/E";
+    for base in [BaseKind::Ext4, BaseKind::Ext4Fast] {
+        let every = after_every_cut(base, first, second);
+        assert!(every.len() > 5, "{}", every.len());
+        let sum = all(every.into_iter().chain(by_chance(base, 0..40)));
+        assert!(sum.images > 200, "{sum:?}");
+    }
 }
 
 /// What the first failing one of these says.

@@ -16,7 +16,7 @@ pub use error::{Error, Result, check_range, check_writable};
 pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
-pub use overlay::OverlayDevice;
+pub use overlay::{OVERLAY_PAGE, OverlayDevice};
 pub use patient::{PATIENCE, PatientDevice, patiently};
 
 /// The unit that a medium writes whole or not at all, in bytes.

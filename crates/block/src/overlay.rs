@@ -15,7 +15,8 @@ use crate::error::check_range;
 use crate::{Device, Result};
 
 /// Bytes of a page.
-const PAGE: u64 = 4096;
+pub const OVERLAY_PAGE: u64 = 4096;
+use OVERLAY_PAGE as PAGE;
 
 /// Shows the device below with changes that are kept in memory only. Writable, whatever the device
 /// below is.
@@ -58,6 +59,12 @@ impl OverlayDevice {
             self.inner.write_at(start, &bytes[..len as usize])?;
         }
         self.inner.flush()
+    }
+
+    /// First bytes of the pages that were written, in rising order.
+    #[must_use]
+    pub fn written(&self) -> Vec<u64> {
+        self.pages.read().keys().map(|page| page * PAGE).collect()
     }
 
     /// The page as the device below has it; zeros past its end.

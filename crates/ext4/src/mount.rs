@@ -15,10 +15,11 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
 use sapwood_base::Health;
-use sapwood_block::{Device, OverlayDevice, PatientDevice};
+use sapwood_block::{Device, OVERLAY_PAGE, OverlayDevice, PatientDevice};
 use sapwood_ext4_format::{
     Compat, Geometry, Incompat, Inode as RawInode, RoCompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock,
     SuperState,
@@ -174,10 +175,45 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
         )?;
         fast_commit::replay(&engine, &log, commits)?;
         ops::sync::sync(&engine)?;
+        if !sapwood_fault::planted(151) {
+            plan.replay(&**device)?;
+            log_what_changed(&overlay, &log, commits.expected)?;
+        }
     }
     overlay.write_home()?;
     log::info!("{}: journal recovered", device.name());
     Ok(log.reset(&recovery)?)
+}
+
+/// Makes one transaction of what the fast commits changed, after the transactions of the log were
+/// written home. Bitmaps, descriptors and inodes belong together: a power cut while they are
+/// written home must leave all of them to the next recovery.
+fn log_what_changed(overlay: &OverlayDevice, log: &sapwood_jbd2::Log, sequence: u32) -> Result<()> {
+    let size = u64::from(log.block_size());
+    let mut numbers = BTreeSet::new();
+    for page in overlay.written() {
+        numbers.extend(page / size..(page + OVERLAY_PAGE).div_ceil(size));
+    }
+    let mut blocks = Vec::new();
+    for number in numbers {
+        let mut old = vec![0; log.block_size() as usize];
+        let mut new = old.clone();
+        if (number + 1) * size > overlay.size() {
+            continue;
+        }
+        overlay.inner().read_at(number * size, &mut old)?;
+        overlay.read_at(number * size, &mut new)?;
+        if old != new {
+            blocks.push((number, new));
+        }
+    }
+    if !blocks.is_empty() && !log.write_alone(sequence, &blocks)? {
+        log::warn!(
+            "the journal has no room for {} blocks of a recovery",
+            blocks.len()
+        );
+    }
+    Ok(())
 }
 
 /// The log in the journal's inode.

@@ -107,7 +107,7 @@ pub(crate) fn write_commit(log: &Log, tid: Tid, at: u64) -> Result<()> {
 }
 
 /// The block with zeros in place of the magic.
-fn escape(content: &[u8]) -> Vec<u8> {
+pub(crate) fn escape(content: &[u8]) -> Vec<u8> {
     let mut bytes = content.to_vec();
     if let Some(start) = bytes.first_chunk_mut::<4>() {
         start.fill(0);

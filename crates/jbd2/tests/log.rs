@@ -44,6 +44,37 @@ fn what_was_committed_is_recovered_in_all_forms() {
 }
 
 #[test]
+fn a_transaction_alone_supersedes_the_log_before_it() {
+    for form in FORMS {
+        let device = Arc::new(formatted(LOG));
+        let journal = open(device.clone(), LOG, form);
+        put(&journal, 5, 7);
+        journal.commit_all().unwrap();
+        let cut = Arc::new(device.snapshot());
+        let log = load(cut.clone(), LOG);
+        let plan = log.scan(&|_| true).unwrap();
+        let recovery = plan.replay(&*cut).unwrap();
+        let next = recovery.last.unwrap() + 1;
+        let most: Vec<(u64, Vec<u8>)> = (200..200 + LOG)
+            .map(|block| (block, vec![1; BLOCK as usize]))
+            .collect();
+        assert!(!log.write_alone(next, &most).unwrap(), "more than fits");
+        assert_eq!(recovered(&cut, LOG).1.transactions, 1);
+        // One of them looks like a block of the journal.
+        let mut marked = vec![9; BLOCK as usize];
+        marked[..4].copy_from_slice(&0xC03B_3998_u32.to_be_bytes());
+        let blocks = vec![(5, vec![8; BLOCK as usize]), (6, marked.clone())];
+        assert!(log.write_alone(next, &blocks).unwrap());
+        let (copy, recovery) = recovered(&cut, LOG);
+        assert_eq!((recovery.first, recovery.last), (Some(next), Some(next)));
+        assert_eq!(at_home(&*copy, 5), 8, "{form:?}");
+        let mut block = vec![0; BLOCK as usize];
+        copy.read_at(6 * u64::from(BLOCK), &mut block).unwrap();
+        assert_eq!(block, marked);
+    }
+}
+
+#[test]
 fn a_block_that_looks_like_the_journals_own_is_escaped() {
     for form in FORMS {
         let device = Arc::new(formatted(LOG));

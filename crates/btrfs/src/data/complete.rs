@@ -190,9 +190,11 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
     {
         let mut data = inode.data.state.lock();
         data.flights.set_inserted(ordered.flight);
+        data.in_tree.insert(ordered.range.start, ordered.bytes_end);
         let mut state = inode.state.lock();
         state.nbytes = state.nbytes.saturating_add(added).saturating_sub(dropped);
         raise_disk_size(&data, &mut state);
+        data.in_tree.remove(0, state.disk_size);
     }
     inode.change(h, |_| {});
     Ok(map)
@@ -214,7 +216,7 @@ pub(super) fn data_ref(inode: &Inode, start: u64, stored: &Stored) -> DataRef {
 /// yet. So after a power cut the file shows no range that was being written as if it had never
 /// been. The caller holds a handle and queues the inode.
 pub(super) fn raise_disk_size(data: &State, state: &mut InodeState) {
-    let reached = data.first_behind(state.disk_size).unwrap_or(u64::MAX);
+    let reached = data.first_missing(state.disk_size).unwrap_or(u64::MAX);
     let reached = if sapwood_fault::planted(62) {
         u64::MAX
     } else {

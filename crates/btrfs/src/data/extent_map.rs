@@ -496,7 +496,7 @@ mod tests {
                 }
                 5 | 6 => {
                     let target = Target::New(Stored::default());
-                    let ordered = OrderedExtent::new(start..end, target, 0, 0);
+                    let ordered = OrderedExtent::new(start..end, end, target, 0, 0);
                     let ordered = Arc::new(ordered);
                     list.set(data(start, end, step), None, Some(Arc::clone(&ordered)));
                     flying.push(ordered);

@@ -143,9 +143,12 @@ fn decide(
     let Some((range, data)) = inode.data.state.lock().flights.get(id) else {
         return Ok(());
     };
-    let flags = inode.state.lock().flags;
+    let (flags, size) = {
+        let state = inode.state.lock();
+        (state.flags, state.size)
+    };
     if let Some(target) = inline::target(engine, inode, &range, &data)? {
-        let ordered = Arc::new(OrderedExtent::new(range, target, id, 0));
+        let ordered = Arc::new(OrderedExtent::new(range, size, target, id, 0));
         inode.data.unpromise(ordered.len());
         register(inode, &ordered);
         io_finished(
@@ -448,14 +451,18 @@ fn submit(
     };
     let payload = payload.unwrap_or(data);
     let bytes: u64 = payload.iter().map(|slice| slice.bytes().len() as u64).sum();
-    let summed = !inode.state.lock().flags.contains(InodeFlags::NODATASUM);
+    let (flags, size) = {
+        let state = inode.state.lock();
+        (state.flags, state.size)
+    };
+    let summed = !flags.contains(InodeFlags::NODATASUM);
     let sectors = (bytes / u64::from(engine.sectorsize)) as usize;
     let sums = if summed {
         sectors * engine.checksum.size()
     } else {
         0
     };
-    let ordered = Arc::new(OrderedExtent::new(range, target, id, sums));
+    let ordered = Arc::new(OrderedExtent::new(range, size, target, id, sums));
     let part = |at| Part {
         ordered: Arc::clone(&ordered),
         at,

@@ -82,7 +82,7 @@ use crate::space::{DataReservation, MetadataReservation};
 use crate::{Error, Result};
 use extent_map::{MapCache, ModifiedMaps};
 use flight::{FlightId, Flights, cut};
-use sapwood_base::{DirtyRanges, ReadAhead};
+use sapwood_base::{DirtyRanges, RangeSet, ReadAhead};
 
 /// How long a flush waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +109,8 @@ pub(crate) struct FileData {
 struct State {
     dirty: DirtyRanges,
     flights: Flights,
+    /// What the tree has beyond the size on disk, and keeps while newer data of it is in memory.
+    in_tree: RangeSet,
     maps: MapCache,
     modified: ModifiedMaps,
     /// Space promised to what is dirty or not allocated yet.
@@ -159,6 +161,21 @@ impl State {
         let dirty = self.dirty.covered(offset..u64::MAX).next();
         let flight = self.flights.first_behind(offset);
         dirty.map(|part| part.start).into_iter().chain(flight).min()
+    }
+
+    /// First byte at or after `offset` that the tree does not have. Newer data in memory does not
+    /// count where the tree has older data: an overwrite takes nothing away that was synced.
+    fn first_missing(&self, offset: u64) -> Option<u64> {
+        let mut at = offset;
+        loop {
+            let missing = self.first_behind(at)?;
+            let kept = self.in_tree.within(missing, missing.saturating_add(1));
+            if kept.is_empty() || sapwood_fault::planted(54) {
+                return Some(missing);
+            }
+            let gap = self.in_tree.gaps(missing, u64::MAX);
+            at = gap.first().map(|(start, _)| *start)?;
+        }
     }
 
     /// The part of the metadata promised that `bytes` of all bytes in memory have.

@@ -37,6 +37,8 @@ pub(crate) enum Target {
 pub(crate) struct OrderedExtent {
     /// The range, whole sectors.
     pub(crate) range: Range<u64>,
+    /// End of the file's bytes in it: the range may go on to the end of its last sector.
+    pub(super) bytes_end: u64,
     /// Where it goes.
     pub(crate) target: Target,
     /// Its entry among the flights.
@@ -61,9 +63,16 @@ struct Pins {
 }
 
 impl OrderedExtent {
-    /// One whose I/O comes in `parts`, with room for `sums` bytes of checksums.
-    pub(super) fn new(range: Range<u64>, target: Target, flight: FlightId, sums: usize) -> Self {
+    /// One of a file that has `size` bytes, with room for `sums` bytes of checksums.
+    pub(super) fn new(
+        range: Range<u64>,
+        size: u64,
+        target: Target,
+        flight: FlightId,
+        sums: usize,
+    ) -> Self {
         Self {
+            bytes_end: size.clamp(range.start, range.end),
             range,
             target,
             flight,

@@ -225,6 +225,28 @@ fn the_size_on_disk_does_not_pass_what_is_on_its_way() {
 }
 
 #[test]
+fn an_overwrite_in_memory_keeps_the_size_of_what_is_in_the_tree() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[b'a'; 11000]);
+    hold(&gate, b'a');
+    flush(&engine, &file, 0..u64::MAX, Wait::None).unwrap();
+    gate.wait_held(1);
+    // The last sector is dirty again, with more at its end.
+    write(&engine, &file, 11000, &[b'b'; 100]);
+    gate.open();
+    while !file.data.state.lock().flights.is_empty() {
+        thread::yield_now();
+    }
+    assert_eq!(file.state.lock().disk_size, 11000);
+    engine.commit(None).unwrap();
+    assert_eq!(file.state.lock().disk_size, 11000);
+    flush_complete(&engine, &file).unwrap();
+    assert_eq!(file.state.lock().disk_size, 11100);
+}
+
+#[test]
 fn a_failed_write_is_told_and_ends_all_changes() {
     let gate = device(&MkfsOptions::default());
     let engine = open(&gate);

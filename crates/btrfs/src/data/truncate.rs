@@ -102,7 +102,8 @@ fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
             Err(error) => return finish(h, Err(error)),
         };
         {
-            let data = inode.data.state.lock();
+            let mut data = inode.data.state.lock();
+            data.in_tree.remove(size, u64::MAX);
             let mut state = inode.state.lock();
             state.nbytes = state.nbytes.saturating_sub(dropped);
             state.disk_size = state.disk_size.min(size.max(reached.unwrap_or(0)));

@@ -5,7 +5,7 @@
 //! 2. The changes are made in their order. A file keeps the map that it has on disk, and ranges change it: blocks of the kernel's own
 //!    map are not in the records. An inode that has another generation on disk, or was free there, begins with
 //!    an empty one. What counts blocks is kept up by the map.
-//! 3. Links of directories are counted: records of a directory itself do not exist.
+//! 3. Links of directories are counted: records of a directory itself do not exist. Its times are those of the replay.
 //! 4. Orphans of the log are finished, then what lost its last name is deleted. Until then it keeps one link, so that it can be loaded.
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use sapwood_ext4_format::{Inode as RawInode, InodeFlags, LINK_MAX};
 use sapwood_jbd2::Handle;
-use sapwood_vfs::FileKind;
+use sapwood_vfs::{FileKind, Timestamp};
 
 use super::area::{Change, Name, Naming, Range};
 use crate::block_alloc::{self, Extent};
@@ -317,6 +317,22 @@ impl Replay<'_> {
         Ok(parent)
     }
 
+    /// Stores a directory whose names changed. No record has the time of that change, so it is the
+    /// time of the replay. The kernel's replay does the same.
+    fn changed(&self, dir: &Inode, h: &Handle) -> Result<()> {
+        if !sapwood_fault::planted(149) {
+            dir.state.lock().content_changed(Timestamp::now());
+        }
+        dir.store(self.engine, h)
+    }
+
+    /// A replay before this one, which was cut short, changed the names. What it wrote of the
+    /// directory's inode may be lost.
+    fn changed_before(&self, dir: &Inode) -> Result<()> {
+        let h = self.start(1)?;
+        self.changed(dir, &h)
+    }
+
     fn link(&mut self, name: &Name, how: Naming) -> Result<()> {
         let parent = self.parent(name)?;
         let inode = self.inode(name.ino)?;
@@ -326,7 +342,7 @@ impl Replay<'_> {
             self.parents.insert(name.parent);
         }
         match dir::find(self.engine, &parent, &name.name)? {
-            Some(found) if found.ino == name.ino => return Ok(()),
+            Some(found) if found.ino == name.ino => return self.changed_before(&parent),
             Some(found) => {
                 let other = Name {
                     ino: found.ino,
@@ -339,7 +355,7 @@ impl Replay<'_> {
         let room = dir::room(self.engine, &parent, &name.name)?;
         let h = self.start(room.credits.saturating_add(2))?;
         dir::insert(self.engine, &h, &parent, &name.name, name.ino, inode.kind)?;
-        parent.store(self.engine, &h)?;
+        self.changed(&parent, &h)?;
         if how == Naming::Link && inode.kind != FileKind::Directory {
             {
                 let mut state = inode.state.lock();
@@ -403,11 +419,11 @@ impl Replay<'_> {
         let parent = self.parent(name)?;
         match dir::find(self.engine, &parent, &name.name)? {
             Some(found) if found.ino == name.ino => {}
-            _ => return Ok(()),
+            _ => return self.changed_before(&parent),
         }
         let h = self.start(dir::credits(self.engine, &parent).saturating_add(2))?;
         dir::remove(self.engine, &h, &parent, &name.name)?;
-        parent.store(self.engine, &h)?;
+        self.changed(&parent, &h)?;
         let inode = match self.inode(name.ino) {
             Ok(inode) => inode,
             // It is gone already.

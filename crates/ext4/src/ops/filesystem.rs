@@ -282,9 +282,15 @@ impl FileSystem for Ext4 {
     fn write(&self, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<u64> {
         self.check_writable()?;
         let inode = self.regular(ino)?;
+        let early = inode.size();
         let end = {
             let _io = inode.io.write();
             let (size, flags) = (inode.size(), inode.vfs_flags());
+            let size = if sapwood_fault::planted(148) {
+                early
+            } else {
+                size
+            };
             let offset = if mode.append { size } else { offset };
             rules::check_write(flags, offset >= size, mode.writeback)?;
             let end = rules::range_end(offset, data.len() as u64)?;

@@ -25,6 +25,7 @@
 //!
 //! [`Incompat::ASYNC_COMMIT`]: crate::Incompat::ASYNC_COMMIT
 
+mod alone;
 mod list;
 mod reader;
 mod replay;

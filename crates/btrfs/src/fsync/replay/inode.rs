@@ -30,6 +30,10 @@ impl Replay<'_> {
         }
         // Read again: the directory's size has followed its names.
         let new = match self.inode_item(inode)? {
+            Some(stored) if sapwood_fault::planted(52) => InodeItem {
+                mtime: stored.mtime,
+                ..merged(&stored, &logged)
+            },
             Some(stored) => merged(&stored, &logged),
             None => fresh(&logged, self.h.transid()),
         };

@@ -1,0 +1,404 @@
+//! [`Orders`]: the orders in which calls of several threads may have happened.
+//!
+//! # How it works
+//! Each call takes effect at one moment between its begin and its return. An order of all calls
+//! that change something is possible if no call comes before one that had returned when it began,
+//! if a plain model ([`step`]) that does them in this order has every result that was seen, and if
+//! it ends with the tree that the engine had at the end. All possible orders are found, up to a
+//! bound. No order at all is a failure of its own: the engine is not atomic.
+//!
+//! An fsync is no change. In each order its promise is about the first state that has all calls
+//! that had returned when the fsync began: what ran beside it may or may not be durable. If its
+//! inode may have lost its last name beside it, it promises nothing.
+//!
+//! After a crash the last state that is possible is the one before the first call of the order
+//! that had not begun.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use sapwood_testing::{RecordLog, Step};
+use sapwood_vfs::{Error, Ino};
+
+use crate::engine::Engine;
+use crate::op::{Op, Target};
+use crate::oracle::{Moment, Oracle};
+use crate::record::{BEGIN, END, Lane, Progress, Promise};
+use crate::step::step;
+use crate::tree::Tree;
+
+/// Orders that are looked at. A workload with more is judged by these, and a crash that fits none
+/// of them is counted as undecided.
+const MOST: usize = 128;
+
+/// One call of the engine.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// What was asked.
+    pub op: Op,
+    /// The inode that it works on by [`target_of`].
+    pub target: Option<Ino>,
+    /// How it ended: with the inode that it created, if it creates one.
+    pub result: Result<Option<Ino>, Error>,
+}
+
+impl Call {
+    /// Nothing was asked of the engine if `@0` is nothing yet.
+    #[must_use]
+    pub fn new(
+        op: &Op,
+        created: Option<Ino>,
+        target: Option<Ino>,
+        result: Result<Option<Ino>, Error>,
+    ) -> Self {
+        let target = match target_of(op) {
+            Some(Target::Held(_)) => created,
+            _ => target,
+        };
+        Self {
+            op: op.clone(),
+            target,
+            result,
+        }
+    }
+
+    fn promise(&self) -> Promise {
+        match (&self.op, self.target, &self.result) {
+            (Op::Sync {}, _, Ok(_)) => Promise::All,
+            (Op::Fsync { .. }, Some(ino), Ok(_)) => Promise::Inode(ino),
+            (Op::Fdatasync { .. }, Some(ino), Ok(_)) => Promise::Data(ino),
+            _ => Promise::Nothing,
+        }
+    }
+}
+
+/// What an operation works on, other than names.
+#[must_use]
+pub fn target_of(op: &Op) -> Option<&Target> {
+    match op {
+        Op::Write { file, .. } | Op::Append { file, .. } | Op::Truncate { file, .. } => Some(file),
+        Op::Link { from, .. } => Some(from),
+        Op::SetXattr { on, .. }
+        | Op::RemoveXattr { on, .. }
+        | Op::Chmod { on, .. }
+        | Op::Fsync { on }
+        | Op::Fdatasync { on } => Some(on),
+        _ => None,
+    }
+}
+
+/// Thread and number of a call.
+type Id = (usize, usize);
+
+/// One possible order.
+#[derive(Debug)]
+pub struct Order {
+    /// Its states and promises.
+    pub lane: Lane,
+    /// The call of each entry of the lane, and whether it changes something.
+    calls: Vec<(Id, bool)>,
+}
+
+impl Order {
+    /// Where a crash is in this order that finds the threads so far.
+    #[must_use]
+    pub fn moment(&self, progress: &[Progress]) -> Moment {
+        let of = |(thread, _): &Id| {
+            let none = Progress { done: 0, begun: 0 };
+            progress.get(*thread).copied().unwrap_or(none)
+        };
+        let calls = self.calls.iter();
+        let not_begun = |(id, changes): &(Id, bool)| *changes && of(id).begun <= id.1;
+        let last = calls.clone().position(not_begun);
+        let returned = calls.enumerate().filter(|(_, (id, _))| id.1 < of(id).done);
+        Moment {
+            returned: returned.map(|(index, _)| index).collect(),
+            last: last.unwrap_or(self.calls.len()),
+        }
+    }
+}
+
+/// All that is known of a race.
+#[derive(Debug)]
+pub struct Orders {
+    /// Threads.
+    pub threads: usize,
+    /// Possible orders; at least one.
+    pub orders: Vec<Order>,
+    /// Whether these are all.
+    pub complete: bool,
+}
+
+impl Orders {
+    /// What is wrong with a recovered tree in the order that fits it best, with an oracle for each
+    /// order; `None` if that cannot be decided.
+    #[must_use]
+    pub fn judge(
+        &self,
+        oracles: &[Oracle<'_>],
+        tree: &Tree,
+        progress: &[Progress],
+    ) -> Option<Vec<String>> {
+        let all = self.orders.iter().zip(oracles);
+        let mut best: Option<Vec<String>> = None;
+        for (order, oracle) in all {
+            let wrong = oracle.judge_at(tree, &order.moment(progress));
+            if wrong.is_empty() {
+                return Some(wrong);
+            }
+            if best.as_ref().is_none_or(|best| wrong.len() < best.len()) {
+                best = Some(wrong);
+            }
+        }
+        best.filter(|_| self.complete)
+    }
+}
+
+/// Finds the orders of what threads did on the tree `start` that end with the tree `end`.
+///
+/// # Errors
+/// That there is none.
+pub fn find(
+    engine: Engine,
+    start: Tree,
+    end: Tree,
+    opened: BTreeMap<String, Ino>,
+    calls: Vec<Vec<Call>>,
+    log: &RecordLog,
+) -> Result<Orders, String> {
+    let timeless = |mut tree: Tree| {
+        for node in tree.nodes.values_mut() {
+            node.times = None;
+        }
+        tree
+    };
+    let mut search = Search {
+        opened,
+        spans: spans(log, calls.len()),
+        changes: calls
+            .iter()
+            .map(|calls| {
+                let numbers = calls.iter().enumerate();
+                let changes = numbers.filter(|(_, call)| !call.op.persists());
+                changes.map(|(number, _)| number).collect()
+            })
+            .collect(),
+        calls,
+        end: timeless(end),
+        dead: HashSet::new(),
+        path: Vec::new(),
+        found: Vec::new(),
+    };
+    let start = timeless(start);
+    let root = start.root;
+    let mut at = vec![0; search.calls.len()];
+    let complete = search.go(&mut at, &start);
+    if search.found.is_empty() {
+        return Err(search.unexplained());
+    }
+    let found = std::mem::take(&mut search.found);
+    let orders = found.into_iter();
+    let orders = orders.map(|path| search.order(engine, root, &start, path));
+    Ok(Orders {
+        threads: search.calls.len(),
+        orders: orders.collect(),
+        complete,
+    })
+}
+
+/// Begin and end of each call of each thread, as steps of the log.
+fn spans(log: &RecordLog, threads: usize) -> Vec<Vec<(usize, usize)>> {
+    let mut spans = vec![Vec::new(); threads];
+    for (index, step) in log.steps().iter().enumerate() {
+        let Step::Mark(mark) = step else { continue };
+        let (what, thread) = mark.split_at(1);
+        let thread = thread.parse().ok();
+        let Some(spans) = thread.and_then(|thread: usize| spans.get_mut(thread)) else {
+            continue;
+        };
+        match what {
+            BEGIN => spans.push((index, usize::MAX)),
+            END => {
+                if let Some((_, end)) = spans.last_mut() {
+                    *end = index;
+                }
+            }
+            _ => {}
+        }
+    }
+    spans
+}
+
+struct Search {
+    opened: BTreeMap<String, Ino>,
+    calls: Vec<Vec<Call>>,
+    spans: Vec<Vec<(usize, usize)>>,
+    /// Numbers of the calls of each thread that change something.
+    changes: Vec<Vec<usize>>,
+    end: Tree,
+    /// Positions and states from which no order leads to the end.
+    dead: HashSet<(Vec<usize>, u64)>,
+    path: Vec<(Id, Tree)>,
+    found: Vec<Vec<(Id, Tree)>>,
+}
+
+impl Search {
+    fn span(&self, (thread, number): Id) -> (usize, usize) {
+        let spans = self.spans.get(thread);
+        let span = spans.and_then(|spans| spans.get(number));
+        span.copied().unwrap_or((0, usize::MAX))
+    }
+
+    fn next(&self, at: &[usize], thread: usize) -> Option<Id> {
+        let number = self.changes.get(thread)?.get(*at.get(thread)?)?;
+        Some((thread, *number))
+    }
+
+    /// Goes on from a state; false if the bound was reached.
+    fn go(&mut self, at: &mut Vec<usize>, state: &Tree) -> bool {
+        let nexts: Vec<Id> = (0..at.len())
+            .filter_map(|thread| self.next(at, thread))
+            .collect();
+        if nexts.is_empty() {
+            if same(state, &self.end) {
+                self.found.push(self.path.clone());
+            }
+            return self.found.len() < MOST;
+        }
+        let key = (at.clone(), digest(state));
+        if self.dead.contains(&key) {
+            return true;
+        }
+        let before = self.found.len();
+        for id in &nexts {
+            let begin = self.span(*id).0;
+            if nexts.iter().any(|other| self.span(*other).1 < begin) {
+                continue;
+            }
+            let call = self.calls.get(id.0).and_then(|calls| calls.get(id.1));
+            let new = call.and_then(|call| step(state, call, &self.opened));
+            let Some(new) = new else { continue };
+            self.path.push((*id, new.clone()));
+            if let Some(at) = at.get_mut(id.0) {
+                *at += 1;
+            }
+            let more = self.go(at, &new);
+            if let Some(at) = at.get_mut(id.0) {
+                *at -= 1;
+            }
+            self.path.pop();
+            if !more {
+                return false;
+            }
+        }
+        if self.found.len() == before {
+            self.dead.insert(key);
+        }
+        true
+    }
+
+    /// The lane of an order: each call that makes something durable comes as early as it may.
+    fn order(&self, engine: Engine, root: Ino, start: &Tree, path: Vec<(Id, Tree)>) -> Order {
+        let mut persists: Vec<(usize, Id, Promise)> = Vec::new();
+        for (thread, calls) in self.calls.iter().enumerate() {
+            for (number, call) in calls.iter().enumerate() {
+                if call.op.persists() {
+                    let id = (thread, number);
+                    let begin = self.span(id).0;
+                    let before = path.iter().rposition(|(id, _)| self.span(*id).1 < begin);
+                    let place = before.map_or(0, |index| index + 1);
+                    let promise = match self.may_be_nameless(id, place, start, &path) {
+                        true => Promise::Nothing,
+                        false => call.promise(),
+                    };
+                    persists.push((place, id, promise));
+                }
+            }
+        }
+        persists.sort_by_key(|(place, ..)| *place);
+        let mut persists = persists.into_iter().peekable();
+        let (mut states, mut promises) = (vec![start.clone()], Vec::new());
+        let mut calls = Vec::new();
+        let mut now = start.clone();
+        for place in 0..=path.len() {
+            while let Some((_, id, promise)) = persists.next_if(|(at, ..)| *at == place) {
+                states.push(now.clone());
+                promises.push(promise);
+                calls.push((id, false));
+            }
+            if let Some((id, state)) = path.get(place) {
+                now = state.clone();
+                states.push(now.clone());
+                promises.push(Promise::Nothing);
+                calls.push((*id, true));
+            }
+        }
+        let lane = Lane {
+            engine,
+            root,
+            states,
+            promises,
+            shared: true,
+            recovery: None,
+        };
+        Order { lane, calls }
+    }
+
+    /// Whether what a call makes durable may have had no name when the call looked: it had none
+    /// in one of the states that are possible from its begin, which is at `place`, to its end.
+    fn may_be_nameless(&self, id: Id, place: usize, start: &Tree, path: &[(Id, Tree)]) -> bool {
+        let call = self.calls.get(id.0).and_then(|calls| calls.get(id.1));
+        let Some(target) = call.and_then(|call| call.target) else {
+            return false;
+        };
+        let end = self.span(id).1;
+        let first = match place.checked_sub(1).and_then(|place| path.get(place)) {
+            Some((_, state)) => state,
+            None => start,
+        };
+        let beside = path.iter().skip(place);
+        let beside = beside.take_while(|(other, _)| self.span(*other).0 < end);
+        let mut states = beside.map(|(_, state)| state).chain([first]);
+        states.any(|state| !state.nodes.contains_key(&target))
+    }
+
+    fn unexplained(&self) -> String {
+        let mut lines =
+            vec!["no order of the calls explains what they returned and left".to_owned()];
+        let mut all: Vec<(usize, Id)> = Vec::new();
+        for (thread, calls) in self.calls.iter().enumerate() {
+            all.extend(
+                (0..calls.len()).map(|number| (self.span((thread, number)).0, (thread, number))),
+            );
+        }
+        all.sort_unstable();
+        for (_, id) in all {
+            let (begin, end) = self.span(id);
+            if let Some(call) = self.calls.get(id.0).and_then(|calls| calls.get(id.1)) {
+                let (op, result) = (&call.op, &call.result);
+                lines.push(format!("{begin}-{end} thread {}: {op}: {result:?}", id.0));
+            }
+        }
+        lines.push(format!("end: {:?}", self.end.paths()));
+        lines.join("; ")
+    }
+}
+
+/// Whether two trees show the same: names, and what they lead to.
+fn same(state: &Tree, end: &Tree) -> bool {
+    state.nodes.len() == end.nodes.len()
+        && state.nodes.iter().all(|(ino, node)| {
+            end.nodes.get(ino).is_some_and(|other| {
+                node.entries == other.entries && node.difference(other).is_none()
+            })
+        })
+}
+
+fn digest(state: &Tree) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (ino, node) in state.nodes.iter().chain(&state.nameless) {
+        (ino, node.nlink, node.owner.perm).hash(&mut hasher);
+        (&node.content, &node.xattrs, &node.entries).hash(&mut hasher);
+    }
+    hasher.finish()
+}

@@ -1,0 +1,347 @@
+//! [`Race`]: threads that work on the same names and inodes.
+//!
+//! # How it works
+//! Everything that has a path in the base is opened before the threads start. A path of an
+//! operation names what was opened under it: a file for data, and for a name its directory, while
+//! the name itself is looked up by the operation. So each operation is one call of the engine,
+//! whatever the others rename meanwhile. `@0` is what this thread created last.
+//!
+//! Every call is marked in the log when it begins and when it returns, and its result is kept.
+//! [`orders`](crate::orders) finds the orders of the calls that explain all results and the final
+//! tree. What a crash leaves has to be right for one of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Barrier};
+
+use fastrand::Rng;
+use sapwood_vfs::{
+    Credentials, Error, FileSystem, Ino, NewInode, RenameMode, SetAttr, SetXattrMode, SyncKind,
+    WriteMode,
+};
+
+use crate::base::{Base, BaseKind};
+use crate::delay::{Delays, Recorder, recorder};
+use crate::explore::seed_of;
+use crate::op::{Op, Target, from_text, pattern, to_text};
+use crate::orders::{self, Call};
+use crate::plant::Plant;
+use crate::record::{BEGIN, END, Recording, Setting};
+use crate::subject::Subject;
+use crate::tree::Tree;
+
+/// What each thread does. Its text is `race: BASE: OP; OP | OP; OP`, threads separated by `|`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Race {
+    /// Where they start.
+    pub base: BaseKind,
+    /// Operations of each thread.
+    pub plans: Vec<Vec<Op>>,
+}
+
+/// First word of the text.
+pub const PREFIX: &str = "race:";
+
+/// Changes of few names and inodes.
+const CHANGES: &str = "
+    creat A/new; creat A/new; creat A/foo; creat B/new; creat A/C/new; mkdir A/new; mkdir B/E; rmdir B/E;
+    rmdir A/new; rmdir A/C; symlink x A/new;
+    write A/foo 0 4096 T; write A/foo 4096 8192 T; write A/foo 24576 4096 T; write A/bar 0 200 T;
+    write B/foo 0 8192 T; write @0 0 4096 T; append A/foo 3000 T; append A/bar 100 T; append @0 5000 T;
+    truncate A/foo 5000; truncate A/foo 0; truncate A/bar 10;
+    link A/foo A/ln; link A/foo B/ln; link A/bar A/ln; link @0 B/ln; link A/two A/new;
+    rename A/foo A/bar; rename A/bar A/foo; rename A/foo B/foo; rename B/foo A/foo; rename A/new A/foo;
+    rename A/new B/new; rename A/ln A/foo; rename A/foo A/new; rename A/C B/C; rename B/C A/C; rename A/C B/D;
+    rename B/D A/C; rename A/E A/C/E; exchange A/foo B/foo; exchange A/foo A/bar; exchange A/C B/D;
+    unlink A/foo; unlink A/bar; unlink A/ln; unlink A/new; unlink B/foo; unlink B/new; unlink B/ln;
+    unlink A/C/new; unlink A/two;
+    setxattr A/foo n 20 T; setxattr A/foo n 300 T; removexattr A/foo base; chmod A/foo 448; chmod A/bar 384";
+
+/// Ways to make them durable.
+const PERSISTS: &str =
+    "fsync A/foo; fsync A/foo; fsync A/bar; fsync B/foo; fsync A/two; fsync @0; fsync @0;
+    fsync A; fsync B; fsync A/C; fdatasync A/foo; fdatasync @0; sync";
+
+impl fmt::Display for Race {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plans: Vec<String> = self.plans.iter().map(|plan| to_text(plan)).collect();
+        write!(f, "{PREFIX} {}: {}", self.base, plans.join(" | "))
+    }
+}
+
+impl FromStr for Race {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("not a race: {text:?}");
+        let rest = text.trim().strip_prefix(PREFIX).ok_or_else(bad)?;
+        let (base, plans) = rest.split_once(':').ok_or_else(bad)?;
+        let plans = plans.split('|').map(from_text).collect::<Result<_, _>>();
+        Ok(Self {
+            base: base.trim().parse()?,
+            plans: plans.map_err(|error| error.to_string())?,
+        })
+    }
+}
+
+impl Race {
+    /// One that the seed decides.
+    ///
+    /// # Errors
+    /// Never, unless the list of operations is wrong.
+    pub fn by_chance(
+        base: BaseKind,
+        seed: u64,
+        threads: usize,
+        ops: usize,
+    ) -> Result<Self, String> {
+        let mut random = Rng::with_seed(seed);
+        let parse = |text: &str| from_text(text).map_err(|error| error.to_string());
+        let persists = parse(PERSISTS)?;
+        let mut plans = Vec::new();
+        for thread in 0..threads {
+            let mut plan = Vec::new();
+            for number in 0..ops {
+                let tag = (10 + thread * 40 + number).to_string();
+                let changes = parse(&CHANGES.replace(" T", &format!(" {tag}")))?;
+                let list = match random.u32(0..3) {
+                    0 => &persists,
+                    _ => &changes,
+                };
+                plan.extend(random.choice(list).cloned());
+            }
+            plans.push(plan);
+        }
+        Ok(Self { base, plans })
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// As [`Recording::run`]; that no order of the calls explains their results.
+    pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
+        let base = Base::get(self.base)?;
+        let engine = self.base.engine();
+        let recorder = Arc::new(recorder(base.device.snapshot(), Delays::NONE));
+        let fs = engine.open(setting.planted(&recorder), setting.policy, 2);
+        let fs = fs.map_err(|error| format!("mount: {error}"))?;
+        let failed = |error: Error| error.to_string();
+        let start = Tree::of(&*fs).map_err(failed)?;
+        let opened = open_all(&*fs, &start).map_err(failed)?;
+        let seed = seed_of(&Subject::from(self.clone()));
+        recorder.inner().set(setting.delays(seed));
+        let skip_fsync = setting.plant == Some(Plant::SkipFsync);
+        let calls = self.all(&*fs, &opened, &recorder, skip_fsync)?;
+        let log = recorder.take_log();
+        let end = Tree::of(&*fs).map_err(failed)?;
+        for (path, ino) in &opened.inodes {
+            if path != "." {
+                fs.forget(*ino, 1);
+            }
+        }
+        let orders = orders::find(engine, start, end, opened.inodes, calls, &log)?;
+        Ok(Recording {
+            engine,
+            base: base.device.snapshot(),
+            log,
+            lanes: Vec::new(),
+            race: Some(orders),
+        })
+    }
+
+    /// All threads at once: the calls of each.
+    fn all(
+        &self,
+        fs: &dyn FileSystem,
+        opened: &Opened,
+        recorder: &Recorder,
+        skip_fsync: bool,
+    ) -> Result<Vec<Vec<Call>>, String> {
+        let barrier = Barrier::new(self.plans.len());
+        let run = |number: usize, plan: &[Op]| {
+            let mut caller = Caller {
+                fs,
+                opened,
+                created: Vec::new(),
+            };
+            barrier.wait();
+            let calls = plan.iter().map(|op| {
+                recorder.mark(format!("{BEGIN}{number}"));
+                let created = caller.created.last().copied();
+                let result = match skip_fsync && op.persists() {
+                    true => Ok(None),
+                    false => caller.call(op),
+                };
+                recorder.mark(format!("{END}{number}"));
+                Call::new(op, created, caller.target(op, created), result)
+            });
+            let calls: Vec<Call> = calls.collect();
+            (calls, caller.created)
+        };
+        let run = &run;
+        let ended: Vec<_> = std::thread::scope(|scope| {
+            let plans = self.plans.iter().enumerate();
+            let threads = plans.map(|(number, plan)| scope.spawn(move || run(number, plan)));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join()).collect()
+        });
+        recorder.inner().set(Delays::NONE);
+        let mut calls = Vec::new();
+        for one in ended {
+            let (one, created) = one.map_err(|_| "a thread panicked".to_owned())?;
+            for ino in created {
+                fs.forget(ino, 1);
+            }
+            calls.push(one);
+        }
+        Ok(calls)
+    }
+}
+
+/// What was opened before the threads started.
+struct Opened {
+    inodes: BTreeMap<String, Ino>,
+}
+
+fn open_all(fs: &dyn FileSystem, tree: &Tree) -> Result<Opened, Error> {
+    let mut inodes = BTreeMap::from([(".".to_owned(), fs.root())]);
+    // A directory comes before what is in it.
+    for path in tree.paths().into_keys().filter(|path| path != ".") {
+        let (dir, name) = path.rsplit_once('/').unwrap_or((".", &path));
+        let dir = inodes.get(dir).copied().ok_or(Error::NotFound)?;
+        let found = fs.lookup(dir, name.as_bytes())?;
+        inodes.insert(path, found.ino());
+    }
+    Ok(Opened { inodes })
+}
+
+/// One thread.
+struct Caller<'a> {
+    fs: &'a dyn FileSystem,
+    opened: &'a Opened,
+    /// What it created, with a reference to each.
+    created: Vec<Ino>,
+}
+
+impl Caller<'_> {
+    fn ino(&self, target: &Target) -> Result<Ino, Error> {
+        let ino = match target {
+            Target::Path(path) => self.opened.inodes.get(path),
+            Target::Held(_) => self.created.last(),
+        };
+        ino.copied().ok_or(Error::Stale)
+    }
+
+    /// The inode that an operation works on, if it works on one.
+    fn target(&self, op: &Op, created: Option<Ino>) -> Option<Ino> {
+        match orders::target_of(op)? {
+            Target::Path(path) => self.opened.inodes.get(path).copied(),
+            Target::Held(_) => created,
+        }
+    }
+
+    fn place<'p>(&self, path: &'p str) -> Result<(Ino, &'p [u8]), Error> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
+        let dir = self.opened.inodes.get(dir).copied().ok_or(Error::Stale)?;
+        Ok((dir, name.as_bytes()))
+    }
+
+    fn call(&mut self, op: &Op) -> Result<Option<Ino>, Error> {
+        let fs = self.fs;
+        match op {
+            Op::Create { at } => return self.create(at, NewInode::Regular, 0o644),
+            Op::Mkdir { at } => return self.create(at, NewInode::Directory, 0o755),
+            Op::Symlink { target, at } => {
+                return self.create(at, NewInode::Symlink(target.as_bytes()), 0o777);
+            }
+            Op::Link { from, to } => {
+                let (dir, name) = self.place(to)?;
+                let linked = fs.link(self.ino(from)?, dir, name)?;
+                fs.forget(linked.ino(), 1);
+            }
+            Op::Rename { from, to } => self.rename(from, to, RenameMode::Replace)?,
+            Op::Exchange { a, b } => self.rename(a, b, RenameMode::Exchange)?,
+            Op::Unlink { at } => {
+                let (dir, name) = self.place(at)?;
+                fs.unlink(dir, name)?;
+            }
+            Op::Rmdir { at } => {
+                let (dir, name) = self.place(at)?;
+                fs.rmdir(dir, name)?;
+            }
+            Op::Fsync { on } => fs.fsync(self.ino(on)?, SyncKind::All)?,
+            Op::Fdatasync { on } => fs.fsync(self.ino(on)?, SyncKind::Data)?,
+            Op::Sync {} => fs.sync()?,
+            _ => self.data(op)?,
+        }
+        Ok(None)
+    }
+
+    fn data(&self, op: &Op) -> Result<(), Error> {
+        let fs = self.fs;
+        match op {
+            Op::Write {
+                file,
+                offset,
+                len,
+                tag,
+            } => {
+                let data = pattern(*tag, *offset, *len);
+                fs.write(self.ino(file)?, *offset, &data, WriteMode::default())
+                    .map(drop)
+            }
+            Op::Append { file, len, tag } => {
+                let append = WriteMode {
+                    append: true,
+                    ..WriteMode::default()
+                };
+                let data = pattern(*tag, 0, *len);
+                fs.write(self.ino(file)?, 0, &data, append).map(drop)
+            }
+            Op::Truncate { file, size } => {
+                let size = SetAttr {
+                    size: Some(*size),
+                    ..SetAttr::default()
+                };
+                fs.setattr(self.ino(file)?, &size).map(drop)
+            }
+            Op::Chmod { on, perm } => {
+                let perm = SetAttr {
+                    perm: Some(*perm),
+                    ..SetAttr::default()
+                };
+                fs.setattr(self.ino(on)?, &perm).map(drop)
+            }
+            Op::SetXattr { on, name, len, tag } => {
+                let name = format!("user.{name}");
+                let value = pattern(*tag, 0, *len);
+                fs.setxattr(self.ino(on)?, name.as_bytes(), &value, SetXattrMode::Any)
+            }
+            Op::RemoveXattr { on, name } => {
+                fs.removexattr(self.ino(on)?, format!("user.{name}").as_bytes())
+            }
+            _ => Err(Error::NotSupported),
+        }
+    }
+
+    fn create(&mut self, path: &str, what: NewInode<'_>, perm: u32) -> Result<Option<Ino>, Error> {
+        let (dir, name) = self.place(path)?;
+        let new = self
+            .fs
+            .create(&Credentials::ROOT, dir, name, what, perm)?
+            .ino();
+        // `@0` is always a file.
+        if what == NewInode::Regular {
+            self.created.push(new);
+        } else {
+            self.fs.forget(new, 1);
+        }
+        Ok(Some(new))
+    }
+
+    fn rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<(), Error> {
+        let ((from_dir, from), (to_dir, to)) = (self.place(from)?, self.place(to)?);
+        self.fs.rename(from_dir, from, to_dir, to, mode)
+    }
+}

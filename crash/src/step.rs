@@ -1,0 +1,278 @@
+//! [`step`]: what one call does to a tree, on inodes that are known by number.
+//!
+//! Small on purpose: it has only what [`Race`](crate::race::Race) asks for. A call that failed is
+//! explained if one of the causes for its error is there, and if no cause is there it must have
+//! succeeded.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sapwood_vfs::{Error, FileKind, Ino};
+
+use crate::op::{Op, pattern};
+use crate::orders::Call;
+use crate::tree::{Node, Owner, Place, Tree};
+
+/// The tree after a call, if what the call returned fits the tree before it.
+#[must_use]
+pub fn step(state: &Tree, call: &Call, opened: &BTreeMap<String, Ino>) -> Option<Tree> {
+    let mut next = Next {
+        tree: state.clone(),
+        opened,
+    };
+    let causes = next.causes(call)?;
+    match &call.result {
+        Err(error) => causes.contains(error).then_some(next.tree),
+        Ok(_) if !causes.is_empty() => None,
+        Ok(new) => {
+            next.change(call, *new)?;
+            Some(next.tree)
+        }
+    }
+}
+
+struct Next<'a> {
+    tree: Tree,
+    opened: &'a BTreeMap<String, Ino>,
+}
+
+impl Next<'_> {
+    fn place(&self, path: &str) -> Option<Place> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
+        Some((*self.opened.get(dir)?, name.as_bytes().to_vec()))
+    }
+
+    fn find(&self, (dir, name): &Place) -> Option<Ino> {
+        self.tree.find(*dir, name)
+    }
+
+    fn is_dir(&self, ino: Ino) -> bool {
+        let node = self.tree.nodes.get(&ino);
+        node.is_some_and(|node| node.kind == FileKind::Directory)
+    }
+
+    fn is_full(&self, ino: Ino) -> bool {
+        let node = self.tree.nodes.get(&ino);
+        node.is_some_and(|node| !node.entries.is_empty())
+    }
+
+    /// Whether a directory is another, or somewhere below it.
+    fn is_within(&self, dir: Ino, above: Ino) -> bool {
+        let mut at = dir;
+        for _ in 0..=self.tree.nodes.len() {
+            if at == above {
+                return true;
+            }
+            let mut nodes = self.tree.nodes.iter();
+            let parent = nodes.find(|(_, node)| node.entries.values().any(|child| *child == at));
+            let Some((parent, _)) = parent else {
+                return false;
+            };
+            at = *parent;
+        }
+        false
+    }
+
+    /// Errors that a call may end with; empty if it has to succeed.
+    fn causes(&self, call: &Call) -> Option<Vec<Error>> {
+        let mut causes = Vec::new();
+        let mut if_so = |is: bool, error: Error| causes.extend(is.then_some(error));
+        let gone = |place: &Place| !self.tree.nodes.contains_key(&place.0);
+        match &call.op {
+            Op::Create { at } | Op::Mkdir { at } | Op::Symlink { at, .. } => {
+                let at = self.place(at)?;
+                if_so(gone(&at), Error::NotFound);
+                if_so(self.find(&at).is_some(), Error::Exists);
+            }
+            Op::Link { to, .. } => {
+                let (to, Some(ino)) = (self.place(to)?, call.target) else {
+                    return Some(vec![Error::Stale]);
+                };
+                if_so(gone(&to), Error::NotFound);
+                if_so(!self.tree.nodes.contains_key(&ino), Error::NotFound);
+                if_so(self.find(&to).is_some(), Error::Exists);
+                if_so(self.is_dir(ino), Error::NotPermitted);
+            }
+            Op::Unlink { at } | Op::Rmdir { at } => {
+                let dirs = matches!(call.op, Op::Rmdir { .. });
+                match self.find(&self.place(at)?) {
+                    None => if_so(true, Error::NotFound),
+                    Some(ino) if dirs => {
+                        if_so(!self.is_dir(ino), Error::NotDirectory);
+                        if_so(self.is_full(ino), Error::NotEmpty);
+                    }
+                    Some(ino) => if_so(self.is_dir(ino), Error::IsDirectory),
+                }
+            }
+            Op::Rename { from, to } => {
+                let (from, to) = (self.place(from)?, self.place(to)?);
+                if_so(gone(&from) || gone(&to), Error::NotFound);
+                let (Some(moved), old) = (self.find(&from), self.find(&to)) else {
+                    causes.push(Error::NotFound);
+                    return Some(causes);
+                };
+                if_so(
+                    self.is_dir(moved) && self.is_within(to.0, moved),
+                    Error::Invalid,
+                );
+                if let Some(old) = old.filter(|old| *old != moved) {
+                    let (dir, over) = (self.is_dir(moved), self.is_dir(old));
+                    if_so(dir && !over, Error::NotDirectory);
+                    if_so(!dir && over, Error::IsDirectory);
+                    if_so(over && self.is_full(old), Error::NotEmpty);
+                }
+            }
+            Op::Exchange { a, b } => {
+                let (a, b) = (self.place(a)?, self.place(b)?);
+                let (Some(one), Some(other)) = (self.find(&a), self.find(&b)) else {
+                    return Some(vec![Error::NotFound]);
+                };
+                let into = |ino, to: &Place| self.is_dir(ino) && self.is_within(to.0, ino);
+                if_so(into(one, &b) || into(other, &a), Error::Invalid);
+            }
+            Op::RemoveXattr { name, .. } => {
+                let key = format!("user.{name}").into_bytes();
+                let node = self.tree.node(call.target?)?;
+                if_so(!node.xattrs.contains_key(&key), Error::NoAttribute);
+            }
+            _ if call.target.is_none() => if_so(true, Error::Stale),
+            _ => {}
+        }
+        Some(causes)
+    }
+
+    fn change(&mut self, call: &Call, new: Option<Ino>) -> Option<()> {
+        match &call.op {
+            Op::Create { at } => self.create(at, new?, FileKind::Regular, 0o644, b""),
+            Op::Mkdir { at } => self.create(at, new?, FileKind::Directory, 0o755, b""),
+            Op::Symlink { target, at } => {
+                let target = target.as_bytes();
+                self.create(at, new?, FileKind::Symlink, 0o777, target)
+            }
+            Op::Link { to, .. } => self.enter(&self.place(to)?, call.target?),
+            Op::Unlink { at } | Op::Rmdir { at } => self.leave(&self.place(at)?),
+            Op::Rename { from, to } => {
+                let (from, to) = (self.place(from)?, self.place(to)?);
+                let moved = self.find(&from)?;
+                match self.find(&to) {
+                    // Two names of one inode: nothing happens.
+                    Some(old) if old == moved => return Some(()),
+                    Some(_) => self.leave(&to)?,
+                    None => {}
+                }
+                self.unname(&from)?;
+                self.name(&to, moved)
+            }
+            Op::Exchange { a, b } => {
+                let (a, b) = (self.place(a)?, self.place(b)?);
+                let (one, other) = (self.find(&a)?, self.find(&b)?);
+                self.name(&a, other)?;
+                self.name(&b, one)
+            }
+            _ => self.write(call),
+        }
+    }
+
+    fn node(&mut self, ino: Ino) -> Option<&mut Node> {
+        match self.tree.nodes.get_mut(&ino) {
+            Some(node) => Some(node),
+            None => self.tree.nameless.get_mut(&ino),
+        }
+    }
+
+    fn create(
+        &mut self,
+        at: &str,
+        ino: Ino,
+        kind: FileKind,
+        perm: u32,
+        content: &[u8],
+    ) -> Option<()> {
+        if self.tree.nodes.contains_key(&ino) {
+            return None;
+        }
+        self.tree.nameless.remove(&ino);
+        let node = Node {
+            kind,
+            owner: Owner {
+                perm,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+            },
+            nlink: 1,
+            content: content.into(),
+            xattrs: Arc::default(),
+            entries: Arc::default(),
+            times: None,
+        };
+        self.tree.nodes.insert(ino, node);
+        self.name(&self.place(at)?, ino)
+    }
+
+    /// Puts a name where it is, without a look at link counts.
+    fn name(&mut self, (dir, name): &Place, ino: Ino) -> Option<()> {
+        let dir = self.tree.nodes.get_mut(dir)?;
+        Arc::make_mut(&mut dir.entries).insert(name.clone(), ino);
+        Some(())
+    }
+
+    fn unname(&mut self, (dir, name): &Place) -> Option<Ino> {
+        let dir = self.tree.nodes.get_mut(dir)?;
+        Arc::make_mut(&mut dir.entries).remove(name)
+    }
+
+    /// Gives an inode one more name.
+    fn enter(&mut self, place: &Place, ino: Ino) -> Option<()> {
+        self.tree.nodes.get_mut(&ino)?.nlink += 1;
+        self.name(place, ino)
+    }
+
+    /// Takes a name away, and the inode with its last.
+    fn leave(&mut self, place: &Place) -> Option<()> {
+        let ino = self.unname(place)?;
+        let node = self.tree.nodes.get_mut(&ino)?;
+        if node.kind == FileKind::Directory || node.nlink <= 1 {
+            let mut node = self.tree.nodes.remove(&ino)?;
+            node.nlink = 0;
+            self.tree.nameless.insert(ino, node);
+        } else {
+            node.nlink -= 1;
+        }
+        Some(())
+    }
+
+    fn write(&mut self, call: &Call) -> Option<()> {
+        let node = self.node(call.target?)?;
+        let size = node.content.len() as u64;
+        let mut put = |offset: u64, data: &[u8]| {
+            let mut content = node.content.to_vec();
+            let end = offset as usize + data.len();
+            content.resize(content.len().max(end), 0);
+            content[offset as usize..end].copy_from_slice(data);
+            node.content = content.into();
+        };
+        match &call.op {
+            Op::Write {
+                offset, len, tag, ..
+            } => put(*offset, &pattern(*tag, *offset, *len)),
+            Op::Append { len, tag, .. } => put(size, &pattern(*tag, 0, *len)),
+            Op::Truncate { size, .. } => {
+                let mut content = node.content.to_vec();
+                content.resize(*size as usize, 0);
+                node.content = content.into();
+            }
+            Op::Chmod { perm, .. } => node.owner.perm = *perm,
+            Op::SetXattr { name, len, tag, .. } => {
+                let name = format!("user.{name}").into_bytes();
+                Arc::make_mut(&mut node.xattrs).insert(name, pattern(*tag, 0, *len));
+            }
+            Op::RemoveXattr { name, .. } => {
+                let name = format!("user.{name}").into_bytes();
+                Arc::make_mut(&mut node.xattrs).remove(&name);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,56 @@
+//! A transaction that a recovery writes itself.
+//!
+//! A recovery that makes more of a log than its blocks, say fast commits, changes many blocks that
+//! belong together. Written home one by one, a power cut would leave some of them. As a
+//! transaction of the log they come all or not at all.
+
+use crate::codec::{Codec, Tag};
+use crate::log::Log;
+use crate::{Result, log_write};
+
+impl Log {
+    /// Replaces the log by one transaction with these blocks, in rising order, and makes it
+    /// durable; false if they do not fit, and nothing is changed. `sequence` is the number after
+    /// that of the last transaction of the log, whose blocks are home and durable. Fast commits
+    /// that follow that transaction are superseded by this one, at once.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    pub fn write_alone(&self, sequence: u32, blocks: &[(u64, Vec<u8>)]) -> Result<bool> {
+        let codec = self.codec();
+        let descriptors = blocks.len().div_ceil(codec.tags_per_block());
+        let cost = (blocks.len() + descriptors + 1) as u64;
+        let wide = blocks
+            .last()
+            .is_some_and(|(block, _)| *block > u64::from(u32::MAX));
+        if cost > self.size() || wide && !codec.is_wide() {
+            return Ok(false);
+        }
+        let mut pieces = Vec::new();
+        for part in blocks.chunks(codec.tags_per_block()) {
+            let mut tags = Vec::with_capacity(part.len());
+            let at = pieces.len();
+            for (block, content) in part {
+                let escaped = Codec::needs_escape(content);
+                let piece = match escaped {
+                    true => log_write::escape(content),
+                    false => content.clone(),
+                };
+                tags.push(Tag {
+                    block: *block,
+                    escaped,
+                    checksum: codec.data_checksum(sequence, &piece),
+                });
+                pieces.push(piece);
+            }
+            pieces.insert(at, codec.descriptor(sequence, &tags));
+        }
+        // An empty log of this number first: its fast commits are those of the log before.
+        let first = u32::try_from(self.block_at(0)).unwrap_or(1);
+        self.update_superblock(|superblock| superblock.set_tail(first, sequence))?;
+        let bytes: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+        self.write_ring(0, &bytes)?;
+        log_write::write_commit(self, sequence.into(), pieces.len() as u64)?;
+        Ok(true)
+    }
+}
