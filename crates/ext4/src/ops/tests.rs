@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sapwood_ext4_format::InodeFlags;
-use sapwood_testing::CountDevice;
+use sapwood_testing::{CountDevice, GateDevice, RequestKind};
 use sapwood_vfs::rules::CAPABILITY;
 use sapwood_vfs::{self as vfs, FileSystem, SetAttr, SetXattrMode, WriteMode};
 
@@ -266,4 +266,42 @@ fn an_fsync_of_what_was_overwritten_in_place_flushes_the_device() {
     let before = device.counts().flushes;
     fs.fsync(ino, vfs::SyncKind::Data).unwrap();
     assert_eq!(device.counts().flushes, before + 1);
+}
+
+#[test]
+fn an_fsync_that_waits_for_a_commit_flushes_what_was_overwritten_beside_it() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let memory = CountDevice::new(image(16 * MIB, "-b 4096").snapshot());
+    let gate = Arc::new(GateDevice::new(memory));
+    let options = crate::Options {
+        background: false,
+        ..crate::Options::default()
+    };
+    let fs = Ext4::open(gate.clone(), options).unwrap();
+    let (a, b) = (file(&fs, "a"), file(&fs, "b"));
+    fs.write(a, 0, &[7; 4096], WriteMode::default()).unwrap();
+    fs.sync().unwrap();
+    let longer = vfs::SetAttr {
+        size: Some(9000),
+        ..vfs::SetAttr::default()
+    };
+    fs.setattr(a, &longer).unwrap();
+    fs.setattr(b, &longer).unwrap();
+    fs.write(a, 0, &[8; 4096], WriteMode::default()).unwrap();
+    gate.hold_if(|request| request.kind == RequestKind::Fua);
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs.fsync(b, vfs::SyncKind::All).unwrap());
+        // The commit block: the flush of the commit is over.
+        gate.wait_held(1);
+        let before = gate.inner().counts().flushes;
+        let waits = scope.spawn(|| fs.fsync(a, vfs::SyncKind::Data).unwrap());
+        while fs.engine.journal.waiting() < 1 {
+            std::thread::yield_now();
+        }
+        gate.open();
+        waits.join().unwrap();
+        assert!(gate.inner().counts().flushes > before);
+    });
 }
