@@ -57,7 +57,12 @@ pub(crate) fn flush(
     } else {
         begin(engine, inode, range);
     }
-    wait_for(engine, inode, wait, refusals)
+    let waited = wait_for(engine, inode, wait, refusals);
+    if let Err(Error::WriteFailed { .. }) = waited {
+        let mut state = inode.data.state.lock();
+        state.failures_told = state.failures;
+    }
+    waited
 }
 
 /// How often the host had no space for what was to be written.
@@ -90,7 +95,9 @@ fn take(inode: &Inode, range: Range<u64>) -> Vec<FlightId> {
 }
 
 /// Waits for what is in flight now. An error if something was refused since there were so many
-/// `refusals`.
+/// `refusals`, or if a write failed that no [`flush`] of the file has reported. It is still to be
+/// reported then: writing back many files, for space or a snapshot, must not hide a failure from
+/// the fsync of the file that it concerns.
 pub(super) fn wait_for(engine: &Engine, inode: &Inode, wait: Wait, refusals: u64) -> Result<()> {
     match wait {
         Wait::None => return Ok(()),
@@ -111,7 +118,6 @@ pub(super) fn wait_for(engine: &Engine, inode: &Inode, wait: Wait, refusals: u64
         state.wait(&inode.data.changed);
     }
     if state.failures > state.failures_told {
-        state.failures_told = state.failures;
         return Err(Error::WriteFailed {
             root: inode.root.id(),
             objectid: inode.objectid,
@@ -515,8 +521,8 @@ pub(super) fn land(
     bytes: u64,
     put_back: bool,
 ) {
-    let mut kept = 0;
     let ready = {
+        let mut kept = 0;
         let mut state = inode.data.state.lock();
         if put_back {
             kept = state.put_back(id);
@@ -527,13 +533,14 @@ pub(super) fn land(
             state.promised = None;
             state.promised_metadata = None;
         }
+        // Before a waiter looks: its bytes count no longer.
+        engine.writeback.leave(bytes - kept);
+        if put_back {
+            engine.writeback.refuse();
+        }
         inode.data.changed.notify_all();
         ready
     };
-    engine.writeback.leave(bytes - kept);
-    if put_back {
-        engine.writeback.refuse();
-    }
     for ready in ready {
         let work = match ready {
             Ready::Parked(id) => Work::Prepare(Arc::clone(inode), id),

@@ -314,6 +314,24 @@ fn a_flush_writes_neighbours_with_one_request() {
 }
 
 #[test]
+fn a_writeback_for_space_hides_no_failure_from_the_file() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"f");
+    write(&engine, &file, 0, &[b'a'; 8192]);
+    hold(&gate, b'a');
+    thread::scope(|scope| {
+        let pressure = scope.spawn(|| crate::space::Pressure::write_back(&engine));
+        gate.wait_held(1);
+        assert_eq!(gate.fail_all(), 1);
+        assert!(pressure.join().unwrap().is_err(), "the mount is read-only");
+    });
+    let told = flush_complete(&engine, &file);
+    assert!(matches!(told, Err(Error::WriteFailed { .. })));
+    assert!(flush_complete(&engine, &file).is_ok(), "reported once");
+}
+
+#[test]
 fn a_failed_write_of_neighbours_fails_each() {
     let gate = device(&MkfsOptions::default());
     let engine = open(&gate);

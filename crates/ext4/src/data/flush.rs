@@ -57,7 +57,12 @@ pub(super) struct Request {
 pub(crate) fn flush(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let refusals = refusals(inode);
     flush_range(engine, inode, 0..u64::MAX);
-    tell_failure(inode, refusals)
+    let told = failure(inode, refusals);
+    if let Err(Error::WriteFailed(_)) = told {
+        let mut state = inode.data.state.lock();
+        state.failures_told = state.failures;
+    }
+    told
 }
 
 /// Writes back what is dirty in a range and waits until the map has it, before the map is changed there
@@ -110,15 +115,15 @@ pub(super) fn wait_for_flights(inode: &Inode) {
     }
 }
 
-/// An error if writes failed that nobody was told of, or were refused since there were so many
-/// `refusals`.
-pub(super) fn tell_failure(inode: &Inode, refusals: u64) -> Result<()> {
-    let mut state = inode.data.state.lock();
+/// An error if a write failed that no [`flush`] of the file has reported, or one was refused since there
+/// were so many `refusals`. It is still to be reported then: whoever writes back all files must not hide a
+/// failure from the fsync of the file that it concerns.
+pub(super) fn failure(inode: &Inode, refusals: u64) -> Result<()> {
+    let state = inode.data.state.lock();
     if state.failures == state.failures_told {
         let refused = state.refusals != refusals && !sapwood_fault::planted(173);
         return (!refused).then_some(()).ok_or(Error::NoSpace);
     }
-    state.failures_told = state.failures;
     Err(Error::WriteFailed(inode.ino))
 }
 

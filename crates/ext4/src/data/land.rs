@@ -225,8 +225,8 @@ pub(super) fn raise_disk_size(engine: &Engine, inode: &Inode, end: u64) -> Resul
 
 /// Takes a flight out and lets go whoever waited for that. True if the caller is to land what waited for it.
 fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) -> bool {
-    let mut kept = 0;
     let land = {
+        let mut kept = 0;
         let mut state = inode.data.state.lock();
         if flight.failed() && flight.refused() {
             kept = state.put_back(flight);
@@ -243,13 +243,14 @@ fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) -> bool {
             state.flights.remove(flight)
         };
         state.unpromise(0);
+        // Before a waiter looks: its bytes count no longer.
+        engine.writeback.leave(flight.len() - kept);
+        if flight.refused() {
+            engine.writeback.refuse();
+        }
         inode.data.changed.notify_all();
         land
     };
-    engine.writeback.leave(flight.len() - kept);
-    if flight.refused() {
-        engine.writeback.refuse();
-    }
     engine.writeback.settle(inode);
     land
 }

@@ -252,7 +252,7 @@ impl Writeback {
         let refusals: Vec<u64> = files.iter().map(|inode| flush::refusals(inode)).collect();
         self.drain_files(engine, &files);
         let told = files.iter().zip(refusals);
-        told.map(|(inode, refusals)| flush::tell_failure(inode, refusals))
+        told.map(|(inode, refusals)| flush::failure(inode, refusals))
             .fold(Ok(()), Result::and)
     }
 }

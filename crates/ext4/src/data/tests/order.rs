@@ -158,6 +158,28 @@ fn overwrites_need_no_handle() {
 }
 
 #[test]
+fn a_writeback_of_all_hides_no_failure_from_the_file() {
+    let test = "a_writeback_of_all_hides_no_failure_from_the_file";
+    let Some((_image, gate, fs)) = mounted(test) else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    write(&fs, &inode, 0, &[7; 4096]).unwrap();
+    hold_data(&gate, 7);
+    thread::scope(|scope| {
+        let flushing = scope.spawn(|| data::flush_all(&fs.engine));
+        gate.wait_held(1);
+        gate.fail_all();
+        let result = flushing.join().unwrap();
+        assert!(matches!(result, Err(Error::WriteFailed(_))));
+    });
+    let told = data::flush(&fs.engine, &inode);
+    assert!(matches!(told, Err(Error::WriteFailed(ino)) if ino == inode.ino));
+    assert!(data::flush(&fs.engine, &inode).is_ok(), "reported once");
+    gate.open();
+}
+
+#[test]
 fn a_failed_write_is_told_once() {
     let Some((_image, gate, fs)) = mounted("a_failed_write_is_told_once") else {
         return;
