@@ -119,6 +119,7 @@ impl<R: Rank> ByteBound<R> {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::time::Duration;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct Place;
@@ -168,15 +169,19 @@ mod tests {
     fn a_writer_beyond_the_bound_gives_up_when_nothing_can_be_written() {
         let bound = ByteBound::new(Place, 10);
         assert!(bound.enter(8, || ()));
-        let tries = AtomicU64::new(0);
-        let entered = bound.enter(3, || {
-            // A fault that ignores the refusal is to fail, not to wait for ever.
-            match tries.fetch_add(1, Ordering::SeqCst) {
-                0 => bound.refuse(),
-                _ => bound.leave(8),
-            }
+        let (ended, waiting) = mpsc::channel();
+        let entered = std::thread::scope(|scope| {
+            let bound = &bound;
+            scope.spawn(move || {
+                // A writer that ignores the refusal waits, and the test is to end.
+                if waiting.recv_timeout(Duration::from_secs(10)).is_err() {
+                    bound.leave(8);
+                }
+            });
+            let entered = bound.enter(3, || bound.refuse());
+            ended.send(()).unwrap();
+            entered
         });
-        assert!(!entered || tries.load(Ordering::SeqCst) > 1);
         assert_eq!((entered, bound.bytes()), (false, 8));
     }
 

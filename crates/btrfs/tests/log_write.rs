@@ -60,6 +60,8 @@ fn a_renamed_file_has_one_name() {
     fs.mkdir("d");
     fs.write("d/a", b"1");
     fs.sync();
+    fs.crowd("d");
+    fs.crowd("");
     fs.rename("d/a", "d/b", RenameMode::Replace);
     fs.fsync("d/b");
     assert_eq!(fs.cut().names("d"), ["b"]);
@@ -371,6 +373,7 @@ fn a_name_that_a_rename_took_is_never_missing() {
     fs.link("a", "other");
     fs.write("b", b"B");
     fs.sync();
+    fs.crowd("");
     fs.rename("b", "a", RenameMode::Replace);
     fs.fsync("other");
     let after = fs.cut();

@@ -68,6 +68,14 @@ impl Small {
         After(Self { fs, device })
     }
 
+    /// Makes more changes in a directory than an fsync of a file in it takes along.
+    pub fn crowd(&self, dir: &str) {
+        for number in 0..70 {
+            let slash = if dir.is_empty() { "" } else { "/" };
+            self.write(&format!("{dir}{slash}crowd{number}"), b"");
+        }
+    }
+
     /// A counter of the mount.
     pub fn counter(&self, name: &str) -> u64 {
         let all = self.fs.counters();
