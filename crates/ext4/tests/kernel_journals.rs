@@ -10,6 +10,7 @@ mod tree;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use sapwood_block::{Device as _, MemoryDevice};
@@ -88,6 +89,7 @@ fn open(device: &Arc<MemoryDevice>, read_only: bool) -> Result<Ext4, Failed> {
 /// Recovers an image, in memory and for good. Returns what it shows.
 fn by_us(device: &Arc<MemoryDevice>) -> Result<Tree, Failed> {
     let before = device.snapshot();
+    let begun = SystemTime::now();
     let shown = open(device, true)?;
     let in_memory = Tree::of_ours(&shown)?;
     shown.close()?;
@@ -97,7 +99,13 @@ fn by_us(device: &Arc<MemoryDevice>) -> Result<Tree, Failed> {
     let fs = open(device, false)?;
     let tree = Tree::of_ours(&fs)?;
     fs.close()?;
-    in_memory.compare(&tree, "in memory", "for good", &[])?;
+    // A replay of fast commits gives the directories that it changes its own time.
+    in_memory.without_times_since(begun).compare(
+        &tree.clone().without_times_since(begun),
+        "in memory",
+        "for good",
+        &[],
+    )?;
     image::judge(device)?;
     let again = open(device, false)?;
     Tree::of_ours(&again)?.compare(&tree, "mounted again", "recovered", &[])?;

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
+use std::time::SystemTime;
 
 use sapwood_ext4::Ext4;
 use sapwood_vfs::{FileKind, FileSystem, Ino, SeekFrom};
@@ -15,7 +16,7 @@ use sapwood_vfs::{FileKind, FileSystem, Ino, SeekFrom};
 type Facts = BTreeMap<&'static str, String>;
 
 /// A tree: paths without a slash in front.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tree(BTreeMap<String, Facts>);
 
 fn kind_letter(kind: FileKind) -> &'static str {
@@ -266,6 +267,28 @@ impl Tree {
             _ => {}
         }
         Some(())
+    }
+
+    /// The same with the times of directories that are not before `begun` replaced by a word.
+    pub fn without_times_since(mut self, begun: SystemTime) -> Self {
+        let begun = begun.duration_since(SystemTime::UNIX_EPOCH);
+        let begun = begun.map_or(0, |since| since.as_nanos());
+        let nanos = |value: &str| -> Option<u128> {
+            let (seconds, nanos) = value.split_once('.')?;
+            Some(seconds.parse::<u128>().ok()? * 1_000_000_000 + nanos.parse::<u128>().ok()?)
+        };
+        for facts in self.0.values_mut() {
+            if facts.get("kind").is_none_or(|kind| kind != "d") {
+                continue;
+            }
+            for fact in ["mtime", "ctime"] {
+                let late = |value: &&mut String| nanos(value).is_some_and(|time| time >= begun);
+                if let Some(value) = facts.get_mut(fact).filter(late) {
+                    "of the replay".clone_into(value);
+                }
+            }
+        }
+        self
     }
 
     /// Compares what both know, but for these facts of directories.
