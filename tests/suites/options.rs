@@ -164,8 +164,8 @@ fn minixdf() -> Outcome {
     }
 }
 
-/// The image's own device is full in the middle of writing: callers hear of it, from then on the
-/// mount only reads, and the next one has what was durable before. What the daemon says goes into
+/// The image's own device is full in the middle of writing: callers hear of it. When metadata cannot
+/// be written either, the mount only reads, and the next one has what was durable before. What the daemon says goes into
 /// the same full file system if `log_too`.
 fn after_an_error(log_too: bool) -> Outcome {
     let small = SmallHost::new(48)?;
@@ -184,8 +184,17 @@ fn after_an_error(log_too: bool) -> Outcome {
         write_durably(&root.join(format!("file-{nth}")), &content).err()
     });
     let failed = failed.and_then(|error| error.raw_os_error());
-    if ![Some(libc::EIO), Some(libc::EROFS)].contains(&failed) {
+    let ended = [Some(libc::EIO), Some(libc::EROFS)];
+    if failed != Some(libc::ENOSPC) && !ended.contains(&failed) {
         return Err(format!("writing to a full device: {failed:?}").into());
+    }
+    // Data waits in memory for space on the host. Metadata waits a while, and then ends all changes.
+    let ends = (0..100).any(|nth| {
+        let file = File::create(root.join(format!("more-{nth}")));
+        ended.contains(&code(file.and_then(|file| file.sync_all())))
+    });
+    if !ends {
+        return Err("metadata that cannot be written ends no changes".into());
     }
     let late = root.join("late");
     for (what, found) in [
