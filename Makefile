@@ -20,7 +20,7 @@ help:
 	@echo "make bench-log  each mechanism of the log on and off"
 	@echo "make bench-create  1,440,000 empty files by 48, and by fewer and more"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
-	@echo "make lint   formatting, clippy, layering, documentation"
+	@echo "make lint   formatting, clippy, the order of crates and modules, documentation"
 	@echo "make package  the crates as they would be published"
 	@echo "make        build target/release/sapwood"
 
@@ -44,7 +44,7 @@ lint: need-build
 	scripts/faults --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --all-features
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-layers --all-features
 
 test: need-test lint
 	scripts/test-programs
@@ -133,7 +133,7 @@ bench-create: need-build
 
 # What would be published, each package built from its archive alone.
 package: need-build
-	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing
+	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-layers
 
 install: BINARY = target/release/sapwood
 install: all

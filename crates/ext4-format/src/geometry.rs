@@ -10,16 +10,14 @@
 //! - `blocks_count` × block size fits `i64`, block numbers fit 48 bits.
 
 use crate::checksum::inode_seed;
-use crate::superblock::{REV_DYNAMIC, REV_GOOD_OLD, SUPER_MAGIC};
+use crate::superblock::{
+    GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE, REV_DYNAMIC, REV_GOOD_OLD, SUPER_MAGIC,
+};
 use crate::{CHECKSUM_CRC32C, Features, FormatError, Incompat, RoCompat, SuperBlock, SuperFlags};
 
 mod limits;
 mod places;
 
-/// First inode that is not reserved, in revision 0.
-pub const GOOD_OLD_FIRST_INO: u32 = 11;
-/// Bytes of an inode in revision 0.
-pub const GOOD_OLD_INODE_SIZE: u16 = 128;
 /// Bytes of a descriptor without the 64bit feature.
 pub const DESC_SIZE_MIN: u16 = 32;
 /// Least bytes of a descriptor with the 64bit feature.

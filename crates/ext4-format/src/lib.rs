@@ -37,10 +37,7 @@ pub use dump::{DumpGroup, DumpInode, DumpSuper};
 pub use error::{BitmapKind, FormatError};
 pub use extent::*;
 pub use features::{Compat, Features, Incompat, RoCompat};
-pub use geometry::{
-    BLOCK_NUMBER_BITS, DESC_SIZE_64BIT, DESC_SIZE_MIN, GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE,
-    Geometry,
-};
+pub use geometry::{BLOCK_NUMBER_BITS, DESC_SIZE_64BIT, DESC_SIZE_MIN, Geometry};
 pub use group::{DiskGroupDesc, GroupDesc, GroupFlags};
 pub use hash::*;
 pub use htree::*;
@@ -55,8 +52,9 @@ pub use mmp::{MMP_MAGIC, MMP_SEQ_CLEAN, MMP_SEQ_FSCK, MMP_SEQ_MAX, MmpBlock};
 pub use orphan::*;
 pub use quota::*;
 pub use superblock::{
-    CHECKSUM_CRC32C, CREATOR_HURD, MountOpts, REV_DYNAMIC, REV_GOOD_OLD, SUPER_MAGIC, SUPER_OFFSET,
-    SUPER_SIZE, SuperBlock, SuperFlags, SuperState, errors_behaviour, hash_version,
+    CHECKSUM_CRC32C, CREATOR_HURD, GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE, MountOpts, REV_DYNAMIC,
+    REV_GOOD_OLD, SUPER_MAGIC, SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperFlags, SuperState,
+    errors_behaviour, hash_version,
 };
 pub use validate::{
     validate_block_bitmap, validate_group, validate_inode, validate_inode_bitmap, validate_super,

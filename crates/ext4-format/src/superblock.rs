@@ -6,7 +6,6 @@ use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use crate::checksum::{crc32c, uuid_seed};
-use crate::geometry::{GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE};
 use crate::layout::{disk_struct, offsets};
 use crate::{Compat, Features, FormatError, Incompat, RoCompat};
 
@@ -25,6 +24,10 @@ pub const CREATOR_HURD: u32 = 1;
 pub const REV_GOOD_OLD: u32 = 0;
 /// Revision with features and inodes of any size.
 pub const REV_DYNAMIC: u32 = 1;
+/// First inode that is not reserved, in revision 0.
+pub const GOOD_OLD_FIRST_INO: u32 = 11;
+/// Bytes of an inode in revision 0.
+pub const GOOD_OLD_INODE_SIZE: u16 = 128;
 
 bitflags! {
     /// `state`.

@@ -213,6 +213,16 @@ pub fn validate_inode_bitmap(
     bitmap::verify_bitmap(BitmapKind::Inode, bytes, group, desc, geometry)
 }
 
+impl Inode {
+    /// Reads an inode, compares its checksum and validates it.
+    pub fn parse(ino: u32, bytes: &[u8], geometry: &Geometry) -> Result<Self, FormatError> {
+        let inode = Self::read(bytes, geometry)?;
+        inode.verify_checksum(ino, geometry)?;
+        validate_inode(ino, &inode, geometry)?;
+        Ok(inode)
+    }
+}
+
 /// Checks an inode in use or an orphan (not one that is free): what passes has a known type, a
 /// size whose last block has a number of 32 bits, fields inside the inode, and an attribute
 /// block inside the file system. Its map, extents or inline data are checked where they are

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::transport::MAX_IO;
+/// Largest read or write in bytes: what the kernel allows by default.
+pub(crate) const MAX_IO: u32 = 1 << 20;
 
 /// Bound on request threads that are added as needed.
 const MOST_THREADS: usize = 64;

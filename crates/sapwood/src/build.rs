@@ -194,7 +194,7 @@ impl ImageBuilder {
         if self.owner == (0, 0) {
             return Ok(());
         }
-        let fs = crate::open(file)?;
+        let fs = crate::fs::FileSystem::open(file)?;
         fs.set_owner("/", Some(self.owner.0), Some(self.owner.1))?;
         Ok(fs.close()?)
     }

@@ -69,12 +69,4 @@ impl Inode {
             self.tail[extra::CHECKSUM_HI..extra::CHECKSUM_HI + 2].copy_from_slice(&high);
         }
     }
-
-    /// Reads an inode, compares its checksum and validates it.
-    pub fn parse(ino: u32, bytes: &[u8], geometry: &Geometry) -> Result<Self, FormatError> {
-        let inode = Self::read(bytes, geometry)?;
-        inode.verify_checksum(ino, geometry)?;
-        crate::validate_inode(ino, &inode, geometry)?;
-        Ok(inode)
-    }
 }

@@ -38,7 +38,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dispatch::Dispatcher;
-use crate::options::{IoUring, MountOptions};
+use crate::options::{IoUring, MAX_IO, MountOptions};
 use crate::permissions::{Asking, kernel_checks};
 use crew::Crew;
 use device::{Device, Plain};
@@ -47,8 +47,6 @@ use later::Helper;
 use server::Server;
 use uring::{Rings, Shared};
 
-/// Largest read or write in bytes: what the kernel allows by default.
-pub(crate) const MAX_IO: u32 = 1 << 20;
 /// Room for headers and the fixed part of any request or answer, before or behind `MAX_IO`.
 const HEADROOM: usize = 4096;
 /// A request or answer above this, in bytes, leaves memory behind that is given back once

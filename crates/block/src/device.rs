@@ -1,0 +1,76 @@
+//! The trait that every device implements.
+
+use crate::error::Result;
+
+/// The unit that a medium writes whole or not at all, in bytes.
+pub const SECTOR_SIZE: u64 = 512;
+
+/// A random-access block device. All offsets and lengths are bytes.
+///
+/// Reads and writes may be issued from any thread at once; two overlapping requests in
+/// flight have no defined order. A completed [`write_at`](Device::write_at) is visible to
+/// later reads, but durable only after a [`flush`](Device::flush) that began after it.
+pub trait Device: Send + Sync + std::fmt::Debug {
+    /// Size in bytes.
+    fn size(&self) -> u64;
+
+    /// Short name for messages: a path or `memory`.
+    fn name(&self) -> &str;
+
+    /// True if writes are refused.
+    fn read_only(&self) -> bool;
+
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) past the end, [`Error::Io`](crate::Error::Io) from the medium.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Writes all of `buf` at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Io`](crate::Error::Io).
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()>;
+
+    /// Writes the buffers one after another from `offset` on, as one request if possible.
+    ///
+    /// # Errors
+    /// As [`write_at`](Device::write_at).
+    fn write_vectored_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        let mut at = offset;
+        for buf in bufs {
+            self.write_at(at, buf)?;
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes `buf` and returns when it is durable (FUA). Says nothing of other writes.
+    ///
+    /// # Errors
+    /// As [`write_at`](Device::write_at).
+    fn write_fua(&self, offset: u64, buf: &[u8]) -> Result<()>;
+
+    /// Makes every write that completed before the call durable.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io); what was written since the last good flush may be lost.
+    fn flush(&self) -> Result<()>;
+
+    /// Tells the device that the range holds nothing of value. Later reads may return
+    /// anything until it is written again. A device without discard does nothing.
+    ///
+    /// # Errors
+    /// As [`write_at`](Device::write_at).
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Tells the device that the range will be read soon. Waits for nothing and promises nothing.
+    /// A device that gains nothing by it does nothing, which is the default.
+    fn will_read(&self, _offset: u64, _len: u64) {}
+
+    /// Tells the device that a large writeback wrote the range. The device may start to write it to
+    /// its medium, so that the next flush has less to wait for. This makes nothing durable; the
+    /// next flush reports what failed. A device that does not collect writes does nothing, which
+    /// is the default.
+    fn write_behind(&self, _offset: u64, _len: u64) {}
+}
