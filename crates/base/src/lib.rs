@@ -2,6 +2,7 @@
 //! and its bound, threads, counters. Nothing here knows a file system's format, a device or a request.
 
 pub mod active;
+pub mod age;
 pub mod ahead;
 pub mod bound;
 pub mod dirty;

@@ -116,8 +116,6 @@ pub(crate) type RankedMutexGuard<'a, T> = lock::RankedMutexGuard<'a, Rank, T>;
 pub(crate) type RankedRwLock<T> = lock::RankedRwLock<Rank, T>;
 /// A [`RankedRwLock`] locked for reading.
 pub(crate) type RankedReadGuard<'a, T> = lock::RankedReadGuard<'a, Rank, T>;
-/// A [`RankedRwLock`] locked for writing.
-pub(crate) type RankedWriteGuard<'a, T> = lock::RankedWriteGuard<'a, Rank, T>;
 
 #[cfg(all(test, debug_assertions))]
 mod tests {

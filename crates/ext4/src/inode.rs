@@ -35,7 +35,7 @@ use crate::{Error, Result, on_demand};
 pub(crate) const MAP_BYTES: usize = 60;
 
 /// An inode in memory. See the module's documentation.
-pub(crate) struct Inode {
+pub struct Inode {
     /// Number.
     pub(crate) ino: u32,
     /// Type; never changes.

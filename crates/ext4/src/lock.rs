@@ -34,5 +34,4 @@ impl sapwood_base::Rank for Rank {}
 
 pub(crate) type RankedMutex<T> = sapwood_base::RankedMutex<Rank, T>;
 pub(crate) type RankedRwLock<T> = sapwood_base::RankedRwLock<Rank, T>;
-pub(crate) type RankedWriteGuard<'a, T> = sapwood_base::lock::RankedWriteGuard<'a, Rank, T>;
 pub(crate) type RankedMutexGuard<'a, T> = sapwood_base::lock::RankedMutexGuard<'a, Rank, T>;

@@ -8,6 +8,7 @@
 pub mod acl;
 mod attr;
 mod error;
+pub mod front;
 mod fs;
 pub mod rules;
 mod subvolume;

@@ -2,7 +2,8 @@
 //! them answer alike.
 
 use crate::{
-    Credentials, Error, FileKind, Fsxattr, InodeFlags, RenameMode, Result, SetAttr, SetTime, acl,
+    AllocMode, Credentials, Error, FileKind, Fsxattr, InodeFlags, RenameMode, Result, SetAttr,
+    SetTime, Timestamp, acl,
 };
 
 /// Longest name of a directory entry or an extended attribute, in bytes.
@@ -176,6 +177,56 @@ pub fn check_write(flags: InodeFlags, at_end: bool, writeback: bool) -> Result<(
     Ok(())
 }
 
+/// Checks `fallocate` of a file with these flags: an append-only file may only grow.
+///
+/// # Errors
+/// `NotPermitted`.
+pub fn check_allocate(flags: InodeFlags, mode: AllocMode) -> Result<()> {
+    let only_adds = matches!(mode, AllocMode::Allocate { .. });
+    let fixed = flags.contains(InodeFlags::IMMUTABLE);
+    match fixed || (flags.contains(InodeFlags::APPEND) && !only_adds) {
+        true => Err(Error::NotPermitted),
+        false => Ok(()),
+    }
+}
+
+/// Checks that an inode of this kind with these flags may get another name.
+///
+/// # Errors
+/// `NotPermitted`.
+pub fn check_link(kind: FileKind, flags: InodeFlags) -> Result<()> {
+    let fixed = flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+    match kind == FileKind::Directory || fixed {
+        true => Err(Error::NotPermitted),
+        false => Ok(()),
+    }
+}
+
+/// Checks that this is a directory.
+///
+/// # Errors
+/// `NotDirectory`.
+pub fn check_directory(kind: FileKind) -> Result<()> {
+    match kind {
+        FileKind::Directory => Ok(()),
+        _ => Err(Error::NotDirectory),
+    }
+}
+
+/// Seconds after which an access time is renewed though it is newer than the last change.
+const RELATIME_LIMIT: i64 = 24 * 60 * 60;
+
+/// Whether a read at `now` renews the access time (`relatime`), from the times of the last access,
+/// change of content, and change of the inode.
+#[must_use]
+pub fn access_time_is_due(
+    (atime, mtime, ctime): (Timestamp, Timestamp, Timestamp),
+    now: Timestamp,
+) -> bool {
+    let old = atime <= mtime || atime <= ctime;
+    old || now.sec.saturating_sub(atime.sec) >= RELATIME_LIMIT
+}
+
 /// Checks that names may be added to a directory with these flags.
 ///
 /// # Errors
@@ -197,6 +248,24 @@ pub fn check_remove_name(dir_flags: InodeFlags, victim: InodeFlags) -> Result<()
     match dir_flags.intersects(fixed) || victim.intersects(fixed) {
         true => Err(Error::NotPermitted),
         false => Ok(()),
+    }
+}
+
+/// Checks that a name of a directory (`directory`: `rmdir`) or of anything else may be removed, seen
+/// from the flags of both and the kind of `victim`.
+///
+/// # Errors
+/// `NotPermitted`, `NotDirectory`, `IsDirectory`.
+pub fn check_remove(
+    dir_flags: InodeFlags,
+    victim: (InodeFlags, FileKind),
+    directory: bool,
+) -> Result<()> {
+    check_remove_name(dir_flags, victim.0)?;
+    match (directory, victim.1 == FileKind::Directory) {
+        (true, false) => Err(Error::NotDirectory),
+        (false, true) => Err(Error::IsDirectory),
+        _ => Ok(()),
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) use inline::read_symlink;
 pub(crate) use items::{drop_extents, preallocated_behind};
 pub(crate) use ordered::{OrderedExtent, Target};
 pub(crate) use read::read;
-pub(crate) use seek::seek;
+pub(crate) use seek::stretch;
 pub(crate) use truncate::{delete_content, truncate};
 pub(crate) use write::write;
 #[allow(unused_imports, reason = "snapshots hold it")]

@@ -48,15 +48,9 @@ fn top(engine: &Arc<Engine>) -> Arc<Inode> {
 
 fn create(engine: &Arc<Engine>, name: &[u8]) -> Arc<Inode> {
     let dir = top(engine);
-    ops::create::create(
-        engine,
-        &Credentials::ROOT,
-        &dir,
-        name,
-        NewInode::Regular,
-        0o644,
-    )
-    .unwrap()
+    let place = ops::rename::Place { dir: &dir, name };
+    let _io = dir.io.write();
+    ops::create::create(engine, &Credentials::ROOT, place, NewInode::Regular, 0o644).unwrap()
 }
 
 fn load(engine: &Arc<Engine>, objectid: u64) -> Arc<Inode> {
@@ -406,7 +400,7 @@ fn nodatacow_overwrites_in_place_until_a_snapshot() {
     let gate = device(&MkfsOptions::default());
     let engine = open(&gate);
     let file = create(&engine, b"f");
-    ops::attr::set_flags(&engine, &file, InodeFlags::NOCOW).unwrap();
+    ops::attr::store_flags(&engine, &file, InodeFlags::NOCOW).unwrap();
     let put = |byte: u8, offset: u64| {
         write(&engine, &file, offset, &[byte; 8192]);
         flush_complete(&engine, &file).unwrap();
@@ -480,7 +474,7 @@ fn a_file_is_compressed_as_its_property_says() {
         let file = create(&engine, name.as_bytes());
         let mode = sapwood_vfs::SetXattrMode::Any;
         let property = b"btrfs.compression";
-        ops::xattr::set(&engine, &file, property, name.as_bytes(), mode).unwrap();
+        ops::xattr::set_property(&engine, &file, property, name.as_bytes(), mode).unwrap();
         write(&engine, &file, 0, &text);
         flush_complete(&engine, &file).unwrap();
         let stored = stored(&engine, &file, 131_072);
@@ -619,7 +613,7 @@ fn an_allocation_without_space_waits_for_deletions_under_way() {
         assert!(!waiting.is_finished(), "no space, beside a deletion");
         thread::yield_now();
     }
-    ops::remove::unlink(&engine, &top(&engine), b"victim").unwrap();
+    ops::remove::remove(&engine, &top(&engine), b"victim", false).unwrap();
     drop(deletion);
     waiting.join().unwrap().unwrap();
 }

@@ -17,8 +17,6 @@
 //! [freezes](Writeback::freeze_overwrites) the tree: overwrites under way are waited for, and
 //! what comes then is copied, until the snapshot exists and the generation rule protects it.
 
-mod age;
-
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Condvar;
-use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, Crew, Linger, Workers};
+use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, Crew, Linger, Workers, age};
 use sapwood_btrfs_format::Incompat;
 
 use super::flight::FlightId;
@@ -131,6 +129,18 @@ impl std::fmt::Debug for Writeback {
 }
 
 impl Writeback {
+    /// Begins writeback of what is older than the interval. Returns how long the oldest of the
+    /// others has until then; `None` if no file is active.
+    fn flush_due(&self, engine: &Arc<Engine>, interval: Duration) -> Option<Duration> {
+        let (files, next) = self.active.due(interval);
+        for inode in files {
+            if inode.data.dirty_bytes() > 0 {
+                flush::begin(engine, &inode, 0..u64::MAX);
+            }
+        }
+        next
+    }
+
     /// Without threads yet.
     pub(crate) fn new(options: &Options) -> Self {
         let processors = thread::available_parallelism().map_or(2, usize::from);
@@ -174,7 +184,11 @@ impl Writeback {
         if started && self.background {
             let (weak, alarm) = (Arc::downgrade(engine), Arc::clone(&self.age));
             let interval = self.interval;
-            let flush_old = move || age::flush_old(&weak, &alarm, interval);
+            let flush_old = move || {
+                age::write_back_old(&weak, &alarm, interval, |engine, interval| {
+                    engine.writeback.flush_due(engine, interval)
+                });
+            };
             self.workers.spawn("btrfs-flush", flush_old);
         }
     }

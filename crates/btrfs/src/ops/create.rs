@@ -8,6 +8,7 @@ use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, Timestamp, acl};
 
 use super::inode::{Inode, InodeState, from_dev};
 use super::names::{self, Target};
+use super::rename::Place;
 use super::{dir, next_objectid, orphan, xattr};
 use crate::engine::Engine;
 use crate::transaction::Handle;
@@ -25,30 +26,15 @@ struct Plan {
     symlink: Option<Vec<u8>>,
 }
 
-/// Creates `name` in `dir`. See [`vfs::FileSystem::create`].
+/// Makes an inode and its name. Expects the `io` lock of the directory exclusively.
 pub(crate) fn create(
     engine: &Arc<Engine>,
     who: &Credentials,
-    dir: &Arc<Inode>,
-    name: &[u8],
+    place: Place<'_>,
     what: NewInode<'_>,
     perm: u32,
 ) -> Result<Arc<Inode>> {
-    rules::check_name(name)?;
-    dir.require_dir()?;
-    dir.require_writable()?;
-    if let NewInode::Symlink(target) = what {
-        rules::check_target(target)?;
-        if target.len() > longest_symlink(engine) {
-            return Err(vfs::Error::NameTooLong.into());
-        }
-    }
-    let _io = dir.io.write();
-    if !dir.takes_names() {
-        return Err(vfs::Error::NotFound.into());
-    }
-    names::check_vacant(engine, dir, name)?;
-    rules::check_add_name(dir.vfs_flags())?;
+    let Place { dir, name } = place;
     let plan = plan(engine, who, dir, what, perm)?;
     let target_kind = plan.kind;
     let objectid = next_objectid(engine, &dir.root)?;
@@ -67,20 +53,13 @@ pub(crate) fn create(
     finish(h, made)
 }
 
-/// Creates a file without a name. See [`vfs::FileSystem::tmpfile`].
+/// Makes a file without a name. Expects the `io` lock of the directory.
 pub(crate) fn tmpfile(
     engine: &Arc<Engine>,
     who: &Credentials,
     dir: &Arc<Inode>,
     perm: u32,
 ) -> Result<Arc<Inode>> {
-    dir.require_dir()?;
-    dir.require_writable()?;
-    let _io = dir.io.read();
-    if !dir.takes_names() {
-        return Err(vfs::Error::NotFound.into());
-    }
-    rules::check_add_name(dir.vfs_flags())?;
     let mut plan = plan(engine, who, dir, NewInode::Regular, perm)?;
     plan.state.nlink = 0;
     plan.state.linkable = true;
@@ -103,7 +82,8 @@ pub(crate) fn finish<T>(h: Handle, result: Result<T>) -> Result<T> {
     }
 }
 
-fn longest_symlink(engine: &Engine) -> usize {
+/// Longest target of a symbolic link in bytes: it is one inline extent.
+pub(crate) fn longest_symlink(engine: &Engine) -> usize {
     const HEADERS: usize = 25 + 21;
     let leaf = sapwood_btrfs_format::leaf_data_size(engine.nodesize as usize);
     leaf.saturating_sub(HEADERS)

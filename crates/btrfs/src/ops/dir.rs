@@ -236,18 +236,6 @@ pub(crate) fn entry_at(engine: &Engine, dir: &Inode, index: u64) -> Result<Optio
     Ok(found.map(|item| item.to_vec()))
 }
 
-/// Finds `name` in `dir` and returns its inode. The caller holds no inode's lock.
-pub(crate) fn lookup(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
-    dir.require_dir()?;
-    vfs::rules::check_name(name)?;
-    loop {
-        let target = names::find_for_sure(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
-        if let Some(inode) = resolve(engine, dir, name, target)? {
-            return Ok(inode);
-        }
-    }
-}
-
 /// The inode that `name` in `dir` was found to lead to; `None` if it does so no more. Hold no
 /// `io` lock.
 ///
@@ -358,14 +346,13 @@ fn parent_of_subvolume(engine: &Arc<Engine>, dir: &Arc<Inode>) -> Result<Arc<Ino
 }
 
 /// Lists `dir` after the [position](super::position) `from`. See [`vfs::FileSystem::readdir`].
+/// Expects the `io` lock.
 pub(crate) fn readdir(
     engine: &Arc<Engine>,
     dir: &Arc<Inode>,
     from: u64,
     sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
 ) -> Result<()> {
-    dir.require_dir()?;
-    let _io = dir.io.read();
     let (from, listing) = Listing::at(from);
     let listing = match listing {
         Some(listing) => listing,

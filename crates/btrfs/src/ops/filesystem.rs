@@ -1,90 +1,100 @@
-//! The [`FileSystem`] trait for btrfs: from numbers to inodes, references, and errors for callers.
+//! Btrfs behind the [front]: from its methods to the engine's modules.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sapwood_vfs::rules;
+use sapwood_vfs::front::{self, AttributeChange};
+use sapwood_vfs::rules::{self, XattrClass};
 use sapwood_vfs::{self as vfs};
 use sapwood_vfs::{
-    AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, FileKind, FileSystem, FsStat, Fsxattr,
-    Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode, Subvolumes,
-    SyncKind, WriteMode,
+    AllocMode, Attr, CopyMode, Credentials, DirEntry, FileKind, FsStat, Fsxattr, Ino, InodeFlags,
+    NewInode, RenameMode, Result, SetAttr, SetXattrMode, Subvolumes, SyncKind, Timestamp, acl,
 };
 
 use super::inode::Inode;
-use super::rename::Place;
+use super::names::{self, Target};
+use super::rename::{Found, Place};
 use super::{attr, create, dir, link, orphan, remove, rename, sync, top_dir, xattr};
 use crate::{Btrfs, Error, data};
 
-impl Btrfs {
-    pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        let inode = self.engine.inodes.by_number(&self.engine, ino)?;
-        if inode.state.lock().dying {
-            return Err(vfs::Error::Stale);
-        }
-        Ok(inode)
+impl front::Inode for Inode {
+    fn kind(&self) -> FileKind {
+        self.kind
     }
 
-    fn regular(&self, ino: Ino) -> Result<Arc<Inode>> {
-        let inode = self.inode(ino)?;
-        match inode.kind {
-            FileKind::Regular => Ok(inode),
-            FileKind::Directory => Err(vfs::Error::IsDirectory),
-            _ => Err(vfs::Error::Invalid),
-        }
+    fn flags(&self) -> InodeFlags {
+        self.vfs_flags()
     }
 
-    /// An inode that can have attributes: the stub of a subvolume has none.
-    fn with_xattrs(&self, ino: Ino) -> Result<Arc<Inode>> {
-        let inode = self.inode(ino)?;
-        match inode.is_stub() {
-            true => Err(vfs::Error::NotSupported),
-            false => Ok(inode),
-        }
+    fn perm(&self) -> u32 {
+        self.state.lock().perm()
     }
 
-    /// Takes a reference for the caller, unless the inode was deleted meanwhile.
-    pub(crate) fn entry(&self, inode: &Arc<Inode>) -> Result<Entry> {
-        inode.residence.refer(1);
-        if inode.state.lock().dying {
-            return Err(vfs::Error::Stale);
-        }
-        Ok(Entry {
-            attr: inode.attr(self.engine.sectorsize),
-        })
+    fn size(&self) -> u64 {
+        self.state.lock().size
     }
 
-    fn check_alive(&self) -> Result<()> {
-        Ok(self.engine.health.check_open().map_err(Error::from)?)
+    fn times(&self) -> (Timestamp, Timestamp, Timestamp) {
+        let state = self.state.lock();
+        (state.atime, state.mtime, state.ctime)
     }
 
-    /// Refuses a change of a mount that takes none.
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        self.check_alive()?;
-        if self.engine.read_only() {
-            Err(vfs::Error::ReadOnly)
-        } else {
-            Ok(())
-        }
+    fn content_changed(&self, now: Timestamp) {
+        self.state.lock().content_changed(now);
     }
 
-    /// What `O_SYNC` directories and files (`chattr +S`, `+D`) add to a change.
-    fn sync_if_asked(&self, inode: &Arc<Inode>) -> Result<()> {
-        let flags = inode.vfs_flags();
-        let wanted = match inode.kind {
-            FileKind::Directory => flags.intersects(InodeFlags::SYNC | InodeFlags::DIRSYNC),
-            _ => flags.contains(InodeFlags::SYNC),
-        };
-        if wanted {
-            Ok(sync::fsync(&self.engine, inode, SyncKind::All)?)
-        } else {
-            Ok(())
-        }
+    fn is_linked(&self) -> bool {
+        self.is_linked()
+    }
+
+    fn is_linkable(&self) -> bool {
+        let state = self.state.lock();
+        state.nlink > 0 || state.linkable
+    }
+
+    fn is_dying(&self) -> bool {
+        self.state.lock().dying
+    }
+
+    fn is_detached(&self) -> bool {
+        self.root.is_dead()
+    }
+
+    fn takes_attributes(&self) -> bool {
+        !self.is_stub()
+    }
+
+    fn check_changeable(&self) -> Result<()> {
+        Ok(self.require_writable()?)
+    }
+
+    fn refer(&self) {
+        self.residence.refer(1);
+    }
+
+    fn clear_references(&self) {
+        self.residence.clear_references();
+    }
+
+    fn lock_key(&self) -> (u64, u64) {
+        self.lock_key()
+    }
+
+    fn lock_shared(&self) -> impl Sized {
+        self.io.read()
+    }
+
+    fn lock_exclusive(&self) -> impl Sized {
+        self.io.write()
     }
 }
 
-impl FileSystem for Btrfs {
+impl front::Engine for Btrfs {
+    type Inode = Inode;
+    type Target = Target;
+    type Vacancy = ();
+
     fn kind(&self) -> &'static str {
         "btrfs"
     }
@@ -96,366 +106,317 @@ impl FileSystem for Btrfs {
             .ino(self.top.id(), top_dir(&self.top))
     }
 
-    fn read_only(&self) -> bool {
+    fn check_open(&self) -> Result<()> {
+        Ok(self.engine.health.check_open().map_err(Error::from)?)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.engine.read_only()
+    }
+
+    fn shows_read_only(&self) -> bool {
         self.engine.read_only() || self.top.is_read_only()
     }
 
-    fn statfs(&self) -> Result<FsStat> {
-        self.check_alive()?;
+    fn statistics(&self) -> Result<FsStat> {
         if let Err(error) = self.engine.run_frees() {
             log::warn!("free space: {error}");
         }
         Ok(self.engine.space.statfs(&self.engine.fsid, self.top.id()))
     }
 
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.check_alive()?;
-        let dir = self.inode(dir)?;
-        loop {
-            let inode = dir::lookup(&self.engine, &dir, name)?;
-            match self.entry(&inode) {
-                // Its last name went between the search and the reference.
-                Err(vfs::Error::Stale) if !self.engine.read_only() => {}
-                other => return other,
-            }
-        }
-    }
-
-    fn reference(&self, ino: Ino) -> Result<Entry> {
-        self.check_alive()?;
-        let inode = self.inode(ino)?;
-        if inode.root.is_dead() {
-            return Err(vfs::Error::Stale);
-        }
-        self.entry(&inode)
-    }
-
-    fn parent(&self, dir: Ino) -> Result<Entry> {
-        self.check_alive()?;
-        self.entry(&dir::parent(&self.engine, &self.inode(dir)?)?)
-    }
-
-    fn forget(&self, ino: Ino, count: u64) {
-        let Some(inode) = self.engine.inodes.release(ino, count) else {
-            return;
-        };
-        if !inode.is_linked()
-            && let Err(error) = orphan::reap(&self.engine, &inode)
-        {
-            // The orphan item stays: the next mount deletes the inode.
-            log::warn!("{inode:?}: not deleted: {error}");
-        }
-    }
-
-    fn referenced(&self) -> Vec<Ino> {
-        self.engine.inodes.referenced()
-    }
-
-    fn is_crowded(&self, ino: Ino) -> bool {
-        self.engine.inodes.is_crowded(ino)
-    }
-
-    fn crowd(&self) -> Vec<Ino> {
-        self.engine.inodes.crowd()
-    }
-
-    fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.check_alive()?;
-        Ok(self.inode(ino)?.attr(self.engine.sectorsize))
-    }
-
-    fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
-        attr::setattr(&self.engine, &inode, changes)?;
-        self.sync_if_asked(&inode)?;
-        Ok(inode.attr(self.engine.sectorsize))
-    }
-
-    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.check_alive()?;
-        let inode = self.inode(ino)?;
-        match inode.kind {
-            FileKind::Symlink => Ok(data::read_symlink(&self.engine, &inode)?),
-            _ => Err(vfs::Error::Invalid),
-        }
-    }
-
-    fn create(
-        &self,
-        who: &Credentials,
-        dir: Ino,
-        name: &[u8],
-        what: NewInode<'_>,
-        perm: u32,
-    ) -> Result<Entry> {
-        self.check_writable()?;
-        let dir = self.inode(dir)?;
-        let inode = create::create(&self.engine, who, &dir, name, what, perm)?;
-        let entry = self.entry(&inode)?;
-        self.sync_if_asked(&dir)?;
-        Ok(entry)
-    }
-
-    fn tmpfile(&self, who: &Credentials, dir: Ino, perm: u32) -> Result<Entry> {
-        self.check_writable()?;
-        let inode = create::tmpfile(&self.engine, who, &self.inode(dir)?, perm)?;
-        self.entry(&inode)
-    }
-
-    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.check_writable()?;
-        let (inode, dir) = (self.inode(ino)?, self.inode(dir)?);
-        link::link(&self.engine, &inode, &dir, name)?;
-        self.sync_if_asked(&dir)?;
-        self.entry(&inode)
-    }
-
-    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        let dir = self.inode(dir)?;
-        remove::unlink(&self.engine, &dir, name)?;
-        self.sync_if_asked(&dir)
-    }
-
-    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        let dir = self.inode(dir)?;
-        remove::rmdir(&self.engine, &dir, name)?;
-        self.sync_if_asked(&dir)
-    }
-
-    fn rename(
-        &self,
-        from_dir: Ino,
-        from_name: &[u8],
-        to_dir: Ino,
-        to_name: &[u8],
-        mode: RenameMode,
-    ) -> Result<()> {
-        self.check_writable()?;
-        let (from, to) = (self.inode(from_dir)?, self.inode(to_dir)?);
-        let (source, target) = (
-            Place {
-                dir: &from,
-                name: from_name,
-            },
-            Place {
-                dir: &to,
-                name: to_name,
-            },
-        );
-        rename::rename(&self.engine, source, target, mode)?;
-        self.sync_if_asked(&to)?;
-        match from_dir == to_dir || sapwood_fault::planted(70) {
-            true => Ok(()),
-            false => self.sync_if_asked(&from),
-        }
-    }
-
-    fn readdir(
-        &self,
-        dir: Ino,
-        from: u64,
-        sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.check_alive()?;
-        let dir = self.inode(dir)?;
-        dir::readdir(&self.engine, &dir, from, sink)?;
-        Ok(attr::accessed(&self.engine, &dir)?)
-    }
-
-    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.check_alive()?;
-        let inode = self.regular(ino)?;
-        let count = {
-            let _io = inode.io.read();
-            data::read(&self.engine, &inode, offset, buf)?
-        };
-        attr::accessed(&self.engine, &inode)?;
-        Ok(count)
-    }
-
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<u64> {
-        self.check_writable()?;
-        let inode = self.regular(ino)?;
-        inode.require_writable()?;
-        let early = inode.state.lock().size;
-        let end = {
-            let _io = inode.io.write();
-            let (size, flags) = {
-                let state = inode.state.lock();
-                (state.size, state.vfs_flags())
-            };
-            let size = if sapwood_fault::planted(51) {
-                early
-            } else {
-                size
-            };
-            let offset = if mode.append { size } else { offset };
-            rules::check_write(flags, offset >= size, mode.writeback)?;
-            let end = rules::range_end(offset, data.len() as u64)?;
-            if data.is_empty() {
-                return Ok(end);
-            }
-            attr::written(&self.engine, &inode, mode.kill_setid)?;
-            if !mode.writeback {
-                // Before the data, because its completion queues the inode item.
-                inode.state.lock().content_changed(vfs::Timestamp::now());
-            }
-            data::write(&self.engine, &inode, offset, data)?;
-            end
-        };
-        self.sync_if_asked(&inode)?;
-        Ok(end)
-    }
-
-    fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: AllocMode) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.regular(ino)?;
-        inode.require_writable()?;
-        if len == 0 {
-            return Err(vfs::Error::Invalid);
-        }
-        rules::range_end(offset, len)?;
-        {
-            let _io = inode.io.write();
-            let flags = inode.vfs_flags();
-            let only_adds = matches!(mode, AllocMode::Allocate { .. });
-            if flags.contains(InodeFlags::IMMUTABLE)
-                || (flags.contains(InodeFlags::APPEND) && !only_adds)
-            {
-                return Err(vfs::Error::NotPermitted);
-            }
-            attr::written(&self.engine, &inode, false)?;
-            data::fallocate(&self.engine, &inode, offset, len, mode)?;
-            attr::content_changed(&self.engine, &inode)?;
-        }
-        self.sync_if_asked(&inode)
-    }
-
-    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
-        self.check_alive()?;
-        let inode = self.regular(ino)?;
-        let _io = inode.io.read();
-        Ok(data::seek(&self.engine, &inode, from)?)
-    }
-
-    fn copy_range(
-        &self,
-        from: Ino,
-        from_offset: u64,
-        to: Ino,
-        to_offset: u64,
-        len: u64,
-        mode: CopyMode,
-    ) -> Result<u64> {
-        self.check_writable()?;
-        let (source, target) = (self.regular(from)?, self.regular(to)?);
-        target.require_writable()?;
-        let copied = {
-            let _guards = super::locks::lock_all(&[&source, &target]);
-            let flags = target.vfs_flags();
-            // Nobody can say of a copy that it appends.
-            rules::check_write(flags, false, false)?;
-            attr::written(&self.engine, &target, false)?;
-            let copied = data::copy_range(
-                &self.engine,
-                &source,
-                from_offset,
-                &target,
-                to_offset,
-                len,
-                mode,
-            )?;
-            attr::content_changed(&self.engine, &target)?;
-            copied
-        };
-        self.sync_if_asked(&target)?;
-        Ok(copied)
-    }
-
-    fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
-        self.check_alive()?;
-        let begun = Instant::now();
-        let done = sync::fsync(&self.engine, &self.inode(ino)?, kind);
-        self.engine.counters.fsync_latency.record(begun.elapsed());
-        Ok(done?)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.check_alive()?;
-        Ok(sync::sync(&self.engine)?)
-    }
-
-    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.check_alive()?;
-        let inode = self.with_xattrs(ino)?;
-        rules::xattr_class(name)?;
-        xattr::get(&self.engine, &inode, name)?.ok_or(vfs::Error::NoAttribute)
-    }
-
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.with_xattrs(ino)?;
-        xattr::set(&self.engine, &inode, name, value, mode)?;
-        self.sync_if_asked(&inode)
-    }
-
-    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.check_alive()?;
-        Ok(xattr::list(&self.engine, &*self.inode(ino)?)?)
-    }
-
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.with_xattrs(ino)?;
-        xattr::remove(&self.engine, &inode, name)?;
-        self.sync_if_asked(&inode)
-    }
-
-    fn set_flags(&self, ino: Ino, flags: InodeFlags) -> Result<()> {
-        self.check_writable()?;
-        Ok(attr::set_flags(&self.engine, &self.inode(ino)?, flags)?)
-    }
-
-    fn fsxattr(&self, ino: Ino) -> Result<Fsxattr> {
-        self.check_alive()?;
-        Ok(attr::fsxattr(&*self.inode(ino)?))
-    }
-
-    fn set_fsxattr(&self, ino: Ino, value: &Fsxattr) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
-        let current = inode.vfs_flags();
-        let flags = rules::flags_of_fsxattr(current, value)?;
-        Ok(attr::set_flags(&self.engine, &inode, flags)?)
-    }
-
-    fn subvolumes(&self) -> Option<&dyn Subvolumes> {
-        Some(self)
-    }
-
-    fn stats_json(&self) -> String {
+    fn counters_json(&self) -> String {
         self.engine
             .counters
             .to_json(self.engine.health.first_error())
     }
 
-    fn first_error(&self) -> Option<String> {
+    fn first_failure(&self) -> Option<String> {
         self.engine.health.first_error().map(str::to_owned)
     }
 
-    fn unmount(&self) -> Result<()> {
-        self.check_alive()?;
-        if !self.engine.read_only() {
-            for inode in self.engine.inodes.all() {
-                if !inode.is_linked() {
-                    inode.residence.clear_references();
-                    orphan::reap(&self.engine, &inode)?;
-                }
-            }
-        }
+    fn subvolume_operations(&self) -> Option<&dyn Subvolumes> {
+        Some(self)
+    }
+
+    fn shut_down(&self) -> Result<()> {
         Ok(self.close()?)
+    }
+
+    fn inode_by_number(&self, ino: Ino) -> Result<Arc<Inode>> {
+        Ok(self.engine.inodes.by_number(&self.engine, ino)?)
+    }
+
+    fn release(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
+        self.engine.inodes.release(ino, count)
+    }
+
+    fn inodes(&self) -> Vec<Arc<Inode>> {
+        self.engine.inodes.all()
+    }
+
+    fn referenced_inodes(&self) -> Vec<Ino> {
+        self.engine.inodes.referenced()
+    }
+
+    fn has_crowd(&self, ino: Ino) -> bool {
+        self.engine.inodes.is_crowded(ino)
+    }
+
+    fn crowded_inodes(&self) -> Vec<Ino> {
+        self.engine.inodes.crowd()
+    }
+
+    fn reap(&self, inode: &Arc<Inode>) -> Result<()> {
+        Ok(orphan::reap(&self.engine, inode)?)
+    }
+
+    fn attributes(&self, inode: &Arc<Inode>) -> Attr {
+        inode.attr(self.engine.sectorsize)
+    }
+
+    fn truncate(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        if size != inode.state.lock().size {
+            data::truncate(&self.engine, inode, size)?;
+        }
+        Ok(())
+    }
+
+    fn set_attributes(
+        &self,
+        inode: &Arc<Inode>,
+        changes: &SetAttr,
+        access: Option<Option<Vec<u8>>>,
+        strip: bool,
+    ) -> Result<()> {
+        Ok(attr::set_attributes(
+            &self.engine,
+            inode,
+            changes,
+            access,
+            strip,
+        )?)
+    }
+
+    fn set_privileges(&self, inode: &Arc<Inode>, perm: u32, strip: bool) -> Result<()> {
+        Ok(attr::set_privileges(&self.engine, inode, perm, strip)?)
+    }
+
+    fn store_content_change(&self, inode: &Arc<Inode>) -> Result<()> {
+        Ok(attr::content_changed(&self.engine, inode)?)
+    }
+
+    fn keeps_access_time(&self, inode: &Inode) -> bool {
+        let fixed = inode.root.is_read_only() || inode.is_stub();
+        self.engine.options.noatime || self.engine.read_only() || fixed
+    }
+
+    fn set_access_time(&self, inode: &Arc<Inode>, now: Timestamp) -> Result<()> {
+        Ok(attr::set_access_time(&self.engine, inode, now)?)
+    }
+
+    fn store_flags(&self, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
+        Ok(attr::store_flags(&self.engine, inode, flags)?)
+    }
+
+    fn extended_flags(&self, inode: &Inode) -> Fsxattr {
+        rules::fsxattr_of(inode.vfs_flags())
+    }
+
+    fn find(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Target, Arc<Inode>)>> {
+        Ok(remove::find_both(&self.engine, dir, name)?)
+    }
+
+    fn is_current(&self, place: Place<'_>, found: Option<&Found<'_>>) -> Result<bool> {
+        let now = names::find(&self.engine, place.dir, place.name)?;
+        Ok(now == found.map(|found| found.target))
+    }
+
+    fn vacancy(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        Ok(names::check_vacant(&self.engine, dir, name)?)
+    }
+
+    fn parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+        Ok(dir::parent(&self.engine, dir)?)
+    }
+
+    fn directory_ring(&self, dir: &Inode) -> vfs::Error {
+        let (subvolume, directory) = (dir.root.id(), dir.objectid);
+        Error::DirectoryRing {
+            subvolume,
+            directory,
+        }
+        .into()
+    }
+
+    fn has_entries(&self, dir: &Arc<Inode>) -> Result<bool> {
+        Ok(dir.state.lock().size > 0)
+    }
+
+    fn list(
+        &self,
+        dir: &Arc<Inode>,
+        from: u64,
+        sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        Ok(dir::readdir(&self.engine, dir, from, sink)?)
+    }
+
+    fn longest_target(&self) -> usize {
+        create::longest_symlink(&self.engine)
+    }
+
+    fn make(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        (): (),
+        what: NewInode<'_>,
+        perm: u32,
+    ) -> Result<Arc<Inode>> {
+        Ok(create::create(&self.engine, who, place, what, perm)?)
+    }
+
+    fn make_unnamed(&self, who: &Credentials, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
+        Ok(create::tmpfile(&self.engine, who, dir, perm)?)
+    }
+
+    fn check_same_tree(&self, inode: &Inode, dir: &Inode) -> Result<()> {
+        match inode.root.id() == dir.root.id() {
+            true => Ok(()),
+            false => Err(vfs::Error::CrossDevice),
+        }
+    }
+
+    fn add_link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
+        Ok(link::add(&self.engine, inode, place.dir, place.name)?)
+    }
+
+    fn remove(&self, place: Place<'_>, directory: bool) -> Result<()> {
+        Ok(remove::remove(
+            &self.engine,
+            place.dir,
+            place.name,
+            directory,
+        )?)
+    }
+
+    fn lock_topology(&self) -> impl Sized {
+        self.engine.topology.lock()
+    }
+
+    fn crosses_trees(
+        &self,
+        source: &Found<'_>,
+        target: Option<&Found<'_>>,
+        to: Place<'_>,
+        mode: RenameMode,
+    ) -> bool {
+        rename::crosses_subvolumes(source, target, to, mode)
+    }
+
+    fn move_name(
+        &self,
+        source: &Found<'_>,
+        target: Option<&Found<'_>>,
+        to: Place<'_>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        Ok(rename::move_name(&self.engine, source, target, to, mode)?)
+    }
+
+    fn target_of(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        Ok(data::read_symlink(&self.engine, inode)?)
+    }
+
+    fn read_data(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(data::read(&self.engine, inode, offset, buf)?)
+    }
+
+    fn write_data(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+        data::write(&self.engine, inode, offset, data)?;
+        Ok(())
+    }
+
+    fn stretch(&self, inode: &Arc<Inode>, at: u64, _size: u64) -> Result<(bool, u64)> {
+        Ok(data::stretch(&self.engine, inode, at)?)
+    }
+
+    fn allocate_range(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        len: u64,
+        mode: AllocMode,
+    ) -> Result<()> {
+        Ok(data::fallocate(&self.engine, inode, offset, len, mode)?)
+    }
+
+    fn copy_data(
+        &self,
+        (from, from_offset): (&Arc<Inode>, u64),
+        (to, to_offset): (&Arc<Inode>, u64),
+        len: u64,
+        mode: CopyMode,
+    ) -> Result<u64> {
+        Ok(data::copy_range(
+            &self.engine,
+            from,
+            from_offset,
+            to,
+            to_offset,
+            len,
+            mode,
+        )?)
+    }
+
+    fn make_durable(&self, inode: &Arc<Inode>, kind: SyncKind) -> Result<()> {
+        let begun = Instant::now();
+        let done = sync::fsync(&self.engine, inode, kind);
+        self.engine.counters.fsync_latency.record(begun.elapsed());
+        Ok(done?)
+    }
+
+    fn make_all_durable(&self) -> Result<()> {
+        Ok(sync::sync(&self.engine)?)
+    }
+
+    fn attribute(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(xattr::get(&self.engine, inode, name)?)
+    }
+
+    fn attribute_names(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
+        Ok(xattr::list(&self.engine, inode)?)
+    }
+
+    fn has_capability(&self, inode: &Arc<Inode>) -> Result<bool> {
+        Ok(attr::has_capability(&self.engine, inode)?)
+    }
+
+    fn damaged_acl(&self, inode: &Inode, reason: acl::AclError) -> vfs::Error {
+        Error::Acl {
+            tree: inode.root.id(),
+            objectid: inode.objectid,
+            reason,
+        }
+        .into()
+    }
+
+    fn check_attribute(&self, _class: XattrClass, name: &[u8], value: &[u8]) -> Result<()> {
+        Ok(xattr::check_size(&self.engine, name, value)?)
+    }
+
+    fn change_attribute(&self, inode: &Arc<Inode>, change: AttributeChange<'_>) -> Result<()> {
+        Ok(xattr::change(&self.engine, inode, change)?)
+    }
+
+    fn set_property(
+        &self,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: &[u8],
+        mode: SetXattrMode,
+    ) -> Result<()> {
+        Ok(xattr::set_property(&self.engine, inode, name, value, mode)?)
     }
 }

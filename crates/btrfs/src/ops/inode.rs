@@ -44,7 +44,7 @@ pub(crate) struct Stub {
 }
 
 /// An inode in memory. See the module's documentation.
-pub(crate) struct Inode {
+pub struct Inode {
     /// Tree that it is in.
     pub(crate) root: Arc<Root>,
     /// Its number in that tree.

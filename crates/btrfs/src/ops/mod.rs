@@ -14,7 +14,6 @@ mod filesystem;
 pub(crate) mod ino;
 pub(crate) mod inode;
 pub(crate) mod link;
-pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod orphan;
 mod position;

@@ -31,7 +31,7 @@ const ITEM_HEADER: usize = 25;
 
 /// What a directory entry leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Target {
+pub struct Target {
     /// Key of an inode item or of a root item.
     pub(crate) location: Key,
     /// [`file_type`].

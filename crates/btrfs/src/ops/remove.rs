@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use sapwood_vfs::front::lock_all;
 use sapwood_vfs::rules;
-use sapwood_vfs::{self as vfs, FileKind, Timestamp};
+use sapwood_vfs::{self as vfs, Timestamp};
 
 use super::inode::Inode;
-use super::locks::lock_all;
 use super::names::{self, Target};
 use super::{create, dir, orphan};
 use crate::Result;
@@ -33,20 +33,17 @@ pub(crate) fn find_both(
     }
 }
 
-/// Removes `name` of anything but a directory. See [`vfs::FileSystem::unlink`].
-pub(crate) fn unlink(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    remove(engine, dir, name, false)
-}
-
-/// Removes the empty directory `name`; an empty subvolume is deleted. See
-/// [`vfs::FileSystem::rmdir`].
-pub(crate) fn rmdir(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    remove(engine, dir, name, true)
-}
-
-fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
-    rules::check_name(name)?;
-    dir.require_dir()?;
+/// Removes `name` of a directory, if `directory`, or of anything else; an empty subvolume is deleted.
+/// The caller holds no inode's lock.
+///
+/// # Errors
+/// See [`vfs::FileSystem::unlink`] and [`vfs::FileSystem::rmdir`].
+pub(crate) fn remove(
+    engine: &Arc<Engine>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    directory: bool,
+) -> Result<()> {
     loop {
         let (target, victim) = find_both(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
         dir.require_writable()?;
@@ -54,12 +51,11 @@ fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) 
         if names::find(engine, dir, name)? != Some(target) {
             continue;
         }
-        rules::check_remove_name(dir.vfs_flags(), victim.vfs_flags())?;
-        match (directory, victim.kind == FileKind::Directory) {
-            (true, false) => return Err(vfs::Error::NotDirectory.into()),
-            (false, true) => return Err(vfs::Error::IsDirectory.into()),
-            _ => {}
-        }
+        rules::check_remove(
+            dir.vfs_flags(),
+            (victim.vfs_flags(), victim.kind),
+            directory,
+        )?;
         if directory && victim.state.lock().size > 0 {
             return Err(vfs::Error::NotEmpty.into());
         }

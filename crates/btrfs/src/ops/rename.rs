@@ -1,119 +1,41 @@
-//! Rename, with replacement and exchange.
-//!
-//! # How it works
-//! Names are looked up without locks; then the two directories and the one or two inodes are
-//! locked in their one order, and the names looked up again: if one leads elsewhere now, all
-//! starts over. Moving a directory to another one can make a loop, so whoever moves one holds
-//! the mount's topology lock first, and under it walks up from the new place.
+//! Moving names: what a rename changes, once the front locked and checked everything.
 //!
 //! A subvolume moves like a directory, but what leads back from it are root refs, and only it
 //! may cross from one subvolume to another.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use sapwood_vfs::rules::{self, RenameSide};
-use sapwood_vfs::{self as vfs, FileKind, RenameMode, Timestamp};
+use sapwood_vfs::{self as vfs, RenameMode, Timestamp, front};
 
 use super::inode::Inode;
-use super::locks::lock_all;
-use super::names::{self, Target};
-use super::remove::{find_both, reap_if_unused, remove_name};
+use super::names;
+use super::remove::remove_name;
 use super::{create, dir};
-use crate::Result;
 use crate::engine::Engine;
 use crate::fsync::log;
 use crate::transaction::Handle;
+use crate::{Btrfs, Result};
 
 /// Items that a rename can touch: two names, two directories, two inodes, an orphan.
 const ITEMS: u64 = 14;
 
 /// A name in a directory.
-#[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) dir: &'a Arc<Inode>,
-    pub(crate) name: &'a [u8],
-}
-
+pub(crate) type Place<'a> = front::Place<'a, Inode>;
 /// A name together with what it led to when it was looked up.
-struct Found<'a> {
-    place: Place<'a>,
-    target: Target,
-    inode: Arc<Inode>,
-}
+pub(crate) type Found<'a> = front::Found<'a, Btrfs>;
 
-impl<'a> Found<'a> {
-    fn look_up(engine: &Arc<Engine>, place: Place<'a>) -> Result<Option<Self>> {
-        let found = find_both(engine, place.dir, place.name)?;
-        Ok(found.map(|(target, inode)| Self {
-            place,
-            target,
-            inode,
-        }))
-    }
-
-    fn side(&self, holds_other_dir: bool) -> RenameSide {
-        let state = self.inode.state.lock();
-        RenameSide {
-            flags: state.vfs_flags(),
-            kind: self.inode.kind,
-            holds_other_dir,
-            has_entries: self.inode.kind == FileKind::Directory && state.size > 0,
-            dir_flags: vfs::InodeFlags::empty(),
-        }
-    }
-}
-
-/// Renames. See [`vfs::FileSystem::rename`].
-pub(crate) fn rename(
-    engine: &Arc<Engine>,
-    from: Place<'_>,
-    to: Place<'_>,
-    mode: RenameMode,
-) -> Result<()> {
-    rules::check_name(from.name)?;
-    rules::check_name(to.name)?;
-    from.dir.require_dir()?;
-    to.dir.require_dir()?;
-    let same_dir = from.dir.lock_key() == to.dir.lock_key();
-    loop {
-        let topology = (!same_dir).then(|| engine.topology.lock());
-        let source = Found::look_up(engine, from)?.ok_or(vfs::Error::NotFound)?;
-        let target = Found::look_up(engine, to)?;
-        from.dir.require_writable()?;
-        to.dir.require_writable()?;
-        let mut locked = vec![from.dir, to.dir, &source.inode];
-        locked.extend(target.as_ref().map(|target| &target.inode));
-        let guards = lock_all(&locked);
-        let unchanged = names::find(engine, from.dir, from.name)? == Some(source.target)
-            && names::find(engine, to.dir, to.name)? == target.as_ref().map(|target| target.target);
-        if !unchanged {
-            continue;
-        }
-        let doomed = locked_rename(engine, &source, target.as_ref(), to, mode)?;
-        drop(guards);
-        drop(topology);
-        return match doomed {
-            Some(inode) => reap_if_unused(engine, &inode),
-            None => Ok(()),
-        };
-    }
-}
-
-/// The part of a rename that runs with all locks held. Returns an inode that may have lost its last name.
-fn locked_rename(
+/// Moves a name, in place of `target`, or exchanges the two. Expects all `io` locks.
+///
+/// # Errors
+/// `NotPermitted` for the stub of a subvolume, `CrossDevice`, `NotEmpty` for a subvolume in the way,
+/// `TooManyLinks`.
+pub(crate) fn move_name(
     engine: &Arc<Engine>,
     source: &Found<'_>,
     target: Option<&Found<'_>>,
     to: Place<'_>,
     mode: RenameMode,
-) -> Result<Option<Arc<Inode>>> {
-    if !to.dir.takes_names() {
-        return Err(vfs::Error::NotFound.into());
-    }
-    if !permitted(engine, source, target, to, mode)? {
-        return Ok(None);
-    }
+) -> Result<()> {
     if source.inode.is_stub() || target.is_some_and(|target| target.inode.is_stub()) {
         return Err(vfs::Error::NotPermitted.into());
     }
@@ -137,8 +59,7 @@ fn locked_rename(
         let from_index = dir::next_index(engine, source.place.dir)?;
         let mut h = engine.start(2 * ITEMS)?;
         let done = exchange(&mut h, source, target, from_index, to_index);
-        create::finish(h, done)?;
-        return Ok(None);
+        return create::finish(h, done);
     }
     let mut h = engine.start(ITEMS)?;
     let done = (|| {
@@ -148,12 +69,11 @@ fn locked_rename(
         take(&mut h, source)?;
         put(&mut h, source, to, to_index)
     })();
-    create::finish(h, done)?;
-    Ok(target.map(|target| Arc::clone(&target.inode)))
+    create::finish(h, done)
 }
 
 /// Whether a rename would move anything but a subvolume from one subvolume to another.
-fn crosses_subvolumes(
+pub(crate) fn crosses_subvolumes(
     source: &Found<'_>,
     target: Option<&Found<'_>>,
     to: Place<'_>,
@@ -162,68 +82,6 @@ fn crosses_subvolumes(
     let stays = |found: &Found<'_>| found.target.as_subvolume().is_none();
     source.place.dir.root.id() != to.dir.root.id()
         && (stays(source) || (mode == RenameMode::Exchange && target.is_some_and(stays)))
-}
-
-fn permitted(
-    engine: &Arc<Engine>,
-    source: &Found<'_>,
-    target: Option<&Found<'_>>,
-    to: Place<'_>,
-    mode: RenameMode,
-) -> Result<bool> {
-    // What is in a directory cannot be above it.
-    let same_dir = source.place.dir.lock_key() == to.dir.lock_key();
-    let (from_flags, to_flags) = (source.place.dir.vfs_flags(), to.dir.vfs_flags());
-    let source_side = RenameSide {
-        dir_flags: from_flags,
-        ..source.side(!same_dir && holds(engine, &source.inode, to.dir)?)
-    };
-    let target_side = match target {
-        None => None,
-        Some(target) => {
-            let holds = !same_dir && holds(engine, &target.inode, source.place.dir)?;
-            let side = target.side(holds);
-            Some(RenameSide {
-                dir_flags: to_flags,
-                // That the rename crosses subvolumes is found before that the target has entries.
-                has_entries: side.has_entries
-                    && !crosses_subvolumes(source, Some(target), to, mode),
-                ..side
-            })
-        }
-    };
-    let same = target.is_some_and(|target| target.inode.lock_key() == source.inode.lock_key());
-    Ok(rules::check_rename(
-        &source_side,
-        target_side.as_ref(),
-        to_flags,
-        mode,
-        same,
-    )?)
-}
-
-/// True if `inode` is a directory that `below` is, or is below.
-fn holds(engine: &Arc<Engine>, inode: &Inode, below: &Arc<Inode>) -> Result<bool> {
-    if inode.kind != FileKind::Directory {
-        return Ok(false);
-    }
-    let mut at = Arc::clone(below);
-    let mut seen = HashSet::new();
-    // A damaged image may have a ring of directories.
-    while seen.insert(at.lock_key()) {
-        if at.lock_key() == inode.lock_key() {
-            return Ok(true);
-        }
-        let up = dir::parent(engine, &at)?;
-        if up.lock_key() == at.lock_key() {
-            return Ok(false);
-        }
-        at = up;
-    }
-    Err(crate::Error::DirectoryRing {
-        subvolume: below.root.id(),
-        directory: below.objectid,
-    })
 }
 
 fn require_room(engine: &Arc<Engine>, found: &Found<'_>, to: Place<'_>) -> Result<()> {

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use sapwood_btrfs_format::{
     DirItem, DirItemRef, Key, dir_items, file_type, kind, leaf_data_size, name_hash,
 };
+use sapwood_vfs::front::AttributeChange;
 use sapwood_vfs::rules::{self, XattrClass};
 use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp, acl};
 
@@ -42,10 +43,9 @@ pub(crate) fn get(engine: &Arc<Engine>, inode: &Inode, name: &[u8]) -> Result<Op
     Ok(None)
 }
 
-/// Names of all attributes.
+/// Names of all attributes. Expects the `io` lock.
 pub(crate) fn list(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
-    let _io = inode.io.read();
     let mut cursor = inode
         .root
         .seek(engine, &Key::new(inode.objectid, kind::XATTR_ITEM, 0))?;
@@ -131,86 +131,35 @@ pub(crate) fn replace(
     store(h, inode, name, value, SetXattrMode::Any)
 }
 
-/// Sets an attribute.
-pub(crate) fn set(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    name: &[u8],
-    value: &[u8],
-    mode: SetXattrMode,
-) -> Result<()> {
-    let class = rules::xattr_class(name)?;
-    let size_limit = room(engine).saturating_sub(DirItem::SIZE + name.len());
+/// Refuses a value for which the format has no room.
+pub(crate) fn check_size(engine: &Engine, name: &[u8], value: &[u8]) -> Result<()> {
+    let limit = room(engine).saturating_sub(DirItem::SIZE + name.len());
     if value.len() > rules::XATTR_VALUE_MAX {
         return Err(vfs::Error::AttributeTooLarge.into());
     }
-    if value.len() > size_limit {
-        return Err(vfs::Error::NoSpace.into());
-    }
-    inode.require_writable()?;
-    let _io = inode.io.write();
-    let flags = inode.vfs_flags();
-    match class {
-        XattrClass::AccessAcl => set_access_acl(engine, inode, value, flags),
-        XattrClass::DefaultAcl => {
-            let stored = acl::set_default(value).map_err(|reason| acl_refusal(&reason))?;
-            rules::check_xattr_change(inode.kind, flags, class, stored.is_none())?;
-            change(
-                engine,
-                inode,
-                name,
-                stored.as_deref(),
-                SetXattrMode::Any,
-                None,
-            )?;
-            inode.dir.lock().default_acl = None;
-            Ok(())
-        }
-        XattrClass::Btrfs => {
-            rules::check_xattr_change(inode.kind, flags, class, false)?;
-            set_property(engine, inode, name, value, mode)
-        }
-        _ => {
-            rules::check_xattr_change(inode.kind, flags, class, false)?;
-            inode.lacks_capability.store(false, Ordering::Release);
-            change(engine, inode, name, Some(value), mode, None)
-        }
+    match value.len() > limit {
+        true => Err(vfs::Error::NoSpace.into()),
+        false => Ok(()),
     }
 }
 
-fn set_access_acl(
+/// One change of one attribute, with the permission bits that go with it. Expects the `io` lock
+/// exclusively.
+pub(crate) fn change(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
-    value: &[u8],
-    flags: vfs::InodeFlags,
+    change: AttributeChange<'_>,
 ) -> Result<()> {
-    let perm = inode.state.lock().perm();
-    let wanted = acl::set_access(value, perm).map_err(|reason| acl_refusal(&reason))?;
-    rules::check_xattr_change(
-        inode.kind,
-        flags,
-        XattrClass::AccessAcl,
-        wanted.stored.is_none(),
-    )?;
-    change(
-        engine,
-        inode,
-        acl::ACCESS,
-        wanted.stored.as_deref(),
-        SetXattrMode::Any,
-        Some(wanted.perm),
-    )
-}
-
-/// One change of one attribute, with the permission bits that go with it.
-fn change(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    name: &[u8],
-    value: Option<&[u8]>,
-    mode: SetXattrMode,
-    perm: Option<u32>,
-) -> Result<()> {
+    let AttributeChange {
+        name,
+        class,
+        value,
+        mode,
+        perm,
+    } = change;
+    if value.is_some() {
+        inode.lacks_capability.store(false, Ordering::Release);
+    }
     let mut h = match value {
         Some(_) => engine.start(2)?,
         None => engine.start_urgent(2)?,
@@ -223,12 +172,16 @@ fn change(
         }
         state.inode_changed(now);
     });
-    h.end()
+    h.end()?;
+    if class == XattrClass::DefaultAcl {
+        inode.dir.lock().default_acl = None;
+    }
+    Ok(())
 }
 
 /// Sets or, with an empty value, removes the compression property. It means nothing for what
 /// is neither file nor directory, and is ignored there.
-fn set_property(
+pub(crate) fn set_property(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     name: &[u8],
@@ -260,30 +213,6 @@ fn set_property(
     Ok(())
 }
 
-/// Removes an attribute.
-pub(crate) fn remove(engine: &Arc<Engine>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    let class = rules::xattr_class(name)?;
-    inode.require_writable()?;
-    let _io = inode.io.write();
-    let flags = inode.vfs_flags();
-    rules::check_xattr_change(inode.kind, flags, class, true)?;
-    if class == XattrClass::Btrfs {
-        return set_property(engine, inode, name, b"", SetXattrMode::Replace);
-    }
-    if get(engine, inode, name)?.is_none() {
-        // Removing an ACL that says what the mode says anyway is no error.
-        return match class {
-            XattrClass::AccessAcl | XattrClass::DefaultAcl => Ok(()),
-            _ => Err(vfs::Error::NoAttribute.into()),
-        };
-    }
-    change(engine, inode, name, None, SetXattrMode::Replace, None)?;
-    if class == XattrClass::DefaultAcl {
-        inode.dir.lock().default_acl = None;
-    }
-    Ok(())
-}
-
 /// The default ACL of a directory, from memory once it was looked up.
 pub(crate) fn default_acl(engine: &Arc<Engine>, dir: &Inode) -> Result<Option<Arc<[u8]>>> {
     if let Some(known) = &dir.dir.lock().default_acl {
@@ -302,12 +231,4 @@ pub(crate) fn compression(engine: &Arc<Engine>, inode: &Inode) -> Result<Option<
     let found: Option<Arc<[u8]>> = get(engine, inode, COMPRESSION)?.map(Into::into);
     *inode.property.lock() = Some(found.clone());
     Ok(found)
-}
-
-/// How a list that a caller hands in is refused.
-fn acl_refusal(reason: &acl::AclError) -> vfs::Error {
-    match reason {
-        acl::AclError::Version(_) => vfs::Error::NotSupported,
-        _ => vfs::Error::Invalid,
-    }
 }

@@ -10,11 +10,11 @@ use super::{choose, live_root};
 use crate::Result;
 use crate::engine::Engine;
 use crate::ops::create::finish;
-use crate::ops::locks::lock_all;
 use crate::ops::remove::find_both;
 use crate::ops::{Inode, names, orphan};
 use crate::transaction::Handle;
 use crate::tree::Root;
+use sapwood_vfs::front::lock_all;
 
 /// Items that a deletion can touch: name (two), directory, root item, root refs (two), orphan
 /// item, uuids (two).

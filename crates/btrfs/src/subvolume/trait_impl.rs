@@ -1,6 +1,7 @@
 //! The [`Subvolumes`] trait.
 
 use sapwood_btrfs_format::objectid;
+use sapwood_vfs::front::Front;
 use sapwood_vfs::{self as vfs, Entry, Ino, Result, SubvolumeId, SubvolumeInfo, Subvolumes};
 
 use super::{choose, create, default, delete, listing, snapshot};
@@ -13,26 +14,26 @@ impl Subvolumes for Btrfs {
 
     fn create_subvolume(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
         self.check_writable()?;
-        let dir = self.inode(dir)?;
+        let dir = self.live(dir)?;
         self.entry(&create::create(&self.engine, &dir, name)?)
     }
 
     fn snapshot(&self, source: Ino, dir: Ino, name: &[u8], read_only: bool) -> Result<Entry> {
         self.check_writable()?;
-        let source = snapshot::top_of(&*self.inode(source)?)?;
-        let dir = self.inode(dir)?;
+        let source = snapshot::top_of(&*self.live(source)?)?;
+        let dir = self.live(dir)?;
         let made = snapshot::snapshot(&self.engine, &source, &dir, name, read_only)?;
         self.entry(&made)
     }
 
     fn delete_subvolume(&self, dir: Ino, name: &[u8]) -> Result<()> {
         self.check_writable()?;
-        Ok(delete::delete(&self.engine, &self.inode(dir)?, name)?)
+        Ok(delete::delete(&self.engine, &self.live(dir)?, name)?)
     }
 
     fn set_read_only(&self, root: Ino, read_only: bool) -> Result<()> {
         self.check_writable()?;
-        let root = snapshot::top_of(&*self.inode(root)?)?;
+        let root = snapshot::top_of(&*self.live(root)?)?;
         Ok(default::set_read_only(&self.engine, &root, read_only)?)
     }
 
@@ -50,6 +51,6 @@ impl Subvolumes for Btrfs {
     }
 
     fn subvolume_of(&self, ino: Ino) -> Result<SubvolumeId> {
-        Ok(SubvolumeId(self.inode(ino)?.root.id()))
+        Ok(SubvolumeId(self.live(ino)?.root.id()))
     }
 }

@@ -68,7 +68,7 @@ pub(crate) use copy::copy_range;
 pub(crate) use fallocate::fallocate;
 pub(crate) use flush::{flush, overwrites, overwrites_synced, sync_overwrites};
 pub(crate) use read::read;
-pub(crate) use seek::seek;
+pub(crate) use seek::stretch;
 pub(crate) use symlink::{read_symlink, write_symlink};
 pub(crate) use truncate::{delete_content, is_bare, truncate};
 pub(crate) use write::write;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use sapwood_ext4_format::InodeFlags;
-use sapwood_vfs::{self as vfs, SeekFrom};
 
 use super::plan::run_end;
 use crate::Result;
@@ -11,39 +10,20 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
 
-/// Finds data or a hole. The end of the file counts as a hole; inline data is data. The caller holds `io` shared.
+/// Whether the byte at `at` is data, and up to where that is known to go on; inline data is data. The caller holds
+/// `io`.
 ///
 /// # Errors
-/// [`vfs::Error::NoSuchOffset`] behind the end, or if no data follows; the map is damaged.
-pub(crate) fn seek(engine: &Arc<Engine>, inode: &Arc<Inode>, from: SeekFrom) -> Result<u64> {
-    let (size, flags) = {
-        let state = inode.state.lock();
-        (state.size, state.raw.flags())
-    };
-    let (SeekFrom::Data(offset) | SeekFrom::Hole(offset)) = from;
-    let wants_data = matches!(from, SeekFrom::Data(_));
-    if offset >= size {
-        return Err(vfs::Error::NoSuchOffset.into());
+/// The map is damaged.
+pub(crate) fn stretch(
+    engine: &Arc<Engine>,
+    inode: &Inode,
+    at: u64,
+    size: u64,
+) -> Result<(bool, u64)> {
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return Ok((true, size));
     }
-    if flags.contains(InodeFlags::INLINE_DATA) {
-        return Ok(if wants_data { offset } else { size });
-    }
-    let mut at = offset;
-    while at < size {
-        let (is_data, end) = stretch(engine, inode, at, size)?;
-        if is_data == wants_data {
-            return Ok(at);
-        }
-        at = end;
-    }
-    if wants_data {
-        return Err(vfs::Error::NoSuchOffset.into());
-    }
-    Ok(size)
-}
-
-/// Whether the byte at `at` is data, and up to where that is known to go on.
-fn stretch(engine: &Arc<Engine>, inode: &Inode, at: u64, size: u64) -> Result<(bool, u64)> {
     let next = {
         let state = inode.data.state.lock();
         let dirty = state.dirty.covered(at..u64::MAX).next();

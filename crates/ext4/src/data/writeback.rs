@@ -11,14 +11,12 @@
 //! A [`ByteBound`] counts the bytes in memory. At half of the bound writeback begins on its own with the file
 //! that has been active longest. A thread of its own writes back what has been dirty for the commit interval.
 
-mod age;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, Crew, Workers};
+use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, Crew, Workers, age};
 
 use super::flight::Flight;
 use super::flush::{self, Dispatch};
@@ -91,6 +89,18 @@ impl std::fmt::Debug for Writeback {
 }
 
 impl Writeback {
+    /// Begins writeback of what is older than the interval. Returns how long the oldest of the
+    /// others has until then; `None` if no file is active.
+    fn flush_due(&self, engine: &Arc<Engine>, interval: Duration) -> Option<Duration> {
+        let (files, next) = self.active.due(interval);
+        for inode in files {
+            if inode.data.dirty_bytes() > 0 {
+                flush::begin(engine, &inode, 0..u64::MAX, flush::Dispatch::Queue);
+            }
+        }
+        next
+    }
+
     /// No file has data in memory; without threads yet.
     pub(crate) fn new(options: &Options) -> Self {
         let processors = thread::available_parallelism().map_or(2, usize::from);
@@ -126,7 +136,11 @@ impl Writeback {
         if started && self.background {
             let (weak, alarm) = (Arc::downgrade(engine), Arc::clone(&self.age));
             let interval = self.interval;
-            let flush_old = move || age::flush_old(&weak, &alarm, interval);
+            let flush_old = move || {
+                age::write_back_old(&weak, &alarm, interval, |engine, interval| {
+                    engine.writeback.flush_due(engine, interval)
+                });
+            };
             self.workers.spawn("ext4-flush", flush_old);
         }
     }

@@ -21,7 +21,9 @@ use crate::inode::Inode;
 use crate::{Error, Result, block_alloc, map};
 use inline::Inline;
 use linear::{Gap, Place};
-pub(crate) use once::{Present, absent, insert_absent, present, remove_present, room_absent};
+pub(crate) use once::{
+    Absent, Present, absent, insert_absent, present, remove_present, room_absent,
+};
 pub(crate) use places::Places;
 use shape::{Dir, Form, Wanted, disk_kind, format_of, new_entry};
 

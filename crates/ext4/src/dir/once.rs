@@ -24,7 +24,7 @@ pub(crate) struct Present {
 }
 
 /// A name that is not there. Good until a name of the directory changes.
-pub(crate) struct Absent {
+pub struct Absent {
     gap: Option<Gap>,
 }
 

@@ -9,36 +9,20 @@ use sapwood_vfs::{self as vfs, FileKind, InodeFlags, SetAttr, SetTime, Timestamp
 
 use super::disk_flags;
 use crate::engine::Engine;
-use crate::inode::{Inode, disk_time, vfs_time};
-use crate::{Error, Result, data, xattr};
+use crate::inode::{Inode, disk_time};
+use crate::{Result, xattr};
 
-/// Seconds after which an access time is renewed though it is newer than the last change.
-const RELATIME_LIMIT: i64 = 24 * 60 * 60;
-
-/// Changes attributes. See [`vfs::FileSystem::setattr`].
+/// Stores changes of attributes, but for the length. See [`vfs::front::Engine::set_attributes`].
 ///
 /// # Errors
-/// See there.
-pub(super) fn setattr(engine: &Arc<Engine>, inode: &Arc<Inode>, changes: &SetAttr) -> Result<()> {
-    if *changes == SetAttr::default() {
-        return Ok(());
-    }
-    let _io = inode.io.write();
-    rules::check_setattr(inode.kind, inode.vfs_flags(), changes)?;
-    // To the length that it has, too: blocks behind the end go.
-    if let Some(size) = changes.size {
-        data::truncate(engine, inode, size)?;
-    }
-    let access = match changes.perm {
-        Some(_) => xattr::get(engine, inode, acl::ACCESS)?,
-        None => None,
-    };
-    let access = access
-        .map(|access| new_acl(inode, &access, changes))
-        .transpose()?;
-    let drops = rules::drops_capability(changes)
-        && inode.kind == FileKind::Regular
-        && xattr::get(engine, inode, rules::CAPABILITY)?.is_some();
+/// Damage, the journal.
+pub(super) fn set_attributes(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    changes: &SetAttr,
+    access: Option<Option<Vec<u8>>>,
+    strip: bool,
+) -> Result<()> {
     let len = access.iter().flatten().map(Vec::len).sum();
     let credits = 2 + 2 * xattr::credits(engine, inode, len);
     let h = match inode.kind {
@@ -49,7 +33,7 @@ pub(super) fn setattr(engine: &Arc<Engine>, inode: &Arc<Inode>, changes: &SetAtt
         if let Some(access) = &access {
             xattr::set_in(engine, &h, inode, acl::ACCESS, access.as_deref())?;
         }
-        if drops {
+        if strip {
             xattr::set_in(engine, &h, inode, rules::CAPABILITY, None)?;
         }
         apply(inode, changes);
@@ -57,15 +41,6 @@ pub(super) fn setattr(engine: &Arc<Engine>, inode: &Arc<Inode>, changes: &SetAtt
     })())?;
     drop(h);
     xattr::reap(engine)
-}
-
-fn new_acl(inode: &Inode, access: &[u8], changes: &SetAttr) -> Result<Option<Vec<u8>>> {
-    let current = inode.state.lock().mode() & 0o7777;
-    let perm = rules::setattr_perm(inode.kind, current, changes);
-    acl::chmod(access, perm).map_err(|reason| Error::BadInode {
-        ino: inode.ino,
-        reason: format!("access ACL: {reason}"),
-    })
 }
 
 fn apply(inode: &Inode, changes: &SetAttr) {
@@ -102,17 +77,27 @@ fn apply(inode: &Inode, changes: &SetAttr) {
     }
 }
 
-/// Sets the flags. See [`vfs::FileSystem::set_flags`].
+/// Refuses flags that only btrfs has.
 ///
 /// # Errors
-/// See there.
-pub(super) fn set_flags(engine: &Arc<Engine>, inode: &Arc<Inode>, asked: InodeFlags) -> Result<()> {
+/// `NotSupported`.
+pub(super) fn check_flags(asked: InodeFlags) -> vfs::Result<()> {
     let unknown = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS | InodeFlags::NOCOW;
-    if asked.intersects(unknown) {
-        return Err(vfs::Error::NotSupported.into());
+    match asked.intersects(unknown) {
+        true => Err(vfs::Error::NotSupported),
+        false => Ok(()),
     }
-    let _io = inode.io.write();
-    let flags = rules::set_flags(inode.kind, inode.size(), inode.vfs_flags(), asked)?;
+}
+
+/// Stores flags that were checked. Expects the `io` lock exclusively.
+///
+/// # Errors
+/// Damage, the journal.
+pub(super) fn store_flags(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    flags: InodeFlags,
+) -> Result<()> {
     let h = engine.start(1)?;
     {
         let mut state = inode.state.lock();
@@ -123,29 +108,40 @@ pub(super) fn set_flags(engine: &Arc<Engine>, inode: &Arc<Inode>, asked: InodeFl
     engine.abort(inode.store(engine, &h))
 }
 
-/// `FS_IOC_FSSETXATTR`: flags, and the project where the image keeps one.
+/// A request of `FS_IOC_FSSETXATTR` without the project, which only some images keep.
+pub(super) fn without_project(value: &vfs::Fsxattr) -> vfs::Fsxattr {
+    vfs::Fsxattr {
+        xflags: value.xflags & !XFLAG_PROJINHERIT,
+        projid: 0,
+        ..*value
+    }
+}
+
+/// Refuses a project where the image keeps none.
 ///
 /// # Errors
-/// `NotSupported`, `Invalid`.
-pub(super) fn set_fsxattr(
+/// `NotSupported`.
+pub(super) fn check_project(inode: &Inode, value: &vfs::Fsxattr) -> vfs::Result<()> {
+    let wanted = value.projid != 0 || value.xflags & XFLAG_PROJINHERIT != 0;
+    match wanted && inode.state.lock().raw.projid().is_none() {
+        true => Err(vfs::Error::NotSupported),
+        false => Ok(()),
+    }
+}
+
+/// Stores the project of `FS_IOC_FSSETXATTR`.
+///
+/// # Errors
+/// `Invalid`; damage, the journal.
+pub(super) fn set_project(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     value: &vfs::Fsxattr,
 ) -> Result<()> {
     let inherit = value.xflags & XFLAG_PROJINHERIT != 0;
-    let rest = vfs::Fsxattr {
-        xflags: value.xflags & !XFLAG_PROJINHERIT,
-        projid: 0,
-        ..*value
-    };
-    let flags = rules::flags_of_fsxattr(inode.vfs_flags(), &rest)?;
-    let current = inode.state.lock().raw.projid();
-    if current.is_none() && (value.projid != 0 || inherit) {
-        return Err(vfs::Error::NotSupported.into());
-    }
-    set_flags(engine, inode, flags)?;
     let _io = inode.io.write();
     let had = inode.flags().contains(DiskFlags::PROJINHERIT);
+    let current = inode.state.lock().raw.projid();
     if current.unwrap_or(0) == value.projid && had == inherit {
         return Ok(());
     }
@@ -175,47 +171,31 @@ pub(super) fn fsxattr(inode: &Inode) -> vfs::Fsxattr {
     shown
 }
 
-/// Notes a read: renews the access time if it is older than the last change, or than a day. It reaches the disk with the
-/// next change or sync.
-pub(super) fn accessed(engine: &Engine, inode: &Inode) {
-    if engine.options.noatime || engine.read_only() {
-        return;
-    }
-    let now = Timestamp::now();
+/// Sets an access time. It reaches the disk with the next change or sync.
+pub(super) fn set_access_time(inode: &Inode, now: Timestamp) {
     let mut state = inode.state.lock();
-    let atime = vfs_time(state.raw.atime());
-    let old = atime <= vfs_time(state.raw.mtime()) || atime <= vfs_time(state.raw.ctime());
-    let stale = now.sec.saturating_sub(atime.sec) >= RELATIME_LIMIT;
-    if (old || stale) && !state.raw.flags().contains(DiskFlags::NOATIME) {
-        state.raw.set_atime(disk_time(now));
-        state.unstored = true;
-    }
+    state.raw.set_atime(disk_time(now));
+    state.unstored = true;
 }
 
-/// Takes away what a write by this caller takes away from the inode: set-id bits and the file capability. Expects the
-/// `io` lock exclusively.
+/// Stores permission bits, and removes the file capability if `strip`. Expects the `io` lock exclusively.
 ///
 /// # Errors
 /// Damage, the journal.
-pub(crate) fn written(engine: &Arc<Engine>, inode: &Arc<Inode>, kill_setid: bool) -> Result<()> {
-    let perm = inode.state.lock().mode() & 0o7777;
-    let kept = match kill_setid {
-        true => rules::kill_setid(inode.kind, perm),
-        false => perm,
-    };
-    let capability =
-        xattr::may_have(inode) && xattr::get(engine, inode, rules::CAPABILITY)?.is_some();
-    if kept == perm && !capability {
-        return Ok(());
-    }
+pub(super) fn set_privileges(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    perm: u32,
+    strip: bool,
+) -> Result<()> {
     let h = engine.start_noted(1 + xattr::credits(engine, inode, 0))?;
     engine.abort((|| {
-        if capability {
+        if strip {
             xattr::set_in(engine, &h, inode, rules::CAPABILITY, None)?;
         }
         {
             let mut state = inode.state.lock();
-            state.set_perm(kept);
+            state.set_perm(perm);
             state.changed(Timestamp::now());
         }
         inode.store(engine, &h)

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use sapwood_ext4_format::{Inode as RawInode, InodeFlags as DiskFlags};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::rules::{self, Ownership};
-use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, Timestamp, acl};
+use sapwood_vfs::{Credentials, FileKind, NewInode, Timestamp, acl};
 
 use super::link::links_of_dir;
+use super::rename::Place;
 use crate::engine::Engine;
 use crate::inode::{Inode, disk_device, disk_time};
 use crate::{Error, Result, data, dir, inode_alloc, orphan, xattr};
@@ -24,44 +25,31 @@ struct Plan<'a> {
     what: NewInode<'a>,
 }
 
-/// Creates `name` in `dir`. See [`vfs::FileSystem::create`].
+/// Makes an inode and its name. Expects the `io` lock of the directory exclusively.
 ///
 /// # Errors
-/// See there.
+/// `TooManyLinks`.
 pub(super) fn create(
     engine: &Arc<Engine>,
     who: &Credentials,
-    dir: &Arc<Inode>,
-    name: &[u8],
+    place: Place<'_>,
+    vacancy: &dir::Absent,
     what: NewInode<'_>,
     perm: u32,
 ) -> Result<Arc<Inode>> {
-    rules::check_name(name)?;
-    dir.require_dir()?;
-    if let NewInode::Symlink(target) = what {
-        rules::check_target(target)?;
-        if target.len() as u64 >= engine.block_size() {
-            return Err(vfs::Error::NameTooLong.into());
-        }
-    }
-    let _io = dir.io.write();
-    if !dir.is_linked() {
-        return Err(vfs::Error::NotFound.into());
-    }
-    let place = dir::absent(engine, dir, name)?.ok_or(vfs::Error::Exists)?;
-    rules::check_add_name(dir.vfs_flags())?;
+    let Place { dir, name } = place;
     if what.kind() == FileKind::Directory {
         links_of_dir(engine, dir, 1)?;
     }
     let plan = plan(engine, who, dir, what, perm)?;
-    let room = dir::room_absent(engine, dir, name, &place)?;
+    let room = dir::room_absent(engine, dir, name, vacancy)?;
     let _blocks = reserve(engine, &plan, room.blocks)?;
     let h = engine.start_noted(credits(engine, &plan) + room.credits)?;
     // A full file system is found here, before anything else changes.
     let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
     engine.abort((|| {
         let inode = make(engine, &h, dir, ino, plan, 1)?;
-        dir::insert_absent(engine, &h, dir, name, &place, (ino, inode.kind))?;
+        dir::insert_absent(engine, &h, dir, name, vacancy, (ino, inode.kind))?;
         let now = Timestamp::now();
         {
             let mut state = dir.state.lock();
@@ -76,22 +64,16 @@ pub(super) fn create(
     })())
 }
 
-/// Creates a file without a name. See [`vfs::FileSystem::tmpfile`].
+/// Makes a file without a name. Expects the `io` lock of the directory.
 ///
 /// # Errors
-/// See there.
+/// `NoSpace`.
 pub(super) fn tmpfile(
     engine: &Arc<Engine>,
     who: &Credentials,
     dir: &Arc<Inode>,
     perm: u32,
 ) -> Result<Arc<Inode>> {
-    dir.require_dir()?;
-    let _io = dir.io.read();
-    if !dir.is_linked() {
-        return Err(vfs::Error::NotFound.into());
-    }
-    rules::check_add_name(dir.vfs_flags())?;
     let plan = plan(engine, who, dir, NewInode::Regular, perm)?;
     let _blocks = reserve(engine, &plan, 0)?;
     let h = engine.start(credits(engine, &plan) + orphan::CREDITS)?;

@@ -1,84 +1,99 @@
-//! The [`FileSystem`] trait for ext4: from numbers to inodes, references, and errors for callers.
+//! Ext4 behind the [front]: from its methods to the engine's modules.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use sapwood_vfs::rules;
+use sapwood_vfs::front::{self, AttributeChange};
+use sapwood_vfs::rules::XattrClass;
 use sapwood_vfs::{self as vfs};
 use sapwood_vfs::{
-    AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, FileKind, FileSystem, FsStat, Fsxattr,
-    Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode, Subvolumes,
-    SyncKind, WriteMode,
+    AllocMode, Attr, CopyMode, Credentials, DirEntry, FileKind, FsStat, Fsxattr, Ino, InodeFlags,
+    NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp, acl,
 };
 
-use super::rename::Place;
-use super::{attr, create, link, locks, reap, remove, rename, sync};
-use crate::inode::Inode;
-use crate::{Ext4, data, dir, xattr};
+use super::rename::{Found, Place};
+use super::{attr, create, link, reap, remove, rename, sync};
+use crate::inode::{Inode, vfs_time};
+use crate::{Error, Ext4, data, dir, xattr};
 
 impl Ext4 {
+    /// The inode of a number.
+    #[cfg(test)]
     pub(crate) fn inode(&self, ino: Ino) -> Result<Arc<Inode>> {
-        let inode = self.engine.inodes.by_number(&self.engine, ino)?;
-        if inode.state.lock().dying {
-            return Err(vfs::Error::Stale);
-        }
-        Ok(inode)
-    }
-
-    fn regular(&self, ino: Ino) -> Result<Arc<Inode>> {
-        let inode = self.inode(ino)?;
-        match inode.kind {
-            FileKind::Regular => Ok(inode),
-            FileKind::Directory => Err(vfs::Error::IsDirectory),
-            _ => Err(vfs::Error::Invalid),
-        }
-    }
-
-    /// Takes a reference for the caller, unless the inode was deleted meanwhile.
-    pub(crate) fn entry(&self, inode: &Arc<Inode>) -> Result<Entry> {
-        inode.residence.refer(1);
-        if inode.state.lock().dying {
-            return Err(vfs::Error::Stale);
-        }
-        Ok(Entry {
-            attr: inode.attr(&self.engine),
-        })
-    }
-
-    fn check_alive(&self) -> Result<()> {
-        Ok(self
-            .engine
-            .health
-            .check_open()
-            .map_err(crate::Error::from)?)
-    }
-
-    /// Refuses a change of a mount that takes none.
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        self.check_alive()?;
-        if self.engine.read_only() {
-            Err(vfs::Error::ReadOnly)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// What `O_SYNC` directories and files (`chattr +S`, `+D`) add to a change.
-    fn sync_if_asked(&self, inode: &Arc<Inode>) -> Result<()> {
-        let flags = inode.vfs_flags();
-        let wanted = match inode.kind {
-            FileKind::Directory => flags.intersects(InodeFlags::SYNC | InodeFlags::DIRSYNC),
-            _ => flags.contains(InodeFlags::SYNC),
-        };
-        if wanted {
-            Ok(sync::fsync(&self.engine, inode, SyncKind::All)?)
-        } else {
-            Ok(())
-        }
+        front::Front::live(self, ino)
     }
 }
 
-impl FileSystem for Ext4 {
+impl front::Inode for Inode {
+    fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    fn flags(&self) -> InodeFlags {
+        self.vfs_flags()
+    }
+
+    fn perm(&self) -> u32 {
+        self.state.lock().mode() & 0o7777
+    }
+
+    fn size(&self) -> u64 {
+        self.size()
+    }
+
+    fn times(&self) -> (Timestamp, Timestamp, Timestamp) {
+        let state = self.state.lock();
+        let raw = &state.raw;
+        (
+            vfs_time(raw.atime()),
+            vfs_time(raw.mtime()),
+            vfs_time(raw.ctime()),
+        )
+    }
+
+    fn content_changed(&self, now: Timestamp) {
+        self.state.lock().content_changed(now);
+    }
+
+    fn is_linked(&self) -> bool {
+        self.is_linked()
+    }
+
+    fn is_linkable(&self) -> bool {
+        let state = self.state.lock();
+        state.raw.links() > 0 || state.linkable
+    }
+
+    fn is_dying(&self) -> bool {
+        self.state.lock().dying
+    }
+
+    fn refer(&self) {
+        self.residence.refer(1);
+    }
+
+    fn clear_references(&self) {
+        self.residence.clear_references();
+    }
+
+    fn lock_key(&self) -> (u64, u64) {
+        (self.ino.into(), 0)
+    }
+
+    fn lock_shared(&self) -> impl Sized {
+        self.io.read()
+    }
+
+    fn lock_exclusive(&self) -> impl Sized {
+        self.io.write()
+    }
+}
+
+impl front::Engine for Ext4 {
+    type Inode = Inode;
+    type Target = ();
+    type Vacancy = dir::Absent;
+
     fn kind(&self) -> &'static str {
         "ext4"
     }
@@ -87,12 +102,15 @@ impl FileSystem for Ext4 {
         Ino(sapwood_ext4_format::special_ino::ROOT.into())
     }
 
-    fn read_only(&self) -> bool {
+    fn check_open(&self) -> Result<()> {
+        Ok(self.engine.health.check_open().map_err(Error::from)?)
+    }
+
+    fn is_read_only(&self) -> bool {
         self.engine.read_only()
     }
 
-    fn statfs(&self) -> Result<FsStat> {
-        self.check_alive()?;
+    fn statistics(&self) -> Result<FsStat> {
         let found = self.engine.space.statfs();
         Ok(match self.engine.options.minix_df {
             true => FsStat {
@@ -103,350 +121,285 @@ impl FileSystem for Ext4 {
         })
     }
 
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.check_alive()?;
-        let dir = self.inode(dir)?;
-        dir.require_dir()?;
-        if name.len() > rules::NAME_MAX {
-            return Err(vfs::Error::NameTooLong);
-        }
-        loop {
-            let inode = remove::look_up(&self.engine, &dir, name)?.ok_or(vfs::Error::NotFound)?;
-            match self.entry(&inode) {
-                // Its last name went between the search and the reference.
-                Err(vfs::Error::Stale) if !self.engine.read_only() => {}
-                other => return other,
-            }
-        }
-    }
-
-    fn reference(&self, ino: Ino) -> Result<Entry> {
-        self.check_alive()?;
-        let inode = self.inode(ino)?;
-        self.entry(&inode)
-    }
-
-    fn parent(&self, dir: Ino) -> Result<Entry> {
-        self.check_alive()?;
-        let dir = self.inode(dir)?;
-        dir.require_dir()?;
-        let parent = {
-            let _io = dir.io.read();
-            dir::parent(&self.engine, &dir)?
-        };
-        self.entry(&self.engine.inodes.named(&self.engine, parent)?)
-    }
-
-    fn forget(&self, ino: Ino, count: u64) {
-        let Some(inode) = self.engine.inodes.release(ino, count) else {
-            return;
-        };
-        if !inode.is_linked()
-            && let Err(error) = reap::reap(&self.engine, &inode)
-        {
-            // The orphan item stays: the next mount deletes the inode.
-            log::warn!("{inode:?}: not deleted: {error}");
-        }
-    }
-
-    fn referenced(&self) -> Vec<Ino> {
-        self.engine.inodes.referenced()
-    }
-
-    fn is_crowded(&self, ino: Ino) -> bool {
-        self.engine.inodes.is_crowded(ino)
-    }
-
-    fn crowd(&self) -> Vec<Ino> {
-        self.engine.inodes.crowd()
-    }
-
-    fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.check_alive()?;
-        Ok(self.inode(ino)?.attr(&self.engine))
-    }
-
-    fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
-        attr::setattr(&self.engine, &inode, changes)?;
-        self.sync_if_asked(&inode)?;
-        Ok(inode.attr(&self.engine))
-    }
-
-    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.check_alive()?;
-        let inode = self.inode(ino)?;
-        match inode.kind {
-            FileKind::Symlink => Ok(data::read_symlink(&self.engine, &inode)?),
-            _ => Err(vfs::Error::Invalid),
-        }
-    }
-
-    fn create(
-        &self,
-        who: &Credentials,
-        dir: Ino,
-        name: &[u8],
-        what: NewInode<'_>,
-        perm: u32,
-    ) -> Result<Entry> {
-        self.check_writable()?;
-        let dir = self.inode(dir)?;
-        let inode = create::create(&self.engine, who, &dir, name, what, perm)?;
-        let entry = self.entry(&inode)?;
-        self.sync_if_asked(&dir)?;
-        Ok(entry)
-    }
-
-    fn tmpfile(&self, who: &Credentials, dir: Ino, perm: u32) -> Result<Entry> {
-        self.check_writable()?;
-        let inode = create::tmpfile(&self.engine, who, &self.inode(dir)?, perm)?;
-        self.entry(&inode)
-    }
-
-    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Entry> {
-        self.check_writable()?;
-        let (inode, dir) = (self.inode(ino)?, self.inode(dir)?);
-        link::link(&self.engine, &inode, &dir, name)?;
-        self.sync_if_asked(&dir)?;
-        self.entry(&inode)
-    }
-
-    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        let dir = self.inode(dir)?;
-        remove::unlink(&self.engine, &dir, name)?;
-        self.sync_if_asked(&dir)
-    }
-
-    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        let dir = self.inode(dir)?;
-        remove::rmdir(&self.engine, &dir, name)?;
-        self.sync_if_asked(&dir)
-    }
-
-    fn rename(
-        &self,
-        from_dir: Ino,
-        from_name: &[u8],
-        to_dir: Ino,
-        to_name: &[u8],
-        mode: RenameMode,
-    ) -> Result<()> {
-        self.check_writable()?;
-        let (from, to) = (self.inode(from_dir)?, self.inode(to_dir)?);
-        let (source, target) = (
-            Place {
-                dir: &from,
-                name: from_name,
-            },
-            Place {
-                dir: &to,
-                name: to_name,
-            },
-        );
-        rename::rename(&self.engine, source, target, mode)?;
-        self.sync_if_asked(&to)
-    }
-
-    fn readdir(
-        &self,
-        dir: Ino,
-        from: u64,
-        sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.check_alive()?;
-        let dir = self.inode(dir)?;
-        dir.require_dir()?;
-        {
-            let _io = dir.io.read();
-            dir::list(&self.engine, &dir, from, sink)?;
-        }
-        attr::accessed(&self.engine, &dir);
-        Ok(())
-    }
-
-    fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.check_alive()?;
-        let inode = self.regular(ino)?;
-        let count = {
-            let _io = inode.io.read();
-            data::read(&self.engine, &inode, offset, buf)?
-        };
-        attr::accessed(&self.engine, &inode);
-        Ok(count)
-    }
-
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], mode: WriteMode) -> Result<u64> {
-        self.check_writable()?;
-        let inode = self.regular(ino)?;
-        let early = inode.size();
-        let end = {
-            let _io = inode.io.write();
-            let (size, flags) = (inode.size(), inode.vfs_flags());
-            let size = if sapwood_fault::planted(148) {
-                early
-            } else {
-                size
-            };
-            let offset = if mode.append { size } else { offset };
-            rules::check_write(flags, offset >= size, mode.writeback)?;
-            let end = rules::range_end(offset, data.len() as u64)?;
-            if data.is_empty() {
-                return Ok(end);
-            }
-            attr::written(&self.engine, &inode, mode.kill_setid)?;
-            if !mode.writeback {
-                // Before the data, because its completion queues the inode item.
-                inode.state.lock().content_changed(vfs::Timestamp::now());
-            }
-            data::write(&self.engine, &inode, offset, data, false)?;
-            end
-        };
-        self.sync_if_asked(&inode)?;
-        Ok(end)
-    }
-
-    fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: AllocMode) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.regular(ino)?;
-        if len == 0 {
-            return Err(vfs::Error::Invalid);
-        }
-        rules::range_end(offset, len)?;
-        {
-            let _io = inode.io.write();
-            let flags = inode.vfs_flags();
-            let only_adds = matches!(mode, AllocMode::Allocate { .. });
-            if flags.contains(InodeFlags::IMMUTABLE)
-                || (flags.contains(InodeFlags::APPEND) && !only_adds)
-            {
-                return Err(vfs::Error::NotPermitted);
-            }
-            attr::written(&self.engine, &inode, false)?;
-            data::fallocate(&self.engine, &inode, offset, len, mode)?;
-            attr::content_changed(&self.engine, &inode)?;
-        }
-        self.sync_if_asked(&inode)
-    }
-
-    fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64> {
-        self.check_alive()?;
-        let inode = self.regular(ino)?;
-        let _io = inode.io.read();
-        Ok(data::seek(&self.engine, &inode, from)?)
-    }
-
-    fn copy_range(
-        &self,
-        from: Ino,
-        from_offset: u64,
-        to: Ino,
-        to_offset: u64,
-        len: u64,
-        mode: CopyMode,
-    ) -> Result<u64> {
-        self.check_writable()?;
-        let (source, target) = (self.regular(from)?, self.regular(to)?);
-        let copied = {
-            let _guards = locks::lock_all(&[&source, &target]);
-            let flags = target.vfs_flags();
-            // Nobody can say of a copy that it appends.
-            rules::check_write(flags, false, false)?;
-            attr::written(&self.engine, &target, false)?;
-            let copied = data::copy_range(
-                &self.engine,
-                (&source, from_offset),
-                (&target, to_offset),
-                len,
-                mode,
-            )?;
-            attr::content_changed(&self.engine, &target)?;
-            copied
-        };
-        self.sync_if_asked(&target)?;
-        Ok(copied)
-    }
-
-    fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
-        self.check_alive()?;
-        Ok(sync::fsync(&self.engine, &self.inode(ino)?, kind)?)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.check_alive()?;
-        Ok(sync::sync(&self.engine)?)
-    }
-
-    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.check_alive()?;
-        let inode = self.inode(ino)?;
-        rules::xattr_class(name)?;
-        let _io = inode.io.read();
-        xattr::get(&self.engine, &inode, name)?.ok_or(vfs::Error::NoAttribute)
-    }
-
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
-        xattr::set(&self.engine, &inode, name, value, mode)?;
-        self.sync_if_asked(&inode)
-    }
-
-    fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.check_alive()?;
-        let inode = self.inode(ino)?;
-        let _io = inode.io.read();
-        Ok(xattr::list(&self.engine, &inode)?)
-    }
-
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
-        xattr::remove(&self.engine, &inode, name)?;
-        self.sync_if_asked(&inode)
-    }
-
-    fn set_flags(&self, ino: Ino, flags: InodeFlags) -> Result<()> {
-        self.check_writable()?;
-        Ok(attr::set_flags(&self.engine, &self.inode(ino)?, flags)?)
-    }
-
-    fn fsxattr(&self, ino: Ino) -> Result<Fsxattr> {
-        self.check_alive()?;
-        Ok(attr::fsxattr(&*self.inode(ino)?))
-    }
-
-    fn set_fsxattr(&self, ino: Ino, value: &Fsxattr) -> Result<()> {
-        self.check_writable()?;
-        let inode = self.inode(ino)?;
-        Ok(attr::set_fsxattr(&self.engine, &inode, value)?)
-    }
-
-    fn subvolumes(&self) -> Option<&dyn Subvolumes> {
-        None
-    }
-
-    fn stats_json(&self) -> String {
+    fn counters_json(&self) -> String {
         self.engine.counters.to_json(&self.engine)
     }
 
-    fn first_error(&self) -> Option<String> {
+    fn first_failure(&self) -> Option<String> {
         self.engine.health.first_error().map(str::to_owned)
     }
 
-    fn unmount(&self) -> Result<()> {
-        self.check_alive()?;
-        if !self.engine.read_only() {
-            for inode in self.engine.inodes.all() {
-                if !inode.is_linked() {
-                    inode.residence.clear_references();
-                    reap::reap(&self.engine, &inode)?;
-                }
-            }
-        }
+    fn shut_down(&self) -> Result<()> {
         Ok(self.close()?)
+    }
+
+    fn inode_by_number(&self, ino: Ino) -> Result<Arc<Inode>> {
+        Ok(self.engine.inodes.by_number(&self.engine, ino)?)
+    }
+
+    fn release(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
+        self.engine.inodes.release(ino, count)
+    }
+
+    fn inodes(&self) -> Vec<Arc<Inode>> {
+        self.engine.inodes.all()
+    }
+
+    fn referenced_inodes(&self) -> Vec<Ino> {
+        self.engine.inodes.referenced()
+    }
+
+    fn has_crowd(&self, ino: Ino) -> bool {
+        self.engine.inodes.is_crowded(ino)
+    }
+
+    fn crowded_inodes(&self) -> Vec<Ino> {
+        self.engine.inodes.crowd()
+    }
+
+    fn reap(&self, inode: &Arc<Inode>) -> Result<()> {
+        Ok(reap::reap(&self.engine, inode)?)
+    }
+
+    fn attributes(&self, inode: &Arc<Inode>) -> Attr {
+        inode.attr(&self.engine)
+    }
+
+    fn truncate(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        // To the length that it has, too: that frees blocks after the end.
+        Ok(data::truncate(&self.engine, inode, size)?)
+    }
+
+    fn set_attributes(
+        &self,
+        inode: &Arc<Inode>,
+        changes: &SetAttr,
+        access: Option<Option<Vec<u8>>>,
+        strip: bool,
+    ) -> Result<()> {
+        Ok(attr::set_attributes(
+            &self.engine,
+            inode,
+            changes,
+            access,
+            strip,
+        )?)
+    }
+
+    fn set_privileges(&self, inode: &Arc<Inode>, perm: u32, strip: bool) -> Result<()> {
+        Ok(attr::set_privileges(&self.engine, inode, perm, strip)?)
+    }
+
+    fn store_content_change(&self, inode: &Arc<Inode>) -> Result<()> {
+        Ok(attr::content_changed(&self.engine, inode)?)
+    }
+
+    fn keeps_access_time(&self, _inode: &Inode) -> bool {
+        self.engine.options.noatime || self.engine.read_only()
+    }
+
+    fn set_access_time(&self, inode: &Arc<Inode>, now: Timestamp) -> Result<()> {
+        attr::set_access_time(inode, now);
+        Ok(())
+    }
+
+    fn check_flags(&self, asked: InodeFlags) -> Result<()> {
+        attr::check_flags(asked)
+    }
+
+    fn store_flags(&self, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
+        Ok(attr::store_flags(&self.engine, inode, flags)?)
+    }
+
+    fn extended_flags(&self, inode: &Inode) -> Fsxattr {
+        attr::fsxattr(inode)
+    }
+
+    fn own_extended_flags(&self, value: &Fsxattr) -> Fsxattr {
+        attr::without_project(value)
+    }
+
+    fn check_extended_flags(&self, inode: &Inode, value: &Fsxattr) -> Result<()> {
+        attr::check_project(inode, value)
+    }
+
+    fn set_extended_flags(&self, inode: &Arc<Inode>, value: &Fsxattr) -> Result<()> {
+        Ok(attr::set_project(&self.engine, inode, value)?)
+    }
+
+    fn find(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<((), Arc<Inode>)>> {
+        Ok(remove::look_up(&self.engine, dir, name)?.map(|inode| ((), inode)))
+    }
+
+    fn is_current(&self, place: Place<'_>, found: Option<&Found<'_>>) -> Result<bool> {
+        let Place { dir, name } = place;
+        Ok(match found {
+            Some(found) => remove::leads_to(&self.engine, dir, name, &found.inode)?,
+            None => dir::find(&self.engine, dir, name)?.is_none(),
+        })
+    }
+
+    fn vacancy(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<dir::Absent> {
+        dir::absent(&self.engine, dir, name)?.ok_or(vfs::Error::Exists)
+    }
+
+    fn parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+        let parent = dir::parent(&self.engine, dir)?;
+        Ok(self.engine.inodes.named(&self.engine, parent)?)
+    }
+
+    fn directory_ring(&self, dir: &Inode) -> vfs::Error {
+        Error::BadInode {
+            ino: dir.ino,
+            reason: "the directories above it form a ring".into(),
+        }
+        .into()
+    }
+
+    fn has_entries(&self, dir: &Arc<Inode>) -> Result<bool> {
+        Ok(!dir::is_empty(&self.engine, dir)?)
+    }
+
+    fn list(
+        &self,
+        dir: &Arc<Inode>,
+        from: u64,
+        sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        Ok(dir::list(&self.engine, dir, from, sink)?)
+    }
+
+    fn longest_target(&self) -> usize {
+        usize::try_from(self.engine.block_size() - 1).unwrap_or(usize::MAX)
+    }
+
+    fn make(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        vacancy: dir::Absent,
+        what: NewInode<'_>,
+        perm: u32,
+    ) -> Result<Arc<Inode>> {
+        Ok(create::create(
+            &self.engine,
+            who,
+            place,
+            &vacancy,
+            what,
+            perm,
+        )?)
+    }
+
+    fn make_unnamed(&self, who: &Credentials, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
+        Ok(create::tmpfile(&self.engine, who, dir, perm)?)
+    }
+
+    fn add_link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
+        Ok(link::add(&self.engine, inode, place.dir, place.name)?)
+    }
+
+    fn remove(&self, place: Place<'_>, directory: bool) -> Result<()> {
+        Ok(remove::remove(
+            &self.engine,
+            place.dir,
+            place.name,
+            directory,
+        )?)
+    }
+
+    fn lock_topology(&self) -> impl Sized {
+        self.engine.topology.lock()
+    }
+
+    fn move_name(
+        &self,
+        source: &Found<'_>,
+        target: Option<&Found<'_>>,
+        to: Place<'_>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        Ok(rename::move_name(&self.engine, source, target, to, mode)?)
+    }
+
+    fn target_of(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        Ok(data::read_symlink(&self.engine, inode)?)
+    }
+
+    fn read_data(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(data::read(&self.engine, inode, offset, buf)?)
+    }
+
+    fn write_data(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+        data::write(&self.engine, inode, offset, data, false)?;
+        Ok(())
+    }
+
+    fn stretch(&self, inode: &Arc<Inode>, at: u64, size: u64) -> Result<(bool, u64)> {
+        Ok(data::stretch(&self.engine, inode, at, size)?)
+    }
+
+    fn allocate_range(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        len: u64,
+        mode: AllocMode,
+    ) -> Result<()> {
+        Ok(data::fallocate(&self.engine, inode, offset, len, mode)?)
+    }
+
+    fn copy_data(
+        &self,
+        from: (&Arc<Inode>, u64),
+        to: (&Arc<Inode>, u64),
+        len: u64,
+        mode: CopyMode,
+    ) -> Result<u64> {
+        Ok(data::copy_range(&self.engine, from, to, len, mode)?)
+    }
+
+    fn make_durable(&self, inode: &Arc<Inode>, kind: SyncKind) -> Result<()> {
+        Ok(sync::fsync(&self.engine, inode, kind)?)
+    }
+
+    fn make_all_durable(&self) -> Result<()> {
+        Ok(sync::sync(&self.engine)?)
+    }
+
+    fn attribute(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(xattr::get(&self.engine, inode, name)?)
+    }
+
+    fn attribute_names(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
+        Ok(xattr::list(&self.engine, inode)?)
+    }
+
+    fn has_capability(&self, inode: &Arc<Inode>) -> Result<bool> {
+        let found = xattr::may_have(inode)
+            && xattr::get(&self.engine, inode, vfs::rules::CAPABILITY)?.is_some();
+        Ok(found)
+    }
+
+    fn damaged_acl(&self, inode: &Inode, reason: acl::AclError) -> vfs::Error {
+        Error::BadInode {
+            ino: inode.ino,
+            reason: format!("access ACL: {reason}"),
+        }
+        .into()
+    }
+
+    fn check_attribute(&self, class: XattrClass, _name: &[u8], value: &[u8]) -> Result<()> {
+        if class == XattrClass::Btrfs {
+            return Err(vfs::Error::NotSupported);
+        }
+        match value.len() > vfs::rules::XATTR_VALUE_MAX {
+            true => Err(vfs::Error::AttributeTooLarge),
+            false => Ok(()),
+        }
+    }
+
+    fn change_attribute(&self, inode: &Arc<Inode>, change: AttributeChange<'_>) -> Result<()> {
+        Ok(xattr::change(&self.engine, inode, change)?)
     }
 }

@@ -3,29 +3,26 @@
 use std::sync::Arc;
 
 use sapwood_ext4_format::{Compat, InodeFlags, LINK_MAX, RoCompat};
-use sapwood_vfs::rules;
-use sapwood_vfs::{self as vfs, FileKind, Timestamp};
+use sapwood_vfs::{self as vfs, Timestamp};
 
-use super::locks::lock_all;
 use crate::Result;
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{dir, orphan};
 
-/// Gives an inode one more name. See [`vfs::FileSystem::link`].
+/// Gives `inode` the name `name` in `dir`. Expects both `io` locks.
 ///
 /// # Errors
-/// See there.
-pub(super) fn link(
+/// `TooManyLinks`.
+pub(super) fn add(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     dir: &Arc<Inode>,
     name: &[u8],
 ) -> Result<()> {
-    rules::check_name(name)?;
-    dir.require_dir()?;
-    let _guards = lock_all(&[inode, dir]);
-    check(engine, inode, dir, name)?;
+    if inode.state.lock().raw.links() >= LINK_MAX {
+        return Err(vfs::Error::TooManyLinks.into());
+    }
     let room = dir::room(engine, dir, name)?;
     let _blocks = engine.space.reserve(room.blocks, true)?;
     let h = engine.start_noted(room.credits + orphan::CREDITS + 2)?;
@@ -47,34 +44,6 @@ pub(super) fn link(
         dir.state.lock().content_changed(now);
         dir.store(engine, &h)
     })())
-}
-
-fn check(engine: &Arc<Engine>, inode: &Inode, dir: &Inode, name: &[u8]) -> Result<()> {
-    if !dir.is_linked() {
-        return Err(vfs::Error::NotFound.into());
-    }
-    if dir::find(engine, dir, name)?.is_some() {
-        return Err(vfs::Error::Exists.into());
-    }
-    rules::check_add_name(dir.vfs_flags())?;
-    if inode.kind == FileKind::Directory {
-        return Err(vfs::Error::NotPermitted.into());
-    }
-    let (links, linkable) = {
-        let state = inode.state.lock();
-        (state.raw.links(), state.linkable)
-    };
-    let flags = inode.vfs_flags();
-    if flags.intersects(vfs::InodeFlags::IMMUTABLE | vfs::InodeFlags::APPEND) {
-        return Err(vfs::Error::NotPermitted.into());
-    }
-    if links == 0 && !linkable {
-        return Err(vfs::Error::NotFound.into());
-    }
-    if links >= LINK_MAX {
-        return Err(vfs::Error::TooManyLinks.into());
-    }
-    Ok(())
 }
 
 /// Links of a directory after `change` subdirectories came (1) or went (-1). One link stands for "more than the field

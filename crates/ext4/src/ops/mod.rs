@@ -10,7 +10,6 @@ mod attr;
 mod create;
 mod filesystem;
 mod link;
-mod locks;
 mod reap;
 mod remove;
 mod rename;

@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use sapwood_jbd2::Handle;
+use sapwood_vfs::front::lock_all;
 use sapwood_vfs::rules;
 use sapwood_vfs::{self as vfs, FileKind, Timestamp};
 
 use super::link::links_of_dir;
-use super::locks::lock_all;
 use super::reap::{self, reap_if_unused};
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -54,25 +54,16 @@ pub(super) fn leads_to(engine: &Engine, dir: &Inode, name: &[u8], inode: &Inode)
     Ok(same && (!inode.state.lock().dying || sapwood_fault::planted(101)))
 }
 
-/// Removes `name` of anything but a directory. See [`vfs::FileSystem::unlink`].
+/// Removes `name` of a directory, if `directory`, or of anything else. The caller holds no inode's lock.
 ///
 /// # Errors
-/// See there.
-pub(super) fn unlink(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    remove(engine, dir, name, false)
-}
-
-/// Removes the empty directory `name`. See [`vfs::FileSystem::rmdir`].
-///
-/// # Errors
-/// See there.
-pub(super) fn rmdir(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    remove(engine, dir, name, true)
-}
-
-fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
-    rules::check_name(name)?;
-    dir.require_dir()?;
+/// See [`vfs::FileSystem::unlink`] and [`vfs::FileSystem::rmdir`].
+pub(super) fn remove(
+    engine: &Arc<Engine>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+    directory: bool,
+) -> Result<()> {
     loop {
         let held = dir.io.write();
         let present = dir::present(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
@@ -108,12 +99,11 @@ fn remove(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8], directory: bool) 
 }
 
 fn check(engine: &Arc<Engine>, dir: &Inode, victim: &Inode, directory: bool) -> Result<()> {
-    rules::check_remove_name(dir.vfs_flags(), victim.vfs_flags())?;
-    match (directory, victim.kind == FileKind::Directory) {
-        (true, false) => return Err(vfs::Error::NotDirectory.into()),
-        (false, true) => return Err(vfs::Error::IsDirectory.into()),
-        _ => {}
-    }
+    rules::check_remove(
+        dir.vfs_flags(),
+        (victim.vfs_flags(), victim.kind),
+        directory,
+    )?;
     if directory && !dir::is_empty(engine, victim)? {
         return Err(vfs::Error::NotEmpty.into());
     }

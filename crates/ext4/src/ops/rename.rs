@@ -1,115 +1,32 @@
-//! Rename, with replacement and exchange.
-//!
-//! # How it works
-//! Names are looked up without locks held over the look-up; then the two directories and the one or two
-//! inodes are locked in their one order, and the names looked up again: if one leads elsewhere now, all
-//! starts over. Moving a directory to another one can make a loop, so whoever renames between directories holds
-//! the mount's topology lock first, and under it walks up from the new place.
+//! Moving names: what a rename changes, once the front locked and checked everything.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use sapwood_jbd2::Handle;
-use sapwood_vfs::rules::{self, RenameSide};
-use sapwood_vfs::{self as vfs, FileKind, RenameMode, Timestamp};
+use sapwood_vfs::{FileKind, RenameMode, Timestamp, front};
 
 use super::link::links_of_dir;
-use super::locks::lock_all;
-use super::reap::reap_if_unused;
-use super::remove::{self, leads_to, look_up, lose_link};
+use super::remove::{self, lose_link};
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Error, Result, dir, orphan};
+use crate::{Ext4, Result, dir, orphan};
 
 /// A name in a directory.
-#[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) dir: &'a Arc<Inode>,
-    pub(super) name: &'a [u8],
-}
-
+pub(super) type Place<'a> = front::Place<'a, Inode>;
 /// A name together with what it led to when it was looked up.
-struct Found<'a> {
-    place: Place<'a>,
-    inode: Arc<Inode>,
-}
+pub(super) type Found<'a> = front::Found<'a, Ext4>;
 
-impl<'a> Found<'a> {
-    fn look_up(engine: &Arc<Engine>, place: Place<'a>) -> Result<Option<Self>> {
-        let found = look_up(engine, place.dir, place.name)?;
-        Ok(found.map(|inode| Self { place, inode }))
-    }
-
-    fn side(&self, engine: &Engine, holds_other_dir: bool) -> Result<RenameSide> {
-        let directory = self.inode.kind == FileKind::Directory;
-        Ok(RenameSide {
-            flags: self.inode.vfs_flags(),
-            kind: self.inode.kind,
-            holds_other_dir,
-            has_entries: directory && !dir::is_empty(engine, &self.inode)?,
-            dir_flags: self.place.dir.vfs_flags(),
-        })
-    }
-
-    fn is_current(&self, engine: &Engine) -> Result<bool> {
-        leads_to(engine, self.place.dir, self.place.name, &self.inode)
-    }
-}
-
-/// Renames. See [`vfs::FileSystem::rename`].
+/// Moves a name, in place of `target`, or exchanges the two. Expects all `io` locks.
 ///
 /// # Errors
-/// See there.
-pub(super) fn rename(
-    engine: &Arc<Engine>,
-    from: Place<'_>,
-    to: Place<'_>,
-    mode: RenameMode,
-) -> Result<()> {
-    rules::check_name(from.name)?;
-    rules::check_name(to.name)?;
-    from.dir.require_dir()?;
-    to.dir.require_dir()?;
-    let same_dir = from.dir.ino == to.dir.ino;
-    loop {
-        let topology = (!same_dir).then(|| engine.topology.lock());
-        let source = Found::look_up(engine, from)?;
-        let target = Found::look_up(engine, to)?;
-        let source = source.ok_or(vfs::Error::NotFound)?;
-        let mut locked = vec![from.dir, to.dir, &source.inode];
-        locked.extend(target.as_ref().map(|target| &target.inode));
-        let guards = lock_all(&locked);
-        let target_stands = match &target {
-            Some(target) => target.is_current(engine)?,
-            None => dir::find(engine, to.dir, to.name)?.is_none(),
-        };
-        if !target_stands || !source.is_current(engine)? {
-            continue;
-        }
-        let doomed = locked_rename(engine, &source, target.as_ref(), to, mode)?;
-        drop(guards);
-        drop(topology);
-        return match doomed {
-            Some(inode) => reap_if_unused(engine, &inode),
-            None => Ok(()),
-        };
-    }
-}
-
-/// The part of a rename that runs with all locks held. Returns an inode that may have lost its last name.
-fn locked_rename(
+/// `TooManyLinks`.
+pub(super) fn move_name(
     engine: &Arc<Engine>,
     source: &Found<'_>,
     target: Option<&Found<'_>>,
     to: Place<'_>,
     mode: RenameMode,
-) -> Result<Option<Arc<Inode>>> {
-    if !to.dir.is_linked() {
-        return Err(vfs::Error::NotFound.into());
-    }
-    if !permitted(engine, source, target, to, mode)? {
-        return Ok(None);
-    }
+) -> Result<()> {
     let from = source.place;
     let moves_dir = source.inode.kind == FileKind::Directory && from.dir.ino != to.dir.ino;
     let replaces_dir = target.is_some_and(|target| target.inode.kind == FileKind::Directory);
@@ -134,65 +51,9 @@ fn locked_rename(
         false => engine.start_noted(credits)?,
     };
     let (Some(target), RenameMode::Exchange) = (target, mode) else {
-        engine.abort(replace(engine, &h, source, target, to))?;
-        return Ok(target.map(|target| Arc::clone(&target.inode)));
+        return engine.abort(replace(engine, &h, source, target, to));
     };
-    engine.abort(exchange(engine, &h, source, target))?;
-    Ok(None)
-}
-
-fn permitted(
-    engine: &Arc<Engine>,
-    source: &Found<'_>,
-    target: Option<&Found<'_>>,
-    to: Place<'_>,
-    mode: RenameMode,
-) -> Result<bool> {
-    // What is in a directory cannot be above it.
-    let same_dir = source.place.dir.ino == to.dir.ino;
-    let holds_target = !same_dir && holds(engine, &source.inode, to.dir)?;
-    let source_side = source.side(engine, holds_target)?;
-    let target_side = match target {
-        None => None,
-        Some(target) => {
-            let holds = !same_dir && holds(engine, &target.inode, source.place.dir)?;
-            Some(target.side(engine, holds)?)
-        }
-    };
-    let same = target.is_some_and(|target| target.inode.ino == source.inode.ino);
-    Ok(rules::check_rename(
-        &source_side,
-        target_side.as_ref(),
-        to.dir.vfs_flags(),
-        mode,
-        same,
-    )?)
-}
-
-/// True if `inode` is a directory that `below` is, or is below. Expects the topology lock, so that nothing moves
-/// meanwhile.
-fn holds(engine: &Arc<Engine>, inode: &Inode, below: &Arc<Inode>) -> Result<bool> {
-    if inode.kind != FileKind::Directory {
-        return Ok(false);
-    }
-    let mut at = Arc::clone(below);
-    let mut seen = HashSet::new();
-    // A damaged image may have a ring of directories.
-    while seen.insert(at.ino) {
-        if at.ino == inode.ino {
-            return Ok(true);
-        }
-        let up = dir::parent(engine, &at)?;
-        if up == at.ino {
-            return Ok(false);
-        }
-        at = engine.inodes.named(engine, up)?;
-        at.require_dir()?;
-    }
-    Err(Error::BadInode {
-        ino: below.ino,
-        reason: "the directories above it form a ring".into(),
-    })
+    engine.abort(exchange(engine, &h, source, target))
 }
 
 /// Moves the name, in place of what `to` led to.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sapwood_ext4_format::{XattrSet, XattrValue};
 use sapwood_jbd2::Handle;
-use sapwood_vfs::rules::{self, XattrClass};
-use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp, acl};
+use sapwood_vfs::front::AttributeChange;
+use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp};
 
 use super::plan::{Plan, plan};
 use super::{credits, damaged, get, inode_value, shared};
@@ -58,14 +58,31 @@ fn apply(engine: &Arc<Engine>, h: &Handle, inode: &Inode, mut plan: Plan) -> Res
     }
 }
 
-/// One change of one attribute, with the permission bits that go with it.
-fn change(
+/// One change of one attribute, with the permission bits that go with it. The caller holds `io` exclusively.
+///
+/// # Errors
+/// See [`vfs::front::Engine::change_attribute`].
+pub(crate) fn change(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
-    name: &[u8],
-    value: Option<&[u8]>,
-    perm: Option<u32>,
+    change: AttributeChange<'_>,
 ) -> Result<()> {
+    let AttributeChange {
+        name,
+        value,
+        mode,
+        perm,
+        ..
+    } = change;
+    let found = match mode {
+        SetXattrMode::Any => false,
+        _ => get(engine, inode, name)?.is_some(),
+    };
+    match (mode, found) {
+        (SetXattrMode::Create, true) => return Err(vfs::Error::Exists.into()),
+        (SetXattrMode::Replace, false) => return Err(vfs::Error::NoAttribute.into()),
+        _ => {}
+    }
     let plan = plan(engine, inode, name, value)?;
     let len = value.map_or(0, <[u8]>::len);
     let blocks = match plan.outside.is_some() {
@@ -87,73 +104,6 @@ fn change(
     })())?;
     drop(h);
     super::reap(engine)
-}
-
-/// `setxattr`: rules, ACLs and mode, handle, store.
-///
-/// # Errors
-/// See [`setxattr`](vfs::FileSystem::setxattr).
-pub(crate) fn set(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    name: &[u8],
-    value: &[u8],
-    mode: SetXattrMode,
-) -> Result<()> {
-    let class = rules::xattr_class(name)?;
-    if class == XattrClass::Btrfs {
-        return Err(vfs::Error::NotSupported.into());
-    }
-    if value.len() > rules::XATTR_VALUE_MAX {
-        return Err(vfs::Error::AttributeTooLarge.into());
-    }
-    let _io = inode.io.write();
-    let flags = inode.vfs_flags();
-    match class {
-        XattrClass::AccessAcl => {
-            let perm = inode.state.lock().mode() & 0o7777;
-            let wanted = acl::set_access(value, perm).map_err(|reason| acl_refusal(&reason))?;
-            rules::check_xattr_change(inode.kind, flags, class, wanted.stored.is_none())?;
-            let stored = wanted.stored.as_deref();
-            change(engine, inode, name, stored, Some(wanted.perm))
-        }
-        XattrClass::DefaultAcl => {
-            let stored = acl::set_default(value).map_err(|reason| acl_refusal(&reason))?;
-            rules::check_xattr_change(inode.kind, flags, class, stored.is_none())?;
-            change(engine, inode, name, stored.as_deref(), None)
-        }
-        _ => {
-            rules::check_xattr_change(inode.kind, flags, class, false)?;
-            let found = match mode {
-                SetXattrMode::Any => false,
-                _ => get(engine, inode, name)?.is_some(),
-            };
-            match (mode, found) {
-                (SetXattrMode::Create, true) => return Err(vfs::Error::Exists.into()),
-                (SetXattrMode::Replace, false) => return Err(vfs::Error::NoAttribute.into()),
-                _ => {}
-            }
-            change(engine, inode, name, Some(value), None)
-        }
-    }
-}
-
-/// `removexattr`.
-///
-/// # Errors
-/// See [`removexattr`](vfs::FileSystem::removexattr).
-pub(crate) fn remove(engine: &Arc<Engine>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    let class = rules::xattr_class(name)?;
-    let _io = inode.io.write();
-    rules::check_xattr_change(inode.kind, inode.vfs_flags(), class, true)?;
-    if get(engine, inode, name)?.is_none() {
-        // Removing an ACL that says what the mode says anyway is no error.
-        return match class {
-            XattrClass::AccessAcl | XattrClass::DefaultAcl => Ok(()),
-            _ => Err(vfs::Error::NoAttribute.into()),
-        };
-    }
-    change(engine, inode, name, None, None)
 }
 
 /// Frees all attributes of an inode that is being deleted; restarts the handle as needed. The caller stores the inode, and
@@ -193,12 +143,4 @@ fn own_values(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<u32>> {
         XattrValue::Bytes(_) => None,
     });
     Ok(values.collect())
-}
-
-/// How a list that a caller hands in is refused.
-fn acl_refusal(reason: &acl::AclError) -> vfs::Error {
-    match reason {
-        acl::AclError::Version(_) => vfs::Error::NotSupported,
-        _ => vfs::Error::Invalid,
-    }
 }

@@ -28,7 +28,7 @@ use sapwood_jbd2::Buffer;
 use sapwood_vfs as vfs;
 use std::sync::Arc;
 
-pub(crate) use change::{drop_all, remove, set, set_in};
+pub(crate) use change::{change, drop_all, set_in};
 pub(crate) use inode_value::reap;
 pub(crate) use shared::SharedBlocks;
 

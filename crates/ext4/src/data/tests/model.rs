@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use sapwood_block::{Device, MemoryDevice};
-use sapwood_vfs::{self as vfs, AllocMode, CopyMode, SeekFrom};
+use sapwood_vfs::{self as vfs, AllocMode, CopyMode, FileSystem, SeekFrom};
 
 use super::fixture::{FILES, Image, content, file, is_vfs, open, quiet};
 use crate::inode::Inode;
@@ -202,15 +202,14 @@ impl Run<'_> {
     /// Holes hold nothing, and data and holes follow each other to the end.
     fn seek(&self, which: usize, offset: u64) {
         let (inode, model) = &self.files[which];
-        let _io = inode.io.read();
         let size = model.len() as u64;
         let mut at = offset;
         loop {
-            let data = data::seek(&self.fs.engine, inode, SeekFrom::Data(at));
+            let data = self.fs.seek(inode.number(), SeekFrom::Data(at));
             let end = match &data {
                 Ok(data) => *data,
                 _ => {
-                    assert!(is_vfs(&data, &vfs::Error::NoSuchOffset), "{data:?}");
+                    assert_eq!(data, Err(vfs::Error::NoSuchOffset));
                     size
                 }
             };
@@ -219,7 +218,7 @@ impl Run<'_> {
             let Ok(data) = data else {
                 return;
             };
-            at = data::seek(&self.fs.engine, inode, SeekFrom::Hole(data)).unwrap();
+            at = self.fs.seek(inode.number(), SeekFrom::Hole(data)).unwrap();
             assert!(at > data && at <= size);
         }
     }

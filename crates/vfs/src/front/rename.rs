@@ -1,0 +1,125 @@
+//! Rename, with replacement and exchange.
+//!
+//! Names are looked up without locks; then the two directories and the one or two inodes are locked
+//! in their one order, and the names looked up again: if one leads elsewhere now, all starts over.
+//! Moving a directory to another one can make a loop, so a rename between directories holds the
+//! topology lock first, and under it walks up from the new place.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::engine::{Engine, Found, Inode, Place, lock_all};
+use crate::rules::{self, RenameSide};
+use crate::{Error, FileKind, RenameMode, Result};
+
+fn look_up<'a, E: Engine>(engine: &E, place: Place<'a, E::Inode>) -> Result<Option<Found<'a, E>>> {
+    let found = engine.find(place.dir, place.name)?;
+    Ok(found.map(|(target, inode)| Found {
+        place,
+        target,
+        inode,
+    }))
+}
+
+/// Renames. See [`FileSystem::rename`](crate::FileSystem::rename).
+pub(super) fn rename<E: Engine>(
+    engine: &E,
+    from: Place<'_, E::Inode>,
+    to: Place<'_, E::Inode>,
+    mode: RenameMode,
+) -> Result<()> {
+    rules::check_name(from.name)?;
+    rules::check_name(to.name)?;
+    rules::check_directory(from.dir.kind())?;
+    rules::check_directory(to.dir.kind())?;
+    let same_dir = from.dir.lock_key() == to.dir.lock_key();
+    loop {
+        let topology = (!same_dir).then(|| engine.lock_topology());
+        let source = look_up(engine, from)?.ok_or(Error::NotFound)?;
+        let target = look_up(engine, to)?;
+        from.dir.check_changeable()?;
+        to.dir.check_changeable()?;
+        let mut locked = vec![from.dir, to.dir, &source.inode];
+        locked.extend(target.as_ref().map(|target| &target.inode));
+        let guards = lock_all(&locked);
+        if !engine.is_current(from, Some(&source))? || !engine.is_current(to, target.as_ref())? {
+            continue;
+        }
+        if !to.dir.takes_names() {
+            return Err(Error::NotFound);
+        }
+        if !permitted(engine, &source, target.as_ref(), to, mode)? {
+            return Ok(());
+        }
+        engine.move_name(&source, target.as_ref(), to, mode)?;
+        drop(guards);
+        drop(topology);
+        return match target {
+            Some(target) if mode != RenameMode::Exchange && !target.inode.is_linked() => {
+                engine.reap(&target.inode)
+            }
+            _ => Ok(()),
+        };
+    }
+}
+
+/// Whether there is something to do. Expects all locks.
+fn permitted<E: Engine>(
+    engine: &E,
+    source: &Found<'_, E>,
+    target: Option<&Found<'_, E>>,
+    to: Place<'_, E::Inode>,
+    mode: RenameMode,
+) -> Result<bool> {
+    // What is in a directory cannot be above it.
+    let same_dir = source.place.dir.lock_key() == to.dir.lock_key();
+    let side = |found: &Found<'_, E>, other: &Arc<E::Inode>, crosses: bool| -> Result<RenameSide> {
+        let kind = found.inode.kind();
+        Ok(RenameSide {
+            dir_flags: found.place.dir.flags(),
+            flags: found.inode.flags(),
+            kind,
+            holds_other_dir: !same_dir && holds(engine, &found.inode, other)?,
+            has_entries: kind == FileKind::Directory
+                && !crosses
+                && engine.has_entries(&found.inode)?,
+        })
+    };
+    // That the rename crosses subvolumes is found before that the target has entries.
+    let crosses = engine.crosses_trees(source, target, to, mode);
+    let source_side = side(source, to.dir, false)?;
+    let target_side = target
+        .map(|target| side(target, source.place.dir, crosses))
+        .transpose()?;
+    let same = target.is_some_and(|target| target.inode.lock_key() == source.inode.lock_key());
+    rules::check_rename(
+        &source_side,
+        target_side.as_ref(),
+        to.dir.flags(),
+        mode,
+        same,
+    )
+}
+
+/// True if `inode` is a directory that `below` is, or is below. Expects the topology lock, so that nothing
+/// moves meanwhile.
+fn holds<E: Engine>(engine: &E, inode: &E::Inode, below: &Arc<E::Inode>) -> Result<bool> {
+    if inode.kind() != FileKind::Directory {
+        return Ok(false);
+    }
+    let mut at = Arc::clone(below);
+    let mut seen = HashSet::new();
+    // A damaged image may have a ring of directories.
+    while seen.insert(at.lock_key()) {
+        if at.lock_key() == inode.lock_key() {
+            return Ok(true);
+        }
+        let up = engine.parent_of(&at)?;
+        if up.lock_key() == at.lock_key() {
+            return Ok(false);
+        }
+        rules::check_directory(up.kind())?;
+        at = up;
+    }
+    Err(engine.directory_ring(below))
+}

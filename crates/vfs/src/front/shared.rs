@@ -1,0 +1,178 @@
+//! What the operations share.
+
+use std::sync::Arc;
+
+use super::engine::{AttributeChange, Engine, Inode};
+use crate::rules::{self, XattrClass};
+use crate::{
+    Entry, Error, FileKind, Ino, InodeFlags, Result, SetAttr, SetXattrMode, SyncKind, Timestamp,
+    acl,
+};
+
+/// What the operations share; every engine has it. Operations on subvolumes use it too.
+pub trait Front: Engine {
+    /// Refuses a change of a mount that takes none.
+    fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        match self.is_read_only() {
+            true => Err(Error::ReadOnly),
+            false => Ok(()),
+        }
+    }
+
+    /// The inode of this number, if it is not being deleted.
+    ///
+    /// # Errors
+    /// `Stale`.
+    fn live(&self, ino: Ino) -> Result<Arc<Self::Inode>> {
+        let inode = self.inode_by_number(ino)?;
+        match inode.is_dying() {
+            true => Err(Error::Stale),
+            false => Ok(inode),
+        }
+    }
+
+    /// The regular file of this number.
+    ///
+    /// # Errors
+    /// `IsDirectory`, `Invalid`.
+    fn regular(&self, ino: Ino) -> Result<Arc<Self::Inode>> {
+        let inode = self.live(ino)?;
+        match inode.kind() {
+            FileKind::Regular => Ok(inode),
+            FileKind::Directory => Err(Error::IsDirectory),
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    /// The directory of this number.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    fn directory(&self, ino: Ino) -> Result<Arc<Self::Inode>> {
+        let inode = self.live(ino)?;
+        rules::check_directory(inode.kind())?;
+        Ok(inode)
+    }
+
+    /// The inode of this number, if it can have extended attributes.
+    ///
+    /// # Errors
+    /// `NotSupported`.
+    fn with_attributes(&self, ino: Ino) -> Result<Arc<Self::Inode>> {
+        let inode = self.live(ino)?;
+        match inode.takes_attributes() {
+            true => Ok(inode),
+            false => Err(Error::NotSupported),
+        }
+    }
+
+    /// Takes a reference for the caller, unless the inode was deleted meanwhile.
+    fn entry(&self, inode: &Arc<Self::Inode>) -> Result<Entry> {
+        inode.refer();
+        if inode.is_dying() {
+            return Err(Error::Stale);
+        }
+        Ok(Entry {
+            attr: self.attributes(inode),
+        })
+    }
+
+    /// What synchronous directories and files (`chattr +S`, `+D`) add to a change.
+    fn sync_if_asked(&self, inode: &Arc<Self::Inode>) -> Result<()> {
+        let wanted = match inode.kind() {
+            FileKind::Directory => InodeFlags::SYNC | InodeFlags::DIRSYNC,
+            _ => InodeFlags::SYNC,
+        };
+        match inode.flags().intersects(wanted) {
+            true => self.make_durable(inode, SyncKind::All),
+            false => Ok(()),
+        }
+    }
+
+    /// Renews the access time if it is older than the last change, or than a day.
+    fn accessed(&self, inode: &Arc<Self::Inode>) -> Result<()> {
+        if self.keeps_access_time(inode) {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        let due = rules::access_time_is_due(inode.times(), now);
+        match due && !inode.flags().contains(InodeFlags::NOATIME) {
+            true => self.set_access_time(inode, now),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes what a write by this caller takes from the inode: set-id bits and the file capability.
+    /// Expects the I/O lock exclusively.
+    fn strip_privileges(&self, inode: &Arc<Self::Inode>, kill_setid: bool) -> Result<()> {
+        let perm = inode.perm();
+        let kept = match kill_setid {
+            true => rules::kill_setid(inode.kind(), perm),
+            false => perm,
+        };
+        let capability = self.has_capability(inode)?;
+        match kept == perm && !capability {
+            true => Ok(()),
+            false => self.set_privileges(inode, kept, capability),
+        }
+    }
+
+    /// `setattr` with at least one change.
+    fn change_attributes(&self, inode: &Arc<Self::Inode>, changes: &SetAttr) -> Result<()> {
+        inode.check_changeable()?;
+        let _io = inode.lock_exclusive();
+        rules::check_setattr(inode.kind(), inode.flags(), changes)?;
+        if let Some(size) = changes.size {
+            self.truncate(inode, size)?;
+        }
+        let stored = match changes.perm {
+            Some(_) => self.attribute(inode, acl::ACCESS)?,
+            None => None,
+        };
+        let perm = rules::setattr_perm(inode.kind(), inode.perm(), changes);
+        let access = stored
+            .map(|stored| acl::chmod(&stored, perm))
+            .transpose()
+            .map_err(|reason| self.damaged_acl(inode, reason))?;
+        let strip = rules::drops_capability(changes)
+            && inode.kind() == FileKind::Regular
+            && self.has_capability(inode)?;
+        self.set_attributes(inode, changes, access, strip)
+    }
+
+    /// `setxattr` of an ACL, which may change the mode, or turn out to be no more than the mode.
+    /// Expects the I/O lock exclusively.
+    fn set_acl(
+        &self,
+        inode: &Arc<Self::Inode>,
+        name: &[u8],
+        class: XattrClass,
+        value: &[u8],
+    ) -> Result<()> {
+        let refused = |reason| match reason {
+            acl::AclError::Version(_) => Error::NotSupported,
+            _ => Error::Invalid,
+        };
+        let (stored, perm) = match class {
+            XattrClass::AccessAcl => {
+                let wanted = acl::set_access(value, inode.perm()).map_err(refused)?;
+                (wanted.stored, Some(wanted.perm))
+            }
+            _ => (acl::set_default(value).map_err(refused)?, None),
+        };
+        rules::check_xattr_change(inode.kind(), inode.flags(), class, stored.is_none())?;
+        self.change_attribute(
+            inode,
+            AttributeChange {
+                name,
+                class,
+                value: stored.as_deref(),
+                mode: SetXattrMode::Any,
+                perm,
+            },
+        )
+    }
+}
+
+impl<E: Engine> Front for E {}
