@@ -133,7 +133,13 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct Place;
 
-    impl Rank for Place {}
+    impl Rank for Place {
+        type Order = Self;
+
+        fn place(self) -> u16 {
+            0
+        }
+    }
 
     #[derive(Debug)]
     struct File(u64, Residence);

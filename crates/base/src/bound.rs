@@ -124,7 +124,13 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct Place;
 
-    impl Rank for Place {}
+    impl Rank for Place {
+        type Order = Self;
+
+        fn place(self) -> u16 {
+            0
+        }
+    }
 
     #[test]
     fn a_write_larger_than_the_bound_passes_alone() {

@@ -66,7 +66,13 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct Only;
 
-    impl Rank for Only {}
+    impl Rank for Only {
+        type Order = Self;
+
+        fn place(self) -> u16 {
+            0
+        }
+    }
 
     fn sleep_until(shared: &(RankedMutex<Only, u32>, EventCount), wanted: u32) {
         loop {

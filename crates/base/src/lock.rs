@@ -7,9 +7,9 @@
 //! ([`side_by_side`](Rank::side_by_side)). So no two threads can wait for each other.
 //!
 //! Debug builds keep the held ranks per thread and panic on an inversion, naming both sides;
-//! release builds pay nothing. Each type of rank has a list of its own: several engines may work
-//! in one thread, and their locks are not compared. A crate whose locks are taken among an engine's
-//! takes that engine's rank as a type parameter.
+//! release builds pay nothing. Each [order](Rank::Order) has a list of its own: several engines may
+//! work in one thread, and their locks are not compared. An engine and its journal share an order. A
+//! crate whose locks are taken among an engine's takes that engine's rank as a type parameter.
 //!
 //! Debug builds also count the threads that wait for a [`RankedMutex`], and those that sleep on a
 //! condition variable with it: a test that must know that a thread cannot go on asks for these
@@ -29,6 +29,13 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWri
 
 /// A place in the order in which a thread may take locks: smaller ones first.
 pub trait Rank: Copy + Ord + Debug + Send + Sync + 'static {
+    /// The order that it is a place of. Ranks of several types may share one, so that a crate and
+    /// the one below it are checked together; ranks of different orders are not compared.
+    type Order: 'static;
+
+    /// The place.
+    fn place(self) -> u16;
+
     /// Whether two locks of this rank and of equal keys may be held at once, because something
     /// else keeps two threads from taking them in different order.
     fn side_by_side(self) -> bool {
@@ -42,27 +49,36 @@ pub type RankKey = (u64, u64);
 #[cfg(debug_assertions)]
 mod held {
     use super::{Rank, RankKey};
-    use std::any::Any;
+    use std::any::TypeId;
     use std::cell::{Cell, RefCell};
+    use std::fmt::Debug;
     use std::marker::PhantomData;
 
-    /// What a thread holds of one type of rank, the oldest first.
-    type List<R> = Vec<(u64, R, RankKey)>;
+    /// A lock that a thread holds.
+    #[derive(Debug)]
+    struct One {
+        id: u64,
+        place: u16,
+        key: RankKey,
+        #[expect(dead_code, reason = "shown by the panic")]
+        rank: Box<dyn Debug>,
+    }
 
     thread_local! {
-        /// One [`List`] for each type of rank.
-        static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+        /// What the thread holds of each order, the oldest first.
+        static HELD: RefCell<Vec<(TypeId, Vec<One>)>> = const { RefCell::new(Vec::new()) };
         static NEXT: Cell<u64> = const { Cell::new(0) };
     }
 
-    fn with_list<R: Rank, T>(body: impl FnOnce(&mut List<R>) -> T) -> T {
+    fn with_list<R: Rank, T>(body: impl FnOnce(&mut Vec<One>) -> T) -> T {
+        let order = TypeId::of::<R::Order>();
         HELD.with_borrow_mut(|lists| {
-            if let Some(list) = lists.iter_mut().find_map(|list| list.downcast_mut()) {
+            if let Some((_, list)) = lists.iter_mut().find(|(of, _)| *of == order) {
                 return body(list);
             }
-            let mut list = List::new();
+            let mut list = Vec::new();
             let result = body(&mut list);
-            lists.push(Box::new(list));
+            lists.push((order, list));
             result
         })
     }
@@ -89,17 +105,22 @@ mod held {
 
         fn note(rank: R, key: RankKey, check: bool) -> Self {
             let id = NEXT.with(|next| next.replace(next.get() + 1));
-            with_list(|held: &mut List<R>| {
-                let bad = held.iter().find(|(_, r, k)| {
-                    let rises = *k < key || (rank.side_by_side() && *k == key);
-                    *r > rank || (*r == rank && !rises && !sapwood_fault::planted(209))
+            with_list::<R, _>(|held| {
+                let place = rank.place();
+                let bad = held.iter().find(|one| {
+                    let rises = one.key < key || (rank.side_by_side() && one.key == key);
+                    one.place > place
+                        || (one.place == place && !rises && !sapwood_fault::planted(209))
                 });
                 if let Some(bad) = bad.filter(|_| check && !sapwood_fault::planted(208)) {
-                    let bad = *bad;
-                    let all = format!("{held:?}");
-                    panic!("lock order: taking {rank:?} {key:?} while holding {bad:?} of {all}");
+                    panic!("lock order: taking {rank:?} {key:?} while holding {bad:?} of {held:?}");
                 }
-                held.push((id, rank, key));
+                held.push(One {
+                    id,
+                    place,
+                    key,
+                    rank: Box::new(rank),
+                });
             });
             Self(id, PhantomData)
         }
@@ -107,8 +128,8 @@ mod held {
 
     impl<R: Rank> Drop for Held<R> {
         fn drop(&mut self) {
-            with_list(|held: &mut List<R>| {
-                if let Some(at) = held.iter().rposition(|(id, ..)| *id == self.0) {
+            with_list::<R, _>(|held| {
+                if let Some(at) = held.iter().rposition(|one| one.id == self.0) {
                     held.remove(at);
                 }
             });
@@ -118,8 +139,8 @@ mod held {
     /// Panics in debug builds if this thread holds a lock of a higher rank. For places that may
     /// wait.
     pub fn assert_held_at_most<R: Rank>(rank: R) {
-        with_list(|held: &mut List<R>| {
-            let bad = held.iter().find(|(_, r, _)| *r > rank);
+        with_list::<R, _>(|held| {
+            let bad = held.iter().find(|one| one.place > rank.place());
             assert!(bad.is_none(), "may wait here, but holds {bad:?}");
         });
     }
@@ -412,6 +433,12 @@ mod tests {
     }
 
     impl Rank for Place {
+        type Order = Self;
+
+        fn place(self) -> u16 {
+            self as u16
+        }
+
         fn side_by_side(self) -> bool {
             self == Self::Block
         }
@@ -420,7 +447,13 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     struct Other(u8);
 
-    impl Rank for Other {}
+    impl Rank for Other {
+        type Order = Self;
+
+        fn place(self) -> u16 {
+            self.0.into()
+        }
+    }
 
     #[test]
     fn rising_ranks_and_keys_are_fine() {

@@ -72,6 +72,12 @@ pub(crate) enum Rank {
 }
 
 impl lock::Rank for Rank {
+    type Order = Self;
+
+    fn place(self) -> u16 {
+        self as u16
+    }
+
     fn side_by_side(self) -> bool {
         self == Self::TreeBlock
     }

@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::data::Writeback;
 use crate::fast_commit::{Reason, Tracker, note};
 use crate::group::Groups;
-use crate::lock::RankedMutex;
+use crate::lock::{Rank, RankedMutex, assert_held_at_most};
 use crate::on_demand::OnDemand;
 use crate::orphan::Orphans;
 use crate::table::InodeTable;
@@ -81,6 +81,7 @@ impl Engine {
     /// # Errors
     /// As [`start`](Self::start).
     pub(crate) fn start_noted(&self, credits: u32) -> Result<Handle> {
+        assert_held_at_most(Rank::Inode);
         self.health.check()?;
         self.alarm.change();
         Ok(self.journal.start(credits)?)

@@ -1,7 +1,9 @@
 //! The one rank of all locks of this engine. See [`sapwood_base::Rank`] for what it is checked for.
 //!
-//! Starting a handle may wait for a commit, which takes locks from [`Rank::Group`] on: hold nothing
-//! above [`Rank::Inode`] then.
+//! The journal's locks come after all of these but [`Rank::Leaf`].
+//!
+//! Starting a handle may wait for a commit, which takes locks from [`Rank::Group`] on: a debug build
+//! panics if a lock above [`Rank::Inode`] is held then.
 
 /// Order of all locks, the one taken first at the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,11 +28,25 @@ pub(crate) enum Rank {
     FileDataState,
     /// Attributes of one inode; key: inode number.
     InodeState,
+    /// The superblock in memory; held while it is copied to its block.
+    Superblock,
     /// Sections that take no other lock.
     Leaf,
 }
 
-impl sapwood_base::Rank for Rank {}
+impl sapwood_base::Rank for Rank {
+    /// The journal's locks are taken among these.
+    type Order = sapwood_jbd2::LockOrder;
+
+    fn place(self) -> u16 {
+        match self {
+            Self::Leaf => u16::MAX,
+            other => other as u16,
+        }
+    }
+}
+
+pub(crate) use sapwood_base::lock::assert_held_at_most;
 
 pub(crate) type RankedMutex<T> = sapwood_base::RankedMutex<Rank, T>;
 pub(crate) type RankedRwLock<T> = sapwood_base::RankedRwLock<Rank, T>;

@@ -370,7 +370,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         writeback: Writeback::new(&options),
         xattr_blocks: SharedBlocks::new(),
         topology: RankedMutex::new(Rank::RenameTopology, ()),
-        super_block: RankedMutex::new(Rank::Leaf, sb),
+        super_block: RankedMutex::new(Rank::Superblock, sb),
         health: Health::new(options.read_only),
         device,
         geometry,

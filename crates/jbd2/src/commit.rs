@@ -10,6 +10,7 @@ use crate::home;
 use crate::host::{Closing, Wish};
 use crate::journal::{Journal, LogSide};
 use crate::log_write;
+use crate::nesting::assert_no_handle;
 use crate::rank::Rank;
 use crate::state::State;
 use crate::superblock::Superblock;
@@ -18,6 +19,52 @@ use crate::transaction::{Snapshot, Transaction};
 use crate::{Error, Result, Tid};
 
 impl Journal {
+    /// Waits until transaction `tid` is durable; commits it unless another thread does. Callers that
+    /// arrive together share one commit. At once if it is durable already or nothing changed in it.
+    ///
+    /// The caller holds no handle.
+    ///
+    /// # Errors
+    /// What aborted the journal, if that was before the transaction was durable.
+    pub fn commit(&self, tid: Tid) -> Result<()> {
+        assert_no_handle();
+        self.commit_until(tid, State::Committed)
+    }
+
+    /// Waits until all that changed so far is durable.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit); also if nothing changed since the journal was aborted.
+    pub fn commit_all(&self) -> Result<()> {
+        match self.table.newest_changed() {
+            Some(tid) => self.commit(tid),
+            None => self.failure.check(),
+        }
+    }
+
+    /// As [`commit_all`](Self::commit_all), and the engine was told of it: what was freed may be
+    /// used again.
+    ///
+    /// # Errors
+    /// As [`commit_all`](Self::commit_all).
+    pub fn commit_and_settle(&self) -> Result<()> {
+        match self.table.newest_changed() {
+            Some(tid) => self.commit_until(tid, State::Completed),
+            None => self.failure.check(),
+        }
+    }
+
+    /// Writes everything home and marks the log empty: nothing is to be recovered afterwards. No
+    /// handle may start any more.
+    ///
+    /// # Errors
+    /// What aborted the journal.
+    pub fn close(&self) -> Result<()> {
+        self.commit_and_settle()?;
+        self.checkpoint()?;
+        self.empty_log()
+    }
+
     pub(crate) fn commit_until(&self, tid: Tid, until: State) -> Result<()> {
         assert_held_at_most(Rank::Nothing);
         let mut own = false;
@@ -55,7 +102,7 @@ impl Journal {
 }
 
 /// A claimed transaction. Dropped before it is done, by an error or a panic, it aborts the journal,
-/// so that nobody waits for ever.
+/// so that no thread waits for ever.
 struct Claim<'a> {
     journal: &'a Journal,
     trans: Arc<Transaction>,
@@ -96,7 +143,12 @@ impl Claim<'_> {
     fn close(&self) -> Result<Snapshot> {
         let (journal, trans) = (self.journal, &self.trans);
         if let Some(host) = journal.host() {
-            let said = host.before_commit(&Closing { journal, trans });
+            let said = host.before_commit(&Closing {
+                table: &journal.table,
+                failure: &journal.failure,
+                counters: &journal.counters,
+                trans,
+            });
             said.map_err(|err| Error::Host {
                 tid: trans.tid,
                 reason: err.to_string().into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::Tid;
-use crate::layout::LayoutRun;
+use crate::format::LayoutRun;
 
 /// What a [`Host`](crate::Host) may fail with.
 pub type HostError = Box<dyn std::error::Error + Send + Sync>;

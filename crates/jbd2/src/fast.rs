@@ -21,10 +21,10 @@
 use std::num::NonZeroU8;
 use std::sync::atomic::Ordering;
 
-use crate::handle::assert_no_handle;
 use crate::home;
 use crate::journal::Journal;
 use crate::log::Log;
+use crate::nesting::assert_no_handle;
 use crate::table::Table;
 use crate::{Result, Tid};
 

@@ -170,3 +170,14 @@ const _: () = {
     assert!(size_of::<RawCommit>() == 60);
     assert!(std::mem::offset_of!(RawCommit, checksum) == 16);
 };
+
+/// Neighbouring blocks of the journal that are neighbours on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayoutRun {
+    /// First block within the journal.
+    pub logical: u64,
+    /// Where it lies on the device, in blocks.
+    pub physical: u64,
+    /// Blocks.
+    pub len: u64,
+}

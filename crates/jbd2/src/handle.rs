@@ -5,61 +5,18 @@ use std::fmt::Display;
 use std::num::NonZeroU8;
 use std::sync::Arc;
 
+use sapwood_base::lock::assert_held_at_most;
+
 use crate::buffer::{Buffer, BufferWrite};
 use crate::counters::Counters;
+use crate::host::Wish;
 use crate::journal::Journal;
+use crate::nesting::{Open, assert_no_handle};
+use crate::rank::Rank;
+use crate::state::State;
+use crate::table::Entered;
 use crate::transaction::Transaction;
-use crate::{Result, Tid};
-
-#[cfg(debug_assertions)]
-mod nesting {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    thread_local! {
-        static OPEN: Arc<AtomicUsize> = Arc::default();
-    }
-
-    /// Counts for the thread that started a handle, wherever that ends.
-    #[derive(Debug)]
-    pub(super) struct Open(Arc<AtomicUsize>);
-
-    impl Open {
-        pub(super) fn new() -> Self {
-            let open = OPEN.with(Arc::clone);
-            open.fetch_add(1, Ordering::Relaxed);
-            Self(open)
-        }
-    }
-
-    impl Drop for Open {
-        fn drop(&mut self) {
-            self.0.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Panics if this thread started a handle that is open: waiting for a commit would not end.
-    pub(crate) fn assert_none() {
-        let open = OPEN.with(|open| open.load(Ordering::Relaxed));
-        assert!(open == 0, "a thread with an open handle may wait here");
-    }
-}
-
-#[cfg(not(debug_assertions))]
-mod nesting {
-    #[derive(Debug)]
-    pub(super) struct Open;
-
-    impl Open {
-        pub(super) fn new() -> Self {
-            Self
-        }
-    }
-
-    pub(crate) fn assert_none() {}
-}
-
-pub(crate) use nesting::assert_none as assert_no_handle;
+use crate::{Error, Result, Tid};
 
 /// One operation's part of the running transaction, which is not committed before the handle ends.
 ///
@@ -74,7 +31,7 @@ pub struct Handle {
     whole: Cell<Option<NonZeroU8>>,
     /// A restart failed: it is in no transaction any more.
     ended: bool,
-    _open: nesting::Open,
+    _open: Open,
 }
 
 impl Handle {
@@ -85,7 +42,7 @@ impl Handle {
             credits: Cell::new(credits),
             whole: Cell::new(None),
             ended: false,
-            _open: nesting::Open::new(),
+            _open: Open::new(),
         }
     }
 
@@ -247,6 +204,54 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if !self.ended {
             self.journal.table.leave(&self.trans, self.credits.get());
+        }
+    }
+}
+
+impl Journal {
+    /// Starts a handle that changes at most `credits` blocks, each counted once.
+    ///
+    /// May wait for a commit or a checkpoint, or do it: hold no lock that a handle's owner may ask for, and
+    /// no other handle.
+    ///
+    /// # Errors
+    /// [`Error::TooManyCredits`], [`Error::Aborted`].
+    pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
+        assert_no_handle();
+        self.check_credits(credits)?;
+        let trans = self.enter(credits)?;
+        Ok(Handle::new(self.clone(), trans, credits))
+    }
+
+    pub(crate) fn check_credits(&self, credits: u32) -> Result<()> {
+        let most = self.table.most_credits();
+        if credits <= most {
+            return Ok(());
+        }
+        Err(Error::TooManyCredits { credits, most })
+    }
+
+    /// Enters the running transaction with so many credits.
+    pub(crate) fn enter(&self, credits: u32) -> Result<Arc<Transaction>> {
+        assert_held_at_most(Rank::Nothing);
+        loop {
+            match self.table.enter(&self.failure, credits)? {
+                Entered::In { trans, half } => {
+                    Counters::count(&self.counters.handles);
+                    if half {
+                        self.wish(Wish::Commit);
+                    }
+                    return Ok(trans);
+                }
+                Entered::Full(tid) => {
+                    Counters::count(&self.counters.waits_for_transaction);
+                    self.commit_until(tid, State::Committed)?;
+                }
+                Entered::LogFull => {
+                    Counters::count(&self.counters.waits_for_log);
+                    self.checkpoint()?;
+                }
+            }
         }
     }
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use crate::Tid;
 use crate::buffer::{Buffer, BufferWrite};
+use crate::counters::Counters;
 use crate::error::{Error, HostError, Result};
-use crate::journal::Journal;
+use crate::failure::Failure;
+use crate::table::Table;
 use crate::transaction::Transaction;
 
 /// Work that the journal would like a background thread of the engine to do soon. Without one, the
@@ -43,11 +45,13 @@ pub trait Host: Send + Sync {
     fn wake(&self, _wish: Wish) {}
 }
 
-/// A transaction that is about to be committed: nobody but
+/// A transaction that is about to be committed: only
 /// [`before_commit`](Host::before_commit) changes anything in it.
 #[derive(Debug)]
 pub struct Closing<'a> {
-    pub(crate) journal: &'a Journal,
+    pub(crate) table: &'a Table,
+    pub(crate) failure: &'a Failure,
+    pub(crate) counters: &'a Counters,
     pub(crate) trans: &'a Arc<Transaction>,
 }
 
@@ -65,9 +69,9 @@ impl Closing<'_> {
     /// [`Error::OutOfCredits`] if more blocks change than were set aside and the log is full;
     /// [`Error::Aborted`].
     pub fn modify<'b>(&self, buffer: &'b Arc<Buffer>) -> Result<BufferWrite<'b>> {
-        self.journal.failure.check()?;
-        if self.trans.join(&self.journal.counters, buffer) {
-            self.journal.table.use_closing_credit(self.trans)?;
+        self.failure.check()?;
+        if self.trans.join(self.counters, buffer) {
+            self.table.use_closing_credit(self.trans)?;
         }
         Ok(buffer.write())
     }

@@ -4,20 +4,15 @@ use std::fmt::Display;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 
-use sapwood_base::lock::assert_held_at_most;
-
 use crate::cache::Cache;
-use crate::checkpoint::Pending;
 use crate::counters::{CounterValues, Counters};
 use crate::failure::Failure;
-use crate::handle::{Handle, assert_no_handle};
 use crate::host::{Host, Wish};
 use crate::log::Log;
+use crate::pending::Pending;
 use crate::rank::{Mutex, Rank};
 use crate::space::LogSpace;
-use crate::state::State;
-use crate::table::{Entered, Table};
-use crate::transaction::Transaction;
+use crate::table::Table;
 use crate::{Error, Result, Tid};
 
 /// How a journal works.
@@ -172,90 +167,9 @@ impl Journal {
         self.table.sleepers()
     }
 
-    /// Starts a handle that changes at most `credits` blocks, each counted once.
-    ///
-    /// May wait for a commit or a checkpoint, or do it: hold no lock that a handle's owner may ask for, and
-    /// no other handle.
-    ///
-    /// # Errors
-    /// [`Error::TooManyCredits`], [`Error::Aborted`].
-    pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
-        assert_no_handle();
-        self.check_credits(credits)?;
-        let trans = self.enter(credits)?;
-        Ok(Handle::new(self.clone(), trans, credits))
-    }
-
-    pub(crate) fn check_credits(&self, credits: u32) -> Result<()> {
-        let most = self.table.most_credits();
-        if credits <= most {
-            return Ok(());
-        }
-        Err(Error::TooManyCredits { credits, most })
-    }
-
-    /// Enters the running transaction with so many credits.
-    pub(crate) fn enter(&self, credits: u32) -> Result<Arc<Transaction>> {
-        assert_held_at_most(Rank::Nothing);
-        loop {
-            match self.table.enter(&self.failure, credits)? {
-                Entered::In { trans, half } => {
-                    Counters::count(&self.counters.handles);
-                    if half {
-                        self.wish(Wish::Commit);
-                    }
-                    return Ok(trans);
-                }
-                Entered::Full(tid) => {
-                    Counters::count(&self.counters.waits_for_transaction);
-                    self.commit_until(tid, State::Committed)?;
-                }
-                Entered::LogFull => {
-                    Counters::count(&self.counters.waits_for_log);
-                    self.checkpoint()?;
-                }
-            }
-        }
-    }
-
     pub(crate) fn wish(&self, wish: Wish) {
         if let Some(host) = self.host() {
             host.wake(wish);
-        }
-    }
-
-    /// Waits until transaction `tid` is durable; commits it if nobody does. Callers who come
-    /// together share one commit. At once if it is durable already or nothing changed in it.
-    ///
-    /// The caller holds no handle.
-    ///
-    /// # Errors
-    /// What aborted the journal, if that was before the transaction was durable.
-    pub fn commit(&self, tid: Tid) -> Result<()> {
-        assert_no_handle();
-        self.commit_until(tid, State::Committed)
-    }
-
-    /// Waits until all that changed so far is durable.
-    ///
-    /// # Errors
-    /// As [`commit`](Self::commit); also if nothing changed since the journal was aborted.
-    pub fn commit_all(&self) -> Result<()> {
-        match self.table.newest_changed() {
-            Some(tid) => self.commit(tid),
-            None => self.failure.check(),
-        }
-    }
-
-    /// As [`commit_all`](Self::commit_all), and the engine was told of it: what was freed may be
-    /// used again.
-    ///
-    /// # Errors
-    /// As [`commit_all`](Self::commit_all).
-    pub fn commit_and_settle(&self) -> Result<()> {
-        match self.table.newest_changed() {
-            Some(tid) => self.commit_until(tid, State::Completed),
-            None => self.failure.check(),
         }
     }
 
@@ -263,17 +177,6 @@ impl Journal {
     #[must_use]
     pub fn tail_tid(&self) -> Tid {
         self.table.tail_tid()
-    }
-
-    /// Writes everything home and marks the log empty: nothing is to be recovered afterwards. No
-    /// handle may start any more.
-    ///
-    /// # Errors
-    /// What aborted the journal.
-    pub fn close(&self) -> Result<()> {
-        self.commit_and_settle()?;
-        self.checkpoint()?;
-        self.empty_log()
     }
 
     /// Gives up: no handle starts and nothing is written any more. What was committed can be

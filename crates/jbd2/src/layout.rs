@@ -1,17 +1,7 @@
 //! [`LayoutMap`]: where the blocks of a journal lie.
 
+use crate::format::LayoutRun;
 use crate::{Error, Result};
-
-/// Neighbouring blocks of the journal that are neighbours on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LayoutRun {
-    /// First block within the journal.
-    pub logical: u64,
-    /// Where it lies on the device, in blocks.
-    pub physical: u64,
-    /// Blocks.
-    pub len: u64,
-}
 
 /// The blocks of a journal as runs, from its first block on without a hole.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,12 +24,15 @@ mod journal;
 mod layout;
 mod log;
 mod log_write;
+mod nesting;
+mod pending;
 mod rank;
 mod recovery;
 mod space;
 mod state;
 mod superblock;
 mod table;
+mod tid;
 mod transaction;
 
 pub use buffer::{Buffer, BufferRead, BufferWrite, Seal};
@@ -37,14 +40,13 @@ pub use cache::Cache;
 pub use counters::CounterValues;
 pub use error::{Damage, Error, Features, HostError, Result};
 pub use fast::{FastCommitStart, FastCommitTurn};
-pub use format::Incompat;
+pub use format::{Incompat, LayoutRun};
 pub use handle::Handle;
 pub use host::{Closing, Host, Wish};
 pub use journal::{Journal, Options};
-pub use layout::{LayoutMap, LayoutRun};
+pub use layout::LayoutMap;
 pub use log::Log;
+pub use rank::LockOrder;
 pub use recovery::{FastCommits, LogCopy, LogEntry, Plan, Recovery, Scanned};
 pub use superblock::NewJournal;
-
-/// Number of a transaction. The log has the low 32 bits; in memory it never wraps.
-pub type Tid = u64;
+pub use tid::Tid;

@@ -2,11 +2,20 @@
 
 use sapwood_base::lock;
 
-/// The lock taken first at the top. Locks of the engine above are not compared with these: the
-/// journal calls the engine with none of them held, but for sealing a buffer's content.
+/// The order of the locks of a journal and of the engine above it. The engine's ranks share it:
+/// those of its locks that are held when it calls the journal have places below [`JOURNAL`], those
+/// that are taken while a block's content is locked have places above the journal's.
+#[derive(Debug)]
+pub enum LockOrder {}
+
+/// Place of the first of the journal's ranks.
+const JOURNAL: u16 = 1000;
+
+/// The lock taken first at the top. The journal calls the engine with none of them held, but for
+/// sealing a buffer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// No lock: whoever may wait for a commit holds nothing above it.
+    /// No lock: a thread that may wait for a commit holds nothing above it.
     Nothing,
     /// One checkpoint at a time; held across its device I/O.
     Checkpointer,
@@ -29,6 +38,12 @@ pub(crate) enum Rank {
 }
 
 impl lock::Rank for Rank {
+    type Order = LockOrder;
+
+    fn place(self) -> u16 {
+        JOURNAL + self as u16
+    }
+
     /// A block and its child may both be changed; the engine orders them.
     fn side_by_side(self) -> bool {
         self == Self::Content

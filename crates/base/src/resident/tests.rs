@@ -4,7 +4,13 @@ use std::convert::Infallible;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place;
 
-impl Rank for Place {}
+impl Rank for Place {
+    type Order = Self;
+
+    fn place(self) -> u16 {
+        0
+    }
+}
 
 #[derive(Debug)]
 struct Object {

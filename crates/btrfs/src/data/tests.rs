@@ -466,6 +466,17 @@ fn preallocated_space_takes_data_on_a_full_file_system() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "may wait here")]
+fn starting_a_handle_with_an_inode_state_locked_panics() {
+    let gate = device(&MkfsOptions::default());
+    let engine = open(&gate);
+    let file = create(&engine, b"file");
+    let _state = file.state.lock();
+    let _ = engine.start(1);
+}
+
+#[test]
 fn a_file_is_compressed_as_its_property_says() {
     let gate = device(&MkfsOptions::default());
     let engine = open(&gate);

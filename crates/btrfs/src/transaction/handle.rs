@@ -144,8 +144,10 @@ impl Engine {
         entry: Entry,
         reservation: Option<MetadataReservation>,
     ) -> Result<Handle> {
-        if entry != Entry::Commit {
-            assert_held_at_most(Rank::FileDataFlush);
+        match entry {
+            Entry::Start => assert_held_at_most(Rank::Inode),
+            Entry::Join => assert_held_at_most(Rank::FileDataFlush),
+            Entry::Commit => {}
         }
         let trans = self.transactions.enter(&self.health, entry)?;
         HELD.set(HELD.get() + 1);

@@ -305,3 +305,34 @@ fn an_fsync_that_waits_for_a_commit_flushes_what_was_overwritten_beside_it() {
         assert!(gate.inner().counts().flushes > before);
     });
 }
+
+/// The text of the panic that `work` ends with.
+#[cfg(debug_assertions)]
+fn panic_of(work: impl FnOnce() + Send) -> String {
+    let ended = std::thread::scope(|scope| scope.spawn(work).join());
+    let text = ended.unwrap_err();
+    text.downcast_ref::<String>().cloned().unwrap_or_default()
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn locks_of_the_engine_and_the_journal_have_one_order() {
+    if left_out(Need::Tools) {
+        return;
+    }
+    let device = image(16 * MIB, "-b 4096");
+    let fs = mount(&device);
+    let root = fs.inode(fs.root()).unwrap();
+    let start = panic_of(|| {
+        let _map = root.map.read();
+        let _ = fs.engine.start(1);
+    });
+    assert!(start.contains("may wait here"), "{start}");
+    let inversion = panic_of(|| {
+        let buffer = fs.engine.block(fs.engine.geometry.super_block()).unwrap();
+        let h = fs.engine.start(1).unwrap();
+        let _content = h.modify(&buffer).unwrap();
+        let _state = root.state.lock();
+    });
+    assert!(inversion.contains("lock order"), "{inversion}");
+}

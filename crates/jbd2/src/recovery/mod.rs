@@ -166,8 +166,8 @@ mod tests {
     use super::*;
     use crate::codec::Tag;
     use crate::format::Incompat;
-    use crate::layout::{LayoutMap, LayoutRun};
     use crate::superblock::NewJournal;
+    use crate::{LayoutMap, LayoutRun};
 
     /// A log of these blocks, on a device that has the journal at block 100.
     fn log_of(blocks: impl FnOnce(&crate::codec::Codec) -> Vec<Vec<u8>>) -> Log {
