@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sapwood_base::{Histogram, Report};
 
-use crate::fsync::log::Cause;
+use crate::cause::Cause;
 
 /// Counters of a mount since it began.
 #[derive(Debug, Default)]

@@ -8,13 +8,13 @@ use sapwood_btrfs_format::{ChecksumKind, Incompat, SuperBlock};
 
 use crate::counters::Counters;
 use crate::data::{Wait, Writeback};
-use crate::fsync;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::{self, Deletions, InodeTable};
 use crate::space::{Pressure, Space};
 use crate::subvolume::{self, Cleaner};
 use crate::transaction::{Background, Transactions};
 use crate::tree::{self, BlockCache, Opened, Root, Roots, TreeRead};
+use crate::tree_log;
 use crate::volume::Volume;
 use crate::{Error, Options, Result};
 use sapwood_base::Health;
@@ -203,7 +203,7 @@ impl Btrfs {
     /// # Errors
     /// What is wrong with the devices or the image, see [`Error`](crate::Error).
     pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
-        fsync::replay::replay_if_needed(&devices, &options)?;
+        tree_log::replay::replay_if_needed(&devices, &options)?;
         let (engine, top) = Engine::open(devices, options)?;
         engine.drop_stale_caches()?;
         if !engine.read_only() {

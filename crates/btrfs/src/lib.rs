@@ -1,11 +1,12 @@
 //! The btrfs engine: volumes, trees, space, transactions, data, operations.
 
+mod cause;
 pub mod check;
+mod compression;
 mod counters;
 mod data;
 mod engine;
 mod error;
-mod fsync;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod inspect;
@@ -20,9 +21,10 @@ mod space;
 mod subvolume;
 mod transaction;
 mod tree;
+mod tree_log;
 mod volume;
 
-pub use data::compress::{Compression, UnknownCompression};
+pub use compression::{Compression, UnknownCompression};
 pub use engine::Btrfs;
 pub use error::{Error, Result};
 pub use options::{Groups, LogPolicy, Options, SubvolumeChoice};

@@ -18,13 +18,14 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{Incompat, InodeFlags};
 
-use super::compress::{self, Compression, heuristic};
+use super::compress::{self, heuristic};
 use super::extent_map::Stored;
 use super::flight::{FlightId, Ready, Slice, cut};
 use super::ordered::{OrderedExtent, Target};
 use super::parts::{Batch, Dispatch, MAX_WRITE, Part, io_finished, write_batch};
 use super::writeback::Work;
 use super::{Wait, inline, overwrite};
+use crate::compression::Compression;
 use crate::engine::Engine;
 use crate::ops::{self, Inode};
 use crate::{Error, Result};

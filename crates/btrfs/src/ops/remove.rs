@@ -11,8 +11,8 @@ use super::names::{self, Target};
 use super::{create, dir, orphan};
 use crate::Result;
 use crate::engine::Engine;
-use crate::fsync::log;
 use crate::transaction::Handle;
+use crate::tree_log;
 
 /// Items that removing a name can touch.
 const ITEMS: u64 = 6;
@@ -105,7 +105,7 @@ pub(super) fn remove_name(
         state.inode_changed(now);
         last = state.nlink == 0;
     });
-    log::name_removed(h, dir, victim);
+    tree_log::name_removed(h, dir, victim);
     if last {
         orphan::add(h, &victim.root, victim.objectid)?;
     }

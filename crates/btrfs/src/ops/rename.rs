@@ -12,8 +12,8 @@ use super::names;
 use super::remove::remove_name;
 use super::{create, dir};
 use crate::engine::Engine;
-use crate::fsync::log;
 use crate::transaction::Handle;
+use crate::tree_log;
 use crate::{Btrfs, Result};
 
 /// Items that a rename can touch: two names, two directories, two inodes, an orphan.
@@ -109,7 +109,7 @@ fn take(h: &mut Handle, found: &Found<'_>) -> Result<()> {
     };
     names::remove_entry(h, dir, name, index)?;
     if !sapwood_fault::planted(89) {
-        log::name_removed(h, dir, &found.inode);
+        tree_log::name_removed(h, dir, &found.inode);
     }
     Ok(())
 }

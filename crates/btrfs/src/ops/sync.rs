@@ -7,7 +7,7 @@ use sapwood_vfs::{FileKind, SyncKind};
 use super::inode::Inode;
 use crate::counters::Counters;
 use crate::engine::Engine;
-use crate::fsync::log::{self, Outcome};
+use crate::tree_log::{self, Outcome};
 use crate::{Result, data};
 
 /// Makes the inode as it is now durable. See [`sapwood_vfs::FileSystem::fsync`]. What
@@ -21,7 +21,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, _kind: SyncKind) -
     if inode.is_stub() {
         return Ok(());
     }
-    match log::fsync(engine, inode)? {
+    match tree_log::fsync(engine, inode)? {
         Outcome::Empty => Counters::count(&counters.empty_fsyncs),
         Outcome::Logged => Counters::count(&counters.fast_fsyncs),
         Outcome::Await(_) if sapwood_fault::planted(88) => {}

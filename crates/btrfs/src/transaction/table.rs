@@ -9,10 +9,10 @@ use parking_lot::Condvar;
 use super::dirty::{DirtyBlocks, DirtyInodes, DirtyRoots};
 use super::state::{Entry, State};
 use crate::Result;
-use crate::fsync::log::TransactionLog;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::space::{MetadataReservation, SpaceChanges};
 use crate::subvolume::PendingSnapshots;
+use crate::tree_log::TransactionLog;
 use sapwood_base::Health;
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].

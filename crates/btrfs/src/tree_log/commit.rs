@@ -27,9 +27,9 @@ use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::SUPER_SIZE;
 
-use super::cause::Cause;
-use super::table::{LogState, TransactionLog};
+use super::state::{LogState, TransactionLog};
 use crate::Result;
+use crate::cause::Cause;
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::lock::RankedMutexGuard;
@@ -53,7 +53,7 @@ struct Collected {
 ///
 /// # Errors
 /// Why the transaction has to be committed instead.
-pub(super) fn sync(h: &mut Handle, number: u64) -> Result<(), Cause> {
+pub(super) fn commit(h: &mut Handle, number: u64) -> Result<(), Cause> {
     let engine = h.engine().clone();
     let trans = h.trans().clone();
     let log = &trans.log;

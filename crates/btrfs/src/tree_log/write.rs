@@ -3,19 +3,23 @@
 //! A log is read by replay only as a whole, so the order of the items does not matter. What the
 //! log has of an inode is replaced, never added to, where two versions would contradict each
 //! other: names, attributes, extents.
+//!
+//! A new entry of a directory is its index item. One that is gone is an index within a range item:
+//! replay deletes every entry of a logged range that is not in the log. A range covers only entries
+//! that are gone, so that nothing else of the directory has to be logged for it.
 
 use std::sync::Arc;
 
-use sapwood_btrfs_format::{InodeItem, Key, kind};
+use sapwood_btrfs_format::{DirLogItem, InodeItem, Key, kind};
 use sapwood_vfs::FileKind;
 
+use super::extents;
 use super::names;
 use super::plan::{Plan, Step};
-use super::table::{Logged, SubvolumeLog};
-use super::{dir, extents};
+use super::state::{Logged, SubvolumeLog};
 use crate::counters::Counters;
 use crate::engine::Engine;
-use crate::ops::Inode;
+use crate::ops::{Inode, dir};
 use crate::transaction::Handle;
 use crate::tree::Root;
 use crate::{Error, Result};
@@ -72,7 +76,7 @@ impl Writer<'_> {
             // Nothing may lead to it any more; what else the log has of it does no harm.
             self.names(&step.inode, &mut logged)?;
         }
-        dir::write(self, step)?;
+        write_entries(self, step)?;
         logged.number = self.number;
         Ok(())
     }
@@ -196,4 +200,53 @@ impl Writer<'_> {
 
 fn item_key(inode: &Inode) -> Key {
     Key::new(inode.objectid, kind::INODE_ITEM, 0)
+}
+
+/// Writes the entries of a step.
+pub(super) fn write_entries(w: &mut Writer<'_>, step: &Step) -> Result<()> {
+    let inode = &step.inode;
+    for (index, committed) in &step.removed {
+        let key = Key::new(inode.objectid, kind::DIR_INDEX, *index);
+        w.tree().delete(w.h, &key)?;
+        if *committed && !sapwood_fault::planted(21) {
+            range(w, inode.objectid, *index)?;
+        }
+        Counters::count(&w.engine.counters.log.dir_items);
+    }
+    for index in &step.entries {
+        let Some(entry) = dir::entry_at(&w.engine, inode, *index)? else {
+            continue;
+        };
+        let key = Key::new(inode.objectid, kind::DIR_INDEX, *index);
+        w.put(&key, &entry)?;
+        Counters::count(&w.engine.counters.log.dir_items);
+    }
+    let keep = !w.engine.options.log.single_names;
+    inode.dir.logged(
+        w.h.transid(),
+        step.entries.iter().copied(),
+        step.removed.keys().copied(),
+        keep,
+    );
+    Ok(())
+}
+
+/// Logs that there is no entry at an index: makes the range before it longer if it ends there.
+fn range(w: &mut Writer<'_>, dir: u64, index: u64) -> Result<()> {
+    let key = Key::new(dir, kind::DIR_LOG_INDEX, index);
+    let before = {
+        let cursor = w.tree().seek_back(w.h, &key)?;
+        let found = cursor
+            .item()
+            .filter(|(found, _)| found.objectid == dir && found.kind == kind::DIR_LOG_INDEX);
+        found.and_then(|(found, data)| Some((found, DirLogItem::read(data).ok()?.end.get())))
+    };
+    let end = |end: u64| DirLogItem { end: end.into() };
+    match before {
+        Some((_, last)) if last >= index => Ok(()),
+        Some((found, last)) if last.checked_add(1) == Some(index) => {
+            w.put(&found, end(index).bytes())
+        }
+        _ => w.put(&key, end(index).bytes()),
+    }
 }

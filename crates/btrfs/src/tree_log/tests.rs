@@ -14,7 +14,7 @@ use sapwood_vfs::{FileSystem, Ino, NewInode, RenameMode, SetXattrMode, SyncKind,
 mod order;
 
 use super::UnderWay;
-use super::table::SubvolumeLog;
+use super::state::SubvolumeLog;
 use crate::mkfs::mkfs;
 use crate::transaction::State;
 use crate::{Btrfs, Groups, LogPolicy, Options, Result};

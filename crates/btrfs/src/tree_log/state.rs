@@ -9,9 +9,9 @@ use sapwood_base::EventCount;
 use sapwood_btrfs_format::{Key, RootItem, kind, objectid};
 
 use super::blocks::LogBlocks;
-use super::cause::Cause;
 use super::pending::Pending;
 use crate::Result;
+use crate::cause::Cause;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::transaction::Handle;
 use crate::tree::{Root, create_root};

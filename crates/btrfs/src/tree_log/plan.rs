@@ -31,9 +31,9 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Key, dir_items, kind};
 use sapwood_vfs::{self as vfs, FileKind};
 
-use super::cause::Cause;
 use super::names::{self, NameRef};
-use super::table::{Logged, SubvolumeLog};
+use super::state::{Logged, SubvolumeLog};
+use crate::cause::Cause;
 use crate::engine::Engine;
 use crate::ops::dir::Changes;
 use crate::ops::{Inode, dir, top_dir};

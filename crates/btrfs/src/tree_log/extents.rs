@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, InodeFlags, Key, RegularExtent, kind};
 
-use super::table::Logged;
+use super::state::Logged;
 use super::write::Writer;
 use crate::counters::Counters;
 use crate::data::{self, Content, ExtentMap, ModifiedMap, Stored, Target};

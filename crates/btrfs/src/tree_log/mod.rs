@@ -37,14 +37,13 @@
 //! The tests are in `tests/log_*.rs`; the crash explorer covers the rest.
 
 mod blocks;
-mod cause;
-mod dir;
+mod commit;
 mod extents;
 mod names;
 mod pending;
 mod plan;
-mod sync;
-mod table;
+pub(crate) mod replay;
+mod state;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -55,9 +54,9 @@ use std::sync::atomic::Ordering;
 
 use sapwood_vfs::FileKind;
 
-pub(crate) use cause::Cause;
-pub(crate) use table::TransactionLog;
+pub(crate) use state::TransactionLog;
 
+use crate::cause::Cause;
 use crate::counters::Counters;
 use crate::data::{self, Wait};
 use crate::engine::Engine;
@@ -67,7 +66,7 @@ use crate::options::Groups;
 use crate::transaction::Handle;
 use crate::{Error, Result};
 use plan::{Locked, Plan, Planner, Refusal, Step};
-use table::SubvolumeLog;
+use state::SubvolumeLog;
 use write::Writer;
 
 /// Items that an fsync of one inode usually touches.
@@ -272,7 +271,7 @@ fn write(h: &mut Handle, inode: &Inode, plan: &Plan) -> Result<u64> {
 }
 
 fn synced(h: &mut Handle, number: u64) -> Outcome {
-    match sync::sync(h, number) {
+    match commit::commit(h, number) {
         Ok(()) => Outcome::Logged,
         Err(cause) => Outcome::Commit(cause),
     }
@@ -339,5 +338,5 @@ fn log_whole(h: &mut Handle, log: &Arc<SubvolumeLog>, dir: &Arc<Inode>) -> Resul
         log: Arc::clone(log),
         number,
     };
-    dir::write(&mut writer, &step)
+    write::write_entries(&mut writer, &step)
 }
