@@ -353,6 +353,14 @@ impl View<'_> {
             }
         }
         for (ino, names) in &self.found_names {
+            // Most often one state has all of them: then so it has each two.
+            let all_at_once = |state| {
+                let there: BTreeSet<&Place> = self.names_in(state, *ino).iter().collect();
+                names.iter().all(|name| there.contains(name))
+            };
+            if (self.floor..=self.last).any(all_at_once) {
+                continue;
+            }
             for (number, a) in names.iter().enumerate() {
                 let together = |b: &Place| {
                     (self.floor..=self.last).any(|state| {

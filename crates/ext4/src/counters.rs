@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::commit_reason::FastCommitCounters;
 use crate::engine::Engine;
-use crate::fast_commit::FastCommitCounters;
 use crate::inode_alloc::AllocCounters;
 
 /// Counters of the engine; those of the journal are its own.

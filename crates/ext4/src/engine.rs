@@ -9,9 +9,10 @@ use sapwood_jbd2::{Buffer, Cache, Handle, Journal};
 
 use crate::background::Alarm;
 use crate::block_alloc::Space;
+use crate::commit_reason::Reason;
 use crate::counters::Counters;
 use crate::data::Writeback;
-use crate::fast_commit::{Reason, Tracker, note};
+use crate::fast_commit::{Tracker, note};
 use crate::group::Groups;
 use crate::lock::{Rank, RankedMutex, assert_held_at_most};
 use crate::on_demand::OnDemand;

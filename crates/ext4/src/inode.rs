@@ -269,7 +269,7 @@ impl Inode {
 
     /// Flags as callers see them.
     pub(crate) fn vfs_flags(&self) -> sapwood_vfs::InodeFlags {
-        crate::ops::vfs_flags(self.flags())
+        crate::flags::vfs_flags(self.flags())
     }
 
     /// Seed of all checksums of this inode's metadata blocks.
@@ -315,8 +315,8 @@ impl Inode {
             btime: vfs_time(raw.crtime().unwrap_or_default()),
             generation: self.generation.into(),
             blksize: engine.geometry.block_size(),
-            flags: crate::ops::vfs_flags(raw.flags()),
-            layout: crate::ops::layout_flags(raw.flags()),
+            flags: crate::flags::vfs_flags(raw.flags()),
+            layout: crate::flags::layout_flags(raw.flags()),
         }
     }
 }

@@ -3,12 +3,14 @@
 mod background;
 mod block_alloc;
 pub mod check;
+mod commit_reason;
 mod counters;
 mod data;
 mod dir;
 mod engine;
 mod error;
 mod fast_commit;
+mod flags;
 mod group;
 mod host;
 mod inode;

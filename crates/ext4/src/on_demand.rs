@@ -18,8 +18,9 @@ use sapwood_ext4_format::{Compat, Features, RoCompat, SuperBlock};
 use sapwood_jbd2::Handle;
 
 use crate::Result;
+use crate::commit_reason::Reason;
 use crate::engine::Engine;
-use crate::fast_commit::{Reason, note};
+use crate::fast_commit::note;
 
 /// Largest file that needs no `large_file`.
 const SMALL_FILE_MAX: u64 = 0x7fff_ffff;

@@ -14,9 +14,9 @@ use crate::transaction::Transaction;
 /// next handle that finds no room does it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    /// [`Journal::commit_all`]: the running transaction is half full.
+    /// [`Journal::commit_all`](crate::Journal::commit_all): the running transaction is half full.
     Commit,
-    /// [`Journal::checkpoint`]: the log is two thirds full.
+    /// [`Journal::checkpoint`](crate::Journal::checkpoint): the log is two thirds full.
     Checkpoint,
 }
 

@@ -3,7 +3,7 @@
 use sapwood_base::lock;
 
 /// The order of the locks of a journal and of the engine above it. The engine's ranks share it:
-/// those of its locks that are held when it calls the journal have places below [`JOURNAL`], those
+/// those of its locks that are held when it calls the journal have places below 1000, those
 /// that are taken while a block's content is locked have places above the journal's.
 #[derive(Debug)]
 pub enum LockOrder {}

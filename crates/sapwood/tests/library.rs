@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use sapwood::fs::Times;
+use sapwood::vfs::InodeFlags;
 use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions};
 use tempfile::TempDir;
 
@@ -51,6 +52,53 @@ fn handles_can_be_shared_between_threads() {
     shared::<sapwood::fs::ReadDir>();
     shared::<sapwood::fs::Walk>();
     shared::<sapwood::Error>();
+}
+
+/// The image as a power cut would leave it now: without what is only in memory.
+fn cut(image: &Image) -> (PathBuf, FileSystem) {
+    let copy = image.path.with_extension("cut");
+    std::fs::copy(&image.path, &copy).unwrap();
+    let fs = sapwood::open(&copy).unwrap();
+    (copy, fs)
+}
+
+#[test]
+fn a_rename_is_durable_if_either_directory_is_synchronous() {
+    for synchronous in ["from", "to"] {
+        each(|image| {
+            let fs = image.open();
+            fs.create_dir("from").unwrap();
+            fs.create_dir("to").unwrap();
+            fs.write("from/a", b"1").unwrap();
+            let vfs = fs.engine().shared();
+            let dir = vfs.lookup(vfs.root(), synchronous.as_bytes()).unwrap();
+            vfs.set_flags(dir.attr.ino, InodeFlags::DIRSYNC).unwrap();
+            fs.sync().unwrap();
+            fs.rename("from/a", "to/b").unwrap();
+            let (_, after) = cut(image);
+            assert!(!after.exists("from/a").unwrap());
+            assert_eq!(after.read("to/b").unwrap(), b"1");
+        });
+    }
+}
+
+#[test]
+fn changes_of_a_synchronous_file_are_durable() {
+    each(|image| {
+        let fs = image.open();
+        fs.write("a", b"1").unwrap();
+        let vfs = fs.engine().shared();
+        let file = vfs.lookup(vfs.root(), b"a").unwrap();
+        vfs.set_flags(file.attr.ino, InodeFlags::SYNC).unwrap();
+        fs.sync().unwrap();
+        fs.write("a", b"new").unwrap();
+        fs.set_permissions("a", 0o600).unwrap();
+        fs.set_xattr("a", "user.x", b"y").unwrap();
+        let (_, after) = cut(image);
+        assert_eq!(after.read("a").unwrap(), b"new");
+        assert_eq!(after.metadata("a").unwrap().mode() & 0o777, 0o600);
+        assert_eq!(after.xattr("a", "user.x").unwrap().unwrap(), b"y");
+    });
 }
 
 #[test]

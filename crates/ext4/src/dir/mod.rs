@@ -15,8 +15,9 @@ use sapwood_ext4_format::{Geometry, InodeFlags};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::{DirEntry, FileKind};
 
+use crate::commit_reason::Reason;
 use crate::engine::Engine;
-use crate::fast_commit::{Reason, note};
+use crate::fast_commit::note;
 use crate::inode::Inode;
 use crate::{Error, Result, block_alloc, map};
 use inline::Inline;

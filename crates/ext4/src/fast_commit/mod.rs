@@ -49,17 +49,13 @@
 
 mod apply;
 mod area;
-mod counters;
 mod encode;
 pub(crate) mod note;
-mod reason;
 mod records;
 #[cfg(test)]
 mod tests;
 mod write;
 
-pub(crate) use counters::FastCommitCounters;
-pub(crate) use reason::Reason;
 pub(crate) use records::Tracker;
 pub(crate) use write::{Outcome, commit};
 
@@ -68,6 +64,8 @@ use std::sync::Arc;
 use sapwood_jbd2::{FastCommits, Log};
 
 use crate::Result;
+#[cfg(doc)]
+use crate::commit_reason::Reason;
 use crate::engine::Engine;
 
 /// Replays the fast commits that follow the last transaction of the journal, if there are any. Changes go straight home; the

@@ -6,9 +6,9 @@ use sapwood_jbd2::Handle;
 use sapwood_vfs::FileKind;
 
 use super::area::{Name, Naming, Range};
-use super::reason::Reason;
 use super::records::{Record, Records};
 use crate::Result;
+use crate::commit_reason::Reason;
 use crate::engine::Engine;
 use crate::inode::{Inode, table_place};
 

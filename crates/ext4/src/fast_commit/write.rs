@@ -8,9 +8,9 @@ use sapwood_vfs::FileKind;
 
 use super::area::Naming;
 use super::encode::Encoder;
-use super::reason::Reason;
 use super::records::{Record, Taken};
 use crate::Result;
+use crate::commit_reason::Reason;
 use crate::engine::Engine;
 use crate::inode::table_place;
 

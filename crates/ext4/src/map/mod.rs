@@ -33,8 +33,9 @@ use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
 use crate::block_alloc::{self, Extent};
+use crate::commit_reason::Reason;
 use crate::engine::Engine;
-use crate::fast_commit::{Reason, note};
+use crate::fast_commit::note;
 use crate::inode::{Inode, MAP_BYTES};
 use crate::{Error, Result};
 use extent::Tree;

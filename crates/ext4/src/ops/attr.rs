@@ -7,8 +7,8 @@ use sapwood_jbd2::Handle;
 use sapwood_vfs::rules;
 use sapwood_vfs::{self as vfs, FileKind, InodeFlags, SetAttr, SetTime, Timestamp, acl};
 
-use super::disk_flags;
 use crate::engine::Engine;
+use crate::flags::disk_flags;
 use crate::inode::{Inode, disk_time};
 use crate::{Result, xattr};
 

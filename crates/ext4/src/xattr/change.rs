@@ -9,8 +9,9 @@ use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp};
 
 use super::plan::{Plan, plan};
 use super::{credits, damaged, get, inode_value, shared};
+use crate::commit_reason::Reason;
 use crate::engine::Engine;
-use crate::fast_commit::{Reason, note};
+use crate::fast_commit::note;
 use crate::inode::Inode;
 use crate::{Result, on_demand};
 

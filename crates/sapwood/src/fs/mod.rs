@@ -7,6 +7,7 @@
 //! No permission is checked: whoever may write the image may do everything in it. New inodes belong
 //! to the caller's effective user and group, or to [`FileSystem::set_creator`]'s.
 
+mod attributes;
 mod dir;
 mod error;
 mod file;

@@ -1,6 +1,7 @@
-//! Why an fsync commits a whole transaction.
+//! Why an fsync commits a whole transaction rather than making a fast commit, and how often.
 
 use std::num::NonZeroU8;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What fast commits do not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,11 +56,11 @@ impl Reason {
     ];
 
     /// As the journal keeps it.
-    pub(super) fn number(self) -> NonZeroU8 {
+    pub(crate) fn number(self) -> NonZeroU8 {
         NonZeroU8::new(self as u8).unwrap_or(NonZeroU8::MIN)
     }
 
-    pub(super) fn from_number(number: NonZeroU8) -> Self {
+    pub(crate) fn from_number(number: NonZeroU8) -> Self {
         let known = Self::ALL.into_iter().find(|one| one.number() == number);
         known.unwrap_or(Self::Operation)
     }
@@ -82,6 +83,52 @@ impl Reason {
             Self::TooMany => "too_many",
             Self::Area => "area",
         }
+    }
+}
+
+/// Counters; they only grow.
+#[derive(Debug, Default)]
+pub(crate) struct FastCommitCounters {
+    commits: AtomicU64,
+    blocks: AtomicU64,
+    flushes: AtomicU64,
+    whole: [AtomicU64; Reason::ALL.len()],
+}
+
+impl FastCommitCounters {
+    /// A fast commit of so many blocks.
+    pub(crate) fn written(&self, blocks: u64) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.blocks.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// The device was flushed for one.
+    pub(crate) fn flushed(&self) {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An fsync committed its whole transaction.
+    pub(crate) fn whole(&self, reason: Reason) {
+        if let Some(counter) = self.whole.get(usize::from(reason.number().get() - 1)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// All by name.
+    pub(crate) fn all(&self) -> Vec<(String, u64)> {
+        let own = [
+            ("commits", &self.commits),
+            ("blocks", &self.blocks),
+            ("flushes", &self.flushes),
+        ];
+        let own = own
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value));
+        let whole = Reason::ALL.into_iter().zip(&self.whole);
+        let whole = whole.map(|(reason, value)| (format!("whole_{}", reason.name()), value));
+        own.chain(whole)
+            .map(|(name, value)| (name, value.load(Ordering::Relaxed)))
+            .collect()
     }
 }
 

@@ -1,0 +1,118 @@
+//! Changing mode, owner, times and extended attributes.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use super::error::Result;
+use super::file_system::FileSystem;
+use super::metadata::Times;
+use crate::vfs::{self, SetAttr, SetXattrMode};
+
+impl FileSystem {
+    /// Sets permission, set-id and sticky bits (`0o7777`).
+    ///
+    /// # Errors
+    /// There is no such file; it is immutable.
+    pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        let perm = Some(mode & 0o7777);
+        let changes = SetAttr {
+            perm,
+            ..SetAttr::default()
+        };
+        self.change("change the mode of", path.as_ref(), true, &changes)
+    }
+
+    /// Sets owner and group, as far as they are named; of a symbolic link itself. Set-id bits are
+    /// cleared, as chown(2) does.
+    ///
+    /// # Errors
+    /// There is no such file; it is immutable.
+    pub fn set_owner(
+        &self,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        let changes = SetAttr {
+            uid,
+            gid,
+            kill_setid: true,
+            ..SetAttr::default()
+        };
+        self.change("change the owner of", path.as_ref(), false, &changes)
+    }
+
+    /// Sets times.
+    ///
+    /// # Errors
+    /// There is no such file; it is immutable.
+    pub fn set_times(&self, path: impl AsRef<Path>, times: Times) -> Result<()> {
+        self.change("set the times of", path.as_ref(), true, &times.changes())
+    }
+
+    /// The value of an extended attribute by its full name (`user.x`), if there is one; of a
+    /// symbolic link itself.
+    ///
+    /// # Errors
+    /// There is no such file; an unknown namespace.
+    pub fn xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Option<Vec<u8>>> {
+        self.with(
+            "read attributes of",
+            path.as_ref(),
+            false,
+            |fs, node| match fs.getxattr(node.ino(), name.as_bytes()) {
+                Ok(value) => Ok(Some(value)),
+                Err(vfs::Error::NoAttribute) => Ok(None),
+                Err(error) => Err(error),
+            },
+        )
+    }
+
+    /// Full names of all extended attributes; of a symbolic link itself.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
+        self.with("read attributes of", path.as_ref(), false, |fs, node| {
+            let names = fs.listxattr(node.ino())?;
+            Ok(names.into_iter().map(OsString::from_vec).collect())
+        })
+    }
+
+    /// Sets an extended attribute; of a symbolic link itself. ACLs are validated, and the mode
+    /// follows them.
+    ///
+    /// # Errors
+    /// There is no such file; an unknown namespace; no space for the value.
+    pub fn set_xattr(&self, path: impl AsRef<Path>, name: &str, value: &[u8]) -> Result<()> {
+        self.with("set an attribute of", path.as_ref(), false, |fs, node| {
+            fs.setxattr(node.ino(), name.as_bytes(), value, SetXattrMode::Any)
+        })
+    }
+
+    /// Removes an extended attribute; of a symbolic link itself.
+    ///
+    /// # Errors
+    /// There is no such file or attribute.
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<()> {
+        self.with(
+            "remove an attribute of",
+            path.as_ref(),
+            false,
+            |fs, node| fs.removexattr(node.ino(), name.as_bytes()),
+        )
+    }
+
+    fn change(
+        &self,
+        action: &'static str,
+        path: &Path,
+        follow: bool,
+        changes: &SetAttr,
+    ) -> Result<()> {
+        self.with(action, path, follow, |fs, node| {
+            fs.setattr(node.ino(), changes).map(drop)
+        })
+    }
+}
