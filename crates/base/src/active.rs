@@ -1,8 +1,9 @@
 //! The files with data in memory that is not on disk, and since when.
 //!
-//! A file is put in by whoever made it dirty, and holds its object there, so that it does not leave
-//! memory. It is taken out under the lock by whoever found that nothing is left: a write that comes in
-//! between has to put it in again *after* its data is there, and so finds it missing or keeps it.
+//! A file is put in by the thread that made it dirty, and holds its object there, so that it does
+//! not leave memory. It is taken out under the lock by the thread that found that nothing is left:
+//! a write that comes in between has to put it in again *after* its data is there, and so finds it
+//! missing or keeps it.
 //!
 //! A number may come back for another file while the object of a deleted one is still being settled:
 //! an object is put in and taken out only for itself (`a_number_that_comes_back`).
@@ -45,7 +46,7 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
         }
     }
 
-    /// Puts a file in, if it is not there. Whoever had its number before is gone, and leaves.
+    /// Puts a file in, if it is not there. A thread that had its number before is gone, and leaves.
     pub fn add(&self, file: &Arc<T>) -> Added {
         let (added, gone) = {
             let mut files = self.files.lock();

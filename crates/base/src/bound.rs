@@ -3,10 +3,10 @@
 //! # How it works
 //! A writer *enters* bytes before it copies them, and waits while all files together would exceed
 //! the bound; they *leave* when they are on disk or gone. From half of the bound on writeback is
-//! asked for, with every entry: whoever is asked has to see that it does not begin twice.
+//! asked for, with every entry: a thread that is asked has to see that it does not begin twice.
 //!
-//! Bytes may have to stay, because the host has no space for them. Then whoever waits for room is
-//! told so and gives up ([`refuse`](ByteBound::refuse)).
+//! Bytes may have to stay, because the host has no space for them. Then a thread that waits for
+//! room is told so and gives up ([`refuse`](ByteBound::refuse)).
 //!
 //! The trouble cases: a write larger than the bound passes alone, or it would wait for ever
 //! (`a_write_larger_than_the_bound_passes_alone`); bytes that leave between the look and the sleep

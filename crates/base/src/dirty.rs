@@ -1,12 +1,11 @@
 //! Dirty ranges of one file: data that was written and is not on its way to the device yet.
 //!
 //! # How it works
-//! A map from file offset to pieces of bytes. Pieces never overlap; they begin and end at
-//! sector boundaries, because whoever writes part of a sector brings the rest of it first.
-//! A write overwrites what is there in place and fills the gaps with new pieces; one that
-//! begins where a piece ends makes that piece longer, up to [`MAX_PIECE`], so that small
-//! appends cost a copy and no more. Pieces side by side form a *run*, which is what writeback
-//! takes.
+//! A map from file offset to pieces of bytes. Pieces never overlap; they begin and end at sector
+//! boundaries, because a thread that writes part of a sector brings the rest of it first. A write
+//! overwrites what is there in place and fills the gaps with new pieces; one that begins where a
+//! piece ends makes that piece longer, up to [`MAX_PIECE`], so that small appends cost a copy and
+//! no more. Pieces side by side form a *run*, which is what writeback takes.
 //!
 //! The test is a model: a plain array of optional bytes.
 

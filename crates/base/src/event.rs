@@ -1,13 +1,15 @@
 //! [`EventCount`]: wakes all who wait at once.
 //!
 //! # How it works
-//! A condition variable hands its mutex from one woken thread to the next, each of which is woken by the one before:
-//! of sixteen callers whose log commit is done, the last comes sixteen changes of thread later. Here all are woken by
-//! one system call, and nobody has to lock anything again.
+//! A condition variable hands its mutex from one woken thread to the next, each of which is woken
+//! by the one before: of sixteen callers whose log commit is done, the last comes sixteen changes
+//! of thread later. Here all are woken by one system call, and no thread has to lock anything
+//! again.
 //!
-//! The count of events is read under the lock that guards the condition; whoever changes the condition under that
-//! lock raises the count afterwards. So a sleeper either sees the change, or the count that it sleeps on is an old one
-//! and it does not sleep (`no_event_is_missed`). It may wake for nothing and has to look again.
+//! The count of events is read under the lock that guards the condition; a thread that changes the
+//! condition under that lock raises the count afterwards. So a sleeper either sees the change, or
+//! the count that it sleeps on is an old one and it does not sleep (`no_event_is_missed`). It may
+//! wake for nothing and has to look again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

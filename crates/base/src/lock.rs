@@ -218,7 +218,7 @@ pub struct RankedMutex<R: Rank, T> {
 }
 
 impl<R: Rank, T> RankedMutex<R, T> {
-    /// A mutex whose rank nobody holds twice at once.
+    /// A mutex whose rank nothing holds twice at once.
     pub const fn new(rank: R, value: T) -> Self {
         Self::with_key(rank, (0, 0), value)
     }
@@ -331,7 +331,7 @@ pub struct RankedRwLock<R: Rank, T> {
 }
 
 impl<R: Rank, T> RankedRwLock<R, T> {
-    /// A lock whose rank nobody holds twice at once.
+    /// A lock whose rank nothing holds twice at once.
     pub const fn new(rank: R, value: T) -> Self {
         Self::with_key(rank, (0, 0), value)
     }

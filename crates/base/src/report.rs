@@ -7,7 +7,8 @@
 //! | a text | string |
 //! | durations in nanoseconds | object: `count`, `sum`, `p50`, `p99`, `max`, and `buckets`, a list of pairs: longest duration, how many |
 //!
-//! Whoever reads it twice subtracts numbers, causes and buckets to learn what happened between.
+//! A caller that reads it twice subtracts numbers, causes and buckets to learn what happened
+//! between.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

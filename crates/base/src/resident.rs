@@ -1,9 +1,9 @@
 //! The objects of an engine that are in memory: inodes, by number.
 //!
 //! # How it works
-//! A sharded map from a [`Key`] to the one object of that number. Loading one again costs a
-//! search, so the map keeps some; beyond its bound, in bytes, the oldest that was not asked for lately
-//! leaves, if nobody but the table holds its `Arc` and it [may](Resident::may_leave).
+//! A sharded map from a [`Key`] to the one object of that number. Loading one again costs a search,
+//! so the map keeps some; beyond its bound, in bytes, the oldest that was not asked for lately
+//! leaves, if only the table holds its `Arc` and it [may](Resident::may_leave).
 //!
 //! What an object takes changes while it is there. It is [weighed](Resident::footprint) when it comes
 //! and whenever the clock's hand passes; each insertion, and some searches, move the hand.
@@ -70,7 +70,7 @@ impl Residence {
         self.references.load(Ordering::Acquire)
     }
 
-    /// Gives all references back: at the end of a mount, when nobody can any more.
+    /// Gives all references back: at the end of a mount, when no thread can any more.
     pub fn clear_references(&self) {
         self.references.store(0, Ordering::Release);
     }
@@ -93,8 +93,8 @@ pub trait Resident {
     /// The table's notes.
     fn residence(&self) -> &Residence;
 
-    /// Whether the object may leave memory when nobody holds it: all that it knows can be loaded
-    /// again. One without a name must say no while it is referenced: whoever gives the last
+    /// Whether the object may leave memory when nothing holds it: all that it knows can be loaded
+    /// again. One without a name must say no while it is referenced: a thread that gives the last
     /// reference back has to find it. Called with a shard locked: take locks of higher ranks only,
     /// and wait for nothing.
     fn may_leave(&self) -> bool;
@@ -231,7 +231,7 @@ impl<T: Resident> Shard<T> {
             .retain(|key| objects.contains_key(key) && seen.insert(*key));
     }
 
-    /// Lets the oldest go that nobody asked for lately, down to the bound, and looks at `tries`
+    /// Lets the oldest go that no thread asked for lately, down to the bound, and looks at `tries`
     /// objects for that. Returned, so that they are dropped without the lock.
     fn trim(&mut self, tries: usize) -> Vec<Arc<T>> {
         let mut gone = Vec::new();
@@ -349,7 +349,7 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         drop(gone);
     }
 
-    /// Takes an object out, unless somebody besides the caller holds it or refers to it.
+    /// Takes an object out, unless another thread holds it or refers to it.
     pub fn evict_unused(&self, object: &Arc<T>) -> bool {
         let key = object.key();
         let mut shard = self.shard(key).lock();
@@ -362,21 +362,21 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         !used
     }
 
-    /// Whether somebody refers to this object, which is not in memory.
+    /// Whether a caller refers to this object, which is not in memory.
     pub fn is_parked(&self, (space, number): Key) -> bool {
         let shard = self.shard((space, number)).lock();
         let of_space = shard.parked.get(&space);
         of_space.is_some_and(|of_space| of_space.contains_key(&number))
     }
 
-    /// Whether somebody refers to an object of a space that is not in memory.
+    /// Whether a caller refers to an object of a space that is not in memory.
     pub fn refers_to_parked(&self, space: u64) -> bool {
         self.shards
             .iter()
             .any(|shard| shard.lock().parked.contains_key(&space))
     }
 
-    /// The objects that somebody refers to, in memory or not.
+    /// The objects that a caller refers to, in memory or not.
     pub fn referenced(&self) -> Vec<Key> {
         let mut found = Vec::new();
         for shard in &self.shards {

@@ -5,19 +5,19 @@
 //! wait for a job of another. A job that waits for one of its own lane may wait for ever.
 //!
 //! States: new (nothing runs), started, stopping (jobs that are queued are still done, new ones are
-//! handed back to whoever brings them), stopped. Threads hold the queues only, and jobs bring what
-//! they need: so the last reference to the owner may go in one of the threads, which then does not
-//! wait for itself (`the_owner_may_go_in_a_thread`).
+//! handed back to a thread that brings them), stopped. Threads hold the queues only, and jobs bring
+//! what they need: so the last reference to the owner may go in one of the threads, which then does
+//! not wait for itself (`the_owner_may_go_in_a_thread`).
 //!
-//! Waking a thread costs whoever does it more than many a job. So in a lane that may *linger* a thread
-//! that has done its jobs looks once more after a while before it sleeps, and whoever brings a job
-//! meanwhile wakes nobody, until there are many or somebody needs them done ([`Workers::hurry`];
-//! `a_thread_that_lingers_is_not_woken_but_for_many_jobs_or_in_a_hurry`). A lane without jobs has no
-//! thread that looks.
+//! Waking a thread often costs more than the job itself. So in a lane that may *linger* a thread
+//! that has done its jobs looks once more after a while before it sleeps, and a thread that brings
+//! a job meanwhile wakes no thread, until there are many or a thread needs them done
+//! ([`Workers::hurry`]; `a_thread_that_lingers_is_not_woken_but_for_many_jobs_or_in_a_hurry`). A
+//! lane without jobs has no thread that looks.
 //!
 //! The trouble case: the system starts no thread. Then a lane that has none hands its jobs back too
-//! (`a_lane_without_threads_hands_back`), and whoever starts the threads does what was queued before
-//! that was known (`jobs_of_threads_that_do_not_start_are_not_lost`).
+//! (`a_lane_without_threads_hands_back`), and a thread that starts the threads does what was queued
+//! before that was known (`jobs_of_threads_that_do_not_start_are_not_lost`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl<R: Rank, J> Queue<R, J> {
         }
     }
 
-    /// A thread of a lane did not start. Returns the jobs that nobody else will do.
+    /// A thread of a lane did not start. Returns the jobs that no other thread will do.
     fn missing(&self, lane: usize) -> VecDeque<J> {
         let mut state = self.state.lock();
         let Some(at) = state.lanes.get_mut(lane) else {
@@ -217,7 +217,7 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
     /// Queues a job.
     ///
     /// # Errors
-    /// The job, if nobody serves that lane: the caller has to do it.
+    /// The job, if no thread serves that lane: the caller has to do it.
     pub fn push(&self, lane: usize, job: J) -> Result<(), J> {
         let mut state = self.queue.state.lock();
         let stopping = state.stopping;
@@ -225,7 +225,7 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
             (Some(at), Some(signal)) if !stopping && at.threads > 0 => {
                 at.jobs.push_back(job);
                 let gathers = at.gathers();
-                // Whoever is woken wants the lock at once.
+                // A thread that is woken wants the lock at once.
                 drop(state);
                 if !gathers {
                     signal.notify_one();
@@ -236,7 +236,7 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
         }
     }
 
-    /// Somebody waits for the jobs of a lane: they gather no longer.
+    /// A thread waits for the jobs of a lane: they gather no longer.
     pub fn hurry(&self, lane: usize) {
         let state = self.queue.state.lock();
         let (Some(at), Some(signal)) = (state.lanes.get(lane), self.queue.signals.get(lane)) else {
@@ -279,7 +279,7 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
 
 impl<R: Rank, J> Drop for Workers<R, J> {
     fn drop(&mut self) {
-        // The last reference may go in one of the threads: nobody waits here.
+        // The last reference may go in one of the threads: no thread waits here.
         self.queue.signal_stop();
     }
 }
@@ -288,7 +288,7 @@ impl<R: Rank, J> Drop for Workers<R, J> {
 struct Rung {
     rung: bool,
     stopping: bool,
-    /// Somebody sleeps who wakes after a time.
+    /// A thread sleeps that wakes after a time.
     timed: bool,
 }
 
@@ -308,7 +308,8 @@ impl<R: Rank> Alarm<R> {
         }
     }
 
-    /// Wakes the sleeper, or whoever sleeps next; but not one that wakes by itself after a time.
+    /// Wakes the sleeper, or a thread that sleeps next; but not one that wakes by itself after a
+    /// time.
     pub fn ring(&self) {
         let mut state = self.state.lock();
         if state.timed {
@@ -319,14 +320,14 @@ impl<R: Rank> Alarm<R> {
         self.signal.notify_all();
     }
 
-    /// Nobody sleeps here any more.
+    /// No thread sleeps here any more.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
         self.signal.notify_all();
     }
 
-    /// Sleeps until somebody rings, or for `timeout` if there is one, whoever rings meanwhile; false at
-    /// the end.
+    /// Sleeps until a thread rings, or for `timeout` if there is one, a thread that rings
+    /// meanwhile; false at the end.
     pub fn sleep(&self, timeout: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         while !state.rung && !state.stopping {

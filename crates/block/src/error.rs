@@ -33,7 +33,7 @@ pub enum Error {
         /// Size of the device in bytes.
         size: u64,
     },
-    /// The image ends before the device's size: somebody truncated it while it was open.
+    /// The image ends before the device's size: another program truncated it while it was open.
     #[error("{device}: the image shrank while in use: {len} bytes at {offset} end early at {end}")]
     Shrunk {
         /// Device name.

@@ -110,7 +110,7 @@ disk_struct! {
         pub sys_chunk_array_size: U32,
         /// Generation of the chunk tree's root.
         pub chunk_root_generation: U64,
-        /// Features that nobody needs to know.
+        /// Features that no thread needs to know.
         pub compat_flags: U64,
         /// [`CompatRo`].
         pub compat_ro_flags: U64,

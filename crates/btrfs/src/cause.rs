@@ -11,8 +11,8 @@ pub(crate) enum Cause {
     DeadSubvolume,
     /// The name of a subvolume came or went in a directory to log.
     SubvolumeName,
-    /// A chunk was allocated in this transaction: after a power cut nobody could read what is
-    /// in it.
+    /// A chunk was allocated in this transaction: after a power cut nothing could read what is in
+    /// it.
     NewChunk,
     /// A name was moved away from a directory that was removed since.
     RemovedParent,

@@ -41,9 +41,9 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     /// Unlinked inodes that threads are deleting.
     pub(crate) deletions: Deletions,
-    /// Held by whoever moves a name from one directory to another.
+    /// Held by the thread that moves a name from one directory to another.
     pub(crate) topology: RankedMutex<()>,
-    /// Held by whoever makes or deletes a subvolume, or changes its flags.
+    /// Held by the thread that makes or deletes a subvolume, or changes its flags.
     pub(crate) subvolumes: RankedMutex<()>,
     /// Deleted subvolumes whose blocks are still to be dropped.
     pub(crate) cleaner: Cleaner,
@@ -53,7 +53,7 @@ pub(crate) struct Engine {
     pub(crate) quota_marked: AtomicBool,
     /// Incompatible features that came into use since the mount; the next commit notes them.
     new_incompat: AtomicU64,
-    /// The superblock as of the last commit, changed only by whoever holds the
+    /// The superblock as of the last commit, changed only by the thread that holds the
     /// superblock-order lock.
     pub(crate) super_block: RankedMutex<SuperBlock>,
     /// Bytes of the smallest unit of data.

@@ -1,4 +1,4 @@
-//! What the fuzz targets reach that nobody else should. No stable interface.
+//! What only the fuzz targets should reach. No stable interface.
 
 use crate::Compression;
 use crate::data::compress;

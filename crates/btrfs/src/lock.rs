@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! Of one rank, inodes are locked in the order of their ids; tree blocks by class of tree, then top
-//! down, where blocks of one level may stand beside each other because whoever takes two of them
-//! holds their parent exclusively.
+//! down, where blocks of one level may stand beside each other because a thread that takes two of
+//! them holds their parent exclusively.
 //!
 //! Starting a transaction handle may wait for a commit, which takes locks of every rank from
 //! [`Rank::SuperblockOrder`] on: hold nothing above [`Rank::Inode`] then.

@@ -64,8 +64,8 @@ fn named_inodes(sb: &SuperBlock, features: Features) -> Vec<(&'static str, u32)>
     named
 }
 
-/// Blocks that superblock and descriptors take in `group`: first, one past. Not the blocks that
-/// are only reserved for descriptors: nobody writes them but a resize.
+/// Blocks that superblock and descriptors take in `group`: first, one past. Not the blocks that are
+/// only reserved for descriptors: no thread writes them but a resize.
 fn fixed_range(geometry: &Geometry, group: u32) -> Option<(u64, u64)> {
     let first = geometry.group_first_block(group).ok()?;
     let blocks = geometry.fixed_blocks(group) - geometry.reserved_blocks(group);

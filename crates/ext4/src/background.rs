@@ -136,7 +136,7 @@ impl Background {
 
 fn serve(engine: &Arc<Engine>) {
     loop {
-        // What fails turns the mount read-only, and whoever waits for it hears of it.
+        // What fails turns the mount read-only, and a thread that waits for it hears of it.
         let _ = match engine.alarm.next(engine.options.commit_interval) {
             Work::Commit => match engine.journal.commit_all() {
                 Ok(()) => engine.inodes.relieve(engine),

@@ -48,9 +48,9 @@ pub(crate) struct Engine {
     pub(crate) on_demand: OnDemand,
     /// The superblock said at mount that all had been in order.
     pub(crate) clean_at_mount: bool,
-    /// Held by whoever moves a directory from one parent to another.
+    /// Held by the thread that moves a directory from one parent to another.
     pub(crate) topology: RankedMutex<()>,
-    /// The superblock; whoever changes it writes it with [`Engine::store_super`].
+    /// The superblock; a thread that changes it writes it with [`Engine::store_super`].
     pub(crate) super_block: RankedMutex<SuperBlock>,
 }
 

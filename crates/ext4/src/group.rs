@@ -9,10 +9,10 @@
 //! credits count it) and filled in [`Groups::write_dirty`], once per commit, when no handle is open. Bitmap checksums
 //! are part of the descriptor and are computed there too.
 //!
-//! **Bitmaps** are read when first needed, validated under the group's lock (so that a bitmap that somebody is
-//! already changing is never compared with the checksum of its last commit), and stay in the journal's cache. One that was
-//! never written (`BLOCK_UNINIT`, `INODE_UNINIT`) is computed, and put into its block by the first change
-//! (`bitmaps`).
+//! **Bitmaps** are read when first needed, validated under the group's lock (so that a bitmap that
+//! a thread is already changing is never compared with the checksum of its last commit), and stay
+//! in the journal's cache. One that was never written (`BLOCK_UNINIT`, `INODE_UNINIT`) is computed,
+//! and put into its block by the first change (`bitmaps`).
 //!
 //! **Freed blocks** have clear bits in the bitmap at once, but stay used in the buddy until the transaction that freed
 //! them is durable: before that, a crash could bring back the file that had them ([`Groups::committed`]).
@@ -86,7 +86,7 @@ pub(crate) struct Group {
     /// Its descriptor says which inodes were never used.
     knows_unused: bool,
     state: RankedMutex<GroupState>,
-    /// What is in use of its inodes; there once somebody searched.
+    /// What is in use of its inodes; there once a thread searched.
     pub(crate) inodes: OnceLock<InodeMap>,
     // Copies of what the state says, to choose a group without its lock.
     free_blocks: AtomicU32,
@@ -100,7 +100,7 @@ pub(crate) struct Group {
 pub(crate) struct GroupState {
     /// The descriptor as it will be written.
     pub(crate) desc: GroupDesc,
-    /// Free blocks; there once somebody looked for some.
+    /// Free blocks; there once a thread looked for some.
     pub(crate) buddy: Option<Buddy>,
     /// Freed and not durable: the bitmap says free, the buddy used.
     freed: Vec<(Tid, Piece)>,
@@ -149,7 +149,7 @@ impl Group {
         self.state.lock()
     }
 
-    /// Locks it if nobody has it.
+    /// Locks it if no thread has it.
     pub(crate) fn try_lock(&self) -> Option<RankedMutexGuard<'_, GroupState>> {
         self.state.try_lock()
     }
@@ -458,7 +458,7 @@ impl Groups {
             let due = state.freed.iter().filter(|(freed, _)| *freed == tid);
             due.map(|(_, piece)| *piece).collect()
         };
-        // Still used in the buddy, so that nobody writes there.
+        // Still used in the buddy, so that no thread writes there.
         for (start, len) in due.iter().copied().filter(|_| self.discard) {
             let size = u64::from(self.geometry.block_size());
             let first = group.first_block + u64::from(start);

@@ -68,7 +68,7 @@ pub(crate) struct InodeState {
     pub(crate) size: u64,
     /// The inode is gone; only references keep the object.
     pub(crate) deleted: bool,
-    /// Its deletion has begun: nobody gets a reference any more.
+    /// Its deletion has begun: no thread gets a reference any more.
     pub(crate) dying: bool,
     /// It was made without a name and may be given one.
     pub(crate) linkable: bool,

@@ -79,7 +79,7 @@ impl InodeTable {
         self.inodes.bytes()
     }
 
-    /// Whether an inode is among very many that callers refer to and nobody uses.
+    /// Whether an inode is among very many that callers refer to and do not use.
     pub(crate) fn is_crowded(&self, ino: Ino) -> bool {
         self.inodes.is_crowded((0, ino.0))
     }
@@ -140,7 +140,7 @@ impl InodeTable {
         })
     }
 
-    /// Puts a new inode, whose number nobody else can know yet, into the table.
+    /// Puts a new inode, whose number no other thread can know yet, into the table.
     ///
     /// # Errors
     /// [`Error::BadInode`] if it is in memory: the image says that an inode in use is free.
@@ -160,7 +160,7 @@ impl InodeTable {
         self.inodes.release((0, ino.0), count)
     }
 
-    /// The numbers of the inodes that somebody refers to.
+    /// The numbers of the inodes that a caller refers to.
     pub(crate) fn referenced(&self) -> Vec<Ino> {
         let found = self.inodes.referenced();
         found.into_iter().map(|(_, number)| Ino(number)).collect()

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use rustix::process::{Pid, WaitOptions};
 
-/// Tells whoever started us that the work has begun.
+/// Tells the process that started us that the work has begun.
 #[derive(Debug)]
 pub struct ReadyNotifier {
     pipe: Option<io::PipeWriter>,
@@ -34,7 +34,7 @@ impl ReadyNotifier {
         if let Err(error) = release_terminal() {
             log::warn!("cannot let go of the terminal: {error}");
         }
-        // If the parent is gone, there is nobody left to tell.
+        // If the parent is gone, there is no process left to tell.
         let _ = pipe.write_all(&[READY]);
     }
 }

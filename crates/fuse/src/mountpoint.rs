@@ -26,7 +26,7 @@ use crate::permissions::kernel_checks;
 
 const FUSERMOUNT: &str = "fusermount3";
 
-/// A mount that exists, or did until somebody unmounted it.
+/// A mount that exists, or did until it was unmounted.
 #[derive(Debug)]
 pub(crate) struct MountPoint {
     path: PathBuf,
@@ -364,7 +364,7 @@ impl MountPoint {
             return Ok(());
         }
         match detach(&self.path, lazily) {
-            // Already detached, lazily, by somebody else.
+            // Already detached, lazily, by another process.
             Err(UnmountError::NotMounted(_)) => Ok(()),
             Err(UnmountError::Failed { .. }) if !self.is_alive() => Ok(()),
             result => result,
@@ -379,10 +379,10 @@ pub enum UnmountError {
     /// Nothing of FUSE is mounted there.
     #[error("{} is not the mount point of a FUSE file system", .0.display())]
     NotMounted(PathBuf),
-    /// Files are open there, or it is somebody's working directory.
+    /// Files are open there, or it is the working directory of a process.
     #[error("{} is in use", .0.display())]
     Busy(PathBuf),
-    /// It is somebody else's mount.
+    /// It is the mount of another user.
     #[error("no permission to unmount {}", .0.display())]
     Denied(PathBuf),
     /// The kernel or `fusermount3` refused.
@@ -395,9 +395,9 @@ pub enum UnmountError {
     },
 }
 
-/// Unmounts what FUSE has mounted on `dir`, whoever serves it, or, if `lazily`, detaches it
-/// while it is in use. The kernel has written back what it had cached when this returns;
-/// the daemon may still be making it durable.
+/// Unmounts what FUSE has mounted on `dir`, whatever process serves it, or, if `lazily`, detaches it
+/// while it is in use. The kernel has written back what it had cached when this returns; the daemon
+/// may still be making it durable.
 ///
 /// # Errors
 /// Why not.

@@ -107,8 +107,8 @@ fn written_back(operation: &Operation<'_>) -> bool {
     matches!(operation, Operation::Write { args, .. } if args.write_flags & WRITE_CACHE != 0)
 }
 
-/// Whether root may do what `mask` names (bits as for `access`): all, but execute a file
-/// that nobody may execute.
+/// Whether root may do what `mask` names (bits as for `access`): all, but execute a file that no
+/// thread may execute.
 pub(crate) fn may(attr: &Attr, mask: u32) -> bool {
     mask & EXECUTE == 0 || attr.kind != FileKind::Regular || attr.perm & 0o111 != 0
 }

@@ -3,7 +3,7 @@
 //! # How it works
 //!
 //! A session *serves* until one of two things happens.
-//! - The kernel ends the connection: somebody unmounted. The transport's threads return.
+//! - The kernel ends the connection after an unmount. The transport's threads return.
 //! - We *abandon* it: [`Session::unmount`] found the mount busy, detached it lazily, and its
 //!   users did not let go within the grace. The threads cannot be woken from their read;
 //!   they stay until the process ends, the dispatcher answers everything with `EIO`.
@@ -30,9 +30,8 @@ use crate::options::{IoUring, MountOptions};
 use crate::request::Synchronous;
 use crate::transport::Transport;
 
-/// Mounts `fs` on `dir`. When it returns, the kernel and we have agreed on the protocol:
-/// the mount is up. It goes on until somebody unmounts it, and outlives the returned
-/// [`Session`].
+/// Mounts `fs` on `dir`. When it returns, the kernel and we have agreed on the protocol: the mount
+/// is up. It goes on until it is unmounted, and outlives the returned [`Session`].
 ///
 /// # Errors
 /// Why it could not be mounted.
@@ -87,7 +86,7 @@ fn attempt(
             })
         }
         Err(error) => {
-            // A mount that nobody serves would hang whoever looks at it.
+            // A mount that no daemon serves would hang every process that looks at it.
             if let Err(left) = shared.mount_point.abort() {
                 log::warn!("{} stays mounted: {left}", dir.display());
             }

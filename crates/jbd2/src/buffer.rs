@@ -2,10 +2,10 @@
 //!
 //! # How it works
 //! The content is an `Arc`. A reader takes a clone and holds no lock afterwards: what it sees never
-//! changes under it. A commit does the same while no handle is open, which is its snapshot. Whoever
-//! changes the buffer, changes the content in place if nobody else has it, and otherwise a copy of
-//! it, which becomes the content (`Arc::make_mut`). So nobody waits for a block that is being
-//! written to the log, and the log never gets a change of the next transaction
+//! changes under it. A commit does the same while no handle is open, which is its snapshot. A
+//! thread that changes the buffer, changes the content in place if no other thread has it, and
+//! otherwise a copy of it, which becomes the content (`Arc::make_mut`). So no thread waits for a
+//! block that is being written to the log, and the log never gets a change of the next transaction
 //! (`next_transaction_changes_a_block_that_is_being_committed`).
 
 use std::ops::{Deref, DerefMut};
@@ -77,7 +77,7 @@ impl Buffer {
         self.content.get().is_some()
     }
 
-    /// The lock of the content. The cache gives nobody a buffer that is not loaded.
+    /// The lock of the content. The cache returns no buffer that is not loaded.
     fn content(&self) -> &RwLock<Content> {
         let empty = || RwLock::new(Rank::Content, Arc::default());
         self.content.get_or_init(empty)

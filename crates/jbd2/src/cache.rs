@@ -3,12 +3,12 @@
 //! # How it works
 //! Block number to [`Buffer`], in shards with a mutex each. A block that is not there is entered
 //! without its content, and read under a lock of its own: threads that ask for one block at once
-//! read it once (`two_threads_read_a_block_once`), and nobody else waits for that read.
+//! read it once (`two_threads_read_a_block_once`), and no other thread waits for that read.
 //!
-//! Each shard goes round its entries (CLOCK) when it is over its share. Only a buffer that nobody
-//! else has is evicted: what a transaction or the journal still needs is held by them, so that a
-//! block never comes back from the device older than it was
-//! (`what_somebody_holds_is_not_evicted`). The cache grows over its capacity for those.
+//! Each shard goes round its entries (CLOCK) when it is over its share. Only a buffer that no other
+//! thread has is evicted: what a transaction or the journal still needs is held by them, so that a
+//! block never comes back from the device older than it was (`what_somebody_holds_is_not_evicted`).
+//! The cache grows over its capacity for those.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -166,7 +166,7 @@ impl Cache {
         buffer
     }
 
-    /// Reads it, unless somebody did meanwhile. After an error the next one tries again.
+    /// Reads it, unless a thread did meanwhile. After an error the next one tries again.
     fn load(&self, buffer: &Buffer) -> Result<()> {
         let _alone = buffer.loading.lock();
         if buffer.is_loaded() {
@@ -208,7 +208,7 @@ impl Cache {
         let _gone = self.shard(block).lock().entries.remove(&block);
     }
 
-    /// Drops every block that nobody else has. For after a recovery wrote below the cache.
+    /// Drops every block that no other thread has. For after a recovery wrote below the cache.
     pub fn clear(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();

@@ -9,14 +9,17 @@
 //! What a fast commit says is fixed at a moment when no handle is open ([`FastCommitTurn::quiesce`]), as a commit fixes its snapshot: so
 //! it has whole operations only. Unlike a commit it lets the same transaction go on afterwards.
 //!
-//! Fast commits of a transaction that was committed are old, and nobody looks at them but `e2fsck` (1.47), which then gives up all of the log. So the
-//! commit erases the begin of the area before anybody is told that it is durable.
+//! Fast commits of a transaction that was committed are old, and no thread looks at them but
+//! `e2fsck` (1.47), which then gives up all of the log. So the commit erases the begin of the area
+//! before any caller is told that it is durable.
 //!
-//! Of many who want what they changed to be durable one has the turn; those who came before its fast commit was fixed wait for it to be durable, and are
-//! woken all at once. Only then somebody has the next turn, for all who came since.
+//! One caller at a time leads a fast commit. Callers that arrive before its contents are fixed wait
+//! for it, and are woken together when it is durable. Then one of the callers that arrived since
+//! leads the next.
 //!
-//! An operation that the engine keeps no records of says so ([`Handle::require_whole`](crate::Handle::require_whole)); whoever has the
-//! turn is told, and leaves the fast commit be.
+//! An operation that the engine keeps no records of calls
+//! [`Handle::require_whole`](crate::Handle::require_whole); the leader is told, and gives the fast
+//! commit up.
 
 use std::num::NonZeroU8;
 use std::sync::atomic::Ordering;
@@ -43,15 +46,16 @@ pub struct FastCommitTurn<'a> {
 pub enum FastCommitStart<'a> {
     /// The turn.
     Turn(FastCommitTurn<'a>),
-    /// Somebody else's fast commit, [fixed](FastCommitTurn::quiesce) after the call began, is durable.
+    /// Another thread's fast commit, [fixed](FastCommitTurn::quiesce) after the call began, is
+    /// durable.
     Served,
     /// The journal has no area for fast commits.
     NoArea,
 }
 
 impl Journal {
-    /// Waits until nobody commits, and keeps commits away; or until there is nothing more to wait for. The caller holds
-    /// no handle.
+    /// Waits until no thread commits, and keeps commits away; or until there is nothing more to
+    /// wait for. The caller holds no handle.
     ///
     /// # Errors
     /// What aborted the journal.

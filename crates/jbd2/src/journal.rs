@@ -161,7 +161,7 @@ impl Journal {
     }
 
     /// Threads that wait in the journal, for a commit, for room or to start. For tests that need to
-    /// know that somebody waits.
+    /// know that a thread waits.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.table.sleepers()

@@ -58,7 +58,7 @@ impl Log {
         self.superblock().start() != 0
     }
 
-    /// The error number that whoever had the journal last left in it; 0 for none.
+    /// The error number that the last user of the journal left in it; 0 for none.
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.superblock().errno()

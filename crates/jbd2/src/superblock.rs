@@ -274,8 +274,8 @@ pub struct NewJournal {
 }
 
 impl NewJournal {
-    /// The journal's first block. The other blocks must not hold an old log, say be zeros. It has no
-    /// features but the fast-commit area; whoever opens it sets them.
+    /// The journal's first block. The other blocks must not hold an old log, say be zeros. It has
+    /// no features but the fast-commit area; the engine that opens it sets them.
     ///
     /// # Errors
     /// [`Error::SuperblockField`] if it would not be valid.

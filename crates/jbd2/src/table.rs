@@ -29,7 +29,7 @@ pub(crate) struct Inner {
     fixed: u64,
     /// Newest of them that is durable.
     served: u64,
-    /// No handle starts: whoever writes a fast commit looks at what there is.
+    /// No handle starts: a thread that writes a fast commit looks at what there is.
     gate: bool,
     /// Newest tid given away.
     newest: Tid,
@@ -56,8 +56,8 @@ pub(crate) struct Table {
     closing: u32,
 }
 
-/// What is waited for, each by those whom it concerns: of many that wait for a commit only one can make the next, and
-/// whoever is woken for nothing stands in the way of all.
+/// What is waited for, each by those whom it concerns: of many that wait for a commit only one can
+/// make the next, and a thread that is woken for nothing stands in the way of all.
 #[derive(Debug, Default)]
 struct Signals {
     /// Handles may start, or there is room for them.
@@ -90,7 +90,7 @@ impl Signals {
         }
     }
 
-    /// Nobody commits any more, `tid` neither: one may be next, of each kind.
+    /// No thread commits any more, `tid` neither: one may be next, of each kind.
     fn free(&self, tid: Tid) {
         for signal in &self.fast {
             signal.notify_one();
@@ -371,9 +371,9 @@ impl Table {
         }
     }
 
-    /// Waits until nobody commits, and keeps commits away until [`end_fast`](Self::end_fast). The tid
-    /// that is not committed yet, and where its transaction will begin in the log. `None`: another's fast commit that was fixed after the
-    /// call began is durable.
+    /// Waits until no thread commits, and keeps commits away until [`end_fast`](Self::end_fast).
+    /// The tid that is not committed yet, and where its transaction will begin in the log. `None`:
+    /// another's fast commit that was fixed after the call began is durable.
     pub(crate) fn begin_fast(&self, failure: &Failure) -> Result<Option<(Tid, u64)>> {
         let mut inner = self.inner.lock();
         // The next that is fixed has what the caller changed.

@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! Every change is made through a handle of the running transaction, on a buffer that joined it. A
-//! commit moves the transaction through the [`State`]s; whoever asks for it first does the work,
-//! who comes meanwhile waits and shares the outcome.
+//! commit moves the transaction through the [`State`]s; a thread that asks for it first does the
+//! work; threads that come meanwhile wait and share the outcome.
 //!
 //! ```text
 //!                 who changes it       who waits for what
@@ -13,13 +13,13 @@
 //!    |                                 the committer waits until no handle is open
 //!  snapshotting   the committer        the engine's last changes, seals, a clone of every
 //!    |                                 content; no device I/O but what the engine reads
-//!  unblocked      nobody               the next transaction runs (created on demand);
+//!  unblocked      none                 the next transaction runs (created on demand);
 //!    |                                 the committer writes the log, flushes, writes the commit
 //!    |                                 block; without a log it writes home and flushes
-//!  committed      nobody               callers of `commit` return: it is durable;
+//!  committed      none                 callers of `commit` return: it is durable;
 //!    |                                 the committer waits for checkpoint writes of blocks that
 //!    |                                 the transaction forgot, then tells the engine
-//!  completed      nobody               the next commit may be claimed
+//!  completed      none                 the next commit may be claimed
 //! ```
 //!
 //! Its blocks are written home later (see `checkpoint`), which no commit waits for.
@@ -183,7 +183,7 @@ impl Transaction {
         self.members.lock().buffers.values().cloned().collect()
     }
 
-    /// What the commit writes. Nobody changes the transaction any more.
+    /// What the commit writes. No thread changes the transaction any more.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let logged = |buffer: Arc<Buffer>| Logged {
             content: buffer.read().0,

@@ -90,7 +90,7 @@ pub enum CheckError {
     },
 }
 
-/// Checks an image, which nobody may have open for writing. Changes nothing.
+/// Checks an image, which must not be open for writing. Changes nothing.
 ///
 /// # Errors
 /// [`CheckError`]: the check could not begin. What is wrong with the image is in the report.

@@ -183,8 +183,8 @@ pub struct Fsxattr {
     pub cowextsize: u32,
 }
 
-/// A found or new inode. Whoever receives one holds one reference to the inode and gives
-/// it back with [`FileSystem::forget`](crate::FileSystem::forget).
+/// A found or new inode. The caller that receives one holds one reference to the inode and gives it
+/// back with [`FileSystem::forget`](crate::FileSystem::forget).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// Its attributes, which name it.

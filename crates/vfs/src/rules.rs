@@ -411,7 +411,7 @@ pub fn check_xattr_change(
     }
 }
 
-/// The attribute that every change of a file's content or owner removes, whoever makes it:
+/// The attribute that every change of a file's content or owner removes, whatever caller makes it:
 /// the right that it grants was for the old content.
 pub const CAPABILITY: &[u8] = b"security.capability";
 

@@ -27,7 +27,7 @@ pub enum SuperError {
         /// Found.
         found: [u8; 8],
     },
-    /// Checksum algorithm that nobody knows.
+    /// Checksum algorithm that no thread knows.
     #[error("unknown checksum algorithm {found}")]
     ChecksumKind {
         /// Number.

@@ -399,7 +399,7 @@ findings! {
         tree: u64 = "Subvolume of the entry.", dir: u64 = "Directory.", name: String = "Name, escaped.",
         child: u64 = "Subvolume that it names."
     }
-    /// A deleted subvolume that nobody will clean up.
+    /// A deleted subvolume that will not be cleaned up.
     Error "subvolume {tree}: deleted, but without orphan item" DeadRootForgotten {
         tree: u64 = "Subvolume."
     }
@@ -512,7 +512,7 @@ findings! {
         tree: u64 = "Subvolume.", inode: u64 = "Inode.", size: u64 = "In the inode item.",
         found: u64 = "Bytes of the target."
     }
-    /// An inode without names that nobody will clean up.
+    /// An inode without names that will not be cleaned up.
     Error "subvolume {tree} inode {inode}: no names and no orphan item" OrphanMissing {
         tree: u64 = "Subvolume.", inode: u64 = "Inode."
     }

@@ -171,7 +171,7 @@ impl<'a> Check<'a> {
     /// Notes that part of a tree was not seen.
     pub(super) fn hole(&mut self, tree: u64) {
         self.uses_incomplete = true;
-        // Of the others nobody asks.
+        // The others are never asked for.
         if matches!(tree, 0..=objectid::BLOCK_GROUP_TREE) {
             self.holes.insert(tree);
         }

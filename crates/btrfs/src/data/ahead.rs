@@ -1,4 +1,4 @@
-//! Asking for data before it is read, where somebody reads a file from front to back.
+//! Asking for data before it is read, where a file is read from front to back.
 //!
 //! The devices do the work in the background, in the system's page cache: there is no cache of data
 //! here. Checksums are compared when the data is read.
@@ -20,7 +20,7 @@ pub(super) fn note_read(engine: &Engine, inode: &Inode, read: &Range<u64>, size:
     let end = end.min(size);
     let mut at = start;
     while at < end {
-        // What is wrong with the items is found out by whoever reads there.
+        // What is wrong with the items is found out by the thread that reads there.
         let Ok(map) = items::find(engine, inode, at) else {
             return;
         };

@@ -180,7 +180,7 @@ pub(crate) fn insert(h: &mut Handle, logical: u64, sums: &[u8]) -> Result<()> {
     )
 }
 
-/// As [`insert`], into a log tree, which nobody else changes the checksums of meanwhile.
+/// As [`insert`], into a log tree, which no other thread changes the checksums of meanwhile.
 ///
 /// # Errors
 /// Unreadable blocks, no space.

@@ -103,7 +103,7 @@ fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &OrderedExtent) -> 
     result.map(|_| transid)
 }
 
-/// A change of a file's items under way: nobody else changes any item of the file, because two
+/// A change of a file's items under way: no other thread changes any item of the file, because two
 /// changes of different ranges may have to cut the same one; and what searches find meanwhile is
 /// not kept.
 pub(super) struct Changing<'a> {

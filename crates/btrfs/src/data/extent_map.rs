@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! The cache is filled by readers, who search the tree without a lock that would keep the items
-//! from changing. So a search takes a *ticket* before; what it found goes into the cache only if
-//! no change began or ended meanwhile. Whoever changes items calls [`MapCache::begin`] before
+//! from changing. So a search takes a *ticket* before; what it found goes into the cache only if no
+//! change began or ended meanwhile. A thread that changes items calls [`MapCache::begin`] before
 //! and [`MapCache::end`] after, with what is true then.
 //!
 //! Besides, the maps that changed are listed with the transaction that changes them, until
@@ -234,8 +234,8 @@ pub(super) struct ModifiedMaps {
     pruned_to: u64,
 }
 
-/// Ranges that are kept apart; beyond this number they become one. A file that nobody fsyncs must
-/// not collect them without end.
+/// Ranges that are kept apart; beyond this number they become one. A file that no thread fsyncs
+/// must not collect them without end.
 const MAX_RANGES: usize = 4096;
 
 /// Adds a range to those that are kept apart.

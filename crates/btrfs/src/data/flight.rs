@@ -13,8 +13,8 @@
 //!   need not wait, because each goes to an extent of its own; what overwrites in place waits
 //!   for its blockers before.
 //!
-//! Whoever wants to wait for all that is in flight now takes a *mark*: entries and their parts
-//! carry the number of the taking that they stem from.
+//! A thread that wants to wait for all that is in flight now takes a *mark*: entries and their
+//! parts carry the number of the taking that they stem from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

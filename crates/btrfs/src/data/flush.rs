@@ -7,7 +7,7 @@
 //! extent, which is written in one or more parts, by any threads ([`parts`](super::parts)). After the last
 //! part the ordered extent is queued for completion, as soon as older data of its range is complete.
 //!
-//! Small flushes that somebody waits for run in the caller's thread, the I/O included: an fsync of
+//! Small flushes that a thread waits for run in the caller's thread, the I/O included: an fsync of
 //! a page must not pay for two changes of thread.
 //!
 //! Whatever fails before there is an ordered extent ends the entry at once; afterwards the
@@ -513,8 +513,8 @@ fn abandon(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, error: &Error
     land(engine, inode, id, bytes, false);
 }
 
-/// Takes an entry out of the flights and lets go whoever waited for that. `put_back`: its bytes are dirty
-/// again then.
+/// Takes an entry out of the flights and wakes the threads that waited for it. `put_back`: its
+/// bytes are dirty again then.
 pub(super) fn land(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

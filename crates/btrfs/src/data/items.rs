@@ -301,8 +301,8 @@ pub(crate) fn preallocated_behind(
     Ok(found)
 }
 
-/// Takes `range` (whole sectors) out of the file's items: cuts and deletes items, drops the refs
-/// of their extents. Returns by how much the inode's byte count falls. Nobody else may change
+/// Takes `range` (whole sectors) out of the file's items: cuts and deletes items, drops the refs of
+/// their extents. Returns by how much the inode's byte count falls. No other thread may change
 /// items of the range; holes get no item here.
 ///
 /// # Errors

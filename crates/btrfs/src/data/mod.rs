@@ -14,12 +14,11 @@
 //! ```
 //!
 //! Reads look at the dirty ranges, then the flights, then the tree; an entry leaves the flights
-//! only when the tree has it. Nothing of a file is locked over I/O but its `io` lock, which
-//! callers hold: shared to read, exclusive to write, truncate, fallocate and clone. Writeback
-//! does not take it. So a reader's range that is not in memory cannot change under it: whoever
-//! could begin to change it needs `io` exclusively. Completions change the items of other
-//! ranges of the file, in steps that leave each of those findable at any time ([`items`]), one
-//! change at a time.
+//! only when the tree has it. Nothing of a file is locked over I/O but its `io` lock, which callers
+//! hold: shared to read, exclusive to write, truncate, fallocate and clone. Writeback does not take
+//! it. So a reader's range that is not in memory cannot change under it: a thread that could begin
+//! to change it needs `io` exclusively. Completions change the items of other ranges of the file,
+//! in steps that leave each of those findable at any time ([`items`]), one change at a time.
 //!
 //! Who changes items beside writeback (truncate, punch, clone, fallocate) first throws away or
 //! flushes what is dirty in the range and waits until nothing there is in flight.
@@ -99,9 +98,9 @@ pub(crate) enum Wait {
 #[derive(Debug)]
 pub(crate) struct FileData {
     state: RankedMutex<State>,
-    /// Held by whoever changes the file's items.
+    /// Held by the thread that changes the file's items.
     items: RankedMutex<()>,
-    /// Anything that somebody may wait for.
+    /// Anything that a thread may wait for.
     changed: Condvar,
 }
 

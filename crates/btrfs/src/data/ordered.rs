@@ -17,9 +17,9 @@ use crate::transaction::{Handle, Transaction};
 pub(crate) enum Target {
     /// A new extent.
     New(Stored),
-    /// Over the data of an extent that nobody shares.
+    /// Over the data of an extent that is not shared.
     Overwrite(Stored),
-    /// Into a preallocated extent that nobody shares.
+    /// Into a preallocated extent that is not shared.
     Prealloc(Stored),
     /// Into the tree; these are the bytes of the item, compressed or not.
     Inline {

@@ -1,8 +1,8 @@
 //! Overwriting in place: files without copy-on-write, and preallocated extents.
 //!
-//! An extent may be overwritten if nobody but this file's item uses it: it is not compressed,
-//! it was made after the last snapshot of the tree, no other ref of it exists, and the range
-//! has no checksums (which would be wrong until new ones are in the tree).
+//! An extent may be overwritten if only this file's item uses it: it is not compressed, it was made
+//! after the last snapshot of the tree, no other ref of it exists, and the range has no checksums
+//! (which would be wrong until new ones are in the tree).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -149,7 +149,7 @@ pub(super) fn io_finished(
     {
         let mut state = inode.data.state.lock();
         written.retain(|ordered| match ordered.failed() {
-            // Whoever waits for the I/O waits until the bytes are dirty again, or lost.
+            // A thread that waits for the I/O waits until the bytes are dirty again, or lost.
             true => {
                 state.failures += u64::from(!ordered.refused());
                 state.flights.io_failed(ordered.flight)

@@ -13,8 +13,8 @@
 //! the file that has been active longest. A thread of its own writes back what has been dirty for
 //! the commit interval.
 //!
-//! A snapshot must not see data that is overwritten in place later. So whoever takes one first
-//! [freezes](Writeback::freeze_overwrites) the tree: overwrites under way are waited for, and
+//! A snapshot must not see data that is overwritten in place later. So a thread that takes one
+//! first [freezes](Writeback::freeze_overwrites) the tree: overwrites under way are waited for, and
 //! what comes then is copied, until the snapshot exists and the generation rule protects it.
 
 use std::collections::{HashMap, VecDeque};
@@ -209,7 +209,7 @@ impl Writeback {
         }
     }
 
-    /// Somebody waits for what is being completed.
+    /// A thread waits for what is being completed.
     pub(crate) fn hurry(&self) {
         self.workers.hurry(COMPLETION);
     }
@@ -403,7 +403,7 @@ impl Writeback {
 
 impl Drop for Writeback {
     fn drop(&mut self) {
-        // The last reference may go in one of the threads: nobody waits here.
+        // The last reference may go in one of the threads: no thread waits here.
         self.age.stop();
     }
 }

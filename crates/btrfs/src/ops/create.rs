@@ -158,7 +158,7 @@ fn plan(
 }
 
 /// Makes the object of a new inode, and then its items, in key order and so as one batch: what has
-/// items and no object would be loaded a second time by whoever finds it.
+/// items and no object would be loaded a second time by the thread that finds it.
 fn insert(
     engine: &Arc<Engine>,
     h: &mut Handle,

@@ -10,7 +10,7 @@
 //! - `data` belongs to the data path and has locks of its own.
 //! - `state` guards the native copy of the inode item, for short sections only.
 //!
-//! Changes of the state reach the tree when the transaction commits: whoever changes it in a
+//! Changes of the state reach the tree when the transaction commits: a thread that changes it in a
 //! handle queues the inode with [`Handle::dirty_inode`](crate::transaction::Handle::dirty_inode).
 
 use std::sync::Arc;
@@ -110,7 +110,7 @@ pub(crate) struct InodeState {
     pub(crate) queued_in: u64,
     /// The inode and its items are gone; only references keep the object.
     pub(crate) deleted: bool,
-    /// Its deletion has begun: nobody gets a reference any more.
+    /// Its deletion has begun: no thread gets a reference any more.
     pub(crate) dying: bool,
     /// It was made without a name and may be given one.
     pub(crate) linkable: bool,
@@ -349,7 +349,7 @@ impl Inode {
         self.state.lock().nlink > 0
     }
 
-    /// Whether the object may leave memory once nobody holds it: all that it knows can be loaded
+    /// Whether the object may leave memory once nothing holds it: all that it knows can be loaded
     /// again, but for what the table keeps. Of a deleted subvolume none leaves, so that the cleaner
     /// finds all that are in use.
     pub(super) fn may_leave(&self) -> bool {

@@ -77,7 +77,7 @@ pub(crate) fn remove(
     }
 }
 
-/// Deletes the inode if its last name went and nobody refers to it.
+/// Deletes the inode if its last name went and no caller refers to it.
 pub(super) fn reap_if_unused(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if inode.is_linked() {
         Ok(())

@@ -71,7 +71,7 @@ impl InodeTable {
         self.inodes.bytes()
     }
 
-    /// Whether an inode is among very many that callers refer to and nobody uses.
+    /// Whether an inode is among very many that callers refer to and do not use.
     pub(crate) fn is_crowded(&self, ino: Ino) -> bool {
         let key = self.numbers.key(ino);
         key.is_some_and(|key| self.inodes.is_crowded(key))
@@ -136,7 +136,7 @@ impl InodeTable {
         self.load_if(engine, root, objectid, false)
     }
 
-    /// As [`load`](Self::load). `known`: somebody refers to it, so that a deleted subvolume is no
+    /// As [`load`](Self::load). `known`: a caller refers to it, so that a deleted subvolume is no
     /// reason to refuse.
     fn load_if(
         &self,
@@ -189,8 +189,8 @@ impl InodeTable {
         inode
     }
 
-    /// Puts a new inode, whose number nobody else can know yet, into the table. Call it before its
-    /// items are written. `default_acl`: that of a directory, as [`DirState`] keeps it.
+    /// Puts a new inode, whose number no other thread can know yet, into the table. Call it before
+    /// its items are written. `default_acl`: that of a directory, as [`DirState`] keeps it.
     ///
     /// # Errors
     /// [`Error::ItemExists`] if it is in memory: the number is not new.
@@ -220,12 +220,13 @@ impl InodeTable {
         self.inodes.release(self.numbers.key(ino)?, count)
     }
 
-    /// Whether somebody refers to an inode of a tree that is not in memory.
+    /// Whether a caller refers to an inode of a tree that is not in memory.
     pub(crate) fn refers_to_parked(&self, tree: u64) -> bool {
         self.inodes.refers_to_parked(tree)
     }
 
-    /// The numbers of the inodes that somebody refers to; without those that stand in for subvolumes.
+    /// The numbers of the inodes that a caller refers to; without those that stand in for
+    /// subvolumes.
     pub(crate) fn referenced(&self) -> Vec<Ino> {
         self.shown(self.inodes.referenced())
     }
@@ -235,7 +236,7 @@ impl InodeTable {
         self.inodes.remove(inode);
     }
 
-    /// Takes an inode of a deleted subvolume out, unless somebody besides the caller uses it.
+    /// Takes an inode of a deleted subvolume out, unless another thread uses it.
     pub(crate) fn evict_unused(&self, inode: &Arc<Inode>) -> bool {
         self.inodes.evict_unused(inode)
     }

@@ -1,4 +1,4 @@
-//! Inodes leave memory while somebody refers to them, and nobody can tell.
+//! Inodes leave memory while a caller refers to them, and no thread can tell.
 
 use std::sync::Arc;
 use std::thread;
@@ -38,7 +38,7 @@ fn file(fs: &Btrfs, dir: Ino, name: &str) -> Ino {
     made.unwrap().ino()
 }
 
-/// Makes so many files in `dir` that others leave memory; nobody refers to these.
+/// Makes so many files in `dir` that others leave memory; no caller refers to these.
 fn crowd_out(fs: &Btrfs, dir: Ino) {
     for i in 0..MANY {
         let ino = file(fs, dir, &format!("crowd-{i}"));
@@ -139,8 +139,8 @@ fn a_deleted_subvolume_stays_while_somebody_refers_to_what_is_away() {
     fs.unmount().unwrap();
 }
 
-/// Without an object, whoever found the items would load a second one, and what one of the two
-/// knows would be lost.
+/// Without an object, a thread that found the items would load a second one, and what one of the
+/// two knows would be lost.
 #[test]
 fn a_new_inode_is_in_memory_before_its_items_are_in_the_tree() {
     let fs = Arc::new(mount());

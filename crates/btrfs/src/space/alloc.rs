@@ -125,7 +125,7 @@ impl Space {
         all.find_map(|group| group.take_data(hint, min, want, self.sector))
     }
 
-    /// Takes a range that somebody wrote to who had no time to commit: it has to be free, and in
+    /// Takes a range that was written and never committed: it has to be free, and in
     /// one group of that content.
     ///
     /// # Errors

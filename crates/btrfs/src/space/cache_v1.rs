@@ -1,4 +1,4 @@
-//! Dropping the v1 space cache: it is right only as long as nobody else writes.
+//! Dropping the v1 space cache: it is right only as long as nothing else writes.
 //!
 //! Facts: the root tree has a header (-11, 0, group) for each group; it names an inode of the
 //! root tree whose preallocated extents hold the entries (btrfs documentation, "Free space

@@ -6,9 +6,9 @@
 //! the same backref cancel. Heads are spread over shards by address, so threads that work on
 //! different block groups do not meet.
 //!
-//! A head is *taken* to be run: it leaves its shard, its address becomes *busy*. New changes of
-//! the same extent collect in a new head, which nobody may take before the busy one is done; so
-//! the changes of one extent reach the tree in order. Whoever reads the state of an extent (tree
+//! A head is *taken* to be run: it leaves its shard, its address becomes *busy*. New changes of the
+//! same extent collect in a new head, which no thread may take before the busy one is done; so the
+//! changes of one extent reach the tree in order. A thread that reads the state of an extent (tree
 //! plus pending changes) makes it busy as well and thereby waits for a runner.
 //!
 //! Trouble cases: a tree block made and dropped before its head ran leaves the tree untouched
@@ -267,7 +267,7 @@ impl DelayedRefs {
         outcome
     }
 
-    /// Takes a head that nobody is busy with, looking from shard `from` on. The caller reports
+    /// Takes a head that no thread is busy with, looking from shard `from` on. The caller reports
     /// [`done`](Self::done). `None` if there is none: none left, or all left are busy.
     pub(crate) fn take(&self, from: usize) -> Option<(usize, Head)> {
         for step in 0..SHARDS {
@@ -298,7 +298,7 @@ impl DelayedRefs {
         freed.notify_all();
     }
 
-    /// Waits until somebody finishes a head of any shard; returns at once if none is busy.
+    /// Waits until a thread finishes a head of any shard; returns at once if none is busy.
     pub(crate) fn wait_for_busy(&self) {
         for (shard, freed) in &self.shards {
             let mut shard = shard.lock();

@@ -74,7 +74,7 @@ impl DeviceSpace {
     }
 }
 
-/// All devices, and where the next chunk gets its logical address. Whoever allocates a chunk
+/// All devices, and where the next chunk gets its logical address. A thread that allocates a chunk
 /// holds this.
 #[derive(Debug)]
 pub(crate) struct Devices {

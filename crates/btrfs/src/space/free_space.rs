@@ -62,7 +62,7 @@ impl FreeSpace {
     }
 
     /// Makes `start..start + len` free. `false`, and nothing changed, if part of it is free
-    /// already: whoever frees twice has lost count of something.
+    /// already: a thread that frees twice has lost count of something.
     #[must_use]
     pub(crate) fn add(&mut self, start: u64, len: u64) -> bool {
         let Some(end) = start.checked_add(len) else {

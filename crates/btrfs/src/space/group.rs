@@ -35,7 +35,7 @@ pub(crate) struct BlockGroup {
 pub(crate) enum Loaded {
     /// Not yet.
     No,
-    /// Somebody reads it.
+    /// A thread reads it.
     Running,
     /// Yes.
     Yes,
@@ -60,7 +60,7 @@ pub(crate) struct GroupState {
     pub(crate) removing: bool,
     /// What the free-space tree does not know yet.
     pub(crate) delta: RangeDelta,
-    /// Somebody writes an earlier `delta` to the free-space tree.
+    /// A thread writes an earlier `delta` to the free-space tree.
     pub(crate) flushing: bool,
 }
 
@@ -166,7 +166,7 @@ impl BlockGroup {
         Ok(free)
     }
 
-    /// Takes the changes that the free-space tree does not know, once nobody else writes earlier
+    /// Takes the changes that the free-space tree does not know, once nothing else writes earlier
     /// ones. `None` if there are none. [`flush_done`](Self::flush_done) must follow.
     pub(crate) fn start_flush(&self) -> Option<RangeDelta> {
         let mut state = self.state.lock();

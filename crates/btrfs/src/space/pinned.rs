@@ -1,4 +1,4 @@
-//! What a transaction freed: nobody may have it before the transaction is durable, because the
+//! What a transaction freed: no thread may have it before the transaction is durable, because the
 //! trees of the last commit, and the logs built on it, still point there.
 
 use crate::lock::{Rank, RankedMutex};

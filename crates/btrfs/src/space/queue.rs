@@ -10,8 +10,8 @@ struct Tickets {
     serving: u64,
 }
 
-/// The queue. Waiting in it is no lock in the order of locks: the first one commits, and whoever
-/// waits holds nothing that a commit needs.
+/// The queue. Waiting in it is no lock in the order of locks: the first one commits, and a thread
+/// that waits holds nothing that a commit needs.
 #[derive(Debug)]
 pub(crate) struct Queue {
     tickets: RankedMutex<Tickets>,

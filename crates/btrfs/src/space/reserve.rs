@@ -1,14 +1,14 @@
 //! Reservations: `ENOSPC` comes here or nowhere.
 //!
 //! # How it works
-//! An operation says how many items it changes. For each a path from root to leaf may be copied
-//! and every block of it split. What it does not use goes back when its handle ends; what its
-//! delayed refs need has moved to the heads by then. Metadata may be promised beyond its groups
-//! as long as unallocated device space could hold it; data never. Under pressure, in this order:
-//! allocate a chunk, write back dirty data (whose promises are larger than what it needs), commit
-//! (which frees what is pinned). Whoever has to do that stands in a [queue](super::queue): what
-//! the first one frees is not snatched away by those who came later. For data, deletions that
-//! other threads are at count too: what an unlinked file holds shows in no sum before.
+//! An operation says how many items it changes. For each a path from root to leaf may be copied and
+//! every block of it split. What it does not use goes back when its handle ends; what its delayed
+//! refs need has moved to the heads by then. Metadata may be promised beyond its groups as long as
+//! unallocated device space could hold it; data never. Under pressure, in this order: allocate a
+//! chunk, write back dirty data (whose promises are larger than what it needs), commit (which frees
+//! what is pinned). A thread that has to do that stands in a [queue](super::queue): what the first
+//! one frees is not snatched away by those that came later. For data, deletions that other threads
+//! are at count too: what an unlinked file holds shows in no sum before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

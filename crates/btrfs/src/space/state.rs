@@ -93,7 +93,7 @@ impl Space {
                 device: roots.dev_tree.clone(),
                 extent: roots.extent_tree.clone(),
                 csum: roots.csum_tree.clone(),
-                // One that is not valid stays as it is; whoever knows how rebuilds it.
+                // One that is not valid stays as it is; a thread that knows how rebuilds it.
                 free_space: free_space.filter(|_| sb.compat_ro().contains(valid)),
                 group: roots.block_group_tree.clone(),
             },

@@ -1,4 +1,4 @@
-//! After a commit: what it freed can be used again. And groups that nobody needs any more.
+//! After a commit: what it freed can be used again. And groups that no thread needs any more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -25,9 +25,9 @@ const BUDGET: usize = 4000;
 const GROUP_ITEMS: u64 = 8;
 /// How long a deleted subvolume that is still in use is left alone.
 const RETRY: Duration = Duration::from_secs(2);
-/// Rounds that [`clean_now`] needs for what nobody uses.
+/// Rounds that [`clean_now`] needs for what is not used.
 const TRIES: u32 = 3;
-/// How long [`clean_now`] waits for threads that hold what nobody refers to.
+/// How long [`clean_now`] waits for threads that hold what no caller refers to.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Its pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Work of the cleaner.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
-    /// Held by whoever does a round, or several with commits between them.
+    /// Held by the thread that does a round, or several with commits between them.
     round: RankedMutex<()>,
     work: RankedMutex<Work>,
     wake: Condvar,
@@ -263,7 +263,7 @@ fn drop_tree(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
     }
 }
 
-/// Takes the inodes of a dead tree out of memory; false while somebody uses one, or it has changes
+/// Takes the inodes of a dead tree out of memory; false while a thread uses one, or it has changes
 /// that are not durable yet.
 fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
     if is_used(engine, root) {
@@ -283,7 +283,7 @@ fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
     Ok(all)
 }
 
-/// Whether somebody refers to an inode of a dead tree.
+/// Whether a caller refers to an inode of a dead tree.
 fn is_used(engine: &Engine, root: &Root) -> bool {
     // In this order: from now on inodes of this tree come back to memory, but do not leave it.
     if engine.inodes.refers_to_parked(root.id()) {

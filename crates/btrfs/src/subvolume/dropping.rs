@@ -64,7 +64,7 @@ fn view(bytes: &[u8]) -> Result<Block<'_>> {
     Block::new(bytes).map_err(|source| Error::Block { root: 0, source })
 }
 
-/// The walk through one dead tree. Nobody else changes that tree.
+/// The walk through one dead tree. No other thread changes that tree.
 #[derive(Debug)]
 pub(super) struct Dropping {
     root: Arc<Root>,

@@ -1,10 +1,10 @@
 //! Subvolumes: making, snapshotting, naming and deleting them.
 //!
 //! # How it works
-//! A subvolume is a tree of files. Its root item has its uuid, flags and times; a pair of root
-//! refs in the root tree ties it to the directory that holds its name; the uuid tree leads from
-//! uuids to it. One lock ([`Engine::subvolumes`](crate::engine::Engine)) is held by whoever
-//! makes, deletes, or changes the flags of one.
+//! A subvolume is a tree of files. Its root item has its uuid, flags and times; a pair of root refs
+//! in the root tree ties it to the directory that holds its name; the uuid tree leads from uuids to
+//! it. One lock ([`Engine::subvolumes`](crate::engine::Engine)) is held by the thread that makes,
+//! deletes, or changes the flags of one.
 //!
 //! - A *snapshot* is a copy of the top block. It is taken in the critical part of a commit, when
 //!   no handle is open and all that was delayed is in the trees ([`snapshot`]).

@@ -26,7 +26,7 @@ fn tree(engine: &Engine) -> Result<Option<Arc<Root>>> {
     let root = match engine.roots.get(objectid::QUOTA_TREE) {
         Err(Error::NoSuchRoot(_)) => return Ok(None),
         Err(err) => {
-            // Numbers that nobody can read are no reason to write nothing.
+            // Numbers that cannot be read are no reason to write nothing.
             log::warn!("quota tree: {err}");
             return Ok(None);
         }

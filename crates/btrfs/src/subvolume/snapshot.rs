@@ -1,12 +1,12 @@
 //! Snapshots.
 //!
 //! # How it works
-//! Whoever wants a snapshot writes the source's data back, queues a [`Pending`] in the running
-//! transaction and commits that. The commit, once no handle is open and all delayed changes are
-//! in the trees, copies the top block of the source; from then on blocks of this transaction
-//! count as shared in both trees (`last_snapshot`). So the snapshot has all of the transactions
-//! up to its own, and nothing of later ones. The one who asked holds the lock of the directory
-//! for the new name until the commit is done.
+//! A thread that wants a snapshot writes the source's data back, queues a [`Pending`] in the
+//! running transaction and commits that. The commit, once no handle is open and all delayed changes
+//! are in the trees, copies the top block of the source; from then on blocks of this transaction
+//! count as shared in both trees (`last_snapshot`). So the snapshot has all of the transactions up
+//! to its own, and nothing of later ones. The thread that asked holds the lock of the directory for the
+//! new name until the commit is done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

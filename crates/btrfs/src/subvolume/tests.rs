@@ -49,7 +49,7 @@ fn with_dead_origin() -> Arc<MemoryDevice> {
     device
 }
 
-/// Trees that nobody holds leave memory, and come back as they were.
+/// Trees that nothing holds leave memory, and come back as they were.
 #[test]
 fn very_many_subvolumes_do_not_stay_in_memory() {
     const COUNT: u64 = 2500;

@@ -28,7 +28,8 @@ const MOST_ROUNDS: usize = 1000;
 
 impl Engine {
     /// Waits until transaction `transid` (default: the newest in which something changed) is
-    /// durable; commits it if nobody does. Callers who come together share one commit.
+    /// durable; commits it unless another thread does. Callers that arrive together share one
+    /// commit.
     ///
     /// # Errors
     /// What made the mount read-only, if that was before the transaction was durable.
@@ -125,8 +126,8 @@ impl Engine {
     }
 }
 
-/// A claimed transaction. Dropped before it is done, by an error or a panic, it fails the mount,
-/// so that nobody waits for ever.
+/// A claimed transaction. Dropped before it is done, by an error or a panic, it fails the mount, so
+/// that no thread waits for ever.
 struct Claim<'a> {
     engine: &'a Arc<Engine>,
     trans: Arc<Transaction>,

@@ -63,8 +63,8 @@ impl Default for DirtyInodes {
 }
 
 impl DirtyInodes {
-    /// Takes in an inode; whoever queues it sees to it that it is not there yet. Returns how many
-    /// there are now.
+    /// Takes in an inode; a thread that queues it sees to it that it is not there yet. Returns how
+    /// many there are now.
     pub(crate) fn insert(&self, inode: &Arc<Inode>) -> usize {
         let mut inodes = self.inodes.lock();
         inodes.push(inode.clone());

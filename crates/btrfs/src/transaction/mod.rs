@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //! Every change is made inside a [`Handle`] of the running transaction. A commit moves the
-//! transaction through the [`State`]s; whoever asks for it first does the work, who comes
-//! together with him waits and shares the outcome.
+//! transaction through the [`State`]s; the thread that asks for it first does the work; threads
+//! that ask meanwhile wait and share the outcome.
 //!
 //! ```text
 //!                 who may enter        who waits for what
@@ -16,12 +16,12 @@
 //!    |                                 the committer waits for handles of joiners, then is
 //!    |                                 alone: inodes, snapshots, delayed refs, root items,
 //!    |                                 block groups, superblock copy
-//!  unblocked      nobody               the next transaction runs (created on demand);
+//!  unblocked      none                 the next transaction runs (created on demand);
 //!    |                                 the committer writes blocks, flushes, writes supers
-//!  superblock     nobody               callers of `commit` return: it is durable
+//!  superblock     none                 callers of `commit` return: it is durable
 //!  written
 //!    |                                 the committer gives pinned space back
-//!  completed      nobody               the next commit may be claimed
+//!  completed      none                 the next commit may be claimed
 //! ```
 //!
 //! From "commit doing" until its superblock is on disk the committer holds the superblock-order

@@ -133,7 +133,7 @@ struct Table {
 #[derive(Debug)]
 pub(crate) struct Transactions {
     table: RankedMutex<Table>,
-    /// Any change that somebody may wait for.
+    /// Any change that a thread may wait for.
     changed: Condvar,
     /// The committer thread sleeps here.
     committer: Condvar,

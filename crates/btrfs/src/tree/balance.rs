@@ -200,7 +200,7 @@ fn roomy_sibling(
     }
     drop(bytes);
     let (block, guard) = cow::own_child(h, root, &mut parent.guard, slot, sibling)?;
-    // Whoever was in it before us may have filled it.
+    // A thread that was in it before us may have filled it.
     let still = fits(&guard.view()?);
     Ok(still.then_some((block, guard)))
 }

@@ -11,7 +11,7 @@ use sapwood_btrfs_format::{Block, BlockMut};
 use crate::lock::{Held, Rank, TreeClass};
 use crate::{Error, Result};
 
-/// Bytes of a block. Cloning is cheap; a writer copies them only if somebody else has a clone.
+/// Bytes of a block. Cloning is cheap; a writer copies them only if another thread has a clone.
 pub(crate) type BlockBytes = Arc<[u8]>;
 
 /// A tree block. Address, level, generation and owner never change; the bytes are behind a lock
@@ -92,7 +92,7 @@ impl TreeBlock {
         self.written.store(true, Ordering::Release);
     }
 
-    /// It is on disk, or nobody needs it any more.
+    /// It is on disk, or no thread needs it any more.
     pub(super) fn set_clean(&self) {
         self.dirty.store(false, Ordering::Release);
     }
@@ -123,8 +123,8 @@ impl TreeBlock {
         }
     }
 
-    /// As [`write`](Self::write) for a block that nobody can reach yet: cannot wait, so the order
-    /// of locks does not matter.
+    /// As [`write`](Self::write) for a block that no thread can reach yet: cannot wait, so the
+    /// order of locks does not matter.
     pub(super) fn write_new(&self, class: TreeClass) -> WriteGuard {
         let held = Held::tried(Rank::TreeBlock, self.rank_key(class));
         WriteGuard {

@@ -2,9 +2,9 @@
 //!
 //! # How it works
 //! Addresses are spread over shards, each a map behind a lock of rank `BlockCacheShard`. A block
-//! that is not there is read by the first who asks, without the lock; others who ask meanwhile
-//! wait for that read. A shard that grows over its part of the limit goes around its entries like
-//! a clock: entries used since the last round get another, clean ones that nobody else holds go.
+//! that is not there is read by the first thread that asks, without the lock; others that ask meanwhile wait
+//! for that read. A shard that grows over its part of the limit goes around its entries like a
+//! clock: entries used since the last round get another, clean ones that nothing else holds go.
 //! Dirty blocks stay whatever the limit says, as their only copy is in memory.
 //!
 //! A block made in place of an old one at the same address ([`BlockCache::insert_new`]) replaces
@@ -189,7 +189,7 @@ impl BlockCache {
         }
     }
 
-    /// Reads a block, unless somebody else began meanwhile.
+    /// Reads a block, unless another thread began meanwhile.
     fn read(&self, bytenr: u64, expect: &Expect) -> Result<Option<Arc<TreeBlock>>> {
         let reading = Arc::new(Reading {
             done: Mutex::new(false),
@@ -300,7 +300,7 @@ impl Shard {
             }
             let bytenr = self.ring[self.hand];
             let goes = match self.map.get(&bytenr) {
-                // Under the shard's write lock nobody can take a new reference.
+                // Under the shard's write lock no thread can take a new reference.
                 Some(Slot::There { block, used }) => {
                     !used.swap(false, Ordering::Relaxed)
                         && !block.is_dirty()

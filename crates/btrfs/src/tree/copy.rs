@@ -28,7 +28,7 @@ pub(crate) fn create_root(h: &mut dyn TreeWrite, id: u64) -> Result<Arc<Root>> {
 
 /// Makes a copy of a tree's top block for tree `new_id`, and adds a ref to each child (or, for a
 /// leaf, to each data extent). The caller sets `last_snapshot` of both trees afterwards, before
-/// anything else changes in them. Nobody else may change the tree meanwhile: for the commit.
+/// anything else changes in them. No other thread may change the tree meanwhile: for the commit.
 ///
 /// # Errors
 /// No space, in which case nothing changed; anything else aborts the transaction.

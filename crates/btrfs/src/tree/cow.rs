@@ -95,8 +95,9 @@ pub(super) fn cow(
     root: &Root,
     old: &Arc<TreeBlock>,
 ) -> Result<Arc<TreeBlock>> {
-    // Whoever came through the parent before us leaves now; nobody can come after. The lock is
-    // not kept: what follows may wait for readers of committed trees, who may want this block.
+    // A thread that came through the parent before us leaves now; no thread can come after. The
+    // lock is not kept: what follows may wait for readers of committed trees, which may want this
+    // block.
     drop(old.write(root.class()));
     let bytenr = h.alloc_block(root.id(), old.bytenr())?;
     copy_to(h, root, old, bytenr).inspect_err(|err| h.abort(err))
@@ -117,7 +118,7 @@ fn copy_to(
     Ok(new)
 }
 
-/// Drops a tree's ref on a block. `last`: nobody else has one.
+/// Drops a tree's ref on a block. `last`: no other thread has one.
 pub(super) fn let_go(
     h: &mut dyn TreeWrite,
     root: &Root,

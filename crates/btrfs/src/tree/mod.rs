@@ -2,10 +2,10 @@
 //!
 //! # How it works
 //! A tree is a [`Root`]: a lock around the pointer to its top block. Every block in memory is a
-//! [`TreeBlock`] with a lock of its own around shared bytes. Whoever goes down holds a block
+//! [`TreeBlock`] with a lock of its own around shared bytes. A thread that goes down holds a block
 //! until it holds the child (lock coupling). Readers hold read locks, and at the leaf take a
-//! reference to its bytes and unlock: what they then see is a snapshot of that leaf, which a
-//! later writer copies before it changes it.
+//! reference to its bytes and unlock: what they then see is a snapshot of that leaf, which a later
+//! writer copies before it changes it.
 //!
 //! Blocks on disk never change. A block is changed in place only if it was made in the running
 //! transaction, was not written yet and cannot be shared with a snapshot taken in it; else it is
@@ -15,7 +15,7 @@
 //! change (`path`). On that way each node is made *safe* before its child is locked: room for
 //! pointers and at least two of them. So a change never climbs above the blocks still held.
 //!
-//! Why a pointer that somebody follows is never stale, even though the addresses of blocks that
+//! Why a pointer that a thread follows is never stale, even though the addresses of blocks that
 //! were never written are used again at once:
 //! - A block is freed only by who holds its parent exclusively and has held the block itself
 //!   exclusively since (`cow` "drains" it). Who stands in a block therefore stands in the tree,
@@ -25,12 +25,12 @@
 //! - A walk of a commit root holds that root's commit lock; commit exchanges it before the
 //!   addresses of the old tree become free.
 //!
-//! Why nobody waits in a circle: tree blocks are locked top down; two blocks of one level only
+//! Why no thread waits in a circle: tree blocks are locked top down; two blocks of one level only
 //! under their parent's write lock; an old block (one that must be copied) is write-locked while
-//! its refs are looked up and changed, when nothing else is waited for but readers below it and
-//! the extent tree. Across trees the order is that of [`TreeClass`]: changing one tree allocates
-//! and frees blocks, which reads, but never changes, trees of higher classes (changes of the
-//! extent tree are delayed refs).
+//! its refs are looked up and changed, when nothing else is waited for but readers below it and the
+//! extent tree. Across trees the order is that of [`TreeClass`]: changing one tree allocates and
+//! frees blocks, which reads, but never changes, trees of higher classes (changes of the extent
+//! tree are delayed refs).
 //!
 //! Who changes the refs of a block that several trees may share (here, or when a subvolume is
 //! dropped) holds the block's write lock from looking them up until they are changed.

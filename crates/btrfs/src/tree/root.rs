@@ -18,7 +18,7 @@ pub(crate) struct Root {
     key_offset: u64,
     class: TreeClass,
     node: Arc<RwLock<Arc<TreeBlock>>>,
-    /// The tree as of the last commit. Read-locked while somebody walks it.
+    /// The tree as of the last commit. Read-locked while a thread walks it.
     commit: RankedRwLock<Arc<TreeBlock>>,
     item: RankedMutex<RootItem>,
     last_snapshot: AtomicU64,
@@ -251,7 +251,7 @@ impl Root {
         self.dead.store(true, Ordering::Release);
     }
 
-    /// Highest inode number in use; 0 until somebody looked it up.
+    /// Highest inode number in use; 0 until a thread looked it up.
     pub(crate) fn highest_objectid(&self) -> &AtomicU64 {
         &self.highest_objectid
     }

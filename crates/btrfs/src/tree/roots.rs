@@ -1,9 +1,9 @@
 //! All trees of a file system, by id.
 //!
 //! A tree in memory keeps its top block there. So of the subvolumes, of which there can be very
-//! many, those go from time to time that nobody holds: no inode, no transaction, no cleaner. A
-//! thread that read a root item, slept, and takes the tree in after another one loaded, changed
-//! and dropped it, notices by the count of drops and reads again.
+//! many, those go from time to time that nothing holds: no inode, no transaction, no cleaner. A
+//! thread that read a root item, slept, and takes the tree in after another one loaded, changed and
+//! dropped it, notices by the count of drops and reads again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct Roots {
     pub(crate) block_group_tree: Option<Arc<Root>>,
 }
 
-/// Trees in memory from which on it is looked for some that nobody holds.
+/// Trees in memory from which on it is looked for some that nothing holds.
 const MANY: usize = 2048;
 
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Table {
             return;
         }
         self.sweeps += 1;
-        // Under the write lock nobody can take a new reference.
+        // Under the write lock no thread can take a new reference.
         self.roots.retain(|id, root| {
             !objectid::is_fs_tree(*id)
                 || *id == objectid::FS_TREE

@@ -56,15 +56,15 @@ pub(crate) fn write_blocks(
     Ok(())
 }
 
-/// Makes blocks final before they are written: who wants to change one copies it from here on.
-/// Nobody is changing one of them now.
+/// Makes blocks final before they are written: a thread that changes one copies it from here on. No
+/// thread is changing one of them now.
 pub(crate) fn freeze(blocks: &[Arc<TreeBlock>]) {
     for block in blocks {
         block.set_written();
     }
 }
 
-/// Forgets new blocks that nobody will write.
+/// Forgets new blocks that no thread will write.
 pub(crate) fn abandon(env: &(impl TreeRead + ?Sized), blocks: &[Arc<TreeBlock>]) {
     for block in blocks {
         block.set_clean();

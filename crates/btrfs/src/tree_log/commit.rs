@@ -1,8 +1,8 @@
 //! Making a log durable: group commit.
 //!
 //! # How it works
-//! Logs of a transaction are numbered. Whoever changed log trees waits until the log that was
-//! being filled then is durable. Who finds nobody collecting does it himself:
+//! Logs of a transaction are numbered. A thread that changed log trees waits until the log that was
+//! being filled then is durable. A thread that finds no other one collecting does it:
 //!
 //! ```text
 //!  collect     no logger is at work: root items are brought up to date, the dirty blocks taken
@@ -14,9 +14,10 @@
 //!              newer log got there first, nothing is left to do
 //! ```
 //!
-//! Two logs are under way at most, and only one while many callers fsync: groups are big enough then, and
-//! a second log would halve them. Nobody ever waits for a time: a client that is alone writes at once, and those who
-//! come while it writes share the next log (`many_that_fsync_share_one_log_after_another`).
+//! Two logs are under way at most, and only one while many callers fsync: groups are big enough
+//! then, and a second log would halve them. No thread ever waits for a time: a client that is alone
+//! writes at once, and those that come while it writes share the next log
+//! (`many_that_fsync_share_one_log_after_another`).
 //!
 //! The handle that a caller holds keeps the transaction from being committed meanwhile, so its
 //! blocks cannot be given back under a write. An error breaks the log of the transaction: every

@@ -18,7 +18,7 @@
 //! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
 //!   behind it, if it lives on elsewhere, needs its names logged, or it would be lost.
 //!
-//! Whoever is touched by any of this brings with him what is [pending](super::pending) of his group.
+//! Every inode that is touched by any of this brings what is [pending](super::pending) of its group.
 //!
 //! All these inodes must keep their names meanwhile, so their `io` locks are needed, and locks
 //! of inodes are taken in one order. The plan is therefore made again and again, each time with

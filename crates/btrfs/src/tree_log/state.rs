@@ -20,7 +20,7 @@ use crate::tree::{Root, create_root};
 /// transaction itself is durable.
 #[derive(Debug)]
 pub(crate) struct TransactionLog {
-    /// There is a log tree; read without a lock by whoever changes names.
+    /// There is a log tree; read without a lock by the thread that changes names.
     exists: AtomicBool,
     /// Held while a log tree is created.
     creating: RankedMutex<()>,
@@ -41,7 +41,7 @@ pub(super) struct LogState {
     pub(super) trees: BTreeMap<u64, Arc<SubvolumeLog>>,
     /// Threads that change log trees now.
     pub(super) loggers: usize,
-    /// Somebody collects the log: nobody begins to change log trees.
+    /// A thread collects the log: no thread begins to change log trees.
     pub(super) collecting: bool,
     /// The log that is being filled.
     pub(super) filling: u64,
@@ -53,11 +53,11 @@ pub(super) struct LogState {
     pub(super) broken: Option<Cause>,
 }
 
-/// What is waited for, each by those whom it concerns: of many that wait only one can go on with the next log, and
-/// whoever is woken for nothing stands in the way of all.
+/// What is waited for, each by those whom it concerns: of many that wait only one can go on with
+/// the next log, and a thread that is woken for nothing stands in the way of all.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
-    /// Nobody collects any more.
+    /// No thread collects any more.
     pub(super) opened: Condvar,
     /// No logger is at work; for the one who collects.
     pub(super) quiet: Condvar,
@@ -175,7 +175,7 @@ impl TransactionLog {
         self.signals.all();
     }
 
-    /// Begins to change log trees; waits while somebody collects the log.
+    /// Begins to change log trees; waits while a thread collects the log.
     pub(super) fn begin(&self) -> Logging<'_> {
         let mut state = self.state.lock();
         while state.collecting {
@@ -186,7 +186,7 @@ impl TransactionLog {
     }
 }
 
-/// Somebody changes log trees. While this lives no log is collected, so that all changes that
+/// A thread changes log trees. While this lives no log is collected, so that all changes that
 /// belong together go into one.
 pub(super) struct Logging<'a> {
     log: &'a TransactionLog,
@@ -218,7 +218,7 @@ pub(super) struct SubvolumeLog {
     pub(super) subvolume: u64,
     /// The log tree.
     pub(super) tree: Arc<Root>,
-    /// Held by whoever changes checksums in it.
+    /// Held by the thread that changes checksums in it.
     pub(super) sums: RankedMutex<()>,
     inodes: RankedMutex<HashMap<u64, Arc<InodeLog>>>,
     /// Logged inodes whose names changed since.

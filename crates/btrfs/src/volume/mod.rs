@@ -268,7 +268,7 @@ impl Volume {
     }
 
     fn hint(&self, logical: u64, len: u64, mirror: usize, tell: impl Fn(&dyn Device, u64, u64)) {
-        // A range that is not mapped is found out by whoever reads or writes it.
+        // A range that is not mapped is found out by the thread that reads or writes it.
         let _ = self.each_piece(logical, len, mirror, &mut |_, piece| {
             let device = self.device(logical, piece.devid)?;
             tell(device, piece.physical, piece.len);
@@ -336,7 +336,7 @@ impl Volume {
     pub(crate) fn begin_repairs(&self) {
         let bad = self.bad.lock().take().unwrap_or_default();
         for (logical, expect) in bad {
-            // Whoever needs the block is told what is wrong with it.
+            // A thread that needs the block is told what is wrong with it.
             let _ = self.read_tree_block(logical, &expect);
         }
     }

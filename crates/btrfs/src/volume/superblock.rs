@@ -8,8 +8,8 @@ use sapwood_btrfs_format::{
 
 use crate::{Error, Result};
 
-/// Superblock flags that say that somebody was interrupted in the middle of a conversion, or
-/// that the image is a dump without data.
+/// Superblock flags that say that a tool was interrupted in the middle of a conversion, or that the
+/// image is a dump without data.
 const REFUSED: SuperFlags = SuperFlags::METADUMP
     .union(SuperFlags::METADUMP_V2)
     .union(SuperFlags::CHANGING_FSID)

@@ -256,7 +256,7 @@ fn free_in(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) -> Resul
 fn free_piece(groups: &Groups, h: &Handle, group: &Group, piece: Piece) -> Result<()> {
     let (start, len) = piece;
     let buffer = match groups.bitmap(group, BitmapKind::Block) {
-        // Its blocks stay used until somebody repairs it.
+        // Its blocks stay used until a check repairs it.
         Err(Error::BadGroup { .. }) => return Ok(()),
         other => other?,
     };

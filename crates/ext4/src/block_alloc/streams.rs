@@ -1,10 +1,11 @@
 //! Files that grow, and the blocks kept for them.
 //!
 //! # How it works
-//! An inode whose request begins where its last one ended is a *stream*. With each of its allocations
-//! some blocks behind it are taken too, and kept: its next request gets them, and nobody else does. The more a file has
-//! grown, the more is kept (half of it, [`MOST_KEPT`] at most). So files that grow at once do not
-//! interleave, while a small file that is written once keeps nothing (`files_that_grow_at_once_are_kept_apart`).
+//! An inode whose request begins where its last one ended is a *stream*. With each of its
+//! allocations some blocks behind it are taken too, and kept: its next request gets them, and no
+//! other thread does. The more a file has grown, the more is kept (half of it, [`MOST_KEPT`] at
+//! most). So files that grow at once do not interleave, while a small file that is written once
+//! keeps nothing (`files_that_grow_at_once_are_kept_apart`).
 //!
 //! What is kept counts as free: it is given back when the stream ends or is forgotten (only [`PER_SHARD`] of a shard are
 //! remembered), when space gets scarce nothing more is kept, and before an allocation fails all is given back
@@ -98,8 +99,8 @@ impl Streams {
         })
     }
 
-    /// Notes what an inode got, and that `kept` blocks behind it are kept. Returns what is kept for nobody
-    /// any more.
+    /// Notes what an inode got, and that `kept` blocks behind it are kept. Returns what is kept for
+    /// no thread any more.
     pub(super) fn note(&self, ino: u32, goal: u64, got: Extent, kept: u32) -> Vec<Extent> {
         let mut shard = self.shard(ino).lock();
         let mut returned = Vec::new();

@@ -127,7 +127,7 @@ fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
                         cancel(&engine, extent);
                         continue;
                     }
-                    // Nobody has them, and they are not waiting for a commit.
+                    // No thread has them, and they are not waiting for a commit.
                     assert!(
                         blocks(extent).all(|block| owned.insert(block)),
                         "{extent:?}"

@@ -164,7 +164,7 @@ impl Claim<'_> {
         place.is_ok_and(|(group, offset)| group > 0 && offset < geometry.fixed_blocks(group))
     }
 
-    /// Claims a block; whether nobody had it.
+    /// Claims a block; whether it was free.
     fn block(&mut self, block: u64) -> bool {
         let cluster = self.used.cluster(block);
         let clustered = self.view.geometry.cluster_ratio_bits() > 0;

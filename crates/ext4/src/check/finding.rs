@@ -82,7 +82,7 @@ findings! {
     }
     /// The file system was not unmounted, and there is no journal that would help.
     Warning "superblock: not unmounted cleanly" NotClean {}
-    /// Somebody met errors in this file system and noted it.
+    /// An earlier mount met errors in this file system and recorded it.
     Warning "superblock: {count} errors were noted by earlier users" ErrorsNoted {
         count: u32 = "How many; 0 if only the state says so."
     }
@@ -96,7 +96,7 @@ findings! {
     Error "block {block}: multiple mount protection: {error}" MmpBad {
         block: u64 = "Block.", error: FormatError = "What is wrong."
     }
-    /// Multiple mount protection says that somebody has the file system open.
+    /// Multiple mount protection says that the file system is open elsewhere.
     Warning "block {block}: multiple mount protection: in use, sequence {sequence:#x}" MmpInUse {
         block: u64 = "Block.", sequence: u32 = "What it says."
     }
@@ -164,7 +164,7 @@ findings! {
     Error "inode {ino}: in use, with a time of deletion" DeletedInUse {
         ino: u32 = "Inode."
     }
-    /// An inode without links that nobody deleted.
+    /// An inode without links that was not deleted.
     Error "inode {ino}: no links and no time of deletion" NotDeleted {
         ino: u32 = "Inode."
     }

@@ -12,11 +12,13 @@
 //! 5. What needs everything before: paths from the root, link counts, references of attribute blocks and values.
 //! 6. Both bitmaps and the counts of every group against what was found, then the superblock's sums.
 //!
-//! Trouble cases: a block that cannot be read or is damaged leaves a hole; what would follow from the hole alone (blocks and
-//! inodes that nobody seems to use) is not reported. Maps and trees that share blocks or run in circles: a block of pointers
-//! is entered once in each pass, a block of a directory is read once. Memory is bounded by two bits per cluster and 16 bytes
-//! per inode of groups in use, the names' hashes of one directory, and a few bytes per attribute block and directory;
-//! the number of findings by an option. Each finding is planted by a test in `check/tests/`.
+//! Trouble cases: a block that cannot be read or is damaged leaves a hole; what would follow from
+//! the hole alone (blocks and inodes that nothing seems to use) is not reported. Maps and trees
+//! that share blocks or run in circles: a block of pointers is entered once in each pass, a block
+//! of a directory is read once. Memory is bounded by two bits per cluster and 16 bytes per inode of
+//! groups in use, the names' hashes of one directory, and a few bytes per attribute block and
+//! directory; the number of findings by an option. Each finding is planted by a test in
+//! `check/tests/`.
 
 mod claims;
 mod compare;
@@ -134,8 +136,8 @@ impl Report {
     }
 }
 
-/// Checks the file system on `device`. Nothing is written to it, and nobody else may write to it meanwhile. `progress` is
-/// called often; when it breaks, the check ends.
+/// Checks the file system on `device`. Nothing is written to it, and nothing else may write to
+/// it meanwhile. `progress` is called often; when it breaks, the check ends.
 ///
 /// # Errors
 /// When there is nothing that could be checked: no superblock, one that makes no sense, features that this code does not

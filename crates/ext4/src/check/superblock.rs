@@ -17,7 +17,7 @@ use super::state::{Check, View};
 const KNOWN_COMPAT: Compat = Compat::from_bits_retain(0x1f7f);
 /// Read-only-compatible features that are known well enough to be checked.
 const KNOWN_RO: RoCompat = RoCompat::from_bits_retain(0x1f77b);
-/// `MmpBlock` sequence of a file system that nobody has open.
+/// `MmpBlock` sequence of a file system that is not open.
 const MMP_CLEAN: u32 = 0xff4d_4d50;
 
 /// What the first look gave.

@@ -4,15 +4,17 @@
 //! A flight is a range of the file with its bytes. It begins when writeback takes a dirty run and ends when
 //! the map leads to what was written. Until then reads are served from it.
 //!
-//! Flights of a file never overlap: what was written again while its older bytes are on their way stays
-//! dirty until those landed, since both would go to the same blocks. Whoever flushes therefore takes twice: what
-//! it could not take at first is free once the flights of then have landed.
+//! Flights of a file never overlap: what was written again while its older bytes are on their way
+//! stays dirty until those landed, since both would go to the same blocks. A thread that flushes
+//! therefore takes twice: what it could not take at first is free once the flights of then have
+//! landed.
 //!
 //! Flights that change the map land in the order in which they were taken, however their I/O ends:
 //! a file that grows then has no hole after a power cut where an older part was still under way.
 //! What only overwrites lands at once.
 //!
-//! Whoever wants to wait for all that is in flight takes a *mark*, the number of the newest flight.
+//! A thread that wants to wait for all that is in flight takes a *mark*, the number of the newest
+//! flight.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -150,7 +152,7 @@ pub(super) struct Flights {
     bytes: u64,
     /// Delayed blocks of all flights, whether the inode's block count has them or not.
     delayed: u64,
-    /// Somebody brings flights into the map, and does so until none is left that is ready.
+    /// A thread brings flights into the map, and does so until none is left that is ready.
     landing: bool,
 }
 

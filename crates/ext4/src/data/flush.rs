@@ -4,13 +4,14 @@
 //! [`begin`] takes dirty runs out; each becomes a flight. [`prepare`] plans where it goes and cuts it into
 //! requests, which are written by any threads. After the last one the flight is ready to [land](super::land).
 //!
-//! Small flushes that somebody waits for run in the caller's thread from end to end: an fsync of a page must not
-//! pay for changes of thread.
+//! Small flushes that a thread waits for run in the caller's thread from end to end: an fsync of a
+//! page must not pay for changes of thread.
 //!
 //! Where the host has no space for the bytes of a flight, they become dirty again
 //! ([`land`](super::land)), and who flushes is told. The next writeback or flush tries again.
 //!
-//! What is dirty where something is in flight is left: it is taken by whoever flushes, once that landed.
+//! What is dirty where something is in flight is left: it is taken by the thread that flushes, once
+//! that landed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -115,9 +116,9 @@ pub(super) fn wait_for_flights(inode: &Inode) {
     }
 }
 
-/// An error if a write failed that no [`flush`] of the file has reported, or one was refused since there
-/// were so many `refusals`. It is still to be reported then: whoever writes back all files must not hide a
-/// failure from the fsync of the file that it concerns.
+/// An error if a write failed that no [`flush`] of the file has reported, or one was refused since
+/// there were so many `refusals`. It is still to be reported then: a thread that writes back all
+/// files must not hide a failure from the fsync of the file that it concerns.
 pub(super) fn failure(inode: &Inode, refusals: u64) -> Result<()> {
     let state = inode.data.state.lock();
     if state.failures == state.failures_told {

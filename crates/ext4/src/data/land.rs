@@ -96,7 +96,7 @@ fn only_overwrote(engine: &Engine, inode: &Inode, flight: &Flight) -> bool {
     flight.range.end.min(state.size) <= state.raw.size(&engine.geometry)
 }
 
-/// Lands what is ready until nothing is. Only for whoever was told to by the flights.
+/// Lands what is ready until nothing is. Only for a thread that was told to by the flights.
 pub(super) fn land(engine: &Arc<Engine>, inode: &Arc<Inode>) {
     loop {
         let batch = inode.data.state.lock().flights.next_ready(BATCH);
@@ -223,7 +223,8 @@ pub(super) fn raise_disk_size(engine: &Engine, inode: &Inode, end: u64) -> Resul
     Ok(())
 }
 
-/// Takes a flight out and lets go whoever waited for that. True if the caller is to land what waited for it.
+/// Takes a flight out and wakes the threads that waited for it. True if the caller is to land what
+/// waited for it.
 fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) -> bool {
     let land = {
         let mut kept = 0;

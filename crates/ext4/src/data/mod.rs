@@ -14,17 +14,19 @@
 //! Data is on its way to the device before any handle knows of it, and the device is flushed before a commit
 //! block. So no power cut shows what stood in a block before, and a commit never waits for data.
 //!
-//! Reads look at the dirty ranges, then the flights, then the map; a flight ends only when the map has it.
-//! Nothing of a file is locked over I/O but its `io` lock, which callers hold: shared to read, exclusive to
-//! write, truncate, fallocate and copy. Writeback does not take it. So a reader's range that is not
-//! in memory cannot change under it: whoever could begin to change it needs `io` exclusively.
+//! Reads look at the dirty ranges, then the flights, then the map; a flight ends only when the map
+//! has it. Nothing of a file is locked over I/O but its `io` lock, which callers hold: shared to
+//! read, exclusive to write, truncate, fallocate and copy. Writeback does not take it. So a
+//! reader's range that is not in memory cannot change under it: a thread that could begin to change
+//! it needs `io` exclusively.
 //!
 //! Who takes blocks out of the map (truncate, punch, collapse) first throws away or flushes what is dirty in the range
 //! and waits until nothing there is in flight.
 //!
-//! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback and waits
-//! for room ([`writeback`]). It may hold `io`, as writeback never needs it. Nobody may wait
-//! for data with a handle open: landing needs one, and may wait for the commit that waits for the other.
+//! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback
+//! and waits for room ([`writeback`]). It may hold `io`, as writeback never needs it. No thread may
+//! wait for data with a handle open: landing needs one, and may wait for the commit that waits for
+//! the other.
 //!
 //! A failed write turns the mount read-only: the data is gone, `flush` says so.
 //!
@@ -89,7 +91,7 @@ const END: u64 = map::BLOCKS_MAX;
 #[derive(Debug)]
 pub(crate) struct FileData {
     state: RankedMutex<State>,
-    /// Anything that somebody may wait for.
+    /// Anything that a thread may wait for.
     changed: Condvar,
 }
 
@@ -209,7 +211,7 @@ impl FileData {
         self.state.lock().hint = Some((logical, physical));
     }
 
-    /// Forgets what is known of the end of the map: somebody adds blocks beside writeback.
+    /// Forgets what is known of the end of the map: a thread adds blocks beside writeback.
     fn forget_shape(&self) {
         let mut state = self.state.lock();
         state.hole_from = None;

@@ -1,9 +1,9 @@
 //! Where the bytes of a flight go on the device.
 //!
 //! A plan is made before anything is written: what has written blocks is overwritten, what has
-//! unwritten ones is written to them and converted when it landed, and for holes blocks are taken from the
-//! allocator, in memory only. Nobody else changes the map in the range of a flight, so that the plan stays
-//! true until it lands.
+//! unwritten ones is written to them and converted when it landed, and for holes blocks are taken
+//! from the allocator, in memory only. No other thread changes the map in the range of a flight, so
+//! that the plan stays true until it lands.
 
 use std::ops::Range;
 use std::sync::Arc;

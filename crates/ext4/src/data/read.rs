@@ -45,14 +45,14 @@ pub(crate) fn read(
     Ok(len)
 }
 
-/// Asks the device for what will be read next, where somebody reads a file from front to back. The device does the work in
-/// the background; there is no cache of data here.
+/// Asks the device for what will be read next, where a file is read from front to back. The
+/// device does the work in the background; there is no cache of data here.
 fn ask_ahead(engine: &Engine, inode: &Inode, read: Range<u64>, size: u64) {
     let asked = inode.data.state.lock().ahead.note(&read);
     let Some(range) = asked.map(|range| range.start..range.end.min(size)) else {
         return;
     };
-    // What is wrong with the map is found out by whoever reads there.
+    // What is wrong with the map is found out by the thread that reads there.
     for piece in pieces(engine, inode, range).unwrap_or_default() {
         if let Some(at) = piece.device {
             engine.device.will_read(at, piece.len);

@@ -10,7 +10,8 @@
 //!   it is the same, a second hash that only this process knows. Only names equal in both, 63 bits, cannot be told apart: of those
 //!   a page that ends between them is begun again with the first.
 //!
-//! Whoever lists by hash reads all names of a leaf, and of leaves that continue its last hash, sorts them and passes them on from the position.
+//! A thread that lists by hash reads all names of a leaf, and of leaves that continue its last
+//! hash, sorts them and passes them on from the position.
 
 use std::hash::BuildHasher;
 use std::ops::ControlFlow;

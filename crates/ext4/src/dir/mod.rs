@@ -199,7 +199,7 @@ fn insert_entry(
         return htree::insert(&mut dir, h, &entry);
     }
     if dir.flags.contains(InodeFlags::INDEX) {
-        // The feature is off, so nobody keeps the index up to date.
+        // The feature is off, so the index is not kept up to date.
         dir.set_flags(InodeFlags::empty(), InodeFlags::INDEX);
     }
     if linear::insert(&dir, h, &entry)? {

@@ -82,7 +82,7 @@ pub(crate) fn absent(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Option
     }
     let mut gap = Gap::new(&open, name);
     let found = search(&open, name, Some(&mut gap))?.is_some();
-    // An index that nobody keeps up to date has to go first.
+    // An index that is not kept up to date is removed first.
     let stale = open.form == Form::Linear && open.flags.contains(InodeFlags::INDEX);
     let gap = Some(gap).filter(|gap| gap.is_found() && !stale);
     Ok((!found).then_some(Absent { gap }))

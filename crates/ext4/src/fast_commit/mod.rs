@@ -9,10 +9,11 @@
 //! name that is there is not added, a block that is in use is not counted twice. The changes go straight to the device that the engine has. The caller
 //! gives it an overlay, so that a contradiction that is found late leaves the image untouched.
 //!
-//! **Which transactions.** Every handle makes its transaction one that only a whole commit can express, but for those of
-//! [`Engine::start_noted`]: operations that are done again by a replay of their [`note`]s. These are taken where all changes pass (an
-//! inode is stored, a map or a directory changes, an inode is taken or freed, an orphan comes or goes), and there it is also seen what
-//! cannot be said ([`Reason`]). What nobody thought of is so committed whole.
+//! **Which transactions.** Every handle makes its transaction one that only a whole commit can
+//! express, but for those of [`Engine::start_noted`]: operations that are done again by a replay of
+//! their [`note`]s. These are taken where all changes pass (an inode is stored, a map or a
+//! directory changes, an inode is taken or freed, an orphan comes or goes), and there it is also
+//! seen what cannot be said ([`Reason`]). So what is not recorded is committed whole.
 //!
 //! **Writing.** [`commit`] has the turn of the journal, so that no transaction is committed meanwhile, and takes the [`records`] while no handle is open: whole
 //! operations, all of the transaction since the last fast commit, in their order, with the inodes as they stand in their

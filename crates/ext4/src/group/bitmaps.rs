@@ -56,8 +56,8 @@ impl Groups {
         };
         if buffer.kind() != validated {
             let mut state = group.lock();
-            // Whoever changes it validated it before, under this lock; so what is not validated is unchanged, and the
-            // descriptor has its checksum.
+            // A thread that changes it validated it before, under this lock; so what is not
+            // validated is unchanged, and the descriptor has its checksum.
             if buffer.kind() != validated {
                 self.validate(group, &state, kind, &buffer)
                     .map_err(|reason| self.put_out_of_use(group, &mut state, reason))?;

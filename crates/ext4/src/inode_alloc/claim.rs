@@ -98,7 +98,7 @@ pub(crate) fn claim<'a, P: Pool>(
         let Some(bit) = search(&group, span, start) else {
             return Ok(None);
         };
-        // Nobody else can have set it: this thread has the lock since it saw it clear.
+        // No other thread can have set it: this thread has the lock since it saw it clear.
         return Ok(group.test_and_set(bit)?.then_some((group, bit)));
     }
 }

@@ -13,7 +13,7 @@ use super::search::{Bits, WORD};
 #[derive(Debug)]
 pub(crate) struct InodeMap {
     used: Vec<AtomicU64>,
-    /// See [`Recent`]; without words if nobody asks for recently deleted inodes.
+    /// See [`Recent`]; without words if nothing asks for recently deleted inodes.
     recent: Vec<AtomicU64>,
     inodes: u32,
 }

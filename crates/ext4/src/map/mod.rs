@@ -4,9 +4,10 @@
 //! The inode's flags say which of the two it has. Both are written against the traits in [`store`]; here they are put on the
 //! engine's cache and journal.
 //!
-//! The map lock of the inode guards its 60 bytes and all blocks of the map below them: shared to look, exclusive
-//! to change, held while such a block is read from the device. Blocks of a map never move, and a freed one is reused only
-//! after a commit, so nobody else changes what a reader looks at.
+//! The map lock of the inode guards its 60 bytes and all blocks of the map below them: shared to
+//! look, exclusive to change, held while such a block is read from the device. Blocks of a map
+//! never move, and a freed one is reused only after a commit, so no other thread changes what a
+//! reader looks at.
 //!
 //! A change counts the blocks that came to the inode or left it, content and map alike, and adds them to `i_blocks` at its
 //! end, after an error too. The caller stores the inode.
@@ -98,7 +99,7 @@ pub(crate) fn insert_credits(engine: &Engine, inode: &Inode, blocks: u64) -> u32
     let credits = if inode.flags().contains(InodeFlags::EXTENTS) {
         let depth = extent::depth(&inode.map.read());
         let pieces = blocks / u64::from(EXTENT_MAX_UNWRITTEN_LEN);
-        // One level more than now: somebody else may be first.
+        // One level more than now: another thread may be first.
         let first = extent::replace_credits(depth + 2);
         u64::from(first).saturating_add(pieces.saturating_mul(4))
     } else {

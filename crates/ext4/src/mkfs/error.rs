@@ -84,7 +84,7 @@ pub enum MkfsError {
     /// Over 16 bytes or with a zero in it.
     #[error("label of {0} bytes: at most 16, without zero bytes")]
     Label(usize),
-    /// Nobody knows it.
+    /// No thread knows it.
     #[error("unknown feature {0}")]
     UnknownFeature(String),
     /// It exists, and we cannot write what has it.

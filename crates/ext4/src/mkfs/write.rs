@@ -55,9 +55,9 @@ pub(super) fn write(
     for group in 1..geometry.group_count() {
         if let Some(number) = geometry.backup_super_block(group) {
             let mut copy = sb.clone();
-            // Numbers beyond 16 bits do not fit; nobody relies on them.
+            // Numbers beyond 16 bits do not fit; nothing relies on them.
             copy.block_group_nr = (group as u16).into();
-            // It is not said to be in order: nobody keeps it so.
+            // It is not said to be in order: nothing keeps it so.
             copy.set_state(copy.state() - SuperState::VALID);
             copy.set_checksum();
             device.write_at(geometry.block_offset(number)?, copy.bytes())?;

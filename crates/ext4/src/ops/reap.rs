@@ -35,7 +35,7 @@ pub(super) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     delete(engine, inode)
 }
 
-/// Frees all that an inode has, and the inode. Nobody else uses it.
+/// Frees all that an inode has, and the inode. No other thread uses it.
 ///
 /// # Errors
 /// As [`reap`].
@@ -85,8 +85,9 @@ pub(super) fn is_bare(engine: &Engine, inode: &Inode) -> Result<bool> {
     Ok(!held && !inode.state.lock().orphan && data::is_bare(engine, inode)?)
 }
 
-/// Takes the last name of an inode that nobody refers to: from then on nobody gets a reference. False, and nothing
-/// changed, if it has another name or references. The caller has a handle and frees the inode in it.
+/// Takes the last name of an inode that no caller refers to: from then on no thread gets a
+/// reference. False, and nothing changed, if it has another name or references. The caller has a
+/// handle and frees the inode in it.
 pub(super) fn condemn(inode: &Inode, now: Timestamp) -> bool {
     let mut state = inode.state.lock();
     // Who takes a reference asks afterwards whether the inode is dying.
@@ -99,7 +100,7 @@ pub(super) fn condemn(inode: &Inode, now: Timestamp) -> bool {
     true
 }
 
-/// Deletes the inode if its last name went and nobody refers to it.
+/// Deletes the inode if its last name went and no caller refers to it.
 ///
 /// # Errors
 /// As [`reap`].

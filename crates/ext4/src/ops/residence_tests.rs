@@ -25,7 +25,7 @@ fn mount() -> Ext4 {
     Ext4::open(device, options).unwrap()
 }
 
-/// Makes files that nobody refers to.
+/// Makes files that no caller refers to.
 fn crowd_out(fs: &Ext4) {
     for nth in 0..MANY {
         let ino = file(fs, &format!("crowd-{nth}"));

@@ -5,8 +5,9 @@
 //! otherwise the time of its deletion. Images with an orphan file have slots in its blocks, so that threads that delete do not
 //! meet at the superblock; only when all slots are taken the list serves. In memory [`Orphans`] knows where each stands.
 //!
-//! Whoever adds or removes an orphan does it in the handle of the change that makes it one. A mount that may write finishes
-//! what it finds ([`recover`]): an inode without a name is deleted, one with a name cut to its size.
+//! A thread that adds or removes an orphan does it in the handle of the change that makes it one. A
+//! mount that may write finishes what it finds ([`recover`]): an inode without a name is deleted,
+//! one with a name cut to its size.
 //!
 //! Trouble cases: a list that is a ring or names what cannot be an orphan ends there (`a_damaged_list_ends_where_it_is`), an orphan in the middle of the list that
 //! goes first (`orphans_leave_the_list_in_any_order`), a full orphan file (`what_the_file_cannot_hold_goes_to_the_list`).

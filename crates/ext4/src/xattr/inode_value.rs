@@ -154,8 +154,8 @@ pub(super) fn release(engine: &Arc<Engine>, h: &Handle, owner: &Inode, ino: u32)
     value.store(engine, h)
 }
 
-/// Deletes the inodes of values that nobody refers to any more. Called without a handle; what is not reached is deleted at
-/// the next mount.
+/// Deletes the inodes of values that no caller refers to any more. Called without a handle; what is
+/// not reached is deleted at the next mount.
 ///
 /// # Errors
 /// Damage, the journal.

@@ -20,7 +20,7 @@ const MOST: usize = 4096;
 /// Blocks that were written lately, by the hash of their entries. Its lock is held while the counts in them change.
 pub(crate) struct SharedBlocks {
     known: RankedMutex<HashMap<u32, u64>>,
-    /// Inodes of values that nobody refers to any more.
+    /// Inodes of values that no caller refers to any more.
     pub(super) unused_values: RankedMutex<Vec<u32>>,
 }
 

@@ -7,8 +7,8 @@ use crate::node::NodeId;
 use crate::request::{Reply, XattrReply};
 
 impl Dispatcher {
-    /// Sets an extended attribute, with the flags of `setxattr`. With `kill_setgid` the file
-    /// loses its set-group-id bit: its ACL is set by somebody who is not in its group.
+    /// Sets an extended attribute, with the flags of `setxattr`. With `kill_setgid` the file loses
+    /// its set-group-id bit: its ACL is set by a caller that is not in its group.
     ///
     /// # Errors
     /// The engine's, `EINVAL` for other flags.
@@ -30,7 +30,7 @@ impl Dispatcher {
         let ino = self.map.ino(node);
         self.fs.setxattr(ino, name, value, mode).map_err(errno)?;
         if kill_setgid {
-            // The kernel holds the inode's lock: nobody changes the mode in between.
+            // The kernel holds the inode's lock: no thread changes the mode in between.
             let perm = self.fs.getattr(ino).map_err(errno)?.perm;
             if perm & libc::S_ISGID != 0 {
                 let set = SetAttr {

@@ -113,7 +113,7 @@ impl Load {
         self.busy.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Somebody waits for what a thread must serve: bound or not, there must be idle ones.
+    /// A client waits for what another thread must serve: bound or not, there must be idle ones.
     pub(super) fn must_serve(&self) -> Need {
         self.need(self.busy.load(Ordering::Relaxed), usize::MAX)
     }

@@ -2,11 +2,11 @@
 //!
 //! # How it works
 //!
-//! For the caller of `unlink` the inode is gone when the call returns; we hear of it by a
-//! forget, which nobody waits for. So a forget may still be on its way while a request that
-//! was made after it is served, and then there seems to be less space than there is. Whatever
-//! depends on that, a `statfs` and a request that found no space, first waits for those
-//! forgets that were sent before it ([`Forgets::settle`]).
+//! For the caller of `unlink` the inode is gone when the call returns; we hear of it by a forget,
+//! which no thread waits for. So a forget may still be on its way while a request that was made
+//! after it is served, and then there seems to be less space than there is. Whatever depends on
+//! that, a `statfs` and a request that found no space, first waits for those forgets that were sent
+//! before it ([`Forgets::settle`]).
 //!
 //! Beside io_uring ([`Forgets::beside_rings`]) they come over `/dev/fuse`, which brings nearly
 //! nothing else. Its threads take turns as lookout; once something comes it gathers for
@@ -153,7 +153,7 @@ impl Forgets {
         }
     }
 
-    /// Waits until all forgets are served that were sent before now, each message that nobody
+    /// Waits until all forgets are served that were sent before now, each message that no thread
     /// has read yet by `serve`.
     pub(super) fn settle(&self, serve: impl Fn(&Device, &[u8])) {
         if let Some(beside) = self.beside.get() {

@@ -1,9 +1,9 @@
 //! What must wait for the kernel before it can be answered: the kernel in turn may be
 //! waiting for the thread that would wait.
 //!
-//! The kernel cannot be interrupted while it writes back for us. Should the process be killed
-//! just then, that thread keeps the connection, and all who wait for it, alive until somebody
-//! writes to `abort` below `/sys/fs/fuse/connections`.
+//! The kernel cannot be interrupted while it writes back for us. Should the process be killed just
+//! then, that thread keeps the connection, and all who wait for it, alive until a user writes to
+//! `abort` below `/sys/fs/fuse/connections`.
 
 use std::io;
 use std::sync::{Arc, mpsc};

@@ -86,7 +86,7 @@ pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `fsync_flags`: data only.
 pub(crate) const FSYNC_FDATASYNC: u32 = 1;
-/// `setxattr_flags`: an ACL is set by somebody who has no right to keep the set-group-id bit.
+/// `setxattr_flags`: an ACL is set by a caller that has no right to keep the set-group-id bit.
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// `open_flags`: what the kernel has cached of the file stays good.
 pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;

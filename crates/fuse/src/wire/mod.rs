@@ -10,9 +10,9 @@
 //! An answer is a header and the bytes that [`reply`] writes into a buffer that the
 //! transport gives.
 //!
-//! Whoever holds the other end is the kernel, yet nothing is believed: a length that does
-//! not fit the bytes there, a missing NUL, a struct cut short is a [`Malformed`], which
-//! the transport answers with its errno. Tests: `tests.rs`, on byte slices.
+//! The other end is the kernel, yet nothing is believed: a length that does not
+//! fit the bytes there, a missing NUL, a struct cut short is a [`Malformed`], which the transport
+//! answers with its errno. Tests: `tests.rs`, on byte slices.
 
 pub(crate) mod abi;
 pub(crate) mod flags;

@@ -97,7 +97,7 @@ pub(crate) enum Operation<'a> {
     },
     /// Of a file or directory that was opened.
     Release,
-    /// The kernel waits for an answer that nobody wants any more.
+    /// The kernel waits for an answer that no client wants any more.
     Interrupt,
     Destroy,
     /// Known, and not served: `ENOSYS` is the answer that we want the kernel to remember.

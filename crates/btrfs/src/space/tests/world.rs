@@ -39,7 +39,7 @@ struct Use {
     halves: bool,
 }
 
-/// Files in the top directory whose data nobody reads.
+/// Files in the top directory whose data is not read.
 pub(super) struct World {
     pub(super) engine: Arc<Engine>,
     root: Arc<Root>,

@@ -118,7 +118,7 @@ impl Env {
         create_root(&mut self.handle(), id).unwrap()
     }
 
-    /// Writes all dirty blocks and begins the next transaction. Nobody may hold a handle.
+    /// Writes all dirty blocks and begins the next transaction. No thread may hold a handle.
     pub(super) fn commit(&self, roots: &[&Arc<Root>]) {
         let dirty: Vec<_> = self.space.lock().dirty.values().cloned().collect();
         write_blocks(self, &dirty).unwrap();

@@ -80,7 +80,7 @@ impl Memory {
 
     /// Gives the payload's pages back until they are next used.
     pub(super) fn trim(&mut self) {
-        // SAFETY: our pages, which nobody borrows; they read as zeros afterwards.
+        // SAFETY: our pages, which no thread borrows; they read as zeros afterwards.
         let advised = unsafe {
             let start = self.base.add(PAYLOAD).as_ptr().cast();
             rustix::mm::madvise(start, self.payload, Advice::LinuxDontNeed)
@@ -93,7 +93,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: our mapping, which nobody uses any more.
+        // SAFETY: our mapping, which no thread uses any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), PAYLOAD + self.payload) };
     }
 }

@@ -55,8 +55,8 @@ const SPARE: usize = 2;
 /// Bound on the entries of all queues together, and of one.
 const MOST_IN_ALL: usize = 512;
 const MOST: usize = 64;
-/// Longest time for an entry to be registered, which takes no I/O. A mount that waits for ever for a
-/// kernel that does not answer would hang whoever looks at it.
+/// Longest time for an entry to be registered, which takes no I/O. A mount that waits for ever for
+/// a kernel that does not answer would hang a thread that looks at it.
 const REGISTRATION: Duration = Duration::from_secs(20);
 
 /// What all queues share.
