@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use sapwood::Kind;
 use sapwood_block::{FileDevice, OpenOptions};
-use sapwood_fuse::{IoUring, control};
+use sapwood_fuse::{Choice, control};
 
 use crate::error::{io_error, on, run_program};
 use crate::figures::Counted;
@@ -103,7 +103,7 @@ impl Contestant {
     #[must_use]
     pub fn plain_loop(kind: Kind) -> Self {
         let setup = Setup {
-            io_uring: IoUring::Off,
+            io_uring: Choice::Off,
             ..Setup::new(kind)
         };
         Self::Sapwood {
@@ -202,7 +202,7 @@ impl fmt::Display for Contestant {
         };
         let way = match (face, setup.io_uring) {
             (Face::Library, _) => "lib",
-            (Face::Fuse, IoUring::Off) => "loop",
+            (Face::Fuse, Choice::Off) => "loop",
             (Face::Fuse, _) => "fuse",
         };
         write!(f, "{}-{way}", setup.kind)?;
@@ -254,7 +254,7 @@ impl FromStr for Contestant {
             "lib" => Face::Library,
             "fuse" => Face::Fuse,
             "loop" => {
-                setup.io_uring = IoUring::Off;
+                setup.io_uring = Choice::Off;
                 Face::Fuse
             }
             _ => return Err(wrong()),

@@ -11,7 +11,7 @@ use sapwood_bench::policy::Policy;
 use sapwood_bench::serve;
 use sapwood_bench::setup::{Search, Setup, parse_transport};
 use sapwood_bench::workload::create;
-use sapwood_fuse::IoUring;
+use sapwood_fuse::Choice;
 
 /// Benchmarks of Sapwood.
 #[derive(Debug, Parser)]
@@ -71,7 +71,7 @@ struct Serve {
     others: bool,
     /// Requests come through io_uring: auto, on or off
     #[arg(long, default_value = "auto", value_parser = parse_transport)]
-    io_uring: IoUring,
+    io_uring: Choice,
 }
 
 fn main() -> ExitCode {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sapwood::Kind;
 use sapwood_ext4::AllocPolicy;
-use sapwood_fuse::IoUring;
+use sapwood_fuse::Choice;
 
 use crate::policy::Policy;
 
@@ -83,7 +83,7 @@ pub struct Setup {
     /// Users other than root may use a mount.
     pub others: bool,
     /// Transport of a mount.
-    pub io_uring: IoUring,
+    pub io_uring: Choice,
 }
 
 impl Setup {
@@ -97,7 +97,7 @@ impl Setup {
             commit: None,
             fuse_threads: 0,
             others: false,
-            io_uring: IoUring::Auto,
+            io_uring: Choice::Auto,
         }
     }
 
@@ -140,11 +140,11 @@ impl Setup {
     }
 }
 
-fn transport_name(io_uring: IoUring) -> &'static str {
+fn transport_name(io_uring: Choice) -> &'static str {
     match io_uring {
-        IoUring::Auto => "auto",
-        IoUring::On => "on",
-        IoUring::Off => "off",
+        Choice::Auto => "auto",
+        Choice::On => "on",
+        Choice::Off => "off",
     }
 }
 
@@ -152,7 +152,7 @@ fn transport_name(io_uring: IoUring) -> &'static str {
 ///
 /// # Errors
 /// There is none of that name.
-pub fn parse_transport(text: &str) -> Result<IoUring, String> {
+pub fn parse_transport(text: &str) -> Result<Choice, String> {
     text.parse()
         .map_err(|()| "it is auto, on or off".to_owned())
 }
@@ -192,9 +192,9 @@ mod tests {
         assert_eq!(plain.btrfs(), sapwood_btrfs::Options::default());
         assert_eq!(plain.ext4(), sapwood_ext4::Options::default());
         for (text, expected) in [
-            ("auto", IoUring::Auto),
-            ("on", IoUring::On),
-            ("off", IoUring::Off),
+            ("auto", Choice::Auto),
+            ("on", Choice::On),
+            ("off", Choice::Off),
         ] {
             assert_eq!(parse_transport(text), Ok(expected));
             assert_eq!(transport_name(expected), text);

@@ -25,8 +25,9 @@ use rustix::mount::{
 };
 
 use crate::anchor::Anchor;
-use crate::options::{Access, FuseBlk, MountOptions};
+use crate::options::MountOptions;
 use crate::permissions::{is_first_namespace, kernel_checks};
+use sapwood_vfs::{Access, Choice};
 
 /// The first kernel that passes `FUSE_SYNCFS` to a `fuseblk` mount.
 const FIRST_RELEASE: (u32, u32) = (6, 18);
@@ -35,9 +36,9 @@ const FIRST_RELEASE: (u32, u32) = (6, 18);
 pub(crate) fn wanted(options: &MountOptions) -> Option<&Path> {
     let image = options.anchor.as_deref()?;
     let wanted = match options.fuseblk {
-        FuseBlk::Off => false,
-        FuseBlk::On => true,
-        FuseBlk::Auto => !options.auto_unmount && is_offered(),
+        Choice::Off => false,
+        Choice::On => true,
+        Choice::Auto => !options.auto_unmount && is_offered(),
     };
     wanted.then_some(image)
 }

@@ -44,10 +44,11 @@ pub use error::MountError;
 pub use mount_table::{MountEntry, mount_table, mounted_on};
 pub use mountpoint::{UnmountError, unmount};
 pub use node::NodeId;
-pub use options::{Access, FuseBlk, IoUring, MountOptions};
+pub use options::MountOptions;
 pub use readdir::{DirAttributes, DirItem, DirSink, PageKind};
 pub use request::{
     Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, Synchronous, WriteRequest, XattrReply,
 };
+pub use sapwood_vfs::{Access, Choice};
 pub use session::{Session, mount};
 pub use subvolume_page::SubvolumeList;

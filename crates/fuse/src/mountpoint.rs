@@ -21,8 +21,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use crate::block_mount;
 use crate::error::MountError;
 use crate::mount_table::mounted_on;
-use crate::options::{Access, FuseBlk, MountOptions};
+use crate::options::MountOptions;
 use crate::permissions::kernel_checks;
+use sapwood_vfs::{Access, Choice};
 
 const FUSERMOUNT: &str = "fusermount3";
 
@@ -151,7 +152,7 @@ fn mount_directly(
     if let Some(image) = block_mount::wanted(options) {
         match block_mount::mount((&device, mode), path, image, options, read_only) {
             Ok(()) => return Ok(Some((device, Type::Block))),
-            Err(error) if options.fuseblk == FuseBlk::On => return Err(MountError::Block(error)),
+            Err(error) if options.fuseblk == Choice::On => return Err(MountError::Block(error)),
             Err(error) => log::warn!("mounting without fuseblk: {error}"),
         }
     }

@@ -3,80 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sapwood_vfs::{Access, Choice};
+
 /// Largest read or write in bytes: what the kernel allows by default.
 pub(crate) const MAX_IO: u32 = 1 << 20;
 
 /// Bound on request threads that are added as needed.
 const MOST_THREADS: usize = 64;
 
-/// Who may use the mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Access {
-    /// Only the user who mounted it.
-    #[default]
-    Owner,
-    /// That user and root (`allow_root`).
-    OwnerAndRoot,
-    /// Everybody, as far as permissions let them (`allow_other`).
-    All,
-}
-
-/// Whether requests come through io_uring (Linux 6.14 and newer, where
-/// `/sys/module/fuse/parameters/enable_uring` is on) or through `/dev/fuse`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum IoUring {
-    /// Where the kernel offers it and it can be had.
-    #[default]
-    Auto,
-    /// Fail to mount without.
-    On,
-    /// Never.
-    Off,
-}
-
-impl std::str::FromStr for IoUring {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "on" => Ok(Self::On),
-            "off" => Ok(Self::Off),
-            _ => Err(()),
-        }
-    }
-}
-
-/// Whether the mount is of type `fuseblk`, whose `sync` and `umount` wait until the daemon has
-/// made everything durable. Needs root, a loop device and [`MountOptions::anchor`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FuseBlk {
-    /// On Linux 6.18 and newer, where it can be had.
-    #[default]
-    Auto,
-    /// Fail to mount without.
-    On,
-    /// Never.
-    Off,
-}
-
-impl std::str::FromStr for FuseBlk {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "on" => Ok(Self::On),
-            "off" => Ok(Self::Off),
-            _ => Err(()),
-        }
-    }
-}
-
 /// What can be chosen when mounting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// Who may use the mount.
+    /// The users that may use the mount.
     pub access: Access,
     /// The kernel checks permissions, from modes and ACLs. Without, everything is allowed to those
     /// whom `access` lets in, and creating and removing files is faster.
@@ -114,10 +52,13 @@ pub struct MountOptions {
     /// Bytes that the buffers of all request threads may take: bounds their number, unless that is
     /// chosen.
     pub buffer_bytes: Option<u64>,
-    /// Whether requests come through io_uring.
-    pub io_uring: IoUring,
-    /// Whether the mount is of type `fuseblk`.
-    pub fuseblk: FuseBlk,
+    /// Whether requests come through io_uring (Linux 6.14 and newer, where
+    /// `/sys/module/fuse/parameters/enable_uring` is on) or through `/dev/fuse`.
+    pub io_uring: Choice,
+    /// Whether the mount is of type `fuseblk` (Linux 6.18 and newer), whose `sync` and `umount` wait
+    /// until the daemon has made everything durable. Needs root, a loop device and
+    /// [`anchor`](Self::anchor).
+    pub fuseblk: Choice,
     /// The image file or block device, for a mount of type `fuseblk`.
     pub anchor: Option<PathBuf>,
     /// The kernel collects writes in its page cache and keeps the times of files: better for very many
@@ -156,8 +97,8 @@ impl Default for MountOptions {
             dirsync: false,
             threads: None,
             buffer_bytes: None,
-            io_uring: IoUring::Auto,
-            fuseblk: FuseBlk::Auto,
+            io_uring: Choice::Auto,
+            fuseblk: Choice::Auto,
             anchor: None,
             writeback_cache: false,
             ttl: Duration::from_secs(3600),

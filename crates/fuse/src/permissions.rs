@@ -17,9 +17,10 @@
 
 use sapwood_vfs::{Attr, FileKind};
 
-use crate::options::{Access, MountOptions};
+use crate::options::MountOptions;
 use crate::wire::Operation;
 use crate::wire::flags::WRITE_CACHE;
+use sapwood_vfs::Access;
 
 /// Bits of a request for `access`, as in the call of that name.
 const EXECUTE: u32 = 1;

@@ -26,9 +26,10 @@ use crate::block_mount;
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
 use crate::mountpoint::{self, MountPoint, UnmountError};
-use crate::options::{IoUring, MountOptions};
+use crate::options::MountOptions;
 use crate::request::Synchronous;
 use crate::transport::Transport;
+use sapwood_vfs::Choice;
 
 /// Mounts `fs` on `dir`. When it returns, the kernel and we have agreed on the protocol: the mount
 /// is up. It goes on until it is unmounted, and outlives the returned [`Session`].
@@ -42,10 +43,10 @@ pub fn mount(
 ) -> Result<Session, MountError> {
     match attempt(&fs, dir, options) {
         // The kernel cannot go back to /dev/fuse on a connection that was to have io_uring.
-        Err(MountError::Session(error)) if options.io_uring == IoUring::Auto => {
+        Err(MountError::Session(error)) if options.io_uring == Choice::Auto => {
             log::warn!("mounting once more without io_uring: {error}");
             let plain = MountOptions {
-                io_uring: IoUring::Off,
+                io_uring: Choice::Off,
                 ..options.clone()
             };
             attempt(&fs, dir, &plain)

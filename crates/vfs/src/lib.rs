@@ -10,6 +10,7 @@ mod attr;
 mod error;
 pub mod front;
 mod fs;
+mod mounting;
 pub mod rules;
 mod subvolume;
 
@@ -21,4 +22,5 @@ pub use error::{Cause, Error, Result};
 pub use fs::{
     AllocMode, CopyMode, FileSystem, RenameMode, SeekFrom, SetXattrMode, SyncKind, WriteMode,
 };
+pub use mounting::{Access, Choice};
 pub use subvolume::{SubvolumeId, SubvolumeInfo, Subvolumes};

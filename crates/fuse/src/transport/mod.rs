@@ -38,12 +38,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dispatch::Dispatcher;
-use crate::options::{IoUring, MAX_IO, MountOptions};
+use crate::options::{MAX_IO, MountOptions};
 use crate::permissions::{Asking, kernel_checks};
 use crew::Crew;
 use device::{Device, Plain};
 use init::{Handshake, Wishes};
 use later::Helper;
+use sapwood_vfs::Choice;
 use server::Server;
 use uring::{Rings, Shared};
 
@@ -143,7 +144,7 @@ impl Transport {
         mount_point: &Path,
         options: &MountOptions,
     ) -> io::Result<Option<Rings>> {
-        if options.io_uring == IoUring::Off {
+        if options.io_uring == Choice::Off {
             return Ok(None);
         }
         let prepared = if handshake.offers_io_uring() {
@@ -163,7 +164,7 @@ impl Transport {
         };
         match prepared {
             Ok(rings) => Ok(Some(rings)),
-            Err(error) if options.io_uring == IoUring::On => Err(error),
+            Err(error) if options.io_uring == Choice::On => Err(error),
             Err(error) => {
                 log::info!("requests come through /dev/fuse: {error}");
                 Ok(None)

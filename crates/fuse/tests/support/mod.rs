@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use sapwood_fuse::{Access, IoUring, MountOptions, Session, mount};
+use sapwood_fuse::{Access, Choice, MountOptions, Session, mount};
 use sapwood_testing::MemoryFs;
 use sapwood_vfs::FileSystem;
 
@@ -134,7 +134,7 @@ pub(crate) fn installed(program: &str) -> bool {
 
 thread_local! {
     /// The transport of the trials being listed, and of the mounts of the one being run.
-    static TRANSPORT: Cell<IoUring> = const { Cell::new(IoUring::Auto) };
+    static TRANSPORT: Cell<Choice> = const { Cell::new(Choice::Auto) };
     /// Whether the kernel collects writes in their mounts.
     static WRITEBACK: Cell<bool> = const { Cell::new(false) };
 }
@@ -152,28 +152,28 @@ pub(crate) fn trial(name: &str, needs: Needs, run: fn() -> Outcome) -> Trial {
         run()
     });
     let kind = match (transport, writeback) {
-        (IoUring::Auto, _) => "",
-        (IoUring::On, false) => "io_uring",
-        (IoUring::On, true) => "io_uring, writeback cache",
-        (IoUring::Off, false) => "/dev/fuse",
-        (IoUring::Off, true) => "/dev/fuse, writeback cache",
+        (Choice::Auto, _) => "",
+        (Choice::On, false) => "io_uring",
+        (Choice::On, true) => "io_uring, writeback cache",
+        (Choice::Off, false) => "/dev/fuse",
+        (Choice::Off, true) => "/dev/fuse, writeback cache",
     };
     named
         .with_kind(kind)
-        .with_ignored_flag(needs.missing() || (transport == IoUring::On && !rings()))
+        .with_ignored_flag(needs.missing() || (transport == Choice::On && !rings()))
 }
 
 /// What `list` gives, once for each transport with and without the kernel's writeback cache.
 pub(crate) fn over_all(list: fn() -> Vec<Trial>) -> Vec<Trial> {
     let mut trials = Vec::new();
-    for transport in [IoUring::Off, IoUring::On] {
+    for transport in [Choice::Off, Choice::On] {
         for writeback in [false, true] {
             TRANSPORT.set(transport);
             WRITEBACK.set(writeback);
             trials.extend(list());
         }
     }
-    TRANSPORT.set(IoUring::Auto);
+    TRANSPORT.set(Choice::Auto);
     WRITEBACK.set(false);
     trials
 }

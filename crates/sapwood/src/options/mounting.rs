@@ -1,41 +1,6 @@
 //! Options of the mount itself, for whatever makes it.
 
-/// Who may use a mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Access {
-    /// The user who mounts.
-    #[default]
-    Owner,
-    /// That user and root.
-    OwnerAndRoot,
-    /// Every user, as far as permissions allow.
-    All,
-}
-
-/// Whether something is used that not every machine has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Choice {
-    /// Where it can be had.
-    #[default]
-    Auto,
-    /// Always; it is an error where it cannot be had.
-    On,
-    /// Never.
-    Off,
-}
-
-impl std::str::FromStr for Choice {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "on" => Ok(Self::On),
-            "off" => Ok(Self::Off),
-            _ => Err(()),
-        }
-    }
-}
+pub use sapwood_vfs::{Access, Choice};
 
 /// What was chosen for the mount. The fields are the options of the same name; `false` and `None`
 /// are the defaults.
@@ -68,15 +33,11 @@ impl Mounting {
     /// The same for a FUSE mount of `image`.
     #[must_use]
     pub fn for_fuse(&self, image: &std::path::Path) -> sapwood_fuse::MountOptions {
-        use sapwood_fuse::{FuseBlk, IoUring, MountOptions};
+        use sapwood_fuse::MountOptions;
 
         let ordinary = MountOptions::default();
         MountOptions {
-            access: match self.access {
-                Access::Owner => sapwood_fuse::Access::Owner,
-                Access::OwnerAndRoot => sapwood_fuse::Access::OwnerAndRoot,
-                Access::All => sapwood_fuse::Access::All,
-            },
+            access: self.access,
             default_permissions: !self.no_default_permissions,
             read_only: self.read_only,
             fsname: match &self.fsname {
@@ -95,16 +56,8 @@ impl Mounting {
             sync: self.sync,
             dirsync: self.dirsync,
             threads: self.threads,
-            io_uring: match self.io_uring {
-                Choice::Auto => IoUring::Auto,
-                Choice::On => IoUring::On,
-                Choice::Off => IoUring::Off,
-            },
-            fuseblk: match self.fuseblk {
-                Choice::Auto => FuseBlk::Auto,
-                Choice::On => FuseBlk::On,
-                Choice::Off => FuseBlk::Off,
-            },
+            io_uring: self.io_uring,
+            fuseblk: self.fuseblk,
             anchor: Some(image.to_owned()),
             writeback_cache: self.writeback_cache,
             ..ordinary
