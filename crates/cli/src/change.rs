@@ -7,10 +7,11 @@ use sapwood::target::Target;
 use sapwood::tree::{self, Node};
 use sapwood_vfs::{Credentials, Error, FileSystem, NewInode, RenameMode};
 
+use super::choice::SubvolumeChoice;
 use super::copy::same_file;
 use super::failure::{Failure, Result};
 use super::files::{for_each, shown_path, with_image};
-use super::{SubvolumeChoice, owner};
+use super::owner;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct RmArgs {

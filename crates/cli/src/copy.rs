@@ -23,7 +23,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sapwood::target::Target;
 use sapwood_vfs::FileKind;
 
-use super::SubvolumeChoice;
+use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result, USAGE};
 use super::{output, owner, progress};
 use image_side::ImageSide;

@@ -7,8 +7,6 @@ use sapwood::image::OpenError;
 use sapwood::options::OptionError;
 use sapwood::target::NoImage;
 
-use super::output;
-
 /// Something that was asked for could not be done.
 pub(super) const FAILED: u8 = 1;
 /// The command line makes no sense.
@@ -66,11 +64,8 @@ impl Failure {
         Self { code, ..self }
     }
 
-    /// Prints the line and returns the code. A failure without a line was reported before.
-    pub(super) fn report(self) -> u8 {
-        if !self.line.is_empty() {
-            output::message(&self.line);
-        }
+    /// The exit code.
+    pub(super) fn code(&self) -> u8 {
         self.code
     }
 }

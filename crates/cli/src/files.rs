@@ -10,8 +10,9 @@ use sapwood::tree;
 use sapwood_vfs::{Attr, Error, FileKind, FileSystem};
 use serde::Serialize;
 
+use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result};
-use super::{SubvolumeChoice, output, times};
+use super::{output, times};
 
 /// Bytes per read.
 const CHUNK: usize = 1 << 20;

@@ -5,6 +5,7 @@
 mod allocator;
 mod change;
 mod check;
+mod choice;
 mod copy;
 mod demo;
 mod dump;
@@ -26,13 +27,9 @@ mod umount;
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-use failure::Failure;
 
 /// btrfs and ext4 in user space: make, mount, read, write and check images, without root and without a
 /// kernel driver.
@@ -102,7 +99,7 @@ fn main() -> ExitCode {
     if let Some(rewritten) = helper {
         args = match rewritten {
             Ok(args) => args,
-            Err(failure) => return ExitCode::from(failure.report()),
+            Err(failure) => return ExitCode::from(output::report(&failure)),
         };
     }
     output::start_log();
@@ -141,7 +138,7 @@ fn main() -> ExitCode {
     };
     output::finish(match result {
         Ok(()) => 0,
-        Err(failure) => failure.report(),
+        Err(failure) => output::report(&failure),
     })
 }
 
@@ -158,32 +155,6 @@ impl MountOptionsArgs {
             true => sapwood::options::table::as_markdown(),
             false => sapwood::options::table::as_text(),
         }
-    }
-}
-
-/// An image and how to open it, as every command that looks into one takes it.
-#[derive(Debug, Clone, clap::Args)]
-struct SubvolumeChoice {
-    /// Subvolume to look into, by path from the top level [default: the default subvolume]
-    #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
-    subvol: Option<PathBuf>,
-    /// Subvolume to look into, by id
-    #[arg(long, value_name = "ID")]
-    subvolid: Option<u64>,
-}
-
-impl SubvolumeChoice {
-    fn options(&self, read_only: bool) -> Result<sapwood::Options, Failure> {
-        let mut options = match read_only {
-            true => sapwood::Options::read_only(),
-            false => sapwood::Options::default(),
-        };
-        if let Some(path) = &self.subvol {
-            options.set_subvolume(path.as_os_str().as_bytes());
-        } else if let Some(id) = self.subvolid {
-            options.set("subvolid", Some(&id.to_string()))?;
-        }
-        Ok(options)
     }
 }
 

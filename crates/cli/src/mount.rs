@@ -76,7 +76,7 @@ fn translate(args: &[OsString]) -> Result<Vec<OsString>> {
 pub(super) fn run(args: Args) -> ExitCode {
     match start(args) {
         Ok(code) => code,
-        Err(failure) => ExitCode::from(failure.report()),
+        Err(failure) => ExitCode::from(output::report(&failure)),
     }
 }
 
@@ -110,7 +110,7 @@ fn start(args: Args) -> Result<ExitCode> {
         };
         match serve(&image, &dir, options, quiet, begun) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => ExitCode::from(failure.with_code(MOUNT).report()),
+            Err(failure) => ExitCode::from(output::report(&failure.with_code(MOUNT))),
         }
     };
     daemon::daemonize(foreground, work)

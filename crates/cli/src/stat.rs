@@ -6,9 +6,10 @@ use sapwood::tree;
 use sapwood_vfs::{Attr, FileKind, FileSystem};
 use serde::Serialize;
 
+use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result};
 use super::files::{by_image, shown_path, with_image};
-use super::{SubvolumeChoice, output, times};
+use super::{output, times};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

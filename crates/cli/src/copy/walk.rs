@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use sapwood_vfs::FileKind;
 
 use super::super::failure::{Failure, Result};
+use super::super::output;
 use super::one::refuse_same;
 use super::side::{Found, New, Node, Rules, Scratch};
 
@@ -148,7 +149,7 @@ impl<'a> Copy<'_> {
         match result {
             Err(failure) if !failure.ends() => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
-                self.bar.suspend(|| failure.report());
+                self.bar.suspend(|| output::report(&failure));
                 Ok(())
             }
             other => other,

@@ -35,7 +35,7 @@ impl Log for Logger {
 }
 
 /// Starts the log on standard error.
-pub(in super::super) fn start_log() {
+pub(crate) fn start_log() {
     // Only a library user who set a logger before us can make this fail, and then theirs counts.
     let _ = log::set_logger(&Logger);
     log::set_max_level(LEVEL);
@@ -43,7 +43,7 @@ pub(in super::super) fn start_log() {
 
 /// From now on the log, messages and panics go to the system's log: this is the daemon of the
 /// mount of `image` on `dir`, about to lose its standard streams.
-pub(in super::super) fn to_syslog(image: &Path, dir: &Path) {
+pub(crate) fn to_syslog(image: &Path, dir: &Path) {
     let about = format!("{} on {}", image.display(), dir.display());
     let _ = SYSTEM.set(Syslog::new(&about));
     std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));

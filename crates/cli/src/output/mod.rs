@@ -8,7 +8,9 @@ mod stream;
 mod syslog;
 
 pub(super) use logger::{start_log, to_syslog};
-pub(super) use stream::{bytes, failed, finish, json, json_line, line, line_or_end, message};
+pub(super) use stream::{
+    bytes, failed, finish, json, json_line, line, line_or_end, message, report,
+};
 
 use sapwood_vfs::{Attr, FileKind};
 

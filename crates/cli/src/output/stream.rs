@@ -18,8 +18,8 @@ use std::process::ExitCode;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::super::failure::{FAILED, Failure, Result};
 use super::logger;
+use crate::failure::{FAILED, Failure, Result};
 
 /// What a shell shows for a process that `SIGPIPE` has ended.
 const BROKEN_PIPE: u8 = 128 + 13;
@@ -27,13 +27,13 @@ const BROKEN_PIPE: u8 = 128 + 13;
 static ERROR: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Writes a line to standard output.
-pub(in super::super) fn line(text: impl Display) -> Result<()> {
+pub(crate) fn line(text: impl Display) -> Result<()> {
     bytes(format!("{text}\n").as_bytes())
 }
 
 /// As [`line`], for a callback that cannot fail, of a command that changes nothing: an error ends
 /// the process.
-pub(in super::super) fn line_or_end(text: impl Display) {
+pub(crate) fn line_or_end(text: impl Display) {
     if line(text).is_err() {
         let code = conclude(FAILED);
         std::process::exit(i32::from(code));
@@ -41,7 +41,7 @@ pub(in super::super) fn line_or_end(text: impl Display) {
 }
 
 /// Writes bytes to standard output.
-pub(in super::super) fn bytes(bytes: &[u8]) -> Result<()> {
+pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
     if ERROR.lock().is_some() {
         return Err(silent());
     }
@@ -63,7 +63,7 @@ fn write_all(mut bytes: &[u8]) -> io::Result<()> {
 
 /// Keeps an error of standard output for the end of the command, which it fails; ends what the
 /// command is doing.
-pub(in super::super) fn failed(error: io::Error) -> Failure {
+pub(crate) fn failed(error: io::Error) -> Failure {
     ERROR.lock().get_or_insert(error);
     silent()
 }
@@ -73,17 +73,17 @@ fn silent() -> Failure {
 }
 
 /// Prints a value as JSON on standard output.
-pub(in super::super) fn json(value: &impl serde::Serialize) -> Result<()> {
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<()> {
     line(serde_json::to_string_pretty(value).map_err(|error| Failure::on("json", error))?)
 }
 
 /// Prints a value as JSON in one line.
-pub(in super::super) fn json_line(value: &impl serde::Serialize) -> Result<()> {
+pub(crate) fn json_line(value: &impl serde::Serialize) -> Result<()> {
     line(serde_json::to_string(value).map_err(|error| Failure::on("json", error))?)
 }
 
 /// Tells people something on standard error; in a daemon in the background, in the system's log.
-pub(in super::super) fn message(text: impl Display) {
+pub(crate) fn message(text: impl Display) {
     if !logger::to_system(log::Level::Error, &text) {
         to_stderr(&text);
     }
@@ -94,9 +94,18 @@ pub(super) fn to_stderr(text: &dyn Display) {
     let _ = writeln!(io::stderr().lock(), "sapwood: {text}");
 }
 
+/// Prints the line of a failure and returns its exit code. A failure without a line was reported before.
+pub(crate) fn report(failure: &Failure) -> u8 {
+    let line = failure.to_string();
+    if !line.is_empty() {
+        message(line);
+    }
+    failure.code()
+}
+
 /// The end of a command that would exit with `code`: the exit code once standard output is
 /// accounted for.
-pub(in super::super) fn finish(code: u8) -> ExitCode {
+pub(crate) fn finish(code: u8) -> ExitCode {
     ExitCode::from(conclude(code))
 }
 

@@ -1,0 +1,33 @@
+//! The subvolume that a command looks into.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use super::failure::Result;
+
+/// The subvolume that a command looks into.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct SubvolumeChoice {
+    /// Subvolume to look into, by path from the top level [default: the default subvolume]
+    #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
+    subvol: Option<PathBuf>,
+    /// Subvolume to look into, by id
+    #[arg(long, value_name = "ID")]
+    subvolid: Option<u64>,
+}
+
+impl SubvolumeChoice {
+    /// Options with that choice.
+    pub(super) fn options(&self, read_only: bool) -> Result<sapwood::Options> {
+        let mut options = match read_only {
+            true => sapwood::Options::read_only(),
+            false => sapwood::Options::default(),
+        };
+        if let Some(path) = &self.subvol {
+            options.set_subvolume(path.as_os_str().as_bytes());
+        } else if let Some(id) = self.subvolid {
+            options.set("subvolid", Some(&id.to_string()))?;
+        }
+        Ok(options)
+    }
+}
