@@ -135,8 +135,10 @@ bench-create: need-build
 package: need-build
 	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-layers
 
+# Builds nothing, so that no build runs as root: `make` first.
 install: BINARY = target/release/sapwood
-install: all
+install:
+	@test -x $(BINARY) || { echo "$(BINARY) is missing: run 'make' first" >&2; exit 1; }
 	install -Dm755 $(BINARY) $(DESTDIR)/usr/bin/sapwood
 	install -d $(DESTDIR)/usr/sbin
 	for name in sapwood fuse.sapwood fuseblk.sapwood; do \

@@ -2,6 +2,7 @@
 //! script; `$KIND` is the kind of image.
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -170,12 +171,18 @@ fn everyday(kind: &str, script: &str) -> Outcome {
 /// Into an empty directory, with a program that was built before.
 fn install() -> Outcome {
     let dir = scratch::directory();
-    let mut make = Command::new("make");
-    make.args(["install", "CARGO=true", "-o", "all"])
-        .arg(format!("DESTDIR={}", dir.path().join("new").display()))
-        .arg(format!("BINARY={}", sapwood().display()))
-        .current_dir(workspace());
-    process::succeed(&mut make, LIMIT)?;
+    let make = |binary: &Path| {
+        let mut make = Command::new("make");
+        make.arg("install")
+            .arg(format!("DESTDIR={}", dir.path().join("new").display()))
+            .arg(format!("BINARY={}", binary.display()))
+            .current_dir(workspace());
+        process::succeed(&mut make, LIMIT)
+    };
+    if make(&dir.path().join("not-built")).is_ok() {
+        return Err("it installed, or built, what was not there".into());
+    }
+    make(sapwood())?;
     for helper in ["mount.sapwood", "mount.fuse.sapwood"] {
         let link = dir.path().join("new/usr/sbin").join(helper);
         process::run("test", &["-x".as_ref(), link.as_os_str()])?;

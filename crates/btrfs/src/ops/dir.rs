@@ -17,10 +17,10 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{DirItemRef, Key, dir_items, kind};
 use sapwood_vfs::{self as vfs, DirEntry};
 
+use super::bad_item;
 use super::inode::Inode;
 use super::names::{self, Target};
 use super::position::Listing;
-use super::{bad_item, top_dir};
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::{Error, Result};
@@ -269,7 +269,7 @@ pub(super) fn resolve(
             Ok(engine.inodes.stub(&dir.root, dir.objectid, tree))
         }
         Some(tree) => match engine.roots.get(tree) {
-            Ok(root) if !root.is_dead() => engine.inodes.load(engine, &root, top_dir(&root)),
+            Ok(root) if !root.is_dead() => engine.inodes.load(engine, &root, root.top_dir()),
             Ok(_) | Err(Error::NoSuchRoot(_)) => Err(vfs::Error::Stale.into()),
             Err(err) => Err(err),
         },
@@ -302,7 +302,7 @@ fn inode_of(engine: &Arc<Engine>, dir: &Inode, name: &[u8], target: Target) -> R
                 other => other?,
             };
             super::orphan::clean_once(engine, &root)?;
-            engine.inodes.load(engine, &root, top_dir(&root))
+            engine.inodes.load(engine, &root, root.top_dir())
         }
     }
 }
@@ -313,7 +313,7 @@ pub(crate) fn parent(engine: &Arc<Engine>, dir: &Arc<Inode>) -> Result<Arc<Inode
     if let Some(stub) = dir.stub() {
         return engine.inodes.load(engine, &dir.root, stub.dir);
     }
-    if dir.objectid == top_dir(&dir.root) {
+    if dir.objectid == dir.root.top_dir() {
         if dir.root.id() == engine.inodes.numbers().mounted() {
             return Ok(Arc::clone(dir));
         }

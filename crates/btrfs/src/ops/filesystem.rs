@@ -15,7 +15,7 @@ use sapwood_vfs::{
 use super::inode::Inode;
 use super::names::{self, Target};
 use super::rename::{Found, Place};
-use super::{attr, create, dir, link, orphan, remove, rename, sync, top_dir, xattr};
+use super::{attr, create, dir, link, orphan, remove, rename, sync, xattr};
 use crate::{Btrfs, Error, data};
 
 impl front::Inode for Inode {
@@ -103,7 +103,7 @@ impl front::Engine for Btrfs {
         self.engine
             .inodes
             .numbers()
-            .ino(self.top.id(), top_dir(&self.top))
+            .ino(self.top.id(), self.top.top_dir())
     }
 
     fn check_open(&self) -> Result<()> {

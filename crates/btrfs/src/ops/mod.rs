@@ -42,14 +42,6 @@ fn bad_item(root: u64, key: Key, source: ItemError) -> Error {
     Error::BadItem { root, key, source }
 }
 
-/// Inode of the top directory of a tree of files.
-pub(crate) fn top_dir(root: &Root) -> u64 {
-    match root.item().root_dirid.get() {
-        0 => objectid::FIRST_FREE,
-        dir => dir,
-    }
-}
-
 /// Makes sure that the highest inode number of a tree is known. Before an inode goes: no mount
 /// uses a number twice, or a log could name an inode that the last commit has as another one.
 fn know_objectids(engine: &Engine, root: &Root) -> Result<()> {

@@ -75,7 +75,7 @@ fn find(blocks: &BlockCache, root: &Root, dir: u64, name: &[u8]) -> Result<Optio
 fn by_path(blocks: &BlockCache, roots: &Roots, path: &[u8]) -> Result<Arc<Root>> {
     let missing = || Error::NoSuchSubvolume(String::from_utf8_lossy(path).into_owned());
     let mut root = by_id(roots, objectid::FS_TREE)?;
-    let mut dir = crate::ops::top_dir(&root);
+    let mut dir = root.top_dir();
     for name in path
         .split(|byte| *byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".")
@@ -83,12 +83,12 @@ fn by_path(blocks: &BlockCache, roots: &Roots, path: &[u8]) -> Result<Arc<Root>>
         let location = find(blocks, &root, dir, name)?.ok_or_else(missing)?;
         if location.kind == kind::ROOT_ITEM {
             root = by_id(roots, location.objectid)?;
-            dir = crate::ops::top_dir(&root);
+            dir = root.top_dir();
         } else {
             dir = location.objectid;
         }
     }
-    if dir == crate::ops::top_dir(&root) {
+    if dir == root.top_dir() {
         return Ok(root);
     }
     Err(Error::Vfs(vfs::Error::Invalid))

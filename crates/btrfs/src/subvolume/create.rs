@@ -14,7 +14,7 @@ use crate::Result;
 use crate::engine::Engine;
 use crate::ops::create::finish;
 use crate::ops::names::{self, Target};
-use crate::ops::{Inode, InodeState, dir, top_dir};
+use crate::ops::{Inode, InodeState, dir};
 use crate::transaction::Handle;
 use crate::tree::{Root, create_root};
 
@@ -42,7 +42,7 @@ pub(super) fn create(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Res
         Ok(root)
     });
     let root = finish(h, made)?;
-    engine.inodes.load(engine, &root, top_dir(&root))
+    engine.inodes.load(engine, &root, root.top_dir())
 }
 
 /// Refuses what cannot be the name of a new subvolume. The caller holds the directory's lock.

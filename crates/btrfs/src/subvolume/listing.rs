@@ -7,7 +7,6 @@ use sapwood_btrfs_format::{Key, RootFlags, Timespec, inode_refs, kind, objectid,
 use sapwood_vfs::{SubvolumeId, SubvolumeInfo, Timestamp};
 
 use crate::engine::Engine;
-use crate::ops::top_dir;
 use crate::tree::Root;
 use crate::{Error, Result};
 
@@ -126,7 +125,7 @@ fn path_of(
 fn dir_path(engine: &Engine, root: &Root, dir: u64) -> Result<Option<Vec<u8>>> {
     let mut names = Vec::new();
     let mut at = dir;
-    while at != top_dir(root) {
+    while at != root.top_dir() {
         let cursor = root.seek(engine, &Key::new(at, kind::INODE_REF, 0))?;
         let Some((key, item)) = cursor.item() else {
             return Ok(None);

@@ -21,7 +21,7 @@ use crate::data::Wait;
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 use crate::ops::names::{self, Target};
-use crate::ops::{Inode, dir, top_dir};
+use crate::ops::{Inode, dir};
 use crate::transaction::Handle;
 use crate::tree::{Root, copy_root};
 use crate::{Error, Result};
@@ -89,7 +89,7 @@ pub(crate) fn snapshot(
     h.end()?;
     engine.commit(Some(transid))?;
     let root = engine.roots.get(id)?;
-    engine.inodes.load(engine, &root, top_dir(&root))
+    engine.inodes.load(engine, &root, root.top_dir())
 }
 
 /// Takes the pending snapshots of a transaction. For the commit, after everything delayed was
@@ -158,7 +158,7 @@ fn describe(item: &mut RootItem, pending: &Pending, transid: u64) {
 
 /// The tree whose top directory `inode` is.
 pub(super) fn top_of(inode: &Inode) -> Result<Arc<Root>> {
-    if inode.objectid == top_dir(&inode.root) {
+    if inode.objectid == inode.root.top_dir() {
         return Ok(inode.root.clone());
     }
     Err(Error::Vfs(vfs::Error::Invalid))

@@ -82,6 +82,14 @@ impl NodeLock {
 }
 
 impl Root {
+    /// Inode of the top directory, of a tree of files.
+    pub(crate) fn top_dir(&self) -> u64 {
+        match self.item().root_dirid.get() {
+            0 => objectid::FIRST_FREE,
+            dir => dir,
+        }
+    }
+
     /// A tree with this top block. `key_offset`: that of its root item's key.
     pub(crate) fn new(id: u64, key_offset: u64, top: Arc<TreeBlock>, item: RootItem) -> Self {
         Self {

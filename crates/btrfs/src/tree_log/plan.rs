@@ -36,7 +36,7 @@ use super::state::{Logged, SubvolumeLog};
 use crate::cause::Cause;
 use crate::engine::Engine;
 use crate::ops::dir::Changes;
-use crate::ops::{Inode, dir, top_dir};
+use crate::ops::{Inode, dir};
 use crate::tree::Root;
 use crate::{Error, Result};
 
@@ -370,7 +370,7 @@ impl<'a> Planner<'a> {
         for location in by_name.into_iter().chain(by_index) {
             self.displaced(inode, &location)?;
         }
-        let top = top_dir(root);
+        let top = root.top_dir();
         let mut at = engine.inodes.load(engine, root, name.parent)?;
         loop {
             self.touch(at.objectid);

@@ -53,7 +53,6 @@ use sapwood_block::Device;
 use sapwood_btrfs_format::{InodeItem, Key, kind, objectid};
 
 use crate::engine::Engine;
-use crate::ops::top_dir;
 use crate::options::SubvolumeChoice;
 use crate::transaction::Handle;
 use crate::tree::Root;
@@ -216,7 +215,7 @@ impl<'a> Replay<'a> {
     }
 
     fn top_dir(&self) -> u64 {
-        top_dir(self.root)
+        self.root.top_dir()
     }
 
     fn bad_item(&self, key: Key, source: sapwood_btrfs_format::ItemError) -> Error {
