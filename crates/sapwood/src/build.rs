@@ -1,14 +1,16 @@
 //! Making images.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sapwood_block::FileDevice;
 use sapwood_btrfs::mkfs as btrfs;
 use sapwood_ext4::mkfs as ext4;
 
 use crate::Kind;
+use crate::archive::{Archive, ArchiveError};
 
 /// Makes a file system in a new image file.
 ///
@@ -26,6 +28,7 @@ pub struct ImageBuilder {
     label: String,
     uuid: Option<[u8; 16]>,
     owner: (u32, u32),
+    archive: Option<Arc<Archive>>,
 }
 
 /// Why an image was not made. There is no file under its name then.
@@ -62,6 +65,9 @@ pub enum BuildError {
         /// What is wrong with the options or the device.
         source: Box<ext4::MkfsError>,
     },
+    /// The archive could not be read, or put into the image.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     /// The root directory could not be given to its owner.
     #[error(transparent)]
     FileSystem(#[from] crate::Error),
@@ -80,6 +86,7 @@ impl ImageBuilder {
                 rustix::process::geteuid().as_raw(),
                 rustix::process::getegid().as_raw(),
             ),
+            archive: None,
         }
     }
 
@@ -95,7 +102,7 @@ impl ImageBuilder {
         Self::new(Kind::Ext4)
     }
 
-    /// Size of the image in bytes.
+    /// Size of the image in bytes. It may be left out with an [archive](Self::from_tar).
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = Some(bytes);
@@ -123,6 +130,35 @@ impl ImageBuilder {
         self
     }
 
+    /// Fills the image with the files of a tar archive, which is read to its end here. Owners, modes,
+    /// times, links, device nodes and, of the pax format, extended attributes are those of the
+    /// archive. Without a [`size`](Self::size) the image has room for them and some more.
+    ///
+    /// ```no_run
+    /// let archive = std::fs::File::open("root.tar")?;
+    /// sapwood::ImageBuilder::ext4().from_tar(archive)?.write_to("root.img")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BuildError::Archive`].
+    pub fn from_tar(mut self, archive: impl Read) -> Result<Self, BuildError> {
+        self.archive = Some(Arc::new(Archive::read(archive)?));
+        Ok(self)
+    }
+
+    /// Room for the archive, for what the format takes, and an eighth more, in whole MiB.
+    fn size_of_archive(&self) -> Option<u64> {
+        let archive = self.archive.as_ref()?;
+        let own = match self.kind {
+            Kind::Btrfs => 256 << 20,
+            Kind::Ext4 => 96 << 20,
+        };
+        let files = archive.entries().saturating_mul(4096);
+        let all = archive.bytes().saturating_add(files);
+        Some(all.saturating_add(all / 8).saturating_add(own) & !0xf_ffff)
+    }
+
     /// Makes the image. It gets its name when it is complete and durable; a file that has the name is
     /// replaced then.
     ///
@@ -132,6 +168,7 @@ impl ImageBuilder {
         let path = path.as_ref();
         let size = self
             .size
+            .or_else(|| self.size_of_archive())
             .ok_or_else(|| BuildError::NoSize(path.to_owned()))?;
         let failed = |source| BuildError::File {
             path: path.to_owned(),
@@ -158,6 +195,11 @@ impl ImageBuilder {
     }
 
     fn make(&self, file: &Path, path: &Path, size: u64) -> Result<(), BuildError> {
+        self.format(file, path, size)?;
+        self.fill(file)
+    }
+
+    fn format(&self, file: &Path, path: &Path, size: u64) -> Result<(), BuildError> {
         let device = FileDevice::create(file, size)?;
         match self.kind {
             Kind::Btrfs => {
@@ -167,18 +209,17 @@ impl ImageBuilder {
                     ..btrfs::MkfsOptions::default()
                 };
                 let made = btrfs::mkfs(&device, &options);
-                made.map_err(|source| BuildError::Btrfs {
+                made.map(drop).map_err(|source| BuildError::Btrfs {
                     path: path.to_owned(),
                     source: Box::new(source),
-                })?;
-                drop(device);
-                self.give_root(file)
+                })
             }
             Kind::Ext4 => {
                 let options = ext4::MkfsOptions {
                     label: self.label.clone(),
                     uuid: self.uuid,
                     root_owner: self.owner,
+                    inodes: self.inodes(size),
                     ..ext4::MkfsOptions::default()
                 };
                 let made = ext4::mkfs(&device, &options);
@@ -190,12 +231,27 @@ impl ImageBuilder {
         }
     }
 
-    fn give_root(&self, file: &Path) -> Result<(), BuildError> {
-        if self.owner == (0, 0) {
+    /// Inodes of an ext4 image, if the archive needs more than an image of that size has.
+    fn inodes(&self, size: u64) -> Option<u64> {
+        let entries = self.archive.as_ref()?.entries();
+        let needed = entries + entries / 8 + 64;
+        (needed > size / 16_384).then_some(needed)
+    }
+
+    fn fill(&self, file: &Path) -> Result<(), BuildError> {
+        let root = self.kind == Kind::Btrfs && self.owner != (0, 0);
+        if !root && self.archive.is_none() {
             return Ok(());
         }
         let fs = crate::fs::FileSystem::open(file)?;
-        fs.set_owner("/", Some(self.owner.0), Some(self.owner.1))?;
+        let (uid, gid) = self.owner;
+        if root {
+            fs.set_owner("/", Some(uid), Some(gid))?;
+        }
+        if let Some(archive) = &self.archive {
+            fs.set_creator(uid, gid);
+            archive.extract(&fs)?;
+        }
         Ok(fs.close()?)
     }
 }

@@ -20,6 +20,7 @@
 //! [`fs`] has the files of an image in the shape of [`std::fs`]; [`Options`] says how an image is
 //! opened. [`vfs`] is the interface of the engines below, by inode.
 
+mod archive;
 mod build;
 mod check;
 pub mod fs;
@@ -29,6 +30,7 @@ pub mod options;
 pub mod target;
 pub mod tree;
 
+pub use archive::ArchiveError;
 pub use build::{BuildError, ImageBuilder};
 pub use check::{CheckError, CheckFinding, CheckOptions, CheckProgress, CheckReport, check};
 pub use fs::{Error, File, FileSystem, OpenOptions, Result};

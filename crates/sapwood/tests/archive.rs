@@ -1,0 +1,231 @@
+//! Images that are built from tar archives, on both formats.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use sapwood::vfs::FileKind;
+use sapwood::{ArchiveError, BuildError, FileSystem, ImageBuilder, Kind};
+use tar::{Builder, EntryType, Header};
+
+fn header(kind: EntryType, mode: u32, size: u64) -> Header {
+    let mut header = Header::new_ustar();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(7);
+    header.set_gid(8);
+    header.set_mtime(1_000_000_000);
+    header.set_size(size);
+    header
+}
+
+fn add(to: &mut Builder<Vec<u8>>, name: &str, mut header: Header, content: &[u8]) {
+    to.append_data(&mut header, name, content).unwrap();
+}
+
+fn link(to: &mut Builder<Vec<u8>>, name: &str, kind: EntryType, target: &str) {
+    let mut header = header(kind, 0o777, 0);
+    to.append_link(&mut header, name, target).unwrap();
+}
+
+/// Builds an image of each format and hands it, opened, to `test`.
+fn each(archive: &[u8], test: impl Fn(&FileSystem, &Path)) {
+    for kind in Kind::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        let builder = ImageBuilder::new(kind).from_tar(archive).unwrap();
+        builder.write_to(&path).unwrap();
+        let fs = sapwood::open(&path).unwrap();
+        test(&fs, &path);
+        fs.close().unwrap();
+        let options = sapwood::CheckOptions::default();
+        let report = sapwood::check(&path, &options, &mut |_| {}).unwrap();
+        assert!(report.findings.is_empty(), "{kind:?}: {report:?}");
+    }
+}
+
+fn refused(archive: &[u8]) -> BuildError {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    let builder = ImageBuilder::ext4().from_tar(archive);
+    let error = builder
+        .and_then(|builder| builder.write_to(&path))
+        .unwrap_err();
+    assert!(!path.exists());
+    error
+}
+
+#[test]
+fn everything_that_an_archive_says_is_in_the_image() {
+    let mut tar = Builder::new(Vec::new());
+    let long = format!("deep/{}/{}", "d".repeat(120), "f".repeat(120));
+    add(
+        &mut tar,
+        "./etc/",
+        header(EntryType::Directory, 0o2750, 0),
+        b"",
+    );
+    let records: [(&str, &[u8]); 2] = [
+        ("mtime", b"1000000001.5"),
+        ("SCHILY.xattr.user.colour", b"red"),
+    ];
+    tar.append_pax_extensions(records).unwrap();
+    add(
+        &mut tar,
+        "etc/motd",
+        header(EntryType::Regular, 0o4711, 6),
+        b"hello\n",
+    );
+    add(&mut tar, &long, header(EntryType::Regular, 0o600, 1), b"x");
+    link(&mut tar, "etc/again", EntryType::Link, "etc/motd");
+    link(&mut tar, "etc/link", EntryType::Symlink, "../nowhere");
+    let mut null = header(EntryType::Char, 0o666, 0);
+    null.set_device_major(1).unwrap();
+    null.set_device_minor(3).unwrap();
+    add(&mut tar, "null", null, b"");
+    add(&mut tar, "pipe", header(EntryType::Fifo, 0o644, 0), b"");
+    each(&tar.into_inner().unwrap(), |fs, _| {
+        let of = |path: &str| fs.symlink_metadata(path).unwrap();
+        let motd = of("etc/motd");
+        assert_eq!(fs.read("etc/motd").unwrap(), b"hello\n");
+        assert_eq!(
+            (motd.mode() & 0o7777, motd.uid(), motd.gid()),
+            (0o4711, 7, 8)
+        );
+        assert_eq!((motd.ino(), motd.nlink()), (of("etc/again").ino(), 2));
+        let half = Duration::new(1_000_000_001, 500_000_000);
+        assert_eq!(motd.modified(), SystemTime::UNIX_EPOCH + half);
+        assert_eq!(
+            fs.xattr("etc/motd", "user.colour").unwrap().unwrap(),
+            b"red"
+        );
+        let etc = of("etc");
+        assert_eq!(etc.mode() & 0o7777, 0o2750);
+        let whole = Duration::from_secs(1_000_000_000);
+        assert_eq!(etc.modified(), SystemTime::UNIX_EPOCH + whole);
+        assert_eq!(
+            fs.read_link("etc/link").unwrap(),
+            PathBuf::from("../nowhere")
+        );
+        assert_eq!(of("etc/link").uid(), 7);
+        assert_eq!(fs.read(&long).unwrap(), b"x");
+        assert_eq!(of("null").file_type().kind(), FileKind::CharDevice);
+        assert_eq!(of("null").rdev(), rustix::fs::makedev(1, 3));
+        assert_eq!(of("pipe").file_type().kind(), FileKind::Fifo);
+    });
+}
+
+#[test]
+fn a_later_entry_replaces_an_earlier_one() {
+    let mut tar = Builder::new(Vec::new());
+    link(&mut tar, "a", EntryType::Symlink, "b");
+    add(&mut tar, "b", header(EntryType::Regular, 0o600, 3), b"old");
+    add(&mut tar, "a", header(EntryType::Regular, 0o600, 3), b"new");
+    each(&tar.into_inner().unwrap(), |fs, _| {
+        assert_eq!(fs.read("a").unwrap(), b"new");
+        assert_eq!(fs.read("b").unwrap(), b"old");
+    });
+}
+
+#[test]
+fn many_small_files_have_inodes_and_room() {
+    let mut tar = Builder::new(Vec::new());
+    for number in 0..9000 {
+        let name = format!("d{}/f{number}", number % 7);
+        add(&mut tar, &name, header(EntryType::Regular, 0o600, 1), b"1");
+    }
+    each(&tar.into_inner().unwrap(), |fs, _| {
+        let files = fs
+            .walk("/")
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().metadata().is_file());
+        assert_eq!(files.count(), 9000);
+    });
+}
+
+#[test]
+fn zeros_become_holes() {
+    let mut tar = Builder::new(Vec::new());
+    let mut content = vec![0; 4 << 20];
+    content.extend(b"end");
+    let size = content.len() as u64;
+    add(
+        &mut tar,
+        "f",
+        header(EntryType::Regular, 0o600, size),
+        &content,
+    );
+    each(&tar.into_inner().unwrap(), |fs, _| {
+        assert_eq!(fs.read("f").unwrap(), content);
+        assert!(fs.metadata("f").unwrap().allocated() < 128 << 10);
+    });
+}
+
+#[test]
+fn archives_that_lie_are_refused_and_leave_no_image() {
+    let mut evil = header(EntryType::Regular, 0o600, 1);
+    evil.as_old_mut().name[..7].copy_from_slice(b"../evil");
+    evil.set_cksum();
+    let mut tar = Builder::new(Vec::new());
+    tar.append(&evil, &b"x"[..]).unwrap();
+    let error = refused(&tar.into_inner().unwrap());
+    assert!(
+        matches!(error, BuildError::Archive(ArchiveError::Outside(_))),
+        "{error}"
+    );
+
+    let mut tar = Builder::new(Vec::new());
+    link(&mut tar, "a", EntryType::Link, "missing");
+    assert!(matches!(
+        refused(&tar.into_inner().unwrap()),
+        BuildError::Archive(_)
+    ));
+
+    let mut tar = Builder::new(Vec::new());
+    add(
+        &mut tar,
+        "f",
+        header(EntryType::Regular, 0o600, 3000),
+        &[1; 3000],
+    );
+    let whole = tar.into_inner().unwrap();
+    let error = refused(&whole[..1024]);
+    assert!(
+        matches!(error, BuildError::Archive(ArchiveError::Read(_))),
+        "{error}"
+    );
+
+    let error = refused(&[b'n'; 1024]);
+    assert!(
+        matches!(error, BuildError::Archive(ArchiveError::Read(_))),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_archive_of_tar_is_the_directory() {
+    let source = tempfile::tempdir().unwrap();
+    std::fs::create_dir(source.path().join("sub")).unwrap();
+    std::fs::write(source.path().join("sub/file"), vec![5; 70_000]).unwrap();
+    let sparse = std::fs::File::create(source.path().join("sparse")).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    let archive = |format: &str| {
+        let mut tar = Command::new("tar");
+        tar.args(["--sparse", "-cf", "-", "--format", format, "-C"]);
+        let archive = tar.arg(source.path()).arg(".").output().unwrap();
+        assert!(archive.status.success());
+        archive.stdout
+    };
+    each(&archive("gnu"), |fs, _| {
+        assert_eq!(fs.read("sub/file").unwrap(), vec![5; 70_000]);
+        let found = fs.metadata("sparse").unwrap();
+        assert_eq!((found.len(), found.allocated()), (64 << 20, 0));
+    });
+    let error = refused(&archive("pax"));
+    assert!(
+        matches!(error, BuildError::Archive(ArchiveError::Sparse(_))),
+        "{error}"
+    );
+}
