@@ -76,6 +76,14 @@ const CASES: &[(&str, &str)] = &[
         "ext4: falloc-keep A/bar 0 40000; append A/bar 5000 9; fdatasync A/bar; append A/bar 5000 8; fsync B",
     ),
     (
+        "unwritten blocks for the begin of what was written and is dirty",
+        "ext4: write A/bar 0 9000 6; falloc A/bar 0 8192; fsync A",
+    ),
+    (
+        "unwritten blocks for the middle of what was written and is dirty",
+        "ext4: write A/bar 0 20000 6; write A/bar 30000 3000 5; falloc A/bar 4096 8192; fsync A",
+    ),
+    (
         "exchange of directories in different parents, then one removed",
         "ext4: exchange A/C B/D; fsync A; rmdir A/C; fsync B; rename B/D A/C; fsync A/C",
     ),

@@ -302,12 +302,16 @@ impl Codec {
         if !self.has_checksums() {
             return true;
         }
-        let Some(fields) = block.get(..size_of::<RawCommit>()) else {
-            return false;
-        };
-        let mut meant = vec![0; block.len()];
-        put(&mut meant, 0, fields);
-        self.field_is_good(&meant, std::mem::offset_of!(RawCommit, checksum))
+        let whole = Self::whole_commit(block);
+        self.field_is_good(&whole, std::mem::offset_of!(RawCommit, checksum))
+    }
+
+    /// A commit block as it was to be written: its fields, then zeros.
+    pub(crate) fn whole_commit(block: &[u8]) -> Vec<u8> {
+        let fields = block.get(..size_of::<RawCommit>()).unwrap_or_default();
+        let mut whole = vec![0; block.len()];
+        put(&mut whole, 0, fields);
+        whole
     }
 
     fn put_tail(&self, block: &mut [u8]) {

@@ -204,7 +204,8 @@ impl Log {
         Ok(())
     }
 
-    fn physical(&self, block: u64) -> Result<u64> {
+    /// Block of the device that has a block of the journal.
+    pub(crate) fn physical(&self, block: u64) -> Result<u64> {
         let found = self.layout.find(block);
         found
             .map(|(physical, _)| physical)

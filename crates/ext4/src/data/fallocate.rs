@@ -76,7 +76,7 @@ fn allocate(
         write::zero_tail(engine, inode, old)?;
     }
     let whole = block_floor(engine, range.start)..block_ceil(engine, range.end);
-    settle_range(engine, inode, whole.clone())?;
+    settle_range(engine, inode, to_settle(engine, inode, &whole))?;
     let blocks = blocks_of(engine, &whole);
     let size = if keep_size { 0 } else { range.end };
     let mut at = blocks.start;
@@ -95,6 +95,21 @@ fn allocate(
         set_size(engine, inode, size)?;
     }
     Ok(())
+}
+
+/// What is written back before a range gets unwritten blocks: what is dirty there. If the size on disk
+/// is to follow that, it is all that is dirty in the file. Otherwise a commit in between would show a
+/// size inside of what one call wrote, and a hole where its begin is still dirty.
+fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
+    let is_dirty = {
+        let data = inode.data.state.lock();
+        data.dirty.covered(range.clone()).next().is_some()
+    };
+    let on_disk = inode.state.lock().raw.size(&engine.geometry);
+    match is_dirty && on_disk < range.end && !sapwood_fault::planted(361) {
+        true => 0..u64::MAX,
+        false => range.clone(),
+    }
 }
 
 /// Gives the begin of a hole unwritten blocks; returns where they end. The file is as long as they reach then, but not

@@ -10,6 +10,9 @@
 //! What counts:
 //! - The log ends where the next block is none of the expected transaction. A transaction without a
 //!   commit block does not count, nor does what follows.
+//! - A commit block that was torn behind its fields commits, as it does for the kernel. `e2fsck`
+//!   takes its checksum for wrong and leaves the transaction out. So the replay writes that block
+//!   whole and flushes, before it writes anything home.
 //! - A commit block with a wrong checksum ends the log before its transaction; it was torn. If the
 //!   transaction behind it is whole, it was not the last, so the log is damaged: an error.
 //! - A good commit block says that the device had all that it commits. If something of it has a wrong
@@ -74,6 +77,8 @@ pub struct Plan<'a> {
     revokes: HashMap<u64, usize>,
     /// Blocks of which no copy counts.
     revoked: u64,
+    /// Commit blocks that count and were torn: their blocks of the journal, and what they are whole.
+    torn: Vec<(u64, Vec<u8>)>,
     /// Sequence number behind the last transaction.
     end: u32,
 }
@@ -162,6 +167,7 @@ mod tests {
     use std::sync::Arc;
 
     use sapwood_block::{Device, MemoryDevice};
+    use sapwood_testing::{Action, RecordDevice};
 
     use super::*;
     use crate::codec::Tag;
@@ -236,7 +242,7 @@ mod tests {
     #[test]
     fn a_torn_commit_block_ends_the_log_if_it_is_the_last() {
         // In the fields of the block.
-        let torn = |codec: &crate::codec::Codec| torn_commit(codec, 50);
+        let torn = |codec: &crate::codec::Codec| torn_commit(codec, 0, 50);
         let log = log_of(|codec| {
             let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();
             blocks.push(codec.commit(u32::MAX, 0, 0));
@@ -285,16 +291,49 @@ mod tests {
             let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();
             blocks.push(codec.commit(u32::MAX, 0, 0));
             blocks.extend(logged(codec, 0, 5, 2));
-            blocks.push(torn_commit(codec, 512));
+            blocks.push(torn_commit(codec, 0, 512));
             blocks
         });
         let plan = log.scan(&|_| true).unwrap();
         assert_eq!(plan.transactions().len(), 2);
     }
 
-    /// The commit block of transaction 0, with something else from a byte on.
-    fn torn_commit(codec: &crate::codec::Codec, from: usize) -> Vec<u8> {
-        let mut block = codec.commit(0, 0, 0);
+    #[test]
+    fn a_torn_commit_block_is_whole_and_durable_before_anything_is_home() {
+        let written = log_of(|codec| {
+            let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();
+            blocks.push(torn_commit(codec, u32::MAX, 512));
+            blocks
+        });
+        let device = Arc::new(RecordDevice::new(MemoryDevice::new(200 << 10)));
+        let mut image = vec![0; 200 << 10];
+        written.device().read_at(0, &mut image).unwrap();
+        device.inner().write_at(0, &image).unwrap();
+        let log = Log::load(device.clone(), written.layout().clone(), 1024).unwrap();
+        let before = log.scan(&|_| true).unwrap();
+        before.replay(&**log.device()).unwrap();
+        let whole = log.codec().commit(u32::MAX, 0, 0);
+        let log = device.log();
+        let actions: Vec<&Action> = log.entries().iter().map(|entry| &entry.action).collect();
+        let [
+            Action::Write { offset, data, .. },
+            Action::Flush,
+            home,
+            Action::Flush,
+        ] = &actions[..]
+        else {
+            panic!("{actions:?}");
+        };
+        assert_eq!((*offset, data[..] == whole), (103 << 10, true));
+        assert_eq!(home.range(), Some((5 << 10, 1024)));
+        // There is nothing to mend the next time.
+        let again = Log::load(device.clone(), written.layout().clone(), 1024).unwrap();
+        assert!(again.scan(&|_| true).unwrap().torn.is_empty());
+    }
+
+    /// A commit block with something else from a byte on.
+    fn torn_commit(codec: &crate::codec::Codec, sequence: u32, from: usize) -> Vec<u8> {
+        let mut block = codec.commit(sequence, 0, 0);
         block[from..].fill(7);
         block
     }

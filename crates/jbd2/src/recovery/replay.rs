@@ -37,12 +37,15 @@ impl Plan<'_> {
     }
 
     /// Writes every block, and flushes. `target` is the journal's device, or one that lies over it.
-    /// May be repeated.
+    /// May be repeated, and after a crash be done by the kernel or `e2fsck` instead.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn replay(&self, target: &dyn Device) -> Result<Recovery> {
         let block_size = self.log.block_size();
+        if !sapwood_fault::planted(360) {
+            self.mend_torn_commits(target)?;
+        }
         let batch = (BATCH_BYTES / block_size as usize).max(1);
         let records: Vec<(&u64, &Record)> = self.records.iter().collect();
         for part in records.chunks(batch) {
@@ -60,6 +63,19 @@ impl Plan<'_> {
             target.flush()?;
         }
         Ok(self.outcome())
+    }
+
+    /// Writes torn commit blocks whole, and flushes. Only their zeros are missing, so that this may be
+    /// torn, too.
+    fn mend_torn_commits(&self, target: &dyn Device) -> Result<()> {
+        for (block, whole) in &self.torn {
+            let at = self.log.physical(*block)?;
+            home::write_blocks(target, self.log.block_size(), &[(at, whole.as_slice())])?;
+        }
+        if !self.torn.is_empty() {
+            target.flush()?;
+        }
+        Ok(())
     }
 
     fn content(&self, record: &Record) -> Result<Vec<u8>> {

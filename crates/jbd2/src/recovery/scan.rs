@@ -70,6 +70,7 @@ pub(super) fn scan(log: &Log) -> Result<Plan<'_>> {
         records: BTreeMap::new(),
         revokes: HashMap::new(),
         revoked: 0,
+        torn: Vec::new(),
         end: superblock.sequence(),
     };
     if !log.needs_recovery() {
@@ -195,6 +196,10 @@ impl Scan<'_> {
             // Whole.
             if let Some(broken) = self.broken {
                 return Err(broken.into());
+            }
+            let whole = Codec::whole_commit(bytes);
+            if self.codec.has_checksums() && whole != bytes {
+                self.plan.torn.push((block, whole));
             }
             self.accept(&commit);
             return Ok(true);

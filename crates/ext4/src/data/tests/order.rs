@@ -6,6 +6,7 @@ use std::thread;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_testing::{CountDevice, GateDevice, RequestKind};
+use sapwood_vfs::AllocMode;
 
 use super::fixture::{Image, content, file, open, quiet, write};
 use crate::map::{self, Mapped};
@@ -55,6 +56,40 @@ fn extents_follow_their_data() {
     assert!(matches!(run.what, Mapped::Written(_)));
     assert_eq!(inode.state.lock().raw.size(&fs.engine.geometry), 3 * 4096);
     assert_eq!(inode.data.pending_bytes(), 0);
+}
+
+#[test]
+fn an_allocation_writes_back_all_that_the_size_waits_for() {
+    let Some((image, gate, fs)) = mounted("an_allocation_writes_back_all") else {
+        return;
+    };
+    let inode = file(&fs, "a");
+    // Two calls, each dirty, and blocks for a part of the first one.
+    write(&fs, &inode, 0, &[7; 20000]).unwrap();
+    write(&fs, &inode, 40000, &[8; 100]).unwrap();
+    {
+        let _io = inode.io.write();
+        let mode = AllocMode::Allocate { keep_size: false };
+        data::fallocate(&fs.engine, &inode, 4096, 8192, mode).unwrap();
+    }
+    fs.engine.journal.commit_and_settle().unwrap();
+    let crashed = Arc::new(gate.inner().snapshot());
+    let fs = open(Arc::clone(&crashed) as Arc<dyn Device>, &quiet());
+    let found = content(&fs, &file(&fs, "a"));
+    let wanted = [vec![7; 20000], vec![0; 20000], vec![8; 100]].concat();
+    assert!(found == wanted, "a size of {}", found.len());
+    // Blocks for what is on disk already write nothing back.
+    let inode = file(&fs, "a");
+    write(&fs, &inode, 0, &[9; 8192]).unwrap();
+    write(&fs, &inode, 50000, &[9; 100]).unwrap();
+    {
+        let _io = inode.io.write();
+        let mode = AllocMode::Allocate { keep_size: false };
+        data::fallocate(&fs.engine, &inode, 0, 4096, mode).unwrap();
+    }
+    assert!(inode.data.dirty_bytes() > 4096);
+    fs.close().unwrap();
+    image.check(&crashed);
 }
 
 #[test]
