@@ -71,6 +71,8 @@ pub struct Counted {
     pub inode_alloc_lost_races: u64,
     /// Searches for an inode with the lock held.
     pub inode_alloc_second_searches: u64,
+    /// Requests that the kernel sent, by kind.
+    pub requests: BTreeMap<String, u64>,
     /// Bytes written to the device, for whatever reason.
     pub device_bytes: u64,
     /// Flushes of the device and write-through writes.
@@ -111,15 +113,11 @@ impl Counted {
         Self {
             fsyncs: less(self.fsyncs, before.fsyncs),
             full_fsyncs: less(self.full_fsyncs, before.full_fsyncs),
-            full_fsyncs_by_cause: self
-                .full_fsyncs_by_cause
-                .iter()
-                .map(|(cause, now)| {
-                    let then = before.full_fsyncs_by_cause.get(cause);
-                    (cause.clone(), less(*now, then.copied().unwrap_or(0)))
-                })
-                .filter(|(_, count)| *count > 0)
-                .collect(),
+            full_fsyncs_by_cause: since_each(
+                &self.full_fsyncs_by_cause,
+                &before.full_fsyncs_by_cause,
+            ),
+            requests: since_each(&self.requests, &before.requests),
             commits: less(self.commits, before.commits),
             log_commits: less(self.log_commits, before.log_commits),
             fsync_bytes: less(self.fsync_bytes, before.fsync_bytes),
@@ -142,6 +140,20 @@ impl Counted {
             device_flushes: less(self.device_flushes, before.device_flushes),
         }
     }
+}
+
+/// What came on top of `before`, by name; names that nothing came of are left out.
+fn since_each(
+    now: &BTreeMap<String, u64>,
+    before: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    now.iter()
+        .map(|(name, count)| {
+            let then = before.get(name).copied().unwrap_or(0);
+            (name.clone(), count.saturating_sub(then))
+        })
+        .filter(|(_, count)| *count > 0)
+        .collect()
 }
 
 /// What a workload itself saw.

@@ -35,6 +35,7 @@ pub mod statistics;
 pub mod suite;
 pub mod table;
 pub mod target;
+pub mod usage;
 pub mod workload;
 
 pub use error::{Error, Result};

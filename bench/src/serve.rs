@@ -76,17 +76,21 @@ pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
     let session = sapwood_fuse::mount(opened.fs.shared(), dir, &options)?;
     // A terminal's interrupt goes to the parent too, which ends this process when it is done.
     let watch = sapwood_fuse::signals::on_termination(|_| {});
-    let told = tell(&opened);
+    let told = tell(&opened, &session);
     session.unmount()?;
     drop(watch);
     opened.fs.unmount()?;
     told
 }
 
-fn tell(opened: &Opened) -> Result<()> {
+fn tell(opened: &Opened, session: &sapwood_fuse::Session) -> Result<()> {
     let mut lines = io::stdin().lines();
     loop {
-        let text = serde_json::to_string(&opened.counted()?);
+        let counted = Counted {
+            requests: session.requests().into_iter().collect(),
+            ..opened.counted()?
+        };
+        let text = serde_json::to_string(&counted);
         let text = text.map_err(|error| Error::Serve(error.to_string()))?;
         let mut out = io::stdout().lock();
         let said = writeln!(out, "{text}").and_then(|()| out.flush());

@@ -40,6 +40,8 @@ pub enum Group {
     Big,
     /// stat of many files, git, tar, databases, a build
     Tasks,
+    /// Very many small files by one client
+    Small,
     /// A mount that nobody uses
     Idle,
     /// Mechanisms on and off
@@ -65,6 +67,8 @@ pub struct Suite {
     pub files: u32,
     /// Files for `stat`.
     pub stat: u32,
+    /// Small files of an archive.
+    pub small: u32,
     /// What an image is made of.
     pub tree: Tree,
 }
@@ -201,6 +205,7 @@ impl Suite {
                 let tasks = std::iter::once(stat).chain(plain);
                 tasks.map(Workload::Task).map(task).collect()
             }
+            Group::Small => small_files(self.small),
             Group::Idle => vec![Item {
                 who: Some(served()),
                 ..task(Workload::Task(Task::Idle))
@@ -324,6 +329,17 @@ const OTHERS: [fn() -> Contestant; 5] = [
     || Contestant::ours(Kind::Btrfs, Face::Fuse).again(),
 ];
 
+/// An archive of small files, by each that has a mount; ours over both transports.
+fn small_files(files: u32) -> Vec<Item> {
+    let plain = Kind::ALL.map(Contestant::plain_loop);
+    let who = MAIN.iter().map(|one| one()).chain(plain).collect();
+    vec![Item {
+        who: Some(who),
+        library: false,
+        ..Item::new(Workload::Task(Task::Small { files }), true)
+    }]
+}
+
 /// Contestants that a process serves.
 fn served() -> Vec<Contestant> {
     let ours = Kind::ALL.into_iter();
@@ -389,6 +405,7 @@ mod tests {
             root: true,
             files: 100,
             stat: 1000,
+            small: 1000,
             tree: Tree::Include,
         }
     }

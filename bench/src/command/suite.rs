@@ -18,7 +18,7 @@ pub(crate) struct Suite {
     #[arg(short, long = "group", value_delimiter = ',')]
     groups: Vec<Group>,
     /// Single workloads: dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N, renames-fsync-N,
-    /// create-N, create-NxFILES, stat-N, write-seq and so on, image-share, git-clone, untar,
+    /// create-N, create-NxFILES, stat-N, small-N, write-seq and so on, image-share, git-clone, untar,
     /// rust-build, sqlite, postgres, idle
     #[arg(short, long = "workload", value_delimiter = ',')]
     workloads: Vec<Workload>,
@@ -49,6 +49,9 @@ pub(crate) struct Suite {
     /// Files for stat
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     stat: u32,
+    /// Small files of an archive
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    small: u32,
     /// What an image is made of: include, share or usr
     #[arg(long, default_value = "share", value_parser = tree)]
     tree: Tree,
@@ -129,6 +132,7 @@ impl Suite {
             root: rustix::process::geteuid().is_root(),
             files: self.files,
             stat: self.stat,
+            small: self.small,
             tree: self.tree,
         }
     }

@@ -297,7 +297,7 @@ impl FromStr for Workload {
         }
         let wrong = || {
             "a workload is dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N, renames-fsync-N, \
-             create-N, create-NxFILES, stat-N, {write,read}-{seq,rand}[-cold,-warm,-direct], \
+             create-N, create-NxFILES, stat-N, small-N, {write,read}-{seq,rand}[-cold,-warm,-direct], \
              image-{include,share,usr}, git-clone, untar, rust-build, sqlite, postgres or idle"
         };
         let (kind, size) = text.rsplit_once('-').ok_or_else(wrong)?;
@@ -320,6 +320,7 @@ impl FromStr for Workload {
                 fsyncs: kind == "renames-fsync",
             },
             "stat" => Self::Task(Task::Stat { files: size }),
+            "small" => Self::Task(Task::Small { files: size }),
             "create" => Self::Create {
                 workers: size,
                 files,
@@ -341,7 +342,8 @@ mod tests {
         };
         assert_eq!(create.to_string(), "create-48x30000");
         let stat = Workload::Task(Task::Stat { files: 7 });
-        let more = [create, stat, Workload::Task(Task::Idle)].into_iter();
+        let small = Workload::Task(Task::Small { files: 100_000 });
+        let more = [create, stat, small, Workload::Task(Task::Idle)].into_iter();
         let more = more.chain(Big::ALL.map(Workload::Big));
         let more = more.chain(Tree::ALL.map(|tree| Workload::Image { tree }));
         for workload in Workload::all().into_iter().chain(more) {

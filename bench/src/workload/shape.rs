@@ -27,6 +27,9 @@ impl Workload {
             Self::Big(_) => "a big file, read",
             Self::Image { .. } => "an image of a directory, and out again",
             Self::Task(Task::Stat { .. }) => "stat of very many files; files",
+            Self::Task(Task::Small { .. }) => {
+                "an archive of small files, unpacked by one client; files"
+            }
             Self::Task(Task::GitClone) => "git clone of a local repository",
             Self::Task(Task::Untar) => "tar x, and rm -r",
             Self::Task(Task::RustBuild) => "a Rust build",
@@ -46,7 +49,7 @@ impl Workload {
             Self::Commits { writers } => writers.to_string(),
             Self::Renames { count, .. } => count.to_string(),
             Self::Create { workers, .. } => workers.to_string(),
-            Self::Task(Task::Stat { files }) => files.to_string(),
+            Self::Task(Task::Stat { files } | Task::Small { files }) => files.to_string(),
             Self::Big(_) | Self::Image { .. } | Self::Task(_) => self.to_string(),
         }
     }
@@ -111,6 +114,7 @@ impl Workload {
             }),
             Self::Task(task) => Duration::from_secs(match task {
                 Task::Stat { files } => 1 + u64::from(*files) / 5000,
+                Task::Small { files } => 3 + u64::from(*files) / 3000,
                 Task::Idle => seconds.max(5) + 7,
                 Task::Postgres => seconds + 6,
                 Task::Sqlite => 2 * seconds,
@@ -131,7 +135,9 @@ impl Workload {
                 // and few want to be the last to find an inode.
                 default.with_inodes(u64::from(*workers) * (u64::from(*files) + 1) * 5 / 4)
             }
-            Self::Task(Task::Stat { files }) => default.with_inodes(u64::from(*files) * 5 / 4),
+            Self::Task(Task::Stat { files } | Task::Small { files }) => {
+                default.with_inodes(u64::from(*files) * 5 / 4)
+            }
             // A database server runs as a user of its own.
             Self::Task(Task::Postgres) => Room {
                 others: true,

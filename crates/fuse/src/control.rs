@@ -33,6 +33,7 @@ use sapwood_vfs::{Entry, Error, FileSystem, Ino, SetAttr, SubvolumeId, Subvolume
 pub use crate::end_report::EndReport;
 use crate::end_report::Waiters;
 use crate::request::{Caller, ControlAnswer, Reply};
+use crate::request_counts::RequestCounts;
 use crate::subvolume_page::{self, SubvolumeList};
 
 const LETTER: u32 = 0xe5;
@@ -78,6 +79,7 @@ pub(crate) fn wants_settled(command: u32) -> bool {
 /// Answers one of our commands; `None` if it is none.
 pub(crate) fn handle(
     fs: &dyn FileSystem,
+    requests: &RequestCounts,
     waiters: &Waiters,
     who: Caller,
     ino: Ino,
@@ -85,7 +87,7 @@ pub(crate) fn handle(
     input: &[u8],
 ) -> Option<Reply<ControlAnswer>> {
     Some(match command {
-        STATS => answer_text(&fs.stats_json()),
+        STATS => answer_text(&requests.add_to(&fs.stats_json())),
         FIRST_ERROR => answer_text(&fs.first_error().unwrap_or_default()),
         REPORT_END => check_owner(who).and_then(|()| {
             waiters.add(&name_at(input, 0)?)?;

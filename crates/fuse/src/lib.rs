@@ -32,6 +32,7 @@ mod permissions;
 mod privileges;
 mod readdir;
 mod request;
+mod request_counts;
 mod session;
 pub mod signals;
 mod subvolume_page;

@@ -285,6 +285,12 @@ impl Session {
         self.shared.finish();
     }
 
+    /// How many requests of each kind the kernel has sent since the mount, by the protocol's names.
+    #[must_use]
+    pub fn requests(&self) -> Vec<(String, u64)> {
+        self.shared.dispatcher.requests().all()
+    }
+
     /// True once the session has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {

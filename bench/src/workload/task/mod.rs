@@ -8,6 +8,7 @@ mod idle;
 mod material;
 mod postgres;
 mod rust;
+mod small;
 mod sqlite;
 mod stat;
 
@@ -22,6 +23,11 @@ use crate::{Error, Result};
 pub enum Task {
     /// `stat` of very many files, in directories of 1000.
     Stat {
+        /// Files.
+        files: u32,
+    },
+    /// An archive of very many small files unpacked; they are listed, read and removed.
+    Small {
         /// Files.
         files: u32,
     },
@@ -55,6 +61,7 @@ impl Task {
     pub fn name(&self) -> String {
         match self {
             Self::Stat { files } => format!("stat-{files}"),
+            Self::Small { files } => format!("small-{files}"),
             Self::GitClone => "git-clone".to_owned(),
             Self::Untar => "untar".to_owned(),
             Self::RustBuild => "rust-build".to_owned(),
@@ -70,7 +77,7 @@ impl Task {
         match self {
             Self::Stat { .. } | Self::Idle => None,
             Self::GitClone => Some("git"),
-            Self::Untar => Some("tar"),
+            Self::Untar | Self::Small { .. } => Some("tar"),
             Self::RustBuild => Some("cargo"),
             Self::Sqlite => Some("sqlite3"),
             // Where it is not in the search path; see `postgres::programs`.
@@ -100,6 +107,16 @@ impl Task {
             Self::Stat { .. } => vec![
                 Metric::high("nothing cached", "files/s", Source::Rate),
                 Metric::high("once more", "files/s", Source::More("warm")),
+            ],
+            Self::Small { .. } => vec![
+                Metric::low("tar xf", "s", Source::More("s")),
+                Metric::low("until durable", "s", Source::More("durable_s")),
+                Metric::low("find, nothing cached", "s", Source::More("find_s")),
+                Metric::low("read 20,000", "s", Source::More("read_s")),
+                Metric::low("rm -rf", "s", Source::More("remove_s")),
+                Metric::low("requests per file", "", Source::More("requests")),
+                Metric::low("switches per file", "", Source::More("switches")),
+                Metric::low("processor time per file", "µs", Source::More("cpu_us")),
             ],
             Self::GitClone => vec![
                 TIME,
@@ -137,6 +154,7 @@ pub(super) fn run(standing: &mut Standing, task: Task, seconds: u64) -> Result<S
     };
     match task {
         Task::Stat { files } => stat::run(standing, files),
+        Task::Small { files } => small::run(&directory()?, standing, files),
         Task::GitClone => git::clone(&directory()?, standing),
         Task::Untar => git::untar(&directory()?, standing),
         Task::RustBuild => rust::run(&directory()?, standing),

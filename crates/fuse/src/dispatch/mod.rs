@@ -40,6 +40,7 @@ use crate::permissions;
 use crate::privileges;
 use crate::readdir::{self, DirAttributes, DirItem, DirSink, PageKind, PageRequest};
 use crate::request::{Caller, Changes, ControlAnswer, NodeEntry, Reply, Synchronous};
+use crate::request_counts::RequestCounts;
 
 /// Longest name of any file system that FUSE carries; the kernel does not check it for us.
 const NAME_MAX: usize = 255;
@@ -55,6 +56,7 @@ pub struct Dispatcher {
     synchronous: Synchronous,
     waiters: Waiters,
     crowd: Crowd,
+    requests: RequestCounts,
     /// True once closed. Held for reading by every call under way.
     closed: RwLock<bool>,
 }
@@ -82,6 +84,7 @@ impl Dispatcher {
             synchronous: Synchronous::default(),
             waiters: Waiters::default(),
             crowd: Crowd::default(),
+            requests: RequestCounts::default(),
             closed: RwLock::new(false),
         }
     }
@@ -99,6 +102,11 @@ impl Dispatcher {
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.ttl
+    }
+
+    /// How many requests of each kind were served.
+    pub(crate) fn requests(&self) -> &RequestCounts {
+        &self.requests
     }
 
     /// Says whether the kernel agreed to the write-back cache: it then keeps the times.
@@ -517,7 +525,15 @@ impl Dispatcher {
     ) -> Reply<ControlAnswer> {
         let _open = self.enter()?;
         let ino = self.map.ino(node);
-        let mut answer = match control::handle(&*self.fs, &self.waiters, who, ino, command, input) {
+        let mut answer = match control::handle(
+            &*self.fs,
+            &self.requests,
+            &self.waiters,
+            who,
+            ino,
+            command,
+            input,
+        ) {
             Some(answer) => answer?,
             None => ControlAnswer {
                 output: ioctl::handle(&*self.fs, ino, command, input)?,

@@ -141,10 +141,15 @@ impl Server {
     }
 
     fn once(&self, header: &InHeader, body: Body<'_>, out: &mut [u8]) -> Outcome {
-        let operation = Opcode::try_from(header.opcode)
-            .and_then(|opcode| Operation::decode(opcode, body, self.long_setxattr));
+        let operation = Opcode::try_from(header.opcode).and_then(|opcode| {
+            let operation = Operation::decode(opcode, body, self.long_setxattr)?;
+            Ok((opcode, operation))
+        });
         let operation = match operation {
-            Ok(operation) => operation,
+            Ok((opcode, operation)) => {
+                self.dispatcher.requests().count(opcode);
+                operation
+            }
             Err(error) => {
                 log::warn!("request of opcode {}: {error}", header.opcode);
                 return Outcome::Answer(Err(error.errno()));

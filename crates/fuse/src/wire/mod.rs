@@ -43,7 +43,6 @@ macro_rules! opcodes {
         pub(crate) enum Opcode { $($name = $number,)* }
 
         impl Opcode {
-            #[cfg(test)]
             pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
         }
 

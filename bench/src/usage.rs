@@ -1,0 +1,102 @@
+//! What a process has used of the machine.
+//!
+//! Facts: `proc_pid_status(5)`: a thread that waits gives up the processor by itself, which
+//! `voluntary_ctxt_switches` counts: once for each wake-up. `proc_pid_stat(5)`: `utime` and `stime`
+//! are fields 14 and 15, in clock ticks, of all threads together.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::on;
+use crate::{Error, Result};
+
+/// What all threads of a process have used since it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    /// Seconds of processor time, in the program and in the kernel.
+    pub processor_seconds: f64,
+    /// Waits: context switches that a thread asked for.
+    pub waits: u64,
+    /// All context switches.
+    pub switches: u64,
+}
+
+impl Usage {
+    /// Of a running process.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn of(process: u32) -> Result<Self> {
+        let path = format!("/proc/{process}/task");
+        let tasks = fs::read_dir(&path).map_err(on(Path::new(&path)))?;
+        let mut usage = Self::default();
+        for task in tasks.flatten() {
+            // A thread that ends meanwhile is not there any more.
+            let Ok(status) = fs::read_to_string(task.path().join("status")) else {
+                continue;
+            };
+            let waits = field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+            let taken = field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+            usage.waits += waits;
+            usage.switches += waits + taken;
+        }
+        let path = format!("/proc/{process}/stat");
+        let stat = fs::read_to_string(&path).map_err(on(Path::new(&path)))?;
+        let ticks = ticks(&stat).ok_or(Error::Output {
+            program: "/proc/PID/stat",
+            what: "times",
+        })?;
+        usage.processor_seconds = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+        Ok(usage)
+    }
+
+    /// What came on top of `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            processor_seconds: self.processor_seconds - before.processor_seconds,
+            waits: self.waits.saturating_sub(before.waits),
+            switches: self.switches.saturating_sub(before.switches),
+        }
+    }
+}
+
+/// Number in a line of a `status` file.
+pub(crate) fn field(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find(|line| line.starts_with(name))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// User and system time in a `stat` file. The program's name, in parentheses, may contain anything.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_waits_has_switched() {
+        let before = Usage::of(std::process::id()).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        let after = Usage::of(std::process::id()).unwrap();
+        assert!(after.since(&before).waits > 0);
+        assert!(after.switches >= after.waits);
+        assert_eq!(field("VmRSS:\t  123 kB\n", "VmRSS:"), Some(123));
+        assert_eq!(field("nothing", "VmRSS:"), None);
+    }
+
+    #[test]
+    fn times_are_found_after_any_name() {
+        let stat = "7 (a) b) R 1 2 3 4 5 6 7 8 9 10 30 12 0 0 20 0 1";
+        assert_eq!(ticks(stat), Some(42));
+        assert_eq!(ticks("7 (a"), None);
+    }
+}
