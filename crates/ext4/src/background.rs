@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use parking_lot::Condvar;
-use sapwood_jbd2::Wish;
+use sapwood_jbd2::Request;
 
 use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
@@ -53,11 +53,11 @@ impl Alarm {
     }
 
     /// The journal wishes for something.
-    pub(crate) fn wish(&self, wish: Wish) {
+    pub(crate) fn wish(&self, wish: Request) {
         let mut state = self.state.lock();
         match wish {
-            Wish::Commit => state.commit = true,
-            Wish::Checkpoint => state.checkpoint = true,
+            Request::Commit => state.commit = true,
+            Request::Checkpoint => state.checkpoint = true,
         }
         self.changed.notify_one();
     }

@@ -1,7 +1,7 @@
 //! What the journal asks of the engine: last changes of a transaction, checksums, what a commit sets free.
 
 use sapwood_ext4_format as format;
-use sapwood_jbd2::{Buffer, Closing, Host, HostError, Seal, Tid, Wish};
+use sapwood_jbd2::{Buffer, Closing, Host, HostError, Request, Seal, Tid};
 
 use crate::engine::Engine;
 
@@ -79,7 +79,7 @@ impl Host for Engine {
         self.health.fail(&error);
     }
 
-    fn wake(&self, wish: Wish) {
+    fn wake(&self, wish: Request) {
         self.alarm.wish(wish);
     }
 }

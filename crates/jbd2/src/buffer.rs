@@ -1,12 +1,15 @@
 //! [`Buffer`]: one metadata block in memory.
 //!
 //! # How it works
-//! The content is an `Arc`. A reader takes a clone and holds no lock afterwards: what it sees never
-//! changes under it. A commit does the same while no handle is open, which is its snapshot. A
-//! thread that changes the buffer, changes the content in place if no other thread has it, and
-//! otherwise a copy of it, which becomes the content (`Arc::make_mut`). So no thread waits for a
-//! block that is being written to the log, and the log never gets a change of the next transaction
-//! (`next_transaction_changes_a_block_that_is_being_committed`).
+//! The content is an `Arc`.
+//!
+//! - A reader clones it and holds no lock afterwards. What it reads never changes.
+//! - A commit clones it while no handle is open: this is its snapshot.
+//! - A writer changes the content in place if no one else has a clone, and otherwise replaces it by
+//!   a changed copy (`Arc::make_mut`).
+//!
+//! So no thread waits for a block that is being written to the log, and the log never contains a
+//! change of the next transaction (`next_transaction_changes_a_block_that_is_being_committed`).
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -18,14 +21,14 @@ use crate::rank::{Mutex, Rank, RwLock, WriteGuard};
 /// Content of a block.
 pub(crate) type Content = Arc<Vec<u8>>;
 
-/// What the engine has to know to put a checksum into a block at commit. The journal only keeps it.
+/// What the engine needs to put a checksum into a block at commit. The journal only stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seal {
     /// Kind of block, as the engine numbers them.
     pub kind: u8,
-    /// Whose block it is, say an inode number.
+    /// Owner of the block, for example an inode number.
     pub owner: u64,
-    /// One more number of the engine, say the inode's generation.
+    /// One more number of the engine, for example the inode's generation.
     pub extra: u32,
 }
 
@@ -33,20 +36,20 @@ pub struct Seal {
 #[derive(Debug)]
 pub struct Buffer {
     block: u64,
-    /// Not there until it is loaded, which no lock of the content is needed for.
+    /// Empty until the block is loaded. Checking this needs no lock.
     content: OnceLock<RwLock<Content>>,
-    /// Held by the thread that reads it from the device.
+    /// Held by the thread that reads the block from the device.
     pub(crate) loading: Mutex<()>,
     kind: AtomicU8,
     seal: Mutex<Option<Seal>>,
-    /// Transaction that it joined last; 0 for none. It is a member of a transaction if this is
-    /// that one's id.
+    /// The transaction that it joined last; 0 for none. The buffer is a member of a transaction if
+    /// this is that transaction's id.
     joined: AtomicU64,
     undo: Mutex<Option<Content>>,
 }
 
 impl Buffer {
-    /// For `block`, not loaded yet.
+    /// A buffer for `block`, not loaded yet.
     pub(crate) fn empty(block: u64) -> Self {
         Self {
             block,
@@ -59,14 +62,14 @@ impl Buffer {
         }
     }
 
-    /// For `block`, all zeros.
+    /// A buffer of zeros for `block`.
     pub(crate) fn zeroed(block: u64, block_size: usize) -> Self {
         let buffer = Self::empty(block);
         buffer.fill(vec![0; block_size]);
         buffer
     }
 
-    /// Gives it the content that the device has. Once.
+    /// Sets the content that was read from the device. Called once.
     pub(crate) fn fill(&self, bytes: Vec<u8>) {
         let content = RwLock::new(Rank::Content, Arc::new(bytes));
         let filled = self.content.set(content);
@@ -83,36 +86,38 @@ impl Buffer {
         self.content.get_or_init(empty)
     }
 
-    /// Its block number on the file system's device.
+    /// Block number on the file system's device.
     #[must_use]
     pub fn block(&self) -> u64 {
         self.block
     }
 
-    /// The content as it is now. Holds no lock; later changes are not seen.
+    /// The current content. Holds no lock; later changes do not show.
     #[must_use]
     pub fn read(&self) -> BufferRead {
         BufferRead(self.content().read().clone())
     }
 
-    /// What it was validated as, in the engine's numbers; 0: not validated since it was loaded.
+    /// The kind that the block was validated as, in the engine's numbers; 0 if it was not validated
+    /// since it was loaded.
     #[must_use]
     pub fn kind(&self) -> u8 {
         self.kind.load(Ordering::Acquire)
     }
 
-    /// Notes what it was validated as.
+    /// Records the kind that the block was validated as.
     pub fn set_kind(&self, kind: u8) {
         self.kind.store(kind, Ordering::Release);
     }
 
-    /// How its checksum is made.
+    /// What [`Host::seal`](crate::Host::seal) needs to compute the block's checksum.
     #[must_use]
     pub fn seal(&self) -> Option<Seal> {
         *self.seal.lock()
     }
 
-    /// From now on every commit calls [`Host::seal`](crate::Host::seal) for the block; or not.
+    /// Sets whether, and with what, every commit calls [`Host::seal`](crate::Host::seal) for the
+    /// block.
     pub fn set_seal(&self, seal: Option<Seal>) {
         *self.seal.lock() = seal;
     }
@@ -124,13 +129,13 @@ impl Buffer {
         self.undo.lock().clone().map(BufferRead)
     }
 
-    /// Keeps the content for [`committed`](Self::committed), if nothing is kept.
+    /// Keeps the content for [`committed`](Self::committed), unless one is kept already.
     pub(crate) fn keep_undo(&self) {
         let now = self.read().0;
         self.undo.lock().get_or_insert(now);
     }
 
-    /// A commit made `content` durable.
+    /// Records `content`, which a commit made durable, for [`committed`](Self::committed).
     pub(crate) fn advance_undo(&self, content: &Content) {
         if let Some(kept) = self.undo.lock().as_mut() {
             *kept = content.clone();
@@ -164,9 +169,9 @@ impl Deref for BufferRead {
     }
 }
 
-/// A [`Buffer`] locked for a change within a transaction.
+/// A [`Buffer`] that is locked for a change within a transaction.
 ///
-/// Keep it only for the change; take no other buffer meanwhile but a child of this one.
+/// Hold it only during the change, and lock no other buffer meanwhile but a child of this one.
 #[derive(Debug)]
 pub struct BufferWrite<'a>(WriteGuard<'a, Content>);
 
@@ -188,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_keeps_what_it_saw() {
+    fn a_reader_keeps_the_content_that_it_read() {
         let buffer = Buffer::zeroed(7, 16);
         let before = buffer.read();
         buffer.write()[3] = 9;

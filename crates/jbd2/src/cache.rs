@@ -1,14 +1,15 @@
 //! [`Cache`]: the metadata blocks in memory.
 //!
 //! # How it works
-//! Block number to [`Buffer`], in shards with a mutex each. A block that is not there is entered
-//! without its content, and read under a lock of its own: threads that ask for one block at once
-//! read it once (`two_threads_read_a_block_once`), and no other thread waits for that read.
+//! Maps block numbers to [`Buffer`]s, in shards with a mutex each. The thread that misses a block
+//! inserts a buffer without content, then reads the block under the buffer's own lock. Threads that
+//! ask for one block at once read it once (`two_threads_read_a_block_once`), and no other thread
+//! waits for that read.
 //!
-//! Each shard goes round its entries (CLOCK) when it is over its share. Only a buffer that no other
-//! thread has is evicted: what a transaction or the journal still needs is held by them, so that a
-//! block never comes back from the device older than it was (`what_somebody_holds_is_not_evicted`).
-//! The cache grows over its capacity for those.
+//! A shard over its share of the capacity evicts by CLOCK. Only a buffer that no other owner holds
+//! is evicted. Transactions and the journal hold the buffers that they still need, so a block that
+//! is read again is never older than what was evicted (`a_held_buffer_is_not_evicted`). The cache
+//! grows over its capacity for held buffers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,25 +22,26 @@ use crate::rank::{Mutex, Rank};
 use crate::{Error, Result};
 
 const SHARDS: usize = 16;
-/// Entries that one insertion looks at for an eviction: enough to shrink again after a burst of
-/// held buffers, few enough to cost nothing.
+/// Entries that one insertion examines for eviction: enough to shrink again after a burst of held
+/// buffers.
 const LOOKS: usize = 16;
-/// Blocks that a shard holds whatever the capacity.
+/// Blocks that a shard may hold whatever the capacity.
 const LEAST: usize = 4;
 
 #[derive(Debug)]
 struct Entry {
     buffer: Arc<Buffer>,
-    /// Asked for since the clock's hand came by.
+    /// Used since the clock's hand passed it.
     used: bool,
-    /// Names its place in `clock`.
+    /// Identifies its place in `clock`.
     ticket: u64,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     entries: NumberMap<u64, Entry>,
-    /// Block and ticket, the one to look at next in front. Entries that are gone stay for a while.
+    /// Block and ticket of each entry, the next to examine first. Tickets of removed entries stay
+    /// until the hand passes them.
     clock: VecDeque<(u64, u64)>,
     next_ticket: u64,
 }
@@ -61,7 +63,7 @@ impl Shard {
 
     fn shrink(&mut self, most: usize) {
         for _ in 0..LOOKS {
-            // Stale tickets count: they have to go too.
+            // Stale tickets count: the hand must remove them too.
             if self.clock.len() <= most {
                 return;
             }
@@ -110,7 +112,7 @@ impl Cache {
         }
     }
 
-    /// The device below. What it says of a block may be older than the cache.
+    /// The device below. Its copy of a block may be older than the cached one.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
@@ -166,7 +168,8 @@ impl Cache {
         buffer
     }
 
-    /// Reads it, unless a thread did meanwhile. After an error the next one tries again.
+    /// Reads the block, unless another thread did so meanwhile. After an error the next caller
+    /// tries again.
     fn load(&self, buffer: &Buffer) -> Result<()> {
         let _alone = buffer.loading.lock();
         if buffer.is_loaded() {
@@ -188,8 +191,8 @@ impl Cache {
         Some(entry.buffer.clone()).filter(|buffer| buffer.is_loaded())
     }
 
-    /// A new buffer of zeros for a block that the caller has just allocated, without a read. Who
-    /// still has an older buffer of the block keeps it; it is no longer the block's.
+    /// A new buffer of zeros, without a read, for a block that the caller has just allocated. An
+    /// older buffer of the block is detached: its owners keep it, but it is no longer in the cache.
     ///
     /// # Errors
     /// [`Error::BlockRange`].
@@ -201,14 +204,14 @@ impl Cache {
         Ok(buffer)
     }
 
-    /// Drops the block: it is no metadata any more. A block that a transaction changed is dropped by
-    /// [`Handle::forget`](crate::Handle::forget).
+    /// Drops a block that is no longer metadata. [`Handle::forget`](crate::Handle::forget) drops a
+    /// block that a transaction changed.
     pub fn forget(&self, block: u64) {
-        // Dropped after the lock: it may be the last owner.
+        // Dropped after the lock is released, as it may be the last reference.
         let _gone = self.shard(block).lock().entries.remove(&block);
     }
 
-    /// Drops every block that no other thread has. For after a recovery wrote below the cache.
+    /// Drops every block that has no other owner. Used after a recovery wrote below the cache.
     pub fn clear(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -218,7 +221,7 @@ impl Cache {
         }
     }
 
-    /// Tells the device that these blocks will be asked for soon.
+    /// Advises the device that these blocks will be read soon.
     pub fn will_read(&self, block: u64, count: u64) {
         if let Some(end) = block.checked_add(count).filter(|end| *end <= self.blocks) {
             let size = u64::from(self.block_size);

@@ -1,17 +1,22 @@
-//! The checkpoint: writes home what the log has, so that its blocks can be used again.
+//! The checkpoint: writes committed blocks back to their home locations and frees their part of the
+//! log.
 //!
 //! # How it works
-//! [`Pending`] has the newest committed content of every block in the log. A checkpoint notes the newest durable
-//! transaction, writes all pending blocks up to it in the order of the blocks, flushes, and moves
-//! the tail in the journal's superblock behind that transaction. Only when this is durable the blocks
-//! of the log are free.
+//! [`Pending`] has the newest committed content of every block in the log. A checkpoint takes these
+//! steps:
+//!
+//! 1. Remember the newest durable transaction T.
+//! 2. Write all pending blocks of transactions up to T, in the order of the blocks.
+//! 3. Flush the device.
+//! 4. Move the tail in the journal's superblock past T, durably.
+//! 5. Free the blocks of the log up to T.
 //!
 //! ```text
 //!   commit of T durable -> pending[block] = (T, content)      T forgot block -> not pending
 //!   checkpoint: batch -> in flight -> home ... flush -> not pending (unless a newer T) -> tail
 //! ```
 //!
-//! An error aborts the journal; the tail did not move, so that everything can be recovered.
+//! An error aborts the journal. The tail has not moved then, so everything can be recovered.
 
 use crate::counters::Counters;
 use crate::home;
@@ -20,8 +25,8 @@ use crate::pending::Pending;
 use crate::{Result, Tid};
 
 impl Journal {
-    /// Writes home what is committed, and frees its part of the log. Nothing without a log. One at a
-    /// time; commits go on meanwhile.
+    /// Writes committed blocks back to their home locations and frees their part of the log. Does
+    /// nothing without a log. One checkpoint runs at a time; commits go on meanwhile.
     ///
     /// # Errors
     /// What aborted the journal.
@@ -29,27 +34,27 @@ impl Journal {
         let Some(side) = &self.log else {
             return self.failure.check();
         };
-        let _turn = side.checkpointer.lock();
+        let _checkpointer = side.checkpointer.lock();
         self.failure.check()?;
         let tid = self.table.durable();
         if self.table.tail_tid() > tid {
             return Ok(());
         }
-        let result = self.write_home(side, tid);
+        let result = self.write_back(side, tid);
         if let Err(err) = &result {
             self.fail(err);
         }
         result
     }
 
-    fn write_home(&self, side: &LogSide, tid: Tid) -> Result<()> {
+    fn write_back(&self, side: &LogSide, tid: Tid) -> Result<()> {
         let mut from = 0;
         loop {
-            let batch = side.pending.launch(from, tid);
+            let batch = side.pending.start_batch(from, tid);
             let Some((last, _)) = batch.last() else {
                 break;
             };
-            let _landing = Landing(&side.pending);
+            let _in_flight = InFlight(&side.pending);
             let blocks: Vec<(u64, &[u8])> = batch
                 .iter()
                 .map(|(block, content)| (*block, content.as_slice()))
@@ -60,37 +65,38 @@ impl Journal {
             from = last + 1;
         }
         if sapwood_fault::planted(108) {
-            side.pending.at_home(tid);
+            side.pending.written_back(tid);
             self.move_tail(side, tid)?;
             return Ok(self.cache.device().flush()?);
         }
         self.cache.device().flush()?;
-        side.pending.at_home(tid);
+        side.pending.written_back(tid);
         self.move_tail(side, tid)
     }
 
-    /// The log begins behind transaction `tid` from now on.
+    /// Makes the log begin after transaction `tid`.
     fn move_tail(&self, side: &LogSide, tid: Tid) -> Result<()> {
         let (next, position) = self.table.log_after(tid);
         let start = side.log.block_at(position) as u32;
         side.log
             .update_superblock(|superblock| superblock.set_tail(start, next as u32))?;
-        // First the table: a block that is forgotten in between gets a revoke that it would not need.
+        // The table comes first. A block that is forgotten in between gets a revoke record that it
+        // does not need, which is harmless.
         self.table.release_log(tid);
         side.pending.released(tid);
         Counters::count(&self.counters.checkpoints);
         Ok(())
     }
 
-    /// Marks the log empty. All is at home, and nothing runs.
+    /// Marks the log empty. The caller has checkpointed everything, and no handle is open.
     pub(crate) fn empty_log(&self) -> Result<()> {
         let Some(side) = &self.log else {
             return Ok(());
         };
-        let _turn = side.checkpointer.lock();
+        let _checkpointer = side.checkpointer.lock();
         self.failure.check()?;
         if !side.log.needs_recovery() {
-            // Nothing was ever committed.
+            // No transaction was ever committed.
             return Ok(());
         }
         let (next, position) = self.table.log_after(self.table.durable());
@@ -106,11 +112,11 @@ impl Journal {
     }
 }
 
-/// Ends a flight whatever becomes of it.
-struct Landing<'a>(&'a Pending);
+/// Ends the in-flight state of a batch, also after an error or a panic.
+struct InFlight<'a>(&'a Pending);
 
-impl Drop for Landing<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.landed();
+        self.0.complete();
     }
 }

@@ -1,12 +1,12 @@
 //! Checksums of journals.
 
-/// CRC-32C that goes on from `seed`, without inversion at either end.
+/// CRC-32C continued from `seed`, without inversion at either end.
 pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// CRC-32 of the other bit order (most significant bit first, polynomial 0x04c11db7) that goes on
-/// from `seed`; what checksums of version 1 use.
+/// CRC-32 with the most significant bit first (polynomial 0x04c11db7), continued from `seed`.
+/// Checksums of version 1 use it.
 pub(crate) fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     let step = |crc: u32, byte: &u8| {
         let at = (crc >> 24) as u8 ^ byte;
@@ -37,8 +37,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn check_values() {
-        // The catalogue's check values of CRC-32/ISCSI and CRC-32/MPEG-2.
+    fn checksums_match_the_catalogue() {
+        // The check values of CRC-32/ISCSI and CRC-32/MPEG-2 in the CRC catalogue.
         assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
         assert_eq!(crc32_be(!0, b"123456789"), 0x0376_e6e7);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! [`Codec`]: blocks of the log to bytes and back, in the form that the features ask for.
+//! [`Codec`]: encodes and decodes blocks of the log, in the form that the features select.
 //!
 //! # How it works
 //! | form | tag | checksum of a block | of descriptor and revoke blocks | of the commit block |
@@ -7,10 +7,12 @@
 //! | version 2 | 10, 14 | low 16 bits, in the tag | 4 bytes at the end | in its field |
 //! | version 3 | 16 | 32 bits, in the tag | the same | the same |
 //!
-//! Checksums of versions 2 and 3 go on from one of the journal's UUID; those of blocks count their
-//! transaction's sequence number first, so that a stale block does not pass. They are of the block
-//! as it is in the log. A block that begins with the magic has zeros there in the log, and a flag
-//! in its tag: otherwise a scan could take it for a block of the journal itself.
+//! The seed of checksums of versions 2 and 3 is the checksum of the journal's UUID. A logged
+//! block's checksum covers its transaction's sequence number first, so that a stale block does not
+//! pass. Checksums cover the block as it is in the log.
+//!
+//! A block that begins with the journal's magic is *escaped*: in the log it begins with zeros, and
+//! its tag has a flag. Otherwise a scan could take it for a block of the journal itself.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -32,17 +34,17 @@ enum Form {
     Version3,
 }
 
-/// One block of a transaction.
+/// A descriptor's entry for one logged block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag {
-    /// Where it belongs.
+    /// Home location.
     pub(crate) block: u64,
     pub(crate) escaped: bool,
-    /// As far as the form keeps it.
+    /// As many bits as the form stores.
     pub(crate) checksum: u32,
 }
 
-/// Knows the form of one journal.
+/// Encodes and decodes in the form of one journal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Codec {
     block_size: usize,
@@ -90,12 +92,12 @@ impl Codec {
         }
     }
 
-    /// Bytes before the checksum at the end.
+    /// Bytes before the checksum at the end of the block.
     fn usable(&self) -> usize {
         self.block_size - if self.has_checksums() { TAIL_SIZE } else { 0 }
     }
 
-    /// Most tags of one descriptor block.
+    /// Most tags in one descriptor block.
     pub(crate) fn tags_per_block(&self) -> usize {
         (self.usable() - size_of::<Header>() - UUID_SIZE) / self.tag_size()
     }
@@ -104,7 +106,7 @@ impl Codec {
         if self.wide { 8 } else { 4 }
     }
 
-    /// Most records of one revoke block.
+    /// Most records in one revoke block.
     pub(crate) fn revokes_per_block(&self) -> usize {
         (self.usable() - size_of::<RevokeHeader>()) / self.revoke_size()
     }
@@ -115,7 +117,7 @@ impl Codec {
         block
     }
 
-    /// The first words, if the block is one of the journal itself.
+    /// The header, if the journal itself wrote the block.
     pub(crate) fn header(block: &[u8]) -> Option<Header> {
         let (header, _) = Header::read_from_prefix(block).ok()?;
         (header.magic.get() == MAGIC).then_some(header)
@@ -126,7 +128,7 @@ impl Codec {
         block.starts_with(&MAGIC.to_be_bytes())
     }
 
-    /// The checksum that the tag of a block of the log has; 0 without checksums.
+    /// The checksum for the tag of a logged block; 0 without checksums.
     pub(crate) fn data_checksum(&self, sequence: u32, block: &[u8]) -> u32 {
         let seed = crc32c(self.seed, &sequence.to_be_bytes());
         match self.form {
@@ -179,7 +181,7 @@ impl Codec {
         }
     }
 
-    /// The tags of a descriptor block; whatever else it holds is ignored.
+    /// The tags of a descriptor block. Anything else in it is ignored.
     pub(crate) fn tags(&self, block: &[u8]) -> Vec<Tag> {
         let mut tags = Vec::new();
         let mut rest = block.get(..self.usable()).unwrap_or_default();
@@ -253,7 +255,7 @@ impl Codec {
         block
     }
 
-    /// The blocks that a revoke block names; `None` if it says that it holds more than it can.
+    /// The blocks that a revoke block names; `None` if its count is larger than the block.
     pub(crate) fn revoked(&self, block: &[u8]) -> Option<Vec<u64>> {
         let (header, _) = RevokeHeader::read_from_prefix(block).ok()?;
         let used = header.count.get() as usize;
@@ -295,9 +297,9 @@ impl Codec {
         block
     }
 
-    /// Whether the checksum of a commit block (versions 2 and 3) is right. What stands behind its
-    /// fields does not count: zeros do, which is what was to be written there. So a block that was
-    /// torn behind the fields commits, for us as for the kernel.
+    /// Whether the checksum of a commit block (versions 2 and 3) is right. The bytes after its
+    /// fields count as zeros, which is what was written there. So a block that was torn after its
+    /// fields commits its transaction, as in the kernel.
     pub(crate) fn commit_is_good(&self, block: &[u8]) -> bool {
         if !self.has_checksums() {
             return true;
@@ -326,7 +328,7 @@ impl Codec {
         !self.has_checksums() || self.field_is_good(block, self.usable())
     }
 
-    /// Whether the four bytes at `at` are the checksum of the block with zeros there.
+    /// Whether the four bytes at `at` are the checksum of the block with zeros in their place.
     fn field_is_good(&self, block: &[u8], at: usize) -> bool {
         let (Some(before), Some(after)) = (block.get(..at), block.get(at + 4..)) else {
             return false;
@@ -336,7 +338,7 @@ impl Codec {
     }
 }
 
-/// Copies `bytes` to `at`; what does not fit is an error of the callers above, who count.
+/// Copies `bytes` to `at`. The callers above count, so that the bytes fit.
 fn put(block: &mut [u8], at: usize, bytes: &[u8]) {
     block[at..at + bytes.len()].copy_from_slice(bytes);
 }
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn full_blocks_come_back_in_all_forms() {
+    fn full_blocks_round_trip_in_all_forms() {
         for codec in forms() {
             let number = |n: usize| {
                 if codec.wide {
@@ -401,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revoke_block_that_says_too_much_is_none() {
+    fn a_revoke_block_with_a_too_large_count_is_refused() {
         for codec in forms() {
             let mut block = codec.revoke(9, &[1]);
             for count in [0, 15, 1025, u32::MAX] {

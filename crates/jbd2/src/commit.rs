@@ -7,31 +7,32 @@ use sapwood_base::lock::assert_held_at_most;
 
 use crate::counters::Counters;
 use crate::home;
-use crate::host::{Closing, Wish};
+use crate::host::{Closing, Request};
 use crate::journal::{Journal, LogSide};
 use crate::log_write;
 use crate::nesting::assert_no_handle;
 use crate::rank::Rank;
 use crate::state::State;
 use crate::superblock::Superblock;
-use crate::table::Turn;
+use crate::table::CommitRole;
 use crate::transaction::{Snapshot, Transaction};
 use crate::{Error, Result, Tid};
 
 impl Journal {
-    /// Waits until transaction `tid` is durable; commits it unless another thread does. Callers that
-    /// arrive together share one commit. At once if it is durable already or nothing changed in it.
+    /// Waits until transaction `tid` is durable, and commits it unless another thread does. Callers
+    /// that arrive together share one commit. Returns at once if the transaction is durable
+    /// already, or if nothing changed in it.
     ///
     /// The caller holds no handle.
     ///
     /// # Errors
-    /// What aborted the journal, if that was before the transaction was durable.
+    /// What aborted the journal, if it was aborted before the transaction was durable.
     pub fn commit(&self, tid: Tid) -> Result<()> {
         assert_no_handle();
         self.commit_until(tid, State::Committed)
     }
 
-    /// Waits until all that changed so far is durable.
+    /// Waits until every change made so far is durable.
     ///
     /// # Errors
     /// As [`commit`](Self::commit); also if nothing changed since the journal was aborted.
@@ -42,8 +43,9 @@ impl Journal {
         }
     }
 
-    /// As [`commit_all`](Self::commit_all), and the engine was told of it: what was freed may be
-    /// used again.
+    /// As [`commit_all`](Self::commit_all), and also waits for
+    /// [`Host::after_commit`](crate::Host::after_commit): the blocks that the transaction freed may
+    /// then be used again.
     ///
     /// # Errors
     /// As [`commit_all`](Self::commit_all).
@@ -54,8 +56,8 @@ impl Journal {
         }
     }
 
-    /// Writes everything home and marks the log empty: nothing is to be recovered afterwards. No
-    /// handle may start any more.
+    /// Writes every block back to its home location and marks the log empty, so that the next mount
+    /// has nothing to recover. No handle may start any more.
     ///
     /// # Errors
     /// What aborted the journal.
@@ -68,7 +70,7 @@ impl Journal {
     pub(crate) fn commit_until(&self, tid: Tid, until: State) -> Result<()> {
         assert_held_at_most(Rank::Nothing);
         let mut own = false;
-        while let Turn::Commit(trans) = self.table.turn(&self.failure, tid, until)? {
+        while let CommitRole::Leader(trans) = self.table.claim_commit(&self.failure, tid, until)? {
             own = true;
             self.run_commit(trans)?;
         }
@@ -78,11 +80,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Asks for a checkpoint if the log or the memory for it is nearly full.
-    fn wish_checkpoint(&self) {
+    /// Requests a checkpoint if the log, or the memory for its blocks, is nearly full.
+    fn request_checkpoint_if_low(&self) {
         let many = |side: &LogSide| side.pending.len() > side.many_pending;
         if self.table.log_is_low() || self.log.as_ref().is_some_and(many) {
-            self.wish(Wish::Checkpoint);
+            self.request(Request::Checkpoint);
         }
     }
 
@@ -101,8 +103,8 @@ impl Journal {
     }
 }
 
-/// A claimed transaction. Dropped before it is done, by an error or a panic, it aborts the journal,
-/// so that no thread waits for ever.
+/// A claimed transaction. If it is dropped before its commit is done, by an error or a panic, it
+/// aborts the journal, so that no thread waits for ever.
 struct Claim<'a> {
     journal: &'a Journal,
     trans: Arc<Transaction>,
@@ -113,12 +115,12 @@ impl Claim<'_> {
     fn run(&self) -> Result<()> {
         let (journal, trans) = (self.journal, &self.trans);
         journal.table.drain(trans);
-        // A handle that was waited for may have given up.
+        // A handle that the drain waited for may have aborted the journal.
         journal.failure.check()?;
         let snapshot = self.close()?;
         match &journal.log {
             Some(side) => self.write_log(side, &snapshot)?,
-            None => self.write_home(&snapshot)?,
+            None => self.write_in_place(&snapshot)?,
         }
         for one in &snapshot.blocks {
             one.buffer.advance_undo(&one.content);
@@ -128,18 +130,19 @@ impl Claim<'_> {
         if let Some(side) = &journal.log
             && !sapwood_fault::planted(139)
         {
-            side.pending.wait_landed(&snapshot.revoked);
+            side.pending.wait_complete(&snapshot.revoked);
         }
         drop(snapshot);
         if let Some(host) = journal.host() {
             host.after_commit(trans.tid);
         }
         journal.table.completed(trans);
-        journal.wish_checkpoint();
+        journal.request_checkpoint_if_low();
         Ok(())
     }
 
-    /// The engine's last changes, the seals, the snapshot.
+    /// Calls the engine for its last changes, puts the checksums into the blocks, takes the
+    /// snapshot.
     fn close(&self) -> Result<Snapshot> {
         let (journal, trans) = (self.journal, &self.trans);
         if let Some(host) = journal.host() {
@@ -171,7 +174,7 @@ impl Claim<'_> {
             .unblock(&self.trans, cost)?
             .unwrap_or_default();
         if !side.log.needs_recovery() {
-            // The first one: from now on a recovery looks at the log.
+            // The first commit: from now on a recovery reads the log.
             let block = side.log.block_at(start) as u32;
             let begin = |superblock: &mut Superblock| superblock.set_tail(block, tid as u32);
             side.log.update_superblock(begin)?;
@@ -180,7 +183,8 @@ impl Claim<'_> {
             side.pending.committed(tid, snapshot);
         }
         let end = log_write::write_blocks(&side.log, &journal.counters, tid, start, snapshot)?;
-        // A handle that failed while it changed blocks of this transaction has said so by now.
+        // A handle that failed while it changed blocks of this transaction has aborted the journal
+        // by now.
         journal.failure.check()?;
         log_write::write_commit(&side.log, tid, end)?;
         side.pending.committed(tid, snapshot);
@@ -190,8 +194,8 @@ impl Claim<'_> {
         Ok(())
     }
 
-    /// Lets the next transaction run, and writes this one's blocks where they belong.
-    fn write_home(&self, snapshot: &Snapshot) -> Result<()> {
+    /// Lets the next transaction run, and writes the blocks of this one to their home locations.
+    fn write_in_place(&self, snapshot: &Snapshot) -> Result<()> {
         let journal = self.journal;
         journal.table.unblock(&self.trans, 0)?;
         let blocks: Vec<(u64, &[u8])> = snapshot

@@ -1,4 +1,4 @@
-//! What the journal counts.
+//! Counters of the journal.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Their values now; each for itself.
+            /// Their current values; each is read on its own.
             pub(crate) fn snapshot(&self) -> CounterValues {
                 CounterValues { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
@@ -36,31 +36,31 @@ macro_rules! counters {
 counters! {
     /// Transactions made durable.
     commits,
-    /// Calls of commit that found another thread's commit to wait for.
+    /// Calls of commit that waited for another thread's commit.
     shared_commits,
     /// Handles started, restarts included.
     handles,
     /// Buffers that joined a transaction.
     joins,
-    /// Metadata blocks written to the log, or home when there is no log.
+    /// Metadata blocks written to the log, or to their home locations when there is no log.
     blocks_logged,
     /// Descriptor, revoke and commit blocks written to the log.
     log_overhead_blocks,
-    /// Blocks whose first word had to be escaped.
+    /// Blocks that had to be escaped.
     escaped,
     /// Revoke records written.
     revokes,
-    /// Blocks whose revoke was taken back by a new use in the same transaction.
+    /// Revokes cancelled because the same transaction used the block again.
     cancelled_revokes,
     /// Checkpoints that moved the tail of the log.
     checkpoints,
-    /// Blocks written home by checkpoints.
+    /// Blocks that checkpoints wrote to their home locations.
     blocks_checkpointed,
     /// Starts of handles that waited because the transaction was full.
     waits_for_transaction,
     /// Starts of handles that waited because the log was full.
     waits_for_log,
-    /// Handles that changed more blocks than they announced.
+    /// Handles that changed more blocks than they reserved.
     overdrafts,
 }
 

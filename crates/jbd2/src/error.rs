@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::Tid;
 use crate::format::LayoutRun;
 
-/// What a [`Host`](crate::Host) may fail with.
+/// The error of a [`Host`](crate::Host).
 pub type HostError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Features of a journal that are not known.
+/// Unknown features of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// Unknown bits of `s_feature_compat`.
@@ -46,46 +46,46 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Device(Arc<sapwood_block::Error>),
-    /// A block that does not lie on the device.
+    /// A block past the end of the device.
     #[error("block {block} lies past the end of the device ({blocks} blocks)")]
     BlockRange {
-        /// What was asked for.
+        /// Requested block.
         block: u64,
         /// Blocks of the device.
         blocks: u64,
     },
-    /// An earlier failure ended all changes.
+    /// An earlier failure aborted the journal.
     #[error("the journal was aborted: {0}")]
     Aborted(Arc<Self>),
     /// The engine gave up in the middle of a change.
     #[error("change given up: {0}")]
     GivenUp(Arc<str>),
-    /// The engine failed in a callback.
+    /// The engine failed in [`Host::before_commit`](crate::Host::before_commit).
     #[error("commit of transaction {tid}: {reason}")]
     Host {
         /// The transaction.
         tid: Tid,
-        /// What it said.
+        /// The engine's error.
         reason: Arc<str>,
     },
-    /// A commit ended by a panic.
+    /// A panic ended a commit.
     #[error("the commit of transaction {0} did not end")]
     CommitUnfinished(Tid),
     /// More credits than one transaction may have.
-    #[error("a handle of {credits} blocks; a transaction has at most {most}")]
+    #[error("a handle asks for {credits} blocks; a transaction has at most {most}")]
     TooManyCredits {
-        /// Asked for.
+        /// Requested credits.
         credits: u32,
-        /// Allowed.
+        /// Most credits of a transaction.
         most: u32,
     },
-    /// Runs of blocks that are no journal's.
-    #[error("the journal's blocks are not where a journal can be: {0:?}")]
+    /// Runs of blocks that cannot be a journal's.
+    #[error("the journal's blocks are in an impossible place: {0:?}")]
     Layout(LayoutRun),
     /// The first block of the journal is not its superblock.
-    #[error("journal superblock: not one")]
+    #[error("journal superblock: wrong magic or type")]
     NotAJournal,
-    /// A field of the superblock.
+    /// A superblock field with an invalid value.
     #[error("journal superblock: {name} is {value}")]
     SuperblockField {
         /// Its name, without `s_`.
@@ -96,19 +96,19 @@ pub enum Error {
     /// The superblock's checksum is wrong.
     #[error("journal superblock: wrong checksum")]
     SuperblockChecksum,
-    /// The journal has features that are not known.
+    /// The journal has unknown features.
     #[error("journal superblock: unknown features: {0}")]
     UnknownFeatures(Features),
-    /// The superblock is of version 1, which has no place for the features that writing needs.
-    #[error("journal superblock: version 1, which can be recovered and not written")]
+    /// The superblock has version 1, which has no fields for the features that writing needs.
+    #[error("journal superblock: version 1 can be recovered but not written")]
     OldSuperblock,
-    /// The journal is a device of its own.
-    #[error("the journal is on a device of its own, which is not supported")]
+    /// The journal is on a separate device.
+    #[error("the journal is on a separate device, which is not supported")]
     ExternalJournal,
-    /// The log has transactions to recover first.
-    #[error("the journal has to be recovered first")]
+    /// The log has transactions that must be recovered first.
+    #[error("the journal must be recovered first")]
     NeedsRecovery,
-    /// The log is damaged where it must not be.
+    /// A part of the log that must be intact is damaged.
     #[error("journal: block {block} of transaction {sequence}: {reason}")]
     Corrupt {
         /// Sequence number of the transaction.
@@ -118,16 +118,18 @@ pub enum Error {
         /// What is wrong.
         reason: Damage,
     },
-    /// The log has a block that belongs where no metadata can be.
-    #[error("journal: transaction {sequence} has a block for {target}, which cannot be")]
+    /// The log has a copy of a block that cannot be metadata.
+    #[error(
+        "journal: transaction {sequence} has a copy of block {target}, which cannot be metadata"
+    )]
     Target {
         /// Sequence number of the transaction.
         sequence: u32,
-        /// Where the block belongs.
+        /// Home location of the block.
         target: u64,
     },
-    /// A handle changed more blocks than it announced, and the log has no room for them.
-    #[error("a handle of transaction {0} changed more blocks than it announced")]
+    /// A handle changed more blocks than it reserved, and the log has no room for them.
+    #[error("a handle of transaction {0} changed more blocks than it reserved")]
     OutOfCredits(Tid),
 }
 
@@ -137,22 +139,22 @@ impl From<sapwood_block::Error> for Error {
     }
 }
 
-/// What is wrong with a part of the log that must be whole.
+/// Damage of a part of the log that must be intact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// A descriptor block's checksum.
+    /// A descriptor block has a wrong checksum.
     #[error("wrong checksum of a descriptor block")]
     Descriptor,
-    /// A logged block's checksum.
+    /// A logged block has a wrong checksum.
     #[error("wrong checksum of a logged block")]
     Data,
-    /// A revoke block's checksum or size.
+    /// A revoke block has a wrong checksum or size.
     #[error("bad revoke block")]
     Revoke,
-    /// A commit block's checksum, and a later transaction is committed.
+    /// A commit block has a wrong checksum, but a later transaction is committed.
     #[error("wrong checksum of a commit block before the last")]
     Commit,
-    /// The log ends, and a later transaction is committed.
-    #[error("the log ends here, but a later commit block is there")]
+    /// The log ends, but a later transaction is committed.
+    #[error("the log ends here, but a later commit block exists")]
     Gap,
 }

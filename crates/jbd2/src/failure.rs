@@ -1,4 +1,4 @@
-//! [`Failure`]: the first error, after which nothing is written any more.
+//! [`Failure`]: the first error, after which the journal writes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::rank::{Mutex, Rank};
 use crate::{Error, Result};
 
-/// Goes from good to failed once, and never back.
+/// Is set once, and never cleared.
 #[derive(Debug)]
 pub(crate) struct Failure {
     failed: AtomicBool,
@@ -21,7 +21,7 @@ impl Failure {
         }
     }
 
-    /// Notes the error. True if it is the first.
+    /// Records the error. True if it is the first.
     pub(crate) fn fail(&self, err: &Error) -> bool {
         let mut first = self.first.lock();
         if first.is_some() {
@@ -33,7 +33,7 @@ impl Failure {
         true
     }
 
-    /// Fails after an error.
+    /// Fails if an error was recorded.
     ///
     /// # Errors
     /// [`Error::Aborted`] with the first error.

@@ -1,24 +1,24 @@
-//! Turns for fast commits.
+//! Fast commits: one leader at a time writes the area, and no commit ends meanwhile.
 //!
 //! # How it works
-//! What a fast commit says belongs to the transaction that is not committed yet: a recovery takes
-//! it for the one behind the last in the log. So no commit may end while it is written; handles may
-//! start and end as they like. A recovery looks at the journal at all only if the superblock says so,
-//! which it does from the first turn on.
+//! A recovery takes a fast commit to belong to the transaction after the last one in the log. So no
+//! commit may end while a fast commit is written; handles may start and end. A recovery reads the
+//! journal at all only if the superblock says so. The first leader sets this in the superblock.
 //!
-//! What a fast commit says is fixed at a moment when no handle is open ([`FastCommitTurn::quiesce`]), as a commit fixes its snapshot: so
-//! it has whole operations only. Unlike a commit it lets the same transaction go on afterwards.
+//! The contents of a fast commit are fixed while no handle is open ([`FastCommitLeader::quiesce`]),
+//! so it never contains half an operation. Unlike a commit, a fast commit lets the same transaction
+//! go on.
 //!
-//! Fast commits of a transaction that was committed are old, and no thread looks at them but
-//! `e2fsck` (1.47), which then gives up all of the log. So the commit erases the begin of the area
-//! before any caller is told that it is durable.
+//! Fast commits of a committed transaction are stale. The kernel ignores them, but `e2fsck` (1.47)
+//! then discards the whole log. So the commit erases the beginning of the area before any caller
+//! returns.
 //!
 //! One caller at a time leads a fast commit. Callers that arrive before its contents are fixed wait
-//! for it, and are woken together when it is durable. Then one of the callers that arrived since
+//! for it and are woken together when it is durable. Then one of the callers that arrived later
 //! leads the next.
 //!
-//! An operation that the engine keeps no records of calls
-//! [`Handle::require_whole`](crate::Handle::require_whole); the leader is told, and gives the fast
+//! An operation that the engine cannot record for a fast commit calls
+//! [`Handle::require_whole`](crate::Handle::require_whole). The leader sees this and gives the fast
 //! commit up.
 
 use std::num::NonZeroU8;
@@ -31,31 +31,31 @@ use crate::nesting::assert_no_handle;
 use crate::table::Table;
 use crate::{Result, Tid};
 
-/// While it lives no transaction is committed. Fast commits written meanwhile belong to
-/// [`tid`](Self::tid).
+/// The right to write fast commits. No transaction is committed while it exists. Fast commits that
+/// are written meanwhile belong to [`tid`](Self::tid).
 #[derive(Debug)]
-pub struct FastCommitTurn<'a> {
+pub struct FastCommitLeader<'a> {
     journal: &'a Journal,
     log: &'a Log,
     tid: Tid,
     durable: bool,
 }
 
-/// What a caller of [`Journal::begin_fast_commit`] got.
+/// Result of [`Journal::begin_fast_commit`].
 #[derive(Debug)]
 pub enum FastCommitStart<'a> {
-    /// The turn.
-    Turn(FastCommitTurn<'a>),
-    /// Another thread's fast commit, [fixed](FastCommitTurn::quiesce) after the call began, is
-    /// durable.
-    Served,
+    /// The caller leads the next fast commit.
+    Leader(FastCommitLeader<'a>),
+    /// Another thread's fast commit is durable, and it was [fixed](FastCommitLeader::quiesce) after
+    /// the call began.
+    Durable,
     /// The journal has no area for fast commits.
     NoArea,
 }
 
 impl Journal {
-    /// Waits until no thread commits, and keeps commits away; or until there is nothing more to
-    /// wait for. The caller holds no handle.
+    /// Waits until no thread commits and keeps commits away, or waits until another thread's fast
+    /// commit has made the caller's changes durable. The caller holds no handle.
     ///
     /// # Errors
     /// What aborted the journal.
@@ -66,9 +66,9 @@ impl Journal {
             return Ok(FastCommitStart::NoArea);
         };
         let Some((tid, head)) = self.table.begin_fast(&self.failure)? else {
-            return Ok(FastCommitStart::Served);
+            return Ok(FastCommitStart::Durable);
         };
-        let turn = FastCommitTurn {
+        let leader = FastCommitLeader {
             journal: self,
             log,
             tid,
@@ -82,19 +82,21 @@ impl Journal {
                 return Err(err);
             }
         }
-        Ok(FastCommitStart::Turn(turn))
+        Ok(FastCommitStart::Leader(leader))
     }
 }
 
-impl FastCommitTurn<'_> {
-    /// The transaction that is not committed yet; its low 32 bits go into the fast commit.
+impl FastCommitLeader<'_> {
+    /// The transaction that is not committed yet. A fast commit stores the low 32 bits of its
+    /// number.
     #[must_use]
     pub fn tid(&self) -> Tid {
         self.tid
     }
 
-    /// Calls `look` while no handle is open, and none starts: with the reason if only a whole commit makes the transaction
-    /// durable. `look` must not start a handle, nor wait for anybody who may.
+    /// Calls `look` while no handle is open and none can start. `look` gets the reason if only a
+    /// whole commit makes the transaction durable. It must not start a handle, nor wait for a
+    /// thread that may start one.
     ///
     /// # Errors
     /// What aborted the journal.
@@ -105,18 +107,20 @@ impl FastCommitTurn<'_> {
         Ok(look(running.and_then(|trans| trans.requires_whole())))
     }
 
-    /// The reason if only a whole commit makes the transaction durable, as it is now.
+    /// The reason why only a whole commit makes the transaction durable, as of now.
     #[must_use]
     pub fn requires_whole(&self) -> Option<NonZeroU8> {
         self.journal.table.requires_whole()
     }
 
-    /// Only a whole commit makes the transaction durable from now on: what was to be in a fast commit is in none.
+    /// Requires a whole commit for the transaction: what the leader took for this fast commit is in
+    /// none.
     pub fn require_whole(&self, reason: NonZeroU8) {
         self.journal.table.require_whole(reason);
     }
 
-    /// Writes blocks of the area, from `index` on. Flushes nothing. The commit of the transaction erases them.
+    /// Writes blocks of the area, from `index` on, without a flush. The commit of the transaction
+    /// erases them.
     ///
     /// # Errors
     /// [`Error::BlockRange`](crate::Error::BlockRange), [`Error::Device`](crate::Error::Device).
@@ -127,17 +131,18 @@ impl FastCommitTurn<'_> {
         self.log.write_fast_commit(index, pieces)
     }
 
-    /// What was [fixed](Self::quiesce) last is durable, with all data that was written before it: those who came before that
-    /// have nothing to wait for.
+    /// Ends the fast commit as durable: everything that was [fixed](Self::quiesce) last is on disk,
+    /// with all data written before it. Callers that waited for it return.
     pub fn durable(mut self) {
         self.durable = true;
     }
 
-    /// Writes a block home, as it was committed last, if that waits for a checkpoint. Flushes nothing; the log still has it.
+    /// Writes the last committed content of a block to its home location, if the block waits for a
+    /// checkpoint. Does not flush; the log keeps its copy.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
-    pub fn bring_home(&self, block: u64) -> Result<()> {
+    pub fn write_back(&self, block: u64) -> Result<()> {
         let side = self.journal.log.as_ref();
         let Some(content) = side.and_then(|side| side.pending.content(block)) else {
             return Ok(());
@@ -153,7 +158,7 @@ impl FastCommitTurn<'_> {
     }
 }
 
-/// Lets handles start again, whatever becomes of who looked.
+/// Lets handles start again, even if `look` panics.
 struct Gate<'a>(&'a Table);
 
 impl Drop for Gate<'_> {
@@ -162,7 +167,7 @@ impl Drop for Gate<'_> {
     }
 }
 
-impl Drop for FastCommitTurn<'_> {
+impl Drop for FastCommitLeader<'_> {
     fn drop(&mut self) {
         self.journal.table.end_fast(self.durable);
     }

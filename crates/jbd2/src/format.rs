@@ -1,4 +1,4 @@
-//! What a journal has on disk. Everything is big-endian.
+//! On-disk structures of a journal. Everything is big-endian.
 //!
 //! Source: "ext4 Data Structures and Algorithms", section "Journal (jbd2)", in the kernel's
 //! documentation.
@@ -10,9 +10,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const MAGIC: u32 = 0xC03B_3998;
 /// Bytes of the superblock.
 pub(crate) const SUPERBLOCK_SIZE: usize = 1024;
-/// Fast-commit blocks of a journal whose superblock does not say.
+/// Fast-commit blocks of a journal whose superblock has no number.
 pub(crate) const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
-/// `s_checksum_type` and `h_chksum_type` of the checksums that are in use.
+/// Values of `s_checksum_type` and `h_chksum_type`.
 pub(crate) const CHECKSUM_CRC32: u8 = 1;
 pub(crate) const CHECKSUM_CRC32C: u8 = 4;
 
@@ -33,7 +33,7 @@ bitflags::bitflags! {
         const REVOKE = 1;
         /// Block numbers have 64 bits.
         const WIDE = 2;
-        /// Commit blocks may be written before what they commit.
+        /// Commit blocks may be written before the blocks that they commit.
         const ASYNC_COMMIT = 4;
         /// Checksums, version 2.
         const CSUM_V2 = 8;
@@ -53,7 +53,7 @@ bitflags::bitflags! {
     /// Flags of a tag.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct TagFlags: u16 {
-        /// The block began with the magic, which the log has as zeros.
+        /// The block begins with the magic; the log has zeros in its place.
         const ESCAPED = 1;
         /// No UUID follows.
         const SAME_UUID = 2;
@@ -133,8 +133,8 @@ pub(crate) struct RawTag3 {
 }
 const _: () = assert!(size_of::<RawTag3>() == 16);
 
-/// The part of `journal_block_tag_t` that is always there: any other tag. The high half of a
-/// 64-bit block number follows; with checksums of version 2, two more unused bytes.
+/// The part of `journal_block_tag_t` that is always there, for all other forms. The high half of a
+/// 64-bit block number follows it. With checksums of version 2, two unused bytes follow at the end.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct RawTag {
@@ -149,7 +149,7 @@ const _: () = assert!(size_of::<RawTag>() == 8);
 #[repr(C)]
 pub(crate) struct RevokeHeader {
     pub(crate) header: Header,
-    /// Bytes in use, this header included.
+    /// Bytes in use, including this header.
     pub(crate) count: U32,
 }
 const _: () = assert!(size_of::<RevokeHeader>() == 16);
@@ -171,12 +171,12 @@ const _: () = {
     assert!(std::mem::offset_of!(RawCommit, checksum) == 16);
 };
 
-/// Neighbouring blocks of the journal that are neighbours on the device.
+/// A contiguous run of blocks, in the journal and on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayoutRun {
     /// First block within the journal.
     pub logical: u64,
-    /// Where it lies on the device, in blocks.
+    /// First block on the device.
     pub physical: u64,
     /// Blocks.
     pub len: u64,

@@ -9,7 +9,7 @@ use sapwood_base::lock::assert_held_at_most;
 
 use crate::buffer::{Buffer, BufferWrite};
 use crate::counters::Counters;
-use crate::host::Wish;
+use crate::host::Request;
 use crate::journal::Journal;
 use crate::nesting::{Open, assert_no_handle};
 use crate::rank::Rank;
@@ -20,16 +20,17 @@ use crate::{Error, Result, Tid};
 
 /// One operation's part of the running transaction, which is not committed before the handle ends.
 ///
-/// May move to another thread, but only one thread uses it. Dropping ends it. A thread has at most
-/// one: starting a second one may wait for the first one's end (debug builds panic).
+/// Dropping the handle ends it. It may move to another thread, but only one thread uses it at a
+/// time. A thread has at most one handle: starting a second one may wait for the end of the first
+/// (debug builds panic).
 #[derive(Debug)]
 pub struct Handle {
     journal: Arc<Journal>,
     trans: Arc<Transaction>,
     credits: Cell<u32>,
-    /// What [`require_whole`](Self::require_whole) was told last.
+    /// The last reason given to [`require_whole`](Self::require_whole).
     whole: Cell<Option<NonZeroU8>>,
-    /// A restart failed: it is in no transaction any more.
+    /// A restart failed: the handle is in no transaction.
     ended: bool,
     _open: Open,
 }
@@ -58,19 +59,20 @@ impl Handle {
         &self.journal
     }
 
-    /// Blocks that may still join.
+    /// Number of blocks that may still join.
     #[must_use]
     pub fn credits(&self) -> u32 {
         self.credits.get()
     }
 
-    /// Adds the buffer to the transaction: from now on its content is committed with it. Costs a
-    /// credit the first time in a transaction. Once it has succeeded, [`modify`](Self::modify) of
-    /// the same buffer cannot fail in this handle.
+    /// Adds the buffer to the transaction, whose commit then includes its content. Costs one credit
+    /// the first time in a transaction. After a success, [`modify`](Self::modify) of the same
+    /// buffer cannot fail in this handle.
     ///
     /// # Errors
-    /// [`Error::Aborted`](crate::Error::Aborted); [`Error::OutOfCredits`](crate::Error::OutOfCredits)
-    /// if no credit is left and the log has no room, which aborts the journal.
+    /// [`Error::Aborted`](crate::Error::Aborted).
+    /// [`Error::OutOfCredits`](crate::Error::OutOfCredits) if no credit is left and the log has no
+    /// room, which aborts the journal.
     pub fn write_access(&self, buffer: &Arc<Buffer>) -> Result<()> {
         if buffer.joined() == self.trans.tid {
             return Ok(());
@@ -82,9 +84,9 @@ impl Handle {
         Ok(())
     }
 
-    /// As [`write_access`](Self::write_access), and from now on [`Buffer::committed`] gives the
-    /// content as of the last commit, so that what this transaction freed in it can be told from
-    /// what is free. For buffers that are changed in this way only.
+    /// As [`write_access`](Self::write_access). In addition, [`Buffer::committed`] gives the
+    /// content as of the last commit from now on, which separates what this transaction freed from
+    /// what was free before. Every change of such a buffer must go through this function.
     ///
     /// # Errors
     /// As [`write_access`](Self::write_access).
@@ -102,10 +104,11 @@ impl Handle {
         Ok(buffer.write())
     }
 
-    /// The block is no metadata any more: it leaves the transaction and the cache, and copies of it
-    /// that the log has from before are not replayed. May cost a credit for the revoke record.
+    /// Drops a block that is no longer metadata: it leaves the transaction and the cache, and a
+    /// revoke record keeps older copies in the log from being replayed. May cost a credit for the
+    /// revoke record.
     ///
-    /// The block must not be used for anything that is not metadata before
+    /// The block must not be used for anything but metadata before
     /// [`Host::after_commit`](crate::Host::after_commit) of this transaction.
     ///
     /// # Errors
@@ -123,15 +126,16 @@ impl Handle {
         }
     }
 
-    /// What this handle changes is not in the engine's records for fast commits: only a whole commit makes the transaction
-    /// durable, also the one that a [`restart`](Self::restart) leads to. `reason` is what a
-    /// [`FastCommitTurn`](crate::FastCommitTurn) is told, in the engine's numbers.
+    /// Requires a whole commit, because the engine's records for fast commits do not cover this
+    /// handle's changes. This also holds for the transaction that a [`restart`](Self::restart)
+    /// moves the handle to. [`FastCommitLeader`](crate::FastCommitLeader) reports `reason`, in the
+    /// engine's numbers.
     pub fn require_whole(&self, reason: NonZeroU8) {
         self.whole.set(Some(reason));
         self.trans.require_whole(reason);
     }
 
-    /// Whether only a whole commit makes the transaction durable, because of any handle in it.
+    /// Whether any handle of the transaction required a whole commit.
     #[must_use]
     pub fn requires_whole(&self) -> bool {
         self.trans.requires_whole().is_some()
@@ -153,8 +157,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Asks for more credits, without waiting. False if there is no room: end what was begun so
-    /// that it is consistent, and [`restart`](Self::restart).
+    /// Reserves more credits without waiting. Returns false if there is no room. The caller then
+    /// brings its changes to a consistent point and calls [`restart`](Self::restart).
     #[must_use]
     pub fn extend(&self, credits: u32) -> bool {
         let fits = self.journal.table.extend(&self.trans, credits);
@@ -164,25 +168,26 @@ impl Handle {
         fits
     }
 
-    /// Has at least `credits` credits: those that are missing are asked for as by
-    /// [`extend`](Self::extend).
+    /// Makes sure that the handle has at least `credits` credits, and reserves the missing ones as
+    /// [`extend`](Self::extend) does.
     #[must_use]
     pub fn ensure(&self, credits: u32) -> bool {
         let missing = credits.saturating_sub(self.credits.get());
         missing == 0 || self.extend(missing)
     }
 
-    /// Ends the handle here and starts it again, perhaps in the next transaction: what was changed
-    /// so far may be committed without what follows. Waits as [`Journal::start`].
+    /// Ends the handle and starts it again, perhaps in the next transaction. A commit may then
+    /// include the changes so far without those that follow. Waits as [`Journal::start`] does.
     ///
     /// # Errors
-    /// As [`Journal::start`]; the handle is then good for nothing but its end.
+    /// As [`Journal::start`]. After an error the handle can only be dropped.
     pub fn restart(&mut self, credits: u32) -> Result<()> {
         self.journal.check_credits(credits)?;
         if !self.ended {
             self.journal.table.leave(&self.trans, self.credits.take());
         }
-        // The journal is aborted if this fails: what the handle changes then is never committed.
+        // If this fails, the journal is aborted, so later changes of this handle are never
+        // committed.
         self.ended = true;
         self.trans = self.journal.enter(credits)?;
         self.ended = false;
@@ -193,8 +198,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Gives up in the middle of a change: the journal is aborted, so that nothing of this
-    /// transaction is ever committed.
+    /// Aborts the journal in the middle of a change, so that nothing of this transaction is ever
+    /// committed.
     pub fn abort(&self, reason: &dyn Display) {
         self.journal.abort(reason);
     }
@@ -211,8 +216,8 @@ impl Drop for Handle {
 impl Journal {
     /// Starts a handle that changes at most `credits` blocks, each counted once.
     ///
-    /// May wait for a commit or a checkpoint, or do it: hold no lock that a handle's owner may ask for, and
-    /// no other handle.
+    /// It may wait for a commit or a checkpoint, or perform one. The caller holds no other handle,
+    /// and no lock that the owner of a handle may take.
     ///
     /// # Errors
     /// [`Error::TooManyCredits`], [`Error::Aborted`].
@@ -231,7 +236,7 @@ impl Journal {
         Err(Error::TooManyCredits { credits, most })
     }
 
-    /// Enters the running transaction with so many credits.
+    /// Enters the running transaction with `credits` credits.
     pub(crate) fn enter(&self, credits: u32) -> Result<Arc<Transaction>> {
         assert_held_at_most(Rank::Nothing);
         loop {
@@ -239,7 +244,7 @@ impl Journal {
                 Entered::In { trans, half } => {
                     Counters::count(&self.counters.handles);
                     if half {
-                        self.wish(Wish::Commit);
+                        self.request(Request::Commit);
                     }
                     return Ok(trans);
                 }

@@ -1,15 +1,15 @@
-//! Writing blocks to where they belong.
+//! Writes blocks to the device in few, large requests.
 
 use sapwood_block::Device;
 
 use crate::Result;
 
-/// Bytes of one write at most.
+/// Most bytes of one write.
 const MOST_BYTES: usize = 1 << 20;
-/// Blocks of one write at most: fits the host's limit of pieces per request.
+/// Most blocks of one write: within the host's limit of pieces per request.
 const MOST_BLOCKS: usize = 512;
 
-/// Writes blocks, given in rising order, each of `block_size` bytes; neighbours together.
+/// Writes blocks of `block_size` bytes, given in rising order. Contiguous blocks share a write.
 pub(crate) fn write_blocks(
     device: &dyn Device,
     block_size: u32,

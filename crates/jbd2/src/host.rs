@@ -1,4 +1,4 @@
-//! What the journal asks of the engine above it.
+//! The interface through which the journal calls the engine above it.
 
 use std::sync::Arc;
 
@@ -10,43 +10,44 @@ use crate::failure::Failure;
 use crate::table::Table;
 use crate::transaction::Transaction;
 
-/// Work that the journal would like a background thread of the engine to do soon. Without one, the
-/// next handle that finds no room does it.
+/// Work that the journal requests from a background thread of the engine. Without such a thread,
+/// the next handle that finds no room does the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum Request {
     /// [`Journal::commit_all`](crate::Journal::commit_all): the running transaction is half full.
     Commit,
     /// [`Journal::checkpoint`](crate::Journal::checkpoint): the log is two thirds full.
     Checkpoint,
 }
 
-/// The engine. Called with no lock of the journal held, but for [`seal`](Self::seal).
+/// The engine. The journal calls it with no lock of its own held, except in [`seal`](Self::seal).
 pub trait Host: Send + Sync {
-    /// The last changes of a transaction: no handle is open, and none starts until this returns.
-    /// Not called for a transaction in which nothing changed. Must not start a handle or commit.
+    /// Makes the engine's last changes to a transaction. No handle is open, and none starts until
+    /// this returns. Not called for a transaction in which nothing changed. Must not start a handle
+    /// or commit.
     ///
     /// # Errors
-    /// Anything; the journal is aborted.
+    /// Any error; it aborts the journal.
     fn before_commit(&self, closing: &Closing<'_>) -> std::result::Result<(), HostError>;
 
-    /// Puts the checksum of the block into its content, once per commit. Takes no lock that a
-    /// thread may hold when it changes or reads a buffer.
+    /// Puts the checksum of the block into its content, once per commit. It must not take a lock
+    /// that a thread may hold while it changes or reads a buffer.
     fn seal(&self, buffer: &Buffer, content: &mut [u8]);
 
-    /// Transaction `tid` is durable, and blocks that it freed may be used again. Called in the order
-    /// of the transactions.
+    /// Reports that transaction `tid` is durable, and that the blocks that it freed may be used
+    /// again. Called in the order of the transactions.
     fn after_commit(&self, tid: Tid);
 
-    /// The journal was aborted: nothing will be written any more. Called once, by the thread that
-    /// met the error, which may hold locks of the engine.
+    /// Reports that the journal was aborted: nothing will be written any more. Called once, by the
+    /// thread that met the error, which may hold locks of the engine.
     fn failed(&self, error: &Error);
 
-    /// The journal has work for a background thread. Must not do it here.
-    fn wake(&self, _wish: Wish) {}
+    /// Requests work from a background thread. Must not do the work in the call.
+    fn wake(&self, _request: Request) {}
 }
 
-/// A transaction that is about to be committed: only
-/// [`before_commit`](Host::before_commit) changes anything in it.
+/// A transaction that is about to be committed. Only [`before_commit`](Host::before_commit) may
+/// change it.
 #[derive(Debug)]
 pub struct Closing<'a> {
     pub(crate) table: &'a Table,
@@ -62,11 +63,11 @@ impl Closing<'_> {
         self.trans.tid
     }
 
-    /// Adds the buffer to the transaction and locks it for a change. Blocks that no handle joined
-    /// come out of [`Options::closing_credits`](crate::Options::closing_credits).
+    /// Adds the buffer to the transaction and locks it for a change. A block that no handle added
+    /// uses a credit of [`Options::closing_credits`](crate::Options::closing_credits).
     ///
     /// # Errors
-    /// [`Error::OutOfCredits`] if more blocks change than were set aside and the log is full;
+    /// [`Error::OutOfCredits`] if more blocks change than were reserved and the log is full;
     /// [`Error::Aborted`].
     pub fn modify<'b>(&self, buffer: &'b Arc<Buffer>) -> Result<BufferWrite<'b>> {
         self.failure.check()?;

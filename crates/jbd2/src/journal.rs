@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use crate::cache::Cache;
 use crate::counters::{CounterValues, Counters};
 use crate::failure::Failure;
-use crate::host::{Host, Wish};
+use crate::host::{Host, Request};
 use crate::log::Log;
 use crate::pending::Pending;
 use crate::rank::{Mutex, Rank};
@@ -15,15 +15,14 @@ use crate::space::LogSpace;
 use crate::table::Table;
 use crate::{Error, Result, Tid};
 
-/// How a journal works.
+/// Limits of a journal.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Blocks of each transaction set aside for what
-    /// [`Host::before_commit`] adds to it.
+    /// Blocks of each transaction that are reserved for the changes of [`Host::before_commit`].
     pub closing_credits: u32,
-    /// Most blocks of one transaction; with a log, at most a quarter of that too.
+    /// Most blocks of one transaction. With a log, a quarter of the log is a second limit.
     pub max_transaction: u32,
-    /// Bytes of committed blocks kept in memory beyond which the journal wishes for a checkpoint.
+    /// Bytes of committed blocks kept in memory above which the journal requests a checkpoint.
     pub checkpoint_bytes: u64,
 }
 
@@ -37,8 +36,9 @@ impl Default for Options {
     }
 }
 
-/// The transactions of one file system, with a log or *in place*: without one, a commit writes the
-/// blocks home and flushes; it is not atomic, but all else is the same.
+/// The transactions of one file system, with a log or *in place*. Without a log, a commit writes
+/// the blocks to their home locations and flushes. Such a commit is not atomic; all else is the
+/// same.
 pub struct Journal {
     pub(crate) cache: Arc<Cache>,
     pub(crate) table: Table,
@@ -54,11 +54,11 @@ pub struct Journal {
 pub(crate) struct LogSide {
     pub(crate) log: Log,
     pub(crate) pending: Pending,
-    /// Held by who makes a checkpoint.
+    /// Held by the thread that makes a checkpoint.
     pub(crate) checkpointer: Mutex<()>,
     /// The running transaction has fast commits.
     pub(crate) fast: AtomicBool,
-    /// Pending blocks from which on a checkpoint is wished for.
+    /// Number of pending blocks above which the journal requests a checkpoint.
     pub(crate) many_pending: usize,
 }
 
@@ -74,10 +74,10 @@ impl Journal {
     /// A journal with a log, which is empty or recovered. Writes nothing before the first commit.
     ///
     /// # Errors
-    /// [`Error::NeedsRecovery`]; [`Error::OldSuperblock`] if the log's superblock cannot say what we
-    /// write; [`Error::TooManyCredits`] if the log is too small for the options.
+    /// [`Error::NeedsRecovery`]; [`Error::OldSuperblock`] if the log's superblock has no fields for
+    /// the features; [`Error::TooManyCredits`] if the log is too small for the options.
     pub fn with_log(cache: Arc<Cache>, mut log: Log, options: Options) -> Result<Arc<Self>> {
-        // What we write has its features, and no others.
+        // New transactions use the features of the log, and no others.
         log.set_form(log.features())?;
         let superblock = log.superblock();
         let quarter = u32::try_from(log.size() / 4).unwrap_or(u32::MAX);
@@ -120,7 +120,7 @@ impl Journal {
         self.log.as_ref().map(|side| &side.log)
     }
 
-    /// Names the engine that is called back. Once, before the first handle.
+    /// Sets the engine that the journal calls. Called once, before the first handle.
     pub fn attach(&self, host: Weak<dyn Host>) {
         let attached = self.host.set(host);
         debug_assert!(attached.is_ok(), "two hosts");
@@ -154,38 +154,38 @@ impl Journal {
         self.table.running_tid()
     }
 
-    /// Newest tid that is durable.
+    /// Newest durable tid.
     #[must_use]
     pub fn durable_tid(&self) -> Tid {
         self.table.durable()
     }
 
-    /// Threads that wait in the journal, for a commit, for room or to start. For tests that need to
+    /// Threads that wait in the journal: for a commit, for room, or to start. For tests that must
     /// know that a thread waits.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.table.sleepers()
     }
 
-    pub(crate) fn wish(&self, wish: Wish) {
+    pub(crate) fn request(&self, request: Request) {
         if let Some(host) = self.host() {
-            host.wake(wish);
+            host.wake(request);
         }
     }
 
-    /// Oldest tid that is in the log and may not be at home; what is older is.
+    /// Oldest tid in the log that is not checkpointed yet. Older transactions are at home.
     #[must_use]
     pub fn tail_tid(&self) -> Tid {
         self.table.tail_tid()
     }
 
-    /// Gives up: no handle starts and nothing is written any more. What was committed can be
-    /// recovered.
+    /// Aborts the journal: no handle starts and nothing is written any more. The next recovery
+    /// finds what was committed.
     pub fn abort(&self, reason: &dyn Display) {
         self.fail(&Error::GivenUp(reason.to_string().into()));
     }
 
-    /// Whether an error ended all changes.
+    /// Fails if the journal was aborted.
     ///
     /// # Errors
     /// [`Error::Aborted`] with the first error.
@@ -205,7 +205,7 @@ impl Journal {
         self.log.as_ref().is_some_and(first)
     }
 
-    /// Aborts the journal; only the first error counts. Takes no lock while it tells the engine.
+    /// Aborts the journal. Only the first error counts. Holds no lock while it calls the engine.
     pub(crate) fn fail(&self, err: &Error) {
         let first = self.failure.fail(err);
         self.table.wake();

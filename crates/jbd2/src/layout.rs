@@ -1,9 +1,9 @@
-//! [`LayoutMap`]: where the blocks of a journal lie.
+//! [`LayoutMap`]: where the blocks of a journal are on the device.
 
 use crate::format::LayoutRun;
 use crate::{Error, Result};
 
-/// The blocks of a journal as runs, from its first block on without a hole.
+/// The blocks of a journal as runs, without holes from its first block on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayoutMap {
     runs: Vec<LayoutRun>,
@@ -14,7 +14,7 @@ impl LayoutMap {
     /// From runs in the order of their logical blocks, on a device of `device_blocks` blocks.
     ///
     /// # Errors
-    /// [`Error::Layout`] if there is a hole, or a run lies outside of the device or over another.
+    /// [`Error::Layout`] if there is a hole, or if a run overlaps another or the device's end.
     pub fn new(runs: Vec<LayoutRun>, device_blocks: u64) -> Result<Self> {
         let mut len = 0;
         for run in &runs {
@@ -37,7 +37,7 @@ impl LayoutMap {
         Ok(Self { runs, len })
     }
 
-    /// Blocks.
+    /// Number of blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.len
@@ -49,7 +49,7 @@ impl LayoutMap {
         &self.runs
     }
 
-    /// Where a block of the journal lies, and how many from there on are neighbours.
+    /// The device block of a journal block, and how many blocks from there on are contiguous.
     #[must_use]
     pub fn find(&self, logical: u64) -> Option<(u64, u64)> {
         let after = self.runs.partition_point(|run| run.logical <= logical);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_blocks_and_ends() {
+    fn find_gives_the_device_block_and_the_run_length() {
         let map = LayoutMap::new(vec![run(0, 10, 5), run(5, 2, 3)], 20).unwrap();
         assert_eq!(map.blocks(), 8);
         assert_eq!(map.find(0), Some((10, 5)));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_no_journal_is() {
+    fn impossible_layouts_are_refused() {
         for runs in [
             vec![run(1, 10, 5)],
             vec![run(0, 10, 5), run(6, 2, 3)],

@@ -1,10 +1,10 @@
 //! The journal of ext4 (jbd2): handles, commit, checkpoint, revokes, recovery.
 //!
-//! Metadata blocks live in a [`Cache`] as [`Buffer`]s. Every change is made through a [`Handle`] of
-//! the running transaction of a [`Journal`], which a commit makes durable all at once, while the
-//! next one runs. A [`Log`] is where a journal is on the device; it is recovered before a
-//! journal uses it. The engine above is the journal's [`Host`]. A file system without a journal uses the
-//! same in place.
+//! Metadata blocks live in a [`Cache`] as [`Buffer`]s. A [`Handle`] of the running transaction of a
+//! [`Journal`] makes every change. A commit makes the transaction durable as a whole, while the
+//! next one runs. A [`Log`] is the part of the device that holds the journal; it must be recovered
+//! before a journal uses it. The engine above implements [`Host`]. A file system without a journal
+//! uses the same types in place.
 
 mod buffer;
 mod cache;
@@ -39,10 +39,10 @@ pub use buffer::{Buffer, BufferRead, BufferWrite, Seal};
 pub use cache::Cache;
 pub use counters::CounterValues;
 pub use error::{Damage, Error, Features, HostError, Result};
-pub use fast::{FastCommitStart, FastCommitTurn};
+pub use fast::{FastCommitLeader, FastCommitStart};
 pub use format::{Incompat, LayoutRun};
 pub use handle::Handle;
-pub use host::{Closing, Host, Wish};
+pub use host::{Closing, Host, Request};
 pub use journal::{Journal, Options};
 pub use layout::LayoutMap;
 pub use log::Log;

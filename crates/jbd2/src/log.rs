@@ -12,8 +12,8 @@ use crate::rank::{Mutex, Rank};
 use crate::superblock::{Geometry, Superblock};
 use crate::{Error, Result};
 
-/// A journal whose superblock is valid. To be recovered if it needs that, then given to
-/// [`Journal::with_log`](crate::Journal::with_log).
+/// A journal whose superblock is valid. If [`needs_recovery`](Self::needs_recovery), it must be
+/// recovered before [`Journal::with_log`](crate::Journal::with_log) takes it.
 #[derive(Debug)]
 pub struct Log {
     device: Arc<dyn Device>,
@@ -21,16 +21,16 @@ pub struct Log {
     block_size: u32,
     geometry: Geometry,
     codec: Codec,
-    /// What the device has. Held while it is written.
+    /// The superblock as it is on the device. Locked while it is written.
     superblock: Mutex<Superblock>,
 }
 
 impl Log {
-    /// Reads the superblock of the journal whose blocks, of `block_size` bytes, `layout` names.
+    /// Reads the superblock of the journal. `layout` has its blocks, of `block_size` bytes each.
     /// Writes nothing.
     ///
     /// # Errors
-    /// [`Error::Device`], and what is wrong with the superblock.
+    /// [`Error::Device`], and errors of the superblock.
     pub fn load(device: Arc<dyn Device>, layout: LayoutMap, block_size: u32) -> Result<Self> {
         if !(1024..=65536).contains(&block_size) || !block_size.is_power_of_two() {
             return Err(Error::SuperblockField {
@@ -64,13 +64,14 @@ impl Log {
         self.superblock().errno()
     }
 
-    /// What the superblock of the log holds that its version, or a log with one user, has not; recovery ignores it.
+    /// A deviation of the superblock that recovery ignores: fields that its version, or a log with
+    /// one user, does not have.
     #[must_use]
     pub fn oddity(&self) -> Option<&'static str> {
         self.superblock().oddity()
     }
 
-    /// Takes the error number out, with the next write of the superblock.
+    /// Clears the error number with the next write of the superblock.
     pub fn clear_errno(&self) {
         self.superblock.lock().set_errno(0);
     }
@@ -81,7 +82,7 @@ impl Log {
         self.superblock().incompat()
     }
 
-    /// File systems that share the journal, as it says.
+    /// Number of file systems that share the journal, from its superblock.
     #[must_use]
     pub fn users(&self) -> u32 {
         self.superblock().users()
@@ -99,16 +100,19 @@ impl Log {
         self.block_size
     }
 
-    /// Where its blocks lie.
+    /// Where its blocks are on the device.
     #[must_use]
     pub fn layout(&self) -> &LayoutMap {
         &self.layout
     }
 
-    /// Sets the form in which the log is to be written: the checksums and the width of block numbers.
-    /// [`Incompat::REVOKE`] comes by itself, checksums of version 1 and
-    /// [`Incompat::ASYNC_COMMIT`] go. [`Incompat::FAST_COMMIT`] stays if it is there; if it is asked for, the area is cut off
-    /// the end of the log, unless that would leave too little. Written with the first commit.
+    /// Sets the form in which the log will be written: the checksums and the width of block
+    /// numbers. It is written with the first commit.
+    ///
+    /// - [`Incompat::REVOKE`] is always set.
+    /// - Checksums of version 1 and [`Incompat::ASYNC_COMMIT`] are removed.
+    /// - [`Incompat::FAST_COMMIT`] stays if it is set. If `form` asks for it, the end of the log
+    ///   becomes the area, unless that would leave too small a log.
     ///
     /// # Errors
     /// [`Error::NeedsRecovery`] if the log is not empty, [`Error::OldSuperblock`].
@@ -158,13 +162,13 @@ impl Log {
         block.saturating_sub(self.geometry.first)
     }
 
-    /// Changes the superblock and makes it durable, in this order: if the write fails, what is in
-    /// memory is not on the device, and the journal is done for anyway.
+    /// Changes the superblock and makes it durable, in this order. If the write fails, memory
+    /// differs from the device, and the journal is aborted anyway.
     pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut superblock = self.superblock.lock();
         change(&mut superblock);
         let (at, _) = self.layout.find(0).ok_or(Error::NotAJournal)?;
-        // The whole block, as a device may have sectors larger than the superblock.
+        // The whole block, because the sectors of the device may be larger than the superblock.
         let mut block = vec![0; self.block_size as usize];
         if let Some(start) = block.get_mut(..SUPERBLOCK_SIZE) {
             start.copy_from_slice(&superblock.to_bytes());
@@ -174,8 +178,8 @@ impl Log {
         Ok(())
     }
 
-    /// Reads blocks of the journal, from `block` on, as many as fit into `buf` and are neighbours on
-    /// the device; how many.
+    /// Reads contiguous blocks of the journal from `block` on, as many as fit into `buf`. Returns
+    /// their number.
     pub(crate) fn read(&self, block: u64, buf: &mut [u8]) -> Result<usize> {
         let size = self.block_size as usize;
         let (physical, run) = self.layout.find(block).ok_or(Error::NotAJournal)?;
@@ -186,13 +190,13 @@ impl Log {
         Ok(blocks)
     }
 
-    /// Writes blocks one after another into the ring from `position` on.
+    /// Writes consecutive blocks of the ring from `position` on.
     pub(crate) fn write_ring(&self, position: u64, pieces: &[&[u8]]) -> Result<()> {
         let mut blocks = Vec::with_capacity(pieces.len());
         for (index, piece) in (0..).zip(pieces) {
             blocks.push((self.physical(self.block_at(position + index))?, *piece));
         }
-        // In runs: a wrap or the end of a run of the layout only ends a write.
+        // In runs: the end of the ring, or of a run of the layout, only splits the write.
         home::write_blocks(&*self.device, self.block_size, &blocks)
     }
 
@@ -212,7 +216,7 @@ impl Log {
             .ok_or(Error::NotAJournal)
     }
 
-    /// Blocks of the fast-commit area, which is no part of the log; 0 without the feature.
+    /// Blocks of the fast-commit area, which is not part of the log; 0 without the feature.
     #[must_use]
     pub fn fast_commit_blocks(&self) -> u64 {
         self.geometry.fast_commit
@@ -227,7 +231,7 @@ impl Log {
         Ok(self.geometry.fast_first + index)
     }
 
-    /// Reads a block of the fast-commit area; `buf` is of a block's size.
+    /// Reads a block of the fast-commit area. `buf` has the size of a block.
     ///
     /// # Errors
     /// [`Error::BlockRange`], [`Error::Device`].
@@ -236,7 +240,7 @@ impl Log {
         self.read(block, buf).map(drop)
     }
 
-    /// Writes blocks of the fast-commit area, from `index` on. Flushes nothing.
+    /// Writes blocks of the fast-commit area, from `index` on, without a flush.
     ///
     /// # Errors
     /// As [`read_fast_commit`](Self::read_fast_commit).
@@ -248,7 +252,7 @@ impl Log {
         home::write_blocks(&*self.device, self.block_size, &blocks)
     }
 
-    /// Makes the begin of the fast-commit area say nothing, and that durable.
+    /// Erases the first block of the fast-commit area, durably.
     pub(crate) fn erase_fast_commits(&self) -> Result<()> {
         let at = self.physical(self.fast_commit_block(0)?)?;
         let zeros = vec![0; self.block_size as usize];

@@ -1,9 +1,14 @@
-//! A transaction as it goes into the log.
+//! Writes a transaction into the log.
 //!
 //! # How it works
-//! Revoke blocks, then descriptor blocks, each followed by the blocks that it names, then the
-//! commit block, which is written and made durable alone after all others are: a transaction
-//! counts if and only if its commit block is there. All but that go out in a few large writes.
+//! Order of the blocks in the log:
+//!
+//! 1. revoke blocks
+//! 2. descriptor blocks, each followed by the blocks that it names
+//! 3. the commit block
+//!
+//! The commit block is written alone, and made durable, after all others are durable: a transaction
+//! counts if and only if its commit block is there. The other blocks go out in a few large writes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -28,7 +33,7 @@ impl Piece {
     }
 }
 
-/// Blocks of the log that the snapshot takes, the commit block included.
+/// Blocks of the log that the snapshot takes, including the commit block.
 pub(crate) fn cost(codec: &Codec, snapshot: &Snapshot) -> u64 {
     let blocks = snapshot.blocks.len();
     let descriptors = blocks.div_ceil(codec.tags_per_block());
@@ -36,7 +41,8 @@ pub(crate) fn cost(codec: &Codec, snapshot: &Snapshot) -> u64 {
     (blocks + descriptors + revokes + 1) as u64
 }
 
-/// Writes all but the commit block from position `at` of the ring on; the position behind it.
+/// Writes all but the commit block from position `at` of the ring on. Returns the position after
+/// the last block.
 pub(crate) fn write_blocks(
     log: &Log,
     counters: &Counters,
@@ -92,7 +98,7 @@ pub(crate) fn write_blocks(
     Ok(at + pieces.len() as u64)
 }
 
-/// Makes all that was written durable, then the commit block at position `at`.
+/// Makes all preceding writes durable, then writes the commit block at position `at`, durably.
 pub(crate) fn write_commit(log: &Log, tid: Tid, at: u64) -> Result<()> {
     if !sapwood_fault::planted(104) {
         log.device().flush()?;
@@ -106,7 +112,7 @@ pub(crate) fn write_commit(log: &Log, tid: Tid, at: u64) -> Result<()> {
     log.write_ring_fua(at, &block)
 }
 
-/// The block with zeros in place of the magic.
+/// A copy of the block with zeros in place of the magic.
 pub(crate) fn escape(content: &[u8]) -> Vec<u8> {
     let mut bytes = content.to_vec();
     if let Some(start) = bytes.first_chunk_mut::<4>() {

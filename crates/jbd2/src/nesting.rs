@@ -1,4 +1,4 @@
-//! How many handles a thread holds, for assertions in debug builds.
+//! Counts the open handles of each thread, for assertions in debug builds.
 
 #[cfg(debug_assertions)]
 mod count {
@@ -9,7 +9,7 @@ mod count {
         static OPEN: Arc<AtomicUsize> = Arc::default();
     }
 
-    /// Counts for the thread that started a handle, wherever that ends.
+    /// Counts for the thread that started a handle, whichever thread ends it.
     #[derive(Debug)]
     pub(crate) struct Open(Arc<AtomicUsize>);
 
@@ -27,7 +27,7 @@ mod count {
         }
     }
 
-    /// Panics if this thread started a handle that is open: waiting for a commit would not end.
+    /// Panics if this thread has an open handle: waiting for a commit would not end.
     pub(crate) fn assert_no_handle() {
         let open = OPEN.with(|open| open.load(Ordering::Relaxed));
         assert!(open == 0, "a thread with an open handle may wait here");

@@ -1,14 +1,14 @@
-//! [`Pending`]: what the log has and its home location has not.
+//! [`Pending`]: committed blocks that are in the log but not yet at their home locations.
 //!
-//! For every such block it has the newest committed content, and the buffer, so that the cache keeps
+//! Each entry has the newest committed content of a block, and its buffer, so that the cache keeps
 //! the block until a [checkpoint](crate::checkpoint) has written it back.
 //!
 //! Trouble cases:
-//! - A newer commit of a block while it is on its way home: the entry has a newer tid then, and
+//! - A block is committed again while a checkpoint writes it: its entry then has a newer tid, and
 //!   stays (`a_block_committed_again_during_its_checkpoint_stays`).
-//! - A block that the running transaction forgot is still written home: if that transaction is never
-//!   committed, the block is still in use. It only is not once the forgetting is durable; a write
-//!   that is in flight then is waited for before the engine may use the block again
+//! - The running transaction forgets a block: a checkpoint still writes it, because the block stays
+//!   in use if that transaction is never committed. Once the commit is durable, the committer waits
+//!   for an in-flight write of the block before the engine may use the block again
 //!   (`a_forgotten_block_in_flight_is_waited_for`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use crate::buffer::{Buffer, Content};
 use crate::rank::{Mutex, Rank};
 use crate::transaction::Snapshot;
 
-/// Bytes on their way home at once.
+/// Most bytes in flight at once.
 const BATCH_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
@@ -35,24 +35,25 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Inner {
     entries: BTreeMap<u64, Entry>,
-    /// Blocks of which the log has a copy that a recovery would replay, with the newest one's tid.
+    /// Blocks of which the log has a copy that a recovery would replay, with the tid of the newest
+    /// copy.
     in_log: NumberMap<u64, Tid>,
-    /// Being written home now.
+    /// Blocks that a checkpoint is writing now.
     in_flight: BTreeSet<u64>,
 }
 
-/// What is in the log.
+/// The blocks of the log that wait for a checkpoint.
 #[derive(Debug)]
 pub(crate) struct Pending {
     inner: Mutex<Inner>,
-    landed: Condvar,
+    complete: Condvar,
 }
 
 impl Pending {
     pub(crate) fn new() -> Self {
         Self {
             inner: Mutex::new(Rank::Pending, Inner::default()),
-            landed: Condvar::new(),
+            complete: Condvar::new(),
         }
     }
 
@@ -67,7 +68,7 @@ impl Pending {
         Some(inner.entries.get(&block)?.content.clone())
     }
 
-    /// Blocks that wait for a checkpoint.
+    /// Number of blocks that wait for a checkpoint.
     pub(crate) fn len(&self) -> usize {
         self.inner.lock().entries.len()
     }
@@ -96,18 +97,18 @@ impl Pending {
         }
     }
 
-    /// Waits until none of these blocks is on its way home. New writes of them do not begin: they
-    /// are not pending any more.
-    pub(crate) fn wait_landed(&self, blocks: &[u64]) {
+    /// Waits until none of these blocks is in flight. No new write of them begins, as they are no
+    /// longer pending.
+    pub(crate) fn wait_complete(&self, blocks: &[u64]) {
         let mut inner = self.inner.lock();
         while blocks.iter().any(|block| inner.in_flight.contains(block)) {
-            inner.wait(&self.landed);
+            inner.wait(&self.complete);
         }
     }
 
-    /// The next blocks from `from` on that were committed by `tid` or before, in rising order; they
-    /// are in flight until [`landed`](Self::landed).
-    pub(crate) fn launch(&self, from: u64, tid: Tid) -> Vec<(u64, Content)> {
+    /// Returns the next blocks from `from` on that `tid` or an older transaction committed, in
+    /// rising order. They are in flight until [`complete`](Self::complete).
+    pub(crate) fn start_batch(&self, from: u64, tid: Tid) -> Vec<(u64, Content)> {
         let mut inner = self.inner.lock();
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -126,25 +127,25 @@ impl Pending {
         batch
     }
 
-    /// What was launched last is at home, or failed.
-    pub(crate) fn landed(&self) {
+    /// Ends the in-flight state of the last batch, which was written or failed.
+    pub(crate) fn complete(&self) {
         self.inner.lock().in_flight.clear();
-        self.landed.notify_all();
+        self.complete.notify_all();
     }
 
-    /// All blocks up to transaction `tid` are durable at home.
-    pub(crate) fn at_home(&self, tid: Tid) {
+    /// Removes the blocks of transactions up to `tid`, which are durable at home.
+    pub(crate) fn written_back(&self, tid: Tid) {
         let mut inner = self.inner.lock();
         let all = std::mem::take(&mut inner.entries).into_iter();
         let (gone, stay): (BTreeMap<_, _>, _) =
             all.partition(|(_, entry)| entry.tid <= tid || sapwood_fault::planted(146));
         inner.entries = stay;
-        // Contents and buffers go without the lock.
+        // Contents and buffers are dropped without the lock.
         drop(inner);
         drop(gone);
     }
 
-    /// The log has no transaction up to `tid` any more.
+    /// Records that the log has no transaction up to `tid` any more.
     pub(crate) fn released(&self, tid: Tid) {
         self.inner.lock().in_log.retain(|_, newest| *newest > tid);
     }

@@ -2,22 +2,22 @@
 
 use sapwood_base::lock;
 
-/// The order of the locks of a journal and of the engine above it. The engine's ranks share it:
-/// those of its locks that are held when it calls the journal have places below 1000, those
-/// that are taken while a block's content is locked have places above the journal's.
+/// The lock order that a journal shares with the engine above it. Engine locks that are held while
+/// the engine calls the journal have places below 1000. Engine locks that are taken while a block's
+/// content is locked have places above the journal's.
 #[derive(Debug)]
 pub enum LockOrder {}
 
 /// Place of the first of the journal's ranks.
 const JOURNAL: u16 = 1000;
 
-/// The lock taken first at the top. The journal calls the engine with none of them held, but for
-/// sealing a buffer's content.
+/// Ranks of the journal's locks, in the order in which a thread takes them. The journal calls the
+/// engine with none of them held, except to seal a buffer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// No lock: a thread that may wait for a commit holds nothing above it.
+    /// No lock. A thread that may wait for a commit holds nothing above it.
     Nothing,
-    /// One checkpoint at a time; held across its device I/O.
+    /// Serializes checkpoints; held across their device I/O.
     Checkpointer,
     /// The journal's superblock; held while it is written.
     LogSuperblock,
@@ -25,13 +25,13 @@ pub(crate) enum Rank {
     Content,
     /// A buffer being read from the device; held across that read.
     Loading,
-    /// A part of the cache.
+    /// One shard of the cache.
     CacheShard,
     /// States of the transactions and the space of the log.
     Table,
     /// Buffers of one transaction.
     Members,
-    /// What is in the log and not at home.
+    /// Blocks that wait for a checkpoint.
     Pending,
     /// Sections that take no other lock.
     Leaf,
@@ -44,7 +44,7 @@ impl lock::Rank for Rank {
         JOURNAL + self as u16
     }
 
-    /// A block and its child may both be changed; the engine orders them.
+    /// A block and its child may both be locked; the engine orders them.
     fn side_by_side(self) -> bool {
         self == Self::Content
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::Tid;
 
-/// A committed transaction whose blocks may not all be at home.
+/// A committed transaction that is not checkpointed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InLog {
     pub(crate) tid: Tid,
@@ -13,8 +13,8 @@ pub(crate) struct InLog {
     pub(crate) blocks: u64,
 }
 
-/// The log as a ring of `size` blocks; positions count from its first block. Lives under the lock of
-/// the table.
+/// The log as a ring of `size` blocks; positions count from its first block. The table's lock
+/// guards it.
 #[derive(Debug)]
 pub(crate) struct LogSpace {
     size: u64,
@@ -23,7 +23,7 @@ pub(crate) struct LogSpace {
     free: u64,
     /// Tags in one descriptor block.
     tags_per_block: u64,
-    /// In the log, the oldest first.
+    /// Transactions in the log, the oldest first.
     transactions: VecDeque<InLog>,
 }
 
@@ -40,8 +40,8 @@ impl LogSpace {
         }
     }
 
-    /// Blocks of the log that a transaction of `blocks` blocks takes, descriptors and the commit
-    /// block included.
+    /// Blocks of the log that a transaction of `blocks` blocks takes, including descriptors and the
+    /// commit block.
     pub(crate) fn cost(&self, blocks: u64) -> u64 {
         blocks + blocks.div_ceil(self.tags_per_block) + 1
     }
@@ -54,13 +54,13 @@ impl LogSpace {
         self.head
     }
 
-    /// Whether it is time for a checkpoint.
+    /// Whether a checkpoint is due.
     pub(crate) fn is_low(&self) -> bool {
         self.free < self.size / 3
     }
 
-    /// Takes `blocks` blocks for transaction `tid`; the position of the first, or `None` if they do
-    /// not fit, which the reservations exclude.
+    /// Takes `blocks` blocks for transaction `tid`. Returns the position of the first, or `None` if
+    /// they do not fit, which the reservations exclude.
     pub(crate) fn take(&mut self, tid: Tid, blocks: u64) -> Option<u64> {
         self.free = self.free.checked_sub(blocks)?;
         let start = self.head;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goes_round_and_never_fills_up() {
+    fn the_ring_wraps_and_keeps_one_block_free() {
         let mut log = LogSpace::new(10, 8, 4);
         assert_eq!(log.cost(4), 6);
         assert_eq!(log.cost(5), 8);

@@ -1,20 +1,20 @@
-//! States of a transaction and who may do what in which.
+//! States of a transaction, and what each of them allows.
 
-/// Where a transaction stands. See the diagram in [`transaction`](super).
+/// State of a transaction. See the diagram in [`transaction`](super).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Takes handles.
+    /// Handles may start.
     Running,
-    /// Claimed for commit: its handles end, none starts.
+    /// Claimed for commit: open handles end, none starts.
     Locked,
-    /// The committer is alone in it: last changes, seals, snapshot.
+    /// Only the committer changes the transaction: last changes, seals, snapshot.
     Snapshotting,
-    /// Nothing changes any more; the next one runs.
+    /// Its contents are fixed; the next transaction runs.
     Unblocked,
     /// Durable.
     Committed,
-    /// What it freed is free, or it failed.
+    /// The blocks that it freed may be used again, or it failed.
     Completed,
 }
 
@@ -39,7 +39,7 @@ impl State {
         Self::Completed,
     ];
 
-    /// What may be done: the table that the code asserts.
+    /// What each state allows. Debug builds assert it.
     const ADMITS: [(Self, &[Action]); 6] = [
         (Self::Running, &[Action::Start, Action::Change]),
         (Self::Locked, &[Action::Change]),
@@ -49,14 +49,14 @@ impl State {
         (Self::Completed, &[]),
     ];
 
-    /// Whether this may be done.
+    /// Whether the state allows the action.
     pub(crate) fn admits(self, action: Action) -> bool {
         let row = Self::ADMITS.iter().find(|(state, _)| *state == self);
         row.is_some_and(|(_, actions)| actions.contains(&action))
     }
 
-    /// Whether a transaction may go from here to `next`: one step on, or, when it fails, from
-    /// anywhere to the end.
+    /// Whether a transaction may change from this state to `next`: to the following one, or, when
+    /// it fails, from any state to the last.
     pub(crate) fn may_become(self, next: Self) -> bool {
         next as u8 == self as u8 + 1 || (next == Self::Completed && self != Self::Completed)
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_is_complete() {
+    fn every_state_has_a_row_and_one_state_admits_starts() {
         for (row, state) in State::ADMITS.iter().zip(State::ALL) {
             assert_eq!(row.0, state);
             assert_eq!(State::from_u8(state as u8), state);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_go_on_or_to_the_end() {
+    fn a_state_changes_to_the_next_or_to_the_last() {
         for from in State::ALL {
             for to in State::ALL {
                 let on = to as u8 == from as u8 + 1;

@@ -1,4 +1,4 @@
-//! The journal's superblock: read, validate, make.
+//! Parses, validates and creates the journal's superblock.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -10,36 +10,37 @@ use crate::format::{
 };
 use crate::{Error, Result};
 
-/// Blocks that a log has at least. The kernel wants more (1024); this is what the smallest
+/// Least size of a log, in blocks. The kernel requires more (1024); this is what the smallest
 /// transaction needs.
 const LEAST_LOG_BLOCKS: u32 = 32;
 
-/// Blocks of the log from which no area for fast commits is cut off.
+/// Least size of a log that gives up blocks for a fast-commit area.
 const LEAST_BESIDE_AREA: u64 = 256;
 
 /// A valid superblock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Superblock {
     raw: RawSuperblock,
-    /// Version 1, with something in the fields of version 2.
+    /// It has version 1, but the fields of version 2 are not zero.
     stale_fields: bool,
 }
 
-/// Where the parts of a journal lie, in blocks of the journal.
+/// Positions of the parts of a journal, in blocks of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// First block of the log.
     pub(crate) first: u64,
     /// Blocks of the log.
     pub(crate) size: u64,
-    /// First block for fast commits. The kernel leaves one unused behind the log.
+    /// First block for fast commits. The kernel leaves one block between the log and the area
+    /// unused.
     pub(crate) fast_first: u64,
     /// Blocks for fast commits.
     pub(crate) fast_commit: u64,
 }
 
 impl Superblock {
-    /// From the first block of a journal of `blocks` blocks of `block_size` bytes.
+    /// Parses the first block of a journal of `blocks` blocks of `block_size` bytes.
     ///
     /// # Errors
     /// [`Error::NotAJournal`], [`Error::SuperblockField`], [`Error::SuperblockChecksum`],
@@ -61,7 +62,7 @@ impl Superblock {
             ];
             let several = raw.nr_users.get() > 1;
             stale_fields = several || fields.iter().any(|field| field.get() != 0);
-            // Whatever follows its fields is none of it.
+            // The bytes after the fields of version 1 are not part of it.
             let all = raw.as_mut_bytes();
             all[std::mem::offset_of!(RawSuperblock, feature_compat)..].fill(0);
         }
@@ -159,7 +160,7 @@ impl Superblock {
         }
     }
 
-    /// Whether it has the fields for features, which a version 1 has not.
+    /// Whether it has fields for features. Version 1 does not.
     pub(crate) fn has_features(&self) -> bool {
         self.raw.header.block_type.get() == block_type::SUPERBLOCK_V2
     }
@@ -183,14 +184,15 @@ impl Superblock {
         };
     }
 
-    /// Cuts an area for fast commits off the end of an empty log, if that leaves enough. Which feature it has for it then.
+    /// Makes the end of an empty log a fast-commit area, if the rest is large enough. Returns the
+    /// feature if it did.
     pub(crate) fn add_fast_commit_area(&mut self) -> Incompat {
         let mut with = *self;
         let incompat = with.incompat() | Incompat::FAST_COMMIT;
         with.raw.feature_incompat = incompat.bits().into();
         let blocks = with.fast_commit_blocks();
         with.raw.num_fc_blocks = blocks.into();
-        // Where the kernel would go on may be in the area now.
+        // The position where the kernel would continue may now be in the area.
         with.raw.head = with.raw.first;
         let (size, most) = (with.raw.block_size.get(), with.raw.max_len.get());
         let fits = with.check_fields(size, most.into()).is_ok();
@@ -209,12 +211,12 @@ impl Superblock {
         self.raw.nr_users.get()
     }
 
-    /// Block of the journal at which a recovery begins; 0: the log is empty.
+    /// Block of the journal at which a recovery begins; 0 for an empty log.
     pub(crate) fn start(&self) -> u32 {
         self.raw.start.get()
     }
 
-    /// Sequence number of the first transaction there, or of the next one to be written.
+    /// Sequence number of the first transaction at the start, or of the next one to be written.
     pub(crate) fn sequence(&self) -> u32 {
         self.raw.sequence.get()
     }
@@ -224,7 +226,7 @@ impl Superblock {
         self.raw.sequence = sequence.into();
     }
 
-    /// Where the kernel may go on in an empty log.
+    /// Sets where the kernel may continue in an empty log.
     pub(crate) fn set_head(&mut self, head: u32) {
         self.raw.head = head.into();
     }
@@ -237,7 +239,7 @@ impl Superblock {
         self.raw.errno = (errno as u32).into();
     }
 
-    /// The bytes to write, with their checksum.
+    /// The bytes to write, including their checksum.
     pub(crate) fn to_bytes(self) -> [u8; SUPERBLOCK_SIZE] {
         let mut raw = self.raw;
         if self
@@ -260,25 +262,25 @@ fn checksum(raw: &RawSuperblock) -> u32 {
     crc32c(!0, raw.as_bytes())
 }
 
-/// How a new journal is to be.
+/// Parameters of a new journal.
 #[derive(Debug, Clone, Copy)]
 pub struct NewJournal {
     /// Bytes of a block.
     pub block_size: u32,
-    /// Blocks of the journal, its superblock and the fast-commit area included.
+    /// Blocks of the journal, including its superblock and the fast-commit area.
     pub blocks: u32,
     /// Blocks of the fast-commit area; 0 for none.
     pub fast_commit_blocks: u32,
-    /// Its UUID; of zeros for a journal inside of its file system.
+    /// Its UUID; zeros for a journal inside its file system.
     pub uuid: [u8; 16],
 }
 
 impl NewJournal {
-    /// The journal's first block. The other blocks must not hold an old log, say be zeros. It has
-    /// no features but the fast-commit area; the engine that opens it sets them.
+    /// The journal's first block. The other blocks must not contain an old log; zeros are safe. The
+    /// fast-commit area is the only feature; the engine that opens the journal sets the others.
     ///
     /// # Errors
-    /// [`Error::SuperblockField`] if it would not be valid.
+    /// [`Error::SuperblockField`] if a parameter is invalid.
     pub fn superblock(&self) -> Result<Vec<u8>> {
         let mut raw = RawSuperblock::new_zeroed();
         raw.header = Header::new(block_type::SUPERBLOCK_V2, 0);
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn new_ones_are_valid() {
+    fn new_superblocks_are_valid() {
         let made = Superblock::parse(&new(100, 20).superblock().unwrap(), 1024, 100).unwrap();
         let geometry = Geometry {
             first: 1,
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_refused_by_name() {
+    fn unknown_features_are_refused_by_name() {
         let bytes = raw(|raw| raw.feature_incompat = 0x140.into());
         let err = Superblock::parse(&bytes, 1024, 100).unwrap_err();
         assert!(

@@ -1,4 +1,5 @@
-//! The running and the committing transaction, who waits for them, and the room they have.
+//! [`Table`]: the running and the committing transaction, the threads that wait for them, and the
+//! room that they have.
 
 use std::num::NonZeroU8;
 use std::sync::Arc;
@@ -14,28 +15,29 @@ use crate::state::{Action, State};
 use crate::transaction::Transaction;
 use crate::{Error, Result, Tid};
 
-/// Credits added at once for a handle that announced too few.
+/// Credits that are added at once for a handle that reserved too few.
 const OVERDRAFT: u32 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Takes handles, or is being closed; made on demand.
+    /// Takes handles, or is being closed. Created on demand.
     running: Option<Arc<Transaction>>,
-    /// Claimed and not completed; the same as `running` until it is unblocked.
+    /// Claimed for commit and not completed. The same as `running` until it is unblocked.
     committing: Option<Arc<Transaction>>,
     /// A fast commit is being written.
     fast: bool,
-    /// Fast commits that were begun to be fixed ([`Table::quiesce`]): the newest says all that those who came before had changed.
-    fixed: u64,
-    /// Newest of them that is durable.
-    served: u64,
-    /// No handle starts: a thread that writes a fast commit looks at what there is.
+    /// Number of fast commits whose contents [`Table::quiesce`] fixed. The newest has every change
+    /// of the callers that arrived before it was fixed.
+    fast_fixed: u64,
+    /// Number of the newest fast commit that is durable.
+    fast_durable: u64,
+    /// No handle may start: the leader of a fast commit fixes its contents.
     gate: bool,
-    /// Newest tid given away.
+    /// Newest tid in use.
     newest: Tid,
-    /// Newest tid that is durable.
+    /// Newest durable tid.
     durable: Tid,
-    /// Threads that sleep here.
+    /// Threads that wait here.
     sleepers: usize,
     /// Those of them that wait to start a handle.
     starters: usize,
@@ -47,32 +49,34 @@ pub(crate) struct Inner {
 #[derive(Debug)]
 pub(crate) struct Table {
     inner: Mutex<Inner>,
-    /// [`Inner::durable`], for those who only look.
+    /// A copy of [`Inner::durable`] that is read without the lock.
     durable: AtomicU64,
     signals: Signals,
     /// Most blocks of one transaction.
     most: u32,
-    /// Blocks of each transaction set aside for the engine's last changes.
+    /// Blocks of each transaction that are reserved for the engine's last changes.
     closing: u32,
 }
 
-/// What is waited for, each by those whom it concerns: of many that wait for a commit only one can
-/// make the next, and a thread that is woken for nothing stands in the way of all.
+/// Events to wait for, one per kind of waiter. Of the threads that wait for a commit only one can
+/// perform the next, and waking the others would only delay it.
 #[derive(Debug, Default)]
 struct Signals {
     /// Handles may start, or there is room for them.
     start: Condvar,
-    /// No handle is open.
+    /// No handle of the transaction is open.
     drained: Condvar,
-    /// A fast commit is durable, or it is its turn: of even and of odd numbers, as no more than two are waited for at once.
+    /// A fast commit is durable, or the next one needs a leader: one event for even numbers and one
+    /// for odd ones, as threads wait for at most two numbers at once.
     fast: [EventCount; 2],
-    /// A transaction is durable, or it is its turn to be committed: of even and of odd tids, likewise.
-    turns: [EventCount; 2],
+    /// A transaction is durable, or can be claimed for commit: one event for even tids and one for
+    /// odd ones, likewise.
+    commits: [EventCount; 2],
 }
 
 impl Signals {
-    fn turn(&self, tid: Tid) -> &EventCount {
-        let [even, odd] = &self.turns;
+    fn commit(&self, tid: Tid) -> &EventCount {
+        let [even, odd] = &self.commits;
         if tid.is_multiple_of(2) { even } else { odd }
     }
 
@@ -85,43 +89,43 @@ impl Signals {
         for signal in [&self.start, &self.drained] {
             signal.notify_all();
         }
-        for signal in self.fast.iter().chain(&self.turns) {
+        for signal in self.fast.iter().chain(&self.commits) {
             signal.notify_all();
         }
     }
 
-    /// No thread commits any more, `tid` neither: one may be next, of each kind.
-    fn free(&self, tid: Tid) {
+    /// No thread commits any more, and `tid` is done. Wakes one possible leader of each kind.
+    fn wake_leaders(&self, tid: Tid) {
         for signal in &self.fast {
             signal.notify_one();
         }
-        self.turn(tid).notify_all();
-        self.turn(tid + 1).notify_one();
+        self.commit(tid).notify_all();
+        self.commit(tid + 1).notify_one();
         self.start.notify_all();
     }
 }
 
-/// What a caller of start got.
+/// Result of [`Table::enter`].
 #[derive(Debug)]
 pub(crate) enum Entered {
-    /// A handle.
+    /// A handle may be used.
     In {
         trans: Arc<Transaction>,
-        /// The transaction just became half full.
+        /// This handle made the transaction half full.
         half: bool,
     },
-    /// Transaction `tid` has to be committed first.
+    /// Transaction `tid` must be committed first.
     Full(Tid),
-    /// The log has to be checkpointed first.
+    /// The log must be checkpointed first.
     LogFull,
 }
 
 /// What a caller of commit has to do.
-pub(crate) enum Turn {
-    /// It is durable, or nothing changed.
+pub(crate) enum CommitRole {
+    /// Nothing: the transaction is durable, or nothing changed in it.
     Done,
     /// Commit this transaction, then report.
-    Commit(Arc<Transaction>),
+    Leader(Arc<Transaction>),
 }
 
 enum Room {
@@ -131,14 +135,14 @@ enum Room {
 }
 
 impl Table {
-    /// `last`: newest tid ever used.
+    /// `last`: the newest tid ever used.
     pub(crate) fn new(last: Tid, most: u32, closing: u32, space: Option<LogSpace>) -> Self {
         let inner = Inner {
             running: None,
             committing: None,
             fast: false,
-            fixed: 0,
-            served: 0,
+            fast_fixed: 0,
+            fast_durable: 0,
             gate: false,
             newest: last,
             durable: last,
@@ -170,15 +174,15 @@ impl Table {
         inner.running.as_ref().map_or(inner.newest + 1, |t| t.tid)
     }
 
-    /// Oldest tid in the log, or the one that will be the next there.
+    /// Oldest tid in the log, or the next one to be there.
     pub(crate) fn tail_tid(&self) -> Tid {
         let inner = self.inner.lock();
         let oldest = inner.space.as_ref().and_then(LogSpace::oldest);
         oldest.map_or(inner.durable + 1, |one| one.tid)
     }
 
-    /// The first transaction in the log behind `tid`, which is durable, and where it begins; if
-    /// there is none, the next one and where it will begin.
+    /// The first transaction in the log after `tid`, which is durable, and its position. If there
+    /// is none, the next transaction and the position at which it will begin.
     pub(crate) fn log_after(&self, tid: Tid) -> (Tid, u64) {
         let inner = self.inner.lock();
         let Some(space) = &inner.space else {
@@ -190,7 +194,7 @@ impl Table {
         }
     }
 
-    /// The blocks of the log up to transaction `tid` are free.
+    /// Frees the blocks of the log up to transaction `tid`.
     pub(crate) fn release_log(&self, tid: Tid) {
         let mut inner = self.inner.lock();
         if let Some(space) = inner.space.as_mut() {
@@ -205,7 +209,7 @@ impl Table {
         inner.space.as_ref().is_some_and(LogSpace::is_low)
     }
 
-    /// Threads that wait for something.
+    /// Number of threads that wait in the table.
     pub(crate) fn sleepers(&self) -> usize {
         self.inner.lock().sleepers
     }
@@ -216,7 +220,7 @@ impl Table {
         inner.sleepers -= 1;
     }
 
-    /// Sleeps until an event of many, or for nothing.
+    /// Sleeps until the event, or until a spurious wake-up.
     fn sleep_until<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
@@ -229,14 +233,14 @@ impl Table {
         inner
     }
 
-    /// Wakes everybody, for instance because the journal failed.
+    /// Wakes every waiter, for instance because the journal failed.
     pub(crate) fn wake(&self) {
         let _inner = self.inner.lock();
         self.signals.all();
     }
 
-    /// Starts a handle of `credits` in the running transaction. Waits while that is being closed,
-    /// and while other handles hold the room that is missing.
+    /// Starts a handle of `credits` in the running transaction. Waits while that transaction is
+    /// being closed, and while other handles hold the missing room.
     pub(crate) fn enter(&self, failure: &Failure, credits: u32) -> Result<Entered> {
         let mut inner = self.inner.lock();
         loop {
@@ -282,11 +286,11 @@ impl Table {
         }
     }
 
-    /// More credits for an open handle, if there is room now.
+    /// Reserves more credits for an open handle, if there is room now.
     pub(crate) fn extend(&self, trans: &Transaction, credits: u32) -> bool {
         let inner = self.inner.lock();
         let fits = matches!(self.room(&inner, trans, credits), Room::Fits);
-        // Those who wait to close it should not wait for long.
+        // A committer that waits for this handle should not wait for long.
         if !fits || trans.state() != State::Running {
             return false;
         }
@@ -294,8 +298,8 @@ impl Table {
         true
     }
 
-    /// Credits for a handle that announced too few: its change has to go on. May take more than a
-    /// transaction's share, never more than the log has.
+    /// Adds credits for a handle that reserved too few, so that its change can go on. They may
+    /// exceed a transaction's limit, but never the log.
     ///
     /// # Errors
     /// [`Error::OutOfCredits`].
@@ -311,7 +315,7 @@ impl Table {
         Ok(OVERDRAFT)
     }
 
-    /// A credit for a block that joins while the transaction is closed.
+    /// Takes a credit for a block that joins while the transaction is being closed.
     ///
     /// # Errors
     /// [`Error::OutOfCredits`].
@@ -339,7 +343,7 @@ impl Table {
         }
     }
 
-    /// The transaction that a caller who wants everything durable waits for.
+    /// The transaction that a caller that wants all changes durable waits for.
     pub(crate) fn newest_changed(&self) -> Option<Tid> {
         let inner = self.inner.lock();
         let running = inner.running.as_ref().filter(|trans| trans.is_dirty());
@@ -347,39 +351,44 @@ impl Table {
         Some(newest.tid)
     }
 
-    /// Waits until `target` has reached `until`, or until it is the caller's turn to commit it.
-    pub(crate) fn turn(&self, failure: &Failure, target: Tid, until: State) -> Result<Turn> {
+    /// Waits until `target` has reached `until`, or until the caller can claim it for commit.
+    pub(crate) fn claim_commit(
+        &self,
+        failure: &Failure,
+        target: Tid,
+        until: State,
+    ) -> Result<CommitRole> {
         let mut inner = self.inner.lock();
         loop {
             if inner.has_reached(target, until) {
-                return Ok(Turn::Done);
+                return Ok(CommitRole::Done);
             }
             failure.check()?;
             if inner.committing.is_none() && !inner.fast {
                 let running = inner.running.clone();
-                // Newer than all that changed: nothing to wait for.
+                // The target is newer than every change: there is nothing to wait for.
                 let Some(trans) = running.filter(|t| t.tid <= target && t.is_dirty()) else {
-                    // The others who wait for it need not either.
-                    self.signals.turn(target).notify_one();
-                    return Ok(Turn::Done);
+                    // The other threads that wait for it can return too.
+                    self.signals.commit(target).notify_one();
+                    return Ok(CommitRole::Done);
                 };
                 self.step(&inner, &trans, State::Locked);
                 inner.committing = Some(trans.clone());
-                return Ok(Turn::Commit(trans));
+                return Ok(CommitRole::Leader(trans));
             }
-            inner = self.sleep_until(inner, self.signals.turn(target));
+            inner = self.sleep_until(inner, self.signals.commit(target));
         }
     }
 
     /// Waits until no thread commits, and keeps commits away until [`end_fast`](Self::end_fast).
-    /// The tid that is not committed yet, and where its transaction will begin in the log. `None`:
-    /// another's fast commit that was fixed after the call began is durable.
+    /// Returns the oldest tid that is not committed, and where its transaction will begin in the
+    /// log. Returns `None` if another thread's fast commit, fixed after the call began, is durable.
     pub(crate) fn begin_fast(&self, failure: &Failure) -> Result<Option<(Tid, u64)>> {
         let mut inner = self.inner.lock();
-        // The next that is fixed has what the caller changed.
-        let number = inner.fixed + 1;
+        // The next fast commit that is fixed has the caller's changes.
+        let number = inner.fast_fixed + 1;
         loop {
-            if inner.served >= number {
+            if inner.fast_durable >= number {
                 return Ok(None);
             }
             failure.check()?;
@@ -392,24 +401,25 @@ impl Table {
         }
     }
 
-    /// Ends a turn. `durable`: what was fixed last is.
+    /// Ends the leadership. `durable`: the contents fixed last are durable.
     pub(crate) fn end_fast(&self, durable: bool) {
         let mut inner = self.inner.lock();
         inner.fast = false;
-        let before = inner.served;
+        let before = inner.fast_durable;
         if durable {
-            inner.served = inner.fixed;
+            inner.fast_durable = inner.fast_fixed;
         }
-        let (served, tid) = (inner.served, inner.durable);
+        let (fast_durable, tid) = (inner.fast_durable, inner.durable);
         drop(inner);
-        for number in (before + 1..=served).take(2) {
+        for number in (before + 1..=fast_durable).take(2) {
             self.signals.fast(number).notify_all();
         }
-        self.signals.free(tid);
+        self.signals.wake_leaders(tid);
     }
 
-    /// Keeps handles from starting until [`reopen`](Self::reopen), and waits until none is open. The running transaction, if
-    /// there is one. Expects the turn of [`begin_fast`](Self::begin_fast).
+    /// Keeps handles from starting until [`reopen`](Self::reopen), and waits until none is open.
+    /// Returns the running transaction, if there is one. The caller leads a fast commit
+    /// ([`begin_fast`](Self::begin_fast)).
     pub(crate) fn quiesce(&self, failure: &Failure) -> Result<Option<Arc<Transaction>>> {
         let mut inner = self.inner.lock();
         inner.gate = true;
@@ -422,14 +432,14 @@ impl Table {
             let running = inner.running.clone();
             let open = |trans: &Arc<Transaction>| trans.handles.load(Ordering::SeqCst) > 0;
             if !running.as_ref().is_some_and(open) {
-                inner.fixed += 1;
+                inner.fast_fixed += 1;
                 return Ok(running);
             }
             self.sleep(&mut inner, &self.signals.drained);
         }
     }
 
-    /// Why only a whole commit makes the running transaction durable.
+    /// The reason why only a whole commit makes the running transaction durable.
     pub(crate) fn requires_whole(&self) -> Option<NonZeroU8> {
         let inner = self.inner.lock();
         inner.running.as_ref()?.requires_whole()
@@ -453,7 +463,7 @@ impl Table {
         }
     }
 
-    /// Waits until no handle of a locked transaction is open, then closes it to them.
+    /// Waits until no handle of a locked transaction is open, then moves it to `Snapshotting`.
     pub(crate) fn drain(&self, trans: &Transaction) {
         let mut inner = self.inner.lock();
         while trans.handles.load(Ordering::SeqCst) > 0 {
@@ -462,8 +472,8 @@ impl Table {
         self.step(&inner, trans, State::Snapshotting);
     }
 
-    /// The snapshot is taken: the next transaction may run. `cost`: blocks of the log that the
-    /// commit takes. Returns the position of the first one, if there is a log.
+    /// Lets the next transaction run, after the snapshot was taken. `cost` is the number of log
+    /// blocks that the commit takes. Returns the position of the first one, if there is a log.
     ///
     /// # Errors
     /// [`Error::OutOfCredits`] if they do not fit, which the reservations exclude.
@@ -479,26 +489,27 @@ impl Table {
         Ok(start)
     }
 
-    /// It is durable.
+    /// Records that the transaction is durable.
     pub(crate) fn committed(&self, trans: &Transaction) {
         let mut inner = self.inner.lock();
         self.step(&inner, trans, State::Committed);
         inner.durable = trans.tid;
         self.durable.store(trans.tid, Ordering::SeqCst);
-        self.signals.turn(trans.tid).notify_all();
-        // What it has in the log can be checkpointed now.
+        self.signals.commit(trans.tid).notify_all();
+        // Its blocks in the log can be checkpointed now.
         self.signals.start.notify_all();
     }
 
-    /// All is done for it: the next one may be claimed.
+    /// Records that the commit is finished: the next transaction may be claimed.
     pub(crate) fn completed(&self, trans: &Transaction) {
         let mut inner = self.inner.lock();
         self.step(&inner, trans, State::Completed);
         inner.committing = None;
-        self.signals.free(trans.tid);
+        self.signals.wake_leaders(trans.tid);
     }
 
-    /// Its commit failed. It stays where it is, so that what changed in it stays in memory.
+    /// Records that the commit failed. The transaction stays in the table, so that its changes stay
+    /// in memory.
     pub(crate) fn failed(&self, trans: &Transaction) {
         let inner = self.inner.lock();
         if trans.state() != State::Completed {
@@ -534,7 +545,7 @@ impl Inner {
 
     fn has_reached(&self, target: Tid, until: State) -> bool {
         match &self.committing {
-            // Durable, not completed.
+            // Durable, but not completed.
             Some(trans) if trans.tid <= target && until > State::Committed => false,
             _ => self.durable >= target,
         }

@@ -1,35 +1,35 @@
-//! Transactions: what a commit makes durable all at once.
+//! Transactions: the unit that a commit makes durable as a whole.
 //!
 //! # How it works
-//! Every change is made through a handle of the running transaction, on a buffer that joined it. A
-//! commit moves the transaction through the [`State`]s; a thread that asks for it first does the
-//! work; threads that come meanwhile wait and share the outcome.
+//! A handle of the running transaction makes every change, on a buffer that joined the transaction.
+//! A commit moves the transaction through the [`State`]s. The first caller that claims it performs
+//! the commit; callers that arrive meanwhile wait and share the outcome.
 //!
 //! ```text
-//!                 who changes it       who waits for what
-//!  running        open handles         starts wait only for room in the transaction or the log
+//!                 changed by          what happens, and what waits
+//!  running        open handles        a start waits only for room in the transaction or the log
 //!    |  a caller of `commit` claims it, once the previous one is completed
-//!  locked         open handles         starts wait for "unblocked";
-//!    |                                 the committer waits until no handle is open
-//!  snapshotting   the committer        the engine's last changes, seals, a clone of every
-//!    |                                 content; no device I/O but what the engine reads
-//!  unblocked      none                 the next transaction runs (created on demand);
-//!    |                                 the committer writes the log, flushes, writes the commit
-//!    |                                 block; without a log it writes home and flushes
-//!  committed      none                 callers of `commit` return: it is durable;
-//!    |                                 the committer waits for checkpoint writes of blocks that
-//!    |                                 the transaction forgot, then tells the engine
-//!  completed      none                 the next commit may be claimed
+//!  locked         open handles        starts wait for "unblocked";
+//!    |                                the committer waits until no handle is open
+//!  snapshotting   the committer       the engine's last changes, seals, a clone of every
+//!    |                                content; no device I/O except reads of the engine
+//!  unblocked      none                the next transaction runs (created on demand);
+//!    |                                the committer writes the log, flushes, writes the commit
+//!    |                                block; without a log it writes the blocks home and flushes
+//!  committed      none                callers of `commit` return: it is durable;
+//!    |                                the committer waits for checkpoint writes of blocks that
+//!    |                                the transaction forgot, then calls `after_commit`
+//!  completed      none                the next commit may be claimed
 //! ```
 //!
-//! Its blocks are written home later (see `checkpoint`), which no commit waits for.
+//! A checkpoint writes the blocks to their home locations later; no commit waits for it.
 //!
-//! A credit is the promise of one block in the log. A handle brings its credits along; a buffer
-//! that joins turns one into a member; what is left goes back when the handle ends. So the sum
-//! over credits and members is a bound of what a commit has to write, and it changes only where
-//! handles start and end.
+//! A credit reserves one block in the log. A handle starts with its credits. A buffer that joins
+//! turns one credit into a member, and the end of the handle returns the rest. So the sum of
+//! credits and members bounds what a commit has to write, and it changes only where handles start
+//! and end.
 //!
-//! A transaction in which nothing changed is not committed; it stays the running one, so that
+//! A transaction in which nothing changed is not committed. It stays the running one, so that
 //! sequence numbers in the log have no gaps.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,16 +45,17 @@ use crate::state::{Action, State};
 
 /// One transaction.
 pub(crate) struct Transaction {
-    /// Its id. The log has the low 32 bits.
+    /// Its id. The log stores the low 32 bits.
     pub(crate) tid: Tid,
-    /// Changes only under the lock of the table; so do the two counts.
+    /// Changes only under the table's lock, as do the two counts.
     state: AtomicU8,
     pub(crate) handles: AtomicU32,
-    /// Credits of open handles, and members.
+    /// Credits of open handles, plus members.
     pub(crate) reserved: AtomicU32,
-    /// Something joined or was forgotten.
+    /// A buffer joined or a block was forgotten.
     dirty: AtomicBool,
-    /// Why only a whole commit makes it durable, in the engine's numbers; 0: a fast commit may.
+    /// The reason why only a whole commit makes it durable, in the engine's numbers; 0 if a fast
+    /// commit may.
     whole: AtomicU8,
     members: Mutex<Members>,
 }
@@ -62,16 +63,16 @@ pub(crate) struct Transaction {
 #[derive(Debug, Default)]
 struct Members {
     buffers: BTreeMap<u64, Arc<Buffer>>,
-    /// Blocks whose older copies in the log count no more.
+    /// Blocks whose older copies in the log must not be replayed.
     revoked: BTreeSet<u64>,
 }
 
-/// What became of a forgotten block.
+/// Result of [`Transaction::forget`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Forgotten {
     /// It was a member: its credit is free again.
     pub(crate) left: bool,
-    /// The transaction has this many revoke records now, one more than before.
+    /// The number of revoke records of the transaction, if one was added.
     pub(crate) revokes: Option<usize>,
 }
 
@@ -82,12 +83,12 @@ pub(crate) struct Logged {
     pub(crate) buffer: Arc<Buffer>,
 }
 
-/// What a commit writes: fixed when no handle is open.
+/// The contents of a commit, fixed while no handle is open.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    /// In the order of the blocks.
+    /// In rising order.
     pub(crate) blocks: Vec<Logged>,
-    /// Revoked blocks, in order.
+    /// Revoked blocks, in rising order.
     pub(crate) revoked: Vec<u64>,
 }
 
@@ -104,12 +105,12 @@ impl Transaction {
         }
     }
 
-    /// Where it stands now.
+    /// Its current state.
     pub(crate) fn state(&self) -> State {
         State::from_u8(self.state.load(Ordering::SeqCst))
     }
 
-    /// One step on. Only the table calls this, under its lock.
+    /// Moves it to the next state. Only the table calls this, under its lock.
     pub(crate) fn set_state(&self, next: State) {
         let now = self.state();
         assert!(now.may_become(next), "{self:?} to {next:?}");
@@ -120,13 +121,13 @@ impl Transaction {
         self.dirty.load(Ordering::SeqCst)
     }
 
-    /// From now on only a whole commit makes it durable; the first reason stays.
+    /// Requires a whole commit. The first reason stays.
     pub(crate) fn require_whole(&self, reason: NonZeroU8) {
         let (new, order) = (reason.get(), Ordering::SeqCst);
         let _ = self.whole.compare_exchange(0, new, order, order);
     }
 
-    /// Why only a whole commit makes it durable.
+    /// The reason why only a whole commit makes it durable.
     pub(crate) fn requires_whole(&self) -> Option<NonZeroU8> {
         NonZeroU8::new(self.whole.load(Ordering::SeqCst))
     }
@@ -136,8 +137,8 @@ impl Transaction {
         state.admits(Action::Change) || state.admits(Action::Close)
     }
 
-    /// Makes the buffer a member. True if its block was none before, which costs a credit. The
-    /// caller has a handle, or is the committer.
+    /// Makes the buffer a member. True if its block was not a member before, which costs a credit.
+    /// The caller has a handle or is the committer.
     pub(crate) fn join(&self, counters: &Counters, buffer: &Arc<Buffer>) -> bool {
         if buffer.joined() == self.tid {
             return false;
@@ -160,7 +161,7 @@ impl Transaction {
         before.is_none()
     }
 
-    /// Takes the block out, and revokes older copies of it if the log may have some.
+    /// Removes the block, and revokes older copies of it if the log may have some.
     pub(crate) fn forget(&self, block: u64, in_log: bool) -> Forgotten {
         debug_assert!(self.may_change(), "a change in {self:?}");
         let mut members = self.members.lock();
@@ -178,12 +179,12 @@ impl Transaction {
         }
     }
 
-    /// Members now.
+    /// The current members.
     pub(crate) fn members(&self) -> Vec<Arc<Buffer>> {
         self.members.lock().buffers.values().cloned().collect()
     }
 
-    /// What the commit writes. No thread changes the transaction any more.
+    /// The contents for the commit. No thread changes the transaction any more.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let logged = |buffer: Arc<Buffer>| Logged {
             content: buffer.read().0,

@@ -1,6 +1,6 @@
-//! Crashes at every point of random workloads: what is recovered is the state after some
-//! transaction, and no acknowledged one is missing. The log is small, so that it wraps many times;
-//! blocks are freed and used again, as metadata and as data that no journal sees.
+//! Crashes at every point of random workloads: the recovered state is the state after some
+//! transaction, and no acknowledged transaction is missing. The log is small, so that it wraps many
+//! times. Blocks are freed and reused, as metadata and as data that the journal does not see.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -30,7 +30,7 @@ enum What {
 
 type State = BTreeMap<u64, What>;
 
-/// The only thread that changes anything, so that it knows the state after each transaction.
+/// The only thread that makes changes, so that it knows the state after each transaction.
 struct Worker {
     journal: Arc<Journal>,
     device: Arc<RecordDevice<MemoryDevice>>,
@@ -38,7 +38,7 @@ struct Worker {
     random: fastrand::Rng,
     tid: u64,
     now: State,
-    /// States at the end of each transaction.
+    /// State at the end of each transaction.
     states: BTreeMap<u64, State>,
 }
 
@@ -51,7 +51,7 @@ impl Worker {
         bytes
     }
 
-    /// Starts a handle, and notes the state if that is in a new transaction.
+    /// Starts a handle, and records the state if the handle is in a new transaction.
     fn start(&mut self, credits: u32) -> Handle {
         let handle = self.journal.start(credits).unwrap();
         if handle.tid() != self.tid {
@@ -96,7 +96,7 @@ impl Worker {
                 self.now.insert(block, What::Free(handle.tid()));
             }
             Some(What::Free(tid)) if self.random.bool() && self.is_reusable(tid) => {
-                // Data goes out before the transaction that makes it count.
+                // Data is written before the transaction that refers to it.
                 self.device
                     .write_at(block * u64::from(BLOCK), &bytes)
                     .unwrap();
@@ -175,7 +175,7 @@ fn run(seed: u64, threads: bool) -> Run {
     }
 }
 
-/// Transaction that block 0 names.
+/// The number of the transaction that block 0 has.
 fn counter(device: &MemoryDevice) -> u64 {
     let mut raw = [0; 8];
     device.read_at(0, &mut raw).unwrap();
@@ -252,7 +252,7 @@ fn a_crash_during_recovery_changes_nothing() {
 
 #[test]
 fn a_lost_flush_is_found_by_a_checksum() {
-    // A device that lies: log blocks of acknowledged transactions are lost, commit blocks are not.
+    // The device loses log blocks of acknowledged transactions, but not their commit blocks.
     let mut found = 0;
     let run = run(4, false);
     assert!(FORMS[4].contains(Incompat::CSUM_V3));

@@ -1,5 +1,5 @@
-//! Every write and every flush fails once: the first error is what all later calls get, nothing more
-//! is written to the log, and what was acknowledged is recovered.
+//! Every write and every flush fails once: all later calls return the first error, nothing more is
+//! written to the log, and acknowledged transactions are recovered.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ use sapwood_testing::{Fault, FaultDevice, FaultRule, RequestKinds, Torn};
 
 const LOG: u64 = 70;
 
-/// What became of a workload: the newest value that was acknowledged for each of its blocks.
+/// Result of a workload: the newest acknowledged value of each of its blocks.
 struct Outcome {
     acked: [u8; 8],
     result: Result<()>,
@@ -81,7 +81,7 @@ fn check(device: &Arc<FaultDevice<MemoryDevice>>, nth: u64) {
     load(copy.clone(), LOG).recover(&|_| true).unwrap();
     for (block, acked) in (0..).zip(outcome.acked) {
         let value = at_home(&*copy, block);
-        // The next round's commit may have arrived without being acknowledged.
+        // The next round's commit may be on disk without being acknowledged.
         let first = if block == 0 { 8 } else { block as u8 };
         let next = if acked == 0 { first } else { acked + 8 };
         assert!(
@@ -144,6 +144,6 @@ fn a_failed_recovery_is_done_again() {
             break;
         }
     }
-    // Blocks that are no neighbours, a flush, the superblock.
+    // Blocks that are not contiguous, a flush, the superblock.
     assert_eq!(failed, 22);
 }

@@ -1,5 +1,5 @@
-//! Logs that nobody wrote: whatever the blocks say, a recovery ends, in an error that wrote nothing or
-//! in a replay of blocks that may be written.
+//! Invented and damaged logs: whatever the blocks contain, a recovery ends, either with an error
+//! that wrote nothing or with a replay of blocks that may be written.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,7 +14,7 @@ use sapwood_jbd2::{Error, Incompat, Log};
 const LOG: u64 = 70;
 const MAGIC: [u8; 4] = 0xC03B_3998u32.to_be_bytes();
 
-/// A device with some committed transactions and a revoke, whose log goes round.
+/// A device with some committed transactions and a revoke, whose log wraps.
 fn written(form: Incompat) -> MemoryDevice {
     let device = Arc::new(formatted(LOG));
     let journal = open(device.clone(), LOG, form);
@@ -39,8 +39,8 @@ fn offset(byte: u64) -> u64 {
     block * u64::from(BLOCK) + byte % u64::from(BLOCK)
 }
 
-/// Recovers; the result must be one that is allowed.
-fn judge(device: MemoryDevice) -> Result<(), TestCaseError> {
+/// Recovers, and asserts that the result is allowed.
+fn check_recovery(device: MemoryDevice) -> Result<(), TestCaseError> {
     let device = Arc::new(device);
     let before = device.snapshot();
     let log = match Log::load(device.clone(), layout(LOG), BLOCK) {
@@ -69,10 +69,10 @@ fn judge(device: MemoryDevice) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A piece of a made-up log.
+/// A piece of an invented log.
 #[derive(Debug, Clone)]
 enum Piece {
-    /// A block of the journal's own: kind, how far its sequence number is off, what follows.
+    /// A block of the journal itself: kind, distance of its sequence number, contents.
     Own(u32, u32, Vec<u8>),
     Noise(Vec<u8>),
 }
@@ -123,7 +123,7 @@ proptest! {
 
     #[test]
     fn made_up_logs(pieces in prop::collection::vec(piece(), 1..80), form in 0..6usize) {
-        judge(compose(&pieces, FORMS[form]))?;
+        check_recovery(compose(&pieces, FORMS[form]))?;
     }
 
     #[test]
@@ -135,7 +135,7 @@ proptest! {
         for (at, value) in changes {
             device.write_at(offset(at), &[value]).unwrap();
         }
-        judge(device)?;
+        check_recovery(device)?;
     }
 
     #[test]
@@ -148,7 +148,7 @@ proptest! {
             let at = offset(block * u64::from(BLOCK) + word * 4);
             device.write_at(at, &value.to_be_bytes()).unwrap();
         }
-        judge(device)?;
+        check_recovery(device)?;
     }
 
     #[test]
@@ -157,7 +157,7 @@ proptest! {
         for (at, value) in fields {
             device.write_at(offset(at), &[value]).unwrap();
         }
-        judge(device)?;
+        check_recovery(device)?;
     }
 }
 
@@ -204,7 +204,7 @@ fn damage_before_the_last_commit_is_an_error_in_each_checksummed_form() {
         let mut errors = 0;
         let mut block = first.block;
         while block != last.block {
-            // Within the magic of the journal's own blocks, and behind it.
+            // Within the magic of the journal's own blocks, and after it.
             for byte in [1, 40] {
                 let broken = device.snapshot();
                 let at = offset(block * u64::from(BLOCK) + byte);

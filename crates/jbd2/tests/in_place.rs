@@ -7,7 +7,7 @@ use std::thread;
 
 use common::{BLOCK, at_home, attach, cache, put, wait_for_waiting};
 use sapwood_block::MemoryDevice;
-use sapwood_jbd2::{Cache, Error, Journal, Options, Seal, Wish};
+use sapwood_jbd2::{Cache, Error, Journal, Options, Request, Seal};
 use sapwood_testing::{CountDevice, FaultDevice, GateDevice, RequestKind, RequestKinds};
 
 const SIZE: u64 = 1024 * BLOCK as u64;
@@ -21,7 +21,7 @@ fn few() -> Options {
 }
 
 #[test]
-fn a_commit_writes_home_and_tells_the_host() {
+fn a_commit_writes_blocks_in_place_and_calls_the_host() {
     let device = Arc::new(MemoryDevice::new(SIZE));
     let journal = Journal::in_place(cache(device.clone()), few());
     let notes = attach(&journal);
@@ -32,7 +32,7 @@ fn a_commit_writes_home_and_tells_the_host() {
     assert_eq!((at_home(&*device, 5), at_home(&*device, 6)), (7, 8));
     assert_eq!(*notes.committed.lock().unwrap(), [tid]);
     assert_eq!(journal.durable_tid(), tid);
-    // Nothing changed: no commit, the same tid runs on.
+    // Nothing changed: there is no commit, and the same tid goes on.
     journal.commit_all().unwrap();
     journal.commit(tid + 1).unwrap();
     drop(journal.start(1).unwrap());
@@ -71,7 +71,7 @@ fn two_threads_read_a_block_once() {
     thread::scope(|scope| {
         let first = scope.spawn(|| cache.get(3).unwrap());
         device.wait_held(1);
-        // Known already, not loaded yet.
+        // The entry exists, but is not loaded yet.
         assert!(cache.peek(3).is_none());
         let second = scope.spawn(|| cache.get(3).unwrap());
         device.release_first();
@@ -84,7 +84,7 @@ fn two_threads_read_a_block_once() {
 }
 
 #[test]
-fn what_somebody_holds_is_not_evicted() {
+fn a_held_buffer_is_not_evicted() {
     let device = Arc::new(MemoryDevice::new(SIZE));
     let small = Arc::new(Cache::new(device.clone(), BLOCK, 0));
     let journal = Journal::in_place(small.clone(), few());
@@ -94,7 +94,7 @@ fn what_somebody_holds_is_not_evicted() {
         small.get(block).unwrap();
     }
     assert!(small.resident_bytes() < 200 * u64::from(BLOCK));
-    // Changed and held ones are the same as before; the device has other content.
+    // Changed and held buffers keep their content; the device has a different one.
     assert_eq!(small.get(9).unwrap().read()[0], 1);
     assert!(Arc::ptr_eq(&held, &small.get(10).unwrap()));
     journal.commit_all().unwrap();
@@ -116,7 +116,7 @@ fn a_failed_read_is_tried_again() {
 }
 
 #[test]
-fn a_full_transaction_is_committed_by_who_finds_no_room() {
+fn a_start_that_finds_the_transaction_full_commits_it() {
     let device = Arc::new(MemoryDevice::new(SIZE));
     let journal = Journal::in_place(cache(device), few());
     let notes = attach(&journal);
@@ -128,7 +128,7 @@ fn a_full_transaction_is_committed_by_who_finds_no_room() {
     for block in 0..60 {
         assert_eq!(put(&journal, block, 1), 1);
     }
-    assert_eq!(*notes.wishes.lock().unwrap(), [Wish::Commit]);
+    assert_eq!(*notes.requests.lock().unwrap(), [Request::Commit]);
     let handle = journal.start(0).unwrap();
     assert!(!handle.extend(1));
     drop(handle);
@@ -197,7 +197,7 @@ fn a_failed_write_ends_all_changes() {
         assert!(matches!(journal.commit(tid), Err(Error::Device(_))));
         device.clear();
         let buffer = journal.cache().get(1).unwrap();
-        assert_eq!(buffer.read()[0], 1, "what was changed can still be read");
+        assert_eq!(buffer.read()[0], 1, "a changed block can still be read");
         for err in [
             journal.commit(tid).unwrap_err(),
             journal.commit_all().unwrap_err(),
@@ -211,7 +211,7 @@ fn a_failed_write_ends_all_changes() {
 }
 
 #[test]
-fn committed_content_stays_to_be_seen() {
+fn committed_content_stays_readable_after_a_change() {
     let device = Arc::new(MemoryDevice::new(SIZE));
     let journal = Journal::in_place(cache(device), few());
     let buffer = journal.cache().get(1).unwrap();
@@ -233,7 +233,7 @@ fn committed_content_stays_to_be_seen() {
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "open handle")]
-fn a_thread_has_one_handle() {
+fn a_second_handle_of_a_thread_panics() {
     let journal = Journal::in_place(cache(Arc::new(MemoryDevice::new(SIZE))), few());
     let _first = journal.start(1).unwrap();
     let _second = journal.start(1);

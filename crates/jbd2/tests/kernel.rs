@@ -1,4 +1,4 @@
-//! Journals that the kernel wrote: what a scan finds is what debugfs shows.
+//! Journals that the kernel wrote: a scan finds what debugfs shows.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn number(device: &dyn Device, offset: u64, bytes: usize) -> u64 {
     u64::from_le_bytes(raw)
 }
 
-/// Where the journal of such an image is: the extents of inode 8, all in its inode.
+/// Layout of the journal in such an image, from the extents in inode 8.
 fn layout(device: &dyn Device) -> LayoutMap {
     assert_eq!(number(device, 1024 + 0x18, 4), 0, "blocks of 1 KiB");
     let inode_size = number(device, 1024 + 0x58, 2);
@@ -133,7 +133,7 @@ fn recovery_twice_and_in_an_overlay_gives_the_same() {
             overlay.read_at(target * BLOCK, &mut pair[1]).unwrap();
             assert_eq!(pair[0], pair[1], "{name}: block {target}");
         }
-        // A crash before the reset: the same again.
+        // A crash before the reset: the recovery gives the same result again.
         let after = device.snapshot();
         let again = load(device.clone());
         let plan = again.scan(&|_| true).unwrap();

@@ -1,4 +1,5 @@
-//! Transactions with a log: what is recovered, and what the next transaction may do meanwhile.
+//! Transactions with a log: what a recovery restores, and what the next transaction may do during a
+//! commit.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,14 +13,14 @@ use common::{
     wait_for_waiting,
 };
 use sapwood_block::{Device, MemoryDevice};
-use sapwood_jbd2::{Error, FastCommitStart, Incompat, Journal, NewJournal, Wish};
+use sapwood_jbd2::{Error, FastCommitStart, Incompat, Journal, NewJournal, Request};
 use sapwood_testing::{GateDevice, RequestKind};
 
 const LOG: u64 = 130;
 const V3: Incompat = Incompat::CSUM_V3;
 
 #[test]
-fn what_was_committed_is_recovered_in_all_forms() {
+fn committed_blocks_are_recovered_in_all_forms() {
     for form in FORMS {
         let device = Arc::new(formatted(LOG));
         let journal = open(device.clone(), LOG, form);
@@ -34,7 +35,7 @@ fn what_was_committed_is_recovered_in_all_forms() {
         assert_eq!((at_home(&*copy, 5), at_home(&*copy, 6)), (8, 9), "{form:?}");
         assert_eq!((recovery.transactions, recovery.blocks), (2, 2));
         assert_eq!((recovery.first, recovery.last), (Some(1), Some(2)));
-        // The next one's numbers are beyond all that the log may have.
+        // The numbers of new transactions are beyond all that the log may contain.
         let again = open(copy.clone(), LOG, form);
         assert_eq!(again.running_tid() as u32, 4);
         journal.close().unwrap();
@@ -60,7 +61,7 @@ fn a_transaction_alone_supersedes_the_log_before_it() {
             .collect();
         assert!(!log.write_alone(next, &most).unwrap(), "more than fits");
         assert_eq!(recovered(&cut, LOG).1.transactions, 1);
-        // One of them looks like a block of the journal.
+        // One of the blocks looks like a block of the journal.
         let mut marked = vec![9; BLOCK as usize];
         marked[..4].copy_from_slice(&0xC03B_3998_u32.to_be_bytes());
         let blocks = vec![(5, vec![8; BLOCK as usize]), (6, marked.clone())];
@@ -81,7 +82,7 @@ fn a_block_that_looks_like_the_journals_own_is_escaped() {
         let journal = open(device.clone(), LOG, form);
         let buffer = journal.cache().get(5).unwrap();
         let handle = journal.start(1).unwrap();
-        // What a commit block of the running transaction begins with.
+        // The first words of a commit block of the running transaction.
         let words = [0xC03B_3998, 2, handle.tid() as u32].map(u32::to_be_bytes);
         handle.modify(&buffer).unwrap()[..12].copy_from_slice(words.as_flattened());
         drop(handle);
@@ -94,11 +95,11 @@ fn a_block_that_looks_like_the_journals_own_is_escaped() {
     }
 }
 
-/// A journal over a gate that holds the `nth` kind of request of a commit.
+/// A journal on a device that holds the `nth` kind of request of a commit.
 fn gated() -> (Arc<GateDevice<MemoryDevice>>, Arc<Journal>) {
     let device = Arc::new(GateDevice::new(formatted(LOG)));
     let journal = open(device.clone(), LOG, V3);
-    // The journal's superblock says that there is something to recover from here on.
+    // This sets the superblock to "needs recovery" before the test begins.
     put(&journal, 9, 1);
     journal.commit_all().unwrap();
     (device, journal)
@@ -113,7 +114,7 @@ fn next_transaction_changes_a_block_that_is_being_committed() {
         thread::scope(|scope| {
             let commit = scope.spawn(|| journal.commit(first));
             device.wait_held(1);
-            // The commit holds the block; nobody waits for it.
+            // The commit holds the block; no thread waits for it.
             let second = put(&journal, 5, 2);
             put(&journal, 6, 2);
             assert_eq!(second, first + 1);
@@ -122,7 +123,7 @@ fn next_transaction_changes_a_block_that_is_being_committed() {
         });
         let (copy, _) = recovered(device.inner(), LOG);
         assert_eq!((at_home(&*copy, 5), at_home(&*copy, 6)), (1, 0), "{kind:?}");
-        // The content that is checkpointed is the committed one, too.
+        // The checkpoint writes the committed content, too.
         journal.checkpoint().unwrap();
         assert_eq!(at_home(device.inner(), 5), 1);
         journal.commit_all().unwrap();
@@ -132,7 +133,7 @@ fn next_transaction_changes_a_block_that_is_being_committed() {
 }
 
 #[test]
-fn those_who_come_during_a_commit_share_the_next() {
+fn callers_during_a_commit_share_the_next() {
     let (device, journal) = gated();
     let notes = attach(&journal);
     let before = journal.counters().commits;
@@ -169,7 +170,7 @@ fn starts_wait_while_the_handles_of_a_closing_transaction_end() {
         wait_for_waiting(&journal, 1);
         let other = scope.spawn(|| journal.start(1).unwrap().tid());
         wait_for_waiting(&journal, 2);
-        // Still part of the transaction, and asked to end.
+        // The handle is still part of the transaction, which waits for its end.
         handle.modify(&buffer).unwrap().fill(2);
         assert!(!handle.extend(1));
         drop(handle);
@@ -187,19 +188,19 @@ fn a_forgotten_block_is_revoked_and_not_replayed() {
     journal.commit_all().unwrap();
     let handle = journal.start(1).unwrap();
     handle.forget(5).unwrap();
-    // Never logged: nothing to revoke.
+    // Never logged: there is nothing to revoke.
     handle.forget(6).unwrap();
     drop(handle);
     journal.commit_all().unwrap();
     assert_eq!(journal.counters().revokes, 1);
-    // Data now, written without the journal.
+    // The block is data now, written without the journal.
     device.write_at(5 * u64::from(BLOCK), &[99; 1024]).unwrap();
     let (copy, recovery) = recovered(device, LOG);
     assert_eq!(at_home(&*copy, 5), 99);
     assert_eq!(recovery.revoked, 1);
     journal.checkpoint().unwrap();
     assert_eq!(at_home(device, 5), 99);
-    // The log has it no more: no revoke.
+    // The log has no copy any more: no revoke.
     let handle = journal.start(1).unwrap();
     handle.forget(5).unwrap();
     drop(handle);
@@ -208,7 +209,7 @@ fn a_forgotten_block_is_revoked_and_not_replayed() {
 }
 
 #[test]
-fn a_forgotten_block_may_come_back_in_the_same_transaction() {
+fn a_forgotten_block_may_be_reused_in_the_same_transaction() {
     let (device, journal) = gated();
     put(&journal, 5, 1);
     journal.commit_all().unwrap();
@@ -222,7 +223,7 @@ fn a_forgotten_block_may_come_back_in_the_same_transaction() {
     assert_eq!((counters.revokes, counters.cancelled_revokes), (0, 1));
     let (copy, _) = recovered(device.inner(), LOG);
     assert_eq!(at_home(&*copy, 5), 2);
-    // And again in a later one.
+    // And again in a later transaction.
     let handle = journal.start(2).unwrap();
     handle.forget(5).unwrap();
     drop(handle);
@@ -255,7 +256,7 @@ fn a_forgotten_block_in_flight_is_waited_for() {
         while journal.durable_tid() < tid {
             thread::yield_now();
         }
-        // Durable, but the block may not be used yet, however long the committer has had.
+        // The commit is durable, but the block may not be reused, however long the committer runs.
         for _ in 0..5000 {
             assert_eq!(notes.committed.lock().unwrap().last(), Some(&(tid - 1)));
             thread::yield_now();
@@ -292,7 +293,7 @@ fn a_block_committed_again_during_its_checkpoint_stays() {
 }
 
 #[test]
-fn a_full_log_is_checkpointed_by_who_finds_no_room() {
+fn a_start_that_finds_the_log_full_checkpoints_it() {
     let device = Arc::new(formatted(LOG));
     let journal = open(device.clone(), LOG, V3);
     let notes = attach(&journal);
@@ -307,7 +308,13 @@ fn a_full_log_is_checkpointed_by_who_finds_no_room() {
         "{counters:?}"
     );
     assert_eq!(counters.overdrafts, 0);
-    assert!(notes.wishes.lock().unwrap().contains(&Wish::Checkpoint));
+    assert!(
+        notes
+            .requests
+            .lock()
+            .unwrap()
+            .contains(&Request::Checkpoint)
+    );
     let (copy, _) = recovered(&device, LOG);
     for block in 0..40 {
         assert_eq!(at_home(&*copy, block), 160 + block as u8);
@@ -322,7 +329,7 @@ fn revokes_that_fill_blocks_cost_credits() {
         put(&journal, block, 1);
     }
     journal.commit_all().unwrap();
-    // 251 records fit into a block of 1024 bytes.
+    // A block of 1024 bytes has room for 251 records.
     let handle = journal.start(3).unwrap();
     for block in 0..600 {
         handle.forget(block).unwrap();
@@ -335,7 +342,7 @@ fn revokes_that_fill_blocks_cost_credits() {
 }
 
 #[test]
-fn the_hosts_last_changes_are_in_the_commit() {
+fn the_commit_includes_the_hosts_last_changes() {
     use sapwood_jbd2::{Buffer, Closing, Host, HostError};
     struct Counts(Arc<Buffer>);
     impl Host for Counts {
@@ -359,7 +366,7 @@ fn the_hosts_last_changes_are_in_the_commit() {
 }
 
 #[test]
-fn what_was_not_recovered_is_not_opened() {
+fn a_log_that_needs_recovery_is_not_opened() {
     let device = Arc::new(formatted(LOG));
     let journal = open(device.clone(), LOG, V3);
     put(&journal, 1, 1);
@@ -374,7 +381,7 @@ fn what_was_not_recovered_is_not_opened() {
 }
 
 #[test]
-fn no_commit_while_a_fast_commit_is_written() {
+fn a_commit_waits_for_a_fast_commit() {
     let device = Arc::new(MemoryDevice::new(2048 * u64::from(BLOCK)));
     let new = NewJournal {
         block_size: BLOCK,
@@ -386,23 +393,28 @@ fn no_commit_while_a_fast_commit_is_written() {
     device.write_at(at, &new.superblock().unwrap()).unwrap();
     let journal = open(device.clone(), 130, V3);
     assert_eq!(journal.log().unwrap().size(), 109);
-    let FastCommitStart::Turn(turn) = journal.begin_fast_commit().unwrap() else {
-        panic!("no turn");
+    let FastCommitStart::Leader(leader) = journal.begin_fast_commit().unwrap() else {
+        panic!("not the leader");
     };
-    let tid = turn.tid();
+    let tid = leader.tid();
     let block = [7; BLOCK as usize];
-    turn.log().write_fast_commit(18, &[&block]).unwrap();
-    assert!(turn.log().write_fast_commit(18, &[&block, &block]).is_err());
+    leader.log().write_fast_commit(18, &[&block]).unwrap();
+    assert!(
+        leader
+            .log()
+            .write_fast_commit(18, &[&block, &block])
+            .is_err()
+    );
     thread::scope(|scope| {
         assert_eq!(put(&journal, 5, 1), tid);
         let commit = scope.spawn(|| journal.commit_all());
         wait_for_waiting(&journal, 1);
-        // What a crash leaves here: nothing in the log, a fast commit of the running transaction.
+        // A crash here leaves nothing in the log, and a fast commit of the running transaction.
         let log = load(Arc::new(device.snapshot()), 130);
         let recovery = log.scan(&|_| true).unwrap().replay(&*device).unwrap();
         let area = recovery.fast_commit.unwrap();
         assert_eq!((area.blocks, area.expected), (19, tid as u32));
-        drop(turn);
+        drop(leader);
         commit.join().unwrap().unwrap();
     });
     assert_eq!(journal.durable_tid(), tid);
@@ -427,7 +439,7 @@ fn a_checkpoint_during_a_commit_writes_the_committed_content_home() {
     device.hold_if(|request| request.kind == RequestKind::Fua);
     thread::scope(|scope| {
         let commit = scope.spawn(|| journal.commit(second));
-        // All of it is in the log but for its commit block.
+        // The log has the whole transaction except its commit block.
         device.wait_held(1);
         device.hold_if(|_| false);
         journal.checkpoint().unwrap();

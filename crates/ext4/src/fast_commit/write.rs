@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sapwood_ext4_format::{INODE_BASE_SIZE, Inode as RawInode};
-use sapwood_jbd2::{FastCommitStart, FastCommitTurn, Tid};
+use sapwood_jbd2::{FastCommitLeader, FastCommitStart, Tid};
 use sapwood_vfs::FileKind;
 
 use super::area::Naming;
@@ -65,33 +65,33 @@ enum Look {
 /// # Errors
 /// The device; the journal is aborted then.
 pub(crate) fn commit(engine: &Engine, ino: u32, tid: Tid) -> Result<Outcome> {
-    let turn = match engine.journal.begin_fast_commit()? {
-        FastCommitStart::Turn(turn) => turn,
-        FastCommitStart::Served => return Ok(Outcome::Written),
+    let leader = match engine.journal.begin_fast_commit()? {
+        FastCommitStart::Leader(leader) => leader,
+        FastCommitStart::Durable => return Ok(Outcome::Written),
         FastCommitStart::NoArea => return Ok(Outcome::Whole(Reason::Area)),
     };
     if tid <= engine.journal.durable_tid() {
         return Ok(Outcome::Found);
     }
-    if let Some(reason) = turn.requires_whole() {
+    if let Some(reason) = leader.requires_whole() {
         return Ok(Outcome::Whole(Reason::from_number(reason)));
     }
     // What is being changed just now is nothing that the caller was told of.
     if !engine
         .fast_commits
-        .with(turn.tid(), |records| records.has(ino))
+        .with(leader.tid(), |records| records.has(ino))
     {
         return Ok(Outcome::Found);
     }
-    let look = turn.quiesce(|whole| match whole {
+    let look = leader.quiesce(|whole| match whole {
         Some(reason) => Ok(Look::Whole(Reason::from_number(reason))),
-        None => look(engine, turn.tid(), ino),
+        None => look(engine, leader.tid(), ino),
     })??;
     match look {
         Look::Found => Ok(Outcome::Found),
         Look::Whole(reason) => Ok(Outcome::Whole(reason)),
         Look::Write(snapshot) if snapshot.is_empty() => Ok(Outcome::Found),
-        Look::Write(snapshot) => write(engine, turn, &snapshot),
+        Look::Write(snapshot) => write(engine, leader, &snapshot),
     }
 }
 
@@ -183,30 +183,30 @@ fn say(encoder: &mut Encoder, snapshot: &Snapshot) {
     }
 }
 
-fn write(engine: &Engine, turn: FastCommitTurn<'_>, snapshot: &Snapshot) -> Result<Outcome> {
+fn write(engine: &Engine, leader: FastCommitLeader<'_>, snapshot: &Snapshot) -> Result<Outcome> {
     let at = snapshot.taken.next_block;
-    let blocks = encode(engine, turn.tid() as u32, snapshot);
+    let blocks = encode(engine, leader.tid() as u32, snapshot);
     let end = at + blocks.len() as u64;
-    if end > turn.log().fast_commit_blocks() {
-        turn.require_whole(Reason::Area.number());
+    if end > leader.log().fast_commit_blocks() {
+        leader.require_whole(Reason::Area.number());
         return Ok(Outcome::Whole(Reason::Area));
     }
-    if let Err(error) = put(engine, &turn, at, &blocks, snapshot.taken.landed) {
+    if let Err(error) = put(engine, &leader, at, &blocks, snapshot.taken.landed) {
         engine.journal.abort(&error);
         return Err(error);
     }
     engine
         .fast_commits
-        .with(turn.tid(), |records| records.next_block = end);
+        .with(leader.tid(), |records| records.next_block = end);
     engine.counters.fast_commits.written(blocks.len() as u64);
-    turn.durable();
+    leader.durable();
     Ok(Outcome::Written)
 }
 
 /// Makes it durable: what it leads to first, as nothing but its checksum tells whether it is whole.
 fn put(
     engine: &Engine,
-    turn: &FastCommitTurn<'_>,
+    leader: &FastCommitLeader<'_>,
     at: u64,
     blocks: &[Vec<u8>],
     landed: bool,
@@ -219,10 +219,10 @@ fn put(
         flush()?;
     }
     if at == 0 {
-        bring_home(engine, turn)?;
+        write_back(engine, leader)?;
     }
     let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
-    turn.write(at, &pieces)?;
+    leader.write(at, &pieces)?;
     match sapwood_fault::planted(147) {
         true => Ok(()),
         false => flush(),
@@ -232,13 +232,13 @@ fn put(
 /// Brings home what `e2fsck` (1.47) takes from its place, though the log has it newer. It makes the superblock's checksum wrong, and
 /// gives up; and of groups that were used first since the last checkpoint it forgets all blocks and inodes, so that it meets
 /// orphans whose blocks are free.
-fn bring_home(engine: &Engine, turn: &FastCommitTurn<'_>) -> Result<()> {
+fn write_back(engine: &Engine, leader: &FastCommitLeader<'_>) -> Result<()> {
     let geometry = &engine.geometry;
-    turn.bring_home(geometry.super_block())?;
+    leader.write_back(geometry.super_block())?;
     let each_block = geometry.descs_per_block().max(1) as usize;
     for group in (0..geometry.group_count()).step_by(each_block) {
         let (block, _) = geometry.descriptor_block(group)?;
-        turn.bring_home(block)?;
+        leader.write_back(block)?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! A transaction that a recovery writes itself.
+//! Replaces the log by one transaction that a recovery wrote.
 //!
-//! A recovery that makes more of a log than its blocks, say fast commits, changes many blocks that
-//! belong together. Written home one by one, a power cut would leave some of them. As a
-//! transaction of the log they come all or not at all.
+//! A recovery that replays more than the blocks of the log, for example fast commits, changes many
+//! blocks that belong together. If it wrote them home one by one, a power cut could leave some of
+//! them. As one transaction of the log, a later recovery replays all of them or none.
 
 use crate::codec::{Codec, Tag};
 use crate::log::Log;
@@ -10,9 +10,9 @@ use crate::{Result, log_write};
 
 impl Log {
     /// Replaces the log by one transaction with these blocks, in rising order, and makes it
-    /// durable; false if they do not fit, and nothing is changed. `sequence` is the number after
-    /// that of the last transaction of the log, whose blocks are home and durable. Fast commits
-    /// that follow that transaction are superseded by this one, at once.
+    /// durable. Returns false, with nothing changed, if they do not fit. `sequence` is the number
+    /// after that of the last transaction of the log, whose blocks must be durable at home. The new
+    /// transaction supersedes fast commits that follow the last transaction, in the same write.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -45,7 +45,7 @@ impl Log {
             }
             pieces.insert(at, codec.descriptor(sequence, &tags));
         }
-        // An empty log of this number first: its fast commits are those of the log before.
+        // First an empty log with this number: it makes the fast commits of the old log stale.
         let first = u32::try_from(self.block_at(0)).unwrap_or(1);
         self.update_superblock(|superblock| superblock.set_tail(first, sequence))?;
         let bytes: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();

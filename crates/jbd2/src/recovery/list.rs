@@ -1,4 +1,4 @@
-//! Lists what the log has, for people. It counts nothing and refuses nothing.
+//! Lists the blocks of a log for display. It validates nothing and refuses nothing.
 
 use zerocopy::FromBytes;
 
@@ -11,13 +11,13 @@ use crate::log::Log;
 /// A copy of a block in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogCopy {
-    /// Block of the device where it belongs.
+    /// Home location of the block.
     pub home: u64,
-    /// Block of the journal where it is.
+    /// Block of the journal that holds the copy.
     pub at: u64,
-    /// It begins with zeros in place of the journal's magic.
+    /// The copy begins with zeros in place of the journal's magic.
     pub escaped: bool,
-    /// Its checksum is right, or there is none.
+    /// Its checksum is right, or it has none.
     pub good: bool,
 }
 
@@ -32,10 +32,10 @@ pub enum LogEntry {
         block: u64,
         /// The copies.
         copies: Vec<LogCopy>,
-        /// Its checksum is right, or there is none.
+        /// Its checksum is right, or it has none.
         good: bool,
     },
-    /// Names blocks whose older copies do not count.
+    /// Names blocks whose older copies are not replayed.
     Revoke {
         /// Transaction.
         sequence: u32,
@@ -54,12 +54,12 @@ pub enum LogEntry {
         block: u64,
         /// When it was committed, in seconds since 1970.
         seconds: u64,
-        /// Its checksum is right, or there is none. That of version 1 is not looked at.
+        /// Its checksum is right, or it has none. A checksum of version 1 is not verified.
         good: bool,
     },
-    /// Nothing of the next transaction.
+    /// The first block that is not part of the next transaction.
     End {
-        /// The transaction that would be next.
+        /// The transaction that would come next.
         sequence: u32,
         /// Block of the journal.
         block: u64,
@@ -67,8 +67,9 @@ pub enum LogEntry {
 }
 
 impl Log {
-    /// Calls `each` with the blocks of the journal itself, from the tail on to where nothing of the next
-    /// transaction is. Nothing if the log is empty. Checksums are looked at, but nothing ends because of them.
+    /// Calls `each` for every block that the journal itself wrote, from the tail to the first block
+    /// that does not belong to the next transaction. Calls it never if the log is empty. Checksums
+    /// are verified, but a wrong one does not end the list.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -125,7 +126,7 @@ impl Log {
         Ok(())
     }
 
-    /// The copies that a descriptor names, which follow it in the ring.
+    /// The copies that a descriptor names; they follow it in the ring.
     fn copies(
         &self,
         descriptor: &[u8],

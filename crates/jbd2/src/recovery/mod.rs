@@ -1,30 +1,34 @@
-//! Recovery: brings home what the log has.
+//! Recovery: writes committed blocks from the log to their home locations.
 //!
 //! # How it works
-//! [`Log::scan`] reads the log from its tail on and decides what counts; it writes nothing.
-//! [`Plan::replay`] then writes the newest copy of every block that is not revoked to a device, which
-//! may be an overlay in memory, in the order of the blocks, and flushes. [`Log::reset`] marks the
-//! log empty. In between the engine may replay fast commits. A crash anywhere before the end of the
-//! reset changes nothing: the same is done again.
+//! 1. [`Log::scan`] reads the log from its tail and decides which transactions count. It writes
+//!    nothing.
+//! 2. [`Plan::replay`] writes the newest copy of every block that is not revoked, in the order of
+//!    the blocks, and flushes. Its target may be an overlay in memory.
+//! 3. The engine may replay fast commits.
+//! 4. [`Log::reset`] marks the log empty.
+//!
+//! A crash before the end of the reset changes nothing: the next recovery repeats all steps.
 //!
 //! What counts:
-//! - The log ends where the next block is none of the expected transaction. A transaction without a
-//!   commit block does not count, nor does what follows.
-//! - A commit block that was torn behind its fields commits, as it does for the kernel. `e2fsck`
-//!   takes its checksum for wrong and leaves the transaction out. So the replay writes that block
-//!   whole and flushes, before it writes anything home.
-//! - A commit block with a wrong checksum ends the log before its transaction; it was torn. If the
-//!   transaction behind it is whole, it was not the last, so the log is damaged: an error.
-//! - A good commit block says that the device had all that it commits. If something of it has a wrong
-//!   checksum, the log is damaged: an error. Not so if commit blocks may be written early
-//!   ([`Incompat::ASYNC_COMMIT`]): then the transaction was torn.
-//! - With checksums, a later commit block of this log beyond its end says that the log was damaged
-//!   there: an error. It has to be younger than the newest one that counts, so that no stale one
-//!   of an older journal is taken for it.
-//! - A revoke record makes copies of the block in its own and older transactions not count.
-//! - A block may only belong where the caller allows it, never into the journal itself.
+//! - The log ends at the first block that does not belong to the expected transaction. A
+//!   transaction without a commit block does not count, nor does anything after it.
+//! - A commit block that was torn after its fields commits its transaction, as in the kernel, but
+//!   `e2fsck` rejects its checksum and drops the transaction. So the replay first writes that
+//!   commit block again, whole, and flushes, before it writes any block home.
+//! - A commit block with a wrong checksum was torn, and ends the log before its transaction. If the
+//!   transaction after it is complete, the torn one was not the last: the log is damaged, which is
+//!   an error.
+//! - A good commit block proves that the device had all blocks of its transaction. If one of them
+//!   has a wrong checksum, the log is damaged, which is an error. With [`Incompat::ASYNC_COMMIT`],
+//!   commit blocks may be written early, so the transaction counts as torn.
+//! - With checksums, a later commit block of this log past its end proves that the log was damaged
+//!   there, which is an error. The commit block must not be older than the newest one that counts,
+//!   so that a stale one of an earlier journal is not taken for it.
+//! - A revoke record cancels copies of the block in its own and older transactions.
+//! - A block's home must be allowed by the caller, and never lies in the journal itself.
 //!
-//! Everything is bounded by the size of the log: each of its blocks is looked at once.
+//! The size of the log bounds the work: each of its blocks is examined once.
 //!
 //! [`Incompat::ASYNC_COMMIT`]: crate::Incompat::ASYNC_COMMIT
 
@@ -59,27 +63,27 @@ pub struct Scanned {
 /// A copy of a block in the log.
 #[derive(Debug, Clone, Copy)]
 struct Record {
-    /// Which transaction of the scan has it.
+    /// Index of its transaction in the scan.
     index: usize,
-    /// Where it is, as block of the journal.
+    /// Block of the journal that holds it.
     block: u64,
     escaped: bool,
 }
 
-/// What a recovery has to do. Nothing was written yet.
+/// What a recovery has to do. Nothing is written yet.
 #[derive(Debug)]
 pub struct Plan<'a> {
     log: &'a Log,
     transactions: Vec<Scanned>,
-    /// The newest copy of each block, by where it belongs.
+    /// The newest copy of each block, by home location.
     records: BTreeMap<u64, Record>,
-    /// The newest transaction that revoked a block.
+    /// The newest transaction that revoked a block, by block.
     revokes: HashMap<u64, usize>,
-    /// Blocks of which no copy counts.
+    /// Blocks of which every copy is revoked.
     revoked: u64,
-    /// Commit blocks that count and were torn: their blocks of the journal, and what they are whole.
+    /// Torn commit blocks of transactions that count: block of the journal, and the whole content.
     torn: Vec<(u64, Vec<u8>)>,
-    /// Sequence number behind the last transaction.
+    /// Sequence number after the last transaction.
     end: u32,
 }
 
@@ -88,7 +92,7 @@ pub struct Plan<'a> {
 pub struct Recovery {
     /// Sequence number of the first transaction that was replayed.
     pub first: Option<u32>,
-    /// Of the last.
+    /// Sequence number of the last transaction that was replayed.
     pub last: Option<u32>,
     /// Transactions.
     pub transactions: u64,
@@ -96,7 +100,7 @@ pub struct Recovery {
     pub blocks: u64,
     /// Blocks whose copies were all revoked.
     pub revoked: u64,
-    /// Where the engine has to look for fast commits; `None` if the journal has no area for them or
+    /// Where the engine has to look for fast commits. `None` if the journal has no area for them or
     /// the log was empty.
     pub fast_commit: Option<FastCommits>,
     /// Sequence number of the next transaction after a reset.
@@ -108,13 +112,14 @@ pub struct Recovery {
 pub struct FastCommits {
     /// Its blocks; see [`Log::read_fast_commit`].
     pub blocks: u64,
-    /// Transaction that fast commits belong to if they are newer than the log.
+    /// The transaction that current fast commits belong to.
     pub expected: u32,
 }
 
 impl Log {
-    /// Finds out what a recovery has to do. Writes nothing. `allowed` says where blocks may belong; blocks of
-    /// the journal and such past the end of the device may not, whatever it says.
+    /// Determines what a recovery has to do. Writes nothing. `allowed` tells whether a block may be
+    /// a home location. Blocks of the journal and blocks past the end of the device are refused
+    /// even if it allows them.
     ///
     /// # Errors
     /// [`Error::Corrupt`](crate::Error::Corrupt), [`Error::Target`](crate::Error::Target),
@@ -126,7 +131,7 @@ impl Log {
         Ok(plan)
     }
 
-    /// Marks the log empty, after the replay is durable.
+    /// Marks the log empty. The replay must be durable.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
@@ -134,8 +139,8 @@ impl Log {
         self.update_superblock(|superblock| superblock.set_tail(0, recovery.next))
     }
 
-    /// Scans, replays to the journal's own device and resets, in one go, for journals without fast
-    /// commits. Nothing to do for a log that is empty.
+    /// Scans, replays to the journal's own device and resets. For journals without fast commits.
+    /// Does nothing for an empty log.
     ///
     /// # Errors
     /// As [`scan`](Self::scan).
@@ -156,7 +161,7 @@ impl Plan<'_> {
         &self.transactions
     }
 
-    /// Blocks that will be written, in order.
+    /// Blocks that a replay will write, in order.
     pub fn targets(&self) -> impl Iterator<Item = u64> + '_ {
         self.records.keys().copied()
     }
@@ -175,7 +180,7 @@ mod tests {
     use crate::superblock::NewJournal;
     use crate::{LayoutMap, LayoutRun};
 
-    /// A log of these blocks, on a device that has the journal at block 100.
+    /// A log with these blocks, on a device that has the journal at block 100.
     fn log_of(blocks: impl FnOnce(&crate::codec::Codec) -> Vec<Vec<u8>>) -> Log {
         let device = Arc::new(MemoryDevice::new(200 << 10));
         let new = NewJournal {
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_block_torn_behind_its_fields_commits() {
+    fn a_commit_block_torn_after_its_fields_commits() {
         let log = log_of(|codec| {
             let mut blocks = logged(codec, u32::MAX, 5, 1).to_vec();
             blocks.push(codec.commit(u32::MAX, 0, 0));
@@ -331,7 +336,7 @@ mod tests {
         assert!(again.scan(&|_| true).unwrap().torn.is_empty());
     }
 
-    /// A commit block with something else from a byte on.
+    /// A commit block, overwritten from byte `from` on.
     fn torn_commit(codec: &crate::codec::Codec, sequence: u32, from: usize) -> Vec<u8> {
         let mut block = codec.commit(sequence, 0, 0);
         block[from..].fill(7);

@@ -6,7 +6,7 @@ use crate::log::Log;
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// Keeps the piece of the log that was read last.
+/// Reads blocks of the log and caches the last window.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     log: &'a Log,

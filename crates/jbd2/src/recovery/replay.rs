@@ -1,4 +1,4 @@
-//! Writes what a scan found to where it belongs.
+//! Writes the blocks that a scan found to their home locations.
 
 use sapwood_block::Device;
 
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 const BATCH_BYTES: usize = 4 << 20;
 
 impl Plan<'_> {
-    /// Takes out the blocks that were revoked after they were logged.
+    /// Removes the copies that were revoked after they were logged.
     pub(super) fn drop_revoked(&mut self) {
         let before = self.records.len();
         let revokes = &self.revokes;
@@ -22,7 +22,7 @@ impl Plan<'_> {
         self.revoked = (before - self.records.len()) as u64;
     }
 
-    /// Refuses blocks that belong where none can.
+    /// Refuses copies whose home is no place for metadata.
     pub(super) fn check_targets(&self, allowed: &dyn Fn(u64) -> bool) -> Result<()> {
         let blocks = self.log.device().size() / u64::from(self.log.block_size());
         for (target, record) in &self.records {
@@ -36,8 +36,8 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Writes every block, and flushes. `target` is the journal's device, or one that lies over it.
-    /// May be repeated, and after a crash be done by the kernel or `e2fsck` instead.
+    /// Writes every block, and flushes. `target` is the journal's device, or one on top of it. A
+    /// replay may be repeated; after a crash, the kernel or `e2fsck` may also repeat it.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -101,7 +101,7 @@ impl Plan<'_> {
             blocks: self.records.len() as u64,
             revoked: self.revoked,
             fast_commit: (blocks > 0 && needed).then_some(fast_commit),
-            // The one that was torn may have left blocks with its number.
+            // A torn transaction may have left blocks with the number `end`.
             next: self
                 .end
                 .wrapping_add(u32::from(needed && !sapwood_fault::planted(136))),

@@ -20,13 +20,13 @@ struct Current {
     begin: u64,
     records: Vec<(u64, Record)>,
     revokes: Vec<u64>,
-    /// The first thing that is wrong with it.
+    /// The first damage found in it.
     damage: Option<(u64, Damage)>,
     /// Checksum of version 1 so far.
     crc: u32,
 }
 
-/// A transaction that does not count. What follows decides whether it was the last.
+/// A transaction that does not count. What follows it decides whether it was the last.
 #[derive(Debug, Clone, Copy)]
 struct Broken {
     sequence: u32,
@@ -49,12 +49,12 @@ struct Scan<'a> {
     codec: Codec,
     /// Commit blocks have checksums of version 1.
     sums: bool,
-    /// Commit blocks may be written before what they commit.
+    /// Commit blocks may be written before the blocks that they commit.
     early: bool,
     reader: Reader<'a>,
     /// Position in the ring.
     at: u64,
-    /// Blocks of the log that were not looked at.
+    /// Blocks of the log that are not examined yet.
     left: u64,
     sequence: u32,
     current: Current,
@@ -96,7 +96,7 @@ pub(super) fn scan(log: &Log) -> Result<Plan<'_>> {
 }
 
 impl Scan<'_> {
-    /// The next transaction begins here.
+    /// Begins the next transaction at the current position.
     fn begin(&mut self) {
         self.current = Current {
             begin: self.log.block_at(self.at),
@@ -105,7 +105,7 @@ impl Scan<'_> {
         };
     }
 
-    /// Goes on to the next block; its number in the journal, or `None` if all were looked at.
+    /// Advances to the next block. Returns its number in the journal, or `None` after a full round.
     fn step(&mut self) -> Option<u64> {
         self.left = self.left.checked_sub(1)?;
         let block = self.log.block_at(self.at);
@@ -117,7 +117,8 @@ impl Scan<'_> {
         self.current.damage.get_or_insert((block, damage));
     }
 
-    /// Looks at one block of the journal itself, and what it names. False at the end of the log.
+    /// Examines one block that the journal wrote, and the copies that it names. False at the end of
+    /// the log.
     fn block(&mut self) -> Result<bool> {
         let Some(block) = self.step() else {
             return Ok(false);
@@ -128,7 +129,7 @@ impl Scan<'_> {
         let Some(header) = header else {
             return Ok(false);
         };
-        // Only those that name others have to stay while the others are read.
+        // Copied, because reading the named blocks replaces the window.
         let bytes = bytes.to_vec();
         match header.block_type.get() {
             block_type::DESCRIPTOR => self.descriptor(block, &bytes),
@@ -193,7 +194,7 @@ impl Scan<'_> {
             Some((block, Damage::Commit))
         };
         let Some((at, damage)) = damage else {
-            // Whole.
+            // The transaction is complete.
             if let Some(broken) = self.broken {
                 return Err(broken.into());
             }
@@ -218,7 +219,7 @@ impl Scan<'_> {
         Ok(true)
     }
 
-    /// Whether a checksum of version 1, if there is one, is right.
+    /// Whether a checksum of version 1 is right, or there is none.
     fn old_sum_is_good(&self, commit: &RawCommit) -> bool {
         if !self.sums {
             return true;
@@ -249,7 +250,7 @@ impl Scan<'_> {
         self.begin();
     }
 
-    /// Looks beyond the end for a commit block that says that the log was longer once.
+    /// Searches past the end for a commit block that proves that the log was longer.
     fn look_ahead(&mut self) -> Result<()> {
         let last = self.plan.transactions.last();
         let since = last.map_or(0, |one| one.seconds);
@@ -267,7 +268,8 @@ impl Scan<'_> {
             };
             let ahead = header.sequence.get().wrapping_sub(self.plan.end);
             let is_commit = header.block_type.get() == block_type::COMMIT;
-            // Its own commit block says nothing if it may be early.
+            // With early commit blocks, the commit block of the torn transaction itself proves
+            // nothing.
             let expected = u64::from(self.early)..self.log.size();
             if !is_commit || !expected.contains(&u64::from(ahead)) {
                 continue;

@@ -1,4 +1,4 @@
-//! What the tests of the journal share.
+//! Shared parts of the journal's tests.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, Weak};
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_jbd2::{
     Buffer, Cache, Closing, Error, Host, HostError, Incompat, Journal, LayoutMap, LayoutRun, Log,
-    NewJournal, Options, Recovery, Wish,
+    NewJournal, Options, Recovery, Request,
 };
 
 pub(crate) const BLOCK: u32 = 1024;
 
-/// A host that writes down what it is told.
+/// A host that records its calls.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     pub(crate) committed: Mutex<Vec<u64>>,
     pub(crate) failures: Mutex<Vec<String>>,
-    pub(crate) wishes: Mutex<Vec<Wish>>,
+    pub(crate) requests: Mutex<Vec<Request>>,
     pub(crate) closings: AtomicU64,
 }
 
@@ -41,12 +41,12 @@ impl Host for Notes {
         self.failures.lock().unwrap().push(error.to_string());
     }
 
-    fn wake(&self, wish: Wish) {
-        self.wishes.lock().unwrap().push(wish);
+    fn wake(&self, request: Request) {
+        self.requests.lock().unwrap().push(request);
     }
 }
 
-/// Attaches a host that takes notes.
+/// Attaches a host that records its calls.
 pub(crate) fn attach(journal: &Journal) -> Arc<Notes> {
     let notes = Arc::new(Notes::default());
     let host: Arc<dyn Host> = notes.clone();
@@ -59,7 +59,7 @@ pub(crate) fn cache(device: Arc<dyn Device>) -> Arc<Cache> {
     Arc::new(Cache::new(device, BLOCK, 256 * BLOCK as usize))
 }
 
-/// Fills the block with `value` in a handle of its own; the tid.
+/// Fills the block with `value` in a handle of its own. Returns the tid.
 pub(crate) fn put(journal: &Arc<Journal>, block: u64, value: u8) -> u64 {
     let buffer = journal.cache().get(block).unwrap();
     let handle = journal.start(1).unwrap();
@@ -74,7 +74,7 @@ pub(crate) fn at_home(device: &dyn Device, block: u64) -> u8 {
     byte[0]
 }
 
-/// Waits until so many threads wait in the journal.
+/// Waits until `n` threads wait in the journal.
 pub(crate) fn wait_for_waiting(journal: &Journal, n: usize) {
     while journal.waiting() < n {
         std::thread::yield_now();
@@ -97,7 +97,7 @@ pub(crate) const FORMS: [Incompat; 6] = [
     Incompat::CSUM_V3.union(Incompat::WIDE),
 ];
 
-/// A journal in two pieces: `blocks` blocks, the superblock among them.
+/// A journal in two pieces: `blocks` blocks, including the superblock.
 pub(crate) fn layout(blocks: u64) -> LayoutMap {
     let half = blocks / 2;
     let runs = [(0, FIRST, half), (half, SECOND, blocks - half)];
@@ -136,7 +136,7 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// Opens the journal, which is empty, to be written in the form.
+/// Opens the journal, which is empty, to be written in `form`.
 pub(crate) fn open(device: Arc<dyn Device>, blocks: u64, form: Incompat) -> Arc<Journal> {
     let mut log = load(device.clone(), blocks);
     log.set_form(form).unwrap();
