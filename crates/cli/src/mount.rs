@@ -146,7 +146,7 @@ fn serve(
         .then(|| umount::watch(dir))
         .transpose()
         .map_err(|error| Failure::on("auto_unmount", error))?;
-    if !options.commit_is_chosen() && !sapwood_fuse::will_hear_sync(&fuse) {
+    if !options.commit_is_chosen() && !sapwood_fuse::will_receive_sync(&fuse) {
         options.set_commit_interval(UNHEARD_COMMIT);
     }
     let (fs, device) = sapwood::image::open_file(image, &options)?;
@@ -174,7 +174,7 @@ fn serve(
     })
     .map_err(|error| Failure::on("signals", error))?;
     if !quiet && !fs.read_only() && !session.waits() {
-        tell(dir, session.hears_sync());
+        tell(dir, session.receives_sync());
     }
     begun();
     let served = session.wait().map_err(|error| Failure::local(dir, error));
@@ -200,9 +200,9 @@ fn end(image: &Path, fs: &Mounted) -> Result<()> {
 }
 
 /// Says what this mount does not promise, and what to do instead.
-fn tell(dir: &Path, hears_sync: bool) {
+fn tell(dir: &Path, receives_sync: bool) {
     let dir = dir.display();
-    match hears_sync {
+    match receives_sync {
         true => output::message(format_args!(
             "{dir}: umount(8) does not wait for the image: use `sapwood umount`"
         )),

@@ -1,17 +1,17 @@
-//! The block device that a mount of type `fuseblk` needs: a loop device over the first sector of
-//! the image.
+//! A loop device over the first sector of the image: the block device that a mount of type
+//! `fuseblk` needs.
 //!
 //! # How it works
 //!
-//! The kernel serves a `fuseblk` mount from the daemon as any other FUSE mount, and never reads or
-//! writes its block device. So the device is only an *anchor*. It covers the first [`SIZE`] bytes
-//! of the image, in which neither btrfs nor ext4 keeps anything: nothing that is read or written
-//! through it can reach the file system, and no program that probes block devices finds one there.
-//! Yet `losetup` lists it with its image, and mount(8) refuses a second loop device over it.
+//! The kernel serves a `fuseblk` mount from the daemon like any other FUSE mount, and never reads
+//! or writes its block device. So the device is only an *anchor*. It covers the first [`SIZE`]
+//! bytes of the image, where neither btrfs nor ext4 stores anything. I/O through it cannot reach
+//! the file system, and programs that probe block devices find no file system on it. Yet `losetup`
+//! lists it with its image, and mount(8) refuses a second loop device over the image.
 //!
-//! The kernel detaches the loop device when its last user is gone (`autoclear`): the mount, or
-//! this process if it mounts nothing. The daemon's own lock on the image is not concerned, because
-//! the loop device has an open file of its own.
+//! The kernel detaches the loop device when its last user is gone (`autoclear`): the mount, or this
+//! process if the mount failed. The daemon's lock on the image does not interfere, because the loop
+//! device has its own open file.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,7 +21,7 @@ use std::path::Path;
 /// Size of the anchor in bytes: one sector. The superblock of ext4 begins at byte 1024, that of
 /// btrfs at 64 KiB.
 const SIZE: u64 = 512;
-/// Another process may take the free loop device first, so often at most.
+/// Most attempts to attach: another process may take the free loop device first.
 const ATTEMPTS: usize = 16;
 /// Major number of loop devices.
 const MAJOR: u32 = 7;
@@ -38,7 +38,7 @@ impl Anchor {
     /// Attaches a loop device to the file or block device `image`.
     ///
     /// # Errors
-    /// There are no loop devices here, or none may be used.
+    /// The machine has no loop devices, or this process may not use one.
     pub(crate) fn attach(image: &Path, read_only: bool) -> io::Result<Self> {
         let backing = File::options().read(true).write(!read_only).open(image)?;
         let control = File::options()

@@ -1,17 +1,16 @@
-//! Mounting with the type `fuseblk`, where `sync` and `umount` wait for the daemon.
+//! Mounts of type `fuseblk`, where `sync` and `umount` wait for the daemon.
 //!
 //! # How it works
 //!
-//! The kernel passes `sync(1)` and `syncfs(2)` on to the daemon (`FUSE_SYNCFS`) only in mounts of
-//! this type, since Linux 6.18, and ends them with a request that `umount(2)` waits for
-//! (`FUSE_DESTROY`). Because a daemon that does not answer can hold up every `sync` of the
-//! machine, the type is root's alone, and needs a block device: see [`crate::anchor`].
+//! Only in mounts of this type does the kernel pass `sync(1)` and `syncfs(2)` on to the daemon
+//! (`FUSE_SYNCFS`, since Linux 6.18) and end the mount with a request that `umount(2)` waits for
+//! (`FUSE_DESTROY`). A daemon that does not answer can block every `sync` of the machine, so the
+//! kernel allows the type to root only. It also needs a block device: see [`crate::anchor`].
 //!
-//! The mount table shows the path under which the kernel found the block device. To show the
-//! image there, the path has to lead to the loop device while the kernel looks: a thread with a
-//! root directory of its own, an empty `tmpfs` that is mounted nowhere, makes a device node under
-//! the image's name and mounts from there. Where that is not possible, the table shows
-//! `/dev/loopN`.
+//! The mount table shows the path under which the kernel found the block device. To show the image
+//! there, the path must lead to the loop device while the kernel resolves it. So a thread with its
+//! own root directory, an empty `tmpfs` that is mounted nowhere, creates a device node under the
+//! image's name and mounts from there. Where that fails, the table shows `/dev/loopN`.
 
 use std::ffi::OsString;
 use std::io;
@@ -32,7 +31,7 @@ use sapwood_vfs::{Access, Choice};
 /// The first kernel that passes `FUSE_SYNCFS` to a `fuseblk` mount.
 const FIRST_RELEASE: (u32, u32) = (6, 18);
 
-/// Whether a mount with these options is to be of type `fuseblk`; if so, of which image.
+/// The image, if a mount with these options should be of type `fuseblk`.
 pub(crate) fn wanted(options: &MountOptions) -> Option<&Path> {
     let image = options.anchor.as_deref()?;
     let wanted = match options.fuseblk {
@@ -43,8 +42,8 @@ pub(crate) fn wanted(options: &MountOptions) -> Option<&Path> {
     wanted.then_some(image)
 }
 
-/// Whether this process can make a mount of type `fuseblk` of an image, and the kernel passes
-/// `sync` on to it.
+/// Whether this process can mount an image with type `fuseblk`, and the kernel passes `sync` on to
+/// such a mount.
 #[must_use]
 pub fn is_offered() -> bool {
     rustix::process::geteuid().is_root()
@@ -58,10 +57,9 @@ pub(crate) fn passes_sync() -> bool {
     release() >= FIRST_RELEASE
 }
 
-/// Whether `sync(1)` and `syncfs(2)` are expected to reach the daemon of a mount with these
-/// options.
+/// Whether `sync(1)` and `syncfs(2)` should reach the daemon of a mount with these options.
 #[must_use]
-pub fn will_hear_sync(options: &MountOptions) -> bool {
+pub fn will_receive_sync(options: &MountOptions) -> bool {
     wanted(options).is_some() && passes_sync()
 }
 
@@ -79,11 +77,11 @@ fn parse_release(text: &str) -> (u32, u32) {
     (next(), next())
 }
 
-/// Mounts on the directory `path`, to be served through `device`: `/dev/fuse`, and the mode that
-/// the root directory has until the daemon is asked for it.
+/// Mounts on the directory `path`. `device` is the open `/dev/fuse` to serve the mount with, and the
+/// mode of the root directory until the kernel asks the daemon for it.
 ///
 /// # Errors
-/// There is no loop device, or the kernel refused: nothing is mounted.
+/// There is no loop device, or the kernel refused. Nothing is mounted.
 pub(crate) fn mount(
     device: (&OwnedFd, u32),
     path: &Path,
@@ -112,7 +110,7 @@ pub(crate) fn mount(
     Ok(move_mount(&detached, "", CWD, path, flags)?)
 }
 
-/// Gives the calling thread a root directory in which `name` is the anchor; returns the name.
+/// Gives the calling thread a root directory in which `name` is the anchor. Returns the name.
 fn name_anchor(anchor: &Anchor, name: &str) -> io::Result<PathBuf> {
     let name = PathBuf::from(name);
     let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
@@ -151,7 +149,7 @@ fn name_anchor(anchor: &Anchor, name: &str) -> io::Result<PathBuf> {
     Ok(name)
 }
 
-/// A mount of the block device `source` that is attached to no directory yet.
+/// A mount of the block device `source` that is not attached to a directory yet.
 fn create(
     (device, root_mode): (&OwnedFd, u32),
     source: &Path,
@@ -168,7 +166,7 @@ fn create(
         ("rootmode", format!("{root_mode:o}")),
         ("user_id", user.to_string()),
         ("group_id", group.to_string()),
-        // A smaller one makes the kernel write back and read in parts of pages.
+        // With a smaller block size the kernel would write back and read parts of pages.
         ("blksize", rustix::param::page_size().to_string()),
     ] {
         fsconfig_set_string(&context, key, value)?;
@@ -211,12 +209,12 @@ fn attributes(options: &MountOptions, read_only: bool) -> MountAttrFlags {
     attributes
 }
 
-/// `unshare` is unsafe for descriptor tables only; the root directory of a thread is not one.
+/// `unshare` is unsafe only for descriptor tables; a thread's root directory is not one.
 #[expect(unsafe_code, reason = "unshare; see the module's text")]
 mod own_root {
     use rustix::thread::UnshareFlags;
 
-    /// Gives the calling thread a root and a working directory of its own.
+    /// Gives the calling thread its own root and working directory.
     pub(super) fn leave() -> rustix::io::Result<()> {
         // SAFETY: `CLONE_FS` leaves descriptors and memory shared.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }

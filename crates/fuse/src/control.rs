@@ -1,7 +1,7 @@
-//! Our own commands to a mounted file system, carried as ioctls: both ends of them.
+//! Sapwood's own commands to a mounted file system, carried as ioctls: client and server side.
 //!
-//! FUSE passes a command whose argument has the size that its number encodes. The letter
-//! is `LETTER`; layouts, all in the machine's byte order:
+//! FUSE passes on commands whose argument has the size that the command's number encodes. The ioctl
+//! letter is `LETTER`. Layouts, in the machine's byte order:
 //!
 //! | command | number | argument |
 //! |---|---|---|
@@ -17,9 +17,9 @@
 //! | first error | read, 10 | length (4 bytes), text; nothing if there was none |
 //! | report the end | write, 11 | name of an abstract datagram socket, padded with NUL to 256 |
 //!
-//! Commands on names go to the directory that holds the name, number 6 to the root of
-//! the subvolume, the others to any. Subvolumes may be changed, and the report of the end be asked
-//! for, by root and by the user who mounted.
+//! Commands on names go to the directory that holds the name, number 6 to the root of the
+//! subvolume, the others to any inode. Root and the user who mounted may change subvolumes and
+//! request the report of the end.
 
 use std::fs::File;
 use std::io;
@@ -38,7 +38,7 @@ use crate::subvolume_page::{self, SubvolumeList};
 
 const LETTER: u32 = 0xe5;
 const NAME_BYTES: usize = 256;
-/// Most that a command's number can encode, with room to spare.
+/// Near the most that a command's number can encode.
 const STATS_BYTES: usize = 16_000;
 const SNAPSHOT_BYTES: usize = 16 + NAME_BYTES;
 const DAEMON_BYTES: usize = 24;
@@ -70,13 +70,14 @@ const REPORT_END: u32 = number(Direction::Write, 11, NAME_BYTES);
 const LIST: u32 = number(Direction::Both, 8, STATS_BYTES);
 const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
 
-/// Whether a command is about all that was written before: what the kernel has cached has to come first.
-/// `syncfs` of the caller has it written back, but does not wait until it has come (Linux 6.18 and newer).
+/// Whether a command covers everything written before it: then the kernel's dirty pages must reach
+/// the daemon first. The caller's `syncfs` starts their write-back, but does not wait for it (Linux
+/// 6.18 and newer).
 pub(crate) fn wants_settled(command: u32) -> bool {
     matches!(command, SYNC | SNAPSHOT | SET_READ_ONLY)
 }
 
-/// Answers one of our commands; `None` if it is none.
+/// Answers one of these commands; `None` for any other command.
 pub(crate) fn handle(
     fs: &dyn FileSystem,
     requests: &RequestCounts,
@@ -203,7 +204,7 @@ fn change(
         }
     };
     let (entry, name) = made;
-    // The kernel has not looked it up: the reference would never come back.
+    // The kernel has not looked the new node up, so it would never forget this reference.
     fs.forget(entry.map_err(errno)?.ino(), 1);
     Ok(ControlAnswer {
         output: Vec::new(),
@@ -256,17 +257,17 @@ fn name_field(name: &[u8]) -> io::Result<[u8; NAME_BYTES]> {
 
 /// Statistics of the file system mounted at `path`, as JSON.
 ///
-/// # Errors
+/// `ENOTTY` if it is not a Sapwood mount.
 /// `ENOTTY` if it is none of ours.
 pub fn stats(path: &Path) -> io::Result<String> {
     read_text::<STATS>(path)
 }
 
-/// The first error since the mount that lost what was written to the file system mounted at
-/// `path`, or that ended all changes.
+/// The first error since the mount that lost written data, or that ended all changes, in the file
+/// system mounted at `path`.
 ///
 /// # Errors
-/// `ENOTTY` if it is none of ours.
+/// `ENOTTY` if it is not a Sapwood mount.
 pub fn first_error(path: &Path) -> io::Result<Option<String>> {
     let text = read_text::<FIRST_ERROR>(path)?;
     Ok(Some(text).filter(|text| !text.is_empty()))
@@ -283,22 +284,22 @@ fn read_text<const NUMBER: u32>(path: &Path) -> io::Result<String> {
         .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Has the daemon of the file system mounted at `path` report how the mount ends.
+/// Makes the daemon of the file system mounted at `path` report how the mount ends.
 ///
 /// # Errors
-/// `ENOTTY` if it is none of ours, `EPERM`, `ECONNREFUSED` if the daemon is in another network
-/// namespace.
+/// `ENOTTY` if it is not a Sapwood mount, `EPERM`, `ECONNREFUSED` if the daemon is in another
+/// network namespace.
 pub fn report_end(path: &Path) -> io::Result<EndReport> {
     let (report, name) = EndReport::new()?;
     call::write::<REPORT_END, NAME_BYTES>(&File::open(path)?, name_field(name.as_bytes())?)?;
     Ok(report)
 }
 
-/// Makes everything durable in the file system mounted at `path`. `syncfs` alone only has the kernel begin
-/// to write back what it has cached: FUSE does not tell us of it.
+/// Makes everything durable in the file system mounted at `path`. `syncfs` alone only starts the
+/// write-back of the kernel's dirty pages: FUSE does not pass it on.
 ///
 /// # Errors
-/// `ENOTTY` if it is none of ours; what the engine says.
+/// `ENOTTY` if it is not a Sapwood mount; the engine's error.
 pub fn sync(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     rustix::fs::syncfs(&file)?;
@@ -308,16 +309,16 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// The process that serves a mount.
 #[derive(Debug)]
 pub struct Daemon {
-    /// A descriptor of the process, and its number; `None` if it is in another PID namespace.
+    /// A descriptor of the process, and its id; `None` if it is in another PID namespace.
     pub process: Option<(OwnedFd, i32)>,
-    /// It has the image open for reading only.
+    /// It has opened the image read-only.
     pub read_only: bool,
 }
 
 /// The daemon of the file system mounted at `path`.
 ///
 /// # Errors
-/// `ENOTTY` if it is none of ours, `ENOTCONN` if it has died.
+/// `ENOTTY` if it is not a Sapwood mount, `ENOTCONN` if the daemon has died.
 pub fn daemon(path: &Path) -> io::Result<Daemon> {
     let root = File::open(path)?;
     let ask = || -> io::Result<[u64; 3]> {
@@ -338,7 +339,8 @@ pub fn daemon(path: &Path) -> io::Result<Daemon> {
         .and_then(Pid::from_raw)
         .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     if opened.is_some() {
-        // It still answers: so the number was not given to another process before it was opened.
+        // The daemon still answers, so its process id was not reused before the descriptor was
+        // opened.
         ask()?;
     }
     Ok(Daemon {
@@ -350,7 +352,7 @@ pub fn daemon(path: &Path) -> io::Result<Daemon> {
 /// Creates a subvolume `name` in the mounted directory `dir`.
 ///
 /// # Errors
-/// `ENOTTY` if it is none of ours, `EPERM`, `EOPNOTSUPP`; what the engine says.
+/// `ENOTTY` if it is not a Sapwood mount, `EPERM`, `EOPNOTSUPP`; the engine's error.
 pub fn create_subvolume(dir: &Path, name: &[u8]) -> io::Result<()> {
     call::write::<CREATE, NAME_BYTES>(&File::open(dir)?, name_field(name)?)
 }
@@ -363,8 +365,8 @@ pub fn delete_subvolume(dir: &Path, name: &[u8]) -> io::Result<()> {
     call::write::<DELETE, NAME_BYTES>(&File::open(dir)?, name_field(name)?)
 }
 
-/// Creates in `dir` a snapshot `name` of the subvolume whose root is `source`, with all
-/// that was written before.
+/// Creates in `dir` a snapshot `name` of the subvolume with root `source`. It contains everything
+/// written before the call.
 ///
 /// # Errors
 /// As [`create_subvolume`]; `EXDEV` if the two are not in the same mount.
@@ -383,7 +385,7 @@ pub fn snapshot(source: &Path, dir: &Path, name: &[u8], read_only: bool) -> io::
     call::write::<SNAPSHOT, SNAPSHOT_BYTES>(&dir, argument)
 }
 
-/// Makes the subvolume whose root is `root` read-only or writable again.
+/// Makes the subvolume with root `root` read-only, or writable again.
 ///
 /// # Errors
 /// As [`create_subvolume`].
@@ -434,9 +436,9 @@ pub fn set_default_subvolume(path: &Path, id: SubvolumeId) -> io::Result<()> {
     call::write::<SET_DEFAULT, 8>(&File::open(path)?, id.0.to_ne_bytes())
 }
 
-/// An ioctl hands the kernel a pointer, hence `unsafe`. Each argument here is an array of
-/// bytes of exactly the size that the command's number encodes, in the direction that it
-/// encodes; on a file of another file system the number means nothing.
+/// An ioctl passes a pointer to the kernel, hence `unsafe`. Each argument here is an array of bytes
+/// of exactly the size, and for the direction, that the command's number encodes. Other file
+/// systems do not know these numbers.
 #[expect(unsafe_code, reason = "ioctl; see the module's text")]
 mod call {
     use std::fs::File;

@@ -1,17 +1,19 @@
-//! Going into the background the way mount helpers do: the command returns when the mount
-//! is up, with the exit code that says so.
+//! Runs a mount in the background, as mount helpers do: the command returns when the mount is up,
+//! with an exit code that tells whether it succeeded.
 //!
 //! # How it works
 //!
-//! [`daemonize`] forks before any thread exists. The child leads a new session and runs
-//! the program; the parent waits on a pipe. The child reports once, with
-//! [`ReadyNotifier::ready`]; then it gives up the terminal (its standard streams become
-//! `/dev/null`) and the parent exits with 0. If the child ends without a report, by
-//! returning, by a signal or a panic, the pipe closes: the parent takes the child's exit
-//! code. Messages need no channel, because until it reports the child still has the
-//! caller's standard error.
+//! [`daemonize`] forks before any other thread exists. The child starts a new session and runs the
+//! program; the parent waits on a pipe.
 //!
-//! Tests: `tests/daemon.rs`, one for each of these ends.
+//! - The child reports success once, with [`ReadyNotifier::ready`]. It then redirects its standard
+//!   streams to `/dev/null`, and the parent exits with 0.
+//! - If the child ends without a report, by returning, a signal or a panic, the pipe closes, and
+//!   the parent exits with the child's code.
+//!
+//! Messages need no channel: until it reports, the child shares the caller's standard error.
+//!
+//! `tests/daemon.rs` tests each of these ends.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -19,35 +21,34 @@ use std::process::ExitCode;
 
 use rustix::process::{Pid, WaitOptions};
 
-/// Tells the process that started us that the work has begun.
+/// Reports to the parent process that the mount is up.
 #[derive(Debug)]
 pub struct ReadyNotifier {
     pipe: Option<io::PipeWriter>,
 }
 
 impl ReadyNotifier {
-    /// Reports success: the command in the foreground ends with exit code 0, and this
-    /// process lets go of the terminal and of its working directory. In the foreground it
-    /// does nothing.
+    /// Reports success: the command in the foreground ends with exit code 0, and this process
+    /// releases the terminal and its working directory. Does nothing if this process runs in the
+    /// foreground.
     pub fn ready(self) {
         let Some(mut pipe) = self.pipe else { return };
         if let Err(error) = release_terminal() {
             log::warn!("cannot let go of the terminal: {error}");
         }
-        // If the parent is gone, there is no process left to tell.
+        // If the parent is gone, no process waits for the report.
         let _ = pipe.write_all(&[READY]);
     }
 }
 
 const READY: u8 = 1;
 
-/// Runs `work` in the background, or, if `foreground`, right here. In the background this
-/// call returns in the parent only: with success once `work` called
-/// [`ReadyNotifier::ready`], else with the exit code of the child. Must be called before
-/// the process has started a thread.
+/// Runs `work` in the background, or in this process if `foreground`. In the background this call
+/// returns in the parent only: with success once `work` called [`ReadyNotifier::ready`], otherwise
+/// with the exit code of the child. Must be called before the process has started a thread.
 ///
 /// # Errors
-/// No pipe, or no process: nothing was run.
+/// No pipe, or no process, could be created; `work` did not run.
 pub fn daemonize(
     foreground: bool,
     work: impl FnOnce(ReadyNotifier) -> ExitCode,
@@ -60,7 +61,7 @@ pub fn daemonize(
     match fork::fork()? {
         fork::Forked::Child => {
             drop(reader);
-            // Fails only for a process that leads a group, which a new child never does.
+            // Fails only for a process-group leader, which a new child is not.
             let _ = rustix::process::setsid();
             let code = work(ReadyNotifier { pipe: Some(writer) });
             Ok(code)
@@ -76,14 +77,14 @@ pub fn daemonize(
     }
 }
 
-/// The code of a child that ended; 1 for one that was killed or cannot be asked.
+/// The exit code of a child that ended; 1 if it was killed or its status is unknown.
 fn exit_code_of(child: Pid) -> ExitCode {
     loop {
         match rustix::process::waitpid(Some(child), WaitOptions::empty()) {
             Err(rustix::io::Errno::INTR) => {}
             Ok(Some((_, status))) => {
                 return match status.exit_status() {
-                    // A child that ends without a report has failed, whatever it says.
+                    // A child that ends without a report has failed, whatever its exit code.
                     Some(0) | None => ExitCode::FAILURE,
                     Some(code) => u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from),
                 };
@@ -93,7 +94,7 @@ fn exit_code_of(child: Pid) -> ExitCode {
     }
 }
 
-/// Lets go of the terminal, and of the directory that the command was started in.
+/// Redirects the standard streams to `/dev/null` and leaves the caller's working directory.
 fn release_terminal() -> io::Result<()> {
     std::env::set_current_dir("/")?;
     let null = std::fs::File::options()
@@ -107,9 +108,9 @@ fn release_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// `fork` is unsafe: in a process with several threads the child has only the one that
-/// forked, and whatever lock another one held stays locked for ever. Here it is called
-/// with one thread, as [`daemonize`] demands and this module checks.
+/// `fork` is unsafe: in a process with several threads the child has only the forking thread, and
+/// locks of the other threads stay locked for ever. [`daemonize`] requires a single thread, and
+/// this module checks it.
 #[expect(unsafe_code, reason = "there is no safe fork; see the module's text")]
 mod fork {
     use std::io;
@@ -128,8 +129,7 @@ mod fork {
                 "cannot go into the background: the process has threads already",
             ));
         }
-        // SAFETY: this process has a single thread, so that the child's memory is as
-        // consistent as ours.
+        // SAFETY: this process has a single thread, so the child's memory is consistent.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => Ok(Forked::Child),

@@ -1,10 +1,10 @@
-//! How a mount ends, reported to the processes that unmount it.
+//! Reports how a mount ended to the processes that unmount it.
 //!
-//! An unmount ends with the last writes of the daemon, when its mount can no longer be asked. A
-//! process that wants to know binds a datagram socket with an abstract name and gives the name to
-//! the daemon while the mount is there ([`control::report_end`](crate::control::report_end)). The
-//! daemon connects to it at once, and sends one datagram when the image is complete, or when it
-//! knows that it cannot be. A daemon that dies sends none.
+//! An unmount ends with the daemon's last writes, when commands can no longer reach the mount. A
+//! process that needs the result binds a datagram socket with an abstract name and passes the name
+//! to the daemon while the mount exists ([`control::report_end`](crate::control::report_end)). The
+//! daemon connects at once, and sends one datagram when the image is complete or when it knows that
+//! it cannot be. A daemon that dies sends none.
 
 use std::io::{self, ErrorKind};
 use std::os::linux::net::SocketAddrExt;
@@ -43,25 +43,26 @@ impl Waiters {
         Ok(())
     }
 
-    /// Reports the end: with a reason if not everything that was written is in the image.
+    /// Reports the end, with a reason if the image lacks something that was written.
     pub(crate) fn report(&self, failure: Option<&str>) {
         let failed = failure.is_some() && !sapwood_fault::planted(279);
         let mut datagram = vec![if failed { FAILED } else { COMPLETE }];
         let reason = failure.unwrap_or_default().as_bytes();
         datagram.extend(reason.iter().take(REASON_BYTES));
         for socket in self.0.lock().drain(..) {
-            // A process that waits no more has nothing to lose.
+            // A process that no longer waits loses nothing.
             let _ = socket.send(&datagram);
         }
     }
 }
 
-/// What a process that unmounts waits with; see [`control::report_end`](crate::control::report_end).
+/// The receiving end in a process that unmounts; see
+/// [`control::report_end`](crate::control::report_end).
 #[derive(Debug)]
 pub struct EndReport(UnixDatagram);
 
 impl EndReport {
-    /// A report that is still to come, and the name under which the daemon sends it.
+    /// A report that is still to come, and the name to which the daemon sends it.
     pub(crate) fn new() -> io::Result<(Self, String)> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -73,8 +74,8 @@ impl EndReport {
         Ok((Self(socket), name))
     }
 
-    /// How the mount ended; to be asked for when the daemon has released the image. `None` if the
-    /// daemon did not report: it died.
+    /// How the mount ended. Call it after the daemon has released the image. `None` if the daemon
+    /// died without a report.
     #[must_use]
     pub fn result(&self) -> Option<Result<(), String>> {
         let mut datagram = [0; 1 + REASON_BYTES];
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_process_that_waits_learns_the_end_once() {
+    fn every_waiting_process_gets_one_report() {
         let waiters = Waiters::default();
         let (one, one_name) = EndReport::new().unwrap();
         let (other, other_name) = EndReport::new().unwrap();

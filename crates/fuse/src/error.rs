@@ -1,4 +1,4 @@
-//! Why a mount failed: one clear line each.
+//! Errors of mounting, each with a message of one line.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ pub enum MountError {
     /// There is nothing at the mount point.
     #[error("mount point {} does not exist", .0.display())]
     MissingMountPoint(PathBuf),
-    /// The mount point is no directory.
+    /// The mount point is not a directory.
     #[error("mount point {} is not a directory", .0.display())]
     NotDirectory(PathBuf),
     /// The mount point cannot be reached or written by the caller.
     #[error("no permission for mount point {}", .0.display())]
     MountPointDenied(PathBuf),
-    /// Something is mounted there already by FUSE, or the kernel says that it is busy.
+    /// FUSE has mounted something there already, or the kernel reports it busy.
     #[error("mount point {} is busy: something is mounted there already", .0.display())]
     Busy(PathBuf),
     /// A mount whose daemon has died is still there.
@@ -34,13 +34,13 @@ pub enum MountError {
     /// `fusermount3` is not installed.
     #[error("fusermount3 is missing: install the package fuse3, or mount as root")]
     NoFusermount,
-    /// `fusermount3` refused; its own words.
+    /// `fusermount3` refused, with its message.
     #[error("fusermount3 refused: {0}")]
     Fusermount(String),
-    /// `allow_other` or `allow_root` by an ordinary user needs the administrator's leave.
+    /// An ordinary user needs the administrator's permission for `allow_other` and `allow_root`.
     #[error("allow_other and allow_root need `user_allow_other` in /etc/fuse.conf")]
     AllowOther,
-    /// No mount of type `fuseblk` where the caller insists on one.
+    /// A mount of type `fuseblk` was required, but failed.
     #[error("cannot mount with fuseblk=on: {0}")]
     Block(#[source] io::Error),
     /// The kernel refused.
@@ -48,10 +48,10 @@ pub enum MountError {
     Kernel {
         /// The mount point.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel and we did not agree on the protocol, or no thread could be started.
+    /// The kernel and the daemon share no protocol version, or no thread could be started.
     #[error("cannot start the FUSE session: {0}")]
     Session(#[source] io::Error),
 }

@@ -1,9 +1,9 @@
-//! Control commands that FUSE carries: those whose input and output have the fixed size
-//! that their number encodes.
+//! Ioctls that FUSE carries: those whose input and output have the fixed size that their number
+//! encodes.
 //!
-//! The kernel itself checks who may change flags, and turns `FS_IOC_*FLAGS` and
-//! `FS_IOC_FS*XATTR` of a program into the numbers below. `FICLONE` and `FIEMAP` never
-//! arrive: the kernel answers them for FUSE with "not supported".
+//! The kernel checks who may change flags, and translates a program's `FS_IOC_*FLAGS` and
+//! `FS_IOC_FS*XATTR` into the numbers below. `FICLONE` and `FIEMAP` never arrive: the kernel fails
+//! them for FUSE with "not supported".
 
 use sapwood_vfs::{Error, FileSystem, Fsxattr, Ino, InodeFlags};
 
@@ -20,7 +20,7 @@ const FS_GET_XATTR: u32 = 0x801c_581f;
 /// `_IOW('X', 32, struct fsxattr)`
 const FS_SET_XATTR: u32 = 0x401c_5820;
 
-/// `FS_EXTENT_FL`: a file is mapped by extents; taking it away asks for another kind of map.
+/// `FS_EXTENT_FL`: the file is mapped by extents. Clearing it requests another mapping.
 const EXTENTS: u32 = 0x8_0000;
 
 /// Whether a command changes the flags of an inode.
@@ -28,7 +28,7 @@ pub(crate) fn sets_flags(command: u32) -> bool {
     SET_FLAGS.contains(&command) || command == FS_SET_XATTR
 }
 
-/// Answers one command; the answer is the output buffer from its start.
+/// Answers one command. The answer fills the output buffer from its start.
 pub(crate) fn handle(fs: &dyn FileSystem, ino: Ino, command: u32, input: &[u8]) -> Reply<Vec<u8>> {
     if GET_FLAGS.contains(&command) {
         let attr = fs.getattr(ino).map_err(errno)?;
@@ -37,12 +37,12 @@ pub(crate) fn handle(fs: &dyn FileSystem, ino: Ino, command: u32, input: &[u8]) 
     if SET_FLAGS.contains(&command) {
         let layout = fs.getattr(ino).map_err(errno)?.layout;
         let asked = word(input, 0)?;
-        // Other file systems, too, leave those as they are that they do not let anybody set; to
-        // this one some would try to obey.
+        // Other file systems ignore changes of flags that no caller can set. But clearing
+        // `EXTENTS` asks some of them to convert the file, which this one refuses.
         if layout & !asked & EXTENTS != 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        // Bits that no engine knows are refused, not dropped.
+        // Bits that no engine knows are refused, not ignored.
         let flags = InodeFlags::from_bits(asked & !layout).ok_or(libc::EOPNOTSUPP)?;
         fs.set_flags(ino, flags).map_err(errno)?;
         return Ok(Vec::new());
@@ -73,7 +73,7 @@ fn errno(error: Error) -> i32 {
     }
 }
 
-/// A 32-bit value in a buffer that may be declared as a 64-bit one.
+/// A 32-bit value for a buffer that may be declared as 64 bits.
 fn pad(value: u32) -> Vec<u8> {
     u64::from(value).to_ne_bytes().to_vec()
 }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fsxattr_survives_and_a_short_one_is_refused() {
+    fn fsxattr_round_trips_and_a_short_one_is_refused() {
         let value = Fsxattr {
             xflags: 1,
             extsize: 2,

@@ -1,4 +1,4 @@
-//! FUSE session over the [`FileSystem`](sapwood_vfs::FileSystem) trait.
+//! FUSE sessions over the [`FileSystem`](sapwood_vfs::FileSystem) trait.
 //!
 //! # How it works
 //!
@@ -7,14 +7,13 @@
 //!              (threads)       (bytes)       (protocol's meaning)
 //! ```
 //!
-//! [`mount`](mount()) asks the kernel (as root) or `fusermount3` (as anyone else) for a
-//! mounted `/dev/fuse` descriptor, hands it to the transport and returns once the kernel
-//! and the transport have agreed on the protocol. What a request *means* (names, node
-//! ids, caching, directory pages, ioctls) is decided by the [`Dispatcher`], which knows
-//! nothing of the wire.
+//! [`mount`](mount()) gets a mounted `/dev/fuse` descriptor from the kernel (as root) or from
+//! `fusermount3` (as any other user), passes it to the transport, and returns once the kernel and
+//! the transport have agreed on the protocol. The [`Dispatcher`] decides what a request *means*
+//! (names, node ids, caching, directory pages, ioctls). It knows nothing of the wire format.
 //!
-//! Open files have no state here: opening is never sent to us (`FUSE_NO_OPEN_SUPPORT`),
-//! the kernel's lookup count is the reference that keeps an unlinked file alive.
+//! Open files have no state in the daemon. The kernel sends no opens (`FUSE_NO_OPEN_SUPPORT`); its
+//! lookup count is the reference that keeps an unlinked file alive.
 
 mod anchor;
 mod block_mount;
@@ -39,7 +38,7 @@ mod subvolume_page;
 mod transport;
 mod wire;
 
-pub use block_mount::{is_offered as offers_fuseblk, will_hear_sync};
+pub use block_mount::{is_offered as offers_fuseblk, will_receive_sync};
 pub use dispatch::Dispatcher;
 pub use error::MountError;
 pub use mount_table::{MountEntry, mount_table, mounted_on};

@@ -1,7 +1,7 @@
-//! The kernel's table of mounts.
+//! The kernel's mount table.
 //!
-//! Format: `proc_pid_mountinfo(5)`. Reading it asks no file system anything, so it cannot hang on a
-//! daemon that has died.
+//! Format: `proc_pid_mountinfo(5)`. Reading it sends no request to any file system, so it cannot
+//! hang on a daemon that has died.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 /// One mount of this process's mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Major and minor number of the file system: the same for all mounts of it.
+    /// Major and minor number of the file system, which all its mounts share.
     pub device: (u32, u32),
     /// Where it is mounted.
     pub point: PathBuf,
     /// Type of the file system: `fuse.sapwood`, `fuseblk.sapwood`.
     pub kind: OsString,
-    /// What is mounted, in the words of the file system: an image, a device.
+    /// The source as the file system names it: an image or a device.
     pub source: OsString,
 }
 
@@ -35,7 +35,7 @@ impl MountEntry {
     }
 }
 
-/// All mounts, in the order in which they were made.
+/// All mounts of this namespace, in the order in which they were made.
 ///
 /// # Errors
 /// The table cannot be read.
@@ -58,7 +58,7 @@ fn entry(line: &[u8]) -> Option<MountEntry> {
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let point = PathBuf::from(unescape(fields.nth(1)?));
-    // A number of optional fields ends with a dash.
+    // A dash ends the optional fields.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     Some(MountEntry {
         device: (major.parse().ok()?, minor.parse().ok()?),
@@ -68,7 +68,7 @@ fn entry(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Undoes the octal escapes of white space and backslashes.
+/// Decodes the octal escapes of white space and backslashes.
 fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_point_type_and_source_behind_any_number_of_optional_fields() {
+    fn a_line_may_have_any_number_of_optional_fields() {
         let wanted = MountEntry {
             device: (98, 0),
             point: "/m t".into(),

@@ -1,9 +1,9 @@
-//! The mount point: mounted, and later unmounted, by the kernel if we may, else by
-//! `fusermount3`.
+//! The mount point: the kernel mounts and unmounts it if this process may ask it to, otherwise
+//! `fusermount3` does.
 //!
-//! Protocol of `fusermount3`: it mounts, and sends the open `/dev/fuse` over the socket
-//! whose number stands in `_FUSE_COMMFD` (here its standard input). With `auto_unmount` it
-//! stays until that socket closes, and unmounts then.
+//! Protocol of `fusermount3`: it mounts, and sends the open `/dev/fuse` over the socket whose
+//! number is in `_FUSE_COMMFD` (here its standard input). With `auto_unmount` it stays until that
+//! socket closes, and then unmounts.
 
 use std::ffi::CString;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -27,18 +27,18 @@ use sapwood_vfs::{Access, Choice};
 
 const FUSERMOUNT: &str = "fusermount3";
 
-/// A mount that exists, or did until it was unmounted.
+/// A mount, from its creation until it is unmounted.
 #[derive(Debug)]
 pub(crate) struct MountPoint {
     path: PathBuf,
     kind: Type,
-    /// A second descriptor of the connection, to see whether it still lives.
+    /// A second descriptor of the connection, to check whether the connection is alive.
     device: OwnedFd,
-    /// Keeps `fusermount3` waiting with `auto_unmount`.
+    /// With `auto_unmount`: open as long as `fusermount3` should wait.
     _keeper: Option<UnixStream>,
 }
 
-/// Types of the file system that the kernel has for FUSE.
+/// File-system types that the kernel has for FUSE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     /// `fuse`.
@@ -47,7 +47,7 @@ pub(crate) enum Type {
     Block,
 }
 
-/// Mounts on `dir`; returns the mount and the descriptor that serves it.
+/// Mounts on `dir`. Returns the mount and the descriptor to serve it with.
 pub(crate) fn attach(
     dir: &Path,
     options: &MountOptions,
@@ -87,7 +87,7 @@ fn check(dir: &Path) -> Result<PathBuf, MountError> {
         Err(error) => return Err(path_error(owned(), error)),
     };
     if mounted_by_fuse(&path) {
-        // Attributes may come from the kernel's cache.
+        // The kernel may answer for attributes from its cache.
         return match rustix::fs::statfs(&path) {
             Err(Errno::NOTCONN) => Err(MountError::Stale(path)),
             _ => Err(MountError::Busy(path)),
@@ -122,7 +122,7 @@ fn mounted_by_fuse(path: &Path) -> bool {
     })
 }
 
-/// Mounts by the system call; `None` if we have no right to.
+/// Mounts with the system call; `None` if this process may not.
 fn mount_directly(
     path: &Path,
     options: &MountOptions,
@@ -204,7 +204,7 @@ fn flags(options: &MountOptions, read_only: bool) -> MountFlags {
     flags
 }
 
-/// The options in the words of `fusermount3`.
+/// The options in the syntax of `fusermount3`.
 fn fusermount_options(options: &MountOptions, read_only: bool) -> String {
     // A comma in a name would end the option.
     let escape = |name: &str| name.replace('\\', "\\\\").replace(',', "\\,");
@@ -254,12 +254,12 @@ fn mount_with_fusermount(
     };
     match receive_device(&ours) {
         Some(device) if options.auto_unmount => {
-            // It waits for our end of the socket to close; init reaps it.
+            // It waits for our end of the socket to close; init then reaps it.
             Ok((device, Some(ours)))
         }
         Some(device) => {
             drop(ours);
-            // The descriptor has come: how the helper ended no longer matters.
+            // The descriptor has arrived, so the helper's exit code no longer matters.
             let _ = child.wait();
             Ok((device, None))
         }
@@ -295,7 +295,7 @@ fn fusermount_error(path: &Path, words: String) -> MountError {
     )
 }
 
-/// The descriptor that the helper sends; `None` if it ended without one.
+/// The descriptor that the helper sends; `None` if the helper ended without one.
 fn receive_device(socket: &UnixStream) -> Option<OwnedFd> {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
@@ -331,8 +331,8 @@ impl MountPoint {
         self.kind == Type::Block
     }
 
-    /// Detaches a mount that nothing serves. The connection ends first: else the kernel would wait
-    /// for an answer to its last request.
+    /// Detaches a mount that no thread serves. Ends the connection first: otherwise the kernel
+    /// would wait for an answer to its last request.
     pub(crate) fn abort(&self) -> Result<(), UnmountError> {
         let flags = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH;
         match rustix::mount::unmount(&self.path, flags) {
@@ -341,8 +341,8 @@ impl MountPoint {
         }
     }
 
-    /// Whether the connection still lives: the kernel signals an error on the descriptor
-    /// of one that has ended.
+    /// Whether the connection is alive. After its end the kernel signals an error on the
+    /// descriptor.
     pub(crate) fn is_alive(&self) -> bool {
         use rustix::event::{PollFd, PollFlags};
 
@@ -357,15 +357,15 @@ impl MountPoint {
         }
     }
 
-    /// Unmounts, or, if `lazily`, detaches: the name goes away now and the mount when its
-    /// last user lets go.
+    /// Unmounts. If `lazily`, detaches instead: the name disappears now, and the mount ends when
+    /// its last user does.
     pub(crate) fn detach(&self, lazily: bool) -> Result<(), UnmountError> {
-        // Whatever is mounted there once ours has ended is not ours to unmount.
+        // A mount that replaced this one after its end is not ours to unmount.
         if !self.is_alive() {
             return Ok(());
         }
         match detach(&self.path, lazily) {
-            // Already detached, lazily, by another process.
+            // Another process already detached it lazily.
             Err(UnmountError::NotMounted(_)) => Ok(()),
             Err(UnmountError::Failed { .. }) if !self.is_alive() => Ok(()),
             result => result,
@@ -377,7 +377,7 @@ impl MountPoint {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnmountError {
-    /// Nothing of FUSE is mounted there.
+    /// It is not a FUSE mount.
     #[error("{} is not the mount point of a FUSE file system", .0.display())]
     NotMounted(PathBuf),
     /// Files are open there, or it is the working directory of a process.
@@ -391,19 +391,19 @@ pub enum UnmountError {
     Failed {
         /// The mount point.
         path: PathBuf,
-        /// What they said.
+        /// Their message.
         reason: String,
     },
 }
 
-/// Unmounts what FUSE has mounted on `dir`, whatever process serves it, or, if `lazily`, detaches it
-/// while it is in use. The kernel has written back what it had cached when this returns; the daemon
-/// may still be making it durable.
+/// Unmounts the FUSE mount on `dir`, whichever process serves it, or detaches it while it is in
+/// use, if `lazily`. On return the kernel has written back its dirty pages; the daemon may still be
+/// making them durable.
 ///
 /// # Errors
-/// Why not.
+/// See the variants of [`UnmountError`].
 pub fn unmount(dir: &Path, lazily: bool) -> Result<(), UnmountError> {
-    // A mount whose daemon has died cannot be looked at, only its directory's parent.
+    // A mount whose daemon has died cannot be resolved, but the parent of its directory can.
     let path = dir.canonicalize().or_else(|_| resolve_parent(dir));
     match path {
         Ok(path) if mounted_by_fuse(&path) => detach(&path, lazily),
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_get_their_variant() {
+    fn refusals_map_to_variants() {
         let path = Path::new("/m");
         let words = "fusermount3: option allow_other only allowed if 'user_allow_other' is set";
         assert!(matches!(

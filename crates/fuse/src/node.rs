@@ -1,23 +1,22 @@
-//! Node ids: how the kernel's names for inodes and the engine's relate.
+//! Node ids: the kernel's numbers of inodes, and how they map to the engine's.
 //!
-//! The kernel calls the root directory 1. Every other node id is the engine's [`Ino`],
-//! so that no table is needed and what `stat` shows is the engine's number. Should the
-//! engine have an inode 1 that is not its root, it takes the root's number, which is
-//! free: the root is never called by it.
+//! The kernel calls the root directory 1. Every other node id is the engine's [`Ino`], so no table
+//! is needed, and `stat` shows the engine's number. If the engine has an inode 1 that is not its
+//! root, that inode gets the root's number, which is free because the root never uses it.
 //!
-//! References need no table either: the kernel's lookup count of a node equals the
-//! engine's count of references, and a forget passes through.
+//! References need no table either: the kernel's lookup count of a node equals the engine's
+//! reference count, and a forget passes through.
 
 use sapwood_vfs::Ino;
 
-/// The kernel's name for an inode.
+/// The kernel's number of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NodeId(pub u64);
 
 impl NodeId {
     /// The root directory of a mount.
     pub const ROOT: Self = Self(1);
-    /// No inode: a name that is known not to exist.
+    /// No inode: a name that does not exist.
     pub const NONE: Self = Self(0);
 }
 
@@ -51,8 +50,8 @@ impl NodeMap {
     }
 }
 
-/// A device number as FUSE carries it, in 32 bits: 12 of the major and 20 of the minor
-/// number, as in `new_encode_dev`'s layout that the kernel documents for user space.
+/// A device number in FUSE's 32 bits: 12 bits of the major and 20 bits of the minor number, in the
+/// layout of `new_encode_dev`, which the kernel documents for user space.
 pub(crate) fn encode_device(rdev: u64) -> u32 {
     let major = rustix::fs::major(rdev);
     let minor = rustix::fs::minor(rdev);
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn device_numbers_survive() {
+    fn device_numbers_round_trip() {
         for (major, minor) in [(0, 0), (8, 1), (259, 300), (0xfff, 0xfffff)] {
             let device = rustix::fs::makedev(major, minor);
             assert_eq!(decode_device(encode_device(device)), device);

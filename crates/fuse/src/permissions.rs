@@ -1,16 +1,15 @@
-//! Who checks permissions.
+//! Whether the kernel or the daemon checks permissions.
 //!
-//! With the mount option `default_permissions` the kernel does, from modes and ACLs. That is the
-//! default for every mount. Before the kernel looks at a directory's mode it asks for the
-//! attributes again whenever a name in it changed: one request for each file that is created,
-//! renamed or removed.
+//! With the mount option `default_permissions`, the default, the kernel checks modes and ACLs.
+//! Before it looks at a directory's mode it asks for the attributes again whenever a name in the
+//! directory changed: one request for each file that is created, renamed or removed.
 //!
-//! `no_default_permissions` saves that request. The kernel then admits by process: without
-//! `allow_other` every id of the process must be the mounter's, its file-system user id excepted
-//! (`setfsuid(2)`). The server refuses requests of another file-system user in a mount that root
-//! made for itself ([`Asking`]), but what the kernel has in its caches it gives to such a
-//! process without a request. `access` is answered by the server ([`may`]); the kernel itself
-//! refuses to execute a file without any execute bit.
+//! `no_default_permissions` saves that request. The kernel then admits processes: without
+//! `allow_other` every id of the process must be the mounter's, except its file-system user id
+//! (`setfsuid(2)`). In a mount that root made for itself, the server refuses requests of another
+//! file-system user ([`Admission`]), but the kernel answers such a process from its caches without
+//! a request. The server answers `access` ([`may`]); the kernel itself refuses to execute a file
+//! without an execute bit.
 //!
 //! Tests: `another_file_system_user_is_refused_in_a_mount_of_root`,
 //! `root_without_checks_is_asked_nothing`, `others_are_checked_by_the_kernel`.
@@ -22,10 +21,10 @@ use crate::wire::Operation;
 use crate::wire::flags::WRITE_CACHE;
 use sapwood_vfs::Access;
 
-/// Bits of a request for `access`, as in the call of that name.
+/// Bit of an `access` request, as in the system call.
 const EXECUTE: u32 = 1;
 
-/// Whether the kernel is to check permissions.
+/// Whether the kernel should check permissions.
 pub(crate) fn kernel_checks(options: &MountOptions) -> bool {
     options.default_permissions && !sapwood_fault::planted(269)
 }
@@ -35,31 +34,32 @@ pub(crate) fn is_first_namespace() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all(&map))
 }
 
-/// Whether `map`, in the form of `/proc/PID/uid_map` (`user_namespaces(7)`), is that of the
-/// first user namespace: every id is itself.
+/// Whether `map`, in the form of `/proc/PID/uid_map` (`user_namespaces(7)`), is that of the first
+/// user namespace, which maps every id to itself.
 fn maps_all(map: &str) -> bool {
     map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Whose requests are served. The kernel refuses most others before they are sent.
+/// Users whose requests are served. The kernel refuses most others before it sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asking {
-    /// All requests.
+pub(crate) enum Admission {
+    /// All users.
     Anyone,
-    /// Those of this user and of root, and what concerns open files.
+    /// This user and root. Requests on open files are admitted from all.
     OwnerAndRoot(u32),
-    /// Those of root, and what the kernel sends for itself.
+    /// Root, and requests that the kernel sends on its own.
     RootAlone,
 }
 
-impl Asking {
-    /// As the options of a mount by this process want it.
+impl Admission {
+    /// The admission that a mount with these options by this process needs.
     pub(crate) fn of(options: &MountOptions) -> Self {
         let owner = rustix::process::geteuid();
         match options.access {
             Access::OwnerAndRoot => Self::OwnerAndRoot(owner.as_raw()),
             Access::Owner if owner.is_root() && !kernel_checks(options) => Self::RootAlone,
-            // With `Owner` the kernel itself refuses others, but not its own write-back threads.
+            // With `Owner` the kernel refuses other users itself, but not its own write-back
+            // threads.
             Access::Owner | Access::All => Self::Anyone,
         }
     }
@@ -91,7 +91,7 @@ impl Asking {
     }
 }
 
-/// What is asked about open files was checked when they were opened.
+/// Whether the operation is on an open file, whose permission was checked by the open.
 fn on_open_file(operation: &Operation<'_>) -> bool {
     matches!(
         operation,
@@ -103,13 +103,13 @@ fn on_open_file(operation: &Operation<'_>) -> bool {
     )
 }
 
-/// Whether the kernel writes its page cache back.
+/// Whether the request is a write-back of the kernel's page cache.
 fn written_back(operation: &Operation<'_>) -> bool {
     matches!(operation, Operation::Write { args, .. } if args.write_flags & WRITE_CACHE != 0)
 }
 
-/// Whether root may do what `mask` names (bits as for `access`): all, but execute a file that no
-/// thread may execute.
+/// Whether root may do what `mask` names (bits as for `access`): everything, except execute a file
+/// without an execute bit.
 pub(crate) fn may(attr: &Attr, mask: u32) -> bool {
     mask & EXECUTE == 0 || attr.kind != FileKind::Regular || attr.perm & 0o111 != 0
 }
@@ -136,7 +136,7 @@ mod tests {
             },
             data: &[],
         };
-        let only = Asking::RootAlone;
+        let only = Admission::RootAlone;
         assert!(only.admits(0, &Operation::GetAttr));
         assert!(only.admits(1001, &Operation::Forget { count: 1 }));
         assert!(only.admits(1001, &write(WRITE_CACHE)));
@@ -147,7 +147,7 @@ mod tests {
             write(0),
         ] {
             assert!(!only.admits(1001, &refused), "{refused:?}");
-            assert!(Asking::Anyone.admits(1001, &refused));
+            assert!(Admission::Anyone.admits(1001, &refused));
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What a change of a file's content or owner by a process leaves of its set-id bits.
+//! Which set-id bits remain after a process changed a file's content or owner.
 //!
 //! `FUSE_WRITE` and a truncating `FUSE_SETATTR` tell whether the caller has `CAP_FSETID`.
 //! `FUSE_FALLOCATE` and `FUSE_COPY_FILE_RANGE` do not, and no request carries the caller's
-//! supplementary groups. Both are read from `/proc/PID/status`, and only for a file that has
-//! set-id bits. A caller whose status cannot be read is taken to have neither the capability
-//! nor a supplementary group.
+//! supplementary groups. The server reads both from `/proc/PID/status`, only for a file that has
+//! set-id bits. If it cannot read a caller's status, it assumes neither the capability nor a
+//! supplementary group.
 //!
-//! The kernel must not keep a mode with set-id bits: it clears nothing in its own copy when
-//! the engine clears them ([`cacheable`]).
+//! The kernel must not cache a mode with set-id bits, because it does not clear them in its copy
+//! when the engine clears them ([`cacheable`]).
 //!
 //! Tests: `set_id_bits_are_cleared_by_every_change`, `a_cleared_set_id_bit_is_not_remembered`.
 
@@ -21,7 +21,7 @@ const GROUP_EXEC: u32 = libc::S_IXGRP;
 /// Number of `CAP_FSETID`.
 const FSETID: u32 = 4;
 
-/// Whether the kernel may answer from a copy of these attributes.
+/// Whether the kernel may cache these attributes.
 pub(crate) fn cacheable(attr: &Attr) -> bool {
     !has_setid(attr) || sapwood_fault::planted(256)
 }
@@ -68,7 +68,7 @@ fn clear(attr: &Attr, who: Caller, process: &Process) -> u32 {
     }
 }
 
-/// What `/proc/PID/status` tells of a process (`proc_pid_status(5)`).
+/// Facts from `/proc/PID/status` (`proc_pid_status(5)`).
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Process {
     /// Has `CAP_FSETID`.
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_understood_and_a_strange_one_grants_nothing() {
+    fn a_status_is_parsed_and_a_malformed_one_grants_nothing() {
         let status = "Name:\tsh\nGroups:\t4 24 \nCapInh:\t0\nCapEff:\t000001ffffffffff\n";
         let process = Process::parse(status);
         assert!(process.may_keep_setid);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_that_lock_stay_for_members() {
+    fn mandatory_lock_bits_stay_for_group_members() {
         let nobody = Process::default();
         let caller = |gid| Caller {
             uid: 1001,

@@ -1,12 +1,12 @@
 //! Pages of a directory.
 //!
-//! The engine lists neither `.` nor `..`, and its positions start at 0; the kernel's
-//! cookies give 1 and 2 to those two names, so a position is its cookie less 2.
+//! The engine lists neither `.` nor `..`, and its positions start at 0. The kernel's cookies for
+//! those two names are 1 and 2, so a position is its cookie minus 2.
 //!
-//! A page with attributes gives the kernel one lookup for each entry but the two dots.
-//! The engine's sink must not call back, so that names are collected first, no more than
-//! can fit, and each is referenced after. One that went away in between is left out; if
-//! all did, the next page is tried, because an empty one would mean the end.
+//! A page with attributes gives the kernel one lookup for each entry except the two dots. The
+//! engine's sink must not call back, so the names are collected first, no more than can fit, and
+//! then each is looked up. A name that was removed in between is omitted. If all were, the next
+//! page is tried, because an empty page would mean the end.
 
 use std::ops::ControlFlow;
 
@@ -14,12 +14,12 @@ use sapwood_vfs::{Attr, DirEntry, Error, FileKind, FileSystem, Ino, Result};
 
 use crate::node::{NodeId, NodeMap};
 
-/// Which of the protocol's two kinds of page.
+/// The two kinds of page in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageKind {
     /// Names, inode numbers and types (`FUSE_READDIR`).
     Names,
-    /// Attributes too, and a lookup for each (`FUSE_READDIRPLUS`).
+    /// Also attributes, with a lookup for each (`FUSE_READDIRPLUS`).
     Attributes,
 }
 
@@ -40,7 +40,7 @@ impl PageKind {
 pub struct DirItem {
     /// Inode number to show.
     pub ino: Ino,
-    /// Where to go on behind this entry.
+    /// Cookie from which the listing continues after this entry.
     pub cookie: u64,
     /// Type.
     pub kind: FileKind,
@@ -51,21 +51,21 @@ pub struct DirItem {
 /// Attributes of an entry in a page that has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirAttributes {
-    /// The node, of which the kernel receives one lookup. `NodeId::NONE` for the two dots,
-    /// of which it receives none.
+    /// The node, for which the kernel receives one lookup. `NodeId::NONE` for the two dots, for
+    /// which it receives none.
     pub node: NodeId,
     /// Its attributes.
     pub attr: Attr,
 }
 
-/// Takes the entries of a page; false when one did not fit. The attributes are there if
-/// the page was asked for with them.
+/// Takes the entries of a page. Returns false if an entry did not fit. The attributes are present
+/// if the request asked for them.
 pub type DirSink<'a> = &'a mut dyn FnMut(&DirItem, Option<&DirAttributes>) -> bool;
 
 const DOT_COOKIE: u64 = 1;
 const DOT_DOT_COOKIE: u64 = 2;
 
-/// Which directory, from where on, and how much of it.
+/// The directory, the start and the size of a page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageRequest {
     pub(crate) dir: Ino,
@@ -74,7 +74,7 @@ pub(crate) struct PageRequest {
     pub(crate) kind: PageKind,
 }
 
-/// Hands out a page of at most `max_bytes` on the wire.
+/// Passes a page of at most `max_bytes` on the wire to `sink`.
 pub(crate) fn page(
     fs: &dyn FileSystem,
     map: NodeMap,
@@ -97,7 +97,7 @@ pub(crate) fn page(
                         attr: entry.attr,
                     }),
                     Err(Error::Stale | Error::NotFound) => continue,
-                    // What is there is told first; the error comes back with the next page.
+                    // The entries so far come first; the next page returns the error.
                     Err(_) if any => return Ok(()),
                     Err(error) => return Err(error),
                 },
@@ -167,7 +167,7 @@ fn item(entry: DirEntry, cookie: u64) -> DirItem {
     }
 }
 
-/// Adds `.` and `..` as far as the request asks for them; false if the page is full.
+/// Adds `.` and `..` if they follow the request's cookie. False if the page is full.
 fn add_dots(
     fs: &dyn FileSystem,
     request: &PageRequest,
@@ -197,8 +197,8 @@ fn add_dots(
     Ok(true)
 }
 
-/// Number of the parent. A directory that was removed while open has none any more; it
-/// shows itself.
+/// Inode number of the parent. A directory that was removed while open has no parent; its own
+/// number is used.
 fn parent_ino(fs: &dyn FileSystem, dir: Ino) -> Result<Ino> {
     match fs.parent(dir) {
         Ok(parent) => {

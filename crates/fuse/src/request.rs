@@ -1,36 +1,37 @@
-//! What requests and answers carry, whatever the transport.
+//! Contents of requests and answers, for all transports.
 
 use sapwood_vfs::{Attr, Credentials, SetAttr, SyncKind};
 
 use crate::node::NodeId;
 
-/// Result of a request: what to answer, or the errno to answer with.
+/// Result of a request: the answer, or an errno.
 pub type Reply<T> = Result<T, i32>;
 
-/// Who sent a request.
+/// Sender of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     /// File-system user id.
     pub uid: u32,
     /// File-system group id.
     pub gid: u32,
-    /// Its umask, where the request carries one.
+    /// Its umask, if the request carries one.
     pub umask: u32,
     /// Process or thread id; 0 for the kernel itself.
     pub pid: u32,
 }
 
-/// What changes are durable before they are answered, by the mount's options.
+/// Changes that must be durable before they are answered, by the mount's options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Synchronous {
-    /// All (`-o sync`). The kernel sees to writes.
+    /// All changes (`-o sync`). The kernel makes writes synchronous itself.
     pub all: bool,
     /// Changes of names (`-o dirsync`).
     pub names: bool,
 }
 
 impl Caller {
-    /// The kernel takes the set-group-id bit away before it asks, so what is left may stay.
+    /// The credentials for the engine. The kernel has cleared the set-group-id bit if it must not
+    /// stay.
     pub(crate) fn credentials(self) -> Credentials {
         Credentials {
             uid: self.uid,
@@ -41,7 +42,7 @@ impl Caller {
     }
 }
 
-/// A node to tell the kernel of, and for how long it may keep name and attributes.
+/// A node for the kernel, and how long it may cache name and attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeEntry {
     /// The node.
@@ -53,7 +54,7 @@ pub struct NodeEntry {
 /// Attributes to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// What to set; `kill_setid` is found here.
+    /// Attributes to set; `kill_setid` is computed here.
     pub set: SetAttr,
     /// The caller may keep set-id bits on a truncation (`CAP_FSETID`).
     pub keep_setid: bool,
@@ -62,7 +63,7 @@ pub struct Changes {
 /// A write.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteRequest<'a> {
-    /// Where to.
+    /// The file.
     pub node: NodeId,
     /// Offset in bytes.
     pub offset: u64,
@@ -74,27 +75,27 @@ pub struct WriteRequest<'a> {
     pub sync: Option<SyncKind>,
 }
 
-/// Answer to a request for an extended attribute or the list of them.
+/// Answer to a request for an extended attribute or for their list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum XattrReply {
-    /// The caller only asked for the size in bytes.
+    /// The size in bytes, if the caller asked only for it.
     Size(u32),
     /// The value.
     Data(Vec<u8>),
 }
 
-/// Where data or a hole was found.
+/// Result of a seek for data or a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
-    /// There.
+    /// The offset.
     Found(i64),
-    /// The kernel does not write back before it asks, and what it may hold in this range
-    /// would change the answer. Have it written back, then ask
-    /// `Dispatcher::settled_lseek`; not from a thread that the write-back itself needs.
+    /// The kernel may hold dirty pages in this range, which would change the answer. Have it write
+    /// them back, then call `Dispatcher::settled_lseek`. Do not wait in a thread that the
+    /// write-back itself needs.
     Unsettled {
         /// Start of the range, in bytes.
         offset: u64,
-        /// Its length; `None`: to the end of the file.
+        /// Its length; `None` means to the end of the file.
         len: Option<u64>,
     },
 }
@@ -104,8 +105,8 @@ pub enum Seek {
 pub struct ControlAnswer {
     /// Output bytes.
     pub output: Vec<u8>,
-    /// A name in the directory that the command went to, which it made or removed: the
-    /// kernel must forget what it knows of the name and the directory before the answer.
-    /// Not from a request thread: the kernel may have locked the directory for another.
+    /// A name that the command created or removed in its directory: the kernel must drop its caches
+    /// of the name and the directory before the answer. Do not wait for that in a request thread:
+    /// the kernel may have locked the directory for another request.
     pub changed_name: Option<Vec<u8>>,
 }

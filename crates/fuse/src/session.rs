@@ -2,15 +2,16 @@
 //!
 //! # How it works
 //!
-//! A session *serves* until one of two things happens.
+//! A session serves until one of two things happens:
 //! - The kernel ends the connection after an unmount. The transport's threads return.
-//! - We *abandon* it: [`Session::unmount`] found the mount busy, detached it lazily, and its
-//!   users did not let go within the grace. The threads cannot be woken from their read;
-//!   they stay until the process ends, the dispatcher answers everything with `EIO`.
+//! - The session is *abandoned*: [`Session::unmount`] found the mount busy, detached it lazily, and
+//!   its users did not close their files within the grace period. The threads cannot be woken from
+//!   their read. They stay until the process ends, and the dispatcher answers everything with
+//!   `EIO`.
 //!
-//! [`Session::wait`] returns in both cases. The engine is left mounted: making everything
-//! durable is the caller's last step. Before it abandons, `unmount` has the kernel write
-//! back what it had cached. Tests: `tests/mount.rs`, the cases about unmounting.
+//! [`Session::wait`] returns in both cases. The engine stays mounted: making everything durable is
+//! the caller's last step. Before it abandons a session, `unmount` has the kernel write back its
+//! dirty pages. Tests: the cases about unmounting in `tests/mount/sessions.rs`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,18 +32,18 @@ use crate::request::Synchronous;
 use crate::transport::Transport;
 use sapwood_vfs::Choice;
 
-/// Mounts `fs` on `dir`. When it returns, the kernel and we have agreed on the protocol: the mount
-/// is up. It goes on until it is unmounted, and outlives the returned [`Session`].
+/// Mounts `fs` on `dir`. On return the kernel and the daemon have agreed on the protocol: the mount
+/// is up. It stays until it is unmounted, and outlives the returned [`Session`].
 ///
 /// # Errors
-/// Why it could not be mounted.
+/// See the variants of [`MountError`].
 pub fn mount(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
     options: &MountOptions,
 ) -> Result<Session, MountError> {
     match attempt(&fs, dir, options) {
-        // The kernel cannot go back to /dev/fuse on a connection that was to have io_uring.
+        // A connection that agreed to io_uring cannot go back to `/dev/fuse`.
         Err(MountError::Session(error)) if options.io_uring == Choice::Auto => {
             log::warn!("mounting once more without io_uring: {error}");
             let plain = MountOptions {
@@ -73,7 +74,7 @@ fn attempt(
         busy_grace: options.busy_grace,
         state: Mutex::new(State::Serving),
         ended: Condvar::new(),
-        hears_sync: AtomicBool::new(false),
+        receives_sync: AtomicBool::new(false),
         finished: Mutex::new(false),
         finish: Condvar::new(),
         unmounting: Mutex::new(()),
@@ -87,7 +88,7 @@ fn attempt(
             })
         }
         Err(error) => {
-            // A mount that no daemon serves would hang every process that looks at it.
+            // A mount without a daemon would hang every process that accesses it.
             if let Err(left) = shared.mount_point.abort() {
                 log::warn!("{} stays mounted: {left}", dir.display());
             }
@@ -104,22 +105,22 @@ fn start(
 ) -> io::Result<()> {
     let dispatcher = Arc::clone(&shared.dispatcher);
     let at_the_end = Arc::downgrade(shared);
-    let farewell = move || {
+    let wait_for_engine = move || {
         if let Some(shared) = at_the_end.upgrade() {
-            shared.farewell();
+            shared.wait_for_engine();
         }
     };
     let transport = Transport::handshake(
         device,
         shared.mount_point.path(),
         dispatcher,
-        Box::new(farewell),
+        Box::new(wait_for_engine),
         options,
         read_only,
     )?;
     let passed_on = shared.mount_point.is_block() && block_mount::passes_sync();
-    let hears_sync = passed_on || transport.hears_sync();
-    shared.hears_sync.store(hears_sync, Ordering::Relaxed);
+    let receives_sync = passed_on || transport.receives_sync();
+    shared.receives_sync.store(receives_sync, Ordering::Relaxed);
     let shared = Arc::clone(shared);
     std::thread::Builder::new()
         .name("fuse-session".to_owned())
@@ -144,11 +145,11 @@ struct Shared {
     busy_grace: Duration,
     state: Mutex<State>,
     ended: Condvar,
-    hears_sync: AtomicBool,
-    /// True once the engine is unmounted, or is not waited for.
+    receives_sync: AtomicBool,
+    /// True once the engine is unmounted, or no thread waits for it any more.
     finished: Mutex<bool>,
     finish: Condvar,
-    /// One unmount at a time.
+    /// Serializes unmounts.
     unmounting: Mutex<()>,
 }
 
@@ -161,9 +162,9 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    /// What the kernel's last request waits for (`FUSE_DESTROY`; only in a mount of type
-    /// `fuseblk`): the end of the session, and of the engine. Runs in a request thread.
-    fn farewell(&self) {
+    /// Waits for the end of the session and of the engine. The kernel's last request
+    /// (`FUSE_DESTROY`, only in a mount of type `fuseblk`) calls this in a request thread.
+    fn wait_for_engine(&self) {
         if !*self.finished.lock() {
             self.dispatcher.close();
         }
@@ -177,7 +178,7 @@ impl Shared {
         self.finish.notify_all();
     }
 
-    /// Waits at most `grace` for the end; true if it came.
+    /// Waits at most `grace` for the end. True if the session has ended.
     fn wait_for(&self, grace: Duration) -> bool {
         let mut state = self.state.lock();
         self.ended
@@ -186,15 +187,16 @@ impl Shared {
     }
 }
 
-/// A mounted file system. Cheap to clone; all clones are the same session. Dropping it
-/// does not unmount.
+/// A mounted file system. Clones are cheap and refer to the same session. Dropping it does not
+/// unmount.
 #[derive(Debug, Clone)]
 pub struct Session {
     shared: Arc<Shared>,
     _owner: Arc<Owner>,
 }
 
-/// Finishes the session when its last [`Session`] is dropped: then no engine is waited for.
+/// Finishes the session when the last [`Session`] is dropped, so that no thread waits for the
+/// engine.
 #[derive(Debug)]
 struct Owner(Arc<Shared>);
 
@@ -211,11 +213,10 @@ impl Session {
         self.shared.mount_point.path()
     }
 
-    /// Unmounts. If the mount is in use, detaches it: its name goes away at once, and
-    /// users who still hold files open after [`MountOptions::busy_grace`] get `EIO`. When it
-    /// returns without an error the session has ended and nothing calls the engine any more.
-    /// Does nothing if the session has ended. Must not be called by a thread that serves
-    /// the mount.
+    /// Unmounts. If the mount is in use, detaches it: its name disappears at once, and users that
+    /// still hold files open after [`MountOptions::busy_grace`] get `EIO`. After a success the
+    /// session has ended and nothing calls the engine any more. Does nothing if the session has
+    /// ended. Must not be called by a thread that serves the mount.
     ///
     /// # Errors
     /// The kernel or `fusermount3` refused for another reason; the session goes on.
@@ -225,14 +226,14 @@ impl Session {
         if shared.wait_for(Duration::ZERO) {
             return Ok(());
         }
-        // The engine is unmounted after this: the kernel cannot wait for it.
+        // The engine is unmounted after this call, so the kernel must not wait for it here.
         shared.finish();
         match shared.mount_point.detach(false) {
             Ok(()) => {}
             Err(UnmountError::Busy(_)) => self.detach_busy()?,
             Err(error) => return Err(error),
         }
-        // After a plain unmount the last requests may still be on their way.
+        // After a plain unmount the last requests may still be in flight.
         if shared.wait_for(shared.busy_grace) {
             return Ok(());
         }
@@ -241,7 +242,7 @@ impl Session {
         Ok(())
     }
 
-    /// Detaches a mount that is in use, with what the kernel has cached written back.
+    /// Detaches a mount that is in use, after the kernel has written back its dirty pages.
     fn detach_busy(&self) -> Result<(), UnmountError> {
         let shared = &*self.shared;
         let path = shared.mount_point.path();
@@ -252,8 +253,8 @@ impl Session {
         }
         shared.mount_point.detach(true)?;
         if let Ok(root) = root {
-            // What was written until the name went away. The open root itself keeps the
-            // mount alive: it must be gone before the end is waited for.
+            // Writes back everything up to the detach. The open root itself keeps the mount alive,
+            // so it must be closed before the wait for the end.
             write_back(&root);
             drop(root);
         }
@@ -268,19 +269,19 @@ impl Session {
 
     /// Whether `sync(1)` and `syncfs(2)` wait until the engine has made everything durable.
     #[must_use]
-    pub fn hears_sync(&self) -> bool {
-        self.shared.hears_sync.load(Ordering::Relaxed)
+    pub fn receives_sync(&self) -> bool {
+        self.shared.receives_sync.load(Ordering::Relaxed)
     }
 
     /// Reports how the mount ended to the processes that unmount it
-    /// ([`control::report_end`](crate::control::report_end)): with a reason if not everything that
-    /// was written is in the image. To be called before the image is released.
+    /// ([`control::report_end`](crate::control::report_end)), with a reason if the image lacks
+    /// something that was written. Call it before the image is released.
     pub fn report_end(&self, failure: Option<&str>) {
         self.shared.dispatcher.report_end(failure);
     }
 
-    /// Lets `umount(2)` return, where that [waits](Self::waits). Dropping the last clone of the
-    /// session does the same.
+    /// Lets `umount(2)` return, if it [waits](Self::waits). Dropping the last clone of the session
+    /// does the same.
     pub fn finish(&self) {
         self.shared.finish();
     }
@@ -298,8 +299,7 @@ impl Session {
     }
 
     /// Waits until the session has ended: by `umount`, `fusermount3 -u` or
-    /// [`unmount`](Self::unmount). Then nothing calls the engine any more; the caller
-    /// unmounts that.
+    /// [`unmount`](Self::unmount). Nothing calls the engine any more then; the caller unmounts it.
     ///
     /// # Errors
     /// The connection to the kernel failed.

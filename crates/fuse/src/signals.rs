@@ -1,11 +1,11 @@
-//! Termination signals, taken by a thread of their own.
+//! A thread that receives termination signals.
 
 use std::io;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-/// Ends the watch when closed or dropped. Signals that come later are ignored, not fatal.
+/// Ends the watch when closed or dropped. Later signals are ignored, not fatal.
 #[derive(Debug)]
 pub struct Watch {
     handle: Handle,
@@ -17,12 +17,12 @@ impl Drop for Watch {
     }
 }
 
-/// Calls `act` in a thread with each `SIGTERM`, `SIGINT` or `SIGHUP` that the process
-/// receives, until the watch is dropped. Call it after
-/// [`daemonize`](crate::daemon::daemonize) has forked.
+/// Calls `act` in a separate thread for each `SIGTERM`, `SIGINT` or `SIGHUP` that the process
+/// receives, until the watch is dropped. Call it after [`daemonize`](crate::daemon::daemonize) has
+/// forked.
 ///
 /// # Errors
-/// The handler could not be set or the thread not be started.
+/// The handler could not be set, or the thread could not be started.
 pub fn on_termination(mut act: impl FnMut(i32) + Send + 'static) -> io::Result<Watch> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let handle = signals.handle();

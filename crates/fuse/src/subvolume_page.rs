@@ -1,9 +1,9 @@
-//! A page of a list of subvolumes, as a control command carries it.
+//! A page of a list of subvolumes, as a control command returns it.
 //!
-//! Layout, in the machine's byte order: the default subvolume (8 bytes), how many follow (4), 1 if
-//! there are more (4); then of each: id, parent, generation, generation of its creation, seconds
-//! of its creation (8 each), nanoseconds, flags (4 each), the UUIDs of itself, its parent and
-//! what it was received from (16 each), length of the path (4), path.
+//! Layout, in the machine's byte order: the default subvolume (8 bytes), the number of records (4),
+//! 1 if there are more pages (4). Each record has: id, parent, generation, generation of its
+//! creation, seconds of its creation (8 each), nanoseconds, flags (4 each), its own UUID, its
+//! parent's and the one that it was received from (16 each), length of the path (4), path.
 
 use sapwood_vfs::{SubvolumeId, SubvolumeInfo, Timestamp};
 
@@ -12,14 +12,14 @@ const FLAG_READ_ONLY: u32 = 1;
 /// Subvolumes of a mounted file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubvolumeList {
-    /// The one that is mounted when none is named.
+    /// The subvolume that is mounted when none is named.
     pub default: SubvolumeId,
-    /// All but the top level, by id.
+    /// All except the top level, ordered by id.
     pub subvolumes: Vec<SubvolumeInfo>,
 }
 
-/// As much of `list` as has room in `bytes`, from id `first` on; `None` if the first of them has
-/// no room.
+/// As much of `list` as fits into `bytes`, from id `first` on; `None` if the first record does not
+/// fit.
 pub(crate) fn encode(list: &SubvolumeList, first: u64, bytes: usize) -> Option<Vec<u8>> {
     let mut wanted = list
         .subvolumes
@@ -70,7 +70,7 @@ fn record(one: &SubvolumeInfo) -> Vec<u8> {
     record
 }
 
-/// Reads a page, and whether there are more. `None` if it is none.
+/// Decodes a page, and whether there are more. `None` if it is malformed.
 pub(crate) fn decode(mut page: &[u8]) -> Option<(SubvolumeList, bool)> {
     let rest = &mut page;
     let default = SubvolumeId(u64::from_ne_bytes(take(rest)?));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_together_are_the_list() {
+    fn pages_together_hold_the_list() {
         let all = list(100);
         let (mut found, mut first, mut pages) = (Vec::new(), 0, 0);
         loop {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_cut_is_refused() {
+    fn a_truncated_page_is_refused() {
         let page = encode(&list(2), 0, 2000).unwrap();
         for len in 0..page.len() {
             assert_eq!(decode(&page[..len]), None);

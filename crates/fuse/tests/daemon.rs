@@ -1,5 +1,5 @@
-//! Mounts by a process of their own: in the background, ended by signals, and by a user
-//! without privileges. The test binary is that process too, when told so.
+//! Mounts by a separate process: in the background, ended by signals, and by a user without
+//! privileges. The test binary also plays that process, if an environment variable says so.
 
 mod support;
 
@@ -16,7 +16,7 @@ use sapwood_testing::MemoryFs;
 use sapwood_vfs::{FileSystem, SetAttr};
 use support::{Detached, Needs, Outcome, eventually, trial};
 
-/// Names the role of a process that is not the test runner.
+/// Role of a process that is not the test runner.
 const ROLE: &str = "SAPWOOD_FUSE_TEST_ROLE";
 /// The mount point for that process.
 const DIR: &str = "SAPWOOD_FUSE_TEST_DIR";
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a process other than the runner does.
+/// Plays the role of a process other than the runner.
 fn play(role: &str) -> ExitCode {
     let dir = std::env::var(DIR).unwrap_or_default();
     let serve = |ready: daemon::ReadyNotifier| serve(Path::new(&dir), role, ready);
@@ -187,7 +187,7 @@ fn sigint_busy() -> Outcome {
     signal(&child, rustix::process::Signal::INT)?;
     holds!(child.wait()?.success());
     holds!(!mounted(dir.path()));
-    // The daemon is gone: whoever still holds a file learns it at once.
+    // The daemon is gone: a process that still holds a file gets an error at once.
     holds!(held.set_len(5).is_err());
     Ok(())
 }
@@ -197,7 +197,7 @@ fn killed() -> Outcome {
     let mut child = start(command("foreground", dir.path())?)?;
     child.kill()?;
     child.wait()?;
-    // The kernel ends a ring, and with it the connection, a little later than the process.
+    // The kernel ends a ring, and with it the connection, shortly after the process ended.
     eventually("the mount is dead", || {
         let looked = fs::metadata(dir.path().join("f"));
         looked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
@@ -209,7 +209,7 @@ fn killed() -> Outcome {
     Ok(())
 }
 
-/// The user without privileges.
+/// A user without privileges.
 const NOBODY: u32 = 65534;
 
 /// A command as that user.
@@ -221,7 +221,7 @@ fn as_nobody(program: &Path) -> Command {
     command
 }
 
-/// Leaves a test out where that user cannot run this binary or use `/dev/fuse`.
+/// Skips a test where that user cannot run this binary or use `/dev/fuse`.
 fn unprivileged_trial(name: &str, run: fn() -> Outcome) -> Trial {
     let reachable = std::env::current_exe().is_ok_and(|exe| {
         as_nobody(Path::new("sh"))
@@ -254,7 +254,7 @@ fn ordinary_user() -> Outcome {
     let output = as_nobody(Path::new("sh")).args(["-c", &line]).output()?;
     same!(String::from_utf8_lossy(&output.stderr), "");
     same!(output.stdout, b"content\n");
-    // Not even root gets in.
+    // Not even root is admitted.
     holds!(fs::read_dir(dir.path()).is_err());
     signal(&child, rustix::process::Signal::TERM)?;
     holds!(child.wait()?.success());

@@ -1,5 +1,5 @@
-//! A real mount of `MemoryFs`, worked on with ordinary system calls: over `/dev/fuse`, and
-//! over io_uring where the kernel has it.
+//! A real mount of `MemoryFs`, used with ordinary system calls: over `/dev/fuse`, and over io_uring
+//! where the kernel has it.
 
 use sapwood_testing::aio;
 mod support;

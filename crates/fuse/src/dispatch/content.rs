@@ -10,7 +10,7 @@ use crate::privileges;
 use crate::request::{Caller, Reply, Seek, WriteRequest};
 
 impl Dispatcher {
-    /// Reads into `buf`; returns how many bytes there were.
+    /// Reads into `buf`. Returns the number of bytes read.
     ///
     /// # Errors
     /// The engine's.
@@ -19,8 +19,8 @@ impl Dispatcher {
         self.fs.read(self.map.ino(node), offset, buf).map_err(errno)
     }
 
-    /// Writes; all of it or nothing. The offset counts even for a file opened to append:
-    /// the kernel, which has the only true size, has set it.
+    /// Writes all of the data or nothing. The offset counts even for a file opened to append: the
+    /// kernel knows the current size and has set the offset.
     ///
     /// # Errors
     /// The engine's.
@@ -64,7 +64,7 @@ impl Dispatcher {
     }
 
     /// Clears the set-id bits that a change of content by `who` clears. The kernel holds the
-    /// inode's lock: the mode does not change between the two calls.
+    /// inode's lock, so the mode does not change between the two calls.
     fn clear_setid(&self, who: Caller, ino: Ino) -> Reply<()> {
         let attr = self.fs.getattr(ino).map_err(errno)?;
         let kept = privileges::after_write(&attr, who);
@@ -76,13 +76,14 @@ impl Dispatcher {
             ..SetAttr::default()
         };
         match self.fs.setattr(ino, &set) {
-            // An append-only file keeps its mode, and is refused below or only grows.
+            // An append-only file keeps its mode: the engine refuses the change below, or the file
+            // only grows.
             Ok(_) | Err(Error::NotPermitted) => Ok(()),
             Err(error) => Err(errno(error)),
         }
     }
 
-    /// `lseek` for data or a hole; the kernel does the others.
+    /// `lseek` for data or a hole. The kernel handles the other kinds.
     ///
     /// # Errors
     /// The engine's, `EINVAL` for another `whence`.
@@ -112,7 +113,7 @@ impl Dispatcher {
         }
     }
 
-    /// The answer to an unsettled [`lseek`](Self::lseek), once the kernel has written back.
+    /// The answer to an unsettled [`lseek`](Self::lseek), after the kernel has written back.
     ///
     /// # Errors
     /// As there.
@@ -132,7 +133,7 @@ impl Dispatcher {
         i64::try_from(found).map_err(|_| libc::EOVERFLOW)
     }
 
-    /// Copies a range, sharing extents where possible; returns how many bytes were copied.
+    /// Copies a range, sharing extents where possible. Returns the number of bytes copied.
     ///
     /// # Errors
     /// The engine's.

@@ -1,26 +1,26 @@
-//! What each request means, whatever transport brought it.
+//! The meaning of each request, for all transports.
 //!
 //! # How it works
 //!
-//! Every method checks what the protocol leaves to the server (length of names, flag
-//! bits), translates node ids, calls the engine and returns what to answer, or an errno.
-//! Nothing here blocks but the engine. Methods may be called from any thread at once.
+//! Every method checks what the protocol leaves to the server (length of names, flag bits),
+//! translates node ids, calls the engine and returns the answer or an errno. Only the engine
+//! blocks. Any thread may call the methods at any time.
 //!
-//! Caching: each answer carries the time for which the kernel may keep it. A name that is
-//! not there is an answer too ([`Dispatcher::lookup`] gives `None`).
+//! Caching: each answer carries the time for which the kernel may cache it. A missing name is an
+//! answer, too ([`Dispatcher::lookup`] returns `None`).
 //!
-//! References: an answer that names a node gives the kernel one lookup, which is one
-//! reference of the engine's. A transport that could not deliver such an answer gives it
-//! back with [`Dispatcher::forget`].
+//! References: an answer that names a node gives the kernel one lookup, which is one reference of
+//! the engine. A transport that could not deliver such an answer releases it with
+//! [`Dispatcher::forget`].
 //!
-//! Set-id bits: with `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves it to us to clear them on
+//! Set-id bits: with `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves it to the server to clear them on
 //! a write, a truncation or a change of owner.
 //!
-//! End: [`Dispatcher::close`] waits for the calls under way; later ones end with `EIO`.
-//! It serves an unmount whose users did not let go.
+//! End: [`Dispatcher::close`] waits for the calls in progress; later calls fail with `EIO`. It is
+//! for an unmount whose users did not close their files.
 
 mod content;
-mod crowd;
+mod prune;
 mod xattrs;
 
 use std::sync::Arc;
@@ -42,10 +42,10 @@ use crate::readdir::{self, DirAttributes, DirItem, DirSink, PageKind, PageReques
 use crate::request::{Caller, Changes, ControlAnswer, NodeEntry, Reply, Synchronous};
 use crate::request_counts::RequestCounts;
 
-/// Longest name of any file system that FUSE carries; the kernel does not check it for us.
+/// Longest name that FUSE carries. The kernel does not check it for the server.
 const NAME_MAX: usize = 255;
 
-use crowd::Crowd;
+use prune::Prune;
 
 /// Turns requests into calls of one file system.
 pub struct Dispatcher {
@@ -55,9 +55,9 @@ pub struct Dispatcher {
     writeback: AtomicBool,
     synchronous: Synchronous,
     waiters: Waiters,
-    crowd: Crowd,
+    prune: Prune,
     requests: RequestCounts,
-    /// True once closed. Held for reading by every call under way.
+    /// True once closed. Each call in progress holds it for reading.
     closed: RwLock<bool>,
 }
 
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Dispatcher {
 }
 
 impl Dispatcher {
-    /// A dispatcher for `fs`; the kernel may keep answers for `ttl`.
+    /// A dispatcher for `fs`. The kernel may cache answers for `ttl`.
     #[must_use]
     pub fn new(fs: Arc<dyn FileSystem>, ttl: Duration) -> Self {
         let map = NodeMap::new(fs.root());
@@ -83,13 +83,13 @@ impl Dispatcher {
             writeback: AtomicBool::new(false),
             synchronous: Synchronous::default(),
             waiters: Waiters::default(),
-            crowd: Crowd::default(),
+            prune: Prune::default(),
             requests: RequestCounts::default(),
             closed: RwLock::new(false),
         }
     }
 
-    /// The same, with changes that are durable before they are answered.
+    /// Sets which changes must be durable before they are answered.
     #[must_use]
     pub fn synchronous(self, synchronous: Synchronous) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Dispatcher {
         }
     }
 
-    /// How long the kernel may keep names and attributes.
+    /// How long the kernel may cache names and attributes.
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.ttl
@@ -109,7 +109,7 @@ impl Dispatcher {
         &self.requests
     }
 
-    /// Says whether the kernel agreed to the write-back cache: it then keeps the times.
+    /// Sets whether the kernel uses the write-back cache; it then maintains file times.
     pub fn set_writeback(&self, on: bool) {
         self.writeback.store(on, Ordering::Release);
     }
@@ -119,14 +119,14 @@ impl Dispatcher {
         self.waiters.report(failure);
     }
 
-    /// Ends all service: waits for calls under way, answers later ones with `EIO`.
+    /// Ends all service: waits for calls in progress, answers later ones with `EIO`.
     pub fn close(&self) {
         *self.closed.write() = true;
     }
 
     fn enter(&self) -> Reply<RwLockReadGuard<'_, bool>> {
-        // Recursive read: no call re-enters, and a waiting close must not stall requests
-        // that the call it waits for depends on.
+        // A recursive read: no call re-enters, and a waiting close must not block requests that the
+        // calls in progress depend on.
         let guard = self.closed.read_recursive();
         if *guard { Err(libc::EIO) } else { Ok(guard) }
     }
@@ -147,7 +147,7 @@ impl Dispatcher {
         }
     }
 
-    /// The answer that brings the kernel a new name in `dir`, once that is durable.
+    /// The answer with a new name in `dir`, once the change is as durable as the mount requires.
     fn new_name(&self, dir: Ino, entry: &Entry) -> Reply<NodeEntry> {
         if let Err(errno) = self.settle_names(dir) {
             self.fs.forget(entry.ino(), 1);
@@ -156,38 +156,39 @@ impl Dispatcher {
         Ok(self.entry(entry))
     }
 
-    /// Says whether the kernel forgets nodes when it is asked to.
+    /// Sets whether the kernel can forget nodes on request.
     pub fn set_prunes(&self, on: bool) {
-        self.crowd.set_possible(on);
+        self.prune.set_possible(on);
     }
 
-    /// Whether the kernel is to be asked to forget nodes. True once, until [`crowd`](Self::crowd).
+    /// Whether to ask the kernel to forget nodes. Returns true once, until the call of
+    /// [`nodes_to_prune`](Self::nodes_to_prune).
     pub fn wants_pruning(&self) -> bool {
-        self.crowd.is_due()
+        self.prune.is_due()
     }
 
-    /// The nodes that the kernel had best forget, if it does not use them.
+    /// The nodes that the kernel should forget if it does not use them.
     #[must_use]
-    pub fn crowd(&self) -> Vec<u64> {
+    pub fn nodes_to_prune(&self) -> Vec<u64> {
         let Ok(_open) = self.enter() else {
             return Vec::new();
         };
         let inos = self.fs.crowd().into_iter();
         let nodes: Vec<u64> = inos.map(|ino| self.map.node(ino).0).collect();
-        self.crowd.asked_for(nodes.len());
+        self.prune.listed(nodes.len());
         nodes
     }
 
     fn entry(&self, entry: &Entry) -> NodeEntry {
-        self.crowd.note(&*self.fs, entry.ino());
+        self.prune.referenced(&*self.fs, entry.ino());
         NodeEntry {
             node: self.map.node(entry.ino()),
             attr: entry.attr,
         }
     }
 
-    /// Finds a name; `None` means that it is known not to exist. `.` and `..` are asked
-    /// for by a kernel that resolves a file handle.
+    /// Finds a name; `None` if it does not exist. A kernel that resolves a file handle asks for `.`
+    /// and `..`.
     ///
     /// # Errors
     /// The engine's, and `ENAMETOOLONG`.
@@ -209,7 +210,7 @@ impl Dispatcher {
         }
     }
 
-    /// Gives `count` lookups of a node back. Those of the root are not counted.
+    /// Releases `count` lookups of a node. Lookups of the root are not counted.
     pub fn forget(&self, node: NodeId, count: u64) {
         let count = match () {
             () if sapwood_fault::planted(260) => count + 1,
@@ -230,10 +231,10 @@ impl Dispatcher {
         self.fs.getattr(self.map.ino(node)).map_err(errno)
     }
 
-    /// Whether root, the only one in a mount where the kernel does not check permissions,
-    /// may do what `mask` names, with bits as for `access`.
+    /// Checks whether root may do what `mask` names, with bits as for `access`. Only root sends
+    /// this, from a mount where the kernel does not check permissions.
     ///
-    /// # Errors
+    /// The engine's, `EACCES` if not permitted.
     /// The engine's, `EACCES` if not.
     pub fn access(&self, node: NodeId, mask: u32) -> Reply<()> {
         let attr = self.getattr(node)?;
@@ -270,7 +271,7 @@ impl Dispatcher {
 
     /// The answer to a change that an immutable or append-only inode refuses. A write-back cache
     /// sends the times of its last write late. If they are older than the inode's last change, no
-    /// caller asked for them since, and the kernel drops them without an error.
+    /// caller has set them since, and the server ignores them without an error.
     fn refused_times(&self, ino: Ino, set: &SetAttr) -> Reply<Attr> {
         let attr = self.fs.getattr(ino).map_err(errno)?;
         let only_times = SetAttr {
@@ -293,8 +294,8 @@ impl Dispatcher {
         self.fs.readlink(self.map.ino(node)).map_err(errno)
     }
 
-    /// Creates anything but a directory or link; `mode` has type and permissions, `rdev`
-    /// is in FUSE's 32 bits.
+    /// Creates anything but a directory or link. `mode` has type and permissions; `rdev` has FUSE's
+    /// 32-bit form.
     ///
     /// # Errors
     /// The engine's, `ENAMETOOLONG`, `EINVAL` for an unknown type.
@@ -359,7 +360,7 @@ impl Dispatcher {
             .and_then(|entry| self.new_name(dir, &entry))
     }
 
-    /// Creates a regular file without a name.
+    /// Creates an unnamed regular file.
     ///
     /// # Errors
     /// The engine's.
@@ -371,7 +372,7 @@ impl Dispatcher {
             .map_err(errno)
     }
 
-    /// Gives a node one more name.
+    /// Adds a name for a node.
     ///
     /// # Errors
     /// The engine's, `ENAMETOOLONG`.
@@ -461,8 +462,8 @@ impl Dispatcher {
         self.fs.sync().map_err(errno)
     }
 
-    /// Hands one page of a directory from `cookie` on to `sink`: as much as it takes, and
-    /// no more than `max_bytes` on the wire. A page that hands out nothing is the end.
+    /// Passes one page of a directory, from `cookie` on, to `sink`: as much as it takes, and at
+    /// most `max_bytes` on the wire. An empty page is the end.
     ///
     /// # Errors
     /// The engine's.
@@ -484,7 +485,7 @@ impl Dispatcher {
         let mut noting = |item: &DirItem, attributes: Option<&DirAttributes>| {
             let taken = sink(item, attributes);
             if let Some(given) = attributes.filter(|given| taken && given.node != NodeId::NONE) {
-                self.crowd.note(&*self.fs, self.map.ino(given.node));
+                self.prune.referenced(&*self.fs, self.map.ino(given.node));
             }
             taken
         };
@@ -500,7 +501,7 @@ impl Dispatcher {
         self.fs.statfs().map_err(errno)
     }
 
-    /// All inodes that the kernel may have cached.
+    /// All nodes that the kernel may have cached.
     ///
     /// # Errors
     /// `EIO` after the end.
@@ -510,8 +511,9 @@ impl Dispatcher {
         Ok(inos.map(|ino| self.map.node(ino)).collect())
     }
 
-    /// Control command `command` with its input; the output has at most `out_size` bytes. Some want the kernel to
-    /// have written back all [`referenced`](Self::referenced) inodes (`control::wants_settled`).
+    /// Runs control command `command` with its input. The output has at most `out_size` bytes. Some
+    /// commands need the kernel to have written back all [`referenced`](Self::referenced) inodes
+    /// first (`control::wants_settled`).
     ///
     /// # Errors
     /// The engine's, `ENOTTY` for an unknown command.

@@ -8,7 +8,7 @@ use crate::request::{Reply, XattrReply};
 
 impl Dispatcher {
     /// Sets an extended attribute, with the flags of `setxattr`. With `kill_setgid` the file loses
-    /// its set-group-id bit: its ACL is set by a caller that is not in its group.
+    /// its set-group-id bit: a caller that is not in its group sets its ACL.
     ///
     /// # Errors
     /// The engine's, `EINVAL` for other flags.
@@ -30,7 +30,7 @@ impl Dispatcher {
         let ino = self.map.ino(node);
         self.fs.setxattr(ino, name, value, mode).map_err(errno)?;
         if kill_setgid {
-            // The kernel holds the inode's lock: no thread changes the mode in between.
+            // The kernel holds the inode's lock: the mode does not change in between.
             let perm = self.fs.getattr(ino).map_err(errno)?.perm;
             if perm & libc::S_ISGID != 0 {
                 let set = SetAttr {
@@ -51,7 +51,7 @@ impl Dispatcher {
         let _open = self.enter()?;
         match self.fs.getxattr(self.map.ino(node), name) {
             Ok(value) => xattr_reply(value, size),
-            // For an ACL the kernel takes "not supported" for an error of the access check.
+            // For an ACL, the kernel would fail the access check with "not supported".
             Err(Error::NotSupported) if name.starts_with(b"system.posix_acl_") => {
                 Err(libc::ENODATA)
             }

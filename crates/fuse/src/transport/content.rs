@@ -1,17 +1,17 @@
 //! Requests about the contents of files.
 //!
 //! **Synchronous writes.** For a write with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`, and in
-//! a mount with `-o sync`, the kernel sends an fsync after the write, but not for a direct write
-//! that its caller does not wait for (`io_submit`, io_uring). No request tells the two kinds of
-//! direct write apart, so every direct write that is synchronous is durable before its answer
-//! ([`durable`]); the fsync that may follow then finds nothing to do.
+//! a mount with `-o sync`, the kernel sends an fsync after the write. It sends none for a direct
+//! write that its caller does not wait for (`io_submit`, io_uring). No request tells the two kinds
+//! of direct write apart, so the server makes every synchronous direct write durable before its
+//! answer ([`durable`]). An fsync that follows finds nothing to do.
 //!
-//! **Direct writes and the page cache.** The kernel drops the pages of the range before it sends
-//! a direct write, and again after the answer only if the caller waits. A reader can fill the pages
-//! in between with the old content. So the pages of the range are dropped by a notification before
-//! the answer, if the file was ever read or written through the page cache ([`Readers`]). Of very many
-//! direct writes at a time some are answered while the pages are being dropped ([`Slot`]): a reader
-//! may then see old content for that moment.
+//! **Direct writes and the page cache.** The kernel drops the pages of the range before it sends a
+//! direct write, and again after the answer only if the caller waits. In between, a reader can fill
+//! the pages with the old content. So the server has the pages dropped by a notification before it
+//! answers, if the file was ever read or written through the page cache ([`Readers`]). Of very many
+//! concurrent direct writes, some are answered while their pages are being dropped ([`Slot`]); a
+//! reader may then see old content for that moment.
 //!
 //! Tests: `tests/mount/synchronous.rs`.
 
@@ -31,8 +31,8 @@ use crate::wire::abi::{
 use crate::wire::flags::{READ_LOCKOWNER, SetAttrValid, WRITE_KILL_SUIDGID, WRITE_LOCKOWNER};
 use crate::wire::{Body, Opcode, reply};
 
-/// Whether a request may wait for the device. Threads are added for those only: short ones
-/// are served faster by few threads that never sleep than by many that must be woken.
+/// Whether a request may wait for the device. Threads are added for such requests only: a few
+/// threads that never sleep serve short requests faster than many that must be woken.
 pub(super) fn takes_long(opcode: u32, mut body: Body<'_>) -> bool {
     if opcode == Opcode::Write as u32 {
         return body
@@ -63,31 +63,31 @@ fn durable(args: &WriteIn) -> Option<SyncKind> {
     if !is_direct(args) || flags & libc::O_DSYNC == 0 || sapwood_fault::planted(250) {
         return None;
     }
-    // `O_SYNC` is a bit of its own beside that of `O_DSYNC`.
+    // `O_SYNC` includes the bit of `O_DSYNC` and one of its own.
     match flags & libc::O_SYNC == libc::O_SYNC {
         true => Some(SyncKind::All),
         false => Some(SyncKind::Data),
     }
 }
 
-/// Whether a write went past the page cache: the kernel tells the lock owner of those alone.
+/// Whether a write bypassed the page cache: only for those does the kernel set the lock owner.
 fn is_direct(args: &WriteIn) -> bool {
     args.write_flags & WRITE_LOCKOWNER != 0
 }
 
-/// Nodes whose pages the kernel may hold: a bit for each hash of a node, never cleared. A
-/// needless notification is the only harm of a collision.
+/// Nodes whose pages the kernel may hold: one bit per hash of a node, never cleared. A collision
+/// only costs a needless notification.
 pub(super) struct Readers {
     cached: Box<[AtomicU64; Self::WORDS]>,
     direct: Box<[AtomicU64; Self::WORDS]>,
     waiting: Arc<AtomicUsize>,
 }
 
-/// The right of a direct write to wait for the kernel to drop pages.
+/// Permission for a direct write to wait until the kernel has dropped pages.
 ///
-/// A page is locked while a read into it is on its way, and the kernel sends only so many reads and
-/// direct writes at a time: if all of them were direct writes that wait for the page, the read would
-/// never be sent. So at most half of them wait.
+/// The kernel locks a page while a read into it is in flight, and sends a limited number of reads
+/// and direct writes at a time. If all of them were direct writes that wait for the page, it would
+/// never send the read. So at most half of them wait.
 #[derive(Debug)]
 pub(super) struct Slot(Arc<AtomicUsize>);
 
@@ -112,20 +112,20 @@ impl Readers {
     const WORDS: usize = 1024;
     const MOST_WAITING: usize = MAX_BACKGROUND as usize / 2;
 
-    /// Records a read into the page cache. Call it before the engine is asked.
+    /// Records a read into the page cache. Call it before the engine reads.
     fn reads(&self, node: NodeId) {
         set(&self.cached, node);
     }
 
-    /// Records a write through the page cache. It matters only beside direct writes: a file that
-    /// is written first, and then directly, costs no notification.
+    /// Records a write through the page cache. It matters only for files that also have direct
+    /// writes: a file that is written through the cache and later directly costs no notification.
     fn writes(&self, node: NodeId) {
         if is_set(&self.direct, node) {
             set(&self.cached, node);
         }
     }
 
-    /// Records a direct write that the engine has done; whether pages may be stale.
+    /// Records a direct write that the engine has completed. Returns whether pages may be stale.
     fn wrote_directly(&self, node: NodeId) -> bool {
         set(&self.direct, node) || is_set(&self.cached, node)
     }
@@ -151,7 +151,7 @@ fn is_set(bits: &Bits, node: NodeId) -> bool {
     place(bits, node).is_some_and(|(word, bit)| word.load(Ordering::SeqCst) & bit != 0)
 }
 
-/// Sets a node's bit; true if it was not set before.
+/// Sets a node's bit. True if it was not set before.
 fn set(bits: &Bits, node: NodeId) -> bool {
     place(bits, node).is_some_and(|(word, bit)| {
         word.load(Ordering::SeqCst) & bit == 0 && word.fetch_or(bit, Ordering::SeqCst) & bit == 0
@@ -196,7 +196,7 @@ impl Call<'_> {
             };
             return match readers.slot() {
                 Some(slot) => Outcome::Later(job(Some(slot))),
-                None => Outcome::Beside(reply::put(out, &write_out(args.size)), job(None)),
+                None => Outcome::AnswerThen(reply::put(out, &write_out(args.size)), job(None)),
             };
         }
         reply::put(out, &write_out(args.size)).into()
@@ -221,7 +221,7 @@ impl Call<'_> {
     }
 
     pub(super) fn copy(&self, args: &CopyFileRangeIn, wide: bool, out: &mut [u8]) -> Reply<usize> {
-        // The older answer has 32 bits; a shorter copy is allowed.
+        // The older answer has 32 bits. A shorter copy is allowed.
         let most = if wide {
             u64::MAX
         } else {

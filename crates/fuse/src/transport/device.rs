@@ -1,4 +1,4 @@
-//! `/dev/fuse`: a request a read, an answer a write.
+//! `/dev/fuse`: each read returns a request, each write sends an answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,22 +12,22 @@ use rustix::time::Timespec;
 use zerocopy::IntoBytes;
 
 use super::content::takes_long;
-use super::crew::{Crew, Load, Need};
 use super::later::Helper;
+use super::pool::{Load, Need, Pool};
 use super::server::{Outcome, Server};
 use super::{HEADROOM, KEEP, LARGE, MAX_IO};
 use crate::wire::abi::{InHeader, OutHeader};
 use crate::wire::{self, Body, Malformed, Opcode, reply};
 
-/// Bytes of an answer's header.
+/// Size of an answer's header in bytes.
 const HEADER: usize = size_of::<OutHeader>();
 
-/// What a device brought.
+/// Result of reading a device.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// Its length in bytes.
+    /// A message of this many bytes.
     Message(usize),
-    /// Only if it does not block.
+    /// No message. Only a device that does not block returns this.
     Nothing,
     Ended,
 }
@@ -41,10 +41,10 @@ impl Device {
         Self(fd)
     }
 
-    /// Another descriptor of the connection, with a queue of its own in the kernel.
+    /// Another descriptor of the connection, with a separate queue in the kernel.
     ///
     /// # Errors
-    /// `/dev/fuse` may not be opened, or the kernel does not do it.
+    /// `/dev/fuse` cannot be opened, or the kernel cannot clone the connection.
     pub(super) fn another(&self) -> io::Result<Self> {
         let file = std::fs::File::options()
             .read(true)
@@ -68,7 +68,7 @@ impl Device {
         }
     }
 
-    /// Has [`receive_now`](Self::receive_now) return at once.
+    /// Makes [`receive_now`](Self::receive_now) return at once.
     ///
     /// # Errors
     /// The system's.
@@ -77,8 +77,8 @@ impl Device {
         Ok(rustix::fs::fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
     }
 
-    /// The next request, if there is one already; else waits, unless told never to
-    /// [block](Self::never_block).
+    /// The next request, if one is there. Otherwise waits, unless set to [never
+    /// block](Self::never_block).
     ///
     /// # Errors
     /// The connection failed.
@@ -87,7 +87,7 @@ impl Device {
             match rustix::io::read(&self.0, &mut *buffer) {
                 Ok(len) => return Ok(Received::Message(len)),
                 Err(Errno::AGAIN) => return Ok(Received::Nothing),
-                // A request that was taken back in between is `ENOENT`.
+                // The kernel returns `ENOENT` if the request was cancelled in between.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
                 Err(error) => return Err(error.into()),
@@ -95,25 +95,25 @@ impl Device {
         }
     }
 
-    /// Waits until a request comes or the connection ends.
+    /// Waits until a request arrives or the connection ends.
     pub(super) fn await_request(&self) {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
-        // An error is the read's to tell.
+        // The next read returns the error.
         let _ = rustix::event::poll(&mut fds, None);
     }
 
-    /// Whether a request comes, or the connection ends, within `time`.
+    /// Whether a request arrives, or the connection ends, within `time`.
     fn has_request(&self, time: Duration) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         let time = Timespec::try_from(time).ok();
-        // An error is the read's to tell.
+        // The next read returns the error.
         rustix::event::poll(&mut fds, time.as_ref()) != Ok(0)
     }
 
     /// Sends a whole message.
     ///
     /// # Errors
-    /// The kernel does not want it: `ENOENT` for an answer whose request is gone.
+    /// The kernel refused the message: `ENOENT` for an answer whose request is gone.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
         loop {
             match rustix::io::write(&self.0, message) {
@@ -158,29 +158,29 @@ pub(super) fn header(unique: u64, errno: i32, payload: usize) -> OutHeader {
     }
 }
 
-/// The loop on `/dev/fuse`, run by several threads.
+/// The request loop on `/dev/fuse`, run by several threads.
 pub(super) struct Plain {
     device: Arc<Device>,
     server: Arc<Server>,
     helper: Helper,
-    crew: Arc<Crew>,
+    pool: Arc<Pool>,
     load: Load,
 }
 
 impl Plain {
-    /// For `first` threads, to be started with [`start`](Self::start), and at most `most`.
+    /// A loop for `first` threads, started by [`start`](Self::start), and at most `most`.
     pub(super) fn new(
         device: Arc<Device>,
         server: Arc<Server>,
         helper: Helper,
-        crew: &Arc<Crew>,
+        pool: &Arc<Pool>,
         (first, most): (usize, usize),
     ) -> Arc<Self> {
         Arc::new(Self {
             device,
             server,
             helper,
-            crew: Arc::clone(crew),
+            pool: Arc::clone(pool),
             load: Load::new(first, first, most),
         })
     }
@@ -188,7 +188,7 @@ impl Plain {
     /// Starts the first threads.
     ///
     /// # Errors
-    /// Not even one could be.
+    /// Not even one thread could be started.
     pub(super) fn start(self: &Arc<Self>, first: usize) -> io::Result<()> {
         for number in 0..first {
             match self.add() {
@@ -199,11 +199,11 @@ impl Plain {
         Ok(())
     }
 
-    /// Starts one thread more, which is counted already.
+    /// Starts one more thread, which is counted already.
     fn add(self: &Arc<Self>) -> io::Result<()> {
         let plain = Arc::clone(self);
-        let started = self.crew.start(move || {
-            // An ordinary user may not be able to open the device a second time.
+        let started = self.pool.start(move || {
+            // An ordinary user may not be allowed to open the device a second time.
             let device = match plain.device.another() {
                 Ok(device) => Arc::new(device),
                 Err(error) => {
@@ -237,7 +237,7 @@ impl Plain {
         }
     }
 
-    /// Serves one request; returns the size of the answer.
+    /// Serves one request. Returns the size of the answer.
     fn one(self: &Arc<Self>, device: &Arc<Device>, message: &[u8], answer: &mut [u8]) -> usize {
         let (header_in, body) = match wire::split_message(message) {
             Ok(split) => split,
@@ -250,7 +250,7 @@ impl Plain {
             return self.answer(device, &header_in, body, answer);
         }
         if self.load.begin() == Need::OneMore {
-            // Logged; those that there are go on.
+            // A failure was logged; the existing threads continue.
             let _ = self.add();
         }
         let len = self.answer(device, &header_in, body, answer);
@@ -272,10 +272,10 @@ impl Plain {
         let reply = match self.server.handle(header_in, body, payload) {
             Outcome::Silent => return 0,
             Outcome::Later(job) => {
-                self.helper.hand_over(device, unique, job);
+                self.helper.answer_later(device, unique, job);
                 return 0;
             }
-            Outcome::Beside(reply, job) => {
+            Outcome::AnswerThen(reply, job) => {
                 self.helper.post(job);
                 reply
             }
@@ -289,7 +289,7 @@ impl Plain {
                 if sent.is_err() {
                     let payload = answer.get(HEADER..HEADER + len).unwrap_or(&[]);
                     let granted = reply::granted(header_in.opcode, payload);
-                    self.server.give_back(&granted);
+                    self.server.release(&granted);
                 }
                 (sent, len)
             }
@@ -301,7 +301,7 @@ impl Plain {
     }
 }
 
-/// A thread's: a request, and its answer. Pages that were never touched cost nothing.
+/// Buffers of a thread: a request, and its answer. Pages that were never touched take no memory.
 struct Buffers {
     request: Vec<u8>,
     answer: Vec<u8>,
@@ -317,7 +317,7 @@ impl Buffers {
     }
 }
 
-/// A request that is gone, or a connection that is, wants no answer; else say so.
+/// Logs an answer that could not be delivered, unless its request or the connection is gone.
 pub(super) fn undelivered(opcode: u32, error: &io::Error) {
     if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) {
         log::warn!("answering {}: {error}", name(opcode));
@@ -328,7 +328,7 @@ fn name(opcode: u32) -> String {
     Opcode::try_from(opcode).map_or_else(|_| opcode.to_string(), |opcode| format!("{opcode:?}"))
 }
 
-/// Answers what can be: the header stands at the front, whatever length it tells.
+/// Answers a malformed request with an errno, if its header can be read.
 pub(super) fn malformed(device: &Device, message: &[u8], error: Malformed) {
     log::warn!("malformed request: {error}");
     if let Some(unique) = message.get(8..16).and_then(|bytes| bytes.first_chunk()) {
@@ -336,7 +336,7 @@ pub(super) fn malformed(device: &Device, message: &[u8], error: Malformed) {
     }
 }
 
-/// The one ioctl of `/dev/fuse` that is needed hands the kernel a pointer, hence `unsafe`.
+/// The only ioctl of `/dev/fuse` in use passes a pointer to the kernel, hence `unsafe`.
 #[expect(unsafe_code, reason = "ioctl; see the module's text")]
 mod clone_call {
     use std::fs::File;
@@ -348,7 +348,7 @@ mod clone_call {
     /// `_IOR(229, 0, uint32_t)`
     const CLONE: u32 = 0x8004_e500;
 
-    /// Makes `new`, just opened, one more descriptor of the connection of `old`.
+    /// Makes `new`, just opened, another descriptor of the connection of `old`.
     pub(super) fn clone_connection(new: &File, old: BorrowedFd<'_>) -> io::Result<()> {
         let old = u32::try_from(old.as_raw_fd()).map_err(io::Error::other)?;
         // SAFETY: the kernel reads the 4 bytes that the command's number encodes.

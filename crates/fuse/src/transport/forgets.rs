@@ -1,23 +1,24 @@
-//! Forgets: what gives an unlinked inode's space back.
+//! Forgets: requests that release an unlinked inode's space.
 //!
 //! # How it works
 //!
-//! For the caller of `unlink` the inode is gone when the call returns; we hear of it by a forget,
-//! which no thread waits for. So a forget may still be on its way while a request that was made
-//! after it is served, and then there seems to be less space than there is. Whatever depends on
-//! that, a `statfs` and a request that found no space, first waits for those forgets that were sent
-//! before it ([`Forgets::settle`]).
+//! To the caller of `unlink` the inode is gone when the call returns. The server learns of it by a
+//! forget, which no caller waits for. So a forget may still be in flight while a later request is
+//! served, and then there seems to be less space than there is. The two that depend on it, a
+//! `statfs` and a request that found no space, first wait for the forgets that were sent before
+//! them ([`Forgets::settle`]).
 //!
-//! Beside io_uring ([`Forgets::beside_rings`]) they come over `/dev/fuse`, which brings nearly
-//! nothing else. Its threads take turns as lookout; once something comes it gathers for
-//! [`GATHER`], because each message would wake a thread, and the kernel hands out together what
-//! has come meanwhile. Who settles reads what is there by itself; a message of forgets with room
-//! left is all of it, and what others cause meanwhile is not waited for. A message is counted under
-//! the lock that it is read with, so that none can be both read and not counted.
+//! **With io_uring** ([`Forgets::use_for_forgets`]) forgets arrive on `/dev/fuse`, which carries
+//! almost nothing else. One of its threads at a time polls the device. When something arrives, the
+//! thread waits for [`BATCH_TIME`], because each message would wake a thread, and the kernel
+//! delivers everything that has arrived in one message. A thread that settles reads the pending
+//! messages itself. If a message of forgets does not fill its buffer, it has all of them, and later
+//! ones are not waited for. A message is counted under the lock that it is read with, so every
+//! message that was read is counted.
 //!
-//! On the plain loop requests and forgets come in one order, and are counted once they are
-//! read. Between the read and the count a thread may stand still: a request without space
-//! is therefore tried again only after a moment ([`Forgets::retry`]). `statfs` does not wait for it.
+//! **Without io_uring** requests and forgets arrive in one order, and are counted after they are
+//! read. A thread may be delayed between the read and the count, so a request without space is
+//! retried only after a moment ([`Forgets::retry`]). `statfs` does not wait for that moment.
 //!
 //! Test: `many_names` in `tests/suites/enospc.rs`, over both transports.
 
@@ -33,52 +34,53 @@ use super::device::{Device, Received};
 use crate::wire::Opcode;
 use crate::wire::abi::{ForgetOne, InHeader};
 
-/// How long messages gather beside io_uring.
-const GATHER: Duration = Duration::from_millis(2);
-/// How long a thread of the plain loop may take from the read of a forget to its count.
+/// How long messages are collected with io_uring.
+const BATCH_TIME: Duration = Duration::from_millis(2);
+/// How long a thread without io_uring may take from the read of a forget to its count.
 const MOMENT: Duration = Duration::from_millis(2);
-/// Messages that one who settles reads at most: interrupts come before forgets.
+/// Most messages that a settling thread reads: the kernel delivers interrupts before forgets.
 const MOST_MESSAGES: usize = 16;
-/// How often a request that finds no space is tried at most.
+/// Most attempts of a request that finds no space.
 const MOST_TRIES: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Forgets {
-    beside: OnceLock<Beside>,
+    device: OnceLock<ForgetDevice>,
     state: Mutex<State>,
     one_done: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of all that were counted, the number of the next one.
+    /// Number of the next message to be counted.
     next: u64,
-    under_way: BTreeSet<u64>,
-    /// For the longest message.
+    in_progress: BTreeSet<u64>,
+    /// Has room for the longest message.
     buffer: Vec<u8>,
 }
 
-/// A device that does not block.
+/// The device that carries forgets with io_uring. It does not block.
 #[derive(Debug)]
-struct Beside {
+struct ForgetDevice {
     device: Arc<Device>,
-    /// Held by the thread that waits for a message.
-    lookout: Mutex<()>,
+    /// Held by the thread that polls for a message.
+    poller: Mutex<()>,
 }
 
-/// What the device brought beside io_uring.
+/// A message from the device that carries forgets with io_uring.
 pub(super) enum Arrival<'a> {
-    Message(Vec<u8>, UnderWay<'a>),
+    Message(Vec<u8>, InProgress<'a>),
     Nothing,
     Ended,
 }
 
-/// A forget, or a message that may be one, with its number; served when this is dropped.
-pub(super) struct UnderWay<'a>(&'a Forgets, u64);
+/// A forget, or a message that may be one, with its number. It counts as served when this is
+/// dropped.
+pub(super) struct InProgress<'a>(&'a Forgets, u64);
 
-impl Drop for UnderWay<'_> {
+impl Drop for InProgress<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().under_way.remove(&self.1);
+        self.0.state.lock().in_progress.remove(&self.1);
         self.0.one_done.notify_all();
     }
 }
@@ -87,13 +89,13 @@ impl State {
     fn count(&mut self) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.under_way.insert(number);
+        self.in_progress.insert(number);
         number
     }
 }
 
-/// Whether no forget was left when the kernel made `message`, for which there was `room` (bytes). It puts all
-/// that there are into one.
+/// Whether `message` has all forgets that the kernel had. `room` is the size of its buffer. The
+/// kernel puts as many forgets as fit into one message.
 fn brings_all(message: &[u8], room: usize) -> bool {
     let Ok((header, _)) = InHeader::read_from_prefix(message) else {
         return false;
@@ -104,65 +106,65 @@ fn brings_all(message: &[u8], room: usize) -> bool {
 }
 
 impl Forgets {
-    /// From now on the device is read by [`receive`](Self::receive) only; `longest` is the size of the
+    /// From now on only [`receive`](Self::receive) reads the device. `longest` is the size of the
     /// longest message in bytes.
     ///
     /// # Errors
-    /// It cannot be made one that does not block.
-    pub(super) fn beside_rings(&self, device: &Arc<Device>, longest: usize) -> io::Result<()> {
+    /// The device cannot be made non-blocking.
+    pub(super) fn use_for_forgets(&self, device: &Arc<Device>, longest: usize) -> io::Result<()> {
         device.never_block()?;
         self.state.lock().buffer = vec![0; longest];
-        self.beside
-            .set(Beside {
+        self.device
+            .set(ForgetDevice {
                 device: Arc::clone(device),
-                lookout: Mutex::new(()),
+                poller: Mutex::new(()),
             })
             .map_err(|_| io::Error::other("the device is read by two"))
     }
 
-    /// Counts a forget that was read from the plain loop.
-    pub(super) fn begin(&self) -> UnderWay<'_> {
-        UnderWay(self, self.state.lock().count())
+    /// Counts a forget that was read without io_uring.
+    pub(super) fn begin(&self) -> InProgress<'_> {
+        InProgress(self, self.state.lock().count())
     }
 
-    /// The next message beside io_uring that is there.
+    /// The next pending message with io_uring.
     ///
     /// # Errors
     /// The connection failed.
     pub(super) fn receive(&self) -> io::Result<Arrival<'_>> {
-        let Some(beside) = self.beside.get() else {
+        let Some(device) = self.device.get() else {
             return Ok(Arrival::Nothing);
         };
         let mut state = self.state.lock();
-        Ok(match beside.device.receive_now(&mut state.buffer)? {
+        Ok(match device.device.receive_now(&mut state.buffer)? {
             Received::Ended => Arrival::Ended,
             Received::Nothing => Arrival::Nothing,
             Received::Message(len) => {
                 let message = state.buffer.get(..len).unwrap_or(&[]).to_vec();
-                Arrival::Message(message, UnderWay(self, state.count()))
+                Arrival::Message(message, InProgress(self, state.count()))
             }
         })
     }
 
-    /// Waits until messages may have come, and for those that come close behind.
-    pub(super) fn look_out(&self) {
-        if let Some(beside) = self.beside.get() {
-            let _turn = beside.lookout.lock();
-            beside.device.await_request();
-            std::thread::sleep(GATHER);
+    /// Waits until a message may have arrived, and then for those that follow shortly.
+    pub(super) fn wait_for_messages(&self) {
+        if let Some(device) = self.device.get() {
+            let _turn = device.poller.lock();
+            device.device.await_request();
+            std::thread::sleep(BATCH_TIME);
         }
     }
 
-    /// Waits until all forgets are served that were sent before now, each message that no thread
-    /// has read yet by `serve`.
+    /// Waits until all forgets that were sent before now are served. Messages that no thread has
+    /// read yet are served by `serve`.
     pub(super) fn settle(&self, serve: impl Fn(&Device, &[u8])) {
-        if let Some(beside) = self.beside.get() {
+        if let Some(device) = self.device.get() {
             for _ in 0..MOST_MESSAGES {
-                // That the connection has ended or failed is for its own threads to say.
-                let Ok(Arrival::Message(message, _under_way)) = self.receive() else {
+                // The device's own threads report that the connection has ended or failed.
+                let Ok(Arrival::Message(message, _in_progress)) = self.receive() else {
                     break;
                 };
-                serve(&beside.device, &message);
+                serve(&device.device, &message);
                 if brings_all(&message, self.state.lock().buffer.len()) {
                     break;
                 }
@@ -171,12 +173,13 @@ impl Forgets {
         let mut state = self.state.lock();
         let now = state.next;
         self.one_done.wait_while(&mut state, |state| {
-            state.under_way.first().is_some_and(|&one| one < now)
+            state.in_progress.first().is_some_and(|&one| one < now)
         });
     }
 
-    /// Tries a request, and again as long as it finds no space and forgets come. The second try is
-    /// made in any case: forgets may have been served during the first, which shows nowhere.
+    /// Runs a request, and retries it as long as it finds no space and forgets arrive. The first
+    /// retry always happens, because forgets may have been served unnoticed during the first
+    /// attempt.
     pub(super) fn retry<T>(
         &self,
         mut once: impl FnMut() -> T,
@@ -187,7 +190,7 @@ impl Forgets {
         let mut tries = 1;
         while tries < MOST_TRIES && no_space(&outcome) {
             let seen = self.counted();
-            self.settle_patiently(&serve);
+            self.settle_after_moment(&serve);
             outcome = once();
             tries += 1;
             if self.counted() == seen {
@@ -197,14 +200,14 @@ impl Forgets {
         outcome
     }
 
-    /// How many were counted so far.
+    /// Number of messages counted so far.
     fn counted(&self) -> u64 {
         self.state.lock().next
     }
 
-    /// As [`settle`](Self::settle), and for those too that were read and not yet counted.
-    fn settle_patiently(&self, serve: impl Fn(&Device, &[u8])) {
-        if self.beside.get().is_none() {
+    /// As [`settle`](Self::settle), and also waits for forgets that were read but not yet counted.
+    fn settle_after_moment(&self, serve: impl Fn(&Device, &[u8])) {
+        if self.device.get().is_none() {
             std::thread::sleep(MOMENT);
         }
         self.settle(serve);

@@ -1,4 +1,4 @@
-//! The handshake: what kernel and server agree on.
+//! The handshake: the kernel and the server agree on the protocol.
 
 use std::io;
 
@@ -10,33 +10,33 @@ use crate::wire::abi::{InHeader, InitIn, InitOut};
 use crate::wire::flags::InitFlags;
 use crate::wire::{self, MAJOR, MINOR, OLDEST_MINOR, Opcode, Operation};
 
-/// Readahead and write-back requests that the kernel keeps under way.
+/// Most readahead and write-back requests that the kernel keeps in flight.
 pub(super) const MAX_BACKGROUND: u16 = 128;
 
-/// What the mount's options ask for.
+/// What the mount's options request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wishes {
+pub(super) struct Wanted {
     pub(super) writeback: bool,
     pub(super) posix_acl: bool,
     pub(super) io_uring: bool,
 }
 
-/// What was agreed on, as far as later requests depend on it.
+/// Results of the handshake that later requests depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Agreed {
     pub(super) writeback: bool,
     pub(super) long_setxattr: bool,
     /// `sync(1)` and `syncfs(2)` reach the server.
     pub(super) syncfs: bool,
-    /// The kernel can be asked to forget nodes.
+    /// The kernel can forget nodes on request.
     pub(super) prune: bool,
 }
 
-/// Since this minor version of the protocol the kernel can be asked to forget nodes.
+/// First minor version of the protocol in which the kernel can forget nodes on request.
 const PRUNE_MINOR: u32 = 45;
 
-impl Wishes {
-    /// All that we would like, offered or not.
+impl Wanted {
+    /// All flags that the server requests, offered or not.
     fn flags(self) -> InitFlags {
         let mut wanted = InitFlags::ASYNC_READ
             | InitFlags::ASYNC_DIO
@@ -63,7 +63,7 @@ impl Wishes {
     }
 }
 
-/// The kernel's first request, in a version of the protocol that we speak.
+/// The kernel's first request, in a supported version of the protocol.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Handshake {
     unique: u64,
@@ -76,18 +76,18 @@ impl Handshake {
         InitFlags::from_bits_truncate(offered(&self.init)).contains(InitFlags::OVER_IO_URING)
     }
 
-    /// What `wishes` come to. Nothing is sent.
-    pub(super) fn agreed(&self, wishes: Wishes) -> Agreed {
-        negotiate(&self.init, wishes).1
+    /// The result that `wanted` would have. Sends nothing.
+    pub(super) fn agreed(&self, wanted: Wanted) -> Agreed {
+        negotiate(&self.init, wanted).1
     }
 
-    /// Answers: from now on there are requests.
+    /// Answers the handshake: from now on the kernel sends requests.
     ///
     /// # Errors
     /// The connection is gone.
-    pub(super) fn accept(&self, device: &Device, wishes: Wishes) -> io::Result<()> {
-        let (out, _) = negotiate(&self.init, wishes);
-        let missing = wishes.flags() - InitFlags::from_bits_truncate(offered(&self.init));
+    pub(super) fn accept(&self, device: &Device, wanted: Wanted) -> io::Result<()> {
+        let (out, _) = negotiate(&self.init, wanted);
+        let missing = wanted.flags() - InitFlags::from_bits_truncate(offered(&self.init));
         if !missing.is_empty() {
             let InitIn { major, minor, .. } = self.init;
             log::info!("the kernel's FUSE {major}.{minor} does not offer {missing:?}");
@@ -95,7 +95,7 @@ impl Handshake {
         device.answer(self.unique, out.as_bytes())
     }
 
-    /// Answers that there will be no service.
+    /// Answers that the server will not serve.
     pub(super) fn refuse(&self, device: &Device) {
         let _ = device.refuse(self.unique, libc::EPROTO);
     }
@@ -117,7 +117,7 @@ pub(super) fn receive(device: &Device) -> io::Result<Handshake> {
         };
         let (header, init) = first(buffer.get(..len).unwrap_or(&[]))?;
         if init.major > MAJOR {
-            // Told which major version we know, it asks again in that one.
+            // The kernel repeats its request in the major version of this answer.
             let out = InitOut {
                 major: MAJOR,
                 minor: MINOR,
@@ -133,7 +133,7 @@ pub(super) fn receive(device: &Device) -> io::Result<Handshake> {
         if init.major < MAJOR || init.minor < OLDEST_MINOR {
             handshake.refuse(device);
             return Err(io::Error::other(format!(
-                "the kernel speaks FUSE {}.{}, at least {MAJOR}.{OLDEST_MINOR} is needed",
+                "the kernel has FUSE {}.{}, but at least {MAJOR}.{OLDEST_MINOR} is needed",
                 init.major, init.minor
             )));
         }
@@ -148,13 +148,13 @@ fn first(message: &[u8]) -> io::Result<(InHeader, InitIn)> {
     });
     match decoded {
         Ok((header, Operation::Init(init))) => Ok((header, init)),
-        Ok(_) => Err(io::Error::other("the first request is no handshake")),
+        Ok(_) => Err(io::Error::other("the first request is not a handshake")),
         Err(error) => Err(io::Error::other(error)),
     }
 }
 
-fn negotiate(init: &InitIn, wishes: Wishes) -> (InitOut, Agreed) {
-    let agreed = wishes.flags() & InitFlags::from_bits_truncate(offered(init));
+fn negotiate(init: &InitIn, wanted: Wanted) -> (InitOut, Agreed) {
+    let agreed = wanted.flags() & InitFlags::from_bits_truncate(offered(init));
     let [flags, flags2] = halves(agreed.bits());
     let pages = usize::try_from(MAX_IO).unwrap_or(0) / rustix::param::page_size();
     let out = InitOut {
@@ -189,14 +189,14 @@ fn halves(bits: u64) -> [u32; 2] {
 mod tests {
     use super::*;
 
-    const ALL: Wishes = Wishes {
+    const ALL: Wanted = Wanted {
         writeback: true,
         posix_acl: true,
         io_uring: true,
     };
 
     #[test]
-    fn only_what_is_offered_is_agreed_on() {
+    fn only_offered_features_are_agreed_on() {
         let init = InitIn {
             major: 7,
             minor: 31,
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(flags, ALL.flags());
         assert!(!flags.contains(InitFlags::ATOMIC_O_TRUNC));
         assert!(agreed.writeback && agreed.long_setxattr && agreed.syncfs && agreed.prune);
-        let without = Wishes {
+        let without = Wanted {
             writeback: false,
             posix_acl: false,
             io_uring: false,

@@ -1,9 +1,9 @@
-//! What must wait for the kernel before it can be answered: the kernel in turn may be
-//! waiting for the thread that would wait.
+//! Jobs that must wait for the kernel before they are answered. They run in a helper thread,
+//! because the kernel may in turn wait for the request thread.
 //!
-//! The kernel cannot be interrupted while it writes back for us. Should the process be killed just
-//! then, that thread keeps the connection, and all who wait for it, alive until a user writes to
-//! `abort` below `/sys/fs/fuse/connections`.
+//! The kernel's write-back for such a job cannot be interrupted. If the process is killed
+//! meanwhile, the helper thread keeps the connection, and all callers that wait for it, alive until
+//! a user writes to `abort` below `/sys/fs/fuse/connections`.
 
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -18,37 +18,38 @@ use crate::request::Reply;
 use crate::wire::abi::{LseekOut, WriteOut};
 use crate::wire::{Opcode, notify, reply};
 
-/// Nodes in one message that asks the kernel to forget them.
+/// Most nodes in one message that asks the kernel to forget them.
 const PRUNE_AT_ONCE: usize = 1024;
 
 /// A request to answer later.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// A seek for data or a hole, once the kernel has written back a range.
+    /// A seek for data or a hole, after the kernel has written back a range.
     Seek {
         node: NodeId,
         offset: i64,
         whence: i32,
-        /// The range's start, and its length; 0: to the end of the file.
+        /// The range's start and length; a length of 0 means to the end of the file.
         range: (i64, i64),
     },
-    /// The answer to a direct write, once the kernel has dropped its pages of the range.
+    /// The answer to a direct write, after the kernel has dropped its pages of the range.
     Written {
         node: NodeId,
         /// Start and length.
         range: (i64, i64),
         answer: WriteOut,
-        /// Held while the kernel waits for the answer.
+        /// Held until the kernel has dropped the pages.
         _slot: Option<Slot>,
     },
-    /// A change of flags: the kernel first writes back what it cached of the file, which may be
-    /// immutable afterwards, and then asks for its attributes again.
+    /// A change of flags: the kernel first writes back the dirty pages of the file, which may be
+    /// immutable afterwards, and asks for its attributes again later.
     Flags(Command),
-    /// A control command, once the kernel has written back all that it cached.
+    /// A control command, after the kernel has written back all dirty pages.
     Settled(Command),
-    /// No answer: the kernel forgets nodes that it does not use, of very many.
+    /// Asks the kernel to forget unused nodes. Has no answer.
     Prune,
-    /// The answer to a control command, once the kernel has forgotten a name that it changed.
+    /// The answer to a control command, after the kernel has dropped a name that the command
+    /// changed.
     Control {
         dir: NodeId,
         name: Vec<u8>,
@@ -66,14 +67,14 @@ impl Job {
         }
     }
 
-    /// Tells the kernel, waits for it, and writes the answer into `out`.
+    /// Sends the notification, waits for the kernel to handle it, and writes the answer into `out`.
     fn finish(&self, device: &Device, server: &Server, out: &mut [u8]) -> Reply<usize> {
         let dispatcher = server.dispatcher();
         match self {
             Self::Settled(command) => {
                 for node in dispatcher.referenced()? {
                     if !sapwood_fault::planted(272) {
-                        tell(device, &notify::inval_inode(node.0, 0, 0));
+                        notify_kernel(device, &notify::inval_inode(node.0, 0, 0));
                     }
                 }
                 Self::command(command, device, server, out)
@@ -81,11 +82,11 @@ impl Job {
             Self::Flags(command) => {
                 let node = command.node().0;
                 if !sapwood_fault::planted(266) && !sapwood_fault::planted(267) {
-                    tell(device, &notify::inval_inode(node, 0, 0));
+                    notify_kernel(device, &notify::inval_inode(node, 0, 0));
                 }
                 let answer = Self::command(command, device, server, out);
                 if !sapwood_fault::planted(266) {
-                    tell(device, &notify::inval_inode(node, -1, 0));
+                    notify_kernel(device, &notify::inval_inode(node, -1, 0));
                 }
                 answer
             }
@@ -95,7 +96,7 @@ impl Job {
                 answer,
                 ..
             } => {
-                tell(device, &notify::inval_inode(node.0, range.0, range.1));
+                notify_kernel(device, &notify::inval_inode(node.0, range.0, range.1));
                 reply::put(out, answer)
             }
             Self::Prune => {
@@ -108,18 +109,18 @@ impl Job {
                 whence,
                 range,
             } => {
-                // The kernel writes back what it drops.
+                // The kernel writes dirty pages back before it drops them.
                 if !sapwood_fault::planted(271) {
-                    tell(device, &notify::inval_inode(node.0, range.0, range.1));
+                    notify_kernel(device, &notify::inval_inode(node.0, range.0, range.1));
                 }
                 found(out, dispatcher.settled_lseek(*node, *offset, *whence)?)
             }
             Self::Control { dir, name, output } => {
                 if !sapwood_fault::planted(270) {
-                    tell(device, &notify::inval_entry(dir.0, name));
+                    notify_kernel(device, &notify::inval_entry(dir.0, name));
                 }
-                // A negative offset: attributes only.
-                tell(device, &notify::inval_inode(dir.0, -1, 0));
+                // A negative offset drops only the attributes.
+                notify_kernel(device, &notify::inval_inode(dir.0, -1, 0));
                 reply::ioctl(out, output)
             }
         }
@@ -132,57 +133,57 @@ impl Job {
         out: &mut [u8],
     ) -> Reply<usize> {
         match server.command(command, out) {
-            Outcome::Answer(answer) | Outcome::Beside(answer, _) => answer,
+            Outcome::Answer(answer) | Outcome::AnswerThen(answer, _) => answer,
             Outcome::Later(job) => job.finish(device, server, out),
             Outcome::Silent => Ok(0),
         }
     }
 }
 
-/// What the kernel does not know, it need not write back or forget.
-fn tell(device: &Device, message: &[u8]) {
+/// Sends a notification. An error for a node or name that the kernel does not have is ignored.
+fn notify_kernel(device: &Device, message: &[u8]) {
     match device.send(message) {
         Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
-            log::warn!("telling the kernel to drop what it cached: {error}");
+            log::warn!("the kernel did not drop its caches: {error}");
         }
         _ => {}
     }
 }
 
-/// Has the kernel forget those nodes that the engine wants to be rid of.
+/// Asks the kernel to forget the nodes that the engine wants to evict.
 fn prune(device: &Device, dispatcher: &Dispatcher) {
-    let nodes = dispatcher.crowd();
+    let nodes = dispatcher.nodes_to_prune();
     for some in nodes.chunks(PRUNE_AT_ONCE) {
         if let Err(error) = device.send(&notify::prune(some)) {
-            log::info!("the kernel does not forget what it does not use: {error}");
+            log::info!("the kernel did not forget unused nodes: {error}");
             dispatcher.set_prunes(false);
             break;
         }
     }
 }
 
-struct Handed {
+struct QueuedJob {
     job: Job,
-    to: Asker,
+    to: Recipient,
 }
 
-/// Where an answer goes.
-enum Asker {
-    /// To the request of this number, which came from there.
+/// Destination of an answer.
+enum Recipient {
+    /// The request with this number, which came from this device.
     Device(Arc<Device>, u64),
-    /// Nowhere: the request was answered.
-    Nobody,
-    /// To the thread that waits for it.
+    /// None: the request was answered already.
+    None,
+    /// A thread that waits for it.
     Thread(mpsc::Sender<Reply<Vec<u8>>>),
 }
 
-impl Asker {
+impl Recipient {
     fn answer(self, opcode: Opcode, answer: Reply<&[u8]>) {
         let (device, unique) = match self {
             Self::Device(device, unique) => (device, unique),
-            Self::Nobody => return,
+            Self::None => return,
             Self::Thread(waiting) => {
-                // It waits as long as there is a connection.
+                // The thread waits as long as the connection exists.
                 let _ = waiting.send(answer.map(<[u8]>::to_vec));
                 return;
             }
@@ -197,9 +198,9 @@ impl Asker {
     }
 }
 
-/// A thread that answers jobs. It ends when the last handle is dropped.
+/// Handle of the thread that runs jobs. The thread ends when the last handle is dropped.
 #[derive(Debug, Clone)]
-pub(super) struct Helper(mpsc::Sender<Handed>);
+pub(super) struct Helper(mpsc::Sender<QueuedJob>);
 
 impl Helper {
     /// # Errors
@@ -213,42 +214,42 @@ impl Helper {
         Ok(Self(sender))
     }
 
-    /// Answers the request `unique`, which came from `device`, when the job is done.
-    pub(super) fn hand_over(&self, device: &Arc<Device>, unique: u64, job: Job) {
-        self.send(Handed {
+    /// Runs the job, then answers the request `unique`, which came from `device`.
+    pub(super) fn answer_later(&self, device: &Arc<Device>, unique: u64, job: Job) {
+        self.send(QueuedJob {
             job,
-            to: Asker::Device(Arc::clone(device), unique),
+            to: Recipient::Device(Arc::clone(device), unique),
         });
     }
 
-    /// Has the job done.
+    /// Runs the job, without an answer.
     pub(super) fn post(&self, job: Job) {
-        self.send(Handed {
+        self.send(QueuedJob {
             job,
-            to: Asker::Nobody,
+            to: Recipient::None,
         });
     }
 
-    /// Has the job done; the payload of its answer will come.
+    /// Runs the job. The receiver gets the payload of its answer.
     pub(super) fn ask(&self, job: Job) -> mpsc::Receiver<Reply<Vec<u8>>> {
         let (sender, answer) = mpsc::channel();
-        self.send(Handed {
+        self.send(QueuedJob {
             job,
-            to: Asker::Thread(sender),
+            to: Recipient::Thread(sender),
         });
         answer
     }
 
-    fn send(&self, handed: Handed) {
-        if let Err(mpsc::SendError(Handed { job, to })) = self.0.send(handed) {
+    fn send(&self, handed: QueuedJob) {
+        if let Err(mpsc::SendError(QueuedJob { job, to })) = self.0.send(handed) {
             to.answer(job.opcode(), Err(libc::EIO));
         }
     }
 }
 
-fn run(jobs: &mpsc::Receiver<Handed>, notifier: &Device, server: &Server) {
+fn run(jobs: &mpsc::Receiver<QueuedJob>, notifier: &Device, server: &Server) {
     let mut out = vec![0; 8 * HEADROOM];
-    for Handed { job, to } in jobs {
+    for QueuedJob { job, to } in jobs {
         let done = job.finish(notifier, server, &mut out);
         to.answer(
             job.opcode(),

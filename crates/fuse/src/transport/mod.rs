@@ -1,34 +1,33 @@
-//! Requests in, answers out: our own FUSE transport.
+//! Sapwood's own FUSE transport: receives requests and sends answers.
 //!
 //! # How it works
 //!
-//! [`Transport::handshake`] answers the kernel's first request ([`init`]) and thereby
-//! brings the mount up. [`Transport::serve`] then runs request threads until the kernel
-//! ends the connection. Each request is decoded by `wire`, handed to the dispatcher
-//! by [`server::Server`] and answered from the same thread, into a buffer that the thread
-//! keeps: no request costs an allocation of the transport's.
+//! [`Transport::handshake`] answers the kernel's first request ([`init`]), which brings the mount
+//! up. [`Transport::serve`] then runs request threads until the kernel ends the connection. `wire`
+//! decodes each request, [`server::Server`] passes it to the dispatcher, and the same thread
+//! answers it from a buffer that the thread keeps. So the transport allocates nothing per request.
 //!
-//! `/dev/fuse` ([`device`]): each thread has a descriptor of its own (a clone, with its own
-//! queue of requests under way in the kernel), reads a request and writes the answer.
-//! io_uring ([`uring`]): where the kernel offers it, most requests come that way; forgets do not,
-//! and are taken in batches ([`forgets`]). [`crew`] adds threads while requests take long.
+//! - `/dev/fuse` ([`device`]): each thread has its own descriptor (a clone with its own queue in
+//!   the kernel), reads a request and writes the answer.
+//! - io_uring ([`uring`]): where the kernel offers it, most requests arrive this way. Forgets do
+//!   not; they are taken in batches ([`forgets`]).
+//! - [`pool`] adds threads while requests take long.
+//! - [`later`] answers requests that must wait for the kernel first, because a request thread that
+//!   waits may be needed by the kernel.
 //!
-//! What must wait for the kernel first ([`later`]) must not wait in a thread that the
-//! kernel in turn may need.
-//!
-//! Trouble: a request that is malformed is answered with an errno and logged (tests in
-//! `wire/tests.rs`); a panic of the engine is answered with `EIO`, and so is everything
-//! after it, because what the engine holds in memory can no longer be believed (test in
-//! `server.rs`); an answer that the kernel no longer wants gives back the references that
-//! it carried (test in `server.rs`); a kernel that ends the connection ends the threads
-//! (`tests/mount/sessions.rs`).
+//! Trouble cases:
+//! - A malformed request is answered with an errno and logged (`wire/tests.rs`).
+//! - After a panic of the engine, this request and all later ones are answered with `EIO`, because
+//!   the engine's memory can no longer be trusted (`server.rs`).
+//! - An answer that the kernel no longer wants releases the references in it (`server.rs`).
+//! - A kernel that ends the connection ends the threads (`tests/mount/sessions.rs`).
 
 mod content;
-mod crew;
 mod device;
 mod forgets;
 mod init;
 mod later;
+mod pool;
 mod server;
 mod uring;
 
@@ -39,79 +38,78 @@ use std::sync::Arc;
 
 use crate::dispatch::Dispatcher;
 use crate::options::{MAX_IO, MountOptions};
-use crate::permissions::{Asking, kernel_checks};
-use crew::Crew;
+use crate::permissions::{Admission, kernel_checks};
 use device::{Device, Plain};
-use init::{Handshake, Wishes};
+use init::{Handshake, Wanted};
 use later::Helper;
+use pool::Pool;
 use sapwood_vfs::Choice;
 use server::Server;
 use uring::{Rings, Shared};
 
-/// Room for headers and the fixed part of any request or answer, before or behind `MAX_IO`.
+/// Room for headers and the fixed part of any request or answer, in addition to `MAX_IO`.
 const HEADROOM: usize = 4096;
-/// A request or answer above this, in bytes, leaves memory behind that is given back once
-/// nothing more comes for [`KEEP`].
+/// A request or answer larger than this, in bytes, leaves resident pages in the buffer. They are
+/// returned to the system when no request arrives for [`KEEP`].
 const LARGE: usize = 128 << 10;
 const KEEP: std::time::Duration = std::time::Duration::from_secs(1);
-/// Threads on `/dev/fuse` beside io_uring: for forgets.
-const BESIDE_RINGS: usize = 2;
+/// Threads on `/dev/fuse` when io_uring is in use; they serve forgets.
+const FORGET_THREADS: usize = 2;
 
-/// Called with the kernel's last request, which is answered when it returns.
-pub(crate) type Farewell = Box<dyn Fn() + Send + Sync>;
+/// Called for the kernel's last request, which is answered when this returns.
+pub(crate) type OnDestroy = Box<dyn Fn() + Send + Sync>;
 
-/// An answered handshake, ready to serve.
+/// A connection after the handshake, ready to serve.
 pub(crate) struct Transport {
     device: Arc<Device>,
     server: Arc<Server>,
-    crew: Arc<Crew>,
+    pool: Arc<Pool>,
     helper: Helper,
-    /// Threads on `/dev/fuse`: at first, and at most.
+    /// Number of threads on `/dev/fuse`: at the start, and at most.
     threads: (usize, usize),
     /// Most requests come through io_uring.
     rings: bool,
-    hears_sync: bool,
+    receives_sync: bool,
 }
 
 impl Transport {
-    /// Answers the kernel's first request on `device`, which serves the mount on
-    /// `mount_point`.
+    /// Answers the kernel's first request on `device`, which serves the mount on `mount_point`.
     ///
     /// # Errors
-    /// The kernel's protocol is unknown, the connection is gone, or there is no io_uring
-    /// where it was asked for.
+    /// The kernel's protocol is unknown, the connection is gone, or io_uring was required but is
+    /// not available.
     pub(crate) fn handshake(
         device: OwnedFd,
         mount_point: &Path,
         dispatcher: Arc<Dispatcher>,
-        farewell: Farewell,
+        on_destroy: OnDestroy,
         options: &MountOptions,
         read_only: bool,
     ) -> io::Result<Self> {
         let device = Arc::new(Device::new(device));
         let handshake = init::receive(&device)?;
-        let mut wishes = Wishes {
+        let mut wanted = Wanted {
             writeback: options.writeback_cache && !read_only,
             posix_acl: kernel_checks(options),
             io_uring: false,
         };
-        let agreed = handshake.agreed(wishes);
+        let agreed = handshake.agreed(wanted);
         dispatcher.set_writeback(agreed.writeback);
         dispatcher.set_prunes(agreed.prune);
         let server = Arc::new(Server::new(
             dispatcher,
             agreed.long_setxattr,
-            Asking::of(options),
-            farewell,
+            Admission::of(options),
+            on_destroy,
         ));
         let transport = Self {
             helper: Helper::start(&device, &server)?,
             device,
             server,
-            crew: Arc::default(),
+            pool: Arc::default(),
             threads: options.thread_count(),
             rings: false,
-            hears_sync: agreed.syncfs,
+            receives_sync: agreed.syncfs,
         };
         let rings = match transport.rings(&handshake, mount_point, options) {
             Ok(rings) => rings,
@@ -120,8 +118,8 @@ impl Transport {
                 return Err(error);
             }
         };
-        wishes.io_uring = rings.is_some();
-        handshake.accept(&transport.device, wishes)?;
+        wanted.io_uring = rings.is_some();
+        handshake.accept(&transport.device, wanted)?;
         let Some(rings) = rings else {
             return Ok(transport);
         };
@@ -137,7 +135,7 @@ impl Transport {
         })
     }
 
-    /// Rings, if they are wanted and can be had.
+    /// Rings, if the options want them and they are available.
     fn rings(
         &self,
         handshake: &Handshake,
@@ -151,7 +149,7 @@ impl Transport {
             let shared = Shared::new(
                 &self.device,
                 &self.server,
-                &self.crew,
+                &self.pool,
                 &self.helper,
                 mount_point,
             );
@@ -172,9 +170,9 @@ impl Transport {
         }
     }
 
-    /// Whether the kernel passes `sync` on, because it was agreed on.
-    pub(crate) fn hears_sync(&self) -> bool {
-        self.hears_sync
+    /// Whether the kernel agreed to pass `sync` on.
+    pub(crate) fn receives_sync(&self) -> bool {
+        self.receives_sync
     }
 
     /// Serves requests until the file system is unmounted or the connection ends.
@@ -183,10 +181,10 @@ impl Transport {
     /// The connection failed.
     pub(crate) fn serve(self) -> io::Result<()> {
         if self.rings {
-            self.server.beside_rings(&self.device)?;
-            for number in 0..BESIDE_RINGS {
+            self.server.use_for_forgets(&self.device)?;
+            for number in 0..FORGET_THREADS {
                 let (server, device) = (Arc::clone(&self.server), Arc::clone(&self.device));
-                match self.crew.start(move || server.serve_beside(&device)) {
+                match self.pool.start(move || server.serve_forgets(&device)) {
                     Err(error) if number == 0 => return Err(error),
                     Err(error) => log::warn!("fewer threads for forgets than wanted: {error}"),
                     Ok(()) => {}
@@ -198,11 +196,11 @@ impl Transport {
                 self.device,
                 self.server,
                 self.helper,
-                &self.crew,
+                &self.pool,
                 self.threads,
             );
             plain.start(first)?;
         }
-        self.crew.wait()
+        self.pool.wait()
     }
 }

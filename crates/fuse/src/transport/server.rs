@@ -1,4 +1,4 @@
-//! Decoded requests, each handed to the dispatcher and its result encoded.
+//! Passes decoded requests to the dispatcher and encodes the results.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -8,12 +8,12 @@ use super::content::{Readers, changes};
 use super::device::{self, Device};
 use super::forgets::{Arrival, Forgets};
 use super::later::Job;
-use super::{Farewell, HEADROOM, MAX_IO};
+use super::{HEADROOM, MAX_IO, OnDestroy};
 use crate::control;
 use crate::dispatch::Dispatcher;
 use crate::ioctl;
 use crate::node::NodeId;
-use crate::permissions::Asking;
+use crate::permissions::Admission;
 use crate::readdir::{DirAttributes, DirItem, PageKind};
 use crate::request::{Caller, ControlAnswer, NodeEntry, Reply, XattrReply};
 use crate::wire::abi::{GetXattrOut, InHeader, IoctlIn, IoctlOut, ReadIn};
@@ -21,17 +21,17 @@ use crate::wire::flags::{FSYNC_FDATASYNC, SETXATTR_ACL_KILL_SGID};
 use crate::wire::reply::{self, Page};
 use crate::wire::{self, Body, Opcode, Operation};
 
-/// What to do about a request.
+/// What to do with a request.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Answer it: so many bytes, or an errno.
+    /// Answer it, with this number of bytes or an errno.
     Answer(Reply<usize>),
-    /// Do not: the kernel waits for none.
+    /// Send no answer: the kernel expects none.
     Silent,
-    /// Finish the job first, not in a request thread.
+    /// Complete the job first, outside the request threads, then answer.
     Later(Job),
-    /// Answer it, and have the job done whenever that is.
-    Beside(Reply<usize>, Job),
+    /// Answer it now, and run the job some time.
+    AnswerThen(Reply<usize>, Job),
 }
 
 impl From<Reply<usize>> for Outcome {
@@ -40,13 +40,13 @@ impl From<Reply<usize>> for Outcome {
     }
 }
 
-/// Turns requests into calls of the dispatcher. Shared by all request threads.
+/// Turns requests into calls of the dispatcher. All request threads share it.
 pub(super) struct Server {
     dispatcher: Arc<Dispatcher>,
     long_setxattr: bool,
-    asking: Asking,
+    admission: Admission,
     forgets: Forgets,
-    farewell: Farewell,
+    on_destroy: OnDestroy,
     pub(super) readers: Readers,
 }
 
@@ -54,15 +54,15 @@ impl Server {
     pub(super) fn new(
         dispatcher: Arc<Dispatcher>,
         long_setxattr: bool,
-        asking: Asking,
-        farewell: Farewell,
+        admission: Admission,
+        on_destroy: OnDestroy,
     ) -> Self {
         Self {
             dispatcher,
             long_setxattr,
-            asking,
+            admission,
             forgets: Forgets::default(),
-            farewell,
+            on_destroy,
             readers: Readers::default(),
         }
     }
@@ -71,8 +71,8 @@ impl Server {
         &self.dispatcher
     }
 
-    /// Gives back references of an answer that could not be delivered.
-    pub(super) fn give_back(&self, nodes: &[NodeId]) {
+    /// Releases the references of an answer that could not be delivered.
+    pub(super) fn release(&self, nodes: &[NodeId]) {
         if sapwood_fault::planted(273) {
             return;
         }
@@ -81,35 +81,37 @@ impl Server {
         }
     }
 
-    /// Runs a control command that was put off.
+    /// Runs a control command that was deferred.
     pub(super) fn command(&self, command: &Command, out: &mut [u8]) -> Outcome {
         guarded(&self.dispatcher, || command.run(&self.dispatcher, out))
     }
 
-    /// Takes over a device on which little comes, because most comes through io_uring.
+    /// Takes over the `/dev/fuse` device while most requests arrive through io_uring.
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn beside_rings(&self, device: &Arc<Device>) -> io::Result<()> {
+    pub(super) fn use_for_forgets(&self, device: &Arc<Device>) -> io::Result<()> {
         let longest = usize::try_from(MAX_IO).map_err(io::Error::other)? + HEADROOM;
-        self.forgets.beside_rings(device, longest)
+        self.forgets.use_for_forgets(device, longest)
     }
 
-    /// Serves what comes there until the connection ends; for several threads.
+    /// Serves that device until the connection ends. Several threads may call it.
     ///
     /// # Errors
     /// The connection failed.
-    pub(super) fn serve_beside(&self, device: &Device) -> io::Result<()> {
+    pub(super) fn serve_forgets(&self, device: &Device) -> io::Result<()> {
         loop {
             match self.forgets.receive()? {
-                Arrival::Message(message, _under_way) => self.one_beside(device, &message),
-                Arrival::Nothing => self.forgets.look_out(),
+                Arrival::Message(message, _in_progress) => {
+                    self.serve_forget_message(device, &message)
+                }
+                Arrival::Nothing => self.forgets.wait_for_messages(),
                 Arrival::Ended => return Ok(()),
             }
         }
     }
 
-    fn one_beside(&self, device: &Device, message: &[u8]) {
+    fn serve_forget_message(&self, device: &Device, message: &[u8]) {
         let (header, body) = match wire::split_message(message) {
             Ok(split) => split,
             Err(error) => return device::malformed(device, message, error),
@@ -117,8 +119,8 @@ impl Server {
         let answered = match self.once(&header, body, &mut []) {
             Outcome::Silent => return,
             Outcome::Answer(Err(errno)) => device.refuse(header.unique, errno),
-            // Beside forgets only interrupts come here.
-            Outcome::Answer(Ok(_)) | Outcome::Beside(..) | Outcome::Later(_) => {
+            // Apart from forgets, only interrupts arrive here.
+            Outcome::Answer(Ok(_)) | Outcome::AnswerThen(..) | Outcome::Later(_) => {
                 device.refuse(header.unique, libc::EIO)
             }
         };
@@ -127,9 +129,9 @@ impl Server {
         }
     }
 
-    /// Serves one request; an answer's payload goes to the front of `out`.
+    /// Serves one request. The payload of the answer goes to the start of `out`.
     pub(super) fn handle(&self, header: &InHeader, body: Body<'_>, out: &mut [u8]) -> Outcome {
-        let beside = |device: &Device, message: &[u8]| self.one_beside(device, message);
+        let beside = |device: &Device, message: &[u8]| self.serve_forget_message(device, message);
         if header.opcode == Opcode::StatFs as u32 || header.opcode == Opcode::Destroy as u32 {
             self.forgets.settle(beside);
         }
@@ -155,7 +157,7 @@ impl Server {
                 return Outcome::Answer(Err(error.errno()));
             }
         };
-        if !self.asking.admits(header.uid, &operation) {
+        if !self.admission.admits(header.uid, &operation) {
             return Outcome::Answer(Err(libc::EACCES));
         }
         let call = Call {
@@ -164,29 +166,29 @@ impl Server {
         };
         match guarded(&self.dispatcher, || call.run(operation, out)) {
             Outcome::Answer(Ok(len)) if self.dispatcher.wants_pruning() => {
-                Outcome::Beside(Ok(len), Job::Prune)
+                Outcome::AnswerThen(Ok(len), Job::Prune)
             }
             outcome => outcome,
         }
     }
 }
 
-/// Runs a call of the engine; should it panic, ends all service with `EIO`.
+/// Runs a call of the engine. If it panics, ends all service with `EIO`.
 fn guarded(dispatcher: &Arc<Dispatcher>, call: impl FnOnce() -> Outcome) -> Outcome {
-    // What the call left half done is not looked at again: nothing is asked any more.
+    // The engine's state may be inconsistent, but no later call uses it.
     std::panic::catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        log::error!("the engine panicked: the mount answers nothing but EIO from now on");
+        log::error!("the engine panicked: the mount answers EIO to every request from now on");
         let dispatcher = Arc::clone(dispatcher);
-        // Closing waits for calls under way, maybe for ever.
+        // Closing waits for calls in progress, perhaps for ever.
         let closing = std::thread::Builder::new().name("fuse-close".to_owned());
         if let Err(error) = closing.spawn(move || dispatcher.close()) {
-            log::error!("and cannot be stopped: {error}");
+            log::error!("the dispatcher cannot be closed: {error}");
         }
         Outcome::Answer(Err(libc::EIO))
     })
 }
 
-/// One request under way.
+/// One request in progress.
 pub(super) struct Call<'a> {
     pub(super) server: &'a Server,
     header: &'a InHeader,
@@ -214,12 +216,12 @@ impl Call<'_> {
         let (to, node) = (self.dispatcher(), self.node());
         match operation {
             Operation::Forget { count } => {
-                let _under_way = self.server.forgets.begin();
+                let _in_progress = self.server.forgets.begin();
                 to.forget(node, count);
                 Outcome::Silent
             }
             Operation::BatchForget(nodes) => {
-                let _under_way = self.server.forgets.begin();
+                let _in_progress = self.server.forgets.begin();
                 for one in nodes {
                     to.forget(NodeId(one.nodeid), one.nlookup);
                 }
@@ -232,13 +234,13 @@ impl Call<'_> {
             Operation::ReadDir(args) => self.readdir(&args, PageKind::Names, out).into(),
             Operation::ReadDirPlus(args) => self.readdir(&args, PageKind::Attributes, out).into(),
             Operation::CopyFileRange { args, wide } => self.copy(&args, wide, out).into(),
-            // After an interrupt the kernel waits on; told that we do not know of them, it
-            // sends no more.
+            // After an interrupt the kernel still waits for the answer. With `ENOSYS` it sends no
+            // more interrupts.
             Operation::NotServed | Operation::Interrupt => Err(libc::ENOSYS).into(),
             Operation::Init(_) => Err(libc::EIO).into(),
             Operation::Release => Ok(0).into(),
             Operation::Destroy => {
-                (self.server.farewell)();
+                (self.server.on_destroy)();
                 Ok(0).into()
             }
             other => self.metadata(other, out).into(),
@@ -376,7 +378,7 @@ pub(super) struct Command {
     node: NodeId,
     number: u32,
     input: Vec<u8>,
-    /// Bytes that the caller has room for.
+    /// Bytes that fit into the caller's buffer.
     out_size: usize,
 }
 
@@ -416,12 +418,12 @@ mod tests {
     use super::*;
     use crate::wire::abi::{BatchForgetIn, EntryOut, ForgetIn, ForgetOne, MkdirIn};
 
-    fn server(asking: Asking) -> (Arc<MemoryFs>, Server) {
+    fn server(admission: Admission) -> (Arc<MemoryFs>, Server) {
         let fs = Arc::new(MemoryFs::new());
         let dispatcher = Dispatcher::new(Arc::clone(&fs) as _, Duration::from_secs(1));
         (
             fs,
-            Server::new(Arc::new(dispatcher), true, asking, Box::new(|| ())),
+            Server::new(Arc::new(dispatcher), true, admission, Box::new(|| ())),
         )
     }
 
@@ -442,8 +444,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_nobody_wants_gives_its_references_back() {
-        let (fs, server) = server(Asking::Anyone);
+    fn an_undelivered_answer_releases_its_references() {
+        let (fs, server) = server(Admission::Anyone);
         let mut out = [0; 4096];
         let Outcome::Answer(Ok(len)) = ask(&server, Opcode::Mkdir, 0, &mkdir(), &mut out) else {
             panic!("not made");
@@ -451,13 +453,13 @@ mod tests {
         let gone = ask(&server, Opcode::Rmdir, 0, b"dir\0", &mut [0; 16]);
         assert!(matches!(gone, Outcome::Answer(Ok(0))));
         assert_eq!(fs.inode_count(), 2);
-        server.give_back(&reply::granted(Opcode::Mkdir as u32, &out[..len]));
+        server.release(&reply::granted(Opcode::Mkdir as u32, &out[..len]));
         assert_eq!(fs.inode_count(), 1);
     }
 
     #[test]
-    fn a_forget_gives_back_what_it_counts() {
-        let (fs, server) = server(Asking::Anyone);
+    fn a_forget_releases_its_count() {
+        let (fs, server) = server(Admission::Anyone);
         let mut out = [0; 4096];
         ask(&server, Opcode::Mkdir, 0, &mkdir(), &mut out);
         for _ in 0..3 {
@@ -487,7 +489,7 @@ mod tests {
 
     #[test]
     fn a_panic_ends_service() {
-        let (_, server) = server(Asking::Anyone);
+        let (_, server) = server(Admission::Anyone);
         let outcome = guarded(&server.dispatcher, || panic!("planted"));
         assert!(matches!(outcome, Outcome::Answer(Err(libc::EIO))));
         while !matches!(
@@ -499,8 +501,8 @@ mod tests {
     }
 
     #[test]
-    fn strangers_may_only_go_on_with_what_is_open() {
-        let (_, server) = server(Asking::OwnerAndRoot(1000));
+    fn other_users_may_only_use_open_files() {
+        let (_, server) = server(Admission::OwnerAndRoot(1000));
         let mut out = [0; 4096];
         for (uid, allowed) in [(0, true), (1000, true), (1001, false)] {
             let looked = ask(&server, Opcode::Lookup, uid, b"dir\0", &mut out);
@@ -513,7 +515,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_does_not_fit_is_an_error() {
-        let (_, server) = server(Asking::Anyone);
+        let (_, server) = server(Admission::Anyone);
         let small = ask(&server, Opcode::GetAttr, 0, &[0; 16], &mut [0; 100]);
         assert!(matches!(small, Outcome::Answer(Err(libc::EIO))));
         let none = ask(&server, Opcode::Lookup, 0, b"none\0", &mut []);

@@ -1,8 +1,8 @@
-//! Layout of what crosses `/dev/fuse`: protocol 7.31 and newer, in the machine's byte order.
+//! Layout of messages on `/dev/fuse`: protocol 7.31 and newer, in the machine's byte order.
 //!
-//! Facts from the protocol's documentation (fuse(4), the kernel's "FUSE" pages) and from
-//! the ABI module of the MIT-licensed crate `fuser`. Field names are the protocol's.
-//! Sizes are asserted at compile time, because a field too many would shift all behind it.
+//! Facts from the protocol's documentation (fuse(4), the kernel's "FUSE" pages) and from the ABI
+//! module of the MIT-licensed crate `fuser`. Field names are the protocol's. Sizes are asserted at
+//! compile time, because one field too many would shift all that follow.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,9 +20,9 @@ macro_rules! wire {
 }
 
 wire! {
-    /// Before each request.
+    /// Precedes each request.
     InHeader: 40 {
-        /// Whole message in bytes, this header included.
+        /// Length of the whole message in bytes, including this header.
         len: u32,
         opcode: u32,
         unique: u64,
@@ -30,14 +30,14 @@ wire! {
         uid: u32,
         gid: u32,
         pid: u32,
-        /// Extensions behind the arguments, in units of 8 bytes. None are negotiated.
+        /// Extensions after the arguments, in units of 8 bytes. None are negotiated.
         total_extlen: u16,
         padding: u16,
     }
 
-    /// Before each answer, and (with `unique` 0 and the code as `error`) each notification.
+    /// Precedes each answer and, with `unique` 0 and the code as `error`, each notification.
     OutHeader: 16 {
-        /// Whole message in bytes, this header included.
+        /// Length of the whole message in bytes, including this header.
         len: u32,
         /// 0 or a negated errno.
         error: i32,
@@ -92,7 +92,7 @@ wire! {
     }
 
     EntryOut: 128 {
-        /// 0: the name is known not to exist.
+        /// 0 if the name does not exist.
         nodeid: u64,
         generation: u64,
         entry_valid: u64,
@@ -215,7 +215,7 @@ wire! {
         oldnodeid: u64,
     }
 
-    /// Of `FUSE_TMPFILE` (and `FUSE_CREATE`, which is not served).
+    /// Argument of `FUSE_TMPFILE` (and `FUSE_CREATE`, which is not served).
     CreateIn: 16 {
         flags: u32,
         mode: u32,
@@ -229,7 +229,7 @@ wire! {
         backing_id: i32,
     }
 
-    /// Of reads of files and of directories.
+    /// Argument of reads of files and directories.
     ReadIn: 40 {
         fh: u64,
         offset: u64,
@@ -283,7 +283,7 @@ wire! {
         spare: [u32; 6],
     }
 
-    /// Before `FUSE_SETXATTR_EXT`.
+    /// Argument of `FUSE_SETXATTR` without `FUSE_SETXATTR_EXT`.
     SetXattrCompatIn: 8 {
         size: u32,
         flags: u32,
@@ -351,27 +351,27 @@ wire! {
         flags: u64,
     }
 
-    /// Of `FUSE_COPY_FILE_RANGE_64`.
+    /// Answer to `FUSE_COPY_FILE_RANGE_64`.
     CopyFileRangeOut: 8 {
         bytes_copied: u64,
     }
 
-    /// Of an entry in a directory page; the name follows, padded to 8 bytes.
+    /// Entry of a directory page; the name follows, padded to 8 bytes.
     Dirent: 24 {
         ino: u64,
-        /// Where to go on behind this entry.
+        /// Cookie from which the listing continues after this entry.
         off: u64,
         namelen: u32,
         /// `S_IFMT` bits, shifted down by 12.
         kind: u32,
     }
 
-    /// Over io_uring: which request, beside its headers.
+    /// Over io_uring: identifies the request.
     RingHeader: 32 {
         flags: u64,
-        /// Names the request when its answer is committed.
+        /// Identifies the request when its answer is committed.
         commit_id: u64,
-        /// Of the request, and then of the answer.
+        /// Payload size of the request, and then of the answer.
         payload_sz: u32,
         padding: u32,
         reserved: u64,
@@ -399,7 +399,7 @@ wire! {
         flags: u32,
     }
 
-    /// So many node ids follow.
+    /// The node ids follow.
     PruneOut: 16 {
         count: u32,
         padding: u32,

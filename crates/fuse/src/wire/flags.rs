@@ -3,15 +3,15 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What kernel and server can agree on in the handshake. The upper half crosses the
-    /// wire as `flags2`, and only with [`INIT_EXT`](Self::INIT_EXT).
+    /// Features that the kernel and the server can agree on in the handshake. The upper half goes
+    /// over the wire as `flags2`, and only with [`INIT_EXT`](Self::INIT_EXT).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct InitFlags: u64 {
-        /// Reads of one file may be under way together.
+        /// Several reads of one file may be in flight.
         const ASYNC_READ = 1;
         /// The server keeps POSIX locks.
         const POSIX_LOCKS = 1 << 1;
-        /// `FUSE_OPEN` truncates. Never without opens: nothing would.
+        /// `FUSE_OPEN` truncates. Must not be set when opens are not sent: nothing would truncate.
         const ATOMIC_O_TRUNC = 1 << 3;
         /// `.` and `..` may be looked up, so that file handles work.
         const EXPORT_SUPPORT = 1 << 4;
@@ -27,35 +27,36 @@ bitflags! {
         const DO_READDIRPLUS = 1 << 13;
         /// The kernel chooses between the two kinds of page.
         const READDIRPLUS_AUTO = 1 << 14;
-        /// Direct reads and writes of one file may be under way together.
+        /// Several direct reads and writes of one file may be in flight.
         const ASYNC_DIO = 1 << 15;
-        /// The kernel collects writes.
+        /// The kernel collects writes in its page cache.
         const WRITEBACK_CACHE = 1 << 16;
-        /// An open that is not known needs no answer.
+        /// The kernel stops sending opens after `ENOSYS`.
         const NO_OPEN_SUPPORT = 1 << 17;
-        /// Lookups and listings of one directory may be under way together.
+        /// Several lookups and listings of one directory may be in flight.
         const PARALLEL_DIROPS = 1 << 18;
         /// ACLs, checked by the kernel.
         const POSIX_ACL = 1 << 20;
-        /// `max_pages` counts.
+        /// `max_pages` is valid.
         const MAX_PAGES = 1 << 22;
-        /// The kernel keeps the targets of symbolic links.
+        /// The kernel caches the targets of symbolic links.
         const CACHE_SYMLINKS = 1 << 23;
-        /// An opendir that is not known needs no answer.
+        /// The kernel stops sending opendirs after `ENOSYS`.
         const NO_OPENDIR_SUPPORT = 1 << 24;
-        /// The kernel drops data only when told.
+        /// The kernel drops cached data only on request.
         const EXPLICIT_INVAL_DATA = 1 << 25;
-        /// The server clears set-id bits when told.
+        /// The server clears set-id bits on request.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// `FUSE_SETXATTR` has the longer header.
         const SETXATTR_EXT = 1 << 29;
-        /// There is an upper half.
+        /// `flags2` is valid.
         const INIT_EXT = 1 << 30;
         /// Files opened for direct I/O may be mapped.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         /// Requests may go through io_uring.
         const OVER_IO_URING = 1 << 41;
-        /// `sync(1)` and `syncfs(2)` reach the server (protocol 7.46; offered to root's alone).
+        /// `sync(1)` and `syncfs(2)` reach the server (protocol 7.46; only in mounts of type
+        /// `fuseblk`).
         const HAS_SYNCFS = 1 << 43;
     }
 
@@ -71,22 +72,22 @@ bitflags! {
         const ATIME_NOW = 1 << 7;
         const MTIME_NOW = 1 << 8;
         const CTIME = 1 << 10;
-        /// The caller has no right to keep set-id bits.
+        /// Clear set-id bits: the caller has no right to keep them.
         const KILL_SUIDGID = 1 << 11;
     }
 }
 
 /// `write_flags`: written back from the page cache.
 pub(crate) const WRITE_CACHE: u32 = 1;
-/// `write_flags`: `lock_owner` is told, which is so of direct writes alone.
+/// `write_flags`: `lock_owner` is valid, which only direct writes have.
 pub(crate) const WRITE_LOCKOWNER: u32 = 1 << 1;
-/// `read_flags`: `lock_owner` is told, which is so of direct reads alone.
+/// `read_flags`: `lock_owner` is valid, which only direct reads have.
 pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 /// `write_flags`: clear set-id bits.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `fsync_flags`: data only.
 pub(crate) const FSYNC_FDATASYNC: u32 = 1;
-/// `setxattr_flags`: an ACL is set by a caller that has no right to keep the set-group-id bit.
+/// `setxattr_flags`: the caller that sets an ACL has no right to keep the set-group-id bit.
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1;
-/// `open_flags`: what the kernel has cached of the file stays good.
+/// `open_flags`: the kernel may keep its cache of the file.
 pub(crate) const FOPEN_KEEP_CACHE: u32 = 1 << 1;

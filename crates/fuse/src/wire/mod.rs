@@ -1,18 +1,16 @@
-//! The FUSE protocol as bytes: requests decoded, answers encoded. No I/O, no meaning.
+//! The FUSE protocol as bytes: decodes requests, encodes answers. No I/O.
 //!
 //! # How it works
 //!
-//! A request is a header ([`abi::InHeader`]) and a [`Body`]: a struct that belongs to the
-//! opcode, then names (each ended by a NUL) or data. On `/dev/fuse` the two stand one after
-//! the other; over io_uring the struct has a place of its own. [`Operation::decode`]
-//! takes either.
+//! A request is a header ([`abi::InHeader`]) and a [`Body`]: a struct for the opcode, then names
+//! (each ended by a NUL) or data. On `/dev/fuse` struct and rest are contiguous; over io_uring the
+//! struct is in a separate place. [`Operation::decode`] takes either form.
 //!
-//! An answer is a header and the bytes that [`reply`] writes into a buffer that the
-//! transport gives.
+//! An answer is a header and the bytes that [`reply`] writes into the transport's buffer.
 //!
-//! The other end is the kernel, yet nothing is believed: a length that does not
-//! fit the bytes there, a missing NUL, a struct cut short is a [`Malformed`], which the transport
-//! answers with its errno. Tests: `tests.rs`, on byte slices.
+//! Although the sender is the kernel, nothing is trusted: a length that does not fit the message, a
+//! missing NUL or a truncated struct is a [`Malformed`], which the transport answers with its
+//! errno. `tests.rs` tests this on byte slices.
 
 pub(crate) mod abi;
 pub(crate) mod flags;
@@ -26,17 +24,17 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 pub(crate) use request::Operation;
 
-/// The protocol's major version. Another one shares no layout with it.
+/// The protocol's major version. Other versions share no layout with it.
 pub(crate) const MAJOR: u32 = 7;
-/// The newest minor version whose additions we know.
+/// The newest supported minor version.
 pub(crate) const MINOR: u32 = 45;
-/// The oldest minor version that we serve (Linux 5.4).
+/// The oldest supported minor version (Linux 5.4).
 pub(crate) const OLDEST_MINOR: u32 = 31;
 
-/// Declares the opcodes: as an enum, and from their numbers.
+/// Declares the opcodes as an enum with conversions from their numbers.
 macro_rules! opcodes {
     ($($name:ident = $number:literal,)*) => {
-        /// What a request asks for.
+        /// Operation that a request asks for.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u32)]
         #[allow(missing_docs, reason = "the protocol's names")]
@@ -111,34 +109,34 @@ pub(crate) enum Malformed {
     /// A message shorter than its header.
     #[error("a message of {0} bytes has no room for its header")]
     NoHeader(usize),
-    /// The header tells another length.
-    #[error("a message of {have} bytes says that it has {said}")]
+    /// The header has another length.
+    #[error("a message of {have} bytes has length {stated} in its header")]
     Length {
-        /// What the header says.
-        said: u32,
-        /// What is there.
+        /// Length in the header.
+        stated: u32,
+        /// Length of the message.
         have: usize,
     },
-    /// An opcode that we do not know, or do not serve.
-    #[error("opcode {0} is not known")]
+    /// An opcode that is unknown or not served.
+    #[error("unknown opcode {0}")]
     Unknown(u32),
-    /// A struct, a name or data cut short.
+    /// A truncated struct, name or data.
     #[error("{what} needs {need} bytes, {have} are left")]
     Short {
-        /// What should be there.
+        /// What is truncated.
         what: &'static str,
         /// Its size.
         need: usize,
         /// What is left.
         have: usize,
     },
-    /// A name without its end.
-    #[error("a name has no end")]
+    /// A name without its NUL.
+    #[error("a name has no terminating NUL")]
     NoEnd,
 }
 
 impl Malformed {
-    /// What to answer. The kernel stops asking for what it hears `ENOSYS` of.
+    /// The errno to answer with. The kernel does not repeat an operation that failed with `ENOSYS`.
     pub(crate) fn errno(self) -> i32 {
         match self {
             Self::Unknown(_) => libc::ENOSYS,
@@ -147,21 +145,21 @@ impl Malformed {
     }
 }
 
-/// A request's arguments, taken from their front.
+/// A request's arguments, consumed from the front.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Body<'a> {
-    /// The opcode's struct, where it has a place of its own.
+    /// The opcode's struct, if it is in a separate place.
     head: Option<&'a [u8]>,
     rest: &'a [u8],
 }
 
 impl<'a> Body<'a> {
-    /// Everything in one piece.
+    /// Arguments in one piece.
     pub(crate) fn joined(rest: &'a [u8]) -> Self {
         Self { head: None, rest }
     }
 
-    /// The struct here, what follows it there.
+    /// Arguments whose struct is in a separate place.
     pub(crate) fn split(head: &'a [u8], rest: &'a [u8]) -> Self {
         Self {
             head: Some(head),
@@ -233,7 +231,7 @@ pub(crate) fn split_message(message: &[u8]) -> Result<(abi::InHeader, Body<'_>),
         abi::InHeader::read_from_prefix(message).map_err(|_| Malformed::NoHeader(message.len()))?;
     if usize::try_from(header.len) != Ok(message.len()) {
         return Err(Malformed::Length {
-            said: header.len,
+            stated: header.len,
             have: message.len(),
         });
     }

@@ -1,4 +1,4 @@
-//! Messages to the kernel that no request asked for.
+//! Notifications: messages to the kernel that answer no request.
 
 use zerocopy::IntoBytes;
 
@@ -8,8 +8,8 @@ const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const PRUNE: i32 = 9;
 
-/// Drop (and first write back) what is cached of a range; a negative offset drops
-/// attributes only, a length of 0 goes to the end.
+/// Drops the cache of a range, after writing it back. A negative offset drops attributes only; a
+/// length of 0 means to the end.
 pub(crate) fn inval_inode(node: u64, off: i64, len: i64) -> Vec<u8> {
     let body = InvalInodeOut {
         ino: node,
@@ -19,7 +19,7 @@ pub(crate) fn inval_inode(node: u64, off: i64, len: i64) -> Vec<u8> {
     message(INVAL_INODE, &[body.as_bytes()])
 }
 
-/// Forget a name.
+/// Drops a cached name.
 pub(crate) fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
     let body = InvalEntryOut {
         parent,
@@ -29,7 +29,7 @@ pub(crate) fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
     message(INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
 }
 
-/// Drop nodes that are not in use, and forget them. Since protocol 7.45.
+/// Drops and forgets unused nodes. Since protocol 7.45.
 pub(crate) fn prune(nodes: &[u64]) -> Vec<u8> {
     let body = PruneOut {
         count: u32::try_from(nodes.len()).unwrap_or(u32::MAX),

@@ -1,7 +1,7 @@
-//! Answers, encoded into a buffer of the transport's.
+//! Encodes answers into the transport's buffer.
 //!
-//! Everything here returns how many bytes it wrote; a buffer that is too small is `EIO`
-//! (a transport gives room for the largest answer that was agreed on).
+//! Every function returns the number of bytes that it wrote. If the buffer is too small, it fails
+//! with `EIO`; the transport provides room for the largest answer that was agreed on.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::privileges;
 use crate::readdir::{DirAttributes, DirItem};
 use crate::request::{NodeEntry, Reply};
 
-/// Puts a struct at the front.
+/// Writes a struct to the start.
 pub(crate) fn put<T: IntoBytes + Immutable>(out: &mut [u8], value: &T) -> Reply<usize> {
     bytes(out, value.as_bytes())
 }
 
-/// Puts bytes at the front.
+/// Writes bytes to the start.
 pub(crate) fn bytes(out: &mut [u8], value: &[u8]) -> Reply<usize> {
     out.get_mut(..value.len())
         .ok_or(libc::EIO)?
@@ -31,7 +31,7 @@ pub(crate) fn bytes(out: &mut [u8], value: &[u8]) -> Reply<usize> {
     Ok(value.len())
 }
 
-/// How long the kernel may keep attributes.
+/// How long the kernel may cache attributes.
 fn attr_ttl(ttl: Duration, of: &sapwood_vfs::Attr) -> Duration {
     match privileges::cacheable(of) {
         true => ttl,
@@ -39,7 +39,7 @@ fn attr_ttl(ttl: Duration, of: &sapwood_vfs::Attr) -> Duration {
     }
 }
 
-/// A node, to be kept for `ttl`, with its attributes.
+/// A node with its attributes, to be cached for `ttl`.
 pub(crate) fn entry(ttl: Duration, entry: &NodeEntry) -> EntryOut {
     let attr_ttl = attr_ttl(ttl, &entry.attr);
     EntryOut {
@@ -53,7 +53,7 @@ pub(crate) fn entry(ttl: Duration, entry: &NodeEntry) -> EntryOut {
     }
 }
 
-/// A name that is known not to exist, for `ttl`.
+/// A name that does not exist, to be cached for `ttl`.
 pub(crate) fn absent(ttl: Duration) -> EntryOut {
     EntryOut {
         nodeid: NodeId::NONE.0,
@@ -63,7 +63,7 @@ pub(crate) fn absent(ttl: Duration) -> EntryOut {
     }
 }
 
-/// A file made and opened: the node, and a handle that means nothing.
+/// A file that was created and opened: the node, and a handle without meaning.
 pub(crate) fn opened(out: &mut [u8], entry: &EntryOut) -> Reply<usize> {
     let open = OpenOut {
         open_flags: FOPEN_KEEP_CACHE,
@@ -74,7 +74,7 @@ pub(crate) fn opened(out: &mut [u8], entry: &EntryOut) -> Reply<usize> {
     Ok(len + put(rest, &open)?)
 }
 
-/// Attributes, to be kept for `ttl`.
+/// Attributes, to be cached for `ttl`.
 pub(crate) fn attributes(ttl: Duration, of: &sapwood_vfs::Attr) -> AttrOut {
     let ttl = attr_ttl(ttl, of);
     AttrOut {
@@ -169,7 +169,7 @@ pub(crate) fn ioctl(out: &mut [u8], output: &[u8]) -> Reply<usize> {
     Ok(len + bytes(rest, output)?)
 }
 
-/// A page of a directory, filled from its front.
+/// A page of a directory, filled from its start.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {
     out: &'a mut [u8],
@@ -181,19 +181,19 @@ impl<'a> Page<'a> {
         Self { out, len: 0 }
     }
 
-    /// Bytes filled.
+    /// Number of bytes filled.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds a name; false if it does not fit.
+    /// Adds a name. False if it does not fit.
     pub(crate) fn add(&mut self, item: &DirItem) -> bool {
         self.push(&[], item)
     }
 
-    /// Adds a name with its attributes; false if it does not fit.
+    /// Adds a name with its attributes. False if it does not fit.
     pub(crate) fn add_plus(&mut self, ttl: Duration, item: &DirItem, of: &DirAttributes) -> bool {
-        // No node: of the two dots the kernel takes no more than number and name.
+        // No node: for the two dots the kernel uses only number and name.
         let node = NodeEntry {
             node: of.node,
             attr: of.attr,
@@ -229,7 +229,7 @@ fn kind_bits(kind: FileKind) -> u32 {
     kind.mode_bits() >> 12
 }
 
-/// The nodes of which an answer to `opcode` gives the kernel one lookup each.
+/// The nodes for which an answer to `opcode` gives the kernel one lookup each.
 pub(crate) fn granted(opcode: u32, mut answer: &[u8]) -> Vec<NodeId> {
     let Ok(opcode) = Opcode::try_from(opcode) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Requests, decoded.
+//! Decodes requests.
 
 use super::abi::{
     AccessIn, BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
@@ -7,7 +7,7 @@ use super::abi::{
 };
 use super::{Body, Malformed, Opcode};
 
-/// What a request asks for, with its arguments. Names have no NUL at their end.
+/// The operation that a request asks for, with its arguments. Names have no NUL at their end.
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "the protocol's names")]
 pub(crate) enum Operation<'a> {
@@ -95,12 +95,12 @@ pub(crate) enum Operation<'a> {
         args: CopyFileRangeIn,
         wide: bool,
     },
-    /// Of a file or directory that was opened.
+    /// Closes a file or directory.
     Release,
-    /// The kernel waits for an answer that no client wants any more.
+    /// No client wants the answer to a request in progress any more.
     Interrupt,
     Destroy,
-    /// Known, and not served: `ENOSYS` is the answer that we want the kernel to remember.
+    /// Known, but not served: with `ENOSYS` the kernel does not ask again.
     NotServed,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Operation<'a> {
                 name: body.name()?,
             },
             Opcode::Rename | Opcode::Rename2 => rename(opcode, body)?,
-            // Its name is `/`, for those who log it.
+            // The name is `/`, which is only for logs.
             Opcode::TmpFile => Self::TmpFile {
                 args: body.header("tmpfile")?,
             },

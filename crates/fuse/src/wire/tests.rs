@@ -1,5 +1,5 @@
-//! Requests as byte slices: what is well formed is read as it stands, what is not is an
-//! error and never a panic; pages are filled to their last byte and no further.
+//! Requests as byte slices: well-formed ones are decoded unchanged, others are an error and never a
+//! panic. Directory pages are filled up to their last byte and no further.
 
 use proptest::prelude::*;
 use sapwood_testing::MemoryFs;
@@ -44,7 +44,7 @@ fn sample_attr() -> Attr {
 }
 
 #[test]
-fn a_message_is_as_long_as_it_says() {
+fn a_message_with_a_wrong_length_is_refused() {
     let good = message(Opcode::Lookup, &[b"name\0"]);
     assert!(matches!(
         decode(&good),
@@ -54,7 +54,10 @@ fn a_message_is_as_long_as_it_says() {
     long.push(0);
     assert!(matches!(
         decode(&long),
-        Err(Malformed::Length { said: 45, have: 46 })
+        Err(Malformed::Length {
+            stated: 45,
+            have: 46
+        })
     ));
     assert!(matches!(decode(&good[..44]), Err(Malformed::Length { .. })));
     assert_eq!(decode(&good[..39]).err(), Some(Malformed::NoHeader(39)));
@@ -62,7 +65,7 @@ fn a_message_is_as_long_as_it_says() {
 }
 
 #[test]
-fn names_must_end() {
+fn a_name_without_nul_is_refused() {
     let open = message(Opcode::Unlink, &[b"name"]);
     assert_eq!(decode(&open).err(), Some(Malformed::NoEnd));
     let one = message(Opcode::Rename2, &[&[0; 16], b"from\0", b"to"]);
@@ -79,7 +82,7 @@ fn names_must_end() {
 }
 
 #[test]
-fn data_is_as_long_as_its_header_says() {
+fn data_shorter_than_its_header_is_refused() {
     let args = |size| WriteIn {
         offset: 5,
         size,
@@ -109,7 +112,7 @@ fn data_is_as_long_as_its_header_says() {
 }
 
 #[test]
-fn forgets_are_no_more_than_are_there() {
+fn forgets_end_with_the_message() {
     let nodes: Vec<u8> = (1..=3_u64)
         .flat_map(|nodeid| {
             ForgetOne {
@@ -136,7 +139,7 @@ fn forgets_are_no_more_than_are_there() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_for_good() {
+fn unknown_opcodes_are_refused_for_good() {
     let mut bytes = message(Opcode::Lookup, &[b"name\0"]);
     bytes[4..8].copy_from_slice(&4711_u32.to_ne_bytes());
     let error = decode(&bytes).err();
@@ -152,12 +155,12 @@ fn what_is_not_known_is_refused_for_good() {
 }
 
 #[test]
-fn the_struct_may_have_a_place_of_its_own() {
+fn the_struct_may_be_in_a_separate_place() {
     let args = SetAttrIn {
         size: 77,
         ..SetAttrIn::default()
     };
-    // Such a place is larger than the struct.
+    // The separate place is larger than the struct.
     let mut place = args.as_bytes().to_vec();
     place.resize(128, 0xee);
     let split = Operation::decode(Opcode::SetAttr, Body::split(&place, &[]), true);
@@ -183,7 +186,7 @@ fn the_struct_may_have_a_place_of_its_own() {
 }
 
 #[test]
-fn statx_tells_the_creation_time() {
+fn statx_has_the_creation_time() {
     let attr = sample_attr();
     let out = reply::statx(TTL, &attr);
     assert_eq!(size_of_val(&out), size_of::<StatxOut>());
@@ -206,7 +209,7 @@ fn item(name: &[u8], cookie: u64) -> DirItem {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_or_refused(
+    fn any_bytes_are_decoded_or_refused(
         opcode in 0_u32..60,
         body in proptest::collection::vec(any::<u8>(), 0..200),
         head in proptest::collection::vec(any::<u8>(), 0..128),
@@ -232,7 +235,7 @@ proptest! {
         let opcode = Opcode::ALL[opcode];
         let whole = [1_u8; 130];
         let kept = Operation::decode(opcode, Body::joined(&whole[..cut]), true);
-        // Without a NUL no name ends, whatever comes before it.
+        // Without a NUL a name has no end, whatever precedes it.
         let named = matches!(
             opcode,
             Opcode::Lookup | Opcode::Symlink | Opcode::Mknod | Opcode::Mkdir | Opcode::Unlink
@@ -243,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn pages_never_overflow_and_tell_what_they_grant(
+    fn pages_never_overflow_and_list_granted_nodes(
         names in proptest::collection::vec(proptest::collection::vec(1_u8..255, 1..60), 1..20),
         room in 0_usize..2000,
         plus in any::<bool>(),

@@ -49,7 +49,7 @@ fn large_file() -> Outcome {
     let file = fs::File::options().read(true).write(true).open(&path)?;
     file.write_all_at(b"patched", 5 << 20)?;
     file.sync_data()?;
-    // Past the page cache, so that it comes from the engine.
+    // Drops the page cache, so that the data comes from the engine.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
     let mut back = Vec::new();
     (&file).read_to_end(&mut back)?;
@@ -103,8 +103,8 @@ fn mapping() -> Outcome {
     Ok(())
 }
 
-/// The write that brings what a mapping changed is held until the snapshot is taken, or until the mount sees
-/// to it that all such writes have come.
+/// The write-back of a page that a mapping changed is held until the snapshot is taken, or until
+/// the mount ensures that all such writes have arrived.
 #[expect(unsafe_code, reason = "shared mappings; see within")]
 fn write_back() -> Outcome {
     const LEN: usize = 4096;
@@ -121,8 +121,9 @@ fn write_back() -> Outcome {
         .open(mounted.path("sub/file"))?;
     file.set_len(LEN as u64)?;
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping of a file of that length, unmapped below, and not used after. It stays until
-    // all is written back: the end of a mapping waits for that, with a lock that the mount's threads need.
+    // SAFETY: a new mapping of a file of that length, unmapped below, and not used after. It stays
+    // until everything is written back: unmapping waits for that, with a lock that the mount's
+    // threads need.
     let done = unsafe {
         let map = mmap(std::ptr::null_mut(), LEN, both, MapFlags::SHARED, &file, 0)?;
         std::slice::from_raw_parts_mut(map.cast::<u8>(), LEN).fill(7);
@@ -137,7 +138,7 @@ fn write_back() -> Outcome {
     Ok(())
 }
 
-/// What the kernel has not written back yet counts too.
+/// Dirty pages that the kernel has not written back count as data.
 fn holes() -> Outcome {
     let mounted = Mounted::new()?;
     let mut file = fs::File::options()
@@ -200,7 +201,7 @@ fn copy() -> Outcome {
     let copied = fs::read(mounted.path("to"))?;
     same!(copied.len(), 208_192);
     holds!(copied[8192..] == data[4096..204_096]);
-    // And of what is only in the kernel's cache.
+    // The copy includes dirty pages of the kernel's cache.
     let from = fs::File::options().write(true).open(mounted.path("from"))?;
     from.write_all_at(b"fresh", 0)?;
     fs::copy(mounted.path("from"), mounted.path("whole"))?;
@@ -223,7 +224,7 @@ fn direct() -> Outcome {
     let mut block = Box::new(Aligned([3; 8192]));
     file.write_all_at(&block.0, 4096)?;
     same!(fs::metadata(&path)?.len(), 12288);
-    // Seen by a cached reader, and a cached write is seen by direct reads.
+    // A cached reader sees the direct write, and direct reads see a cached write.
     holds!(fs::read(&path)?[4096..] == [3; 8192]);
     let cached = fs::File::options().write(true).open(&path)?;
     cached.write_all_at(&[4; 4096], 4096)?;
@@ -271,7 +272,7 @@ fn tmpfile() -> Outcome {
     file.write_all(b" no more")?;
     drop(file);
     same!(fs::read(mounted.path("named"))?, b"nameless no more");
-    // With O_EXCL it can never have a name; without one it goes with its descriptor.
+    // With O_EXCL the file can never get a name; without a name it disappears with its descriptor.
     let before = mounted.fs.inode_count();
     let file = make(libc::O_EXCL)?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
@@ -327,7 +328,7 @@ fn many_threads() -> Outcome {
     Ok(())
 }
 
-/// Each seek waits until the kernel has written back, which takes threads that are idle.
+/// Each seek waits until the kernel has written back, which needs idle threads.
 fn many_seeks() -> Outcome {
     for threads in [Some(1), None] {
         let mounted = Mounted::with(&MountOptions {
@@ -360,8 +361,8 @@ fn many_seeks() -> Outcome {
     Ok(())
 }
 
-/// Callers that are killed while requests of theirs are under way leave nothing behind that
-/// stops the others.
+/// Callers that are killed while their requests are in flight leave nothing behind that stops other
+/// callers.
 fn killed() -> Outcome {
     let mounted = Mounted::new()?;
     for round in 0..20 {
@@ -385,7 +386,7 @@ fn killed() -> Outcome {
         child.wait()?;
         same!(fs::read(&other)?, b"y");
     }
-    // Whoever was killed in a lookup or a create holds no reference.
+    // A caller killed in a lookup or a create holds no reference.
     mounted.session.unmount()?;
     holds!(mounted.session.has_ended());
     Ok(())
@@ -398,7 +399,7 @@ fn fsync() -> Outcome {
     file.write_all(b"x")?;
     file.sync_data()?;
     file.sync_all()?;
-    // The engine has it, whatever the kernel's cache holds.
+    // The engine has the data, whatever the kernel's cache holds.
     let ino = sapwood_vfs::Ino(file.metadata()?.ino());
     let mut buffer = [0; 4];
     let engine: &dyn sapwood_vfs::FileSystem = &*mounted.fs;

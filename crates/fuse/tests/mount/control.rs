@@ -1,4 +1,4 @@
-//! Our own commands to a mounted file system.
+//! Sapwood's own commands to a mounted file system.
 
 use std::fs;
 use std::io::Write;
@@ -39,7 +39,7 @@ fn statistics() -> Outcome {
 fn subvolumes() -> Outcome {
     let mounted = Mounted::new()?;
     let root = mounted.dir();
-    // What the kernel knows not to exist, it must learn to exist, and back.
+    // The kernel must learn that a name exists after it cached its absence, and vice versa.
     expect_errno(fs::metadata(mounted.path("sub")), libc::ENOENT)?;
     control::create_subvolume(root, b"sub")?;
     holds!(fs::metadata(mounted.path("sub"))?.is_dir());

@@ -100,7 +100,7 @@ fn times() -> Outcome {
         same!((meta.mtime(), meta.mtime_nsec()), (sec, nsec));
         same!((meta.atime(), meta.atime_nsec()), (sec, nsec));
     }
-    // And what the engine keeps of it.
+    // The engine stores the same.
     let old = UNIX_EPOCH - Duration::new(1, 200_000_000);
     let file = fs::File::options().write(true).open(&path)?;
     file.set_times(fs::FileTimes::new().set_modified(old))?;
@@ -122,7 +122,7 @@ fn birth_time() -> Outcome {
     let btime = engine.getattr(ino)?.btime;
     let shown = fs::metadata(&path)?.created()?;
     same!(sapwood_vfs::Timestamp::from(shown), btime);
-    // It stays when everything else moves.
+    // It stays when the other times change.
     fs::write(&path, b"changed")?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     let meta = fs::metadata(&path)?;
@@ -143,7 +143,7 @@ fn times_follow() -> Outcome {
     same!(fs::metadata(&path)?.modified()?, past);
     std::io::Write::write_all(&mut &file, b"2")?;
     holds!(fs::metadata(&path)?.modified()? > past + Duration::from_secs(1000));
-    // What the kernel kept reaches the engine with the next fsync.
+    // The times that the kernel maintains reach the engine with the next fsync.
     file.sync_all()?;
     let shown = fs::metadata(&path)?;
     let kept = sapwood_vfs::FileSystem::getattr(&*mounted.fs, sapwood_vfs::Ino(shown.ino()))?;
@@ -244,7 +244,7 @@ fn acls() -> Outcome {
     holds!(shown.contains("user:1234:rw-"));
     let output = as_other("cat d/f", mounted.dir())?;
     same!(output.stdout, b"secret");
-    // The mask narrows with the mode, and the kernel sees it at once.
+    // The mask narrows with the mode, and the kernel applies it at once.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
     let output = as_other("cat d/f", mounted.dir())?;
     holds!(!output.status.success());
@@ -272,7 +272,7 @@ fn flags() -> Outcome {
     Ok(())
 }
 
-/// With a write-back cache the kernel keeps the times of files, and `chattr` does not move its own.
+/// With a write-back cache the kernel maintains file times, and `chattr` does not change its copy.
 fn flags_ctime() -> Outcome {
     if writes_back() {
         return Ok(());
@@ -286,7 +286,7 @@ fn flags_ctime() -> Outcome {
         ("back", IFlags::empty()),
     ] {
         let before = fs::metadata(&path)?;
-        // The clock of the engine is finer than a round trip.
+        // The engine's clock is finer than a round trip.
         ioctl_setflags(&file, change)?;
         let after = fs::metadata(&path)?;
         let time = |of: &fs::Metadata| (of.ctime(), of.ctime_nsec());
@@ -319,7 +319,7 @@ fn mapped_then_immutable() -> Outcome {
             synced
         };
         let kept = fs::read(&path)?;
-        // A write-back cache would take what the engine refuses.
+        // A write-back cache would accept a write that the engine refuses.
         if !writes_back() {
             let refused = std::os::unix::fs::FileExt::write_all_at(&file, b"x", 0);
             expect_errno(refused, libc::EPERM)?;

@@ -210,7 +210,7 @@ fn many_entries() -> Outcome {
         }
         same!(seen.len(), 10_000);
     }
-    // With attributes: the numbers of the listing are those of the inodes.
+    // With attributes: the inode numbers of the listing are those of the inodes.
     for entry in fs::read_dir(mounted.dir())?.take(500) {
         use std::os::unix::fs::DirEntryExt;
         let entry = entry?;
@@ -267,7 +267,7 @@ fn unlinked_open_file() -> Outcome {
     same!(content, "before and after");
     drop((file, again));
     fs::write(mounted.path("next"), b"")?;
-    // Over io_uring a forget takes its own way, and nothing waits for it.
+    // Over io_uring a forget is delivered separately, and no caller waits for it.
     eventually("two inodes are left", || mounted.fs.inode_count() == 2)?;
     mounted.session.unmount()?;
     Ok(())

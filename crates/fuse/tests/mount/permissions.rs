@@ -1,4 +1,4 @@
-//! Who checks permissions, and what comes of it.
+//! Permission checks by the kernel and by the server.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -53,7 +53,7 @@ fn others() -> Outcome {
     holds!(as_other("echo y > theirs", mounted.dir())?.status.success());
     same!(fs::metadata(mounted.path("theirs"))?.uid(), 1234);
     holds!(!as_other("chown 0 theirs", mounted.dir())?.status.success());
-    // Without `allow_other` nobody else gets in, root's write-back included.
+    // Without `allow_other` no other user is admitted, not even root.
     let own = Mounted::new()?;
     fs::set_permissions(own.dir(), fs::Permissions::from_mode(0o777))?;
     let output = Command::new("ls")
@@ -72,7 +72,7 @@ fn table(mounted: &Mounted) -> Result<String, Failed> {
     shell("findmnt", &["-n".as_ref(), "-o".as_ref(), options, dir])
 }
 
-/// How often attributes are asked for by creating, renaming and removing ten files.
+/// Number of attribute requests while ten files are created, renamed and removed.
 fn asked_by_ten(mounted: &Mounted) -> Result<u64, Failed> {
     fs::create_dir(mounted.path("d"))?;
     fs::write(mounted.path("d/first"), b"")?;
@@ -121,7 +121,7 @@ fn root_may() -> Outcome {
             Command::new("true").current_dir(&dir).status()?.code(),
             Some(0)
         );
-        // The kernel knows of the new mode at once.
+        // The kernel applies the new mode at once.
         fs::set_permissions(&file, fs::Permissions::from_mode(0o001))?;
         rustix::fs::access(&file, Wanted::EXEC_OK)?;
         same!(Command::new(&file).status()?.code(), Some(7));
@@ -142,7 +142,7 @@ fn acls_of_root() -> Outcome {
             "setfacl",
             &["-m".as_ref(), entries.as_ref(), dir.as_os_str()],
         )?;
-        // The default ACL takes the place of the mask of modes.
+        // The default ACL replaces the umask.
         let made = Command::new("sh")
             .args(["-c", "umask 077; touch d/f"])
             .current_dir(mounted.dir())
@@ -169,7 +169,7 @@ fn acls_of_root() -> Outcome {
     Ok(())
 }
 
-/// What root has read before is in the kernel's caches, which answer without a request.
+/// The kernel answers from its caches, without a request, what root has read before.
 fn other_fsuid() -> Outcome {
     let mounted = Mounted::new()?;
     let (dir, file) = (mounted.path("d"), mounted.path("d/f"));
@@ -199,7 +199,7 @@ fn other_fsuid() -> Outcome {
     Ok(())
 }
 
-/// Without the kernel's checks the server refuses what it is asked.
+/// Without the kernel's checks the server refuses such requests.
 fn unchecked_fsuid() -> Outcome {
     let mounted = Mounted::with(&MountOptions {
         default_permissions: false,

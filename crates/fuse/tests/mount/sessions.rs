@@ -46,7 +46,7 @@ fn references() -> Outcome {
     mounted.session.wait()?;
     mounted.session.unmount()?;
     holds!(!mounted.path("d0").exists());
-    // The kernel need not forget what it still holds at the end.
+    // The kernel need not forget nodes that it still holds at the end.
     holds!(mounted.fs.inode_count() == 401);
     Ok(())
 }
@@ -60,7 +60,7 @@ fn foreign_umount() -> Outcome {
     };
     shell("umount", &[mounted.dir().as_os_str()])?;
     waiter.join().map_err(|_| "waiter panicked")??;
-    // What was cached has arrived.
+    // The dirty pages have reached the engine.
     let engine: &dyn FileSystem = &*mounted.fs;
     let file = engine.lookup(engine.root(), b"f")?;
     same!(file.attr.size, 4);
@@ -83,7 +83,7 @@ fn busy() -> Outcome {
     let kept = engine.lookup(engine.root(), b"held")?;
     same!(kept.attr.size, 14);
     expect_errno(file.sync_all().and_then(|()| file.set_len(1)), libc::EIO)?;
-    // A user who lets go within the grace ends it at once.
+    // If the user closes its file within the grace period, the unmount ends at once.
     let mounted = Mounted::with(&MountOptions {
         busy_grace: Duration::from_secs(60),
         ..MountOptions::default()
@@ -124,7 +124,7 @@ fn read_only() -> Outcome {
         ..MountOptions::default()
     })?;
     expect_errno(fs::write(mounted.path("f"), b""), libc::EROFS)?;
-    // The engine's own refusal, in the middle of a mount that may write.
+    // The engine itself refuses a change in a mount that may write.
     let mounted = Mounted::new()?;
     fs::write(mounted.path("f"), b"old")?;
     mounted.fs.set_read_only(true);

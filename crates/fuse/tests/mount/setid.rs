@@ -1,4 +1,4 @@
-//! Set-id bits of files that are changed.
+//! Set-id bits of files whose content changes.
 
 use std::fs::{self, File};
 use std::io;
@@ -131,7 +131,8 @@ fn kept() -> Outcome {
             return Err(format!("{what} without CAP_FSETID leaves {left:o}").into());
         }
     }
-    // A set-group-id bit without the right to execute is a mandatory lock, which members keep.
+    // A set-group-id bit without group execute permission marks mandatory locking; members of the
+    // group keep it.
     for (what, change) in changes().into_iter().skip(2) {
         for (group, after) in [(77, 0o2666), (78, 0o666)] {
             setup.set_mode(0o6666)?;
@@ -146,7 +147,7 @@ fn kept() -> Outcome {
     Ok(())
 }
 
-/// The kernel runs a file with the mode that it knows.
+/// The kernel runs a file with the mode that it has cached.
 fn not_remembered() -> Outcome {
     let mounted = for_all()?;
     let program = mounted.path("id");

@@ -1,4 +1,4 @@
-//! What is durable when a call returns, and what readers see beside direct writes.
+//! What is durable when a call returns, and what readers see during direct writes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -194,8 +194,8 @@ fn mapping() -> Outcome {
     Ok(())
 }
 
-/// The engine holds each direct write until a reader has filled the page cache with what was
-/// there before it.
+/// The engine holds each direct write until a reader has filled the page cache with the old
+/// content.
 fn coherent() -> Outcome {
     let mounted = Mounted::new()?;
     zeros(&mounted, "f")?;
@@ -218,7 +218,7 @@ fn coherent() -> Outcome {
     Ok(())
 }
 
-/// More direct writes than the kernel sends at a time, each of which waits for pages that readers
+/// More direct writes than the kernel sends at a time. Each of them waits for pages that readers
 /// are filling.
 fn many_beside_readers() -> Outcome {
     const BLOCKS: u64 = 256;

@@ -1,5 +1,5 @@
-//! A mounted `MemoryFs` that goes away with its guard, and the machinery that leaves tests
-//! out by name where the machine cannot run them.
+//! A mounted `MemoryFs` that is unmounted with its guard, and the machinery that skips tests by
+//! name where the machine cannot run them.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::cell::Cell;
@@ -58,7 +58,7 @@ impl Drop for Mounted {
     }
 }
 
-/// A mount that other users may use too.
+/// A mount that other users may use, too.
 pub(crate) fn for_all() -> Result<Mounted, Failed> {
     let mounted = Mounted::with(&MountOptions {
         access: Access::All,
@@ -83,7 +83,7 @@ pub(crate) fn as_other(line: &str, dir: &Path) -> std::io::Result<std::process::
         .output()
 }
 
-/// Takes a mount away, used or not, if there is one.
+/// Detaches a mount, used or not, if there is one.
 pub(crate) fn detach(dir: &Path) {
     let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH);
 }
@@ -108,12 +108,12 @@ impl Drop for Detached {
     }
 }
 
-/// What a test needs of the machine.
+/// What a test requires of the machine.
 #[derive(Clone, Copy)]
 pub(crate) enum Needs {
-    /// To mount by the system call.
+    /// Root, to mount with the system call.
     Root,
-    /// That, and this program.
+    /// Root, and this program.
     Program(&'static str),
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn installed(program: &str) -> bool {
 }
 
 thread_local! {
-    /// The transport of the trials being listed, and of the mounts of the one being run.
+    /// The transport of the trials being listed, and of the mounts of the running one.
     static TRANSPORT: Cell<Choice> = const { Cell::new(Choice::Auto) };
     /// Whether the kernel collects writes in their mounts.
     static WRITEBACK: Cell<bool> = const { Cell::new(false) };
@@ -163,7 +163,7 @@ pub(crate) fn trial(name: &str, needs: Needs, run: fn() -> Outcome) -> Trial {
         .with_ignored_flag(needs.missing() || (transport == Choice::On && !rings()))
 }
 
-/// What `list` gives, once for each transport with and without the kernel's writeback cache.
+/// The trials of `list`, once for each transport, with and without the kernel's write-back cache.
 pub(crate) fn over_all(list: fn() -> Vec<Trial>) -> Vec<Trial> {
     let mut trials = Vec::new();
     for transport in [Choice::Off, Choice::On] {
@@ -185,12 +185,12 @@ fn rings() -> bool {
     std::fs::read_to_string(SWITCH).is_ok_and(|value| value.starts_with('Y'))
 }
 
-/// Puts the kernel's switch back when dropped.
+/// Restores the kernel's switch when dropped.
 pub(crate) struct SwitchedOn(());
 
 impl SwitchedOn {
-    /// Turns FUSE over io_uring on, if the kernel has it and it is off; `None` if there is
-    /// nothing to put back.
+    /// Turns FUSE over io_uring on, if the kernel has it and it is off. `None` if there is nothing
+    /// to restore.
     pub(crate) fn new() -> Option<Self> {
         let off = Path::new(SWITCH).exists() && !rings();
         (off && std::fs::write(SWITCH, "Y").is_ok()).then(|| Self(()))
@@ -209,7 +209,7 @@ pub(crate) fn run(trials: Vec<Trial>) {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Runs a program; its output is the failure if it fails.
+/// Runs a program. If it fails, its output is the failure.
 pub(crate) fn shell(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, Failed> {
     let output = Command::new(program).args(args).output()?;
     if output.status.success() {
@@ -220,7 +220,7 @@ pub(crate) fn shell(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, 
     }
 }
 
-/// Waits for what the kernel does after it has answered; fails after ten seconds.
+/// Waits for an effect that the kernel makes after it has answered. Fails after ten seconds.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Outcome {
     let begun = std::time::Instant::now();
     while !holds() {

@@ -1,10 +1,10 @@
-//! The memory of one ring entry, which the kernel fills and reads: headers on a page of
-//! their own, then the payload.
+//! The memory of one ring entry, which the kernel reads and writes: a page for the headers, then
+//! the payload.
 //!
-//! `unsafe`: pages are mapped, and named to the kernel by address. That they are ours while
-//! a safe reference to them exists rests on the ring's mode (`ring.rs`): the kernel touches
-//! them only within a system call of the thread that owns the entry. Mapped and not
-//! allocated, so that pages never used cost nothing and used ones can be given back.
+//! `unsafe`: pages are mapped, and passed to the kernel by address. The ring's mode (`ring.rs`)
+//! ensures that safe references to them are exclusive: the kernel accesses them only within a
+//! system call of the thread that owns the entry. They are mapped instead of allocated, so that
+//! untouched pages take no memory and used ones can be returned.
 #![expect(unsafe_code, reason = "see the module's text")]
 
 use std::io;
@@ -12,26 +12,26 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Where the protocol wants the three headers: request or answer, the opcode's struct, and
-/// what belongs to the ring.
+/// Positions of the three headers in the protocol: request or answer, the opcode's struct, and the
+/// ring's own header.
 pub(super) const MESSAGE: std::ops::Range<usize> = 0..128;
 pub(super) const STRUCT: std::ops::Range<usize> = 128..256;
 pub(super) const RING: std::ops::Range<usize> = 256..288;
-/// Size of the three.
+/// Size of the three headers.
 const HEADERS: usize = 288;
-/// Where the payload begins: behind the page of the headers.
+/// Start of the payload, after the page of the headers.
 const PAYLOAD: usize = 4096;
 
-/// An entry's pages, and the two ranges of them that the kernel is told.
+/// An entry's pages, and the two ranges of them that the kernel uses.
 #[derive(Debug)]
 pub(super) struct Memory {
     base: NonNull<u8>,
     payload: usize,
-    /// What a registration points at.
+    /// The ranges that a registration points at.
     ranges: Box<[libc::iovec; 2]>,
 }
 
-// SAFETY: the pages belong to this value alone, as those of a `Vec` would.
+// SAFETY: only this value refers to the pages, as with a `Vec`.
 unsafe impl Send for Memory {}
 
 impl Memory {
@@ -44,7 +44,7 @@ impl Memory {
             .checked_add(payload)
             .ok_or(io::ErrorKind::OutOfMemory)?;
         let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base =
             unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, read_write, private) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -61,15 +61,15 @@ impl Memory {
         })
     }
 
-    /// Address and number of the ranges. They live as long as this does.
+    /// Address and number of the ranges. They are valid as long as this value.
     pub(super) fn ranges(&self) -> (u64, u32) {
         (self.ranges.as_ptr().expose_provenance() as u64, 2)
     }
 
     /// Headers and payload.
     pub(super) fn parts(&mut self) -> (&mut [u8], &mut [u8]) {
-        // SAFETY: two ranges of the mapping that do not overlap, borrowed from the value that
-        // owns it; zeroed pages and whatever the kernel put there are bytes.
+        // SAFETY: two ranges of the mapping that do not overlap, borrowed from the value that owns
+        // it. Zeroed pages, and pages that the kernel wrote, are initialized bytes.
         unsafe {
             let headers = std::slice::from_raw_parts_mut(self.base.as_ptr(), HEADERS);
             let payload =
@@ -78,9 +78,9 @@ impl Memory {
         }
     }
 
-    /// Gives the payload's pages back until they are next used.
+    /// Returns the payload's pages to the system until they are used again.
     pub(super) fn trim(&mut self) {
-        // SAFETY: our pages, which no thread borrows; they read as zeros afterwards.
+        // SAFETY: our pages, which no thread borrows. They read as zeros afterwards.
         let advised = unsafe {
             let start = self.base.add(PAYLOAD).as_ptr().cast();
             rustix::mm::madvise(start, self.payload, Advice::LinuxDontNeed)
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_do_not_overlap_and_are_where_the_kernel_is_told() {
+    fn parts_do_not_overlap_and_match_the_registered_ranges() {
         let mut memory = Memory::new(10_000).unwrap_or_else(|error| panic!("{error}"));
         let told = [
             memory.ranges[0].iov_base.addr(),

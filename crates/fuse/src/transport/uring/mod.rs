@@ -1,35 +1,39 @@
-//! FUSE over io_uring (Linux 6.14 and newer): one system call for an answer and the next
-//! request together, and no queue that all CPUs share.
+//! FUSE over io_uring (Linux 6.14 and newer): one system call sends an answer and receives the next
+//! request, and no queue is shared by all CPUs.
 //!
 //! # How it works
 //!
-//! The kernel has a queue for each possible CPU and gives a request to that of the CPU that
-//! its caller runs on. A queue has *entries*, each with memory for one request. Here each
-//! entry has a thread and an io_uring of its own ([`ring`]): the kernel puts a request into
-//! the memory and wakes the thread, which serves it, puts the answer into the same memory and
-//! in one call commits it and waits for the next. It runs on the caller's CPU. So no request
-//! ever waits behind another in a ring, and none changes threads. A request that takes long
-//! (an fsync, a big read) holds up its own entry only; [`Load`] adds entries before a queue
-//! runs out.
+//! The kernel has a queue for each possible CPU, and puts a request into the queue of the CPU that
+//! its caller runs on. A queue has *entries*, each with memory for one request. Here each entry has
+//! its own thread and io_uring ([`ring`]), and runs on the queue's CPU:
+//! 1. The kernel copies a request into the entry's memory and wakes the thread.
+//! 2. The thread serves it and writes the answer into the same memory.
+//! 3. One system call commits the answer and waits for the next request.
 //!
-//! What goes on over `/dev/fuse`: the handshake, forgets, interrupts, our notifications. Two
-//! threads of the plain loop stay for it.
+//! So no request waits behind another in a ring, and none moves between threads. A long request (an
+//! fsync, a large read) blocks only its own entry; [`Load`] adds entries before a queue runs out.
 //!
-//! Start: the kernel holds all requests back from the handshake on until every queue has an
-//! entry. So all threads and rings exist before the flag is agreed to ([`Rings::prepare`]),
-//! and only then register ([`Rings::begin`]). If one cannot be made the flag is not set, and
-//! the plain loop serves alone.
+//! The handshake, forgets, interrupts and the server's notifications still go over `/dev/fuse`. Two
+//! threads serve it.
 //!
-//! Trouble: the kernel gives a request that found no idle entry only to one that commits; a
-//! new one stays idle beside it until the next request comes. So entries are added while some
-//! are still idle. And a thread may have to wait for the kernel (`later`), which in turn
-//! writes back through a queue that has no idle entry left, with all others waiting too.
-//! Then nothing would ever commit: a thread that waits for long adds entries wherever none is
-//! idle, and gives each queue a request ([`Shared::kick`]; test
-//! `many_seeks_in_files_being_written` in `tests/mount/contents.rs`). A connection that ends
-//! completes all entries with an error, and the threads end.
-//! An entry that is not registered in time ends the attempt, and the mount begins anew on `/dev/fuse`; not so one that comes
-//! when the mount is over, which a busy machine can make of a short one (`a_mount_that_is_over_is_an_end_and_no_error`).
+//! **Start.** From the handshake on, the kernel holds all requests back until every queue has an
+//! entry. So all threads and rings are created before the server agrees to the flag
+//! ([`Rings::prepare`]), and register afterwards ([`Rings::begin`]). If one cannot be created, the
+//! flag is not set, and only `/dev/fuse` is used.
+//!
+//! Trouble cases:
+//! - The kernel gives a request that found no idle entry only to an entry that commits. A new entry
+//!   stays idle until the next request arrives. So entries are added while some are still idle.
+//! - A thread may have to wait for the kernel (`later`), which in turn writes back through a queue
+//!   without an idle entry, while all other entries wait too. Then no entry would ever commit. So a
+//!   thread that waits for long adds an entry to each queue that has no idle one, and sends each
+//!   queue a request ([`Shared::kick`]; test `many_seeks_in_files_being_written` in
+//!   `tests/mount/contents.rs`).
+//! - The end of the connection completes all entries with an error, and the threads end.
+//! - An entry that is not registered in time ends the attempt, and the mount starts again on
+//!   `/dev/fuse`. But an entry whose registration arrives after the mount has ended, as can happen
+//!   to a short mount on a busy machine, is a normal end
+//!   (`registering_on_an_ended_connection_is_no_error`).
 
 mod memory;
 mod ring;
@@ -42,28 +46,28 @@ use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::time::Duration;
 
 use super::MAX_IO;
-use super::crew::{Crew, Load, Need};
 use super::device::Device;
 use super::later::Helper;
+use super::pool::{Load, Need, Pool};
 use super::server::Server;
 use ring::Ring;
 use worker::Worker;
 
-/// Entries of each queue at the start, and how many of them should be idle.
+/// Entries of each queue at the start, and how many of them should stay idle.
 const FIRST: usize = 2;
 const SPARE: usize = 2;
-/// Bound on the entries of all queues together, and of one.
+/// Most entries of all queues together, and of one queue.
 const MOST_IN_ALL: usize = 512;
 const MOST: usize = 64;
-/// Longest time for an entry to be registered, which takes no I/O. A mount that waits for ever for
-/// a kernel that does not answer would hang a thread that looks at it.
+/// Longest time for an entry to be registered, which takes no I/O. Without a limit, a mount that
+/// waits for a kernel that does not answer would hang every process that accesses it.
 const REGISTRATION: Duration = Duration::from_secs(20);
 
-/// What all queues share.
+/// State that all queues share.
 pub(super) struct Shared {
     device: Arc<Device>,
     server: Arc<Server>,
-    crew: Arc<Crew>,
+    pool: Arc<Pool>,
     helper: Helper,
     mount_point: PathBuf,
     queues: OnceLock<Vec<Weak<Queue>>>,
@@ -73,22 +77,22 @@ impl Shared {
     pub(super) fn new(
         device: &Arc<Device>,
         server: &Arc<Server>,
-        crew: &Arc<Crew>,
+        pool: &Arc<Pool>,
         helper: &Helper,
         mount_point: &Path,
     ) -> Self {
         Self {
             device: Arc::clone(device),
             server: Arc::clone(server),
-            crew: Arc::clone(crew),
+            pool: Arc::clone(pool),
             helper: helper.clone(),
             mount_point: mount_point.to_path_buf(),
             queues: OnceLock::new(),
         }
     }
 
-    /// Sees to it that each queue has an idle entry, and sends each a request of our own,
-    /// after which that entry takes those that wait.
+    /// Makes sure that each queue has an idle entry, and sends each queue a request. After serving
+    /// it, the entry takes the requests that wait.
     fn kick(self: &Arc<Self>) {
         let shared = Arc::clone(self);
         let kicker = std::thread::Builder::new().name("fuse-kick".to_owned());
@@ -96,11 +100,11 @@ impl Shared {
             for queue in shared.queues.get().into_iter().flatten() {
                 let Some(queue) = queue.upgrade() else { return };
                 if let Some(registered) = queue.grow(queue.load.must_serve()) {
-                    // If it could not be added, the request waits like the others.
+                    // If no entry could be added, the request waits like the others.
                     let _ = registered.recv();
                 }
                 queue.stay_on_cpu();
-                // What it says does not matter; the kernel always asks us.
+                // The result does not matter. The kernel passes every `statfs` on.
                 let _ = rustix::fs::statfs(&shared.mount_point);
             }
         });
@@ -132,14 +136,15 @@ impl Queue {
         }
     }
 
-    /// Adds an entry with its thread if one is needed; tells when it is there.
+    /// Adds an entry with its thread, if one is needed. The receiver signals that the entry is
+    /// registered.
     fn grow(self: &Arc<Self>, need: Need) -> Option<mpsc::Receiver<()>> {
         if need == Need::Enough {
             return None;
         }
         let queue = Arc::clone(self);
         let (registered, told) = mpsc::channel();
-        let started = self.shared.crew.start(move || {
+        let started = self.shared.pool.start(move || {
             let ring = queue.ring().and_then(|mut ring| {
                 ring.register()?;
                 Ok(ring)
@@ -147,7 +152,7 @@ impl Queue {
             let _ = registered.send(());
             match ring {
                 Ok(ring) => Worker::new(queue, ring).run(),
-                // The entries that there are go on.
+                // The existing entries continue.
                 Err(error) => {
                     queue.load.lost();
                     log::debug!("no further ring entry: {error}");
@@ -163,25 +168,25 @@ impl Queue {
     }
 }
 
-/// Threads with their rings that wait for the handshake.
+/// Threads with their rings, waiting for the handshake.
 pub(super) struct Rings {
-    /// Dropped without a word: they end.
+    /// If dropped without a message, the threads end.
     go: Vec<mpsc::Sender<()>>,
     registered: mpsc::Receiver<io::Result<()>>,
 }
 
 impl Rings {
-    /// Starts the first threads of every queue and has them make their rings.
+    /// Starts the first threads of every queue and creates their rings.
     ///
     /// # Errors
-    /// One of them could not: there is no io_uring to be had.
+    /// A thread or ring could not be created: io_uring is not available.
     pub(super) fn prepare(
         shared: &Arc<Shared>,
         threads: Option<usize>,
         most_in_all: usize,
     ) -> io::Result<Self> {
         let queues = possible_cpus()?;
-        // A fixed number of threads is shared out; each queue needs one.
+        // A fixed number of threads is divided among the queues; each queue needs one.
         let (first, most) = match threads {
             Some(threads) => {
                 let each = threads.div_ceil(queues).max(1);
@@ -208,7 +213,7 @@ impl Rings {
                 let (queue, prepared, report) =
                     (Arc::clone(&queue), prepared.clone(), report.clone());
                 shared
-                    .crew
+                    .pool
                     .start(move || first_entry(queue, &prepared, &wait, &report))?;
             }
         }
@@ -220,13 +225,13 @@ impl Rings {
         Ok(Self { go, registered })
     }
 
-    /// Lets them register and serve. Call it once the kernel knows of the flag.
+    /// Lets the threads register and serve. Call it after the kernel has received the flag.
     ///
     /// # Errors
     /// The kernel refuses an entry: requests would wait for ever.
     pub(super) fn begin(self) -> io::Result<()> {
         for word in &self.go {
-            // A thread that is gone says so below, by saying nothing.
+            // A thread that has ended is detected below: its channel closes.
             let _ = word.send(());
         }
         for _ in &self.go {
@@ -241,7 +246,7 @@ impl Rings {
     }
 }
 
-/// The life of a thread that exists before the handshake.
+/// Runs a thread that exists before the handshake.
 fn first_entry(
     queue: Arc<Queue>,
     prepared: &mpsc::Sender<io::Result<()>>,
@@ -269,13 +274,13 @@ fn first_entry(
     }
 }
 
-/// Number of CPUs that there may ever be, each of which has a queue.
+/// Number of possible CPUs, each of which has a queue.
 fn possible_cpus() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     count_cpus(text.trim()).ok_or_else(|| io::Error::other(format!("not a list of CPUs: {text}")))
 }
 
-/// Counts a list such as `0-3,8`.
+/// Counts a list of CPUs such as `0-3,8`.
 fn count_cpus(list: &str) -> Option<usize> {
     let mut count: usize = 0;
     for range in list.split(',') {
@@ -293,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpus_are_counted() {
+    fn cpu_lists_are_counted() {
         assert_eq!(count_cpus("0"), Some(1));
         assert_eq!(count_cpus("0-1"), Some(2));
         assert_eq!(count_cpus("0-3,8,10-11"), Some(7));

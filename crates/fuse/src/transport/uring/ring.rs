@@ -1,9 +1,9 @@
 //! One io_uring with one entry of the FUSE connection on it.
 //!
-//! `unsafe`: a submission names memory by address and must outlive what the kernel does with
-//! it. The ring is in the mode in which the kernel works for it only while the owning thread
-//! is in `io_uring_enter` (single issuer, deferred task work); there is one submission at a
-//! time, and its memory is owned by the same value and dropped after the ring.
+//! `unsafe`: a submission passes memory by address, which must outlive the kernel's use of it. In
+//! the ring's mode (single issuer, deferred task work) the kernel works for it only while the
+//! owning thread is in `io_uring_enter`. There is one submission at a time, and the same value owns
+//! its memory and drops it after the ring.
 #![expect(unsafe_code, reason = "see the module's text")]
 
 use std::io;
@@ -22,36 +22,36 @@ use crate::wire::abi::RingCommand;
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 
-/// Where a submission has the number of ranges: `len` of its fixed layout, in bytes.
+/// Position of the number of ranges in a submission: `len` of its fixed layout, in bytes.
 const LEN_OFFSET: usize = 24;
 
-/// What came of waiting.
+/// Result of waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// A request lies in the memory.
+    /// A request is in the memory.
     Request,
-    /// None within the time.
+    /// None arrived within the time.
     Nothing,
     /// The connection has ended.
     Ended,
 }
 
-/// A ring with its entry's memory. Belongs to the thread that made it.
+/// A ring with its entry's memory. Belongs to the thread that created it.
 pub(super) struct Ring {
-    // Dropped in this order: the kernel lets go of the memory with the ring.
+    // Dropped in this order: the kernel stops using the memory when the ring is dropped.
     ring: IoUring<Entry128, cqueue::Entry>,
     memory: Memory,
     queue: u16,
-    /// What came with the registration; for the first wait.
+    /// A completion of the registration, for the first wait.
     first: Option<Arrival>,
 }
 
 impl Ring {
-    /// A ring for the connection of `device`, on the kernel's queue `queue`, to be used by
-    /// this thread only. Nothing is registered yet.
+    /// A ring for the connection of `device`, on the kernel's queue `queue`. Only this thread may
+    /// use it. Registers nothing yet.
     ///
     /// # Errors
-    /// The kernel has no io_uring of this kind, or does not let us have it.
+    /// The kernel has no io_uring of this kind, or refuses it to this process.
     pub(super) fn new(device: BorrowedFd<'_>, queue: u16, payload: usize) -> io::Result<Self> {
         let ring = IoUring::<Entry128, cqueue::Entry>::builder()
             .setup_single_issuer()
@@ -71,10 +71,10 @@ impl Ring {
         &mut self.memory
     }
 
-    /// Offers the entry to the kernel. On a connection that has ended the first wait says so.
+    /// Offers the entry to the kernel. If the connection has ended, the first wait returns that.
     ///
     /// # Errors
-    /// It refuses.
+    /// The kernel refuses the entry.
     pub(super) fn register(&mut self) -> io::Result<()> {
         let (address, count) = self.memory.ranges();
         self.push(REGISTER, 0, Some((address, count)))?;
@@ -84,8 +84,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Hands the answer that lies in the memory over, and offers the entry again. Goes to the
-    /// kernel with the next [`wait`](Self::wait).
+    /// Commits the answer in the memory and offers the entry again. The next [`wait`](Self::wait)
+    /// submits it to the kernel.
     ///
     /// # Errors
     /// The ring is broken.
@@ -108,8 +108,8 @@ impl Ring {
             .addr(ranges.map(|(address, _)| address))
             .build();
         if let Some((_, count)) = ranges {
-            // SAFETY: `Entry128` is laid out as the kernel's 128 bytes, of which these four
-            // are `len`. The crate has no setter for it with this opcode.
+            // SAFETY: `Entry128` has the layout of the kernel's 128 bytes, of which these four are
+            // `len`. The crate has no setter for it with this opcode.
             unsafe {
                 (&raw mut entry)
                     .cast::<u8>()
@@ -118,12 +118,12 @@ impl Ring {
                     .write_unaligned(count);
             }
         }
-        // SAFETY: what the entry points at lives in `self.memory`, dropped after the ring.
+        // SAFETY: the memory that the entry points at is in `self.memory`, dropped after the ring.
         unsafe { self.ring.submission().push(&entry) }
             .map_err(|_| io::Error::other("the submission queue is full"))
     }
 
-    /// Sends what was pushed and waits for a request, at most for `timeout`.
+    /// Submits what was pushed and waits for a request, at most for `timeout`.
     ///
     /// # Errors
     /// The ring or the connection is broken.
@@ -158,7 +158,7 @@ impl Ring {
     }
 }
 
-/// What a completion says, by its result.
+/// Decodes the result of a completion.
 fn arrival(result: i32) -> io::Result<Arrival> {
     match result.saturating_neg() {
         ..=0 => Ok(Arrival::Request),
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_that_is_over_is_an_end_and_no_error() {
+    fn registering_on_an_ended_connection_is_no_error() {
         for errno in [
             libc::ENOTCONN,
             libc::ECONNABORTED,

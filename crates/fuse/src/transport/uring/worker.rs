@@ -19,7 +19,7 @@ use crate::transport::{KEEP, LARGE};
 use crate::wire::abi::{InHeader, RingHeader};
 use crate::wire::{Body, Opcode, reply};
 
-/// How long a wait may take before it is looked after, at first and at most.
+/// How long a job may take before queues are [kicked](Shared::kick), at first and at most.
 const PATIENCE: Duration = Duration::from_millis(100);
 const MOST_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -28,7 +28,7 @@ const STRUCT_SIZE: usize = STRUCT.end - STRUCT.start;
 pub(super) struct Worker {
     queue: Arc<Queue>,
     ring: Ring,
-    /// What stands in the payload and would be overwritten by the answer.
+    /// A copy of the payload that the answer would overwrite.
     arguments: Vec<u8>,
 }
 
@@ -45,9 +45,9 @@ impl Worker {
     /// Serves requests until the connection ends.
     ///
     /// # Errors
-    /// It, or the ring, failed.
+    /// The connection or the ring failed.
     pub(super) fn run(mut self) -> io::Result<()> {
-        // The caller sleeps until it is answered, so its CPU is free, and its caches are warm.
+        // The caller sleeps until it is answered, so its CPU is free and has warm caches.
         self.queue.stay_on_cpu();
         let mut large = false;
         loop {
@@ -67,8 +67,8 @@ impl Worker {
         }
     }
 
-    /// Serves the request in the memory and leaves the answer there; returns its name for the
-    /// commit, and how much of the payload was used.
+    /// Serves the request in the memory and leaves the answer there. Returns the id for the commit,
+    /// and how much of the payload was used.
     fn request(&mut self) -> io::Result<(u64, usize)> {
         let (headers, payload) = self.ring.memory().parts();
         let broken = || io::Error::other("the kernel's ring headers cannot be read");
@@ -111,13 +111,13 @@ impl Worker {
 
     fn serve(&mut self, request: &InHeader, place: &[u8], input: usize) -> Reply<usize> {
         let (_, payload) = self.ring.memory().parts();
-        // Data to write is served from where it lies, its answer is small; everything else
-        // brings little, and its answer may need all the room.
+        // Data to write is served in place, because its answer is small. Other requests have short
+        // arguments, and their answers may need the whole payload.
         let mut small = [0; 64];
         let long = takes_long(request.opcode, Body::split(place, &[]));
         if long {
             let need = self.queue.load.begin();
-            // Whether it is there yet does not matter here.
+            // It does not matter here whether the entry is there yet.
             let _ = self.queue.grow(need);
         }
         let outcome = if request.opcode == Opcode::Write as u32 {
@@ -136,9 +136,9 @@ impl Worker {
         };
         let answer = match outcome {
             Outcome::Answer(answer) => answer,
-            // The kernel sends nothing here that it wants no answer to.
+            // The kernel sends no request here that expects no answer.
             Outcome::Silent => Ok(0),
-            Outcome::Beside(answer, job) => {
+            Outcome::AnswerThen(answer, job) => {
                 self.queue.shared.helper.post(job);
                 answer
             }
@@ -165,7 +165,7 @@ impl Worker {
     }
 }
 
-/// Waits for a job whose end may take another entry of this queue or another.
+/// Waits for a job that may need another entry of this or another queue to complete.
 fn wait(queue: &Queue, job: Job) -> Reply<Vec<u8>> {
     let answer = queue.shared.helper.ask(job);
     let mut patience = PATIENCE;
@@ -181,7 +181,7 @@ fn wait(queue: &Queue, job: Job) -> Reply<Vec<u8>> {
     }
 }
 
-/// Size of the opcode's struct, if all lengths agree.
+/// Size of the opcode's struct, if all lengths are consistent.
 fn lengths(request: &InHeader, input: usize, room: usize) -> Option<usize> {
     let whole = usize::try_from(request.len).ok()?;
     let size = whole
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_that_do_not_agree_are_refused() {
+    fn inconsistent_lengths_are_refused() {
         let request = |len| InHeader {
             len,
             ..InHeader::default()

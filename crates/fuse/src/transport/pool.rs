@@ -1,10 +1,10 @@
-//! Request threads: as many as the requests under way need.
+//! The pool of request threads: as many as the requests in progress need.
 //!
-//! A thread answers a request before it takes the next, so that an fsync occupies one for as
-//! long as the device takes. [`Load`] counts threads, and requests that take long; beside
-//! these a few threads stay for the others, so that one more is added, up to a bound, when a
-//! long request takes one of them. So a queue is served while fsyncs wait, and fsyncs of many
-//! callers meet in one log commit, yet an idle mount has few threads.
+//! A thread answers a request before it takes the next, so an fsync occupies a thread for as long
+//! as the device takes. [`Load`] counts threads and long requests. When a long request would leave
+//! too few threads for other requests, one thread is added, up to a limit. So the queue is served
+//! while fsyncs wait, and the fsyncs of many callers share one log commit, yet an idle mount has
+//! few threads.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// All request threads of a session.
 #[derive(Debug, Default)]
-pub(super) struct Crew {
+pub(super) struct Pool {
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -26,8 +26,8 @@ struct State {
     failed: Option<io::Error>,
 }
 
-impl Crew {
-    /// Starts a thread. An error that ends it is the session's.
+impl Pool {
+    /// Starts a thread. An error that ends it becomes the session's error.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -41,7 +41,7 @@ impl Crew {
             state.started += 1;
             state.started
         };
-        let member = Member(Arc::clone(self));
+        let member = Alive(Arc::clone(self));
         std::thread::Builder::new()
             .name(format!("fuse-{number}"))
             .spawn(move || {
@@ -63,17 +63,17 @@ impl Crew {
     }
 }
 
-/// Counts its thread as alive; dropped when it ends, or was never started.
-struct Member(Arc<Crew>);
+/// Counts its thread as alive. Dropped when the thread ends or could not be started.
+struct Alive(Arc<Pool>);
 
-impl Drop for Member {
+impl Drop for Alive {
     fn drop(&mut self) {
         self.0.state.lock().alive -= 1;
         self.0.ended.notify_all();
     }
 }
 
-/// How busy the threads of one queue are.
+/// Load of the threads of one queue.
 #[derive(Debug)]
 pub(super) struct Load {
     threads: AtomicUsize,
@@ -82,17 +82,17 @@ pub(super) struct Load {
     most: usize,
 }
 
-/// Whether a thread must be added: too few are left.
+/// Whether a thread must be added because too few are idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     Enough,
-    /// It is counted already; [`Load::lost`] if it cannot be started.
+    /// Yes, and it is counted already. Call [`Load::lost`] if it cannot be started.
     OneMore,
 }
 
 impl Load {
-    /// For `threads` that exist or are about to, of which `spare` should be left beside long
-    /// requests, and at most `most`.
+    /// For `threads` threads that exist or are about to. `spare` of them should be free of long
+    /// requests; there may be at most `most`.
     pub(super) fn new(threads: usize, spare: usize, most: usize) -> Self {
         Self {
             threads: AtomicUsize::new(threads),
@@ -102,23 +102,24 @@ impl Load {
         }
     }
 
-    /// A thread takes a request that takes long.
+    /// A thread takes a long request.
     pub(super) fn begin(&self) -> Need {
         let busy = self.busy.fetch_add(1, Ordering::Relaxed) + 1;
         self.need(busy, self.most)
     }
 
-    /// It has answered it.
+    /// The thread has answered it.
     pub(super) fn end(&self) {
         self.busy.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A client waits for what another thread must serve: bound or not, there must be idle ones.
+    /// A client waits for a request that another thread must serve: there must be an idle thread,
+    /// whatever the limit.
     pub(super) fn must_serve(&self) -> Need {
         self.need(self.busy.load(Ordering::Relaxed), usize::MAX)
     }
 
-    /// A thread that was counted does not exist, or no more.
+    /// A thread that was counted has ended or was not started.
     pub(super) fn lost(&self) {
         self.threads.fetch_sub(1, Ordering::Relaxed);
     }
@@ -128,8 +129,8 @@ impl Load {
         if busy + self.spare <= threads || threads >= most {
             return Need::Enough;
         }
-        // Of several that see the same count one adds a thread; that is enough for now, the
-        // next request looks again.
+        // Of several callers that read the same count, one adds a thread. That is enough: the next
+        // request checks again.
         let counted = self.threads.compare_exchange(
             threads,
             threads + 1,
@@ -145,13 +146,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_stays_up_to_the_bound() {
+    fn threads_are_added_while_all_are_busy_up_to_the_limit() {
         let load = Load::new(2, 1, 4);
         assert_eq!(load.begin(), Need::Enough);
         assert_eq!(load.begin(), Need::OneMore);
         assert_eq!(load.begin(), Need::OneMore);
         assert_eq!(load.begin(), Need::Enough);
-        // All four are busy: who waits for another must have one.
+        // All four are busy: a request that waits for another one needs one more thread.
         assert_eq!(load.must_serve(), Need::OneMore);
         load.lost();
         assert_eq!(load.must_serve(), Need::OneMore);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_stay_as_are_wanted() {
+    fn spare_threads_are_kept() {
         let load = Load::new(3, 2, 9);
         assert_eq!(load.begin(), Need::Enough);
         assert_eq!(load.begin(), Need::OneMore);
@@ -169,22 +170,22 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_number_stays() {
+    fn a_fixed_number_of_threads_is_kept() {
         let load = Load::new(1, 1, 1);
         assert_eq!(load.begin(), Need::Enough);
     }
 
     #[test]
-    fn the_first_error_is_the_sessions() {
-        let crew = Arc::new(Crew::default());
-        crew.start(|| Ok(()))
+    fn the_first_error_of_a_thread_ends_the_session() {
+        let pool = Arc::new(Pool::default());
+        pool.start(|| Ok(()))
             .unwrap_or_else(|error| panic!("{error}"));
-        crew.start(|| Err(io::ErrorKind::NotFound.into()))
+        pool.start(|| Err(io::ErrorKind::NotFound.into()))
             .unwrap_or_else(|error| panic!("{error}"));
-        let kind = crew.wait().map_err(|error| error.kind());
+        let kind = pool.wait().map_err(|error| error.kind());
         assert_eq!(kind, Err(io::ErrorKind::NotFound));
-        crew.start(|| panic!("planted"))
+        pool.start(|| panic!("planted"))
             .unwrap_or_else(|error| panic!("{error}"));
-        assert!(crew.wait().is_ok());
+        assert!(pool.wait().is_ok());
     }
 }
