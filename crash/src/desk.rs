@@ -152,6 +152,9 @@ pub fn judge(kernel: &Kernel, image: &MemoryDevice) -> Result<(), String> {
     let Some(why) = tree.difference(&tools) else {
         return Ok(());
     };
+    if kernel.engine().tool_leaves_out_the_log(image) {
+        return Ok(());
+    }
     if let Some(image) = kernel.engine().as_the_tool_reads_it(image) {
         let (_, outcome) = recover_in_place(kernel.engine(), image);
         if outcome?.difference(&tools).is_none() {

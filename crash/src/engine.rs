@@ -160,6 +160,15 @@ impl Engine {
         }
     }
 
+    /// Whether that program is known to leave out all of the image's log, so that what it makes of the
+    /// image is some older state.
+    pub(crate) fn tool_leaves_out_the_log(self, image: &MemoryDevice) -> bool {
+        match self {
+            Self::Btrfs => false,
+            Self::Ext4 => ext4::has_stale_fast_commits(image),
+        }
+    }
+
     /// Has that program recover an image as a mount would; `None` if it cannot do that.
     pub(crate) fn tool_recovery(self, file: &Path) -> Option<Result<(), String>> {
         match self {

@@ -138,17 +138,22 @@ impl FastCommitLeader<'_> {
     }
 
     /// Writes the last committed content of a block to its home location, if the block waits for a
-    /// checkpoint. Does not flush; the log keeps its copy.
+    /// checkpoint; true if so. Does not flush; the log keeps its copy.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device).
-    pub fn write_back(&self, block: u64) -> Result<()> {
+    pub fn write_back(&self, block: u64) -> Result<bool> {
         let side = self.journal.log.as_ref();
-        let Some(content) = side.and_then(|side| side.pending.content(block)) else {
-            return Ok(());
+        let Some((side, content)) =
+            side.and_then(|side| Some((side, side.pending.content(block)?)))
+        else {
+            return Ok(false);
         };
+        // A checkpoint may be writing an older content.
+        side.pending.wait_complete(&[block]);
         let cache = &self.journal.cache;
-        home::write_blocks(&**cache.device(), cache.block_size(), &[(block, &content)])
+        home::write_blocks(&**cache.device(), cache.block_size(), &[(block, &content)])?;
+        Ok(true)
     }
 
     /// The log, with its fast-commit area.

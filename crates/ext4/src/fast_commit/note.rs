@@ -1,7 +1,7 @@
 //! What the engine tells of its changes, at the places where all changes pass: [`Inode::store`], the map, names, the
 //! allocator of inodes, attributes, orphans.
 
-use sapwood_ext4_format::{Inode as RawInode, InodeFlags, XATTR_MAGIC, special_ino};
+use sapwood_ext4_format::{Incompat, Inode as RawInode, InodeFlags, XATTR_MAGIC, special_ino};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::FileKind;
 
@@ -51,11 +51,25 @@ pub(crate) fn stored(engine: &Engine, h: &Handle, inode: &Inode, flags: InodeFla
         whole(engine, h, Reason::Inline);
     } else if regular && !flags.contains(InodeFlags::EXTENTS) {
         whole(engine, h, Reason::BlockMap);
+    } else if regular && counts_attributes(engine, inode) && !sapwood_fault::planted(363) {
+        whole(engine, h, Reason::Xattrs);
     }
     note(engine, h, Reason::TooMany, |records| {
         records.stored(inode.ino);
         true
     });
+}
+
+/// Whether blocks of attributes are among those that the inode counts. The kernel's replay (6.18) counts
+/// the blocks of the map alone, and leaves an inode that `e2fsck` finds wrong.
+fn counts_attributes(engine: &Engine, inode: &Inode) -> bool {
+    let values = engine.geometry.features().has_incompat(Incompat::EA_INODE);
+    let state = inode.state.lock();
+    let in_inode = state
+        .raw
+        .attr_area()
+        .starts_with(&XATTR_MAGIC.to_le_bytes());
+    state.raw.file_acl() != 0 || values && in_inode
 }
 
 /// Data that the device may still have in its cache belongs to a file from now on.

@@ -6,7 +6,8 @@ use std::thread;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4_format::Inode as RawInode;
 use sapwood_testing::{
-    CountDevice, Fault, FaultDevice, FaultRule, GateDevice, RequestKind, RequestKinds,
+    Action, CountDevice, Fault, FaultDevice, FaultRule, GateDevice, RecordDevice, RequestKind,
+    RequestKinds,
 };
 use sapwood_vfs::{
     Attr, Credentials, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, SyncKind, WriteMode,
@@ -251,6 +252,39 @@ fn who_comes_while_one_is_written_shares_the_next() {
         before + 3,
         "all of it is durable"
     );
+}
+
+#[test]
+fn what_is_brought_home_is_durable_before_the_fast_commit() {
+    let Some((device, fs, ino)) = begin() else {
+        return;
+    };
+    fs.close().unwrap();
+    let device = Arc::new(RecordDevice::new(device.snapshot()));
+    let fs = mount(device.clone()).unwrap();
+    let other = create(&fs, b"b");
+    append(&fs, other, 3000);
+    fs.sync().unwrap();
+    device.take_log();
+    // No data, which would need a flush by itself.
+    let changes = SetAttr {
+        perm: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.setattr(ino, &changes).unwrap();
+    fast(&fs, ino);
+    let log = device.log();
+    let actions = || log.entries().iter().map(|entry| &entry.action);
+    // The first block of descriptors.
+    let descriptors = |action: &Action| action.range().is_some_and(|(at, _)| at == 2048);
+    let home = actions().position(descriptors).unwrap();
+    let begins = |action: &Action| match action {
+        Action::Write { data, .. } => data.starts_with(&[9, 0, 8, 0]),
+        Action::Discard { .. } | Action::Flush => false,
+    };
+    let head = actions().position(begins).unwrap();
+    let mut between = actions().take(head).skip(home);
+    assert!(between.any(|action| *action == Action::Flush));
 }
 
 #[test]

@@ -215,11 +215,9 @@ fn put(
         engine.counters.fast_commits.flushed();
         Ok(engine.device.flush()?)
     };
-    if landed && !sapwood_fault::planted(138) {
+    let written_back = at == 0 && write_back(engine, leader)?;
+    if landed && !sapwood_fault::planted(138) || written_back && !sapwood_fault::planted(362) {
         flush()?;
-    }
-    if at == 0 {
-        write_back(engine, leader)?;
     }
     let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
     leader.write(at, &pieces)?;
@@ -229,16 +227,19 @@ fn put(
     }
 }
 
-/// Brings home what `e2fsck` (1.47) takes from its place, though the log has it newer. It makes the superblock's checksum wrong, and
-/// gives up; and of groups that were used first since the last checkpoint it forgets all blocks and inodes, so that it meets
-/// orphans whose blocks are free.
-fn write_back(engine: &Engine, leader: &FastCommitLeader<'_>) -> Result<()> {
+/// Writes the superblock and the group descriptors to their home location if the log has newer
+/// ones: `e2fsck` (1.47) takes them from there. With an older superblock it makes the checksum of the
+/// superblock wrong, and gives up. Of groups that were used first since the last checkpoint it
+/// forgets all blocks and inodes, so that it meets orphans whose blocks are free.
+///
+/// True if anything was written. It has to be durable before the first fast commit.
+fn write_back(engine: &Engine, leader: &FastCommitLeader<'_>) -> Result<bool> {
     let geometry = &engine.geometry;
-    leader.write_back(geometry.super_block())?;
+    let mut written = leader.write_back(geometry.super_block())?;
     let each_block = geometry.descs_per_block().max(1) as usize;
     for group in (0..geometry.group_count()).step_by(each_block) {
         let (block, _) = geometry.descriptor_block(group)?;
-        leader.write_back(block)?;
+        written |= leader.write_back(block)?;
     }
-    Ok(())
+    Ok(written)
 }

@@ -26,6 +26,8 @@ pub struct Story {
     pub fs: Ext4,
     pub device: Arc<MemoryDevice>,
     pub mode: FastCommits,
+    /// Inodes have no room for attributes.
+    pub small_inodes: bool,
     /// The tree at the last fsync.
     pub durable: RefCell<Tree>,
 }
@@ -50,6 +52,7 @@ impl Story {
             fs: mount(&device, false, mode)?,
             device,
             mode,
+            small_inodes: form.contains(&"128"),
             durable: RefCell::default(),
         };
         story.mkdir("d");
@@ -147,10 +150,10 @@ impl Story {
             .unwrap();
     }
 
-    fn set_attribute(&self, path: &str) {
-        let ino = self.find(path);
+    fn set_attribute(&self, path: &str, len: usize) {
+        let (ino, value) = (self.find(path), vec![b'v'; len]);
         self.fs
-            .setxattr(ino, b"user.x", b"value", SetXattrMode::Any)
+            .setxattr(ino, b"user.x", &value, SetXattrMode::Any)
             .unwrap();
     }
 

@@ -65,12 +65,29 @@ pub const STORIES: &[Told] = &[
     ("attributes", |s| {
         s.chmod("a", 0o4711);
         s.fast("a");
-        s.set_attribute("a");
+        s.set_attribute("a", 5);
         s.whole("a", "xattrs");
         s.append("a", 5000, 1);
-        s.fast("a");
+        match s.small_inodes {
+            true => s.whole("a", "xattrs"),
+            false => s.fast("a"),
+        }
         s.chmod("d", 0o700);
         s.whole("d", "operation");
+    }),
+    ("attributes_in_a_block", |s| {
+        s.set_attribute("a", 600);
+        s.whole("a", "xattrs");
+        s.append("a", 5000, 1);
+        s.whole("a", "xattrs");
+        s.append("b", 5000, 1);
+        s.fast("b");
+        s.append("a", 5000, 2);
+        s.whole("a", "xattrs");
+        s.fs.removexattr(s.find("a"), b"user.x").unwrap();
+        s.whole("a", "xattrs");
+        s.append("a", 5000, 3);
+        s.fast("a");
     }),
     ("holes", |s| {
         s.write("a", 100_000, 10, 2);
