@@ -15,7 +15,7 @@ use crate::subvolume::{self, Cleaner};
 use crate::transaction::{Background, Transactions};
 use crate::tree::{self, BlockCache, Opened, Root, Roots, TreeRead};
 use crate::tree_log;
-use crate::volume::Volume;
+use crate::volume::{SuperSet, Volume};
 use crate::{Error, Options, Result};
 use sapwood_base::Health;
 
@@ -53,9 +53,9 @@ pub(crate) struct Engine {
     pub(crate) quota_marked: AtomicBool,
     /// Incompatible features that came into use since the mount; the next commit notes them.
     new_incompat: AtomicU64,
-    /// The superblock as of the last commit, changed only by the thread that holds the
+    /// The superblocks as of the last commit, changed only by the thread that holds the
     /// superblock-order lock.
-    pub(crate) super_block: RankedMutex<SuperBlock>,
+    pub(crate) super_block: RankedMutex<SuperSet>,
     /// Bytes of the smallest unit of data.
     pub(crate) sectorsize: u32,
     /// Bytes of a tree block.
@@ -79,7 +79,7 @@ impl Engine {
         options: Options,
     ) -> Result<(Arc<Self>, Arc<Root>)> {
         let read_only = options.read_only || devices.iter().any(|device| device.read_only());
-        let opened = tree::open(devices, read_only, options.cache_bytes)?;
+        let opened = tree::open(&devices, read_only, options.cache_bytes)?;
         check_log(&opened.super_block, &options, read_only)?;
         Self::assemble(opened, options, read_only)
     }
@@ -92,7 +92,7 @@ impl Engine {
         devices: Vec<Arc<dyn Device>>,
         options: Options,
     ) -> Result<(Arc<Self>, Arc<Root>)> {
-        let opened = tree::open(devices, false, options.cache_bytes)?;
+        let opened = tree::open(&devices, false, options.cache_bytes)?;
         Self::assemble(opened, options, false)
     }
 

@@ -36,9 +36,68 @@ pub enum Error {
     /// A feature that allows only reading.
     #[error("feature {0} allows only a read-only mount")]
     ReadOnlyFeature(String),
-    /// A file system over several devices.
-    #[error("file system over {0} devices: only one is supported")]
-    SeveralDevices(u64),
+    /// A device of the file system that was not given.
+    #[error("device {devid} of the file system (uuid {}) is missing", uuid::Uuid::from_bytes(*uuid))]
+    MissingDevice {
+        /// Device id.
+        devid: u64,
+        /// uuid of the device.
+        uuid: [u8; 16],
+    },
+    /// Two devices with one device id: one device given twice, or a copy of a device.
+    #[error("{second}: device {devid} of the file system was given already, as {first}")]
+    DuplicateDevice {
+        /// Device id.
+        devid: u64,
+        /// Name of the device given first.
+        first: String,
+        /// Name of the other one.
+        second: String,
+    },
+    /// A device of another file system than the first that was given.
+    #[error(
+        "{device}: belongs to the file system {}, not to {}",
+        uuid::Uuid::from_bytes(*fsid), uuid::Uuid::from_bytes(*expected)
+    )]
+    ForeignDevice {
+        /// Device name.
+        device: String,
+        /// fsid of its superblock.
+        fsid: [u8; 16],
+        /// fsid of the first device.
+        expected: [u8; 16],
+    },
+    /// A device that missed commits, so that what it holds is stale.
+    #[error(
+        "{device}: device {devid} of the file system is stale: its generation is {generation}, \
+         that of the file system {newest}"
+    )]
+    StaleDevice {
+        /// Device name.
+        device: String,
+        /// Device id.
+        devid: u64,
+        /// Generation of its superblock.
+        generation: u64,
+        /// Generation of the newest superblock.
+        newest: u64,
+    },
+    /// More devices than the superblock counts.
+    #[error("{given} devices, but the superblock counts {expected}")]
+    ExtraDevices {
+        /// Devices that were given, or that have an item in the chunk tree.
+        given: u64,
+        /// Number of devices in the superblock.
+        expected: u64,
+    },
+    /// A device item of the chunk tree that contradicts the device.
+    #[error("device {devid} of the file system: {reason}")]
+    BadDeviceItem {
+        /// Device id.
+        devid: u64,
+        /// What is wrong.
+        reason: String,
+    },
     /// A logical range that no chunk maps.
     #[error("no chunk maps {len} bytes at logical address {logical}")]
     Unmapped {
@@ -54,14 +113,6 @@ pub enum Error {
         logical: u64,
         /// What is wrong.
         reason: String,
-    },
-    /// A chunk that lies on a device that is not there.
-    #[error("chunk at {logical} lies on device {devid}, which is missing")]
-    MissingDevice {
-        /// Logical address of the chunk.
-        logical: u64,
-        /// Device id.
-        devid: u64,
     },
     /// A tree block of which no copy is right.
     #[error("{device} at {physical}: {reason}")]
@@ -458,11 +509,15 @@ impl From<Error> for vfs::Error {
             | Error::NoChecksum { .. }
             | Error::DataUnreadable { .. }
             | Error::WriteFailed { .. }) => Self::io(err),
-            Error::UnsupportedFeature(_)
-            | Error::ReadOnlyFeature(_)
-            | Error::SeveralDevices(_)
-            | Error::LogPresent => Self::NotSupported,
-            Error::NoReplayNeedsReadOnly => Self::Invalid,
+            Error::UnsupportedFeature(_) | Error::ReadOnlyFeature(_) | Error::LogPresent => {
+                Self::NotSupported
+            }
+            Error::MissingDevice { .. }
+            | Error::DuplicateDevice { .. }
+            | Error::ForeignDevice { .. }
+            | Error::StaleDevice { .. }
+            | Error::ExtraDevices { .. }
+            | Error::NoReplayNeedsReadOnly => Self::Invalid,
             err => Self::corrupt(err),
         }
     }

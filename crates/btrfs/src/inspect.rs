@@ -7,6 +7,7 @@ use sapwood_block::Device;
 use sapwood_btrfs_format::{Block, Key, RootItem, SuperBlock, kind, objectid};
 
 use crate::tree::{self, BlockCache, Opened};
+use crate::volume::DeviceSet;
 use crate::{Error, Result};
 
 /// Bytes of tree blocks kept in memory on the way.
@@ -47,13 +48,14 @@ impl TreeChoice {
     }
 }
 
-/// The newest valid superblock.
+/// The newest valid superblock of the devices of one file system; not all of them need to be given.
+/// Its `dev_item` is that of the device that has it.
 ///
 /// # Errors
-/// No device, no btrfs, no valid copy.
+/// No device, no btrfs, no valid copy, devices that do not belong together.
 pub fn super_block(devices: &[Arc<dyn Device>]) -> Result<SuperBlock> {
-    let device = devices.first().ok_or(Error::NoDevice)?;
-    crate::volume::superblock::read_newest(&**device)
+    let (_, supers) = DeviceSet::assemble(devices)?;
+    Ok(*supers)
 }
 
 /// Calls `each` with every block of the chosen trees, parents before children.
@@ -65,7 +67,7 @@ pub fn walk(
     choice: TreeChoice,
     each: &mut dyn FnMut(&[u8]),
 ) -> Result<()> {
-    let opened = tree::open(devices.to_vec(), true, CACHE_BYTES)?;
+    let opened = tree::open(devices, true, CACHE_BYTES)?;
     match choice {
         TreeChoice::Id(objectid::CHUNK_TREE) => from_root(&opened, objectid::CHUNK_TREE, each),
         TreeChoice::Id(objectid::ROOT_TREE) => from_root(&opened, objectid::ROOT_TREE, each),

@@ -191,15 +191,51 @@ fn both_copies_bad_is_an_error_that_names_the_block() {
     assert!(err.to_string().contains("checksum"), "{err}");
 }
 
-fn several_devices_are_refused_by_name() {
+fn any(path: &Path) -> Arc<dyn Device> {
+    device(path)
+}
+
+fn mkfs_on_two(profiles: &[&str], one: &Image, two: &Image) {
+    let paths = [one.path(), two.path()].map(|p| p.to_str().unwrap());
+    common::run("mkfs.btrfs", &[&["-q", "-f"], profiles, &paths].concat());
+}
+
+fn a_missing_device_is_named() {
     let one = Image::blank(256 << 20);
     let two = Image::blank(256 << 20);
-    let args = ["-q", "-f", "-d", "single", "-m", "raid1"];
-    let paths = [one.path(), two.path()].map(|p| p.to_str().unwrap());
-    common::run("mkfs.btrfs", &[&args[..], &paths[..]].concat());
-    let device: Arc<dyn Device> = device(one.path());
-    let err = walk(&[device], TreeChoice::All, &mut |_| {}).unwrap_err();
-    assert!(matches!(err, Error::SeveralDevices(2)), "{err}");
+    mkfs_on_two(&["-d", "single", "-m", "single"], &one, &two);
+    let missing_of = |image: &Image| {
+        let err = walk(&[any(image.path())], TreeChoice::All, &mut |_| {}).unwrap_err();
+        match err {
+            Error::MissingDevice { devid, uuid } => (devid, uuid),
+            err => panic!("{err}"),
+        }
+    };
+    let own = |image: &Image| {
+        let sb = super_block(&[any(image.path())]).unwrap();
+        (sb.dev_item.devid.get(), sb.dev_item.uuid)
+    };
+    assert_eq!(missing_of(&one), own(&two));
+    assert_eq!(missing_of(&two), own(&one));
+    let both = [any(two.path()), any(one.path())];
+    let mut blocks = 0;
+    walk(&both, TreeChoice::All, &mut |_| blocks += 1).unwrap();
+    assert!(blocks > 8, "{blocks}");
+}
+
+fn mirrored_and_striped_profiles_are_only_read() {
+    for (metadata, data) in [("raid1", "raid0"), ("raid0", "single"), ("raid1", "raid1")] {
+        let one = Image::blank(256 << 20);
+        let two = Image::blank(256 << 20);
+        mkfs_on_two(&["-m", metadata, "-d", data], &one, &two);
+        let both = [any(one.path()), any(two.path())];
+        walk(&both, TreeChoice::All, &mut |_| {}).unwrap();
+        let err = Btrfs::open(both.to_vec(), Options::default()).err();
+        match err {
+            Some(Error::ReadOnlyFeature(name)) => assert!([metadata, data].contains(&&*name)),
+            other => panic!("{metadata} {data}: {other:?}"),
+        }
+    }
 }
 
 fn a_truncated_image_is_refused() {
@@ -244,7 +280,8 @@ fn main() {
         all_blocks_block_group_tree,
         a_bad_copy_is_repaired_from_the_good_one,
         both_copies_bad_is_an_error_that_names_the_block,
-        several_devices_are_refused_by_name,
+        a_missing_device_is_named,
+        mirrored_and_striped_profiles_are_only_read,
         a_truncated_image_is_refused,
         the_second_superblock_serves_when_the_first_is_bad,
     );

@@ -283,23 +283,7 @@ impl Sector<'_> {
     }
 
     fn place(&self, mirror: usize) -> (String, u64) {
-        let pieces = self
-            .engine
-            .volume
-            .map(self.logical, self.engine.sectorsize.into(), mirror);
-        let Some(piece) = pieces.ok().and_then(|pieces| pieces.into_iter().next()) else {
-            return ("?".to_owned(), self.logical);
-        };
-        let device = self
-            .engine
-            .volume
-            .devices()
-            .iter()
-            .find(|device| device.devid == piece.devid);
-        (
-            device.map_or("?", |device| device.device.name()).to_owned(),
-            piece.physical,
-        )
+        self.engine.volume.place(self.logical, mirror)
     }
 
     /// Tries the other copies; the first that is good is read and repairs the bad one. `first`:

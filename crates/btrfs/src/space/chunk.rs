@@ -87,10 +87,12 @@ impl Space {
         let candidates = devices.by_id.values();
         let holes = candidates.filter_map(|device| {
             let (at, len) = device.hole(want * copies)?;
-            Some((device.devid, device.uuid, at, len))
+            Some((device, at, len))
         });
-        let best = holes.max_by_key(|(_, _, _, len)| *len);
-        let (devid, dev_uuid, at, len) = best.ok_or(Error::NoSpace)?;
+        // Of several devices with such a hole, the one with most room: so they fill evenly.
+        let best = holes.max_by_key(|(device, _, len)| (*len, device.unallocated()));
+        let (device, at, len) = best.ok_or(Error::NoSpace)?;
+        let (devid, dev_uuid) = (device.devid, device.uuid);
         let length = len / copies - len / copies % STRIPE_LEN;
         if length == 0 || want < STRIPE_LEN {
             return Err(Error::NoSpace);
@@ -204,7 +206,9 @@ impl Space {
         let used = item.bytes_used.get().saturating_add_signed(change);
         item.bytes_used = used.into();
         self.trees.chunk.put(h, &key, item.bytes())?;
-        self.device_used.store(used, Ordering::Relaxed);
+        if let Some(device) = self.devices.lock().by_id.get_mut(&devid) {
+            device.used = used;
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sapwood_btrfs_format::ChunkItem;
+use sapwood_btrfs_format::{ChunkItem, DevItem};
 
 use sapwood_base::RangeSet;
 
@@ -21,17 +21,20 @@ pub(crate) struct DeviceSpace {
     pub(crate) uuid: [u8; 16],
     /// Bytes that the file system may use.
     pub(crate) total: u64,
+    /// Bytes in device extents that have items.
+    pub(crate) used: u64,
     /// In chunks, those included that are removed but not durably so.
     taken: RangeSet,
 }
 
 impl DeviceSpace {
-    /// Nothing on it yet.
-    pub(crate) fn new(devid: u64, uuid: [u8; 16], total: u64) -> Self {
+    /// Without the stripes of chunks.
+    pub(crate) fn new(item: &DevItem) -> Self {
         Self {
-            devid,
-            uuid,
-            total,
+            devid: item.devid.get(),
+            uuid: item.uuid,
+            total: item.total_bytes.get(),
+            used: item.bytes_used.get(),
             taken: RangeSet::new(),
         }
     }
@@ -125,10 +128,8 @@ impl Devices {
 
 /// Where a chunk's stripes lie: (device id, offset, bytes).
 pub(crate) fn stripes(chunk: &ChunkItem) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
-    let copies = crate::volume::copies(chunk) as u64;
-    let spread = (chunk.stripes.len() as u64 / copies.max(1)).max(1);
-    let len = chunk.length / spread;
-    chunk.stripes.iter().map(move |s| (s.devid, s.offset, len))
+    let extents = crate::volume::stripe::extents(chunk);
+    extents.map(|extent| (extent.devid, extent.physical, extent.len))
 }
 
 #[cfg(test)]
@@ -137,7 +138,11 @@ mod tests {
 
     #[test]
     fn holes_are_aligned_and_behind_the_first_mib() {
-        let mut device = DeviceSpace::new(1, [0; 16], (64 << 20) + 5000);
+        let mut device = DeviceSpace::new(&DevItem {
+            devid: 1.into(),
+            total_bytes: ((64 << 20) + 5000).into(),
+            ..DevItem::default()
+        });
         assert_eq!(device.hole(4 << 20), Some((1 << 20, 4 << 20)));
         assert_eq!(device.hole(1 << 30), Some((1 << 20, 63 << 20)));
         device.take(2 << 20, 3 << 20);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use sapwood_btrfs_format::{
     BlockGroupFlags, BlockGroupItem, CompatRo, Incompat, Key, SUPER_OFFSETS, SuperBlock, kind,
@@ -28,7 +28,7 @@ pub(crate) struct Space {
     pub(super) rules: ItemRules,
     pub(super) sector: u64,
     pub(super) nodesize: u64,
-    /// Bytes of all devices, as the superblock says.
+    /// Bytes of all devices, as the superblock has them.
     pub(super) total_bytes: u64,
     /// Data and metadata share groups.
     pub(super) mixed: bool,
@@ -43,8 +43,6 @@ pub(crate) struct Space {
     pub(super) delayed: Reservation,
     /// Levels of the highest tree seen.
     pub(super) height: AtomicU8,
-    /// Device bytes in chunks that have items, for superblock and device item.
-    pub(super) device_used: AtomicU64,
 }
 
 /// The trees that record space.
@@ -84,8 +82,8 @@ impl Space {
         };
         let valid = CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
         let free_space = roots.free_space_tree.clone();
-        let item = &sb.dev_item;
-        let device = DeviceSpace::new(item.devid.get(), item.uuid, item.total_bytes.get());
+        let devices = volume.device_items();
+        let devices: Vec<_> = devices.map(DeviceSpace::new).collect();
         let this = Self {
             trees: Trees {
                 root: roots.root_tree.clone(),
@@ -113,11 +111,10 @@ impl Space {
             devices: RankedMutex::with_key(
                 Rank::SpaceInfo,
                 (sub_key::DEVICES, 0),
-                Devices::new(vec![device], &chunks),
+                Devices::new(devices, &chunks),
             ),
             fresh: RankedMutex::new(Rank::Leaf, Vec::new()),
             height: AtomicU8::new(0),
-            device_used: AtomicU64::new(item.bytes_used.get()),
             blocks: blocks.clone(),
             volume,
         };
@@ -290,8 +287,11 @@ impl Space {
         groups.iter().map(|group| group.lock().used).sum()
     }
 
-    /// Bytes in device extents that have items, for the superblock's device item.
-    pub(crate) fn device_bytes_used(&self) -> u64 {
-        self.device_used.load(Ordering::Relaxed)
+    /// Id, size, and bytes in device extents that have items, of each device: for the device items
+    /// of the superblocks.
+    pub(crate) fn device_bytes(&self) -> Vec<(u64, u64, u64)> {
+        let devices = self.devices.lock();
+        let devices = devices.by_id.values();
+        devices.map(|d| (d.devid, d.total, d.used)).collect()
     }
 }

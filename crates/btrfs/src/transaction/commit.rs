@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use sapwood_btrfs_format::{SuperBlock, Timespec, objectid};
+use sapwood_btrfs_format::{Timespec, objectid};
 use sapwood_vfs::Timestamp;
 
 use super::handle::Handle;
@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::ops;
 use crate::subvolume;
 use crate::tree::{Root, write_blocks};
+use crate::volume::SuperSet;
 use crate::{Error, Result};
 
 /// Delayed refs from which on it is worth running them before the commit.
@@ -158,7 +159,7 @@ impl Claim<'_> {
     }
 
     /// All that has to see the transaction at rest. Afterwards none of its blocks changes.
-    fn settle(&self, h: &mut Handle) -> Result<SuperBlock> {
+    fn settle(&self, h: &mut Handle) -> Result<SuperSet> {
         if !sapwood_fault::planted(43) {
             ops::flush_delayed(h)?;
         }
@@ -175,7 +176,7 @@ impl Claim<'_> {
         }
         settle_roots(h)?;
         Counters::count(&engine.counters.commits);
-        let old = *engine.super_block.lock();
+        let old = engine.super_block.lock().clone();
         let super_block = super_copy::next(engine, &old, self.trans.transid)?;
         for root in self.trans.dirty_roots.all() {
             root.switch_commit_root();
@@ -184,7 +185,7 @@ impl Claim<'_> {
     }
 
     /// Writes blocks, then the superblock that makes them count.
-    fn write(&self, super_block: &SuperBlock) -> Result<()> {
+    fn write(&self, super_block: &SuperSet) -> Result<()> {
         let engine = self.engine;
         write_blocks(engine, &self.trans.dirty_blocks.take())?;
         if !sapwood_fault::planted(41) {
@@ -193,7 +194,7 @@ impl Claim<'_> {
         // A handle that failed while it changed trees of this transaction has said so by now.
         engine.health.check()?;
         engine.volume.write_supers(super_block)?;
-        *engine.super_block.lock() = *super_block;
+        *engine.super_block.lock() = super_block.clone();
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use sapwood_btrfs_format::{CompatRo, ItemError, RootBackup, SuperBlock, objectid
 
 use crate::engine::Engine;
 use crate::tree::Root;
+use crate::volume::SuperSet;
 use crate::{Error, Result};
 
 /// What the superblock of transaction `transid` says: `old` with the tops of all trees as they
@@ -11,9 +12,9 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::SystemChunks`] if the system chunks do not fit; [`Error::NoSuchRoot`].
-pub(super) fn next(engine: &Engine, old: &SuperBlock, transid: u64) -> Result<SuperBlock> {
+pub(super) fn next(engine: &Engine, old: &SuperSet, transid: u64) -> Result<SuperSet> {
     let roots = &engine.roots;
-    let mut sb = *old;
+    let mut sb = old.clone();
     sb.generation = transid.into();
     let top = roots.root_tree.node();
     sb.root = top.bytenr().into();
@@ -30,7 +31,9 @@ pub(super) fn next(engine: &Engine, old: &SuperBlock, transid: u64) -> Result<Su
     sb.log_root_level = 0;
     sb.incompat_flags = (sb.incompat() | engine.new_incompat()).bits().into();
     sb.bytes_used = engine.space.bytes_used().into();
-    sb.dev_item.bytes_used = engine.space.device_bytes_used().into();
+    for (devid, total, used) in engine.space.device_bytes() {
+        sb.set_device(devid, total, used);
+    }
     if !sb.compat_ro().contains(CompatRo::FREE_SPACE_TREE) {
         // No space cache of the first version is kept, and whatever there was is stale now.
         sb.cache_generation = 0.into();

@@ -3,39 +3,43 @@
 use std::sync::Arc;
 
 use sapwood_block::Device;
-use sapwood_btrfs_format::SuperBlock;
 
 use super::{BlockCache, Roots};
 use crate::Result;
-use crate::volume::Volume;
+use crate::volume::{SuperSet, Volume};
 
 /// Everything that reading trees needs.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// Devices and chunk map.
     pub(crate) volume: Arc<Volume>,
-    /// The newest superblock.
-    pub(crate) super_block: SuperBlock,
+    /// The newest superblock, for every device.
+    pub(crate) super_block: SuperSet,
     /// Block cache.
     pub(crate) blocks: BlockCache,
     /// Trees.
     pub(crate) roots: Roots,
 }
 
-/// Reads superblock, chunk tree, and the tops of the trees that are always needed. Writes
+/// Reads superblocks, chunk tree, and the tops of the trees that are always needed. Writes
 /// nothing.
 ///
 /// # Errors
 /// Those of [`Volume::open`] and [`Roots::open`].
 pub(crate) fn open(
-    devices: Vec<Arc<dyn Device>>,
+    devices: &[Arc<dyn Device>],
     read_only: bool,
     cache_bytes: usize,
 ) -> Result<Opened> {
-    let (volume, super_block) = Volume::open(devices, read_only)?;
+    let (volume, mut super_block) = Volume::open(devices, read_only)?;
     let volume = Arc::new(volume);
     let blocks = BlockCache::new(volume.clone(), cache_bytes);
     let roots = Roots::open(&blocks, &super_block)?;
+    // The chunk tree is newer than the superblock of a device that a power cut left behind.
+    for item in volume.device_items() {
+        let (total, used) = (item.total_bytes.get(), item.bytes_used.get());
+        super_block.set_device(item.devid.get(), total, used);
+    }
     Ok(Opened {
         volume,
         super_block,

@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sapwood_btrfs_format::{ChunkItem, CompatRo, Key, RootItem, SuperBlock, kind, objectid};
+use sapwood_btrfs_format::{
+    ChunkItem, CompatRo, DevItem, Key, RootItem, SuperBlock, kind, objectid,
+};
 
 use super::cache::Expect;
 use super::{BlockCache, Root};
@@ -80,7 +82,7 @@ impl Roots {
             sb.chunk_root_level,
             sb.chunk_root_generation.get(),
         )?;
-        read_chunks(blocks, &chunk_tree)?;
+        read_chunks(blocks, &chunk_tree, sb.num_devices.get())?;
         let root_tree = Self::top(
             blocks,
             objectid::ROOT_TREE,
@@ -239,19 +241,30 @@ fn load(blocks: &BlockCache, root_tree: &Root, id: u64) -> Result<Root> {
     Root::load(blocks, id, key.offset, item)
 }
 
-/// Completes the chunk map.
-fn read_chunks(blocks: &BlockCache, chunk_tree: &Root) -> Result<()> {
+/// Completes the chunk map, and compares the volume's devices with their items.
+fn read_chunks(blocks: &BlockCache, chunk_tree: &Root, num_devices: u64) -> Result<()> {
+    let volume = blocks.volume();
+    let (mut devices, mut chunks) = (Vec::new(), Vec::new());
     let mut cursor = chunk_tree.seek(blocks, &Key::MIN)?;
     while let Some((key, data)) = cursor.item() {
-        if key.kind == kind::CHUNK_ITEM {
-            let chunk = ChunkItem::parse(data).map_err(|source| Error::BadItem {
-                root: objectid::CHUNK_TREE,
-                key,
-                source,
-            })?;
-            blocks.volume().add_chunk(key.offset, chunk)?;
+        let bad = |source| Error::BadItem {
+            root: objectid::CHUNK_TREE,
+            key,
+            source,
+        };
+        match key.kind {
+            kind::DEV_ITEM => devices.push(DevItem::read(data).map_err(bad)?),
+            kind::CHUNK_ITEM => {
+                chunks.push((key.offset, ChunkItem::parse(data).map_err(bad)?));
+            }
+            _ => {}
         }
         cursor.next()?;
+    }
+    // First the devices: one that is missing is named with its uuid before a chunk asks for it.
+    volume.set_device_items(&devices, num_devices)?;
+    for (logical, chunk) in chunks {
+        volume.add_chunk(logical, chunk)?;
     }
     Ok(())
 }

@@ -178,7 +178,7 @@ fn finish(
             .health
             .check()
             .map_err(|reason| failed(reason.into()))?;
-        let mut sb = *engine.super_block.lock();
+        let mut sb = engine.super_block.lock().clone();
         debug_assert_eq!(sb.generation.get() + 1, h.transid());
         (sb.log_root, sb.log_root_level) = (collected.top.0.into(), collected.top.1);
         engine.volume.write_log_super(&sb).map_err(failed)?;

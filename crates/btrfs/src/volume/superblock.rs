@@ -1,9 +1,15 @@
-//! Finding, judging and writing superblocks.
+//! Superblocks: finding the newest of a device, features, and writing those of every device.
+//!
+//! Each device has up to three copies at fixed offsets. A commit writes all of them, the log only
+//! the first.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{
-    CompatRo, Incompat, MAGIC, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, SuperError, SuperFlags,
-    validate_super,
+    CompatRo, DevItem, Incompat, MAGIC, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, SuperError,
+    SuperFlags, validate_super,
 };
 
 use crate::{Error, Result};
@@ -17,6 +23,53 @@ const REFUSED: SuperFlags = SuperFlags::METADUMP
     .union(SuperFlags::CHANGING_BG_TREE)
     .union(SuperFlags::CHANGING_DATA_CSUM)
     .union(SuperFlags::CHANGING_META_CSUM);
+
+/// The superblocks of one commit: fields that all devices share, and the item of each device.
+///
+/// It dereferences to the shared superblock, whose `dev_item` means nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct SuperSet {
+    shared: SuperBlock,
+    items: BTreeMap<u64, DevItem>,
+}
+
+impl SuperSet {
+    /// `items` are those of the devices' own superblocks, by device id.
+    pub(crate) fn new(shared: SuperBlock, items: BTreeMap<u64, DevItem>) -> Self {
+        Self { shared, items }
+    }
+
+    /// The superblock of a device; `None` if there is no such device.
+    pub(crate) fn of(&self, devid: u64) -> Option<SuperBlock> {
+        let dev_item = *self.items.get(&devid)?;
+        Some(SuperBlock {
+            dev_item,
+            ..self.shared
+        })
+    }
+
+    /// Sets size and bytes in use of a device.
+    pub(crate) fn set_device(&mut self, devid: u64, total_bytes: u64, bytes_used: u64) {
+        if let Some(item) = self.items.get_mut(&devid) {
+            item.total_bytes = total_bytes.into();
+            item.bytes_used = bytes_used.into();
+        }
+    }
+}
+
+impl Deref for SuperSet {
+    type Target = SuperBlock;
+
+    fn deref(&self) -> &SuperBlock {
+        &self.shared
+    }
+}
+
+impl DerefMut for SuperSet {
+    fn deref_mut(&mut self) -> &mut SuperBlock {
+        &mut self.shared
+    }
+}
 
 /// Names of features as the usual tools print them: `mixed-backref`.
 fn feature_names<'n>(names: impl Iterator<Item = &'n str>, unknown: u64) -> String {
@@ -74,8 +127,7 @@ pub(crate) fn copies(size: u64) -> impl Iterator<Item = u64> {
 /// Refuses what this engine cannot open.
 ///
 /// # Errors
-/// [`Error::UnsupportedFeature`], [`Error::ReadOnlyFeature`] unless `read_only`,
-/// [`Error::SeveralDevices`].
+/// [`Error::UnsupportedFeature`], [`Error::ReadOnlyFeature`] unless `read_only`.
 pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
     let odd = sb.incompat().difference(Incompat::SUPPORTED);
     if !odd.is_empty() {
@@ -95,10 +147,7 @@ pub(crate) fn check_features(sb: &SuperBlock, read_only: bool) -> Result<()> {
     if sb.super_flags().contains(SuperFlags::SEEDING) && !read_only {
         return Err(Error::ReadOnlyFeature("seeding".to_owned()));
     }
-    match sb.num_devices.get() {
-        1 => Ok(()),
-        several => Err(Error::SeveralDevices(several)),
-    }
+    Ok(())
 }
 
 /// Writes the first copy of a superblock only, and through: what it refers to is durable
@@ -155,12 +204,10 @@ mod tests {
     use super::*;
 
     fn sb() -> SuperBlock {
-        let mut sb = SuperBlock {
+        SuperBlock {
             magic: MAGIC,
             ..SuperBlock::default()
-        };
-        sb.num_devices = 1.into();
-        sb
+        }
     }
 
     #[test]
@@ -182,11 +229,5 @@ mod tests {
         assert!(check_features(&verity, true).is_ok());
         let err = check_features(&verity, false).unwrap_err();
         assert!(matches!(err, Error::ReadOnlyFeature(n) if n == "verity"));
-        let mut two = sb();
-        two.num_devices = 2.into();
-        assert!(matches!(
-            check_features(&two, true),
-            Err(Error::SeveralDevices(2))
-        ));
     }
 }

@@ -99,7 +99,7 @@ impl Env {
         let sb = super_block(nodesize, size);
         crate::volume::write_supers_to(&*device, &sb).unwrap();
         let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
-        let (volume, _) = Volume::open(devices, false).unwrap();
+        let (volume, _) = Volume::open(&devices, false).unwrap();
         Arc::new(Self {
             blocks: BlockCache::new(Arc::new(volume), cache_bytes),
             transid: AtomicU64::new(10),

@@ -56,6 +56,7 @@ use crate::engine::Engine;
 use crate::options::SubvolumeChoice;
 use crate::transaction::Handle;
 use crate::tree::Root;
+use crate::volume::DeviceSet;
 use crate::{Error, Options, Result, subvolume};
 use extents::Extents;
 use tree::{LogItem, LogTree};
@@ -66,15 +67,11 @@ use tree::{LogItem, LogTree};
 /// [`Error::LogReplay`] for a log that is damaged or contradicts the trees, or when something
 /// else fails. Nothing was changed then.
 pub(crate) fn replay_if_needed(devices: &[Arc<dyn Device>], options: &Options) -> Result<()> {
-    let first = devices.first().ok_or(Error::NoDevice)?;
-    if options.read_only || options.no_log_replay || first.read_only() {
+    if options.read_only || options.no_log_replay {
         return Ok(());
     }
-    if crate::volume::superblock::read_newest(&**first)?
-        .log_root
-        .get()
-        == 0
-    {
+    let (set, supers) = DeviceSet::assemble(devices)?;
+    if set.read_only() || supers.log_root.get() == 0 {
         return Ok(());
     }
     let for_replay = Options {

@@ -28,7 +28,7 @@ pub(super) struct Scanned {
 /// # Errors
 /// Unreadable blocks; [`Error::LogBlock`], [`Error::LogItem`].
 pub(super) fn scan(engine: &Arc<Engine>) -> Result<Scanned> {
-    let super_block = *engine.super_block.lock();
+    let super_block = **engine.super_block.lock();
     let transid = super_block.generation.get().saturating_add(1);
     let mut scan = Scan {
         engine,

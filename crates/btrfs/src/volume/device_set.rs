@@ -1,0 +1,193 @@
+//! The devices of one file system.
+//!
+//! Each device has superblocks of its own, which name the file system (fsid), the device (devid,
+//! uuid) and its size. [`DeviceSet::assemble`] reads them from devices given in any order, and
+//! refuses what does not belong together. A power cut between the superblocks of two devices leaves
+//! them one generation apart: the newer one counts, because everything that it refers to was
+//! flushed on all devices before. Two superblocks of one generation can differ in the log that they
+//! name. Then the device with the lowest devid counts, because its superblock is written first.
+//!
+//! Which devices exist is recorded in the chunk tree. [`DeviceSet::check_items`] compares the two
+//! once that tree can be read, and names a device that was not given.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::{DevItem, SUPER_OFFSETS, SuperBlock};
+
+use super::superblock::{self, SuperSet};
+use crate::{Error, Result};
+
+/// Largest distance of generations that a power cut leaves between the devices of a file system.
+const MOST_BEHIND: u64 = 1;
+
+/// One device of a file system.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Device id.
+    pub(crate) devid: u64,
+    /// Device uuid.
+    pub(crate) uuid: [u8; 16],
+    /// The device.
+    pub(crate) device: Arc<dyn Device>,
+}
+
+/// All devices of a file system, in order of their ids; at least one.
+#[derive(Debug)]
+pub(crate) struct DeviceSet {
+    members: Vec<Member>,
+}
+
+impl DeviceSet {
+    /// Reads the superblocks of `devices`, given in any order, and puts those of one file system
+    /// together. Whether devices are missing is not known yet.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]; those of [`superblock::read_newest`]; [`Error::ForeignDevice`],
+    /// [`Error::DuplicateDevice`], [`Error::StaleDevice`], [`Error::ExtraDevices`];
+    /// [`Error::Superblock`] for a device id 0 or a device smaller than its superblock says.
+    pub(crate) fn assemble(devices: &[Arc<dyn Device>]) -> Result<(Self, SuperSet)> {
+        let mut found: BTreeMap<u64, (Arc<dyn Device>, SuperBlock)> = BTreeMap::new();
+        let mut first: Option<SuperBlock> = None;
+        for device in devices {
+            let sb = superblock::read_newest(&**device)?;
+            let first = *first.get_or_insert(sb);
+            check_own(&**device, &sb, &first)?;
+            let devid = sb.dev_item.devid.get();
+            if let Some((other, _)) = found.insert(devid, (Arc::clone(device), sb)) {
+                return Err(Error::DuplicateDevice {
+                    devid,
+                    first: other.name().to_owned(),
+                    second: device.name().to_owned(),
+                });
+            }
+        }
+        let newest = found.values().max_by_key(|(_, sb)| rank(sb));
+        let (_, newest) = newest.ok_or(Error::NoDevice)?;
+        let (given, expected) = (found.len() as u64, newest.num_devices.get());
+        if given > expected {
+            return Err(Error::ExtraDevices { given, expected });
+        }
+        let items = found.iter().map(|(devid, (_, sb))| (*devid, sb.dev_item));
+        let supers = SuperSet::new(*newest, items.collect());
+        let mut members = Vec::new();
+        for (devid, (device, sb)) in found {
+            check_generation(&*device, &sb, supers.generation.get())?;
+            let uuid = sb.dev_item.uuid;
+            members.push(Member {
+                devid,
+                uuid,
+                device,
+            });
+        }
+        Ok((Self { members }, supers))
+    }
+
+    /// The devices in order of their ids.
+    pub(crate) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Whether a device refuses to be written.
+    pub(crate) fn read_only(&self) -> bool {
+        self.members.iter().any(|member| member.device.read_only())
+    }
+
+    /// A device by its id.
+    pub(crate) fn get(&self, devid: u64) -> Option<&Member> {
+        let at = self
+            .members
+            .binary_search_by_key(&devid, |m| m.devid)
+            .ok()?;
+        self.members.get(at)
+    }
+
+    /// A device by id and uuid.
+    ///
+    /// # Errors
+    /// [`Error::MissingDevice`].
+    pub(crate) fn named(&self, devid: u64, uuid: [u8; 16]) -> Result<&Member> {
+        let found = self.get(devid).filter(|member| member.uuid == uuid);
+        found.ok_or(Error::MissingDevice { devid, uuid })
+    }
+
+    /// Compares the set with the device items of the chunk tree and with the number of devices in
+    /// the superblock.
+    ///
+    /// # Errors
+    /// [`Error::MissingDevice`] for the first device that has an item and is not in the set;
+    /// [`Error::BadDeviceItem`] for items that contradict the devices or the superblock.
+    pub(crate) fn check_items(&self, items: &[DevItem], num_devices: u64) -> Result<()> {
+        for item in items {
+            let devid = item.devid.get();
+            let member = self.named(devid, item.uuid)?;
+            let (need, have) = (item.total_bytes.get(), member.device.size());
+            if need > have {
+                let reason = format!("{need} bytes on a device of {have}");
+                return Err(Error::BadDeviceItem { devid, reason });
+            }
+        }
+        let count = |devid| items.iter().filter(|i| i.devid.get() == devid).count();
+        if let Some(member) = self.members.iter().find(|m| count(m.devid) != 1) {
+            let devid = member.devid;
+            let reason = format!("{} items in the chunk tree", count(devid));
+            return Err(Error::BadDeviceItem { devid, reason });
+        }
+        if items.len() as u64 != num_devices {
+            let expected = num_devices;
+            let given = items.len() as u64;
+            return Err(Error::ExtraDevices { given, expected });
+        }
+        Ok(())
+    }
+}
+
+/// Orders superblocks by how much they know. The log is in the first copy only.
+fn rank(sb: &SuperBlock) -> (u64, bool, Reverse<u64>) {
+    let is_first = sb.bytenr.get() == SUPER_OFFSETS[0];
+    let devid = Reverse(sb.dev_item.devid.get());
+    (sb.generation.get(), is_first, devid)
+}
+
+/// Checks what a superblock says of its own device.
+fn check_own(device: &dyn Device, sb: &SuperBlock, first: &SuperBlock) -> Result<()> {
+    if (sb.fsid, sb.tree_fsid()) != (first.fsid, first.tree_fsid()) {
+        return Err(Error::ForeignDevice {
+            device: device.name().to_owned(),
+            fsid: sb.fsid,
+            expected: first.fsid,
+        });
+    }
+    let bad = |reason: String| Error::Superblock {
+        device: device.name().to_owned(),
+        reason,
+    };
+    if sb.dev_item.devid.get() == 0 {
+        return Err(bad("device id 0".to_owned()));
+    }
+    let (need, have) = (sb.dev_item.total_bytes.get(), device.size());
+    if need > have {
+        let reason = format!("file system of {need} bytes on a device of {have}");
+        return Err(bad(reason));
+    }
+    Ok(())
+}
+
+fn check_generation(device: &dyn Device, sb: &SuperBlock, newest: u64) -> Result<()> {
+    let generation = sb.generation.get();
+    if newest.saturating_sub(generation) > MOST_BEHIND {
+        return Err(Error::StaleDevice {
+            device: device.name().to_owned(),
+            devid: sb.dev_item.devid.get(),
+            generation,
+            newest,
+        });
+    }
+    if generation < newest {
+        let name = device.name();
+        log::warn!("{name}: superblock of generation {generation}, newest is {newest}");
+    }
+    Ok(())
+}
