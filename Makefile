@@ -113,7 +113,8 @@ scale: need-test
 bench: BENCH_ARGS =
 bench: need-build
 	@scripts/need fusermount3:fuse3 fio:fio dbench:dbench losetup:mount mkfs.btrfs:btrfs-progs mke2fs:e2fsprogs mkfs.xfs:xfsprogs fuse2fs:fuse2fs git:git tar:tar sqlite3:sqlite3
-	cargo build --release -p sapwood-cli -p sapwood-bench
+	cargo build --release -p sapwood-cli
+	cargo build --release -p sapwood-bench
 	mkdir -p bench/results
 	target/release/sapwood-bench suite --output bench/results/suite $(BENCH_ARGS)
 

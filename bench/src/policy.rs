@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use sapwood_btrfs::{Groups, LogPolicy};
 
-/// A named [`LogPolicy`].
+/// A named [`LogPolicy`], or no log at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// All mechanisms.
@@ -54,12 +54,17 @@ impl Policy {
         }
     }
 
-    /// What the engine is told.
+    /// Whether an fsync writes the log.
+    #[must_use]
+    pub fn tree_log(self) -> bool {
+        self != Self::NoLog
+    }
+
+    /// What the engine is told of the log's mechanisms.
     #[must_use]
     pub fn switches(self) -> LogPolicy {
         let all = self == Self::AllOff;
         LogPolicy {
-            enabled: self != Self::NoLog,
             overlap: !all && self != Self::NoOverlap,
             fast_wait: !all && self != Self::NoFastWait,
             xattrs_when_changed: !all && self != Self::NoXattrs,
@@ -98,7 +103,9 @@ mod tests {
     fn each_policy_switches_what_its_name_says() {
         let on = LogPolicy::default();
         assert_eq!(Policy::On.switches(), on);
-        assert!(!Policy::NoLog.switches().enabled);
+        for policy in Policy::ALL {
+            assert_eq!(policy.tree_log(), policy != Policy::NoLog);
+        }
         for (policy, expected) in [
             (
                 Policy::NoOverlap,

@@ -104,6 +104,7 @@ impl Setup {
     /// Options for btrfs.
     pub(crate) fn btrfs(&self) -> sapwood_btrfs::Options {
         let mut options = sapwood_btrfs::Options {
+            tree_log: self.log.tree_log(),
             log: self.log.switches(),
             ..sapwood_btrfs::Options::default()
         };
@@ -188,6 +189,11 @@ mod tests {
         let seven = Duration::from_secs(7);
         assert_eq!(setup.btrfs().commit_interval, seven);
         assert_eq!(setup.ext4().commit_interval, seven);
+        let no_log = Setup {
+            log: Policy::NoLog,
+            ..Setup::new(Kind::Btrfs)
+        };
+        assert!(!no_log.btrfs().tree_log);
         let plain = Setup::new(Kind::Btrfs);
         assert_eq!(plain.btrfs(), sapwood_btrfs::Options::default());
         assert_eq!(plain.ext4(), sapwood_ext4::Options::default());

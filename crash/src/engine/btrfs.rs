@@ -46,6 +46,7 @@ pub(super) fn open(
         background: false,
         threads,
         cache_bytes: 8 << 20,
+        tree_log: policy != Policy::NoLog,
         log: log(policy),
         ..Options::default()
     };
@@ -58,8 +59,7 @@ pub(super) fn open(
 fn log(policy: Policy) -> LogPolicy {
     let mut log = LogPolicy::default();
     match policy {
-        Policy::Now | Policy::DataJournal | Policy::FullFastCommits => {}
-        Policy::NoLog => log.enabled = false,
+        Policy::Now | Policy::NoLog | Policy::DataJournal | Policy::FullFastCommits => {}
         Policy::NoOverlap => log.overlap = false,
         Policy::WaitForTrees => log.fast_wait = false,
         Policy::AllXattrs => log.xattrs_when_changed = false,

@@ -27,4 +27,6 @@ mod volume;
 pub use compression::{Compression, UnknownCompression};
 pub use engine::Btrfs;
 pub use error::{Error, Result};
-pub use options::{Groups, LogPolicy, Options, SubvolumeChoice};
+#[cfg(feature = "ablation")]
+pub use options::{Groups, LogPolicy};
+pub use options::{Options, SubvolumeChoice};

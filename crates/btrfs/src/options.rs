@@ -1,10 +1,18 @@
 //! How a file system is mounted.
 
+mod log_policy;
+
 use std::time::Duration;
 
 use sapwood_base::Memory;
 
 use crate::Compression;
+#[cfg(feature = "ablation")]
+pub use log_policy::Groups;
+#[cfg(not(feature = "ablation"))]
+pub(crate) use log_policy::LogPolicy;
+#[cfg(feature = "ablation")]
+pub use log_policy::LogPolicy;
 
 /// Which subvolume is the root of the mount.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -16,52 +24,6 @@ pub enum SubvolumeChoice {
     Id(u64),
     /// The directory at this path from the top level (`subvol=`).
     Path(Vec<u8>),
-}
-
-/// Which mechanisms of the log are in use. Each can be switched to what file systems did before
-/// it was invented, so that its worth can be measured; users have no reason to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogPolicy {
-    /// Log at all; else every `fsync` commits the transaction.
-    pub enabled: bool,
-    /// Log while the transaction before is still being written, and wait for it only before the
-    /// superblock; else wait before anything is logged.
-    pub overlap: bool,
-    /// Wait for the I/O of the data only; else until the trees have it.
-    pub fast_wait: bool,
-    /// Log attributes again only if one changed; else always.
-    pub xattrs_when_changed: bool,
-    /// A rename or unlink touches single names in the log; else the directory's changes are
-    /// all logged again.
-    pub single_names: bool,
-    /// Which names that went away an fsync brings up to date. Needs `single_names`, without which it is all.
-    pub groups: Groups,
-}
-
-/// When an fsync brings only those names up to date that belong together with what it logs, and
-/// not all of the subvolume, for which it needs the locks of all clients' inodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Groups {
-    /// Never: as in the kernel any fsync makes renames of others durable.
-    Never,
-    /// While other fsyncs are under way.
-    #[default]
-    WhenBusy,
-    /// Always.
-    Always,
-}
-
-impl Default for LogPolicy {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            overlap: true,
-            fast_wait: true,
-            xattrs_when_changed: true,
-            single_names: true,
-            groups: Groups::default(),
-        }
-    }
 }
 
 /// Options of a mount.
@@ -99,7 +61,10 @@ pub struct Options {
     pub no_log_replay: bool,
     /// Threads for compression, checksums and writeback; 0: as many as there are processors.
     pub threads: usize,
+    /// An fsync writes the log tree; else it commits the transaction (`notreelog`).
+    pub tree_log: bool,
     /// Mechanisms of the log.
+    #[cfg(feature = "ablation")]
     pub log: LogPolicy,
     /// Run the commit and cleaner threads. Tests that step through a commit switch them off.
     pub background: bool,
@@ -126,8 +91,20 @@ impl Default for Options {
             max_inline: 2048,
             no_log_replay: false,
             threads: 0,
+            tree_log: true,
+            #[cfg(feature = "ablation")]
             log: LogPolicy::default(),
             background: true,
         }
+    }
+}
+
+impl Options {
+    /// Mechanisms of the log.
+    pub(crate) const fn log_policy(&self) -> LogPolicy {
+        #[cfg(feature = "ablation")]
+        return self.log;
+        #[cfg(not(feature = "ablation"))]
+        LogPolicy
     }
 }

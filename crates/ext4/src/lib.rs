@@ -36,7 +36,9 @@ use sapwood_block::Device;
 use background::Background;
 use engine::Engine;
 pub use error::{Error, Result};
-pub use options::{AllocPolicy, DataMode, FastCommits, Options};
+#[cfg(feature = "ablation")]
+pub use options::AllocPolicy;
+pub use options::{DataMode, FastCommits, Options};
 
 /// A mounted ext2, ext3 or ext4 file system.
 pub struct Ext4 {

@@ -1,8 +1,15 @@
 //! How a file system is mounted.
 
+mod alloc_policy;
+
 use std::time::Duration;
 
 use sapwood_base::Memory;
+
+#[cfg(not(feature = "ablation"))]
+pub(crate) use alloc_policy::AllocPolicy;
+#[cfg(feature = "ablation")]
+pub use alloc_policy::AllocPolicy;
 
 /// What is promised about the data of files (`data=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -15,25 +22,6 @@ pub enum DataMode {
     Writeback,
     /// Data goes through the journal like metadata.
     Journal,
-}
-
-/// How a free inode is found. Users have no reason to choose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AllocPolicy {
-    /// A thread whose bit was taken meanwhile searches again while it holds the group's lock; else it
-    /// starts over without the lock, as file systems did before.
-    pub search_again_locked: bool,
-    /// Threads begin their search at places of their own; else all at the same one.
-    pub spread: bool,
-}
-
-impl Default for AllocPolicy {
-    fn default() -> Self {
-        Self {
-            search_again_locked: true,
-            spread: true,
-        }
-    }
 }
 
 /// What an fsync puts into a fast commit, in place of a commit of its whole transaction.
@@ -77,6 +65,7 @@ pub struct Options {
     /// Threads for writeback; 0: as many as there are processors.
     pub threads: usize,
     /// How a free inode is found.
+    #[cfg(feature = "ablation")]
     pub alloc: AllocPolicy,
     /// What fast commits are written, where the image has that feature.
     pub fast_commit: FastCommits,
@@ -102,9 +91,20 @@ impl Default for Options {
             minix_df: false,
             discard: false,
             threads: 0,
+            #[cfg(feature = "ablation")]
             alloc: AllocPolicy::default(),
             fast_commit: FastCommits::default(),
             background: true,
         }
+    }
+}
+
+impl Options {
+    /// How a free inode is found.
+    pub(crate) const fn alloc_policy(&self) -> AllocPolicy {
+        #[cfg(feature = "ablation")]
+        return self.alloc;
+        #[cfg(not(feature = "ablation"))]
+        AllocPolicy
     }
 }

@@ -330,15 +330,13 @@ mod tests {
         assert_eq!(ext4("data=journal").data, DataMode::Journal);
         assert_eq!(ext4("barrier,acl"), sapwood_ext4::Options::default());
         assert!(ext4("ro,noload").no_load);
-        let older = ext4("inode_search=restart:together").alloc;
-        assert!(!older.search_again_locked && !older.spread);
         let kept = ext4("nodelalloc,user_xattr,errors=remount-ro,barrier=1,commit=9");
         assert_eq!(kept.commit_interval, Duration::from_secs(9));
         for list in [
             "data=turbo",
             "data",
             "errors=maybe",
-            "inode_search=x",
+            "inode_search=restart",
             "commit=x",
         ] {
             assert!(parsed(list).is_err(), "{list}");

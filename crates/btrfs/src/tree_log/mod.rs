@@ -62,7 +62,6 @@ use crate::data::{self, Wait};
 use crate::engine::Engine;
 use crate::lock::RankedReadGuard;
 use crate::ops::Inode;
-use crate::options::Groups;
 use crate::transaction::Handle;
 use crate::{Error, Result};
 use plan::{Locked, Plan, Planner, Refusal, Step};
@@ -89,7 +88,7 @@ pub(crate) enum Outcome {
 /// # Errors
 /// The inode's data could not be written; the mount failed.
 pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Outcome> {
-    if !engine.options.log.enabled {
+    if !engine.options.tree_log {
         return Ok(Outcome::Commit(Cause::Disabled));
     }
     let under_way = UnderWay::begin(engine);
@@ -164,13 +163,8 @@ impl<'a> UnderWay<'a> {
 
     /// Whether to bring only those pending names up to date that belong to the inode.
     fn only_its_group(&self) -> bool {
-        let policy = &self.0.options.log;
-        policy.single_names
-            && match policy.groups {
-                Groups::Never => false,
-                Groups::WhenBusy => self.0.fsyncs.load(Ordering::Relaxed) > 1,
-                Groups::Always => true,
-            }
+        let busy = self.0.fsyncs.load(Ordering::Relaxed) > 1;
+        self.0.options.log_policy().only_its_group(busy)
     }
 }
 
@@ -184,7 +178,7 @@ fn write_back(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if inode.kind != FileKind::Regular {
         return Ok(());
     }
-    let wait = match engine.options.log.fast_wait {
+    let wait = match engine.options.log_policy().fast_wait() {
         true => Wait::Io,
         false => {
             // Only what is written back is in flight and can be counted.
@@ -253,7 +247,7 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Opt
 fn write(h: &mut Handle, inode: &Inode, plan: &Plan) -> Result<u64> {
     let engine = h.engine().clone();
     let trans = h.trans().clone();
-    if !engine.options.log.overlap {
+    if !engine.options.log_policy().overlap() {
         // Waits for the commit before.
         drop(engine.transactions.superblock_order.lock());
     }
@@ -298,14 +292,14 @@ pub(crate) fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>)
             }
         }
         if (full || exists)
-            && h.engine().options.log.groups != Groups::Never
+            && h.engine().options.log_policy().ties_names()
             && !sapwood_fault::planted(4)
         {
             pending.tie(dir.objectid, inode.objectid);
         }
     }
     if full
-        && !h.engine().options.log.single_names
+        && !h.engine().options.log_policy().single_names()
         && let Err(error) = log_whole(h, &log, dir)
     {
         ::log::warn!("{dir:?} cannot be logged: {error}");

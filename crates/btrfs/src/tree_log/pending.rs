@@ -7,7 +7,7 @@
 //! renames of others durable too, as any fsync in the kernel does.
 //!
 //! For that it needs the `io` locks of inodes that others work with. So while other fsyncs are under way
-//! ([`groups`](crate::LogPolicy::groups)) one that logs an inode brings up to date what is pending of all that
+//! one that logs an inode brings up to date what is pending of all that
 //! belongs to it, and to those, and so on: within such a group every name that the log takes from one it gives to the other, or to
 //! none. Groups have no inode in common, so that the log may have each as of another moment,
 //! and clients that work in directories of their own do not wait for each other (`clients_log_what_is_theirs`).

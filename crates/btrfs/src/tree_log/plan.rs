@@ -429,7 +429,7 @@ impl<'a> Planner<'a> {
 
     /// The entries of a directory that is, or is to be, logged in full.
     fn directory(&mut self, dir: &Arc<Inode>, full: bool) -> Result<(), Refusal> {
-        let whole = !self.engine.options.log.single_names;
+        let whole = !self.engine.options.log_policy().single_names();
         let changes: Changes = dir.dir.changes(self.transid, whole);
         if changes.overflow {
             return Err(Cause::ManyNames.into());

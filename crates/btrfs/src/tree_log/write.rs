@@ -169,7 +169,8 @@ impl Writer<'_> {
     /// Makes the attributes in the log those that the inode has, unless they are.
     fn xattrs(&mut self, inode: &Inode, logged: &mut Logged) -> Result<()> {
         let version = inode.state.lock().xattrs_version;
-        let needless = self.engine.options.log.xattrs_when_changed && logged.xattrs == version;
+        let needless =
+            self.engine.options.log_policy().xattrs_when_changed() && logged.xattrs == version;
         if logged.exists && (needless || sapwood_fault::planted(9)) {
             return Ok(());
         }
@@ -221,7 +222,7 @@ pub(super) fn write_entries(w: &mut Writer<'_>, step: &Step) -> Result<()> {
         w.put(&key, &entry)?;
         Counters::count(&w.engine.counters.log.dir_items);
     }
-    let keep = !w.engine.options.log.single_names;
+    let keep = !w.engine.options.log_policy().single_names();
     inode.dir.logged(
         w.h.transid(),
         step.entries.iter().copied(),

@@ -15,7 +15,7 @@
 //!
 //! The second search is what ends it. Threads that start over without the lock find the same next free bit again, all of
 //! them, and all but one lose again: with `n` of them the last may lose `n - 1` races, and each costs a turn at the
-//! group's lock. That policy is kept for comparison (`search_again_locked == false`).
+//! group's lock. The feature `ablation` keeps that policy for comparison.
 //!
 //! Which threads meet in one bit at all is decided by where they start to search: see [`policy`](super::policy).
 //!
@@ -83,7 +83,7 @@ pub(crate) fn claim<'a, P: Pool>(
             return Ok(Some((group, bit)));
         }
         count(&counters.lost_races);
-        if !policy.search_again_locked {
+        if !policy.search_again_locked() {
             continue;
         }
         count(&counters.second_searches);

@@ -64,7 +64,7 @@ pub(crate) fn allocate(engine: &Engine, h: &Handle, parent: &Inode, kind: FileKi
     };
     let allocator = Allocator {
         groups: &engine.groups,
-        policy: engine.options.alloc,
+        policy: engine.options.alloc_policy(),
         counters: &engine.counters.inode_alloc,
         avoid_recent: avoids_recent(engine),
     };
@@ -80,7 +80,7 @@ pub(crate) fn allocate(engine: &Engine, h: &Handle, parent: &Inode, kind: FileKi
 pub(crate) fn free(engine: &Engine, h: &Handle, ino: u32, kind: FileKind) -> Result<()> {
     let allocator = Allocator {
         groups: &engine.groups,
-        policy: engine.options.alloc,
+        policy: engine.options.alloc_policy(),
         counters: &engine.counters.inode_alloc,
         avoid_recent: avoids_recent(engine),
     };
@@ -95,7 +95,7 @@ pub(crate) fn free(engine: &Engine, h: &Handle, ino: u32, kind: FileKind) -> Res
 pub(crate) fn mark_used(engine: &Engine, h: &Handle, ino: u32, directory: bool) -> Result<bool> {
     let allocator = Allocator {
         groups: &engine.groups,
-        policy: engine.options.alloc,
+        policy: engine.options.alloc_policy(),
         counters: &engine.counters.inode_alloc,
         avoid_recent: avoids_recent(engine),
     };

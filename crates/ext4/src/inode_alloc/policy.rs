@@ -65,7 +65,7 @@ pub(crate) fn groups(
 
 /// Where to begin in a group.
 pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy) -> u32 {
-    if !policy.spread {
+    if !policy.spread() {
         return 0;
     }
     let words = inodes / WORD;
@@ -121,7 +121,7 @@ fn directory_group(groups: &Groups, wish: Wish, policy: AllocPolicy) -> u32 {
         .or_else(|| from(flexes, home).find(|flex| all[*flex as usize].inodes > 0))
         .unwrap_or(home);
     let (first, end) = flex_range(groups, flex * size);
-    if policy.spread {
+    if policy.spread() {
         return fewest_directories(groups, first, end, turn);
     }
     first

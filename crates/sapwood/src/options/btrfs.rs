@@ -260,7 +260,7 @@ fn max_inline(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
 }
 
 fn tree_log(options: &mut Options, name: &str, _: Option<&str>) -> Taken {
-    options.btrfs.log.enabled = name == "treelog";
+    options.btrfs.tree_log = name == "treelog";
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Options that only ext4 (and ext2, ext3) has.
 
-use sapwood_ext4::{AllocPolicy, DataMode, FastCommits};
+use sapwood_ext4::{DataMode, FastCommits};
 
 use super::table::{Form, MountOption, unsupported};
 use super::{OptionError, Options, bad};
@@ -65,15 +65,6 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .of(Ext4)
     .default("bsddf"),
-    MountOption::served(
-        &["inode_search"],
-        Value("locked|restart|spread|together"),
-        search,
-        "how a \
-        free inode is found, for measurements",
-    )
-    .of(Ext4)
-    .default("locked:spread"),
     MountOption::accepted(&["user_xattr"], Alone, "user attributes are always there").of(Ext4),
     MountOption::refused(
         &["nouser_xattr"],
@@ -276,23 +267,4 @@ fn check(_: &mut Options, name: &str, value: Option<&str>) -> Taken {
         Some("none") => Ok(()),
         _ => Err(bad(name, value)),
     }
-}
-
-/// `locked` or `restart` (what happens after a lost race), `spread` or `together` (where threads
-/// begin), with a colon between.
-fn search(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
-    let AllocPolicy {
-        search_again_locked,
-        spread,
-    } = &mut options.ext4.alloc;
-    for word in value.unwrap_or_default().split(':') {
-        match word {
-            "locked" => *search_again_locked = true,
-            "restart" => *search_again_locked = false,
-            "spread" => *spread = true,
-            "together" => *spread = false,
-            _ => return Err(bad(name, value)),
-        }
-    }
-    Ok(())
 }
