@@ -1,12 +1,13 @@
 //! The files with data in memory that is not on disk, and since when.
 //!
-//! A file is put in by the thread that made it dirty, and holds its object there, so that it does
-//! not leave memory. It is taken out under the lock by the thread that found that nothing is left:
-//! a write that comes in between has to put it in again *after* its data is there, and so finds it
-//! missing or keeps it.
-//!
-//! A number may come back for another file while the object of a deleted one is still being settled:
-//! an object is put in and taken out only for itself (`a_number_that_comes_back`).
+//! The thread that makes a file dirty adds it; the entry holds the file's object, so that it stays
+//! in memory. A thread that finds nothing left removes the file, and checks this under the lock. A
+//! concurrent write adds the file *after* its data is there: it finds the entry missing and adds
+//! it, or the check finds its data and keeps the entry. A file may reuse the number of a deleted
+//! one whose object is still being settled, so entries are compared by object, not only by number
+//! (`a_reused_number_is_a_new_file`). A number may come back for another file while the object of a
+//! deleted one is still being settled: an object is put in and taken out only for itself
+//! (`a_reused_number_is_a_new_file`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +22,14 @@ struct Active<T> {
     since: Instant,
 }
 
-/// Whether a file was put in, by [`ActiveFiles::add`].
+/// Result of [`ActiveFiles::add`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// It was there.
+    /// It was listed already.
     No,
-    /// It is new.
+    /// It is new in the list.
     New,
-    /// It is new, and the only one.
+    /// It is new, and the only one in the list.
     First,
 }
 
@@ -39,14 +40,14 @@ pub struct ActiveFiles<R: Rank, T> {
 }
 
 impl<R: Rank, T: Resident> ActiveFiles<R, T> {
-    /// None; `rank` is that of the lock.
+    /// An empty list; `rank` is that of its lock.
     pub fn new(rank: R) -> Self {
         Self {
             files: RankedMutex::new(rank, BTreeMap::new()),
         }
     }
 
-    /// Puts a file in, if it is not there. A thread that had its number before is gone, and leaves.
+    /// Adds a file, if it is not listed. Replaces a deleted file that had its number before.
     pub fn add(&self, file: &Arc<T>) -> Added {
         let (added, gone) = {
             let mut files = self.files.lock();
@@ -69,10 +70,10 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
         added
     }
 
-    /// Takes a file out if it has nothing left in memory. `is_idle` is called with the lock held.
+    /// Removes a file if it has nothing left in memory. `is_idle` is called with the lock held.
     pub fn settle(&self, file: &T, is_idle: impl FnOnce() -> bool) {
         let gone = {
-            // In this order a write that comes in between stays listed.
+            // The lock comes first, so that a file with a concurrent write stays listed.
             let mut files = self.files.lock();
             let active = files.get(&file.key());
             let is_there = active.is_some_and(|active| std::ptr::eq(&*active.file, file));
@@ -84,14 +85,14 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
         drop(gone);
     }
 
-    /// All of them, by number.
+    /// All files, by number.
     pub fn all(&self) -> Vec<Arc<T>> {
         let files = self.files.lock();
         let all = files.values().map(|active| Arc::clone(&active.file));
         all.collect()
     }
 
-    /// All of them, the one that has been active longest first.
+    /// All files, the one that has been active longest first.
     pub fn oldest_first(&self) -> Vec<Arc<T>> {
         let mut aged: Vec<_> = {
             let files = self.files.lock();
@@ -104,8 +105,8 @@ impl<R: Rank, T: Resident> ActiveFiles<R, T> {
         aged.into_iter().map(|(_, file)| file).collect()
     }
 
-    /// Those that have been active for `interval`, whose age counts from now on again; and how long
-    /// until the next one is due, `None` if there is no file.
+    /// The files that have been active for `interval`, whose age starts again, and the time until
+    /// the next one is due; `None` if there is no file.
     pub fn due(&self, interval: Duration) -> (Vec<Arc<T>>, Option<Duration>) {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_comes_back() {
+    fn a_reused_number_is_a_new_file() {
         let active = ActiveFiles::new(Place);
         let [old, new] = [7, 7].map(|number| Arc::new(File(number, Residence::default())));
         let is_listed = |file: &Arc<File>| active.all().iter().any(|one| Arc::ptr_eq(one, file));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_age_and_go() {
+    fn files_are_added_age_and_are_removed() {
         let active = ActiveFiles::new(Place);
         let files = [7, 3, 5].map(|number| Arc::new(File(number, Residence::default())));
         assert_eq!(active.due(Duration::ZERO).1, None);

@@ -1,4 +1,4 @@
-//! Writing back what has been dirty for long.
+//! Writes back data that has been dirty for long.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use crate::lock::Rank;
 use crate::workers::Alarm;
 
-/// Dirty data is not looked for more often than this.
+/// Shortest pause between two searches for old dirty data.
 const LEAST_AGE: Duration = Duration::from_millis(100);
 
-/// Body of the thread that writes back what has been dirty for `interval`. `begin` starts the
-/// writeback of what is due, and returns how long the oldest of the rest has until then; `None` if no
-/// file has dirty data. The thread sleeps until then, or until the alarm reports a file. It ends with
-/// the alarm, or once `engine` is gone.
+/// Body of the thread that writes back data that has been dirty for `interval`.
+///
+/// `begin` starts the writeback of everything that is due, and returns the time until the oldest of
+/// the rest is due; `None` if no file has dirty data. The thread sleeps until then, or until the
+/// alarm reports a file. It ends when the alarm stops, or when `engine` is dropped.
 pub fn write_back_old<E, R: Rank>(
     engine: &Weak<E>,
     alarm: &Alarm<R>,

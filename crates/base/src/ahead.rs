@@ -1,24 +1,25 @@
-//! Whether a file is read from front to back, and what to ask the devices for before it is read.
+//! Detects sequential reads, and chooses what to read ahead.
 
 use std::ops::Range;
 
-/// Bytes that are asked for ahead of a reader.
+/// Bytes that are requested ahead of a reader.
 const WINDOW: u64 = 4 << 20;
-/// Several threads that read one file in turns still count as one reader, if they are not further
-/// apart than this.
+/// Threads that read one file alternately still count as one sequential reader if they are at most
+/// this many bytes apart.
 const APART: u64 = 1 << 20;
 
-/// Where a file was read last.
+/// State of read-ahead for one file.
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     /// Byte after the last one read.
     next: u64,
-    /// Byte after the last one asked for.
+    /// Byte after the last one requested ahead.
     asked: u64,
 }
 
 impl ReadAhead {
-    /// Notes a read of these bytes; returns what to ask for, which may lie beyond the file's end.
+    /// Records a read of these bytes. Returns the range to request ahead, which may extend past the
+    /// end of the file.
     pub fn note(&mut self, read: &Range<u64>) -> Option<Range<u64>> {
         let follows = read.start.abs_diff(self.next) <= APART && read.end > APART;
         if !follows {
@@ -44,7 +45,7 @@ mod tests {
     const STEP: u64 = 128 << 10;
 
     #[test]
-    fn who_reads_on_is_kept_ahead_of() {
+    fn a_sequential_read_is_read_ahead() {
         let mut ahead = ReadAhead::default();
         let mut asked = 0;
         for nth in 0..100 {
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn who_jumps_is_not() {
+    fn a_random_read_is_not_read_ahead() {
         let mut ahead = ReadAhead::default();
         for nth in 0..100u64 {
             let at = (nth * 7919 % 100) * (8 << 20);

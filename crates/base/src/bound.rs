@@ -2,16 +2,17 @@
 //!
 //! # How it works
 //! A writer *enters* bytes before it copies them, and waits while all files together would exceed
-//! the bound; they *leave* when they are on disk or gone. From half of the bound on writeback is
-//! asked for, with every entry: a thread that is asked has to see that it does not begin twice.
+//! the bound. The bytes *leave* when they are on disk or discarded. While more than half of the
+//! bound is used, every entry requests writeback; the callee must ignore a request while it runs.
 //!
-//! Bytes may have to stay, because the host has no space for them. Then a thread that waits for
-//! room is told so and gives up ([`refuse`](ByteBound::refuse)).
+//! If the host has no space, bytes have to stay. A writer that waits for room then gives up
+//! ([`refuse`](ByteBound::refuse)).
 //!
-//! The trouble cases: a write larger than the bound passes alone, or it would wait for ever
-//! (`a_write_larger_than_the_bound_passes_alone`); bytes that leave between the look and the sleep
-//! are seen, because the look is repeated under the lock after writeback was asked for
-//! (`writers_never_exceed_the_bound`).
+//! Trouble cases:
+//! - A write larger than the bound is admitted when no other bytes are dirty. Otherwise it would
+//!   wait for ever (`a_write_larger_than_the_bound_passes_alone`).
+//! - Bytes may leave between a writer's check and its sleep. The writer checks again under the lock
+//!   after it requested writeback (`writers_never_exceed_the_bound`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,13 +25,13 @@ use crate::lock::{Rank, RankedMutex};
 pub struct ByteBound<R: Rank> {
     limit: u64,
     bytes: RankedMutex<R, u64>,
-    /// How often bytes stayed that were to be written.
+    /// Number of times that bytes could not be written.
     refusals: AtomicU64,
     room: Condvar,
 }
 
 impl<R: Rank> ByteBound<R> {
-    /// A bound of `limit` bytes; `rank` is that of its lock, under which no other is taken.
+    /// A bound of `limit` bytes. `rank` is that of its lock, under which no other lock is taken.
     pub fn new(rank: R, limit: u64) -> Self {
         Self {
             limit,
@@ -45,14 +46,14 @@ impl<R: Rank> ByteBound<R> {
         self.limit
     }
 
-    /// Bytes that entered and did not leave.
+    /// Bytes that entered and have not left.
     pub fn bytes(&self) -> u64 {
         *self.bytes.lock()
     }
 
-    /// Waits until `bytes` more may be dirty, and counts them. `relieve` asks for writeback; it
-    /// must not wait for it. False, and nothing is counted, if there is no room and what should have
-    /// made some was refused meanwhile. Hold no lock that writeback needs.
+    /// Waits until `bytes` more may be dirty, and counts them. `relieve` requests writeback and
+    /// must not wait for it. Returns false, and counts nothing, if there is no room and a writeback
+    /// was refused meanwhile. The caller must not hold a lock that writeback needs.
     #[must_use]
     pub fn enter(&self, bytes: u64, relieve: impl Fn()) -> bool {
         let exceeds = |total: u64| total > 0 && total.saturating_add(bytes) > self.limit;
@@ -82,15 +83,15 @@ impl<R: Rank> ByteBound<R> {
         true
     }
 
-    /// Bytes were to be written, and stay: the host has no space for them.
+    /// Records that bytes could not be written because the host has no space. They stay.
     pub fn refuse(&self) {
         let _bytes = self.bytes.lock();
         self.refusals.fetch_add(1, Ordering::SeqCst);
         self.room.notify_all();
     }
 
-    /// A writer entered `counted` bytes and brought `added`, because some were dirty already, or
-    /// because it had to bring the rest of a block.
+    /// Corrects the count of a writer that entered `counted` bytes and added `added`: some were
+    /// dirty already, or it had to add the rest of a block.
     pub fn correct(&self, counted: u64, added: u64) {
         if added < counted {
             self.leave(counted - added);
@@ -102,7 +103,7 @@ impl<R: Rank> ByteBound<R> {
         }
     }
 
-    /// These bytes are no longer in memory.
+    /// Records that these bytes are no longer in memory.
     pub fn leave(&self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -152,7 +153,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[test]
-    fn a_writer_beyond_the_bound_sleeps_until_bytes_leave() {
+    fn a_writer_above_the_bound_sleeps_until_bytes_leave() {
         let bound = ByteBound::new(Place, 10);
         assert!(bound.enter(8, || ()));
         let entered = AtomicU64::new(0);
@@ -172,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_beyond_the_bound_gives_up_when_nothing_can_be_written() {
+    fn a_writer_above_the_bound_gives_up_when_nothing_can_be_written() {
         let bound = ByteBound::new(Place, 10);
         assert!(bound.enter(8, || ()));
         let (ended, waiting) = mpsc::channel();
         let entered = std::thread::scope(|scope| {
             let bound = &bound;
             scope.spawn(move || {
-                // A writer that ignores the refusal waits, and the test is to end.
+                // If the writer ignores the refusal and waits, this ends the test.
                 if waiting.recv_timeout(Duration::from_secs(10)).is_err() {
                     bound.leave(8);
                 }

@@ -1,18 +1,18 @@
-//! Dirty ranges of one file: data that was written and is not on its way to the device yet.
+//! Dirty ranges of one file: data that was written and is not in flight to the device yet.
 //!
 //! # How it works
-//! A map from file offset to pieces of bytes. Pieces never overlap; they begin and end at sector
-//! boundaries, because a thread that writes part of a sector brings the rest of it first. A write
-//! overwrites what is there in place and fills the gaps with new pieces; one that begins where a
-//! piece ends makes that piece longer, up to [`MAX_PIECE`], so that small appends cost a copy and
-//! no more. Pieces side by side form a *run*, which is what writeback takes.
+//! A map from file offset to pieces of bytes. Pieces never overlap. They begin and end at sector
+//! boundaries, because a caller that writes part of a sector supplies the rest of it first. A write
+//! overwrites dirty bytes in place and fills the gaps with new pieces. A write that begins where a
+//! piece ends extends that piece, up to [`MAX_PIECE`], so that a small append costs only its copy.
+//! Contiguous pieces form a *run*, which is what writeback takes.
 //!
-//! The test is a model: a plain array of optional bytes.
+//! The test compares it with a model: an array of optional bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A piece does not grow beyond this many bytes.
+/// Largest size to which a piece grows, in bytes.
 pub const MAX_PIECE: usize = 1 << 20;
 
 /// Dirty data of one file, by file offset.
@@ -33,7 +33,7 @@ impl DirtyRanges {
         self.pieces.is_empty()
     }
 
-    /// The pieces that touch `range`, in order, with their offsets.
+    /// The pieces that overlap `range`, in order, with their offsets.
     fn touching(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Vec<u8>)> {
         let first = self
             .pieces
@@ -63,7 +63,7 @@ impl DirtyRanges {
         gaps
     }
 
-    /// Parts of `range` that are dirty, in order; parts side by side may come apart.
+    /// Parts of `range` that are dirty, in order. Contiguous parts may be separate items.
     pub fn covered(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let bounds = range.clone();
         self.touching(range.clone())
@@ -77,8 +77,7 @@ impl DirtyRanges {
             .is_some()
     }
 
-    /// Writes `data` at `offset`. What it writes to without being dirty yet must be whole
-    /// sectors.
+    /// Writes `data` at `offset`. Parts of it that were not dirty before must be whole sectors.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let range = offset..offset + data.len() as u64;
         let gaps = self.gaps(range.clone());
@@ -123,7 +122,7 @@ impl DirtyRanges {
         }
     }
 
-    /// Copies what is dirty of `buf.len()` bytes at `offset` into `buf`.
+    /// Copies the dirty bytes of the `buf.len()` bytes at `offset` into `buf`.
     pub fn read(&self, offset: u64, buf: &mut [u8]) {
         let range = offset..offset + buf.len() as u64;
         for (at, piece) in self.touching(range.clone()) {
@@ -137,7 +136,7 @@ impl DirtyRanges {
         }
     }
 
-    /// Cuts the piece that `offset` lies within in two.
+    /// Splits the piece that contains `offset`.
     fn split(&mut self, offset: u64) {
         let Some((at, piece)) = self.pieces.range_mut(..offset).next_back() else {
             return;
@@ -149,7 +148,7 @@ impl DirtyRanges {
         }
     }
 
-    /// Takes everything in `range` out, in order.
+    /// Removes and returns all dirty bytes in `range`, in order.
     pub fn take(&mut self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
         if range.is_empty() {
             return Vec::new();
@@ -162,15 +161,15 @@ impl DirtyRanges {
         let mut after = rest.split_off(&range.end);
         self.pieces.append(&mut after);
         if self.pieces.is_empty() {
-            // An emptied map keeps a node.
+            // An emptied map would keep a node allocated.
             self.pieces = BTreeMap::new();
         }
         self.bytes -= rest.values().map(|piece| piece.len() as u64).sum::<u64>();
         rest.into_iter().collect()
     }
 
-    /// First stretch of dirty pieces side by side that begins at or after `from` (or around
-    /// it) and before `to`, cut to that range and to `max` bytes.
+    /// The first run of contiguous pieces that begins at or after `from` (or contains it) and
+    /// before `to`, limited to that range and to `max` bytes.
     pub fn run(&self, from: u64, to: u64, max: u64) -> Option<Range<u64>> {
         let mut run: Option<Range<u64>> = None;
         for part in self.covered(from..to) {
@@ -224,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_an_array(ops in prop::collection::vec(op(), 1..60)) {
+        fn dirty_ranges_equal_an_array(ops in prop::collection::vec(op(), 1..60)) {
             let mut model = vec![None; SIZE];
             let mut dirty = DirtyRanges::default();
             for op in ops {

@@ -1,15 +1,14 @@
-//! [`EventCount`]: wakes all who wait at once.
+//! [`EventCount`]: wakes all waiters at once.
 //!
 //! # How it works
-//! A condition variable hands its mutex from one woken thread to the next, each of which is woken
-//! by the one before: of sixteen callers whose log commit is done, the last comes sixteen changes
-//! of thread later. Here all are woken by one system call, and no thread has to lock anything
-//! again.
+//! A condition variable passes its mutex from one woken thread to the next, so the last of many
+//! callers that wait for one commit runs only after all others. Here one system call wakes all
+//! waiters, and they need not take a lock.
 //!
-//! The count of events is read under the lock that guards the condition; a thread that changes the
-//! condition under that lock raises the count afterwards. So a sleeper either sees the change, or
-//! the count that it sleeps on is an old one and it does not sleep (`no_event_is_missed`). It may
-//! wake for nothing and has to look again.
+//! A waiter reads the event count under the lock that guards the condition. A thread that changes
+//! the condition under that lock increments the count afterwards. So a waiter either sees the
+//! change, or sleeps on a stale count and returns at once (`no_event_is_missed`). A wake-up may be
+//! spurious: the waiter must check the condition again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +16,7 @@ use rustix::thread::futex;
 
 use crate::lock::{Rank, RankedMutexGuard};
 
-/// Something that may happen many times and is waited for.
+/// An event that happens many times, and that threads wait for.
 #[derive(Debug, Default)]
 pub struct EventCount {
     count: AtomicU32,
@@ -25,23 +24,23 @@ pub struct EventCount {
 }
 
 impl EventCount {
-    /// Unlocks and sleeps until there is a next event, or for nothing. Call it with the lock held under which
-    /// the condition was found to be false.
+    /// Unlocks and sleeps until the next event, or until a spurious wake-up. The caller holds the
+    /// lock under which it found the condition to be false.
     pub fn wait<R: Rank, T>(&self, guard: RankedMutexGuard<'_, R, T>) {
         let seen = self.count.load(Ordering::Acquire);
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         drop(guard);
-        // An interrupted or refused wait is one that ended for nothing.
+        // An interrupted or failed wait is a spurious wake-up.
         let _ = futex::wait(&self.count, futex::Flags::PRIVATE, seen, None);
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wakes all who wait. Call it after the condition was changed, with the lock or after it.
+    /// Wakes all waiters. Call it after the condition was changed, with the lock held or released.
     pub fn notify_all(&self) {
         self.notify(i32::MAX as u32);
     }
 
-    /// Wakes one of those who wait.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         self.notify(1);
     }
@@ -51,7 +50,7 @@ impl EventCount {
             self.count.fetch_add(1, Ordering::Release);
         }
         if self.sleepers.load(Ordering::Relaxed) > 0 {
-            // Fails for no address of our own.
+            // Fails only for an invalid address, which this is not.
             let _ = futex::wake(&self.count, futex::Flags::PRIVATE, most);
         }
     }
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_changes_what_a_sleeper_sleeps_on() {
+    fn every_event_changes_the_count() {
         let event = EventCount::default();
         event.notify_one();
         event.notify_all();
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn all_hear_of_an_event() {
+    fn notify_all_wakes_all_waiters() {
         let shared = Arc::new((RankedMutex::new(Only, 0), EventCount::default()));
         let sleepers: Vec<_> = (0..8)
             .map(|_| {
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_for_one_leaves_the_others_asleep() {
+    fn notify_one_wakes_one_waiter() {
         let shared = Arc::new((RankedMutex::new(Only, 0), EventCount::default()));
         let woken = Arc::new(AtomicU32::new(0));
         let sleepers: Vec<_> = (0..2)
@@ -130,7 +129,8 @@ mod tests {
             thread::yield_now();
         }
         *shared.0.lock() = 1;
-        // Until one hears: a sleeper counts as one a moment before it sleeps.
+        // A thread counts as a waiter shortly before it sleeps, so one notification may find none
+        // asleep.
         while woken.load(Ordering::Relaxed) == 0 {
             shared.1.notify_one();
             thread::yield_now();

@@ -1,14 +1,14 @@
-//! A quick hash for tables whose keys are numbers: of blocks, of inodes.
+//! A fast hash for tables whose keys are numbers of blocks or inodes.
 //!
-//! Each table has a seed of its own, drawn at random: an image cannot choose numbers that all meet in one place.
+//! Each table has a random seed, so an image cannot choose numbers that all collide.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A table whose keys are numbers.
+/// A table with numbers as keys.
 pub type NumberMap<K, V> = HashMap<K, V, NumberHash>;
 
-/// Makes the hashers of one table.
+/// Creates the hashers of one table.
 #[derive(Debug, Clone, Copy)]
 pub struct NumberHash {
     seed: u64,
@@ -30,13 +30,13 @@ impl BuildHasher for NumberHash {
     }
 }
 
-/// Hashes a few numbers. Made by [`NumberHash`].
+/// Hashes a few numbers. Created by [`NumberHash`].
 #[derive(Debug, Clone, Copy)]
 pub struct NumberHasher {
     state: u64,
 }
 
-/// Odd, with bits in no order: the golden ratio's.
+/// An odd number with irregular bits, from the golden ratio.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher for NumberHasher {
@@ -55,7 +55,7 @@ impl Hasher for NumberHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Both halves of the product, so that each bit of the number reaches all of the hash.
+        // Both halves of the product, so that each bit of the number affects all of the hash.
         let product = u128::from(self.state ^ number) * u128::from(FACTOR);
         self.state = (product as u64) ^ ((product >> 64) as u64);
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// The fullest of 128 places, for keys that a file system has.
+    /// The most keys in one of 128 buckets, for keys that a file system has.
     fn fullest(keys: impl Iterator<Item = u64>, place: impl Fn(u64) -> u64) -> usize {
         let build = NumberHash { seed: 7 };
         let mut places = [0; 128];
@@ -81,9 +81,9 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_and_multiples_spread() {
+    fn neighbours_and_multiples_spread_evenly() {
         for step in [1, 16, 4096, 32_768, 1 << 32] {
-            // 100 each, if they were dealt out.
+            // An even distribution has 100 in each.
             let keys = || (0..12_800).map(|number| number * step);
             let (low, high) = (fullest(keys(), |h| h % 128), fullest(keys(), |h| h >> 57));
             assert!(low < 200 && high < 200, "step {step}: {low}, {high}");
@@ -91,13 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_seeds_of_their_own() {
+    fn each_table_has_its_own_seed() {
         let seeds: HashSet<u64> = (0..10).map(|_| NumberHash::default().seed).collect();
         assert!(seeds.len() > 1);
     }
 
     #[test]
-    fn bytes_count_too() {
+    fn byte_keys_hash_differently() {
         let build = NumberHash { seed: 7 };
         let names = ["", "a", "b", "ab", "a name longer than eight bytes"];
         let hashes: HashSet<u64> = names.iter().map(|name| build.hash_one(name)).collect();

@@ -1,4 +1,4 @@
-//! Whether the mount may still change anything.
+//! Whether the mount still allows changes.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ pub enum Unhealthy {
     /// Mounted read-only.
     #[error("read-only file system")]
     ReadOnly,
-    /// An earlier error, whose text this is, ended all changes.
+    /// An earlier error, with this text, ended all changes.
     #[error("read-only since an error: {0}")]
     Aborted(Arc<str>),
     /// Unmounted.
@@ -20,7 +20,7 @@ pub enum Unhealthy {
     Unmounted,
 }
 
-/// Goes from good to failed once, and never back. Takes no other lock.
+/// Changes from healthy to failed once, and never back. Takes no other lock.
 #[derive(Debug)]
 pub struct Health {
     read_only: bool,
@@ -42,7 +42,7 @@ impl Health {
         }
     }
 
-    /// Turns the mount read-only because of `err`; only the first error is kept and logged.
+    /// Makes the mount read-only because of `err`. Only the first error is kept and logged.
     pub fn fail(&self, err: &dyn Display) {
         let mut reason = self.reason.write();
         if reason.is_some() && !sapwood_fault::planted(213) {
@@ -54,20 +54,20 @@ impl Health {
         self.failed.store(true, Ordering::SeqCst);
     }
 
-    /// Records an error that lost what was written, but leaves the mount writable. Only the first
-    /// error of a mount is kept; the caller logs it.
+    /// Records an error that lost written data but leaves the mount writable. Only the first error
+    /// of a mount is kept; the caller logs it.
     pub fn record(&self, err: &dyn Display) {
         if !sapwood_fault::planted(218) {
             let _ = self.first.set(err.to_string().into());
         }
     }
 
-    /// The first error that lost what was written, or ended all changes. Stays after an unmount.
+    /// The first error that lost written data or ended all changes. It stays after an unmount.
     pub fn first_error(&self) -> Option<&str> {
         self.first.get().map(|text| &**text)
     }
 
-    /// The file system is unmounted: changes are refused from here on.
+    /// Records that the file system is unmounted: changes are refused from now on.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let mut reason = self.reason.write();
@@ -103,7 +103,7 @@ impl Health {
         }
     }
 
-    /// Fails if an error ended all changes; a mount that is read-only by option is fine.
+    /// Fails if an error ended all changes. A mount that is read-only by option passes.
     ///
     /// # Errors
     /// [`Unhealthy::Aborted`].
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_first_error() {
+    fn the_first_error_is_kept() {
         let health = Health::new(false);
         assert!(health.check().is_ok() && !health.read_only());
         health.fail(&"no tree 7");

@@ -1,11 +1,11 @@
 //! Distribution of durations, counted without a lock.
 //!
 //! # How it works
-//! A bucket for each quarter of a power of two, so that a percentile is at most a quarter too
-//! long. Recording is three relaxed additions and never waits. A snapshot is not of one moment:
-//! a record that comes in meanwhile may be in some of its fields only. Its count is therefore the
-//! sum of the buckets that it read, and each bucket only grows, so that the difference of two
-//! snapshots is a distribution again.
+//! There is a bucket for each quarter of a power of two, so that a percentile is at most a quarter
+//! too long. Recording takes a few relaxed atomic operations and never waits. A snapshot is not
+//! atomic: a concurrent record may be in only some of its fields. Its count is therefore the sum of
+//! the buckets that it read. Each bucket only grows, so the difference of two snapshots is a
+//! distribution, too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Histogram {
         self.max.fetch_max(ns, Ordering::Relaxed);
     }
 
-    /// What was recorded so far.
+    /// The distribution of all durations so far.
     pub fn snapshot(&self) -> Snapshot {
         let counts = self
             .buckets
@@ -57,24 +57,26 @@ impl Histogram {
     }
 }
 
-/// What a [`Histogram`] held. All durations are in nanoseconds.
+/// The contents of a [`Histogram`]. All durations are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Longest duration of a bucket, and how many fell into it; only filled ones, in order.
+    /// Longest duration of a bucket, and the number of durations in it. Only buckets that are not
+    /// empty, in order.
     pub buckets: Vec<(u64, u64)>,
-    /// All durations together; it wraps after 584 years.
+    /// Sum of all durations. It wraps after 584 years.
     pub sum: u64,
     /// The longest.
     pub max: u64,
 }
 
 impl Snapshot {
-    /// How many durations.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// A duration that `percent` of all do not exceed, at most a quarter too long; 0 of none.
+    /// A duration that `percent` of all do not exceed, at most a quarter too long; 0 if there are
+    /// none.
     pub fn percentile(&self, percent: u64) -> u64 {
         let wanted = u128::from(self.count()) * u128::from(percent);
         let mut seen = 0u128;
@@ -88,7 +90,7 @@ impl Snapshot {
     }
 }
 
-/// The bucket that a duration falls into.
+/// The bucket for a duration.
 fn bucket_of(ns: u64) -> usize {
     let Some(power) = ns.checked_ilog2().filter(|power| *power >= 2) else {
         return (ns & 3) as usize;
@@ -97,13 +99,13 @@ fn bucket_of(ns: u64) -> usize {
     (power as usize - 1) * 4 + quarter as usize
 }
 
-/// The longest duration that falls into a bucket.
+/// The longest duration in a bucket.
 fn longest_of(bucket: usize) -> u64 {
     if bucket < 4 {
         return bucket as u64;
     }
     let (shift, quarter) = (bucket / 4 - 1, bucket as u64 % 4);
-    // Of the last bucket, one more than this would not fit.
+    // The next higher value would overflow for the last bucket.
     ((4 + quarter) << shift) + ((1 << shift) - 1)
 }
 
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_lose_nothing() {
+    fn concurrent_records_are_all_counted() {
         let histogram = Histogram::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,5 +1,5 @@
-//! What the engines share: locks with ranks, the state of a mount, objects in memory, dirty data
-//! and its bound, threads, counters. Nothing here knows a file system's format, a device or a request.
+//! Parts that the engines share: ranked locks, the state of a mount, inodes in memory, dirty data
+//! and its bound, threads, counters. Nothing here depends on a format, a device or a request.
 
 pub mod active;
 pub mod age;
@@ -30,4 +30,4 @@ pub use memory::Memory;
 pub use range_set::RangeSet;
 pub use report::Report;
 pub use resident::{Residence, Resident, ResidentTable};
-pub use workers::{Alarm, Crew, Linger, Workers};
+pub use workers::{Alarm, Batching, WorkerGroup, Workers};

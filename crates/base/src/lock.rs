@@ -1,23 +1,25 @@
-//! Locks that know their rank among all locks of an engine.
+//! Locks that have a rank among all locks of an engine.
 //!
 //! # How it works
-//! An engine lists its locks in one enum, the one taken first at the top, and makes it a [`Rank`].
-//! A thread may only take a lock whose rank is higher than all that it holds; two locks of one
-//! rank only if their keys rise, or if the rank allows equal keys
+//! An engine lists its locks in one enum, in the order in which a thread takes them, and implements
+//! [`Rank`] for it. A thread may only take a lock whose rank is higher than all that it holds. Two
+//! locks of one rank must be taken with rising keys, unless the rank allows equal keys
 //! ([`side_by_side`](Rank::side_by_side)). So no two threads can wait for each other.
 //!
-//! Debug builds keep the held ranks per thread and panic on an inversion, naming both sides;
-//! release builds pay nothing. Each [order](Rank::Order) has a list of its own: several engines may
-//! work in one thread, and their locks are not compared. An engine and its journal share an order. A
-//! crate whose locks are taken among an engine's takes that engine's rank as a type parameter.
+//! Debug builds record the held ranks of each thread and panic on an inversion, with both locks in
+//! the message. Release builds have no overhead. Each [order](Rank::Order) is checked separately: a
+//! thread may work in several engines, whose locks are not compared. An engine and its journal
+//! share an order. A crate whose locks are taken among those of an engine has the engine's rank as
+//! a type parameter.
 //!
-//! Debug builds also count the threads that wait for a [`RankedMutex`], and those that sleep on a
-//! condition variable with it: a test that must know that a thread cannot go on asks for these
-//! counts instead of for a time.
+//! Debug builds also count the threads that wait for a [`RankedMutex`] and those that sleep on a
+//! condition variable with it. A test that must know that a thread is blocked reads these counts
+//! instead of waiting for some time.
 //!
-//! The trouble cases: guards that are dropped in another order than taken
-//! (`a_guard_may_go_before_an_older_one`), a lock that is tried and not got leaves no trace
-//! (`a_try_may_break_the_order_and_leaves_no_trace`).
+//! Trouble cases:
+//! - Guards may be dropped in another order than taken
+//!   (`a_guard_may_be_dropped_before_an_older_one`).
+//! - A failed `try_lock` leaves no record (`a_try_may_break_the_order_and_leaves_no_record`).
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
@@ -27,17 +29,17 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// A place in the order in which a thread may take locks: smaller ones first.
+/// A place in the order in which a thread may take locks, lower places first.
 pub trait Rank: Copy + Ord + Debug + Send + Sync + 'static {
-    /// The order that it is a place of. Ranks of several types may share one, so that a crate and
-    /// the one below it are checked together; ranks of different orders are not compared.
+    /// The order to which the place belongs. Several types may share an order, so that a crate and
+    /// the one below it are checked together. Ranks of different orders are not compared.
     type Order: 'static;
 
     /// The place.
     fn place(self) -> u16;
 
-    /// Whether two locks of this rank and of equal keys may be held at once, because something
-    /// else keeps two threads from taking them in different order.
+    /// Whether a thread may hold two locks of this rank with equal keys, because another rule keeps
+    /// two threads from taking them in different order.
     fn side_by_side(self) -> bool {
         false
     }
@@ -54,7 +56,7 @@ mod held {
     use std::fmt::Debug;
     use std::marker::PhantomData;
 
-    /// A lock that a thread holds.
+    /// A lock that the thread holds.
     #[derive(Debug)]
     struct One {
         id: u64,
@@ -65,7 +67,7 @@ mod held {
     }
 
     thread_local! {
-        /// What the thread holds of each order, the oldest first.
+        /// The held locks of each order, the oldest first.
         static HELD: RefCell<Vec<(TypeId, Vec<One>)>> = const { RefCell::new(Vec::new()) };
         static NEXT: Cell<u64> = const { Cell::new(0) };
     }
@@ -83,21 +85,20 @@ mod held {
         })
     }
 
-    /// Notes that this thread takes a lock, until dropped. Create it before locking; for locks
-    /// that are not a [`RankedMutex`](super::RankedMutex) or
-    /// [`RankedRwLock`](super::RankedRwLock).
+    /// Records that this thread holds a lock, until dropped. Create it before locking. For locks
+    /// that are not a [`RankedMutex`](super::RankedMutex) or [`RankedRwLock`](super::RankedRwLock).
     #[derive(Debug)]
     pub struct Held<R: Rank>(u64, PhantomData<(*const (), R)>);
 
     impl<R: Rank> Held<R> {
         /// # Panics
-        /// In debug builds, if the thread holds a lock that has to be taken after this one.
+        /// In debug builds, if the thread holds a lock that must be taken after this one.
         #[must_use]
         pub fn new(rank: R, key: RankKey) -> Self {
             Self::note(rank, key, true)
         }
 
-        /// The same for a lock that is taken without waiting: it cannot close a circle.
+        /// The same for a lock that is taken without waiting, which cannot cause a deadlock.
         #[must_use]
         pub fn tried(rank: R, key: RankKey) -> Self {
             Self::note(rank, key, false)
@@ -151,19 +152,19 @@ mod held {
     use super::{Rank, RankKey};
     use std::marker::PhantomData;
 
-    /// Nothing in release builds.
+    /// Empty in release builds.
     #[derive(Debug)]
     pub struct Held<R: Rank>(PhantomData<(*const (), R)>);
 
     impl<R: Rank> Held<R> {
-        /// Notes nothing.
+        /// Records nothing.
         #[inline(always)]
         #[must_use]
         pub fn new(_rank: R, _key: RankKey) -> Self {
             Self(PhantomData)
         }
 
-        /// Notes nothing.
+        /// Records nothing.
         #[inline(always)]
         #[must_use]
         pub fn tried(_rank: R, _key: RankKey) -> Self {
@@ -171,20 +172,20 @@ mod held {
         }
     }
 
-    /// Nothing in release builds.
+    /// Does nothing in release builds.
     #[inline(always)]
     pub fn assert_held_at_most<R: Rank>(_rank: R) {}
 }
 
 pub use held::{Held, assert_held_at_most};
 
-/// Threads that cannot go on because of one mutex.
+/// Threads that are blocked because of one mutex.
 #[cfg(debug_assertions)]
 #[derive(Debug, Default)]
 struct Waiting {
-    /// They wait for the lock.
+    /// Threads that wait for the lock.
     blocked: AtomicUsize,
-    /// They sleep on a condition variable.
+    /// Threads that sleep on a condition variable.
     asleep: AtomicUsize,
 }
 
@@ -198,7 +199,7 @@ impl Waiting {
     }
 }
 
-/// Counts one thread more while `body` runs.
+/// Counts one more thread while `body` runs.
 #[cfg(debug_assertions)]
 fn counted<T>(count: &AtomicUsize, body: impl FnOnce() -> T) -> T {
     count.fetch_add(1, Ordering::SeqCst);
@@ -207,7 +208,7 @@ fn counted<T>(count: &AtomicUsize, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A mutex with a rank; its data lives inside.
+/// A mutex with a rank, which contains its data.
 #[derive(Debug)]
 pub struct RankedMutex<R: Rank, T> {
     rank: R,
@@ -218,7 +219,7 @@ pub struct RankedMutex<R: Rank, T> {
 }
 
 impl<R: Rank, T> RankedMutex<R, T> {
-    /// A mutex whose rank nothing holds twice at once.
+    /// A mutex of which a thread holds at most one of this rank.
     pub const fn new(rank: R, value: T) -> Self {
         Self::with_key(rank, (0, 0), value)
     }
@@ -237,7 +238,7 @@ impl<R: Rank, T> RankedMutex<R, T> {
     /// Locks.
     ///
     /// # Panics
-    /// In debug builds, if the thread holds a lock that has to be taken after this one.
+    /// In debug builds, if the thread holds a lock that must be taken after this one.
     pub fn lock(&self) -> RankedMutexGuard<'_, R, T> {
         let held = Held::new(self.rank, self.key);
         let guard = self.lock_inner();
@@ -276,7 +277,7 @@ impl<R: Rank, T> RankedMutex<R, T> {
         self.waiting.asleep.load(Ordering::SeqCst)
     }
 
-    /// Locks if that needs no waiting; the order of ranks does not matter then.
+    /// Locks if that needs no waiting, whatever the order of ranks.
     pub fn try_lock(&self) -> Option<RankedMutexGuard<'_, R, T>> {
         let held = Held::tried(self.rank, self.key);
         let guard = self.inner.try_lock()?;
@@ -294,8 +295,8 @@ pub struct RankedMutexGuard<'a, R: Rank, T> {
 }
 
 impl<R: Rank, T> RankedMutexGuard<'_, R, T> {
-    /// Unlocks, waits for a notification, locks again. Hold no other lock that the notifier
-    /// needs.
+    /// Unlocks, waits for a notification, and locks again. The caller must not hold another lock
+    /// that the notifier needs.
     pub fn wait(&mut self, condvar: &Condvar) {
         #[cfg(debug_assertions)]
         counted(&self.waiting.asleep, || condvar.wait(&mut self.guard));
@@ -303,7 +304,7 @@ impl<R: Rank, T> RankedMutexGuard<'_, R, T> {
         condvar.wait(&mut self.guard);
     }
 
-    /// As [`wait`](Self::wait) for at most `timeout`; `false` if that went by.
+    /// As [`wait`](Self::wait), for at most `timeout`. Returns false if the timeout passed.
     pub fn wait_for(&mut self, condvar: &Condvar, timeout: Duration) -> bool {
         !condvar.wait_for(&mut self.guard, timeout).timed_out()
     }
@@ -322,7 +323,7 @@ impl<R: Rank, T> DerefMut for RankedMutexGuard<'_, R, T> {
     }
 }
 
-/// A reader-writer lock with a rank; its data lives inside.
+/// A reader-writer lock with a rank, which contains its data.
 #[derive(Debug)]
 pub struct RankedRwLock<R: Rank, T> {
     rank: R,
@@ -331,7 +332,7 @@ pub struct RankedRwLock<R: Rank, T> {
 }
 
 impl<R: Rank, T> RankedRwLock<R, T> {
-    /// A lock whose rank nothing holds twice at once.
+    /// A lock of which a thread holds at most one of this rank.
     pub const fn new(rank: R, value: T) -> Self {
         Self::with_key(rank, (0, 0), value)
     }
@@ -345,10 +346,10 @@ impl<R: Rank, T> RankedRwLock<R, T> {
         }
     }
 
-    /// Locks together with other readers. A thread never reads twice at once.
+    /// Locks for reading. A thread must not lock twice for reading.
     ///
     /// # Panics
-    /// In debug builds, if the thread holds a lock that has to be taken after this one.
+    /// In debug builds, if the thread holds a lock that must be taken after this one.
     pub fn read(&self) -> RankedReadGuard<'_, R, T> {
         let held = Held::new(self.rank, self.key);
         RankedReadGuard {
@@ -357,10 +358,10 @@ impl<R: Rank, T> RankedRwLock<R, T> {
         }
     }
 
-    /// Locks alone.
+    /// Locks for writing.
     ///
     /// # Panics
-    /// In debug builds, if the thread holds a lock that has to be taken after this one.
+    /// In debug builds, if the thread holds a lock that must be taken after this one.
     pub fn write(&self) -> RankedWriteGuard<'_, R, T> {
         let held = Held::new(self.rank, self.key);
         RankedWriteGuard {
@@ -369,15 +370,14 @@ impl<R: Rank, T> RankedRwLock<R, T> {
         }
     }
 
-    /// As [`read`](Self::read) if that needs no waiting; the order of ranks does not matter then.
+    /// As [`read`](Self::read) if that needs no waiting, whatever the order of ranks.
     pub fn try_read(&self) -> Option<RankedReadGuard<'_, R, T>> {
         let held = Held::tried(self.rank, self.key);
         let guard = self.inner.try_read()?;
         Some(RankedReadGuard { guard, _held: held })
     }
 
-    /// As [`write`](Self::write) if that needs no waiting; the order of ranks does not matter
-    /// then.
+    /// As [`write`](Self::write) if that needs no waiting, whatever the order of ranks.
     pub fn try_write(&self) -> Option<RankedWriteGuard<'_, R, T>> {
         let held = Held::tried(self.rank, self.key);
         let guard = self.inner.try_write()?;
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_may_go_before_an_older_one() {
+    fn a_guard_may_be_dropped_before_an_older_one() {
         let a = RankedMutex::new(Place::Mount, ());
         let b = RankedMutex::new(Place::Leaf, ());
         let c = RankedMutex::new(Place::Space, ());
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_one_level_may_stand_side_by_side() {
+    fn blocks_of_one_level_may_be_locked_together() {
         let _parent = Held::new(Place::Block, (1, 3));
         let _left = Held::new(Place::Block, (1, 4));
         let _right = Held::new(Place::Block, (1, 4));
@@ -506,13 +506,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "lock order")]
-    fn other_ranks_do_not_stand_side_by_side() {
+    fn other_ranks_cannot_be_locked_together() {
         let _left = Held::new(Place::Inode, (1, 4));
         let _right = Held::new(Place::Inode, (1, 4));
     }
 
     #[test]
-    fn types_of_ranks_are_not_compared() {
+    fn ranks_of_different_orders_are_not_compared() {
         let first = RankedMutex::new(Other(9), ());
         let second = RankedMutex::new(Place::Mount, ());
         let third = RankedMutex::new(Other(10), ());
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_may_break_the_order_and_leaves_no_trace() {
+    fn a_try_may_break_the_order_and_leaves_no_record() {
         let leaf = RankedMutex::new(Place::Leaf, ());
         let inode = RankedRwLock::new(Place::Inode, ());
         let _inode = inode.read();

@@ -1,34 +1,35 @@
-//! How much memory a mount may use, and for what.
+//! The memory bound of a mount, and its division among caches.
 //!
 //! # How it works
-//! [`Memory`] is one bound, divided among the caches of a mount: metadata blocks, dirty data, objects
-//! of inodes. The default is a quarter of what the process may have, at most `MOST`. The process may
-//! have the memory of the machine, or less where a control group says so: the smallest limit from the
-//! process's group up to the root of the hierarchy, of version 2 (`memory.max`, `memory.high`) or 1
+//! [`Memory`] is one bound, divided among the caches of a mount: metadata blocks, dirty data,
+//! inodes. The default is a quarter of the memory that is available to the process, at most `MOST`.
+//! That is the machine's memory, or the smallest limit of a control group, from the process's group
+//! up to the root of the hierarchy, of version 2 (`memory.max`, `memory.high`) or 1
 //! (`memory.limit_in_bytes`).
 //!
-//! The trouble cases: a limit of a group above the own one (`the_smallest_limit_on_the_way_up_counts`);
-//! a container that sees its own group as the root (`a_container_sees_its_group_as_the_root`);
-//! nothing readable (`without_limits_the_machine_counts`).
+//! Trouble cases:
+//! - a limit of a parent group (`the_smallest_limit_of_all_parents_counts`)
+//! - a container that sees its own group as the root (`a_container_sees_its_group_as_the_root`)
+//! - no readable file (`without_limits_the_machine_counts`)
 
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The default is no more than this.
+/// Largest default bound.
 const MOST: u64 = 544 << 20;
-/// No bound is smaller.
+/// Smallest bound.
 const LEAST: u64 = 4 << 20;
-/// What is assumed where nothing tells the size of the machine.
+/// Assumed memory if the size of the machine is unknown.
 const UNKNOWN: u64 = 1 << 30;
 
-/// Bytes that a mount may keep in memory, by what for.
+/// Bytes that a mount may keep in memory, by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     /// Metadata blocks.
     pub cache: usize,
     /// Data that is not on disk yet.
     pub dirty: usize,
-    /// Objects of inodes, and records of those that a caller refers to.
+    /// Inodes, and records of those that a caller refers to.
     pub inodes: usize,
 }
 
@@ -46,7 +47,7 @@ impl Memory {
         }
     }
 
-    /// All of it in bytes.
+    /// The sum in bytes.
     #[must_use]
     pub fn total(&self) -> usize {
         self.cache + self.dirty + self.inodes
@@ -54,19 +55,19 @@ impl Memory {
 }
 
 impl Default for Memory {
-    /// A quarter of what the process may have.
+    /// A quarter of the available memory.
     fn default() -> Self {
         Self::of((available() / 4).min(MOST))
     }
 }
 
-/// Bytes of memory that this process may have. Looked up once.
+/// Bytes of memory that are available to this process. Determined once.
 pub fn available() -> u64 {
     static FOUND: OnceLock<u64> = OnceLock::new();
     *FOUND.get_or_init(|| find(Path::new("/")))
 }
 
-/// The same, of a system whose files are below `system`.
+/// The same for a system whose files are below `system`.
 fn find(system: &Path) -> u64 {
     let read = |path: &str| std::fs::read_to_string(system.join(path)).unwrap_or_default();
     let machine = machine(&read("proc/meminfo")).unwrap_or(UNKNOWN);
@@ -108,10 +109,10 @@ impl<'a> Group<'a> {
     }
 }
 
-/// A hierarchy of control groups that is mounted.
+/// A mounted hierarchy of control groups.
 struct Hierarchy {
     legacy: bool,
-    /// The group that is seen at the mount point.
+    /// The group that the mount point shows.
     root: PathBuf,
     at: PathBuf,
 }
@@ -142,7 +143,7 @@ impl Hierarchy {
             .strip_prefix(&self.root)
             .or_else(|_| path.strip_prefix("/"))
             .unwrap_or(Path::new(""));
-        // A group outside of what is mounted shows as `/..`.
+        // A group outside the mounted hierarchy is shown as `/..`.
         let below = match below.components().any(|part| part == Component::ParentDir) {
             true => Path::new(""),
             false => below,
@@ -166,7 +167,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A system with these files, found by `find`.
+    /// The memory that `find` returns for a system with these files.
     fn found(name: &str, files: &[(&str, &str)]) -> u64 {
         let number = std::process::id();
         let system = std::env::temp_dir().join(format!("sapwood-memory-{name}-{number}"));
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_on_the_way_up_counts() {
+    fn the_smallest_limit_of_all_parents_counts() {
         let files = [
             MEMINFO,
             ("proc/self/cgroup", "0::/a/b/c\n"),
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_has_a_hierarchy_of_its_own_for_memory() {
+    fn version_1_has_a_separate_memory_hierarchy() {
         let files = [
             MEMINFO,
             ("proc/self/cgroup", "7:memory:/x/y\n3:cpu:/z\n0::/z\n"),
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_are_the_whole() {
+    fn the_parts_sum_up_to_the_bound() {
         let memory = Memory::of(MOST);
         assert_eq!((memory.cache, memory.dirty), (256 << 20, 256 << 20));
         assert_eq!(memory.total() as u64, MOST);

@@ -10,14 +10,14 @@ pub struct RangeSet {
 }
 
 impl RangeSet {
-    /// Nothing in it.
+    /// An empty set.
     pub const fn new() -> Self {
         Self {
             ranges: BTreeMap::new(),
         }
     }
 
-    /// Adds `start..end`; what was in it already stays.
+    /// Adds `start..end`. Ranges that are in the set already stay.
     pub fn insert(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -34,7 +34,7 @@ impl RangeSet {
         self.ranges.insert(start, end);
     }
 
-    /// Removes what lies in `start..end`; returns the number of bytes that were in the set.
+    /// Removes all bytes in `start..end` from the set. Returns the number of bytes removed.
     pub fn remove(&mut self, start: u64, end: u64) -> u64 {
         let mut gone = 0;
         for (from, to) in self.overlapping(start, end) {
@@ -48,13 +48,13 @@ impl RangeSet {
             gone += to.min(end) - from.max(start);
         }
         if self.ranges.is_empty() {
-            // An emptied map keeps a node.
+            // An emptied map would keep a node allocated.
             self.ranges = BTreeMap::new();
         }
         gone
     }
 
-    /// Whole ranges of the set that touch `start..end` in at least one byte.
+    /// Whole ranges of the set that overlap `start..end`.
     fn overlapping(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         if start >= end {
             return Vec::new();
@@ -97,7 +97,7 @@ impl RangeSet {
         self.ranges.iter().map(|(&from, &to)| (from, to))
     }
 
-    /// Whether nothing is in it.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Counters as JSON, in the one form that `sapwood stats` understands.
+//! Counters as JSON, in the form that `sapwood stats` reads.
 //!
 //! | member | value |
 //! |---|---|
@@ -6,7 +6,8 @@
 //! | a count by cause | object: cause to number |
 //! | a text | string |
 //! | durations in nanoseconds | object: `count`, `sum`, `p50`, `p99`, `max`, and `buckets`, a list of pairs: longest duration, how many |
-//!
+//! A reader that takes it twice can subtract numbers, causes and buckets to get the values of the
+//! interval.
 //! A caller that reads it twice subtracts numbers, causes and buckets to learn what happened
 //! between.
 
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::histogram::Histogram;
 
-/// A JSON object that is being written, member by member. Names need no escapes.
+/// Writes a JSON object, member by member. Names must not need escapes.
 #[derive(Debug, Default)]
 pub struct Report(String);
 
@@ -26,7 +27,7 @@ impl Report {
         self.member(name, format_args!("{value}"))
     }
 
-    /// Adds counts by cause; those of zero too, so that their names can be known.
+    /// Adds counts by cause, including those of zero, so that all names are known.
     pub fn causes<'c>(self, name: &str, causes: impl Iterator<Item = (&'c str, u64)>) -> Self {
         let mut inner = Self::default();
         for (cause, count) in causes {
@@ -35,7 +36,7 @@ impl Report {
         self.member(name, format_args!("{}", inner.finish()))
     }
 
-    /// Adds a text, if there is one.
+    /// Adds a text, if it is not `None`.
     pub fn text(self, name: &str, text: Option<&str>) -> Self {
         let Some(text) = text else { return self };
         let mut escaped = String::with_capacity(text.len());
@@ -43,8 +44,8 @@ impl Report {
             match char {
                 '"' | '\\' => escaped.extend(['\\', char]),
                 char if char.is_control() => {
-                    // Writing to a string cannot fail. JSON has four digits; no control
-                    // character needs more.
+                    // Writing to a string cannot fail. A control character fits into JSON's four
+                    // digits.
                     let _ = write!(escaped, "\\u{:04x}", u32::from(char));
                 }
                 char => escaped.push(char),
@@ -78,7 +79,7 @@ impl Report {
 
     fn member(mut self, name: &str, value: std::fmt::Arguments<'_>) -> Self {
         let comma = if self.0.is_empty() { "" } else { "," };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(self.0, "{comma}\"{name}\":{value}");
         self
     }

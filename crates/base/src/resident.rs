@@ -1,29 +1,30 @@
-//! The objects of an engine that are in memory: inodes, by number.
+//! The inodes of an engine that are in memory.
 //!
 //! # How it works
-//! A sharded map from a [`Key`] to the one object of that number. Loading one again costs a search,
-//! so the map keeps some; beyond its bound, in bytes, the oldest that was not asked for lately
-//! leaves, if only the table holds its `Arc` and it [may](Resident::may_leave).
+//! A sharded map from a [`Key`] to the only object with that key. Loading an object again costs a
+//! search, so the map keeps objects up to a bound in bytes. Above the bound it evicts the oldest
+//! object that was not used lately, if only the table holds its `Arc` and the object [may
+//! leave](Resident::may_leave).
 //!
-//! What an object takes changes while it is there. It is [weighed](Resident::footprint) when it comes
-//! and whenever the clock's hand passes; each insertion, and some searches, move the hand.
+//! An object's size changes. It is [weighed](Resident::footprint) when it is inserted and whenever
+//! the clock's hand passes it. Each insertion, and some searches, move the hand.
 //!
-//! Callers above the engine may know very many: a FUSE kernel holds references to all that it ever
-//! saw. So an object leaves memory though it is referenced, and is *parked*: the table keeps only
-//! the number of references, and gives it to the object that is loaded again. Parked references
-//! count against the bound too. Once they take half of it, [`crowd`](ResidentTable::crowd) names
-//! some, which the caller above the engine is to give back.
+//! Callers above the engine may refer to very many objects: a FUSE kernel holds references to all
+//! that it ever looked up. So an object may be evicted although it is referenced, and is then
+//! *parked*: the table keeps only the number of references, and gives it to the object when it is
+//! loaded again. Parked references count against the bound. Once they take half of it,
+//! [`crowd`](ResidentTable::crowd) lists some that the caller above should release.
 //!
-//! The trouble cases:
-//! - A thread reads from disk, sleeps, and inserts what it read after another thread loaded,
-//!   changed, wrote and evicted that object. Each shard counts what leaves it; a loader that sees
-//!   the count changed reads again (`what_left_meanwhile_is_read_again`).
-//! - Two threads load the same number: the second gets what the first inserted
+//! Trouble cases:
+//! - A thread reads an object from disk, sleeps, and inserts it after another thread loaded,
+//!   changed, wrote and evicted it. Each shard counts evictions; a loader that finds the count
+//!   changed reads again (`an_object_evicted_during_a_load_is_read_again`).
+//! - Two threads load the same key: the second gets the object that the first inserted
 //!   (`threads_share_one_object_and_lose_no_reference`).
-//! - Objects that come and go: the clock names some that are gone. It is swept before those
-//!   outnumber the others (`the_clock_does_not_grow_with_what_is_gone`).
-//! - Objects that could not leave, and then may while no other comes: [`trim`](ResidentTable::trim)
-//!   (`what_could_not_leave_goes_when_the_table_is_trimmed`).
+//! - The clock has entries of removed objects. It is swept before they outnumber the others
+//!   (`the_clock_does_not_grow_with_removed_objects`).
+//! - Objects could not be evicted, and later may, while no insertion happens:
+//!   [`trim`](ResidentTable::trim) evicts them (`trim_evicts_objects_that_could_not_leave_before`).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -33,49 +34,49 @@ use crate::hash::{NumberHash, NumberMap};
 use crate::lock::{Rank, RankedMutex};
 
 const SHARDS: usize = 64;
-/// Objects of a shard that one call looks at to let them go.
+/// Objects of a shard that one call examines for eviction.
 const TRIES: usize = 8;
-/// A search in so many weighs an object.
+/// One in so many searches weighs an object.
 const WEIGH_EVERY: u32 = 16;
-/// Bytes that a shard keeps whatever the bound.
+/// Bytes that a shard may keep whatever the bound.
 const LEAST_BYTES: usize = 8 << 10;
-/// Bytes that the table itself takes for an object, and for a parked reference: the entries of the
-/// maps, which are half empty on average.
+/// Bytes that the table itself uses per object, and per parked reference: entries of the maps,
+/// which are half empty on average.
 const OBJECT_ENTRY: usize = 80;
 const PARKED_ENTRY: usize = 40;
-/// A clock of fewer entries is not swept.
+/// A clock with fewer entries is not swept.
 const LEAST_SWEEP: usize = 64;
 
-/// Number of an object: a space (a subvolume; 0 where there is one only), and within it.
+/// Key of an object: a space (a subvolume; 0 if there is only one) and a number within it.
 pub type Key = (u64, u64);
 
-/// What the table notes in an object.
+/// The table's data in an object.
 #[derive(Debug, Default)]
 pub struct Residence {
     references: AtomicU64,
-    /// The table was asked for it lately.
+    /// It was looked up lately.
     asked_for: AtomicBool,
-    /// Bytes that it took when it was weighed last.
+    /// Its size when it was weighed last, in bytes.
     weight: AtomicUsize,
 }
 
 impl Residence {
-    /// Takes `count` references. Hold the object's `Arc`.
+    /// Takes `count` references. The caller holds the object's `Arc`.
     pub fn refer(&self, count: u64) {
         self.references.fetch_add(count, Ordering::AcqRel);
     }
 
-    /// References that are held.
+    /// Number of references held.
     pub fn references(&self) -> u64 {
         self.references.load(Ordering::Acquire)
     }
 
-    /// Gives all references back: at the end of a mount, when no thread can any more.
+    /// Releases all references: at the end of a mount, when no caller can.
     pub fn clear_references(&self) {
         self.references.store(0, Ordering::Release);
     }
 
-    /// Gives `count` references back; true if they were the last.
+    /// Releases `count` references. True if they were the last.
     fn release(&self, count: u64) -> bool {
         let rest = |held: u64| Some(held.saturating_sub(count));
         let before = self
@@ -87,20 +88,20 @@ impl Residence {
 
 /// An object that a [`ResidentTable`] keeps.
 pub trait Resident {
-    /// Its number, which never changes.
+    /// Its key, which never changes.
     fn key(&self) -> Key;
 
-    /// The table's notes.
+    /// The table's data.
     fn residence(&self) -> &Residence;
 
-    /// Whether the object may leave memory when nothing holds it: all that it knows can be loaded
-    /// again. One without a name must say no while it is referenced: a thread that gives the last
-    /// reference back has to find it. Called with a shard locked: take locks of higher ranks only,
-    /// and wait for nothing.
+    /// Whether the object may be evicted when no thread holds it: everything it knows can be loaded
+    /// again. An object without a name must return false while it is referenced, because the thread
+    /// that releases the last reference must find it. Called with a shard locked: it may only take
+    /// locks of higher ranks, and must not wait.
     fn may_leave(&self) -> bool;
 
-    /// Bytes of memory that it takes, about; but for dirty data, which is bounded by itself. Called
-    /// as [`may_leave`](Self::may_leave).
+    /// Approximate size in bytes, without dirty data, which has its own bound. Called as
+    /// [`may_leave`](Self::may_leave).
     fn footprint(&self) -> usize;
 }
 
@@ -112,20 +113,20 @@ pub struct ResidentTable<R: Rank, T> {
 
 #[derive(Debug)]
 struct Shard<T> {
-    /// Bytes.
+    /// In bytes.
     bound: usize,
     /// Sum of the weights of all objects.
     weight: usize,
     /// Searches since one weighed an object.
     searches: u32,
     objects: NumberMap<Key, Arc<T>>,
-    /// All of them in the order of a clock; may name some that are gone.
+    /// All objects in the order of a clock. May have keys of removed objects.
     clock: VecDeque<Key>,
-    /// Counts what left.
+    /// Number of evictions and removals.
     departures: u64,
-    /// References to objects that are not in memory, by space; never 0.
+    /// References to objects that are not in memory, by space. A number is never 0.
     parked: HashMap<u64, NumberMap<u64, u64>>,
-    /// Number of them.
+    /// Number of parked objects.
     parked_count: usize,
 }
 
@@ -143,12 +144,13 @@ impl<T: Resident> Shard<T> {
         }
     }
 
-    /// Bytes that it takes.
+    /// Bytes that the shard uses.
     fn bytes(&self) -> usize {
         self.weight + self.parked_count * PARKED_ENTRY
     }
 
-    /// Whether objects are to leave. What is parked leaves them a quarter of the bound.
+    /// Whether objects must be evicted. Parked references leave at least a quarter of the bound to
+    /// objects.
     fn is_over(&self) -> bool {
         let parked = self.parked_count * PARKED_ENTRY;
         self.weight > self.bound.saturating_sub(parked).max(self.bound / 4)
@@ -159,7 +161,7 @@ impl<T: Resident> Shard<T> {
         self.parked_count * PARKED_ENTRY > self.bound / 2
     }
 
-    /// Weighs an object that is in the map.
+    /// Weighs an object of the map.
     fn weigh(&mut self, object: &T) {
         let now = object.footprint() + OBJECT_ENTRY;
         let before = object.residence().weight.swap(now, Ordering::Relaxed);
@@ -177,7 +179,7 @@ impl<T: Resident> Shard<T> {
         Some(object)
     }
 
-    /// Returns what has to be dropped without the lock.
+    /// Returns the evicted objects, which must be dropped without the lock.
     fn insert(&mut self, object: &Arc<T>) -> Vec<Arc<T>> {
         let key = object.key();
         if let Some(references) = self.take_parked(key) {
@@ -220,7 +222,7 @@ impl<T: Resident> Shard<T> {
         }
     }
 
-    /// Forgets clock entries of what is gone, once they outnumber the others.
+    /// Removes the clock entries of removed objects, once they outnumber the others.
     fn sweep(&mut self) {
         if self.clock.len() <= LEAST_SWEEP.max(self.objects.len() * 2) {
             return;
@@ -231,8 +233,8 @@ impl<T: Resident> Shard<T> {
             .retain(|key| objects.contains_key(key) && seen.insert(*key));
     }
 
-    /// Lets the oldest go that no thread asked for lately, down to the bound, and looks at `tries`
-    /// objects for that. Returned, so that they are dropped without the lock.
+    /// Evicts the oldest objects that were not used lately, down to the bound, and examines at most
+    /// `tries` objects. Returns them, to be dropped without the lock.
     fn trim(&mut self, tries: usize) -> Vec<Arc<T>> {
         let mut gone = Vec::new();
         for _ in 0..tries {
@@ -246,7 +248,7 @@ impl<T: Resident> Shard<T> {
                 continue;
             };
             let asked_for = object.residence().asked_for.swap(false, Ordering::Relaxed);
-            // The table's and this one.
+            // One reference is the table's and one this function's.
             if asked_for || Arc::strong_count(&object) > 2 || !object.may_leave() {
                 self.weigh(&object);
                 self.clock.push_back(key);
@@ -261,8 +263,8 @@ impl<T: Resident> Shard<T> {
 }
 
 impl<R: Rank, T: Resident> ResidentTable<R, T> {
-    /// An empty table that keeps objects of about `bound` bytes together, but for those that cannot
-    /// leave. `rank` is that of its locks, of which no call takes two.
+    /// An empty table that keeps objects of about `bound` bytes, plus those that cannot be evicted.
+    /// `rank` is that of its locks; no call takes two of them.
     pub fn new(rank: R, bound: usize) -> Self {
         let bound = (bound / SHARDS).max(LEAST_BYTES);
         let shards = (0..SHARDS)
@@ -276,16 +278,16 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         &self.shards[(mixed >> 58) as usize % SHARDS]
     }
 
-    /// The object with this number, if it is in memory.
+    /// The object with this key, if it is in memory.
     pub fn peek(&self, key: Key) -> Option<Arc<T>> {
         self.shard(key).lock().get(key)
     }
 
-    /// The object with this number; `load` makes it of what is on disk, if need be more than once,
-    /// without a lock of the table.
+    /// The object with this key. `load` creates it from the data on disk, perhaps more than once,
+    /// and is called without a lock of the table.
     ///
     /// # Errors
-    /// Those of `load`.
+    /// Errors of `load`.
     pub fn get_or_load<E>(
         &self,
         key: Key,
@@ -314,8 +316,8 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         }
     }
 
-    /// Puts a new object into the table, unless one with its number is there: then false. What is
-    /// on disk for its number must not be loadable before: insert first, then write.
+    /// Inserts a new object. Returns false if one with its key is there. Nothing may be loadable
+    /// from disk for this key before: insert first, then write.
     #[must_use]
     pub fn insert_first(&self, object: &Arc<T>) -> bool {
         let key = object.key();
@@ -329,8 +331,9 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         true
     }
 
-    /// Gives `count` references to the object with this number back. Returns it if they were the
-    /// last and it is in memory; one that is not has a name and nothing to be done about it.
+    /// Releases `count` references of the object with this key. Returns it if they were the last
+    /// and it is in memory. An object that is not in memory has a name, so nothing remains to be
+    /// done for it.
     pub fn release(&self, key: Key, count: u64) -> Option<Arc<T>> {
         let mut shard = self.shard(key).lock();
         if let Some(object) = shard.objects.get(&key) {
@@ -342,18 +345,18 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         None
     }
 
-    /// Takes a deleted object out. What is on disk must not be loadable any more.
+    /// Removes a deleted object. It must not be loadable from disk any more.
     pub fn remove(&self, object: &T) {
         let key = object.key();
         let gone = self.shard(key).lock().remove(key);
         drop(gone);
     }
 
-    /// Takes an object out, unless another thread holds it or refers to it.
+    /// Evicts an object, unless another thread holds it or a caller refers to it.
     pub fn evict_unused(&self, object: &Arc<T>) -> bool {
         let key = object.key();
         let mut shard = self.shard(key).lock();
-        // The table's and the caller's.
+        // One reference is the table's and one the caller's.
         let referred = object.residence().references() > 0 && !sapwood_fault::planted(215);
         let used = referred || Arc::strong_count(object) > 2;
         if !used {
@@ -362,21 +365,21 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         !used
     }
 
-    /// Whether a caller refers to this object, which is not in memory.
+    /// Whether a caller refers to this object while it is not in memory.
     pub fn is_parked(&self, (space, number): Key) -> bool {
         let shard = self.shard((space, number)).lock();
         let of_space = shard.parked.get(&space);
         of_space.is_some_and(|of_space| of_space.contains_key(&number))
     }
 
-    /// Whether a caller refers to an object of a space that is not in memory.
+    /// Whether a caller refers to an object of the space that is not in memory.
     pub fn refers_to_parked(&self, space: u64) -> bool {
         self.shards
             .iter()
             .any(|shard| shard.lock().parked.contains_key(&space))
     }
 
-    /// The objects that a caller refers to, in memory or not.
+    /// The keys that a caller refers to, in memory or not.
     pub fn referenced(&self) -> Vec<Key> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -395,11 +398,11 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         found
     }
 
-    /// Lets all go that may leave, down to the bound.
+    /// Evicts all objects that may be evicted, down to the bound.
     pub fn trim(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            // An object that was asked for lately is looked at twice.
+            // An object that was used lately is examined twice.
             let tries = 2 * shard.clock.len();
             let gone = shard.trim(tries);
             drop(shard);
@@ -407,12 +410,12 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         }
     }
 
-    /// Bytes that objects and parked references take, as they were weighed last.
+    /// Bytes that objects and parked references use, as they were weighed last.
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().bytes()).sum()
     }
 
-    /// About the bytes that all objects take, from those of the shard of `key`.
+    /// Estimated bytes that all objects use, from the shard of `key`.
     pub fn estimated_bytes(&self, key: Key) -> usize {
         self.shard(key).lock().weight.saturating_mul(SHARDS)
     }
@@ -422,7 +425,7 @@ impl<R: Rank, T: Resident> ResidentTable<R, T> {
         self.shard(key).lock().is_crowded()
     }
 
-    /// Parked objects of shards that are [crowded](Self::is_crowded).
+    /// Parked objects of [crowded](Self::is_crowded) shards.
     pub fn crowd(&self) -> Vec<Key> {
         let mut found = Vec::new();
         for shard in &self.shards {

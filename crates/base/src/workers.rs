@@ -1,23 +1,29 @@
-//! Threads that do jobs from queues, and one that wakes up from time to time.
+//! Worker threads that run jobs from queues, and an alarm for periodic threads.
 //!
 //! # How it works
-//! [`Workers`] has a few *lanes*: queues with threads of their own, so that a job of one lane may
-//! wait for a job of another. A job that waits for one of its own lane may wait for ever.
+//! [`Workers`] has a few queues. Each has its own threads, so a job of one queue may wait for a job
+//! of another. A job that waits for one of its own queue may wait for ever.
 //!
-//! States: new (nothing runs), started, stopping (jobs that are queued are still done, new ones are
-//! handed back to a thread that brings them), stopped. Threads hold the queues only, and jobs bring
-//! what they need: so the last reference to the owner may go in one of the threads, which then does
-//! not wait for itself (`the_owner_may_go_in_a_thread`).
+//! States:
 //!
-//! Waking a thread often costs more than the job itself. So in a lane that may *linger* a thread
-//! that has done its jobs looks once more after a while before it sleeps, and a thread that brings
-//! a job meanwhile wakes no thread, until there are many or a thread needs them done
-//! ([`Workers::hurry`]; `a_thread_that_lingers_is_not_woken_but_for_many_jobs_or_in_a_hurry`). A
-//! lane without jobs has no thread that looks.
+//! - new: no thread runs
+//! - started
+//! - stopping: queued jobs are still run; `push` returns new jobs to its caller
+//! - stopped
 //!
-//! The trouble case: the system starts no thread. Then a lane that has none hands its jobs back too
-//! (`a_lane_without_threads_hands_back`), and a thread that starts the threads does what was queued
-//! before that was known (`jobs_of_threads_that_do_not_start_are_not_lost`).
+//! Threads refer only to the queues, and jobs bring what they need. So one of the threads may drop
+//! the last reference to the owner; it then does not wait for itself
+//! (`a_worker_may_drop_the_owner`).
+//!
+//! Waking a thread often costs more than the job itself. So a queue may *batch* its jobs: a thread
+//! that has run all jobs looks again after a delay before it sleeps, and a job that is queued
+//! meanwhile wakes no thread, until there are many jobs or a thread waits for them
+//! ([`Workers::hurry`]; `batching_wakes_a_thread_only_for_many_jobs_or_a_hurry`). A queue without
+//! jobs has no thread that looks.
+//!
+//! Trouble case: the system cannot start a thread. A queue without threads returns its jobs to the
+//! caller (`a_queue_without_threads_returns_jobs`), and the thread that starts the workers runs the
+//! jobs that were queued before (`jobs_of_threads_that_do_not_start_are_not_lost`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,67 +35,67 @@ use parking_lot::Condvar;
 
 use crate::lock::{Rank, RankedMutex};
 
-/// The threads of a lane.
+/// The threads of a queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Crew<'a> {
-    /// Name of a thread, to which its place is added.
+pub struct WorkerGroup<'a> {
+    /// Name of a thread, to which its index is added.
     pub name: &'a str,
-    /// How many.
+    /// Number of threads.
     pub threads: usize,
-    /// How its jobs may gather.
-    pub linger: Option<Linger>,
+    /// How its jobs are batched.
+    pub batching: Option<Batching>,
 }
 
-/// How the jobs of a lane gather, instead of waking a thread each.
+/// How the jobs of a queue are batched, instead of waking a thread each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Linger {
-    /// For how long at most.
+pub struct Batching {
+    /// Longest delay of a job.
     pub time: Duration,
-    /// Up to how many.
+    /// Number of jobs that ends the delay.
     pub jobs: usize,
 }
 
 #[derive(Debug)]
-struct Lane<J> {
+struct JobQueue<J> {
     jobs: VecDeque<J>,
     /// Threads that serve it.
     threads: usize,
     held: bool,
-    linger: Option<Linger>,
-    /// A thread looks for jobs by itself in a while.
-    lingers: bool,
+    batching: Option<Batching>,
+    /// A thread will look for jobs after a delay.
+    delayed: bool,
 }
 
-impl<J> Lane<J> {
-    /// Whether jobs wait for more.
-    fn gathers(&self) -> bool {
-        let few = |linger: Linger| self.jobs.len() < linger.jobs;
-        self.lingers && self.linger.is_some_and(few)
+impl<J> JobQueue<J> {
+    /// Whether its jobs are being delayed.
+    fn is_delayed(&self) -> bool {
+        let few = |batching: Batching| self.jobs.len() < batching.jobs;
+        self.delayed && self.batching.is_some_and(few)
     }
 }
 
 #[derive(Debug)]
 struct State<J> {
-    lanes: Vec<Lane<J>>,
+    queues: Vec<JobQueue<J>>,
     stopping: bool,
 }
 
 #[derive(Debug)]
-struct Queue<R: Rank, J> {
+struct Queues<R: Rank, J> {
     state: RankedMutex<R, State<J>>,
-    /// One for each lane.
+    /// One for each queue.
     signals: Vec<Condvar>,
 }
 
-impl<R: Rank, J> Queue<R, J> {
-    /// The next job of a lane; `None` once there is none and will be none.
-    fn next(&self, lane: usize) -> Option<J> {
-        let signal = self.signals.get(lane)?;
+impl<R: Rank, J> Queues<R, J> {
+    /// The next job of a queue; `None` once there is none and will be none.
+    fn next(&self, queue: usize) -> Option<J> {
+        let signal = self.signals.get(queue)?;
         let mut state = self.state.lock();
         let mut lingered = false;
         loop {
             let stopping = state.stopping;
-            let at = state.lanes.get_mut(lane)?;
+            let at = state.queues.get_mut(queue)?;
             if (stopping || !at.held)
                 && let Some(job) = at.jobs.pop_front()
             {
@@ -98,11 +104,11 @@ impl<R: Rank, J> Queue<R, J> {
             if stopping {
                 return None;
             }
-            match at.linger.filter(|_| !lingered && !at.lingers) {
-                Some(linger) => {
-                    at.lingers = true;
-                    state.wait_for(signal, linger.time);
-                    state.lanes.get_mut(lane)?.lingers = false;
+            match at.batching.filter(|_| !lingered && !at.delayed) {
+                Some(batching) => {
+                    at.delayed = true;
+                    state.wait_for(signal, batching.time);
+                    state.queues.get_mut(queue)?.delayed = false;
                     lingered = true;
                 }
                 None => state.wait(signal),
@@ -110,10 +116,11 @@ impl<R: Rank, J> Queue<R, J> {
         }
     }
 
-    /// A thread of a lane did not start. Returns the jobs that no other thread will do.
-    fn missing(&self, lane: usize) -> VecDeque<J> {
+    /// Records that a thread of a queue did not start. Returns the jobs that no other thread will
+    /// run.
+    fn missing(&self, queue: usize) -> VecDeque<J> {
         let mut state = self.state.lock();
-        let Some(at) = state.lanes.get_mut(lane) else {
+        let Some(at) = state.queues.get_mut(queue) else {
             return VecDeque::new();
         };
         at.threads = at.threads.saturating_sub(1);
@@ -131,76 +138,80 @@ impl<R: Rank, J> Queue<R, J> {
     }
 }
 
-/// Lanes of jobs, and their threads.
+/// Queues of jobs, and their threads.
 #[derive(Debug)]
 pub struct Workers<R: Rank, J> {
-    queue: Arc<Queue<R, J>>,
-    /// Set under the lock of the queue.
+    shared: Arc<Queues<R, J>>,
+    /// Set under the lock of the queues.
     started: AtomicBool,
     threads: RankedMutex<R, Vec<JoinHandle<()>>>,
 }
 
 impl<R: Rank, J: Send + 'static> Workers<R, J> {
-    /// Lanes 0 to `lanes - 1`, without threads yet. `rank` is that of the locks, under which no
-    /// other is taken.
-    pub fn new(rank: R, lanes: usize) -> Self {
-        let new = |_| Lane {
+    /// Queues 0 to `queues - 1`, without threads yet. `rank` is that of the lock, under which no
+    /// other lock is taken.
+    pub fn new(rank: R, queues: usize) -> Self {
+        let new = |_| JobQueue {
             jobs: VecDeque::new(),
             threads: 0,
             held: false,
-            linger: None,
-            lingers: false,
+            batching: None,
+            delayed: false,
         };
         let state = State {
-            lanes: (0..lanes).map(new).collect(),
+            queues: (0..queues).map(new).collect(),
             stopping: false,
         };
         Self {
-            queue: Arc::new(Queue {
+            shared: Arc::new(Queues {
                 state: RankedMutex::new(rank, state),
-                signals: (0..lanes).map(|_| Condvar::new()).collect(),
+                signals: (0..queues).map(|_| Condvar::new()).collect(),
             }),
             started: AtomicBool::new(false),
             threads: RankedMutex::new(rank, Vec::new()),
         }
     }
 
-    /// Starts the threads of all lanes, in the order of `crews`; they do jobs with `run`. Only the
-    /// first call does anything, and returns true. A thread may run only where the one that started
-    /// it may, and a request's may be bound to a CPU: call it when a mount begins.
-    pub fn start(&self, crews: &[Crew<'_>], run: impl Fn(J) + Clone + Send + 'static) -> bool {
+    /// Starts the threads of all queues, in the order of `groups`; they run jobs with `run`. Only
+    /// the first call has an effect, and returns true. A thread inherits the CPU affinity of its
+    /// creator, and a request thread may be bound to a CPU: so call this when a mount begins.
+    pub fn start(
+        &self,
+        groups: &[WorkerGroup<'_>],
+        run: impl Fn(J) + Clone + Send + 'static,
+    ) -> bool {
         if self.started.load(Ordering::Relaxed) {
             return false;
         }
         {
-            let mut state = self.queue.state.lock();
+            let mut state = self.shared.state.lock();
             if self.started.swap(true, Ordering::Relaxed) {
                 return false;
             }
-            // Who brings a job while threads are being started finds them.
-            for (lane, crew) in state.lanes.iter_mut().zip(crews) {
-                lane.threads = crew.threads;
-                lane.linger = crew.linger;
+            // A concurrent `push` relies on the threads that are being started.
+            for (queue, group) in state.queues.iter_mut().zip(groups) {
+                queue.threads = group.threads;
+                queue.batching = group.batching;
             }
         }
-        for (lane, crew) in crews.iter().enumerate() {
-            for nth in 0..crew.threads {
-                let (queue, body) = (Arc::clone(&self.queue), run.clone());
+        for (queue, group) in groups.iter().enumerate() {
+            for nth in 0..group.threads {
+                let (shared, body) = (Arc::clone(&self.shared), run.clone());
                 let serve = move || {
-                    while let Some(job) = queue.next(lane) {
+                    while let Some(job) = shared.next(queue) {
                         body(job);
                     }
                 };
-                if !self.spawn(&format!("{}-{nth}", crew.name), serve) {
-                    self.queue.missing(lane).into_iter().for_each(&run);
+                if !self.spawn(&format!("{}-{nth}", group.name), serve) {
+                    self.shared.missing(queue).into_iter().for_each(&run);
                 }
             }
         }
         true
     }
 
-    /// Starts one more thread, which [`stop`](Self::stop) waits for: it has to learn of the end by
-    /// itself. False, and a warning in the log, if the system does not start it.
+    /// Starts one more thread, which [`stop`](Self::stop) waits for. The thread must detect the end
+    /// itself. Returns false, with a warning in the log, if the system cannot start it.
     pub fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> bool {
         match thread::Builder::new().name(name.to_owned()).spawn(body) {
             Ok(thread) => {
@@ -217,17 +228,17 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
     /// Queues a job.
     ///
     /// # Errors
-    /// The job, if no thread serves that lane: the caller has to do it.
-    pub fn push(&self, lane: usize, job: J) -> Result<(), J> {
-        let mut state = self.queue.state.lock();
+    /// The job, if no thread serves the queue: the caller must run it.
+    pub fn push(&self, queue: usize, job: J) -> Result<(), J> {
+        let mut state = self.shared.state.lock();
         let stopping = state.stopping;
-        match (state.lanes.get_mut(lane), self.queue.signals.get(lane)) {
+        match (state.queues.get_mut(queue), self.shared.signals.get(queue)) {
             (Some(at), Some(signal)) if !stopping && at.threads > 0 => {
                 at.jobs.push_back(job);
-                let gathers = at.gathers();
-                // A thread that is woken wants the lock at once.
+                let is_delayed = at.is_delayed();
+                // The woken thread needs the lock at once.
                 drop(state);
-                if !gathers {
+                if !is_delayed {
                     signal.notify_one();
                 }
                 Ok(())
@@ -236,33 +247,34 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
         }
     }
 
-    /// A thread waits for the jobs of a lane: they gather no longer.
-    pub fn hurry(&self, lane: usize) {
-        let state = self.queue.state.lock();
-        let (Some(at), Some(signal)) = (state.lanes.get(lane), self.queue.signals.get(lane)) else {
+    /// Ends the delay of a queue's jobs, because a thread waits for them.
+    pub fn hurry(&self, queue: usize) {
+        let state = self.shared.state.lock();
+        let (Some(at), Some(signal)) = (state.queues.get(queue), self.shared.signals.get(queue))
+        else {
             return;
         };
-        let wake = at.lingers && !at.jobs.is_empty();
+        let wake = at.delayed && !at.jobs.is_empty();
         drop(state);
         if wake {
             signal.notify_all();
         }
     }
 
-    /// Holds the jobs of a lane back, or lets them go; for tests of what must not wait for them. The
-    /// end lets them go too.
-    pub fn hold(&self, lane: usize, hold: bool) {
-        if let Some(at) = self.queue.state.lock().lanes.get_mut(lane) {
+    /// Holds the jobs of a queue back, or releases them. For tests of code that must not wait for
+    /// them. `stop` releases them, too.
+    pub fn hold(&self, queue: usize, hold: bool) {
+        if let Some(at) = self.shared.state.lock().queues.get_mut(queue) {
             at.held = hold;
         }
-        if let Some(signal) = self.queue.signals.get(lane) {
+        if let Some(signal) = self.shared.signals.get(queue) {
             signal.notify_all();
         }
     }
 
-    /// Ends the threads once their lanes are empty, and waits for them, but for the caller's own.
+    /// Ends the threads once their queues are empty, and waits for all except the calling one.
     pub fn stop(&self) {
-        self.queue.signal_stop();
+        self.shared.signal_stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         let me = thread::current().id();
         for thread in threads
@@ -279,37 +291,36 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
 
 impl<R: Rank, J> Drop for Workers<R, J> {
     fn drop(&mut self) {
-        // The last reference may go in one of the threads: no thread waits here.
-        self.queue.signal_stop();
+        // A worker may drop the last reference, so this does not wait.
+        self.shared.signal_stop();
     }
 }
 
 #[derive(Debug, Default)]
-struct Rung {
+struct AlarmState {
     rung: bool,
     stopping: bool,
-    /// A thread sleeps that wakes after a time.
+    /// The sleeping thread will wake after a timeout.
     timed: bool,
 }
 
-/// What a thread sleeps on that has something to do from time to time.
+/// Wakes a thread that has work from time to time.
 #[derive(Debug)]
 pub struct Alarm<R: Rank> {
-    state: RankedMutex<R, Rung>,
+    state: RankedMutex<R, AlarmState>,
     signal: Condvar,
 }
 
 impl<R: Rank> Alarm<R> {
-    /// An alarm; `rank` is that of its lock, under which no other is taken.
+    /// An alarm. `rank` is that of its lock, under which no other lock is taken.
     pub fn new(rank: R) -> Self {
         Self {
-            state: RankedMutex::new(rank, Rung::default()),
+            state: RankedMutex::new(rank, AlarmState::default()),
             signal: Condvar::new(),
         }
     }
 
-    /// Wakes the sleeper, or a thread that sleeps next; but not one that wakes by itself after a
-    /// time.
+    /// Wakes the sleeping thread, or the next one to sleep, unless it sleeps with a timeout.
     pub fn ring(&self) {
         let mut state = self.state.lock();
         if state.timed {
@@ -320,20 +331,20 @@ impl<R: Rank> Alarm<R> {
         self.signal.notify_all();
     }
 
-    /// No thread sleeps here any more.
+    /// Ends all sleep.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
         self.signal.notify_all();
     }
 
-    /// Sleeps until a thread rings, or for `timeout` if there is one, a thread that rings
-    /// meanwhile; false at the end.
+    /// Sleeps until the alarm rings, or for `timeout` if there is one; during a timeout, ringing
+    /// has no effect. Returns false at the end.
     pub fn sleep(&self, timeout: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         while !state.rung && !state.stopping {
             match timeout {
                 None => state.wait(&self.signal),
-                // Waking early does no harm: the sleeper looks again.
+                // Waking early is harmless: the sleeper checks again.
                 Some(timeout) => {
                     state.timed = true;
                     state.wait_for(&self.signal, timeout);
@@ -365,11 +376,11 @@ mod tests {
 
     type Job = Box<dyn FnOnce() + Send>;
 
-    fn crew(threads: usize) -> Crew<'static> {
-        Crew {
+    fn group(threads: usize) -> WorkerGroup<'static> {
+        WorkerGroup {
             name: "test",
             threads,
-            linger: None,
+            batching: None,
         }
     }
 
@@ -378,10 +389,10 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_one_lane_may_wait_for_the_other() {
+    fn jobs_of_one_queue_may_wait_for_the_other() {
         let workers = Workers::<_, Job>::new(Place, 2);
-        assert!(workers.start(&[crew(1), crew(1)], run));
-        assert!(!workers.start(&[crew(1), crew(1)], run));
+        assert!(workers.start(&[group(1), group(1)], run));
+        assert!(!workers.start(&[group(1), group(1)], run));
         let (inner, wait) = mpsc::channel();
         let (outer, done) = mpsc::channel();
         let waits = move || outer.send(wait.recv().unwrap()).unwrap();
@@ -393,9 +404,9 @@ mod tests {
     }
 
     #[test]
-    fn stopping_does_what_is_queued_and_takes_no_more() {
+    fn stop_runs_queued_jobs_and_refuses_new_ones() {
         let workers = Workers::<_, Job>::new(Place, 1);
-        workers.start(&[crew(2)], run);
+        workers.start(&[group(2)], run);
         workers.hold(0, true);
         let (sender, done) = mpsc::channel();
         for nth in 0..100 {
@@ -412,9 +423,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_goes_on_when_let_go() {
+    fn held_jobs_run_when_released() {
         let workers = Workers::<_, Job>::new(Place, 1);
-        workers.start(&[crew(1)], run);
+        workers.start(&[group(1)], run);
         workers.hold(0, true);
         let (sender, done) = mpsc::channel();
         let job = Box::new(move || sender.send(()).unwrap());
@@ -425,10 +436,10 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_without_threads_hands_back() {
+    fn a_queue_without_threads_returns_jobs() {
         let workers = Workers::<_, Job>::new(Place, 2);
         assert!(workers.push(0, Box::new(|| ())).is_err());
-        workers.start(&[crew(1)], run);
+        workers.start(&[group(1)], run);
         assert!(workers.push(0, Box::new(|| ())).is_ok());
         assert!(workers.push(1, Box::new(|| ())).is_err());
         assert!(workers.push(2, Box::new(|| ())).is_err());
@@ -438,17 +449,17 @@ mod tests {
     #[test]
     fn jobs_of_threads_that_do_not_start_are_not_lost() {
         let workers = Workers::<_, u32>::new(Place, 1);
-        workers.queue.state.lock().lanes[0].threads = 2;
+        workers.shared.state.lock().queues[0].threads = 2;
         assert_eq!(workers.push(0, 7), Ok(()));
-        assert!(workers.queue.missing(0).is_empty());
-        assert_eq!(workers.queue.missing(0), [7]);
+        assert!(workers.shared.missing(0).is_empty());
+        assert_eq!(workers.shared.missing(0), [7]);
         assert_eq!(workers.push(0, 8), Err(8));
     }
 
     #[test]
-    fn the_owner_may_go_in_a_thread() {
+    fn a_worker_may_drop_the_owner() {
         let workers = Arc::new(Workers::<_, Job>::new(Place, 1));
-        workers.start(&[crew(1)], run);
+        workers.start(&[group(1)], run);
         let (sender, done) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
         let held = Arc::clone(&workers);
@@ -465,19 +476,19 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_lingers_is_not_woken_but_for_many_jobs_or_in_a_hurry() {
+    fn batching_wakes_a_thread_only_for_many_jobs_or_a_hurry() {
         let workers = Workers::<_, Job>::new(Place, 1);
-        let linger = Linger {
+        let batching = Batching {
             time: Duration::from_secs(3600),
             jobs: 3,
         };
-        let crew = Crew {
-            linger: Some(linger),
-            ..crew(1)
+        let group = WorkerGroup {
+            batching: Some(batching),
+            ..group(1)
         };
-        workers.start(&[crew], run);
-        let lingers = || workers.queue.state.lock().lanes[0].lingers;
-        let queued = || workers.queue.state.lock().lanes[0].jobs.len();
+        workers.start(&[group], run);
+        let delayed = || workers.shared.state.lock().queues[0].delayed;
+        let queued = || workers.shared.state.lock().queues[0].jobs.len();
         let (sender, done) = mpsc::channel();
         let push = |nth: u32| {
             let sender = sender.clone();
@@ -485,14 +496,14 @@ mod tests {
             assert!(workers.push(0, job).is_ok());
         };
         let settle = || {
-            while !lingers() {
+            while !delayed() {
                 thread::yield_now();
             }
         };
         settle();
         push(0);
         push(1);
-        assert!(lingers());
+        assert!(delayed());
         assert_eq!(queued(), 2);
         workers.hurry(0);
         assert_eq!((done.recv(), done.recv()), (Ok(0), Ok(1)));
@@ -507,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_rings_only_for_who_would_sleep_on() {
+    fn an_alarm_wakes_only_a_sleeper_without_timeout() {
         let alarm = Arc::new(Alarm::new(Place));
         let sleeper = {
             let alarm = Arc::clone(&alarm);
@@ -523,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_is_not_missed() {
+    fn a_ring_before_the_sleep_is_not_missed() {
         let alarm = Arc::new(Alarm::new(Place));
         alarm.ring();
         assert!(alarm.sleep(None));

@@ -2,14 +2,14 @@
 
 use crate::error::Result;
 
-/// The unit that a medium writes whole or not at all, in bytes.
+/// The unit that a medium writes atomically, in bytes.
 pub const SECTOR_SIZE: u64 = 512;
 
 /// A random-access block device. All offsets and lengths are bytes.
 ///
-/// Reads and writes may be issued from any thread at once; two overlapping requests in
-/// flight have no defined order. A completed [`write_at`](Device::write_at) is visible to
-/// later reads, but durable only after a [`flush`](Device::flush) that began after it.
+/// Any thread may issue reads and writes at any time; two overlapping requests in flight have no
+/// defined order. A completed [`write_at`](Device::write_at) is visible to later reads, but durable
+/// only after a [`flush`](Device::flush) that began after it.
 pub trait Device: Send + Sync + std::fmt::Debug {
     /// Size in bytes.
     fn size(&self) -> u64;
@@ -23,16 +23,18 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// Fills `buf` from `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) past the end, [`Error::Io`](crate::Error::Io) from the medium.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) past the end,
+    /// [`Error::Io`](crate::Error::Io) from the medium.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
     /// Writes all of `buf` at `offset`.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Io`](crate::Error::Io).
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly),
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange), [`Error::Io`](crate::Error::Io).
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<()>;
 
-    /// Writes the buffers one after another from `offset` on, as one request if possible.
+    /// Writes the buffers consecutively from `offset` on, as one request if possible.
     ///
     /// # Errors
     /// As [`write_at`](Device::write_at).
@@ -45,7 +47,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Writes `buf` and returns when it is durable (FUA). Says nothing of other writes.
+    /// Writes `buf` and returns when it is durable (FUA). Gives no guarantee for other writes.
     ///
     /// # Errors
     /// As [`write_at`](Device::write_at).
@@ -54,23 +56,23 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// Makes every write that completed before the call durable.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io); what was written since the last good flush may be lost.
+    /// [`Error::Io`](crate::Error::Io): data written since the last successful flush may be lost.
     fn flush(&self) -> Result<()>;
 
-    /// Tells the device that the range holds nothing of value. Later reads may return
-    /// anything until it is written again. A device without discard does nothing.
+    /// Declares the contents of the range unused. Later reads may return anything until it is
+    /// written again. A device without discard does nothing.
     ///
     /// # Errors
     /// As [`write_at`](Device::write_at).
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Tells the device that the range will be read soon. Waits for nothing and promises nothing.
-    /// A device that gains nothing by it does nothing, which is the default.
+    /// Announces that the range will be read soon. Does not wait. A device that gains nothing from
+    /// it does nothing, which is the default.
     fn will_read(&self, _offset: u64, _len: u64) {}
 
-    /// Tells the device that a large writeback wrote the range. The device may start to write it to
-    /// its medium, so that the next flush has less to wait for. This makes nothing durable; the
-    /// next flush reports what failed. A device that does not collect writes does nothing, which
-    /// is the default.
+    /// Announces that a large writeback wrote the range. The device may start to write it to its
+    /// medium, so that the next flush has less to wait for. This makes nothing durable; the next
+    /// flush reports errors. A device that does not cache writes does nothing, which is the
+    /// default.
     fn write_behind(&self, _offset: u64, _len: u64) {}
 }

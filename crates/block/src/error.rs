@@ -15,9 +15,9 @@ pub enum Error {
         op: &'static str,
         /// Byte offset.
         offset: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         len: u64,
-        /// What the host said.
+        /// The host's error.
         #[source]
         source: io::Error,
     },
@@ -28,7 +28,7 @@ pub enum Error {
         device: String,
         /// Byte offset.
         offset: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         len: u64,
         /// Size of the device in bytes.
         size: u64,
@@ -40,9 +40,9 @@ pub enum Error {
         device: String,
         /// Byte offset of the request.
         offset: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         len: u64,
-        /// Where the image ends now, in bytes.
+        /// The current end of the image, in bytes.
         end: u64,
     },
     /// A write to a device that was opened read-only.
@@ -56,7 +56,7 @@ pub enum Error {
     Busy {
         /// Device name.
         device: String,
-        /// The loop device over it, or the file behind it, that is in use.
+        /// The loop device over it, or the file below it, that is in use.
         through: Option<PathBuf>,
     },
     /// The device could not be opened.
@@ -64,14 +64,14 @@ pub enum Error {
     Open {
         /// Device name.
         device: String,
-        /// What the host said.
+        /// The host's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl Error {
-    /// An [`Error::Io`]; takes what `rustix` and `std` return.
+    /// Creates an [`Error::Io`]; takes the errors of `rustix` and `std`.
     pub fn io(
         device: &str,
         op: &'static str,
@@ -88,8 +88,8 @@ impl Error {
         }
     }
 
-    /// Whether the host has no space for what was to be written: the image is sparse and its file
-    /// system full, or the device is thin. Nothing else is wrong.
+    /// Whether the host had no space for the write: the image is sparse and its file system full,
+    /// or the device is thin. The device is otherwise healthy.
     #[must_use]
     pub fn is_host_full(&self) -> bool {
         let full =
@@ -97,7 +97,7 @@ impl Error {
         matches!(self, Self::Io { source, .. } if full(source))
     }
 
-    /// An [`Error::Open`].
+    /// Creates an [`Error::Open`].
     pub fn open(device: &str, source: impl Into<io::Error>) -> Self {
         Self::Open {
             device: device.to_owned(),
@@ -105,7 +105,7 @@ impl Error {
         }
     }
 
-    /// An [`Error::Busy`].
+    /// Creates an [`Error::Busy`].
     #[must_use]
     pub fn busy(device: &str) -> Self {
         Self::Busy {
@@ -114,7 +114,7 @@ impl Error {
         }
     }
 
-    /// An [`Error::Busy`] because of another way to the same bytes.
+    /// Creates an [`Error::Busy`] because the same bytes are in use through `other`.
     #[must_use]
     pub fn busy_through(device: &str, other: &Path) -> Self {
         Self::Busy {
@@ -134,7 +134,7 @@ fn busy(device: &str, through: Option<&Path>) -> String {
     }
 }
 
-/// Checks that `len` bytes at `offset` lie on a device of `size` bytes.
+/// Checks that `len` bytes at `offset` are on a device of `size` bytes.
 ///
 /// # Errors
 /// [`Error::OutOfRange`].

@@ -1,16 +1,17 @@
-//! Devices on top of a device, which pass on what they do not change.
+//! Devices on top of another device, which pass on all requests that they do not change.
 
 use std::sync::Arc;
 
 use crate::{Device, Result};
 
-/// A device that hands every request to the one below unless it overrides the method.
+/// A device that passes every request to the one below, unless it overrides the method.
 ///
-/// Every layer is a [`Device`]. A method that is added to `Device` is added here as well, and all
-/// layers pass it on. A device that keeps writes to itself is no layer: it implements `Device`.
+/// Every layer is a [`Device`]. A method that is added to `Device` must be added here, and all
+/// layers then pass it on. A device that keeps writes to itself is not a layer: it implements
+/// `Device`.
 ///
-/// The methods are those of `Device`. Where both traits are in scope a call is ambiguous, so
-/// import this one only where a generic function needs it.
+/// The methods are those of `Device`. Where both traits are in scope a call is ambiguous, so import
+/// this one only where a generic function needs it.
 pub trait Layer: Send + Sync + std::fmt::Debug {
     /// The type of the device below.
     type Below: Device + ?Sized;
@@ -138,7 +139,7 @@ impl<L: Layer> Device for L {
     }
 }
 
-/// A shared device is a device, so that a test can keep hold of one that an engine owns.
+/// A shared device is a device, so that a test can keep access to one that an engine owns.
 impl<T: Device + ?Sized> Layer for Arc<T> {
     type Below = T;
 

@@ -1,8 +1,8 @@
 //! Block devices: the only crate of Sapwood that opens a file or a device.
 //!
-//! Everything above works on the [`Device`] trait. Besides real files there are a
-//! memory device and wrappers that record, fail, tear or hold chosen writes; the crash
-//! and concurrency tests of every other crate rest on those.
+//! Everything above works on the [`Device`] trait. There are devices for files, for memory, and for
+//! changes that stay in memory, and [`Layer`] for devices on top of another. The crate
+//! `sapwood-testing` has devices that record, fail, tear or hold chosen writes.
 
 mod device;
 mod error;

@@ -2,11 +2,11 @@
 //!
 //! How it works
 //!
-//! The content is a map from page number to page, cut into shards with a lock each. A page
-//! that was never written, or was discarded, is not there and reads as zeros. Shard maps
-//! and pages are both reference counted and copied when a shared one is written: a
-//! snapshot copies one pointer per shard, and afterwards either side pays only for what
-//! it changes. Neighbouring pages share a shard, so a small change copies few maps.
+//! The content is a map from page number to page, divided into shards with a lock each. A page that
+//! was never written, or was discarded, is missing and reads as zeros. Shard maps and pages are
+//! reference counted, and copied when a shared one is written. So a snapshot copies one pointer per
+//! shard, and later each side pays only for its changes. Neighbouring pages share a shard, so a
+//! small change copies few maps.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use crate::error::{check_range, check_writable};
 use crate::{Device, Error, Result};
 
-/// Bytes in one page. As large as the usual tree block, so that writing one copies nothing.
+/// Bytes in one page. As large as the usual tree block, so that writing one copies nothing else.
 pub const PAGE_SIZE: usize = 16 * 1024;
 
 const SHARDS: usize = 64;
@@ -32,9 +32,9 @@ const RUN_BITS: u32 = 4;
 
 type Pages = HashMap<u64, Arc<[u8]>>;
 
-/// A sparse device in memory: a terabyte costs nothing until it is written.
+/// A sparse device in memory: only written pages take memory.
 ///
-/// Requests from several threads are safe; one that spans pages is not atomic.
+/// Threads may use it concurrently; a request that spans pages is not atomic.
 #[derive(Debug)]
 pub struct MemoryDevice {
     size: u64,
@@ -48,7 +48,7 @@ struct Span {
     /// Byte range within the page.
     start: usize,
     end: usize,
-    /// Where the part starts within the request.
+    /// Start of the part within the request.
     at: usize,
 }
 
@@ -64,7 +64,7 @@ impl MemoryDevice {
         }
     }
 
-    /// A device that holds `bytes` and is as large.
+    /// A device with the content and size of `bytes`.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let device = Self::new(bytes.len() as u64);
@@ -74,7 +74,7 @@ impl MemoryDevice {
 
     /// A device with the same content that shares its pages until either side writes.
     ///
-    /// Writes that run meanwhile may be in the snapshot in part. It is writable.
+    /// A concurrent write may be in the snapshot in part. The snapshot is writable.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         let shards = self.shards.iter();
@@ -85,20 +85,20 @@ impl MemoryDevice {
         }
     }
 
-    /// From now on refuses, or accepts, writes.
+    /// Sets whether writes are refused from now on.
     pub fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Relaxed);
     }
 
-    /// Bytes of memory that the content takes, shared pages included.
+    /// Bytes of memory that the content takes, including shared pages.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let pages: usize = self.shards.iter().map(|s| s.read().len()).sum();
         (pages * PAGE_SIZE) as u64
     }
 
-    /// Offset of the first byte in which two devices differ; a device that ends earlier
-    /// differs at its end. Costs nothing for pages that both share.
+    /// Offset of the first byte in which two devices differ. A device that is shorter differs at
+    /// its end. Shared pages are skipped.
     #[must_use]
     pub fn first_difference(&self, other: &Self) -> Option<u64> {
         let mut pages: Vec<u64> = self.page_numbers();
@@ -142,7 +142,7 @@ impl MemoryDevice {
         let mut at = 0;
         while at < self.size {
             at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-                // Whole pages, so that none is looked at twice.
+                // In whole pages, so that no page is examined twice.
                 Ok(data) => data / PAGE_SIZE as u64 * PAGE_SIZE as u64,
                 Err(Errno::NXIO) => break,
                 Err(e) => return Err(e.into()),
@@ -163,10 +163,10 @@ impl MemoryDevice {
         Ok(())
     }
 
-    /// Writes the content to a new sparse file, or over an old one, which it replaces.
+    /// Writes the content to a sparse file, replacing an existing one.
     ///
     /// # Errors
-    /// [`Error::Open`] if it cannot be made, [`Error::Io`] if it cannot be written.
+    /// [`Error::Open`] if the file cannot be created, [`Error::Io`] if it cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let name = path.as_ref().display().to_string();
         let file = File::create(path).map_err(|e| Error::open(&name, e))?;
@@ -204,7 +204,7 @@ impl MemoryDevice {
         self.shard(number).read().get(&number).cloned()
     }
 
-    /// Writes `buf`, which must lie within the device, whatever `read_only` says.
+    /// Writes `buf`, which must be within the device, even if the device is read-only.
     pub fn put(&self, offset: u64, buf: &[u8]) {
         for span in spans(offset, buf.len() as u64) {
             let part = &buf[span.at..span.at + (span.end - span.start)];
@@ -221,7 +221,7 @@ impl MemoryDevice {
         }
     }
 
-    /// Turns a range within the device into zeros and frees its whole pages.
+    /// Zeroes a range within the device and frees its whole pages.
     pub fn clear(&self, offset: u64, len: u64) {
         let end = offset + len;
         let size = PAGE_SIZE as u64;
@@ -258,7 +258,7 @@ impl MemoryDevice {
     }
 }
 
-/// Cuts a request at page borders.
+/// Splits a request at page boundaries.
 fn spans(offset: u64, len: u64) -> impl Iterator<Item = Span> {
     let end = offset + len;
     let mut at = offset;
@@ -319,7 +319,7 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
-    /// Frees the whole pages of the range; all of it reads as zeros afterwards.
+    /// Frees the whole pages of the range. All of it reads as zeros afterwards.
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.check_write(offset, len)?;
         self.clear(offset, len);

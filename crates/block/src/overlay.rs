@@ -1,10 +1,11 @@
-//! [`OverlayDevice`]: writes stay in memory.
+//! [`OverlayDevice`]: keeps writes in memory, over another device.
 //!
 //! How it works
 //!
-//! Pages that were written live in a map; all else is read from the device below, which never sees
-//! a write. A write of part of a page copies the page from below first. Discards do nothing, so
-//! what was there can still be read. For a recovery whose result must not reach the medium.
+//! A map has the pages that were written. All other data is read from the device below, which
+//! receives no write. A write of part of a page copies the page from below first. Discards do
+//! nothing, so discarded data stays readable. A recovery whose result must not reach the medium
+//! uses it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use crate::{Device, Result};
 pub const OVERLAY_PAGE: u64 = 4096;
 use OVERLAY_PAGE as PAGE;
 
-/// Shows the device below with changes that are kept in memory only. Writable, whatever the device
-/// below is.
+/// Shows the device below with changes that are kept in memory. It is writable even if the device
+/// below is not.
 #[derive(Debug)]
 pub struct OverlayDevice {
     inner: Arc<dyn Device>,
@@ -27,7 +28,7 @@ pub struct OverlayDevice {
 }
 
 impl OverlayDevice {
-    /// Over `inner`; nothing is changed yet.
+    /// An overlay over `inner`, without changes.
     #[must_use]
     pub fn new(inner: Arc<dyn Device>) -> Self {
         Self {
@@ -61,13 +62,13 @@ impl OverlayDevice {
         self.inner.flush()
     }
 
-    /// First bytes of the pages that were written, in rising order.
+    /// Offsets of the pages that were written, in rising order.
     #[must_use]
     pub fn written(&self) -> Vec<u64> {
         self.pages.read().keys().map(|page| page * PAGE).collect()
     }
 
-    /// The page as the device below has it; zeros past its end.
+    /// The page from the device below; zeros past its end.
     fn fetch(&self, page: u64) -> Result<Box<[u8]>> {
         let mut bytes = vec![0; PAGE as usize].into_boxed_slice();
         let start = page * PAGE;
@@ -77,7 +78,7 @@ impl OverlayDevice {
     }
 }
 
-/// Cuts a range at page borders: page, where in the page, where in the range, bytes.
+/// Splits a range at page boundaries: page, position in the page, position in the range, bytes.
 fn spans(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize, usize)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -144,7 +145,7 @@ impl Device for OverlayDevice {
         self.inner.will_read(offset, len);
     }
 
-    /// What is written stays here.
+    /// Written data stays in memory.
     fn write_behind(&self, _offset: u64, _len: u64) {}
 }
 
@@ -153,11 +154,11 @@ mod tests {
     use super::*;
     use crate::MemoryDevice;
 
-    /// Not a whole number of pages.
+    /// Not a multiple of the page size.
     const SIZE: u64 = 5 * PAGE + 512;
 
     #[test]
-    fn shows_what_a_written_device_would_show() {
+    fn an_overlay_reads_like_a_written_device() {
         let below = MemoryDevice::new(SIZE);
         let pattern: Vec<u8> = (0..SIZE).map(|n| (n % 251) as u8).collect();
         below.write_at(0, &pattern).unwrap();
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_home_is_below() {
+    fn write_home_writes_to_the_device_below() {
         let below = Arc::new(MemoryDevice::new(SIZE));
         let over = OverlayDevice::new(below.clone());
         over.write_at(SIZE - 3, &[1, 2, 3]).unwrap();
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_within_the_device() {
+    fn an_overlay_keeps_within_the_device() {
         let overlay = OverlayDevice::new(Arc::new(MemoryDevice::new(SIZE)));
         assert!(overlay.write_at(SIZE - 1, &[1, 2]).is_err());
         assert!(overlay.read_at(SIZE, &mut [0]).is_err());

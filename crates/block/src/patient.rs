@@ -1,24 +1,24 @@
-//! [`PatientDevice`]: writes of metadata, while the host is full.
+//! [`PatientDevice`]: retries writes of metadata while the host is full.
 //!
-//! A transaction that cannot be written ends all changes of a mount. If only the host has no space,
-//! that need not be: nothing is acknowledged before the write is done, so it is tried again until
-//! there is space, for some time. A flush is not: after it failed the host may have dropped what was
-//! written.
+//! If a transaction cannot be written, all changes of a mount end. This is not necessary if only
+//! the host has no space: nothing is acknowledged before the write completes, so the device retries
+//! it for some time. It does not retry a flush: after a failed flush the host may have dropped
+//! data.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::{Device, Layer, Result};
 
-/// How long a write waits for space.
+/// How long a write is retried.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Time between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Does a write again as long as the host has no space, at most for `patience`.
+/// Retries a write while the host has no space, at most for `patience`.
 ///
 /// # Errors
-/// That of the last try.
+/// That of the last attempt.
 pub fn patiently<T>(patience: Duration, mut write: impl FnMut() -> Result<T>) -> Result<T> {
     let mut since = None;
     loop {
@@ -38,7 +38,7 @@ pub fn patiently<T>(patience: Duration, mut write: impl FnMut() -> Result<T>) ->
     }
 }
 
-/// A device whose writes wait for space on the host. See the module.
+/// A device that retries writes while the host has no space. See the module.
 #[derive(Debug)]
 pub struct PatientDevice {
     inner: Arc<dyn Device>,
@@ -46,7 +46,7 @@ pub struct PatientDevice {
 }
 
 impl PatientDevice {
-    /// Wraps `inner`; a write waits at most for `patience`.
+    /// A device over `inner` that retries a write at most for `patience`.
     #[must_use]
     pub fn new(inner: Arc<dyn Device>, patience: Duration) -> Self {
         Self { inner, patience }

@@ -1,11 +1,11 @@
-//! What a device holds already, by its magic bytes.
+//! Finds and wipes the magic bytes of file systems and other formats on a device.
 //!
-//! For tools that make a file system: they refuse to overwrite one unless told to, and when they do,
-//! nothing may be left by which the old one would still be recognised.
+//! For tools that create a file system. They refuse to overwrite an existing one unless told
+//! otherwise. When they do, they must leave nothing by which the old one could still be detected.
 
 use crate::{Device, Result};
 
-/// Byte offset, magic, what it is.
+/// Byte offset, magic, name.
 const SIGNATURES: &[(u64, &[u8], &str)] = &[
     (65_600, b"_BHRfS_M", "a btrfs file system"),
     (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
@@ -28,13 +28,13 @@ const SIGNATURES: &[(u64, &[u8], &str)] = &[
     (510, &[0x55, 0xaa], "a partition table or boot sector"),
 ];
 
-/// Copies of superblocks, which tools look for where the first is gone.
+/// Copies of superblocks, which tools search for when the first is missing.
 const COPIES: &[(u64, &[u8])] = &[
     ((64 << 20) + 64, b"_BHRfS_M"),
     ((256 << 30) + 64, b"_BHRfS_M"),
 ];
 
-/// Names what is on the device, `None` if nothing known is.
+/// Name of the format on the device; `None` if no known one is found.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io) from the medium.
@@ -47,7 +47,7 @@ pub fn find(device: &dyn Device) -> Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// Zeroes the magic bytes of everything known. Does not flush.
+/// Zeroes the magic bytes of all known formats. Does not flush.
 ///
 /// # Errors
 /// As [`Device::write_at`].
@@ -77,7 +77,7 @@ mod tests {
     use crate::MemoryDevice;
 
     #[test]
-    fn what_is_found_is_wiped() {
+    fn every_detected_signature_is_wiped() {
         for (offset, magic, what) in SIGNATURES {
             let device = MemoryDevice::new(128 << 10);
             device.write_at(*offset, magic).unwrap();

@@ -30,12 +30,12 @@ fn direct() -> OpenOptions {
 }
 
 #[test]
-fn a_range_written_behind_stays_what_it_is() {
+fn write_behind_does_not_change_data() {
     for options in [OpenOptions::default(), direct()] {
         let image = image(MIB);
         let device = FileDevice::open(&image.path, options).unwrap();
         device.write_at(4096, &[7; 8192]).unwrap();
-        // Whole, in parts, past the end, and of lengths that no file has.
+        // Whole, in parts, past the end, and of lengths larger than any file.
         for (offset, len) in [
             (4096, 8192),
             (5000, 1),
@@ -54,7 +54,7 @@ fn a_range_written_behind_stays_what_it_is() {
 }
 
 #[test]
-fn what_is_written_is_read_and_in_the_file() {
+fn written_data_is_read_back_and_in_the_file() {
     let image = image(MIB);
     let device = FileDevice::open(&image.path, OpenOptions::default()).unwrap();
     assert_eq!(device.size(), MIB);
@@ -161,7 +161,7 @@ fn lock_admits_one_writer_or_many_readers() {
 }
 
 #[test]
-fn what_is_no_image_is_refused() {
+fn only_files_and_block_devices_are_opened() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |path: &std::path::Path| {
         let error = FileDevice::open(path, OpenOptions::default()).unwrap_err();

@@ -17,12 +17,12 @@ struct Loop {
 }
 
 impl Loop {
-    /// Nothing, with a line that says so, where loop devices cannot be made.
+    /// `None`, with a message, where loop devices cannot be created.
     fn new() -> Option<Self> {
         Self::limited("0")
     }
 
-    /// Over so many bytes of the file; 0: all.
+    /// Over this many bytes of the file; 0 means all.
     fn limited(bytes: &str) -> Option<Self> {
         Self::made(&["--sizelimit", bytes])
     }
@@ -71,7 +71,7 @@ fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|o| o.status.success())
 }
 
-/// Puts a file system on the device and finds out whether the kernel mounts it.
+/// Creates a file system on the device, and tests whether the kernel can mount it.
 fn is_mountable(of: &Loop) -> bool {
     let made = succeeds(Command::new("mkfs.btrfs").arg("-q").arg(&of.device));
     let mountable = made && Mount::new(of).is_some();
@@ -171,7 +171,7 @@ fn block_device_is_exclusive() {
 }
 
 #[test]
-fn what_the_kernel_mounted_is_busy() {
+fn an_image_mounted_by_the_kernel_is_busy() {
     let Some(looped) = Loop::new() else { return };
     assert!(
         !is_busy(&looped.image, OpenOptions::default()),
@@ -195,7 +195,7 @@ fn what_the_kernel_mounted_is_busy() {
 }
 
 #[test]
-fn the_kernel_does_not_mount_what_we_hold() {
+fn the_kernel_does_not_mount_a_locked_device() {
     let Some(looped) = Loop::new() else { return };
     if !is_mountable(&looped) {
         return;
@@ -206,7 +206,7 @@ fn the_kernel_does_not_mount_what_we_hold() {
     assert!(Mount::new(&looped).is_some());
 }
 
-/// What opening a busy path says.
+/// Message of an open that fails as busy.
 fn refusal(path: &Path, options: OpenOptions) -> String {
     match FileDevice::open(path, options) {
         Err(error @ Error::Busy { .. }) => error.to_string(),
@@ -233,7 +233,7 @@ fn an_image_and_the_loop_device_over_it_exclude_each_other() {
 }
 
 #[test]
-fn a_refusal_names_the_other_way() {
+fn a_refusal_names_the_other_user() {
     let Some(looped) = Loop::new() else { return };
     let writer = FileDevice::open(&looped.image, OpenOptions::default()).unwrap();
     let said = refusal(&looped.device, OpenOptions::default());
@@ -248,12 +248,12 @@ fn a_refusal_names_the_other_way() {
 }
 
 #[test]
-fn a_loop_device_before_the_first_superblock_is_no_way_to_the_image() {
+fn a_loop_device_before_the_first_superblock_does_not_lock_the_image() {
     for (limit, in_the_way) in [("1024", false), ("1536", true)] {
         let Some(looped) = Loop::limited(limit) else {
             return;
         };
-        // As the kernel does for a mount: without a lock on the file.
+        // Claims the device as the kernel does for a mount: without a lock on the file.
         let claim = rustix::fs::open(
             &looped.device,
             rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL,
@@ -266,7 +266,7 @@ fn a_loop_device_before_the_first_superblock_is_no_way_to_the_image() {
 }
 
 #[test]
-fn a_released_device_is_free_and_out_of_reach() {
+fn a_released_device_is_unlocked_and_inaccessible() {
     let Some(looped) = Loop::new() else { return };
     for path in [&looped.image, &looped.device] {
         let device = FileDevice::open(path, OpenOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Writes that wait for space on the host.
+//! Writes that are retried while the host has no space.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn device(fault: Fault) -> (Arc<FaultDevice<MemoryDevice>>, PatientDevice) {
 }
 
 #[test]
-fn a_write_without_space_is_tried_again() {
+fn a_write_without_space_is_retried() {
     let (device, patient) = device(Fault::NoSpace);
     patient.write_at(0, &[1; 512]).unwrap();
     device.arm(FaultRule::new(RequestKinds::FUA, 1, Fault::NoSpace));
@@ -27,7 +27,7 @@ fn a_write_without_space_is_tried_again() {
 }
 
 #[test]
-fn other_errors_and_flushes_are_not() {
+fn other_errors_and_flushes_are_not_retried() {
     let (device, patient) = device(Fault::Fail);
     assert!(!patient.write_at(0, &[1; 512]).unwrap_err().is_host_full());
     device.arm(FaultRule::new(RequestKinds::FLUSH, 1, Fault::NoSpace));

@@ -1,7 +1,7 @@
 //! Tree blocks, read-only: header, items of a leaf, pointers of a node, binary search.
 //!
-//! A leaf keeps its item headers from the front and their data from the back; offsets of data
-//! count from the end of the block's header.
+//! A leaf stores its item headers from the front and their data from the back. Data offsets count
+//! from the end of the block's header.
 
 use thiserror::Error;
 use zerocopy::FromBytes;
@@ -21,7 +21,7 @@ pub mod header_flag {
     pub const RELOC: u64 = 2;
     /// Shift of the backref revision, in the top byte.
     pub const BACKREF_REV_SHIFT: u32 = 56;
-    /// Revision that all images since 2009 have.
+    /// The revision of all images since 2009.
     pub const MIXED_BACKREF_REV: u64 = 1;
 }
 
@@ -38,9 +38,9 @@ disk_struct! {
         pub flags: U64,
         /// uuid of the chunk tree.
         pub chunk_tree_uuid: [u8; 16],
-        /// Transid in which it was written.
+        /// Transid of its last write.
         pub generation: U64,
-        /// Tree that it was made for.
+        /// Tree that it was created for.
         pub owner: U64,
         /// Number of items or pointers.
         pub nritems: U32,
@@ -52,7 +52,7 @@ disk_struct! {
     pub struct Item = 25 {
         /// Key.
         pub key: DiskKey,
-        /// Begin of the data, from the end of the block's header.
+        /// Start of the data, from the end of the block's header.
         pub offset: U32,
         /// Bytes of data.
         pub size: U32,
@@ -81,13 +81,13 @@ pub const fn node_ptrs(nodesize: usize) -> usize {
     nodesize.saturating_sub(Header::SIZE) / KeyPtr::SIZE
 }
 
-/// What cannot be done with a block.
+/// Why an operation on a block failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Error {
-    /// Not even a header.
+    /// Too short for a header.
     #[error("tree block of {len} bytes")]
     TooSmall {
-        /// Bytes there.
+        /// Length in bytes.
         len: usize,
     },
     /// More items than fit.
@@ -95,7 +95,7 @@ pub enum Error {
     TooManyItems {
         /// Address in the header.
         bytenr: u64,
-        /// Number in the header.
+        /// Number of items in the header.
         nritems: u32,
     },
     /// No such slot (or range of slots).
@@ -103,7 +103,7 @@ pub enum Error {
     Slot {
         /// Address in the header.
         bytenr: u64,
-        /// Slot asked for.
+        /// Requested slot.
         slot: usize,
         /// Number of items.
         nritems: usize,
@@ -120,7 +120,7 @@ pub enum Error {
         /// Size in the item header.
         size: u32,
     },
-    /// A leaf operation on a node or the reverse.
+    /// A leaf operation on a node, or a node operation on a leaf.
     #[error("block {bytenr} has level {level}, wrong for this operation")]
     WrongLevel {
         /// Address in the header.
@@ -128,7 +128,7 @@ pub enum Error {
         /// Level in the header.
         level: u8,
     },
-    /// No room for what should be inserted.
+    /// No room for an insertion.
     #[error("block {bytenr}: {need} bytes needed, {free} free")]
     NoSpace {
         /// Address in the header.
@@ -148,7 +148,7 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Looks at a block: that there is a header and that `nritems` fits. Nothing else is checked.
+    /// Checks that there is a header and that `nritems` fits, and nothing else.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
         let len = bytes.len();
         let (header, body) = Header::ref_from_prefix(bytes).map_err(|_| Error::TooSmall { len })?;
@@ -298,7 +298,8 @@ impl<'a> Block<'a> {
         self.key(self.nritems().checked_sub(1)?).ok()
     }
 
-    /// Finds a key: `Ok(slot)` if it is there, else `Err(slot)` where it would go. Leaf or node.
+    /// Finds a key, in a leaf or node: `Ok(slot)` if it is there, else `Err(slot)` with its
+    /// position.
     pub fn search(&self, key: &Key) -> Result<usize, usize> {
         if self.is_leaf() {
             self.items()
@@ -308,8 +309,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Slot of the child that a key would be under: the last whose key is not larger, or slot 0
-    /// if the key is before the first. `None` for an empty block.
+    /// Slot of the child that contains a key: the last child whose key is not larger, or slot 0 if
+    /// the key is before the first. `None` for an empty block.
     pub fn child_slot(&self, key: &Key) -> Option<usize> {
         let last = self.nritems().checked_sub(1)?;
         Some(match self.search(key) {
@@ -318,8 +319,8 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Bytes where the data of item `slot - 1` begins, that is, where data of `slot` ends in a
-    /// packed leaf.
+    /// Offset at which the data of item `slot - 1` begins, which is where the data of `slot` ends
+    /// in a packed leaf.
     pub(crate) fn data_end(&self, slot: usize) -> usize {
         match slot.checked_sub(1).and_then(|prev| self.items().get(prev)) {
             Some(item) => item.offset.get() as usize,
@@ -327,7 +328,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Bytes free: in a leaf for item headers and data, in a node for pointers.
+    /// Free bytes: in a leaf for item headers and data, in a node for pointers.
     pub fn free_space(&self) -> usize {
         if self.is_leaf() {
             let front = self.nritems() * Item::SIZE;
@@ -337,7 +338,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Bytes that items with headers (or pointers) take.
+    /// Bytes used by items with their headers, or by pointers.
     pub fn used_space(&self) -> usize {
         if self.is_leaf() {
             self.body.len().saturating_sub(self.free_space())

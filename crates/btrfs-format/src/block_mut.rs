@@ -1,18 +1,19 @@
-//! Tree blocks, changed in place.
+//! Changes tree blocks in place.
 //!
 //! # How it works
-//! A leaf's data is packed: item 0 ends at the end of the block, each next item ends where the
-//! one before begins. Every operation keeps that. All of them check the room and the slots first
-//! and change nothing when they fail; a leaf whose offsets are not packed (the validator refuses
-//! it on read) gives [`Error::ItemBounds`]. Between neighbours, whole items move: to the right
-//! from the end of this block to the front of the other, to the left from the front to the end.
+//! A leaf's data is packed: the data of item 0 ends at the end of the block, and the data of each
+//! next item ends where that of the previous one begins. Every operation keeps this. Every
+//! operation first checks room and slots, and changes nothing if it fails. A leaf that is not
+//! packed, which the validator refuses on read, gives [`Error::ItemBounds`]. Between neighbours,
+//! whole items move: to the right from the end of this block to the front of the other, to the left
+//! from the front to the end.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::block::{Block, Error, Header, Item, KeyPtr, header_flag};
 use crate::{DiskKey, Key};
 
-/// What a new block's header says.
+/// Header fields of a new block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockInit {
     /// Logical address.
@@ -29,13 +30,13 @@ pub struct BlockInit {
     pub chunk_tree_uuid: [u8; 16],
 }
 
-/// A tree block, borrowed for change. The checksum is not kept; seal the block before writing.
+/// A tree block, borrowed for change. The checksum is not updated; seal the block before writing.
 pub struct BlockMut<'a> {
     header: &'a mut Header,
     body: &'a mut [u8],
 }
 
-/// Where the data of a run of leaf items stands: `[begin, end)` in the body.
+/// Range of the data of a run of leaf items: `[begin, end)` in the body.
 #[derive(Clone, Copy)]
 struct Span {
     begin: usize,
@@ -43,7 +44,7 @@ struct Span {
 }
 
 impl<'a> BlockMut<'a> {
-    /// Takes a block; the checks are those of [`Block::new`].
+    /// Borrows a block, with the checks of [`Block::new`].
     pub fn new(bytes: &'a mut [u8]) -> Result<Self, Error> {
         Block::new(bytes)?;
         Self::split(bytes)
@@ -55,7 +56,7 @@ impl<'a> BlockMut<'a> {
         Ok(Self { header, body })
     }
 
-    /// Makes an empty block: all bytes zero but the header.
+    /// Creates an empty block: zeros after the header.
     ///
     /// # Errors
     /// [`Error::TooSmall`].
@@ -73,7 +74,7 @@ impl<'a> BlockMut<'a> {
         Ok(this)
     }
 
-    /// Read view.
+    /// A read-only view.
     pub fn view(&self) -> Block<'_> {
         Block {
             header: self.header,
@@ -81,7 +82,7 @@ impl<'a> BlockMut<'a> {
         }
     }
 
-    /// Fields of the header, for change. Leave `nritems` and `level` to the operations here.
+    /// The header, for change. Leave `nritems` and `level` to the operations here.
     pub fn header_mut(&mut self) -> &mut Header {
         self.header
     }
@@ -148,7 +149,7 @@ impl<'a> BlockMut<'a> {
         })
     }
 
-    /// Data of slots `from..to` of a packed leaf, checked to lie behind the item headers.
+    /// Data of slots `from..to` of a packed leaf, checked to follow the item headers.
     fn span(&self, from: usize, to: usize) -> Result<Span, Error> {
         let view = self.view();
         let span = Span {
@@ -207,8 +208,8 @@ impl<'a> BlockMut<'a> {
         self.body.get_mut(offset as usize..end).ok_or(bounds)
     }
 
-    /// Inserts an item with `size` zero bytes of data and returns them. Keys' order is the
-    /// caller's business.
+    /// Inserts an item with `size` zero bytes of data, and returns them. The caller keeps the keys
+    /// in order.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if `size` and an item header do not fit, [`Error::Slot`],
@@ -267,8 +268,8 @@ impl<'a> BlockMut<'a> {
         Ok(())
     }
 
-    /// Grows or shrinks an item. With `at_front`, bytes come or go at the front of the data, so
-    /// that its end stays; else at its end. New bytes are zero.
+    /// Resizes an item. With `at_front`, bytes are added or removed at the front of its data,
+    /// otherwise at the end. New bytes are zero.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Slot`], [`Error::WrongLevel`].
@@ -283,7 +284,7 @@ impl<'a> BlockMut<'a> {
             self.span(slot, self.view().nritems())?,
         );
         let keep = old.min(size);
-        // What moves: all that stands before the point where bytes come or go.
+        // All data before the point where bytes are added or removed moves.
         let point = if at_front {
             own.end - keep
         } else {
@@ -310,7 +311,7 @@ impl<'a> BlockMut<'a> {
         Ok(())
     }
 
-    /// Changes the key of a leaf's slot. Order is the caller's business.
+    /// Changes the key of a leaf's slot. The caller keeps the keys in order.
     pub fn set_item_key(&mut self, slot: usize, key: &Key) -> Result<(), Error> {
         self.want_leaf()?;
         let bad = self.bad_slot(slot);
@@ -372,7 +373,7 @@ impl<'a> BlockMut<'a> {
         self.ptrs_mut().get_mut(slot).ok_or(bad)
     }
 
-    /// Changes the key of a slot, of a node or a leaf. Order is the caller's business.
+    /// Changes the key of a slot, of a node or a leaf. The caller keeps the keys in order.
     pub fn set_key(&mut self, slot: usize, key: &Key) -> Result<(), Error> {
         if self.header.level == 0 {
             return self.set_item_key(slot, key);
@@ -381,7 +382,7 @@ impl<'a> BlockMut<'a> {
         Ok(())
     }
 
-    /// Changes where a pointer of a node points.
+    /// Changes the target of a node's pointer.
     pub fn set_child(&mut self, slot: usize, blockptr: u64, generation: u64) -> Result<(), Error> {
         let ptr = self.ptr_mut(slot)?;
         ptr.blockptr = blockptr.into();
@@ -484,7 +485,7 @@ impl<'a> BlockMut<'a> {
             room.copy_from_slice(moved.as_bytes());
         }
         other.set_nritems(count + moved.len());
-        // The run keeps its inner order; only the place of its end differs.
+        // The run keeps its inner order; only the position of its end changes.
         let delta = tail.end as isize - source.end as isize;
         for item in other.items_mut().iter_mut().skip(to).take(moved.len()) {
             item.offset = item.offset.get().wrapping_add_signed(delta as i32).into();
@@ -496,7 +497,7 @@ impl<'a> BlockMut<'a> {
         Ok(())
     }
 
-    /// Zeroes what is free, so that no bytes of deleted items reach the disk.
+    /// Zeroes the free space, so that no bytes of deleted items reach the disk.
     pub fn zero_free_space(&mut self) {
         let view = self.view();
         let (begin, end) = if view.is_leaf() {

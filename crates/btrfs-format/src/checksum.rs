@@ -1,4 +1,4 @@
-//! The four checksum algorithms, sealing of blocks, and the hashes that keys carry.
+//! The four checksum algorithms, sealing of blocks, and the hashes in keys.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use sha2::Sha256;
 /// Bytes that every block reserves for its checksum.
 pub const CSUM_SIZE: usize = 32;
 
-/// Algorithm of a file system, fixed when it is made.
+/// Algorithm of a file system, chosen by mkfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChecksumKind {
     /// CRC-32C, 4 bytes.
@@ -123,8 +123,8 @@ impl ChecksumKind {
         }
     }
 
-    /// Writes the checksum of bytes 32.. into bytes 0..32 and zeroes what it leaves of them.
-    /// A block of fewer than 32 bytes stays as it is.
+    /// Writes the checksum of bytes 32.. into bytes 0..32, and zeroes the unused rest of them. Does
+    /// nothing to a block of fewer than 32 bytes.
     pub fn seal_block(self, block: &mut [u8]) {
         if let Some((head, body)) = block.split_at_mut_checked(CSUM_SIZE) {
             head.copy_from_slice(&self.compute(body).bytes);
@@ -178,7 +178,7 @@ pub struct Mismatch {
     pub found: Checksum,
 }
 
-/// CRC-32C from a raw state, without the usual inversions at begin and end.
+/// CRC-32C continued from a raw state, without the usual inversions.
 fn crc32c_raw(state: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!state, data)
 }
@@ -190,7 +190,7 @@ pub fn name_hash(name: &[u8]) -> u32 {
 
 /// Hash of a parent inode and a name in keys of extended inode refs.
 pub fn extref_hash(parent: u64, name: &[u8]) -> u64 {
-    // Only the low half of the parent's number goes in: it is the CRC's start state.
+    // Only the low half of the parent's number is used, as the CRC's start state.
     u64::from(crc32c_raw(parent as u32, name))
 }
 
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hash_of_default_is_the_well_known_one() {
+    fn name_hash_of_default_has_its_known_value() {
         // The root tree of every image has this key: (ROOT_TREE_DIR DIR_ITEM 2378154706).
         assert_eq!(name_hash(b"default"), 2_378_154_706);
     }

@@ -70,7 +70,7 @@ disk_struct! {
         pub fsid: [u8; 16],
     }
 
-    /// A stretch of a device that belongs to a chunk; the key's offset is where it starts.
+    /// A range of a device that belongs to a chunk; the key's offset is its start.
     pub struct DevExtent = 48 {
         /// Tree of the chunk, 3.
         pub chunk_tree: U64,

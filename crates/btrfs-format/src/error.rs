@@ -1,18 +1,18 @@
-//! What can be wrong with the bytes of one item.
+//! Errors of parsing one item.
 
 use thiserror::Error;
 
-/// An item whose bytes do not parse. The caller knows the key and names it.
+/// An item whose bytes do not parse. The caller reports its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ItemError {
-    /// Fewer bytes than the fixed part (or a length in it) asks for.
+    /// Fewer bytes than the fixed part, or a length in it, requires.
     #[error("{what}: {found} bytes where {need} are needed")]
     Short {
         /// Struct or part that did not fit.
         what: &'static str,
         /// Bytes needed.
         need: usize,
-        /// Bytes there.
+        /// Length in bytes.
         found: usize,
     },
     /// The item's size is not the one its kind has.
@@ -25,14 +25,14 @@ pub enum ItemError {
         /// Size of the item.
         found: usize,
     },
-    /// A field holds a value that it cannot have.
+    /// A field with an invalid value.
     #[error("{what}: bad {field} {value:#x}")]
     Value {
         /// Struct or part.
         what: &'static str,
         /// Name of the field.
         field: &'static str,
-        /// What it holds.
+        /// Its value.
         value: u64,
     },
 }

@@ -1,7 +1,8 @@
-//! What btrfs writes on disk: structures, keys, checksums, tree blocks, the block validator and
-//! readable dumps. No I/O, no state, and no trust: whatever bytes come in, what goes out is a
-//! value or a typed error, never a panic.
-//!
+//! On-disk structures of btrfs: items, keys, checksums, tree blocks, the block validator and
+//! readable dumps. No I/O and no state. Input is never trusted: any bytes give a value or a typed
+//! error, never a panic.
+//! Sizes and offsets are bytes; integers on disk are little-endian. The facts are from the public
+//! description of the format (btrfs documentation, "On-disk format").
 //! Sizes and offsets are bytes; integers on disk are little-endian. The facts are those of the
 //! public description of the format (btrfs documentation, "On-disk format").
 

@@ -30,7 +30,7 @@ disk_struct! {
         pub flags: U64,
         /// 1, or 0 while it is being deleted.
         pub refs: U32,
-        /// How far deletion came.
+        /// Progress of the deletion.
         pub drop_progress: DiskKey,
         /// Level of `drop_progress`.
         pub drop_level: u8,
@@ -40,9 +40,9 @@ disk_struct! {
         pub generation_v2: U64,
         /// uuid of the subvolume.
         pub uuid: [u8; 16],
-        /// uuid of what it is a snapshot of.
+        /// uuid of the subvolume that it is a snapshot of.
         pub parent_uuid: [u8; 16],
-        /// uuid of what it was received from.
+        /// uuid of the subvolume that it was received from.
         pub received_uuid: [u8; 16],
         /// Transid of the last change of an inode.
         pub ctransid: U64,
@@ -80,9 +80,9 @@ offsets!(RootItem {
 });
 
 impl RootItem {
-    /// Parses a root item of the new or the old (239 bytes) size; the missing part reads as zero,
-    /// and so does the new part of an item that an old kernel wrote last (its `generation_v2`
-    /// is stale).
+    /// Parses a root item of the new or the old size (239 bytes). Fields that the old size lacks
+    /// read as zero. They also read as zero if an old kernel wrote the item last (its
+    /// `generation_v2` is stale).
     pub fn parse(item: &[u8]) -> Result<Self, ItemError> {
         let mut root = Self::default();
         if item.len() != Self::SIZE && item.len() != OLD_ROOT_ITEM_SIZE {
@@ -165,7 +165,7 @@ pub fn uuid_key_parts(uuid: &[u8; 16]) -> (u64, u64) {
     (all as u64, (all >> 64) as u64)
 }
 
-/// The uuid that a UUID-tree key stands for; inverse of [`uuid_key_parts`].
+/// The uuid of a UUID-tree key; inverse of [`uuid_key_parts`].
 pub fn uuid_from_key_parts(objectid: u64, offset: u64) -> [u8; 16] {
     (u128::from(objectid) | (u128::from(offset) << 64)).to_le_bytes()
 }

@@ -9,9 +9,9 @@ use crate::{DiskKey, FreeSpaceFlags};
 pub const FREE_SPACE_BITMAP_BITS: u64 = 256 * 8;
 
 disk_struct! {
-    /// How a block group's free space is kept in the free-space tree.
+    /// Form in which the free-space tree stores a block group's free space.
     pub struct FreeSpaceInfo = 8 {
-        /// Number of free extents (runs), whatever form they are kept in.
+        /// Number of free extents (runs), in either form.
         pub extent_count: U32,
         /// [`FreeSpaceFlags`].
         pub flags: U32,
@@ -21,7 +21,7 @@ disk_struct! {
     pub struct FreeSpaceHeader = 41 {
         /// Inode in the root tree that holds the cache.
         pub location: DiskKey,
-        /// Generation in which it was right.
+        /// Generation in which it was valid.
         pub generation: U64,
         /// Number of entries.
         pub num_entries: U64,
@@ -43,17 +43,18 @@ disk_struct! {
     pub struct QgroupStatus = 32 {
         /// 1.
         pub version: U64,
-        /// Transid at which it was right.
+        /// Transid at which it was valid.
         pub generation: U64,
         /// 1: on, 2: rescan, 4: inconsistent, 8: simple.
         pub flags: U64,
-        /// How far a rescan came; with simple quotas, transid at which they began follows.
+        /// Progress of a rescan. With simple quotas, the transid at which they were enabled
+        /// follows.
         pub rescan: U64,
     }
 
-    /// Numbers of a quota group.
+    /// Usage of a quota group.
     pub struct QgroupInfo = 40 {
-        /// Transid at which it was right.
+        /// Transid at which it was valid.
         pub generation: U64,
         /// Referenced bytes.
         pub referenced: U64,

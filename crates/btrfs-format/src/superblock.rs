@@ -1,4 +1,4 @@
-//! The superblock, 4096 bytes, and where its copies stand.
+//! The superblock (4096 bytes) and the positions of its copies.
 
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -72,7 +72,7 @@ disk_struct! {
     pub struct SuperBlock = 4096 {
         /// Checksum of the rest.
         pub csum: [u8; 32],
-        /// Identity that users see.
+        /// Identity of the file system for users.
         pub fsid: [u8; 16],
         /// Byte offset of this copy on the device.
         pub bytenr: U64,
@@ -110,7 +110,7 @@ disk_struct! {
         pub sys_chunk_array_size: U32,
         /// Generation of the chunk tree's root.
         pub chunk_root_generation: U64,
-        /// Features that no thread needs to know.
+        /// Features that a reader and a writer may ignore.
         pub compat_flags: U64,
         /// [`CompatRo`].
         pub compat_ro_flags: U64,
@@ -130,7 +130,7 @@ disk_struct! {
         pub label: [u8; LABEL_SIZE],
         /// Generation of the v1 space cache; 0: cleared by the free-space tree; -1: none.
         pub cache_generation: U64,
-        /// Generation at which the uuid tree was right.
+        /// Generation at which the uuid tree was valid.
         pub uuid_tree_generation: U64,
         /// fsid of the tree blocks if METADATA_UUID is set.
         pub metadata_uuid: [u8; 16],

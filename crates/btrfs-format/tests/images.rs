@@ -1,4 +1,4 @@
-//! Images that mkfs and the kernel made: every tree block that can be reached must validate.
+//! Images that mkfs and the kernel made: every reachable tree block must validate.
 //!
 //! `SAPWOOD_IMAGES` may name a directory with more of them (`*.img`).
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.

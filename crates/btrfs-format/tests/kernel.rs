@@ -1,5 +1,5 @@
-//! File systems that the kernel fills, in many formats: every block that can be reached must
-//! validate and dump, and every structure must survive decode and encode.
+//! File systems that the kernel fills, in many formats: every reachable block must validate and
+//! dump, and every structure must round-trip through decode and encode.
 //!
 //! Needs root, loop devices, `mkfs.btrfs` and `mount`; skipped by name without them. With
 //! `SAPWOOD_WRITE_FIXTURES=1` the metadata of some variants is written to `tests/data`.
@@ -91,7 +91,7 @@ fn run(cmd: &mut Command) -> Result<(), String> {
     }
 }
 
-/// A mount that goes away with the value.
+/// A mount that is unmounted on drop.
 struct Mount(PathBuf);
 
 impl Drop for Mount {
@@ -101,7 +101,7 @@ impl Drop for Mount {
     }
 }
 
-/// Makes, mounts and fills an image; copies it before the unmount, so that it has a log.
+/// Creates, mounts and fills an image, and copies it before the unmount, so that it has a log.
 fn make(dir: &Path, mkfs: &str, options: &str) -> Result<PathBuf, String> {
     let (image, mnt, copy) = (dir.join("image"), dir.join("mnt"), dir.join("copy"));
     let _ = std::fs::remove_file(&image);
@@ -128,7 +128,7 @@ fn make(dir: &Path, mkfs: &str, options: &str) -> Result<PathBuf, String> {
     Ok(copy)
 }
 
-/// The metadata of an image: its first superblock and every block reached.
+/// The metadata of an image: its first superblock and every reachable block.
 fn metadata(source: &dyn Source, walk: &Walker<'_>) -> Pages {
     let mut pages = Pages::default();
     pages.put(64 << 10, &source.read(64 << 10, SUPER_SIZE));

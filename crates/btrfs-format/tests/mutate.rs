@@ -1,5 +1,5 @@
-//! Superblock defects by variant, and random and mutated bytes: an error or what parses, never
-//! a panic.
+//! Superblock defects by variant, and random and mutated bytes: the result is an error or a parsed
+//! value, never a panic.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod common;
@@ -103,14 +103,14 @@ fn superblock_defects_have_their_variant() {
         .unwrap();
     let used = sb.sys_chunk_array_size.get() as usize;
     assert_eq!(again.sys_chunk_array_size, sb.sys_chunk_array_size);
-    // What stands behind the used part is of no meaning; the kernel leaves old chunks there.
+    // Bytes after the used part have no meaning; the kernel leaves old chunks there.
     assert!(again.sys_chunk_array[..used] == sb.sys_chunk_array[..used]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever a mutated block says, the answer is an error or a block whose every item parses.
+    /// A mutated block gives an error, or a block whose items all parse.
     #[test]
     fn mutated_blocks_never_panic(
         pick in any::<prop::sample::Index>(),
@@ -120,7 +120,7 @@ proptest! {
         let found = &blocks()[pick.index(blocks().len())];
         let mut bytes = found.bytes.clone();
         for (at, value) in &changes {
-            // Half of the time in the header and item headers, where one byte says most.
+            // Half of the mutations hit the header and item headers, where one byte matters most.
             let range = if near { 600 } else { bytes.len() };
             bytes[at.index(range)] = *value;
         }

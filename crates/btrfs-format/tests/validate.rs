@@ -1,5 +1,5 @@
-//! The validator against blocks of real images: it accepts them, refuses each planted defect
-//! with the variant that names it. `tests/mutate.rs` has what is random.
+//! The validator accepts blocks of real images, and refuses each planted defect with its variant.
+//! `tests/mutate.rs` has random defects.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
 mod common;
@@ -22,7 +22,7 @@ fn fixtures_validate_dump_and_round_trip() {
         kinds.extend(leaf_entries(&found.bytes).iter().map(|(key, _)| key.kind));
     }
     let names: Vec<_> = kinds.iter().filter_map(|k| kind::name(*k)).collect();
-    // Each kind that the fixtures are there for.
+    // Kinds that the fixtures must contain.
     for wanted in [
         kind::INODE_EXTREF,
         kind::XATTR_ITEM,
@@ -182,7 +182,7 @@ fn structure_defects_have_their_variant() {
     ));
 }
 
-/// The first item that `wanted` likes, in a block with some room.
+/// The first item for which `wanted` is true, in a block with some room.
 fn find(wanted: impl Fn(&Key, &[u8]) -> bool) -> (&'static Found, usize, Key, Vec<u8>) {
     let room = |b: &&Found| Block::new(&b.bytes).unwrap().free_space() > 100;
     for found in blocks().iter().filter(room) {
@@ -195,7 +195,7 @@ fn find(wanted: impl Fn(&Key, &[u8]) -> bool) -> (&'static Found, usize, Key, Ve
     panic!("no such item in the fixtures");
 }
 
-/// Puts other data in place of an item's and returns the problem that the validator sees.
+/// Replaces an item's data, and returns the problem that the validator reports.
 fn planted(found: &Found, slot: usize, key: Key, data: &[u8]) -> ItemProblem {
     let mut bytes = found.bytes.clone();
     let mut block = BlockMut::new(&mut bytes).unwrap();

@@ -1,5 +1,5 @@
-//! POSIX ACLs: ext4's form on disk (version 1, entries without an id where it says nothing) and the form in which `getxattr`
-//! and `setxattr` pass them (version 2).
+//! POSIX ACLs: ext4's form on disk (version 1, without ids where the tag needs none), and the form
+//! of `getxattr` and `setxattr` (version 2).
 
 use thiserror::Error;
 
@@ -12,36 +12,36 @@ const LONG_TAGS: [u16; 2] = [0x02, 0x08];
 /// The id of entries without one, in the wire form.
 const NO_ID: u32 = u32::MAX;
 
-/// An ACL that has no form on the other side.
+/// An ACL that cannot be converted to the other form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AclFormatError {
-    /// The version is another.
+    /// Unknown version.
     #[error("ACL of version {found}, expected {expected}")]
     Version {
-        /// What is there.
+        /// Found value.
         found: u32,
-        /// What the form has.
+        /// The version of the form.
         expected: u32,
     },
-    /// Bytes end within the head or an entry.
+    /// The bytes end within the head or an entry.
     #[error("ACL of {len} bytes is cut off at {offset}")]
     Cut {
         /// All bytes.
         len: usize,
-        /// Where the part begins.
+        /// Offset of the incomplete part.
         offset: usize,
     },
-    /// A tag that is none.
+    /// Unknown tag.
     #[error("ACL entry at {offset} with tag {tag:#x}")]
     Tag {
-        /// Where the entry begins.
+        /// Offset of the entry.
         offset: usize,
         /// Its tag.
         tag: u16,
     },
 }
 
-/// From the form on disk to the wire form.
+/// Converts from the form on disk to the wire form.
 pub fn acl_from_disk(disk: &[u8]) -> Result<Vec<u8>, AclFormatError> {
     check_version(disk, DISK_VERSION)?;
     let mut wire = WIRE_VERSION.to_le_bytes().to_vec();
@@ -68,7 +68,8 @@ pub fn acl_from_disk(disk: &[u8]) -> Result<Vec<u8>, AclFormatError> {
     Ok(wire)
 }
 
-/// From the wire form to the form on disk. Whether the entries make a valid ACL is not judged here.
+/// Converts from the wire form to the form on disk. Does not check that the entries make a valid
+/// ACL.
 pub fn acl_to_disk(wire: &[u8]) -> Result<Vec<u8>, AclFormatError> {
     check_version(wire, WIRE_VERSION)?;
     let mut disk = DISK_VERSION.to_le_bytes().to_vec();

@@ -1,7 +1,7 @@
 //! Bitmaps of blocks and inodes: bit `n` is bit `n % 8`, counted from the lowest, of byte `n / 8`.
 //!
-//! All functions work on the bytes of a bitmap block as it stands on disk. A bit outside the
-//! bytes reads as set and cannot be changed, so a search never runs off the end.
+//! All functions work on the bytes of a bitmap block on disk. A bit outside the bytes reads as set
+//! and cannot be changed, so a search never goes past the end.
 
 use crate::checksum::crc32c;
 use crate::{BitmapKind, FormatError, Geometry, GroupDesc};
@@ -19,14 +19,14 @@ fn word(bitmap: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Whether the bit is set; one outside the bitmap is.
+/// Whether the bit is set. A bit outside the bitmap counts as set.
 pub fn test_bit(bitmap: &[u8], bit: u32) -> bool {
     bitmap
         .get((bit / 8) as usize)
         .is_none_or(|byte| byte & (1 << (bit % 8)) != 0)
 }
 
-/// Sets the bit and says whether it was set before; one outside the bitmap was.
+/// Sets the bit. Returns whether it was set before; true for a bit outside the bitmap.
 pub fn set_bit(bitmap: &mut [u8], bit: u32) -> bool {
     let Some(byte) = bitmap.get_mut((bit / 8) as usize) else {
         return true;
@@ -36,7 +36,7 @@ pub fn set_bit(bitmap: &mut [u8], bit: u32) -> bool {
     was
 }
 
-/// Clears the bit and says whether it was set before; one outside the bitmap was not.
+/// Clears the bit. Returns whether it was set before; false for a bit outside the bitmap.
 pub fn clear_bit(bitmap: &mut [u8], bit: u32) -> bool {
     let Some(byte) = bitmap.get_mut((bit / 8) as usize) else {
         return false;
@@ -98,7 +98,7 @@ pub fn count_zero(bitmap: &[u8], start: u32, end: u32) -> u32 {
     end.saturating_sub(start) - count_set(bitmap, start, end)
 }
 
-/// Changes all bits from `start` on, below `end`: to ones or zeros.
+/// Sets or clears all bits from `start` on, below `end`.
 fn fill(bitmap: &mut [u8], start: u32, end: u32, ones: bool) {
     let end = u64::from(end).min(bitmap.len() as u64 * 8) as u32;
     let mut at = start;
@@ -121,12 +121,12 @@ fn fill(bitmap: &mut [u8], start: u32, end: u32, ones: bool) {
     }
 }
 
-/// Sets all bits from `start` on, below `end`; those outside the bitmap are left out.
+/// Sets all bits from `start` on, below `end`. Bits outside the bitmap are ignored.
 pub fn set_range(bitmap: &mut [u8], start: u32, end: u32) {
     fill(bitmap, start, end, true);
 }
 
-/// Clears all bits from `start` on, below `end`; those outside the bitmap are left out.
+/// Clears all bits from `start` on, below `end`. Bits outside the bitmap are ignored.
 pub fn clear_range(bitmap: &mut [u8], start: u32, end: u32) {
     fill(bitmap, start, end, false);
 }
@@ -157,8 +157,8 @@ pub fn bitmap_checksum(
     Ok(crc32c(geometry.csum_seed(), bytes))
 }
 
-/// Compares a bitmap block with the checksum in its descriptor, if the image has metadata_csum.
-/// A bitmap that the descriptor says was never written has none.
+/// Compares a bitmap block with the checksum in its descriptor, if the image has metadata_csum. A
+/// bitmap that was never written, by its descriptor, has none.
 pub fn verify_bitmap(
     kind: BitmapKind,
     bitmap: &[u8],
@@ -188,8 +188,8 @@ pub fn verify_bitmap(
     Ok(())
 }
 
-/// Stores a bitmap's checksum in its descriptor, if the image has metadata_csum. The
-/// descriptor's own checksum must be renewed after that.
+/// Stores a bitmap's checksum in its descriptor, if the image has metadata_csum. The descriptor's
+/// own checksum must be updated afterwards.
 ///
 /// # Errors
 /// `Short`.
@@ -222,7 +222,7 @@ mod tests {
         bits.collect()
     }
 
-    /// Bytes with long runs of ones and zeros, of lengths that are no whole words.
+    /// Bytes with long runs of ones and zeros, whose lengths are not whole words.
     fn runs() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![4 => Just(0u8), 4 => Just(0xff), 1 => any::<u8>()];
         prop::collection::vec(byte, 0..40)

@@ -1,14 +1,19 @@
-//! How names are compared in casefolded directories: Unicode 12.1, full case folding, canonical decomposition, code points
-//! that are ignored by default left out.
-//!
-//! Rust's standard library and the normalisation crate know newer versions of Unicode. What is new since 12.1 must stay as it
-//! is here, or a name would have another hash than the one it was stored under; [`NEWER`] lists what they would change.
-//! `tests/hashes.rs` compares all code points with `debugfs`, so a change of either shows there.
-//! Source: Unicode's `CaseFolding.txt`, `DerivedCoreProperties.txt`; what `debugfs`'s `dx_hash -c` does.
+//! Comparison of names in casefolded directories: Unicode 12.1, full case folding, canonical
+//! decomposition, without default-ignorable code points. Rust's standard library and the
+//! normalization crate implement newer versions of Unicode. Code points newer than 12.1 must stay
+//! unchanged, or a name would get another hash than the one it was stored under. [`NEWER`] lists
+//! the code points that those would change. `tests/hashes.rs` compares all code points with
+//! `debugfs`, so it detects a change of either. Source: Unicode's `CaseFolding.txt`,
+//! `DerivedCoreProperties.txt`; the output of `dx_hash -c` in `debugfs`. Rust's standard library
+//! and the normalisation crate know newer versions of Unicode. What is new since 12.1 must stay as
+//! it is here, or a name would have another hash than the one it was stored under; [`NEWER`] lists
+//! what they would change. `tests/hashes.rs` compares all code points with `debugfs`, so a change
+//! of either shows there. Source: Unicode's `CaseFolding.txt`, `DerivedCoreProperties.txt`; what
+//! `debugfs`'s `dx_hash -c` does.
 
 use unicode_normalization::UnicodeNormalization;
 
-/// Code points (Default_Ignorable_Code_Point of Unicode 12.1) that are left out.
+/// Code points (Default_Ignorable_Code_Point of Unicode 12.1) that are omitted.
 const IGNORED: [(u32, u32); 17] = [
     (0xad, 0xad),
     (0x34f, 0x34f),
@@ -29,7 +34,8 @@ const IGNORED: [(u32, u32); 17] = [
     (0xe0000, 0xe0fff),
 ];
 
-/// Code points newer than 12.1 that have a case, a decomposition or a combining class by now.
+/// Code points newer than 12.1 that have a case, a decomposition or a combining class in newer
+/// versions.
 const NEWER: [(u32, u32); 66] = [
     (0x5c8, 0x5c9),
     (0x897, 0x89f),
@@ -105,15 +111,16 @@ fn within(table: &[(u32, u32)], c: char) -> bool {
     table.get(at).is_some_and(|&(first, _)| first <= number)
 }
 
-/// The form of a name that is compared and hashed in a casefolded directory. `None` if the name is no UTF-8: such names are
-/// compared and hashed as they are (and cannot be made where the superblock says "strict").
+/// The folded form of a name, which casefolded directories compare and hash. `None` if the name is
+/// not UTF-8: such names are compared and hashed unchanged, and cannot be created if the superblock
+/// has the "strict" flag.
 pub fn casefold(name: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(name).ok()?;
     let (mut folded, mut run) = (String::new(), String::new());
     for c in text.chars() {
         let (newer, ignored) = (within(&NEWER, c), within(&IGNORED, c));
         if newer || ignored {
-            // Marks are not sorted across either.
+            // Combining marks are not reordered across it, either.
             folded.extend(run.nfd());
             run.clear();
             folded.extend(newer.then_some(c));
@@ -125,13 +132,14 @@ pub fn casefold(name: &[u8]) -> Option<Vec<u8>> {
     Some(folded.into_bytes())
 }
 
-/// Two names are the same in a casefolded directory.
+/// Whether two names are equal in a casefolded directory.
 pub fn casefold_equal(a: &[u8], b: &[u8]) -> bool {
     a == b || matches!((casefold(a), casefold(b)), (Some(a), Some(b)) if a == b)
 }
 
-/// Full case folding of one code point. It is the small form of the large form, but for: Cherokee, which folds to its large
-/// letters; the dotless i, whose large form is that of the dotted one; and the large sharp s.
+/// Full case folding of one code point: lower case of its upper case. Exceptions are Cherokee,
+/// which folds to upper case; the dotless i, whose upper case is that of the dotted one; and the
+/// capital sharp s.
 fn fold(c: char, to: &mut String) {
     match c {
         '\u{131}' | '\u{13a0}'..='\u{13f5}' => to.push(c),

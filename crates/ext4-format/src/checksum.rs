@@ -1,7 +1,7 @@
 //! The two checksums of ext4 and their seeds.
 //!
-//! Both are *raw*: the register starts with the seed and is not inverted at the end, so a sum can
-//! be continued over further bytes by passing it as the next seed.
+//! Both are *raw*: the register starts with the seed and is not inverted at the end. A sum can be
+//! continued over further bytes by passing it as the next seed.
 
 /// CRC-32C (Castagnoli) over `bytes`, the register starting as `seed`.
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
@@ -21,7 +21,8 @@ pub fn uuid_seed(uuid: &[u8; 16]) -> u32 {
     crc32c(!0, uuid)
 }
 
-/// Seed of everything that belongs to one inode: directory blocks, extent blocks, the inode.
+/// Seed of the checksums of everything that belongs to one inode: directory blocks, extent blocks,
+/// the inode.
 pub fn inode_seed(fs_seed: u32, ino: u32, generation: u32) -> u32 {
     crc32c(
         crc32c(fs_seed, &ino.to_le_bytes()),

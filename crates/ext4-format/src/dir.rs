@@ -1,9 +1,10 @@
 //! Directory blocks as lists of entries.
 //!
-//! A block is filled by entries; each says in `rec_len` where the next begins, so free room is the slack behind a name or an
-//! entry with inode 0. With metadata checksums the last 12 bytes are a tail that looks like an entry without inode and name.
-//! The same list, in shorter regions and without a tail, holds inline directories.
-//! Source: kernel documentation, `filesystems/ext4/directory.rst`.
+//! Entries fill a block. Each entry's `rec_len` is the distance to the next, so free space is the
+//! slack after a name, or an entry with inode 0. With metadata checksums the last 12 bytes are a
+//! tail that looks like an entry without inode and name. Inline directories use the same list, in
+//! shorter regions and without a tail. Source: kernel documentation,
+//! `filesystems/ext4/directory.rst`.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -18,8 +19,8 @@ pub use edit::NewEntry;
 pub use error::DirError;
 pub use scan::DirScan;
 
-/// Fixed part of an entry; the name follows, and in directories that are both encrypted and casefolded the two hashes
-/// (8 bytes, after the name padded to 4).
+/// Fixed part of an entry; the name follows. In directories that are both encrypted and casefolded,
+/// two hashes follow (8 bytes, after the name padded to 4).
 #[derive(
     Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, PartialEq, Eq,
 )]
@@ -98,7 +99,8 @@ pub mod dir_type {
     }
 }
 
-/// What the superblock and the directory's inode say about directory blocks. All functions on blocks are its methods.
+/// Properties of directory blocks, from the superblock and the directory's inode. The functions on
+/// blocks are its methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirFormat {
     /// Bytes of a block: the length of every block passed in.
@@ -109,16 +111,16 @@ pub struct DirFormat {
     pub file_type: bool,
     /// Entries carry their hash: the directory is encrypted and casefolded.
     pub hash_in_entry: bool,
-    /// The htree may have a level more (largedir).
+    /// The htree may have one more level (largedir).
     pub large_dir: bool,
-    /// Highest inode number (superblock's inode count).
+    /// Highest inode number (the superblock's inode count).
     pub inodes: u32,
 }
 
-/// An entry of a directory; also those that are free (inode 0).
+/// An entry of a directory, possibly free (inode 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// Where it begins in the block, in bytes.
+    /// Offset in the block, in bytes.
     pub offset: usize,
     /// Bytes to the next entry.
     pub rec_len: usize,
@@ -133,7 +135,7 @@ pub struct DirEntry<'a> {
 }
 
 impl DirEntry<'_> {
-    /// Where the next entry begins.
+    /// Offset of the next entry.
     pub fn end(&self) -> usize {
         self.offset + self.rec_len
     }
@@ -144,10 +146,10 @@ impl DirEntry<'_> {
     }
 }
 
-/// Bytes that a `rec_len` field means, in blocks of `block_size` bytes.
+/// The length that a `rec_len` field encodes, in blocks of `block_size` bytes.
 ///
-/// In blocks of 64 KiB the length of a whole block does not fit: it is written as 65535 or 0, and other lengths keep their
-/// two low bits (always 0) for bits 16 and 17.
+/// In blocks of 64 KiB the length of a whole block does not fit: it is encoded as 65535 or 0. Other
+/// lengths use their two low bits (always 0) for bits 16 and 17.
 pub fn rec_len_decode(field: u16, block_size: usize) -> usize {
     let field = usize::from(field);
     if block_size < 65536 {
@@ -173,7 +175,8 @@ pub fn rec_len_encode(len: usize, block_size: usize) -> Option<u16> {
     u16::try_from((len & 65532) | ((len >> 16) & 3)).ok()
 }
 
-/// Entries of a block or region, each judged when it is reached; ends after the first bad one.
+/// Iterator over the entries of a block or region. It validates each entry, and ends after the
+/// first bad one.
 #[derive(Clone, Debug)]
 pub struct DirEntries<'a> {
     format: DirFormat,
@@ -199,13 +202,13 @@ impl<'a> Iterator for DirEntries<'a> {
 }
 
 impl DirFormat {
-    /// Bytes of a block that entries may fill: all but the tail.
+    /// Bytes of a block that entries may use: all except the tail.
     pub fn usable(&self) -> usize {
         let tail = if self.checksums { DIR_TAIL_SIZE } else { 0 };
         self.block_size.saturating_sub(tail)
     }
 
-    /// Least bytes of an entry with this name.
+    /// Smallest size of an entry with this name, in bytes.
     pub fn entry_size(&self, name: &[u8]) -> usize {
         let dots = matches!(name, b"." | b"..");
         let hash = if self.hash_in_entry && !dots { 8 } else { 0 };
@@ -227,7 +230,8 @@ impl DirFormat {
         }
     }
 
-    /// Entries of a block from byte `offset` on, which must be where one begins (from an earlier pass).
+    /// Entries of a block from byte `offset` on, which must be the start of an entry (from an
+    /// earlier pass).
     pub fn entries_from<'a>(&self, block: &'a [u8], offset: usize) -> DirEntries<'a> {
         DirEntries {
             at: offset,
@@ -256,7 +260,7 @@ impl DirFormat {
         let name_len = usize::from(header.name_len);
         let name = body.get(..name_len).ok_or(cut)?;
         if inode == 0 {
-            // A free entry's name is what was there before: its length says nothing.
+            // A free entry has a stale name, whose length is meaningless.
             let name = if DIR_HEADER_SIZE + name_len <= rec_len {
                 name
             } else {
@@ -304,14 +308,14 @@ impl DirFormat {
         Ok(entry)
     }
 
-    /// Judges a linear block: all entries, names without `/` and NUL, and that they end where the block (or its tail) does.
-    /// The checksum is [`DirFormat::verify`]'s.
+    /// Validates a linear block: all entries, names without `/` and NUL, and the end of the last
+    /// entry. [`DirFormat::verify`] checks the checksum.
     pub fn check(&self, block: &[u8]) -> Result<(), DirError> {
         self.check_layout(block)?;
         self.check_region(&block[..self.usable()])
     }
 
-    /// [`DirFormat::check`], but names may hold any bytes: those of encrypted directories do.
+    /// [`DirFormat::check`], but names may contain any bytes, as in encrypted directories.
     pub fn check_layout(&self, block: &[u8]) -> Result<(), DirError> {
         self.size(block)?;
         for entry in self.entries(block) {
@@ -323,7 +327,7 @@ impl DirFormat {
         Ok(())
     }
 
-    /// Judges the entries of a region without a tail: of an inline directory.
+    /// Validates the entries of a region without a tail, as in an inline directory.
     pub fn check_region(&self, region: &[u8]) -> Result<(), DirError> {
         for entry in self.region_entries(region) {
             let entry = entry?;
@@ -366,7 +370,7 @@ impl DirFormat {
         find_in(self.region_entries(region), name)
     }
 
-    /// No entry of the block is in use but `.` and `..`.
+    /// Whether `.` and `..` are the only entries in use.
     pub fn is_empty(&self, block: &[u8]) -> Result<bool, DirError> {
         for entry in self.entries(block) {
             let entry = entry?;
@@ -405,7 +409,8 @@ impl DirFormat {
         }
     }
 
-    /// Checks the checksum of a linear block; nothing to do without metadata checksums. `seed` is the inode's.
+    /// Verifies the checksum of a linear block, if there are metadata checksums. `seed` is the
+    /// inode's.
     pub fn verify(&self, block: &[u8], seed: u32) -> Result<(), DirError> {
         if !self.checksums {
             return Ok(());
@@ -419,7 +424,8 @@ impl DirFormat {
         }
     }
 
-    /// Writes tail and checksum of a linear block; nothing to do without metadata checksums. `seed` is the inode's.
+    /// Writes the tail and checksum of a linear block, if there are metadata checksums. `seed` is
+    /// the inode's.
     pub fn seal(&self, block: &mut [u8], seed: u32) -> Result<(), DirError> {
         self.size(block)?;
         if !self.checksums {
@@ -455,7 +461,7 @@ fn find_in<'a>(entries: DirEntries<'a>, name: &[u8]) -> Result<Option<DirEntry<'
     Ok(None)
 }
 
-/// The two hashes behind the name, for `rest` that begins with the entry.
+/// The two hashes after the name, where `rest` begins with the entry.
 fn entry_hash(rest: &[u8], name_len: usize) -> Option<(u32, u32)> {
     let at = (DIR_HEADER_SIZE + name_len).next_multiple_of(4);
     let (major, rest) = U32::read_from_prefix(rest.get(at..)?).ok()?;

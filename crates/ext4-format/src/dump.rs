@@ -1,4 +1,4 @@
-//! Readable dumps, in the words and the order of `dumpe2fs` and `debugfs`, so that two can be
+//! Readable dumps, in the wording and order of `dumpe2fs` and `debugfs`, so that they can be
 //! compared line by line. Times are in UTC.
 
 mod group;

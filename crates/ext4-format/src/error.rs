@@ -1,4 +1,4 @@
-//! What can be wrong with the bytes of an image.
+//! Errors in the bytes of an image.
 
 use thiserror::Error;
 
@@ -20,7 +20,7 @@ impl std::fmt::Display for BitmapKind {
     }
 }
 
-/// Bytes that are not what they should be.
+/// Invalid bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FormatError {
     /// Fewer bytes than the struct has.
@@ -30,17 +30,17 @@ pub enum FormatError {
         what: &'static str,
         /// Bytes needed.
         need: usize,
-        /// Bytes there.
+        /// Length in bytes.
         found: usize,
     },
-    /// Another magic number.
+    /// A wrong magic number.
     #[error("{what}: magic {found:#x}, expected {expected:#x}")]
     Magic {
         /// Struct.
         what: &'static str,
-        /// What stands there.
+        /// Found value.
         found: u32,
-        /// What it should be.
+        /// Expected value.
         expected: u32,
     },
     /// The superblock's checksum does not match.
@@ -48,20 +48,20 @@ pub enum FormatError {
     SuperChecksum {
         /// On disk.
         stored: u32,
-        /// Of the bytes.
+        /// Computed value.
         computed: u32,
     },
-    /// A field of the superblock has a value that no image can have.
+    /// A superblock field with an invalid value.
     #[error("superblock: {field} is {value}: {why}")]
     Super {
         /// Name of the field.
         field: &'static str,
-        /// What it holds.
+        /// Its value.
         value: u64,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// The image has incompatible features that are not known.
+    /// The image has unknown incompatible features.
     #[error("unsupported features: {}", names.join(", "))]
     Features {
         /// Their names.
@@ -109,10 +109,10 @@ pub enum FormatError {
         group: u32,
         /// On disk.
         stored: u16,
-        /// Of the bytes.
+        /// Computed value.
         computed: u16,
     },
-    /// A bitmap or table of a group does not lie where one can.
+    /// A bitmap or table of a group is at an invalid location.
     #[error("group {group}: {what} at block {block}: {why}")]
     GroupLocation {
         /// Group.
@@ -121,7 +121,7 @@ pub enum FormatError {
         what: &'static str,
         /// First block of the part.
         block: u64,
-        /// What is wrong with the place.
+        /// The reason.
         why: &'static str,
     },
     /// A count of a group descriptor is larger than the group.
@@ -131,12 +131,12 @@ pub enum FormatError {
         group: u32,
         /// Name of the field.
         field: &'static str,
-        /// What it holds.
+        /// Its value.
         value: u32,
         /// Largest possible.
         max: u32,
     },
-    /// A group descriptor has flags that this image cannot have.
+    /// A group descriptor has flags that are invalid in this image.
     #[error("group {group}: flags {flags:#x} without a checksum feature")]
     GroupFlags {
         /// Group.
@@ -153,17 +153,17 @@ pub enum FormatError {
         kind: BitmapKind,
         /// On disk.
         stored: u32,
-        /// Of the bytes.
+        /// Computed value.
         computed: u32,
     },
-    /// A bitmap is not what its descriptor promises.
+    /// A bitmap contradicts its descriptor.
     #[error("group {group}: {kind}: {why}")]
     Bitmap {
         /// Group.
         group: u32,
         /// Which bitmap.
         kind: BitmapKind,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
     /// An inode's checksum does not match.
@@ -173,19 +173,19 @@ pub enum FormatError {
         ino: u32,
         /// On disk; 16 bits if the inode has no room for more.
         stored: u32,
-        /// Of the bytes.
+        /// Computed value.
         computed: u32,
     },
-    /// A field of an inode has a value that it cannot have.
+    /// An inode field with an invalid value.
     #[error("inode {ino}: {field} is {value:#x}: {why}")]
     Inode {
         /// Inode number.
         ino: u32,
         /// Name of the field.
         field: &'static str,
-        /// What it holds.
+        /// Its value.
         value: u64,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
     /// A value does not fit its field in this image.
@@ -203,7 +203,7 @@ pub enum FormatError {
     MmpChecksum {
         /// On disk.
         stored: u32,
-        /// Of the bytes.
+        /// Computed value.
         computed: u32,
     },
 }

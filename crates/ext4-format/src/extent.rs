@@ -1,8 +1,8 @@
 //! Extent tree nodes: the 60 bytes in the inode, and blocks.
 //!
-//! A node is a header, entries of 12 bytes each, and (in blocks of file systems with metadata checksums) a tail right after
-//! the space of `max` entries. A node of depth 0 is a leaf with extents, all others hold indexes.
-//! Source: kernel documentation, `filesystems/ext4/ifork.rst`.
+//! A node is a header, entries of 12 bytes, and (in blocks of file systems with metadata checksums)
+//! a tail directly after the space for `max` entries. A node of depth 0 is a leaf with extents; all
+//! others contain indexes. Source: kernel documentation, `filesystems/ext4/ifork.rst`.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -19,7 +19,8 @@ pub use error::ExtentError;
 pub const EXTENT_MAGIC: u16 = 0xf30a;
 /// Deepest tree: the root has at most this depth.
 pub const EXTENT_MAX_DEPTH: u16 = 5;
-/// Blocks of the longest written extent. A length field above it says "unwritten" and counts from here.
+/// Blocks of the longest written extent. A larger length field means "unwritten" and counts from
+/// here.
 pub const EXTENT_MAX_LEN: u32 = 32768;
 /// Blocks of the longest unwritten extent.
 pub const EXTENT_MAX_UNWRITTEN_LEN: u32 = 32767;
@@ -83,7 +84,7 @@ pub struct RawExtent {
 }
 const _: () = assert!(size_of::<RawExtent>() == ENTRY_SIZE);
 
-/// A range of a file and where it is, in blocks.
+/// A range of a file and its location, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Extent {
     /// First logical block.
@@ -178,16 +179,16 @@ impl ExtentIndex {
     }
 }
 
-/// What a node must conform to, known before it is read.
+/// Constraints of a node that are known before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentBounds {
-    /// Depth that the parent demands; `None` for a root.
+    /// Depth according to the parent; `None` for a root.
     pub depth: Option<u16>,
-    /// First logical block of the range that the parent gives to the node.
+    /// First logical block of the node's range, according to the parent.
     pub first: u32,
     /// End of that range.
     pub limit: u64,
-    /// First physical block that an extent may name (superblock's first data block).
+    /// First physical block that an extent may use (the superblock's first data block).
     pub first_block: u64,
     /// Blocks of the file system.
     pub blocks: u64,
@@ -206,7 +207,7 @@ impl ExtentBounds {
     }
 }
 
-/// A node that was judged good, for reading.
+/// A validated node, for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtentNode<'a> {
     header: &'a ExtentHeader,
@@ -214,7 +215,7 @@ pub struct ExtentNode<'a> {
 }
 
 impl<'a> ExtentNode<'a> {
-    /// Judges a node. `bytes` is the 60-byte root or a whole block.
+    /// Validates a node. `bytes` is the 60-byte root or a whole block.
     pub fn parse(bytes: &'a [u8], bounds: &ExtentBounds) -> Result<Self, ExtentError> {
         let node = Self::parse_header(bytes)?;
         let depth = node.depth();
@@ -248,8 +249,8 @@ impl<'a> ExtentNode<'a> {
         Ok(node)
     }
 
-    /// Judges the header only: for nodes that were judged when they were read. Reading from such a node stays within its
-    /// bytes, whatever the entries say.
+    /// Validates only the header: for nodes that were validated when they were read. Later reads
+    /// stay within the bytes whatever the entries contain.
     pub fn parse_header(bytes: &'a [u8]) -> Result<Self, ExtentError> {
         let short = ExtentError::Short { found: bytes.len() };
         let (header, body) = ExtentHeader::ref_from_prefix(bytes).map_err(|_| short)?;
@@ -303,7 +304,7 @@ impl<'a> ExtentNode<'a> {
         T::ref_from_bytes(self.body.get(at..at + ENTRY_SIZE)?).ok()
     }
 
-    /// Entry of a leaf; `None` behind the last one and in an inner node.
+    /// Entry of a leaf; `None` after the last one and in an inner node.
     pub fn extent(&self, index: usize) -> Option<Extent> {
         if !self.is_leaf() {
             return None;
@@ -311,7 +312,7 @@ impl<'a> ExtentNode<'a> {
         self.raw(index).map(Extent::decode)
     }
 
-    /// Entry of an inner node; `None` behind the last one and in a leaf.
+    /// Entry of an inner node; `None` after the last one and in a leaf.
     pub fn index(&self, index: usize) -> Option<ExtentIndex> {
         if self.is_leaf() {
             return None;
@@ -336,7 +337,7 @@ impl<'a> ExtentNode<'a> {
         (0..node.len()).map_while(move |index| node.index(index))
     }
 
-    /// Last entry that begins at or before `logical`; `None` if all begin behind it.
+    /// The last entry that begins at or before `logical`; `None` if all begin after it.
     pub fn search(&self, logical: u32) -> Option<usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -457,7 +458,8 @@ fn check_physical(
     Ok(())
 }
 
-/// Entries for which a block of `block_size` bytes has room. What is left over always has room for the tail.
+/// Number of entries that fit in a block of `block_size` bytes. The rest always has room for the
+/// tail.
 pub fn extent_block_max(block_size: usize) -> u16 {
     u16::try_from(block_size.saturating_sub(HEADER_SIZE) / ENTRY_SIZE).unwrap_or(u16::MAX)
 }
@@ -465,7 +467,7 @@ pub fn extent_block_max(block_size: usize) -> u16 {
 /// Entries for which the root in the inode has room.
 pub const EXTENT_ROOT_MAX: u16 = ((EXTENT_ROOT_SIZE - HEADER_SIZE) / ENTRY_SIZE) as u16;
 
-/// Where the tail of a block is: right after the room for `max` entries.
+/// Position of a block's tail: after the room for `max` entries.
 fn tail_offset(block: &[u8]) -> Result<usize, ExtentError> {
     let max = usize::from(ExtentNode::parse_header(block)?.max());
     let at = HEADER_SIZE + max * ENTRY_SIZE;

@@ -1,8 +1,8 @@
-//! What the superblock says about sizes and places, checked once.
+//! Sizes and locations from the superblock, validated once.
 //!
 //! # How it works
-//! [`Geometry::new`] refuses every superblock whose numbers contradict each other. What it
-//! returns holds these facts, on which all arithmetic of an engine may rest:
+//! [`Geometry::new`] refuses every superblock with contradicting numbers. Its result guarantees
+//! these facts, on which all arithmetic of an engine relies:
 //! - block size 2^10 to 2^16, inode size a power of two from 128 to the block size, descriptor
 //!   size a power of two from 32 to the block size;
 //! - a group has at most 8 × block size clusters and as many inodes, both divisible by 8;
@@ -25,7 +25,7 @@ pub const DESC_SIZE_64BIT: u16 = 64;
 /// Block numbers have at most so many bits.
 pub const BLOCK_NUMBER_BITS: u32 = 48;
 
-/// Checked summary of a superblock. It does not change while a file system is open.
+/// Validated summary of a superblock. It does not change while a file system is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     features: Features,
@@ -195,8 +195,8 @@ fn group_count(sb: &SuperBlock, block_bits: u32, boot_block: bool) -> Result<u32
 }
 
 impl Geometry {
-    /// Checks the superblock's numbers. Features are not judged here: see
-    /// [`Features::read_blockers`], but an external journal is refused.
+    /// Validates the superblock's numbers. Does not check features (see
+    /// [`Features::read_blockers`]), except that it refuses an external journal.
     pub fn new(sb: &SuperBlock) -> Result<Self, FormatError> {
         if sb.magic.get() != SUPER_MAGIC {
             return Err(FormatError::Magic {
@@ -249,7 +249,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// What can only be said once group and descriptor counts are known.
+    /// Checks that need the counts of groups and descriptors.
     fn check_descriptors(&self) -> Result<(), FormatError> {
         if u32::from(self.reserved_gdt_blocks) > self.block_size() / 4 {
             return bad(

@@ -1,9 +1,11 @@
 //! Hashes of names in directories with a hash tree.
 //!
-//! Three kinds, each in a form that takes name bytes as signed and one as unsigned numbers: the "legacy" product hash, MD4
-//! cut to three rounds of eight steps over 32 bytes at a time, and TEA as a compression function over 16 bytes at a time.
-//! The result's bit 0 is cleared (it is the continuation bit of the tree), and the highest value is kept free as an end mark.
-//! Source: kernel documentation, `filesystems/ext4/directory.rst` and `super.rst`; RFC 1320 (MD4); Wheeler and Needham (TEA).
+//! There are three kinds, each for name bytes as signed and as unsigned numbers: the "legacy"
+//! product hash, MD4 with three rounds of eight steps over 32 bytes at a time, and TEA as a
+//! compression function over 16 bytes at a time. Bit 0 of the result is cleared (it is the
+//! continuation bit of the tree), and the highest value is reserved as an end mark. Source: kernel
+//! documentation, `filesystems/ext4/directory.rst` and `super.rst`; RFC 1320 (MD4); Wheeler and
+//! Needham (TEA).
 
 /// Kind of a directory hash, with the signedness of name bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,13 +22,14 @@ pub enum HashVersion {
     HalfMd4Unsigned,
     /// TEA, unsigned bytes.
     TeaUnsigned,
-    /// SipHash with the directory's encryption key; only encrypted casefolded directories, whose entries carry it.
+    /// SipHash with the directory's encryption key; only encrypted casefolded directories, whose
+    /// entries carry it.
     SipHash,
 }
 
 impl HashVersion {
-    /// From the number in an htree root or the superblock's default, and the superblock's flag "unsigned hash".
-    /// Roots hold 0 to 2 whatever the signedness.
+    /// From the number in an htree root or the superblock's default, and the superblock's flag
+    /// "unsigned hash". Roots hold 0 to 2 whatever the signedness.
     pub fn from_disk(number: u8, unsigned: bool) -> Option<Self> {
         match (number, unsigned) {
             (0, false) => Some(HashVersion::Legacy),
@@ -91,8 +94,8 @@ impl DirHasher {
         self.version
     }
 
-    /// Hash of a name (in a casefolded directory: of its folded form). `None` for [`HashVersion::SipHash`], which needs the
-    /// directory's key.
+    /// Hash of a name (in a casefolded directory: of its folded form). `None` for
+    /// [`HashVersion::SipHash`], which needs the directory's key.
     pub fn hash(&self, name: &[u8]) -> Option<NameHash> {
         let signed = self.version.signed();
         let (major, minor) = match self.version {
@@ -139,8 +142,9 @@ fn legacy(name: &[u8], signed: bool) -> u32 {
     last << 1
 }
 
-/// Cuts a name into chunks of `N` words and hands each to `step`. A word takes four bytes, the first highest; what is left
-/// of words and chunk is filled with the length of the rest of the name. The empty name gives no chunk.
+/// Splits a name into chunks of `N` words and passes each to `step`. A word takes four bytes, the
+/// first highest. The rest of the last word and chunk is filled with the length of the remaining
+/// name. An empty name gives no chunk.
 fn fold<const N: usize>(name: &[u8], signed: bool, mut step: impl FnMut(&[u32; N])) {
     let mut rest = name;
     while !rest.is_empty() {
@@ -193,7 +197,8 @@ fn half_md4(state: &mut [u32; 4], words: &[u32; 8]) {
     }
 }
 
-/// One TEA encryption, 16 cycles, of the state's first two words with the chunk as the key; added to the state.
+/// One TEA encryption, 16 cycles, of the state's first two words with the chunk as the key; added
+/// to the state.
 fn tea(state: &mut [u32; 4], key: &[u32; 4]) {
     const DELTA: u32 = 0x9e37_79b9;
     let (mut left, mut right, mut sum) = (state[0], state[1], 0_u32);

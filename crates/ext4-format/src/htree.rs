@@ -1,19 +1,27 @@
-//! Hash trees of directories: the root in the directory's first block, inner nodes, and the split of a leaf.
+//! Hash trees of directories: the root in the directory's first block, inner nodes, and the split
+//! of a leaf.
 //!
 //! # How it works
 //!
-//! To readers that know no hash trees the root looks like a block with `.` and `..`, an inner node like a block with one free
-//! entry; leaves are ordinary directory blocks. A node holds an array of (hash, block), the first of which has no hash: its
-//! place holds limit and count. An entry's block has the names with hashes from its own up to the next entry's. Bit 0 of a
-//! hash, 0 in every name's hash, says that names of the same hash begin in the block before.
-//! With metadata checksums a node ends in a tail of 8 bytes right behind the room for `limit` entries.
+//! To readers that do not know hash trees, the root looks like a block with `.` and `..`, and an
+//! inner node like a block with one free entry. Leaves are ordinary directory blocks. A node has an
+//! array of (hash, block). Its first element has no hash: limit and count are stored in its place.
+//! An entry's block has the names with hashes from its own up to that of the next entry. Bit 0 of a
+//! hash is 0 in every name's hash; if it is set, names with the same hash begin in the previous
+//! block. With metadata checksums a node has a tail of 8 bytes directly after the room for `limit`
+//! entries.
 //!
-//! A name's leaf: [`DirFormat::dx_root`], [`DxNode::search`], then [`DirFormat::dx_node`] as often as the root has inner levels.
-//! A full leaf is split ([`DirFormat::split_leaf`]), its new half named in the parent ([`DirFormat::dx_insert`]); a full parent
-//! is split before ([`DirFormat::dx_split`]), a full root hands its entries to a new node below it ([`DirFormat::dx_grow`]).
+//! - Lookup: [`DirFormat::dx_root`], [`DxNode::search`], then [`DirFormat::dx_node`] for each inner
+//!   level.
+//! - Insertion into a full leaf: [`DirFormat::split_leaf`], then [`DirFormat::dx_insert`] of the
+//!   new half into the parent.
+//! - A full parent is split before ([`DirFormat::dx_split`]). A full root moves its entries to a
+//!   new node below it ([`DirFormat::dx_grow`]).
 //!
-//! Trouble cases, and where they are tested: names of one hash in two leaves (`tests/models.rs`), one to three levels with every
-//! hash, judged by `e2fsck` and the kernel (`tests/trees/own.rs`), nodes that lie (`tests/hostile.rs`).
+//! Trouble cases and their tests:
+//! - names with one hash in two leaves (`tests/models.rs`)
+//! - one to three levels with every hash, checked by `e2fsck` and the kernel (`tests/trees/own.rs`)
+//! - hostile nodes (`tests/hostile.rs`)
 //!
 //! Source: kernel documentation, `filesystems/ext4/directory.rst`.
 
@@ -30,7 +38,7 @@ mod split;
 pub use error::HtreeError;
 pub use split::{Incoming, LeafSplit};
 
-/// What the root holds behind `..`.
+/// Root information after `..`.
 #[derive(
     Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, PartialEq, Eq,
 )]
@@ -83,14 +91,15 @@ const _: () = assert!(size_of::<DxCountLimit>() == 4);
 pub struct DxTail {
     /// Zero.
     pub reserved: U32,
-    /// CRC-32C from the inode's seed: the block up to the last entry in use, then this tail with zero here.
+    /// CRC-32C from the inode's seed: the block up to the last entry in use, then this tail with
+    /// zero here.
     pub checksum: U32,
 }
 const _: () = assert!(size_of::<DxTail>() == DX_TAIL_SIZE);
 
 const DX_ENTRY_SIZE: usize = 8;
 const DX_TAIL_SIZE: usize = 8;
-/// Where the root's info is: behind two entries of 12 bytes.
+/// Position of the root's info: after two entries of 12 bytes.
 const ROOT_INFO_AT: usize = 24;
 /// Where the root's entries are.
 const ROOT_ENTRIES_AT: usize = ROOT_INFO_AT + size_of::<DxRootInfo>();
@@ -129,7 +138,7 @@ pub struct DxRoot<'a> {
 }
 
 impl<'a> DxNode<'a> {
-    /// Entries in use; at least 1 in a node that was judged.
+    /// Entries in use; at least 1 in a validated node.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
@@ -160,14 +169,16 @@ impl<'a> DxNode<'a> {
         (0..node.count()).map_while(move |index| node.entry(index))
     }
 
-    /// The entry in whose block a name with this hash is looked for first: the last whose hash is not above it. Whether
-    /// names of the same hash go on in the next block says [`DxNode::continues`].
+    /// The entry in whose block the search for a name with this hash begins: the last entry whose
+    /// hash is not greater. [`DxNode::continues`] tells whether names of this hash continue in the
+    /// next block.
     pub fn search(&self, hash: u32) -> usize {
         let rest = self.entries.get(1..).unwrap_or_default();
         rest.partition_point(|raw| raw.hash.get() <= hash)
     }
 
-    /// The next entry's block begins with names of this hash, so a search must go on there.
+    /// Whether the next entry's block begins with names of this hash, so that a search must
+    /// continue there.
     pub fn continues(&self, index: usize, hash: u32) -> bool {
         self.entry(index + 1)
             .is_some_and(|next| next.hash == hash | 1)
@@ -175,7 +186,7 @@ impl<'a> DxNode<'a> {
 }
 
 impl DirFormat {
-    /// Levels of inner nodes that a root may say it has.
+    /// Most levels of inner nodes that a root may have.
     pub fn dx_max_levels(&self) -> u8 {
         if self.large_dir { 2 } else { 1 }
     }
@@ -190,13 +201,13 @@ impl DirFormat {
         self.dx_limit(ROOT_ENTRIES_AT)
     }
 
-    /// Entries for which an inner node has room. Where entries carry hashes, the kernel takes them into account for the free
-    /// entry at the node's begin, though none is there.
+    /// Number of entries in an inner node. Where entries have hashes, the kernel reserves room for
+    /// them in the free entry at the node's start, although there are none.
     pub fn dx_node_limit(&self) -> usize {
         self.dx_limit(NODE_ENTRIES_AT + if self.hash_in_entry { 8 } else { 0 })
     }
 
-    /// Judges a root. `blocks` is the directory's size in blocks.
+    /// Validates a root. `blocks` is the directory's size in blocks.
     pub fn dx_root<'a>(&self, block: &'a [u8], blocks: u32) -> Result<DxRoot<'a>, HtreeError> {
         self.dx_size(block)?;
         let dots = HtreeError::Dots;
@@ -250,7 +261,7 @@ impl DirFormat {
         })
     }
 
-    /// Judges an inner node. `blocks` is the directory's size in blocks.
+    /// Validates an inner node. `blocks` is the directory's size in blocks.
     pub fn dx_node<'a>(&self, block: &'a [u8], blocks: u32) -> Result<DxNode<'a>, HtreeError> {
         self.dx_size(block)?;
         let (head, _) = DirEntryHeader::ref_from_prefix(block).map_err(|_| HtreeError::NoNode)?;
@@ -262,13 +273,13 @@ impl DirFormat {
         self.dx_entries(block, NODE_ENTRIES_AT, self.dx_node_limit(), blocks)
     }
 
-    /// The entries of a root or inner node that was judged since it was read; only what is needed to read them is judged
-    /// again.
+    /// The entries of a root or inner node that was validated when it was read. Validates again
+    /// only what is needed to read them.
     pub fn dx_judged<'a>(&self, block: &'a [u8]) -> Result<DxNode<'a>, HtreeError> {
         dx_array(block, self.dx_begin(block)?)
     }
 
-    /// The info of a root that was judged.
+    /// The info of a validated root.
     pub fn dx_info<'a>(&self, block: &'a [u8]) -> Result<&'a DxRootInfo, HtreeError> {
         if self.dx_begin(block)? != ROOT_ENTRIES_AT {
             return Err(HtreeError::NoNode);
@@ -278,7 +289,7 @@ impl DirFormat {
         Ok(info)
     }
 
-    /// The inode that `..` of a root that was judged names.
+    /// The inode of `..` in a validated root.
     pub fn dx_parent(&self, block: &[u8]) -> Result<u32, HtreeError> {
         self.dx_info(block)?;
         let (head, _) =
@@ -332,7 +343,7 @@ impl DirFormat {
         Ok(node)
     }
 
-    /// Where a node's entries begin, by the look of its first entry: a root's begins with `.` of 12 bytes.
+    /// Start of a node's entries. A root is recognized by its first entry: `.` with 12 bytes.
     fn dx_begin(&self, block: &[u8]) -> Result<usize, HtreeError> {
         self.dx_size(block)?;
         let (head, _) = DirEntryHeader::ref_from_prefix(block).map_err(|_| HtreeError::NoNode)?;
@@ -344,7 +355,7 @@ impl DirFormat {
         }
     }
 
-    /// Checksum of a node, and where in the block it is to be.
+    /// Checksum of a node, and its position in the block.
     fn dx_checksum(&self, block: &[u8], seed: u32) -> Result<(u32, usize), HtreeError> {
         let at = self.dx_begin(block)?;
         let (limit, count) = dx_count_limit(block, at).ok_or(HtreeError::NoNode)?;
@@ -367,7 +378,8 @@ impl DirFormat {
         Ok((crc32c(crc32c(sum, reserved), &[0; 4]), tail + 4))
     }
 
-    /// Checks the checksum of a root or inner node; nothing to do without metadata checksums. `seed` is the inode's.
+    /// Verifies the checksum of a root or inner node, if there are metadata checksums. `seed` is
+    /// the inode's.
     pub fn dx_verify(&self, block: &[u8], seed: u32) -> Result<(), HtreeError> {
         if !self.checksums {
             return Ok(());
@@ -381,7 +393,8 @@ impl DirFormat {
         }
     }
 
-    /// Writes the checksum of a root or inner node; nothing to do without metadata checksums. `seed` is the inode's.
+    /// Writes the checksum of a root or inner node, if there are metadata checksums. `seed` is the
+    /// inode's.
     pub fn dx_seal(&self, block: &mut [u8], seed: u32) -> Result<(), HtreeError> {
         if !self.checksums {
             return Ok(());

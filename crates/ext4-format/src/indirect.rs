@@ -1,5 +1,5 @@
-//! The block map of files without extents: 12 direct pointers in the inode, then one tree each of one, two and three levels.
-//! Source: kernel documentation, `filesystems/ext4/ifork.rst`.
+//! The block map of files without extents: 12 direct pointers in the inode, then one tree each of
+//! one, two and three levels. Source: kernel documentation, `filesystems/ext4/ifork.rst`.
 
 use thiserror::Error;
 use zerocopy::FromBytes;
@@ -11,7 +11,7 @@ pub const INDIRECT_ROOTS: usize = 15;
 pub const INDIRECT_DIRECT: u32 = 12;
 const POINTER_SIZE: u32 = 4;
 
-/// A block pointer that names no block of the file system. The caller knows inode and block and names them.
+/// A block pointer outside the file system. The caller reports inode and block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IndirectError {
     /// A pointer leads out of the device.
@@ -26,15 +26,16 @@ pub enum IndirectError {
         /// Blocks of the file system.
         limit: u64,
     },
-    /// The bytes are no whole number of pointers.
+    /// The length is not a multiple of a pointer's size.
     #[error("block of {found} bytes of block pointers")]
     Size {
-        /// Bytes passed in.
+        /// Length in bytes.
         found: usize,
     },
 }
 
-/// The way to a logical block: an index into the inode's pointers, then one into each block of pointers.
+/// Path to a logical block: an index into the inode's pointers, then one into each block of
+/// pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndirectPath {
     offsets: [u32; 4],
@@ -53,7 +54,7 @@ impl IndirectPath {
     }
 }
 
-/// What a block size means for the block map.
+/// Sizes of the block map for one block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndirectGeometry {
     per_block: u64,
@@ -85,7 +86,7 @@ impl IndirectGeometry {
         all.min(1 << 32)
     }
 
-    /// The way to a logical block; `None` if the map cannot name it.
+    /// The path to a logical block; `None` if the map cannot address it.
     pub fn path(&self, logical: u32) -> Option<IndirectPath> {
         if logical < INDIRECT_DIRECT {
             return Some(IndirectPath {
@@ -116,13 +117,13 @@ impl IndirectGeometry {
     }
 }
 
-/// Pointers of a block (or of the inode's 60 bytes), not judged. 0 is a hole.
+/// Pointers of a block (or of the inode's 60 bytes), not validated. 0 is a hole.
 pub fn indirect_pointers(bytes: &[u8]) -> Result<&[U32], IndirectError> {
     <[U32]>::ref_from_bytes(bytes).map_err(|_| IndirectError::Size { found: bytes.len() })
 }
 
-/// Pointers of a block, each 0 or a block from `first` (superblock's first data block, which itself holds no data) up to
-/// `limit` (blocks of the file system).
+/// Validated pointers of a block: each is 0, or a block from `first` (the superblock's first data
+/// block) up to `limit` (blocks of the file system).
 pub fn indirect_check(bytes: &[u8], first: u64, limit: u64) -> Result<&[U32], IndirectError> {
     let pointers = indirect_pointers(bytes)?;
     for (index, pointer) in pointers.iter().enumerate() {

@@ -1,9 +1,10 @@
-//! Data in the inode: the first 60 bytes are where the block map would be, the rest is the value of the xattr `system.data`.
+//! Data in the inode: the first 60 bytes use the space of the block map, the rest is the value of
+//! the xattr `system.data`.
 //!
-//! An inline directory begins with its parent's inode number (there is no `.` and `..`); entries follow in two regions that
-//! are each filled by entries like a block without tail: the other 56 bytes, and the xattr's value. [`DirFormat`]'s
-//! `region_*` methods work on them.
-//! Source: kernel documentation, `filesystems/ext4/inlinedata.rst`.
+//! An inline directory begins with its parent's inode number (there is no `.` and `..`). Entries
+//! follow in two regions: the other 56 bytes, and the xattr's value. Each is filled like a block
+//! without tail. The `region_*` methods of [`DirFormat`] work on them. Source: kernel
+//! documentation, `filesystems/ext4/inlinedata.rst`.
 //!
 //! [`DirFormat`]: crate::DirFormat
 

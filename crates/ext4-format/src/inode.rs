@@ -1,5 +1,5 @@
-//! Inodes: 128 bytes that every image has, then fields as far as `extra_isize` says, then room
-//! for attributes.
+//! Inodes: 128 bytes that every image has, then fields up to `extra_isize`, then space for
+//! attributes.
 //!
 //! Offsets and meanings: kernel documentation, `filesystems/ext4/inodes.rst`.
 
@@ -153,7 +153,8 @@ pub struct Inode {
     base: DiskInode,
     /// What follows the base: fields, then attributes. Empty in inodes of 128 bytes.
     tail: Box<[u8]>,
-    /// The attribute block's number has a high half. Without the 64bit feature its place may hold something else.
+    /// The attribute block's number has a high half. Without the 64bit feature its place may hold
+    /// something else.
     wide_acl: bool,
 }
 
@@ -162,7 +163,7 @@ const fn has_wide_acl(geometry: &Geometry) -> bool {
 }
 
 impl Inode {
-    /// An inode of zeros whose fields beyond 128 bytes are claimed as the superblock wants.
+    /// A zeroed inode with as many fields beyond 128 bytes as the superblock wants.
     pub fn new(geometry: &Geometry) -> Self {
         let size = usize::from(geometry.inode_size());
         let mut inode = Self {
@@ -364,8 +365,8 @@ impl Inode {
     /// Stores the size in bytes.
     ///
     /// # Errors
-    /// `DoesNotFit` if it needs a high half and has none. (That a file of 2 GiB needs large_file
-    /// is the business of who keeps the superblock.)
+    /// `DoesNotFit` if it needs a high half and the inode has none. The caller that maintains the
+    /// superblock must set large_file for a file of 2 GiB.
     pub const fn set_size(&mut self, size: u64, geometry: &Geometry) -> Result<(), FormatError> {
         let wide = self.is_regular() || geometry.features().has_incompat(Incompat::LARGEDIR);
         if !wide && size >> 32 != 0 {
@@ -524,10 +525,10 @@ impl Inode {
         })
     }
 
-    /// Whether the target of this symbolic link stands in `i_block`.
+    /// Whether the target of this symbolic link is in `i_block`.
     ///
-    /// Where attribute values live in inodes of their own their blocks are counted here too, so
-    /// that only the size can tell.
+    /// Where attribute values are in separate inodes, the block count includes their blocks, so
+    /// only the size is decisive.
     pub fn is_fast_symlink(&self, geometry: &Geometry) -> bool {
         if !self.is_symlink() || self.flags().contains(InodeFlags::INLINE_DATA) {
             return false;

@@ -1,9 +1,9 @@
-//! The macros that every on-disk struct is declared with.
+//! The macros that declare on-disk structs.
 
 /// Declares little-endian, unaligned on-disk structs: derives, size assertion, zeroed `Default`.
 ///
-/// The size stands beside the name (`struct Name = SIZE { ... }`), so that a change of a field
-/// that shifts what follows does not compile.
+/// The size is part of the declaration (`struct Name = SIZE { ... }`), so that a change of a field
+/// that shifts the following ones does not compile.
 macro_rules! disk_struct {
     ($($(#[$meta:meta])* pub struct $name:ident = $size:literal {
         $($(#[$fmeta:meta])* pub $field:ident : $ty:ty),* $(,)?
@@ -35,7 +35,7 @@ macro_rules! disk_struct {
                 }
             }
 
-            /// The struct as it stands on disk.
+            /// The struct's bytes on disk.
             pub fn bytes(&self) -> &[u8] { zerocopy::IntoBytes::as_bytes(self) }
         }
     )*};

@@ -18,7 +18,8 @@ pub const MMP_SEQ_FSCK: u32 = 0xe24d_4d50;
 pub const MMP_SEQ_MAX: u32 = 0xe24d_4d4f;
 
 disk_struct! {
-    /// Who has the file system mounted: 1024 bytes at the front of the superblock's `mmp_block`.
+    /// The host that has the file system mounted: 1024 bytes at the start of the superblock's
+    /// `mmp_block`.
     pub struct MmpBlock = 1024 {
         /// [`MMP_MAGIC`].
         pub magic: U32,

@@ -18,35 +18,36 @@ pub const ORPHAN_MAGIC: u32 = 0x0b10_ca04;
 pub struct OrphanTail {
     /// [`ORPHAN_MAGIC`].
     pub magic: U32,
-    /// CRC-32C from the orphan file's inode seed: the physical block number (8 bytes), then the slots.
+    /// CRC-32C from the orphan file's inode seed: the physical block number (8 bytes), then the
+    /// slots.
     pub checksum: U32,
 }
 const _: () = assert!(size_of::<OrphanTail>() == 8);
 
-/// A block of the orphan file that is not one. The caller knows the block and names it.
+/// An invalid block of the orphan file. The caller reports the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum OrphanError {
     /// Too short, or no whole number of slots.
     #[error("orphan block of {found} bytes")]
     Size {
-        /// Bytes passed in.
+        /// Length in bytes.
         found: usize,
     },
-    /// The tail's magic is another.
+    /// The tail's magic is wrong.
     #[error("orphan block with magic {found:#010x}")]
     Magic {
-        /// What is there.
+        /// Found value.
         found: u32,
     },
-    /// The checksum is another.
+    /// The checksum is wrong.
     #[error("orphan block checksum {found:#010x}, expected {expected:#010x}")]
     Checksum {
-        /// What the tail says.
+        /// Value in the tail.
         found: u32,
-        /// What the bytes give.
+        /// Computed value.
         expected: u32,
     },
-    /// A slot names no inode of the file system.
+    /// A slot has an inode number outside the file system.
     #[error("orphan slot {slot} names inode {inode} of {inodes}")]
     Inode {
         /// Which slot.
@@ -63,7 +64,7 @@ pub fn orphan_slots(block_size: usize) -> usize {
     block_size.saturating_sub(size_of::<OrphanTail>()) / 4
 }
 
-/// Makes a block without orphans; [`orphan_seal`] sets its checksum.
+/// Initializes a block without orphans; [`orphan_seal`] sets its checksum.
 pub fn orphan_init(block: &mut [u8]) -> Result<(), OrphanError> {
     block.fill(0);
     let tail = OrphanTail {
@@ -75,7 +76,8 @@ pub fn orphan_init(block: &mut [u8]) -> Result<(), OrphanError> {
         .map_err(|_| OrphanError::Size { found })
 }
 
-/// Judges a block: size, magic, and that each slot is 0 or an inode of the file system. Gives the slots.
+/// Validates a block: size, magic, and that each slot is 0 or an inode of the file system. Returns
+/// the slots.
 pub fn orphan_check(block: &[u8], inodes: u32) -> Result<&[U32], OrphanError> {
     let (slots, tail) = parts(block)?;
     if tail.magic.get() != ORPHAN_MAGIC {

@@ -1,5 +1,4 @@
-//! Quota files, as far as to recognise them.
-//! Source: the format that `quotacheck` and `mke2fs -O quota` write.
+//! Detection of quota files. Source: the format that `quotacheck` and `mke2fs -O quota` write.
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,14 +9,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 )]
 #[repr(C)]
 pub struct QuotaHeader {
-    /// Says whose quota it is.
+    /// Identifies the kind of quota.
     pub magic: U32,
     /// 0 for v2r0, 1 for v2r1.
     pub version: U32,
 }
 const _: () = assert!(size_of::<QuotaHeader>() == 8);
 
-/// Whose quota a file counts.
+/// Kind of quota in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaKind {
     /// Users.
@@ -38,7 +37,8 @@ impl QuotaKind {
         }
     }
 
-    /// What a file counts and its version, by its first bytes; `None` if it is no quota file of version 2.
+    /// Kind and version of a quota file, from its first bytes; `None` if it is not a quota file of
+    /// version 2.
     pub fn recognise(bytes: &[u8]) -> Option<(Self, u32)> {
         let (header, _) = QuotaHeader::ref_from_prefix(bytes).ok()?;
         let kinds = [QuotaKind::User, QuotaKind::Group, QuotaKind::Project];

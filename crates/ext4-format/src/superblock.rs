@@ -17,8 +17,8 @@ pub const SUPER_OFFSET: u64 = 1024;
 pub const SUPER_SIZE: usize = 1024;
 /// The only value of `checksum_type`.
 pub const CHECKSUM_CRC32C: u8 = 1;
-/// `creator_os` of an image whose inodes hold fields of the Hurd (a translator block among them) where those of Linux
-/// hold the version and high halves.
+/// `creator_os` of an image whose inodes have Hurd fields (for example a translator block) where
+/// Linux has the version and high halves.
 pub const CREATOR_HURD: u32 = 1;
 /// Revision without features and with inodes of 128 bytes.
 pub const REV_GOOD_OLD: u32 = 0;
@@ -114,8 +114,8 @@ pub mod hash_version {
 }
 
 disk_struct! {
-    /// The superblock. Fields are public and raw; what is split over two of them has a getter
-    /// and a setter.
+    /// The superblock. Fields are public and raw; a value that is split over two fields has a
+    /// getter and a setter.
     pub struct SuperBlock = 1024 {
         /// Inodes in all groups.
         pub inodes_count: U32,
@@ -372,7 +372,7 @@ macro_rules! time40 {
         pub const fn $get(&self) -> u64 { join(self.$lo.get(), self.$hi as u32) }
 
         $(#[$meta])*
-        /// What does not fit in 40 bits is cut to the largest value.
+        /// A larger value is stored as the largest of 40 bits.
         pub const fn $set(&mut self, seconds: u64) {
             let seconds = if seconds >> 40 == 0 { seconds } else { (1 << 40) - 1 };
             self.$lo = U32::new(seconds as u32);
@@ -391,8 +391,8 @@ impl SuperBlock {
         }
     }
 
-    /// Names of what forbids writing: features, and an operating system whose inodes have other fields. Empty if the
-    /// image can be written.
+    /// Names of everything that forbids writing: features, and an operating system whose inodes
+    /// have other fields. Empty if the image can be written.
     pub fn write_blockers(&self) -> Vec<String> {
         let mut names = self.features().write_blockers();
         if self.creator_os.get() == CREATOR_HURD {
@@ -408,7 +408,8 @@ impl SuperBlock {
         self.feature_ro_compat = U32::new(features.ro_compat.bits());
     }
 
-    /// Adds features. Revision 0 has none, so it becomes revision 1 with the sizes that revision 0 implies.
+    /// Adds features. Revision 0 has none, so it becomes revision 1 with the sizes that revision 0
+    /// implies.
     pub const fn add_features(&mut self, more: Features) {
         if self.rev_level.get() == REV_GOOD_OLD {
             self.rev_level = U32::new(REV_DYNAMIC);
@@ -562,8 +563,8 @@ impl SuperBlock {
         }
     }
 
-    /// Reads a superblock from its 1024 bytes and checks magic and checksum; what it describes
-    /// is checked by [`crate::Geometry::new`].
+    /// Parses a superblock from its 1024 bytes and checks magic and checksum.
+    /// [`crate::Geometry::new`] validates its values.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         let sb = Self::read(bytes)?;
         if sb.magic.get() != SUPER_MAGIC {

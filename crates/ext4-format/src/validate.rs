@@ -1,4 +1,4 @@
-//! What must hold before an engine may rest on what it read: superblock, descriptors, inodes.
+//! Validators of superblock, descriptors and inodes, which an engine relies on.
 
 use crate::inode::file_mode;
 use crate::{
@@ -6,8 +6,8 @@ use crate::{
     InodeFlags, LINK_MAX, RoCompat, SuperBlock, bitmap,
 };
 
-/// Checks a superblock for reading: numbers, features, the inodes that it names, and that the
-/// device of `device_bytes` holds it.
+/// Validates a superblock for reading: numbers, features, the inodes that it names, and that the
+/// file system fits the device of `device_bytes`.
 pub fn validate_super(sb: &SuperBlock, device_bytes: u64) -> Result<Geometry, FormatError> {
     let geometry = Geometry::new(sb)?;
     let blockers = geometry.features().read_blockers();
@@ -46,7 +46,7 @@ pub fn validate_super(sb: &SuperBlock, device_bytes: u64) -> Result<Geometry, Fo
     Ok(geometry)
 }
 
-/// Inodes that the superblock names, as far as the features make them count.
+/// Inodes that the superblock names, as far as its features use them.
 fn named_inodes(sb: &SuperBlock, features: Features) -> Vec<(&'static str, u32)> {
     use crate::Compat;
     let mut named = vec![("last_orphan", sb.last_orphan.get())];
@@ -64,16 +64,16 @@ fn named_inodes(sb: &SuperBlock, features: Features) -> Vec<(&'static str, u32)>
     named
 }
 
-/// Blocks that superblock and descriptors take in `group`: first, one past. Not the blocks that are
-/// only reserved for descriptors: no thread writes them but a resize.
+/// Blocks of superblock and descriptors in `group`: first, and one past the last. Excludes the
+/// blocks that are only reserved for descriptors, as only a resize writes them.
 fn fixed_range(geometry: &Geometry, group: u32) -> Option<(u64, u64)> {
     let first = geometry.group_first_block(group).ok()?;
     let blocks = geometry.fixed_blocks(group) - geometry.reserved_blocks(group);
     Some((first, first + u64::from(blocks)))
 }
 
-/// One part of a group: its blocks must exist, lie outside the fixed part of the groups they are
-/// in, and without flex_bg in the group itself.
+/// Checks one part of a group: its blocks must exist, must not overlap superblock or descriptors of
+/// any group, and without flex_bg must be in the group itself.
 fn check_part(
     geometry: &Geometry,
     group: u32,
@@ -110,11 +110,11 @@ fn check_part(
     Ok(())
 }
 
-/// Checks one group's descriptor, its checksum included: what passes names bitmaps and a table
-/// inside the file system that overlap neither each other nor a superblock or descriptors, and
-/// has counts that the group can have.
+/// Validates one group's descriptor, including its checksum. A valid one names bitmaps and a table
+/// inside the file system that overlap neither each other nor a superblock or descriptors, and has
+/// counts that are possible.
 ///
-/// An error puts this group out of use, not the file system.
+/// An error makes this group unusable, not the file system.
 pub fn validate_group(
     group: u32,
     desc: &GroupDesc,
@@ -172,8 +172,8 @@ pub fn validate_group(
     Ok(())
 }
 
-/// Checks a group's block bitmap: checksum, and that the group's own bitmaps and table, as far
-/// as they lie in it, are in use. Not for a group with BLOCK_UNINIT, whose bitmap was not
+/// Validates a group's block bitmap: its checksum, and that the group's own bitmaps and table, as
+/// far as they are in it, are in use. Not for a group with BLOCK_UNINIT, whose bitmap was never
 /// written.
 pub fn validate_block_bitmap(
     group: u32,
@@ -203,7 +203,7 @@ pub fn validate_block_bitmap(
     Ok(())
 }
 
-/// Checks a group's inode bitmap: checksum. Not for a group with INODE_UNINIT.
+/// Verifies the checksum of a group's inode bitmap. Not for a group with INODE_UNINIT.
 pub fn validate_inode_bitmap(
     group: u32,
     bytes: &[u8],
@@ -214,7 +214,7 @@ pub fn validate_inode_bitmap(
 }
 
 impl Inode {
-    /// Reads an inode, compares its checksum and validates it.
+    /// Parses an inode, verifies its checksum and validates it.
     pub fn parse(ino: u32, bytes: &[u8], geometry: &Geometry) -> Result<Self, FormatError> {
         let inode = Self::read(bytes, geometry)?;
         inode.verify_checksum(ino, geometry)?;
@@ -223,10 +223,9 @@ impl Inode {
     }
 }
 
-/// Checks an inode in use or an orphan (not one that is free): what passes has a known type, a
-/// size whose last block has a number of 32 bits, fields inside the inode, and an attribute
-/// block inside the file system. Its map, extents or inline data are checked where they are
-/// read.
+/// Validates an inode in use or an orphan (not a free one). A valid one has a known type, a size
+/// whose last block number fits 32 bits, fields inside the inode, and an attribute block inside the
+/// file system. Its map, extents or inline data are validated where they are read.
 pub fn validate_inode(ino: u32, inode: &Inode, geometry: &Geometry) -> Result<(), FormatError> {
     let bad = |field, value, why| {
         Err(FormatError::Inode {
@@ -271,7 +270,7 @@ pub fn validate_inode(ino: u32, inode: &Inode, geometry: &Geometry) -> Result<()
     check_size(ino, inode, geometry)
 }
 
-/// Type and size.
+/// Checks type and size.
 fn check_size(ino: u32, inode: &Inode, geometry: &Geometry) -> Result<(), FormatError> {
     let size = inode.size(geometry);
     let block_size = u64::from(geometry.block_size());
@@ -284,7 +283,7 @@ fn check_size(ino: u32, inode: &Inode, geometry: &Geometry) -> Result<(), Format
         })
     };
     let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
-    // What is being deleted has size 0 from then on.
+    // An inode that is being deleted has size 0.
     let dying = inode.links() == 0 && size == 0;
     if inline && size > u64::from(geometry.inode_size()) {
         return bad("more than an inode holds");

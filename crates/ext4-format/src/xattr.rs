@@ -1,9 +1,11 @@
-//! Extended attributes: behind the fields of the inode, and in a block of their own that inodes may share.
+//! Extended attributes: after the fields of the inode, and in a separate block that inodes may
+//! share.
 //!
-//! Both places hold a list of entries that grows up from the begin and ends with four zero bytes, and values that grow down
-//! from the end. A value may instead be the data of an inode of its own (`ea_inode`). Offsets of values count from the first
-//! entry in the inode, from the begin of the block in a block. Entries of a block are sorted by name index, length and name.
-//! Source: kernel documentation, `filesystems/ext4/attributes.rst`.
+//! Both have a list of entries that grows up from the start and ends with four zero bytes, and
+//! values that grow down from the end. A value may also be the data of a separate inode
+//! (`ea_inode`). Value offsets count from the first entry in an inode, and from the start of the
+//! block in a block. Entries of a block are sorted by name index, length and name. Source: kernel
+//! documentation, `filesystems/ext4/attributes.rst`.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -28,7 +30,7 @@ pub const XATTR_IBODY_HEAD: usize = 4;
 pub const XATTR_ENTRY_SIZE: usize = 16;
 /// Entries, names and values begin at multiples of this.
 const ALIGN: usize = 4;
-/// The zero word behind the last entry.
+/// The zero word after the last entry.
 const END_MARK: usize = 4;
 /// Longest value of any file system, in bytes (`XATTR_SIZE_MAX` of Linux).
 pub const XATTR_VALUE_MAX: u32 = 65536;
@@ -70,7 +72,7 @@ pub struct XattrEntry {
     pub value_inum: U32,
     /// Bytes of the value.
     pub value_size: U32,
-    /// Hash of name and value; 0 in the inode for values that are there.
+    /// Hash of name and value; 0 for values inside the inode.
     pub hash: U32,
 }
 const _: () = assert!(size_of::<XattrEntry>() == XATTR_ENTRY_SIZE);
@@ -121,8 +123,8 @@ const PREFIXES: [(u8, &[u8], bool); 8] = [
     (xattr_index::SYSTEM, b"system.", false),
 ];
 
-/// Splits a full name into index and the rest, as ext4 stores it; `None` for names without a known prefix or with nothing
-/// behind it.
+/// Splits a full name into index and the rest, as ext4 stores it; `None` for names without a known
+/// prefix or with nothing behind it.
 pub fn xattr_split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     PREFIXES.iter().find_map(|&(index, prefix, whole)| {
         let rest = full.strip_prefix(prefix)?;
@@ -139,19 +141,19 @@ pub fn xattr_full_name(index: u8, name: &[u8]) -> Option<Vec<u8>> {
     Some([prefix, name].concat())
 }
 
-/// Where a value is.
+/// Location of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrValue {
     /// With the entries.
     Bytes(Vec<u8>),
-    /// The data of an inode of its own.
+    /// The data of a separate inode.
     Inode {
         /// The inode.
         inode: u32,
         /// Bytes of the value.
         size: u32,
-        /// The entry's hash. When writing, the caller gives [`xattr_entry_hash`] of the name and the word that is the
-        /// CRC-32C of the value from the file system's seed.
+        /// The entry's hash. When writing, the caller gives [`xattr_entry_hash`] of the name and
+        /// the word that is the CRC-32C of the value from the file system's seed.
         hash: u32,
     },
 }
@@ -202,7 +204,7 @@ impl XattrSet {
             .find(|xattr| xattr.index == index && xattr.name == name)
     }
 
-    /// Sets a value, replaces what was there; gives the old value.
+    /// Sets a value. Returns the old value, if there was one.
     pub fn set(&mut self, index: u8, name: &[u8], value: XattrValue) -> Option<XattrValue> {
         let old = self
             .entries

@@ -112,15 +112,16 @@ fn parse(line: &[u8]) -> Option<NameHash> {
     })
 }
 
-/// Most of the large ranges in which all code points are alike: CJK, syllables of Korean, planes without characters.
+/// Most of the large ranges in which all code points are alike: CJK, syllables of Korean, planes
+/// without characters.
 fn alike(c: char) -> bool {
     let number = u32::from(c);
     let within = matches!(number, 0x3400..0xa000 | 0xac00..0xf900 | 0x17000..0x1b000 | 0x20000..0x2f000 | 0x30000..0xe0000 | 0xe1000..);
     within && !number.is_multiple_of(0x61)
 }
 
-/// Folds each code point alone, and before, between and behind marks that are to be sorted; the hash tells whether
-/// `debugfs` comes to the same.
+/// Folds each code point alone, and before, between and behind marks that are to be sorted; the
+/// hash tells whether `debugfs` comes to the same.
 fn folded() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let image = image(dir.path(), &["-O", "casefold", "-E", "encoding=utf8-12.1"])?;

@@ -1,6 +1,6 @@
-//! Images that the kernel fills: each extent node, pointer block, directory block, hash tree node and xattr list must parse
-//! with a good checksum and say what the kernel says. Then the other way: what the crate writes in their place must please
-//! `e2fsck` and the kernel.
+//! Images that the kernel fills: each extent node, pointer block, directory block, hash tree node
+//! and xattr list must parse with a good checksum and say what the kernel says. Then the other way:
+//! what the crate writes in their place must please `e2fsck` and the kernel.
 //!
 //! Needs root, loop devices and e2fsprogs; left out by name without them.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
@@ -39,7 +39,8 @@ const VARIANTS: &[(&str, &str, usize)] = &[
     ("large_dir", "-t ext4 -b 1024 -O large_dir -N 2000", 60_000),
 ];
 
-/// Trees that we build: name, arguments of mke2fs, hash, unsigned, names, inner levels that come of it.
+/// Trees that we build: name, arguments of mke2fs, hash, unsigned, names, inner levels that come of
+/// it.
 const OWN: &[(&str, &str, u8, bool, usize, u8)] = &[
     ("legacy", "-t ext4 -b 1024", 0, false, 300, 0),
     ("half_md4", "-t ext4 -b 4096", 1, false, 3000, 0),
@@ -207,8 +208,8 @@ fn compare(reader: &Reader, seen: &Seen, kinds: &mut Kinds) {
     assert_eq!(xattrs, seen.xattrs, "xattrs of {path}");
 }
 
-/// Writes each xattr block and directory leaf anew, compares checksums of hash tree nodes; lists in inodes only where inodes
-/// have no checksum.
+/// Writes each xattr block and directory leaf anew, compares checksums of hash tree nodes; lists in
+/// inodes only where inodes have no checksum.
 fn rewrite(reader: &Reader, seen: &[Seen]) {
     let format = reader.dir_format();
     for seen in seen {

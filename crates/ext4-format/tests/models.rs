@@ -22,7 +22,8 @@ fn format(block_size: usize, checksums: bool, hash_in_entry: bool) -> DirFormat 
     }
 }
 
-/// Values that `debugfs`'s `dx_hash` gave for this seed: legacy, half MD4, TEA, then the unsigned ones.
+/// Values that `debugfs`'s `dx_hash` gave for this seed: legacy, half MD4, TEA, then the unsigned
+/// ones.
 #[test]
 fn known_hashes() {
     let seed = [0x0403_0201, 0x0807_0605, 0x0c0b_0a09, 0x100f_0e0d];

@@ -2,8 +2,8 @@
 //!
 //! # How it works
 //!
-//! A product crate asks [`planted`] at the place of a fault, and does the wrong thing if the
-//! answer is true:
+//! A product crate calls [`planted`] at the place of a fault, and behaves wrongly if it returns
+//! true:
 //!
 //! ```
 //! # fn flush() {}
@@ -12,9 +12,9 @@
 //! }
 //! ```
 //!
-//! Without the feature `plant` the answer is the constant `false`, so a normal build has neither
-//! the branch nor the fault. With it, the environment variable `SAPWOOD_FAULT` holds the number
-//! of the one fault that is active in the process.
+//! Without the feature `plant` the result is the constant `false`, so a normal build has neither
+//! the branch nor the fault. With it, the environment variable `SAPWOOD_FAULT` holds the number of
+//! the single fault that is active in the process.
 //!
 //! `faults.tsv` beside this crate's manifest lists every number with the test that must fail
 //! while the fault is active and pass while it is not. `make faults` runs both for each of them.

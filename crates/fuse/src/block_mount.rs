@@ -77,8 +77,8 @@ fn parse_release(text: &str) -> (u32, u32) {
     (next(), next())
 }
 
-/// Mounts on the directory `path`. `device` is the open `/dev/fuse` to serve the mount with, and the
-/// mode of the root directory until the kernel asks the daemon for it.
+/// Mounts on the directory `path`. `device` is the open `/dev/fuse` to serve the mount with, and
+/// the mode of the root directory until the kernel asks the daemon for it.
 ///
 /// # Errors
 /// There is no loop device, or the kernel refused. Nothing is mounted.

@@ -55,8 +55,8 @@ pub struct MountOptions {
     /// Whether requests come through io_uring (Linux 6.14 and newer, where
     /// `/sys/module/fuse/parameters/enable_uring` is on) or through `/dev/fuse`.
     pub io_uring: Choice,
-    /// Whether the mount is of type `fuseblk` (Linux 6.18 and newer): `sync` and `umount` wait until
-    /// the daemon has made everything durable. Needs root, a loop device and
+    /// Whether the mount is of type `fuseblk` (Linux 6.18 and newer): `sync` and `umount` wait
+    /// until the daemon has made everything durable. Needs root, a loop device and
     /// [`anchor`](Self::anchor).
     pub fuseblk: Choice,
     /// The image file or block device, for a mount of type `fuseblk`.

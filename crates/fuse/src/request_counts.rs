@@ -1,10 +1,10 @@
-//! How many requests of each kind a session has served.
+//! Counts the requests of each kind that a session has served.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::wire::Opcode;
 
-/// Numbers of opcodes that are counted; the protocol's largest is far below.
+/// Number of opcodes that are counted; the protocol's largest is far below.
 const KINDS: usize = 64;
 
 /// Requests since the mount, by opcode. Any thread may count at any time.
@@ -25,7 +25,7 @@ impl RequestCounts {
         }
     }
 
-    /// The kinds that came at least once, with their protocol names in lower case.
+    /// The kinds that arrived at least once, with their protocol names in lower case.
     pub(crate) fn all(&self) -> Vec<(String, u64)> {
         let of = |opcode: &Opcode| {
             let count = self.0.get(*opcode as usize)?.load(Ordering::Relaxed);

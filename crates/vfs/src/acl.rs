@@ -1,18 +1,21 @@
-//! POSIX access control lists in the form of the `system.posix_acl_access` and
-//! `system.posix_acl_default` attributes: version 2 of that encoding, which engines also
-//! store as it is.
+//! POSIX access control lists in the encoding of the `system.posix_acl_access` and
+//! `system.posix_acl_default` attributes (version 2), which engines also store.
 //!
 //! # How it works
-//! The value is a little-endian `u32` version (2), then eight bytes per entry: `u16` tag,
-//! `u16` permissions (`rwx`), `u32` id (all ones where the tag takes none), as
-//! `linux/posix_acl_xattr.h` of the user-space headers defines it. Entries stand in the
-//! order owner, named users, owning group, named groups, mask, others.
+//! The value is a little-endian `u32` version (2), then eight bytes per entry: `u16` tag, `u16`
+//! permissions (`rwx`), `u32` id (all ones for tags without an id), as `linux/posix_acl_xattr.h` of
+//! the user-space headers defines it. The order of entries is owner, named users, owning group,
+//! named groups, mask, others.
 //!
-//! The permission bits of the mode and the access list are two views of one thing. The
-//! owner and others entries equal their mode bits; the group bits equal the mask if there
-//! is one, else the owning group's entry. [`set_access`] goes from a new list to the mode,
-//! [`chmod`] from a new mode to the list, [`inherit`] from a directory's default list to
-//! both for a new inode. A list that says no more than the mode does is not stored.
+//! The permission bits of the mode and the access list describe the same permissions. The owner and
+//! others entries equal their mode bits. The group bits equal the mask if there is one, otherwise
+//! the owning group's entry.
+//!
+//! - [`set_access`] computes the mode from a new list.
+//! - [`chmod`] computes the list from a new mode.
+//! - [`inherit`] computes both for a new inode from its directory's default list.
+//!
+//! A list that is equivalent to the mode is not stored.
 
 use crate::FileKind;
 
@@ -25,13 +28,13 @@ const VERSION: u32 = 2;
 const NO_ID: u32 = u32::MAX;
 const RWX: u32 = 0o7;
 
-/// What is wrong with an encoded list.
+/// Defect of an encoded list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AclError {
-    /// Another encoding.
-    #[error("ACL version {0}, only 2 is known")]
+    /// Unknown version.
+    #[error("unknown ACL version {0}; only 2 is supported")]
     Version(u32),
-    /// Not a header and whole entries.
+    /// The length is not a header plus whole entries.
     #[error("ACL of {0} bytes ends within an entry")]
     Length(usize),
     /// Unknown tag.
@@ -51,18 +54,18 @@ pub enum AclError {
         perm: u16,
     },
     /// A named user or group without an id.
-    #[error("ACL entry {index} names nobody")]
+    #[error("ACL entry {index} names no user or group")]
     Id {
         /// Position of the entry.
         index: usize,
     },
-    /// An entry that may not follow the one before it.
+    /// An entry that must not follow the one before it.
     #[error("ACL entry {index} is out of order or given twice")]
     Order {
         /// Position of the entry.
         index: usize,
     },
-    /// Owner, group, others, or the mask that named entries need, is not there.
+    /// The entry of the owner, the group or others is missing, or the mask that named entries need.
     #[error("ACL lacks its {0} entry")]
     Missing(&'static str),
 }
@@ -76,7 +79,7 @@ impl From<AclError> for crate::Error {
     }
 }
 
-/// Whom an entry is about.
+/// The users that an entry applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tag {
     /// The owner.
@@ -87,9 +90,9 @@ pub enum Tag {
     GroupObj,
     /// This group.
     Group(u32),
-    /// Upper bound for all but the owner and others.
+    /// Upper bound for all entries except those of the owner and others.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Other,
 }
 
@@ -125,7 +128,7 @@ impl Tag {
 /// One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The users that it applies to.
     pub tag: Tag,
     /// `rwx`, 0 to 7.
     pub perm: u32,
@@ -138,10 +141,10 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// Takes the entries if they make a valid list.
+    /// Creates a list if the entries are valid.
     ///
     /// # Errors
-    /// The first rule that they break.
+    /// The first rule that the entries violate.
     pub fn new(entries: Vec<AclEntry>) -> Result<Self, AclError> {
         let mut last = 0;
         let mut named = false;
@@ -172,11 +175,11 @@ impl Acl {
         Ok(acl)
     }
 
-    /// Decodes an attribute's value. A list without any entry is `None`: setting it means
-    /// to remove the attribute.
+    /// Decodes an attribute's value. Returns `None` for a list without entries: setting it removes
+    /// the attribute.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The defect of the value.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, AclError> {
         let short = AclError::Length(bytes.len());
         let (version, rest) = bytes.split_first_chunk::<4>().ok_or(short)?;
@@ -217,7 +220,7 @@ impl Acl {
         bytes
     }
 
-    /// The list that says what the mode bits `perm` say.
+    /// The list that is equivalent to the mode bits `perm`.
     #[must_use]
     pub fn from_mode(perm: u32) -> Self {
         let entry = |tag, shift: u32| AclEntry {
@@ -239,20 +242,20 @@ impl Acl {
         &self.entries
     }
 
-    /// The nine permission bits that it stands for.
+    /// The nine permission bits that it corresponds to.
     #[must_use]
     pub fn mode(&self) -> u32 {
         let perm = |tag| self.perm_of(tag).unwrap_or(0);
         perm(Tag::UserObj) << 6 | perm(self.group_class()) << 3 | perm(Tag::Other)
     }
 
-    /// True if the mode bits say all that it says.
+    /// True if the list is equivalent to its mode bits.
     #[must_use]
     pub fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// Makes it agree with the mode bits `perm`.
+    /// Updates it to the mode bits `perm`.
     pub fn chmod(&mut self, perm: u32) {
         let group_class = self.group_class();
         for entry in &mut self.entries {
@@ -266,7 +269,7 @@ impl Acl {
         }
     }
 
-    /// The entry that the group bits of the mode stand for.
+    /// The entry that the group bits of the mode correspond to.
     fn group_class(&self) -> Tag {
         match self.perm_of(Tag::Mask) {
             Some(_) => Tag::Mask,
@@ -280,10 +283,10 @@ impl Acl {
     }
 }
 
-/// What a new inode gets from its directory.
+/// Permissions and lists of a new inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
-    /// Permission bits to create it with, set-id and sticky bits as asked for.
+    /// Permission bits of the inode. Set-id and sticky bits are as requested.
     pub perm: u32,
     /// Access list to store, as the attribute's value.
     pub access: Option<Vec<u8>>,
@@ -291,12 +294,12 @@ pub struct Inherited {
     pub default: Option<Vec<u8>>,
 }
 
-/// Permissions and lists of a new inode of this kind for which `perm` was asked.
-/// `default_acl` is the value of its directory's default list. With one the umask does
-/// not count; a symbolic link takes neither.
+/// Computes permissions and lists of a new inode of this kind for which `perm` was requested.
+/// `default_acl` is the value of its directory's default list. If there is one, the umask is
+/// ignored. A symbolic link takes neither.
 ///
 /// # Errors
-/// What is wrong with `default_acl`. It comes from the image, so this is damage.
+/// The defect of `default_acl`. It comes from the image, so this is damage.
 pub fn inherit(
     default_acl: Option<&[u8]>,
     kind: FileKind,
@@ -315,7 +318,7 @@ pub fn inherit(
     let Some(default) = default else {
         return Ok(plain(perm & !(umask & 0o777)));
     };
-    // The asked-for bits are an upper bound for what the default list grants.
+    // The requested bits limit what the default list grants.
     let granted = default.mode() & perm;
     let mut access = default.clone();
     access.chmod(granted);
@@ -326,19 +329,19 @@ pub fn inherit(
     })
 }
 
-/// What setting an access list does.
+/// Result of setting an access list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessChange {
-    /// The inode's permission, set-id and sticky bits from now on.
+    /// The inode's new permission, set-id and sticky bits.
     pub perm: u32,
-    /// The attribute's value from now on; `None` removes it.
+    /// The attribute's new value; `None` removes it.
     pub stored: Option<Vec<u8>>,
 }
 
 /// Sets the access list of an inode whose bits are `perm`.
 ///
 /// # Errors
-/// What is wrong with `value`.
+/// The defect of `value`.
 pub fn set_access(value: &[u8], perm: u32) -> Result<AccessChange, AclError> {
     let Some(acl) = Acl::parse(value)? else {
         return Ok(AccessChange { perm, stored: None });
@@ -349,11 +352,10 @@ pub fn set_access(value: &[u8], perm: u32) -> Result<AccessChange, AclError> {
     })
 }
 
-/// Sets the default list of a directory: the attribute's value from now on, where `None`
-/// removes it.
+/// Sets the default list of a directory. Returns the attribute's new value; `None` removes it.
 ///
 /// # Errors
-/// What is wrong with `value`.
+/// The defect of `value`.
 pub fn set_default(value: &[u8]) -> Result<Option<Vec<u8>>, AclError> {
     Ok(Acl::parse(value)?.map(|acl| acl.to_bytes()))
 }
@@ -361,7 +363,7 @@ pub fn set_default(value: &[u8]) -> Result<Option<Vec<u8>>, AclError> {
 /// The stored access list `access` after the mode became `perm`.
 ///
 /// # Errors
-/// What is wrong with `access`. It comes from the image, so this is damage.
+/// The defect of `access`. It comes from the image, so this is damage.
 pub fn chmod(access: &[u8], perm: u32) -> Result<Option<Vec<u8>>, AclError> {
     Ok(Acl::parse(access)?.map(|mut acl| {
         acl.chmod(perm);

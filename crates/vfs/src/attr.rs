@@ -1,11 +1,11 @@
-//! Ids, attributes and what callers hand in to change them.
+//! Ids, attributes, and requests to change them.
 
 use bitflags::bitflags;
 
-/// Identity of an inode within one mounted file system: unique among all live inodes of
-/// all its subvolumes, and the same again after the next mount.
+/// Identity of an inode within one mounted file system: unique among all live inodes of all its
+/// subvolumes, and the same after every mount.
 ///
-/// What `stat` shows as inode number is [`Attr::ino`], which is this value too.
+/// `stat` shows it as the inode number ([`Attr::ino`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
@@ -88,7 +88,7 @@ impl FileKind {
         }
     }
 
-    /// The kind that the `S_IFMT` bits of `mode` name, if they name one.
+    /// The kind in the `S_IFMT` bits of `mode`; `None` if they name no kind.
     #[must_use]
     pub fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {
@@ -139,7 +139,7 @@ pub struct Attr {
     pub blksize: u32,
     /// Inode flags.
     pub flags: InodeFlags,
-    /// Further bits of `FS_IOC_GETFLAGS` that tell how the inode is stored: shown, not set.
+    /// Further bits of `FS_IOC_GETFLAGS`, which describe how the inode is stored. Read-only.
     pub layout: u32,
 }
 
@@ -151,13 +151,13 @@ bitflags! {
         const COMPRESS = 0x4;
         /// Write synchronously (`S`).
         const SYNC = 0x8;
-        /// May not be changed (`i`).
+        /// Must not be changed (`i`).
         const IMMUTABLE = 0x10;
         /// May only grow at its end (`a`).
         const APPEND = 0x20;
-        /// Left out by `dump` (`d`).
+        /// Excluded from `dump` (`d`).
         const NODUMP = 0x40;
-        /// Access time stays (`A`).
+        /// The access time does not change (`A`).
         const NOATIME = 0x80;
         /// Do not compress (`m`).
         const NOCOMPRESS = 0x400;
@@ -183,11 +183,11 @@ pub struct Fsxattr {
     pub cowextsize: u32,
 }
 
-/// A found or new inode. The caller that receives one holds one reference to the inode and gives it
-/// back with [`FileSystem::forget`](crate::FileSystem::forget).
+/// An inode that was found or created. The caller that receives it holds one reference to the
+/// inode, and releases it with [`FileSystem::forget`](crate::FileSystem::forget).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Its attributes, which name it.
+    /// Its attributes, including its identity.
     pub attr: Attr,
 }
 
@@ -204,7 +204,7 @@ impl Entry {
 pub struct DirEntry {
     /// Identity of the inode that the name leads to.
     pub ino: Ino,
-    /// Position after this entry: hand it to the next `readdir` to go on behind it.
+    /// Position after this entry: the next `readdir` continues there.
     pub next: u64,
     /// Type of the inode.
     pub kind: FileKind,
@@ -212,17 +212,17 @@ pub struct DirEntry {
     pub name: Vec<u8>,
 }
 
-/// Who asks. Engines use it for the ownership of new inodes and for the set-id rules;
-/// permission checks are the front end's (with FUSE the kernel's `default_permissions`).
+/// The user that makes a request. Engines use it for the ownership of new inodes and for the set-id
+/// rules. The front end checks permissions (with FUSE: the kernel, by `default_permissions`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
     /// Effective user.
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
-    /// Bits that a new inode's mode loses when its directory has no default ACL.
+    /// Bits that are cleared in a new inode's mode if its directory has no default ACL.
     pub umask: u32,
-    /// May keep the set-group-id bit of a group that it is not in (`CAP_FSETID`).
+    /// May keep the set-group-id bit for a group that it is not a member of (`CAP_FSETID`).
     pub keep_setgid: bool,
 }
 
@@ -236,7 +236,7 @@ impl Credentials {
     };
 }
 
-/// What to create.
+/// The inode to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NewInode<'a> {
     /// Regular file.
@@ -256,7 +256,7 @@ pub enum NewInode<'a> {
 }
 
 impl NewInode<'_> {
-    /// The kind of inode this makes.
+    /// The kind of the inode.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         match self {
@@ -276,11 +276,11 @@ impl NewInode<'_> {
 pub enum SetTime {
     /// The time of the change.
     Now,
-    /// This one.
+    /// This time.
     To(Timestamp),
 }
 
-/// Attributes to change; `None` stays as it is.
+/// Attributes to change. `None` leaves an attribute as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttr {
     /// Permission, set-id and sticky bits (`0o7777`).
@@ -295,16 +295,16 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of the content.
     pub mtime: Option<SetTime>,
-    /// Last change of the inode; a front end with a write-back cache keeps it itself.
+    /// Last change of the inode. A front end with a write-back cache maintains it itself.
     pub ctime: Option<Timestamp>,
     /// Creation (restoring a copy).
     pub btime: Option<Timestamp>,
-    /// Clear the set-user-id bit, and the set-group-id bit of an executable, because the
-    /// caller has no right to keep them.
+    /// Clear the set-user-id bit, and the set-group-id bit of an executable, because the caller may
+    /// not keep them.
     pub kill_setid: bool,
 }
 
-/// What `statfs` shows. Counts are in units of `block_size` bytes.
+/// Result of `statfs`. Counts are in units of `block_size` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FsStat {
     /// Unit of the counts, in bytes.
@@ -313,9 +313,9 @@ pub struct FsStat {
     pub blocks: u64,
     /// Unused.
     pub blocks_free: u64,
-    /// Unused and to be had by ordinary users.
+    /// Unused and available to ordinary users.
     pub blocks_available: u64,
-    /// Inodes in all; 0 where they are made as needed.
+    /// Number of inodes; 0 if they are created on demand.
     pub inodes: u64,
     /// Unused inodes.
     pub inodes_free: u64,

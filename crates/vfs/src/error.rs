@@ -1,17 +1,16 @@
-//! The error that an operation ends with, and its errno: the only place where one exists.
+//! Errors of operations and their errno, which exists only here.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// What an engine, a device or a journal reported, with its type: the block, key or inode is in
-/// its fields.
-///
+/// The typed error of an engine, a device or a journal. Its fields name the block, key or inode.
+/// Two causes are equal if their messages are.
 /// Two causes are equal if their texts are.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
 
 impl Cause {
-    /// Keeps an error, or a text where there is none.
+    /// Stores an error, or a message if there is no typed error.
     pub fn new(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self(error.into().into())
     }
@@ -43,8 +42,8 @@ impl PartialEq for Cause {
 
 impl Eq for Cause {}
 
-/// Why an operation failed. Engines turn their own typed errors into one of these at their edge;
-/// those that have no errno of their own stay with it as its [`source`](std::error::Error::source).
+/// Why an operation failed. Engines convert their own typed errors to these at their interface. An
+/// error without an errno of its own is kept as the [`source`](std::error::Error::source).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -82,7 +81,7 @@ pub enum Error {
     NoAttribute,
     /// `E2BIG`
     AttributeTooLarge,
-    /// `ENXIO`: no data or hole behind the offset
+    /// `ENXIO`: no data or hole after the offset
     NoSuchOffset,
     /// `EOPNOTSUPP`
     NotSupported,
@@ -189,7 +188,8 @@ impl Error {
 /// Result of a file-system operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The errno decides the [`ErrorKind`](std::io::ErrorKind). An error with a cause stays whole.
+/// The errno decides the [`ErrorKind`](std::io::ErrorKind). An error with a cause is kept as a
+/// whole.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let plain = Self::from_raw_os_error(error.errno());

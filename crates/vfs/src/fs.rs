@@ -1,4 +1,4 @@
-//! The trait itself.
+//! The [`FileSystem`] trait and its parameter types.
 
 use std::ops::ControlFlow;
 
@@ -33,13 +33,13 @@ pub enum AllocMode {
         /// Do not extend the file.
         keep_size: bool,
     },
-    /// Takes the range out; what follows moves down.
+    /// Removes the range; the data after it moves down.
     CollapseRange,
-    /// Opens a hole; what was there moves up.
+    /// Inserts a hole; the data from there on moves up.
     InsertRange,
 }
 
-/// What to look for from an offset on.
+/// What to find from an offset on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekFrom {
     /// `SEEK_DATA`
@@ -48,25 +48,25 @@ pub enum SeekFrom {
     Hole(u64),
 }
 
-/// Whether an extended attribute may or must exist.
+/// Whether an extended attribute may, must or must not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetXattrMode {
-    /// Either.
+    /// It may exist.
     Any,
-    /// It must not (`XATTR_CREATE`, else `Exists`).
+    /// It must not exist (`XATTR_CREATE`, else `Exists`).
     Create,
-    /// It must (`XATTR_REPLACE`, else `NoAttribute`).
+    /// It must exist (`XATTR_REPLACE`, else `NoAttribute`).
     Replace,
 }
 
 /// How to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteMode {
-    /// Clear set-id bits: the writer has no right to keep them.
+    /// Clear set-id bits: the writer may not keep them.
     pub kill_setid: bool,
-    /// Write at the end of the file, whatever the offset says.
+    /// Write at the end of the file; ignore the offset.
     pub append: bool,
-    /// The front end's cache writes back: the times are set by the front end.
+    /// A write-back of the front end's cache: the front end sets the times.
     pub writeback: bool,
 }
 
@@ -90,18 +90,20 @@ pub enum SyncKind {
 
 /// A mounted file system.
 ///
-/// Names are byte strings of 1 to 255 bytes without `/` and NUL, and never `.` or `..`.
-/// All methods may be called from any thread at once. Every [`Entry`] that is returned
-/// carries one reference; an inode lives, even without a name, until
-/// [`forget`](FileSystem::forget) gave all of them back. Calls on an inode need a reference
-/// held by the caller; without one they may fail with `Stale`. Every call can fail with
-/// `Io`, `Corrupt` or (if it changes something) `ReadOnly` and `NoSpace`; what else can
-/// happen stands with the method.
+/// Names are byte strings of 1 to 255 bytes without `/` and NUL, and never `.` or `..`. Any thread
+/// may call the methods at any time.
+///
+/// Every returned [`Entry`] carries one reference. An inode exists, even without a name, until
+/// [`forget`](FileSystem::forget) has released all its references. The caller of an operation on an
+/// inode holds a reference to it; otherwise the call may fail with `Stale`.
+///
+/// Every call can fail with `Io` or `Corrupt`, and, if it changes something, with `ReadOnly` or
+/// `NoSpace`. Each method lists its other errors.
 pub trait FileSystem: Send + Sync {
     /// Kind of file system for messages: `btrfs`, `ext4`.
     fn kind(&self) -> &'static str;
 
-    /// The root directory of what is mounted. Needs no reference and no `forget`.
+    /// The mounted root directory. Needs no reference and no `forget`.
     fn root(&self) -> Ino;
 
     /// True if changes are refused, by option or after an error.
@@ -119,33 +121,35 @@ pub trait FileSystem: Send + Sync {
     /// `NotFound`, `NotDirectory`, `NameTooLong`.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
-    /// Finds an inode by its identity (after `readdir`, or for a handle from outside) and
-    /// takes a reference.
+    /// Finds an inode by its identity (after `readdir`, or for an external handle) and takes a
+    /// reference.
     ///
     /// # Errors
     /// `Stale` if there is none.
     fn reference(&self, ino: Ino) -> Result<Entry>;
 
-    /// The directory that holds `dir`; the root is its own.
+    /// The directory that contains `dir`. The root contains itself.
     ///
     /// # Errors
     /// `NotDirectory`.
     fn parent(&self, dir: Ino) -> Result<Entry>;
 
-    /// Gives `count` references back. The last one of an inode without a name deletes it.
+    /// Releases `count` references. Releasing the last reference of an inode without a name deletes
+    /// the inode.
     fn forget(&self, ino: Ino, count: u64);
 
-    /// The inodes that callers hold references to. Those that come or go meanwhile may be missing.
+    /// The inodes that callers hold references to. Inodes whose references change during the call
+    /// may be missing.
     fn referenced(&self) -> Vec<Ino>;
 
-    /// Whether callers refer to so many inodes which are not in use that the engine would rather have
-    /// them forget some, [`crowd`](Self::crowd). Asked with an inode after each that a caller gets a
-    /// reference to, and answered for those that share a place with it.
+    /// Whether callers refer to so many unused inodes that they should release some of those in
+    /// [`crowd`](Self::crowd). A caller asks with an inode after it got a reference to it. The
+    /// answer holds for the inodes that share a shard with it.
     fn is_crowded(&self, _ino: Ino) -> bool {
         false
     }
 
-    /// Inodes that callers had best give back, if they do not use them.
+    /// Inodes that callers should release if they do not use them.
     fn crowd(&self) -> Vec<Ino> {
         Vec::new()
     }
@@ -166,12 +170,11 @@ pub trait FileSystem: Send + Sync {
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// `Invalid` if it is none.
+    /// `Invalid` if it is not a symbolic link.
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
 
-    /// Creates an inode and its name. `perm` is what the caller asked for (`0o7777`): the
-    /// engine applies the directory's default ACL or else the umask, and the directory's
-    /// set-group-id rule.
+    /// Creates an inode and its name. `perm` has the requested bits (`0o7777`). The engine applies
+    /// the directory's default ACL, or else the umask, and the directory's set-group-id rule.
     ///
     /// # Errors
     /// `Exists`, `NotFound` if `dir` was removed, `NotDirectory`, `NameTooLong`.
@@ -184,14 +187,13 @@ pub trait FileSystem: Send + Sync {
         perm: u32,
     ) -> Result<Entry>;
 
-    /// Creates a regular file without a name (`O_TMPFILE`); [`link`](FileSystem::link) can
-    /// give it one.
+    /// Creates an unnamed regular file (`O_TMPFILE`); [`link`](FileSystem::link) can name it.
     ///
     /// # Errors
     /// As [`create`](FileSystem::create).
     fn tmpfile(&self, who: &Credentials, dir: Ino, perm: u32) -> Result<Entry>;
 
-    /// Gives an inode one more name.
+    /// Adds a name to an inode.
     ///
     /// # Errors
     /// `Exists`, `TooManyLinks`, `NotPermitted` for a directory, `CrossDevice` between
@@ -224,10 +226,10 @@ pub trait FileSystem: Send + Sync {
         mode: RenameMode,
     ) -> Result<()>;
 
-    /// Lists `dir` from position `from` (0 is the start, else [`DirEntry::next`]) in a
-    /// stable order, without `.` and `..`, until the sink breaks or the end is reached.
-    /// Entries that exist all the while are listed once. A listing ends, however often entries
-    /// are renamed meanwhile. The sink must not call back.
+    /// Lists `dir` from position `from` (0 is the start, else [`DirEntry::next`]) in a stable
+    /// order, without `.` and `..`, until the sink breaks or the end is reached. An entry that
+    /// exists during the whole listing is listed once. A listing ends even if entries are renamed
+    /// all the time. The sink must not call the file system.
     ///
     /// # Errors
     /// `NotDirectory`.
@@ -238,14 +240,14 @@ pub trait FileSystem: Send + Sync {
         sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// Reads up to `buf.len()` bytes at `offset`; returns how many (fewer only at the end
-    /// of the file).
+    /// Reads up to `buf.len()` bytes at `offset`. Returns the number of bytes, which is smaller
+    /// only at the end of the file.
     ///
     /// # Errors
-    /// `IsDirectory`, `Invalid` if it is no regular file.
+    /// `IsDirectory`, `Invalid` if it is not a regular file.
     fn read(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Writes all of `data` and returns the offset behind it.
+    /// Writes all of `data`. Returns the offset after it.
     ///
     /// # Errors
     /// `FileTooLarge`, `NotPermitted`.
@@ -263,8 +265,8 @@ pub trait FileSystem: Send + Sync {
     /// `NoSuchOffset`.
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<u64>;
 
-    /// Copies `len` bytes (0: to the end of the source) from one file to another, or
-    /// within one. Returns how many were copied.
+    /// Copies `len` bytes (0: to the end of the source) between two files or within one. Returns
+    /// the number of bytes copied.
     ///
     /// # Errors
     /// `Invalid` for overlapping or unaligned ranges, `IsDirectory`, `CrossDevice`.
@@ -278,8 +280,8 @@ pub trait FileSystem: Send + Sync {
         mode: CopyMode,
     ) -> Result<u64>;
 
-    /// Makes a file or directory durable: when it returns without an error, what it was
-    /// at the call survives a power cut.
+    /// Makes a file or directory durable: after a success, its state at the time of the call
+    /// survives a power cut.
     ///
     /// # Errors
     /// `Io`: nothing more will become durable.
@@ -297,19 +299,20 @@ pub trait FileSystem: Send + Sync {
     /// `NoAttribute`, `NotSupported` for an unknown namespace.
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// Sets one. ACLs (`system.posix_acl_*`) are validated and kept equal to the mode.
+    /// Sets an extended attribute. ACLs (`system.posix_acl_*`) are validated and kept consistent
+    /// with the mode.
     ///
     /// # Errors
     /// `Exists`, `NoAttribute`, `NotSupported`, `Invalid`, `AttributeTooLarge`, `NoSpace`.
     fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()>;
 
-    /// Full names of all.
+    /// Full names of all extended attributes.
     ///
     /// # Errors
     /// See the trait.
     fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>>;
 
-    /// Removes one.
+    /// Removes an extended attribute.
     ///
     /// # Errors
     /// `NoAttribute`, `NotSupported`.
@@ -339,8 +342,8 @@ pub trait FileSystem: Send + Sync {
     /// Counters as a JSON object.
     fn stats_json(&self) -> String;
 
-    /// The first error since the mount that lost what was written, or ended all changes, as one
-    /// line for people. Can be asked for after [`unmount`](FileSystem::unmount) too.
+    /// The first error since the mount that lost written data or ended all changes, as one line for
+    /// display. Also available after [`unmount`](FileSystem::unmount).
     fn first_error(&self) -> Option<String>;
 
     /// Makes everything durable and ends all work. Later calls fail.

@@ -1,9 +1,8 @@
-//! The file-system trait that every Sapwood engine implements, with its ids, attributes
-//! and errors.
+//! The file-system trait that every Sapwood engine implements, with its ids, attributes and errors.
 //!
-//! The trait is inode-based and keeps no open-file state: an open file is an inode that
-//! the front end holds a reference to. That suits FUSE (with or without its open
-//! requests), a library user and the command line alike.
+//! The trait works on inodes and keeps no state of open files: an open file is an inode that the
+//! front end holds a reference to. This serves FUSE (with or without its open requests), library
+//! users and the command line.
 
 pub mod acl;
 mod attr;

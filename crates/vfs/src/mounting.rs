@@ -1,4 +1,4 @@
-//! What is chosen for a mount, whichever interface makes it.
+//! Choices for a mount that are common to all interfaces.
 
 /// The users that may use a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,13 +12,13 @@ pub enum Access {
     All,
 }
 
-/// Whether something is used that not every machine has.
+/// Whether to use a feature that some machines lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Choice {
-    /// Where it can be had.
+    /// If it is available.
     #[default]
     Auto,
-    /// Always; it is an error where it cannot be had.
+    /// Always; fail if it is not available.
     On,
     /// Never.
     Off,

@@ -1,5 +1,4 @@
-//! POSIX and Linux rules that need no state: every engine calls these, so that all of
-//! them answer alike.
+//! POSIX and Linux rules that need no state. Every engine calls these, so that all behave alike.
 
 use crate::{
     AllocMode, Credentials, Error, FileKind, Fsxattr, InodeFlags, RenameMode, Result, SetAttr,
@@ -12,7 +11,7 @@ pub const NAME_MAX: usize = 255;
 pub const TARGET_MAX: usize = 4095;
 /// Longest file, in bytes.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
-/// Longest value of an extended attribute that the system-call interface lets through.
+/// Longest value of an extended attribute that the system-call interface allows.
 pub const XATTR_VALUE_MAX: usize = 65536;
 
 const SETUID: u32 = 0o4000;
@@ -22,7 +21,7 @@ const GROUP_EXEC: u32 = 0o010;
 /// Checks the name of a directory entry.
 ///
 /// # Errors
-/// `NameTooLong`; `Invalid` if it is empty, `.`, `..`, or holds `/` or NUL.
+/// `NameTooLong`; `Invalid` if it is empty, `.`, `..`, or contains `/` or NUL.
 pub fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Error::NameTooLong);
@@ -37,7 +36,7 @@ pub fn check_name(name: &[u8]) -> Result<()> {
 /// Checks the target of a symbolic link.
 ///
 /// # Errors
-/// `NotFound` if it is empty, `NameTooLong`, `Invalid` if it holds NUL.
+/// `NotFound` if it is empty, `NameTooLong`, `Invalid` if it contains NUL.
 pub fn check_target(target: &[u8]) -> Result<()> {
     match target {
         [] => Err(Error::NotFound),
@@ -50,7 +49,7 @@ pub fn check_target(target: &[u8]) -> Result<()> {
 /// End of the range, exclusive.
 ///
 /// # Errors
-/// `FileTooLarge` if it lies behind [`MAX_FILE_SIZE`].
+/// `FileTooLarge` if it is past [`MAX_FILE_SIZE`].
 pub fn range_end(offset: u64, len: u64) -> Result<u64> {
     match offset.checked_add(len) {
         Some(end) if end <= MAX_FILE_SIZE => Ok(end),
@@ -63,15 +62,15 @@ pub fn range_end(offset: u64, len: u64) -> Result<u64> {
 pub struct Ownership {
     /// Owner.
     pub uid: u32,
-    /// Group: the directory's if that has the set-group-id bit.
+    /// Group: the directory's if it has the set-group-id bit.
     pub gid: u32,
     /// Permission, set-id and sticky bits.
     pub perm: u32,
 }
 
-/// Owner and bits of a new inode in a directory with these bits and this group. A
-/// directory inherits the set-group-id bit; an executable file may keep its own only if
-/// the caller is in the group or has the right to.
+/// Owner and bits of a new inode in a directory with these bits and this group. A directory
+/// inherits the set-group-id bit. An executable file may have it only if the caller is in the group
+/// or may keep it.
 #[must_use]
 pub fn new_ownership(
     who: &Credentials,
@@ -97,9 +96,8 @@ pub fn new_ownership(
     }
 }
 
-/// `perm` without the bits that a change by an unprivileged caller takes away. A set-group-id
-/// bit without group execute permission means mandatory locking and stays, and so do a
-/// directory's bits.
+/// `perm` without the bits that a change by an unprivileged caller clears. A set-group-id bit
+/// without group execute permission means mandatory locking and stays, as do a directory's bits.
 #[must_use]
 pub fn kill_setid(kind: FileKind, perm: u32) -> u32 {
     if kind == FileKind::Directory {
@@ -122,7 +120,7 @@ pub fn setattr_perm(kind: FileKind, perm: u32, changes: &SetAttr) -> u32 {
     perm
 }
 
-/// Checks whether `changes` suit an inode of this kind with these flags.
+/// Checks whether `changes` are allowed for an inode of this kind with these flags.
 ///
 /// # Errors
 /// `IsDirectory`, `Invalid`, `FileTooLarge` for a size; `NotPermitted` for an immutable or
@@ -164,8 +162,8 @@ pub fn check_setattr(kind: FileKind, flags: InodeFlags, changes: &SetAttr) -> Re
     Ok(())
 }
 
-/// Checks a write to an inode with these flags. What arrives from a write-back cache was
-/// checked when it entered the cache, and may start before the end of an append-only file.
+/// Checks a write to an inode with these flags. Data from a write-back cache was checked when it
+/// entered the cache, and may start before the end of an append-only file.
 ///
 /// # Errors
 /// `NotPermitted` for an immutable file, and for an append-only one before its end.
@@ -213,10 +211,10 @@ pub fn check_directory(kind: FileKind) -> Result<()> {
     }
 }
 
-/// Seconds after which an access time is renewed though it is newer than the last change.
+/// Seconds after which an access time is renewed even if it is newer than the last change.
 const RELATIME_LIMIT: i64 = 24 * 60 * 60;
 
-/// Whether a read at `now` renews the access time (`relatime`), from the times of the last access,
+/// Whether a read at `now` renews the access time (`relatime`), given the times of the last access,
 /// change of content, and change of the inode.
 #[must_use]
 pub fn access_time_is_due(
@@ -238,8 +236,7 @@ pub fn check_add_name(dir_flags: InodeFlags) -> Result<()> {
     }
 }
 
-/// Checks that a name that leads to `victim` may be removed from a directory, seen from
-/// the flags of both.
+/// Checks, by the flags of both, that a name of `victim` may be removed from a directory.
 ///
 /// # Errors
 /// `NotPermitted`.
@@ -251,8 +248,8 @@ pub fn check_remove_name(dir_flags: InodeFlags, victim: InodeFlags) -> Result<()
     }
 }
 
-/// Checks that a name of a directory (`directory`: `rmdir`) or of anything else may be removed, seen
-/// from the flags of both and the kind of `victim`.
+/// Checks, by the flags of both and the kind of `victim`, that a name of a directory (`directory`:
+/// `rmdir`) or of anything else may be removed.
 ///
 /// # Errors
 /// `NotPermitted`, `NotDirectory`, `IsDirectory`.
@@ -269,7 +266,7 @@ pub fn check_remove(
     }
 }
 
-/// One side of a rename: a directory, and what the name in it leads to.
+/// One side of a rename: a directory, and the inode of the name in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenameSide {
     /// Flags of the directory.
@@ -278,15 +275,15 @@ pub struct RenameSide {
     pub flags: InodeFlags,
     /// Type of the inode.
     pub kind: FileKind,
-    /// The inode is a directory that the *other* side's directory is, or is below.
+    /// The inode is a directory, and is the *other* side's directory or one above it.
     pub holds_other_dir: bool,
     /// The inode is a directory with entries.
     pub has_entries: bool,
 }
 
-/// Checks a rename of `source` over `target`, once both names were looked up; false if
-/// there is nothing to do because they lead to the same inode. The order of the checks is
-/// that of Linux.
+/// Checks a rename of `source` over `target`, after both names were looked up. Returns false if
+/// both lead to the same inode, so that nothing is to be done. The order of the checks is that of
+/// Linux.
 ///
 /// # Errors
 /// `Exists`, `NotFound`, `Invalid`, `NotEmpty`, `NotPermitted`, `NotDirectory`,
@@ -383,13 +380,13 @@ pub fn xattr_class(name: &[u8]) -> Result<XattrClass> {
     Err(Error::NotSupported)
 }
 
-/// Checks that an inode of this kind with these flags takes a change of an attribute of
-/// this namespace. `removes` is true for a removal and for an empty ACL.
+/// Checks that an attribute of this namespace may be changed on an inode of this kind with these
+/// flags. `removes` is true for a removal and for an empty ACL.
 ///
 /// # Errors
-/// `NotPermitted` for an immutable or append-only inode, and for `user.` on what is no
-/// regular file or directory; `NotSupported` for an ACL of a symbolic link;
-/// `AccessDenied` for a default ACL on anything but a directory.
+/// `NotPermitted` for an immutable or append-only inode, and for `user.` on anything but a regular
+/// file or directory; `NotSupported` for an ACL of a symbolic link; `AccessDenied` for a default
+/// ACL on anything but a directory.
 pub fn check_xattr_change(
     kind: FileKind,
     flags: InodeFlags,
@@ -411,8 +408,8 @@ pub fn check_xattr_change(
     }
 }
 
-/// The attribute that every change of a file's content or owner removes, whatever caller makes it:
-/// the right that it grants was for the old content.
+/// The attribute that every change of a file's content or owner removes, whichever caller makes it:
+/// its privileges were granted for the old content.
 pub const CAPABILITY: &[u8] = b"security.capability";
 
 /// True if `changes` remove [`CAPABILITY`].
@@ -421,8 +418,8 @@ pub fn drops_capability(changes: &SetAttr) -> bool {
     changes.size.is_some() || changes.uid.is_some() || changes.gid.is_some()
 }
 
-/// Flags that an inode has after `asked` was set on one that has `current`. A flag that
-/// means nothing for its kind is left out, and a file with content keeps its `NOCOW`.
+/// Flags of an inode that has `current` after `asked` was set. A flag without meaning for the
+/// inode's kind is dropped, and a file with content keeps its `NOCOW`.
 ///
 /// # Errors
 /// `NotSupported` for unknown bits, `Invalid` for bits that exclude one another.
@@ -455,20 +452,19 @@ pub fn set_flags(
     Ok(flags)
 }
 
-/// Flags that a new inode takes from its directory.
+/// Flags that a new inode inherits from its directory.
 #[must_use]
 pub const fn inherited_flags(dir_flags: InodeFlags) -> InodeFlags {
     let compression = InodeFlags::COMPRESS.union(InodeFlags::NOCOMPRESS);
     dir_flags.intersection(compression.union(InodeFlags::NOCOW))
 }
 
-/// Name of the property that chooses the compression of one file, or of what is created
-/// in a directory.
+/// Name of the property that selects the compression of a file, or of the files created in a
+/// directory.
 pub const COMPRESSION: &[u8] = b"btrfs.compression";
 
-/// Flags that an inode has after its [`COMPRESSION`] property was set to `value`, where an
-/// empty value removes it; `None` if the property means nothing for its kind and is to be
-/// ignored.
+/// Flags of an inode after its [`COMPRESSION`] property was set to `value`; an empty value removes
+/// it. `None` if the property has no meaning for the inode's kind and must be ignored.
 ///
 /// # Errors
 /// `Invalid` for an unknown value, and for a file that cannot be compressed.
@@ -501,7 +497,7 @@ pub fn set_compression(
     Ok(Some(rest | set))
 }
 
-/// Inode flags and the `FS_XFLAG_*` bits that say the same.
+/// Inode flags and the equivalent `FS_XFLAG_*` bits.
 const XFLAGS: [(InodeFlags, u32); 5] = [
     (InodeFlags::IMMUTABLE, 0x8),
     (InodeFlags::APPEND, 0x10),
@@ -510,7 +506,7 @@ const XFLAGS: [(InodeFlags, u32); 5] = [
     (InodeFlags::NODUMP, 0x80),
 ];
 
-/// What `FS_IOC_FSGETXATTR` shows of these flags.
+/// The result of `FS_IOC_FSGETXATTR` for these flags.
 #[must_use]
 pub fn fsxattr_of(flags: InodeFlags) -> Fsxattr {
     let shown = XFLAGS.iter().filter(|(flag, _)| flags.contains(*flag));
@@ -520,11 +516,11 @@ pub fn fsxattr_of(flags: InodeFlags) -> Fsxattr {
     }
 }
 
-/// Flags to set for `FS_IOC_FSSETXATTR` on an inode that has `current`: what the call
-/// cannot express stays.
+/// Flags to set for `FS_IOC_FSSETXATTR` on an inode that has `current`. Flags that the call cannot
+/// express stay.
 ///
 /// # Errors
-/// `NotSupported` for any bit or field that has no flag.
+/// `NotSupported` for a bit or field without a flag.
 pub fn flags_of_fsxattr(current: InodeFlags, value: &Fsxattr) -> Result<InodeFlags> {
     let known: u32 = XFLAGS.iter().map(|(_, bit)| bit).sum();
     let extra = value.extsize | value.projid | value.cowextsize | (value.xflags & !known);

@@ -43,7 +43,7 @@ fn setgid_inheritance() {
 }
 
 #[test]
-fn set_id_bits_are_killed() {
+fn set_id_bits_are_cleared() {
     assert_eq!(kill_setid(FileKind::Regular, 0o6755), 0o755);
     assert_eq!(kill_setid(FileKind::Regular, 0o6745), 0o2745);
     assert_eq!(kill_setid(FileKind::Directory, 0o6755), 0o6755);

@@ -1,4 +1,4 @@
-//! Subvolumes and snapshots, for engines that have them.
+//! Subvolumes and snapshots, for engines that support them.
 
 use crate::{Entry, Ino, Result, Timestamp};
 
@@ -6,14 +6,14 @@ use crate::{Entry, Ino, Result, Timestamp};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubvolumeId(pub u64);
 
-/// What there is to know of a subvolume.
+/// Facts about a subvolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubvolumeInfo {
     /// Its id.
     pub id: SubvolumeId,
     /// Path from the top level, without a leading `/`.
     pub path: Vec<u8>,
-    /// The subvolume that holds its name; `None` for the top level.
+    /// The subvolume that contains its name; `None` for the top level.
     pub parent: Option<SubvolumeId>,
     /// Transaction that last changed it.
     pub generation: u64,
@@ -21,19 +21,19 @@ pub struct SubvolumeInfo {
     pub created_generation: u64,
     /// Time of creation.
     pub created: Timestamp,
-    /// Takes no changes.
+    /// It is read-only.
     pub read_only: bool,
     /// Its own UUID; all zero if it has none.
     pub uuid: [u8; 16],
-    /// UUID of the subvolume that it is a snapshot of; all zero if none.
+    /// UUID of the subvolume that it is a snapshot of; zeros if none.
     pub parent_uuid: [u8; 16],
-    /// UUID of the subvolume that it was received from; all zero if none.
+    /// UUID of the subvolume that it was received from; zeros if none.
     pub received_uuid: [u8; 16],
 }
 
 /// Operations on subvolumes.
 pub trait Subvolumes {
-    /// All subvolumes below the top level, by id.
+    /// All subvolumes below the top level, ordered by id.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io), [`Error::Corrupt`](crate::Error::Corrupt).
@@ -45,22 +45,22 @@ pub trait Subvolumes {
     /// As [`create`](crate::FileSystem::create).
     fn create_subvolume(&self, dir: Ino, name: &[u8]) -> Result<Entry>;
 
-    /// Creates a snapshot of the subvolume whose root directory is `source`. Data that
-    /// was written before the call is in it.
+    /// Creates a snapshot of the subvolume with root directory `source`. It contains all data
+    /// written before the call.
     ///
     /// # Errors
     /// As [`create`](crate::FileSystem::create), and `Invalid` if `source` is not the
     /// root of a subvolume.
     fn snapshot(&self, source: Ino, dir: Ino, name: &[u8], read_only: bool) -> Result<Entry>;
 
-    /// Deletes the subvolume named `name` in `dir`. Its space returns over time.
+    /// Deletes the subvolume named `name` in `dir`. Its space is freed over time.
     ///
     /// # Errors
-    /// `NotFound`, `Invalid` if it is no subvolume, `NotEmpty` if it holds another one,
+    /// `NotFound`, `Invalid` if it is not a subvolume, `NotEmpty` if it contains another one,
     /// `NotPermitted` if it is the default one, `Busy` if it is mounted.
     fn delete_subvolume(&self, dir: Ino, name: &[u8]) -> Result<()>;
 
-    /// Makes the subvolume read-only or writable again.
+    /// Makes the subvolume read-only, or writable again.
     ///
     /// # Errors
     /// `Invalid` if `root` is not the root of a subvolume.
@@ -72,7 +72,7 @@ pub trait Subvolumes {
     /// [`Error::Io`](crate::Error::Io), [`Error::Corrupt`](crate::Error::Corrupt).
     fn default_subvolume(&self) -> Result<SubvolumeId>;
 
-    /// Sets it.
+    /// Sets the subvolume that is mounted when none is named.
     ///
     /// # Errors
     /// `NotFound` if there is no such subvolume.

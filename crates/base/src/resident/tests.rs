@@ -17,7 +17,7 @@ struct Object {
     key: Key,
     value: u64,
     pinned: AtomicBool,
-    /// Bytes beside those of each.
+    /// Bytes in addition to `EACH`.
     heap: AtomicUsize,
     residence: Residence,
 }
@@ -57,7 +57,7 @@ impl Resident for Object {
 
 type Table = ResidentTable<Place, Object>;
 
-/// A table for so many objects.
+/// A table for this many objects.
 fn table(bound: usize) -> Table {
     ResidentTable::new(Place, bound * (EACH + OBJECT_ENTRY))
 }
@@ -67,7 +67,7 @@ fn get(table: &Table, key: Key) -> Arc<Object> {
     object
 }
 
-/// Loads others until `key` left.
+/// Loads other objects until `key` is evicted.
 fn crowd_out(table: &Table, key: Key) {
     let here = |table: &Table| table.all().iter().any(|object| object.key == key);
     for number in 0..100_000 {
@@ -80,7 +80,7 @@ fn crowd_out(table: &Table, key: Key) {
 }
 
 #[test]
-fn keeps_no_more_than_its_bound_but_for_those_that_cannot_leave() {
+fn the_table_keeps_its_bound_except_for_objects_that_cannot_leave() {
     let table = table(1024);
     let held = get(&table, (1, 1));
     let pinned = Object::new((1, 2), 7);
@@ -97,7 +97,7 @@ fn keeps_no_more_than_its_bound_but_for_those_that_cannot_leave() {
 }
 
 #[test]
-fn what_grows_counts_and_lets_others_leave() {
+fn growing_objects_are_weighed_again_and_evict_others() {
     let table = table(1024);
     let all: Vec<_> = (0..512).map(|number| get(&table, (1, number))).collect();
     assert_eq!(table.bytes(), 512 * (EACH + OBJECT_ENTRY));
@@ -114,7 +114,7 @@ fn what_grows_counts_and_lets_others_leave() {
 }
 
 #[test]
-fn what_could_not_leave_goes_when_the_table_is_trimmed() {
+fn trim_evicts_objects_that_could_not_leave_before() {
     let table = table(1024);
     let all: Vec<_> = (0..5000).map(|number| get(&table, (1, number))).collect();
     assert_eq!(table.all().len(), 5000);
@@ -128,7 +128,7 @@ fn what_could_not_leave_goes_when_the_table_is_trimmed() {
 }
 
 #[test]
-fn many_parked_references_are_named() {
+fn crowd_lists_many_parked_references() {
     const MANY: u64 = 30_000;
     let table = table(1024);
     for number in 0..MANY {
@@ -144,7 +144,7 @@ fn many_parked_references_are_named() {
 }
 
 #[test]
-fn references_are_kept_for_what_left() {
+fn references_of_evicted_objects_are_kept() {
     let table = table(64);
     get(&table, (1, 1)).residence.refer(3);
     crowd_out(&table, (1, 1));
@@ -173,7 +173,7 @@ fn references_are_kept_for_what_left() {
 }
 
 #[test]
-fn what_left_meanwhile_is_read_again() {
+fn an_object_evicted_during_a_load_is_read_again() {
     let table = table(64);
     let mut disk = 1;
     let mut loads = 0;
@@ -181,7 +181,7 @@ fn what_left_meanwhile_is_read_again() {
         loads += 1;
         let read = Object::new((1, 1), disk);
         if loads == 1 {
-            // Another thread loads, changes and writes it, and it leaves.
+            // Another thread loads, changes and writes it, and it is evicted.
             get(&table, (1, 1));
             disk = 2;
             crowd_out(&table, (1, 1));
@@ -192,7 +192,7 @@ fn what_left_meanwhile_is_read_again() {
 }
 
 #[test]
-fn an_error_of_loading_leaves_nothing() {
+fn a_failed_load_inserts_nothing() {
     let table = table(64);
     let result = table.get_or_load((1, 1), || Err("no such inode"));
     assert_eq!(result.unwrap_err(), "no such inode");
@@ -200,7 +200,7 @@ fn an_error_of_loading_leaves_nothing() {
 }
 
 #[test]
-fn only_what_is_unused_is_evicted() {
+fn only_unused_objects_are_evicted() {
     let table = table(64);
     let object = get(&table, (1, 1));
     let other = Arc::clone(&object);
@@ -214,7 +214,7 @@ fn only_what_is_unused_is_evicted() {
 }
 
 #[test]
-fn the_clock_does_not_grow_with_what_is_gone() {
+fn the_clock_does_not_grow_with_removed_objects() {
     let table = table(64 * 1024);
     for round in 0..100 {
         for number in 0..1000 {

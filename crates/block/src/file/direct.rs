@@ -1,23 +1,23 @@
 //! Unaligned requests on a descriptor opened with `O_DIRECT`.
 //!
-//! The host wants offset, length and memory aligned. A request that is not goes through
-//! an aligned buffer of bounded size. A write that covers only a part of a block reads
-//! the block, changes it and writes it back; two such writes to one block would undo each
-//! other, so they take turns. Whole-block writes need no turn: one that overlaps a partial
-//! write overlaps its bytes too, and such a pair has no defined order anyway.
+//! The host requires aligned offsets, lengths and memory. Other requests are copied through an
+//! aligned buffer of bounded size. A write of part of a block reads the block, changes it and
+//! writes it back. Two such writes to one block could undo each other, so a lock serializes them.
+//! Whole-block writes need no lock: if one overlaps a partial write, it overlaps the same bytes,
+//! and such a pair has no defined order.
 
 use parking_lot::Mutex;
 
 use super::FileDevice;
 use crate::Result;
 
-/// The most that is copied at once, in bytes.
+/// Most bytes that are copied at once.
 const CHUNK: u64 = 1 << 20;
 
 /// Alignment of a direct descriptor.
 #[derive(Debug)]
 pub(super) struct Direct {
-    /// A power of two, in bytes.
+    /// In bytes; a power of two.
     align: u64,
     partial_writes: Mutex<()>,
 }
@@ -57,7 +57,7 @@ impl Direct {
         Ok(())
     }
 
-    /// Writes `buf` at `offset`, durable on return if `through`.
+    /// Writes `buf` at `offset`. It is durable on return if `through`.
     pub(super) fn write(
         &self,
         device: &FileDevice,
@@ -85,7 +85,7 @@ impl Direct {
         Ok(())
     }
 
-    /// The next aligned piece of a request that still wants `left` bytes at `at`.
+    /// The next aligned piece of a request that has `left` bytes left at `at`.
     fn piece(&self, at: u64, left: usize) -> Piece {
         let start = at & !(self.align - 1);
         let end = (at + left as u64)
@@ -102,19 +102,19 @@ impl Direct {
     }
 }
 
-/// An aligned piece of the device and the part of it that the request wants.
+/// An aligned piece of the device, and the part of it that the request covers.
 struct Piece {
     /// Aligned byte offset.
     start: u64,
     /// Aligned length.
     block_len: usize,
-    /// Bytes of the piece before the request's.
+    /// Bytes of the piece before the request's part.
     skip: usize,
     /// Bytes of the request in this piece.
     len: usize,
 }
 
-/// Memory whose start is aligned, grown on demand.
+/// Memory with an aligned start, grown on demand.
 struct Bounce {
     memory: Vec<u8>,
     align: usize,

@@ -1,19 +1,19 @@
-//! Images and loop devices over them: two ways to the same bytes.
+//! Images and loop devices over them give access to the same bytes.
 //!
 //! How it works
 //!
-//! - A read-write open of a file looks for loop devices over it that are in use: mounted by the
-//!   kernel, or opened exclusively ([`user_of`]). It finds them in `/sys/block/loopN/loop`
-//!   (kernel documentation, `sysfs-block-loop`), and compares device and inode, so that hard links,
-//!   other paths and other mount namespaces make no difference.
-//! - An open of a loop device locks the file behind it as an open of that file would
+//! - A read-write open of a file searches for loop devices over it that are in use: mounted by the
+//!   kernel, or opened exclusively ([`user_of`]). It finds them in `/sys/block/loopN/loop` (kernel
+//!   documentation, `sysfs-block-loop`), and compares device and inode, so that hard links, other
+//!   paths and other mount namespaces make no difference.
+//! - An open of a loop device locks the file below it, as an open of that file would
 //!   ([`backing_file`]). So an open of either excludes the other, in both orders.
-//! - A loop device that ends before the first superblock is no way to the file system and does not
-//!   count: the mounts of `sapwood-fuse` have such devices.
+//! - A loop device that ends before the first superblock gives no access to the file system and
+//!   does not count. Mounts of `sapwood-fuse` have such devices.
 //!
-//! What cannot be locked: the kernel takes no notice of `flock`. It mounts a loop device that was
-//! attached by hand over an image that is in use here. What cannot be found out, because a device
-//! may not be opened, counts as not in use.
+//! Limits: the kernel ignores `flock`, so it mounts a loop device that was attached by hand over an
+//! image in use here. If a device cannot be examined because this process may not open it, it
+//! counts as not in use.
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -24,29 +24,29 @@ use rustix::io::Errno;
 
 use super::sys;
 
-/// Where the first superblock begins, that of ext4, in bytes.
+/// Start of the first superblock, that of ext4, in bytes.
 const FIRST_SUPERBLOCK: u64 = 1024;
 
 /// Major number of loop devices.
 const MAJOR: u32 = 7;
 
-/// What the kernel knows of a loop device.
+/// The kernel's description of a loop device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LoopTarget {
-    /// Major and minor number of the device that holds the file behind it.
+    /// Major and minor number of the device that contains the file below it.
     pub(super) device: (u32, u32),
     /// Inode number of that file.
     pub(super) inode: u64,
-    /// Major and minor number of the block device behind it; zeros if a file is.
+    /// Major and minor number of the block device below it; zeros if there is a file.
     pub(super) block_device: (u32, u32),
-    /// Where it begins in the file, in bytes.
+    /// Its start in the file, in bytes.
     pub(super) offset: u64,
-    /// Its size in bytes; 0: to the end of the file.
+    /// Its size in bytes; 0 means to the end of the file.
     pub(super) size_limit: u64,
 }
 
-/// The loop device over the file or block device of `stat` that is in use, if there is one. The
-/// loop device number `except` does not count.
+/// A loop device over the file or block device of `stat` that is in use, if there is one. Loop
+/// device number `except` is ignored.
 pub(super) fn user_of(stat: &Stat, except: Option<u32>) -> Option<PathBuf> {
     let entries = fs::read_dir("/sys/block").ok()?;
     entries
@@ -61,7 +61,7 @@ pub(super) fn user_of(stat: &Stat, except: Option<u32>) -> Option<PathBuf> {
         .find(|device| is_claimed(device))
 }
 
-/// The file behind the open block device of `stat`, with its path, if that is a loop device.
+/// The file below the open block device of `stat`, with its path, if the device is a loop device.
 pub(super) fn backing_file(device: &File, stat: &Stat) -> Option<(File, PathBuf)> {
     if rustix::fs::major(stat.st_rdev) != MAJOR {
         return None;
@@ -70,14 +70,14 @@ pub(super) fn backing_file(device: &File, stat: &Stat) -> Option<(File, PathBuf)
     let number = rustix::fs::minor(stat.st_rdev);
     let name = backing_name(Path::new(&format!("/sys/block/loop{number}")))?;
     let found = rustix::fs::stat(&name).ok()?;
-    // The path may be one of another mount namespace, or of a file that was deleted.
+    // The path may be from another mount namespace, or of a deleted file.
     if !is_same(&target, &found) {
         return None;
     }
     Some((File::open(&name).ok()?, name))
 }
 
-/// The path of the file behind a loop device, as sysfs has it; `None` if nothing is attached.
+/// Path of the file below a loop device, from sysfs; `None` if none is attached.
 fn backing_name(sys_dir: &Path) -> Option<PathBuf> {
     let mut name = fs::read(sys_dir.join("loop/backing_file")).ok()?;
     if name.last() == Some(&b'\n') {
@@ -94,7 +94,7 @@ fn leads_to(sys_dir: &Path, device: &Path, stat: &Stat) -> bool {
     if let Ok(target) = File::open(device).and_then(|device| Ok(sys::loop_target(&device)?)) {
         return reaches(target.offset, target.size_limit) && is_same(&target, stat);
     }
-    // Without permission to ask the device, sysfs and the path must do.
+    // If the device cannot be opened, sysfs and the path are used instead.
     let number = |file: &str| -> u64 {
         let text = fs::read_to_string(sys_dir.join("loop").join(file)).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
@@ -104,12 +104,12 @@ fn leads_to(sys_dir: &Path, device: &Path, stat: &Stat) -> bool {
         && found.is_ok_and(|found| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino))
 }
 
-/// Whether a loop device over `size_limit` bytes (0: all) at `offset` has a superblock in it.
+/// Whether a loop device over `size_limit` bytes (0: all) from `offset` on contains a superblock.
 fn reaches(offset: u64, size_limit: u64) -> bool {
     size_limit == 0 || offset.saturating_add(size_limit) > FIRST_SUPERBLOCK
 }
 
-/// Whether the file or block device of `stat` is behind a loop device.
+/// Whether the file or block device of `stat` is below the loop device.
 fn is_same(target: &LoopTarget, stat: &Stat) -> bool {
     use rustix::fs::{FileType, major, minor};
 
@@ -120,13 +120,13 @@ fn is_same(target: &LoopTarget, stat: &Stat) -> bool {
     (target.device, target.inode) == (number(stat.st_dev), stat.st_ino)
 }
 
-/// True if the kernel holds the device for a mount (or anything else exclusive).
+/// True if the kernel holds the device for a mount (or another exclusive use).
 fn is_claimed(device: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(device, flags, Mode::empty()) {
         Ok(_) => false,
         Err(Errno::BUSY) => true,
-        // Without permission to ask the device, the mount table must do.
+        // If the device cannot be opened, the mount table is used instead.
         Err(_) => is_in_mount_table(device),
     }
 }

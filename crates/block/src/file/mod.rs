@@ -2,21 +2,21 @@
 //!
 //! How it works
 //!
-//! - Requests are positioned (`pread`, `pwritev`), so any number of threads share one
-//!   descriptor without a lock. Interrupted and short calls are continued.
-//! - `flush` is `fdatasync`. A write-through is `pwritev2` with `RWF_DSYNC`, which the
-//!   host turns into a FUA write where it can; a host without it gets a write and an
-//!   `fdatasync`.
-//! - An `fdatasync` brings all to disk that anybody wrote. So `write_behind` has the host begin
-//!   with it at once (`sync_file_range`): otherwise one small fsync waits for the gigabyte that
-//!   others copied meanwhile, and which need not be durable at all. Should the host say that this
-//!   failed, no flush succeeds any more: it may have told its error already.
-//!   (`no_flush_succeeds_after_a_failed_write_behind`)
-//! - The size is taken once, at open. A read that ends early, or a flush that finds the
-//!   file shorter, means that somebody truncated the image: [`Error::Shrunk`], never
-//!   zeros. (`tests/file_device.rs`: `shrunk_image_is_an_error`)
-//! - With `direct`, what is not aligned goes through an aligned copy (`direct.rs`).
-//! - Who may open what at the same time: `open.rs`.
+//! - Requests have positions (`pread`, `pwritev`), so threads share one descriptor without a lock.
+//!   Interrupted and short calls are continued.
+//! - `flush` is `fdatasync`. A write-through is `pwritev2` with `RWF_DSYNC`, which the host turns
+//!   into a FUA write where it can. Without `RWF_DSYNC` it is a write and an `fdatasync`.
+//! - `fdatasync` writes out every dirty page of the file, including pages that other callers wrote.
+//!   So `write_behind` makes the host start early (`sync_file_range`); otherwise a small fsync
+//!   would wait for large data that need not be durable. If the host reports that this failed, no
+//!   flush succeeds any more, because the host reports an error only once
+//!   (`no_flush_succeeds_after_a_failed_write_behind`).
+//! - The size is read once, at open. A read that ends early, or a flush that finds the file
+//!   shorter, means that another program truncated the image: [`Error::Shrunk`], never zeros
+//!   (`tests/file_device.rs`: `shrunk_image_is_an_error`).
+//! - With `direct`, requests that are not aligned are copied through an aligned buffer
+//!   (`direct.rs`).
+//! - `open.rs` defines which opens exclude each other.
 
 mod direct;
 mod loop_device;
@@ -37,10 +37,10 @@ use crate::{Device, Error, Result};
 use direct::Direct;
 pub use open::OpenOptions;
 
-/// The most buffers that one `pwritev` takes on Linux (`UIO_MAXIOV`).
+/// Most buffers in one `pwritev` on Linux (`UIO_MAXIOV`).
 const MAX_BUFFERS: usize = 1024;
 
-/// What stands behind the descriptor.
+/// The kind of file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Medium {
     /// A regular file.
@@ -49,18 +49,18 @@ enum Medium {
     Block { logical: u64 },
 }
 
-/// An image file or a block device. See the module for what each request becomes.
+/// An image file or a block device. See the module for how it performs each request.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
-    /// The file behind a loop device, locked.
+    /// The file below a loop device, locked.
     behind: Option<File>,
     name: String,
     size: u64,
     medium: Medium,
     read_only: bool,
     direct: Option<Direct>,
-    /// False once the host refused `RWF_DSYNC`.
+    /// False after the host refused `RWF_DSYNC`.
     dsync: AtomicBool,
     /// The first error of a write behind.
     behind_failed: OnceLock<Errno>,
@@ -70,18 +70,18 @@ impl FileDevice {
     /// Opens an image file or a block device.
     ///
     /// # Errors
-    /// [`Error::Busy`] if it is locked or mounted, [`Error::Open`] for everything else:
-    /// missing, no permission, a directory, no `O_DIRECT` on that file system.
+    /// [`Error::Busy`] if it is locked or mounted; [`Error::Open`] for other reasons: missing, no
+    /// permission, a directory, no `O_DIRECT` on that file system.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self> {
         open::open(path.as_ref(), options)
     }
 
-    /// Makes a regular file of `size` zero bytes (sparse) and opens it read-write and
-    /// locked. A file that is already there loses its content, but not before its lock
-    /// was taken, so an image in use is never harmed.
+    /// Creates a sparse regular file of `size` zero bytes, and opens it read-write and locked. An
+    /// existing file loses its content only after its lock was taken, so an image in use is never
+    /// harmed.
     ///
     /// # Errors
-    /// As [`open`](FileDevice::open); [`Error::Open`] if the path is no regular file.
+    /// As [`open`](FileDevice::open); [`Error::Open`] if the path is not a regular file.
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self> {
         open::create(path.as_ref(), size)
     }
@@ -92,14 +92,14 @@ impl FileDevice {
         matches!(self.medium, Medium::Block { .. })
     }
 
-    /// Gives up the lock, and with it all access: every later request fails. For an owner that is
+    /// Releases the lock, and with it all access: every later request fails. For an owner that is
     /// done with the device before it can drop it.
     ///
     /// # Errors
     /// [`Error::Io`]: the lock is still held.
     pub fn release(&self) -> Result<()> {
-        // The descriptor stays open, so that a late request cannot meet another file of the same
-        // number. Nothing can be read from or written to the file that takes its place.
+        // The descriptor stays open, so that a late request cannot reach another file that reuses
+        // its number. It is replaced by `/dev/null`, opened read-only.
         let null = File::open("/dev/null").map_err(|e| self.error("release", 0, 0, e))?;
         std::iter::once(&self.file)
             .chain(&self.behind)
@@ -125,7 +125,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Reads until `buf` is full or the file ends. Returns the bytes read.
+    /// Reads until `buf` is full or the file ends. Returns the number of bytes read.
     fn read_some(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() {
@@ -134,8 +134,8 @@ impl FileDevice {
             })
             .map_err(|e| self.error("read", offset, buf.len(), e))?;
             done += n;
-            // A direct read that ends off the alignment ended at the end of the file; to
-            // go on from there would be refused as misaligned.
+            // A direct read that ends at an unaligned offset ended at the end of the file.
+            // Continuing there would fail as misaligned.
             let ended = self
                 .direct
                 .as_ref()
@@ -147,12 +147,12 @@ impl FileDevice {
         Ok(done)
     }
 
-    /// Writes all of `buf` to the descriptor; durable on return if `through`.
+    /// Writes all of `buf` to the descriptor. It is durable on return if `through`.
     fn write_full(&self, offset: u64, buf: &[u8], through: bool) -> Result<()> {
         self.write_slices(offset, &mut [IoSlice::new(buf)], buf.len(), through)
     }
 
-    /// Writes all of `slices`, `len` bytes together.
+    /// Writes all of `slices`, which have `len` bytes together.
     fn write_slices(
         &self,
         offset: u64,
@@ -203,8 +203,8 @@ impl FileDevice {
         }
     }
 
-    /// Keeps an error of a write behind for the flushes, unless the host only did not begin: then it
-    /// writes when it flushes.
+    /// Records an error of a write-behind for later flushes, unless the host merely did not start:
+    /// then it writes during the flush.
     fn wrote_behind(&self, outcome: rustix::io::Result<()>) {
         match outcome {
             Ok(())
@@ -222,13 +222,13 @@ impl FileDevice {
         }
     }
 
-    /// Finds out whether the file still has the size that it was opened with.
+    /// Checks that the file still has the size that it was opened with.
     fn check_not_shrunk(&self) -> Result<()> {
         if self.medium != Medium::File {
             return Ok(());
         }
-        // Not by `fstat`: after it was asked for the file's times, the host writes new ones to disk with
-        // the next write. Nothing here uses the descriptor's position.
+        // Not with `fstat`: after a query of the file's times, the host writes new ones to disk
+        // with the next write. The descriptor's position is not used otherwise.
         let end = rustix::fs::seek(&self.file, SeekFrom::End(0))
             .map_err(|e| self.error("flush", 0, 0, e))?;
         if end < self.size && !sapwood_fault::planted(225) {
@@ -330,7 +330,7 @@ impl Device for FileDevice {
     }
 
     fn will_read(&self, offset: u64, len: u64) {
-        // Without the page cache there is no place to read it to.
+        // Without the page cache there is no place to read it into.
         if self.direct.is_none() {
             let len = std::num::NonZeroU64::new(len);
             let _ = rustix::fs::fadvise(&self.file, offset, len, Advice::WillNeed);

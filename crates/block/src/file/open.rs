@@ -1,4 +1,4 @@
-//! Opening, and who may open the same image at the same time.
+//! Opens a device, and locks it against other users of the image.
 //!
 //! | | lock | conflicts with |
 //! |---|---|---|
@@ -6,12 +6,12 @@
 //! | file, read-only | `flock` shared | read-write opens |
 //! | block device | `O_EXCL` | kernel mounts, swap, md, and every other locked open |
 //!
-//! A block device that is write-protected (`losetup -r`, `blockdev --setro`) is opened read-only,
-//! whatever was asked for: [`Device::read_only`](crate::Device::read_only) says so.
+//! A write-protected block device (`losetup -r`, `blockdev --setro`) is opened read-only, whatever
+//! was requested, and [`Device::read_only`](crate::Device::read_only) returns true.
 //!
-//! An open of a loop device locks the file behind it too. The kernel takes no `flock` on a file
-//! that it mounts through a loop device, so a read-write open looks for loop devices in use by
-//! itself (`loop_device.rs`). All of these are [`Error::Busy`].
+//! An open of a loop device also locks the file below it. The kernel takes no `flock` on a file
+//! that it mounts through a loop device, so a read-write open searches for loop devices in use
+//! (`loop_device.rs`). All conflicts are [`Error::Busy`].
 
 use std::fs::File;
 use std::io;
@@ -32,12 +32,12 @@ const FILE_ALIGN: u64 = 4096;
 /// How to open a [`FileDevice`]. The default is read-write, buffered and locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Refuse writes; take a shared lock only (on a file).
+    /// Refuse writes; take only a shared lock (on a file).
     pub read_only: bool,
-    /// Go around the host's page cache (`O_DIRECT`). The size is rounded down to the
-    /// alignment: the last, partial block of an odd-sized file is out of reach.
+    /// Bypass the host's page cache (`O_DIRECT`). The size is rounded down to the alignment: the
+    /// last, partial block of an odd-sized file cannot be accessed.
     pub direct: bool,
-    /// Take the lock. Without it an image in use can be looked at, at one's own risk.
+    /// Take the lock. Without it an image in use can be read, at the caller's risk.
     pub lock: bool,
 }
 
@@ -65,7 +65,7 @@ impl OpenOptions {
 /// See [`FileDevice::open`].
 pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice> {
     let name = path.display().to_string();
-    // Looked at before opening: opening a fifo would wait for its other end.
+    // Checked before the open, because opening a FIFO would wait for its other end.
     let stat = rustix::fs::stat(path).map_err(|e| Error::open(&name, e))?;
     let is_block = match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => true,
@@ -121,7 +121,7 @@ pub(super) fn create(path: &Path, size: u64) -> Result<FileDevice> {
     finish(file, None, name, OpenOptions::default())
 }
 
-/// Locks an open regular file, or fails because it is in use.
+/// Locks an open regular file. Fails if it is in use.
 fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
     if !flock(file, name, read_only)? {
         return Err(Error::busy(name));
@@ -130,8 +130,8 @@ fn lock_file(file: &File, name: &str, read_only: bool) -> Result<()> {
     check_other_ways(&stat, None, name, read_only)
 }
 
-/// Locks the file behind an open loop device, of which nothing is known to other programs that
-/// open the file itself. `None` if there is no such file.
+/// Locks the file below an open loop device, because other programs that open that file do not know
+/// of the loop device. `None` if there is no such file.
 fn lock_behind(device: &File, name: &str, read_only: bool) -> Result<Option<File>> {
     let stat = rustix::fs::fstat(device).map_err(|e| Error::open(name, e))?;
     check_other_ways(&stat, None, name, read_only)?;
@@ -161,7 +161,7 @@ fn check_other_ways(stat: &Stat, except: Option<u32>, name: &str, read_only: boo
     }
 }
 
-/// Whether the lock was free.
+/// Takes the lock. Returns false if it is held elsewhere.
 fn flock(file: &File, name: &str, read_only: bool) -> Result<bool> {
     let how = if read_only {
         FlockOperation::NonBlockingLockShared
@@ -175,7 +175,7 @@ fn flock(file: &File, name: &str, read_only: bool) -> Result<bool> {
     }
 }
 
-/// Asks the descriptor for its kind and size.
+/// Reads kind and size from the descriptor.
 fn finish(
     file: File,
     behind: Option<File>,

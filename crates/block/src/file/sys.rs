@@ -1,14 +1,13 @@
-//! The system calls that make writes durable, and those that have no safe wrapper.
+//! System calls that make writes durable, and those without a safe wrapper.
 //!
-//! The calls that [`FileDevice`](super::FileDevice) promises (a flush is an `fdatasync`, a FUA
-//! write has `RWF_DSYNC`) are made here only. In the crate's tests each leaves a [`Call`] in a
-//! list of its thread, since a test cannot see otherwise whether the host was asked.
+//! Only this module makes the calls that [`FileDevice`](super::FileDevice) promises (a flush is an
+//! `fdatasync`, a FUA write has `RWF_DSYNC`). In the crate's tests each records a [`Call`] in a
+//! list of its thread, because a test cannot observe otherwise what was requested from the host.
 //!
-//! Unsafe because an `ioctl` number decides what the kernel does with the pointer: each
-//! call here pairs the number with the type that the kernel's documentation gives
-//! (`linux/fs.h`: `BLKGETSIZE64` writes a `u64`, `BLKROGET` a C `int`, `BLKDISCARD` reads two
-//! `u64`; `linux/loop.h`).
-//! `sync_file_range` and `dup3` take no pointer.
+//! Unsafe because an `ioctl` number determines what the kernel does with the pointer. Each call
+//! here pairs the number with the type from the kernel's documentation (`linux/fs.h`:
+//! `BLKGETSIZE64` writes a `u64`, `BLKROGET` a C `int`, `BLKDISCARD` reads two `u64`;
+//! `linux/loop.h`). `sync_file_range` and `dup3` take no pointer.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -20,7 +19,7 @@ use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
 
 use super::loop_device::LoopTarget;
 
-/// Declared by the kernel with the size of `size_t`, though it writes 64 bits.
+/// The kernel encodes the size of `size_t` in the number, but writes 64 bits.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 const BLKROGET: Opcode = opcode::none(0x12, 94);
@@ -41,7 +40,7 @@ struct LoopInfo {
 
 const _: () = assert!(size_of::<LoopInfo>() == 232);
 
-/// A system call that concerns durability.
+/// A system call for durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     /// `fdatasync`.
@@ -50,17 +49,17 @@ pub(super) enum Call {
     Write,
     /// `pwritev2` with `RWF_DSYNC`.
     WriteThrough,
-    /// `sync_file_range` that begins writeback.
+    /// `sync_file_range` that starts writeback.
     BeginWriteback,
 }
 
-/// Makes durable what was written to `file`.
+/// Makes all writes to `file` durable.
 pub(super) fn data_sync(file: &File) -> Result<()> {
     calls::made(Call::DataSync);
     rustix::fs::fdatasync(file)
 }
 
-/// Writes `slices` at `at`; what was written is durable on return if `through`.
+/// Writes `slices` at `at`. They are durable on return if `through`.
 pub(super) fn write(file: &File, slices: &[IoSlice<'_>], at: u64, through: bool) -> Result<usize> {
     if through {
         calls::made(Call::WriteThrough);
@@ -77,8 +76,8 @@ pub(super) fn device_size(file: &File) -> Result<u64> {
     unsafe { ioctl(file, Getter::<BLKGETSIZE64, u64>::new()) }
 }
 
-/// Whether a block device is write-protected: the kernel lets it be opened for writing all the
-/// same, takes writes into its cache, and loses them.
+/// Whether a block device is write-protected. The kernel allows opening such a device for writing,
+/// accepts writes into its cache, and loses them.
 pub(super) fn is_write_protected(device: &File) -> Result<bool> {
     // SAFETY: BLKROGET writes one C int to the pointer, which Getter provides.
     let flag = unsafe { ioctl(device, Getter::<BLKROGET, libc::c_int>::new()) }?;
@@ -91,29 +90,30 @@ pub(super) fn discard(file: &File, start: u64, len: u64) -> Result<()> {
     unsafe { ioctl(file, Setter::<BLKDISCARD, [u64; 2]>::new([start, len])) }
 }
 
-/// Has the host begin to write what is dirty of a range, without waiting for it.
+/// Makes the host start to write the dirty pages of a range, without waiting.
 pub(super) fn begin_writeback(file: &File, start: u64, len: u64) -> Result<()> {
     let offset = |number: u64| i64::try_from(number).map_err(|_| Errno::INVAL);
     let (start, len) = (offset(start)?, offset(len)?);
     let flags = libc::SYNC_FILE_RANGE_WRITE;
     calls::made(Call::BeginWriteback);
-    // SAFETY: the descriptor is open as long as `file` is borrowed; nothing else is passed but numbers.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; only numbers are passed
+    // otherwise.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, flags) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 
-/// Makes the descriptor of `file` one of what `with` has open, and closes what it had open itself.
+/// Replaces the open file of `file` by that of `with`, and closes the old one.
 pub(super) fn replace(file: &File, with: &File) -> Result<()> {
-    // SAFETY: both descriptors are open and stay so, under their numbers and owners.
+    // SAFETY: both descriptors are open and stay open, with the same numbers and owners.
     match unsafe { libc::dup3(with.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) } {
         -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
         _ => Ok(()),
     }
 }
 
-/// What is behind an open loop device.
+/// The file below an open loop device.
 pub(super) fn loop_target(device: &File) -> Result<LoopTarget> {
     // SAFETY: LOOP_GET_STATUS64 writes one `struct loop_info64` to the pointer, which LoopInfo is.
     let info = unsafe { ioctl(device, Getter::<LOOP_GET_STATUS64, LoopInfo>::new()) }?;
@@ -126,7 +126,7 @@ pub(super) fn loop_target(device: &File) -> Result<LoopTarget> {
     })
 }
 
-/// Major and minor of a device number as the kernel encodes it for user space in 32 bits.
+/// Decodes major and minor of a device number in the kernel's 32-bit encoding for user space.
 fn decoded(device: u64) -> (u32, u32) {
     let bits = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     let major = (device >> 8) & 0xfff;

@@ -1,4 +1,4 @@
-//! The content of one item on one line.
+//! Prints the content of one item on one line.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::{
     uuid_item,
 };
 
-/// Prints what an item says, beginning with `: `; nothing for an item without data.
+/// Prints an item's content, beginning with `: `; prints nothing for an item without data.
 pub struct DumpItem<'a> {
     /// Key of the item.
     pub key: Key,

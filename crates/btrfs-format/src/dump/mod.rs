@@ -1,5 +1,5 @@
-//! Readable dumps of blocks and superblocks: one line per item, for people who know
-//! `btrfs inspect-internal dump-tree`. What does not parse is printed as an error in its line.
+//! Readable dumps of blocks and superblocks: one line per item, in the manner of `btrfs
+//! inspect-internal dump-tree`. An item that does not parse is printed as an error in its line.
 
 mod item;
 mod superblock;
@@ -61,7 +61,7 @@ impl fmt::Display for DumpBlock<'_> {
     }
 }
 
-/// A tree by its name, else by its number.
+/// Prints a tree's name, or its number if it has none.
 struct Tree(u64);
 
 impl fmt::Display for Tree {
@@ -73,7 +73,7 @@ impl fmt::Display for Tree {
     }
 }
 
-/// Bytes as text, with escapes for what is not printable ASCII.
+/// Prints bytes as text, with escapes for everything but printable ASCII.
 struct Text<'a>(&'a [u8]);
 
 impl fmt::Display for Text<'_> {
@@ -85,7 +85,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// A uuid, `-` if it is all zeros.
+/// Prints a uuid, or `-` for zeros.
 struct Uuid<'a>(&'a [u8; 16]);
 
 impl fmt::Display for Uuid<'_> {

@@ -1,4 +1,4 @@
-//! Superblocks, readable.
+//! Readable dumps of superblocks.
 
 use std::fmt;
 

@@ -7,7 +7,7 @@ use crate::{
     name_hash, objectid, root_ref,
 };
 
-/// Most bytes that a compressed extent has, in memory or on disk.
+/// Most bytes of a compressed extent, in memory or on disk.
 const MAX_COMPRESSED: u64 = 128 << 10;
 
 fn is_inode(id: u64) -> bool {
@@ -16,7 +16,7 @@ fn is_inode(id: u64) -> bool {
         || id == objectid::FREE_INO
 }
 
-/// A name that a path can contain (or `..`, which the top directory's ref has).
+/// Checks a name that a path can contain (or `..`, which the top directory's ref has).
 fn check_name(name: &[u8]) -> Checked {
     let len = name.len();
     if len == 0 || len > NAME_MAX || name.contains(&b'/') || name.contains(&0) {
@@ -26,8 +26,8 @@ fn check_name(name: &[u8]) -> Checked {
 }
 
 impl Check<'_> {
-    /// In a subvolume, items of an inode follow its inode item or one another. The log keeps
-    /// items of directories without their inode.
+    /// Checks that an item of an inode follows its inode item or another item of that inode. Log
+    /// trees have items of directories without their inode.
     fn follows_inode(&self) -> Checked {
         let owner = self.header.owner.get();
         match self.previous {
@@ -227,7 +227,7 @@ impl Check<'_> {
             length,
         })?;
         if extent.compression == compression::NONE {
-            // ram_bytes is not always kept right in extents that are stored as they are.
+            // ram_bytes is not always correct in uncompressed extents.
             return at_most("offset + num_bytes", end, extent.disk_num_bytes);
         }
         at_most("ram_bytes", extent.ram_bytes, MAX_COMPRESSED)?;
@@ -235,7 +235,7 @@ impl Check<'_> {
         at_most("offset + num_bytes", end, extent.ram_bytes)
     }
 
-    /// Where in the file an extent ends; an inline one fills its sector.
+    /// Offset in the file at which an extent ends. An inline extent fills its sector.
     fn extent_end(&self, key: &Key, data: &[u8]) -> Result<u64, ItemProblem> {
         let extent = FileExtent::parse(data)?;
         let mut length = extent.len();

@@ -1,4 +1,4 @@
-//! Items by kind: what is wrong with one, and which check looks at it.
+//! Problems of items, and the checks of each kind.
 
 use thiserror::Error;
 
@@ -12,7 +12,7 @@ pub enum ItemProblem {
     /// Its bytes do not parse.
     #[error(transparent)]
     Parse(#[from] ItemError),
-    /// The size that its kind has not.
+    /// A size that the kind does not have.
     #[error("item of {found} bytes, expected {expected}")]
     Size {
         /// Expected.
@@ -20,7 +20,7 @@ pub enum ItemProblem {
         /// Found.
         found: usize,
     },
-    /// The size must be a multiple, and not zero.
+    /// The size must be a multiple of the unit, and not zero.
     #[error("item of {found} bytes, expected a multiple of {unit}")]
     SizeUnit {
         /// Unit.
@@ -68,7 +68,7 @@ pub enum ItemProblem {
         /// Limit.
         max: u64,
     },
-    /// Begin and length do not fit in 64 bits.
+    /// Start and length do not fit in 64 bits.
     #[error("{field} {start}+{length} overflows")]
     Overflow {
         /// Field.
@@ -86,7 +86,7 @@ pub enum ItemProblem {
         /// All flags.
         flags: u64,
     },
-    /// Newer than the block it stands in.
+    /// Newer than the block that contains it.
     #[error("{field} {found} in a block of generation {block}")]
     Generation {
         /// Field.
@@ -102,7 +102,7 @@ pub enum ItemProblem {
         /// Mode.
         mode: u32,
     },
-    /// Name too short, too long, or with bytes that no name has.
+    /// Name too short, too long, or with invalid bytes.
     #[error("name of {len} bytes is not possible")]
     Name {
         /// Length.
@@ -122,7 +122,7 @@ pub enum ItemProblem {
         /// Found.
         found: u8,
     },
-    /// An entry that points at no inode and no tree.
+    /// An entry that points at neither an inode nor a tree.
     #[error("location {location} is not possible")]
     Location {
         /// Location.
@@ -131,18 +131,18 @@ pub enum ItemProblem {
     /// An item of an inode that follows an item of another one.
     #[error("no item of the same inode before it")]
     NoInode,
-    /// Begins before the item before it ends.
+    /// Starts before the end of the previous item.
     #[error("begins at {start}, the one before ends at {end}")]
     Overlap {
         /// Begin.
         start: u64,
-        /// End of the one before.
+        /// End of the previous item.
         end: u64,
     },
     /// Inline refs out of order.
     #[error("inline refs out of order")]
     RefOrder,
-    /// More refs inline than the item counts.
+    /// More inline refs than the item counts.
     #[error("{inline} refs inline, the item counts {refs}")]
     RefCount {
         /// Inline.
@@ -175,13 +175,13 @@ pub(super) fn aligned(value: u64, unit: u64) -> bool {
     value.checked_rem(unit) == Some(0)
 }
 
-/// One item under check.
+/// One item to check.
 pub(super) struct Check<'a> {
     pub(super) expect: &'a Expect,
     pub(super) header: &'a Header,
     pub(super) key: Key,
     pub(super) data: &'a [u8],
-    /// Item before it in the leaf, already checked.
+    /// The previous item in the leaf, already checked.
     pub(super) previous: Option<(Key, &'a [u8])>,
 }
 
@@ -216,7 +216,7 @@ impl Check<'_> {
         }
     }
 
-    /// Kinds of which only the size can be checked.
+    /// Kinds for which only the size is checked.
     fn small_item(&self) -> Checked {
         const BALANCE_ITEM_SIZE: usize = 448;
         match self.key.kind {
@@ -229,7 +229,7 @@ impl Check<'_> {
             kind::TEMPORARY_ITEM if self.key.objectid == objectid::BALANCE => {
                 self.size(BALANCE_ITEM_SIZE)
             }
-            // An older or newer kernel may keep fewer or more counters.
+            // Older and newer kernels may store fewer or more counters.
             kind::PERSISTENT_ITEM if self.key.objectid == objectid::DEV_STATS => self.size_unit(8),
             kind::DEV_REPLACE => self.size_unit(8),
             kind::UUID_KEY_SUBVOL | kind::UUID_KEY_RECEIVED_SUBVOL => self.size_unit(8),
@@ -274,7 +274,7 @@ impl Check<'_> {
         Err(ItemProblem::Misaligned { field, value, unit })
     }
 
-    /// A stretch of space: aligned, not empty, its end within 64 bits. Returns the end.
+    /// Checks a range of space: aligned, not empty, and its end fits in 64 bits. Returns the end.
     pub(super) fn range(
         &self,
         field: &'static str,
@@ -293,7 +293,7 @@ impl Check<'_> {
         })
     }
 
-    /// Refuses a begin before the end of the item before.
+    /// Refuses a start before the end of the previous item.
     pub(super) fn after(&self, start: u64, end: u64) -> Checked {
         if end <= start {
             Ok(())
@@ -302,8 +302,8 @@ impl Check<'_> {
         }
     }
 
-    /// Refuses a generation that is newer than the block. One more is possible: a log is written
-    /// in a transaction that the block's own did not know.
+    /// Refuses a generation that is newer than the block. One more than the block's is allowed,
+    /// because a log is written in a transaction after the block's own.
     pub(super) fn generation(&self, field: &'static str, found: u64) -> Checked {
         let block = self.header.generation.get();
         if found <= block.saturating_add(1) {

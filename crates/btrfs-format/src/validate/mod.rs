@@ -1,11 +1,15 @@
-//! The block validator: what a tree block must satisfy before anyone looks into it, and again
-//! before it is written.
+//! The block validator: the rules that a tree block must satisfy before its content is used, and
+//! again before it is written.
 //!
 //! # How it works
-//! Three rings, each of which trusts the ones before it: the header against what the caller
-//! expects (address, fsid, checksum, level, owner, generation); the block's structure (counts,
-//! keys ascending, data packed without holes); each item by its kind, alone and against the item
-//! before it. An item of an unknown kind passes: unknown *features* are refused at mount.
+//! Three steps, each of which relies on the previous ones:
+//!
+//! 1. The header matches the caller's expectations: address, fsid, checksum, level, owner,
+//!    generation.
+//! 2. The block's structure is valid: counts, ascending keys, data packed without holes.
+//! 3. Each item is valid for its kind, by itself and after the previous item. An item of an unknown
+//!    kind is accepted: unknown *features* are refused at mount.
+//!
 //! Trouble cases, each planted by a test in `tests/validate.rs`: every error variant of
 //! [`BlockError`]; random and mutated blocks.
 
@@ -23,7 +27,7 @@ use crate::{Checksum, ChecksumKind, Key, SuperBlock, objectid};
 pub use item::ItemProblem;
 pub use superblock::{SuperError, validate_super};
 
-/// What the reader of a block knows about it.
+/// The caller's expectations of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect {
     /// Logical address that it was read from.
@@ -38,9 +42,9 @@ pub struct Expect {
     pub checksum: ChecksumKind,
     /// Level, from the parent or root item.
     pub level: Option<u8>,
-    /// Tree that is being read. A block of a subvolume may have been made for another one.
+    /// Tree that is being read. A block of a subvolume may have been created for another one.
     pub owner: Option<u64>,
-    /// Smallest generation allowed; equal to `max_generation` when a parent told it.
+    /// Smallest generation allowed; equal to `max_generation` if the parent has it.
     pub min_generation: Option<u64>,
     /// Largest generation allowed.
     pub max_generation: Option<u64>,
@@ -49,8 +53,8 @@ pub struct Expect {
 }
 
 impl Expect {
-    /// What the superblock alone tells of the block at `logical`; `None` if its checksum kind is
-    /// unknown.
+    /// The expectations that follow from the superblock alone, for the block at `logical`. `None`
+    /// if its checksum kind is unknown.
     pub fn new(sb: &SuperBlock, logical: u64) -> Option<Self> {
         Some(Self {
             logical,
@@ -123,8 +127,8 @@ pub enum BlockError {
         /// Stored.
         found: Checksum,
     },
-    /// The block is for another address.
-    #[error("block {logical}: header says address {found}")]
+    /// The header has another address.
+    #[error("block {logical}: address {found} in the header")]
     Bytenr {
         /// Address.
         logical: u64,
@@ -149,7 +153,7 @@ pub enum BlockError {
         /// In the header.
         flags: u64,
     },
-    /// Not the level that the parent says, or above 7.
+    /// Not the level in the parent, or above 7.
     #[error("block {logical}: level {found}, expected {expected:?}")]
     Level {
         /// Address.
@@ -159,7 +163,7 @@ pub enum BlockError {
         /// In the header.
         found: u8,
     },
-    /// Not the generation that the parent says.
+    /// Not the generation in the parent.
     #[error("block {logical}: generation {found}, expected {min}..={max}")]
     Generation {
         /// Address.
@@ -181,7 +185,7 @@ pub enum BlockError {
         /// In the header.
         found: u64,
     },
-    /// Not the first key that the parent says.
+    /// Not the first key in the parent.
     #[error("block {logical}: first key {found:?}, expected {expected}")]
     FirstKey {
         /// Address.
@@ -203,7 +207,7 @@ pub enum BlockError {
         /// In the header.
         owner: u64,
     },
-    /// Keys not ascending.
+    /// Keys are not ascending.
     #[error("block {logical} slot {slot}: key {key} does not follow {previous}")]
     KeyOrder {
         /// Address.
@@ -229,7 +233,7 @@ pub enum BlockError {
         /// Data size.
         size: u32,
     },
-    /// Item data does not end where the data of the item before begins: hole or overlap.
+    /// Item data does not end where the data of the previous item begins: hole or overlap.
     #[error("block {logical} slot {slot} key {key}: data ends at {found}, expected {expected}")]
     ItemPlace {
         /// Address.
@@ -238,9 +242,9 @@ pub enum BlockError {
         slot: usize,
         /// Its key.
         key: Key,
-        /// Where it should end.
+        /// Required end.
         expected: usize,
-        /// Where it ends.
+        /// Actual end.
         found: usize,
     },
     /// A child's address is zero or not aligned.
@@ -265,7 +269,7 @@ pub enum BlockError {
         /// Of this block.
         own: u64,
     },
-    /// An item that its kind does not allow.
+    /// An item that is invalid for its kind.
     #[error("block {logical} slot {slot} key {key}: {problem}")]
     Item {
         /// Address.
@@ -274,15 +278,15 @@ pub enum BlockError {
         slot: usize,
         /// Its key.
         key: Key,
-        /// What is wrong.
+        /// The problem.
         problem: ItemProblem,
     },
 }
 
-/// Checks a whole block, its checksum included.
+/// Validates a whole block, including its checksum.
 ///
 /// # Errors
-/// The first thing found wrong.
+/// The first problem found.
 pub fn validate_block(bytes: &[u8], expect: &Expect) -> Result<(), BlockError> {
     let logical = expect.logical;
     check_length(bytes, expect)?;
@@ -296,10 +300,10 @@ pub fn validate_block(bytes: &[u8], expect: &Expect) -> Result<(), BlockError> {
     validate_content(bytes, expect)
 }
 
-/// Checks a whole block but its checksum: for blocks about to be sealed and written.
+/// Validates a whole block except its checksum: for blocks about to be sealed and written.
 ///
 /// # Errors
-/// The first thing found wrong.
+/// The first problem found.
 pub fn validate_content(bytes: &[u8], expect: &Expect) -> Result<(), BlockError> {
     check_length(bytes, expect)?;
     let logical = expect.logical;
@@ -351,7 +355,7 @@ fn check_length(bytes: &[u8], expect: &Expect) -> Result<(), BlockError> {
     })
 }
 
-/// Trees that have an item from the moment they are made.
+/// Trees that have an item from their creation on.
 fn never_empty(owner: u64) -> bool {
     matches!(
         owner,
@@ -413,8 +417,8 @@ fn check_header(header: &Header, expect: &Expect) -> Result<(), BlockError> {
     }
 }
 
-/// Whether a block may stand in tree `expected`. Snapshots share blocks that were made for
-/// another subvolume, and relocation leaves its mark on blocks of any tree.
+/// Whether a block may be in tree `expected`. Snapshots share blocks that were created for another
+/// subvolume, and relocation may put its own blocks into any tree.
 fn owner_fits(expected: u64, header: &Header) -> bool {
     let owner = header.owner.get();
     let reloc = expected == objectid::TREE_RELOC

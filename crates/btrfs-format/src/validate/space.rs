@@ -5,7 +5,7 @@ use crate::{
     BlockGroupFlags, BlockGroupItem, ChunkItem, DevExtent, DevItem, FreeSpaceInfo, kind, objectid,
 };
 
-/// Bytes of one stripe element in every image so far.
+/// Bytes of a stripe element; all images so far have this value.
 const STRIPE_LEN: u64 = 64 << 10;
 
 fn check_flags(flags: BlockGroupFlags) -> Checked {

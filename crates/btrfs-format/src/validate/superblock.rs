@@ -19,15 +19,15 @@ pub enum SuperError {
         /// Bytes given.
         found: usize,
     },
-    /// No btrfs.
+    /// Not a btrfs superblock.
     #[error("no btrfs superblock at {offset}: magic {found:02x?}")]
     Magic {
-        /// Where it was read.
+        /// Offset that it was read from.
         offset: u64,
         /// Found.
         found: [u8; 8],
     },
-    /// Checksum algorithm that no thread knows.
+    /// An unknown checksum algorithm.
     #[error("unknown checksum algorithm {found}")]
     ChecksumKind {
         /// Number.
@@ -36,33 +36,33 @@ pub enum SuperError {
     /// Checksum mismatch.
     #[error("superblock at {offset}: checksum {found}, expected {expected}")]
     Checksum {
-        /// Where it was read.
+        /// Offset that it was read from.
         offset: u64,
         /// Computed.
         expected: Checksum,
         /// Stored.
         found: Checksum,
     },
-    /// A copy that belongs elsewhere.
-    #[error("superblock at {offset} says that it is at {found}")]
+    /// A copy with another offset.
+    #[error("superblock at {offset} has offset {found} in its header")]
     Bytenr {
-        /// Where it was read.
+        /// Offset that it was read from.
         offset: u64,
         /// In the superblock.
         found: u64,
     },
-    /// Sector size that is no power of two within 4 KiB..64 KiB.
+    /// The sector size is not a power of two from 4 KiB to 64 KiB.
     #[error("sector size {found}")]
     SectorSize {
         /// Found.
         found: u32,
     },
-    /// Node size that is no power of two within sector size..64 KiB.
+    /// The node size is not a power of two from the sector size to 64 KiB.
     #[error("node size {found}, leaf size {leafsize}")]
     NodeSize {
         /// Found.
         found: u32,
-        /// The other field that must be the same.
+        /// `leafsize`, which must be equal.
         leafsize: u32,
     },
     /// A level above 7.
@@ -107,10 +107,10 @@ pub enum SuperError {
         /// Sector size.
         sectorsize: u32,
     },
-    /// A label without its closing zero.
-    #[error("label without end")]
+    /// A label without its terminating zero.
+    #[error("label without terminating zero")]
     Label,
-    /// The device item is of another file system.
+    /// The device item belongs to another file system.
     #[error("device item has fsid {found:02x?}, expected {expected:02x?}")]
     DeviceFsid {
         /// Of this file system.
@@ -129,7 +129,7 @@ pub enum SuperError {
         /// What is wrong.
         problem: ItemProblem,
     },
-    /// A chunk in the system chunk array that holds no system blocks.
+    /// A chunk in the system chunk array that is not a system chunk.
     #[error("system chunk at {logical} has flags {flags}")]
     SysChunkType {
         /// Logical address.
@@ -139,11 +139,11 @@ pub enum SuperError {
     },
 }
 
-/// Checks the 4096 bytes read at `offset` of a device and returns them as a superblock.
-/// Unknown features are not errors here; see [`SuperBlock::incompat`].
+/// Validates the 4096 bytes read at `offset` of a device, and returns them as a superblock. Unknown
+/// features are not errors here; see [`SuperBlock::incompat`].
 ///
 /// # Errors
-/// The first thing found wrong.
+/// The first problem found.
 pub fn validate_super(bytes: &[u8], offset: u64) -> Result<SuperBlock, SuperError> {
     let found = bytes.len();
     if found != SUPER_SIZE {

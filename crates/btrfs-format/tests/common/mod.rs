@@ -13,7 +13,7 @@ use sapwood_btrfs_format::{
     uuid_from_key_parts, uuid_key_parts, validate_block, validate_super,
 };
 
-/// Where bytes of a device come from.
+/// Source of a device's bytes.
 pub trait Source {
     fn read(&self, offset: u64, len: usize) -> Vec<u8>;
 }
@@ -73,7 +73,7 @@ impl Source for Pages {
     }
 }
 
-/// One tree block that was reached from the superblock.
+/// A tree block that is reachable from the superblock.
 pub struct Found {
     pub expect: Expect,
     pub physical: u64,
@@ -85,12 +85,13 @@ pub struct Walker<'s> {
     pub sb: SuperBlock,
     chunks: BTreeMap<u64, ChunkItem>,
     pub blocks: Vec<Found>,
-    /// What the validator refused.
+    /// Messages of blocks that the validator refused.
     pub refused: Vec<String>,
 }
 
 impl<'s> Walker<'s> {
-    /// Reads everything reachable, log trees included. Refused blocks are noted, not entered.
+    /// Reads everything reachable, including log trees. Refused blocks are recorded, but not
+    /// descended.
     pub fn run(source: &'s dyn Source) -> Self {
         let raw = source.read(64 << 10, SUPER_SIZE);
         let sb = validate_super(&raw, 64 << 10).unwrap();

@@ -24,7 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Condvar;
-use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, Crew, Linger, Workers, age};
+use sapwood_base::{ActiveFiles, Added, Alarm, Batching, ByteBound, WorkerGroup, Workers, age};
 use sapwood_btrfs_format::Incompat;
 
 use super::flight::FlightId;
@@ -40,7 +40,7 @@ use crate::{Error, Options, Result};
 const COMPLETERS: usize = 2;
 /// An fsync does not wait for the completion of what it wrote, and shall not pay for waking a thread that
 /// completes it either.
-const GATHER: Linger = Linger {
+const BATCHING: Batching = Batching {
     time: Duration::from_millis(1),
     jobs: 16,
 };
@@ -169,14 +169,14 @@ impl Writeback {
     /// Starts the threads, once. A mount does so when it begins: a thread may run only where
     /// the one that started it may, and a request's may be bound to a CPU.
     pub(crate) fn start(&self, engine: &Arc<Engine>) {
-        let crew = |name, threads, linger| Crew {
+        let group = |name, threads, batching| WorkerGroup {
             name,
             threads,
-            linger,
+            batching,
         };
         let crews = [
-            crew("btrfs-data", self.width, None),
-            crew("btrfs-complete", COMPLETERS, Some(GATHER)),
+            group("btrfs-data", self.width, None),
+            group("btrfs-complete", COMPLETERS, Some(BATCHING)),
         ];
         let started = self
             .workers

@@ -1,4 +1,5 @@
-//! Changes of a directory block in its bytes. Checksums are not touched: [`DirFormat::seal`] when all is done.
+//! In-place changes of a directory block. They do not update checksums: call [`DirFormat::seal`] at
+//! the end.
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -15,14 +16,14 @@ pub struct NewEntry<'a> {
     pub name: &'a [u8],
     /// Inode.
     pub inode: u32,
-    /// [`dir_type`]; left out where the format has none.
+    /// [`dir_type`]; ignored where the format has none.
     pub file_type: u8,
     /// Major and minor hash, written only where entries carry them.
     pub hash: (u32, u32),
 }
 
 impl DirFormat {
-    /// Makes an empty block: one free entry, and the tail.
+    /// Initializes an empty block: one free entry, and the tail.
     pub fn init_block(&self, block: &mut [u8]) -> Result<(), DirError> {
         self.size(block)?;
         block.fill(0);
@@ -31,7 +32,7 @@ impl DirFormat {
         self.put_tail(block)
     }
 
-    /// Makes the first block of a directory: `.`, and `..` with all the rest.
+    /// Initializes the first block of a directory: `.`, and `..` with the rest of the block.
     pub fn init_dots(&self, block: &mut [u8], inode: u32, parent: u32) -> Result<(), DirError> {
         self.size(block)?;
         block.fill(0);
@@ -47,8 +48,8 @@ impl DirFormat {
         self.put_tail(block)
     }
 
-    /// Makes the first block of a directory out of an inline directory's regions: `.`, `..`, then the entries, each as far
-    /// behind the one before as it was.
+    /// Initializes the first block of a directory from the regions of an inline directory: `.`,
+    /// `..`, then the entries, with their distances unchanged.
     pub fn init_from_regions(
         &self,
         block: &mut [u8],
@@ -76,7 +77,7 @@ impl DirFormat {
         Ok(())
     }
 
-    /// Makes a region without tail (an inline directory's) one free entry.
+    /// Initializes a region without tail (of an inline directory) as one free entry.
     pub fn init_region(&self, region: &mut [u8]) -> Result<(), DirError> {
         region.fill(0);
         if region.is_empty() {
@@ -86,7 +87,8 @@ impl DirFormat {
         self.put_header(region, 0, 0, len, 0, 0)
     }
 
-    /// Puts an entry where there is room, in the slack of another or a free one; gives its offset, `None` without room.
+    /// Inserts an entry where there is room, in a free entry or the slack of another. Returns its
+    /// offset, or `None` if there is no room.
     pub fn insert(
         &self,
         block: &mut [u8],
@@ -125,7 +127,8 @@ impl DirFormat {
         Ok(at)
     }
 
-    /// Puts an entry into the slack of the one at `offset`, or in its place if that is free; `false` if it has no room.
+    /// Inserts an entry into the slack of the one at `offset`, or replaces it if it is free.
+    /// Returns false if there is no room.
     pub fn insert_at(
         &self,
         block: &mut [u8],
@@ -157,7 +160,8 @@ impl DirFormat {
             .is_some())
     }
 
-    /// Removes the entry in use at `offset`: its room goes to the entry before it, the first of a block becomes free.
+    /// Removes the entry in use at `offset`. The previous entry gets its space; the first entry of
+    /// a block becomes free.
     pub fn remove(&self, block: &mut [u8], offset: usize) -> Result<(), DirError> {
         self.size(block)?;
         let usable = self.usable();
@@ -182,7 +186,7 @@ impl DirFormat {
         self.take_out(region, before, (offset, rec_len))
     }
 
-    /// [`DirFormat::remove`] of an entry whose predecessor in the block is known; `before`: where that begins.
+    /// [`DirFormat::remove`] of an entry whose predecessor is known: `before` is its offset.
     pub fn remove_behind(
         &self,
         block: &mut [u8],
@@ -227,7 +231,8 @@ impl DirFormat {
         }
     }
 
-    /// Gives the entry at `offset` another inode and type: for a rename over a name, and for `..`.
+    /// Sets another inode and type in the entry at `offset`: for a rename over a name, and for
+    /// `..`.
     pub fn set_inode(
         &self,
         block: &mut [u8],
@@ -258,7 +263,8 @@ impl DirFormat {
         Ok(())
     }
 
-    /// Moves all entries in use to the front, without slack; all free room is then behind the last.
+    /// Moves all entries in use to the front, without slack. All free space is then after the last
+    /// one.
     pub fn compact(&self, block: &mut [u8]) -> Result<(), DirError> {
         self.size(block)?;
         let old = block[..self.usable()].to_vec();
@@ -272,8 +278,8 @@ impl DirFormat {
         self.rebuild(block, &old, &keep)
     }
 
-    /// Makes `block` hold the entries at (offset, size) of `old`, in that order, the last with all that is left over.
-    /// `block` may be a new one.
+    /// Fills `block` with the entries at (offset, size) of `old`, in that order; the last one gets
+    /// the remaining space. `block` may be a new one.
     pub(crate) fn rebuild(
         &self,
         block: &mut [u8],
@@ -402,14 +408,14 @@ impl DirFormat {
     }
 }
 
-/// Where an entry can go: behind the `used` bytes of the one at `offset`.
+/// Space for an entry: after the `used` bytes of the one at `offset`.
 struct Room {
     offset: usize,
     rec_len: usize,
     used: usize,
 }
 
-/// A name that may be written: not empty, not too long, without `/` and NUL.
+/// Checks that a name may be written: not empty, not too long, without `/` and NUL.
 fn check_name(name: &[u8]) -> Result<(), DirError> {
     let bad = name.is_empty()
         || name.len() > NAME_MAX

@@ -1,14 +1,15 @@
-//! What is wrong with a directory block.
+//! Errors of directory blocks.
 
 use thiserror::Error;
 
-/// A directory block that does not parse, or a change that it cannot take. The caller knows inode and block and names them.
+/// A directory block that does not parse, or a change that it cannot take. The caller reports inode
+/// and block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DirError {
     /// The block passed in is not of the file system's block size.
     #[error("directory block of {found} bytes, expected {expected}")]
     Size {
-        /// Bytes passed in.
+        /// Length in bytes.
         found: usize,
         /// Block size.
         expected: usize,
@@ -16,13 +17,13 @@ pub enum DirError {
     /// Bytes end within an entry.
     #[error("directory entry at {offset} is cut off")]
     Cut {
-        /// Where the entry begins.
+        /// Offset of the entry.
         offset: usize,
     },
-    /// `rec_len` is no multiple of 4, too short, or leads out of the block.
+    /// `rec_len` is not a multiple of 4, too short, or points out of the block.
     #[error("directory entry at {offset} of length {rec_len}, {room} bytes are left")]
     RecLen {
-        /// Where the entry begins.
+        /// Offset of the entry.
         offset: usize,
         /// Its length.
         rec_len: usize,
@@ -32,7 +33,7 @@ pub enum DirError {
     /// The name is empty or does not fit its entry.
     #[error("directory entry at {offset}: name of {name_len} bytes in {rec_len}")]
     NameLen {
-        /// Where the entry begins.
+        /// Offset of the entry.
         offset: usize,
         /// Bytes of the name.
         name_len: usize,
@@ -42,13 +43,13 @@ pub enum DirError {
     /// A name has a `/` or a NUL.
     #[error("directory entry at {offset}: name with a slash or NUL")]
     Name {
-        /// Where the entry begins.
+        /// Offset of the entry.
         offset: usize,
     },
     /// The inode number is above the file system's.
     #[error("directory entry at {offset}: inode {inode} of {inodes}")]
     Inode {
-        /// Where the entry begins.
+        /// Offset of the entry.
         offset: usize,
         /// Inode it names.
         inode: u32,
@@ -58,12 +59,12 @@ pub enum DirError {
     /// No tail where one must be.
     #[error("directory block without checksum tail")]
     Tail,
-    /// The checksum is another.
+    /// The checksum is wrong.
     #[error("directory block checksum {found:#010x}, expected {expected:#010x}")]
     Checksum {
-        /// What the block says.
+        /// Value in the block.
         found: u32,
-        /// What the bytes give.
+        /// Computed value.
         expected: u32,
     },
     /// A change names an offset where no entry in use is.
@@ -83,7 +84,7 @@ pub enum DirError {
     Full {
         /// Bytes needed.
         need: usize,
-        /// Bytes there.
+        /// Length in bytes.
         room: usize,
     },
 }

@@ -1,21 +1,22 @@
-//! One pass over a directory block for a name, and for room.
+//! One pass over a directory block that searches a name and room for an entry.
 
 use super::{DIR_HEADER_SIZE, DirEntry, DirError, DirFormat, rec_len_decode};
 
-/// What a pass over a block found.
+/// Result of a pass over a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirScan<'a> {
     /// The entry with the name.
     pub hit: Option<DirEntry<'a>>,
-    /// Where the entry before it begins.
+    /// Offset of the entry before it.
     pub before: Option<usize>,
-    /// Where the first entry begins that [`DirFormat::insert_at`] would put `room` bytes into, as far as the pass went.
+    /// Offset of the first entry that [`DirFormat::insert_at`] would accept `room` bytes into, as
+    /// far as the pass went.
     pub room: Option<usize>,
 }
 
 impl DirFormat {
-    /// Looks for a name, byte for byte, and for room for an entry of `room` bytes. What is passed is judged as
-    /// [`DirFormat::entries`] does. The block's tail is not looked at.
+    /// Searches a name, byte for byte, and room for an entry of `room` bytes. Validates the entries
+    /// that it passes as [`DirFormat::entries`] does. Ignores the block's tail.
     pub fn scan<'a>(
         &self,
         block: &'a [u8],
@@ -27,7 +28,7 @@ impl DirFormat {
         let mut at = 0;
         while at < region.len() {
             let Some(step) = self.step(region, at) else {
-                // The slow way says what is wrong with it; or it is in a directory of another kind.
+                // The slow path finds the error, or handles entries with hashes.
                 let entry = self.entry_in(region, at)?;
                 if entry.inode != 0 && entry.name == name {
                     found.hit = Some(entry);
@@ -54,7 +55,7 @@ impl DirFormat {
         Ok(found)
     }
 
-    /// The entry at `at`, if it is sound and carries no hash.
+    /// The entry at `at`, if it is valid and has no hash.
     #[inline]
     fn step<'a>(&self, region: &'a [u8], at: usize) -> Option<Step<'a>> {
         let rest = region.get(at..)?;

@@ -1,4 +1,4 @@
-//! Changes of an extent node in its bytes.
+//! In-place changes of an extent node.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
@@ -8,16 +8,17 @@ use super::{
     HEADER_SIZE, extent_block_max,
 };
 
-/// A node to change. Each change keeps header and entries in step; order and bounds are the caller's, who may judge the
-/// result with [`ExtentNode::parse`]. The kernel demands that the first entry of a node below the root begins exactly
-/// where the parent's index says.
+/// A node to change. Each change keeps header and entries consistent. The caller ensures order and
+/// bounds, and may validate the result with [`ExtentNode::parse`]. The kernel requires that the
+/// first entry of a node below the root begins exactly where the parent's index does.
 #[derive(Debug)]
 pub struct ExtentNodeMut<'a> {
     bytes: &'a mut [u8],
 }
 
 impl<'a> ExtentNodeMut<'a> {
-    /// Makes an empty node: zeroes all bytes, writes the header with as much room as the bytes give.
+    /// Initializes an empty node: zeroes all bytes, and writes a header with as much room as the
+    /// bytes have.
     pub fn init(bytes: &'a mut [u8], depth: u16) -> Result<Self, ExtentError> {
         bytes.fill(0);
         let header = ExtentHeader {
@@ -34,7 +35,7 @@ impl<'a> ExtentNodeMut<'a> {
         Self::open(bytes)
     }
 
-    /// Opens a node; judges its header only.
+    /// Opens a node. Validates only its header.
     pub fn open(bytes: &'a mut [u8]) -> Result<Self, ExtentError> {
         ExtentNode::parse_header(bytes)?;
         Ok(ExtentNodeMut { bytes })

@@ -1,26 +1,26 @@
-//! What is wrong with an extent node.
+//! Errors of extent nodes.
 
 use thiserror::Error;
 
-/// What is wrong with an extent node. The caller knows inode and block and names them.
+/// An invalid extent node. The caller reports inode and block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ExtentError {
     /// Too few bytes for a header.
     #[error("extent node of {found} bytes")]
     Short {
-        /// Bytes there.
+        /// Length in bytes.
         found: usize,
     },
-    /// The magic is another.
+    /// The magic is wrong.
     #[error("extent header with magic {found:#06x}")]
     Magic {
-        /// What is there.
+        /// Found value.
         found: u16,
     },
     /// `max` is zero or more than the bytes have room for.
-    #[error("extent node says room for {max} entries, it has room for {room}")]
+    #[error("extent node has max {max}, but room for {room} entries")]
     Max {
-        /// What the header says.
+        /// Value in the header.
         max: u16,
         /// What fits.
         room: usize,
@@ -35,12 +35,12 @@ pub enum ExtentError {
         /// Depth.
         depth: u16,
     },
-    /// The depth is not the one that the parent asks for, or above the limit.
+    /// The depth differs from the one that the parent requires, or is above the limit.
     #[error("extent node of depth {found}, expected {expected}")]
     Depth {
-        /// What the header says.
+        /// Value in the header.
         found: u16,
-        /// What the parent says, or the limit for a root.
+        /// Depth according to the parent, or the limit for a root.
         expected: u16,
     },
     /// Entry with no length.
@@ -51,14 +51,14 @@ pub enum ExtentError {
         /// Its logical block.
         logical: u32,
     },
-    /// An entry is not behind the one before it.
+    /// An entry overlaps or precedes the one before it.
     #[error("extent entry {index} at logical block {logical} begins before {after}")]
     Order {
         /// Entry.
         index: usize,
         /// Its logical block.
         logical: u32,
-        /// Where it may begin.
+        /// Smallest allowed start.
         after: u64,
     },
     /// An entry is outside of the range that the parent gives to this node.
@@ -91,12 +91,12 @@ pub enum ExtentError {
         /// Blocks of the device.
         limit: u64,
     },
-    /// The checksum in the tail is another.
+    /// The checksum in the tail is wrong.
     #[error("extent node checksum {found:#010x}, expected {expected:#010x}")]
     Checksum {
-        /// What the tail says.
+        /// Value in the tail.
         found: u32,
-        /// What the bytes give.
+        /// Computed value.
         expected: u32,
     },
     /// A change names an entry that is not there.
@@ -107,7 +107,7 @@ pub enum ExtentError {
         /// Entries there.
         entries: usize,
     },
-    /// A change needs room that is not there.
+    /// A change needs more room than there is.
     #[error("extent node is full ({max} entries)")]
     Full {
         /// Entries for which there is room.
@@ -119,7 +119,7 @@ pub enum ExtentError {
         /// The node's depth.
         depth: u16,
     },
-    /// A value has no form on disk.
+    /// A value that cannot be encoded on disk.
     #[error("extent {logical}+{len} -> {physical} does not fit the format")]
     Unencodable {
         /// Logical block.

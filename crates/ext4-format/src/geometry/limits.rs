@@ -1,4 +1,4 @@
-//! How large a file can be.
+//! Largest file sizes.
 
 use crate::{Geometry, RoCompat};
 
@@ -15,8 +15,8 @@ impl Geometry {
         logical.min(counted).min(i64::MAX as u64)
     }
 
-    /// Largest size of a file with indirect blocks, in bytes: what three levels reach and the
-    /// inode can count, the indirect blocks included.
+    /// Largest size of a file with indirect blocks, in bytes: limited by three levels, and by the
+    /// blocks (including the indirect ones) that the inode can count.
     pub fn max_indirect_file_size(&self) -> u64 {
         let sector_bits = self.block_bits - 9;
         let counted = if self.features.has_ro_compat(RoCompat::HUGE_FILE) {

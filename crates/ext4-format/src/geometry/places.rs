@@ -1,9 +1,8 @@
-//! Where groups, inodes, superblock copies and descriptors stand.
+//! Locations of groups, inodes, superblock copies and descriptors.
 //!
-//! Where descriptors and superblock copies stand is kernel documentation
-//! `filesystems/ext4/blockgroup.rst` ("Meta Block Groups", "sparse_super"). One special case:
-//! with blocks of 1 KiB and bigalloc the first data block is 0, while the superblock is still
-//! at byte 1024; group 0 then begins with the boot block.
+//! Source: kernel documentation, `filesystems/ext4/blockgroup.rst` ("Meta Block Groups",
+//! "sparse_super"). One special case: with blocks of 1 KiB and bigalloc the first data block is 0,
+//! while the superblock is still at byte 1024. Group 0 then begins with the boot block.
 
 use crate::{Compat, FormatError, Geometry, RoCompat};
 

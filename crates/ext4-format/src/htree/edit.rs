@@ -1,4 +1,5 @@
-//! Changes of a hash tree's nodes in their bytes. Checksums are not touched: [`DirFormat::dx_seal`] when all is done.
+//! In-place changes of hash-tree nodes. They do not update checksums: call [`DirFormat::dx_seal`]
+//! at the end.
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -76,8 +77,8 @@ impl DirFormat {
         Ok(())
     }
 
-    /// Moves the upper half of a node's entries into the new node `other`; gives the hash under which the parent is to name
-    /// `other`. The kernel does the same: the lower half of an odd number is the smaller one.
+    /// Moves the upper half of a node's entries into the new node `other`. Returns the hash for
+    /// `other` in the parent. As in the kernel, the lower half of an odd number is the smaller one.
     pub fn dx_split(&self, block: &mut [u8], other: &mut [u8]) -> Result<u32, HtreeError> {
         let (at, limit, count) = self.dx_layout(block)?;
         let keep = count / 2;
@@ -93,7 +94,8 @@ impl DirFormat {
         Ok(u32::from_le_bytes(hash))
     }
 
-    /// Adds a level below the root: all its entries go to the new node `other`, which is the directory's block `other_block`.
+    /// Adds a level below the root: all its entries move to the new node `other`, which is block
+    /// `other_block` of the directory.
     pub fn dx_grow(
         &self,
         root: &mut [u8],
@@ -121,7 +123,7 @@ impl DirFormat {
         Ok(())
     }
 
-    /// Gives `..` of a root another inode.
+    /// Sets the inode of `..` in a root.
     pub fn dx_set_parent(&self, root: &mut [u8], parent: u32) -> Result<(), HtreeError> {
         if self.dx_begin(root)? != ROOT_ENTRIES_AT {
             return Err(HtreeError::NoNode);
@@ -130,7 +132,7 @@ impl DirFormat {
         Ok(())
     }
 
-    /// Makes `other` an inner node with these entries, the first of which loses its hash.
+    /// Initializes `other` as an inner node with these entries. The first one loses its hash.
     fn dx_fill_node(&self, other: &mut [u8], entries: &[u8]) -> Result<(), HtreeError> {
         self.dx_init_node(other, 0)?;
         let limit = self.dx_node_limit();

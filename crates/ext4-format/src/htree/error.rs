@@ -1,16 +1,16 @@
-//! What is wrong with a node of a hash tree.
+//! Errors of hash-tree nodes.
 
 use thiserror::Error;
 
 use crate::DirError;
 
-/// A node that does not parse, or a change that it cannot take. The caller knows inode and block and names them.
+/// A node that does not parse, or a change that it cannot take. The caller reports inode and block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HtreeError {
     /// The block passed in is not of the file system's block size.
     #[error("htree block of {found} bytes, expected {expected}")]
     Size {
-        /// Bytes passed in.
+        /// Length in bytes.
         found: usize,
         /// Block size.
         expected: usize,
@@ -18,7 +18,7 @@ pub enum HtreeError {
     /// The root does not begin with `.` and `..`.
     #[error("htree root without . and ..")]
     Dots,
-    /// The root's info is of another form.
+    /// The root's info has an unknown form.
     #[error("htree root info of length {info_length}, flags {flags:#x}")]
     Info {
         /// Its length field.
@@ -26,27 +26,27 @@ pub enum HtreeError {
         /// Its flags.
         flags: u8,
     },
-    /// The kind of hash is not known.
+    /// Unknown kind of hash.
     #[error("htree hash of kind {found}")]
     HashVersion {
-        /// What is there.
+        /// Found value.
         found: u8,
     },
     /// More levels than the features allow.
     #[error("htree of {found} inner levels, at most {most}")]
     Levels {
-        /// What the root says.
+        /// Levels in the root.
         found: u8,
-        /// What may be.
+        /// Most levels allowed.
         most: u8,
     },
-    /// The block is no inner node.
-    #[error("no htree node")]
+    /// The block is not an inner node.
+    #[error("not an htree node")]
     NoNode,
-    /// The limit is not the one that the block size gives.
+    /// The limit differs from the one for the block size.
     #[error("htree node with limit {found}, expected {expected}")]
     Limit {
-        /// What the node says.
+        /// Value in the node.
         found: u16,
         /// What fits.
         expected: usize,
@@ -60,7 +60,7 @@ pub enum HtreeError {
         limit: u16,
     },
     /// Hashes do not ascend.
-    #[error("htree entry {index}: hash {hash:#010x} behind {before:#010x}")]
+    #[error("htree entry {index}: hash {hash:#010x} after {before:#010x}")]
     Order {
         /// Entry.
         index: usize,
@@ -69,7 +69,7 @@ pub enum HtreeError {
         /// The hash before it.
         before: u32,
     },
-    /// An entry points to the root or behind the directory's end.
+    /// An entry points to the root or past the directory's end.
     #[error("htree entry {index}: block {block} of {blocks}")]
     Block {
         /// Entry.
@@ -79,12 +79,12 @@ pub enum HtreeError {
         /// Blocks of the directory.
         blocks: u32,
     },
-    /// The checksum is another.
+    /// The checksum is wrong.
     #[error("htree node checksum {found:#010x}, expected {expected:#010x}")]
     Checksum {
-        /// What the block says.
+        /// Value in the block.
         found: u32,
-        /// What the bytes give.
+        /// Computed value.
         expected: u32,
     },
     /// A change needs room that is not there.
@@ -93,7 +93,7 @@ pub enum HtreeError {
         /// Entries for which there is room.
         limit: usize,
     },
-    /// A change names an entry that is not there, or one that it may not touch.
+    /// A change names a missing entry, or one that it must not change.
     #[error("htree node has no entry {index} to change")]
     NoEntry {
         /// Entry asked for.

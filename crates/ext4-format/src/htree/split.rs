@@ -3,10 +3,11 @@
 use super::HtreeError;
 use crate::dir::{DirError, DirFormat};
 
-/// What came of a leaf's split.
+/// Result of splitting a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafSplit {
-    /// Hash under which the new block is to be named: its lowest, with bit 0 set if the old block's highest is the same.
+    /// Hash for the new block in the parent: its lowest, with bit 0 set if the old block's highest
+    /// hash is the same.
     pub hash: u32,
     /// Entries left in the old block.
     pub kept: usize,
@@ -27,8 +28,9 @@ pub struct Incoming {
 type Item = (u32, usize, usize);
 
 impl DirFormat {
-    /// Moves the entries with the higher hashes, about half of the bytes, from a leaf into the new leaf `other`; both are
-    /// without slack then but for their last entry. `hash` gives the major hash of a name.
+    /// Moves the entries with the higher hashes, about half of the bytes, from a leaf into the new
+    /// leaf `other`. Afterwards only the last entry of each has slack. `hash` computes the major
+    /// hash of a name.
     pub fn split_leaf(
         &self,
         block: &mut [u8],
@@ -38,8 +40,8 @@ impl DirFormat {
         self.split_at(block, other, hash, split_point)
     }
 
-    /// As [`DirFormat::split_leaf`], but so that the leaf into which `incoming` belongs then has room for it: the fuller one of
-    /// the two, with it, is as little full as can be.
+    /// As [`DirFormat::split_leaf`], but the leaf that `incoming` belongs to then has room for it.
+    /// Of all splits, the one is chosen whose fuller leaf, including `incoming`, is the least full.
     pub fn split_leaf_for(
         &self,
         block: &mut [u8],
@@ -93,7 +95,8 @@ impl DirFormat {
     }
 }
 
-/// Hash that names the new leaf if entries from `at` on move; `at` has an entry on either side.
+/// Hash for the new leaf in the parent if entries from `at` on move; there are entries on both
+/// sides of `at`.
 fn split_hash(map: &[Item], at: usize) -> u32 {
     let (last, first) = (map[at - 1].0, map[at].0);
     if last == first && !sapwood_fault::planted(118) {
@@ -103,7 +106,8 @@ fn split_hash(map: &[Item], at: usize) -> u32 {
     }
 }
 
-/// The split that leaves the fuller leaf the emptiest, the new entry counted; of equals the one that moves less.
+/// The split whose fuller leaf is the least full, counting the new entry. Of equal splits the one
+/// that moves less.
 fn split_point_for(map: &[Item], incoming: Incoming) -> Option<usize> {
     let total: usize = map.iter().map(|&(_, _, size)| size).sum();
     let mut kept = 0;
@@ -124,7 +128,8 @@ fn split_point_for(map: &[Item], incoming: Incoming) -> Option<usize> {
     best.map(|(_, at)| at)
 }
 
-/// Index of the first entry to move: entries from the top up to half of the bytes in use, at least one on either side.
+/// Index of the first entry to move: the highest hashes up to half of the bytes in use, with at
+/// least one entry on each side.
 fn split_point(map: &[Item]) -> Option<usize> {
     if map.len() < 2 {
         return None;

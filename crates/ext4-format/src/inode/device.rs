@@ -1,4 +1,4 @@
-//! What device inodes and the inodes of attribute values keep in fields of another name.
+//! Fields that device inodes and the inodes of attribute values store under another name.
 
 use crate::{FormatError, Inode};
 
@@ -24,8 +24,8 @@ impl Inode {
 
     /// Major and minor number of a device inode.
     ///
-    /// The first word holds the old coding of 8 and 8 bits, or is zero; then the second one
-    /// holds 12 and 20.
+    /// The first word has the old encoding of 8 and 8 bits, or is zero; then the second one has 12
+    /// and 20 bits.
     pub fn device(&self) -> (u32, u32) {
         match self.block_word(0) {
             0 => {
@@ -65,8 +65,8 @@ impl Inode {
 
     /// How many inodes use this one's value; only of an inode with the EA_INODE flag.
     ///
-    /// The kernel's documentation names the two halves the other way round; images that the
-    /// kernel fills count in the low half of the version.
+    /// The kernel's documentation names the two halves the other way round. Images filled by the
+    /// kernel count in the low half of the version.
     pub const fn ea_refcount(&self) -> u64 {
         (self.base().ctime.get() as u64) << 32 | self.base().version_lo.get() as u64
     }

@@ -32,13 +32,13 @@ impl Timestamp {
         let extra = extra.unwrap_or(0);
         Self {
             seconds: low + (i64::from(extra & 3) << 32),
-            // 30 bits can hold more than a second has.
+            // 30 bits can encode more than a second.
             nanos: (extra >> 2).min(999_999_999),
         }
     }
 
-    /// The two fields. What is out of range becomes the nearest time in it; without the extra
-    /// field only 32 signed bits of seconds are kept.
+    /// Encodes the two fields. A time out of range becomes the nearest valid one. Without the extra
+    /// field, only 32 signed bits of seconds are stored.
     pub(crate) fn encode(self, has_extra: bool) -> (u32, u32) {
         let max = if has_extra {
             Self::MAX.seconds

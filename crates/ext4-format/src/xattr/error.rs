@@ -1,4 +1,4 @@
-//! What is wrong with a list of xattrs.
+//! Errors of xattr lists.
 
 use thiserror::Error;
 
@@ -11,22 +11,22 @@ pub enum XattrPart {
     Value,
 }
 
-/// A list of xattrs that does not parse, or does not fit. The caller knows inode or block and names it.
+/// A list of xattrs that does not parse or does not fit. The caller reports inode or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum XattrError {
     /// Too few bytes for the head.
     #[error("xattr list of {found} bytes")]
     Short {
-        /// Bytes there.
+        /// Length in bytes.
         found: usize,
     },
-    /// The magic is another.
+    /// The magic is wrong.
     #[error("xattr block with magic {found:#010x}")]
     Magic {
-        /// What is there.
+        /// Found value.
         found: u32,
     },
-    /// The block says that it is more than one, or that none or too many inodes share it.
+    /// The block's count is not 1, or its reference count is 0 or too large.
     #[error("xattr block of {blocks} blocks with {refcount} references")]
     Header {
         /// Its block count.
@@ -34,40 +34,40 @@ pub enum XattrError {
         /// Its reference count.
         refcount: u32,
     },
-    /// An entry, a name or a value leads out of the list.
+    /// An entry, a name or a value is outside the list.
     #[error("xattr entry at {offset}: {part:?} is out of bounds")]
     Bounds {
-        /// Where the entry is.
+        /// Offset of the entry.
         offset: usize,
         /// Entry or value.
         part: XattrPart,
     },
-    /// A value lies over the entries or over another value.
+    /// A value overlaps the entries or another value.
     #[error("xattr entry at {offset}: its value overlaps {with:?}")]
     Overlap {
-        /// Where the entry is.
+        /// Offset of the entry.
         offset: usize,
-        /// What it lies over.
+        /// The part that it overlaps.
         with: XattrPart,
     },
-    /// Index and name do not go together, or the name has a NUL.
+    /// Index and name do not match, or the name has a NUL.
     #[error("xattr entry at {offset}: bad name of index {index}")]
     Name {
-        /// Where the entry is.
+        /// Offset of the entry.
         offset: usize,
         /// Its name index.
         index: u8,
     },
-    /// A name is there twice.
-    #[error("xattr entry at {offset}: its name is there already")]
+    /// A name exists twice.
+    #[error("xattr entry at {offset}: duplicate name")]
     Duplicate {
-        /// Where the entry is.
+        /// Offset of the entry.
         offset: usize,
     },
-    /// An inode number that no value can have.
+    /// An inode number that cannot hold a value.
     #[error("xattr entry at {offset}: value in inode {inode} of {inodes}")]
     Inode {
-        /// Where the entry is.
+        /// Offset of the entry.
         offset: usize,
         /// Inode it names.
         inode: u32,
@@ -77,27 +77,27 @@ pub enum XattrError {
     /// The hash of an entry is another.
     #[error("xattr entry at {offset}: hash {found:#010x}, expected {expected:#010x}")]
     EntryHash {
-        /// Where the entry is.
+        /// Offset of the entry.
         offset: usize,
-        /// What the entry says.
+        /// Value in the entry.
         found: u32,
-        /// What name and value give.
+        /// Hash of name and value.
         expected: u32,
     },
-    /// The checksum is another.
+    /// The checksum is wrong.
     #[error("xattr block checksum {found:#010x}, expected {expected:#010x}")]
     Checksum {
-        /// What the block says.
+        /// Value in the block.
         found: u32,
-        /// What the bytes give.
+        /// Computed value.
         expected: u32,
     },
     /// The set does not fit.
-    #[error("xattrs take {need} bytes where {room} are")]
+    #[error("xattrs need {need} bytes, {room} are available")]
     Full {
         /// Bytes needed.
         need: usize,
-        /// Bytes there.
+        /// Length in bytes.
         room: usize,
     },
     /// A name is too long, or a value too large, to be written here.

@@ -6,8 +6,9 @@ use zerocopy::little_endian::U32;
 use super::{XattrError, XattrHeader};
 use crate::checksum::crc32c;
 
-/// Whether the bytes of a name count as signed or unsigned numbers. Unsigned is written; older systems on which `char` is
-/// signed wrote the other, which differs for names with bytes of 128 and above.
+/// Whether the bytes of a name count as signed or unsigned numbers. Unsigned is written. Older
+/// systems with a signed `char` wrote the other, which differs for names with bytes of 128 and
+/// above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrSigns {
     /// What is written.
@@ -18,8 +19,9 @@ pub enum XattrSigns {
 
 const CHECKSUM_AT: usize = core::mem::offset_of!(XattrHeader, checksum);
 
-/// Hash of an entry: of its name and its value's words (padded with zeros). For a value in an inode of its own the one word
-/// is the CRC-32C of the value from the file system's seed, passed as its 4 bytes.
+/// Hash of an entry: of its name and its value's words (padded with zeros). For a value in a
+/// separate inode, the only word is the CRC-32C of the value from the file system's seed, passed as
+/// its 4 bytes.
 pub fn xattr_entry_hash(name: &[u8], value: &[u8], signs: XattrSigns) -> u32 {
     let hash = name.iter().fold(0_u32, |hash, &byte| {
         let number = match signs {
@@ -35,7 +37,8 @@ pub fn xattr_entry_hash(name: &[u8], value: &[u8], signs: XattrSigns) -> u32 {
     })
 }
 
-/// Hash of a block from the hashes of its entries in their order; 0 (not to be shared) if one of them is 0.
+/// Hash of a block from the hashes of its entries, in their order; 0 (cannot be shared) if one of
+/// them is 0.
 pub fn xattr_block_hash(hashes: impl IntoIterator<Item = u32>) -> u32 {
     let mut sum = 0_u32;
     for hash in hashes {

@@ -1,4 +1,4 @@
-//! Reading of xattr lists.
+//! Parses xattr lists.
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -17,8 +17,8 @@ struct Slot<'a> {
 }
 
 impl XattrSet {
-    /// Head and attributes of a block. `inodes` is the file system's inode count. The checksum is
-    /// [`xattr_block_verify`](super::xattr_block_verify)'s.
+    /// Parses head and attributes of a block. `inodes` is the file system's inode count.
+    /// [`xattr_block_verify`](super::xattr_block_verify) checks the checksum.
     pub fn parse_block(block: &[u8], inodes: u32) -> Result<(XattrHeader, Self), XattrError> {
         let short = XattrError::Short { found: block.len() };
         let (header, _) = XattrHeader::read_from_prefix(block).map_err(|_| short)?;
@@ -34,8 +34,8 @@ impl XattrSet {
         Ok((header, parse(block, size_of::<XattrHeader>(), 0, inodes)?))
     }
 
-    /// Attributes in an inode. `region` is the inode from behind its extra fields to its end; without the magic there are
-    /// none.
+    /// Parses the attributes in an inode. `region` is the inode from the end of its extra fields to
+    /// its end. Without the magic there are none.
     pub fn parse_ibody(region: &[u8], inodes: u32) -> Result<Self, XattrError> {
         match U32::read_from_prefix(region) {
             Ok((magic, _)) if magic.get() == XATTR_MAGIC => {
@@ -46,7 +46,7 @@ impl XattrSet {
     }
 }
 
-/// `first`: where the entries begin; `base`: from where offsets of values count.
+/// `first`: offset of the first entry; `base`: start of value offsets.
 fn parse(bytes: &[u8], first: usize, base: usize, inodes: u32) -> Result<XattrSet, XattrError> {
     let (slots, end) = slots(bytes, first)?;
     let mut set = XattrSet::default();
@@ -104,7 +104,7 @@ fn parse(bytes: &[u8], first: usize, base: usize, inodes: u32) -> Result<XattrSe
     Ok(set)
 }
 
-/// All entries, and where the end mark behind them ends.
+/// All entries, and the end of the end mark after them.
 fn slots(bytes: &[u8], first: usize) -> Result<(Vec<Slot<'_>>, usize), XattrError> {
     let (mut slots, mut offset) = (Vec::new(), first);
     loop {
@@ -128,7 +128,7 @@ fn slots(bytes: &[u8], first: usize) -> Result<(Vec<Slot<'_>>, usize), XattrErro
     }
 }
 
-/// A value that is with the entries, and where it begins.
+/// A value in the list, and its offset.
 fn value<'a>(
     bytes: &'a [u8],
     base: usize,

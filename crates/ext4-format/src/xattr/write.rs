@@ -1,4 +1,4 @@
-//! Writing of xattr lists: entries from the begin, values from the end, all without gaps.
+//! Writes xattr lists: entries from the start, values from the end, without gaps.
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -8,20 +8,20 @@ use super::{
     XattrHeader, XattrSet, XattrSigns, XattrValue, xattr_block_hash, xattr_entry_hash, xattr_index,
 };
 
-/// What the two places do differently.
+/// Differences between the two places.
 #[derive(Clone, Copy)]
 struct Place {
-    /// Where the entries begin.
+    /// Offset of the first entry.
     first: usize,
-    /// From where offsets of values count.
+    /// Start of value offsets.
     base: usize,
     /// Entries carry the hash of values that are with them.
     hashed: bool,
 }
 
 impl XattrSet {
-    /// Writes a whole block that `refcount` inodes share: sorted, with the hashes. The checksum is
-    /// [`xattr_block_seal`](super::xattr_block_seal)'s.
+    /// Writes a whole block that `refcount` inodes share: sorted, with hashes.
+    /// [`xattr_block_seal`](super::xattr_block_seal) writes the checksum.
     pub fn write_block(&self, block: &mut [u8], refcount: u32) -> Result<(), XattrError> {
         let mut sorted: Vec<&Xattr> = self.entries.iter().collect();
         sorted.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
@@ -52,7 +52,8 @@ impl XattrSet {
             .map_err(|_| XattrError::Short { found: room })
     }
 
-    /// Writes the list of an inode: `region` is the inode from behind its extra fields to its end. An empty set leaves zeros.
+    /// Writes the list of an inode: `region` is the inode from the end of its extra fields to its
+    /// end. An empty set leaves zeros.
     pub fn write_ibody(&self, region: &mut [u8]) -> Result<(), XattrError> {
         let (need, room) = (self.ibody_size_needed(), region.len());
         if need > room {
@@ -77,7 +78,7 @@ impl XattrSet {
     }
 }
 
-/// Writes entries and values into zeroed bytes; gives the hashes of the entries.
+/// Writes entries and values into zeroed bytes. Returns the hashes of the entries.
 fn write(bytes: &mut [u8], entries: &[&Xattr], place: Place) -> Result<Vec<u32>, XattrError> {
     let (mut at, mut values) = (place.first, bytes.len() & !3);
     let mut hashes = Vec::with_capacity(entries.len());

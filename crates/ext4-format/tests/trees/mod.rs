@@ -1,4 +1,5 @@
-//! What the tests with images share: a mount, a reader that finds inodes by the superblock alone, a fill.
+//! What the tests with images share: a mount, a reader that finds inodes by the superblock alone, a
+//! fill.
 
 pub(crate) mod fill;
 pub(crate) mod mount;

@@ -1,4 +1,5 @@
-//! A hash tree built by the crate alone, put in the place of a directory of the same number of blocks.
+//! A hash tree built by the crate alone, put in the place of a directory of the same number of
+//! blocks.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -35,7 +36,8 @@ impl Tree {
         }
     }
 
-    /// Inserts a name; each round goes down from the root and changes one node, until the leaf has room.
+    /// Inserts a name; each round goes down from the root and changes one node, until the leaf has
+    /// room.
     fn insert(&mut self, name: &[u8], inode: u32) {
         let hash = self.hasher.hash(name).unwrap();
         let entry = NewEntry {

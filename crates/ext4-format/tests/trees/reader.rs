@@ -1,4 +1,5 @@
-//! Finds inodes of an image, maps their blocks and judges each block on the way with the crate's parsers.
+//! Finds inodes of an image, maps their blocks and judges each block on the way with the crate's
+//! parsers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -307,7 +308,8 @@ impl Reader {
         names
     }
 
-    /// Walks a hash tree: all nodes are good, each name is where its hash says; gives the inner levels.
+    /// Walks a hash tree: all nodes are good, each name is where its hash says; gives the inner
+    /// levels.
     pub(crate) fn check_htree(&self, inode: &Inode, map: &BTreeMap<u32, u64>) -> u8 {
         let format = self.dir_format();
         let blocks = (inode.size / self.block_size as u64) as u32;

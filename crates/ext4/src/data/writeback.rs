@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, Crew, Workers, age};
+use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, WorkerGroup, Workers, age};
 
 use super::flight::Flight;
 use super::flush::{self, Dispatch};
@@ -124,12 +124,12 @@ impl Writeback {
     /// Starts the threads, once. A mount does so when it begins: a thread may run only where the one that
     /// started it may, and a request's may be bound to a CPU.
     pub(crate) fn start(&self, engine: &Arc<Engine>) {
-        let crew = |name, threads| Crew {
+        let group = |name, threads| WorkerGroup {
             name,
             threads,
-            linger: None,
+            batching: None,
         };
-        let crews = [crew("ext4-data", self.width), crew("ext4-land", LANDERS)];
+        let crews = [group("ext4-data", self.width), group("ext4-land", LANDERS)];
         let started = self
             .workers
             .start(&crews, |job: Job| run(&job.engine, job.work));

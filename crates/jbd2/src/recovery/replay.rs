@@ -65,8 +65,8 @@ impl Plan<'_> {
         Ok(self.outcome())
     }
 
-    /// Writes torn commit blocks whole, and flushes. Only their zeros are missing, so that this may be
-    /// torn, too.
+    /// Writes torn commit blocks whole, and flushes. Only their zeros are missing, so that this may
+    /// be torn, too.
     fn mend_torn_commits(&self, target: &dyn Device) -> Result<()> {
         for (block, whole) in &self.torn {
             let at = self.log.physical(*block)?;

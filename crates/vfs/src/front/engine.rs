@@ -1,4 +1,4 @@
-//! What an engine implements.
+//! The interface that an engine implements.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -29,24 +29,25 @@ pub trait Inode: Debug + Send + Sync {
     /// Times of the last access, change of content, and change of the inode.
     fn times(&self) -> (Timestamp, Timestamp, Timestamp);
 
-    /// Records in memory that the content changed.
+    /// Records, in memory, that the content changed.
     fn content_changed(&self, now: Timestamp);
 
     /// Whether it has a name.
     fn is_linked(&self) -> bool;
 
-    /// Whether it may get another name: it has one, or was created without (`O_TMPFILE`).
+    /// Whether it may get another name: it has one, or was created without one (`O_TMPFILE`).
     fn is_linkable(&self) -> bool;
 
-    /// Whether it is being deleted. Stays true.
+    /// Whether it is being deleted. Never becomes false again.
     fn is_dying(&self) -> bool;
 
-    /// Whether it cannot be found by its number any more, though it exists: its subvolume was deleted.
+    /// Whether it can no longer be found by its number although it exists, because its subvolume
+    /// was deleted.
     fn is_detached(&self) -> bool {
         false
     }
 
-    /// Whether names can be added to the directory: it was not removed.
+    /// Whether names can be added to the directory: false after it was removed.
     fn takes_names(&self) -> bool {
         self.is_linked() && !self.is_detached()
     }
@@ -56,7 +57,7 @@ pub trait Inode: Debug + Send + Sync {
         true
     }
 
-    /// Refuses a change of this inode, or of names in it, whatever its flags are.
+    /// Fails if this inode, or names in it, must not be changed, whatever its flags are.
     ///
     /// # Errors
     /// `ReadOnly`, `NotPermitted`.
@@ -64,19 +65,19 @@ pub trait Inode: Debug + Send + Sync {
         Ok(())
     }
 
-    /// One more reference held by a caller.
+    /// Adds a reference held by a caller.
     fn refer(&self);
 
-    /// Forgets all references, as the mount ends.
+    /// Drops all references, at the end of the mount.
     fn clear_references(&self);
 
-    /// Order in which the I/O locks of several inodes are taken. Unique.
+    /// Orders the I/O locks of several inodes. Unique.
     fn lock_key(&self) -> (u64, u64);
 
-    /// Takes the I/O lock together with other readers.
+    /// Takes the I/O lock shared with other readers.
     fn lock_shared(&self) -> impl Sized;
 
-    /// Takes the I/O lock alone.
+    /// Takes the I/O lock exclusively.
     fn lock_exclusive(&self) -> impl Sized;
 }
 
@@ -86,7 +87,8 @@ pub fn lock_all<'a, I: Inode>(inodes: &[&'a Arc<I>]) -> Vec<impl Sized + use<'a,
     let mut sorted: Vec<&'a I> = inodes.iter().map(|inode| &***inode).collect();
     sorted.sort_by_key(|inode| inode.lock_key());
     sorted.dedup_by_key(|inode| inode.lock_key());
-    // Pushed one by one: an iterator that knows no length would grow it under the locks.
+    // One push at a time: an iterator without a known length could reallocate while the locks are
+    // held.
     let mut guards = Vec::with_capacity(sorted.len());
     for inode in sorted {
         guards.push(inode.lock_exclusive());
@@ -111,18 +113,18 @@ impl<I> Clone for Place<'_, I> {
 
 impl<I> Copy for Place<'_, I> {}
 
-/// A name together with what it led to when it was looked up.
+/// A name together with the result of its lookup.
 #[derive(Debug)]
 pub struct Found<'a, E: Engine> {
     /// The name.
     pub place: Place<'a, E::Inode>,
-    /// What the directory has for it.
+    /// The directory's entry for it.
     pub target: E::Target,
     /// The inode.
     pub inode: Arc<E::Inode>,
 }
 
-/// What a look-up found: what the directory has for the name, and the inode.
+/// Result of a lookup: the directory's entry for the name, and the inode.
 pub type Hit<E> = (<E as Engine>::Target, Arc<<E as Engine>::Inode>);
 
 /// A change of one extended attribute.
@@ -134,33 +136,33 @@ pub struct AttributeChange<'a> {
     pub class: XattrClass,
     /// The new value; `None` removes the attribute.
     pub value: Option<&'a [u8]>,
-    /// Whether it may or must exist.
+    /// Whether the attribute may, must or must not exist.
     pub mode: SetXattrMode,
-    /// Permission bits that go with an access ACL.
+    /// Permission bits to store together with an access ACL.
     pub perm: Option<u32>,
 }
 
-/// An engine: finds, changes and stores. See the [module](super).
-///
-/// Methods without an `Errors` section of their own fail for damage, the device or the journal, and,
-/// if they change something, with `NoSpace`.
+/// An engine finds, changes and stores. See the [module](super). Methods without an `Errors`
+/// section fail because of damage, the device or the journal, and, if they change something, with
+/// `NoSpace`. Methods without an `Errors` section of their own fail for damage, the device or the
+/// journal, and, if they change something, with `NoSpace`.
 pub trait Engine: Send + Sync + Sized {
     /// An inode in memory.
     type Inode: Inode;
-    /// What a directory has for a name.
+    /// The directory's entry for a name.
     type Target: Debug;
-    /// What a search found out about a name that is not there.
+    /// What a search learned about a missing name, for a later insertion.
     type Vacancy;
 
     /// Kind of file system for messages.
     fn kind(&self) -> &'static str;
-    /// The root directory of what is mounted.
+    /// The mounted root directory.
     fn root(&self) -> Ino;
-    /// Refuses everything after an unmount.
+    /// Fails after an unmount.
     fn check_open(&self) -> Result<()>;
-    /// Whether no change is possible, by option or after an error.
+    /// Whether no change is possible, because of an option or an error.
     fn is_read_only(&self) -> bool;
-    /// Whether what is mounted refuses changes, though others may be possible.
+    /// Whether the mounted subvolume refuses changes, although others may accept them.
     fn shows_read_only(&self) -> bool {
         self.is_read_only()
     }
@@ -168,7 +170,7 @@ pub trait Engine: Send + Sync + Sized {
     fn statistics(&self) -> Result<FsStat>;
     /// Counters as JSON.
     fn counters_json(&self) -> String;
-    /// The first error that lost something or ended all changes.
+    /// The first error that lost data or ended all changes.
     fn first_failure(&self) -> Option<String>;
     /// Operations on subvolumes, if the engine has them.
     fn subvolume_operations(&self) -> Option<&dyn Subvolumes> {
@@ -182,7 +184,7 @@ pub trait Engine: Send + Sync + Sized {
     /// # Errors
     /// `Stale` if there is none.
     fn inode_by_number(&self, ino: Ino) -> Result<Arc<Self::Inode>>;
-    /// Takes `count` references back; the inode, if these were the last.
+    /// Releases `count` references. Returns the inode if they were the last.
     fn release(&self, ino: Ino, count: u64) -> Option<Arc<Self::Inode>>;
     /// All inodes in memory.
     fn inodes(&self) -> Vec<Arc<Self::Inode>>;
@@ -192,16 +194,16 @@ pub trait Engine: Send + Sync + Sized {
     fn has_crowd(&self, ino: Ino) -> bool;
     /// See [`FileSystem::crowd`](crate::FileSystem::crowd).
     fn crowded_inodes(&self) -> Vec<Ino>;
-    /// Deletes an inode without a name, unless it is in use. No I/O lock is held.
+    /// Deletes an inode without a name, unless it is in use. The caller holds no I/O lock.
     fn reap(&self, inode: &Arc<Self::Inode>) -> Result<()>;
 
     /// Attributes as callers see them.
     fn attributes(&self, inode: &Arc<Self::Inode>) -> Attr;
-    /// Sets the length of a regular file. The I/O lock is held exclusively.
+    /// Sets the length of a regular file. The caller holds the I/O lock exclusively.
     fn truncate(&self, inode: &Arc<Self::Inode>, size: u64) -> Result<()>;
-    /// Stores changes other than the length. `access` is the new access ACL, if there is one
-    /// (`Some(None)`: none is needed any more); `strip` removes the file capability. The I/O lock is
-    /// held exclusively.
+    /// Stores changes except the length. `access` is the new access ACL, if there is one
+    /// (`Some(None)`: none is needed any more); `strip` removes the file capability. The caller
+    /// holds the I/O lock exclusively.
     fn set_attributes(
         &self,
         inode: &Arc<Self::Inode>,
@@ -209,62 +211,64 @@ pub trait Engine: Send + Sync + Sized {
         access: Option<Option<Vec<u8>>>,
         strip: bool,
     ) -> Result<()>;
-    /// Stores permission bits, and removes the file capability. The I/O lock is held exclusively.
+    /// Stores permission bits, and removes the file capability if `strip`. The caller holds the I/O
+    /// lock exclusively.
     fn set_privileges(&self, inode: &Arc<Self::Inode>, perm: u32, strip: bool) -> Result<()>;
-    /// Stores that the content changed now. The I/O lock is held exclusively.
+    /// Stores that the content changed now. The caller holds the I/O lock exclusively.
     fn store_content_change(&self, inode: &Arc<Self::Inode>) -> Result<()>;
-    /// Whether the access time never changes, by option or because nothing can.
+    /// Whether the access time never changes, by option or because the mount is read-only.
     fn keeps_access_time(&self, inode: &Self::Inode) -> bool;
     /// Sets the access time.
     fn set_access_time(&self, inode: &Arc<Self::Inode>, now: Timestamp) -> Result<()>;
-    /// Refuses flags that the format does not have.
+    /// Fails for flags that the format does not have.
     ///
     /// # Errors
     /// `NotSupported`.
     fn check_flags(&self, _asked: InodeFlags) -> Result<()> {
         Ok(())
     }
-    /// Stores flags that were checked. The I/O lock is held exclusively.
+    /// Stores flags that were checked. The caller holds the I/O lock exclusively.
     fn store_flags(&self, inode: &Arc<Self::Inode>, flags: InodeFlags) -> Result<()>;
     /// See [`FileSystem::fsxattr`](crate::FileSystem::fsxattr).
     fn extended_flags(&self, inode: &Self::Inode) -> Fsxattr;
-    /// What is left of a request once the fields that are not flags, and that the format has, are out.
+    /// The rest of a request, without the fields that are not flags and that the format supports.
     fn own_extended_flags(&self, value: &Fsxattr) -> Fsxattr {
         *value
     }
-    /// Refuses fields that the image cannot keep.
+    /// Fails for fields that the image cannot store.
     ///
     /// # Errors
     /// `NotSupported`.
     fn check_extended_flags(&self, _inode: &Self::Inode, _value: &Fsxattr) -> Result<()> {
         Ok(())
     }
-    /// Stores the fields that are not flags. No I/O lock is held.
+    /// Stores the fields that are not flags. The caller holds no I/O lock.
     fn set_extended_flags(&self, _inode: &Arc<Self::Inode>, _value: &Fsxattr) -> Result<()> {
         Ok(())
     }
 
-    /// Looks `name` up and loads its inode. No I/O lock is held: the answer may be stale.
+    /// Looks up `name` and loads its inode. The caller holds no I/O lock: the result may be stale.
     fn find(&self, dir: &Arc<Self::Inode>, name: &[u8]) -> Result<Option<Hit<Self>>>;
-    /// Whether `place` still is as it was found, or still absent (`None`). All their I/O locks are held
-    /// exclusively.
+    /// Whether `place` still leads to what was found, or is still absent (`None`). The caller holds
+    /// all their I/O locks exclusively.
     fn is_current(
         &self,
         place: Place<'_, Self::Inode>,
         found: Option<&Found<'_, Self>>,
     ) -> Result<bool>;
-    /// Finds where a name would go. The directory's I/O lock is held exclusively.
+    /// Finds the position for a new name. The caller holds the directory's I/O lock exclusively.
     ///
     /// # Errors
     /// `Exists`.
     fn vacancy(&self, dir: &Arc<Self::Inode>, name: &[u8]) -> Result<Self::Vacancy>;
-    /// The directory that holds `dir`. Its I/O lock is held.
+    /// The directory that contains `dir`. The caller holds the I/O lock of `dir`.
     fn parent_of(&self, dir: &Arc<Self::Inode>) -> Result<Arc<Self::Inode>>;
     /// The error for directories that contain each other.
     fn directory_ring(&self, dir: &Self::Inode) -> Error;
-    /// Whether a directory has entries. Its I/O lock is held.
+    /// Whether a directory has entries. The caller holds its I/O lock.
     fn has_entries(&self, dir: &Arc<Self::Inode>) -> Result<bool>;
-    /// See [`FileSystem::readdir`](crate::FileSystem::readdir). The I/O lock is held shared.
+    /// See [`FileSystem::readdir`](crate::FileSystem::readdir). The caller holds the I/O lock
+    /// shared.
     fn list(
         &self,
         dir: &Arc<Self::Inode>,
@@ -273,7 +277,7 @@ pub trait Engine: Send + Sync + Sized {
     ) -> Result<()>;
     /// Longest target of a symbolic link, in bytes.
     fn longest_target(&self) -> usize;
-    /// Makes an inode and its name. The directory's I/O lock is held exclusively.
+    /// Creates an inode and its name. The caller holds the directory's I/O lock exclusively.
     fn make(
         &self,
         who: &Credentials,
@@ -282,31 +286,32 @@ pub trait Engine: Send + Sync + Sized {
         what: NewInode<'_>,
         perm: u32,
     ) -> Result<Arc<Self::Inode>>;
-    /// Makes a file without a name. The directory's I/O lock is held shared.
+    /// Creates a file without a name. The caller holds the directory's I/O lock shared.
     fn make_unnamed(
         &self,
         who: &Credentials,
         dir: &Arc<Self::Inode>,
         perm: u32,
     ) -> Result<Arc<Self::Inode>>;
-    /// Refuses a link from one subvolume to another.
+    /// Fails for a link between two subvolumes.
     ///
     /// # Errors
     /// `CrossDevice`.
     fn check_same_tree(&self, _inode: &Self::Inode, _dir: &Self::Inode) -> Result<()> {
         Ok(())
     }
-    /// Gives an inode one more name. Both I/O locks are held exclusively.
+    /// Adds a name to an inode. The caller holds both I/O locks exclusively.
     ///
     /// # Errors
     /// `TooManyLinks`.
     fn add_link(&self, inode: &Arc<Self::Inode>, place: Place<'_, Self::Inode>) -> Result<()>;
-    /// Removes a name of a directory (`directory`) or of anything else. No I/O lock is held.
+    /// Removes a name of a directory (`directory`) or of anything else. The caller holds no I/O
+    /// lock.
     ///
     /// # Errors
     /// As [`FileSystem::unlink`](crate::FileSystem::unlink) and `rmdir`.
     fn remove(&self, place: Place<'_, Self::Inode>, directory: bool) -> Result<()>;
-    /// Keeps other renames between directories out.
+    /// Excludes other renames between directories.
     fn lock_topology(&self) -> impl Sized;
     /// Whether a rename would move an inode from one subvolume to another.
     fn crosses_trees(
@@ -318,8 +323,8 @@ pub trait Engine: Send + Sync + Sized {
     ) -> bool {
         false
     }
-    /// Moves a name, in place of `target`, or exchanges the two. All I/O locks are held exclusively, and
-    /// the rules allow it.
+    /// Moves a name, replacing `target`, or exchanges the two. The caller holds all I/O locks
+    /// exclusively and has checked the rules.
     ///
     /// # Errors
     /// `TooManyLinks`, `CrossDevice`, `NotPermitted`, `NotEmpty`.
@@ -333,13 +338,15 @@ pub trait Engine: Send + Sync + Sized {
 
     /// Target of a symbolic link.
     fn target_of(&self, inode: &Arc<Self::Inode>) -> Result<Vec<u8>>;
-    /// Reads a regular file. The I/O lock is held shared.
+    /// Reads a regular file. The caller holds the I/O lock shared.
     fn read_data(&self, inode: &Arc<Self::Inode>, offset: u64, buf: &mut [u8]) -> Result<usize>;
-    /// Writes to a regular file; `data` is not empty. The I/O lock is held exclusively.
+    /// Writes to a regular file; `data` is not empty. The caller holds the I/O lock exclusively.
     fn write_data(&self, inode: &Arc<Self::Inode>, offset: u64, data: &[u8]) -> Result<()>;
-    /// Whether the byte at `at` is data, and up to where that is known to go on. The I/O lock is held.
+    /// Whether the byte at `at` is data, and the offset up to which that is known to hold. The
+    /// caller holds the I/O lock.
     fn stretch(&self, inode: &Arc<Self::Inode>, at: u64, size: u64) -> Result<(bool, u64)>;
-    /// See [`FileSystem::fallocate`](crate::FileSystem::fallocate). The I/O lock is held exclusively.
+    /// See [`FileSystem::fallocate`](crate::FileSystem::fallocate). The caller holds the I/O lock
+    /// exclusively.
     fn allocate_range(
         &self,
         inode: &Arc<Self::Inode>,
@@ -347,7 +354,8 @@ pub trait Engine: Send + Sync + Sized {
         len: u64,
         mode: AllocMode,
     ) -> Result<()>;
-    /// See [`FileSystem::copy_range`](crate::FileSystem::copy_range). Both I/O locks are held exclusively.
+    /// See [`FileSystem::copy_range`](crate::FileSystem::copy_range). The caller holds both I/O
+    /// locks exclusively.
     fn copy_data(
         &self,
         from: (&Arc<Self::Inode>, u64),
@@ -355,31 +363,32 @@ pub trait Engine: Send + Sync + Sized {
         len: u64,
         mode: CopyMode,
     ) -> Result<u64>;
-    /// Makes one inode durable. No I/O lock is held.
+    /// Makes one inode durable. The caller holds no I/O lock.
     fn make_durable(&self, inode: &Arc<Self::Inode>, kind: SyncKind) -> Result<()>;
     /// Makes everything durable.
     fn make_all_durable(&self) -> Result<()>;
 
-    /// Value of an extended attribute. The I/O lock is held.
+    /// Value of an extended attribute. The caller holds the I/O lock.
     fn attribute(&self, inode: &Arc<Self::Inode>, name: &[u8]) -> Result<Option<Vec<u8>>>;
-    /// Full names of all. The I/O lock is held.
+    /// Full names of all extended attributes. The caller holds the I/O lock.
     fn attribute_names(&self, inode: &Arc<Self::Inode>) -> Result<Vec<Vec<u8>>>;
-    /// Whether the inode has a file capability. The I/O lock is held exclusively.
+    /// Whether the inode has a file capability. The caller holds the I/O lock exclusively.
     fn has_capability(&self, inode: &Arc<Self::Inode>) -> Result<bool>;
-    /// The error for an ACL of the image that cannot be read.
+    /// The error for an ACL on the image that cannot be parsed.
     fn damaged_acl(&self, inode: &Self::Inode, reason: AclError) -> Error;
-    /// Refuses a value that does not fit or a namespace that the format does not have.
+    /// Fails for a value that does not fit, or a namespace that the format does not have.
     ///
     /// # Errors
     /// `NotSupported`, `NoSpace`.
     fn check_attribute(&self, class: XattrClass, name: &[u8], value: &[u8]) -> Result<()>;
-    /// Stores one change. The I/O lock is held exclusively.
+    /// Stores one change. The caller holds the I/O lock exclusively.
     ///
     /// # Errors
-    /// `Exists`, `NoAttribute`, as its mode says.
+    /// `Exists`, `NoAttribute`, according to the mode of the change.
     fn change_attribute(&self, inode: &Arc<Self::Inode>, change: AttributeChange<'_>)
     -> Result<()>;
-    /// Sets a property (`btrfs.*`), or removes it if the value is empty. The I/O lock is held exclusively.
+    /// Sets a property (`btrfs.*`), or removes it if the value is empty. The caller holds the I/O
+    /// lock exclusively.
     ///
     /// # Errors
     /// `NoAttribute`, `Invalid`.

@@ -1,4 +1,4 @@
-//! The [`FileSystem`] trait for every [`Engine`].
+//! Implements the [`FileSystem`] trait for every [`Engine`].
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl<E: Engine> FileSystem for E {
         loop {
             let (_, inode) = self.find(&dir, name)?.ok_or(Error::NotFound)?;
             match self.entry(&inode) {
-                // Its last name was removed between the search and the reference.
+                // The last name of the inode was removed between the lookup and the reference.
                 Err(Error::Stale) if !self.is_read_only() => {}
                 other => return other,
             }
@@ -263,7 +263,7 @@ impl<E: Engine> FileSystem for E {
             }
             self.strip_privileges(&inode, mode.kill_setid)?;
             if !mode.writeback {
-                // Before the data, because its completion queues the inode item.
+                // Before the data is written, because its completion queues the inode item.
                 inode.content_changed(Timestamp::now());
             }
             self.write_data(&inode, offset, data)?;
@@ -327,7 +327,7 @@ impl<E: Engine> FileSystem for E {
         target.check_changeable()?;
         let copied = {
             let _guards = lock_all(&[&source, &target]);
-            // A copy cannot be declared an append.
+            // A copy is never an append.
             rules::check_write(target.flags(), false, false)?;
             self.strip_privileges(&target, false)?;
             let (from, to) = ((&source, from_offset), (&target, to_offset));
@@ -418,7 +418,7 @@ impl<E: Engine> FileSystem for E {
                 };
                 self.change_attribute(&inode, change)?;
             } else if !matches!(class, XattrClass::AccessAcl | XattrClass::DefaultAcl) {
-                // To remove an ACL that says what the mode says anyway is no error.
+                // Removing an ACL that is equivalent to the mode is not an error.
                 return Err(Error::NoAttribute);
             }
         }

@@ -1,14 +1,21 @@
-//! The front of an engine: the rules around every operation, written once.
+//! The front of an engine: the rules around every operation, implemented once.
 //!
-//! An engine implements [`Engine`], and [`Inode`] for its inodes in memory; it then is a
-//! [`FileSystem`](crate::FileSystem). The front checks arguments and flags in the order of Linux,
-//! locks inodes, keeps references, clears set-id bits and capabilities, keeps ACLs and mode equal,
-//! renews access times, and makes changes durable where `chattr +S` or `+D` asks for it. The engine
-//! finds, changes and stores.
+//! An engine implements [`Engine`], and [`Inode`] for its inodes in memory, and thereby is a
+//! [`FileSystem`](crate::FileSystem). The front
+//!
+//! - checks arguments and flags in the order of Linux,
+//! - locks inodes and manages references,
+//! - clears set-id bits and capabilities,
+//! - keeps ACLs and modes consistent,
+//! - renews access times,
+//! - makes changes durable where `chattr +S` or `+D` requires it.
+//!
+//! The engine finds, changes and stores.
 //!
 //! # Locks
-//! The front takes the I/O locks of inodes ([`Inode::lock_shared`], [`Inode::lock_exclusive`]),
-//! several of them with [`lock_all`]. Each method of [`Engine`] says which of them its caller holds.
+//! The front takes the I/O locks of inodes ([`Inode::lock_shared`], [`Inode::lock_exclusive`]), and
+//! several of them with [`lock_all`]. Each method of [`Engine`] states which of them its caller
+//! holds.
 
 mod engine;
 mod filesystem;

@@ -1,9 +1,11 @@
 //! Rename, with replacement and exchange.
 //!
-//! Names are looked up without locks; then the two directories and the one or two inodes are locked
-//! in their one order, and the names looked up again: if one leads elsewhere now, all starts over.
-//! Moving a directory to another one can make a loop, so a rename between directories holds the
-//! topology lock first, and under it walks up from the new place.
+//! 1. Look up both names without locks.
+//! 2. Lock the two directories and the one or two inodes, in the order of their keys.
+//! 3. Look up the names again. If one leads elsewhere now, start over.
+//!
+//! Moving a directory to another one can create a cycle. So a rename between directories first
+//! takes the topology lock, and under it walks up from the new place.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -63,7 +65,7 @@ pub(super) fn rename<E: Engine>(
     }
 }
 
-/// Whether there is something to do. Expects all locks.
+/// Whether the rename changes something. Fails if it is not permitted. The caller holds all locks.
 fn permitted<E: Engine>(
     engine: &E,
     source: &Found<'_, E>,
@@ -71,7 +73,7 @@ fn permitted<E: Engine>(
     to: Place<'_, E::Inode>,
     mode: RenameMode,
 ) -> Result<bool> {
-    // What is in a directory cannot be above it.
+    // An inode in a directory cannot be above that directory.
     let same_dir = source.place.dir.lock_key() == to.dir.lock_key();
     let side = |found: &Found<'_, E>, other: &Arc<E::Inode>, crosses: bool| -> Result<RenameSide> {
         let kind = found.inode.kind();
@@ -85,7 +87,7 @@ fn permitted<E: Engine>(
                 && engine.has_entries(&found.inode)?,
         })
     };
-    // That the rename crosses subvolumes is found before that the target has entries.
+    // The check for a crossing of subvolumes precedes the check for entries in the target.
     let crosses = engine.crosses_trees(source, target, to, mode);
     let source_side = side(source, to.dir, false)?;
     let target_side = target
@@ -101,15 +103,15 @@ fn permitted<E: Engine>(
     )
 }
 
-/// True if `inode` is a directory that `below` is, or is below. Expects the topology lock, so that nothing
-/// moves meanwhile.
+/// True if `inode` is the directory `below` or one above it. The caller holds the topology lock, so
+/// that nothing moves meanwhile.
 fn holds<E: Engine>(engine: &E, inode: &E::Inode, below: &Arc<E::Inode>) -> Result<bool> {
     if inode.kind() != FileKind::Directory {
         return Ok(false);
     }
     let mut at = Arc::clone(below);
     let mut seen = HashSet::new();
-    // A damaged image may have a ring of directories.
+    // A damaged image may have a cycle of directories.
     while seen.insert(at.lock_key()) {
         if at.lock_key() == inode.lock_key() {
             return Ok(true);

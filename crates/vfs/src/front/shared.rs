@@ -1,4 +1,4 @@
-//! What the operations share.
+//! Steps that the operations share.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::{
     acl,
 };
 
-/// What the operations share; every engine has it. Operations on subvolumes use it too.
+/// Steps that the operations share, for every engine. Operations on subvolumes use them, too.
 pub trait Front: Engine {
-    /// Refuses a change of a mount that takes none.
+    /// Fails if the mount refuses changes.
     fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         match self.is_read_only() {
@@ -20,7 +20,7 @@ pub trait Front: Engine {
         }
     }
 
-    /// The inode of this number, if it is not being deleted.
+    /// The inode with this number, unless it is being deleted.
     ///
     /// # Errors
     /// `Stale`.
@@ -32,7 +32,7 @@ pub trait Front: Engine {
         }
     }
 
-    /// The regular file of this number.
+    /// The regular file with this number.
     ///
     /// # Errors
     /// `IsDirectory`, `Invalid`.
@@ -45,7 +45,7 @@ pub trait Front: Engine {
         }
     }
 
-    /// The directory of this number.
+    /// The directory with this number.
     ///
     /// # Errors
     /// `NotDirectory`.
@@ -55,7 +55,7 @@ pub trait Front: Engine {
         Ok(inode)
     }
 
-    /// The inode of this number, if it can have extended attributes.
+    /// The inode with this number, if it can have extended attributes.
     ///
     /// # Errors
     /// `NotSupported`.
@@ -67,7 +67,7 @@ pub trait Front: Engine {
         }
     }
 
-    /// Takes a reference for the caller, unless the inode was deleted meanwhile.
+    /// Takes a reference for the caller. Fails if the inode was deleted meanwhile.
     fn entry(&self, inode: &Arc<Self::Inode>) -> Result<Entry> {
         inode.refer();
         if inode.is_dying() {
@@ -78,7 +78,7 @@ pub trait Front: Engine {
         })
     }
 
-    /// What synchronous directories and files (`chattr +S`, `+D`) add to a change.
+    /// Makes a change durable if the inode is synchronous (`chattr +S`, `+D`).
     fn sync_if_asked(&self, inode: &Arc<Self::Inode>) -> Result<()> {
         let wanted = match inode.kind() {
             FileKind::Directory => InodeFlags::SYNC | InodeFlags::DIRSYNC,
@@ -90,7 +90,7 @@ pub trait Front: Engine {
         }
     }
 
-    /// Renews the access time if it is older than the last change, or than a day.
+    /// Renews the access time if it is older than the last change, or older than a day.
     fn accessed(&self, inode: &Arc<Self::Inode>) -> Result<()> {
         if self.keeps_access_time(inode) {
             return Ok(());
@@ -103,8 +103,8 @@ pub trait Front: Engine {
         }
     }
 
-    /// Removes what a write by this caller takes from the inode: set-id bits and the file capability.
-    /// Expects the I/O lock exclusively.
+    /// Removes the privileges that a write by this caller clears: set-id bits and the file
+    /// capability. The caller holds the I/O lock exclusively.
     fn strip_privileges(&self, inode: &Arc<Self::Inode>, kill_setid: bool) -> Result<()> {
         let perm = inode.perm();
         let kept = match kill_setid {
@@ -141,8 +141,8 @@ pub trait Front: Engine {
         self.set_attributes(inode, changes, access, strip)
     }
 
-    /// `setxattr` of an ACL, which may change the mode, or turn out to be no more than the mode.
-    /// Expects the I/O lock exclusively.
+    /// `setxattr` of an ACL, which may change the mode, or be equivalent to the mode. The caller
+    /// holds the I/O lock exclusively.
     fn set_acl(
         &self,
         inode: &Arc<Self::Inode>,
