@@ -3,11 +3,10 @@
 //! The thread that makes a file dirty adds it; the entry holds the file's object, so that it stays
 //! in memory. A thread that finds nothing left removes the file, and checks this under the lock. A
 //! concurrent write adds the file *after* its data is there: it finds the entry missing and adds
-//! it, or the check finds its data and keeps the entry. A file may reuse the number of a deleted
-//! one whose object is still being settled, so entries are compared by object, not only by number
-//! (`a_reused_number_is_a_new_file`). A number may come back for another file while the object of a
-//! deleted one is still being settled: an object is put in and taken out only for itself
-//! (`a_reused_number_is_a_new_file`).
+//! it, or the check finds its data and keeps the entry.
+//!
+//! A file may reuse the number of a deleted one whose object is still being settled, so entries are
+//! compared by object, not only by number (`a_reused_number_is_a_new_file`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -6,10 +6,9 @@
 //! | a count by cause | object: cause to number |
 //! | a text | string |
 //! | durations in nanoseconds | object: `count`, `sum`, `p50`, `p99`, `max`, and `buckets`, a list of pairs: longest duration, how many |
+//!
 //! A reader that takes it twice can subtract numbers, causes and buckets to get the values of the
 //! interval.
-//! A caller that reads it twice subtracts numbers, causes and buckets to learn what happened
-//! between.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

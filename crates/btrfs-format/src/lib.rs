@@ -1,10 +1,9 @@
 //! On-disk structures of btrfs: items, keys, checksums, tree blocks, the block validator and
 //! readable dumps. No I/O and no state. Input is never trusted: any bytes give a value or a typed
 //! error, never a panic.
+//!
 //! Sizes and offsets are bytes; integers on disk are little-endian. The facts are from the public
 //! description of the format (btrfs documentation, "On-disk format").
-//! Sizes and offsets are bytes; integers on disk are little-endian. The facts are those of the
-//! public description of the format (btrfs documentation, "On-disk format").
 
 pub mod block;
 mod block_mut;

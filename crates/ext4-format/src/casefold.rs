@@ -1,15 +1,11 @@
 //! Comparison of names in casefolded directories: Unicode 12.1, full case folding, canonical
-//! decomposition, without default-ignorable code points. Rust's standard library and the
-//! normalization crate implement newer versions of Unicode. Code points newer than 12.1 must stay
-//! unchanged, or a name would get another hash than the one it was stored under. [`NEWER`] lists
-//! the code points that those would change. `tests/hashes.rs` compares all code points with
-//! `debugfs`, so it detects a change of either. Source: Unicode's `CaseFolding.txt`,
-//! `DerivedCoreProperties.txt`; the output of `dx_hash -c` in `debugfs`. Rust's standard library
-//! and the normalisation crate know newer versions of Unicode. What is new since 12.1 must stay as
-//! it is here, or a name would have another hash than the one it was stored under; [`NEWER`] lists
-//! what they would change. `tests/hashes.rs` compares all code points with `debugfs`, so a change
-//! of either shows there. Source: Unicode's `CaseFolding.txt`, `DerivedCoreProperties.txt`; what
-//! `debugfs`'s `dx_hash -c` does.
+//! decomposition, without default-ignorable code points.
+//!
+//! Rust's standard library and the normalization crate implement newer versions of Unicode. Code
+//! points newer than 12.1 must stay unchanged, or a name would get another hash than the one it was
+//! stored under. [`NEWER`] lists the code points that those would change. `tests/hashes.rs`
+//! compares all code points with `debugfs`, so it detects a change of either. Source: Unicode's
+//! `CaseFolding.txt`, `DerivedCoreProperties.txt`; the output of `dx_hash -c` in `debugfs`.
 
 use unicode_normalization::UnicodeNormalization;
 

@@ -1,11 +1,9 @@
 //! On-disk structures of ext4: structures, checksums, validators, readable dumps. No I/O and no
 //! state. Input is never trusted: any bytes give a value or a typed error, never a panic.
+//!
 //! Sizes and offsets are bytes unless the name has blocks, clusters or sectors (512 bytes).
 //! Integers on disk are little-endian. The facts are from the public description of the format
 //! (kernel documentation, `filesystems/ext4`).
-//! Sizes and offsets are bytes unless the name says blocks, clusters or sectors (512 bytes);
-//! integers on disk are little-endian. The facts are those of the public description of the
-//! format (kernel documentation, `filesystems/ext4`).
 
 mod acl;
 pub mod bitmap;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The typed error of an engine, a device or a journal. Its fields name the block, key or inode.
+///
 /// Two causes are equal if their messages are.
-/// Two causes are equal if their texts are.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
 

@@ -1,4 +1,4 @@
-//! Chunks, device extents and block groups: three views of the same space.
+//! Compares chunks, device extents and block groups, which describe the same space.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ struct Group {
 pub(super) struct Groups(BTreeMap<u64, Group>);
 
 impl Groups {
-    /// `false` if there is one at this address already.
+    /// Returns false if there is one at this address already.
     pub(super) fn add(
         &mut self,
         logical: u64,
@@ -42,7 +42,7 @@ impl Groups {
         fresh
     }
 
-    /// Charges the group that holds all of an extent; its flags.
+    /// Charges the group that contains all of an extent. Returns its flags.
     pub(super) fn charge(&mut self, bytenr: u64, len: u64) -> Option<BlockGroupFlags> {
         let (start, group) = self.0.range_mut(..=bytenr).next_back()?;
         let end = bytenr.checked_add(len)?;
@@ -53,7 +53,7 @@ impl Groups {
         Some(group.flags)
     }
 
-    /// Address, `used` of the item, and bytes charged, of each group.
+    /// Address, `used` of the item, and charged bytes of each group.
     pub(super) fn used(&self) -> Vec<(u64, u64, u64)> {
         self.0
             .iter()
@@ -68,14 +68,14 @@ impl Groups {
     }
 }
 
-/// A UUID as a number to compare and to show.
+/// A UUID as a number, for comparison and display.
 fn half(uuid: &[u8; 16]) -> u64 {
     let bytes = uuid.iter();
     bytes.fold(0, |n, byte| n.rotate_left(8) ^ u64::from(*byte))
 }
 
 impl Check<'_> {
-    /// Walks the chunk tree by the system chunks that the superblock has, and takes its map.
+    /// Walks the chunk tree through the system chunks in the superblock, and uses its map.
     pub(super) fn chunk_tree(&mut self) -> Result<(), CheckError> {
         let root = Pointer {
             logical: self.sb.chunk_root.get(),
@@ -197,7 +197,7 @@ impl Check<'_> {
                 });
             }
             let own = self.sb.dev_item;
-            // A dump is restored to a device of another size, with the items of the old one.
+            // A dump may be restored to a device of another size, but keeps the old items.
             if own.devid == item.devid && !is_dump(&self.sb) {
                 self.compare_dev_item(&own, item);
             }
@@ -237,7 +237,7 @@ impl Check<'_> {
         }
     }
 
-    /// Keeps what a device item says until the device extents are known.
+    /// Stores the numbers of a device item until the device extents are known.
     fn groups_of_device(&mut self, devid: u64, total_bytes: u64, bytes_used: u64) {
         self.roots.devices.insert(devid, (total_bytes, bytes_used));
     }

@@ -10,7 +10,7 @@ use super::inodes::{Unwritten, summed_range};
 use super::state::Check;
 use super::walk::{Leaves, Walk, entries};
 
-/// Ranges that have checksums: half-open, ascending, apart.
+/// Ranges that have checksums: half-open, ascending, not adjacent.
 #[derive(Default)]
 pub(super) struct Ranges(Vec<(u64, u64)>);
 
@@ -80,7 +80,7 @@ impl Check<'_> {
         });
     }
 
-    /// Checksums must lie within data extents.
+    /// Checksums must be within data extents.
     pub(super) fn compare_checksums(&mut self) {
         if self.has_hole(objectid::EXTENT_TREE) {
             return;
@@ -95,8 +95,8 @@ impl Check<'_> {
         self.compare_unwritten();
     }
 
-    /// Data that is allocated and not written has no checksums. It may be shared with a file extent
-    /// through which it was written.
+    /// Data that is allocated but not written must have no checksums. It may be shared with a file
+    /// extent through which it was written.
     fn compare_unwritten(&mut self) {
         let doubtful = std::mem::take(&mut self.inodes.unwritten);
         if doubtful.is_empty() || self.uses_incomplete {
@@ -117,7 +117,7 @@ impl Check<'_> {
         }
     }
 
-    /// Which parts of these ranges some file extent says are written.
+    /// The parts of these ranges that are written according to a file extent.
     fn written(&self, of: &[Unwritten]) -> Runs {
         let wanted = join(sorted(of.iter().map(|(_, from, end)| (*from, *end))));
         let mut found = Runs::new();

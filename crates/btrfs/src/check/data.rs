@@ -8,7 +8,7 @@ use super::source::CopyAt;
 use super::state::Check;
 use super::walk::{Leaves, entries};
 
-/// Bytes read at once.
+/// Most bytes of one read.
 const STEP: u64 = 1 << 20;
 
 /// A run of sectors and their checksums.
@@ -43,7 +43,7 @@ impl Check<'_> {
             let wanted = ((sums.len() / kind.size()) as u64)
                 .min(STEP / sectorsize)
                 .max(1);
-            // Checksums of neighbouring chunks may stand in one item.
+            // One item may have the checksums of neighbouring chunks.
             let chunk = self.source.chunk(bytenr, sectorsize);
             let room = chunk.map_or(sectorsize, |(start, c)| {
                 start.saturating_add(c.length) - bytenr

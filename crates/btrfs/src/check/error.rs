@@ -3,7 +3,7 @@
 use sapwood_btrfs_format::SuperError;
 use thiserror::Error;
 
-/// Why there is no report.
+/// Why a check produced no report.
 #[derive(Debug, Error)]
 pub enum CheckError {
     /// No devices were given.
@@ -12,8 +12,7 @@ pub enum CheckError {
     /// A device could not be read.
     #[error(transparent)]
     Device(#[from] sapwood_block::Error),
-    /// Nothing says that there is a btrfs: the device is too small, or the magic number is
-    /// not there.
+    /// No sign of btrfs: the device is too small, or the magic number is missing.
     #[error("{device}: no btrfs file system")]
     NotBtrfs {
         /// Device name.
@@ -24,7 +23,7 @@ pub enum CheckError {
     NoSuperblock {
         /// Device name.
         device: String,
-        /// What is wrong with the first copy.
+        /// The error of the first copy.
         error: SuperError,
     },
     /// A device belongs to another file system than the first.
@@ -33,18 +32,18 @@ pub enum CheckError {
         /// Device name.
         device: String,
     },
-    /// Fewer devices than the superblock says.
+    /// Fewer devices than in the superblock.
     #[error("the file system has {expected} devices, {found} given")]
     MissingDevices {
         /// Number in the superblock.
         expected: u64,
-        /// Number given.
+        /// Number of devices given.
         found: usize,
     },
     /// Features that change what would have to be checked.
     #[error("unsupported features: {0}")]
     Features(String),
-    /// A profile that spreads data in a way that is not known here.
+    /// An unsupported profile.
     #[error("chunk {logical}: unsupported profile {profile}")]
     Profile {
         /// Address of the chunk.

@@ -1,4 +1,4 @@
-//! The extent tree against what is really used.
+//! Compares the extent tree with the actual use of space.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,10 +13,10 @@ use super::refs::{Use, identity, listed};
 use super::state::{Check, Pointer};
 use super::walk::{Walk, entries};
 
-/// Bytes around a superblock that hold no extents.
+/// Bytes around a superblock that must not contain extents.
 const SUPER_STRIPE: u64 = 64 << 10;
 
-/// A hash of 128 bits: two things are taken for the same if theirs are.
+/// A 128-bit hash. Two values with equal hashes are taken for equal.
 pub(super) fn hash(value: &impl Hash) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -27,10 +27,10 @@ pub(super) fn hash(value: &impl Hash) -> u128 {
     (half(1) << 64) | half(2)
 }
 
-/// One extent as listed and as used.
+/// An extent: its item, and its actual use.
 #[derive(Clone, Copy, Default)]
 struct Extent {
-    /// Zero if it is not listed.
+    /// 0 if it has no item.
     len: u64,
     refs: u64,
     generation: u64,
@@ -38,7 +38,7 @@ struct Extent {
     listed: u64,
     /// Number of uses.
     wanted: u64,
-    /// Hashes of the uses less those of the listed refs.
+    /// Hashes of the uses minus those of the listed refs.
     balance: u128,
     used_len: u64,
     used_generation: u64,
@@ -56,9 +56,9 @@ struct Extent {
 #[derive(Default)]
 pub(super) struct Extents {
     all: HashMap<u64, Extent>,
-    /// Refs that stand before their extent item, or without one.
+    /// Refs before their extent item, or without one.
     orphaned: Vec<(u64, Key)>,
-    /// Begin and length, ascending; made when the log is walked.
+    /// Start and length, ascending. Built when the log is walked.
     by_place: Vec<(u64, u64)>,
     /// Blocks that were reached from another tree than their owner: tree, address, owner.
     foreign: Vec<(u64, u64, u64)>,
@@ -94,7 +94,7 @@ impl Extents {
         self.all.get(&bytenr).map_or(0, |e| e.used_len)
     }
 
-    /// Marks a block as seen; `false` if it was already.
+    /// Marks a block as seen. Returns false if it was already.
     pub(super) fn enter(&mut self, bytenr: u64) -> bool {
         !std::mem::replace(&mut self.all.entry(bytenr).or_default().entered, true)
     }
@@ -109,7 +109,7 @@ impl Extents {
         extent.balance = extent.balance.wrapping_add(hash(&identity(reference)));
     }
 
-    /// Notes a use; a finding if the user has another idea of the extent's length.
+    /// Records a use. A user with another length of the extent is a finding.
     pub(super) fn use_by(
         &mut self,
         what: &Use,
@@ -169,7 +169,7 @@ impl Extents {
         }
     }
 
-    /// Begin and length of all listed data extents, ascending.
+    /// Start and length of all listed data extents, ascending.
     pub(super) fn data(&self) -> Vec<(u64, u64)> {
         let data = self.all.iter().filter(|(_, e)| e.len != 0 && e.is_data);
         let mut data: Vec<_> = data
@@ -188,7 +188,7 @@ impl Extents {
 }
 
 impl Check<'_> {
-    /// Walks the extent tree (and the block groups that stand in it).
+    /// Walks the extent tree (and the block groups in it).
     pub(super) fn extent_tree(&mut self) {
         let Some(root) = self.tree(objectid::EXTENT_TREE) else {
             return;
@@ -245,8 +245,8 @@ impl Check<'_> {
         }
     }
 
-    /// Notes a block of a subvolume that charges another one than the one by which it is reached:
-    /// the other one must still use it.
+    /// Records a block of a subvolume that charges another subvolume than the one through which it
+    /// was reached. The other one must still use it.
     pub(super) fn note_owner(&mut self, tree: u64, block: &Block<'_>) {
         let (bytenr, owner) = (block.bytenr(), block.owner());
         let relocated = block.header().flags.get() & header_flag::RELOC != 0;
@@ -256,7 +256,7 @@ impl Check<'_> {
         }
     }
 
-    /// Looks up whether the owners of blocks noted so are among the refs of their extents.
+    /// Checks that the owners of the recorded blocks are among the refs of their extents.
     fn compare_owners(&mut self) {
         let mut foreign = std::mem::take(&mut self.extents.foreign);
         let root = self.roots.pointer(objectid::EXTENT_TREE);
@@ -291,7 +291,7 @@ impl Check<'_> {
         }
     }
 
-    /// Compares all extents with their uses, and with the block groups and free space around.
+    /// Compares all extents with their uses, block groups and free space.
     pub(super) fn compare_extents(&mut self) {
         let mut watched = Vec::new();
         let mut odd = Vec::new();
@@ -304,7 +304,7 @@ impl Check<'_> {
         odd.sort_by_key(|(bytenr, _)| *bytenr);
         odd.into_iter().for_each(|(_, finding)| self.found(finding));
         watched.sort_unstable();
-        // In a badly damaged image the details of a few say enough.
+        // In a badly damaged image the details of a few extents are enough.
         watched.truncate(self.options.max_findings);
         self.examine_refs(&watched);
         for (bytenr, key) in std::mem::take(&mut self.extents.orphaned) {
@@ -319,7 +319,7 @@ impl Check<'_> {
         self.compare_checksums();
     }
 
-    /// Findings on one extent; true if its refs need a closer look.
+    /// Findings for one extent. Returns true if its refs need a closer examination.
     fn compare_extent(&self, bytenr: u64, extent: &Extent, odd: &mut Vec<(u64, Finding)>) -> bool {
         let mut note = |finding| odd.push((bytenr, finding));
         if extent.len == 0 {
@@ -367,7 +367,7 @@ impl Check<'_> {
         extent.balance != 0
     }
 
-    /// Overlaps, block groups, superblocks, sums.
+    /// Checks overlaps, block groups, superblocks and sums.
     fn compare_places(&mut self, sorted: &[(u64, u64)]) {
         let mut before = 0;
         let supers = self.super_places();
@@ -427,7 +427,7 @@ impl Check<'_> {
         }
     }
 
-    /// Logical address of each superblock that lies in a chunk, and its byte offset.
+    /// Logical address of each superblock within a chunk, and its byte offset.
     fn super_places(&self) -> Vec<(u64, u64)> {
         let mut places = Vec::new();
         for (logical, chunk) in &self.source.chunks {
@@ -444,7 +444,7 @@ impl Check<'_> {
     }
 }
 
-/// Whether a block group may hold that kind of extent.
+/// Whether a block group may contain this kind of extent.
 fn belongs(is_data: bool, flags: BlockGroupFlags) -> bool {
     if is_data {
         flags.contains(BlockGroupFlags::DATA)

@@ -1,27 +1,27 @@
-//! What a check can find, one variant per cause.
+//! Everything that a check can find, one variant per cause.
 
 use sapwood_btrfs_format::{BlockError, BlockGroupFlags, Checksum, InlineRef, Key, SuperError};
 use thiserror::Error;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Odd, but a writer may leave it (after a crash, say), and every reader copes.
+    /// Unusual, but a writer may leave it (for example after a crash), and every reader copes.
     Warning,
-    /// Something is wrong: data, space or names are lost or in danger.
+    /// Data, space or names are lost or in danger.
     Error,
 }
 
 /// Why a copy of a block could not be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BlockFault {
-    /// The device did not give it.
+    /// The device could not read it.
     #[error("{0}")]
     Read(String),
     /// The validator refused it.
     #[error("{0}")]
     Invalid(#[from] BlockError),
-    /// No chunk has this address, or it crosses the end of one.
+    /// No chunk maps this address, or the range crosses the end of one.
     #[error("block {logical}: no chunk maps this address")]
     Unmapped {
         /// Address.
@@ -29,21 +29,21 @@ pub enum BlockFault {
     },
 }
 
-/// Declares [`Finding`] with its severities, so that none is forgotten.
+/// Declares [`Finding`] together with its severities, so that none is missing.
 macro_rules! findings {
     ($($(#[doc = $doc:literal])* $severity:ident $text:literal $name:ident {
         $($field:ident : $ty:ty = $about:literal),* $(,)?
     })*) => {
-        /// One thing that is wrong. [`Display`](std::fmt::Display) is one line that names the
-        /// block, key or inode. Addresses are logical unless the name says `physical`; `tree` is
-        /// a tree id; lengths are bytes.
+        /// One problem. [`Display`](std::fmt::Display) gives one line that names the block, key or
+        /// inode. Addresses are logical unless the name says `physical`; `tree` is a tree id;
+        /// lengths are bytes.
         #[derive(Clone, Debug, PartialEq, Eq, Error)]
         pub enum Finding {
             $($(#[doc = $doc])* #[error($text)] $name { $(#[doc = $about] $field: $ty),* },)*
         }
 
         impl Finding {
-            /// How bad it is.
+            /// Its severity.
             pub fn severity(&self) -> Severity {
                 match self { $(Self::$name { .. } => Severity::$severity,)* }
             }
@@ -360,7 +360,8 @@ findings! {
     Error "tree {tree} is missing" TreeMissing {
         tree: u64 = "Tree."
     }
-    /// A quota group whose numbers are not those of its subvolumes, though they are said to be right.
+    /// A quota group whose numbers are not those of its subvolumes, though they are said to be
+    /// right.
     Error "quota group {level}/{id}: {field} {found}, its subvolumes have {expected}" QuotaGroup {
         level: u64 = "Level.", id: u64 = "Id within the level.", field: &'static str = "Field.",
         found: u64 = "In the item.", expected: u64 = "Sum of the extents."

@@ -1,4 +1,4 @@
-//! The free-space tree against what the extents leave free.
+//! Compares the free-space tree with the space that the extents leave free.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,17 @@ struct Info {
     bitmaps: bool,
 }
 
-/// What the free-space tree lists.
+/// Contents of the free-space tree.
 #[derive(Default)]
 pub(super) struct FreeItems {
-    /// By begin of the block group.
+    /// By start of the block group.
     infos: BTreeMap<u64, Info>,
     runs: Runs,
 }
 
 impl FreeItems {
-    /// The block group that an address belongs to by the items so far: a group's info comes
-    /// before its other items.
+    /// The block group of an address, from the items so far: a group's info item precedes its other
+    /// items.
     fn info_of(&self, at: u64) -> Option<&Info> {
         let (_, info) = self.infos.range(..=at).next_back()?;
         (at < info.end).then_some(info)
@@ -35,7 +35,7 @@ impl FreeItems {
 
     fn add_bitmap(&mut self, key: &Key, bits: &[u8], sectorsize: u64) {
         let count = (key.offset / sectorsize).min(bits.len() as u64 * 8);
-        // A run may go on from the bitmap before, but not from another block group.
+        // A run may continue from the previous bitmap, but not from another block group.
         let group = self
             .infos
             .range(..=key.objectid)
@@ -69,7 +69,7 @@ impl FreeItems {
     }
 }
 
-/// What of `a` is not in `b`; both ascending.
+/// The parts of `a` that are not in `b`; both ascending.
 pub(super) fn difference(a: &[(u64, u64)], b: &[(u64, u64)]) -> Runs {
     let mut out = Runs::new();
     let mut first = 0;
@@ -91,7 +91,7 @@ pub(super) fn difference(a: &[(u64, u64)], b: &[(u64, u64)]) -> Runs {
     out
 }
 
-/// Ranges joined where they touch or overlap.
+/// Joins ranges that touch or overlap.
 pub(super) fn join(runs: impl IntoIterator<Item = (u64, u64)>) -> Runs {
     let mut out = Runs::new();
     for (start, end) in runs {
@@ -162,7 +162,7 @@ impl Check<'_> {
         }
     }
 
-    /// Compares the free-space tree with what the listed extents (ascending) leave.
+    /// Compares the free-space tree with the space that the listed extents (ascending) leave free.
     pub(super) fn compare_free_space(&mut self, extents: &[(u64, u64)]) {
         let features = CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
         let trees = [
@@ -206,7 +206,7 @@ impl Check<'_> {
                 });
             }
             let listed = join(runs);
-            // An extent may reach into the group from before it; that is another finding.
+            // An extent may extend into the group from before it, which is another finding.
             let free = difference(&[(group, end)], &used);
             for (start, end) in difference(&free, &listed) {
                 self.found(Finding::FreeSpaceMissing {

@@ -1,4 +1,4 @@
-//! The log trees of a file system that was not unmounted: their blocks only.
+//! The log trees of a file system that was not unmounted; only their blocks are checked.
 
 use sapwood_btrfs_format::{Block, RootItem, kind, objectid};
 
@@ -7,8 +7,8 @@ use super::state::{Check, Pointer};
 use super::walk::{Walk, entries};
 
 impl Check<'_> {
-    /// Walks the log root tree and every log. They stand in space that counts as free: a log
-    /// block has no extent item.
+    /// Walks the log root tree and every log. They are in space that counts as free, because log
+    /// blocks have no extent items.
     pub(super) fn log_trees(&mut self) {
         if self.sb.log_root.get() == 0 {
             return;

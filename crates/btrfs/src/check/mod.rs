@@ -1,27 +1,29 @@
-//! Checks a whole file system, read-only, trusting nothing: neither the image nor the engine,
-//! whose tree code is not used here.
+//! Checks a whole file system, read-only. It trusts neither the image nor the engine, whose tree
+//! code it does not use.
 //!
 //! # How it works
 //! 1. Superblocks; then the chunk map, from the superblock's array and the chunk tree.
 //! 2. The root tree and the trees about space: extents with their refs, block groups, device
 //!    extents, checksum ranges, free space.
-//! 3. All other trees. Every block is read once, in all its copies. A block *uses* what it points
-//!    at: a child, a data extent. Who is charged with the use depends on the block alone (its
-//!    owner, or the block itself if its extent says so), not on the tree by which it was reached;
-//!    so a block that snapshots share is charged once. Uses and listed refs of an extent are
-//!    added into one balance of hashes. Only where it is not zero at the end, a second pass
-//!    collects the refs in detail.
-//! 4. Names work the same: entries of directories against the names in inodes, in one balance
-//!    per subvolume. What a subtree says of its inodes is a `summary` that
-//!    joins with that of its neighbours; the summary of a shared block is kept and used again.
-//!    Thereby ten thousand snapshots cost as much as their unshared blocks.
+//! 3. All other trees. Every block is read once, in all its copies. A block *uses* everything that
+//!    it points at: a child, a data extent. The use is charged according to the block alone (to its
+//!    owner, or to the block itself if its extent requires it), not to the tree through which the
+//!    block was reached. So a block that snapshots share is charged once. Uses and listed refs of
+//!    an extent are added into one balance of hashes. Only if it is not zero at the end, a second
+//!    pass collects the refs in detail.
+//! 4. Names are checked alike: directory entries against the names in inodes, with one balance per
+//!    subvolume. The facts of a subtree about its inodes are a `summary`, which joins with those of
+//!    its neighbours. The summary of a shared block is kept and reused. So ten thousand snapshots
+//!    cost as much as their unshared blocks.
 //! 5. Sums and complements: used bytes, free space, checksums of data that has none.
 //!
-//! Trouble cases: a block that is bad in all copies leaves a hole; what would follow from the
-//! hole alone (its children unused, names without inodes) is not reported. Cycles and lattices of
-//! blocks: levels fall strictly and each block is entered once. All memory is bounded by what the
-//! image really contains, and the number of findings by an option. Each finding is planted by a
-//! test in `tests/check/`.
+//! Trouble cases:
+//! - A block that is bad in all copies leaves a hole. Consequences of the hole (its children
+//!   unused, names without inodes) are not reported.
+//! - Blocks may form cycles and lattices. Levels fall strictly, and each block is entered once.
+//! - Memory is bounded by the actual contents of the image, the number of findings by an option.
+//!
+//! A test in `tests/check/` plants each finding.
 
 mod chunks;
 mod csums;
@@ -48,12 +50,12 @@ pub use finding::{BlockFault, Finding, Severity};
 
 use state::Check;
 
-/// What to check.
+/// Extent of a check.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// Also read all data that has checksums, in every copy.
     pub check_data_csum: bool,
-    /// Findings to keep; further ones are only counted.
+    /// Most findings to keep; further ones are only counted.
     pub max_findings: usize,
 }
 
@@ -66,7 +68,7 @@ impl Default for CheckOptions {
     }
 }
 
-/// What a check is at.
+/// Phase of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Trees about space.
@@ -79,10 +81,10 @@ pub enum Phase {
     Data,
 }
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What it is at.
+    /// Current phase.
     pub phase: Phase,
     /// Bytes done in this phase.
     pub done: u64,
@@ -90,7 +92,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Numbers of a file system.
+/// Statistics of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckStats {
     /// Tree blocks reached.
@@ -99,15 +101,15 @@ pub struct CheckStats {
     pub data_bytes: u64,
     /// Data extents.
     pub data_extents: u64,
-    /// Subvolumes and snapshots, the top level included.
+    /// Subvolumes and snapshots, including the top level.
     pub subvolumes: u64,
-    /// Inodes, those in shared blocks counted once.
+    /// Inodes; those in shared blocks count once.
     pub inodes: u64,
-    /// Bytes of data whose checksums were verified, all copies counted.
+    /// Bytes of data whose checksums were verified, counting all copies.
     pub verified_bytes: u64,
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
     /// Findings in the order in which they were made.
@@ -119,7 +121,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Whether nothing was found but warnings.
+    /// Whether there are no errors; warnings are allowed.
     pub fn is_clean(&self) -> bool {
         self.suppressed == 0 && self.errors().next().is_none()
     }
@@ -131,12 +133,12 @@ impl CheckReport {
     }
 }
 
-/// Checks the file system on `devices` (one per device of it, in any order). Nothing is written,
-/// and nothing else may write to them meanwhile.
+/// Checks the file system on `devices` (all of its devices, in any order). Writes nothing. Nothing
+/// else may write to them meanwhile.
 ///
 /// # Errors
-/// When there is nothing that could be checked: no valid superblock, devices missing, features
-/// that this code does not know. Everything else is a finding.
+/// If nothing can be checked: no valid superblock, missing devices, unknown features. Everything
+/// else is a finding.
 pub fn check(
     devices: &[&dyn Device],
     options: &CheckOptions,

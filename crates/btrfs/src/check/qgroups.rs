@@ -1,15 +1,16 @@
-//! The numbers of quota groups against what their subvolumes really refer to.
+//! Compares the numbers of quota groups with what their subvolumes refer to.
 //!
 //! # How it works
-//! A group's *referenced* bytes are all extents, tree blocks included, that one of its subvolumes
-//! reaches; *exclusive* are those that no subvolume outside of the group reaches. The check finds
-//! for each extent the set of subvolumes that reach it, in one descent through all subvolumes at
-//! once: blocks are taken by level, highest first, so that all parents of a block are known before
-//! the block, and each block is read once however many snapshots share it. Sets are interned.
+//! A group's *referenced* bytes are all extents, including tree blocks, that one of its subvolumes
+//! reaches. Its *exclusive* bytes are those that no subvolume outside the group reaches. The check
+//! determines, for each extent, the set of subvolumes that reach it, in one descent through all
+//! subvolumes at once. It takes blocks by level, highest first, so that all parents of a block are
+//! known before the block. Each block is read once, however many snapshots share it. Sets are
+//! interned.
 //!
-//! Nothing is compared when the numbers are not meant to be right: quotas off, inconsistent or
-//! being counted, simple quotas, a subvolume half deleted; nor when the sets of very many
-//! snapshots would take too much memory.
+//! Nothing is compared if the numbers need not be valid: quotas off, inconsistent or being
+//! rescanned, simple quotas, a subvolume half deleted. Neither is anything compared if the sets of
+//! very many snapshots would take too much memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -21,19 +22,19 @@ use super::refs::{Use, uses};
 use super::state::{Check, Pointer};
 use super::walk::{Walk, entries};
 
-/// Quotas are on, and no flag says that the numbers are wrong (or of another kind).
+/// Quotas are on, and no flag marks the numbers as inconsistent (or of another kind).
 const RIGHT: u64 = 1;
-/// A group's id has its level from this bit on; level zero are the subvolumes.
+/// First bit of the level in a group's id. Subvolumes have level zero.
 const LEVEL_SHIFT: u32 = 48;
 /// Most ids that all sets of subvolumes together may have.
 const MOST_IDS: usize = 8 << 20;
 
-/// What the quota tree says.
+/// Contents of the quota tree.
 #[derive(Default)]
 struct Quotas {
     flags: u64,
     groups: BTreeMap<u64, QgroupInfo>,
-    /// Groups by a group that they are in.
+    /// Member groups of each group.
     members: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -41,14 +42,14 @@ impl Quotas {
     fn take(&mut self, key: Key, data: &[u8]) {
         match key.kind {
             kind::QGROUP_STATUS => {
-                // With simple quotas the item is longer, and flags stay zero.
+                // With simple quotas the item is longer, and the flags stay zero.
                 self.flags = QgroupStatus::read(data).map_or(0, |s| s.flags.get());
             }
             kind::QGROUP_INFO => {
                 let info = QgroupInfo::read(data);
                 self.groups.extend(info.map(|info| (key.offset, info)));
             }
-            // There is one in each direction.
+            // There is one item in each direction.
             kind::QGROUP_RELATION if key.objectid < key.offset => {
                 let members = self.members.entry(key.offset).or_default();
                 members.push(key.objectid);
@@ -57,7 +58,7 @@ impl Quotas {
         }
     }
 
-    /// The subvolumes of a group. A member has a lower level, so this ends.
+    /// The subvolumes of a group. A member has a lower level, so the recursion ends.
     fn subvolumes(&self, group: u64, into: &mut BTreeSet<u64>) {
         if group >> LEVEL_SHIFT == 0 {
             into.insert(group);
@@ -107,17 +108,18 @@ impl Sets {
         number
     }
 
-    /// Adds a set to what is known of an extent.
+    /// Adds a set to the known set of an extent.
     fn join<T>(&mut self, known: &mut (T, Option<usize>), set: usize) {
         known.1 = Some(known.1.map_or(set, |old| self.union(old, set)));
     }
 }
 
-/// Blocks of one level that are still to be read: by address, with who reaches them.
+/// Blocks of one level that are still to be read, by address, with the set of subvolumes that reach
+/// them.
 type Level = HashMap<u64, (Pointer, Option<usize>)>;
 
 impl Check<'_> {
-    /// Walks the quota tree and compares its numbers, if they are meant to be right.
+    /// Walks the quota tree and compares its numbers, if they should be valid.
     pub(super) fn quota_tree(&mut self, root: &Pointer) {
         let tree = objectid::QUOTA_TREE;
         let mut quotas = Quotas::default();
@@ -164,7 +166,8 @@ impl Check<'_> {
         }
     }
 
-    /// Bytes of extents by the set of subvolumes that reach them. `None` if that is too much.
+    /// Bytes of extents by the set of subvolumes that reach them. `None` if that takes too much
+    /// memory.
     fn bytes_by_set(&self) -> Option<Vec<(Rc<[u64]>, u64)>> {
         let mut sets = Sets::default();
         let mut levels: BTreeMap<u8, Level> = BTreeMap::new();
@@ -181,7 +184,7 @@ impl Check<'_> {
                 let set = set?;
                 let all = bytes.entry(set).or_default();
                 *all = all.saturating_add(self.nodesize());
-                // Which subvolume a block was made for does not matter here.
+                // The subvolume that a block was created for does not matter here.
                 let block = self.quiet_block(objectid::FS_TREE, &at)?;
                 let block = Block::new(&block).ok()?;
                 uses(&block, false, 0, &mut |what, _: &InlineRef| match what {

@@ -1,4 +1,4 @@
-//! What a block uses, and the second look at extents whose refs do not balance.
+//! Uses of a block, and the second examination of extents whose refs do not balance.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use super::finding::Finding;
 use super::state::{Check, Pointer, children};
 use super::walk::entries;
 
-/// Something that a block points at.
+/// A target of a block's pointers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Use {
     Block(Pointer),
@@ -24,8 +24,8 @@ impl Use {
     }
 }
 
-/// Calls back for everything that a block points at, from slot `from` on, with the ref that
-/// there has to be: by the block itself if its own extent says so (`full`), else by its owner.
+/// Calls `f` for every use of a block, from slot `from` on, with the ref that must exist: by the
+/// block itself if its own extent requires it (`full`), otherwise by its owner.
 pub(super) fn uses(block: &Block<'_>, full: bool, from: usize, f: &mut dyn FnMut(Use, &InlineRef)) {
     let parent = block.bytenr();
     let root = block.owner();
@@ -50,7 +50,7 @@ pub(super) fn uses(block: &Block<'_>, full: bool, from: usize, f: &mut dyn FnMut
             InlineRef::SharedData { parent, count: 1 }
         } else {
             let objectid = key.objectid;
-            // Part of an extent may stand before the place where it once began.
+            // A part of an extent may be at a lower file offset than its start had.
             let offset = key.offset.wrapping_sub(extent.offset);
             InlineRef::ExtentData {
                 root,
@@ -88,7 +88,7 @@ pub(super) fn identity(reference: &InlineRef) -> InlineRef {
     }
 }
 
-/// Listed and wanted count of each ref of the extents under closer look.
+/// Listed and expected count of each ref of the examined extents.
 type Watched = HashMap<u64, BTreeMap<String, Counts>>;
 
 struct Counts {
@@ -113,7 +113,7 @@ fn note<'w>(
 }
 
 impl Check<'_> {
-    /// Reads everything again for the refs of these extents and reports the ones that are wrong.
+    /// Reads everything again to collect the refs of these extents, and reports the wrong ones.
     pub(super) fn examine_refs(&mut self, bytenrs: &[u64]) {
         if bytenrs.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! The root tree: which trees there are, how subvolumes hang together.
+//! The root tree: the existing trees and the relations between subvolumes.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ struct Link {
     name: Vec<u8>,
 }
 
-/// What the root tree says.
+/// Contents of the root tree.
 #[derive(Default)]
 pub(super) struct RootTree {
     /// By tree id and key offset.
@@ -28,9 +28,9 @@ pub(super) struct RootTree {
     refs: BTreeMap<(u64, u64), Link>,
     backrefs: BTreeMap<(u64, u64), Link>,
     orphans: Vec<u64>,
-    /// Where the entry for the default subvolume leads.
+    /// Target of the entry for the default subvolume.
     default: Option<Key>,
-    /// A hole: what is missing here may stand there.
+    /// It has a hole: missing items may be there.
     incomplete: bool,
     /// Size and used bytes of each device by its item.
     pub(super) devices: BTreeMap<u64, (u64, u64)>,
@@ -38,7 +38,7 @@ pub(super) struct RootTree {
     pub(super) entries: BTreeMap<u64, u64>,
 }
 
-/// Where a root item leads.
+/// Target of a root item.
 fn pointer_of(item: &RootItem) -> Pointer {
     Pointer {
         logical: item.bytenr.get(),
@@ -48,13 +48,13 @@ fn pointer_of(item: &RootItem) -> Pointer {
     }
 }
 
-/// Whether there is one such tree, whose root item every reader looks for with offset zero.
-/// Subvolumes are looked for by their id alone.
+/// Whether there is one such tree, whose root item readers look up with offset zero. Subvolumes are
+/// looked up by their id alone.
 fn is_single(tree: u64) -> bool {
     tree < objectid::FIRST_FREE && tree != objectid::FS_TREE || tree == objectid::DATA_RELOC_TREE
 }
 
-/// How far a tree is deleted: key and level.
+/// Progress of a tree's deletion: key and level.
 fn dropped(item: &RootItem) -> Option<Dropped> {
     let key = item.drop_progress.get();
     (item.refs.get() == 0 && key.objectid != 0).then_some((key, item.drop_level))
@@ -66,7 +66,7 @@ impl RootTree {
         of_tree.next().map(|(_, item)| item)
     }
 
-    /// Whether a subvolume was made as a snapshot. Old kernels did not record of which one.
+    /// Whether a subvolume was created as a snapshot. Old kernels did not record of which one.
     fn is_snapshot(&self, tree: u64) -> bool {
         let mut of_tree = self.items.range((tree, 0)..=(tree, u64::MAX));
         let first = of_tree.next();
@@ -77,13 +77,13 @@ impl RootTree {
         self.item(tree).map(pointer_of)
     }
 
-    /// Whether some subvolume is deleted and not yet gone.
+    /// Whether a subvolume is deleted but not cleaned up yet.
     pub(super) fn any_dead(&self) -> bool {
         let mut items = self.items.iter();
         items.any(|((id, _), item)| objectid::is_fs_tree(*id) && item.refs.get() == 0)
     }
 
-    /// Ids of all subvolumes that are in use.
+    /// Ids of all subvolumes in use.
     pub(super) fn subvolumes(&self) -> Vec<u64> {
         let live = self
             .items
@@ -94,7 +94,7 @@ impl RootTree {
 }
 
 impl Check<'_> {
-    /// Root of the tree, or a finding.
+    /// Root of the tree; a missing one is a finding.
     pub(super) fn tree(&mut self, tree: u64) -> Option<Pointer> {
         let root = self.roots.pointer(tree);
         if root.is_none() && !self.roots.incomplete {
@@ -115,7 +115,7 @@ impl Check<'_> {
         }
     }
 
-    /// All trees but logs, with what of them is deleted.
+    /// All trees except logs, with the progress of their deletion.
     pub(super) fn all_roots(&self) -> Vec<(u64, Pointer, Option<Dropped>)> {
         let chunk_root = Pointer {
             logical: self.sb.chunk_root.get(),
@@ -169,7 +169,7 @@ impl Check<'_> {
         });
     }
 
-    /// Takes an item of the root tree; `false` if it does not belong there.
+    /// Takes an item of the root tree. Returns false if it does not belong there.
     fn root_tree_item(&mut self, key: Key, data: &[u8]) -> bool {
         let link = || {
             let parsed = root_ref(data).ok()?;
@@ -219,7 +219,7 @@ impl Check<'_> {
         for tree in self.roots.subvolumes() {
             self.subvolume(tree);
         }
-        // Data that is being relocated is in files of a subvolume that has no name.
+        // Data that is being relocated belongs to files of an unnamed subvolume.
         self.subvolume(objectid::DATA_RELOC_TREE);
         for (tree, root, dropped) in self.all_roots() {
             let walk = match tree {
@@ -261,7 +261,7 @@ impl Check<'_> {
         self.log_trees();
     }
 
-    /// Everything that can be compared once all trees are known.
+    /// All comparisons that need all trees.
     pub(super) fn compare(&mut self) {
         self.phase(Phase::Compare, 0);
         self.compare_groups();
@@ -301,7 +301,7 @@ impl Check<'_> {
         }
     }
 
-    /// The directory entry that goes with a ref.
+    /// Checks the directory entry for a ref.
     fn subvolume_entry(&mut self, parent: u64, child: u64, link: &Link) {
         let (dir, index) = (link.dir, link.index);
         let Some(root) = self.roots.pointer(parent) else {
@@ -357,8 +357,8 @@ impl Check<'_> {
         }
     }
 
-    /// Entries for subvolumes are as many as there are refs, but in a snapshot, where they stay
-    /// behind and show an empty directory.
+    /// There are as many entries for subvolumes as refs, except in a snapshot, where entries remain
+    /// and show an empty directory.
     fn stray_entries(&mut self, tree: u64) {
         let snapshot = self.roots.is_snapshot(tree);
         let refs = self.roots.refs.range((tree, 0)..=(tree, u64::MAX)).count() as u64;

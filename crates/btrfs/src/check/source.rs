@@ -1,4 +1,4 @@
-//! Devices and the chunk map: where the copies of an address are, and reading blocks from there.
+//! Devices and the chunk map: the locations of an address's copies, and reading blocks from them.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Disk<'d> {
 pub(super) struct CopyAt {
     /// Number of the copy.
     pub(super) copy: usize,
-    /// Index among the devices; `None` if the device is not there.
+    /// Index among the devices; `None` if the device is missing.
     pub(super) disk: Option<usize>,
     pub(super) physical: u64,
 }
@@ -27,7 +27,7 @@ pub(super) struct CopyAt {
 pub(super) struct BlockCopies {
     /// Bytes of the first good copy.
     pub(super) good: Option<Vec<u8>>,
-    /// Number of copies that are good and differ from the first good one.
+    /// Numbers of the good copies that differ from the first good one.
     pub(super) differing: Vec<usize>,
     pub(super) bad: Vec<(CopyAt, BlockFault)>,
 }
@@ -50,14 +50,14 @@ pub(super) fn is_mirrored(flags: BlockGroupFlags) -> bool {
 }
 
 impl Source<'_> {
-    /// The chunk that holds all of a range.
+    /// The chunk that contains all of a range.
     pub(super) fn chunk(&self, logical: u64, len: u64) -> Option<(u64, &ChunkItem)> {
         let (start, chunk) = self.chunks.range(..=logical).next_back()?;
         let end = logical.checked_add(len)?;
         (end <= start.saturating_add(chunk.length)).then_some((*start, chunk))
     }
 
-    /// Where the copies of a range are; none if no chunk holds it.
+    /// Locations of the copies of a range; none if no chunk contains it.
     pub(super) fn copies(&self, logical: u64, len: u64) -> Vec<CopyAt> {
         let Some((start, chunk)) = self.chunk(logical, len) else {
             return Vec::new();
@@ -82,7 +82,7 @@ impl Source<'_> {
     /// Fills `buf` from one copy.
     pub(super) fn read(&self, at: &CopyAt, buf: &mut [u8]) -> Result<(), String> {
         let Some(disk) = at.disk.and_then(|n| self.disks.get(n)) else {
-            return Err("the device is not there".to_owned());
+            return Err("the device is missing".to_owned());
         };
         disk.device
             .read_at(at.physical, buf)

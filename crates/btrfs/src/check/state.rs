@@ -1,4 +1,4 @@
-//! The state of a check: what its parts share.
+//! The state of a check that its parts share.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use super::roots::RootTree;
 use super::source::Source;
 use super::{CheckOptions, CheckReport, Phase, Progress, superblock};
 
-/// Where a tree block should be and what is known of it.
+/// Location of a tree block, and the known facts about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pointer {
     pub(super) logical: u64,
@@ -25,10 +25,10 @@ pub(super) struct Pointer {
     pub(super) first_key: Option<Key>,
 }
 
-/// A check under way.
+/// A check in progress.
 pub(super) struct Check<'a> {
     pub(super) sb: SuperBlock,
-    /// What every block must be like; completed for each.
+    /// Requirements of every block; completed for each.
     expect: Expect,
     pub(super) source: Source<'a>,
     pub(super) options: &'a CheckOptions,
@@ -38,13 +38,13 @@ pub(super) struct Check<'a> {
     pub(super) roots: RootTree,
     pub(super) extents: Extents,
     pub(super) groups: Groups,
-    /// What has checksums.
+    /// Ranges with checksums.
     pub(super) checksums: Ranges,
     pub(super) free: FreeItems,
     pub(super) inodes: Cache,
-    /// Some tree block could not be entered: what is used is not known to the full.
+    /// Some tree block could not be entered, so the used space is not fully known.
     pub(super) uses_incomplete: bool,
-    /// Trees about space of which some block could not be entered.
+    /// Trees about space with a block that could not be entered.
     holes: HashSet<u64>,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Check<'a> {
         Ok(check)
     }
 
-    /// Notes a finding.
+    /// Records a finding.
     pub(super) fn found(&mut self, finding: Finding) {
         if self.report.findings.len() < self.options.max_findings {
             self.report.findings.push(finding);
@@ -115,7 +115,7 @@ impl<'a> Check<'a> {
     }
 
     pub(super) fn sectorsize(&self) -> u64 {
-        // The validator refused a superblock where this is zero.
+        // The validator refused a superblock with zero here.
         u64::from(self.sb.sectorsize.get()).max(1)
     }
 
@@ -130,7 +130,7 @@ impl<'a> Check<'a> {
         expect.with_owner(tree)
     }
 
-    /// Reads a block in all copies and reports what is wrong with them. `None` if all are bad.
+    /// Reads a block in all copies and reports their problems. `None` if all are bad.
     pub(super) fn block(&mut self, tree: u64, at: &Pointer) -> Option<Vec<u8>> {
         let logical = at.logical;
         let copies = self.source.block(&self.expect(tree, at), true);
@@ -168,21 +168,21 @@ impl<'a> Check<'a> {
         copies.good
     }
 
-    /// Notes that part of a tree was not seen.
+    /// Records that part of a tree was not seen.
     pub(super) fn hole(&mut self, tree: u64) {
         self.uses_incomplete = true;
-        // The others are never asked for.
+        // Other trees are never queried.
         if matches!(tree, 0..=objectid::BLOCK_GROUP_TREE) {
             self.holes.insert(tree);
         }
     }
 
-    /// Whether part of a tree was not seen. What is missing in it may stand there.
+    /// Whether part of a tree was not seen. Items that are missing may be in that part.
     pub(super) fn has_hole(&self, tree: u64) -> bool {
         self.holes.contains(&tree)
     }
 
-    /// The tree that block groups stand in.
+    /// The tree that contains the block groups.
     pub(super) fn group_tree(&self) -> u64 {
         if self.sb.compat_ro().contains(CompatRo::BLOCK_GROUP_TREE) {
             objectid::BLOCK_GROUP_TREE
@@ -191,7 +191,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Reads a block from its first good copy and reports nothing: for second looks.
+    /// Reads a block from its first good copy, without reporting anything: for second examinations.
     pub(super) fn quiet_block(&self, tree: u64, at: &Pointer) -> Option<Vec<u8>> {
         self.source.block(&self.expect(tree, at), false).good
     }

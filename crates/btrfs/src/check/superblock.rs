@@ -12,7 +12,7 @@ use super::error::CheckError;
 use super::finding::Finding;
 use super::source::Disk;
 
-/// What the superblocks say.
+/// Result of reading the superblocks.
 pub(super) struct Opened<'d> {
     pub(super) sb: SuperBlock,
     pub(super) expect: Expect,
@@ -20,7 +20,7 @@ pub(super) struct Opened<'d> {
     pub(super) sys_chunks: BTreeMap<u64, ChunkItem>,
 }
 
-/// What can be mounted, and more that changes nothing of what is checked, or that is checked.
+/// Features that can be mounted, and more that do not affect the check or are checked.
 const KNOWN: Incompat = Incompat::SUPPORTED
     .union(Incompat::RAID56)
     .union(Incompat::RAID1C34)
@@ -37,7 +37,7 @@ pub(super) fn open<'d>(
     for device in devices {
         supers.push((*device, newest(*device, findings)?));
     }
-    // Devices may be of different commits only after a crash between their writes.
+    // Devices may have different commits only after a crash between their writes.
     let Some((_, sb)) = supers.iter().max_by_key(|(_, sb)| sb.generation.get()) else {
         return Err(CheckError::NoDevice);
     };
@@ -65,7 +65,7 @@ pub(super) fn open<'d>(
             sb.csum_type.get()
         )));
     };
-    // Of no use to Linux, which takes the sector size; `btrfs check` takes no other value.
+    // Linux uses the sector size instead; `btrfs check` accepts no other value.
     let found = sb.stripesize.get();
     if found != 4096 && found != sb.sectorsize.get() {
         findings.push(Finding::SuperField {
@@ -126,7 +126,7 @@ fn newest(device: &dyn Device, findings: &mut Vec<Finding>) -> Result<SuperBlock
             }
         }
     }
-    // The first of the newest: `max_by_key` gives the last.
+    // The first of the newest: `max_by_key` returns the last.
     let best = valid.iter().rev().max_by_key(|(_, sb)| sb.generation.get());
     let Some((at, best)) = best.copied() else {
         let device = name();
@@ -152,8 +152,8 @@ fn newest(device: &dyn Device, findings: &mut Vec<Finding>) -> Result<SuperBlock
     Ok(best)
 }
 
-/// Whether an image was restored from a dump by `btrfs-image`: metadata without the data, and in
-/// a copy of the first superblock only.
+/// Whether an image was restored from a dump by `btrfs-image`, which has metadata without the data,
+/// and only the first superblock.
 pub(super) fn is_dump(sb: &SuperBlock) -> bool {
     let dump = SuperFlags::METADUMP | SuperFlags::METADUMP_V2;
     sb.super_flags().intersects(dump)
@@ -178,7 +178,7 @@ fn compare(
             newest,
         });
     }
-    // A commit of the log goes to the first copy only.
+    // A log commit writes only the first copy.
     let same = SuperBlock {
         csum: best.csum,
         bytenr: best.bytenr,
@@ -197,9 +197,9 @@ fn compare(
     }
 }
 
-/// Compares the backup of the superblock's own commit with the superblock. Linux takes backups
-/// when the next transaction may already have new roots, so that there can be two of this
-/// generation, or none.
+/// Compares the backup of the superblock's own commit with the superblock. Linux stores backups
+/// when the next transaction may already have new roots, so there can be two of this generation, or
+/// none.
 fn backups(sb: &SuperBlock, findings: &mut Vec<Finding>) {
     let generation = sb.generation.get();
     let own = || {

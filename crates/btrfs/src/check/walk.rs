@@ -1,5 +1,5 @@
-//! Walks trees block by block and notes what each block uses. Subvolumes have a walk of their own
-//! in [`inodes`](super::inodes), which enters blocks in the same way.
+//! Walks trees block by block and records what each block uses. Subvolumes have their own walk in
+//! [`inodes`](super::inodes), which enters blocks in the same way.
 
 use std::collections::HashSet;
 
@@ -9,21 +9,21 @@ use super::finding::Finding;
 use super::refs::uses;
 use super::state::{Check, Pointer, children};
 
-/// Key and level up to which a tree is gone.
+/// Key and level up to which a tree is deleted.
 pub(super) type Dropped = (Key, u8);
 
-/// How a tree is walked.
+/// Parameters of a walk.
 #[derive(Clone, Copy)]
 pub(super) struct Walk {
     pub(super) tree: u64,
-    /// Blocks may be shared with other trees: those seen already are passed over.
+    /// Blocks may be shared with other trees: blocks that were seen already are skipped.
     pub(super) shared: bool,
     /// A tree that is being deleted.
     pub(super) dropped: Option<Dropped>,
 }
 
 impl Walk {
-    /// A tree of which every block is its own.
+    /// A tree that shares no block.
     pub(super) fn own(tree: u64) -> Self {
         Self {
             tree,
@@ -33,7 +33,7 @@ impl Walk {
     }
 }
 
-/// What happens with each leaf.
+/// Called for each leaf.
 pub(super) type OnLeaf<'f, 'a> = &'f mut dyn FnMut(&mut Check<'a>, &Block<'_>);
 
 impl<'a> Check<'a> {
@@ -54,8 +54,8 @@ impl<'a> Check<'a> {
         self.extents.use_block(at, nodesize, reference);
     }
 
-    /// Reads a block and charges it with its uses, from slot `from` on, unless it was entered
-    /// before. The flag tells whether it was.
+    /// Reads a block and charges its uses, from slot `from` on, unless it was entered before. The
+    /// flag tells whether it was.
     pub(super) fn enter(&mut self, tree: u64, at: &Pointer) -> (Option<Vec<u8>>, bool) {
         if tree == objectid::TREE_LOG {
             return (self.block(tree, at), false);
@@ -70,7 +70,7 @@ impl<'a> Check<'a> {
         (bytes, false)
     }
 
-    /// Charges a block with its uses.
+    /// Charges a block's uses.
     pub(super) fn charge(&mut self, block: &Block<'_>, from: usize) {
         let full = self.extents.is_full_backref(block.bytenr());
         let nodesize = self.nodesize();
@@ -126,7 +126,7 @@ impl<'a> Check<'a> {
         last
     }
 
-    /// The keys below a slot must all be smaller than the next slot's key.
+    /// Checks that the keys below a slot are all smaller than the next slot's key.
     pub(super) fn check_order(
         &mut self,
         tree: u64,
@@ -159,8 +159,8 @@ impl<'a> Check<'a> {
         found
     }
 
-    /// Calls back for the items `from..=to` without reporting anything. A block that is reached
-    /// twice is looked at once.
+    /// Calls `f` for the items `from..=to`, without reporting anything. A block that is reached
+    /// twice is visited once.
     pub(super) fn range(
         &self,
         tree: u64,
@@ -184,8 +184,8 @@ impl<'a> Check<'a> {
     }
 }
 
-/// The leaves of a tree that may have keys within bounds, in order, for second looks: nothing is
-/// reported. A block that is reached twice is looked at once.
+/// Iterates over the leaves of a tree that may have keys within bounds, in order, for second
+/// examinations. Reports nothing. A block that is reached twice is visited once.
 pub(super) struct Leaves {
     tree: u64,
     bounds: (Key, Key),
@@ -203,12 +203,12 @@ impl Leaves {
         }
     }
 
-    /// Blocks that are passed over, as if they had been looked at.
+    /// Skips these blocks, as if they had been visited.
     pub(super) fn pass_over(&mut self, seen: HashSet<u64>) {
         self.seen = seen;
     }
 
-    /// Blocks that were looked at or passed over.
+    /// Blocks that were visited or skipped.
     pub(super) fn seen(self) -> HashSet<u64> {
         self.seen
     }

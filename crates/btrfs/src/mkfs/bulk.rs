@@ -26,7 +26,7 @@ pub(super) fn outline(items: &Items, nodesize: usize) -> Vec<(u8, Key)> {
     all
 }
 
-/// Cuts the items into runs that fill one leaf each.
+/// Divides the items into runs that fill one leaf each.
 fn leaves(items: &Items, nodesize: usize) -> Vec<&[(Key, Vec<u8>)]> {
     let (room, mut used, mut from) = (leaf_data_size(nodesize), 0, 0);
     let mut out = Vec::new();
@@ -42,14 +42,14 @@ fn leaves(items: &Items, nodesize: usize) -> Vec<&[(Key, Vec<u8>)]> {
     out
 }
 
-/// A new block, its checksum missing.
+/// A new block without its checksum.
 pub(super) struct NewBlock {
     pub(super) bytenr: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Builds the tree. `init` tells what all its blocks have in common; `addresses` are those of the
-/// blocks in the order of [`outline`].
+/// Builds the tree. `init` has the header fields that all its blocks share; `addresses` are those
+/// of the blocks in the order of [`outline`].
 pub(super) fn build(
     items: &Items,
     addresses: &[u64],

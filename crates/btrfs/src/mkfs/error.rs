@@ -1,20 +1,21 @@
-//! What makes a file system impossible to create.
+//! Errors of creating a file system.
 
 use sapwood_btrfs_format::{BlockError, ItemError, block};
 use thiserror::Error;
 
-/// Why no file system was made. Nothing was written unless the error is [`Device`](Self::Device).
+/// Why no file system was created. Nothing was written unless the error is
+/// [`Device`](Self::Device).
 #[derive(Debug, Error)]
 pub enum MkfsError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] sapwood_block::Error),
-    /// There is something on the device already.
+    /// The device contains something already.
     #[error("{device} contains {what}; force is needed to overwrite it")]
     Occupied {
         /// Device name.
         device: String,
-        /// What was found, such as `a btrfs file system`.
+        /// Its contents, such as `a btrfs file system`.
         what: &'static str,
     },
     /// The chunks do not fit.
@@ -22,19 +23,19 @@ pub enum MkfsError {
     TooSmall {
         /// Device name.
         device: String,
-        /// Bytes of the device, or those asked for.
+        /// Bytes of the device, or requested bytes.
         size: u64,
         /// Bytes needed.
         minimum: u64,
     },
-    /// More bytes asked for than the device has.
+    /// More bytes requested than the device has.
     #[error("{device} has {size} bytes, fewer than the {wanted} asked for")]
     PastEnd {
         /// Device name.
         device: String,
         /// Bytes of the device.
         size: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         wanted: u64,
     },
     /// Not a power of two within 4 KiB..64 KiB.
@@ -46,29 +47,29 @@ pub enum MkfsError {
     /// Mixed groups have one profile.
     #[error("mixed block groups need the same profile for data and metadata")]
     MixedProfiles,
-    /// The block-group tree stands on other features.
+    /// The block-group tree requires other features.
     #[error("the block-group tree needs the free-space tree and no-holes")]
     BlockGroupTree,
-    /// A chunk size that is zero or no multiple of 64 KiB, or too small to work with.
+    /// A chunk size that is zero, not a multiple of 64 KiB, or too small.
     #[error("{content} chunk of {bytes} bytes: must be a multiple of 65536, at least {minimum}")]
     ChunkSize {
         /// `system`, `metadata` or `data`.
         content: &'static str,
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
         /// Smallest size.
         minimum: u64,
     },
-    /// Over 255 bytes or with a zero or a newline in it.
+    /// The label has more than 255 bytes, or contains a zero or a newline.
     #[error("label of {0} bytes: at most 255, without zero bytes and newlines")]
     Label(usize),
-    /// A block was made that the validator refuses: an error of ours.
+    /// The validator refuses a created block: a bug.
     #[error("made a bad block: {0}")]
     BadBlock(#[from] BlockError),
-    /// An item that does not fit: an error of ours.
+    /// An item does not fit: a bug.
     #[error("made a bad block: {0}")]
     Pack(#[from] block::Error),
-    /// A superblock part that does not fit: an error of ours.
+    /// A part of the superblock does not fit: a bug.
     #[error("made a bad superblock: {0}")]
     Super(#[from] ItemError),
 }

@@ -1,12 +1,12 @@
-//! Where the first chunks go, and which addresses in them tree blocks may have.
+//! Locations of the first chunks, and the addresses in them for tree blocks.
 
 use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, SUPER_OFFSETS, StripeItem, objectid};
 
 use super::{MkfsError, MkfsOptions, SECTOR_SIZE};
 
-/// Nothing but the superblock stands before this.
+/// Only the superblock is before this offset.
 pub(super) const RESERVED: u64 = 1 << 20;
-/// Bytes that a stripe element has, and that each superblock keeps free of extents.
+/// Bytes of a stripe element, and of the area around each superblock without extents.
 pub(super) const STRIPE_LEN: u64 = 64 << 10;
 
 const MIB: u64 = 1 << 20;
@@ -17,7 +17,7 @@ pub(super) struct PlannedChunk {
     pub(super) logical: u64,
     pub(super) length: u64,
     pub(super) flags: BlockGroupFlags,
-    /// Physical begin of each copy.
+    /// Physical start of each copy.
     pub(super) copies: Vec<u64>,
 }
 
@@ -44,7 +44,7 @@ impl PlannedChunk {
         }
     }
 
-    /// Whether a copy of the range lies on what is kept free around a superblock.
+    /// Whether a copy of the range is in the free area around a superblock.
     fn on_super(&self, logical: u64, len: u64) -> bool {
         self.copies.iter().any(|copy| {
             let start = copy + (logical - self.logical);
@@ -54,7 +54,8 @@ impl PlannedChunk {
         })
     }
 
-    /// The first `count` block addresses, superblocks left out; fewer if the chunk is too small.
+    /// The first `count` block addresses, without those on superblocks; fewer if the chunk is too
+    /// small.
     pub(super) fn block_addresses(&self, nodesize: u32) -> impl Iterator<Item = u64> + '_ {
         let len = u64::from(nodesize);
         (0..self.length / len)
@@ -74,7 +75,7 @@ fn round_down(bytes: u64) -> u64 {
     bytes / STRIPE_LEN * STRIPE_LEN
 }
 
-/// Least default sizes: with these the kernel has room beside its reserve (368 nodes of
+/// Smallest default sizes: with these the kernel has room in addition to its reserve (368 nodes of
 /// metadata as of Linux 6.18) for a large operation.
 fn floors(options: &MkfsOptions) -> Sizes {
     let nodesize = u64::from(options.node_size());
@@ -85,7 +86,7 @@ fn floors(options: &MkfsOptions) -> Sizes {
     }
 }
 
-/// Like `mkfs.btrfs` on large devices; scaled down on small ones.
+/// As `mkfs.btrfs` on large devices; scaled down on small ones.
 fn defaults(size: u64, floors: &Sizes) -> Sizes {
     let cap = if size > 50 << 30 { 1 << 30 } else { 256 * MIB };
     let metadata = (size / 20).min(cap).max((size / 8).min(8 * MIB));
@@ -124,7 +125,7 @@ pub(super) fn plan(
 ) -> Result<Vec<PlannedChunk>, MkfsError> {
     let least = floors(options);
     let normal = defaults(size, &least);
-    // Asked for, it may be as little as what the first blocks need: our engine reserves less.
+    // An explicit size may be as small as the first blocks need: this engine reserves less.
     let nodes = u64::from(options.node_size()) * 32;
     let sizes = Sizes {
         system: chosen("system", options.system_chunk, normal.system, nodes)?,
@@ -134,7 +135,8 @@ pub(super) fn plan(
     if let Some(chunks) = place(size, options, &sizes) {
         return Ok(chunks);
     }
-    // The defaults of a small device may be a little too much where the least is not.
+    // The defaults may be slightly too large for a small device for which the smallest sizes are
+    // not.
     let least = Sizes {
         system: options.system_chunk.unwrap_or(least.system),
         metadata: options.metadata_chunk.unwrap_or(least.metadata),
@@ -172,7 +174,7 @@ fn wanted(options: &MkfsOptions, sizes: &Sizes) -> Vec<(BlockGroupFlags, u64, u6
     chunks
 }
 
-/// Puts the chunks one after another; `None` if they do not fit.
+/// Places the chunks one after another; `None` if they do not fit.
 fn place(size: u64, options: &MkfsOptions, sizes: &Sizes) -> Option<Vec<PlannedChunk>> {
     let (mut physical, mut logical) = (RESERVED, RESERVED);
     let mut chunks = Vec::new();

@@ -1,12 +1,15 @@
-//! Makes an empty file system.
+//! Creates an empty file system.
 //!
 //! # How it works
-//! All trees are built in memory, in one transaction with transid 1. What the trees say depends
-//! on where their blocks stand, and how many blocks they have depends on what they say; so the
-//! number of blocks is guessed, items are made, blocks are counted, until the guess holds. Then
-//! the device is discarded, old superblocks are wiped *and flushed*, tree blocks are written and
-//! flushed, and the superblocks come last: at no point does a superblock name blocks that are
-//! not there. Each block passes the validator before it is written.
+//! 1. All trees are built in memory, in one transaction with transid 1. The contents of the trees
+//!    depend on the addresses of their blocks, and the number of blocks depends on the contents. So
+//!    the number of blocks is guessed, items are built, and blocks are counted, until the guess is
+//!    right.
+//! 2. The device is discarded. Old superblocks are wiped *and flushed*.
+//! 3. Tree blocks are written and flushed.
+//! 4. The superblocks are written last.
+//!
+//! So no superblock ever refers to missing blocks. Each block is validated before it is written.
 //!
 //! Facts: the "On-disk format" and "mkfs.btrfs" pages of the btrfs documentation.
 
@@ -26,12 +29,12 @@ pub use error::MkfsError;
 /// Bytes of a sector; the only size that every kernel can mount.
 pub(crate) const SECTOR_SIZE: u32 = 4096;
 
-/// How often the content of a block group is stored.
+/// How many copies a block group has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Once.
+    /// One.
     Single,
-    /// Twice on the same device.
+    /// Two on the same device.
     Dup,
 }
 
@@ -51,7 +54,7 @@ impl Profile {
     }
 }
 
-/// What kind of file system is made. The defaults are those of `mkfs.btrfs` 6.19.
+/// Parameters of a new file system. The defaults are those of `mkfs.btrfs` 6.19.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
     /// Label, up to 255 bytes.
@@ -70,11 +73,11 @@ pub struct MkfsOptions {
     pub mixed: bool,
     /// Holes have no items.
     pub no_holes: bool,
-    /// Free space is kept in a tree (else nowhere).
+    /// Free space is stored in a tree (otherwise nowhere).
     pub free_space_tree: bool,
-    /// Block groups have their own tree. Default: if `no_holes` and `free_space_tree` allow.
+    /// Block groups have their own tree. Default: on, if `no_holes` and `free_space_tree` are on.
     pub block_group_tree: Option<bool>,
-    /// More than a leaf's worth of hard links in one directory.
+    /// Allows more hard links in one directory than fit in a leaf.
     pub extended_refs: bool,
     /// Small extent items for tree blocks.
     pub skinny_metadata: bool,
@@ -86,7 +89,7 @@ pub struct MkfsOptions {
     pub metadata_chunk: Option<u64>,
     /// Bytes of the first data chunk, likewise.
     pub data_chunk: Option<u64>,
-    /// Overwrite what is there.
+    /// Overwrite existing contents.
     pub force: bool,
     /// Discard the device first.
     pub discard: bool,
@@ -195,7 +198,7 @@ pub struct MkfsGroup {
     pub length: u64,
 }
 
-/// What was made.
+/// Result of [`mkfs`].
 #[derive(Clone, Debug)]
 pub struct MkfsReport {
     /// Identity of the file system.
@@ -216,15 +219,15 @@ pub struct MkfsReport {
     pub compat_ro: CompatRo,
     /// First block groups.
     pub groups: Vec<MkfsGroup>,
-    /// What was on the device before.
+    /// Contents of the device before.
     pub replaced: Option<&'static str>,
 }
 
-/// Makes an empty file system on `device`, whatever was there is lost. Nothing else may use the
-/// device meanwhile. The device is flushed on return.
+/// Creates an empty file system on `device`. Its contents are lost. Nothing else may use the device
+/// meanwhile. The device is flushed on return.
 ///
 /// # Errors
-/// Every [`MkfsError`] but a failing device is found before the first write.
+/// Every [`MkfsError`] except a failing device is found before the first write.
 pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
     options.verify()?;
     let name = device.name();

@@ -15,10 +15,10 @@ use super::{MkfsOptions, SECTOR_SIZE};
 
 /// Transid of all that mkfs writes.
 pub(super) const GENERATION: u64 = 1;
-/// Name in the root tree's directory that leads to the default subvolume.
+/// Name of the default subvolume's entry in the root tree's directory.
 const DEFAULT_NAME: &[u8] = b"default";
 
-/// Identities that are made once per file system.
+/// Identities that are created once per file system.
 pub(super) struct Ids {
     pub(super) fsid: [u8; 16],
     pub(super) device: [u8; 16],
@@ -35,7 +35,7 @@ pub(super) struct Placed {
     pub(super) first_key: Key,
 }
 
-/// All that items are made of.
+/// Everything that the items depend on.
 pub(super) struct Plan<'a> {
     pub(super) options: &'a MkfsOptions,
     pub(super) ids: &'a Ids,
@@ -81,7 +81,7 @@ impl Plan<'_> {
         trees
     }
 
-    /// The device as it stands in the chunk tree and in the superblock.
+    /// The device item in the chunk tree and in the superblock.
     pub(super) fn dev_item(&self) -> DevItem {
         let copies = |c: &PlannedChunk| c.length * c.copies.len() as u64;
         DevItem {
@@ -186,7 +186,7 @@ impl Plan<'_> {
         items
     }
 
-    /// Free space is what no extent covers: superblocks are not left out here.
+    /// Free space is space that no extent covers: superblocks are not excluded here.
     fn free_space_tree(&self) -> Items {
         let nodesize = u64::from(self.options.node_size());
         let mut items = Items::new();
@@ -232,7 +232,7 @@ impl Plan<'_> {
         }
     }
 
-    /// A subvolume with nothing but its top directory, which is its own parent.
+    /// A subvolume with only its top directory, which is its own parent.
     fn directory(&self) -> Items {
         let id = objectid::FIRST_FREE;
         let parent = InodeRefRef {

@@ -1,4 +1,4 @@
-//! Puts the planned file system on the device.
+//! Writes the planned file system to the device.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use super::layout::{PlannedChunk, RESERVED};
 use super::trees::{GENERATION, Ids, Placed, Plan};
 use super::{MkfsError, MkfsOptions, SECTOR_SIZE};
 
-/// Random identities, but the file system's own if the options name it.
+/// Random identities, except the file system's own if the options name it.
 pub(super) fn new_ids(options: &MkfsOptions) -> Ids {
     let random = || uuid::Uuid::new_v4().into_bytes();
     Ids {
@@ -46,7 +46,7 @@ pub(super) fn write(
     let sb = superblock(&plan)?;
     let blocks = seal(&plan, &sb, blocks)?;
     if options.discard {
-        // A device that cannot discard is as good as one that has nothing to discard.
+        // If the device cannot discard, nothing needs to be discarded.
         let _ = device.discard(0, size);
     }
     wipe(device)?;
@@ -58,7 +58,8 @@ pub(super) fn write(
     write_supers(device, &sb, size)
 }
 
-/// Finds addresses for all blocks such that the items made from them fill exactly these blocks.
+/// Finds addresses for all blocks such that the items that depend on them fill exactly these
+/// blocks.
 fn settle(mut plan: Plan<'_>) -> Result<(Plan<'_>, Vec<NewBlock>), MkfsError> {
     let nodesize = plan.options.node_size() as usize;
     loop {
@@ -90,8 +91,8 @@ fn settle(mut plan: Plan<'_>) -> Result<(Plan<'_>, Vec<NewBlock>), MkfsError> {
     }
 }
 
-/// Gives every block of every tree the next address: the chunk tree's in the system chunk, the
-/// others in the metadata chunk.
+/// Assigns the next address to every block of every tree: in the system chunk for the chunk tree,
+/// in the metadata chunk for the others.
 fn place(
     plan: &Plan<'_>,
     outlines: &BTreeMap<u64, Vec<(u8, Key)>>,
@@ -136,7 +137,7 @@ fn place(
     Ok(placed)
 }
 
-/// Seals and validates all blocks and resolves them to every physical address they go to.
+/// Seals and validates all blocks, and computes every physical address for them.
 fn seal(
     plan: &Plan<'_>,
     sb: &SuperBlock,
@@ -158,7 +159,7 @@ fn seal(
     Ok(out)
 }
 
-/// The superblock, `bytenr` and checksum missing.
+/// The superblock without `bytenr` and checksum.
 fn superblock(plan: &Plan<'_>) -> Result<SuperBlock, MkfsError> {
     let options = plan.options;
     let root = |id| {
@@ -190,7 +191,7 @@ fn superblock(plan: &Plan<'_>) -> Result<SuperBlock, MkfsError> {
         root_level,
         chunk_root_level,
         dev_item: plan.dev_item(),
-        // Without a free-space tree: there is no v1 cache either.
+        // Without a free-space tree there is no v1 cache, either.
         cache_generation: if options.free_space_tree { 0 } else { u64::MAX }.into(),
         uuid_tree_generation: GENERATION.into(),
         metadata_uuid: [0; 16],
@@ -235,16 +236,16 @@ fn backup(plan: &Plan<'_>, used: u64) -> RootBackup {
     backup
 }
 
-/// Where superblocks stand on a device of that size.
+/// Offsets of superblocks on a device of that size.
 fn mirrors(size: u64) -> impl DoubleEndedIterator<Item = u64> {
     let fits = move |at: &u64| at + SUPER_SIZE as u64 <= size;
     SUPER_OFFSETS.into_iter().filter(fits)
 }
 
-/// Zeroes the reserved begin and the places of superblocks, but leaves alone what is zero.
+/// Zeroes the reserved start and the locations of superblocks, except parts that are zero already.
 fn wipe(device: &dyn Device) -> Result<(), MkfsError> {
     const STEP: usize = 64 << 10;
-    // Also those past the end of the new file system: tools look for all of them.
+    // Also those past the end of the new file system, because tools look for all of them.
     let reserved = (0..RESERVED).step_by(STEP).map(|at| (at, STEP));
     let far = mirrors(device.size()).filter(|at| *at >= RESERVED);
     let mut buf = vec![0; STEP];

@@ -1,11 +1,11 @@
-//! Handing out space: tree blocks and data extents.
+//! Allocates space: tree blocks and data extents.
 //!
 //! # How it works
-//! Only block groups are locked, one at a time, for the time of a search in memory. Tree blocks
-//! go one behind the other from a cursor on, one cursor for log trees and one for all others, so
-//! that a commit writes long runs. Data goes where the hint says (behind the file's extent
-//! before), else to the smallest free extent that holds all of it. Groups that were not loaded
-//! are loaded when those in memory have nothing; then a chunk is allocated.
+//! Only block groups are locked, one at a time, for a search in memory. Tree blocks are allocated
+//! consecutively from a cursor, one cursor for log trees and one for all others, so that a commit
+//! writes long runs. Data is placed at the hint (after the file's previous extent), otherwise in
+//! the smallest free extent that holds all of it. If the groups in memory have no space, other
+//! groups are loaded; then a chunk is allocated.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 use crate::tree::Root;
 
 impl Space {
-    /// Takes the address of a new block of tree `root_id`, out of what was promised to the handle
-    /// if that lasts. `root`: the tree, if it is known already. May be called with tree blocks
+    /// Allocates the address of a new block of tree `root_id`, from the handle's reservation as far
+    /// as it suffices. `root`: the tree, if it is known already. May be called with tree blocks
     /// locked.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Space {
         Some(bytenr)
     }
 
-    /// Tries `take`; if it finds nothing, loads groups, then allocates chunks, and tries again.
+    /// Tries `take`. If it finds nothing, loads groups, then allocates chunks, and tries again.
     fn with_groups<T>(
         &self,
         info: &Arc<SpaceInfo>,
@@ -78,7 +78,7 @@ impl Space {
         }
     }
 
-    /// Loads a group that is not in memory yet; `false` if there is none.
+    /// Loads a group that is not in memory yet. Returns false if there is none.
     pub(super) fn load_one(&self, info: &SpaceInfo) -> Result<bool> {
         let unloaded = |group: &&Arc<BlockGroup>| {
             let state = group.lock();
@@ -88,9 +88,9 @@ impl Space {
         found.map_or(Ok(false), |group| self.ensure_loaded(&group).map(|()| true))
     }
 
-    /// Takes between `min` and `want` bytes (multiples of the sector size) for data, at `hint` if
-    /// that can be, and out of `promise`, which must hold at least `min`. Returns address and
-    /// length. Either [`insert_data_extent`](Self::insert_data_extent) or
+    /// Allocates between `min` and `want` bytes (multiples of the sector size) for data, at `hint`
+    /// if possible, from `promise`, which must hold at least `min`. Returns address and length.
+    /// Either [`insert_data_extent`](Self::insert_data_extent) or
     /// [`release_data_extent`](Self::release_data_extent) must follow.
     ///
     /// # Errors
@@ -125,8 +125,8 @@ impl Space {
         all.find_map(|group| group.take_data(hint, min, want, self.sector))
     }
 
-    /// Takes a range that was written and never committed: it has to be free, and in
-    /// one group of that content.
+    /// Allocates a range that was written but never committed. It must be free, and in one group of
+    /// that content.
     ///
     /// # Errors
     /// [`Error::FreeSpace`], [`Error::Unmapped`]; [`Error::BadBlockGroup`] for a group of other
@@ -141,15 +141,15 @@ impl Space {
         if !group.flags.contains(content) {
             return Err(Error::BadBlockGroup {
                 group: group.start,
-                reason: format!("it is not for {content:?}"),
+                reason: format!("its content is not {content:?}"),
             });
         }
         self.ensure_loaded(&group)?;
         group.take_exactly(bytenr, len)
     }
 
-    /// Gives a tree block back that was handed out and never got into the extent tree, and that
-    /// nothing on disk refers to any more.
+    /// Returns a tree block that was allocated but never reached the extent tree, and that nothing
+    /// on disk refers to any more.
     ///
     /// # Errors
     /// [`Error::FreeSpace`] if it was not taken.
@@ -157,7 +157,7 @@ impl Space {
         self.group_at(bytenr)?.untake(bytenr, self.nodesize)
     }
 
-    /// Gives a data extent back that was never inserted.
+    /// Returns a data extent that was never inserted.
     ///
     /// # Errors
     /// [`Error::FreeSpace`] if it was not taken.

@@ -1,4 +1,4 @@
-//! Dropping the v1 space cache: it is right only as long as nothing else writes.
+//! Drops the v1 space cache, which is valid only while nothing else writes.
 //!
 //! Facts: the root tree has a header (-11, 0, group) for each group; it names an inode of the
 //! root tree whose preallocated extents hold the entries (btrfs documentation, "Free space
@@ -14,13 +14,13 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::tree::{DataRef, Root};
 
-/// Groups whose cache goes in one transaction handle.
+/// Groups whose cache is dropped in one transaction handle.
 const GROUPS_AT_ONCE: usize = 8;
-/// Items that go with the cache of a group: header, inode, a few extents and their refs.
+/// Items that belong to the cache of a group: header, inode, a few extents and their refs.
 const ITEMS: u64 = 12;
 
 impl Engine {
-    /// Makes a file system that was opened ready for changes: drops what would become stale.
+    /// Prepares a file system that was opened for changes: drops caches that would become stale.
     ///
     /// # Errors
     /// No space, unreadable blocks.
@@ -38,7 +38,7 @@ impl Engine {
 }
 
 impl Space {
-    /// Whether there is anything to drop.
+    /// Whether there is a cache to drop.
     ///
     /// # Errors
     /// Unreadable blocks.
@@ -61,7 +61,7 @@ impl Space {
         Ok(Some((key, header)))
     }
 
-    /// Drops the cache of at most `limit` groups; returns whether more are left. The caller sets
+    /// Drops the cache of at most `limit` groups. Returns whether more are left. The caller sets
     /// the superblock's cache generation to 0.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
-//! New chunks: in memory first, their items when a commit (or anyone) gets to it.
+//! Allocates chunks: in memory first; their items are inserted later.
 //!
-//! A chunk is allocated in the middle of whatever ran out of room, with any locks held; so that
-//! happens in memory alone, under the lock of the device map. Items (chunk, device extents,
-//! device, block group, free space) are inserted by [`Space::finish_pending_chunks`], at the
-//! latest by the commit of the transaction that first uses the chunk.
+//! A chunk is allocated when an operation runs out of room, with any locks held. So the allocation
+//! happens only in memory, under the lock of the device map. [`Space::finish_pending_chunks`]
+//! inserts the items (chunk, device extents, device, block group, free space), at the latest in the
+//! commit of the transaction that first uses the chunk.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,13 +23,13 @@ use super::store::TreeStore;
 use super::write::SpaceWrite;
 use crate::error::{Error, Result};
 
-/// Chunk-tree blocks that there must be room for before a chunk is allocated: its items and those
-/// of a system chunk that may follow.
+/// Number of chunk-tree blocks for which there must be room before a chunk is allocated: for its
+/// items and those of a system chunk that may follow.
 const SYSTEM_BLOCKS: u64 = 16;
 
 impl Space {
-    /// Allocates a chunk for a kind of space. Does nothing if its total is no longer `seen`:
-    /// another thread was faster.
+    /// Allocates a chunk for a kind of space. Does nothing if its total is no longer `seen`,
+    /// because another thread allocated one.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if no device has room.
@@ -40,7 +40,7 @@ impl Space {
         }
         let system = self.system.sums().free();
         if !Arc::ptr_eq(info, &self.system) && system < SYSTEM_BLOCKS * self.nodesize {
-            // Without room for its item the new chunk would be of no use.
+            // Without room for its item the new chunk would be useless.
             let made = self.make_chunk(&mut devices, &self.system);
             if system < SYSTEM_BLOCKS / 4 * self.nodesize {
                 made?;
@@ -52,7 +52,7 @@ impl Space {
         result
     }
 
-    /// Flags of the next chunk: those of the largest profile in use that one device can hold.
+    /// Flags of the next chunk: the largest profile in use that one device can hold.
     fn chunk_flags(&self, info: &SpaceInfo) -> BlockGroupFlags {
         let groups = info.groups.read();
         let bytes = |profile: BlockGroupFlags| -> u64 {
@@ -66,7 +66,7 @@ impl Space {
         info.content | if use_dup { dup } else { single }
     }
 
-    /// Device bytes that must stay unallocated for metadata promised beyond its groups.
+    /// Device bytes that must stay unallocated for metadata reserved beyond its groups.
     fn owed_to_metadata(&self) -> u64 {
         let sums = self.metadata.sums();
         let owed = (sums.taken() + sums.global).saturating_sub(sums.total);
@@ -120,12 +120,12 @@ impl Space {
         Ok(())
     }
 
-    /// Whether chunks wait for their items.
+    /// Whether there are chunks without items.
     pub(crate) fn has_pending_chunks(&self) -> bool {
         !self.fresh.lock().is_empty()
     }
 
-    /// Inserts the items of chunks that have none; returns whether there were any.
+    /// Inserts the items of chunks that have none. Returns whether there were any.
     ///
     /// # Errors
     /// No space, unreadable blocks; the transaction is aborted then.
@@ -172,7 +172,7 @@ impl Space {
             };
             free_space_tree::create(&mut store, &self.span(group))?;
         }
-        // What is in use now is written with this item; later changes make the group dirty.
+        // This item records what is in use now; later changes make the group dirty.
         let used = group.lock().used;
         let item = group_item(group, used);
         let key = group_key(group);
@@ -181,7 +181,7 @@ impl Space {
         Ok(())
     }
 
-    /// The uuid that all blocks carry in their headers.
+    /// The uuid in the headers of all blocks.
     fn chunk_tree_uuid(&self) -> [u8; 16] {
         let top = self.trees.chunk.node().snapshot();
         let block = Block::new(&top);

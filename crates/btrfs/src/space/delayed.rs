@@ -1,19 +1,22 @@
-//! Delayed refs: changes of extent refs that a transaction collects in memory and writes to the
-//! extent tree later, merged.
+//! Delayed refs: changes of extent refs that a transaction collects in memory, merges, and writes
+//! to the extent tree later.
 //!
 //! # How it works
-//! One [`Head`] per extent holds the net change of each of its backrefs; an add and a drop of
-//! the same backref cancel. Heads are spread over shards by address, so threads that work on
-//! different block groups do not meet.
+//! One [`Head`] per extent has the net change of each of its backrefs. Adding and dropping the same
+//! backref cancel out. Heads are distributed over shards by address, so threads that work on
+//! different block groups do not contend.
 //!
-//! A head is *taken* to be run: it leaves its shard, its address becomes *busy*. New changes of the
-//! same extent collect in a new head, which no thread may take before the busy one is done; so the
-//! changes of one extent reach the tree in order. A thread that reads the state of an extent (tree
-//! plus pending changes) makes it busy as well and thereby waits for a runner.
+//! A thread *takes* a head to run it: the head is removed from its shard, and its address becomes
+//! *busy*. New changes of the same extent collect in a new head, which no thread may take before
+//! the busy one is done. So the changes of one extent reach the tree in order. A thread that reads
+//! the state of an extent (tree plus pending changes) also makes it busy, and thereby waits for a
+//! thread that runs its head.
 //!
-//! Trouble cases: a tree block made and dropped before its head ran leaves the tree untouched
-//! ([`Outcome::NeverExisted`]; test `made_and_dropped`); a busy address is skipped, not waited
-//! for, while there is other work (test `busy_heads_are_skipped`).
+//! Trouble cases:
+//! - A tree block that is created and dropped before its head ran leaves the tree unchanged
+//!   ([`Outcome::NeverExisted`]; test `a_block_created_and_dropped_never_reaches_the_tree`).
+//! - A busy address is skipped, not waited for, while there is other work (test
+//!   `busy_heads_are_skipped`).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +28,8 @@ use crate::lock::{Rank, RankedMutex};
 
 /// Number of shards; a power of two.
 const SHARDS: usize = 16;
-/// Addresses that differ only below this bit share a shard, so that a runner goes in order.
+/// Addresses that differ only below this bit share a shard, so that heads run in the order of
+/// addresses.
 const SHARD_SHIFT: u32 = 26;
 
 /// Identity of one backref of an extent.
@@ -58,7 +62,7 @@ pub(crate) enum RefKey {
 }
 
 impl RefKey {
-    /// The backref with a count as it stands on disk.
+    /// The backref with a count, in its form on disk.
     pub(crate) fn with_count(self, count: u32) -> InlineRef {
         match self {
             Self::Tree { root } => InlineRef::TreeBlock { root },
@@ -77,7 +81,7 @@ impl RefKey {
         }
     }
 
-    /// The identity of a backref, `None` for an owner ref, which counts nothing.
+    /// The identity of a backref; `None` for an owner ref, which counts nothing.
     pub(crate) fn of(found: &InlineRef) -> Option<Self> {
         Some(match *found {
             InlineRef::TreeBlock { root } => Self::Tree { root },
@@ -98,7 +102,7 @@ impl RefKey {
     }
 }
 
-/// Which extent a change is about.
+/// The extent that a change applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// Logical address.
@@ -114,7 +118,7 @@ pub(crate) struct Extent {
 pub(crate) struct Head {
     /// The extent.
     pub(crate) extent: Extent,
-    /// It is new: there is no extent item yet.
+    /// The extent is new and has no extent item yet.
     pub(crate) insert: bool,
     /// Net change of each backref, never 0.
     pub(crate) refs: BTreeMap<RefKey, i64>,
@@ -137,7 +141,7 @@ impl Head {
         self.refs.values().sum()
     }
 
-    /// Adds to one backref; what becomes 0 goes.
+    /// Adds to one backref, and removes it if the sum is 0.
     fn change(&mut self, key: RefKey, count: i64) {
         let now = self.refs.entry(key).or_insert(0);
         *now += count;
@@ -146,7 +150,7 @@ impl Head {
         }
     }
 
-    /// Whether it is a data extent that came and went before the tree saw it.
+    /// Whether it is a data extent that was allocated and freed before it reached the tree.
     pub(crate) fn never_existed(&self) -> bool {
         self.insert && self.refs.is_empty()
     }
@@ -157,18 +161,18 @@ impl Head {
     }
 }
 
-/// What became of a change that was added.
+/// Result of adding a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It waits in a head that was there before.
+    /// It was merged into an existing head.
     Merged,
-    /// It waits in a new head.
+    /// It is in a new head.
     NewHead,
-    /// It cancelled all that its head held; the head is gone.
+    /// It cancelled everything in its head, which was removed.
     Cancelled,
-    /// It dropped the last ref of a tree block that the extent tree never saw; the head is gone
-    /// and the caller returns the space. (The head of a data extent stays: its checksums have to
-    /// go, and the same operation may add a ref again.)
+    /// It dropped the last ref of a tree block that never reached the extent tree. The head was
+    /// removed, and the caller frees the space. (The head of a data extent stays: its checksums
+    /// must be deleted, and the same operation may add a ref again.)
     NeverExisted,
 }
 
@@ -182,7 +186,7 @@ struct Shard {
 #[derive(Debug)]
 pub(crate) struct DelayedRefs {
     shards: Vec<(RankedMutex<Shard>, Condvar)>,
-    /// Heads waiting or being run.
+    /// Heads that wait or are being run.
     pending: AtomicUsize,
 }
 
@@ -207,19 +211,19 @@ impl DelayedRefs {
         &self.shards[(bytenr >> SHARD_SHIFT) as usize % SHARDS]
     }
 
-    /// Heads that wait or are being run.
+    /// Number of heads that wait or are being run.
     pub(crate) fn pending(&self) -> usize {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Whether a data extent may lose its last ref when the heads that wait are run.
+    /// Whether a data extent may lose its last ref when the waiting heads are run.
     pub(crate) fn frees_data(&self) -> bool {
         let frees = |head: &Head| !head.insert && head.extent.level.is_none() && head.total() < 0;
         let mut shards = self.shards.iter();
         shards.any(|(shard, _)| shard.lock().heads.values().any(frees))
     }
 
-    /// Notes a new extent with its first refs.
+    /// Records a new extent with its first refs.
     pub(crate) fn insert(
         &self,
         extent: Extent,
@@ -235,12 +239,12 @@ impl DelayedRefs {
         })
     }
 
-    /// Notes that a backref's count changes by `count`.
+    /// Records that a backref's count changes by `count`.
     pub(crate) fn change(&self, extent: Extent, key: RefKey, count: i64) -> Outcome {
         self.edit(extent, |head| head.change(key, count))
     }
 
-    /// Notes flags to set.
+    /// Records flags to set.
     pub(crate) fn set_flags(&self, extent: Extent, flags: ExtentFlags) -> Outcome {
         self.edit(extent, |head| head.set_flags |= flags)
     }
@@ -267,8 +271,8 @@ impl DelayedRefs {
         outcome
     }
 
-    /// Takes a head that no thread is busy with, looking from shard `from` on. The caller reports
-    /// [`done`](Self::done). `None` if there is none: none left, or all left are busy.
+    /// Takes a head that is not busy, searching from shard `from` on. The caller must call
+    /// [`done`](Self::done). `None` if no head is left, or all are busy.
     pub(crate) fn take(&self, from: usize) -> Option<(usize, Head)> {
         for step in 0..SHARDS {
             let at = (from + step) % SHARDS;
@@ -286,7 +290,7 @@ impl DelayedRefs {
         None
     }
 
-    /// The head that was taken is in the tree.
+    /// Records that the head that was taken is in the tree.
     pub(crate) fn done(&self, bytenr: u64) {
         self.pending.fetch_sub(1, Ordering::AcqRel);
         self.release(bytenr);
@@ -298,7 +302,7 @@ impl DelayedRefs {
         freed.notify_all();
     }
 
-    /// Waits until a thread finishes a head of any shard; returns at once if none is busy.
+    /// Waits until a thread finishes a head of any shard. Returns at once if none is busy.
     pub(crate) fn wait_for_busy(&self) {
         for (shard, freed) in &self.shards {
             let mut shard = shard.lock();
@@ -309,7 +313,8 @@ impl DelayedRefs {
         }
     }
 
-    /// Keeps runners off an extent while its state is read: waits for one that is at it.
+    /// Excludes other threads from an extent while its state is read. Waits for a thread that runs
+    /// its head.
     pub(crate) fn hold(&self, bytenr: u64) -> Hold<'_> {
         let (shard, freed) = self.shard(bytenr);
         let mut shard = shard.lock();
@@ -320,7 +325,7 @@ impl DelayedRefs {
     }
 }
 
-/// An extent that no runner touches while this lives.
+/// An extent whose head no other thread runs meanwhile.
 #[derive(Debug)]
 pub(crate) struct Hold<'a> {
     refs: &'a DelayedRefs,
@@ -328,7 +333,7 @@ pub(crate) struct Hold<'a> {
 }
 
 impl Hold<'_> {
-    /// A copy of what is pending for the extent.
+    /// A copy of the pending changes of the extent.
     pub(crate) fn pending(&self) -> Option<Head> {
         let (shard, _) = self.refs.shard(self.bytenr);
         shard.lock().heads.get(&self.bytenr).cloned()
@@ -353,7 +358,7 @@ mod tests {
     };
 
     #[test]
-    fn made_and_dropped() {
+    fn a_block_created_and_dropped_never_reaches_the_tree() {
         let refs = DelayedRefs::default();
         let key = RefKey::Tree { root: 5 };
         refs.insert(BLOCK, key, 1, ExtentFlags::TREE_BLOCK);

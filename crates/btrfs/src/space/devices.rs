@@ -1,4 +1,4 @@
-//! Which stretches of the devices belong to chunks.
+//! The ranges of the devices that belong to chunks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use sapwood_btrfs_format::{ChunkItem, DevItem};
 
 use sapwood_base::RangeSet;
 
-/// Chunks never lie in the first MiB of a device: boot loaders and the superblock live there.
+/// Chunks are never in the first MiB of a device, which has boot loaders and the superblock.
 pub(crate) const FIRST_CHUNK_OFFSET: u64 = 1 << 20;
 /// Chunks begin and end at multiples of this.
 pub(crate) const STRIPE_LEN: u64 = 64 << 10;
 
-/// One device's room for chunks.
+/// A device's space for chunks.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceSpace {
     /// Device id.
@@ -23,12 +23,12 @@ pub(crate) struct DeviceSpace {
     pub(crate) total: u64,
     /// Bytes in device extents that have items.
     pub(crate) used: u64,
-    /// In chunks, those included that are removed but not durably so.
+    /// Ranges of chunks, including chunks whose removal is not durable yet.
     taken: RangeSet,
 }
 
 impl DeviceSpace {
-    /// Without the stripes of chunks.
+    /// A device without chunks.
     pub(crate) fn new(item: &DevItem) -> Self {
         Self {
             devid: item.devid.get(),
@@ -39,7 +39,7 @@ impl DeviceSpace {
         }
     }
 
-    /// Bytes that no chunk has.
+    /// Bytes that belong to no chunk.
     pub(crate) fn unallocated(&self) -> u64 {
         self.holes().map(|(from, to)| to - from).sum()
     }
@@ -66,29 +66,29 @@ impl DeviceSpace {
         best
     }
 
-    /// A chunk's stripe lies there.
+    /// Records a chunk's stripe.
     pub(crate) fn take(&mut self, offset: u64, len: u64) {
         self.taken.insert(offset, offset.saturating_add(len));
     }
 
-    /// No chunk's stripe lies there any more.
+    /// Removes a chunk's stripe.
     pub(crate) fn give(&mut self, offset: u64, len: u64) {
         self.taken.remove(offset, offset.saturating_add(len));
     }
 }
 
-/// All devices, and where the next chunk gets its logical address. A thread that allocates a chunk
-/// holds this.
+/// All devices, and the next chunk's logical address. A thread that allocates a chunk holds the
+/// lock of this.
 #[derive(Debug)]
 pub(crate) struct Devices {
     /// By device id.
     pub(crate) by_id: BTreeMap<u64, DeviceSpace>,
-    /// Behind the last chunk ever seen; addresses are not used again while mounted.
+    /// After the last chunk ever seen. Addresses are not reused while mounted.
     pub(crate) next_logical: u64,
 }
 
 impl Devices {
-    /// With the stripes of existing chunks.
+    /// Devices with the stripes of existing chunks.
     pub(crate) fn new(devices: Vec<DeviceSpace>, chunks: &[(u64, Arc<ChunkItem>)]) -> Self {
         let mut this = Self {
             by_id: devices.into_iter().map(|d| (d.devid, d)).collect(),
@@ -100,7 +100,7 @@ impl Devices {
         this
     }
 
-    /// Notes a chunk.
+    /// Records a chunk.
     pub(crate) fn take(&mut self, logical: u64, chunk: &ChunkItem) {
         for (devid, offset, len) in stripes(chunk) {
             if let Some(device) = self.by_id.get_mut(&devid) {
@@ -111,7 +111,7 @@ impl Devices {
         self.next_logical = self.next_logical.max(end);
     }
 
-    /// Forgets a chunk.
+    /// Removes a chunk.
     pub(crate) fn give(&mut self, chunk: &ChunkItem) {
         for (devid, offset, len) in stripes(chunk) {
             if let Some(device) = self.by_id.get_mut(&devid) {
@@ -120,13 +120,13 @@ impl Devices {
         }
     }
 
-    /// Bytes of all devices that no chunk has.
+    /// Bytes of all devices that belong to no chunk.
     pub(crate) fn unallocated(&self) -> u64 {
         self.by_id.values().map(DeviceSpace::unallocated).sum()
     }
 }
 
-/// Where a chunk's stripes lie: (device id, offset, bytes).
+/// Locations of a chunk's stripes: (device id, offset, bytes).
 pub(crate) fn stripes(chunk: &ChunkItem) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
     let extents = crate::volume::stripe::extents(chunk);
     extents.map(|extent| (extent.devid, extent.physical, extent.len))

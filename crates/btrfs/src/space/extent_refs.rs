@@ -1,14 +1,14 @@
-//! Writing merged ref changes of one extent into its extent item and its keyed ref items.
+//! Writes merged ref changes of one extent into its extent item and keyed ref items.
 //!
 //! # How it works
-//! The item (EXTENT_ITEM, or METADATA_ITEM of a tree block) holds the sum of refs and, behind
-//! it, inline refs ordered by kind ascending and key offset descending. A new backref stands
-//! inline unless the item would outgrow its limit (a sixteenth of a leaf) or the extent has
-//! keyed refs already; then it is an item of its own, right behind. EXTENT_DATA_REF keys are
-//! hashes: colliding refs take the next free offsets.
+//! The item (EXTENT_ITEM, or METADATA_ITEM of a tree block) has the sum of refs, followed by inline
+//! refs, ordered by kind ascending and key offset descending. A new backref is stored inline,
+//! unless the item would outgrow its limit (a sixteenth of a leaf) or the extent has keyed refs
+//! already. Then it is a separate item that follows. EXTENT_DATA_REF keys are hashes: colliding
+//! refs take the next free offsets.
 //!
-//! Facts: btrfs documentation, "On-disk format" and "Btrees"; the limits were compared with
-//! images that the kernel wrote.
+//! Facts: btrfs documentation, "On-disk format" and "Btrees". The limits were compared with images
+//! that the kernel wrote.
 
 use sapwood_btrfs_format::{
     ExtentFlags, ExtentItemRef, InlineRef, Item, Key, kind, leaf_data_size,
@@ -18,10 +18,10 @@ use super::delayed::{Extent, Head, RefKey};
 use super::store::{ItemRead, ItemStore};
 use crate::error::{Error, Result};
 
-/// What the file system's features say about extent items.
+/// Properties of extent items, from the file system's features.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ItemRules {
-    /// Tree blocks get a METADATA_ITEM.
+    /// Tree blocks have a METADATA_ITEM.
     pub(crate) skinny: bool,
     /// Bytes of a tree block.
     pub(crate) nodesize: u32,
@@ -33,7 +33,7 @@ impl ItemRules {
         leaf_data_size(self.nodesize as usize) / 16 - Item::SIZE
     }
 
-    /// The key that a new extent's item gets.
+    /// The key of a new extent's item.
     fn key(&self, extent: &Extent) -> Key {
         match extent.level {
             Some(level) if self.skinny => {
@@ -44,7 +44,7 @@ impl ItemRules {
     }
 }
 
-/// An extent item, taken apart.
+/// A parsed extent item.
 #[derive(Clone, Debug)]
 struct Parsed {
     key: Key,
@@ -73,7 +73,7 @@ impl Parsed {
         head + refs.sum::<usize>()
     }
 
-    /// Puts a ref at its place in the order.
+    /// Inserts a ref at its place in the order.
     fn insert_inline(&mut self, new: InlineRef) {
         let order = new.inline_order();
         let at = self.inline.partition_point(|r| r.inline_order() <= order);
@@ -101,14 +101,14 @@ pub(crate) struct ExtentState {
     pub(crate) generation: u64,
 }
 
-/// What [`apply`] did to the extent.
+/// Result of [`apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Applied {
-    /// It got an item.
+    /// The extent got an item.
     Inserted,
     /// It is still in use.
     Changed,
-    /// Its last ref and its item are gone.
+    /// Its last ref and its item were removed.
     Removed,
 }
 
@@ -183,7 +183,7 @@ fn parse_keyed(bytenr: u64, key: &Key, item: &[u8]) -> Result<InlineRef> {
     InlineRef::parse_keyed(key, item).map_err(|source| Error::ExtentItem { bytenr, source })
 }
 
-/// The first keyed ref of `bytenr` at or behind `from`.
+/// The first keyed ref of `bytenr` at or after `from`.
 fn next_keyed(
     store: &mut impl ItemRead,
     bytenr: u64,
@@ -194,7 +194,7 @@ fn next_keyed(
     Ok(found.filter(|(key, _)| key.objectid == bytenr && key.kind <= kind::SHARED_DATA_REF))
 }
 
-/// The item of a keyed backref, hash collisions looked through: key and count.
+/// Finds the item of a keyed backref, also among hash collisions. Returns key and count.
 fn find_keyed(
     store: &mut impl ItemRead,
     bytenr: u64,
@@ -221,7 +221,7 @@ fn find_keyed(
     }
 }
 
-/// A new keyed item; a data ref whose hash is taken goes to the next free offset.
+/// Inserts a keyed item. A data ref whose hash is taken uses the next free offset.
 fn insert_keyed(store: &mut impl ItemStore, bytenr: u64, new: InlineRef) -> Result<()> {
     let mut key = new.key(bytenr);
     while key.kind == kind::EXTENT_DATA_REF && store.get(&key)?.is_some() {
@@ -230,7 +230,7 @@ fn insert_keyed(store: &mut impl ItemStore, bytenr: u64, new: InlineRef) -> Resu
     store.insert(key, &new.encode_keyed())
 }
 
-/// Writes a head's changes. `transid` becomes the generation of a new item, `first_key` stands
+/// Writes a head's changes. `transid` becomes the generation of a new item; `first_key` is stored
 /// in the tree-block info of an old-style one.
 ///
 /// # Errors
@@ -253,7 +253,7 @@ pub(crate) fn apply(
         });
     };
     item.flags |= head.set_flags;
-    // Adds first, so that the count never touches zero on the way.
+    // Adds come first, so that the count never reaches zero in between.
     let adds = head.refs.iter().filter(|(_, count)| **count > 0);
     let drops = head.refs.iter().filter(|(_, count)| **count < 0);
     for (&key, &count) in adds.chain(drops) {
@@ -320,7 +320,7 @@ fn count_u32(bytenr: u64, key: RefKey, count: i64) -> Result<u32> {
     u32::try_from(count).map_err(|_| missing(bytenr, key))
 }
 
-/// Changes the count of one backref wherever it stands, or adds it.
+/// Changes the count of one backref, inline or keyed, or adds it.
 fn change_one(
     store: &mut impl ItemStore,
     rules: &ItemRules,

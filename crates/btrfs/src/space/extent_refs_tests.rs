@@ -50,7 +50,7 @@ fn stored(store: &mut MapStore, rules: &ItemRules, extent: &Extent) -> BTreeMap<
     found
 }
 
-/// Sizes, order and sums as the format wants them.
+/// Checks sizes, order and sums against the format.
 fn check_form(store: &MapStore, rules: &ItemRules) {
     for (key, item) in &store.0 {
         if !matches!(key.kind, kind::EXTENT_ITEM | kind::METADATA_ITEM) {
@@ -96,7 +96,7 @@ fn block_key(n: u64) -> RefKey {
 
 proptest! {
     #[test]
-    fn equals_model(block in any::<bool>(), skinny in any::<bool>(), small in any::<bool>(),
+    fn equals_a_model(block in any::<bool>(), skinny in any::<bool>(), small in any::<bool>(),
                     first in 0..90u64,
                     steps in prop::collection::vec((0..90u64, 1..4i64, any::<bool>()), 1..160)) {
         let rules = ItemRules { skinny, nodesize: if small { 4096 } else { 16384 } };
@@ -159,7 +159,7 @@ fn colliding_hashes_take_the_next_offset() {
         objectid: 9,
         offset: 9,
     };
-    // Planted by hand under the hash of `a`: real collisions are hard to find.
+    // Inserted directly under the hash of `a`, because real collisions are hard to find.
     store
         .insert(
             Key::new(DATA.bytenr, kind::EXTENT_DATA_REF, hash),

@@ -13,7 +13,7 @@ pub(crate) struct FreeSpace {
 }
 
 impl FreeSpace {
-    /// Nothing free.
+    /// No free space.
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -55,14 +55,14 @@ impl FreeSpace {
         Some(len)
     }
 
-    /// The free extent that holds `at`.
+    /// The free extent that contains `at`.
     fn around(&self, at: u64) -> Option<(u64, u64)> {
         let (&start, &len) = self.by_start.range(..=at).next_back()?;
         (at - start < len).then_some((start, len))
     }
 
-    /// Makes `start..start + len` free. `false`, and nothing changed, if part of it is free
-    /// already: a thread that frees twice has lost count of something.
+    /// Marks `start..start + len` free. Returns false, without a change, if part of it is free
+    /// already: a double free.
     #[must_use]
     pub(crate) fn add(&mut self, start: u64, len: u64) -> bool {
         let Some(end) = start.checked_add(len) else {
@@ -86,7 +86,8 @@ impl FreeSpace {
         true
     }
 
-    /// Takes exactly `start..start + len`. `false`, and nothing changed, if not all of it is free.
+    /// Takes exactly `start..start + len`. Returns false, without a change, if not all of it is
+    /// free.
     #[must_use]
     pub(crate) fn take(&mut self, start: u64, len: u64) -> bool {
         let Some((from, size)) = self.around(start) else {
@@ -102,8 +103,8 @@ impl FreeSpace {
         true
     }
 
-    /// Takes `len` bytes at a multiple of `align`: the first fit at or behind `cursor`, else the
-    /// first fit at all.
+    /// Takes `len` bytes at a multiple of `align`: the first fit at or after `cursor`, otherwise
+    /// the first fit from the start.
     pub(crate) fn take_aligned(&mut self, cursor: u64, len: u64, align: u64) -> Option<u64> {
         let fits = |(&start, &size): (&u64, &u64), from: u64| {
             let at = start.max(from).checked_next_multiple_of(align)?;
@@ -121,9 +122,9 @@ impl FreeSpace {
         self.take(found, len).then_some(found)
     }
 
-    /// Takes between `min` and `want` bytes for data, lengths being multiples of `unit`: right at
-    /// `hint` if that holds `want`, else in the smallest free extent that holds `want`, else the
-    /// most that there is at `hint` or in the largest extent.
+    /// Takes between `min` and `want` bytes for data, in multiples of `unit`: at `hint` if `want`
+    /// bytes are free there, otherwise in the smallest free extent that holds `want`, otherwise as
+    /// much as possible at `hint` or in the largest extent.
     pub(crate) fn take_range(
         &mut self,
         hint: u64,
@@ -199,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_model(steps in prop::collection::vec(step(), 1..120)) {
+        fn equals_a_model(steps in prop::collection::vec(step(), 1..120)) {
             let mut space = FreeSpace::new();
             let mut model = vec![false; SIZE as usize];
             for step in steps {

@@ -1,12 +1,12 @@
 //! The free-space tree's items of one block group.
 //!
 //! # How it works
-//! Each group has a FREE_SPACE_INFO item with the number of its free extents (runs) and the form
-//! in which they follow: FREE_SPACE_EXTENT items, one a run, or FREE_SPACE_BITMAP items, which
-//! cover the whole group, one bit a sector. A group goes over to bitmaps when its runs take more
-//! room as items than the bitmaps would, and back when they are 100 fewer than that. Parts under
-//! superblock copies count as free. Facts: btrfs documentation, "Free space tree"; the limits
-//! were compared with images that the kernel wrote.
+//! Each group has a FREE_SPACE_INFO item with the number of its free extents (runs) and their form:
+//! FREE_SPACE_EXTENT items, one per run, or FREE_SPACE_BITMAP items, which cover the whole group
+//! with one bit per sector. A group is converted to bitmaps when its runs would take more space as
+//! items, and back when they are 100 fewer than that. Areas of superblock copies count as free.
+//! Facts: btrfs documentation, "Free space tree". The limits were compared with images that the
+//! kernel wrote.
 
 use sapwood_btrfs_format::{
     FREE_SPACE_BITMAP_BITS, FreeSpaceFlags, FreeSpaceInfo, Item, Key, kind,
@@ -17,7 +17,7 @@ use super::store::{ItemRead, ItemStore};
 use crate::error::{Error, Result};
 use sapwood_base::RangeSet;
 
-/// The block group that is worked on.
+/// The block group to work on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     /// Logical address.
@@ -41,7 +41,7 @@ impl Span {
         FREE_SPACE_BITMAP_BITS * self.sector
     }
 
-    /// Numbers of runs: with more than the first, bitmaps; with fewer than the second, extents.
+    /// Numbers of runs: above the first, bitmaps are used; below the second, extents.
     fn thresholds(&self) -> (u64, u64) {
         let bitmaps = self.len.div_ceil(self.bitmap_bytes());
         let bitmap_item = Item::SIZE as u64 + FREE_SPACE_BITMAP_BITS / 8;
@@ -57,7 +57,7 @@ impl Span {
         }
     }
 
-    /// Where the bitmap of an address begins and ends.
+    /// Start and end of the bitmap that contains an address.
     fn bitmap_around(&self, at: u64) -> (u64, u64) {
         let from = at - (at - self.start) % self.bitmap_bytes();
         (from, (from + self.bitmap_bytes()).min(self.end()))
@@ -102,7 +102,7 @@ fn encode_info(span: &Span, info: Info) -> Result<Vec<u8>> {
     Ok(item.bytes().to_vec())
 }
 
-/// Collects free ranges out of a group's items, which come in the order of their keys.
+/// Collects free ranges from a group's items, which arrive in the order of their keys.
 pub(crate) struct Collector {
     span: Span,
     free: RangeSet,
@@ -110,7 +110,7 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// Nothing yet.
+    /// A collector without ranges.
     pub(crate) fn new(span: Span) -> Self {
         Self {
             span,
@@ -119,15 +119,15 @@ impl Collector {
         }
     }
 
-    /// The key to begin with.
+    /// The key to start from.
     pub(crate) fn first_key(&self) -> Key {
         self.span.info_key()
     }
 
-    /// Takes an item; `false` if it lies behind the group.
+    /// Takes an item. Returns false if it is after the group.
     ///
     /// # Errors
-    /// [`Error::FreeSpace`] for what overlaps or lies outside.
+    /// [`Error::FreeSpace`] for an item that overlaps others or is outside the group.
     pub(crate) fn take(&mut self, key: Key, item: &[u8]) -> Result<bool> {
         let span = self.span;
         if key.objectid >= span.end() {
@@ -163,7 +163,7 @@ impl Collector {
     /// All free ranges (start, end).
     ///
     /// # Errors
-    /// [`Error::FreeSpace`] if the info item is missing or counts other than these.
+    /// [`Error::FreeSpace`] if the info item is missing or has another count.
     pub(crate) fn finish(self) -> Result<Vec<(u64, u64)>> {
         if self.runs != Some(self.free.len() as u64) {
             return Err(self.span.wrong(self.span.start, self.span.end()));
@@ -220,7 +220,7 @@ pub(crate) fn read(store: &mut impl ItemRead, span: &Span) -> Result<Vec<(u64, u
     collector.finish()
 }
 
-/// Writes the items of a new group, all of it free.
+/// Writes the items of a new group that is completely free.
 ///
 /// # Errors
 /// Those of the store.
@@ -233,16 +233,16 @@ pub(crate) fn create(store: &mut impl ItemStore, span: &Span) -> Result<()> {
     store.insert(extent_key(span.start, span.end()), &[])
 }
 
-/// The keys between which all items of a group stand.
+/// The range of keys of all items of a group.
 pub(crate) fn key_range(span: &Span) -> (Key, Key) {
     let last = Key::new(span.end() - 1, kind::FREE_SPACE_BITMAP, u64::MAX);
     (span.info_key(), last)
 }
 
-/// Writes what changed, and changes the form if the number of runs asks for it.
+/// Writes the changes, and converts the form if the number of runs requires it.
 ///
 /// # Errors
-/// [`Error::FreeSpace`] if something was free or used already; errors of the store.
+/// [`Error::FreeSpace`] if a range was free or used already; errors of the store.
 pub(crate) fn update(store: &mut impl ItemStore, span: &Span, delta: &RangeDelta) -> Result<()> {
     let before = read_info(store, span)?;
     let mut info = before;
@@ -301,7 +301,7 @@ fn extent_before(store: &mut impl ItemStore, span: &Span, at: u64) -> Result<Opt
     Ok(found.map(|key| (key.objectid, key.objectid.saturating_add(key.offset))))
 }
 
-/// Returns by how much the number of runs changes.
+/// Returns the change in the number of runs.
 fn take_extent(store: &mut impl ItemStore, span: &Span, from: u64, to: u64) -> Result<i64> {
     let around = extent_before(store, span, from)?.filter(|(_, end)| *end >= to);
     let (start, end) = around.ok_or_else(|| span.wrong(from, to))?;
@@ -316,10 +316,10 @@ fn take_extent(store: &mut impl ItemStore, span: &Span, from: u64, to: u64) -> R
     Ok(runs)
 }
 
-/// Returns by how much the number of runs changes.
+/// Returns the change in the number of runs.
 fn add_extent(store: &mut impl ItemStore, span: &Span, from: u64, to: u64) -> Result<i64> {
     let (mut start, mut end, mut runs) = (from, to, 1);
-    // The last one that begins before the new range ends is its left neighbour or overlaps it.
+    // The last extent that begins before the new range ends is its left neighbour, or overlaps it.
     let left = extent_before(store, span, to - 1)?;
     if let Some((left_start, left_end)) = left {
         if left_end > from {
@@ -362,7 +362,7 @@ fn is_free(store: &mut impl ItemStore, span: &Span, at: u64) -> Result<bool> {
     Ok(get_bit(&bitmap, (at - from) / span.sector))
 }
 
-/// Returns by how much the number of runs changes.
+/// Returns the change in the number of runs.
 fn change_bits(
     store: &mut impl ItemStore,
     span: &Span,
@@ -485,7 +485,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_model(sectors in 2100..2300usize,
+        fn equals_a_model(sectors in 2100..2300usize,
                         steps in prop::collection::vec((0..2100usize, 1..40usize, 1..30usize), 1..120)) {
             let span = span(sectors as u64);
             let mut store = MapStore::default();
@@ -495,7 +495,8 @@ mod tests {
             for chunk in steps.chunks(7) {
                 let mut delta = RangeDelta::default();
                 for &(at, len, gap) in chunk {
-                    // A comb, so that the number of runs passes the thresholds both ways.
+                    // Every second sector, so that the number of runs passes the thresholds in both
+                    // directions.
                     for tooth in 0..len {
                         let from = (at + tooth * gap) % sectors;
                         let address = span.start + from as u64 * SECTOR;

@@ -1,4 +1,4 @@
-//! A block group: one chunk's space in memory.
+//! A block group: one chunk's space, in memory.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use sapwood_base::RangeSet;
 
-/// One block group. Where it stands and what it holds never change.
+/// One block group. Its location and content type never change.
 #[derive(Debug)]
 pub(crate) struct BlockGroup {
     /// Logical address.
@@ -21,12 +21,12 @@ pub(crate) struct BlockGroup {
     pub(crate) len: u64,
     /// Content and profile.
     pub(crate) flags: BlockGroupFlags,
-    /// Kind of space that it belongs to.
+    /// Kind of space to which it belongs.
     pub(crate) info: Arc<SpaceInfo>,
-    /// Parts under copies of the superblock; never handed out.
+    /// Areas of superblock copies; never allocated.
     pub(crate) excluded: RangeSet,
     state: RankedMutex<GroupState>,
-    /// Notified when loading or a flush of the free-space items ends.
+    /// Notified when loading, or a flush of the free-space items, ends.
     changed: Condvar,
 }
 
@@ -35,37 +35,37 @@ pub(crate) struct BlockGroup {
 pub(crate) enum Loaded {
     /// Not yet.
     No,
-    /// A thread reads it.
+    /// A thread is reading it.
     Running,
     /// Yes.
     Yes,
 }
 
-/// What changes in a block group. All in bytes.
+/// The variable state of a block group. All in bytes.
 #[derive(Debug)]
 pub(crate) struct GroupState {
     /// In the extent tree.
     pub(crate) used: u64,
-    /// Handed out, not yet in the extent tree.
+    /// Allocated, not yet in the extent tree.
     pub(crate) reserved: u64,
     /// Freed, not yet durable.
     pub(crate) pinned: u64,
-    /// `used` as the group's item says it; `None` if it has no item yet.
+    /// `used` in the group's item; `None` if it has no item yet.
     pub(crate) item_used: Option<u64>,
-    /// Free to be handed out.
+    /// Free to be allocated.
     pub(crate) free: FreeSpace,
-    /// Whether `free` is right.
+    /// Whether `free` is valid.
     pub(crate) loaded: Loaded,
-    /// Being removed: nothing is handed out any more.
+    /// Being removed: nothing is allocated any more.
     pub(crate) removing: bool,
-    /// What the free-space tree does not know yet.
+    /// Changes that the free-space tree does not have yet.
     pub(crate) delta: RangeDelta,
-    /// A thread writes an earlier `delta` to the free-space tree.
+    /// A thread is writing an earlier `delta` to the free-space tree.
     pub(crate) flushing: bool,
 }
 
 impl BlockGroup {
-    /// A group with `used` bytes in use. A new one (`item_used` is `None`) is all free.
+    /// A group with `used` bytes in use. A new one (`item_used` is `None`) is completely free.
     pub(crate) fn new(
         start: u64,
         len: u64,
@@ -88,7 +88,7 @@ impl BlockGroup {
         if item_used.is_none() {
             state.loaded = Loaded::Yes;
             for (from, to) in excluded.gaps(start, start + len) {
-                // Gaps are disjoint and nothing was free before.
+                // Gaps are disjoint, and nothing was free before.
                 let _ = state.free.add(from, to - from);
             }
         }
@@ -103,12 +103,12 @@ impl BlockGroup {
         }
     }
 
-    /// First byte behind it.
+    /// First byte after it.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.len
     }
 
-    /// Whether an address lies in it.
+    /// Whether it contains an address.
     pub(crate) fn contains(&self, logical: u64) -> bool {
         (self.start..self.end()).contains(&logical)
     }
@@ -118,11 +118,11 @@ impl BlockGroup {
         self.state.lock()
     }
 
-    /// Loads the free space with `read` unless it is loaded; waits for another thread that is
-    /// at it. `read` runs without locks and returns the free ranges (start, end).
+    /// Loads the free space with `read` unless it is loaded. Waits for another thread that is
+    /// loading it. `read` runs without locks and returns the free ranges (start, end).
     ///
     /// # Errors
-    /// Those of `read`; [`Error::FreeSpace`] if ranges overlap or lie outside.
+    /// Errors of `read`; [`Error::FreeSpace`] if ranges overlap or are outside the group.
     pub(crate) fn load(&self, read: impl FnOnce() -> Result<Vec<(u64, u64)>>) -> Result<()> {
         let mut state = self.state.lock();
         while state.loaded == Loaded::Running {
@@ -166,8 +166,9 @@ impl BlockGroup {
         Ok(free)
     }
 
-    /// Takes the changes that the free-space tree does not know, once nothing else writes earlier
-    /// ones. `None` if there are none. [`flush_done`](Self::flush_done) must follow.
+    /// Takes the changes that the free-space tree does not have, after no other thread writes
+    /// earlier ones. `None` if there are none. The caller must call
+    /// [`flush_done`](Self::flush_done).
     pub(crate) fn start_flush(&self) -> Option<RangeDelta> {
         let mut state = self.state.lock();
         while state.flushing {
@@ -180,7 +181,7 @@ impl BlockGroup {
         Some(std::mem::take(&mut state.delta))
     }
 
-    /// Ends what [`start_flush`](Self::start_flush) began.
+    /// Ends the flush that [`start_flush`](Self::start_flush) began.
     pub(crate) fn flush_done(&self) {
         self.state.lock().flushing = false;
         self.changed.notify_all();
@@ -235,7 +236,7 @@ impl BlockGroup {
         Ok(())
     }
 
-    /// Returns handed-out space that never got into the extent tree.
+    /// Frees allocated space that never reached the extent tree.
     pub(crate) fn untake(&self, bytenr: u64, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.reserved = self.less(state.reserved, len, bytenr)?;
@@ -245,7 +246,7 @@ impl BlockGroup {
         Ok(())
     }
 
-    /// Handed-out space got into the extent tree.
+    /// Records that allocated space is in the extent tree.
     pub(crate) fn inserted(&self, bytenr: u64, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.reserved = self.less(state.reserved, len, bytenr)?;
@@ -259,7 +260,7 @@ impl BlockGroup {
         Ok(())
     }
 
-    /// An extent left the extent tree; it stays pinned until that is durable.
+    /// Records that an extent left the extent tree. It stays pinned until that is durable.
     pub(crate) fn removed(&self, bytenr: u64, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.used = self.less(state.used, len, bytenr)?;
@@ -273,7 +274,7 @@ impl BlockGroup {
         Ok(())
     }
 
-    /// Handed-out space that never got into the extent tree is to be pinned all the same.
+    /// Pins allocated space that never reached the extent tree.
     pub(crate) fn pin_reserved(&self, bytenr: u64, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.reserved = self.less(state.reserved, len, bytenr)?;
@@ -286,7 +287,7 @@ impl BlockGroup {
         Ok(())
     }
 
-    /// The transaction that pinned the range is durable.
+    /// Frees a range after the transaction that pinned it is durable.
     pub(crate) fn unpin(&self, bytenr: u64, len: u64) -> Result<()> {
         let mut state = self.state.lock();
         state.pinned = self.less(state.pinned, len, bytenr)?;

@@ -1,13 +1,17 @@
-//! Sums of one kind of space (data, metadata, system, or data and metadata mixed) and
-//! reservations out of them.
+//! Sums of one kind of space (data, metadata, system, or mixed), and reservations from them.
 //!
 //! # How it works
-//! Every byte of the kind's block groups is free, *used* (in the extent tree), *reserved* (handed
-//! out, not yet in the extent tree), *pinned* (freed by a transaction that is not yet durable) or
-//! *read-only* (superblock copies, groups that are being removed). *Promised* bytes are not yet
-//! handed out: what operations reserved. A reservation succeeds while all of these together stay
-//! within the total, or, for metadata, within what unallocated device space could still hold.
-//! So an allocation for something reserved never fails.
+//! Every byte of the kind's block groups is in one of these states:
+//!
+//! - free
+//! - *used*: in the extent tree
+//! - *reserved*: allocated, but not yet in the extent tree
+//! - *pinned*: freed by a transaction that is not durable yet
+//! - *read-only*: superblock copies, groups that are being removed
+//!
+//! *Promised* bytes are reserved by operations, but not allocated yet. A reservation succeeds while
+//! all of these together stay within the total, or, for metadata, within what unallocated device
+//! space could add. So an allocation from a reservation never fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +24,7 @@ use crate::lock::{Rank, RankedMutex, RankedRwLock};
 
 /// Sub-keys of [`Rank::SpaceInfo`]: device map, then groups, then the lists and sums of a kind.
 pub(crate) mod sub_key {
-    /// Free stretches of the devices; held while a chunk is allocated.
+    /// Free ranges of the devices; held while a chunk is allocated.
     pub(crate) const DEVICES: u64 = 0;
     /// All block groups.
     pub(crate) const GROUPS: u64 = 1;
@@ -37,25 +41,25 @@ pub(crate) struct Sums {
     pub(crate) total: u64,
     /// In the extent tree.
     pub(crate) used: u64,
-    /// Handed out, not yet in the extent tree.
+    /// Allocated, not yet in the extent tree.
     pub(crate) reserved: u64,
     /// Freed, not yet durable.
     pub(crate) pinned: u64,
-    /// Cannot be handed out.
+    /// Cannot be allocated.
     pub(crate) read_only: u64,
     /// Promised to operations.
     pub(crate) promised: u64,
-    /// Kept back for commits and for deleting on a full file system.
+    /// Kept for commits and for deletions on a full file system.
     pub(crate) global: u64,
 }
 
 impl Sums {
-    /// Bytes that are in use or spoken for, the global reserve apart.
+    /// Bytes that are in use or promised, without the global reserve.
     pub(crate) fn taken(&self) -> u64 {
         self.used + self.reserved + self.pinned + self.read_only + self.promised
     }
 
-    /// Bytes that an allocation can find now.
+    /// Bytes that can be allocated now.
     pub(crate) fn free(&self) -> u64 {
         let held = self.used + self.reserved + self.pinned + self.read_only;
         self.total.saturating_sub(held)
@@ -70,16 +74,16 @@ pub(crate) struct SpaceInfo {
     /// Its groups, in the order in which they are tried.
     pub(crate) groups: RankedRwLock<Vec<Arc<BlockGroup>>>,
     sums: RankedMutex<Sums>,
-    /// Where the next tree block goes, for each [stream](super::alloc).
+    /// Position of the next tree block, for each [stream](super::alloc).
     pub(crate) cursors: [AtomicU64; 2],
-    /// Those who wait for space.
+    /// Threads that wait for space.
     pub(crate) queue: Queue,
     /// The last attempt to allocate a chunk found no room.
     pub(crate) full: AtomicBool,
 }
 
 impl SpaceInfo {
-    /// No groups yet.
+    /// A kind without groups.
     pub(crate) fn new(class: u64, content: BlockGroupFlags) -> Self {
         Self {
             content,
@@ -91,17 +95,17 @@ impl SpaceInfo {
         }
     }
 
-    /// The sums as they are now.
+    /// The current sums.
     pub(crate) fn sums(&self) -> Sums {
         *self.sums.lock()
     }
 
-    /// Changes sums; hold no block group.
+    /// Changes sums. The caller holds no block group.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Sums) -> T) -> T {
         change(&mut self.sums.lock())
     }
 
-    /// Adds a group with its numbers.
+    /// Adds a group and its numbers.
     pub(crate) fn add_group(&self, group: &Arc<BlockGroup>, used: u64, super_bytes: u64) {
         self.groups.write().push(group.clone());
         self.change(|sums| {
@@ -111,7 +115,7 @@ impl SpaceInfo {
         });
     }
 
-    /// Promises `bytes` if they fit in the total plus `beyond`, leaving `keep` of it.
+    /// Promises `bytes` if they fit in the total plus `beyond`, leaving `keep`.
     pub(crate) fn try_promise(
         self: &Arc<Self>,
         bytes: u64,
@@ -132,7 +136,7 @@ impl SpaceInfo {
         })
     }
 
-    /// Promises without asking; for what must not fail.
+    /// Promises without a check, for operations that must not fail.
     pub(crate) fn promise(self: &Arc<Self>, bytes: u64) -> Reservation {
         self.change(|sums| sums.promised += bytes);
         Reservation {
@@ -142,7 +146,7 @@ impl SpaceInfo {
     }
 }
 
-/// Bytes promised to an operation; what is left goes back when it is dropped.
+/// Bytes promised to an operation. The rest is released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     info: Arc<SpaceInfo>,
@@ -150,7 +154,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Whether it is of that kind of space.
+    /// Whether it is from that kind of space.
     pub(crate) fn is_of(&self, info: &Arc<SpaceInfo>) -> bool {
         Arc::ptr_eq(&self.info, info)
     }
@@ -168,8 +172,8 @@ impl Reservation {
         before.unwrap_or_else(|left| left).min(bytes)
     }
 
-    /// Turns up to `bytes` of the promise into bytes handed out; the rest is handed out beyond
-    /// the promise.
+    /// Turns up to `bytes` of the promise into allocated bytes; any excess is allocated beyond the
+    /// promise.
     pub(crate) fn hand_out(&self, bytes: u64) {
         let kept = self.subtract(bytes);
         self.info.change(|sums| {
@@ -178,7 +182,7 @@ impl Reservation {
         });
     }
 
-    /// Gives up to `bytes` back.
+    /// Releases up to `bytes`.
     pub(crate) fn give_back(&self, bytes: u64) {
         let kept = self.subtract(bytes);
         if kept > 0 {
@@ -186,7 +190,7 @@ impl Reservation {
         }
     }
 
-    /// Moves up to `bytes` into a reservation of its own.
+    /// Moves up to `bytes` into a new reservation.
     pub(crate) fn split(&self, bytes: u64) -> Self {
         Self {
             info: self.info.clone(),
@@ -194,7 +198,7 @@ impl Reservation {
         }
     }
 
-    /// Takes over what `other` has left. Both are of one kind of space.
+    /// Takes over the rest of `other`. Both are from one kind of space.
     pub(crate) fn merge(&self, other: Self) {
         debug_assert!(Arc::ptr_eq(&self.info, &other.info));
         let all = other.bytes.swap(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Keeping block-group items and the free-space tree in step with memory.
+//! Writes changes of block groups to their items and to the free-space tree.
 
 use sapwood_btrfs_format::BlockGroupItem;
 
@@ -11,10 +11,10 @@ use super::write::SpaceWrite;
 use crate::error::Result;
 
 impl Space {
-    /// Writes what changed in block groups since it was written last: used bytes to their items,
-    /// free ranges to the free-space tree. Returns whether anything changed; the commit repeats
-    /// this and [`run_delayed_refs`](Self::run_delayed_refs) until nothing does. Groups without
-    /// items are left to [`finish_pending_chunks`](Self::finish_pending_chunks).
+    /// Writes the changes of block groups since the last write: used bytes to their items, free
+    /// ranges to the free-space tree. Returns whether anything changed. The commit repeats this and
+    /// [`run_delayed_refs`](Self::run_delayed_refs) until nothing does. Skips groups without items,
+    /// which [`finish_pending_chunks`](Self::finish_pending_chunks) handles.
     ///
     /// # Errors
     /// No space, unreadable blocks; the transaction is aborted then.

@@ -2,15 +2,17 @@
 //! free-space tree, chunks, reservations.
 //!
 //! # How it works
-//! An extent is *reserved* in the memory of its block group, *inserted* into the extent tree
-//! when its delayed refs run, and *pinned* after its last ref was dropped until that is durable
-//! (see [`info`] for the sums). The trees that record space use space themselves: running delayed
-//! refs, writing free-space items and block-group items, inserting chunks all repeat until nothing
-//! is left to write; this ends because a tree block is copied at most once in a transaction.
+//! An extent is *reserved* in the memory of its block group, *inserted* into the extent tree when
+//! its delayed refs run, and *pinned* from the drop of its last ref until that is durable (see
+//! [`info`] for the sums).
 //!
-//! Locks: block groups one at a time, sums one at a time, the device map while a chunk is made.
-//! None is held during I/O, and none for longer than a search in memory; so everything here but
-//! [`reserve`] may be called with tree blocks locked, unless it says otherwise.
+//! The trees that record space use space themselves. So running delayed refs, writing free-space
+//! items and block-group items, and inserting chunks repeat until nothing is left to write. This
+//! ends because a tree block is copied at most once in a transaction.
+//!
+//! Locks: one block group at a time, one set of sums at a time, the device map while a chunk is
+//! created. None is held during I/O, and none for longer than a search in memory. So everything
+//! here except [`reserve`] may be called with tree blocks locked, unless stated otherwise.
 
 mod alloc;
 mod cache_v1;

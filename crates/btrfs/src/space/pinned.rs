@@ -1,5 +1,5 @@
-//! What a transaction freed: no thread may have it before the transaction is durable, because the
-//! trees of the last commit, and the logs built on it, still point there.
+//! Ranges that a transaction freed. They must not be reused before the transaction is durable,
+//! because the trees of the last commit, and the logs built on it, still refer to them.
 
 use crate::lock::{Rank, RankedMutex};
 use sapwood_base::RangeSet;

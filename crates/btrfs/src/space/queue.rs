@@ -1,4 +1,4 @@
-//! First come, first served: a queue of threads that wait for space.
+//! A first-come, first-served queue of threads that wait for space.
 
 use parking_lot::Condvar;
 
@@ -10,15 +10,15 @@ struct Tickets {
     serving: u64,
 }
 
-/// The queue. Waiting in it is no lock in the order of locks: the first one commits, and a thread
-/// that waits holds nothing that a commit needs.
+/// The queue. Waiting in it has no place in the lock order: the first thread commits, and a waiting
+/// thread holds nothing that a commit needs.
 #[derive(Debug)]
 pub(crate) struct Queue {
     tickets: RankedMutex<Tickets>,
     moved: Condvar,
 }
 
-/// The right of the first one; the next one follows when it is dropped.
+/// The first place in the queue. The next thread follows when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     queue: &'a Queue,
@@ -34,13 +34,13 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Whether anyone is in it.
+    /// Whether a thread is in it.
     pub(crate) fn is_busy(&self) -> bool {
         let tickets = self.tickets.lock();
         tickets.next != tickets.serving
     }
 
-    /// Waits for one's turn.
+    /// Waits until the caller is first.
     pub(crate) fn wait(&self) -> Turn<'_> {
         let mut tickets = self.tickets.lock();
         let mine = tickets.next;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time() {
+    fn the_queue_admits_one_thread_at_a_time() {
         let queue = Arc::new(Queue::default());
         let inside = Arc::new(AtomicUsize::new(0));
         let workers: Vec<_> = (0..8)

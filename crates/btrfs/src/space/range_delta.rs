@@ -1,9 +1,9 @@
-//! What changed in a set of ranges.
+//! Net change of a set of ranges.
 
 use sapwood_base::RangeSet;
 
-/// Net change of a set of free ranges since its stored form was written: what became free and
-/// what became used. A range that goes back and forth leaves nothing.
+/// Net change of a set of free ranges since its stored form was written: ranges that became free
+/// and ranges that became used. A range that is freed and taken again leaves nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeDelta {
     freed: RangeSet,
@@ -11,12 +11,12 @@ pub(crate) struct RangeDelta {
 }
 
 impl RangeDelta {
-    /// Notes that `start..end` is free now.
+    /// Records that `start..end` is free now.
     pub(crate) fn free(&mut self, start: u64, end: u64) {
         Self::apply(&mut self.used, &mut self.freed, start, end);
     }
 
-    /// Notes that `start..end` is in use now.
+    /// Records that `start..end` is in use now.
     pub(crate) fn take(&mut self, start: u64, end: u64) {
         Self::apply(&mut self.freed, &mut self.used, start, end);
     }
@@ -33,7 +33,7 @@ impl RangeDelta {
         &self.freed
     }
 
-    /// Ranges that came into use.
+    /// Ranges that became used.
     pub(crate) fn used(&self) -> &RangeSet {
         &self.used
     }

@@ -1,4 +1,4 @@
-//! Changing refs: what trees and files ask for, kept as delayed refs.
+//! Records changes of refs by trees and files as delayed refs.
 
 use sapwood_btrfs_format::{ExtentFlags, objectid};
 
@@ -10,8 +10,8 @@ use super::write::{SpaceChanges, SpaceWrite};
 use crate::error::{Error, Result};
 use crate::tree::{BlockRef, DataRef, Root, TreeBlock};
 
-/// Tree nodes that the changes of one head may add to the extent and free-space trees, as a part
-/// of a node: a head adds a few items of some hundred bytes.
+/// Cost of a head's changes in the extent and free-space trees, as a fraction of a node: a head
+/// adds a few items of some hundred bytes.
 const HEAD_COST_DIVISOR: u64 = 4;
 
 /// Identity of a ref of a data extent.
@@ -43,13 +43,13 @@ impl Space {
         }
     }
 
-    /// Bytes kept back for a head that waits to be run.
+    /// Bytes reserved for a head that waits to be run.
     pub(super) fn head_cost(&self) -> u64 {
         self.nodesize / HEAD_COST_DIVISOR
     }
 
-    /// A new head waits: what running it may cost moves from the handle's promise to that of all
-    /// heads, or is promised on top.
+    /// Moves the cost of a new head from the handle's reservation to that of all heads, or reserves
+    /// it additionally.
     fn charge_head(&self, h: &dyn SpaceWrite) {
         let cost = self.head_cost();
         let promise = h.reservation().filter(|p| p.is_of(&self.metadata));
@@ -74,10 +74,10 @@ impl Space {
     }
 
     /// Changes the refs of a tree block. `parent`: the block that points at it, if the ref is by
-    /// parent and not by tree. Blocks of log trees have no refs.
+    /// parent instead of by tree. Blocks of log trees have no refs.
     ///
     /// # Errors
-    /// [`Error::FreeSpace`] if its space was lost count of.
+    /// [`Error::FreeSpace`] if its space is accounted wrongly.
     pub(crate) fn tree_block_ref(
         &self,
         h: &mut dyn SpaceWrite,
@@ -114,11 +114,11 @@ impl Space {
         Ok(())
     }
 
-    /// Drops the ref that `root` has on a tree block. `last`: it is the only one. A block that
-    /// this transaction made and that never reached the disk can be handed out again at once.
+    /// Drops the ref of `root` on a tree block. `last`: it is the only one. A block that this
+    /// transaction created, and that never reached the disk, can be reused at once.
     ///
     /// # Errors
-    /// [`Error::FreeSpace`] if its space was lost count of.
+    /// [`Error::FreeSpace`] if its space is accounted wrongly.
     pub(crate) fn free_tree_block(
         &self,
         h: &mut dyn SpaceWrite,
@@ -148,7 +148,7 @@ impl Space {
         Ok(())
     }
 
-    /// Pins what was handed out and never got into the extent tree, but may be on disk.
+    /// Pins space that was allocated and never reached the extent tree, but may be on disk.
     pub(super) fn pin_unused(&self, h: &dyn SpaceWrite, bytenr: u64, len: u64) -> Result<()> {
         self.group_at(bytenr)?.pin_reserved(bytenr, len)?;
         h.changes().pinned.add(bytenr, len);
@@ -174,9 +174,9 @@ impl Space {
         Ok(())
     }
 
-    /// Number of refs and flags of a tree block, pending changes included. Waits for a thread
-    /// that is writing changes of this very block; may be called with blocks of trees locked that
-    /// come before the extent tree.
+    /// Number of refs and flags of a tree block, including pending changes. Waits for a thread that
+    /// writes changes of this block. The caller may hold blocks of trees that precede the extent
+    /// tree in the lock order.
     ///
     /// # Errors
     /// [`Error::ExtentMissing`], [`Error::ExtentItem`]; unreadable blocks.
@@ -211,7 +211,7 @@ impl Space {
         }
     }
 
-    /// Notes a new data extent with its first ref, by the file it was reserved for.
+    /// Records a new data extent with its first ref, by the file that it was allocated for.
     ///
     /// # Errors
     /// None now.
@@ -237,10 +237,10 @@ impl Space {
         Ok(())
     }
 
-    /// Drops refs of a data extent. With the last one its space and its checksums go.
+    /// Drops refs of a data extent. With the last one its space and its checksums are freed.
     ///
     /// # Errors
-    /// None now; that a ref is missing shows when the changes are written.
+    /// None now. A missing ref is detected when the changes are written.
     pub(crate) fn drop_data_ref(
         &self,
         h: &mut dyn SpaceWrite,
@@ -257,8 +257,8 @@ impl Space {
         self.settle(h, outcome);
     }
 
-    /// Whether anything but this ref of a file of `root` uses a data extent, or may after a
-    /// snapshot: then it must not be overwritten in place.
+    /// Whether a data extent has other refs than this one of a file of `root`, or may have after a
+    /// snapshot. It must not be overwritten in place then.
     ///
     /// # Errors
     /// [`Error::ExtentMissing`], [`Error::ExtentItem`]; unreadable blocks.
@@ -284,7 +284,7 @@ impl Space {
         let stored = state(&mut reader, &self.rules, &extent)?;
         let bytenr = own.bytenr;
         let stored = stored.ok_or(Error::ExtentMissing { bytenr })?;
-        // A snapshot shares leaves: its refs show only once such a leaf is copied.
+        // A snapshot shares leaves: its refs are visible only after such a leaf is copied.
         if stored.generation <= root.last_snapshot() {
             return Ok(true);
         }

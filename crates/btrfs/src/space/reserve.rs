@@ -1,14 +1,19 @@
-//! Reservations: `ENOSPC` comes here or nowhere.
+//! Reservations: the only place that returns `ENOSPC`.
 //!
 //! # How it works
-//! An operation says how many items it changes. For each a path from root to leaf may be copied and
-//! every block of it split. What it does not use goes back when its handle ends; what its delayed
-//! refs need has moved to the heads by then. Metadata may be promised beyond its groups as long as
-//! unallocated device space could hold it; data never. Under pressure, in this order: allocate a
-//! chunk, write back dirty data (whose promises are larger than what it needs), commit (which frees
-//! what is pinned). A thread that has to do that stands in a [queue](super::queue): what the first
-//! one frees is not snatched away by those that came later. For data, deletions that other threads
-//! are at count too: what an unlinked file holds shows in no sum before.
+//! An operation states how many items it changes. For each item, a path from root to leaf may be
+//! copied, and every block of it split. The end of its handle releases what it did not use; by then
+//! the share of its delayed refs has moved to the heads. Metadata may be promised beyond its groups
+//! as long as unallocated device space could hold it; data never.
+//!
+//! Under pressure, a thread takes these steps in order:
+//! 1. allocate a chunk
+//! 2. write back dirty data, whose reservations are larger than needed
+//! 3. commit, which frees pinned space
+//!
+//! Such a thread waits in a [queue](super::queue), so that later threads cannot take the space that
+//! the first one frees. A reservation of data also waits for deletions in progress, because the
+//! space of an unlinked file is in no sum before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,47 +23,48 @@ use super::info::{DataReservation, MetadataReservation, SpaceInfo};
 use super::state::Space;
 use crate::error::{Error, Result};
 
-/// Rounds of write-back and commit after which there is no space indeed.
+/// Rounds of write-back and commit after which there is no space.
 const MOST_ROUNDS: usize = 4;
-/// Times that a reservation of data waits for deletions.
+/// Number of times that a reservation of data waits for deletions.
 const MOST_DELETIONS: usize = 8;
-/// Part of the unallocated space that metadata may be promised.
+/// Divisor of the unallocated space that metadata may be promised.
 const BEYOND_DIVISOR: u64 = 2;
-/// Part of the global reserve that urgent operations leave.
+/// Divisor of the global reserve that urgent operations leave.
 const URGENT_DIVISOR: u64 = 4;
 
-/// How space can be made; each may wait, and must be called without a handle.
+/// Ways to make space. Each may wait, and must be called without a handle.
 pub(crate) trait Pressure {
     /// Writes back dirty data and waits for its completion.
     ///
     /// # Errors
     /// Those of the write-back.
     fn write_back(&self) -> Result<()>;
-    /// Commits the running transaction and waits until what it freed is free.
+    /// Commits the running transaction and waits until the space that it freed is free.
     ///
     /// # Errors
     /// Those of the commit.
     fn commit(&self) -> Result<()>;
-    /// Deletions of files with lower numbers have ended.
+    /// Number of deletions of files that have ended.
     fn deleted_below(&self) -> u64 {
         0
     }
-    /// Waits for the deletions of files that are under way. True if any has ended since
-    /// [`deleted_below`](Self::deleted_below) returned `before`. The caller deletes nothing itself.
+    /// Waits for deletions of files in progress. True if any has ended since
+    /// [`deleted_below`](Self::deleted_below) returned `before`. The caller performs no deletion
+    /// itself.
     fn settle_deletions(&self, _before: u64) -> bool {
         false
     }
 }
 
 impl Space {
-    /// Bytes that changing `items` items may need.
+    /// Bytes that a change of `items` items may need.
     pub(crate) fn metadata_cost(&self, items: u64) -> u64 {
         let levels = u64::from(self.height.load(Ordering::Relaxed)) + 1;
         items * levels.clamp(2, 8) * 2 * self.nodesize
     }
 
-    /// Promises metadata for `items` items. `urgent`: for what frees space; it may use part of
-    /// the global reserve. Hold no handle, and no lock above those of inodes.
+    /// Promises metadata for `items` items. `urgent`: for operations that free space; they may use
+    /// part of the global reserve. The caller holds no handle, and no lock above those of inodes.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; those of [`Pressure`].
@@ -93,7 +99,7 @@ impl Space {
         let _turn = info.queue.wait();
         let reclaimable = || {
             let sums = info.sums();
-            // What was freed shows in no sum before its delayed refs ran.
+            // Freed space is in no sum before its delayed refs ran.
             sums.promised + sums.reserved + sums.pinned + self.delayed.bytes()
         };
         for _ in 0..MOST_ROUNDS {
@@ -127,15 +133,15 @@ impl Space {
         info.try_promise(bytes, beyond, keep)
     }
 
-    /// Bytes that could still become metadata chunks, with caution.
+    /// Bytes that could still become metadata chunks, estimated cautiously.
     fn beyond(&self, info: &SpaceInfo) -> u64 {
         let copies = info.groups.read().last().map(|group| group.flags);
         let copies = copies.and_then(copies_on_device).unwrap_or(1);
         self.devices.lock().unallocated() / copies / BEYOND_DIVISOR
     }
 
-    /// Promises bytes of data (a multiple of the sector size). Hold no handle, and no lock above
-    /// those of inodes.
+    /// Promises bytes of data (a multiple of the sector size). The caller holds no handle, and no
+    /// lock above those of inodes.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; those of [`Pressure`].
@@ -152,7 +158,7 @@ impl Space {
         for _ in 0..MOST_DELETIONS {
             let before = pressure.deleted_below();
             match self.with_pressure(pressure, &self.data, || self.try_reserve_data(bytes)) {
-                // Without a turn in the queue: a deletion may need one.
+                // Outside the queue, because a deletion may need to wait in it.
                 Err(Error::NoSpace) if pressure.settle_deletions(before) => {}
                 other => return other,
             }
@@ -160,11 +166,11 @@ impl Space {
         Err(Error::NoSpace)
     }
 
-    /// As [`reserve_data`](Self::reserve_data), but takes what there is or can be allocated, and
-    /// waits for nothing. May be called with a handle.
+    /// As [`reserve_data`](Self::reserve_data), but only takes space that is free or can be
+    /// allocated, and does not wait. May be called with a handle.
     ///
     /// # Errors
-    /// Those of chunk allocation but for [`Error::NoSpace`].
+    /// Errors of chunk allocation except [`Error::NoSpace`].
     pub(crate) fn try_reserve_data(&self, bytes: u64) -> Result<Option<DataReservation>> {
         let info: &Arc<SpaceInfo> = &self.data;
         loop {

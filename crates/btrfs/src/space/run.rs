@@ -1,7 +1,7 @@
-//! Running delayed refs: writing them to the extent tree.
+//! Runs delayed refs: writes them to the extent tree.
 //!
 //! Every handle may run some; the commit runs all. Changing the extent tree copies blocks of it,
-//! which makes new delayed refs; since a block is copied at most once in a transaction this ends.
+//! which adds new delayed refs. This ends, because a block is copied at most once in a transaction.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::error::Result;
 use crate::tree::BlockCache;
 
 impl Space {
-    /// Runs delayed refs: at most `limit` heads, or all, those included that others are at and
-    /// that this makes. Hold no tree block.
+    /// Runs delayed refs: at most `limit` heads, or all, including those that other threads are
+    /// running and those that this adds. The caller holds no tree block.
     ///
     /// # Errors
-    /// What the extent tree cannot take; the transaction is aborted then.
+    /// A change that the extent tree does not allow; the transaction is aborted then.
     pub(crate) fn run_delayed_refs(
         &self,
         h: &mut dyn SpaceWrite,
@@ -59,7 +59,7 @@ impl Space {
         let group = self.group_at(bytenr)?;
         self.ensure_loaded(&group)?;
         if head.never_existed() {
-            // It may be on disk, and a log may point at it.
+            // It may be on disk, and a log may refer to it.
             self.pin_unused(h, bytenr, len)?;
             return h.delete_checksums(bytenr, len);
         }
@@ -89,7 +89,8 @@ impl Space {
     }
 }
 
-/// Finds the first key of a new tree block for an old-style item, in memory: it was just made.
+/// Finds the first key of a new tree block for an old-style item. The block is in memory, as it was
+/// just created.
 fn first_key<'a>(blocks: &'a BlockCache, head: &'a Head) -> impl FnOnce() -> Key + 'a {
     move || {
         let found = blocks.get(head.extent.bytenr, &Default::default());

@@ -1,4 +1,4 @@
-//! The space of a mounted file system: what all parts of this module share.
+//! The space of a mounted file system: state that all parts of this module share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Space {
     pub(super) rules: ItemRules,
     pub(super) sector: u64,
     pub(super) nodesize: u64,
-    /// Bytes of all devices, as the superblock has them.
+    /// Bytes of all devices, from the superblock.
     pub(super) total_bytes: u64,
     /// Data and metadata share groups.
     pub(super) mixed: bool,
@@ -39,9 +39,9 @@ pub(crate) struct Space {
     pub(super) devices: RankedMutex<Devices>,
     /// Groups that have no items yet.
     pub(super) fresh: RankedMutex<Vec<Arc<BlockGroup>>>,
-    /// Promised for heads that wait to be run.
+    /// Reserved for heads that wait to be run.
     pub(super) delayed: Reservation,
-    /// Levels of the highest tree seen.
+    /// Height of the highest tree seen.
     pub(super) height: AtomicU8,
 }
 
@@ -91,7 +91,7 @@ impl Space {
                 device: roots.dev_tree.clone(),
                 extent: roots.extent_tree.clone(),
                 csum: roots.csum_tree.clone(),
-                // One that is not valid stays as it is; a thread that knows how rebuilds it.
+                // An invalid tree is left unchanged; a kernel that supports it rebuilds it.
                 free_space: free_space.filter(|_| sb.compat_ro().contains(valid)),
                 group: roots.block_group_tree.clone(),
             },
@@ -128,7 +128,7 @@ impl Space {
         Ok(this)
     }
 
-    /// The tree that has the block-group items.
+    /// The tree that contains the block-group items.
     pub(super) fn group_tree(&self) -> &Arc<Root> {
         self.trees.group.as_ref().unwrap_or(&self.trees.extent)
     }
@@ -153,7 +153,7 @@ impl Space {
         Ok(())
     }
 
-    /// Takes a group in; `item_used` is `None` for a new one.
+    /// Adds a group. `item_used` is `None` for a new one.
     pub(super) fn add_group(
         &self,
         start: u64,
@@ -170,7 +170,7 @@ impl Space {
         group
     }
 
-    /// The kind of space that a group of these flags belongs to.
+    /// The kind of space for a group with these flags.
     pub(super) fn info_of(&self, flags: BlockGroupFlags) -> &Arc<SpaceInfo> {
         if flags.contains(BlockGroupFlags::SYSTEM) {
             &self.system
@@ -181,7 +181,7 @@ impl Space {
         }
     }
 
-    /// Logical ranges of a chunk that lie on copies of the superblock; 64 KiB are left for each.
+    /// Logical ranges of a chunk on superblock copies; 64 KiB are excluded for each.
     fn super_copies(&self, start: u64, len: u64) -> RangeSet {
         let mut excluded = RangeSet::new();
         let Ok((_, chunk)) = self.volume.chunk_at(start) else {
@@ -202,7 +202,7 @@ impl Space {
         excluded
     }
 
-    /// The group that an address lies in.
+    /// The group that contains an address.
     ///
     /// # Errors
     /// [`Error::Unmapped`].
@@ -219,7 +219,7 @@ impl Space {
         self.groups.read().values().cloned().collect()
     }
 
-    /// What the free-space tree wants to know of a group.
+    /// A group's parameters for the free-space tree.
     pub(super) fn span(&self, group: &BlockGroup) -> Span {
         Span {
             start: group.start,
@@ -228,12 +228,12 @@ impl Space {
         }
     }
 
-    /// Reads a group's free space unless it is in memory. Reads only trees as of the last commit:
-    /// nothing in a group changes before it is loaded, so they are right, and no lock is in the
-    /// way whatever the caller holds.
+    /// Reads a group's free space unless it is in memory. Reads only trees as of the last commit.
+    /// They are valid, because nothing in a group changes before it is loaded, and no lock is
+    /// needed that the caller may hold.
     ///
     /// # Errors
-    /// Unreadable blocks; [`Error::FreeSpace`] for items that contradict each other.
+    /// Unreadable blocks; [`Error::FreeSpace`] for contradicting items.
     pub(super) fn ensure_loaded(&self, group: &BlockGroup) -> Result<()> {
         if group.lock().loaded == Loaded::Yes {
             return Ok(());
@@ -255,7 +255,7 @@ impl Space {
         collector.finish()
     }
 
-    /// Free is what no extent covers.
+    /// Space that no extent covers is free.
     pub(super) fn read_gaps(&self, group: &BlockGroup) -> Result<Vec<(u64, u64)>> {
         let mut used = RangeSet::new();
         let first = Key::new(group.start, 0, 0);
@@ -275,7 +275,7 @@ impl Space {
         Ok(used.gaps(group.start, group.end()))
     }
 
-    /// Notes how high trees are, for reservations.
+    /// Records the height of trees, for reservations.
     pub(super) fn note_level(&self, level: u8) {
         self.height
             .fetch_max(level.saturating_add(1), Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Numbers for statfs, as the kernel computes them, and the size of the global reserve that goes
-//! into them.
+//! Numbers for statfs, as the kernel computes them, and the size of the global reserve, which they
+//! include.
 
 use std::sync::atomic::Ordering;
 
@@ -12,16 +12,16 @@ use super::group::BlockGroup;
 use super::info::SpaceInfo;
 use super::state::Space;
 
-/// Levels that the kernel reckons with for one item, each copied and split.
+/// Number of blocks that the kernel assumes for one item: levels, each copied and split.
 const ITEM_BLOCKS: u64 = 8 * 2;
 /// Items that unlinking may change.
 const UNLINK_ITEMS: u64 = 6;
-/// The global reserve is never larger.
+/// Largest global reserve.
 const GLOBAL_LIMIT: u64 = 512 << 20;
-/// With less free metadata than this beyond the global reserve nothing is available.
+/// If less free metadata than this is left beyond the global reserve, nothing is available.
 const METADATA_MARGIN: u64 = 4 << 20;
 
-/// The fsid in 8 bytes: its 32-bit words, big-endian, by twos.
+/// The fsid folded to 8 bytes: its 32-bit words, big-endian, two by two.
 fn folded(fsid: &[u8; 16]) -> u64 {
     let word = |at: usize| {
         let bytes = fsid.get(at * 4..at * 4 + 4).unwrap_or_default();
@@ -49,8 +49,9 @@ fn on_device(info: &SpaceInfo) -> (u64, u64) {
 }
 
 impl Space {
-    /// Recomputes what is kept back for commits and for deleting on a full file system: as much
-    /// as the trees that every commit changes take, so that all of their blocks can be copied.
+    /// Recomputes the global reserve, which is kept for commits and for deletions on a full file
+    /// system: the size of the trees that every commit changes, so that all of their blocks can be
+    /// copied.
     pub(crate) fn update_global_reserve(&self) {
         let trees = &self.trees;
         let mut bytes = 0u64;
@@ -67,7 +68,7 @@ impl Space {
         self.metadata.change(|sums| sums.global = global);
     }
 
-    /// Bytes kept back.
+    /// Size of the global reserve in bytes.
     pub(crate) fn global_reserve(&self) -> u64 {
         self.metadata.sums().global
     }

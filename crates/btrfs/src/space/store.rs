@@ -1,5 +1,4 @@
-//! Items as what works on them needs them: a trait, so that the tests run the same code on a map
-//! as on a tree.
+//! A trait for access to items, so that tests run the same code on a map as on a tree.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use crate::tree::{BlockCache, Root, TreeWrite};
 
 /// Items in the order of their keys, for reading.
 pub(crate) trait ItemRead {
-    /// The item of that key.
+    /// The item with this key.
     fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>>;
     /// The first item whose key is not smaller.
     fn next(&mut self, key: &Key) -> Result<Option<(Key, Vec<u8>)>>;
@@ -20,11 +19,11 @@ pub(crate) trait ItemRead {
 
 /// Items in the order of their keys.
 pub(crate) trait ItemStore: ItemRead {
-    /// A new item.
+    /// Inserts a new item.
     fn insert(&mut self, key: Key, item: &[u8]) -> Result<()>;
     /// Replaces an item.
     fn replace(&mut self, key: Key, item: &[u8]) -> Result<()>;
-    /// Removes an item that is there.
+    /// Removes an existing item.
     fn delete(&mut self, key: Key) -> Result<()>;
 }
 
@@ -32,7 +31,7 @@ pub(crate) trait ItemStore: ItemRead {
 pub(crate) struct TreeReader<'a> {
     /// The tree.
     pub(crate) root: &'a Arc<Root>,
-    /// Where its blocks are.
+    /// Cache of its blocks.
     pub(crate) blocks: &'a BlockCache,
 }
 
@@ -53,11 +52,11 @@ impl ItemRead for TreeReader<'_> {
     }
 }
 
-/// A tree that is changed in a transaction.
+/// A tree that a transaction changes.
 pub(crate) struct TreeStore<'a> {
     /// The tree.
     pub(crate) root: &'a Arc<Root>,
-    /// Where its blocks are.
+    /// Cache of its blocks.
     pub(crate) blocks: &'a BlockCache,
     /// The transaction.
     pub(crate) h: &'a mut dyn TreeWrite,

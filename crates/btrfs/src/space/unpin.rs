@@ -1,4 +1,4 @@
-//! After a commit: what it freed can be used again. And groups that no thread needs any more.
+//! Releases space after a commit, and removes groups that are not needed any more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,12 +14,11 @@ use super::write::{SpaceChanges, SpaceWrite};
 use crate::error::{Error, Result};
 
 impl Space {
-    /// The transaction is durable: gives back what it pinned, and the device space of groups that
-    /// it removed. `discard`: tell the device. The trees of the last commit must have been
-    /// exchanged before.
+    /// Frees what a durable transaction pinned, and the device space of groups that it removed.
+    /// `discard`: discard it on the device. The commit roots must have been exchanged before.
     ///
     /// # Errors
-    /// [`Error::FreeSpace`] if space was lost count of. A failed discard is only logged.
+    /// [`Error::FreeSpace`] if space is accounted wrongly. A failed discard is only logged.
     pub(crate) fn unpin(&self, changes: &SpaceChanges, discard: bool) -> Result<()> {
         for (start, end) in changes.pinned.take() {
             if discard {
@@ -57,8 +56,8 @@ impl Space {
         }
     }
 
-    /// Removes a group that holds nothing, but leaves each kind of space at least one and room
-    /// to spare. Returns how many were removed, so that the caller comes back with another handle.
+    /// Removes empty groups, but leaves each kind of space at least one and spare room. Returns how
+    /// many were removed, so that the caller continues with another handle.
     ///
     /// # Errors
     /// No space, unreadable blocks; the transaction is aborted if it happens half-way.
@@ -75,7 +74,7 @@ impl Space {
         Ok(0)
     }
 
-    /// Whether [`delete_empty_block_groups`](Self::delete_empty_block_groups) may find something.
+    /// Whether [`delete_empty_block_groups`](Self::delete_empty_block_groups) may find a group.
     pub(crate) fn has_empty_block_groups(&self) -> bool {
         self.all_groups().iter().any(|g| is_empty(g) && spare(g))
     }
@@ -137,8 +136,8 @@ fn is_empty(group: &BlockGroup) -> bool {
     empty(&group.lock())
 }
 
-/// Whether a kind of space can do without one of its groups: what is in use and promised fits in
-/// the others, and one of the same profile is left.
+/// Whether a kind of space can do without one of its groups: the others have room for everything in
+/// use and promised, and one of them has the same profile.
 fn spare(group: &BlockGroup) -> bool {
     let sums = group.info.sums();
     let left = sums.total.saturating_sub(group.len);

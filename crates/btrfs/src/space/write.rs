@@ -1,4 +1,4 @@
-//! What changing space needs of a transaction.
+//! The interface of a transaction that changes of space need.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::tree::TreeWrite;
 pub(crate) struct SpaceChanges {
     /// Ref changes that are not in the extent tree yet.
     pub(crate) delayed: DelayedRefs,
-    /// What was freed.
+    /// Freed ranges.
     pub(crate) pinned: Pinned,
     /// Groups whose items are deleted; their chunks stay mapped until that is durable.
     pub(crate) removed: RankedMutex<Vec<Arc<BlockGroup>>>,
@@ -33,9 +33,9 @@ impl Default for SpaceChanges {
 
 /// A transaction handle, or a small stand-in in tests.
 pub(crate) trait SpaceWrite: TreeWrite {
-    /// What its transaction collects.
+    /// The changes that its transaction collects.
     fn changes(&self) -> Arc<SpaceChanges>;
-    /// What was promised to the handle.
+    /// The handle's reservation.
     fn reservation(&self) -> Option<&Reservation>;
     /// Deletes the checksums of a data range that is freed.
     fn delete_checksums(&mut self, bytenr: u64, len: u64) -> Result<()>;

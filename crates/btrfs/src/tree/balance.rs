@@ -1,4 +1,4 @@
-//! Keeping blocks reasonably full: merging and evening out.
+//! Keeps blocks reasonably full: merges and balances siblings.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::path::{Path, Step};
 use super::{Root, TreeBlock, TreeWrite, cow, first_key, read};
 use crate::{Error, Result};
 
-/// A leaf with less than this part of its bytes in use should be merged.
+/// Whether a leaf has so few bytes in use that it should be merged.
 pub(super) fn is_underfull(used: usize, nodesize: usize) -> bool {
     used < leaf_data_size(nodesize) / 4
 }
 
-/// Merges the last step, a node with few pointers, with a sibling, or evens the two out. The
-/// parent is safe, so there is a sibling. The way goes on in the block that leads to `key`.
+/// Merges the last step, a node with few pointers, with a sibling, or balances the two. The parent
+/// is safe, so there is a sibling. The path continues in the block that leads to `key`.
 pub(super) fn balance_node(
     h: &mut dyn TreeWrite,
     root: &Root,
@@ -59,7 +59,8 @@ pub(super) fn balance_node(
     Ok(())
 }
 
-/// Merges `right` into `left` if that leaves room, else moves pointers until both have as many.
+/// Merges `right` into `left` if that leaves room; otherwise moves pointers until both have equally
+/// many.
 fn even_out(
     h: &mut dyn TreeWrite,
     root: &Root,
@@ -105,11 +106,11 @@ fn even_out(
     }
 }
 
-/// After a deletion: takes the path's leaf out of the tree if it is empty, or merges it with a
-/// sibling if both together leave room. The leaf's first key is right in its ancestors.
+/// After a deletion: removes the path's leaf from the tree if it is empty, or merges it with a
+/// sibling if the result has room left. The ancestors must have the leaf's correct first key.
 ///
 /// # Errors
-/// Anything aborts the transaction; an unreadable sibling only means that nothing is merged.
+/// Any error aborts the transaction. An unreadable sibling is not an error: nothing is merged then.
 pub(super) fn shrink_leaf(h: &mut dyn TreeWrite, root: &Root, path: &mut Path) -> Result<()> {
     let parents = path.steps.len().saturating_sub(1);
     let Some((leaf, Some(parent))) = path.leaf_and_parent() else {
@@ -174,8 +175,8 @@ fn drop_leaf(
     cow::let_go(h, root, leaf, true)
 }
 
-/// The leaf in another slot of the parent, locked for change, if it and `used` bytes more leave
-/// a quarter free.
+/// The leaf in another slot of the parent, locked for change, if a quarter would stay free after
+/// adding `used` bytes.
 fn roomy_sibling(
     h: &mut dyn TreeWrite,
     root: &Root,
@@ -200,7 +201,7 @@ fn roomy_sibling(
     }
     drop(bytes);
     let (block, guard) = cow::own_child(h, root, &mut parent.guard, slot, sibling)?;
-    // A thread that was in it before us may have filled it.
+    // A thread that entered the leaf earlier may have filled it.
     let still = fits(&guard.view()?);
     Ok(still.then_some((block, guard)))
 }

@@ -14,33 +14,33 @@ use crate::{Error, Result};
 /// Bytes of a block. Cloning is cheap; a writer copies them only if another thread has a clone.
 pub(crate) type BlockBytes = Arc<[u8]>;
 
-/// A tree block. Address, level, generation and owner never change; the bytes are behind a lock
-/// (rank [`Rank::TreeBlock`], key: class of the tree and depth).
+/// A tree block. Address, level, generation and owner never change. A lock guards the bytes (rank
+/// [`Rank::TreeBlock`], key: class of the tree and depth).
 pub(crate) struct TreeBlock {
     bytenr: u64,
     generation: u64,
     owner: u64,
     level: u8,
-    /// Not on disk yet: must stay in memory.
+    /// Not on disk yet, so it must stay in memory.
     dirty: AtomicBool,
-    /// Reached disk (or is on its way): must not change any more.
+    /// Is on disk or in flight, so it must not change any more.
     written: AtomicBool,
     data: Arc<RwLock<BlockBytes>>,
 }
 
 impl TreeBlock {
-    /// A block that was read, and is valid.
+    /// A valid block that was read from disk.
     ///
     /// # Errors
-    /// The bytes are no block at all.
+    /// The bytes are not a tree block.
     pub(crate) fn from_disk(data: BlockBytes) -> Result<Self, sapwood_btrfs_format::block::Error> {
         Self::make(data, false)
     }
 
-    /// A block made in the running transaction.
+    /// A block created in the running transaction.
     ///
     /// # Errors
-    /// The bytes are no block at all.
+    /// The bytes are not a tree block.
     pub(crate) fn new(data: BlockBytes) -> Result<Self, sapwood_btrfs_format::block::Error> {
         Self::make(data, true)
     }
@@ -63,12 +63,12 @@ impl TreeBlock {
         self.bytenr
     }
 
-    /// Transid that made it.
+    /// Transid that created it.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Tree that it was made for.
+    /// Tree that it was created for.
     pub(crate) fn owner(&self) -> u64 {
         self.owner
     }
@@ -83,7 +83,7 @@ impl TreeBlock {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Whether it was written, or is being written, and so may not change.
+    /// Whether it is on disk or in flight, so that it must not change.
     pub(crate) fn is_written(&self) -> bool {
         self.written.load(Ordering::Acquire)
     }
@@ -92,7 +92,7 @@ impl TreeBlock {
         self.written.store(true, Ordering::Release);
     }
 
-    /// It is on disk, or no thread needs it any more.
+    /// Marks it clean: it is on disk, or no longer needed.
     pub(super) fn set_clean(&self) {
         self.dirty.store(false, Ordering::Release);
     }
@@ -123,8 +123,8 @@ impl TreeBlock {
         }
     }
 
-    /// As [`write`](Self::write) for a block that no thread can reach yet: cannot wait, so the
-    /// order of locks does not matter.
+    /// As [`write`](Self::write), for a block that no other thread can reach yet. It cannot wait,
+    /// so the order of locks does not matter.
     pub(super) fn write_new(&self, class: TreeClass) -> WriteGuard {
         let held = Held::tried(Rank::TreeBlock, self.rank_key(class));
         WriteGuard {
@@ -133,8 +133,8 @@ impl TreeBlock {
         }
     }
 
-    /// The bytes as of now. For blocks that do not change, or where any moment will do; takes the
-    /// lock shortly, whatever the thread holds.
+    /// The current bytes. For blocks that do not change, or where any moment will do. Takes the
+    /// lock briefly, whatever the thread holds.
     pub(crate) fn snapshot(&self) -> BlockBytes {
         self.data.read_recursive().clone()
     }
@@ -211,7 +211,7 @@ impl WriteGuard {
 
 fn view(bytes: &[u8]) -> Result<Block<'_>> {
     Block::new(bytes).map_err(|source| {
-        // The header is what is wrong, so it cannot tell the tree.
+        // The header is invalid, so the tree is unknown.
         Error::Block { root: 0, source }
     })
 }

@@ -1,15 +1,15 @@
 //! The cache of tree blocks, by logical address.
 //!
 //! # How it works
-//! Addresses are spread over shards, each a map behind a lock of rank `BlockCacheShard`. A block
-//! that is not there is read by the first thread that asks, without the lock; others that ask meanwhile wait
-//! for that read. A shard that grows over its part of the limit goes around its entries like a
-//! clock: entries used since the last round get another, clean ones that nothing else holds go.
-//! Dirty blocks stay whatever the limit says, as their only copy is in memory.
+//! Addresses are distributed over shards, each a map behind a lock of rank `BlockCacheShard`. The
+//! first thread that asks for a missing block reads it without the lock; other threads that ask
+//! meanwhile wait for that read. A shard above its part of the limit evicts by CLOCK: entries used
+//! since the last round are kept for another, clean ones without other references are evicted.
+//! Dirty blocks stay whatever the limit, because memory has their only copy.
 //!
-//! A block made in place of an old one at the same address ([`BlockCache::insert_new`]) replaces
-//! whatever is there, a read under way included: that read's block belongs to a tree that was
-//! committed earlier and is given only to who asked for it.
+//! A new block at the address of an old one ([`BlockCache::insert_new`]) replaces the entry, even a
+//! read in flight. That read's block belongs to an earlier committed tree, and is returned only to
+//! the threads that asked for it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -26,7 +26,7 @@ use crate::{Error, Result};
 
 const SHARDS: usize = 64;
 
-/// Spreads block addresses: they are multiples of the node size, so the low bits say nothing.
+/// Hashes block addresses. They are multiples of the node size, so their low bits are constant.
 #[derive(Default)]
 struct AddressHasher(u64);
 
@@ -48,7 +48,7 @@ impl Hasher for AddressHasher {
 
 type Map = HashMap<u64, Slot, BuildHasherDefault<AddressHasher>>;
 
-/// A read under way.
+/// A read in flight.
 struct Reading {
     done: Mutex<bool>,
     wake: Condvar,
@@ -65,31 +65,31 @@ enum Slot {
 #[derive(Default)]
 struct Shard {
     map: Map,
-    /// Addresses in the order of the clock; may name some that are gone.
+    /// Addresses in the order of the clock. May have addresses of removed entries.
     ring: Vec<u64>,
     hand: usize,
 }
 
-/// Locks that the addresses of blocks being left are spread over.
+/// Number of locks over which the addresses of blocks being left are distributed.
 const LEAVE_LOCKS: usize = 64;
 
 struct Inner {
     volume: Arc<Volume>,
     shards: Vec<RankedRwLock<Shard>>,
-    /// Blocks that a shard may hold.
+    /// Most blocks of a shard.
     limit: usize,
     reads: AtomicU64,
     leaving: [Mutex<()>; LEAVE_LOCKS],
 }
 
-/// The right to judge the refs of a block and to drop one of them. See
+/// The right to examine the refs of a block and to drop one of them. See
 /// [`BlockCache::leave_lock`].
 pub(crate) struct LeaveGuard<'a> {
     _guard: MutexGuard<'a, ()>,
     _held: Held,
 }
 
-/// The cache. Clones are handles of the same one.
+/// The cache. Clones are handles of the same cache.
 #[derive(Clone)]
 pub(crate) struct BlockCache {
     inner: Arc<Inner>,
@@ -109,7 +109,7 @@ impl TreeRead for BlockCache {
     }
 }
 
-/// What the one who follows a pointer knows of the block. As [`BlockExpect`], but cheap to make.
+/// What the pointer to a block states about it. As [`BlockExpect`], but cheap to create.
 pub(crate) type Expect = BlockExpect;
 
 impl BlockCache {
@@ -128,14 +128,14 @@ impl BlockCache {
         }
     }
 
-    /// The volume that blocks come from.
+    /// The volume that blocks are read from.
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.inner.volume
     }
 
-    /// Held by a tree that leaves a block which others may share, from asking for the number of
-    /// refs until its own is dropped: two trees that leave at once must not both believe that the
-    /// other one stays. Taken last among the blocks of files' trees, and one at a time.
+    /// Locks a block that a tree leaves and that others may share, from the lookup of its number of
+    /// refs until the tree's own is dropped. Otherwise two trees that leave at once could both
+    /// believe that the other one stays. Taken after all blocks of files' trees, one at a time.
     pub(crate) fn leave_lock(&self, bytenr: u64) -> LeaveGuard<'_> {
         let held = Held::new(Rank::TreeBlock, (TreeClass::Subvolume as u64, 9));
         let mixed = bytenr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -154,12 +154,12 @@ impl BlockCache {
         &self.inner.shards[nth]
     }
 
-    /// The block at an address, read if it is not here. Waits for I/O; hold what guards the
-    /// pointer to it.
+    /// The block at an address, read if it is not cached. May wait for I/O. The caller holds the
+    /// lock that guards the pointer to the block.
     ///
     /// # Errors
-    /// Those of [`Volume::read_tree_block`]; [`Error::StaleBlock`] if the block in memory is not
-    /// the one expected.
+    /// Those of [`Volume::read_tree_block`]; [`Error::StaleBlock`] if the cached block is not the
+    /// expected one.
     pub(crate) fn get(&self, bytenr: u64, expect: &Expect) -> Result<Arc<TreeBlock>> {
         loop {
             let reading = {
@@ -189,7 +189,7 @@ impl BlockCache {
         }
     }
 
-    /// Reads a block, unless another thread began meanwhile.
+    /// Reads a block, unless another thread started to.
     fn read(&self, bytenr: u64, expect: &Expect) -> Result<Option<Arc<TreeBlock>>> {
         let reading = Arc::new(Reading {
             done: Mutex::new(false),
@@ -228,19 +228,19 @@ impl BlockCache {
         result.map(Some)
     }
 
-    /// Takes in a block that was just made, in place of whatever is at its address.
+    /// Inserts a new block, replacing the entry at its address.
     pub(crate) fn insert_new(&self, block: &Arc<TreeBlock>) {
         let bytenr = block.bytenr();
         let limit = self.inner.limit;
         self.shard(bytenr).write().put(bytenr, block.clone(), limit);
     }
 
-    /// Forgets a block whose address is about to be free.
+    /// Removes a block whose address is about to be freed.
     pub(crate) fn forget(&self, bytenr: u64) {
         self.shard(bytenr).write().map.remove(&bytenr);
     }
 
-    /// Number of blocks here that were made for a tree.
+    /// Number of cached blocks that were created for a tree.
     #[cfg(test)]
     pub(crate) fn count_of(&self, owner: u64) -> usize {
         let is_there =
@@ -258,7 +258,7 @@ impl BlockCache {
             .sum()
     }
 
-    /// Tells the volume which of these blocks, the ones that are not here, will be read soon.
+    /// Advises the volume of those blocks that are not cached and will be read soon.
     pub(super) fn will_read(&self, mut blocks: Vec<u64>) {
         blocks.retain(|bytenr| !self.shard(*bytenr).read().map.contains_key(bytenr));
         blocks.sort_unstable();
@@ -290,7 +290,7 @@ impl Shard {
         }
     }
 
-    /// Looks at a few entries only: a shard full of dirty blocks must not make each new one slow.
+    /// Examines only a few entries: a shard full of dirty blocks must not make each insertion slow.
     fn evict(&mut self, limit: usize) {
         let mut steps = 32;
         while self.map.len() > limit && steps > 0 && !self.ring.is_empty() {
@@ -322,7 +322,7 @@ impl Shard {
     }
 }
 
-/// Whether a block in memory is what the pointer to it says.
+/// Checks a cached block against the pointer to it.
 fn check(block: &TreeBlock, expect: &Expect) -> Result<()> {
     let level = expect.level.is_none_or(|level| level == block.level());
     let generation = expect.generation.is_none_or(|g| g == block.generation());
@@ -333,7 +333,7 @@ fn check(block: &TreeBlock, expect: &Expect) -> Result<()> {
         root: expect.owner.unwrap_or(0),
         logical: block.bytenr(),
         reason: format!(
-            "level {} generation {}, its parent says level {:?} generation {:?}",
+            "level {} generation {}, its parent has level {:?} generation {:?}",
             block.level(),
             block.generation(),
             expect.level,
@@ -342,7 +342,7 @@ fn check(block: &TreeBlock, expect: &Expect) -> Result<()> {
     })
 }
 
-/// What a pointer in a node tells of the block that it points at.
+/// What a node's pointer states about its child.
 pub(crate) fn expect_child(root_id: u64, level: u8, generation: u64, key: Key) -> Expect {
     Expect {
         level: Some(level),

@@ -1,4 +1,4 @@
-//! New trees: empty, or a copy of another's top block.
+//! Creates trees: empty ones, and copies of another tree's top block.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use sapwood_btrfs_format::{Block, RootItem};
 use super::{Root, TreeBlock, TreeWrite, cow, refs};
 use crate::Result;
 
-/// Makes a tree with one empty leaf. Its root item is blank but for address, level, generation
-/// and one ref; the caller completes it and inserts it into the root tree.
+/// Creates a tree with one empty leaf. Its root item has only address, level, generation and one
+/// ref; the caller completes it and inserts it into the root tree.
 ///
 /// # Errors
 /// No space.
@@ -26,12 +26,12 @@ pub(crate) fn create_root(h: &mut dyn TreeWrite, id: u64) -> Result<Arc<Root>> {
     Ok(root)
 }
 
-/// Makes a copy of a tree's top block for tree `new_id`, and adds a ref to each child (or, for a
-/// leaf, to each data extent). The caller sets `last_snapshot` of both trees afterwards, before
-/// anything else changes in them. No other thread may change the tree meanwhile: for the commit.
+/// Copies a tree's top block for tree `new_id`, and adds a ref to each child (or, for a leaf, to
+/// each data extent). The caller then sets `last_snapshot` of both trees before anything else
+/// changes in them. No other thread may change the tree meanwhile: only the commit calls this.
 ///
 /// # Errors
-/// No space, in which case nothing changed; anything else aborts the transaction.
+/// No space: nothing changed. Any other error aborts the transaction.
 pub(crate) fn copy_root(
     h: &mut dyn TreeWrite,
     root: &Arc<Root>,
@@ -41,8 +41,8 @@ pub(crate) fn copy_root(
         h.record_root(root)?;
     }
     let mut top = root.write_node();
-    // The top block itself is never shared, so one of this transaction may stay, whatever
-    // snapshots were taken of the blocks below it.
+    // The top block itself is never shared, so one of this transaction may stay, whatever snapshots
+    // were taken of the blocks below it.
     let fresh = top.block().generation() == h.transid() && !top.block().is_written();
     if !fresh {
         let copy = cow::cow(h, root, top.block())?;

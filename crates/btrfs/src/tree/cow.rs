@@ -1,4 +1,4 @@
-//! Copying a block before it changes, making new ones, and letting go of old ones.
+//! Copies a block before it changes, creates new blocks, and frees old ones.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Flags of a block that is not on disk yet.
 const NEW_FLAGS: u64 = header_flag::MIXED_BACKREF_REV << header_flag::BACKREF_REV_SHIFT;
 
-/// Makes an empty block of a tree, dirty and in the cache, with its first ref.
+/// Creates an empty block of a tree, dirty and cached, with its first ref.
 ///
 /// # Errors
 /// No space.
@@ -25,7 +25,7 @@ pub(super) fn new_block(
     new_block_of(h, root.id(), level, hint)
 }
 
-/// The same for a tree that is just being made.
+/// The same for a tree that is being created.
 pub(super) fn new_block_of(
     h: &mut dyn TreeWrite,
     root_id: u64,
@@ -53,7 +53,7 @@ pub(super) fn new_block_of(
     adopt(h, bytes)
 }
 
-/// Gives a new block its first ref and makes it known.
+/// Adds the first ref of a new block, and inserts it into the cache and the dirty set.
 fn adopt(h: &mut dyn TreeWrite, bytes: BlockBytes) -> Result<Arc<TreeBlock>> {
     let block = TreeBlock::new(bytes).map_err(|source| Error::Block { root: 0, source })?;
     let block = Arc::new(block);
@@ -64,7 +64,7 @@ fn adopt(h: &mut dyn TreeWrite, bytes: BlockBytes) -> Result<Arc<TreeBlock>> {
     Ok(block)
 }
 
-/// Copies a block to a new address for tree `owner`. No ref is changed but that of the copy.
+/// Copies a block to a new address for tree `owner`. Changes no ref except the copy's.
 pub(super) fn duplicate(
     h: &mut dyn TreeWrite,
     root: &Root,
@@ -84,20 +84,20 @@ pub(super) fn duplicate(
     adopt(h, bytes)
 }
 
-/// Copies a block that may not change in place, and gives up the tree's ref on the old one. The
-/// caller holds what points at it (its parent, or the root pointer) exclusively, and then makes
-/// that point at the copy.
+/// Copies a block that must not change in place, and drops the tree's ref on the old one. The
+/// caller holds the pointer to it (its parent, or the root pointer) exclusively, and then changes
+/// the pointer to the copy.
 ///
 /// # Errors
-/// No space, in which case nothing changed; anything else aborts the transaction.
+/// No space: nothing changed. Any other error aborts the transaction.
 pub(super) fn cow(
     h: &mut dyn TreeWrite,
     root: &Root,
     old: &Arc<TreeBlock>,
 ) -> Result<Arc<TreeBlock>> {
-    // A thread that came through the parent before us leaves now; no thread can come after. The
-    // lock is not kept: what follows may wait for readers of committed trees, which may want this
-    // block.
+    // Waits for threads that came through the parent earlier; no other thread can enter. The lock
+    // is released, because the next steps may wait for readers of committed trees, which may need
+    // this block.
     drop(old.write(root.class()));
     let bytenr = h.alloc_block(root.id(), old.bytenr())?;
     copy_to(h, root, old, bytenr).inspect_err(|err| h.abort(err))
@@ -118,7 +118,7 @@ fn copy_to(
     Ok(new)
 }
 
-/// Drops a tree's ref on a block. `last`: no other thread has one.
+/// Drops a tree's ref on a block. `last`: no other ref exists.
 pub(super) fn let_go(
     h: &mut dyn TreeWrite,
     root: &Root,
@@ -127,19 +127,19 @@ pub(super) fn let_go(
 ) -> Result<()> {
     if last && block.generation() == h.transid() {
         if !block.is_written() {
-            // Its address may be taken again as soon as it is freed, so it goes first.
+            // The address may be reused as soon as it is freed, so the block is removed first.
             block.set_clean();
             h.remove_dirty(block);
             h.blocks().forget(block.bytenr());
         } else if root.class() == TreeClass::Log {
-            // A log is not read again once it was left, and each fsync leaves a few blocks.
+            // A log block is not read again after it was left, and each fsync leaves a few.
             h.blocks().forget(block.bytenr());
         }
     }
     h.free_block(root, block, last)
 }
 
-/// Locks a child for change, after copying it if it may not change in place.
+/// Locks a child for change, after copying it if it must not change in place.
 ///
 /// # Errors
 /// As [`cow`].

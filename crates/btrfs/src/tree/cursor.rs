@@ -1,4 +1,4 @@
-//! Cursors: moving over a tree's items in order, without holding locks.
+//! Cursors: iterate over a tree's items in order, without holding locks.
 
 use sapwood_btrfs_format::{Block, Key};
 
@@ -8,9 +8,9 @@ use super::read::{Found, find_leaf, find_next_leaf};
 use super::root::NodeLock;
 use crate::{Error, Result};
 
-/// A place in a tree. Holds a snapshot of one leaf and no lock; what others change in that leaf
-/// is not seen, in leaves further on it is. Moving to another leaf searches again by key, so it
-/// may meet items inserted meanwhile and never one twice.
+/// A position in a tree. Holds a snapshot of one leaf and no lock. It does not show later changes
+/// of that leaf, but changes of later leaves. To move to another leaf it searches by key again, so
+/// it may return items inserted meanwhile, and never returns an item twice.
 pub(crate) struct Cursor {
     blocks: BlockCache,
     tree: NodeLock,
@@ -18,7 +18,7 @@ pub(crate) struct Cursor {
     slot: usize,
     nritems: usize,
     upper: Option<Key>,
-    /// Before the first item: there it stays.
+    /// It is before the first item, and stays there.
     in_front: bool,
 }
 
@@ -71,7 +71,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Past the leaf's end: on to the next leaf that has an item.
+    /// Past the leaf's end: moves to the next leaf that has an item.
     fn skip_to_item(&mut self) -> Result<()> {
         while self.slot >= self.nritems {
             let Some(upper) = self.upper else {
@@ -83,7 +83,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// To the last item before `key`, which is the first of this leaf or before it.
+    /// Moves to the last item before `key`, which is the first of this leaf or precedes it.
     fn before_leaf(&mut self, key: &Key) -> Result<()> {
         let Some(before) = key.predecessor() else {
             self.go_to_front();
@@ -92,7 +92,7 @@ impl Cursor {
         self.load(find_leaf(&self.blocks, &self.tree, &before)?)?;
         match self.position(&before)? {
             Ok(slot) => self.slot = slot,
-            // A leaf begins with the key that its parent has for it: this is the first leaf.
+            // A leaf begins with the key that its parent has for it, so this is the first leaf.
             Err(0) => self.go_to_front(),
             Err(slot) => self.slot = slot - 1,
         }
@@ -115,7 +115,7 @@ impl Cursor {
         Block::new(&self.leaf).ok()?.item_key(self.slot).ok()
     }
 
-    /// Moves to the next item; after the last it stays there.
+    /// Moves to the next item. After the last it stays there.
     ///
     /// # Errors
     /// Unreadable blocks on the way.
@@ -126,7 +126,7 @@ impl Cursor {
         self.skip_to_item()
     }
 
-    /// Moves to the item before; before the first, [`item`](Self::item) is `None`.
+    /// Moves to the previous item. Before the first, [`item`](Self::item) is `None`.
     ///
     /// # Errors
     /// Unreadable blocks on the way.

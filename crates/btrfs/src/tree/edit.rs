@@ -1,10 +1,10 @@
-//! Carrying out a change of items.
+//! Performs a change of items.
 //!
 //! # How it works
-//! Each operation is a [`LeafOp`]: shown the leaf of its key, it decides on one [`Edit`]. That is
-//! carried out in the leaf alone if the leaf may change in place, has the room, keeps its first
-//! key and enough items; else the way to it is locked and the operation decides anew, since the
-//! leaf was unlocked in between.
+//! Each operation is a [`LeafOp`]. It sees the leaf of its key and decides on one [`Edit`]. If the
+//! leaf may change in place, has the room, and keeps its first key and enough items, the edit
+//! changes only the leaf. Otherwise the path to it is locked. The operation then decides again,
+//! because the leaf was unlocked in between.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ pub(super) enum Edit {
     Keep,
     /// Change the data of a slot.
     Update(usize),
-    /// Insert the operation's key with so many bytes.
+    /// Insert the operation's key with this many bytes.
     Insert {
         slot: usize,
         size: usize,
     },
-    /// Replace the data of a slot by so many bytes.
+    /// Replace the data of a slot by this many bytes.
     Resize {
         slot: usize,
         size: usize,
@@ -38,19 +38,19 @@ pub(super) enum Edit {
 /// An operation on the leaf of its key.
 pub(super) trait LeafOp {
     fn key(&self) -> Key;
-    /// Decides; may be asked again, and only the last answer counts. `upper`: smallest key to the
-    /// right of the leaf.
+    /// Decides on an edit. May be called again; only the last result counts. `upper`: smallest key
+    /// to the right of the leaf.
     fn decide(&mut self, leaf: &Block<'_>, upper: Option<&Key>) -> Result<Edit>;
-    /// Writes the data of an updated, inserted or resized item; asked once.
+    /// Writes the data of an updated, inserted or resized item. Called once.
     fn fill(&mut self, _data: &mut [u8]) {}
-    /// After an insertion: what else fits into the leaf.
+    /// After an insertion: inserts more items that fit into the leaf.
     fn more(&mut self, _leaf: &mut BlockMut<'_>, _upper: Option<&Key>) -> Result<()> {
         Ok(())
     }
 }
 
 impl Root {
-    /// Carries out an operation and returns the smallest key to the right of its leaf.
+    /// Performs an operation. Returns the smallest key to the right of its leaf.
     pub(super) fn run(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
@@ -79,7 +79,7 @@ impl Root {
         }
     }
 
-    /// In the leaf alone; [`fits`] said that it can be done.
+    /// Changes only the leaf, after [`fits`] returned true.
     fn edit_leaf(&self, leaf: &mut LockedLeaf, edit: Edit, op: &mut dyn LeafOp) -> Result<()> {
         let bad = |e| self.block_error(e);
         let mut block = leaf.guard.edit()?;
@@ -102,7 +102,7 @@ impl Root {
         Ok(())
     }
 
-    /// With the way to the leaf locked.
+    /// Changes the leaf with the path to it locked.
     fn edit_path(
         &self,
         h: &mut dyn TreeWrite,
@@ -131,7 +131,7 @@ impl Root {
                     return Ok(upper);
                 }
                 block.remove_items(slot, 1).map_err(bad)?;
-                // The item is gone until it is placed again.
+                // The item is missing until it is inserted again.
                 let placed = self.place(h, path, slot, size, op);
                 placed.inspect_err(|err| h.abort(err))?;
             }
@@ -180,7 +180,7 @@ impl Root {
     }
 }
 
-/// Whether a leaf that may change in place can take an edit without its ancestors.
+/// Whether an edit needs only a leaf that may change in place, not its ancestors.
 fn fits(leaf: &LockedLeaf, edit: &Edit) -> Result<bool> {
     let view = leaf.guard.view()?;
     let free = view.free_space();
@@ -198,7 +198,7 @@ fn fits(leaf: &LockedLeaf, edit: &Edit) -> Result<bool> {
             let (before, after) = (view.used_space(), view.used_space().saturating_sub(gone));
             let count = view.nritems();
             let few = |used| is_underfull(used, view.nodesize());
-            // A leaf that cannot be merged is asked for again now and then, not each time.
+            // A leaf that cannot be merged is tried again only now and then.
             let merge = few(after) && (!few(before) || count.is_multiple_of(8));
             slots.start > 0 && !merge && slots.len() < count
         }

@@ -1,4 +1,4 @@
-//! Changing items: the operations that the rest of the engine uses.
+//! Operations on items for the rest of the engine.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use super::edit::{Edit, LeafOp};
 use super::{Root, TreeWrite};
 use crate::{Error, Result};
 
-/// What [`Root::modify`] does with an item.
+/// Change of an item by [`Root::modify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Leave it as it is.
+    /// Leave it unchanged.
     Keep,
     /// Insert it or replace its data.
     Put(Vec<u8>),
-    /// Delete it, if it is there.
+    /// Delete it, if it exists.
     Delete,
 }
 
-/// Insertion of one item.
+/// Inserts one item.
 struct Insert<F> {
     root: u64,
     key: Key,
@@ -52,7 +52,7 @@ impl<F: FnOnce(&mut [u8])> LeafOp for Insert<F> {
     }
 }
 
-/// Change in place.
+/// Changes an item in place.
 struct Update<F> {
     root: u64,
     key: Key,
@@ -81,7 +81,7 @@ impl<F: FnOnce(&mut [u8])> LeafOp for Update<F> {
     }
 }
 
-/// Read, decide, write.
+/// Reads an item, decides, and writes.
 struct Modify<'a, F> {
     root: &'a Root,
     key: Key,
@@ -129,7 +129,7 @@ impl<F: FnMut(Option<&[u8]>) -> Result<Change>> LeafOp for Modify<'_, F> {
     }
 }
 
-/// Deletion of all keys up to `to` in one leaf.
+/// Deletes all keys up to `to` in one leaf.
 struct DeleteUpTo {
     from: Key,
     to: Key,
@@ -155,7 +155,7 @@ impl LeafOp for DeleteUpTo {
     }
 }
 
-/// Insertion of as many items as one leaf takes.
+/// Inserts as many items as fit in one leaf.
 struct Batch<'a> {
     root: &'a Root,
     items: &'a [(Key, Vec<u8>)],
@@ -197,7 +197,7 @@ impl LeafOp for Batch<'_> {
             if !room || upper.is_some_and(|upper| key >= upper) {
                 return Ok(());
             }
-            // The item before went in here, so this one is not the first.
+            // The previous item was inserted in this leaf, so this one is not its first.
             let (Err(slot @ 1..), true) = (view.search(key), room) else {
                 return Ok(());
             };
@@ -223,7 +223,7 @@ impl Root {
         self.insert_with(h, key, data.len(), |to| to.copy_from_slice(data))
     }
 
-    /// Inserts an item of `size` zero bytes and lets `fill` write them.
+    /// Inserts an item of `size` zero bytes, which `fill` writes.
     ///
     /// # Errors
     /// As [`insert`](Self::insert).
@@ -247,7 +247,7 @@ impl Root {
     /// Inserts items, which must ascend by key. Not atomic as a whole.
     ///
     /// # Errors
-    /// As [`insert`](Self::insert); what came before the failing item stays.
+    /// As [`insert`](Self::insert); items before the failing one stay.
     pub(crate) fn insert_batch(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,
@@ -267,7 +267,7 @@ impl Root {
         Ok(())
     }
 
-    /// Inserts an item or replaces its data, whatever the size was.
+    /// Inserts an item, or replaces its data whatever its size.
     ///
     /// # Errors
     /// As [`insert`](Self::insert), but not for an item that exists.
@@ -280,7 +280,7 @@ impl Root {
         self.modify(h, key, |_| Ok(Change::Put(data.to_vec())))
     }
 
-    /// Lets `change` write to an item's data in place.
+    /// Calls `change` to write an item's data in place.
     ///
     /// # Errors
     /// [`Error::ItemNotFound`]; unreadable blocks; no space.
@@ -298,9 +298,9 @@ impl Root {
         self.run(h, &mut op).map(|_| ())
     }
 
-    /// Lets `change` look at an item (or its absence) and decide. It runs with the leaf locked,
-    /// so it must not use trees; it may run again if others changed the leaf before the decision
-    /// could be carried out: only the last run counts.
+    /// Calls `change` with an item, or `None`, to decide what to do. It runs with the leaf locked,
+    /// so it must not use trees. It may run again if another thread changed the leaf before the
+    /// change could be made; only the last run counts.
     ///
     /// # Errors
     /// Those of `change`, and as [`put`](Self::put).
@@ -321,7 +321,7 @@ impl Root {
         self.run(h, &mut op).map(|_| ())
     }
 
-    /// Deletes an item; `false` if it was not there.
+    /// Deletes an item. Returns false if it did not exist.
     ///
     /// # Errors
     /// Unreadable blocks; no space.
@@ -335,10 +335,10 @@ impl Root {
         Ok(op.deleted > 0)
     }
 
-    /// Deletes all items with keys in `from..=to` and returns how many. Not atomic as a whole.
+    /// Deletes all items with keys in `from..=to`. Returns their number. Not atomic as a whole.
     ///
     /// # Errors
-    /// As [`delete`](Self::delete); what was deleted before stays so.
+    /// As [`delete`](Self::delete); deletions before the error stay.
     pub(crate) fn delete_range(
         self: &Arc<Self>,
         h: &mut dyn TreeWrite,

@@ -2,43 +2,51 @@
 //!
 //! # How it works
 //! A tree is a [`Root`]: a lock around the pointer to its top block. Every block in memory is a
-//! [`TreeBlock`] with a lock of its own around shared bytes. A thread that goes down holds a block
-//! until it holds the child (lock coupling). Readers hold read locks, and at the leaf take a
-//! reference to its bytes and unlock: what they then see is a snapshot of that leaf, which a later
-//! writer copies before it changes it.
+//! [`TreeBlock`] with its own lock around shared bytes. A thread that descends holds a block until
+//! it holds the child (lock coupling). A reader holds read locks; at the leaf it takes a reference
+//! to the bytes and unlocks. So it sees a snapshot of that leaf, which a later writer copies before
+//! changing it.
 //!
-//! Blocks on disk never change. A block is changed in place only if it was made in the running
-//! transaction, was not written yet and cannot be shared with a snapshot taken in it; else it is
-//! copied to a new address first (`cow`), and the parent's pointer follows. Writers go down as
-//! readers and lock only the leaf; if that is not enough (copy, split, merge, or the leaf's first
-//! key changes, which its parent repeats) they start again and lock from the level on that must
-//! change (`path`). On that way each node is made *safe* before its child is locked: room for
-//! pointers and at least two of them. So a change never climbs above the blocks still held.
+//! Blocks on disk never change. A block is changed in place only if it was created in the running
+//! transaction, was not written yet, and cannot be shared with a snapshot taken in this
+//! transaction. Otherwise it is copied to a new address first (`cow`), and the parent's pointer is
+//! updated.
 //!
-//! Why a pointer that a thread follows is never stale, even though the addresses of blocks that
-//! were never written are used again at once:
-//! - A block is freed only by who holds its parent exclusively and has held the block itself
-//!   exclusively since (`cow` "drains" it). Who stands in a block therefore stands in the tree,
-//!   and so do its children.
-//! - Cached blocks leave the cache before their address is freed, and a new block takes the
-//!   place of whatever the cache has at its address.
-//! - A walk of a commit root holds that root's commit lock; commit exchanges it before the
-//!   addresses of the old tree become free.
+//! Writers descend like readers and lock only the leaf. If that is not enough (copy, split, merge,
+//! or a change of the leaf's first key, which its parent repeats), they start again and lock from
+//! the topmost level that must change (`path`). On this path each node is made *safe* before its
+//! child is locked: it has room for more pointers, and at least two. So a change never climbs above
+//! the blocks still held.
 //!
-//! Why no thread waits in a circle: tree blocks are locked top down; two blocks of one level only
-//! under their parent's write lock; an old block (one that must be copied) is write-locked while
-//! its refs are looked up and changed, when nothing else is waited for but readers below it and the
-//! extent tree. Across trees the order is that of [`TreeClass`]: changing one tree allocates and
-//! frees blocks, which reads, but never changes, trees of higher classes (changes of the extent
-//! tree are delayed refs).
+//! Addresses of blocks that were never written are reused at once. Yet a pointer that a thread
+//! follows is never stale:
+//! - A thread frees a block only while it holds the parent exclusively, and after it has held the
+//!   block itself exclusively (`cow` drains it). So a block that a thread holds is still in the
+//!   tree, and so are its children.
+//! - A block is removed from the cache before its address is freed, and a new block replaces the
+//!   cache entry at its address.
+//! - A walk of a commit root holds that root's commit lock. The commit exchanges the root before
+//!   the addresses of the old tree become free.
 //!
-//! Who changes the refs of a block that several trees may share (here, or when a subvolume is
-//! dropped) holds the block's write lock from looking them up until they are changed.
+//! Threads cannot deadlock:
+//! - Tree blocks are locked top down, and two blocks of one level only under their parent's write
+//!   lock.
+//! - An old block (one that must be copied) is write-locked while its refs are looked up and
+//!   changed. Meanwhile the thread waits only for readers below it and for the extent tree.
+//! - Across trees the order is that of [`TreeClass`]. Changing a tree allocates and frees blocks,
+//!   which reads, but never changes, trees of higher classes (changes of the extent tree are
+//!   delayed refs).
 //!
-//! Trouble cases and their tests (`tests/`): threads that insert, change and delete in one tree
-//! (`concurrent`), that leave shared blocks at the same moment (`concurrent`), random operations against a model (`model`), snapshots that share blocks, with
-//! every ref counted (`snapshots`), items that split a leaf in three, descending and ascending
-//! insertion, a tree emptied to its bare root (`shapes`).
+//! A thread that changes the refs of a block that several trees may share (here, or when a
+//! subvolume is dropped) holds the block's write lock from their lookup until they are changed.
+//!
+//! Trouble cases and their tests (`tests/`):
+//! - threads that insert, change and delete in one tree, and threads that leave shared blocks at
+//!   once (`concurrent`)
+//! - random operations against a model (`model`)
+//! - snapshots that share blocks, with every ref counted (`snapshots`)
+//! - items that split a leaf in three, descending and ascending insertion, a tree emptied down to
+//!   its root (`shapes`)
 
 mod balance;
 mod block;
@@ -78,7 +86,7 @@ pub(crate) use root::Root;
 pub(crate) use roots::Roots;
 pub(crate) use write::{abandon, freeze, write_blocks};
 
-/// What reading a tree needs: the engine, or a cache alone while the engine is being made.
+/// What reading a tree needs: the engine, or only a cache while the engine is being created.
 pub(crate) trait TreeRead {
     /// The block cache.
     fn blocks(&self) -> &BlockCache;
@@ -90,50 +98,50 @@ impl<T: TreeRead + ?Sized> TreeRead for Arc<T> {
     }
 }
 
-/// What a ref change does.
+/// A change of refs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockRef {
-    /// A ref of a block that was just allocated: its first.
+    /// The first ref of a block that was just allocated.
     New,
-    /// One more.
+    /// Adds one ref.
     Add,
-    /// One less.
+    /// Drops one ref.
     Drop,
 }
 
-/// A ref of a data extent, as one file extent item makes it.
+/// A ref of a data extent, as a file extent item implies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataRef {
     /// Logical address of the extent.
     pub(crate) bytenr: u64,
     /// Bytes on disk.
     pub(crate) len: u64,
-    /// Leaf that holds the item, if the ref is by parent.
+    /// Leaf that contains the item, if the ref is by parent.
     pub(crate) parent: Option<u64>,
     /// Tree that owns the item.
     pub(crate) root_id: u64,
     /// Inode.
     pub(crate) objectid: u64,
-    /// File offset of the item less its offset within the extent; wraps.
+    /// File offset of the item minus its offset within the extent; wraps.
     pub(crate) offset: u64,
 }
 
-/// What changing a tree needs: a transaction handle (tests bring a small stand-in).
+/// What changing a tree needs: a transaction handle, or a small stand-in in tests.
 pub(crate) trait TreeWrite: TreeRead {
     /// Transid of the running transaction.
     fn transid(&self) -> u64;
-    /// Notes that a tree changes in this transaction.
+    /// Records that a tree changes in this transaction.
     fn record_root(&mut self, root: &Arc<Root>) -> Result<()>;
-    /// Takes the address of a new block of tree `root_id`; no ref is made yet. `hint`: address to
-    /// be near to.
+    /// Allocates the address of a new block of tree `root_id`; adds no ref yet. `hint`: preferred
+    /// neighbour.
     fn alloc_block(&mut self, root_id: u64, hint: u64) -> Result<u64>;
-    /// Drops the ref that `root` has on a block. `last`: it is the only one.
+    /// Drops the ref of `root` on a block. `last`: it is the only one.
     fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()>;
-    /// Number of refs and extent flags of a block, pending changes included.
+    /// Number of refs and extent flags of a block, including pending changes.
     fn extent_info(&mut self, bytenr: u64, level: u8) -> Result<(u64, u64)>;
     /// Sets the flag that all refs from a block are by parent.
     fn set_full_backref(&mut self, bytenr: u64, level: u8) -> Result<()>;
-    /// Changes the refs of a block. `parent`: the block that points at it, if by parent.
+    /// Changes the refs of a block. `parent`: the block that points at it, if the ref is by parent.
     fn block_ref(
         &mut self,
         bytenr: u64,
@@ -144,11 +152,11 @@ pub(crate) trait TreeWrite: TreeRead {
     ) -> Result<()>;
     /// Adds (or drops) one ref of a data extent.
     fn data_ref(&mut self, data: &DataRef, add: bool) -> Result<()>;
-    /// Takes a new block into the transaction's set of blocks to write.
+    /// Adds a new block to the transaction's set of blocks to write.
     fn add_dirty(&mut self, block: &Arc<TreeBlock>);
-    /// Takes a block that was freed out of that set.
+    /// Removes a freed block from that set.
     fn remove_dirty(&mut self, block: &TreeBlock);
-    /// Something failed half-way: the transaction must not be committed.
+    /// Aborts the transaction, which failed half-way and must not be committed.
     fn abort(&self, err: &crate::Error);
 }
 

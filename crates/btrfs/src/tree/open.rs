@@ -1,4 +1,4 @@
-//! Opening a file system as far as reading its trees goes.
+//! Opens a file system for reading its trees.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{BlockCache, Roots};
 use crate::Result;
 use crate::volume::{SuperSet, Volume};
 
-/// Everything that reading trees needs.
+/// Everything needed to read trees.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// Devices and chunk map.
@@ -21,8 +21,8 @@ pub(crate) struct Opened {
     pub(crate) roots: Roots,
 }
 
-/// Reads superblocks, chunk tree, and the tops of the trees that are always needed. Writes
-/// nothing.
+/// Reads the superblocks, the chunk tree, and the top blocks of the trees that are always needed.
+/// Writes nothing.
 ///
 /// # Errors
 /// Those of [`Volume::open`] and [`Roots::open`].

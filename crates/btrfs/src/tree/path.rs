@@ -1,19 +1,23 @@
-//! Going down a tree to change it.
+//! Descends a tree to change it.
 //!
 //! # How it works
-//! [`lock_leaf`] goes down as a reader and locks only the leaf. It also says from which level on
-//! a writer has to lock if the leaf alone is not enough: above the topmost block of the way that
-//! must be copied, else the leaf's parent.
+//! [`lock_leaf`] descends like a reader and locks only the leaf. It also determines the level from
+//! which a writer must lock if the leaf alone is not enough: one above the topmost block of the
+//! path that must be copied, or else the leaf's parent.
 //!
-//! [`lock_path`] goes down as a reader to that level and locks from there on. Every block that it
-//! keeps may change in place. Before it steps from a node to its child, the node is *safe*: room
-//! for [`ROOM`] more pointers, and at least two. The child is made safe by splitting it, or by
-//! merging it or evening it out with a sibling, and then the blocks above it are let go, unless
-//! the sought key is not behind the child's first key: then the change may give the child a new
-//! first key, which the blocks above repeat. The topmost locked block cannot be made safe, having
-//! no locked parent: if it is not safe as it is, the search begins again one level higher; above
-//! the top block there is the root pointer, from where everything is possible: a new top block
-//! above a full one, the only child in place of its parent.
+//! [`lock_path`] descends like a reader to that level and locks from there on. Every block that it
+//! keeps may change in place.
+//!
+//! Before it steps from a node to its child, the node is *safe*: it has room for [`ROOM`] more
+//! pointers, and at least two. The child is made safe by splitting it, or by merging or balancing
+//! it with a sibling. Then the blocks above it are unlocked, unless the key is at or before the
+//! child's first key: then the change may give the child a new first key, which the blocks above
+//! repeat.
+//!
+//! The topmost locked block cannot be made safe, because its parent is not locked. If it is not
+//! safe, the search starts again one level higher. Above the top block is the root pointer, from
+//! which everything is possible: a new top block above a full one, or the only child in place of
+//! its parent.
 
 use std::sync::Arc;
 
@@ -24,21 +28,21 @@ use super::root::{NodeRead, NodeWrite};
 use super::{Root, TreeBlock, TreeWrite, balance, cow, read, split};
 use crate::{Error, Result};
 
-/// Pointers for which a node must have room before its child is locked: splitting a leaf in three
-/// takes two.
+/// Number of pointers for which a node must have room before its child is locked. Splitting a leaf
+/// in three takes two.
 pub(super) const ROOM: usize = 3;
 
-/// From here on everything is locked, the root pointer included.
+/// Locks everything, including the root pointer.
 pub(super) const TOP: u8 = u8::MAX;
 
-/// A block on the way, locked, and the slot that the way takes below it.
+/// A locked block of the path, and the slot that the path takes below it.
 pub(super) struct Step {
     pub(super) block: Arc<TreeBlock>,
     pub(super) guard: WriteGuard,
     pub(super) slot: usize,
 }
 
-/// The locked lower end of the way to a leaf.
+/// The locked lower end of the path to a leaf.
 pub(super) struct Path {
     /// Held while the top block may be replaced.
     pub(super) top: Option<NodeWrite>,
@@ -60,7 +64,7 @@ pub(super) struct LockedLeaf {
     pub(super) from: u8,
 }
 
-/// Goes down as a reader and locks the leaf for writing.
+/// Descends like a reader and locks the leaf for writing.
 pub(super) fn lock_leaf(h: &dyn TreeWrite, root: &Root, key: &Key) -> Result<LockedLeaf> {
     let (class, transid) = (root.class(), h.transid());
     let node = root.read_node();
@@ -116,13 +120,13 @@ fn next(
 
 /// Result of [`lock_path`].
 pub(super) enum Locked {
-    /// The way to the leaf.
+    /// The path to the leaf.
     Path(Path),
-    /// The topmost block to lock is not safe: begin again from this level.
+    /// The topmost block to lock is not safe: start again from this level.
     From(u8),
 }
 
-/// Locks the way to the leaf of `key` from level `from` down, at least the leaf and its parent.
+/// Locks the path to the leaf of `key` from level `from` down, at least the leaf and its parent.
 ///
 /// # Errors
 /// Unreadable blocks; no space.
@@ -143,18 +147,15 @@ pub(super) fn lock_path(h: &mut dyn TreeWrite, root: &Root, key: &Key, from: u8)
     Ok(Locked::Path(path))
 }
 
-/// The reader's lock above the first block that is locked for writing; only held.
-#[allow(
-    dead_code,
-    reason = "a guard is kept for its lock, nobody reads through it"
-)]
+/// The reader's lock above the first block that is locked for writing. Only held, not used.
+#[allow(dead_code, reason = "the guard only keeps the lock")]
 enum Above {
     Pointer(NodeRead),
     Block(ReadGuard),
 }
 
 impl Path {
-    /// Locks the block of level `from` on the way; `false` if it is not safe.
+    /// Locks the block of level `from` on the path. Returns false if it is not safe.
     fn start(&mut self, h: &dyn TreeWrite, root: &Root, key: &Key, from: u8) -> Result<bool> {
         let class = root.class();
         let node = root.read_node();
@@ -221,7 +222,7 @@ impl Path {
             break;
         }
         if self.steps.first().is_some_and(|s| s.block.level() == 0) {
-            // A leaf that gets full needs a new top above it.
+            // A leaf that becomes full needs a new top block above it.
             self.top = Some(top);
         }
         Ok(())
@@ -235,12 +236,12 @@ impl Path {
         });
     }
 
-    /// Puts a new top block above the first step, which is the top block now.
+    /// Adds a new top block above the first step, which is the current top block.
     pub(super) fn grow(&mut self, h: &mut dyn TreeWrite, root: &Root) -> Result<()> {
         let broken = || Error::StaleBlock {
             root: root.id(),
             logical: 0,
-            reason: "the way to a leaf does not begin at the top".to_owned(),
+            reason: "the path to a leaf does not begin at the top".to_owned(),
         };
         let Some(step) = self.steps.first() else {
             return Err(broken());
@@ -267,7 +268,7 @@ impl Path {
         Ok(())
     }
 
-    /// From the last step down to the leaf.
+    /// Continues from the last step down to the leaf.
     fn go_down(&mut self, h: &mut dyn TreeWrite, root: &Root, key: &Key) -> Result<()> {
         loop {
             let Some(node) = self.steps.last_mut() else {
@@ -294,7 +295,7 @@ impl Path {
         }
     }
 
-    /// Unlocks what is above the last step, unless its first key may change.
+    /// Unlocks the blocks above the last step, unless its first key may change.
     fn let_go_above(&mut self, key: &Key) -> Result<()> {
         let Some(last) = self.steps.last() else {
             return Ok(());
@@ -318,7 +319,7 @@ impl Path {
         Some((leaf, above.last_mut()))
     }
 
-    /// The step at `nth` has a new first key: its ancestors repeat it.
+    /// Updates the ancestors of the step at `nth`, which has a new first key.
     pub(super) fn first_key_changed(&mut self, root: &Root, nth: usize, key: &Key) -> Result<()> {
         for step in self.steps.iter_mut().take(nth).rev() {
             let slot = step.slot;
@@ -337,7 +338,7 @@ pub(super) fn has_room(node: &Block<'_>) -> bool {
     node.nritems() + ROOM <= node_ptrs(node.nodesize())
 }
 
-/// Whether a node should be merged with a sibling, or evened out.
+/// Whether a node should be merged or balanced with a sibling.
 pub(super) fn has_few(node: &Block<'_>) -> bool {
     node.nritems() < node_ptrs(node.nodesize()) / 4
 }

@@ -1,4 +1,4 @@
-//! Going down a tree to read.
+//! Descends a tree to read it.
 
 use std::ops::Deref;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use super::{Root, TreeBlock, TreeRead};
 use crate::lock::TreeClass;
 use crate::{Error, Result};
 
-/// Leaves that a walk asks for before it needs them.
+/// Number of leaves that a walk reads ahead.
 const AHEAD: usize = 32;
 
-/// The bytes of one item, as of the moment they were looked up. Shares the leaf's bytes.
+/// The bytes of one item, as of its lookup. Shares the leaf's bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct ItemBuf {
     leaf: BlockBytes,
@@ -43,7 +43,7 @@ impl Deref for ItemBuf {
     }
 }
 
-/// A leaf as it was when the search arrived, and where its range ends.
+/// A leaf as of the lookup, and the end of its range.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) leaf: BlockBytes,
@@ -77,7 +77,7 @@ pub(super) fn child_slot(root_id: u64, node: &Block<'_>, key: &Key) -> Result<us
     })
 }
 
-/// Goes down to the leaf that `key` is or would be in, hand over hand.
+/// Descends to the leaf that `key` is or would be in, with lock coupling.
 pub(super) fn find_leaf(blocks: &BlockCache, lock: &NodeLock, key: &Key) -> Result<Found> {
     let node = lock.read();
     let guard = node.block().read(lock.class());
@@ -85,8 +85,8 @@ pub(super) fn find_leaf(blocks: &BlockCache, lock: &NodeLock, key: &Key) -> Resu
     descend(blocks, lock.root_id(), lock.class(), guard, key)
 }
 
-/// As [`find_leaf`] for one who comes from the leaf before: now and then the leaves further on
-/// are asked for, before they are needed.
+/// As [`find_leaf`], for a caller that comes from the previous leaf. Now and then it reads ahead
+/// the following leaves.
 pub(super) fn find_next_leaf(blocks: &BlockCache, lock: &NodeLock, key: &Key) -> Result<Found> {
     let node = lock.read();
     let guard = node.block().read(lock.class());
@@ -103,7 +103,7 @@ fn read_ahead(blocks: &BlockCache, node: &Block<'_>, slot: usize) {
     blocks.will_read(behind.map(|ptr| ptr.blockptr.get()).collect());
 }
 
-/// The same below a block that is locked already.
+/// The same below a locked block.
 pub(super) fn descend(
     blocks: &BlockCache,
     root_id: u64,
@@ -114,7 +114,7 @@ pub(super) fn descend(
     go_down(blocks, root_id, class, guard, key, &|_, _| {})
 }
 
-/// Goes down; `passing` is told of each node and the slot taken.
+/// Descends. Calls `passing` for each node with the slot taken.
 fn go_down(
     blocks: &BlockCache,
     root_id: u64,
@@ -136,7 +136,7 @@ fn go_down(
         }
         passing(&view, slot);
         let next = child(blocks, root_id, &view, slot)?.read(class);
-        // Only now is the parent let go: the child cannot have been moved in between.
+        // The parent is unlocked only now, so that the child cannot have been moved in between.
         guard = next;
     }
 }
@@ -171,9 +171,9 @@ impl Root {
         Cursor::seek_back(env.blocks(), self.node_lock(), key)
     }
 
-    /// Runs `each` on every item from `key` on, in the tree as of the last commit, until it
-    /// returns `false`. Takes no lock that a writer of this tree holds for long, so it may run
-    /// with blocks of any tree locked.
+    /// Calls `each` for every item from `key` on, in the tree as of the last commit, until it
+    /// returns false. Takes no lock that a writer of this tree holds for long, so the caller may
+    /// hold blocks of any tree.
     ///
     /// # Errors
     /// Unreadable blocks, and those of `each`.

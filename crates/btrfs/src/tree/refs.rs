@@ -1,10 +1,10 @@
-//! Refs between blocks when one is copied.
+//! Refs between blocks when a block is copied.
 //!
-//! Facts (btrfs documentation, "Tree block and extent sharing"): a block's refs to its children
-//! (or a leaf's to data extents) are counted either for the tree that owns the block, or, once
-//! the owner has left a shared block, for the block itself (flag FULL_BACKREF). So when a tree
-//! leaves a block of which it is the owner, the children's refs for the tree stay with the copy
-//! and the old block gets refs of its own; when another tree leaves it, the copy gets new ones.
+//! Facts (btrfs documentation, "Tree block and extent sharing"): the refs of a block to its
+//! children (or of a leaf to data extents) are counted for the tree that owns the block, or, once
+//! the owner has left a shared block, for the block itself (flag FULL_BACKREF). So when the owner
+//! leaves a block, the copy keeps the refs for the tree and the old block gets refs of its own.
+//! When another tree leaves it, the copy gets new refs.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use sapwood_btrfs_format::{Block, ExtentFlags, FileExtent, Key, block::header_fl
 use super::{BlockRef, DataRef, Root, TreeBlock, TreeWrite};
 use crate::{Error, Result};
 
-/// Adjusts refs when `root` exchanges `old` for its copy `new`. Returns whether `root` had the
-/// only ref on `old`.
+/// Adjusts refs when `root` replaces `old` by its copy `new`. Returns whether `root` had the only
+/// ref on `old`.
 ///
 /// # Errors
 /// An unreadable extent tree, file extent items that do not parse.
@@ -51,7 +51,7 @@ pub(super) fn leave_shared(
 }
 
 /// Adds or drops one ref for each child of a node, or each data extent of a leaf: by `parent`, or
-/// else by the tree in the block's header.
+/// by the tree in the block's header if there is none.
 ///
 /// # Errors
 /// File extent items that do not parse.
@@ -80,7 +80,7 @@ pub(crate) fn change_children(
     Ok(())
 }
 
-/// The ref that a file extent item makes; `None` for inline extents and holes.
+/// The ref that a file extent item implies; `None` for inline extents and holes.
 fn data_ref(
     root: &Root,
     key: &Key,

@@ -1,4 +1,4 @@
-//! One tree: the pointer to its top block and what its root item says.
+//! A tree in memory: the pointer to its top block, and its root item.
 
 use std::fmt;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl NodeWrite {
     }
 }
 
-/// The lock around the pointer to a top block; what a cursor keeps of its tree.
+/// The lock around the pointer to a top block, which a cursor keeps.
 #[derive(Clone)]
 pub(super) struct NodeLock {
     node: Arc<RwLock<Arc<TreeBlock>>>,
@@ -110,7 +110,7 @@ impl Root {
         }
     }
 
-    /// Reads the top block that a root item names.
+    /// Reads the top block of a root item.
     ///
     /// # Errors
     /// Those of [`BlockCache::get`](super::BlockCache::get).
@@ -150,9 +150,9 @@ impl Root {
         is_shareable(self.id)
     }
 
-    /// The top block as of now.
+    /// The current top block.
     pub(crate) fn node(&self) -> Arc<TreeBlock> {
-        // No rank: held for the copy of a pointer only, and asked for with any lock held.
+        // No rank: it is held only to copy a pointer, and taken with any other lock held.
         self.node.read_recursive().clone()
     }
 
@@ -172,7 +172,7 @@ impl Root {
         }
     }
 
-    /// Keeps the tree as it is while the result lives; it can be read.
+    /// Keeps the tree unchanged while the result lives. It can be read.
     #[cfg(test)]
     pub(crate) fn hold_node(&self) -> impl Drop + use<> {
         RwLock::read_arc(&self.node)
@@ -186,8 +186,8 @@ impl Root {
         }
     }
 
-    /// Runs `walk` on the top block of the last commit. The blocks below it stay where they are
-    /// meanwhile; it must neither change the tree nor wait for a commit.
+    /// Calls `walk` with the top block of the last commit. The blocks below it stay in place
+    /// meanwhile. `walk` must neither change the tree nor wait for a commit.
     ///
     /// # Errors
     /// Those of `walk`.
@@ -199,20 +199,20 @@ impl Root {
         walk(&commit)
     }
 
-    /// The tree as it is now becomes the one of the last commit. Waits for walks of the old one;
-    /// call it before its freed blocks are released.
+    /// Makes the current tree the one of the last commit. Waits for walks of the old one. Call it
+    /// before freed blocks of the old one are released.
     pub(crate) fn switch_commit_root(&self) {
         let node = self.node();
         *self.commit.write() = node;
     }
 
-    /// The root item, for reading and changing fields. Address, level and generation in it are
-    /// those of the last [`update_item`](Self::update_item).
+    /// The root item, to read and change fields. Its address, level and generation are those of the
+    /// last [`update_item`](Self::update_item).
     pub(crate) fn item(&self) -> RankedMutexGuard<'_, RootItem> {
         self.item.lock()
     }
 
-    /// Notes address, level and generation of the top block in the root item and returns it.
+    /// Stores address, level and generation of the top block in the root item, and returns it.
     pub(crate) fn update_item(&self, transid: u64) -> RootItem {
         let node = self.node();
         let mut item = self.item.lock();
@@ -228,23 +228,23 @@ impl Root {
         self.item.lock().root_flags().contains(RootFlags::RDONLY)
     }
 
-    /// Transid of the last snapshot of it: blocks not newer may be shared.
+    /// Transid of its last snapshot. Blocks that are not newer may be shared.
     pub(crate) fn last_snapshot(&self) -> u64 {
         self.last_snapshot.load(Ordering::Acquire)
     }
 
-    /// Notes that a snapshot was taken. Blocks of this transaction are copied again from now on.
+    /// Records that a snapshot was taken. From now on blocks of this transaction are copied again.
     pub(crate) fn set_last_snapshot(&self, transid: u64) {
         self.item.lock().last_snapshot = transid.into();
         self.last_snapshot.store(transid, Ordering::Release);
     }
 
-    /// Transid of the last transaction that changed it, as far as the handle noted it.
+    /// Transid of the last transaction that changed it, as recorded by a handle.
     pub(crate) fn last_trans(&self) -> u64 {
         self.last_trans.load(Ordering::Acquire)
     }
 
-    /// Notes that it changes in a transaction; returns the one noted before.
+    /// Records that it changes in a transaction. Returns the previous one.
     pub(crate) fn set_last_trans(&self, transid: u64) -> u64 {
         self.last_trans.swap(transid, Ordering::AcqRel)
     }
@@ -254,12 +254,12 @@ impl Root {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// Notes that it is being deleted.
+    /// Records that it is being deleted.
     pub(crate) fn set_dead(&self) {
         self.dead.store(true, Ordering::Release);
     }
 
-    /// Highest inode number in use; 0 until a thread looked it up.
+    /// Highest inode number in use; 0 until it is looked up.
     pub(crate) fn highest_objectid(&self) -> &AtomicU64 {
         &self.highest_objectid
     }

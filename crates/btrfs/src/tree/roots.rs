@@ -1,9 +1,9 @@
 //! All trees of a file system, by id.
 //!
-//! A tree in memory keeps its top block there. So of the subvolumes, of which there can be very
-//! many, those go from time to time that nothing holds: no inode, no transaction, no cleaner. A
-//! thread that read a root item, slept, and takes the tree in after another one loaded, changed and
-//! dropped it, notices by the count of drops and reads again.
+//! A tree in memory keeps its top block in memory. There can be very many subvolumes, so those that
+//! are not referenced (by an inode, a transaction or the cleaner) are dropped from time to time. A
+//! thread may read a root item, sleep, and insert the tree after another thread loaded, changed and
+//! dropped it. It detects this by the count of drops, and reads again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{BlockCache, Root};
 use crate::lock::{Rank, RankedRwLock};
 use crate::{Error, Result};
 
-/// The trees that every engine part needs, and a table of all others that were asked for.
+/// The trees that every part of the engine needs, and a table of the others that were used.
 #[derive(Debug)]
 pub(crate) struct Roots {
     blocks: BlockCache,
@@ -38,15 +38,15 @@ pub(crate) struct Roots {
     pub(crate) block_group_tree: Option<Arc<Root>>,
 }
 
-/// Trees in memory from which on it is looked for some that nothing holds.
+/// Number of trees in memory from which on unreferenced ones are dropped.
 const MANY: usize = 2048;
 
 #[derive(Debug, Default)]
 struct Table {
     roots: HashMap<u64, Arc<Root>>,
-    /// Sweep when there are so many.
+    /// Number of trees at which the next sweep runs.
     sweep_at: usize,
-    /// Times that trees were dropped.
+    /// Number of sweeps that dropped trees.
     sweeps: u64,
 }
 
@@ -57,7 +57,7 @@ impl Table {
             return;
         }
         self.sweeps += 1;
-        // Under the write lock no thread can take a new reference.
+        // No thread can take a new reference under the write lock.
         self.roots.retain(|id, root| {
             !objectid::is_fs_tree(*id)
                 || *id == objectid::FS_TREE
@@ -69,7 +69,7 @@ impl Table {
 }
 
 impl Roots {
-    /// Reads the chunk tree (and completes the volume's chunk map with it), the root tree, and the
+    /// Reads the chunk tree (and completes the volume's chunk map from it), the root tree, and the
     /// top blocks of the trees that are always needed.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Roots {
         always.into_iter().chain(maybe.into_iter().flatten())
     }
 
-    /// A tree whose top the superblock names.
+    /// A tree whose top block the superblock names.
     fn top(
         blocks: &BlockCache,
         id: u64,
@@ -189,12 +189,12 @@ impl Roots {
         }
     }
 
-    /// Takes in a tree that was just made.
+    /// Inserts a tree that was just created.
     pub(crate) fn insert(&self, root: Arc<Root>) {
         self.table.write().insert(root);
     }
 
-    /// Forgets a tree that was deleted.
+    /// Removes a tree that was deleted.
     pub(crate) fn forget(&self, id: u64) -> Option<Arc<Root>> {
         let mut table = self.table.write();
         table.sweeps += 1;
@@ -223,7 +223,8 @@ impl Roots {
     }
 }
 
-/// Reads a tree by its root item; of several (a snapshot's has the transid in its key) the last.
+/// Reads a tree by its root item. If there are several (a snapshot's key has the transid), the last
+/// one.
 fn load(blocks: &BlockCache, root_tree: &Root, id: u64) -> Result<Root> {
     let last = Key::new(id, kind::ROOT_ITEM, u64::MAX);
     let cursor = root_tree.seek_back(blocks, &last)?;

@@ -1,4 +1,4 @@
-//! Making room: splitting nodes and leaves.
+//! Makes room: splits nodes and leaves.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::path::{Path, Step};
 use super::{Root, TreeBlock, TreeWrite, cow, first_key, read};
 use crate::{Error, Result};
 
-/// Where an item went.
+/// Result of an insertion.
 pub(super) struct Placed {
     pub(super) guard: WriteGuard,
     pub(super) slot: usize,
@@ -21,12 +21,12 @@ fn broken(root: &Root) -> Error {
     Error::StaleBlock {
         root: root.id(),
         logical: 0,
-        reason: "the way to a block has no parent for it".to_owned(),
+        reason: "the path to a block has no parent for it".to_owned(),
     }
 }
 
-/// Splits the last step, a full node; its parent has room. The way goes on in the half that leads
-/// to `key`; without a key, it ends at the parent.
+/// Splits the last step, a full node; its parent has room. The path continues in the half that
+/// leads to `key`, or ends at the parent if there is no key.
 pub(super) fn split_node(
     h: &mut dyn TreeWrite,
     root: &Root,
@@ -39,7 +39,7 @@ pub(super) fn split_node(
     let mut right_guard = right.write(root.class());
     let view = node.guard.view()?;
     let count = view.nritems();
-    // Ascending insertion leaves full nodes behind, but the new one must not have few.
+    // Ascending insertion leaves full nodes behind, but the new node must not have few pointers.
     let at_end = key.is_some_and(|key| view.child_slot(key) == Some(count - 1));
     let cut = if at_end { count * 5 / 8 } else { count / 2 };
     let bad = |e| root.block_error(e);
@@ -67,7 +67,7 @@ pub(super) fn split_node(
         }
         Some(_) => {
             path.steps.push(node);
-            // What is to the right of the way is the other half now, no more what the parent said.
+            // The other half is now to the right of the path, instead of what the parent had there.
             path.upper = Some(middle);
         }
     }
@@ -75,10 +75,10 @@ pub(super) fn split_node(
 }
 
 /// Inserts an item of `size` bytes at `slot` of the path's leaf, splitting it if it has no room.
-/// Consumes the path's locks but that of the leaf where the item is.
+/// Consumes the path's locks except that of the leaf with the item.
 ///
 /// # Errors
-/// No space (nothing changed); anything else aborts.
+/// No space: nothing changed. Any other error aborts the transaction.
 pub(super) fn insert(
     h: &mut dyn TreeWrite,
     root: &Root,
@@ -108,7 +108,7 @@ pub(super) fn insert(
     split.run(root, path, &new).inspect_err(|err| h.abort(err))
 }
 
-/// A split of the path's leaf with a new leaf to the right, or two.
+/// A split of the path's leaf with one or two new leaves to the right.
 fn new_right(
     h: &mut dyn TreeWrite,
     root: &Root,
@@ -135,8 +135,8 @@ fn new_right(
     })
 }
 
-/// A split of the path's leaf that gives items to the leaf to the right, if both together with
-/// the new item leave so much free that they will not be full again soon.
+/// A split of the path's leaf that moves items to the leaf to the right, if both together,
+/// including the new item, would not soon be full again.
 fn shared_right(
     h: &mut dyn TreeWrite,
     root: &Root,
@@ -228,7 +228,7 @@ fn insert_right(
     if !sapwood_fault::planted(91) {
         parent.guard.edit()?.set_key(slot, key).map_err(bad)?;
     }
-    // Where the right leaf ends is known if its parent has another behind it.
+    // The end of the right leaf is known if its parent has another one after it.
     let upper = parent.guard.view()?.key(slot + 1).ok();
     let upper = upper.or(guard.view()?.last_key());
     Ok(Placed {
@@ -238,10 +238,10 @@ fn insert_right(
     })
 }
 
-/// Where to cut the sequence of a leaf's items with a new one at `slot`, so that both parts fit,
-/// the right one beside `taken` bytes, and are as equal as can be. At the end of a leaf it is cut
-/// before the new item if the right part is all new, as more will follow it. `None`: there is no
-/// such place; the new item needs a leaf of its own between the two parts.
+/// Where to cut the sequence of a leaf's items, with a new one at `slot`. Both parts must fit, the
+/// right one in addition to `taken` bytes, and be as equal as possible. At the end of a leaf the
+/// cut is before the new item if the right leaf is new, because more items will follow. `None` if
+/// there is no such cut: the new item then needs its own leaf between the parts.
 fn best_cut(leaf: &Block<'_>, slot: usize, need: usize, taken: usize) -> Option<usize> {
     let count = leaf.nritems();
     let capacity = leaf_data_size(leaf.nodesize());
@@ -273,12 +273,12 @@ struct NewItem<'a> {
     size: usize,
 }
 
-/// A leaf about to be split in two, or in three.
+/// A leaf about to be split in two or three.
 struct Split {
     leaf: Step,
     right: Arc<TreeBlock>,
     guard: WriteGuard,
-    /// The right leaf has no pointer yet.
+    /// No pointer to the right leaf exists yet.
     is_new: bool,
     middle: Option<Arc<TreeBlock>>,
     cut: Option<usize>,
@@ -290,7 +290,7 @@ impl Split {
         let bad = |e| root.block_error(e);
         let class = root.class();
         let (slot, size) = (new.slot, new.size);
-        // In the left part, unless a cut says otherwise.
+        // The item is in the left part unless a cut decides otherwise.
         let in_left = self.cut.is_some_and(|cut| slot < cut);
         let at = match self.cut {
             Some(cut) if in_left => cut - 1,

@@ -1,4 +1,4 @@
-//! A whole tree, judged.
+//! Verifies a whole tree.
 
 use sapwood_btrfs_format::Key;
 
@@ -7,7 +7,7 @@ use super::{Root, TreeBlock, TreeRead};
 use crate::lock::TreeClass;
 use crate::{Error, Result};
 
-/// What [`verify_tree`] counted.
+/// Counts of [`verify_tree`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TreeStats {
     /// Nodes and leaves.
@@ -20,12 +20,12 @@ pub(crate) struct TreeStats {
     pub(crate) used: u64,
 }
 
-/// Walks a tree at rest and checks what holds between its blocks: levels, generations, that each
-/// block begins with the key that its parent has for it and ends before the next one, that keys
-/// ascend. Each block alone was checked when it was read.
+/// Walks a tree that does not change, and checks the relations between its blocks: levels,
+/// generations, that each block begins with the key in its parent and ends before the next one,
+/// that keys ascend. Each block by itself was validated when it was read.
 ///
 /// # Errors
-/// [`Error::StaleBlock`] with what is wrong; unreadable blocks.
+/// [`Error::StaleBlock`] with the defect; unreadable blocks.
 pub(crate) fn verify_tree(env: &(impl TreeRead + ?Sized), root: &Root) -> Result<TreeStats> {
     let mut stats = TreeStats::default();
     let top = root.node();

@@ -1,4 +1,4 @@
-//! Writing tree blocks.
+//! Writes tree blocks.
 
 use std::panic::resume_unwind;
 use std::sync::{Arc, OnceLock};
@@ -12,15 +12,15 @@ use crate::Result;
 use crate::lock::TreeClass;
 use crate::volume::{BlockExpect, Volume};
 
-/// Bytes that one request carries at most.
+/// Most bytes of one request.
 const RUN_BYTES: usize = 1 << 20;
-/// Blocks that are worth a thread.
+/// Number of blocks that is worth a thread.
 const PART: usize = 64;
 const MOST_THREADS: usize = 8;
 
-/// Seals, validates and writes blocks to all their copies, in the order of their addresses, with
-/// as few requests as their places allow. From here on they change no more: who wants to change
-/// one copies it. Flushes nothing.
+/// Seals, validates and writes blocks to all their copies, in the order of their addresses, with as
+/// few requests as their locations allow. They no longer change: a writer must copy them from now
+/// on. Does not flush.
 ///
 /// # Errors
 /// [`Error::BadBlockToWrite`](crate::Error::BadBlockToWrite) before anything is written,
@@ -56,15 +56,15 @@ pub(crate) fn write_blocks(
     Ok(())
 }
 
-/// Makes blocks final before they are written: a thread that changes one copies it from here on. No
-/// thread is changing one of them now.
+/// Makes blocks final before they are written: a writer must copy them from now on. No thread may
+/// be changing one of them.
 pub(crate) fn freeze(blocks: &[Arc<TreeBlock>]) {
     for block in blocks {
         block.set_written();
     }
 }
 
-/// Forgets new blocks that no thread will write.
+/// Removes new blocks that will not be written.
 pub(crate) fn abandon(env: &(impl TreeRead + ?Sized), blocks: &[Arc<TreeBlock>]) {
     for block in blocks {
         block.set_clean();
@@ -72,11 +72,11 @@ pub(crate) fn abandon(env: &(impl TreeRead + ?Sized), blocks: &[Arc<TreeBlock>])
     }
 }
 
-/// Blocks with their addresses, as they go to disk.
+/// Blocks with their addresses, in their form on disk.
 type Sealed = Vec<(u64, BlockBytes)>;
 
-/// Seals blocks, very many of them in several threads: validating and checksums take most of the
-/// time of a big commit.
+/// Seals blocks, very many of them in several threads, because validation and checksums take most
+/// of the time of a large commit.
 fn seal_all(volume: &Volume, blocks: &[Arc<TreeBlock>]) -> Result<Sealed> {
     let seal_part = |part: &[Arc<TreeBlock>]| -> Result<Sealed> {
         let sealed = part.iter();
@@ -101,7 +101,7 @@ fn seal_all(volume: &Volume, blocks: &[Arc<TreeBlock>]) -> Result<Sealed> {
             all.extend(match thread.map(ScopedJoinHandle::join) {
                 Ok(Ok(sealed)) => sealed?,
                 Ok(Err(panic)) => resume_unwind(panic),
-                // No thread to be had.
+                // No thread could be started.
                 Err(_) => seal_part(part)?,
             });
         }
@@ -109,14 +109,14 @@ fn seal_all(volume: &Volume, blocks: &[Arc<TreeBlock>]) -> Result<Sealed> {
     })
 }
 
-/// Threads that may seal at once.
+/// Most threads that seal at once.
 fn threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
     let found = || thread::available_parallelism().map_or(1, usize::from);
     *THREADS.get_or_init(|| found().min(MOST_THREADS))
 }
 
-/// Makes a block final and returns its bytes as they go to disk.
+/// Makes a block final and returns its bytes in their form on disk.
 fn seal(volume: &Volume, block: &TreeBlock) -> Result<BlockBytes> {
     let mut guard = block.write(TreeClass::Committed);
     block.set_written();

@@ -142,10 +142,10 @@ pub struct AttributeChange<'a> {
     pub perm: Option<u32>,
 }
 
-/// An engine finds, changes and stores. See the [module](super). Methods without an `Errors`
-/// section fail because of damage, the device or the journal, and, if they change something, with
-/// `NoSpace`. Methods without an `Errors` section of their own fail for damage, the device or the
-/// journal, and, if they change something, with `NoSpace`.
+/// An engine: finds, changes and stores. See the [module](super).
+///
+/// Methods without an `Errors` section fail because of damage, the device or the journal, and, if
+/// they change something, with `NoSpace`.
 pub trait Engine: Send + Sync + Sized {
     /// An inode in memory.
     type Inode: Inode;

@@ -1,4 +1,4 @@
-//! Judges an inode of which all items are known.
+//! Checks an inode of which all items are known.
 
 use sapwood_btrfs_format::{Incompat, InodeFlags, file_type, objectid};
 
@@ -8,8 +8,8 @@ use super::leaf::type_hash;
 use super::partial::{Facts, Partial};
 use super::summary::Summary;
 
-/// Whether it is a removed directory. Linux may not have removed the indexes of its last entries
-/// when it stops; they go with the orphan.
+/// Whether it is a removed directory. Linux may stop before it removes the indexes of the last
+/// entries; they are removed with the orphan.
 fn is_dead_directory(partial: &Partial) -> bool {
     let dead = |facts: &Facts| {
         facts.nlink == 0 && partial.names == 0 && file_type::from_mode(facts.mode) == file_type::DIR
@@ -18,7 +18,8 @@ fn is_dead_directory(partial: &Partial) -> bool {
 }
 
 impl Check<'_> {
-    /// Reports what is wrong with an inode and adds to the summary what others must agree with.
+    /// Reports the problems of an inode, and adds to the summary the facts that others must agree
+    /// with.
     pub(super) fn judge(&mut self, tree: u64, partial: Partial, sum: &mut Summary) {
         let inode = partial.inode;
         self.report.stats.inodes += 1;
@@ -57,7 +58,7 @@ impl Check<'_> {
         }
         match file_type {
             file_type::DIR => self.judge_directory(tree, &partial, &facts),
-            // One without names may be half deleted.
+            // An inode without names may be half deleted.
             file_type::REG_FILE if facts.nlink > 0 => self.judge_file(tree, &partial, &facts),
             file_type::SYMLINK if facts.nlink > 0 => self.judge_symlink(tree, &partial, &facts),
             _ => {}

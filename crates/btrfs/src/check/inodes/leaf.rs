@@ -14,7 +14,7 @@ use super::super::walk::entries;
 use super::partial::{Extents, Facts, Finished, Partial};
 use super::summary::Summary;
 
-/// Hash of a directory entry, equal to that of the name in the inode that goes with it.
+/// Hash of a directory entry, equal to that of the matching name in the inode.
 pub(super) fn link_hash(dir: u64, index: u64, name: &[u8], inode: u64) -> u128 {
     hash(&(dir, index, name, inode))
 }
@@ -24,7 +24,7 @@ pub(super) fn type_hash(inode: u64, file_type: u8) -> u128 {
     hash(&(inode, file_type))
 }
 
-/// A name as a ref has it: directory, index, name.
+/// A name as in a ref: directory, index, name.
 pub(super) type Name<'n> = (u64, u64, &'n [u8]);
 
 /// Names in an INODE_REF or INODE_EXTREF item.
@@ -57,7 +57,7 @@ impl Check<'_> {
                     self.unexpected(tree, block, key);
                 }
             } else if !matches!(key.objectid, objectid::FREE_INO | objectid::FREE_SPACE) {
-                // Those two are of the inode cache that old kernels had.
+                // These two belong to the inode cache of old kernels.
                 self.unexpected(tree, block, key);
             }
         }
@@ -67,7 +67,7 @@ impl Check<'_> {
         sum
     }
 
-    /// Takes one item of an inode; `false` if it does not belong in a subvolume.
+    /// Takes one item of an inode. Returns false if it does not belong in a subvolume.
     fn inode_part(
         &mut self,
         tree: u64,
@@ -156,7 +156,7 @@ impl Check<'_> {
         }
     }
 
-    /// Names of one hash stand in one item, so a name that is there twice is found here.
+    /// Names with one hash are in one item, so a duplicate name is found here.
     fn same_names(&mut self, tree: u64, key: &Key, data: &[u8]) {
         let mut seen = HashSet::new();
         for entry in dir_items(data).filter_map(Result::ok) {
@@ -167,7 +167,7 @@ impl Check<'_> {
         }
     }
 
-    /// What is wrong with a file extent in itself, but does not keep a reader from it.
+    /// Reports problems within a file extent that do not prevent reading it.
     fn examine_extent(&mut self, tree: u64, key: &Key, data: &[u8]) {
         let (inode, offset) = (key.objectid, key.offset);
         let Ok(head) = FileExtentHeader::read(data) else {
@@ -244,8 +244,8 @@ impl Check<'_> {
     }
 }
 
-/// Where on disk the checksums of a file extent's data are, half-open: compressed data is summed
-/// as it is on disk, and always as a whole.
+/// Range on disk of the checksums of a file extent's data, half-open. Compressed data is summed in
+/// its form on disk, and always as a whole.
 pub(in super::super) fn summed_range(extent: &RegularExtent) -> (u64, u64) {
     let (from, len) = if extent.compression == compression::NONE {
         let from = extent.disk_bytenr.saturating_add(extent.offset);
@@ -256,7 +256,7 @@ pub(in super::super) fn summed_range(extent: &RegularExtent) -> (u64, u64) {
     (from, from.saturating_add(len))
 }
 
-/// Hash of what dir item and index have in common.
+/// Hash of the common fields of dir item and index.
 pub(super) fn listing_hash(entry: &DirItemRef<'_>) -> u128 {
     hash(&(entry.name, entry.location, entry.kind))
 }

@@ -1,4 +1,4 @@
-//! A closer look at names that do not balance: in one directory, or in a subvolume.
+//! Examines names that do not balance, in one directory or in a subvolume.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use super::super::finding::{Finding, shown};
 use super::super::state::{Check, Pointer};
 use super::leaf::{is_own_name, link_hash, listing_hash, names};
 
-/// A name as dir item and index have it.
+/// A name in dir item and index.
 #[derive(Default)]
 struct Listed {
     item: Option<u128>,
@@ -17,8 +17,8 @@ struct Listed {
 }
 
 impl Check<'_> {
-    /// Compares dir items and indexes of a directory name by name. Tells whether a name is
-    /// missing on one side, of which the directory's size is a consequence.
+    /// Compares dir items and indexes of a directory, name by name. Returns whether a name is
+    /// missing on one side, which also makes the directory's size wrong.
     pub(super) fn examine_directory(&mut self, tree: u64, inode: u64) -> bool {
         let Some(root) = self.inodes.root else {
             return false;
@@ -63,8 +63,8 @@ impl Check<'_> {
         missing
     }
 
-    /// Finds the entries without a name in their inode, the names without an entry, and the
-    /// entries of another file type than their inode.
+    /// Finds entries without a name in their inode, names without an entry, and entries with
+    /// another file type than their inode.
     pub(super) fn examine_links(&mut self, tree: u64, root: &Pointer) {
         let mut open: HashMap<u128, i64> = HashMap::new();
         let mut types: HashMap<u64, u8> = HashMap::new();
@@ -104,7 +104,7 @@ impl Check<'_> {
     }
 }
 
-/// A directory entry, or the name in an inode that should go with one.
+/// A directory entry, or the matching name in an inode.
 struct Link<'n> {
     dir: u64,
     index: u64,
@@ -155,7 +155,7 @@ impl Link<'_> {
         link_hash(self.dir, self.index, self.name, self.inode)
     }
 
-    /// `alone`: nothing goes with it. `inode_type`: `None` if the inode does not exist.
+    /// `alone`: nothing matches it. `inode_type`: `None` if the inode does not exist.
     fn judge(&self, tree: u64, alone: bool, inode_type: Option<u8>) -> Option<Finding> {
         let Self {
             dir, index, inode, ..

@@ -1,12 +1,12 @@
 //! Subvolumes: inodes, names, file extents.
 //!
 //! # How it works
-//! Each leaf gives a [`Summary`]: facts about its inodes that can be added up. Summaries of
-//! neighbours join; an inode that has all its items on the inside is finished and judged, the
-//! ones at both ends stay [`Partial`]. The summary of a block that several trees share is kept,
-//! so that it is walked once, and its inner inodes are judged once. What cannot be judged inode
-//! by inode (does the entry's inode exist, does it know this name) is a balance of hashes over
-//! the subvolume; if it is not zero, `links` finds out where.
+//! Each leaf gives a [`Summary`]: facts about its inodes that can be added. Summaries of neighbours
+//! join. An inode that has all its items inside is complete and is checked; the ones at both ends
+//! stay [`Partial`]. The summary of a block that several trees share is kept, so the block is
+//! walked once, and its inner inodes are checked once. Rules that involve several inodes (does an
+//! entry's inode exist, does it have this name) are a balance of hashes over the subvolume. If it
+//! is not zero, `links` finds the cause.
 
 mod judge;
 mod leaf;
@@ -23,17 +23,17 @@ use super::state::{Check, Pointer, children};
 pub(super) use leaf::summed_range;
 use summary::Summary;
 
-/// Summaries of shared blocks, and the subvolume under check.
+/// Summaries of shared blocks, and the subvolume being checked.
 #[derive(Default)]
 pub(super) struct Cache {
     summaries: HashMap<u64, (Pointer, Summary)>,
-    /// Root of the subvolume under check.
+    /// Root of the subvolume being checked.
     root: Option<Pointer>,
-    /// Directories judged in it that are older than the directory that they are in. Most are
-    /// made after theirs; a loop must have one that is not.
+    /// Directories of the subvolume that are older than the directory that contains them. Most are
+    /// created after theirs; a loop must have one that is not.
     climbers: Vec<u64>,
-    /// Data that is allocated and not written, and that has checksums: an error unless another
-    /// file extent says that it was written.
+    /// Data that is allocated but not written, and that has checksums: an error unless another file
+    /// extent shows that it was written.
     pub(super) unwritten: Vec<Unwritten>,
 }
 
@@ -74,7 +74,7 @@ impl Check<'_> {
     fn subtree(&mut self, tree: u64, at: &Pointer) -> Summary {
         if let Some((known, sum)) = self.inodes.summaries.get(&at.logical) {
             let (same, sum) = (known == at, sum.clone());
-            // Another parent may say something else of the block, which reading it will show.
+            // Another parent may contradict the block, which is found by reading it.
             if same || self.block(tree, at).is_some() {
                 return sum;
             }
@@ -121,7 +121,7 @@ impl Check<'_> {
         sum
     }
 
-    /// Climbs from every directory that could be in a loop to the top.
+    /// Climbs to the top from every directory that could be in a loop.
     fn loops(&mut self, tree: u64, root: &Pointer) {
         let top = objectid::FIRST_FREE;
         let mut safe = HashSet::from([top]);
@@ -153,7 +153,7 @@ impl Check<'_> {
         parent
     }
 
-    /// Inodes without names have orphan items, and only those.
+    /// Checks that exactly the inodes without names have orphan items.
     fn orphans(&mut self, tree: u64, mut sum: Summary) {
         sum.unlinked.sort_unstable();
         sum.orphans.sort_unstable();

@@ -1,8 +1,8 @@
-//! What is known of one inode from part of its items.
+//! Facts about an inode from part of its items.
 
 use sapwood_btrfs_format::{InodeFlags, Key};
 
-/// The inode item's part that matters here.
+/// The relevant fields of the inode item.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) mode: u32,
@@ -19,11 +19,11 @@ pub(super) struct Extents {
     pub(super) end: u64,
     /// Bytes that count for `nbytes`.
     pub(super) bytes: u64,
-    /// Where the first gap begins.
+    /// Start of the first gap.
     pub(super) gap: Option<u64>,
-    /// Where the first extent begins that overlaps the one before.
+    /// Start of the first extent that overlaps the previous one.
     pub(super) overlap: Option<u64>,
-    /// Where the last extent that holds data begins.
+    /// Start of the last extent with data.
     pub(super) last_data: Option<u64>,
     /// Bytes of an inline extent once uncompressed.
     pub(super) inline: Option<u64>,
@@ -39,7 +39,7 @@ impl Extents {
         }
     }
 
-    /// Adds extents that come after.
+    /// Adds extents that follow.
     pub(super) fn join(&mut self, right: &Self) {
         let Some(start) = right.first else {
             return;
@@ -62,7 +62,7 @@ impl Extents {
 /// Data of an inode: file offset, address, bytes.
 pub(super) type DataAt = (u64, u64, u64);
 
-/// What is known of an inode so far.
+/// The facts about an inode so far.
 #[derive(Clone, Debug)]
 pub(super) struct Partial {
     pub(super) inode: u64,
@@ -73,15 +73,15 @@ pub(super) struct Partial {
     pub(super) damaged: bool,
     /// Names in refs.
     pub(super) names: u64,
-    /// Those of them that a directory has: all but the top directory's own.
+    /// Those that a directory has: all but the top directory's own.
     pub(super) entries: u64,
     /// The directory of the first of those.
     pub(super) parent: Option<u64>,
     /// Bytes of names in dir items and in indexes.
     pub(super) name_bytes: u64,
-    /// Hashes of dir items less those of indexes.
+    /// Hashes of dir items minus those of indexes.
     pub(super) listing: u128,
-    /// Hashes of its entries, as those of [`Summary`](super::summary::Summary).
+    /// Hashes of its entries, as in [`Summary`](super::summary::Summary).
     pub(super) links: u128,
     pub(super) types: u128,
     /// An item that only a directory has.
@@ -120,7 +120,7 @@ impl Partial {
         }
     }
 
-    /// Adds what comes after, of the same inode.
+    /// Adds following items of the same inode.
     pub(super) fn join(&mut self, right: &Self) {
         self.facts = self.facts.or(right.facts);
         self.damaged |= right.damaged;
@@ -140,5 +140,5 @@ impl Partial {
     }
 }
 
-/// Inodes that are whole.
+/// Complete inodes.
 pub(super) type Finished = Vec<Partial>;

@@ -1,4 +1,4 @@
-//! What a subtree says of its inodes, in a form that joins with that of its neighbours.
+//! Facts of a subtree about its inodes, in a form that joins with those of its neighbours.
 
 use sapwood_btrfs_format::Key;
 
@@ -8,17 +8,17 @@ use super::partial::{Finished, Partial};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Summary {
     pub(super) last_key: Option<Key>,
-    /// First inode; it may continue to the left, and to the right if there is no `tail`.
+    /// First inode. It may continue to the left, and to the right if there is no `tail`.
     head: Option<Box<Partial>>,
-    /// Last inode if it is not the first; it may continue to the right.
+    /// Last inode, if it is not the first. It may continue to the right.
     tail: Option<Box<Partial>>,
-    /// Some block of it is bad.
+    /// Some block of the subtree is bad.
     pub(super) holes: bool,
     /// The hole reaches the left, or right, end.
     open: (bool, bool),
-    /// Hashes of directory entries less those of names in inodes.
+    /// Hashes of directory entries minus those of names in inodes.
     pub(super) links: u128,
-    /// Hashes of file types in entries less those of inodes, once per name.
+    /// Hashes of file types in entries minus those of inodes, once per name.
     pub(super) types: u128,
     /// Entries for subvolumes.
     pub(super) subvolumes: u64,
@@ -37,7 +37,7 @@ impl Summary {
         }
     }
 
-    /// The last inode, made anew if the key is of another one. `finished` takes an inode that
+    /// The last inode, or a new one if the key is of another inode. `finished` takes an inode that
     /// ends here with both ends inside.
     pub(super) fn inode(&mut self, key: Key, finished: &mut Finished) -> &mut Partial {
         let current = self.tail.as_ref().or(self.head.as_ref()).map(|p| p.inode);
@@ -57,7 +57,7 @@ impl Summary {
         slot.get_or_insert_with(|| Box::new(Partial::new(key)))
     }
 
-    /// Takes what is right of this; inodes that are whole thereby go to `finished`.
+    /// Joins the summary to the right. Inodes that become complete go to `finished`.
     pub(super) fn join(mut self, mut right: Self, finished: &mut Finished) -> Self {
         let last = if self.tail.is_some() {
             &mut self.tail
@@ -105,7 +105,7 @@ impl Summary {
         }
     }
 
-    /// The inodes at both ends, whole if nothing is left or right of this.
+    /// The inodes at both ends, which are complete if there is nothing to the left or right.
     pub(super) fn take_ends(&mut self) -> impl Iterator<Item = Box<Partial>> + use<> {
         self.head.take().into_iter().chain(self.tail.take())
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_a_hole_are_damaged_and_nobody_else() {
+    fn only_neighbours_of_a_hole_are_damaged() {
         let mut finished = Vec::new();
         let sum = of(&[256, 257]).0.join(Summary::hole(), &mut finished);
         let mut sum = sum.join(of(&[260, 261]).0, &mut finished);

@@ -1,4 +1,4 @@
-//! Handing out space from many threads, chunks, and what happens when there is none.
+//! Allocation from many threads, chunks, and a full file system.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::oracles::{Image, Need};
 use sapwood_base::RangeSet;
 
-/// Takes blocks and data extents and gives some of them back; what it still has at the end.
+/// Allocates blocks and data extents and frees some of them. Returns what it still has at the end.
 fn take_and_give(engine: &Arc<Engine>, seed: u64) -> Vec<(u64, u64)> {
     let mut numbers = Numbers(seed);
     let space = &engine.space;
@@ -80,8 +80,8 @@ fn threads_never_get_the_same_space() {
 }
 
 #[test]
-fn chunks_come_and_go() {
-    if skip("chunks_come_and_go", &[Need::Mkfs, Need::Check]) {
+fn chunks_are_allocated_and_freed() {
+    if skip("chunks_are_allocated_and_freed", &[Need::Mkfs, Need::Check]) {
         return;
     }
     for args in [&[][..], &["-m", "single"], &["-d", "dup"], &["--mixed"]] {
@@ -131,9 +131,9 @@ fn chunks_come_and_go() {
 }
 
 #[test]
-fn no_space_comes_at_the_reservation() {
+fn a_full_file_system_fails_at_the_reservation() {
     if skip(
-        "no_space_comes_at_the_reservation",
+        "a_full_file_system_fails_at_the_reservation",
         &[Need::Mkfs, Need::Check],
     ) {
         return;
@@ -165,7 +165,7 @@ fn no_space_comes_at_the_reservation() {
             checked(&device, &format!("{args:?} full"));
             full = world.used();
             let info = engine.space.info_of(BlockGroupFlags::METADATA).clone();
-            // Whatever ordinary operations could still get is taken: deleting goes on.
+            // All that ordinary operations could still get is taken. Deletions still work.
             let sums = info.sums();
             let rest = sums.total.saturating_sub(sums.taken() + sums.global);
             let rest = info.promise(rest);

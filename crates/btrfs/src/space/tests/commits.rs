@@ -1,4 +1,4 @@
-//! Commits on images of every kind, judged by `btrfs check`.
+//! Commits on images of every kind, verified by `btrfs check`.
 
 use sapwood_btrfs_format::{InodeItem, Key, kind, objectid};
 
@@ -39,7 +39,7 @@ fn small_commits_are_clean() {
         }
         for root in engine.roots.all_cached() {
             let stats = verify_tree(&*engine, &root).unwrap();
-            // The kernel counts for these two only what changed since the mount.
+            // For these two, the kernel counts only changes since the mount.
             if ![objectid::ROOT_TREE, objectid::CHUNK_TREE].contains(&root.id()) {
                 let said = root.item().bytes_used.get();
                 let is = stats.blocks * engine.space.nodesize;

@@ -1,11 +1,11 @@
-//! What the kernel wrote, read by us.
+//! Reads images that the kernel wrote.
 
 use sapwood_btrfs_format::BlockGroupFlags;
 
 use super::{MIB, checked, open, skip};
 use crate::oracles::{Image, Need};
 
-/// Features that matter to space.
+/// Features that affect space.
 pub(super) const VARIANTS: &[(u64, &[&str])] = &[
     (512, &[]),
     (2048, &[]),
@@ -18,7 +18,7 @@ pub(super) const VARIANTS: &[(u64, &[&str])] = &[
     (400, &["-O", "^skinny-metadata"]),
 ];
 
-/// Files with holes between them, so that free space is in pieces.
+/// Creates files with holes between them, so that free space is fragmented.
 pub(super) const FILL: &str =
     "for i in $(seq 1 60); do head -c $((i * 7000)) /dev/urandom > f$i; done
     sync

@@ -1,4 +1,4 @@
-//! Space on real images: made by `mkfs.btrfs`, filled by the kernel, judged by both.
+//! Space on real images: created by `mkfs.btrfs`, filled by the kernel, verified by both.
 
 mod alloc;
 mod commits;
@@ -16,7 +16,7 @@ use crate::oracles::{Image, Need, left_out};
 
 const MIB: u64 = 1 << 20;
 
-/// Whether a test has to be left out; says why.
+/// Whether a test must be skipped; prints the reason.
 fn skip(test: &str, needs: &[Need]) -> bool {
     left_out(test, needs)
 }
@@ -38,7 +38,7 @@ fn open_device(device: &Arc<MemoryDevice>) -> (Arc<MemoryDevice>, Arc<Engine>) {
     (device.clone(), engine)
 }
 
-/// `btrfs check` of what is on the device.
+/// Runs `btrfs check` on the device's contents.
 fn checked(device: &MemoryDevice, what: &str) {
     let image = Image::blank(0);
     device.save(image.path()).unwrap();

@@ -42,7 +42,7 @@ fn random_data_refs_are_clean() {
         let mut world = World::new(engine, 12);
         churn(&mut world, 77 + n as u64, 6, 120);
         checked(&device, &format!("{mib} MiB {args:?}"));
-        // A fresh engine must read the same from disk.
+        // A new engine must read the same from disk.
         let sums = world.engine.space.data.sums();
         let (_, again) = super::open_device(&device);
         assert_eq!(again.space.data.sums().used, sums.used, "{args:?}");
@@ -52,8 +52,8 @@ fn random_data_refs_are_clean() {
 }
 
 #[test]
-fn emptied_again_nothing_is_left() {
-    if skip("emptied_again_nothing_is_left", &[Need::Mkfs, Need::Check]) {
+fn emptied_files_leave_no_refs() {
+    if skip("emptied_files_leave_no_refs", &[Need::Mkfs, Need::Check]) {
         return;
     }
     let image = Image::new(600 * MIB, &[]);
@@ -109,7 +109,7 @@ fn threads_run_delayed_refs_while_others_commit() {
     }
 }
 
-/// One random change, and now and then some delayed refs.
+/// Makes one random change and now and then runs delayed refs.
 fn work(world: &mut World, numbers: &mut Numbers) {
     let engine = world.engine.clone();
     let kind = numbers.below(5);

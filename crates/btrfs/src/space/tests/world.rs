@@ -1,4 +1,4 @@
-//! Files made by hand out of items, so that every ref of every extent is known.
+//! Files that are created item by item, so that every ref of every extent is known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::space::refs::data_key;
 use crate::transaction::Handle;
 use crate::tree::{DataRef, Root};
 
-/// Bytes of the slots into which files are cut; a file extent item covers half an extent or one.
+/// Size of the slots of a file, in bytes. A file extent item covers half an extent or a whole one.
 pub(super) const SLOT: u64 = 64 << 10;
 
-/// A source of numbers that a seed repeats.
+/// Random numbers that a seed reproduces.
 pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
@@ -49,12 +49,12 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Makes `files` empty files with inode numbers from 5000 on.
+    /// Creates `files` empty files with inode numbers from 5000 on.
     pub(super) fn new(engine: Arc<Engine>, files: u64) -> Self {
         Self::with_first(engine, 5000, files)
     }
 
-    /// Makes `files` empty files with inode numbers from `first` on.
+    /// Creates `files` empty files with inode numbers from `first` on.
     pub(super) fn with_first(engine: Arc<Engine>, first: u64, files: u64) -> Self {
         let root = engine.roots.get(objectid::FS_TREE).unwrap();
         let this = Self {
@@ -165,7 +165,7 @@ impl World {
                 found
             }
             None => {
-                // Few extents get most refs, so that some overflow into items of their own.
+                // A few extents get most refs, so that some overflow into separate items.
                 let known = self.slots.values().nth(numbers.below(5) as usize);
                 let Some(extent) = known.map(|used| used.extent) else {
                     return;
@@ -212,7 +212,7 @@ impl World {
         self.account(h, inode, -(SLOT as i64), 0);
     }
 
-    /// Compares what the extent tree has with what was done. Nothing may be pending.
+    /// Compares the extent tree with what was done. Nothing may be pending.
     pub(super) fn verify(&self) {
         let mut expected: BTreeMap<(u64, u64), BTreeMap<RefKey, u64>> = BTreeMap::new();
         for (&(inode, at), used) in &self.slots {

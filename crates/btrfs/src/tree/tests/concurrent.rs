@@ -1,4 +1,4 @@
-//! Many threads in one tree. The stand-in reuses freed addresses at once, the last first.
+//! Many threads in one tree. The stand-in reuses freed addresses at once, the last one first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::tree::{Change, Root};
 
 const THREADS: u64 = 6;
 
-/// Each thread owns the keys that are its number modulo the threads, so neighbours in a leaf
-/// belong to different threads.
+/// Each thread owns the keys that equal its number modulo the number of threads, so neighbours in a
+/// leaf belong to different threads.
 fn worker(
     env: &Arc<Env>,
     root: &Arc<Root>,
@@ -47,7 +47,7 @@ fn worker(
     }
 }
 
-/// Walks over the tree until told to stop: keys must ascend.
+/// Walks the tree until told to stop: keys must ascend.
 fn reader(env: &Arc<Env>, root: &Arc<Root>, stop: &AtomicBool) -> u64 {
     let mut walks = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -80,7 +80,7 @@ fn reader(env: &Arc<Env>, root: &Arc<Root>, stop: &AtomicBool) -> u64 {
 #[test]
 fn threads_change_one_tree() {
     for seed in 0..3 {
-        // A small cache, so that blocks are read again under way.
+        // A small cache, so that blocks are read again.
         let env = Env::new(4096, 64 * 4 * 4096);
         let root = env.root(256);
         let mut models = vec![BTreeMap::new(); THREADS as usize];
@@ -127,7 +127,7 @@ fn counters_lose_no_addition() {
                 let mut h = env.handle();
                 for _ in 0..4000 {
                     let k = key(random.below(500));
-                    // Sizes change, so that the leaf is often too small and the way is locked.
+                    // Sizes change, so that the leaf is often too small and the path is locked.
                     root.modify(&mut h, &k, |old| {
                         let count =
                             old.map_or(0, |d| u64::from_le_bytes(d[..8].try_into().unwrap()));
@@ -150,7 +150,7 @@ fn counters_lose_no_addition() {
 }
 
 #[test]
-fn one_of_many_wins_an_insertion() {
+fn exactly_one_of_many_threads_inserts_a_key() {
     let env = Env::new(4096, 1 << 20);
     let root = env.root(256);
     let won = AtomicU64::new(0);
@@ -174,10 +174,9 @@ fn one_of_many_wins_an_insertion() {
     assert_eq!(env.check(&[&root])[0].items, 3000);
 }
 
-/// Threads that leave the same shared blocks at the same time must not both take themselves for
-/// one of several, nor both for the last.
+/// Of the threads that leave the same shared blocks at once, exactly one must be the last.
 #[test]
-fn trees_that_share_blocks_part_at_once() {
+fn exactly_one_of_the_trees_that_leave_a_block_is_the_last() {
     for seed in 0..6 {
         let env = Env::new(4096, 1 << 20);
         let first = env.root(256);

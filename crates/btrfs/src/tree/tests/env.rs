@@ -21,7 +21,7 @@ use crate::volume::Volume;
 
 const BASE: u64 = 16 << 20;
 
-/// Who refers to a block.
+/// The kind of reference to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum By {
     Root(u64),
@@ -31,7 +31,7 @@ pub(super) enum By {
 #[derive(Default)]
 struct Space {
     next: u64,
-    /// Reused at once, the last first.
+    /// Reused at once, the last one first.
     free: Vec<u64>,
     pinned: Vec<u64>,
     refs: HashMap<u64, (BTreeMap<By, u64>, u64)>,
@@ -40,7 +40,7 @@ struct Space {
     recorded: HashSet<u64>,
 }
 
-/// A file system that has trees only.
+/// A file system that has only trees.
 pub(crate) struct Env {
     pub(super) blocks: BlockCache,
     transid: AtomicU64,
@@ -141,7 +141,7 @@ impl Env {
         (cache, root)
     }
 
-    /// Checks each tree, that each block has exactly the refs that the trees make, and that
+    /// Checks each tree, that each block has exactly the refs that the trees imply, and that
     /// nothing else is allocated.
     pub(super) fn check(&self, roots: &[&Arc<Root>]) -> Vec<TreeStats> {
         let stats = roots
@@ -281,7 +281,7 @@ impl TreeWrite for TestHandle {
             let (refs, flags) = &space.refs[&bytenr];
             (refs.values().sum(), *flags)
         };
-        // A good moment for others to change what was just looked up.
+        // Lets other threads change what was just looked up.
         (0..20).for_each(|_| std::thread::yield_now());
         Ok((refs, flags))
     }
@@ -364,12 +364,12 @@ pub(super) fn items(env: &(impl TreeRead + ?Sized), root: &Root) -> Vec<(Key, Ve
     all
 }
 
-/// A key of a kind that the validator knows nothing about.
+/// A key of a kind that the validator does not know.
 pub(super) fn key(n: u64) -> Key {
     Key::new(n / 8 + 1, 253 + (n % 8 / 4) as u8, n)
 }
 
-/// Numbers without a pattern, the same for the same seed.
+/// Random numbers, the same for the same seed.
 pub(super) struct Random(u64);
 
 impl Random {

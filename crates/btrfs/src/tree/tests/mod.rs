@@ -1,4 +1,4 @@
-//! Tests of trees, over a stand-in for transactions that counts every ref.
+//! Tests of trees, with a stand-in for transactions that counts every ref.
 
 mod concurrent;
 mod engine;

@@ -1,4 +1,4 @@
-//! Random operations on one tree and on a map, which must agree.
+//! Random operations on a tree and on a map, whose contents must agree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

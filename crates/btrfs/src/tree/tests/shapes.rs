@@ -1,4 +1,4 @@
-//! Orders of insertion and deletion that bring out certain shapes.
+//! Orders of insertion and deletion that produce certain shapes.
 
 use sapwood_btrfs_format::Key;
 
@@ -25,7 +25,7 @@ fn descending_insertion_does_not_make_leaves_of_one_item() {
     let env = Env::new(4096, 1 << 20);
     let root = env.root(256);
     let mut h = env.handle();
-    // Between two keys that are there, so that the leaf to the left fills up first.
+    // Between two existing keys, so that the leaf to the left fills up first.
     root.insert(&mut h, &Key::new(1, 253, 0), &[0; 3900])
         .unwrap();
     root.insert(&mut h, &Key::new(1, 253, u64::MAX), b"end")
@@ -37,7 +37,7 @@ fn descending_insertion_does_not_make_leaves_of_one_item() {
     let stats = env.check(&[&root])[0];
     assert_eq!(stats.items, 5001);
     assert!(stats.leaves < 100, "{stats:?}");
-    // And in front of everything.
+    // And before all keys.
     let root = env.root(257);
     for n in (1..20_000).rev() {
         root.insert(&mut h, &key(n), b"12345678").unwrap();
@@ -86,7 +86,7 @@ fn sizes_at_the_limit() {
 }
 
 #[test]
-fn deleting_from_either_end_gives_all_blocks_back() {
+fn deleting_from_either_end_frees_all_blocks() {
     for back in [false, true] {
         let env = Env::new(4096, 1 << 20);
         let root = env.root(256);
@@ -105,7 +105,7 @@ fn deleting_from_either_end_gives_all_blocks_back() {
             }
         }
         assert!(items(&env, &root).is_empty());
-        // The next change that needs the way from the top takes the last node away.
+        // The next change that needs the path from the top removes the last node.
         root.insert(&mut h, &key(5), b"x").unwrap();
         env.check(&[&root]);
         assert!(env.allocated() <= 3, "{}", env.allocated());

@@ -1,4 +1,4 @@
-//! Trees that share blocks: contents stay apart, and refs are counted exactly.
+//! Trees that share blocks: contents stay separate, and refs are counted exactly.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn snapshots_of_snapshots_stay_apart() {
     }
 }
 
-/// File extents of an inode, each of an extent of its own.
+/// File extents of an inode, each with its own extent.
 fn extent(n: u64) -> (Key, Vec<u8>) {
     let item = FileExtent::Regular(RegularExtent {
         generation: 10,
@@ -95,7 +95,7 @@ fn data_ref(root_id: u64, n: u64) -> DataRef {
     }
 }
 
-/// The data refs that the leaves of these trees make.
+/// The data refs that the leaves of these trees imply.
 fn expected(env: &Arc<Env>, roots: &[&Arc<Root>]) -> BTreeMap<u64, u64> {
     let mut counts = BTreeMap::new();
     for root in roots {
@@ -111,7 +111,7 @@ fn expected(env: &Arc<Env>, roots: &[&Arc<Root>]) -> BTreeMap<u64, u64> {
 }
 
 #[test]
-fn leaves_that_part_give_data_extents_their_refs() {
+fn leaves_that_are_copied_keep_exact_data_refs() {
     let env = Env::new(4096, 1 << 20);
     let root = env.root(256);
     let mut h = env.handle();
@@ -123,7 +123,7 @@ fn leaves_that_part_give_data_extents_their_refs() {
     env.commit(&[&root]);
     let one = snapshot(&env, &root, 300);
     env.commit(&[&root, &one]);
-    // Each tree touches every leaf, in turn.
+    // Each tree in turn changes every leaf.
     for (nth, tree) in [&root, &one].into_iter().enumerate() {
         for n in 0..400 {
             let key = extent(n).0;
@@ -131,7 +131,7 @@ fn leaves_that_part_give_data_extents_their_refs() {
                 .unwrap();
         }
         if nth == 0 {
-            // The owner left its shared leaves: those have refs of their own now.
+            // The owner left its shared leaves: they have refs of their own now.
             let by_parent = env
                 .data_refs()
                 .keys()
@@ -142,7 +142,7 @@ fn leaves_that_part_give_data_extents_their_refs() {
         env.check(&[&root, &one]);
         env.commit(&[&root, &one]);
     }
-    // Apart now, so all refs are by tree again, one of each tree for each extent.
+    // Nothing is shared now, so all refs are by tree again: one per tree for each extent.
     let refs = env.data_refs();
     assert_eq!(refs.len(), 800);
     for n in 0..400 {
@@ -156,7 +156,7 @@ fn leaves_that_part_give_data_extents_their_refs() {
 }
 
 #[test]
-fn the_copy_of_a_leaf_has_the_new_trees_name() {
+fn the_copy_of_a_leaf_has_the_new_trees_owner() {
     let env = Env::new(4096, 1 << 20);
     let root = env.root(256);
     let mut h = env.handle();
@@ -170,7 +170,7 @@ fn the_copy_of_a_leaf_has_the_new_trees_name() {
     let refs = env.data_refs();
     let by: Vec<By> = refs.keys().map(|k| k.1).collect();
     assert_eq!(by, [By::Root(256), By::Root(300)]);
-    // In the same transaction again: the top block of a tree is its own.
+    // In the same transaction again: the top block of a tree is not shared.
     let again = snapshot(&env, &root, 301);
     env.check(&[&root, &new, &again]);
 }
