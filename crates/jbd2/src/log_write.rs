@@ -8,7 +8,9 @@
 //! 3. the commit block
 //!
 //! The commit block is written alone, and made durable, after all others are durable: a transaction
-//! counts if and only if its commit block is there. The other blocks go out in a few large writes.
+//! counts if and only if its commit block is there. The other blocks go out in a few large writes,
+//! with zeros at the place of the commit block. A commit block is zero beyond its first sector, so
+//! that it cannot be torn: `e2fsck` treats a torn one as corruption, as it sums the whole block.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -89,13 +91,24 @@ pub(crate) fn write_blocks(
         pieces.insert(at, Piece::Made(codec.descriptor(sequence, &tags)));
     }
     let bytes: Vec<&[u8]> = pieces.iter().map(Piece::bytes).collect();
-    log.write_ring(at, &bytes)?;
+    write_uncommitted(log, at, &bytes)?;
     let blocks = snapshot.blocks.len() as u64;
     let overhead = pieces.len() as u64 + 1 - blocks;
     Counters::add(&counters.blocks_logged, blocks);
     Counters::add(&counters.log_overhead_blocks, overhead);
     Counters::add(&counters.revokes, snapshot.revoked.len() as u64);
     Ok(at + pieces.len() as u64)
+}
+
+/// Writes the blocks of a transaction from position `at` of the ring on, and zeros after the last
+/// one, where its commit block is to be.
+pub(crate) fn write_uncommitted(log: &Log, at: u64, pieces: &[&[u8]]) -> Result<()> {
+    let zeros = vec![0; log.block_size() as usize];
+    let mut pieces = pieces.to_vec();
+    if !sapwood_fault::planted(364) {
+        pieces.push(&zeros);
+    }
+    log.write_ring(at, &pieces)
 }
 
 /// Makes all preceding writes durable, then writes the commit block at position `at`, durably.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::thread;
 
 use common::{
-    BLOCK, FORMS, at_home, attach, cache, formatted, load, open, options, put, recovered,
+    BLOCK, FORMS, at_home, attach, cache, formatted, layout, load, open, options, put, recovered,
     wait_for_waiting,
 };
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_jbd2::{Error, FastCommitStart, Incompat, Journal, NewJournal, Request};
-use sapwood_testing::{GateDevice, RequestKind};
+use sapwood_testing::{Action, GateDevice, RecordDevice, RequestKind};
 
 const LOG: u64 = 130;
 const V3: Incompat = Incompat::CSUM_V3;
@@ -73,6 +73,48 @@ fn a_transaction_alone_supersedes_the_log_before_it() {
         copy.read_at(6 * u64::from(BLOCK), &mut block).unwrap();
         assert_eq!(block, marked);
     }
+}
+
+#[test]
+fn a_commit_block_replaces_zeros() {
+    let device = formatted(LOG);
+    // What an older journal left in the log.
+    let old = vec![7; BLOCK as usize];
+    for block in 1..LOG {
+        let (block, _) = layout(LOG).find(block).unwrap();
+        device.write_at(block * u64::from(BLOCK), &old).unwrap();
+    }
+    let device = Arc::new(RecordDevice::new(device));
+    let journal = open(device.clone(), LOG, V3);
+    put(&journal, 5, 8);
+    journal.commit_all().unwrap();
+    // The power is cut when the first sector of the commit block is on disk.
+    let log = device.log();
+    let is_commit = |action: &Action| match action {
+        Action::Write { data, .. } => data.starts_with(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 2]),
+        Action::Discard { .. } | Action::Flush => false,
+    };
+    let mut entries = log.entries().iter();
+    let commit = entries.position(|entry| is_commit(&entry.action)).unwrap();
+    let (at, len) = log.entries()[commit].action.range().unwrap();
+    assert_eq!(len, u64::from(BLOCK));
+    let earlier = log.entries()[..commit].iter().map(|entry| &entry.action);
+    let mut there = vec![7; BLOCK as usize];
+    let mut flushed = false;
+    for action in earlier {
+        match action {
+            Action::Write { offset, data, .. }
+                if (*offset..offset + data.len() as u64).contains(&at) =>
+            {
+                let start = (at - offset) as usize;
+                there.copy_from_slice(&data[start..start + BLOCK as usize]);
+                flushed = false;
+            }
+            Action::Flush => flushed = true,
+            Action::Write { .. } | Action::Discard { .. } => {}
+        }
+    }
+    assert!(flushed && there.iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -288,6 +288,34 @@ fn what_is_brought_home_is_durable_before_the_fast_commit() {
 }
 
 #[test]
+fn a_recovery_erases_the_area_before_anything_is_home() {
+    let Some((device, fs, ino)) = begin() else {
+        return;
+    };
+    append(&fs, ino, 3000);
+    fast(&fs, ino);
+    let cut = device.snapshot();
+    let device = Arc::new(RecordDevice::new(cut.snapshot()));
+    drop(mount(device.clone()).unwrap());
+    let log = device.log();
+    let writes = log
+        .entries()
+        .iter()
+        .filter_map(|entry| match &entry.action {
+            Action::Write { offset, data, .. } => Some((*offset, data)),
+            Action::Discard { .. } | Action::Flush => None,
+        });
+    let is_commit = |data: &[u8]| data.starts_with(&[0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 2]);
+    let mut writes = writes.skip_while(|(_, data)| !is_commit(data)).skip(1);
+    let (erased, data) = writes.next().unwrap();
+    assert!(data.iter().all(|byte| *byte == 0));
+    // It is the area of what was cut.
+    let mut head = [0; 4];
+    cut.read_at(erased, &mut head).unwrap();
+    assert_eq!(head, [9, 0, 8, 0]);
+}
+
+#[test]
 fn old_attributes_are_not_left_to_a_new_inode() {
     let Some((device, fs, ino)) = begin() else {
         return;
