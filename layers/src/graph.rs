@@ -118,7 +118,7 @@ impl Graph {
     }
 
     /// Sets of files each of which reaches all others of its set.
-    fn circles(&self) -> Vec<Vec<PathBuf>> {
+    pub(crate) fn circles(&self) -> Vec<Vec<PathBuf>> {
         let reach: BTreeMap<&PathBuf, BTreeSet<&PathBuf>> = self
             .files
             .keys()

@@ -2,12 +2,13 @@
 //! module graph looks like.
 //!
 //! ```text
-//! sapwood-layers [--stats] [--arrows] [--order] [--root DIR]
+//! sapwood-layers [--stats] [--circles] [--arrows] [--order] [--root DIR]
 //! ```
 //!
-//! `--stats` prints a line of figures for every crate, `--arrows` the violations of crates that
-//! are not listed too, `--order` an order with few of them for each such crate. `--root` is the workspace's folder (default: the current one). The
-//! exit code is 1 if a crate that `layers/order` lists has a violation.
+//! `--stats` prints a line of figures for every crate, `--circles` the files that use each other,
+//! `--arrows` the violations of crates that are not listed too, `--order` an order with few of them
+//! for each such crate. `--root` is the workspace's folder (default: the current one). The exit code
+//! is 1 if a crate that `layers/order` lists has a violation.
 
 mod crate_source;
 mod graph;
@@ -34,11 +35,12 @@ fn main() -> ExitCode {
 /// Whether no listed crate has a violation.
 fn run() -> Result<bool, String> {
     let mut root = PathBuf::from(".");
-    let (mut stats, mut arrows, mut order) = (false, false, false);
+    let (mut stats, mut circles, mut arrows, mut order) = (false, false, false, false);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--stats" => stats = true,
+            "--circles" => circles = true,
             "--arrows" => arrows = true,
             "--order" => order = true,
             "--root" => root = arguments.next().ok_or("--root needs a folder")?.into(),
@@ -57,6 +59,16 @@ fn run() -> Result<bool, String> {
         };
         if stats {
             println!("{}", graph.figures(&crate_name, &source, found.len()));
+        }
+        if circles {
+            for circle in graph.circles() {
+                let files: Vec<_> = circle.iter().map(|f| f.display().to_string()).collect();
+                println!(
+                    "{crate_name}: circle of {}: {}",
+                    files.len(),
+                    files.join(" ")
+                );
+            }
         }
         if order && declared.is_none() {
             println!("{crate_name}: {}", graph.best_order().join(" "));

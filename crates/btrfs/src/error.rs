@@ -483,6 +483,11 @@ impl From<Unhealthy> for Error {
     }
 }
 
+/// The error for an item of tree `root` whose bytes do not parse.
+pub(crate) fn bad_item(root: u64, key: Key, source: ItemError) -> Error {
+    Error::BadItem { root, key, source }
+}
+
 impl Error {
     /// Whether the host has no space for what was to be written, and nothing else is wrong.
     pub(crate) fn is_host_full(&self) -> bool {

@@ -2,17 +2,20 @@
 
 mod cause;
 pub mod check;
+mod checksum;
 mod compression;
 mod counters;
 mod data;
-mod engine;
 mod error;
+mod file_data;
 #[doc(hidden)]
 pub mod fuzzing;
+mod inode;
 pub mod inspect;
 mod lock;
 pub mod mkfs;
-mod ops;
+mod mount;
+mod namespace;
 mod options;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
@@ -23,10 +26,11 @@ mod transaction;
 mod tree;
 mod tree_log;
 mod volume;
+mod xattr;
 
 pub use compression::{Compression, UnknownCompression};
-pub use engine::Btrfs;
 pub use error::{Error, Result};
+pub use mount::Btrfs;
 #[cfg(feature = "ablation")]
 pub use options::{Groups, LogPolicy};
 pub use options::{Options, SubvolumeChoice};

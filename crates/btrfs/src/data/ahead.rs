@@ -5,14 +5,14 @@
 
 use std::ops::Range;
 
-use super::extent_map::Content;
 use super::items;
-use crate::engine::Engine;
-use crate::ops::Inode;
+use crate::file_data::Content;
+use crate::inode::Inode;
+use crate::transaction::Store;
 
 /// Notes that `read` is being read, and asks for what will be next. Up to the end of the file, which
 /// is at `size`.
-pub(super) fn note_read(engine: &Engine, inode: &Inode, read: &Range<u64>, size: u64) {
+pub(super) fn note_read(store: &Store, inode: &Inode, read: &Range<u64>, size: u64) {
     let asked = inode.data.state.lock().ahead.note(read);
     let Some(Range { start, end }) = asked else {
         return;
@@ -21,7 +21,7 @@ pub(super) fn note_read(engine: &Engine, inode: &Inode, read: &Range<u64>, size:
     let mut at = start;
     while at < end {
         // What is wrong with the items is found out by the thread that reads there.
-        let Ok(map) = items::find(engine, inode, at) else {
+        let Ok(map) = items::find(store, inode, at) else {
             return;
         };
         if let Content::Data(stored) = map.content {
@@ -33,7 +33,7 @@ pub(super) fn note_read(engine: &Engine, inode: &Inode, read: &Range<u64>, size:
                 }
                 _ => (stored.bytenr, stored.disk_len),
             };
-            engine.volume.will_read(from, len);
+            store.volume.will_read(from, len);
         }
         if map.end <= at {
             return;

@@ -10,13 +10,13 @@ use sapwood_btrfs_format::InodeFlags;
 use sapwood_vfs::{self as vfs, CopyMode};
 
 use super::allocate::replace_with_hole;
-use super::complete::{changing, data_ref, finish, raise_disk_size};
-use super::extent_map::{Content, ExtentMap, Stored};
+use super::complete::{changing, data_ref, raise_disk_size};
+use super::writeback::Files;
 use super::{Wait, check, discard, flush, items, read, sector_ceil, sector_floor, write};
 use crate::Result;
-use crate::engine::Engine;
-use crate::ops::Inode;
-use crate::transaction::Handle;
+use crate::file_data::{Content, ExtentMap, Stored};
+use crate::inode::Inode;
+use crate::transaction::{Handle, Store};
 
 /// Bytes copied at once where sharing is not possible.
 const CHUNK: u64 = 1 << 20;
@@ -29,7 +29,7 @@ const CHUNK: u64 = 1 << 20;
 /// [`vfs::Error::Invalid`] for ranges that overlap in one file, and, if sharing is a must, for
 /// what cannot be shared; [`NoSpace`](crate::Error::NoSpace).
 pub(crate) fn copy_range(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     from: &Arc<Inode>,
     from_offset: u64,
     to: &Arc<Inode>,
@@ -37,7 +37,7 @@ pub(crate) fn copy_range(
     len: u64,
     mode: CopyMode,
 ) -> Result<u64> {
-    check(engine)?;
+    check(files)?;
     let size = from.state.lock().size;
     let left = size.saturating_sub(from_offset);
     let len = match (len, mode) {
@@ -63,18 +63,18 @@ pub(crate) fn copy_range(
     if len == 0 {
         return Ok(0);
     }
-    let shared = shareable(engine, from, from_offset, to, to_offset, len);
+    let shared = shareable(files, from, from_offset, to, to_offset, len);
     let whole = shared.start == 0 && shared.end == len;
     if mode == CopyMode::ShareOnly && !whole {
         return Err(vfs::Error::Invalid.into());
     }
-    copy(engine, from, from_offset, to, to_offset, shared.start)?;
+    copy(files, from, from_offset, to, to_offset, shared.start)?;
     if !shared.is_empty() {
         let source = from_offset + shared.start..from_offset + shared.end;
-        share(engine, from, source, to, to_offset + shared.start)?;
+        share(files, from, source, to, to_offset + shared.start)?;
     }
     copy(
-        engine,
+        files,
         from,
         from_offset + shared.end,
         to,
@@ -86,14 +86,14 @@ pub(crate) fn copy_range(
 
 /// Which part of the range can be shared.
 fn shareable(
-    engine: &Engine,
+    store: &Store,
     from: &Inode,
     from_offset: u64,
     to: &Inode,
     to_offset: u64,
     len: u64,
 ) -> Range<u64> {
-    let sector = u64::from(engine.sectorsize);
+    let sector = u64::from(store.sectorsize);
     let (from_size, from_flags) = {
         let state = from.state.lock();
         (state.size, state.flags)
@@ -115,7 +115,7 @@ fn shareable(
     let tail = if ends_both {
         end
     } else {
-        sector_floor(engine, end)
+        sector_floor(store, end)
     };
     let tail = tail.saturating_sub(from_offset);
     if head >= tail { len..len } else { head..tail }
@@ -123,7 +123,7 @@ fn shareable(
 
 /// Copies bytes.
 fn copy(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     from: &Arc<Inode>,
     from_offset: u64,
     to: &Arc<Inode>,
@@ -136,8 +136,8 @@ fn copy(
         let part = buf
             .get_mut(..(len - done).min(CHUNK) as usize)
             .unwrap_or_default();
-        read::fill(engine, from, from_offset + done, part)?;
-        write::write(engine, to, to_offset + done, part)?;
+        read::fill(files, from, from_offset + done, part)?;
+        write::write(files, to, to_offset + done, part)?;
         done += part.len() as u64;
     }
     Ok(())
@@ -145,29 +145,29 @@ fn copy(
 
 /// Makes the target refer to the extents of `source`, which begins at a sector.
 fn share(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     from: &Arc<Inode>,
     source: Range<u64>,
     to: &Arc<Inode>,
     to_offset: u64,
 ) -> Result<()> {
     let end = to_offset + (source.end - source.start);
-    let whole = source.start..sector_ceil(engine, source.end);
-    write::prepare_growth(engine, to, to_offset, end)?;
-    flush(engine, from, whole.clone(), Wait::Completion)?;
-    discard(engine, to, to_offset..to_offset + (whole.end - whole.start));
+    let whole = source.start..sector_ceil(files, source.end);
+    write::prepare_growth(files, to, to_offset, end)?;
+    flush(files, from, whole.clone(), Wait::Completion)?;
+    discard(files, to, to_offset..to_offset + (whole.end - whole.start));
     let mut at = whole.start;
     while at < whole.end {
-        let map = items::find(engine, from, at)?.cut(&(at..whole.end));
+        let map = items::find(files, from, at)?.cut(&(at..whole.end));
         let target = to_offset + (map.start - whole.start);
         let target = target..target + (map.end - map.start);
         at = map.end;
         match map.content {
             Content::Inline => {
                 let len = target.end.min(end) - target.start;
-                copy(engine, from, map.start, to, target.start, len)?;
+                copy(files, from, map.start, to, target.start, len)?;
             }
-            content => link(engine, to, target, content, end)?,
+            content => link(files, to, target, content, end)?,
         }
     }
     Ok(())
@@ -176,13 +176,13 @@ fn share(
 /// Replaces a range of the target by content of the source. `end`: the file grows with it up to
 /// there.
 fn link(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     to: &Arc<Inode>,
     range: Range<u64>,
     content: Content,
     end: u64,
 ) -> Result<()> {
-    let mut h = engine.start(10)?;
+    let mut h = files.start(10)?;
     let result = match content {
         Content::Hole | Content::Inline => replace_with_hole(&mut h, to, range.clone(), range.end),
         Content::Data(stored) => replace(&mut h, to, range.clone(), stored, false),
@@ -195,7 +195,7 @@ fn link(
         raise_disk_size(&data, &mut state);
     }
     to.change(&h, |_| {});
-    finish(h, result)
+    h.finish(result)
 }
 
 fn replace(
@@ -219,12 +219,12 @@ fn replace(
         end: range.end,
         content,
     };
-    let engine = Arc::clone(h.engine());
+    let store = Arc::clone(h.store());
     let change = changing(to);
     let dropped = items::drop_extents(h, to, range.clone())?;
     items::insert(h, to, &map)?;
     let data = data_ref(to, map.start, &stored);
-    engine.space.add_data_ref(h, &data, 1)?;
+    store.space.add_data_ref(h, &data, 1)?;
     change.done(range, std::slice::from_ref(&map));
     to.data.note_change(map, h.transid());
     let mut state = to.state.lock();

@@ -5,43 +5,43 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::FileExtent;
 
-use super::extent_map::{Content, ExtentMap, Stored};
+use super::damaged;
 use super::flush::land;
 use super::items::{self, ItemKind, Items, key_of};
-use super::ordered::{OrderedExtent, Target};
-use super::{State, checksum, damaged};
-use crate::engine::Engine;
+use super::writeback::Files;
+use crate::Result;
+use crate::file_data::{Content, DataState, ExtentMap, Stored};
+use crate::file_data::{OrderedExtent, Target};
+use crate::inode::{Inode, InodeState};
 use crate::lock::RankedMutexGuard;
-use crate::ops::{Inode, InodeState};
 use crate::space::DataReservation;
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Store};
 use crate::tree::DataRef;
-use crate::{Error, Result};
 
 /// Completes an ordered extent whose I/O is done, or ends it if that failed.
-pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<OrderedExtent>) {
+pub(super) fn complete(files: &Arc<Files>, inode: &Arc<Inode>, ordered: &Arc<OrderedExtent>) {
     let mut put_back = false;
     let result = if ordered.failed() {
         Ok(None)
     } else {
-        insert(engine, inode, ordered).map(Some)
+        insert(files, inode, ordered).map(Some)
     };
     match result {
         Ok(Some(transid)) => {
             let mut state = inode.data.state.lock();
             state.modified.completed(ordered, transid);
             if state.modified.is_long() {
-                state.modified.prune(engine.last_committed());
+                state.modified.prune(files.last_committed());
             }
         }
         Ok(None) => {
             if let Target::New(stored) = &ordered.target {
                 let (bytenr, len) = (stored.bytenr, stored.disk_len);
-                if let Err(error) = engine.space.release_data_extent(bytenr, len) {
-                    engine.health.fail(&error);
+                if let Err(error) = files.space.release_data_extent(bytenr, len) {
+                    files.health.fail(&error);
                 }
             }
-            let promised = promise_again(engine, ordered);
+            let promised = promise_again(files, ordered);
             let mut state = inode.data.state.lock();
             state.modified.failed(ordered);
             match promised {
@@ -61,33 +61,33 @@ pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &Arc<O
         }
         Err(error) => {
             // Part of it may be in the tree: that transaction can never be committed.
-            engine.health.fail(&error);
+            files.health.fail(&error);
             let mut state = inode.data.state.lock();
             state.failures += 1;
             state.modified.failed(ordered);
         }
     }
-    land(engine, inode, ordered.flight, ordered.len(), put_back);
-    ordered.complete(engine);
+    land(files, inode, ordered.flight, ordered.len(), put_back);
+    ordered.complete(files);
 }
 
 /// Promises space once more to what the host had no space for, so that it can be dirty again.
-fn promise_again(engine: &Engine, ordered: &OrderedExtent) -> Option<DataReservation> {
+fn promise_again(store: &Store, ordered: &OrderedExtent) -> Option<DataReservation> {
     if !ordered.refused() {
         return None;
     }
-    engine
+    store
         .space
         .try_reserve_data(ordered.len())
         .unwrap_or_else(|error| {
-            engine.health.fail(&error);
+            store.health.fail(&error);
             None
         })
 }
 
 /// Puts it into the tree; returns the transid.
-fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<u64> {
-    let mut h = engine.join()?;
+fn insert(files: &Arc<Files>, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<u64> {
+    let mut h = files.join()?;
     h.reservation = inode.data.state.lock().share_of_metadata(ordered.len());
     let transid = h.transid();
     let change = changing(inode);
@@ -141,6 +141,7 @@ impl Drop for Changing<'_> {
 }
 
 fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<ExtentMap> {
+    let store = Arc::clone(h.store());
     let mut map = ordered.map();
     let (added, dropped) = match &ordered.target {
         Target::New(stored) => {
@@ -151,11 +152,10 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
             };
             map.content = Content::Data(stored);
             items::insert(h, inode, &map)?;
-            let engine = Arc::clone(h.engine());
-            engine
+            store
                 .space
                 .insert_data_extent(h, &data_ref(inode, map.start, &stored))?;
-            checksum::insert(h, stored.bytenr, &ordered.sums())?;
+            store.checksums.insert(h, stored.bytenr, &ordered.sums())?;
             (ordered.len(), dropped)
         }
         Target::Overwrite(_) => (0, 0),
@@ -167,7 +167,9 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
             map.content = Content::Data(stored);
             mark_written(h, inode, &map, &stored)?;
             if !sapwood_fault::planted(61) {
-                checksum::insert(h, stored.bytenr + stored.offset, &ordered.sums())?;
+                store
+                    .checksums
+                    .insert(h, stored.bytenr + stored.offset, &ordered.sums())?;
             }
             (0, 0)
         }
@@ -215,7 +217,7 @@ pub(super) fn data_ref(inode: &Inode, start: u64, stored: &Stored) -> DataRef {
 /// Raises the size that the inode item will have, up to the first byte that is not in the tree
 /// yet. So after a power cut the file shows no range that was being written as if it had never
 /// been. The caller holds a handle and queues the inode.
-pub(super) fn raise_disk_size(data: &State, state: &mut InodeState) {
+pub(super) fn raise_disk_size(data: &DataState, state: &mut InodeState) {
     let reached = data.first_missing(state.disk_size).unwrap_or(u64::MAX);
     let reached = if sapwood_fault::planted(62) {
         u64::MAX
@@ -228,8 +230,8 @@ pub(super) fn raise_disk_size(data: &State, state: &mut InodeState) {
 /// Turns the range of `map` from preallocated into data: cuts the item that it lies in, and
 /// lengthens the one before if that goes on in the same extent.
 fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<()> {
-    let engine = Arc::clone(h.engine());
-    let mut items = Items::from(&engine, inode, map.start)?;
+    let store = Arc::clone(h.store());
+    let mut items = Items::from(&store, inode, map.start)?;
     let item = items
         .next()?
         .filter(|item| item.start <= map.start && item.end >= map.end);
@@ -254,7 +256,7 @@ fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored)
         refs += i64::from(!sapwood_fault::planted(63));
     }
     let before = match item.start == map.start {
-        true => goes_on(&engine, inode, &item)?,
+        true => goes_on(&store, inode, &item)?,
         false => None,
     };
     if let Some(before) = before {
@@ -282,8 +284,8 @@ fn mark_written(h: &mut Handle, inode: &Inode, map: &ExtentMap, stored: &Stored)
     let data = data_ref(inode, map.start, stored);
     match refs {
         0 => Ok(()),
-        1.. => engine.space.add_data_ref(h, &data, refs as u32),
-        ..0 => engine
+        1.. => store.space.add_data_ref(h, &data, refs as u32),
+        ..0 => store
             .space
             .drop_data_ref(h, &data, refs.unsigned_abs() as u32),
     }
@@ -296,11 +298,11 @@ struct Before {
 }
 
 /// The written item right before a preallocated one, in the same extent.
-fn goes_on(engine: &Engine, inode: &Inode, item: &items::Item) -> Result<Option<Before>> {
+fn goes_on(store: &Store, inode: &Inode, item: &items::Item) -> Result<Option<Before>> {
     let Some(last) = item.start.checked_sub(1) else {
         return Ok(None);
     };
-    let Some(before) = Items::from(engine, inode, last)?.next()? else {
+    let Some(before) = Items::from(store, inode, last)?.next()? else {
         return Ok(None);
     };
     let (ItemKind::Regular(left), ItemKind::Prealloc(right)) = (&before.kind, &item.kind) else {
@@ -314,15 +316,4 @@ fn goes_on(engine: &Engine, inode: &Inode, item: &items::Item) -> Result<Option<
         start: before.start,
         extent: *left,
     }))
-}
-
-/// Ends a handle after a change that may have failed half-way.
-pub(super) fn finish<T>(h: Handle, result: Result<T, Error>) -> Result<T> {
-    if let Err(error) = &result {
-        h.abort(error);
-    }
-    let ended = h.end();
-    let value = result?;
-    ended?;
-    Ok(value)
 }

@@ -19,15 +19,17 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Incompat, InodeFlags};
 
 use super::compress::{self, heuristic};
-use super::extent_map::Stored;
-use super::flight::{FlightId, Ready, Slice, cut};
-use super::ordered::{OrderedExtent, Target};
 use super::parts::{Batch, Dispatch, MAX_WRITE, Part, io_finished, write_batch};
+use super::writeback::Files;
 use super::writeback::Work;
 use super::{Wait, inline, overwrite};
 use crate::compression::Compression;
-use crate::engine::Engine;
-use crate::ops::{self, Inode};
+use crate::file_data::Stored;
+use crate::file_data::{FlightId, Ready, Slice, cut};
+use crate::file_data::{OrderedExtent, Target};
+use crate::inode::Inode;
+use crate::transaction::Store;
+use crate::xattr;
 use crate::{Error, Result};
 
 /// Longest extent in bytes.
@@ -42,7 +44,7 @@ const SMALL: u64 = 256 << 10;
 /// [`Error::WriteFailed`] if a write failed since the last flush that waited; [`Error::NoSpace`] if the
 /// host has no space, and what is not written is kept.
 pub(crate) fn flush(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     range: Range<u64>,
     wait: Wait,
@@ -52,13 +54,13 @@ pub(crate) fn flush(
     if small {
         let batch = Batch::default();
         for id in take(inode, range) {
-            prepare(engine, inode, id, Dispatch::Here(&batch));
+            prepare(files, inode, id, Dispatch::Here(&batch));
         }
-        write_batch(engine, inode, batch.into_inner());
+        write_batch(files, inode, batch.into_inner());
     } else {
-        begin(engine, inode, range);
+        begin(files, inode, range);
     }
-    let waited = wait_for(engine, inode, wait, refusals);
+    let waited = wait_for(files, inode, wait, refusals);
     if let Err(Error::WriteFailed { .. }) = waited {
         let mut state = inode.data.state.lock();
         state.failures_told = state.failures;
@@ -72,10 +74,10 @@ pub(super) fn refusals(inode: &Inode) -> u64 {
 }
 
 /// Takes what is dirty in `range` and starts its way to disk, by the threads of writeback.
-pub(super) fn begin(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
+pub(super) fn begin(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) {
     for id in take(inode, range) {
         let work = Work::Prepare(Arc::clone(inode), id);
-        engine.writeback.push(engine, work);
+        files.writeback.push(files, work);
     }
 }
 
@@ -99,11 +101,11 @@ fn take(inode: &Inode, range: Range<u64>) -> Vec<FlightId> {
 /// `refusals`, or if a write failed that no [`flush`] of the file has reported. It is still to be
 /// reported then: writing back many files, for space or a snapshot, must not hide a failure from
 /// the fsync of the file that it concerns.
-pub(super) fn wait_for(engine: &Engine, inode: &Inode, wait: Wait, refusals: u64) -> Result<()> {
+pub(super) fn wait_for(files: &Files, inode: &Inode, wait: Wait, refusals: u64) -> Result<()> {
     match wait {
         Wait::None => return Ok(()),
         Wait::Io => {}
-        Wait::Completion => engine.writeback.hurry(),
+        Wait::Completion => files.writeback.hurry(),
     }
     let mut state = inode.data.state.lock();
     let mark = state.flights.mark();
@@ -130,23 +132,23 @@ pub(super) fn wait_for(engine: &Engine, inode: &Inode, wait: Wait, refusals: u64
 
 /// Decides where an entry goes, and sends it there.
 pub(super) fn prepare(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     id: FlightId,
     dispatch: Dispatch<'_>,
 ) {
-    if let Err(error) = decide(engine, inode, id, dispatch) {
-        abandon(engine, inode, id, &error);
+    if let Err(error) = decide(files, inode, id, dispatch) {
+        abandon(files, inode, id, &error);
     }
 }
 
 fn decide(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     id: FlightId,
     dispatch: Dispatch<'_>,
 ) -> Result<()> {
-    engine.health.check()?;
+    files.health.check()?;
     let Some((range, data)) = inode.data.state.lock().flights.get(id) else {
         return Ok(());
     };
@@ -154,12 +156,12 @@ fn decide(
         let state = inode.state.lock();
         (state.flags, state.size)
     };
-    if let Some(target) = inline::target(engine, inode, &range, &data)? {
+    if let Some(target) = inline::target(files, inode, &range, &data)? {
         let ordered = Arc::new(OrderedExtent::new(range, size, target, id, 0));
         inode.data.unpromise(ordered.len());
         register(inode, &ordered);
         io_finished(
-            engine,
+            files,
             inode,
             vec![ordered],
             matches!(dispatch, Dispatch::Queue),
@@ -172,7 +174,7 @@ fn decide(
         if inode.data.state.lock().flights.park_if_blocked(id) {
             return Ok(());
         }
-        let segments = overwrite::plan(engine, inode, &range)?;
+        let segments = overwrite::plan(files, inode, &range)?;
         let cuts: Vec<u64> = segments
             .iter()
             .skip(1)
@@ -183,28 +185,28 @@ fn decide(
             match target {
                 Some(target) => {
                     inode.data.unpromise(part.end - part.start);
-                    submit(engine, inode, id, target, None, dispatch);
+                    submit(files, inode, id, target, None, dispatch);
                 }
-                None => copy(engine, inode, id, dispatch),
+                None => copy(files, inode, id, dispatch),
             }
         }
         return Ok(());
     }
-    copy(engine, inode, id, dispatch);
+    copy(files, inode, id, dispatch);
     Ok(())
 }
 
 /// Sends an entry to new extents.
-fn copy(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch<'_>) {
+fn copy(files: &Arc<Files>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch<'_>) {
     let Some((range, _)) = inode.data.state.lock().flights.get(id) else {
         return;
     };
-    let wanted = match compression(engine, inode) {
+    let wanted = match compression(files, inode) {
         Ok(wanted) => wanted,
-        Err(error) => return abandon(engine, inode, id, &error),
+        Err(error) => return abandon(files, inode, id, &error),
     };
-    if wanted.is_none() || range.end - range.start <= u64::from(engine.sectorsize) {
-        return allocate(engine, inode, id, dispatch);
+    if wanted.is_none() || range.end - range.start <= u64::from(files.sectorsize) {
+        return allocate(files, inode, id, dispatch);
     }
     let piece = compress::MAX_PIECE as u64;
     let cuts: Vec<u64> = (1..)
@@ -214,10 +216,10 @@ fn copy(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispat
     let ids = inode.data.state.lock().flights.split(id, &cuts);
     for id in ids {
         match dispatch {
-            Dispatch::Here(_) => compress(engine, inode, id, dispatch),
-            Dispatch::Queue => engine
+            Dispatch::Here(_) => compress(files, inode, id, dispatch),
+            Dispatch::Queue => files
                 .writeback
-                .push(engine, Work::Compress(Arc::clone(inode), id)),
+                .push(files, Work::Compress(Arc::clone(inode), id)),
         }
     }
 }
@@ -232,8 +234,8 @@ pub(super) struct Wanted {
 }
 
 /// What the file and the mount want; `None` for no compression.
-pub(super) fn compression(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Option<Wanted>> {
-    let options = &engine.options;
+pub(super) fn compression(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<Option<Wanted>> {
+    let options = &files.options;
     let flags = inode.state.lock().flags;
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
         return Ok(None);
@@ -249,7 +251,7 @@ pub(super) fn compression(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Op
         return Ok(None);
     }
     if flags.contains(InodeFlags::COMPRESS) {
-        let named = ops::xattr::compression(engine, inode)?;
+        let named = xattr::compression(files, inode)?;
         let named = named.and_then(|name| std::str::from_utf8(&name).ok()?.parse().ok());
         let how = named
             .or(options.compress)
@@ -270,7 +272,7 @@ pub(super) fn compression(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Op
 /// Compresses an entry of at most one piece and sends it on; one that does not shrink goes
 /// as it is.
 pub(super) fn compress(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     id: FlightId,
     dispatch: Dispatch<'_>,
@@ -278,25 +280,25 @@ pub(super) fn compress(
     let Some((range, data)) = inode.data.state.lock().flights.get(id) else {
         return;
     };
-    let result = compression(engine, inode).and_then(|wanted| {
+    let result = compression(files, inode).and_then(|wanted| {
         let Some(wanted) = wanted else {
             return Ok(None);
         };
         let bytes = gather(&data);
-        let packed = shrink(engine, wanted, &bytes);
+        let packed = shrink(files, wanted, &bytes);
         if packed.is_none() && range.start == 0 && !wanted.force && !wanted.property {
             inode.state.lock().flags.insert(InodeFlags::NOCOMPRESS);
         }
         let Some(packed) = packed else {
             return Ok(None);
         };
-        use_feature(engine, wanted.how);
-        place_compressed(engine, inode, &range, wanted.how, packed)
+        use_feature(files, wanted.how);
+        place_compressed(files, inode, &range, wanted.how, packed)
     });
     match result {
         Ok(Some((target, packed))) => {
             submit(
-                engine,
+                files,
                 inode,
                 id,
                 target,
@@ -304,8 +306,8 @@ pub(super) fn compress(
                 dispatch,
             );
         }
-        Ok(None) => allocate(engine, inode, id, dispatch),
-        Err(error) => abandon(engine, inode, id, &error),
+        Ok(None) => allocate(files, inode, id, dispatch),
+        Err(error) => abandon(files, inode, id, &error),
     }
 }
 
@@ -315,8 +317,8 @@ pub(super) fn gather(data: &[Slice]) -> Vec<u8> {
 }
 
 /// Compresses whole sectors; `None` unless at least one sector is saved. Padded to sectors.
-fn shrink(engine: &Engine, wanted: Wanted, bytes: &[u8]) -> Option<Vec<u8>> {
-    let sector = engine.sectorsize as usize;
+fn shrink(store: &Store, wanted: Wanted, bytes: &[u8]) -> Option<Vec<u8>> {
+    let sector = store.sectorsize as usize;
     if bytes.len() <= sector || !(wanted.force || heuristic::worth_trying(bytes)) {
         return None;
     }
@@ -326,24 +328,24 @@ fn shrink(engine: &Engine, wanted: Wanted, bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Notes in the superblock that an algorithm is in use, which older readers do not know.
-pub(super) fn use_feature(engine: &Engine, how: Compression) {
+pub(super) fn use_feature(store: &Store, how: Compression) {
     match how {
         Compression::Zlib(_) => {}
-        Compression::Lzo => engine.writeback.use_feature(Incompat::COMPRESS_LZO),
-        Compression::Zstd(_) => engine.writeback.use_feature(Incompat::COMPRESS_ZSTD),
+        Compression::Lzo => store.add_incompat(Incompat::COMPRESS_LZO),
+        Compression::Zstd(_) => store.add_incompat(Incompat::COMPRESS_ZSTD),
     }
 }
 
 /// Takes space for a compressed piece; `None` if there is none in one stretch.
 fn place_compressed(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Inode,
     range: &Range<u64>,
     how: Compression,
     packed: Vec<u8>,
 ) -> Result<Option<(Target, Vec<u8>)>> {
     let len = packed.len() as u64;
-    let Some((bytenr, _)) = take_space(engine, inode, len, len)? else {
+    let Some((bytenr, _)) = take_space(files, inode, len, len)? else {
         return Ok(None);
     };
     let ram_len = range.end - range.start;
@@ -362,7 +364,7 @@ fn place_compressed(
 /// Takes between `min` and `want` bytes near the file's last extent; `None` if there is no
 /// stretch of `min` bytes.
 pub(super) fn take_space(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Inode,
     min: u64,
     want: u64,
@@ -375,12 +377,12 @@ pub(super) fn take_space(
         Some(promised) => promised,
         // Overwrites that turned out not to be possible come without a promise. Waiting for
         // space here could be waiting for this very thread.
-        None => match engine.space.try_reserve_data(want)? {
+        None => match files.space.try_reserve_data(want)? {
             Some(promised) => Arc::new(promised),
             None => return Ok(None),
         },
     };
-    match engine.space.reserve_data_extent(&promised, min, want, hint) {
+    match files.space.reserve_data_extent(&promised, min, want, hint) {
         Ok((bytenr, len)) => {
             inode.data.state.lock().hint = bytenr + len;
             Ok(Some((bytenr, len)))
@@ -391,7 +393,7 @@ pub(super) fn take_space(
 }
 
 /// Takes extents for an entry that goes to disk as it is.
-fn allocate(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch<'_>) {
+fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, id: FlightId, dispatch: Dispatch<'_>) {
     let Some((range, _)) = inode.data.state.lock().flights.get(id) else {
         return;
     };
@@ -400,16 +402,16 @@ fn allocate(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Di
     let mut at = range.start;
     while at < range.end {
         let want = (range.end - at).min(MAX_EXTENT);
-        let taken = match take_space(engine, inode, engine.sectorsize.into(), want) {
+        let taken = match take_space(files, inode, files.sectorsize.into(), want) {
             Ok(Some(taken)) => taken,
             failed => {
                 let error = failed.err().unwrap_or(Error::NoSpace);
                 for (bytenr, len) in extents {
-                    if let Err(error) = engine.space.release_data_extent(bytenr, len) {
-                        engine.health.fail(&error);
+                    if let Err(error) = files.space.release_data_extent(bytenr, len) {
+                        files.health.fail(&error);
                     }
                 }
-                return abandon(engine, inode, id, &error);
+                return abandon(files, inode, id, &error);
             }
         };
         at += taken.1;
@@ -426,7 +428,7 @@ fn allocate(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, dispatch: Di
             ram_len: len,
             ..Stored::default()
         };
-        submit(engine, inode, id, Target::New(stored), None, dispatch);
+        submit(files, inode, id, Target::New(stored), None, dispatch);
     }
 }
 
@@ -446,7 +448,7 @@ fn register(inode: &Inode, ordered: &Arc<OrderedExtent>) {
 /// Makes the ordered extent of an entry and writes it. `payload`: what goes to disk, if that
 /// is not the entry's data.
 fn submit(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     id: FlightId,
     target: Target,
@@ -463,9 +465,9 @@ fn submit(
         (state.flags, state.size)
     };
     let summed = !flags.contains(InodeFlags::NODATASUM);
-    let sectors = (bytes / u64::from(engine.sectorsize)) as usize;
+    let sectors = (bytes / u64::from(files.sectorsize)) as usize;
     let sums = if summed {
-        sectors * engine.checksum.size()
+        sectors * files.checksum.size()
     } else {
         0
     };
@@ -483,14 +485,14 @@ fn submit(
         Dispatch::Queue => {
             for part in parts {
                 let work = Work::Write(Arc::clone(inode), part);
-                engine.writeback.push(engine, work);
+                files.writeback.push(files, work);
             }
         }
     }
 }
 
 /// Ends an entry that cannot be written. Its bytes are lost.
-fn abandon(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, error: &Error) {
+fn abandon(files: &Arc<Files>, inode: &Arc<Inode>, id: FlightId, error: &Error) {
     let Some((range, _)) = inode.data.state.lock().flights.get(id) else {
         return;
     };
@@ -502,21 +504,21 @@ fn abandon(engine: &Arc<Engine>, inode: &Arc<Inode>, id: FlightId, error: &Error
         range.end
     );
     log::error!("{lost}");
-    engine.health.record(&lost);
+    files.health.record(&lost);
     // Lack of space damages this file only: nothing on disk contradicts anything.
     if !matches!(error, Error::NoSpace) {
-        engine.health.fail(error);
+        files.health.fail(error);
     }
     let bytes = range.end - range.start;
     inode.data.unpromise(bytes);
     inode.data.state.lock().failures += 1;
-    land(engine, inode, id, bytes, false);
+    land(files, inode, id, bytes, false);
 }
 
 /// Takes an entry out of the flights and wakes the threads that waited for it. `put_back`: its
 /// bytes are dirty again then.
 pub(super) fn land(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     id: FlightId,
     bytes: u64,
@@ -535,9 +537,9 @@ pub(super) fn land(
             state.promised_metadata = None;
         }
         // Before a waiter looks: its bytes count no longer.
-        engine.writeback.leave(bytes - kept);
+        files.writeback.leave(bytes - kept);
         if put_back {
-            engine.writeback.refuse();
+            files.writeback.refuse();
         }
         inode.data.changed.notify_all();
         ready
@@ -547,7 +549,7 @@ pub(super) fn land(
             Ready::Parked(id) => Work::Prepare(Arc::clone(inode), id),
             Ready::Complete(ordered) => Work::Complete(Arc::clone(inode), ordered),
         };
-        engine.writeback.push(engine, work);
+        files.writeback.push(files, work);
     }
-    engine.writeback.settle(inode);
+    files.writeback.settle(inode);
 }

@@ -5,36 +5,37 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, Header, InodeFlags, compression as id};
 
-use super::flight::Slice;
 use super::items::key_of;
-use super::ordered::Target;
+use super::writeback::Files;
 use super::{compress, damaged, flush};
-use crate::engine::Engine;
-use crate::ops::Inode;
+use crate::file_data::Slice;
+use crate::file_data::Target;
+use crate::inode::Inode;
+use crate::transaction::Store;
 use crate::{Error, Result};
 
 /// Bytes of an item's head and of a file extent's in a leaf.
 const HEADS: usize = 25 + 21;
 
 /// What a leaf can hold as inline data at most.
-fn leaf_limit(engine: &Engine) -> u64 {
-    (engine.nodesize as usize - Header::SIZE - HEADS) as u64
+fn leaf_limit(store: &Store) -> u64 {
+    (store.nodesize as usize - Header::SIZE - HEADS) as u64
 }
 
 /// Where a file that is to be written goes if it can stand in the tree: all of it is in this
 /// range, it is short enough, and it has no other extents.
 pub(super) fn target(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     range: &Range<u64>,
     data: &[Slice],
 ) -> Result<Option<Target>> {
-    let sector = u64::from(engine.sectorsize);
+    let sector = u64::from(files.sectorsize);
     let (size, flags) = {
         let state = inode.state.lock();
         (state.size, state.flags)
     };
-    let limit = u64::from(engine.options.max_inline).min(leaf_limit(engine));
+    let limit = u64::from(files.options.max_inline).min(leaf_limit(files));
     if range.start != 0 || range.end > sector || size == 0 || size > sector || limit == 0 {
         return Ok(None);
     }
@@ -42,15 +43,15 @@ pub(super) fn target(
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
         return Ok(None);
     }
-    if super::items::find(engine, inode, sector)?.end != u64::MAX {
+    if super::items::find(files, inode, sector)?.end != u64::MAX {
         return Ok(None);
     }
     let mut bytes = flush::gather(data);
     bytes.truncate(size as usize);
-    if let Some(wanted) = flush::compression(engine, inode)? {
+    if let Some(wanted) = flush::compression(files, inode)? {
         let most = limit.min(size - 1) as usize;
         if let Some(packed) = compress::compress(wanted.how, &bytes, most, sector as usize) {
-            flush::use_feature(engine, wanted.how);
+            flush::use_feature(files, wanted.how);
             return Ok(Some(Target::Inline {
                 ram_len: size,
                 compression: wanted.how.id(),
@@ -73,9 +74,9 @@ pub(super) fn target(
 ///
 /// # Errors
 /// Unreadable blocks, a damaged item.
-pub(super) fn read(engine: &Engine, inode: &Inode) -> Result<Option<Vec<u8>>> {
+pub(super) fn read(store: &Store, inode: &Inode) -> Result<Option<Vec<u8>>> {
     let key = key_of(inode, 0);
-    let Some(item) = inode.root.get(engine, &key)? else {
+    let Some(item) = inode.root.get(store, &key)? else {
         return Ok(None);
     };
     let bad = |source| Error::BadItem {
@@ -99,7 +100,7 @@ pub(super) fn read(engine: &Engine, inode: &Inode) -> Result<Option<Vec<u8>>> {
         .ok()
         .filter(|len| *len <= compress::MAX_PIECE);
     let len = len.ok_or_else(|| damaged(inode, 0, "inline data expands to too much"))?;
-    let sector = engine.sectorsize as usize;
+    let sector = store.sectorsize as usize;
     match compress::decompress(compression, data, len, sector) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(reason) => Err(Error::Compressed {
@@ -115,9 +116,9 @@ pub(super) fn read(engine: &Engine, inode: &Inode) -> Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 /// Unreadable blocks, a damaged item.
-pub(crate) fn read_symlink(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<u8>> {
+pub(crate) fn read_symlink(files: &Arc<Files>, inode: &Inode) -> Result<Vec<u8>> {
     let mut target =
-        read(engine, inode)?.ok_or_else(|| damaged(inode, 0, "symbolic link without target"))?;
+        read(files, inode)?.ok_or_else(|| damaged(inode, 0, "symbolic link without target"))?;
     let size = inode.state.lock().size;
     target.truncate(usize::try_from(size).unwrap_or(usize::MAX));
     Ok(target)

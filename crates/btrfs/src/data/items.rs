@@ -11,11 +11,10 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, Incompat, ItemError, Key, RegularExtent, kind};
 
-use super::extent_map::{Content, ExtentMap, Stored};
 use super::{damaged, sector_ceil, sector_floor};
-use crate::engine::Engine;
-use crate::ops::Inode;
-use crate::transaction::Handle;
+use crate::file_data::{Content, ExtentMap, Stored};
+use crate::inode::Inode;
+use crate::transaction::{Handle, Store};
 use crate::tree::Cursor;
 use crate::{Error, Result};
 
@@ -57,7 +56,7 @@ pub(super) enum ItemKind {
 }
 
 impl Item {
-    fn parse(engine: &Engine, inode: &Inode, key: Key, data: &[u8]) -> Result<Self> {
+    fn parse(store: &Store, inode: &Inode, key: Key, data: &[u8]) -> Result<Self> {
         let bad = |source: ItemError| Error::BadItem {
             root: inode.root.id(),
             key,
@@ -65,7 +64,7 @@ impl Item {
         };
         let (len, kind) = match FileExtent::parse(data).map_err(bad)? {
             FileExtent::Inline { ram_bytes, .. } => (
-                sector_ceil(engine, ram_bytes),
+                sector_ceil(store, ram_bytes),
                 ItemKind::Inline { ram_len: ram_bytes },
             ),
             FileExtent::Regular(extent) => (extent.num_bytes, ItemKind::Regular(extent)),
@@ -74,7 +73,7 @@ impl Item {
         let end = key.offset.checked_add(len).filter(|end| *end > key.offset);
         let end = end.ok_or_else(|| damaged(inode, key.offset, "impossible length"))?;
         if let ItemKind::Regular(extent) | ItemKind::Prealloc(extent) = &kind {
-            check_extent(engine, extent, key.offset)
+            check_extent(store, extent, key.offset)
                 .map_err(|reason| damaged(inode, key.offset, reason))?;
         }
         Ok(Self {
@@ -111,8 +110,8 @@ impl Item {
 }
 
 /// What has to be true of an extent before one may reckon with its numbers.
-fn check_extent(engine: &Engine, extent: &RegularExtent, start: u64) -> Result<(), &'static str> {
-    let sector = u64::from(engine.sectorsize);
+fn check_extent(store: &Store, extent: &RegularExtent, start: u64) -> Result<(), &'static str> {
+    let sector = u64::from(store.sectorsize);
     if !start.is_multiple_of(sector) || !extent.num_bytes.is_multiple_of(sector) {
         return Err("range is not of whole sectors");
     }
@@ -166,27 +165,27 @@ pub(super) fn regular(stored: &Stored, len: u64) -> RegularExtent {
 
 /// A walk over the items of a file, from the one that covers an offset on.
 pub(super) struct Items<'a> {
-    engine: &'a Engine,
+    store: &'a Store,
     inode: &'a Inode,
     cursor: Cursor,
 }
 
 impl<'a> Items<'a> {
     /// Begins at the item that covers `offset`, else at the first one behind it.
-    pub(super) fn from(engine: &'a Engine, inode: &'a Inode, offset: u64) -> Result<Self> {
+    pub(super) fn from(store: &'a Store, inode: &'a Inode, offset: u64) -> Result<Self> {
         let key = key_of(inode, offset);
-        let mut cursor = inode.root.seek_back(engine, &key)?;
+        let mut cursor = inode.root.seek_back(store, &key)?;
         let covers = match cursor.item() {
             Some((found, data)) if is_ours(inode, &found) => {
-                Item::parse(engine, inode, found, data)?.end > offset
+                Item::parse(store, inode, found, data)?.end > offset
             }
             _ => false,
         };
         if !covers {
-            cursor = inode.root.seek(engine, &key)?;
+            cursor = inode.root.seek(store, &key)?;
         }
         Ok(Self {
-            engine,
+            store,
             inode,
             cursor,
         })
@@ -196,7 +195,7 @@ impl<'a> Items<'a> {
     pub(super) fn next(&mut self) -> Result<Option<Item>> {
         let item = match self.cursor.item() {
             Some((key, data)) if is_ours(self.inode, &key) => {
-                Item::parse(self.engine, self.inode, key, data)?
+                Item::parse(self.store, self.inode, key, data)?
             }
             _ => return Ok(None),
         };
@@ -207,10 +206,10 @@ impl<'a> Items<'a> {
 
 /// Reads maps from `offset` on: the one that covers it (a hole, if no item does) and some that
 /// follow. They follow each other without gaps.
-pub(super) fn load(engine: &Engine, inode: &Inode, offset: u64) -> Result<Vec<ExtentMap>> {
+pub(super) fn load(store: &Store, inode: &Inode, offset: u64) -> Result<Vec<ExtentMap>> {
     let mut maps = Vec::new();
-    let mut at = sector_floor(engine, offset);
-    let mut items = Items::from(engine, inode, offset)?;
+    let mut at = sector_floor(store, offset);
+    let mut items = Items::from(store, inode, offset)?;
     while maps.len() < BATCH {
         let Some(item) = items.next()? else {
             maps.push(ExtentMap {
@@ -247,7 +246,7 @@ pub(super) fn load(engine: &Engine, inode: &Inode, offset: u64) -> Result<Vec<Ex
 }
 
 /// The map that covers `offset`, from the cache or the tree.
-pub(super) fn find(engine: &Engine, inode: &Inode, offset: u64) -> Result<ExtentMap> {
+pub(super) fn find(store: &Store, inode: &Inode, offset: u64) -> Result<ExtentMap> {
     let ticket = {
         let state = inode.data.state.lock();
         if let Some(map) = state.maps.find(offset) {
@@ -255,7 +254,7 @@ pub(super) fn find(engine: &Engine, inode: &Inode, offset: u64) -> Result<Extent
         }
         state.maps.ticket()
     };
-    let maps = load(engine, inode, offset)?;
+    let maps = load(store, inode, offset)?;
     inode.data.state.lock().maps.add(ticket, &maps);
     let found = maps
         .into_iter()
@@ -264,14 +263,14 @@ pub(super) fn find(engine: &Engine, inode: &Inode, offset: u64) -> Result<Extent
 }
 
 /// The last items of a file that reach behind `end`, at most `max`, from the last one on.
-pub(super) fn last(engine: &Engine, inode: &Inode, end: u64, max: usize) -> Result<Vec<Item>> {
+pub(super) fn last(store: &Store, inode: &Inode, end: u64, max: usize) -> Result<Vec<Item>> {
     let mut found = Vec::new();
-    let mut cursor = inode.root.seek_back(engine, &key_of(inode, u64::MAX))?;
+    let mut cursor = inode.root.seek_back(store, &key_of(inode, u64::MAX))?;
     while found.len() < max {
         let Some((key, data)) = cursor.item().filter(|(key, _)| is_ours(inode, key)) else {
             break;
         };
-        let item = Item::parse(engine, inode, key, data)?;
+        let item = Item::parse(store, inode, key, data)?;
         if item.end <= end {
             break;
         }
@@ -286,12 +285,12 @@ pub(super) fn last(engine: &Engine, inode: &Inode, end: u64, max: usize) -> Resu
 /// # Errors
 /// Unreadable blocks, damaged items.
 pub(crate) fn preallocated_behind(
-    engine: &Engine,
+    store: &Store,
     inode: &Inode,
     end: u64,
 ) -> Result<Vec<ExtentMap>> {
     let mut found = Vec::new();
-    let mut items = Items::from(engine, inode, end)?;
+    let mut items = Items::from(store, inode, end)?;
     while let Some(item) = items.next()? {
         let map = item.map();
         if matches!(map.content, Content::Prealloc(_)) {
@@ -308,12 +307,12 @@ pub(crate) fn preallocated_behind(
 /// # Errors
 /// Unreadable blocks, damaged items, no space.
 pub(crate) fn drop_extents(h: &mut Handle, inode: &Inode, range: Range<u64>) -> Result<u64> {
-    let engine = Arc::clone(h.engine());
+    let store = Arc::clone(h.store());
     let mut dropped = 0;
     let mut at = range.start;
     while at < range.end {
         // A batch, because a walk does not see changes of the leaf it stands in.
-        let mut items = Items::from(&engine, inode, at)?;
+        let mut items = Items::from(&store, inode, at)?;
         let mut batch = Vec::new();
         while batch.len() < BATCH {
             match items.next()? {
@@ -375,12 +374,12 @@ fn drop_item(h: &mut Handle, inode: &Inode, item: &Item, range: &Range<u64>) -> 
     if extent.is_hole() || left != right {
         return Ok(());
     }
-    let engine = Arc::clone(h.engine());
+    let store = Arc::clone(h.store());
     let data = super::complete::data_ref(inode, item.start, &stored(&extent));
     if left {
-        engine.space.add_data_ref(h, &data, 1)
+        store.space.add_data_ref(h, &data, 1)
     } else {
-        engine.space.drop_data_ref(h, &data, 1)
+        store.space.drop_data_ref(h, &data, 1)
     }
 }
 
@@ -398,7 +397,7 @@ pub(super) fn insert(h: &mut Handle, inode: &Inode, map: &ExtentMap) -> Result<(
 
 /// Inserts the item of an explicit hole, where the file system wants one.
 pub(super) fn insert_hole(h: &mut Handle, inode: &Inode, range: Range<u64>) -> Result<()> {
-    if range.is_empty() || h.engine().incompat.contains(Incompat::NO_HOLES) {
+    if range.is_empty() || h.store().incompat.contains(Incompat::NO_HOLES) {
         return Ok(());
     }
     let len = range.end - range.start;

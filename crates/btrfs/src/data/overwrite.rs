@@ -10,32 +10,32 @@ use std::sync::Arc;
 use sapwood_btrfs_format::InodeFlags;
 
 use super::complete::data_ref;
-use super::extent_map::{Content, ExtentMap, Stored};
-use super::ordered::Target;
-use super::{checksum, items};
+use super::items;
+use super::writeback::Files;
 use crate::Result;
-use crate::engine::Engine;
-use crate::ops::Inode;
+use crate::file_data::Target;
+use crate::file_data::{Content, ExtentMap, Stored};
+use crate::inode::Inode;
 
 /// Cuts a range in flight into parts that overwrite and parts that do not (`None`). No older
 /// data of the range is in flight.
 pub(super) fn plan(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     range: &Range<u64>,
 ) -> Result<Vec<(Range<u64>, Option<Target>)>> {
     let mut parts: Vec<(Range<u64>, Option<Target>)> = Vec::new();
     let mut at = range.start;
     while at < range.end {
-        let judged = items::find(engine, inode, at).and_then(|map| {
+        let judged = items::find(files, inode, at).and_then(|map| {
             let map = map.cut(&(at..range.end));
-            Ok((map, target(engine, inode, &map)?))
+            Ok((map, target(files, inode, &map)?))
         });
         let (map, target) = match judged {
             Ok(judged) => judged,
             Err(error) => {
                 for _ in parts.iter().filter(|(_, target)| target.is_some()) {
-                    engine.writeback.overwrite_done(inode.root.id());
+                    files.writeback.overwrite_done(inode.root.id());
                 }
                 return Err(error);
             }
@@ -50,23 +50,23 @@ pub(super) fn plan(
 }
 
 /// How the range of a map can be overwritten. If it can, the overwrite has begun.
-fn target(engine: &Arc<Engine>, inode: &Inode, map: &ExtentMap) -> Result<Option<Target>> {
+fn target(files: &Arc<Files>, inode: &Inode, map: &ExtentMap) -> Result<Option<Target>> {
     let Some((stored, target)) = candidate(inode, map) else {
         return Ok(None);
     };
     let root = inode.root.id();
     // Begun before it is judged: a snapshot either waits for it or is seen by the judgement.
-    if !engine.writeback.begin_overwrite(root) {
+    if !files.writeback.begin_overwrite(root) {
         return Ok(None);
     }
-    match is_ours(engine, inode, map, &stored) {
+    match is_ours(files, inode, map, &stored) {
         Ok(true) => Ok(Some(target)),
         Ok(false) => {
-            engine.writeback.overwrite_done(root);
+            files.writeback.overwrite_done(root);
             Ok(None)
         }
         Err(error) => {
-            engine.writeback.overwrite_done(root);
+            files.writeback.overwrite_done(root);
             Err(error)
         }
     }
@@ -81,26 +81,25 @@ fn candidate(inode: &Inode, map: &ExtentMap) -> Option<(Stored, Target)> {
     }
 }
 
-fn is_ours(engine: &Arc<Engine>, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<bool> {
+fn is_ours(files: &Arc<Files>, inode: &Inode, map: &ExtentMap, stored: &Stored) -> Result<bool> {
     if stored.compression != 0 || stored.generation <= inode.root.last_snapshot() {
         return Ok(false);
     }
     let len = map.end - map.start;
-    if checksum::has_any(engine, stored.bytenr + stored.offset, len)? {
+    if files
+        .checksums
+        .has_any(files, stored.bytenr + stored.offset, len)?
+    {
         return Ok(false);
     }
     let own = data_ref(inode, map.start, stored);
-    let h = engine.join()?;
+    let h = files.join()?;
     let changes = &h.trans().space;
-    Ok(!engine.space.is_shared(changes, &inode.root, &own)?)
+    Ok(!files.space.is_shared(changes, &inode.root, &own)?)
 }
 
 /// Whether all of `range` could be overwritten in place now, so that writing needs no space.
-pub(super) fn possible(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    range: &Range<u64>,
-) -> Result<bool> {
+pub(super) fn possible(files: &Arc<Files>, inode: &Arc<Inode>, range: &Range<u64>) -> Result<bool> {
     if !inode
         .state
         .lock()
@@ -111,12 +110,12 @@ pub(super) fn possible(
     }
     let mut at = range.start;
     while at < range.end {
-        let map = items::find(engine, inode, at)?.cut(&(at..range.end));
+        let map = items::find(files, inode, at)?.cut(&(at..range.end));
         at = map.end;
         let Some((stored, _)) = candidate(inode, &map) else {
             return Ok(false);
         };
-        if !is_ours(engine, inode, &map, &stored)? {
+        if !is_ours(files, inode, &map, &stored)? {
             return Ok(false);
         }
     }

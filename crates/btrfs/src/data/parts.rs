@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::InodeFlags;
 
-use super::flight::Slice;
-use super::ordered::{OrderedExtent, Target};
+use super::writeback::Files;
 use super::writeback::Work;
 use crate::Error;
-use crate::engine::Engine;
-use crate::ops::Inode;
+use crate::file_data::Slice;
+use crate::file_data::{OrderedExtent, Target};
+use crate::inode::Inode;
+use crate::transaction::Store;
 
 /// Bytes of one write request.
 pub(super) const MAX_WRITE: u64 = 4 << 20;
@@ -60,9 +61,9 @@ pub(super) enum Dispatch<'a> {
 }
 
 /// Writes parts of a file, in as few requests as their places allow.
-pub(super) fn write_batch(engine: &Arc<Engine>, inode: &Arc<Inode>, mut parts: Vec<Part>) {
+pub(super) fn write_batch(files: &Arc<Files>, inode: &Arc<Inode>, mut parts: Vec<Part>) {
     for part in &parts {
-        checksum(engine, inode, part);
+        checksum(files, inode, part);
     }
     parts.sort_by_key(Part::address);
     let mut rest = &parts[..];
@@ -76,27 +77,27 @@ pub(super) fn write_batch(engine: &Arc<Engine>, inode: &Arc<Inode>, mut parts: V
             fits
         });
         let (run, behind) = rest.split_at(1 + neighbours.count());
-        write_run(engine, inode, run, false);
+        write_run(files, inode, run, false);
         rest = behind;
     }
 }
 
 /// Checksums and writes a part.
-pub(super) fn write_part(engine: &Arc<Engine>, inode: &Arc<Inode>, part: &Part) {
-    checksum(engine, inode, part);
-    write_run(engine, inode, std::slice::from_ref(part), true);
+pub(super) fn write_part(files: &Arc<Files>, inode: &Arc<Inode>, part: &Part) {
+    checksum(files, inode, part);
+    write_run(files, inode, std::slice::from_ref(part), true);
 }
 
-fn checksum(engine: &Engine, inode: &Inode, part: &Part) {
+fn checksum(store: &Store, inode: &Inode, part: &Part) {
     if inode.state.lock().flags.contains(InodeFlags::NODATASUM) {
         return;
     }
-    let sector = engine.sectorsize as usize;
-    let size = engine.checksum.size();
+    let sector = store.sectorsize as usize;
+    let size = store.checksum.size();
     let mut sums = Vec::with_capacity(part.len() as usize / sector * size);
     for slice in &part.slices {
         for bytes in slice.bytes().chunks(sector) {
-            sums.extend_from_slice(engine.checksum.compute(bytes).as_bytes());
+            sums.extend_from_slice(store.checksum.compute(bytes).as_bytes());
         }
     }
     part.ordered
@@ -104,31 +105,31 @@ fn checksum(engine: &Engine, inode: &Inode, part: &Part) {
 }
 
 /// Writes parts that lie one behind the other. `queued`: by a thread of writeback.
-fn write_run(engine: &Arc<Engine>, inode: &Arc<Inode>, run: &[Part], queued: bool) {
+fn write_run(files: &Arc<Files>, inode: &Arc<Inode>, run: &[Part], queued: bool) {
     let Some(at) = run.first().and_then(Part::address) else {
         return;
     };
     let slices = run.iter().flat_map(|part| &part.slices);
     let bufs: Vec<&[u8]> = slices.map(Slice::bytes).collect();
-    let result = engine
+    let result = files
         .health
         .check()
         .map_err(Error::from)
-        .and_then(|()| engine.volume.write_vectored(at, &bufs));
+        .and_then(|()| files.volume.write_vectored(at, &bufs));
     match &result {
         Err(error) if error.is_host_full() && !sapwood_fault::planted(77) => {
             log::warn!("{inode:?}: data stays in memory: {error}");
         }
-        Err(error) => engine.health.fail(error),
+        Err(error) => files.health.fail(error),
         Ok(()) => {}
     }
     let written = run
         .iter()
         .filter(|part| part.ordered.part_done(&result))
         .map(|part| Arc::clone(&part.ordered));
-    io_finished(engine, inode, written.collect(), queued);
+    io_finished(files, inode, written.collect(), queued);
     if queued && result.is_ok() {
-        engine
+        files
             .volume
             .write_behind(at, run.iter().map(Part::len).sum());
     }
@@ -136,14 +137,14 @@ fn write_run(engine: &Arc<Engine>, inode: &Arc<Inode>, run: &[Part], queued: boo
 
 /// All I/O of these ordered extents is done.
 pub(super) fn io_finished(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     mut written: Vec<Arc<OrderedExtent>>,
     queued: bool,
 ) {
     for ordered in &written {
         if matches!(ordered.target, Target::Overwrite(_) | Target::Prealloc(_)) {
-            engine.writeback.overwrite_done(inode.root.id());
+            files.writeback.overwrite_done(inode.root.id());
         }
     }
     {
@@ -162,10 +163,10 @@ pub(super) fn io_finished(
     let failed = written.iter().any(|ordered| ordered.failed());
     for ready in written {
         let work = Work::Complete(Arc::clone(inode), ready);
-        engine.writeback.push(engine, work);
+        files.writeback.push(files, work);
     }
     if (any && queued) || failed {
         // Who waits for it, if anybody, does so already.
-        engine.writeback.hurry();
+        files.writeback.hurry();
     }
 }

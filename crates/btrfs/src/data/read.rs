@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{Checksum, InodeFlags};
 
-use super::extent_map::{Content, ExtentMap, Stored};
-use super::{ahead, checksum, compress, damaged, inline, items};
-use crate::engine::Engine;
-use crate::ops::Inode;
+use super::writeback::Files;
+use super::{ahead, compress, damaged, inline, items};
+use crate::file_data::{Content, ExtentMap, Stored};
+use crate::inode::Inode;
+use crate::transaction::Store;
 use crate::{Error, Result};
 
 /// Reads up to `buf.len()` bytes at `offset`; returns how many (fewer only at the end of the
@@ -17,7 +18,7 @@ use crate::{Error, Result};
 /// # Errors
 /// [`Error::DataChecksum`] and others if no copy of a sector is good; unreadable or damaged items.
 pub(crate) fn read(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     offset: u64,
     buf: &mut [u8],
@@ -25,14 +26,14 @@ pub(crate) fn read(
     let size = inode.state.lock().size;
     let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
     let buf = buf.get_mut(..len).unwrap_or_default();
-    ahead::note_read(engine, inode, &(offset..offset + len as u64), size);
-    fill(engine, inode, offset, buf)?;
+    ahead::note_read(files, inode, &(offset..offset + len as u64), size);
+    fill(files, inode, offset, buf)?;
     Ok(len)
 }
 
 /// Reads `buf.len()` bytes at `offset`, wherever the file ends; what no item has is zero.
 pub(super) fn fill(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     offset: u64,
     buf: &mut [u8],
@@ -62,21 +63,21 @@ pub(super) fn fill(
     };
     for gap in gaps {
         let target = buf.get_mut((gap.start - offset) as usize..(gap.end - offset) as usize);
-        read_disk(engine, inode, gap, target.unwrap_or_default())?;
+        read_disk(files, inode, gap, target.unwrap_or_default())?;
     }
     Ok(())
 }
 
-fn read_disk(engine: &Arc<Engine>, inode: &Inode, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
+fn read_disk(files: &Arc<Files>, inode: &Inode, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
     let mut at = range.start;
     let mut rest = buf;
     while at < range.end {
-        let map = items::find(engine, inode, at)?.cut(&(at..range.end));
+        let map = items::find(files, inode, at)?.cut(&(at..range.end));
         let (front, back) = rest.split_at_mut((map.end - map.start) as usize);
         match &map.content {
             Content::Hole | Content::Prealloc(_) => front.fill(0),
             Content::Inline => {
-                let bytes = inline::read(engine, inode)?
+                let bytes = inline::read(files, inode)?
                     .ok_or_else(|| damaged(inode, 0, "inline extent is gone"))?;
                 let from = bytes.get(map.start as usize..).unwrap_or_default();
                 let len = from.len().min(front.len());
@@ -85,9 +86,9 @@ fn read_disk(engine: &Arc<Engine>, inode: &Inode, range: Range<u64>, buf: &mut [
                 lacks.fill(0);
             }
             Content::Data(stored) if stored.compression == 0 => {
-                read_plain(engine, inode, &map, stored, front)?
+                read_plain(files, inode, &map, stored, front)?
             }
-            Content::Data(stored) => read_compressed(engine, inode, &map, stored, front)?,
+            Content::Data(stored) => read_compressed(files, inode, &map, stored, front)?,
         }
         at = map.end;
         rest = back;
@@ -97,22 +98,22 @@ fn read_disk(engine: &Arc<Engine>, inode: &Inode, range: Range<u64>, buf: &mut [
 
 /// Reads the part of an extent that a map shows.
 fn read_plain(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Inode,
     map: &ExtentMap,
     stored: &Stored,
     buf: &mut [u8],
 ) -> Result<()> {
-    let sector = u64::from(engine.sectorsize);
+    let sector = u64::from(files.sectorsize);
     let from = stored.bytenr + stored.offset;
     let to = from + (map.end - map.start);
     let (low, high) = (from - from % sector, to.next_multiple_of(sector));
     let place = |logical: u64| map.start.wrapping_add(logical.wrapping_sub(from));
     if low == from && high == to {
-        return read_sectors(engine, inode, low, buf, &place);
+        return read_sectors(files, inode, low, buf, &place);
     }
     let mut whole = vec![0; (high - low) as usize];
-    read_sectors(engine, inode, low, &mut whole, &place)?;
+    read_sectors(files, inode, low, &mut whole, &place)?;
     let part = whole
         .get((from - low) as usize..(to - low) as usize)
         .unwrap_or_default();
@@ -121,15 +122,15 @@ fn read_plain(
 }
 
 fn read_compressed(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Inode,
     map: &ExtentMap,
     stored: &Stored,
     buf: &mut [u8],
 ) -> Result<()> {
-    let bytes = match engine.writeback.expanded(stored.bytenr, stored.generation) {
+    let bytes = match files.writeback.expanded(stored.bytenr, stored.generation) {
         Some(bytes) => bytes,
-        None => expand(engine, inode, map, stored)?,
+        None => expand(files, inode, map, stored)?,
     };
     let from = usize::try_from(stored.offset).unwrap_or(usize::MAX);
     let part = bytes.get(from..from.saturating_add(buf.len()));
@@ -139,13 +140,13 @@ fn read_compressed(
 
 /// Reads and expands a whole compressed extent.
 fn expand(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Inode,
     map: &ExtentMap,
     stored: &Stored,
 ) -> Result<Arc<Vec<u8>>> {
     let most = compress::MAX_PIECE as u64;
-    let aligned = stored.disk_len.is_multiple_of(engine.sectorsize.into());
+    let aligned = stored.disk_len.is_multiple_of(files.sectorsize.into());
     if stored.ram_len > most || stored.disk_len > most || !aligned {
         return Err(damaged(
             inode,
@@ -155,8 +156,8 @@ fn expand(
     }
     let mut packed = vec![0; stored.disk_len as usize];
     let begin = map.start.wrapping_sub(stored.offset);
-    read_sectors(engine, inode, stored.bytenr, &mut packed, &|_| begin)?;
-    let sector = engine.sectorsize as usize;
+    read_sectors(files, inode, stored.bytenr, &mut packed, &|_| begin)?;
+    let sector = files.sectorsize as usize;
     let bytes = compress::decompress(stored.compression, &packed, stored.ram_len as usize, sector);
     let bytes = bytes.map_err(|reason| Error::Compressed {
         root: inode.root.id(),
@@ -165,7 +166,7 @@ fn expand(
         reason: reason.to_string(),
     })?;
     let bytes = Arc::new(bytes);
-    engine
+    files
         .writeback
         .keep_expanded(stored.bytenr, stored.generation, &bytes);
     Ok(bytes)
@@ -174,7 +175,7 @@ fn expand(
 /// Reads whole sectors at a logical address and checks them. `place` gives the file offset of
 /// a logical address, for messages.
 fn read_sectors(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Inode,
     logical: u64,
     buf: &mut [u8],
@@ -182,20 +183,20 @@ fn read_sectors(
 ) -> Result<()> {
     let summed = !inode.state.lock().flags.contains(InodeFlags::NODATASUM);
     let sums = match summed {
-        true => Some(checksum::lookup(engine, logical, buf.len() as u64)?),
+        true => Some(files.checksums.lookup(files, logical, buf.len() as u64)?),
         false => None,
     };
-    let first = engine.volume.read(logical, buf, 0);
+    let first = files.volume.read(logical, buf, 0);
     let failed = first.is_err();
-    let sector = engine.sectorsize as usize;
+    let sector = files.sectorsize as usize;
     for (i, bytes) in buf.chunks_mut(sector).enumerate() {
         let at = logical + (i * sector) as u64;
         let expected = sums.as_ref().map(|sums| sums.get(i).copied().flatten());
-        if !failed && judge(engine, expected, bytes).is_ok() {
+        if !failed && judge(files, expected, bytes).is_ok() {
             continue;
         }
         let sector = Sector {
-            engine,
+            files,
             inode,
             logical: at,
             offset: place(at),
@@ -216,7 +217,7 @@ fn read_sectors(
 /// Compares a sector with its checksum: `None` if the file has none, `Some(None)` if the one
 /// that it should have is missing.
 fn judge(
-    engine: &Engine,
+    store: &Store,
     expected: Option<Option<Checksum>>,
     bytes: &[u8],
 ) -> Result<(), Option<Checksum>> {
@@ -224,7 +225,7 @@ fn judge(
         None => Ok(()),
         Some(None) => Err(None),
         Some(Some(expected)) => {
-            let found = engine.checksum.compute(bytes);
+            let found = store.checksum.compute(bytes);
             if found == expected {
                 Ok(())
             } else {
@@ -236,7 +237,7 @@ fn judge(
 
 /// A sector of which one copy was bad.
 struct Sector<'a> {
-    engine: &'a Arc<Engine>,
+    files: &'a Arc<Files>,
     inode: &'a Inode,
     logical: u64,
     offset: u64,
@@ -245,7 +246,7 @@ struct Sector<'a> {
 
 impl Sector<'_> {
     fn judged(&self, bytes: &[u8], mirror: usize) -> Result<()> {
-        let Err(found) = judge(self.engine, self.expected, bytes) else {
+        let Err(found) = judge(self.files, self.expected, bytes) else {
             return Ok(());
         };
         let (root, objectid, offset) = (self.inode.root.id(), self.inode.objectid, self.offset);
@@ -283,7 +284,7 @@ impl Sector<'_> {
     }
 
     fn place(&self, mirror: usize) -> (String, u64) {
-        self.engine.volume.place(self.logical, mirror)
+        self.files.volume.place(self.logical, mirror)
     }
 
     /// Tries the other copies; the first that is good is read and repairs the bad one. `first`:
@@ -294,22 +295,17 @@ impl Sector<'_> {
         let mirrors = match self.expected {
             Some(None) => 1,
             _ => self
-                .engine
+                .files
                 .volume
                 .mirrors(self.logical, bytes.len() as u64)?,
         };
         for mirror in 1..mirrors {
-            if self
-                .engine
-                .volume
-                .read(self.logical, bytes, mirror)
-                .is_err()
-            {
+            if self.files.volume.read(self.logical, bytes, mirror).is_err() {
                 continue;
             }
             match self.judged(bytes, mirror) {
                 Ok(()) => {
-                    match self.engine.volume.repair(self.logical, bytes, 0) {
+                    match self.files.volume.repair(self.logical, bytes, 0) {
                         Ok(()) => {
                             log::info!("repaired logical {} from copy {mirror}", self.logical)
                         }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::extent_map::Content;
 use super::items;
+use super::writeback::Files;
 use crate::Result;
-use crate::engine::Engine;
-use crate::ops::Inode;
+use crate::file_data::Content;
+use crate::inode::Inode;
 
 /// Whether the byte at `at` is data, and up to where that is known to go on. Expects `io`.
-pub(crate) fn stretch(engine: &Arc<Engine>, inode: &Inode, at: u64) -> Result<(bool, u64)> {
+pub(crate) fn stretch(files: &Arc<Files>, inode: &Inode, at: u64) -> Result<(bool, u64)> {
     let next = {
         let state = inode.data.state.lock();
         let dirty = state.dirty.covered(at..u64::MAX).next();
@@ -23,7 +23,7 @@ pub(crate) fn stretch(engine: &Arc<Engine>, inode: &Inode, at: u64) -> Result<(b
         return Ok((true, part.end));
     }
     let limit = next.map_or(u64::MAX, |part| part.start);
-    let map = items::find(engine, inode, at)?;
+    let map = items::find(files, inode, at)?;
     let is_data = matches!(map.content, Content::Data(_) | Content::Inline);
     Ok((is_data, map.end.min(limit)))
 }

@@ -10,11 +10,11 @@ use sapwood_btrfs_format::{BlockGroupFlags, Incompat, Key};
 use sapwood_testing::{CountDevice, GateDevice, RequestKind};
 use sapwood_vfs::{AllocMode, Credentials, InodeFlags, NewInode};
 
-use super::extent_map::Content;
-use super::{Stored, Wait, flush, flush_complete, items};
-use crate::engine::Engine;
+use super::{Wait, flush, flush_complete, items};
+use crate::file_data::{Content, Stored};
+use crate::inode::Inode;
 use crate::mkfs::{MkfsOptions, Profile, mkfs};
-use crate::ops::{self, Inode};
+use crate::mount::Engine;
 use crate::transaction::State;
 use crate::{Error, Options, Result};
 
@@ -50,9 +50,10 @@ fn top(engine: &Arc<Engine>) -> Arc<Inode> {
 
 fn create(engine: &Arc<Engine>, name: &[u8]) -> Arc<Inode> {
     let dir = top(engine);
-    let place = ops::rename::Place { dir: &dir, name };
+    let place = crate::namespace::rename::Place { dir: &dir, name };
     let _io = dir.io.write();
-    ops::create::create(engine, &Credentials::ROOT, place, NewInode::Regular, 0o644).unwrap()
+    crate::namespace::create::create(engine, &Credentials::ROOT, place, NewInode::Regular, 0o644)
+        .unwrap()
 }
 
 fn load(engine: &Arc<Engine>, objectid: u64) -> Arc<Inode> {
@@ -317,7 +318,7 @@ fn a_writeback_for_space_hides_no_failure_from_the_file() {
     write(&engine, &file, 0, &[b'a'; 8192]);
     hold(&gate, b'a');
     thread::scope(|scope| {
-        let pressure = scope.spawn(|| crate::space::Pressure::write_back(&engine));
+        let pressure = scope.spawn(|| crate::space::Pressure::write_back(engine.store()));
         gate.wait_held(1);
         assert_eq!(gate.fail_all(), 1);
         assert!(pressure.join().unwrap().is_err(), "the mount is read-only");
@@ -402,7 +403,7 @@ fn nodatacow_overwrites_in_place_until_a_snapshot() {
     let gate = device(&MkfsOptions::default());
     let engine = open(&gate);
     let file = create(&engine, b"f");
-    ops::attr::store_flags(&engine, &file, InodeFlags::NOCOW).unwrap();
+    crate::namespace::attr::store_flags(&engine, &file, InodeFlags::NOCOW).unwrap();
     let put = |byte: u8, offset: u64| {
         write(&engine, &file, offset, &[byte; 8192]);
         flush_complete(&engine, &file).unwrap();
@@ -558,16 +559,16 @@ fn an_allocation_without_space_waits_for_deletions_under_way() {
     allocate(&victim, &engine).unwrap();
     assert!(matches!(allocate(&other, &engine), Err(Error::NoSpace)));
     // A thread that deletes a file stands still after it began.
-    let deletion = engine.deletions.begin();
+    let deletion = engine.space.deletions.begin();
     let waiting = {
         let (engine, other) = (Arc::clone(&engine), Arc::clone(&other));
         thread::spawn(move || allocate(&other, &engine))
     };
-    while engine.deletions.waiting() == 0 {
+    while engine.space.deletions.waiting() == 0 {
         assert!(!waiting.is_finished(), "no space, beside a deletion");
         thread::yield_now();
     }
-    ops::remove::remove(&engine, &top(&engine), b"victim", false).unwrap();
+    crate::namespace::remove::remove(&engine, &top(&engine), b"victim", false).unwrap();
     drop(deletion);
     waiting.join().unwrap().unwrap();
 }

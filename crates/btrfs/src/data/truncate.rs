@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, compression as id};
 
-use super::complete::{changing, finish, raise_disk_size};
-use super::extent_map::{Content, ExtentMap};
+use super::complete::{changing, raise_disk_size};
 use super::items::{self, Item, key_of};
+use super::writeback::Files;
 use super::{check, discard, inline, sector_ceil, sector_floor, write};
 use crate::Result;
-use crate::engine::Engine;
-use crate::ops::Inode;
-use crate::transaction::Handle;
+use crate::file_data::{Content, ExtentMap};
+use crate::inode::Inode;
+use crate::transaction::{Handle, Store};
 
 /// Items dropped in one handle.
 const STEP: usize = 32;
@@ -30,50 +30,50 @@ const ITEMS: u64 = 8;
 ///
 /// # Errors
 /// [`NoSpace`](crate::Error::NoSpace); unreadable or damaged items.
-pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    check(engine)?;
+pub(crate) fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    check(files)?;
     let old = inode.state.lock().size;
     if size >= old {
-        write::prepare_growth(engine, inode, size, size)?;
-        return write::set_size(engine, inode, size);
+        write::prepare_growth(files, inode, size, size)?;
+        return write::set_size(files, inode, size);
     }
-    let sector = u64::from(engine.sectorsize);
-    let cut = sector_floor(engine, size);
+    let sector = u64::from(files.sectorsize);
+    let cut = sector_floor(files, size);
     if cut < size {
-        if old <= sector && inline_on_disk(engine, inode)? {
-            return cut_inline(engine, inode, size);
+        if old <= sector && inline_on_disk(files, inode)? {
+            return cut_inline(files, inode, size);
         }
-        write::zero_part(engine, inode, size..old.min(cut + sector))?;
+        write::zero_part(files, inode, size..old.min(cut + sector))?;
     }
-    discard(engine, inode, sector_ceil(engine, size)..u64::MAX);
+    discard(files, inode, sector_ceil(files, size)..u64::MAX);
     inode.state.lock().size = size;
-    shrink(engine, inode, size)
+    shrink(files, inode, size)
 }
 
 /// Drops everything that a file without a name has. The caller holds `io` exclusively.
 ///
 /// # Errors
 /// Unreadable or damaged items.
-pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    check(engine)?;
-    discard(engine, inode, 0..u64::MAX);
+pub(crate) fn delete_content(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
+    check(files)?;
+    discard(files, inode, 0..u64::MAX);
     inode.state.lock().size = 0;
-    shrink(engine, inode, 0)
+    shrink(files, inode, 0)
 }
 
 /// Whether the file stands in the tree, and nothing newer in memory.
-fn inline_on_disk(engine: &Engine, inode: &Inode) -> Result<bool> {
+fn inline_on_disk(store: &Store, inode: &Inode) -> Result<bool> {
     let in_memory = inode.data.state.lock().bytes() > 0;
-    Ok(!in_memory && items::find(engine, inode, 0)?.content == Content::Inline)
+    Ok(!in_memory && items::find(store, inode, 0)?.content == Content::Inline)
 }
 
 /// Writes an inline extent again, shorter.
-fn cut_inline(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let mut bytes = inline::read(engine, inode)?.unwrap_or_default();
+fn cut_inline(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    let mut bytes = inline::read(files, inode)?.unwrap_or_default();
     let had = bytes.len() as u64;
     let len = size.min(had);
     bytes.truncate(len as usize);
-    let mut h = engine.start_urgent(2)?;
+    let mut h = files.start_urgent(2)?;
     let change = changing(inode);
     let item = FileExtent::Inline {
         generation: h.transid(),
@@ -82,24 +82,24 @@ fn cut_inline(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()>
         data: &bytes,
     };
     let result = inode.root.put(&mut h, &key_of(inode, 0), &item.encode());
-    change.done(0..sector_ceil(engine, had.max(1)), &[]);
+    change.done(0..sector_ceil(files, had.max(1)), &[]);
     inode.change(&h, |state| {
         state.nbytes = state.nbytes.saturating_sub(had) + len;
         state.size = size;
         state.disk_size = size;
     });
-    finish(h, result)
+    h.finish(result)
 }
 
 /// Drops all items behind `size`, step by step.
-fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let end = sector_ceil(engine, size);
+fn shrink(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    let end = sector_ceil(files, size);
     loop {
-        let mut h = engine.start_urgent(ITEMS)?;
-        let step = drop_last(&mut h, engine, inode, end);
+        let mut h = files.start_urgent(ITEMS)?;
+        let step = drop_last(&mut h, files, inode, end);
         let (dropped, reached) = match step {
             Ok(step) => step,
-            Err(error) => return finish(h, Err(error)),
+            Err(error) => return h.finish(Err(error)),
         };
         {
             let mut data = inode.data.state.lock();
@@ -123,12 +123,12 @@ fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
 /// where the file ends now, or `None` if nothing is left behind `end`.
 fn drop_last(
     h: &mut Handle,
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Inode,
     end: u64,
 ) -> Result<(u64, Option<u64>)> {
     let change = changing(inode);
-    let last = items::last(engine, inode, end, STEP)?;
+    let last = items::last(files, inode, end, STEP)?;
     let Some(first) = last.last().map(|item: &Item| item.start.max(end)) else {
         change.done(0..0, &[]);
         return Ok((0, None));

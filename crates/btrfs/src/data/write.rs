@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::Incompat;
 
-use super::complete::{changing, finish, raise_disk_size};
-use super::extent_map::{Content, ExtentMap};
+use super::complete::{changing, raise_disk_size};
 use super::flush;
+use super::writeback::Files;
 use super::{allocate, check, items, overwrite, read, sector_ceil, sector_floor};
-use crate::engine::Engine;
-use crate::ops::Inode;
+use crate::file_data::{Content, ExtentMap};
+use crate::inode::Inode;
 use crate::space::{DataReservation, MetadataReservation};
 use crate::{Error, Result};
 
@@ -28,27 +28,27 @@ const ITEMS: u64 = 3;
 /// # Errors
 /// [`Error::NoSpace`]; a sector that is written in part cannot be read; the mount takes no changes.
 pub(crate) fn write(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     offset: u64,
     data: &[u8],
 ) -> Result<()> {
-    check(engine)?;
+    check(files)?;
     if data.is_empty() {
         return Ok(());
     }
-    prepare_growth(engine, inode, offset, offset + data.len() as u64)?;
+    prepare_growth(files, inode, offset, offset + data.len() as u64)?;
     let mut at = offset;
     let mut rest = data;
     while !rest.is_empty() {
         let room = (CHUNK - at % CHUNK).min(rest.len() as u64);
         let (front, back) = rest.split_at(room as usize);
-        write_chunk(engine, inode, at, front)?;
+        write_chunk(files, inode, at, front)?;
         at += room;
         rest = back;
     }
     if inode.data.state.lock().dirty.bytes() >= EARLY {
-        flush::begin(engine, inode, 0..u64::MAX);
+        flush::begin(files, inode, 0..u64::MAX);
     }
     Ok(())
 }
@@ -56,27 +56,27 @@ pub(crate) fn write(
 /// What has to happen before a write to `start..end` (or, empty, a truncation to `start`) may
 /// make the file longer.
 pub(super) fn prepare_growth(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     start: u64,
     end: u64,
 ) -> Result<()> {
     let size = inode.state.lock().size;
-    let sector = u64::from(engine.sectorsize);
+    let sector = u64::from(files.sectorsize);
     if end <= size {
         return Ok(());
     }
     // An inline extent holds a file alone: with more behind it, it becomes a sector like any
     // other. A write that touches the first sector brings all of it anyway.
     if size > 0 && size <= sector && start >= sector {
-        pull_first(engine, inode)?;
+        pull_first(files, inode)?;
     }
     if start > size {
-        drop_stale(engine, inode, size, start)?;
-        zero_tail(engine, inode, size, start)?;
-        let (from, to) = (sector_ceil(engine, size), sector_ceil(engine, start));
-        if from < to && !engine.incompat.contains(Incompat::NO_HOLES) {
-            insert_holes(engine, inode, from..to)?;
+        drop_stale(files, inode, size, start)?;
+        zero_tail(files, inode, size, start)?;
+        let (from, to) = (sector_ceil(files, size), sector_ceil(files, start));
+        if from < to && !files.incompat.contains(Incompat::NO_HOLES) {
+            insert_holes(files, inode, from..to)?;
         }
     }
     Ok(())
@@ -84,27 +84,22 @@ pub(super) fn prepare_growth(
 
 /// Drops data behind the end of the file at `size`, up to `to`. A power cut may leave some: it was
 /// in the tree, and what was before it, and with that the size, was not yet.
-pub(super) fn drop_stale(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    size: u64,
-    to: u64,
-) -> Result<()> {
-    let mut at = sector_ceil(engine, size);
-    let to = sector_ceil(engine, to);
+pub(super) fn drop_stale(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
+    let mut at = sector_ceil(files, size);
+    let to = sector_ceil(files, to);
     while at < to {
-        let map = items::find(engine, inode, at)?.cut(&(at..to));
+        let map = items::find(files, inode, at)?.cut(&(at..to));
         at = map.end;
         if matches!(map.content, Content::Data(_)) {
-            allocate::clear(engine, inode, map.range())?;
+            allocate::clear(files, inode, map.range())?;
         }
     }
     Ok(())
 }
 
 /// Makes the first sector dirty if it stands in the tree.
-fn pull_first(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    let sector = u64::from(engine.sectorsize);
+fn pull_first(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
+    let sector = u64::from(files.sectorsize);
     {
         let state = inode.data.state.lock();
         if state.dirty.contains(0) {
@@ -112,56 +107,56 @@ fn pull_first(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
         }
         if !state.flights.overlaps(0..sector) {
             drop(state);
-            if items::find(engine, inode, 0)?.content != Content::Inline {
+            if items::find(files, inode, 0)?.content != Content::Inline {
                 return Ok(());
             }
         }
     }
-    touch_sector(engine, inode, 0)
+    touch_sector(files, inode, 0)
 }
 
 /// Reads a sector and makes it dirty, zero behind the end of the file.
-pub(super) fn touch_sector(engine: &Arc<Engine>, inode: &Arc<Inode>, start: u64) -> Result<()> {
-    let bytes = edge(engine, inode, start)?;
-    store(engine, inode, start, &bytes, &[], None).map(|_| ())
+pub(super) fn touch_sector(files: &Arc<Files>, inode: &Arc<Inode>, start: u64) -> Result<()> {
+    let bytes = edge(files, inode, start)?;
+    store(files, inode, start, &bytes, &[], None).map(|_| ())
 }
 
 /// Sees to it that the bytes between the end of the file and `to` read as zeros once the file
 /// is longer: what follows the end in its sector may be anything on a damaged image, or after
 /// a truncation that a power cut kept from being finished.
-fn zero_tail(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
-    let start = sector_floor(engine, size);
+fn zero_tail(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: u64) -> Result<()> {
+    let start = sector_floor(files, size);
     // A write within the sector of the end brings it, and zeros it.
     if start == size
-        || (sector_floor(engine, to) == start && !to.is_multiple_of(engine.sectorsize.into()))
+        || (sector_floor(files, to) == start && !to.is_multiple_of(files.sectorsize.into()))
     {
         return Ok(());
     }
-    let end = start + u64::from(engine.sectorsize);
+    let end = start + u64::from(files.sectorsize);
     let in_memory = {
         let state = inode.data.state.lock();
         state.dirty.contains(start) || state.flights.overlaps(start..end)
     };
-    let inline = match items::find(engine, inode, start)?.content {
+    let inline = match items::find(files, inode, start)?.content {
         _ if in_memory => return Ok(()),
         Content::Hole | Content::Prealloc(_) => return Ok(()),
         Content::Inline => true,
         Content::Data(_) => false,
     };
-    let mut bytes = vec![0; engine.sectorsize as usize];
-    read::fill(engine, inode, start, &mut bytes)?;
+    let mut bytes = vec![0; files.sectorsize as usize];
+    read::fill(files, inode, start, &mut bytes)?;
     let tail = bytes.get((size - start) as usize..).unwrap_or_default();
     if !inline && tail.iter().all(|byte| *byte == 0) {
         return Ok(());
     }
-    touch_sector(engine, inode, start)
+    touch_sector(files, inode, start)
 }
 
 /// Inserts items of explicit holes where the file has none.
-fn insert_holes(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+fn insert_holes(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     let mut gaps = Vec::new();
     let mut at = range.start;
-    let mut walk = items::Items::from(engine, inode, range.start)?;
+    let mut walk = items::Items::from(files, inode, range.start)?;
     while let Some(item) = walk.next()?.filter(|item| item.start < range.end) {
         if item.start > at {
             gaps.push(at..item.start);
@@ -172,7 +167,7 @@ fn insert_holes(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> 
         gaps.push(at..range.end);
     }
     for gap in gaps {
-        let mut h = engine.start(2)?;
+        let mut h = files.start(2)?;
         let change = changing(inode);
         let result = items::insert_hole(&mut h, inode, gap.clone());
         change.done(
@@ -190,18 +185,18 @@ fn insert_holes(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> 
         };
         inode.data.note_change(hole, h.transid());
         inode.change(&h, |_| {});
-        finish(h, result)?;
+        h.finish(result)?;
     }
     Ok(())
 }
 
 /// The sector at `start` as the file has it, zero behind the end of the file.
-fn edge(engine: &Arc<Engine>, inode: &Arc<Inode>, start: u64) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; engine.sectorsize as usize];
+fn edge(files: &Arc<Files>, inode: &Arc<Inode>, start: u64) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; files.sectorsize as usize];
     let size = inode.state.lock().size;
     let len = size.saturating_sub(start).min(bytes.len() as u64) as usize;
     read::fill(
-        engine,
+        files,
         inode,
         start,
         bytes.get_mut(..len).unwrap_or_default(),
@@ -210,27 +205,27 @@ fn edge(engine: &Arc<Engine>, inode: &Arc<Inode>, start: u64) -> Result<Vec<u8>>
 }
 
 /// Writes at most a chunk.
-fn write_chunk(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
-    let sector = u64::from(engine.sectorsize);
+fn write_chunk(files: &Arc<Files>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+    let sector = u64::from(files.sectorsize);
     let end = offset + data.len() as u64;
-    let (first, last) = (sector_floor(engine, offset), sector_floor(engine, end));
+    let (first, last) = (sector_floor(files, offset), sector_floor(files, end));
     loop {
         let mut edges = Vec::new();
         let dirty = |at: u64| inode.data.state.lock().dirty.contains(at);
         let size = inode.state.lock().size;
         if !offset.is_multiple_of(sector) && !dirty(first) {
-            edges.push((first, edge(engine, inode, first)?));
+            edges.push((first, edge(files, inode, first)?));
         }
         if !end.is_multiple_of(sector) && !dirty(last) && !edges.iter().any(|(at, _)| *at == last) {
             // Up to the end of the file there is nothing to keep behind the data.
             let bytes = if end >= size && offset <= last {
                 vec![0; sector as usize]
             } else {
-                edge(engine, inode, last)?
+                edge(files, inode, last)?
             };
             edges.push((last, bytes));
         }
-        if store(engine, inode, offset, data, &edges, Some(end))? {
+        if store(files, inode, offset, data, &edges, Some(end))? {
             return Ok(());
         }
     }
@@ -240,14 +235,14 @@ fn write_chunk(engine: &Arc<Engine>, inode: &Arc<Inode>, offset: u64, data: &[u8
 /// then `data`. `size`: the file is at least that long then. False, and nothing changed, if
 /// writeback took a sector meanwhile whose other bytes are needed.
 fn store(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     offset: u64,
     data: &[u8],
     edges: &[(u64, Vec<u8>)],
     size: Option<u64>,
 ) -> Result<bool> {
-    let range = sector_floor(engine, offset)..sector_ceil(engine, offset + data.len() as u64);
+    let range = sector_floor(files, offset)..sector_ceil(files, offset + data.len() as u64);
     let (bytes, pieces) = {
         let state = inode.data.state.lock();
         let gaps = state.dirty.gaps(range.clone());
@@ -258,8 +253,8 @@ fn store(
         });
         (bytes, pieces.count() as u64)
     };
-    let (promised, metadata) = promise(engine, inode, &range, bytes, pieces)?;
-    engine.writeback.enter(engine, bytes)?;
+    let (promised, metadata) = promise(files, inode, &range, bytes, pieces)?;
+    files.writeback.enter(files, bytes)?;
     {
         let mut guard = inode.data.state.lock();
         let state = &mut *guard;
@@ -267,12 +262,12 @@ fn store(
         let before = state.dirty.bytes();
         let end = offset + data.len() as u64;
         let cuts = [offset, end].map(|at| {
-            (!at.is_multiple_of(engine.sectorsize.into())).then(|| sector_floor(engine, at))
+            (!at.is_multiple_of(files.sectorsize.into())).then(|| sector_floor(files, at))
         });
         let has = |at: &u64| state.dirty.contains(*at) || edges.iter().any(|(edge, _)| edge == at);
         if !cuts.iter().flatten().all(has) {
             drop(guard);
-            engine.writeback.leave(bytes);
+            files.writeback.leave(bytes);
             return Ok(false);
         }
         for (at, sector) in edges {
@@ -282,7 +277,7 @@ fn store(
         }
         state.dirty.write(offset, data);
         let added = state.dirty.bytes() - before;
-        engine.writeback.correct(bytes, added);
+        files.writeback.correct(bytes, added);
         match (&state.promised, promised) {
             (Some(own), Some(more)) => own.merge(more),
             (None, Some(more)) => state.promised = Some(Arc::new(more)),
@@ -298,7 +293,7 @@ fn store(
             own.size = own.size.max(size);
         }
     }
-    engine.writeback.activate(inode);
+    files.writeback.activate(inode);
     Ok(true)
 }
 
@@ -307,7 +302,7 @@ type Promises = (Option<DataReservation>, Option<MetadataReservation>);
 /// Reserves what a write needs. On a full file system a write that overwrites in place needs
 /// no data space.
 fn promise(
-    engine: &Arc<Engine>,
+    files: &Arc<Files>,
     inode: &Arc<Inode>,
     range: &Range<u64>,
     bytes: u64,
@@ -316,24 +311,24 @@ fn promise(
     if bytes == 0 {
         return Ok((None, None));
     }
-    let data = match engine.space.reserve_data(engine, bytes) {
+    let data = match files.space.reserve_data(files.store(), bytes) {
         Ok(data) => Some(data),
-        Err(Error::NoSpace) if overwrite::possible(engine, inode, range)? => None,
+        Err(Error::NoSpace) if overwrite::possible(files, inode, range)? => None,
         Err(error) => return Err(error),
     };
     let metadata = match pieces {
         0 => None,
         pieces => {
             let items = pieces * ITEMS;
-            Some(engine.space.reserve_metadata(engine, items, false)?)
+            Some(files.space.reserve_metadata(files.store(), items, false)?)
         }
     };
     Ok((data, metadata))
 }
 
 /// Sets the length of a file that grew without data. The caller did [`prepare_growth`].
-pub(super) fn set_size(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let h = engine.start(1)?;
+pub(super) fn set_size(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    let h = files.start(1)?;
     {
         let data = inode.data.state.lock();
         let mut state = inode.state.lock();
@@ -345,15 +340,15 @@ pub(super) fn set_size(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
 }
 
 /// Zeroes part of a sector, if the file has anything else there.
-pub(super) fn zero_part(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+pub(super) fn zero_part(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
     if range.is_empty() {
         return Ok(());
     }
     let mut bytes = vec![0; (range.end - range.start) as usize];
-    read::fill(engine, inode, range.start, &mut bytes)?;
+    read::fill(files, inode, range.start, &mut bytes)?;
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(());
     }
     bytes.fill(0);
-    write_chunk(engine, inode, range.start, &bytes)
+    write_chunk(files, inode, range.start, &bytes)
 }

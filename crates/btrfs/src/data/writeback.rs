@@ -18,22 +18,23 @@
 //! what comes then is copied, until the snapshot exists and the generation rule protects it.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Condvar;
 use sapwood_base::{ActiveFiles, Added, Alarm, Batching, ByteBound, WorkerGroup, Workers, age};
-use sapwood_btrfs_format::Incompat;
 
-use super::flight::FlightId;
-use super::ordered::OrderedExtent;
 use super::parts::{self, Dispatch, Part};
-use super::{FileData, Wait, complete, flush};
-use crate::engine::Engine;
+use super::{Wait, complete, flush};
+use crate::file_data::FlightId;
+use crate::file_data::OrderedExtent;
+use crate::inode::{Inode, InodeTable};
 use crate::lock::{Rank, RankedMutex};
-use crate::ops::Inode;
+use crate::transaction::{Participant, Store};
+use crate::tree::{BlockCache, TreeRead};
 use crate::{Error, Options, Result};
 
 /// Threads that complete ordered extents.
@@ -62,7 +63,7 @@ pub(super) enum Work {
 }
 
 struct Job {
-    engine: Arc<Engine>,
+    files: Arc<Files>,
     work: Work,
 }
 
@@ -71,16 +72,66 @@ const COMPLETION: usize = 1;
 /// Lane of everything else.
 const IO: usize = 0;
 
+/// Files, on top of a store: inodes and their data; always behind an `Arc`.
+pub(crate) struct Files {
+    store: Arc<Store>,
+    pub(crate) inodes: InodeTable,
+    pub(crate) writeback: Writeback,
+}
+
+impl Files {
+    /// The files of a mount of the subvolume `mounted`.
+    pub(crate) fn new(store: Arc<Store>, mounted: u64) -> Arc<Self> {
+        Arc::new(Self {
+            inodes: InodeTable::new(mounted, store.options.inode_bytes),
+            writeback: Writeback::new(&store.options),
+            store,
+        })
+    }
+}
+
+impl Files {
+    /// The store below.
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl Deref for Files {
+    type Target = Arc<Store>;
+
+    fn deref(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+impl TreeRead for Files {
+    fn blocks(&self) -> &BlockCache {
+        &self.store.blocks
+    }
+}
+
+impl Participant for Files {
+    fn write_back(self: Arc<Self>) {
+        // What fails is reported to the threads that wait for their own file.
+        let _ = self.writeback.flush_all(&self, Wait::Completion);
+    }
+
+    fn hurry(&self) {
+        self.writeback.hurry();
+    }
+}
+
 /// Does a piece of work in this thread.
-pub(super) fn run(engine: &Arc<Engine>, work: Work) {
+pub(super) fn run(files: &Arc<Files>, work: Work) {
     match work {
-        Work::Prepare(inode, id) => flush::prepare(engine, &inode, id, Dispatch::Queue),
-        Work::Compress(inode, id) => flush::compress(engine, &inode, id, Dispatch::Queue),
-        Work::Write(inode, part) => parts::write_part(engine, &inode, &part),
-        Work::Complete(inode, ordered) => complete::complete(engine, &inode, &ordered),
+        Work::Prepare(inode, id) => flush::prepare(files, &inode, id, Dispatch::Queue),
+        Work::Compress(inode, id) => flush::compress(files, &inode, id, Dispatch::Queue),
+        Work::Write(inode, part) => parts::write_part(files, &inode, &part),
+        Work::Complete(inode, ordered) => complete::complete(files, &inode, &ordered),
         Work::Relieve => {
-            engine.writeback.relieving.store(false, Ordering::SeqCst);
-            engine.writeback.relieve(engine);
+            files.writeback.relieving.store(false, Ordering::SeqCst);
+            files.writeback.relieve(files);
         }
     }
 }
@@ -114,10 +165,6 @@ pub(crate) struct Writeback {
     overwrites: RankedMutex<HashMap<u64, Overwrites>>,
     overwritten: Condvar,
     recent: RankedMutex<VecDeque<Expanded>>,
-    /// Incompatible features that compressed data brought into use.
-    features: AtomicU64,
-    /// Serializes changes of the checksum tree.
-    pub(super) sums: RankedMutex<()>,
 }
 
 impl std::fmt::Debug for Writeback {
@@ -131,11 +178,11 @@ impl std::fmt::Debug for Writeback {
 impl Writeback {
     /// Begins writeback of what is older than the interval. Returns how long the oldest of the
     /// others has until then; `None` if no file is active.
-    fn flush_due(&self, engine: &Arc<Engine>, interval: Duration) -> Option<Duration> {
-        let (files, next) = self.active.due(interval);
-        for inode in files {
+    fn flush_due(&self, files: &Arc<Files>, interval: Duration) -> Option<Duration> {
+        let (due, next) = self.active.due(interval);
+        for inode in due {
             if inode.data.dirty_bytes() > 0 {
-                flush::begin(engine, &inode, 0..u64::MAX);
+                flush::begin(files, &inode, 0..u64::MAX);
             }
         }
         next
@@ -161,14 +208,12 @@ impl Writeback {
             overwrites: RankedMutex::new(Rank::Leaf, HashMap::new()),
             overwritten: Condvar::new(),
             recent: RankedMutex::new(Rank::Leaf, VecDeque::new()),
-            features: AtomicU64::new(0),
-            sums: RankedMutex::new(Rank::Checksums, ()),
         }
     }
 
     /// Starts the threads, once. A mount does so when it begins: a thread may run only where
     /// the one that started it may, and a request's may be bound to a CPU.
-    pub(crate) fn start(&self, engine: &Arc<Engine>) {
+    pub(crate) fn start(&self, files: &Arc<Files>) {
         let group = |name, threads, batching| WorkerGroup {
             name,
             threads,
@@ -180,13 +225,13 @@ impl Writeback {
         ];
         let started = self
             .workers
-            .start(&crews, |job: Job| run(&job.engine, job.work));
+            .start(&crews, |job: Job| run(&job.files, job.work));
         if started && self.background {
-            let (weak, alarm) = (Arc::downgrade(engine), Arc::clone(&self.age));
+            let (weak, alarm) = (Arc::downgrade(files), Arc::clone(&self.age));
             let interval = self.interval;
             let flush_old = move || {
-                age::write_back_old(&weak, &alarm, interval, |engine, interval| {
-                    engine.writeback.flush_due(engine, interval)
+                age::write_back_old(&weak, &alarm, interval, |files, interval| {
+                    files.writeback.flush_due(files, interval)
                 });
             };
             self.workers.spawn("btrfs-flush", flush_old);
@@ -194,18 +239,18 @@ impl Writeback {
     }
 
     /// Queues work. Hold no lock of a higher rank than [`Rank::FileDataState`].
-    pub(super) fn push(&self, engine: &Arc<Engine>, work: Work) {
-        self.start(engine);
+    pub(super) fn push(&self, files: &Arc<Files>, work: Work) {
+        self.start(files);
         let lane = match work {
             Work::Complete(..) => COMPLETION,
             _ => IO,
         };
         let job = Job {
-            engine: Arc::clone(engine),
+            files: Arc::clone(files),
             work,
         };
         if let Err(job) = self.workers.push(lane, job) {
-            run(&job.engine, job.work);
+            run(&job.files, job.work);
         }
     }
 
@@ -230,9 +275,9 @@ impl Writeback {
     ///
     /// # Errors
     /// [`Error::NoSpace`]: nothing can be written because the host has no space.
-    pub(super) fn enter(&self, engine: &Arc<Engine>, bytes: u64) -> Result<()> {
-        self.start(engine);
-        let entered = self.bound.enter(bytes, || self.kick(engine));
+    pub(super) fn enter(&self, files: &Arc<Files>, bytes: u64) -> Result<()> {
+        self.start(files);
+        let entered = self.bound.enter(bytes, || self.kick(files));
         entered.then_some(()).ok_or(Error::NoSpace)
     }
 
@@ -257,25 +302,25 @@ impl Writeback {
         self.bound.bytes()
     }
 
-    fn kick(&self, engine: &Arc<Engine>) {
+    fn kick(&self, files: &Arc<Files>) {
         self.hurry();
         if !self.relieving.swap(true, Ordering::SeqCst) {
-            self.push(engine, Work::Relieve);
+            self.push(files, Work::Relieve);
         }
     }
 
     /// Begins writeback of the files that have been active longest, until what is left dirty is
     /// a quarter of the bound.
-    fn relieve(&self, engine: &Arc<Engine>) {
-        let files = self.active.oldest_first();
-        let mut dirty: u64 = files.iter().map(|inode| inode.data.dirty_bytes()).sum();
-        for inode in files {
+    fn relieve(&self, files: &Arc<Files>) {
+        let oldest = self.active.oldest_first();
+        let mut dirty: u64 = oldest.iter().map(|inode| inode.data.dirty_bytes()).sum();
+        for inode in oldest {
             if dirty <= self.bound.limit() / 4 {
                 break;
             }
             let bytes = inode.data.dirty_bytes();
             if bytes > 0 {
-                flush::begin(engine, &inode, 0..u64::MAX);
+                flush::begin(files, &inode, 0..u64::MAX);
                 dirty = dirty.saturating_sub(bytes);
             }
         }
@@ -299,31 +344,31 @@ impl Writeback {
     }
 
     /// Flushes all files. The first error is returned, after all were tried.
-    pub(crate) fn flush_all(&self, engine: &Arc<Engine>, wait: Wait) -> Result<()> {
-        self.flush_some(engine, wait, |_| true)
+    pub(crate) fn flush_all(&self, files: &Arc<Files>, wait: Wait) -> Result<()> {
+        self.flush_some(files, wait, |_| true)
     }
 
     /// Flushes the files of one tree.
-    pub(crate) fn flush_root(&self, engine: &Arc<Engine>, root: u64, wait: Wait) -> Result<()> {
-        self.flush_some(engine, wait, |inode| inode.root.id() == root)
+    pub(crate) fn flush_root(&self, files: &Arc<Files>, root: u64, wait: Wait) -> Result<()> {
+        self.flush_some(files, wait, |inode| inode.root.id() == root)
     }
 
     fn flush_some(
         &self,
-        engine: &Arc<Engine>,
+        files: &Arc<Files>,
         wait: Wait,
         which: impl Fn(&Inode) -> bool,
     ) -> Result<()> {
-        let mut files = self.active.all();
-        files.retain(|inode| which(inode));
-        let refusals: Vec<u64> = files.iter().map(|inode| flush::refusals(inode)).collect();
-        for inode in &files {
-            flush::begin(engine, inode, 0..u64::MAX);
+        let mut active = self.active.all();
+        active.retain(|inode| which(inode));
+        let refusals: Vec<u64> = active.iter().map(|inode| flush::refusals(inode)).collect();
+        for inode in &active {
+            flush::begin(files, inode, 0..u64::MAX);
         }
         let mut result = Ok(());
         if wait != Wait::None {
-            for (inode, refusals) in files.iter().zip(refusals) {
-                result = result.and(flush::wait_for(engine, inode, wait, refusals));
+            for (inode, refusals) in active.iter().zip(refusals) {
+                result = result.and(flush::wait_for(files, inode, wait, refusals));
             }
         }
         result
@@ -370,16 +415,6 @@ impl Writeback {
         }
     }
 
-    /// Brings a feature into use: the next superblock names it.
-    pub(super) fn use_feature(&self, feature: Incompat) {
-        self.features.fetch_or(feature.bits(), Ordering::Relaxed);
-    }
-
-    /// Features that were brought into use since the mount.
-    pub(crate) fn features(&self) -> Incompat {
-        Incompat::from_bits_retain(self.features.load(Ordering::Relaxed))
-    }
-
     /// An expanded extent that was read lately.
     pub(super) fn expanded(&self, bytenr: u64, generation: u64) -> Option<Arc<Vec<u8>>> {
         let recent = self.recent.lock();
@@ -423,16 +458,5 @@ impl Drop for FrozenOverwrites<'_> {
                 all.remove(&self.root);
             }
         }
-    }
-}
-
-impl FileData {
-    fn dirty_bytes(&self) -> u64 {
-        self.state.lock().dirty.bytes()
-    }
-
-    fn is_idle(&self) -> bool {
-        let state = self.state.lock();
-        state.dirty.is_empty() && state.flights.is_empty()
     }
 }

@@ -10,32 +10,8 @@ use sapwood_btrfs_format::{FileExtent, FreeSpaceHeader, Key, kind, objectid};
 
 use super::state::Space;
 use super::write::SpaceWrite;
-use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::tree::{DataRef, Root};
-
-/// Groups whose cache is dropped in one transaction handle.
-const GROUPS_AT_ONCE: usize = 8;
-/// Items that belong to the cache of a group: header, inode, a few extents and their refs.
-const ITEMS: u64 = 12;
-
-impl Engine {
-    /// Prepares a file system that was opened for changes: drops caches that would become stale.
-    ///
-    /// # Errors
-    /// No space, unreadable blocks.
-    pub(crate) fn drop_stale_caches(self: &Arc<Self>) -> Result<()> {
-        if self.read_only() {
-            return Ok(());
-        }
-        while self.space.has_v1_cache()? {
-            let mut h = self.start_urgent(ITEMS * GROUPS_AT_ONCE as u64)?;
-            self.space.drop_v1_cache(&mut h, GROUPS_AT_ONCE)?;
-            h.end()?;
-        }
-        Ok(())
-    }
-}
 
 impl Space {
     /// Whether there is a cache to drop.

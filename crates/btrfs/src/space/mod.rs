@@ -19,6 +19,7 @@ mod cache_v1;
 mod chunk;
 mod chunk_size;
 mod delayed;
+mod deletions;
 mod devices;
 mod extent_refs;
 mod free_space;

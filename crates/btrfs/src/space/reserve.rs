@@ -44,16 +44,6 @@ pub(crate) trait Pressure {
     /// # Errors
     /// Those of the commit.
     fn commit(&self) -> Result<()>;
-    /// Number of deletions of files that have ended.
-    fn deleted_below(&self) -> u64 {
-        0
-    }
-    /// Waits for deletions of files in progress. True if any has ended since
-    /// [`deleted_below`](Self::deleted_below) returned `before`. The caller performs no deletion
-    /// itself.
-    fn settle_deletions(&self, _before: u64) -> bool {
-        false
-    }
 }
 
 impl Space {
@@ -156,10 +146,10 @@ impl Space {
             return Ok(promise);
         }
         for _ in 0..MOST_DELETIONS {
-            let before = pressure.deleted_below();
+            let before = self.deletions.ended_below();
             match self.with_pressure(pressure, &self.data, || self.try_reserve_data(bytes)) {
                 // Outside the queue, because a deletion may need to wait in it.
-                Err(Error::NoSpace) if pressure.settle_deletions(before) => {}
+                Err(Error::NoSpace) if self.deletions.settle(before) => {}
                 other => return other,
             }
         }

@@ -8,6 +8,7 @@ use sapwood_btrfs_format::{
     BlockGroupFlags, BlockGroupItem, CompatRo, Incompat, Key, SUPER_OFFSETS, SuperBlock, kind,
 };
 
+use super::deletions::Deletions;
 use super::devices::{DeviceSpace, Devices, STRIPE_LEN, stripes};
 use super::extent_refs::ItemRules;
 use super::free_space_tree::{Collector, Span};
@@ -37,6 +38,8 @@ pub(crate) struct Space {
     pub(super) system: Arc<SpaceInfo>,
     pub(super) groups: RankedRwLock<BTreeMap<u64, Arc<BlockGroup>>>,
     pub(super) devices: RankedMutex<Devices>,
+    /// Deletions of files that are under way.
+    pub(crate) deletions: Deletions,
     /// Groups that have no items yet.
     pub(super) fresh: RankedMutex<Vec<Arc<BlockGroup>>>,
     /// Reserved for heads that wait to be run.
@@ -103,6 +106,7 @@ impl Space {
             nodesize: sb.nodesize.get().into(),
             total_bytes: sb.total_bytes.get(),
             mixed,
+            deletions: Deletions::default(),
             delayed: metadata.promise(0),
             data,
             metadata,

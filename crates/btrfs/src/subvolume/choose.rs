@@ -1,10 +1,12 @@
-//! Which subvolume a mount shows.
+//! Which subvolume a mount shows, and ids of subvolumes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{Key, dir_items, kind, name_hash, objectid};
 use sapwood_vfs as vfs;
 
+use crate::transaction::Store;
 use crate::tree::{BlockCache, Root, Roots};
 use crate::{Error, Result, SubvolumeChoice};
 
@@ -31,6 +33,7 @@ pub(crate) fn choose(
     }
 }
 
+/// The tree of a subvolume that was not deleted.
 pub(super) fn by_id(roots: &Roots, id: u64) -> Result<Arc<Root>> {
     let missing = || Error::NoSuchSubvolume(id.to_string());
     if !objectid::is_fs_tree(id) {
@@ -92,4 +95,23 @@ fn by_path(blocks: &BlockCache, roots: &Roots, path: &[u8]) -> Result<Arc<Root>>
         return Ok(root);
     }
     Err(Error::Vfs(vfs::Error::Invalid))
+}
+
+/// Id for a new subvolume.
+///
+/// # Errors
+/// [`Error::InodesExhausted`]; an unreadable root tree.
+pub(super) fn next_id(store: &Store) -> Result<u64> {
+    let root_tree = &store.roots.root_tree;
+    let highest = root_tree.highest_objectid();
+    if highest.load(Ordering::Acquire) == 0 {
+        let last = Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX);
+        let found = root_tree.seek_back(store, &last)?.key();
+        let found = found.map_or(0, |key| key.objectid);
+        highest.fetch_max(found.max(objectid::FIRST_FREE - 1), Ordering::AcqRel);
+    }
+    match highest.fetch_add(1, Ordering::AcqRel) {
+        last if last < objectid::LAST_FREE - 1 => Ok(last + 1),
+        _ => Err(Error::InodesExhausted(root_tree.id())),
+    }
 }

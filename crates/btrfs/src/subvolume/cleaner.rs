@@ -10,14 +10,15 @@ use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::FileKind;
 
 use super::dropping::Dropping;
+use super::layer::Subvolumes;
 use super::quota;
-use crate::engine::Engine;
+use crate::data::{self, Files};
+use crate::inode::Inode;
 use crate::lock::{Rank, RankedMutex};
-use crate::ops::create::finish;
-use crate::ops::{Inode, orphan};
+use crate::namespace::orphan;
 use crate::transaction::Handle;
 use crate::tree::Root;
-use crate::{Error, Result, data};
+use crate::{Error, Result};
 
 /// Refs that one handle changes: some tens of leaves.
 const BUDGET: usize = 4000;
@@ -107,33 +108,36 @@ impl Cleaner {
 }
 
 /// The cleaner thread.
-pub(crate) fn run(engine: &Arc<Engine>) {
+pub(crate) fn run(subvolumes: &Arc<Subvolumes>) {
     let mut wait = false;
-    while engine.cleaner.wait_work(wait) {
-        match round(engine) {
+    while subvolumes.cleaner.wait_work(wait) {
+        match round(subvolumes) {
             Ok(waits) => wait = waits,
             Err(err) => {
-                if !engine.health.failed() {
+                if !subvolumes.health.failed() {
                     log::warn!("clean-up: {err}");
                 }
                 wait = true;
             }
         }
-        if engine.health.failed() {
+        if subvolumes.health.failed() {
             return;
         }
     }
 }
 
 /// Cleans up all that was deleted before the call; false if that cannot be done now.
-pub(crate) fn clean_now(engine: &Arc<Engine>) -> bool {
+pub(crate) fn clean_now(subvolumes: &Arc<Subvolumes>) -> bool {
     // Between a commit and a round of ours there must be none of the cleaner's thread: it may change a
     // tree, which then has to wait again.
-    let _round = engine.cleaner.round.lock();
+    let _round = subvolumes.cleaner.round.lock();
     let begun = Instant::now();
     // Writing back what is dirty in a deleted tree needs one more commit each time.
     for tries in 1.. {
-        match engine.commit(None).and_then(|()| locked_round(engine)) {
+        match subvolumes
+            .commit(None)
+            .and_then(|()| locked_round(subvolumes))
+        {
             Ok(true) => {}
             Ok(false) => return true,
             Err(err) => {
@@ -143,11 +147,11 @@ pub(crate) fn clean_now(engine: &Arc<Engine>) -> bool {
         }
         // A thread that just completed a write may still hold the file's object.
         let is_used = || {
-            engine
+            subvolumes
                 .cleaner
                 .dead()
                 .iter()
-                .any(|root| is_used(engine, root))
+                .any(|root| is_used(subvolumes, root))
         };
         if tries >= TRIES && (begun.elapsed() > PATIENCE || is_used()) {
             break;
@@ -160,23 +164,23 @@ pub(crate) fn clean_now(engine: &Arc<Engine>) -> bool {
 /// Does all that can be done now. True if something is left that has to wait.
 ///
 /// # Errors
-/// Unreadable blocks; those of [`Engine::start`].
-pub(crate) fn round(engine: &Arc<Engine>) -> Result<bool> {
-    let _round = engine.cleaner.round.lock();
-    locked_round(engine)
+/// Unreadable blocks; those of [`Store::start`](crate::transaction::Store::start).
+pub(crate) fn round(subvolumes: &Arc<Subvolumes>) -> Result<bool> {
+    let _round = subvolumes.cleaner.round.lock();
+    locked_round(subvolumes)
 }
 
 /// As [`round`], for a caller that holds the lock of the rounds.
-fn locked_round(engine: &Arc<Engine>) -> Result<bool> {
+fn locked_round(subvolumes: &Arc<Subvolumes>) -> Result<bool> {
     let mut waiting = VecDeque::new();
     let result = loop {
-        if engine.cleaner.stopping() {
+        if subvolumes.cleaner.stopping() {
             break Ok(());
         }
-        let Some(root) = engine.cleaner.work.lock().dead.pop_front() else {
+        let Some(root) = subvolumes.cleaner.work.lock().dead.pop_front() else {
             break Ok(());
         };
-        match drop_tree(engine, &root) {
+        match drop_tree(subvolumes, &root) {
             Ok(true) => {}
             Ok(false) => waiting.push_back(root),
             Err(err) => {
@@ -186,12 +190,12 @@ fn locked_round(engine: &Arc<Engine>) -> Result<bool> {
         }
     };
     let left = !waiting.is_empty();
-    engine.cleaner.work.lock().dead.append(&mut waiting);
+    subvolumes.cleaner.work.lock().dead.append(&mut waiting);
     result?;
-    while !engine.cleaner.stopping() && engine.space.has_empty_block_groups() {
-        let mut h = engine.start_urgent(GROUP_ITEMS)?;
-        let done = engine.space.delete_empty_block_groups(&mut h);
-        if finish(h, done)? == 0 {
+    while !subvolumes.cleaner.stopping() && subvolumes.space.has_empty_block_groups() {
+        let mut h = subvolumes.start_urgent(GROUP_ITEMS)?;
+        let done = subvolumes.space.delete_empty_block_groups(&mut h);
+        if h.finish(done)? == 0 {
             break;
         }
     }
@@ -202,10 +206,10 @@ fn locked_round(engine: &Arc<Engine>) -> Result<bool> {
 ///
 /// # Errors
 /// An unreadable root tree.
-pub(crate) fn find_dead(engine: &Arc<Engine>) -> Result<()> {
-    for id in dead_ids(engine)? {
-        match engine.roots.get(id) {
-            Ok(root) if root.is_dead() => engine.cleaner.add(root),
+pub(crate) fn find_dead(subvolumes: &Arc<Subvolumes>) -> Result<()> {
+    for id in dead_ids(subvolumes)? {
+        match subvolumes.roots.get(id) {
+            Ok(root) if root.is_dead() => subvolumes.cleaner.add(root),
             // Not dead, or gone: the mark has no meaning. Inodes of the v1 space cache have
             // marks too; those are none of ours.
             Err(Error::NoSuchRoot(_)) | Ok(_) => log::debug!("orphan item of tree {id} ignored"),
@@ -219,10 +223,13 @@ pub(crate) fn find_dead(engine: &Arc<Engine>) -> Result<()> {
 ///
 /// # Errors
 /// An unreadable root tree.
-pub(crate) fn dead_ids(engine: &Arc<Engine>) -> Result<Vec<u64>> {
-    let root_tree = &engine.roots.root_tree;
+pub(crate) fn dead_ids(subvolumes: &Arc<Subvolumes>) -> Result<Vec<u64>> {
+    let root_tree = &subvolumes.roots.root_tree;
     let mut ids = Vec::new();
-    let mut cursor = root_tree.seek(engine, &Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, 0))?;
+    let mut cursor = root_tree.seek(
+        subvolumes,
+        &Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, 0),
+    )?;
     while let Some(key) = cursor.key() {
         if key.objectid != objectid::ORPHAN || key.kind != kind::ORPHAN_ITEM {
             break;
@@ -234,26 +241,26 @@ pub(crate) fn dead_ids(engine: &Arc<Engine>) -> Result<Vec<u64>> {
 }
 
 /// Drops a dead tree as far as it can now be done; true if it is gone.
-fn drop_tree(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
+fn drop_tree(subvolumes: &Arc<Subvolumes>, root: &Arc<Root>) -> Result<bool> {
     // Its deletion must be durable first: then all its blocks are on disk, and no handle that
     // could change it is open.
-    if root.last_trans() > engine.last_committed() || !evict(engine, root)? {
+    if root.last_trans() > subvolumes.last_committed() || !evict(subvolumes, root)? {
         return Ok(false);
     }
     let mut dropping = Dropping::new(root.clone());
     loop {
-        if engine.cleaner.stopping() {
+        if subvolumes.cleaner.stopping() {
             return Ok(false);
         }
-        let mut h = engine.start_urgent(BUDGET as u64 / 100)?;
+        let mut h = subvolumes.start_urgent(BUDGET as u64 / 100)?;
         let step = dropping.step(&mut h, BUDGET).and_then(|done| {
             if done {
                 forget(&mut h, root)?;
             }
-            engine.space.run_delayed_refs(&mut h, Some(BUDGET))?;
+            subvolumes.space.run_delayed_refs(&mut h, Some(BUDGET))?;
             Ok(done)
         });
-        if finish(h, step)? {
+        if h.finish(step)? {
             return Ok(true);
         }
         if let Some(err) = dropping.stuck() {
@@ -265,43 +272,43 @@ fn drop_tree(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
 
 /// Takes the inodes of a dead tree out of memory; false while a thread uses one, or it has changes
 /// that are not durable yet.
-fn evict(engine: &Arc<Engine>, root: &Arc<Root>) -> Result<bool> {
-    if is_used(engine, root) {
+fn evict(subvolumes: &Arc<Subvolumes>, root: &Arc<Root>) -> Result<bool> {
+    if is_used(subvolumes, root) {
         return Ok(false);
     }
-    let inodes = engine.inodes.of_tree(root.id());
+    let inodes = subvolumes.inodes.of_tree(root.id());
     for inode in inodes.iter().filter(|i| i.kind == FileKind::Regular) {
-        data::flush_complete(engine, inode)?;
+        data::flush_complete(subvolumes, inode)?;
     }
-    if root.last_trans() > engine.last_committed() {
+    if root.last_trans() > subvolumes.last_committed() {
         return Ok(false);
     }
     let mut all = true;
     for inode in inodes {
-        all &= engine.inodes.evict_unused(&inode);
+        all &= subvolumes.inodes.evict_unused(&inode);
     }
     Ok(all)
 }
 
 /// Whether a caller refers to an inode of a dead tree.
-fn is_used(engine: &Engine, root: &Root) -> bool {
+fn is_used(files: &Files, root: &Root) -> bool {
     // In this order: from now on inodes of this tree come back to memory, but do not leave it.
-    if engine.inodes.refers_to_parked(root.id()) {
+    if files.inodes.refers_to_parked(root.id()) {
         return true;
     }
-    let inodes = engine.inodes.of_tree(root.id());
+    let inodes = files.inodes.of_tree(root.id());
     let used = |inode: &Arc<Inode>| inode.residence.references() > 0;
     inodes.iter().any(used)
 }
 
 /// Deletes what is left of a tree without blocks: its root item and its orphan item.
 pub(super) fn forget(h: &mut Handle, root: &Arc<Root>) -> Result<()> {
-    let engine = h.engine().clone();
-    let root_tree = &engine.roots.root_tree;
+    let store = h.store().clone();
+    let root_tree = &store.roots.root_tree;
     h.trans().dirty_roots.remove(root.id());
     root_tree.delete(h, &root.item_key())?;
     orphan::remove(h, root_tree, root.id())?;
     quota::remove_group(h, root.id())?;
-    engine.roots.forget(root.id());
+    store.roots.forget(root.id());
     Ok(())
 }

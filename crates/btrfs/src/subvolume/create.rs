@@ -8,13 +8,14 @@ use sapwood_btrfs_format::{
 };
 use sapwood_vfs::{self as vfs, Timestamp, rules};
 
-use super::uuid_tree::{self, Which};
-use super::{next_id, quota};
+use super::choose::next_id;
+use super::layer::Subvolumes;
+use super::quota;
+use super::uuid_tree::{self, Which, new_uuid};
 use crate::Result;
-use crate::engine::Engine;
-use crate::ops::create::finish;
-use crate::ops::names::{self, Target};
-use crate::ops::{Inode, InodeState, dir};
+use crate::inode::{Inode, InodeState};
+use crate::namespace::dir;
+use crate::namespace::names::{self, Target};
 use crate::transaction::Handle;
 use crate::tree::{Root, create_root};
 
@@ -29,31 +30,39 @@ const TOP_MODE: u32 = 0o040_755;
 ///
 /// # Errors
 /// As [`sapwood_vfs::Subvolumes::create_subvolume`].
-pub(super) fn create(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
-    let _subvolumes = engine.subvolumes.lock();
+pub(crate) fn create(
+    subvolumes: &Arc<Subvolumes>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+) -> Result<Arc<Inode>> {
+    let _changes = subvolumes.changes.lock();
     let _io = dir.io.write();
-    check_new_name(engine, dir, name)?;
-    let id = next_id(engine)?;
-    let index = dir::next_index(engine, dir)?;
-    let mut h = engine.start(ITEMS)?;
+    check_new_name(subvolumes, dir, name)?;
+    let id = next_id(subvolumes)?;
+    let index = dir::next_index(subvolumes, dir)?;
+    let mut h = subvolumes.start(ITEMS)?;
     names::add_entry(&mut h, dir, name, Target::subvolume(id), index)?;
     let made = make(&mut h, id).and_then(|root| {
         names::add_root_refs(&mut h, dir, id, index, name)?;
         Ok(root)
     });
-    let root = finish(h, made)?;
-    engine.inodes.load(engine, &root, root.top_dir())
+    let root = h.finish(made)?;
+    subvolumes.inodes.load(subvolumes, &root, root.top_dir())
 }
 
 /// Refuses what cannot be the name of a new subvolume. The caller holds the directory's lock.
-pub(super) fn check_new_name(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+pub(super) fn check_new_name(
+    subvolumes: &Arc<Subvolumes>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+) -> Result<()> {
     rules::check_name(name)?;
     dir.require_dir()?;
     dir.require_writable()?;
     if !dir.takes_names() {
         return Err(vfs::Error::NotFound.into());
     }
-    names::check_vacant(engine, dir, name)?;
+    names::check_vacant(subvolumes, dir, name)?;
     Ok(rules::check_add_name(dir.vfs_flags())?)
 }
 
@@ -63,7 +72,7 @@ fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
     let now = Timestamp::now();
     let item = {
         let mut item = root.item();
-        fill(&mut item, h.transid(), now, h.engine().nodesize);
+        fill(&mut item, h.transid(), now, h.store().nodesize);
         *item
     };
     let top = objectid::FIRST_FREE;
@@ -84,8 +93,8 @@ fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
     root.insert_batch(h, &items)?;
     root.highest_objectid().store(top, Ordering::Release);
     // First the object: who finds the item must not load a second one.
-    h.engine().roots.insert(root.clone());
-    let root_tree = h.engine().roots.root_tree.clone();
+    h.store().roots.insert(root.clone());
+    let root_tree = h.store().roots.root_tree.clone();
     root_tree.insert(h, &root.item_key(), item.bytes())?;
     uuid_tree::add(h, Which::Own, &item.uuid, id)?;
     quota::add_group(h, id)?;
@@ -109,9 +118,4 @@ fn fill(item: &mut RootItem, transid: u64, now: Timestamp, nodesize: u32) {
     item.otransid = transid.into();
     item.ctime = Timespec::new(now.sec, now.nsec);
     item.otime = item.ctime;
-}
-
-/// A random uuid.
-pub(super) fn new_uuid() -> [u8; 16] {
-    uuid::Uuid::new_v4().into_bytes()
 }

@@ -6,10 +6,8 @@ use sapwood_btrfs_format::{
     DirItemRef, Incompat, Key, RootFlags, dir_items, file_type, kind, name_hash, objectid,
 };
 
-use super::choose::DEFAULT;
-use super::live_root;
-use crate::engine::Engine;
-use crate::ops::create::finish;
+use super::choose::{DEFAULT, by_id};
+use super::layer::Subvolumes;
 use crate::tree::{Change, Root};
 use crate::{Error, Result};
 
@@ -17,10 +15,10 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::NoSuchSubvolume`]; no space; unreadable blocks.
-pub(super) fn set_default(engine: &Arc<Engine>, id: u64) -> Result<()> {
-    let _subvolumes = engine.subvolumes.lock();
-    live_root(engine, id)?;
-    let mut h = engine.start(1)?;
+pub(crate) fn set_default(subvolumes: &Arc<Subvolumes>, id: u64) -> Result<()> {
+    let _changes = subvolumes.changes.lock();
+    by_id(&subvolumes.roots, id)?;
+    let mut h = subvolumes.start(1)?;
     let dir = objectid::ROOT_TREE_DIR;
     let key = Key::new(dir, kind::DIR_ITEM, name_hash(DEFAULT).into());
     let entry = DirItemRef {
@@ -30,7 +28,7 @@ pub(super) fn set_default(engine: &Arc<Engine>, id: u64) -> Result<()> {
         name: DEFAULT,
         data: &[],
     };
-    let root_tree = engine.roots.root_tree.clone();
+    let root_tree = subvolumes.roots.root_tree.clone();
     let done = root_tree.modify(&mut h, &key, |old| {
         let mut packed = Vec::new();
         for other in dir_items(old.unwrap_or_default()) {
@@ -46,20 +44,24 @@ pub(super) fn set_default(engine: &Arc<Engine>, id: u64) -> Result<()> {
         packed.extend(entry.encode());
         Ok(Change::Put(packed))
     });
-    engine.add_incompat(Incompat::DEFAULT_SUBVOL);
-    finish(h, done)
+    subvolumes.add_incompat(Incompat::DEFAULT_SUBVOL);
+    h.finish(done)
 }
 
 /// Makes a subvolume read-only or writable, and that durable.
 ///
 /// # Errors
-/// No space; what [`Engine::commit`] fails with.
-pub(super) fn set_read_only(engine: &Arc<Engine>, root: &Arc<Root>, read_only: bool) -> Result<()> {
-    let _subvolumes = engine.subvolumes.lock();
+/// No space; what [`Store::commit`](crate::transaction::Store::commit) fails with.
+pub(crate) fn set_read_only(
+    subvolumes: &Arc<Subvolumes>,
+    root: &Arc<Root>,
+    read_only: bool,
+) -> Result<()> {
+    let _changes = subvolumes.changes.lock();
     if root.is_read_only() == read_only {
         return Ok(());
     }
-    let h = engine.start(1)?;
+    let h = subvolumes.start(1)?;
     {
         let mut item = root.item();
         let mut flags = item.root_flags();
@@ -69,5 +71,5 @@ pub(super) fn set_read_only(engine: &Arc<Engine>, root: &Arc<Root>, read_only: b
     h.record_root(root);
     let transid = h.transid();
     h.end()?;
-    engine.commit(Some(transid))
+    subvolumes.commit(Some(transid))
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{DiskKey, Key, RootFlags, kind};
 use sapwood_vfs::{self as vfs, rules};
 
+use super::choose;
+use super::layer::Subvolumes;
 use super::uuid_tree::{self, Which};
-use super::{choose, live_root};
 use crate::Result;
-use crate::engine::Engine;
-use crate::ops::create::finish;
-use crate::ops::remove::find_both;
-use crate::ops::{Inode, names, orphan};
+use crate::data::Files;
+use crate::inode::Inode;
+use crate::namespace::remove::find_both;
+use crate::namespace::{names, orphan};
 use crate::transaction::Handle;
 use crate::tree::Root;
 use sapwood_vfs::front::lock_all;
@@ -24,64 +25,70 @@ const ITEMS: u64 = 9;
 ///
 /// # Errors
 /// As [`sapwood_vfs::Subvolumes::delete_subvolume`].
-pub(crate) fn delete(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    delete_if(engine, dir, name, |_| Ok(()))
+pub(crate) fn delete(subvolumes: &Arc<Subvolumes>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+    delete_if(subvolumes, dir, name, |_| Ok(()))
 }
 
 /// Deletes the subvolume `name` in `dir` if nothing is in it.
 ///
 /// # Errors
 /// As [`sapwood_vfs::FileSystem::rmdir`].
-pub(crate) fn delete_empty(engine: &Arc<Engine>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-    delete_if(engine, dir, name, |top| match top.state.lock().size > 0 {
-        true => Err(vfs::Error::NotEmpty.into()),
-        false => Ok(()),
+pub(crate) fn delete_empty(
+    subvolumes: &Arc<Subvolumes>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+) -> Result<()> {
+    delete_if(subvolumes, dir, name, |top| {
+        match top.state.lock().size > 0 {
+            true => Err(vfs::Error::NotEmpty.into()),
+            false => Ok(()),
+        }
     })
 }
 
 /// Deletes a subvolume if `check` of its root directory, which is locked then, agrees.
 fn delete_if(
-    engine: &Arc<Engine>,
+    subvolumes: &Arc<Subvolumes>,
     dir: &Arc<Inode>,
     name: &[u8],
     check: impl Fn(&Inode) -> Result<()>,
 ) -> Result<()> {
-    let _subvolumes = engine.subvolumes.lock();
+    let _changes = subvolumes.changes.lock();
     rules::check_name(name)?;
     dir.require_dir()?;
     loop {
-        let (target, top) = find_both(engine, dir, name)?.ok_or(vfs::Error::NotFound)?;
+        let (target, top) = find_both(subvolumes, dir, name)?.ok_or(vfs::Error::NotFound)?;
         let id = target.as_subvolume().ok_or(vfs::Error::Invalid)?;
         if top.is_stub() {
             return Err(vfs::Error::Invalid.into());
         }
         let _guards = lock_all(&[dir, &top]);
-        if names::find(engine, dir, name)? != Some(target) {
+        if names::find(subvolumes, dir, name)? != Some(target) {
             continue;
         }
         dir.require_writable()?;
         rules::check_remove_name(dir.vfs_flags(), top.vfs_flags())?;
         check(&top)?;
-        let root = live_root(engine, id)?;
-        check_unused(engine, id)?;
-        let mut h = engine.start_urgent(ITEMS)?;
+        let root = choose::by_id(&subvolumes.roots, id)?;
+        check_unused(subvolumes, id)?;
+        let mut h = subvolumes.start_urgent(ITEMS)?;
         let done = unlink(&mut h, dir, name, &root);
-        finish(h, done)?;
-        engine.cleaner.add(root);
+        h.finish(done)?;
+        subvolumes.cleaner.add(root);
         return Ok(());
     }
 }
 
 /// Refuses to delete the mounted one, the default one, and one that holds another.
-fn check_unused(engine: &Engine, id: u64) -> Result<()> {
-    if engine.inodes.numbers().mounted() == id {
+fn check_unused(files: &Files, id: u64) -> Result<()> {
+    if files.inodes.numbers().mounted() == id {
         return Err(vfs::Error::Busy.into());
     }
-    if choose::default_id(&engine.blocks, &engine.roots)? == Some(id) {
+    if choose::default_id(&files.blocks, &files.roots)? == Some(id) {
         return Err(vfs::Error::NotPermitted.into());
     }
     let first = Key::new(id, kind::ROOT_REF, 0);
-    let child = engine.roots.root_tree.seek(engine, &first)?.key();
+    let child = files.roots.root_tree.seek(files, &first)?.key();
     if child.is_some_and(|key| key.objectid == id && key.kind == kind::ROOT_REF) {
         return Err(vfs::Error::NotEmpty.into());
     }
@@ -102,7 +109,7 @@ fn unlink(h: &mut Handle, dir: &Arc<Inode>, name: &[u8], root: &Arc<Root>) -> Re
     };
     root.set_dead();
     h.record_root(root);
-    let root_tree = h.engine().roots.root_tree.clone();
+    let root_tree = h.store().roots.root_tree.clone();
     orphan::add(h, &root_tree, id)?;
     uuid_tree::remove(h, Which::Own, &item.uuid, id)?;
     uuid_tree::remove(h, Which::Received, &item.received_uuid, id)

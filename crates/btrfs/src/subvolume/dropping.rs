@@ -29,8 +29,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{Block, ExtentFlags, Key, KeyPtr};
 
-use crate::engine::Engine;
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Store};
 use crate::tree::{BlockRef, Root, TreeBlock, TreeWrite, change_children, expect_child};
 use crate::{Error, Result};
 
@@ -158,7 +157,7 @@ impl Dropping {
             let Some(ptr) = ptr.filter(|_| block.level() > level.max(1)) else {
                 return Ok(1);
             };
-            match self.child(h.engine(), &ptr, block.level()) {
+            match self.child(h.store(), &ptr, block.level()) {
                 Some(child) => block = child,
                 None => return Ok(0),
             }
@@ -166,10 +165,10 @@ impl Dropping {
     }
 
     /// The child that a pointer in a block of this level leads to. `None`: stuck.
-    fn child(&mut self, engine: &Engine, ptr: &KeyPtr, level: u8) -> Option<Arc<TreeBlock>> {
+    fn child(&mut self, store: &Store, ptr: &KeyPtr, level: u8) -> Option<Arc<TreeBlock>> {
         let generation = ptr.generation.get();
         let expect = expect_child(self.root.id(), level - 1, generation, ptr.key.get());
-        let found = engine.blocks.get(ptr.blockptr.get(), &expect);
+        let found = store.blocks.get(ptr.blockptr.get(), &expect);
         found.map_err(|err| self.stuck = Some(err)).ok()
     }
 
@@ -240,8 +239,8 @@ impl Dropping {
     ) -> Result<usize> {
         let ours = self.is_ours(generation) || ptr.is_none();
         let fate = {
-            let engine = h.engine().clone();
-            let _leaving = engine.blocks.leave_lock(bytenr);
+            let store = h.store().clone();
+            let _leaving = store.blocks.leave_lock(bytenr);
             let (refs, flags) = info(h, bytenr, level)?;
             let full = flags.contains(ExtentFlags::FULL_BACKREF);
             if refs <= 1 {
@@ -259,7 +258,7 @@ impl Dropping {
             Fate::Convert => false,
         };
         let block = match &ptr {
-            Some(ptr) => self.child(h.engine(), ptr, level + 1),
+            Some(ptr) => self.child(h.store(), ptr, level + 1),
             None => Some(self.root.node()),
         };
         let Some(block) = block else {
@@ -292,7 +291,7 @@ impl Dropping {
             if self.is_ours(ptr.generation.get()) {
                 let (_, flags) = info(h, ptr.blockptr.get(), level - 1)?;
                 if !flags.contains(ExtentFlags::FULL_BACKREF) {
-                    let Some(block) = self.child(h.engine(), &ptr, level) else {
+                    let Some(block) = self.child(h.store(), &ptr, level) else {
                         return Ok(0);
                     };
                     self.converting.push(Frame {
@@ -306,12 +305,12 @@ impl Dropping {
             return Ok(1);
         }
         let (bytenr, level) = (last.block.bytenr(), last.block.level());
-        let engine = h.engine().clone();
-        let _leaving = engine.blocks.leave_lock(bytenr);
+        let store = h.store().clone();
+        let _leaving = store.blocks.leave_lock(bytenr);
         let block = last.view()?;
         change_children(h, &self.root, &block, Some(bytenr), true)?;
         change_children(h, &self.root, &block, None, false)?;
-        engine.space.set_full_backref(h, bytenr, level)?;
+        store.space.set_full_backref(h, bytenr, level)?;
         // If this was the block that the path stands at, the walk meets it again, converted.
         Ok(2 * block.nritems())
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Key, RootFlags, Timespec, inode_refs, kind, objectid, root_ref};
 use sapwood_vfs::{SubvolumeId, SubvolumeInfo, Timestamp};
 
-use crate::engine::Engine;
+use super::layer::Subvolumes;
+use crate::transaction::Store;
 use crate::tree::Root;
 use crate::{Error, Result};
 
@@ -17,32 +18,32 @@ const DEEPEST: usize = 4096;
 ///
 /// # Errors
 /// Unreadable blocks or items; [`Error::SubvolumePath`] for a name that leads nowhere.
-pub(super) fn list(engine: &Arc<Engine>) -> Result<Vec<SubvolumeInfo>> {
+pub(crate) fn list(subvolumes: &Arc<Subvolumes>) -> Result<Vec<SubvolumeInfo>> {
     let mut paths = HashMap::from([(objectid::FS_TREE, Vec::new())]);
     let mut all = Vec::new();
-    for id in engine.roots.ids()? {
+    for id in subvolumes.roots.ids()? {
         if id == objectid::FS_TREE || !objectid::is_fs_tree(id) {
             continue;
         }
-        let root = match engine.roots.get(id) {
+        let root = match subvolumes.roots.get(id) {
             // Deleted since the ids were read.
             Err(Error::NoSuchRoot(_)) => continue,
             other => other?,
         };
         if !root.is_dead() {
-            all.push(info(engine, &root, &mut paths)?);
+            all.push(info(subvolumes, &root, &mut paths)?);
         }
     }
     Ok(all)
 }
 
 fn info(
-    engine: &Arc<Engine>,
+    subvolumes: &Arc<Subvolumes>,
     root: &Root,
     paths: &mut HashMap<u64, Vec<u8>>,
 ) -> Result<SubvolumeInfo> {
-    let path = path_of(engine, root.id(), paths, 0)?;
-    let parent = backref(engine, root.id())?.map(|found| SubvolumeId(found.parent));
+    let path = path_of(subvolumes, root.id(), paths, 0)?;
+    let parent = backref(subvolumes, root.id())?.map(|found| SubvolumeId(found.parent));
     let item = *root.item();
     Ok(SubvolumeInfo {
         id: SubvolumeId(root.id()),
@@ -72,11 +73,11 @@ struct Backref {
     name: Vec<u8>,
 }
 
-fn backref(engine: &Engine, id: u64) -> Result<Option<Backref>> {
-    let cursor = engine
+fn backref(store: &Store, id: u64) -> Result<Option<Backref>> {
+    let cursor = store
         .roots
         .root_tree
-        .seek(engine, &Key::new(id, kind::ROOT_BACKREF, 0))?;
+        .seek(store, &Key::new(id, kind::ROOT_BACKREF, 0))?;
     let Some((key, item)) = cursor.item() else {
         return Ok(None);
     };
@@ -97,7 +98,7 @@ fn backref(engine: &Engine, id: u64) -> Result<Option<Backref>> {
 
 /// Path of a subvolume from the top level; empty for one without a name.
 fn path_of(
-    engine: &Arc<Engine>,
+    subvolumes: &Arc<Subvolumes>,
     id: u64,
     known: &mut HashMap<u64, Vec<u8>>,
     depth: usize,
@@ -108,12 +109,12 @@ fn path_of(
     if depth > DEEPEST {
         return Err(Error::SubvolumePath(id));
     }
-    let Some(found) = backref(engine, id)? else {
+    let Some(found) = backref(subvolumes, id)? else {
         return Ok(Vec::new());
     };
-    let mut parts = vec![path_of(engine, found.parent, known, depth + 1)?];
-    let parent = engine.roots.get(found.parent)?;
-    parts.push(dir_path(engine, &parent, found.dir)?.ok_or(Error::SubvolumePath(id))?);
+    let mut parts = vec![path_of(subvolumes, found.parent, known, depth + 1)?];
+    let parent = subvolumes.roots.get(found.parent)?;
+    parts.push(dir_path(subvolumes, &parent, found.dir)?.ok_or(Error::SubvolumePath(id))?);
     parts.push(found.name);
     parts.retain(|part| !part.is_empty());
     let path = parts.join(&b'/');
@@ -122,11 +123,11 @@ fn path_of(
 }
 
 /// Path of a directory within its tree; `None` if it does not lead to the top.
-fn dir_path(engine: &Engine, root: &Root, dir: u64) -> Result<Option<Vec<u8>>> {
+fn dir_path(store: &Store, root: &Root, dir: u64) -> Result<Option<Vec<u8>>> {
     let mut names = Vec::new();
     let mut at = dir;
     while at != root.top_dir() {
-        let cursor = root.seek(engine, &Key::new(at, kind::INODE_REF, 0))?;
+        let cursor = root.seek(store, &Key::new(at, kind::INODE_REF, 0))?;
         let Some((key, item)) = cursor.item() else {
             return Ok(None);
         };

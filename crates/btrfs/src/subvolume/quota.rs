@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{Key, QgroupInfo, QgroupLimit, QgroupStatus, kind, objectid};
 
-use crate::engine::Engine;
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Store};
 use crate::tree::{Change, Root};
 use crate::{Error, Result};
 
@@ -22,8 +21,8 @@ const INCONSISTENT: u64 = 4;
 const STATUS: Key = Key::new(0, kind::QGROUP_STATUS, 0);
 
 /// The quota tree, if quotas are on.
-fn tree(engine: &Engine) -> Result<Option<Arc<Root>>> {
-    let root = match engine.roots.get(objectid::QUOTA_TREE) {
+fn tree(store: &Store) -> Result<Option<Arc<Root>>> {
+    let root = match store.roots.get(objectid::QUOTA_TREE) {
         Err(Error::NoSuchRoot(_)) => return Ok(None),
         Err(err) => {
             // Numbers that cannot be read are no reason to write nothing.
@@ -32,7 +31,7 @@ fn tree(engine: &Engine) -> Result<Option<Arc<Root>>> {
         }
         Ok(root) => root,
     };
-    let item = root.get(engine, &STATUS)?;
+    let item = root.get(store, &STATUS)?;
     let status = item.and_then(|item| QgroupStatus::read(&item).ok());
     Ok(status.filter(|s| s.flags.get() & ON != 0).map(|_| root))
 }
@@ -42,7 +41,7 @@ fn tree(engine: &Engine) -> Result<Option<Arc<Root>>> {
 /// # Errors
 /// Unreadable blocks, no space.
 pub(crate) fn mark_inconsistent(h: &mut Handle) -> Result<()> {
-    let Some(tree) = tree(h.engine())? else {
+    let Some(tree) = tree(h.store())? else {
         return Ok(());
     };
     tree.modify(h, &STATUS, |old| {
@@ -70,7 +69,7 @@ pub(crate) fn mark_inconsistent(h: &mut Handle) -> Result<()> {
 /// # Errors
 /// Unreadable blocks, no space.
 pub(super) fn add_group(h: &mut Handle, subvolume: u64) -> Result<()> {
-    let Some(tree) = tree(h.engine())? else {
+    let Some(tree) = tree(h.store())? else {
         return Ok(());
     };
     let info = QgroupInfo {
@@ -91,10 +90,10 @@ pub(super) fn add_group(h: &mut Handle, subvolume: u64) -> Result<()> {
 /// # Errors
 /// Unreadable blocks, no space.
 pub(super) fn remove_group(h: &mut Handle, subvolume: u64) -> Result<()> {
-    let Some(tree) = tree(h.engine())? else {
+    let Some(tree) = tree(h.store())? else {
         return Ok(());
     };
-    for other in relations(h.engine(), &tree, subvolume)? {
+    for other in relations(h.store(), &tree, subvolume)? {
         let pairs = [(subvolume, other), (other, subvolume)];
         for (from, to) in pairs {
             tree.delete(h, &Key::new(from, kind::QGROUP_RELATION, to))?;
@@ -107,9 +106,9 @@ pub(super) fn remove_group(h: &mut Handle, subvolume: u64) -> Result<()> {
 }
 
 /// The groups that a group is in.
-fn relations(engine: &Engine, tree: &Root, group: u64) -> Result<Vec<u64>> {
+fn relations(store: &Store, tree: &Root, group: u64) -> Result<Vec<u64>> {
     let mut found = Vec::new();
-    let mut cursor = tree.seek(engine, &Key::new(group, kind::QGROUP_RELATION, 0))?;
+    let mut cursor = tree.seek(store, &Key::new(group, kind::QGROUP_RELATION, 0))?;
     while let Some(key) = cursor.key() {
         if key.objectid != group || key.kind != kind::QGROUP_RELATION {
             break;

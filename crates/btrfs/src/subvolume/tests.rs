@@ -9,9 +9,8 @@ use sapwood_vfs::{Credentials, FileSystem, NewInode, Subvolumes};
 use super::cleaner;
 use super::dropping::Dropping;
 use crate::check::{CheckOptions, check};
-use crate::engine::Engine;
 use crate::mkfs::{MkfsOptions, mkfs};
-use crate::ops::create::finish;
+use crate::mount::Engine;
 use crate::oracles::{Image, Need, left_out};
 use crate::tree::Root;
 use crate::{Btrfs, Options, Result};
@@ -123,7 +122,7 @@ fn step(engine: &Arc<Engine>, root: &Arc<Root>, budget: usize) -> Result<bool> {
         }
         Ok(done)
     });
-    let done = finish(h, done)?;
+    let done = h.finish(done)?;
     engine.commit(None)?;
     Ok(done)
 }

@@ -48,7 +48,7 @@ fn change(
     if *uuid == [0; 16] {
         return Ok(());
     }
-    let Some(tree) = h.engine().roots.uuid_tree()? else {
+    let Some(tree) = h.store().roots.uuid_tree()? else {
         return Ok(());
     };
     tree.modify(h, &key(which, uuid), |old| {
@@ -60,4 +60,9 @@ fn change(
         let bytes = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         Ok(Change::Put(bytes))
     })
+}
+
+/// A random uuid.
+pub(super) fn new_uuid() -> [u8; 16] {
+    uuid::Uuid::new_v4().into_bytes()
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use sapwood_btrfs_format::{Timespec, objectid};
@@ -10,24 +9,22 @@ use sapwood_vfs::Timestamp;
 
 use super::handle::Handle;
 use super::state::State;
+use super::store::Store;
 use super::super_copy;
 use super::table::{Transaction, Turn};
 use crate::counters::Counters;
-use crate::engine::Engine;
-use crate::ops;
-use crate::subvolume;
 use crate::tree::{Root, write_blocks};
 use crate::volume::SuperSet;
 use crate::{Error, Result};
 
 /// Delayed refs from which on it is worth running them before the commit.
 const EARLY_REFS: usize = 500;
-/// Runs of delayed refs after which [`Engine::run_frees`] leaves the rest to the commit.
+/// Runs of delayed refs after which [`Store::run_frees`] leaves the rest to the commit.
 const MOST_RUNS: usize = 4;
 /// Rounds of [`settle_roots`] after which something is wrong.
 const MOST_ROUNDS: usize = 1000;
 
-impl Engine {
+impl Store {
     /// Waits until transaction `transid` (default: the newest in which something changed) is
     /// durable; commits it unless another thread does. Callers that arrive together share one
     /// commit.
@@ -111,7 +108,7 @@ impl Engine {
 
     fn run_commit(self: &Arc<Self>, trans: Arc<Transaction>) -> Result<()> {
         let mut claim = Claim {
-            engine: self,
+            store: self,
             trans,
             done: false,
         };
@@ -130,54 +127,57 @@ impl Engine {
 /// A claimed transaction. Dropped before it is done, by an error or a panic, it fails the mount, so
 /// that no thread waits for ever.
 struct Claim<'a> {
-    engine: &'a Arc<Engine>,
+    store: &'a Arc<Store>,
     trans: Arc<Transaction>,
     done: bool,
 }
 
 impl Claim<'_> {
     fn run(&self) -> Result<()> {
-        let (engine, trans) = (self.engine, &self.trans);
-        let transactions = &engine.transactions;
-        transactions.drain_starters(trans, || engine.writeback.hurry());
+        let (store, trans) = (self.store, &self.trans);
+        let transactions = &store.transactions;
+        transactions.drain_starters(trans, || {
+            for participant in store.participants() {
+                participant.hurry();
+            }
+        });
         transactions.advance(trans, State::CommitDoing);
         // Only now: a handle that was waited for may have been a log's, which wants it too.
         let order = transactions.superblock_order.lock();
-        engine.health.check()?;
-        let mut handle = engine.enter_commit()?;
+        store.health.check()?;
+        let mut handle = store.enter_commit()?;
         let super_block = self.settle(&mut handle)?;
         drop(handle);
         transactions.advance(trans, State::Unblocked);
         self.write(&super_block)?;
         transactions.advance(trans, State::SuperWritten);
         drop(order);
-        trans.log.blocks.release_all(engine)?;
-        engine.space.unpin(&trans.space, engine.options.discard)?;
+        trans.log_blocks.release_all(&store.blocks, &store.space)?;
+        store.space.unpin(&trans.space, store.options.discard)?;
         transactions.advance(trans, State::Completed);
-        engine.cleaner.committed();
+        for participant in store.participants() {
+            participant.completed();
+        }
         Ok(())
     }
 
     /// All that has to see the transaction at rest. Afterwards none of its blocks changes.
     fn settle(&self, h: &mut Handle) -> Result<SuperSet> {
         if !sapwood_fault::planted(43) {
-            ops::flush_delayed(h)?;
+            h.write_delayed()?;
         }
         if self.trans.dirty_roots.all().is_empty() {
             // The root tree has to be of the superblock's generation, so something must change.
-            h.record_root(&self.engine.roots.get(objectid::FS_TREE)?);
+            h.record_root(&self.store.roots.get(objectid::FS_TREE)?);
         }
-        if subvolume::take_pending(h)? {
-            ops::flush_delayed(h)?;
-        }
-        let engine = self.engine;
-        if !engine.quota_marked.swap(true, Ordering::SeqCst) {
-            subvolume::mark_inconsistent(h)?;
+        let store = self.store;
+        for participant in store.participants() {
+            participant.settle(h)?;
         }
         settle_roots(h)?;
-        Counters::count(&engine.counters.commits);
-        let old = engine.super_block.lock().clone();
-        let super_block = super_copy::next(engine, &old, self.trans.transid)?;
+        Counters::count(&store.counters.commits);
+        let old = store.super_block.lock().clone();
+        let super_block = super_copy::next(store, &old, self.trans.transid)?;
         for root in self.trans.dirty_roots.all() {
             root.switch_commit_root();
         }
@@ -186,15 +186,15 @@ impl Claim<'_> {
 
     /// Writes blocks, then the superblock that makes them count.
     fn write(&self, super_block: &SuperSet) -> Result<()> {
-        let engine = self.engine;
-        write_blocks(engine, &self.trans.dirty_blocks.take())?;
+        let store = self.store;
+        write_blocks(store, &self.trans.dirty_blocks.take())?;
         if !sapwood_fault::planted(41) {
-            engine.volume.flush()?;
+            store.volume.flush()?;
         }
         // A handle that failed while it changed trees of this transaction has said so by now.
-        engine.health.check()?;
-        engine.volume.write_supers(super_block)?;
-        *engine.super_block.lock() = super_block.clone();
+        store.health.check()?;
+        store.volume.write_supers(super_block)?;
+        *store.super_block.lock() = super_block.clone();
         Ok(())
     }
 }
@@ -203,18 +203,18 @@ impl Claim<'_> {
 /// what is. Each of these steps can make more of the others necessary; it ends because every
 /// block is copied at most once in a transaction.
 fn settle_roots(h: &mut Handle) -> Result<()> {
-    let engine = h.engine().clone();
+    let store = h.store().clone();
     let mut written = BTreeMap::new();
     for _ in 0..MOST_ROUNDS {
         let limit = sapwood_fault::planted(40).then_some(0);
-        engine.space.run_delayed_refs(h, limit)?;
+        store.space.run_delayed_refs(h, limit)?;
         let mut changed = false;
         for root in h.trans().dirty_roots.all() {
             changed |= write_root_item(h, &root, &mut written)?;
         }
-        changed |= engine.space.finish_pending_chunks(h)?;
+        changed |= store.space.finish_pending_chunks(h)?;
         if !sapwood_fault::planted(44) {
-            changed |= engine.space.write_dirty_block_groups(h)?;
+            changed |= store.space.write_dirty_block_groups(h)?;
         }
         if !changed && h.trans().space.delayed.pending() == 0 {
             return Ok(());
@@ -250,7 +250,7 @@ fn write_root_item(
     }
     written.insert(root.id(), size);
     let item = root.update_item(node.generation());
-    let root_tree = h.engine().roots.root_tree.clone();
+    let root_tree = h.store().roots.root_tree.clone();
     root_tree.put(h, &root.item_key(), item.bytes())?;
     Ok(true)
 }
@@ -259,8 +259,8 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.done {
             let transid = self.trans.transid;
-            self.engine.health.fail(&Error::CommitFailed(transid));
-            self.engine.transactions.fail(&self.trans);
+            self.store.health.fail(&Error::CommitFailed(transid));
+            self.store.transactions.fail(&self.trans);
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::Result;
 use crate::lock::{Rank, RankedMutex};
-use crate::ops::Inode;
-use crate::tree::{Root, TreeBlock};
+use crate::tree::{Root, TreeBlock, TreeWrite};
 
 /// Blocks made in a transaction that are not on disk yet, by logical address.
 #[derive(Debug)]
@@ -48,32 +48,40 @@ impl DirtyBlocks {
     }
 }
 
-/// Inodes whose items, or whose directories' indexes, the commit has to write.
-#[derive(Debug)]
-pub(crate) struct DirtyInodes {
-    inodes: RankedMutex<Vec<Arc<Inode>>>,
+/// Something whose items reach the tree when the transaction is committed: an inode.
+pub(crate) trait Delayed: std::fmt::Debug + Send + Sync {
+    /// Writes them. Called by the commit while no other handle of the transaction is open.
+    ///
+    /// # Errors
+    /// Unreadable blocks, no space.
+    fn write(&self, h: &mut dyn TreeWrite) -> Result<()>;
 }
 
-impl Default for DirtyInodes {
+/// What was delayed in a transaction.
+#[derive(Debug)]
+pub(crate) struct DelayedItems {
+    queue: RankedMutex<Vec<Arc<dyn Delayed>>>,
+}
+
+impl Default for DelayedItems {
     fn default() -> Self {
         Self {
-            inodes: RankedMutex::new(Rank::DirtyRoots, Vec::new()),
+            queue: RankedMutex::new(Rank::DirtyRoots, Vec::new()),
         }
     }
 }
 
-impl DirtyInodes {
-    /// Takes in an inode; a thread that queues it sees to it that it is not there yet. Returns how
-    /// many there are now.
-    pub(crate) fn insert(&self, inode: &Arc<Inode>) -> usize {
-        let mut inodes = self.inodes.lock();
-        inodes.push(inode.clone());
-        inodes.len()
+impl DelayedItems {
+    /// Takes in something that is not there yet. Returns how many there are now.
+    pub(super) fn insert(&self, delayed: Arc<dyn Delayed>) -> usize {
+        let mut queue = self.queue.lock();
+        queue.push(delayed);
+        queue.len()
     }
 
     /// Takes all.
-    pub(crate) fn take(&self) -> Vec<Arc<Inode>> {
-        std::mem::take(&mut *self.inodes.lock())
+    pub(super) fn take(&self) -> Vec<Arc<dyn Delayed>> {
+        std::mem::take(&mut *self.queue.lock())
     }
 }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::objectid;
 
+use super::dirty::Delayed;
 use super::state::Entry;
+use super::store::Store;
 use super::table::Transaction;
-use crate::engine::Engine;
 use crate::lock::{Rank, assert_held_at_most};
-use crate::ops::Inode;
 use crate::space::MetadataReservation;
 use crate::tree::Root;
 use crate::{Error, Result};
@@ -29,7 +29,7 @@ thread_local! {
 /// The right to change one transaction, which cannot become durable (in part) while the
 /// handle lives. Ends when dropped. Stays with its thread.
 pub(crate) struct Handle {
-    engine: Arc<Engine>,
+    store: Arc<Store>,
     trans: Arc<Transaction>,
     entry: Entry,
     /// Metadata promised to this handle; none for a join or a commit.
@@ -45,9 +45,9 @@ impl Handle {
         self.trans.transid
     }
 
-    /// The engine.
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+    /// The store.
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.store
     }
 
     /// The transaction.
@@ -62,7 +62,7 @@ impl Handle {
 
     /// Notes that something changes.
     pub(crate) fn mark_dirty(&self) {
-        self.engine.transactions.mark_dirty(&self.trans);
+        self.store.transactions.mark_dirty(&self.trans);
     }
 
     /// Notes that `root` changes.
@@ -79,20 +79,20 @@ impl Handle {
         }
     }
 
-    /// Queues an inode, which is not queued yet: the commit writes its item.
-    pub(crate) fn dirty_inode(&self, inode: &Arc<Inode>) {
-        let queued = self.trans.dirty_inodes.insert(inode);
+    /// Queues an inode, which is not queued yet: the commit writes its items.
+    pub(crate) fn delay(&self, inode: Arc<dyn Delayed>) {
+        let queued = self.trans.delayed.insert(inode);
         self.mark_dirty();
         // What is queued cannot leave memory.
-        let many = self.engine.many_inodes();
+        let many = self.store.many_inodes();
         if queued.is_multiple_of(many) {
-            self.engine.transactions.request_commit();
+            self.store.transactions.request_commit();
         }
         if queued >= 2 * many {
-            self.engine.transactions.set_overfull(self.transid());
+            self.store.transactions.set_overfull(self.transid());
         }
         // A leaf to copy, and as much again for the nodes above and for what records the copies.
-        self.keep(2 * u64::from(self.engine.nodesize));
+        self.keep(2 * u64::from(self.store.nodesize));
     }
 
     /// Leaves `bytes` of the reservation to the commit, for something that is delayed.
@@ -103,8 +103,34 @@ impl Handle {
     /// Gives up: what was changed by this handle is incomplete and must never be committed.
     /// The mount is read-only from here on.
     pub(crate) fn abort(&self, err: &Error) {
-        self.engine.health.fail(err);
-        self.engine.transactions.wake();
+        self.store.health.fail(err);
+        self.store.transactions.wake();
+    }
+
+    /// Writes all that is delayed in its transaction. For the commit.
+    ///
+    /// # Errors
+    /// Unreadable blocks, no space.
+    pub(crate) fn write_delayed(&mut self) -> Result<()> {
+        for delayed in self.trans.delayed.take() {
+            delayed.write(self)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the handle of an operation that is partly done if it failed: nothing can take the first
+    /// part back, so an error makes the mount read-only.
+    ///
+    /// # Errors
+    /// That of the operation; those of [`end`](Self::end).
+    pub(crate) fn finish<T>(self, result: Result<T>) -> Result<T> {
+        match result {
+            Ok(value) => self.end().map(|()| value),
+            Err(error) => {
+                self.abort(&error);
+                Err(error)
+            }
+        }
     }
 
     /// Ends the handle.
@@ -113,9 +139,9 @@ impl Handle {
     /// Those of [`Health::check`](sapwood_base::Health::check): the changes will not become
     /// durable.
     pub(crate) fn end(self) -> Result<()> {
-        let engine = self.engine.clone();
+        let store = self.store.clone();
         drop(self);
-        Ok(engine.health.check()?)
+        Ok(store.health.check()?)
     }
 }
 
@@ -127,11 +153,11 @@ impl Drop for Handle {
         {
             self.trans.keep(reservation.split(self.kept.get()));
         }
-        self.engine.transactions.leave(&self.trans, self.entry);
+        self.store.transactions.leave(&self.trans, self.entry);
     }
 }
 
-impl Engine {
+impl Store {
     /// Changed inodes from which on a transaction is committed early: they take half of what inodes
     /// may take.
     fn many_inodes(&self) -> usize {
@@ -152,7 +178,7 @@ impl Engine {
         let trans = self.transactions.enter(&self.health, entry)?;
         HELD.set(HELD.get() + 1);
         Ok(Handle {
-            engine: self.clone(),
+            store: self.clone(),
             trans,
             entry,
             reservation,

@@ -36,20 +36,21 @@
 //!
 //! [`Health`]: sapwood_base::Health
 
-mod background;
 mod commit;
 mod dirty;
 mod handle;
+mod log_blocks;
 mod state;
+mod store;
 mod super_copy;
 mod table;
 #[cfg(test)]
 mod table_tests;
 mod tree_write;
 
-pub(crate) use background::Background;
-pub(crate) use dirty::DirtyBlocks;
+pub(crate) use dirty::Delayed;
 pub(crate) use handle::Handle;
 #[cfg(test)]
 pub(crate) use state::State;
-pub(crate) use table::{Transaction, Transactions};
+pub(crate) use store::{Participant, Store};
+pub(crate) use table::Transaction;

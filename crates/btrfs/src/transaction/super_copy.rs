@@ -2,7 +2,7 @@
 
 use sapwood_btrfs_format::{CompatRo, ItemError, RootBackup, SuperBlock, objectid};
 
-use crate::engine::Engine;
+use super::store::Store;
 use crate::tree::Root;
 use crate::volume::SuperSet;
 use crate::{Error, Result};
@@ -12,8 +12,8 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::SystemChunks`] if the system chunks do not fit; [`Error::NoSuchRoot`].
-pub(super) fn next(engine: &Engine, old: &SuperSet, transid: u64) -> Result<SuperSet> {
-    let roots = &engine.roots;
+pub(super) fn next(store: &Store, old: &SuperSet, transid: u64) -> Result<SuperSet> {
+    let roots = &store.roots;
     let mut sb = old.clone();
     sb.generation = transid.into();
     let top = roots.root_tree.node();
@@ -29,9 +29,9 @@ pub(super) fn next(engine: &Engine, old: &SuperSet, transid: u64) -> Result<Supe
         sb.log_root = 0.into();
     }
     sb.log_root_level = 0;
-    sb.incompat_flags = (sb.incompat() | engine.new_incompat()).bits().into();
-    sb.bytes_used = engine.space.bytes_used().into();
-    for (devid, total, used) in engine.space.device_bytes() {
+    sb.incompat_flags = (sb.incompat() | store.new_incompat()).bits().into();
+    sb.bytes_used = store.space.bytes_used().into();
+    for (devid, total, used) in store.space.device_bytes() {
         sb.set_device(devid, total, used);
     }
     if !sb.compat_ro().contains(CompatRo::FREE_SPACE_TREE) {
@@ -42,12 +42,11 @@ pub(super) fn next(engine: &Engine, old: &SuperSet, transid: u64) -> Result<Supe
     if old.uuid_tree_generation == old.generation {
         sb.uuid_tree_generation = transid.into();
     }
-    sb.incompat_flags = (sb.incompat() | engine.writeback.features()).bits().into();
-    let chunks = engine.space.system_chunks();
+    let chunks = store.space.system_chunks();
     let system = chunks.iter().map(|(logical, chunk)| (*logical, &**chunk));
     sb.set_sys_chunks(system).map_err(system_chunks)?;
     let slot = next_backup(old);
-    let backup = backup_of(engine, &sb)?;
+    let backup = backup_of(store, &sb)?;
     if let Some(place) = sb.super_roots.get_mut(slot) {
         *place = backup;
     }
@@ -67,8 +66,8 @@ fn next_backup(old: &SuperBlock) -> usize {
     newest.map_or(0, |slot| (slot + 1) % old.super_roots.len())
 }
 
-fn backup_of(engine: &Engine, sb: &SuperBlock) -> Result<RootBackup> {
-    let roots = &engine.roots;
+fn backup_of(store: &Store, sb: &SuperBlock) -> Result<RootBackup> {
+    let roots = &store.roots;
     let fs_tree = roots.get(objectid::FS_TREE)?;
     let top = |root: &Root| {
         let node = root.node();

@@ -1,19 +1,37 @@
 //! The running and the committing transaction, and who waits for them.
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 
-use super::dirty::{DirtyBlocks, DirtyInodes, DirtyRoots};
+use super::dirty::{DelayedItems, DirtyBlocks, DirtyRoots};
+use super::log_blocks::LogBlocks;
 use super::state::{Entry, State};
 use crate::Result;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use crate::space::{MetadataReservation, SpaceChanges};
-use crate::subvolume::PendingSnapshots;
-use crate::tree_log::TransactionLog;
 use sapwood_base::Health;
+
+/// State that a part above transactions keeps for one transaction, which knows nothing of it and
+/// drops it when it goes.
+#[derive(Default)]
+pub(crate) struct Slot(OnceLock<Box<dyn Any + Send + Sync>>);
+
+impl Slot {
+    /// Whether there is any.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// The state, made if there is none. One slot has states of one type.
+    pub(crate) fn get_or_default<T: Any + Default + Send + Sync>(&self) -> &T {
+        let state = self.0.get_or_init(|| Box::new(T::default()));
+        state.downcast_ref().expect("a slot has one type")
+    }
+}
 
 /// One transaction. Counts and state change only under the lock of [`Transactions`].
 pub(crate) struct Transaction {
@@ -31,16 +49,16 @@ pub(crate) struct Transaction {
     pub(crate) dirty_blocks: DirtyBlocks,
     /// Trees whose root items to write.
     pub(crate) dirty_roots: DirtyRoots,
-    /// Snapshots that the commit takes.
-    pub(crate) snapshots: PendingSnapshots,
-    /// Inodes whose items to write.
-    pub(crate) dirty_inodes: DirtyInodes,
+    /// What delayed its items until the commit.
+    pub(crate) delayed: DelayedItems,
     /// Metadata promised to handles that ended, for what they delayed.
     kept: RankedMutex<Option<MetadataReservation>>,
     /// Changes of space: delayed refs, what it freed.
     pub(crate) space: Arc<SpaceChanges>,
-    /// The logs that build on the transaction before it.
-    pub(crate) log: TransactionLog,
+    /// What the tree log keeps for this transaction.
+    pub(crate) log: Slot,
+    /// Blocks of log trees.
+    pub(crate) log_blocks: LogBlocks,
     /// When it was created.
     begun: Instant,
 }
@@ -56,11 +74,11 @@ impl Transaction {
             dirty: AtomicBool::new(false),
             dirty_blocks: DirtyBlocks::default(),
             dirty_roots: DirtyRoots::default(),
-            snapshots: PendingSnapshots::default(),
-            dirty_inodes: DirtyInodes::default(),
+            delayed: DelayedItems::default(),
             kept: RankedMutex::new(Rank::DirtyRoots, None),
             space: Arc::new(SpaceChanges::default()),
-            log: TransactionLog::default(),
+            log: Slot::default(),
+            log_blocks: LogBlocks::default(),
             begun: Instant::now(),
         }
     }
@@ -391,14 +409,14 @@ impl Transactions {
     }
 
     /// Ends the background threads' waits for good.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.table.lock().stopping = true;
         self.committer.notify_all();
     }
 
     /// Sleeps until a commit is due: asked for, or `interval` after the first change. False:
     /// the thread is to end. Without changes it sleeps for ever.
-    pub(super) fn wait_due(&self, interval: Duration) -> bool {
+    pub(crate) fn wait_due(&self, interval: Duration) -> bool {
         let mut table = self.table.lock();
         loop {
             if table.stopping {

@@ -7,11 +7,11 @@ use sapwood_btrfs_format::objectid;
 use super::handle::Handle;
 use crate::space::{Reservation, SpaceChanges, SpaceWrite};
 use crate::tree::{BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeWrite};
-use crate::{Error, Result, data};
+use crate::{Error, Result};
 
 impl TreeRead for Handle {
     fn blocks(&self) -> &BlockCache {
-        &self.engine().blocks
+        &self.store().blocks
     }
 }
 
@@ -26,34 +26,32 @@ impl TreeWrite for Handle {
     }
 
     fn alloc_block(&mut self, root_id: u64, _hint: u64) -> Result<u64> {
-        let engine = self.engine().clone();
+        let store = self.store().clone();
         if root_id == objectid::TREE_LOG {
-            let bytenr = engine.space.alloc_tree_block(self, root_id, None)?;
-            self.trans().log.blocks.took(bytenr);
+            let bytenr = store.space.alloc_tree_block(self, root_id, None)?;
+            self.trans().log_blocks.took(bytenr);
             return Ok(bytenr);
         }
-        let root = engine.roots.cached(root_id);
-        engine
-            .space
-            .alloc_tree_block(self, root_id, root.as_deref())
+        let root = store.roots.cached(root_id);
+        store.space.alloc_tree_block(self, root_id, root.as_deref())
     }
 
     fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()> {
-        let engine = self.engine().clone();
+        let store = self.store().clone();
         if root.id() == objectid::TREE_LOG {
-            return self.trans().log.blocks.free(&engine.space, block);
+            return self.trans().log_blocks.free(&store.space, block);
         }
-        engine.space.free_tree_block(self, root, block, last)
+        store.space.free_tree_block(self, root, block, last)
     }
 
     fn extent_info(&mut self, bytenr: u64, level: u8) -> Result<(u64, u64)> {
-        let (engine, trans) = (self.engine(), self.trans());
-        engine.space.tree_block_info(&trans.space, bytenr, level)
+        let (store, trans) = (self.store(), self.trans());
+        store.space.tree_block_info(&trans.space, bytenr, level)
     }
 
     fn set_full_backref(&mut self, bytenr: u64, level: u8) -> Result<()> {
-        let engine = self.engine().clone();
-        engine.space.set_full_backref(self, bytenr, level)
+        let store = self.store().clone();
+        store.space.set_full_backref(self, bytenr, level)
     }
 
     fn block_ref(
@@ -64,38 +62,38 @@ impl TreeWrite for Handle {
         parent: Option<u64>,
         change: BlockRef,
     ) -> Result<()> {
-        let engine = self.engine().clone();
+        let store = self.store().clone();
         let block = (bytenr, level);
-        engine
+        store
             .space
             .tree_block_ref(self, block, root_id, parent, change)
     }
 
     fn data_ref(&mut self, data: &DataRef, add: bool) -> Result<()> {
-        let engine = self.engine().clone();
+        let store = self.store().clone();
         match add {
-            true => engine.space.add_data_ref(self, data, 1),
-            false => engine.space.drop_data_ref(self, data, 1),
+            true => store.space.add_data_ref(self, data, 1),
+            false => store.space.drop_data_ref(self, data, 1),
         }
     }
 
     fn add_dirty(&mut self, block: &Arc<TreeBlock>) {
         if block.owner() == objectid::TREE_LOG {
-            self.trans().log.blocks.dirty.insert(block);
+            self.trans().log_blocks.dirty.insert(block);
             return;
         }
         let blocks = self.trans().dirty_blocks.insert(block);
         self.mark_dirty();
         // Dirty blocks cannot leave memory: commit early rather than outgrow the cache.
-        let bytes = blocks * self.engine().nodesize as usize;
-        if bytes > self.engine().options.cache_bytes / 2 {
-            self.engine().transactions.request_commit();
+        let bytes = blocks * self.store().nodesize as usize;
+        if bytes > self.store().options.cache_bytes / 2 {
+            self.store().transactions.request_commit();
         }
     }
 
     fn remove_dirty(&mut self, block: &TreeBlock) {
         match block.owner() {
-            objectid::TREE_LOG => self.trans().log.blocks.dirty.remove(block),
+            objectid::TREE_LOG => self.trans().log_blocks.dirty.remove(block),
             _ => self.trans().dirty_blocks.remove(block),
         }
     }
@@ -115,6 +113,7 @@ impl SpaceWrite for Handle {
     }
 
     fn delete_checksums(&mut self, bytenr: u64, len: u64) -> Result<()> {
-        data::checksum::delete(self, bytenr, len)
+        let store = self.store().clone();
+        store.checksums.delete(self, bytenr, len)
     }
 }

@@ -24,17 +24,16 @@
 //! waiter falls back to a commit.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::SUPER_SIZE;
 
+use super::fsyncs::Fsyncs;
 use super::state::{LogState, TransactionLog};
 use crate::Result;
 use crate::cause::Cause;
 use crate::counters::Counters;
-use crate::engine::Engine;
 use crate::lock::RankedMutexGuard;
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Store};
 use crate::tree::{TreeBlock, freeze, write_blocks};
 
 /// fsyncs under way from which on one log at a time is better than two.
@@ -54,16 +53,16 @@ struct Collected {
 ///
 /// # Errors
 /// Why the transaction has to be committed instead.
-pub(super) fn commit(h: &mut Handle, number: u64) -> Result<(), Cause> {
-    let engine = h.engine().clone();
+pub(super) fn commit(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Result<(), Cause> {
+    let store = h.store().clone();
     let trans = h.trans().clone();
-    let log = &trans.log;
+    let log = TransactionLog::of(&trans);
     while !log.is_durable(number) {
         let state = log.state.lock();
         if let Some(cause) = state.broken {
             return Err(cause);
         }
-        let many = engine.fsyncs.load(Ordering::Relaxed) >= MANY;
+        let many = fsyncs.under_way() >= MANY;
         let most = if many { 1 } else { 2 };
         let free = state.filling - state.durable <= most;
         if state.durable >= number {
@@ -76,7 +75,7 @@ pub(super) fn commit(h: &mut Handle, number: u64) -> Result<(), Cause> {
         let collected = collect(h, log, state);
         let result = collected
             .map_err(|error| (error, Cause::Failed))
-            .and_then(|collected| finish(&engine, h, log, collected));
+            .and_then(|collected| finish(&store, h, log, collected));
         if let Err((error, cause)) = result {
             ::log::warn!(
                 "the log of transaction {} is given up: {error}",
@@ -116,9 +115,10 @@ fn collect(
         let node = root.node();
         Ok((node.bytenr(), node.level()))
     })();
-    let blocks = log.blocks.dirty.take();
+    let log_blocks = &h.trans().log_blocks;
+    let blocks = log_blocks.dirty.take();
     freeze(&blocks);
-    let left = log.blocks.take_left();
+    let left = log_blocks.take_left();
     let mut state = log.state.lock();
     let number = state.filling;
     state.filling += 1;
@@ -134,7 +134,7 @@ fn collect(
 
 /// Writes a collected log and makes the superblock name it.
 fn finish(
-    engine: &Arc<Engine>,
+    store: &Arc<Store>,
     h: &Handle,
     log: &TransactionLog,
     collected: Collected,
@@ -143,12 +143,12 @@ fn finish(
     let mut collected = collected;
     if sapwood_fault::planted(26) {
         let left = std::mem::take(&mut collected.left);
-        let early = log.blocks.give_back(&engine.space, &left);
+        let early = h.trans().log_blocks.give_back(&store.space, &left);
         early.map_err(|error| (error, Cause::Failed))?;
     }
-    write_blocks(engine, &collected.blocks).map_err(failed)?;
-    let bytes = collected.blocks.len() as u64 * u64::from(engine.nodesize);
-    Counters::add(&engine.counters.log.bytes, bytes);
+    write_blocks(store, &collected.blocks).map_err(failed)?;
+    let bytes = collected.blocks.len() as u64 * u64::from(store.nodesize);
+    Counters::add(&store.counters.log.bytes, bytes);
     {
         let mut state = log.state.lock();
         while state.written + 1 < collected.number
@@ -164,31 +164,32 @@ fn finish(
         log.signals.written.notify_all();
     }
     // What it has must be readable when the superblock says so: chunks come with a commit only.
-    if engine.space.has_pending_chunks() && !sapwood_fault::planted(7) {
+    if store.space.has_pending_chunks() && !sapwood_fault::planted(7) {
         log.set_broken(Cause::NewChunk);
         return Ok(());
     }
     if !sapwood_fault::planted(16) {
-        engine.volume.flush().map_err(failed)?;
+        store.volume.flush().map_err(failed)?;
     }
-    Counters::count(&engine.counters.log.flushes);
-    let order = (!sapwood_fault::planted(1)).then(|| engine.transactions.superblock_order.lock());
+    Counters::count(&store.counters.log.flushes);
+    let order = (!sapwood_fault::planted(1)).then(|| store.transactions.superblock_order.lock());
     if log.state.lock().durable < collected.number {
-        engine
+        store
             .health
             .check()
             .map_err(|reason| failed(reason.into()))?;
-        let mut sb = engine.super_block.lock().clone();
+        let mut sb = store.super_block.lock().clone();
         debug_assert_eq!(sb.generation.get() + 1, h.transid());
         (sb.log_root, sb.log_root_level) = (collected.top.0.into(), collected.top.1);
-        engine.volume.write_log_super(&sb).map_err(failed)?;
-        Counters::add(&engine.counters.log.bytes, SUPER_SIZE as u64);
-        Counters::count(&engine.counters.log.commits);
-        Counters::count(&engine.counters.log.flushes);
+        store.volume.write_log_super(&sb).map_err(failed)?;
+        Counters::add(&store.counters.log.bytes, SUPER_SIZE as u64);
+        Counters::count(&store.counters.log.commits);
+        Counters::count(&store.counters.log.flushes);
         log.set_durable(collected.number);
     }
     drop(order);
-    log.blocks
-        .give_back(&engine.space, &collected.left)
+    let log_blocks = &h.trans().log_blocks;
+    log_blocks
+        .give_back(&store.space, &collected.left)
         .map_err(|error| (error, Cause::Failed))
 }

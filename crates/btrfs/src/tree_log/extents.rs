@@ -18,10 +18,11 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{FileExtent, InodeFlags, Key, RegularExtent, kind};
 
 use super::state::Logged;
-use super::write::Writer;
+use super::writer::Writer;
 use crate::counters::Counters;
-use crate::data::{self, Content, ExtentMap, ModifiedMap, Stored, Target};
-use crate::ops::Inode;
+use crate::data;
+use crate::file_data::{Content, ExtentMap, ModifiedMap, Stored, Target};
+use crate::inode::Inode;
 use crate::{Error, Result};
 
 fn key_of(inode: &Inode, offset: u64) -> Key {
@@ -35,14 +36,14 @@ pub(super) fn write(
     size: u64,
     logged: &Logged,
 ) -> Result<()> {
-    let end = size.checked_next_multiple_of(w.engine.sectorsize.into());
+    let end = size.checked_next_multiple_of(w.store.sectorsize.into());
     let end = end.unwrap_or(u64::MAX);
     let clean = !logged.full;
     if clean
         && inode.state.lock().flags.contains(InodeFlags::PREALLOC)
         && !sapwood_fault::planted(20)
     {
-        for map in data::preallocated_behind(&w.engine, inode, end)? {
+        for map in data::preallocated_behind(&w.store, inode, end)? {
             put(w, inode, &map, map.generation(w.h.transid()))?;
         }
     }
@@ -73,7 +74,7 @@ fn one(
         .as_ref()
         .is_some_and(|ordered| !sapwood_fault::planted(15) && ordered.pin(w.h));
     if pinned {
-        Counters::count(&w.engine.counters.log.pinned);
+        Counters::count(&w.store.counters.log.pinned);
     }
     let mut map = modified.map;
     if !sapwood_fault::planted(23) {
@@ -85,7 +86,7 @@ fn one(
             return Ok(());
         }
     }
-    Counters::count(&w.engine.counters.log.extents);
+    Counters::count(&w.store.counters.log.extents);
     let inline = modified.ordered.as_ref().map(|ordered| &ordered.target);
     match (&map.content, inline) {
         (
@@ -143,7 +144,7 @@ fn put(w: &mut Writer<'_>, inode: &Inode, map: &ExtentMap, generation: u64) -> R
 /// Copies the inline extent of the tree.
 pub(super) fn copy_inline(w: &mut Writer<'_>, inode: &Inode) -> Result<()> {
     let key = key_of(inode, 0);
-    match inode.root.get(&w.engine, &key)? {
+    match inode.root.get(&w.store, &key)? {
         Some(item) => w.put(&key, &item),
         None => Ok(()),
     }
@@ -152,7 +153,7 @@ pub(super) fn copy_inline(w: &mut Writer<'_>, inode: &Inode) -> Result<()> {
 /// Takes `range` out of the extents that the log has of a file.
 fn clear(w: &mut Writer<'_>, inode: &Inode, range: Range<u64>) -> Result<()> {
     let tree = w.tree();
-    let sector = u64::from(w.engine.sectorsize);
+    let sector = u64::from(w.store.sectorsize);
     let ours = |key: &Key| key.objectid == inode.objectid && key.kind == kind::EXTENT_DATA;
     let bad = |key: Key| {
         move |source| Error::BadItem {
@@ -235,10 +236,10 @@ fn checksums(w: &Writer<'_>, inode: &Inode, modified: &ModifiedMap) -> Result<Ve
         _ => (stored.bytenr, stored.disk_len),
     };
     let Some(ordered) = &modified.ordered else {
-        return data::checksum::runs(&w.engine, start, len);
+        return w.store.checksums.runs(&*w.store, start, len);
     };
-    let size = w.engine.checksum.size();
-    let sector = u64::from(w.engine.sectorsize);
+    let size = w.store.checksum.size();
+    let sector = u64::from(w.store.sectorsize);
     let all = ordered.sums();
     let sums = match stored.compression {
         0 => {
@@ -254,8 +255,8 @@ fn checksums(w: &Writer<'_>, inode: &Inode, modified: &ModifiedMap) -> Result<Ve
 /// Puts checksums into the log. Those of neighbouring extents go together: what many loggers do
 /// one after another is done once for all of a file.
 fn put_checksums(w: &mut Writer<'_>, mut sums: Vec<Run>) -> Result<()> {
-    let size = w.engine.checksum.size();
-    let sector = u64::from(w.engine.sectorsize);
+    let size = w.store.checksum.size();
+    let sector = u64::from(w.store.sectorsize);
     sums.retain(|(_, sums)| !sums.is_empty());
     sums.sort_unstable_by_key(|(start, _)| *start);
     let mut merged: Vec<Run> = Vec::new();
@@ -269,10 +270,12 @@ fn put_checksums(w: &mut Writer<'_>, mut sums: Vec<Run>) -> Result<()> {
     if merged.is_empty() {
         return Ok(());
     }
-    let log = Arc::clone(&w.log);
+    let (log, store) = (Arc::clone(&w.log), Arc::clone(&w.store));
     let _edit = log.sums.lock();
     for (logical, sums) in merged {
-        data::checksum::insert_in_log(w.h, &log.tree, logical, &sums)?;
+        store
+            .checksums
+            .insert_in_log(w.h, &log.tree, logical, &sums)?;
     }
     Ok(())
 }

@@ -36,9 +36,9 @@
 //!
 //! The tests are in `tests/log_*.rs`; the crash explorer covers the rest.
 
-mod blocks;
 mod commit;
 mod extents;
+mod fsyncs;
 mod names;
 mod pending;
 mod plan;
@@ -47,26 +47,26 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod write;
+mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sapwood_vfs::FileKind;
 
-pub(crate) use state::TransactionLog;
+pub(crate) use fsyncs::Fsyncs;
 
 use crate::cause::Cause;
 use crate::counters::Counters;
-use crate::data::{self, Wait};
-use crate::engine::Engine;
+use crate::data::{self, Files, Wait};
+use crate::inode::Inode;
 use crate::lock::RankedReadGuard;
-use crate::ops::Inode;
-use crate::transaction::Handle;
+use crate::namespace::NameLog;
+use crate::transaction::{Handle, Store};
 use crate::{Error, Result};
 use plan::{Locked, Plan, Planner, Refusal, Step};
-use state::SubvolumeLog;
-use write::Writer;
+use state::{SubvolumeLog, TransactionLog};
+use writer::Writer;
 
 /// Items that an fsync of one inode usually touches.
 const ITEMS: u64 = 8;
@@ -87,22 +87,22 @@ pub(crate) enum Outcome {
 ///
 /// # Errors
 /// The inode's data could not be written; the mount failed.
-pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Outcome> {
-    if !engine.options.tree_log {
+pub(crate) fn fsync(files: &Arc<Files>, fsyncs: &Fsyncs, inode: &Arc<Inode>) -> Result<Outcome> {
+    if !files.options.tree_log {
         return Ok(Outcome::Commit(Cause::Disabled));
     }
-    let under_way = UnderWay::begin(engine);
-    write_back(engine, inode)?;
+    let _under_way = fsyncs.begin();
+    write_back(files, inode)?;
     let mut locked = Locked::new();
     locked.insert(inode.objectid, Arc::clone(inode));
     let mut items = ITEMS;
     loop {
         let guards = lock(&locked);
-        write_back(engine, inode)?;
-        if is_durable(engine, inode) {
+        write_back(files, inode)?;
+        if is_durable(files, inode) {
             return Ok(Outcome::Empty);
         }
-        let mut h = match engine.start(items) {
+        let mut h = match files.start(items) {
             Ok(h) => h,
             Err(Error::NoSpace) => return Ok(Outcome::Commit(Cause::NoSpace)),
             Err(error) => return Err(error),
@@ -111,16 +111,16 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Outcome>
             return Ok(outcome);
         }
         let trans = h.trans().clone();
-        let log = trans.log.find(inode.root.id());
-        let groups = under_way.only_its_group();
+        let log = TransactionLog::of(&trans).find(inode.root.id());
+        let groups = only_its_group(files, fsyncs);
         let known = log
             .as_ref()
             .and_then(|log| is_logged(&h, log, inode, groups));
         if let Some(number) = known {
             drop(guards);
-            return Ok(synced(&mut h, number));
+            return Ok(synced(&mut h, fsyncs, number));
         }
-        let planner = Planner::new(engine, &inode.root, h.transid(), log, &locked, groups);
+        let planner = Planner::new(files, &inode.root, h.transid(), log, &locked, groups);
         let plan = match planner.plan(inode) {
             Ok(plan) => plan,
             Err(Refusal::Lock(more)) => {
@@ -142,53 +142,37 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Outcome>
         let written = write(&mut h, inode, &plan);
         drop(guards);
         return Ok(match written {
-            Ok(number) => synced(&mut h, number),
+            Ok(number) => synced(&mut h, fsyncs, number),
             Err(error) => {
                 ::log::warn!("{inode:?} cannot be logged: {error}");
-                trans.log.set_broken(Cause::Failed);
+                TransactionLog::of(&trans).set_broken(Cause::Failed);
                 Outcome::Commit(Cause::Failed)
             }
         });
     }
 }
 
-/// One of the fsyncs under way, until it is dropped.
-struct UnderWay<'a>(&'a Engine);
-
-impl<'a> UnderWay<'a> {
-    fn begin(engine: &'a Engine) -> Self {
-        engine.fsyncs.fetch_add(1, Ordering::Relaxed);
-        Self(engine)
-    }
-
-    /// Whether to bring only those pending names up to date that belong to the inode.
-    fn only_its_group(&self) -> bool {
-        let busy = self.0.fsyncs.load(Ordering::Relaxed) > 1;
-        self.0.options.log_policy().only_its_group(busy)
-    }
+/// Whether to bring only those pending names up to date that belong to the inode.
+fn only_its_group(store: &Store, fsyncs: &Fsyncs) -> bool {
+    let busy = fsyncs.under_way() > 1;
+    store.options.log_policy().only_its_group(busy)
 }
 
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.fsyncs.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn write_back(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+fn write_back(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     if inode.kind != FileKind::Regular {
         return Ok(());
     }
-    let wait = match engine.options.log_policy().fast_wait() {
+    let wait = match files.options.log_policy().fast_wait() {
         true => Wait::Io,
         false => {
             // Only what is written back is in flight and can be counted.
-            data::flush(engine, inode, 0..u64::MAX, Wait::Io)?;
+            data::flush(files, inode, 0..u64::MAX, Wait::Io)?;
             let waited = inode.data.ordered().len() as u64;
-            Counters::add(&engine.counters.log.waited, waited);
+            Counters::add(&files.counters.log.waited, waited);
             Wait::Completion
         }
     };
-    data::flush(engine, inode, 0..u64::MAX, wait)
+    data::flush(files, inode, 0..u64::MAX, wait)
 }
 
 /// Takes the `io` locks of inodes of one tree, shared, in their order.
@@ -197,8 +181,8 @@ fn lock(inodes: &Locked) -> Vec<RankedReadGuard<'_, ()>> {
 }
 
 /// Whether the last durable transaction has all of an inode, or no power cut could show it.
-fn is_durable(engine: &Engine, inode: &Inode) -> bool {
-    let durable = engine.last_committed();
+fn is_durable(store: &Store, inode: &Inode) -> bool {
+    let durable = store.last_committed();
     let (transid, linked) = {
         let state = inode.state.lock();
         (state.transid, state.nlink > 0)
@@ -220,7 +204,7 @@ fn refuse(h: &Handle, inode: &Inode) -> Option<Outcome> {
     if root.item().otransid.get() == h.transid() {
         return Some(Outcome::Commit(Cause::NewSubvolume));
     }
-    h.trans().log.broken().map(Outcome::Commit)
+    TransactionLog::of(h.trans()).broken().map(Outcome::Commit)
 }
 
 /// The log that has all of an inode as it is, if nothing that belongs to it has to be added.
@@ -245,18 +229,19 @@ fn is_logged(h: &Handle, log: &SubvolumeLog, inode: &Inode, groups: bool) -> Opt
 
 /// Writes a plan into the log; returns the number of the log that it will be in.
 fn write(h: &mut Handle, inode: &Inode, plan: &Plan) -> Result<u64> {
-    let engine = h.engine().clone();
+    let store = h.store().clone();
     let trans = h.trans().clone();
-    if !engine.options.log_policy().overlap() {
+    if !store.options.log_policy().overlap() {
         // Waits for the commit before.
-        drop(engine.transactions.superblock_order.lock());
+        drop(store.transactions.superblock_order.lock());
     }
-    let log = trans.log.create(h, inode.root.id())?;
-    let logging = trans.log.begin();
+    let all = TransactionLog::of(&trans);
+    let log = all.create(h, inode.root.id())?;
+    let logging = all.begin();
     let number = logging.number();
     let mut writer = Writer {
         h,
-        engine,
+        store,
         log,
         number,
     };
@@ -264,18 +249,28 @@ fn write(h: &mut Handle, inode: &Inode, plan: &Plan) -> Result<u64> {
     Ok(number)
 }
 
-fn synced(h: &mut Handle, number: u64) -> Outcome {
-    match commit::commit(h, number) {
+fn synced(h: &mut Handle, fsyncs: &Fsyncs, number: u64) -> Outcome {
+    match commit::commit(h, fsyncs, number) {
         Ok(()) => Outcome::Logged,
         Err(cause) => Outcome::Commit(cause),
     }
 }
 
+/// The log as names see it.
+#[derive(Debug, Default)]
+pub(crate) struct LoggedNames;
+
+impl NameLog for LoggedNames {
+    fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
+        name_removed(h, dir, inode);
+    }
+}
+
 /// A name of `inode` in `dir` was removed in the handle's transaction. If the log has it, it will
 /// not once it says anything more of the two. Expects both `io` locks exclusively.
-pub(crate) fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
+fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
     let trans = h.trans().clone();
-    let Some(log) = trans.log.find(dir.root.id()) else {
+    let Some(log) = TransactionLog::of(&trans).find(dir.root.id()) else {
         return;
     };
     let logged = |objectid| {
@@ -292,30 +287,30 @@ pub(crate) fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>)
             }
         }
         if (full || exists)
-            && h.engine().options.log_policy().ties_names()
+            && h.store().options.log_policy().ties_names()
             && !sapwood_fault::planted(4)
         {
             pending.tie(dir.objectid, inode.objectid);
         }
     }
     if full
-        && !h.engine().options.log_policy().single_names()
+        && !h.store().options.log_policy().single_names()
         && let Err(error) = log_whole(h, &log, dir)
     {
         ::log::warn!("{dir:?} cannot be logged: {error}");
-        trans.log.set_broken(Cause::Failed);
+        TransactionLog::of(&trans).set_broken(Cause::Failed);
     }
 }
 
 /// Logs all that changed in a directory in this transaction: what a rename did before single
 /// names could be logged.
 fn log_whole(h: &mut Handle, log: &Arc<SubvolumeLog>, dir: &Arc<Inode>) -> Result<()> {
-    let engine = h.engine().clone();
+    let store = h.store().clone();
     let trans = h.trans().clone();
     let changes = dir.dir.changes(h.transid(), true);
     let mut removed = BTreeMap::new();
     for index in changes.removed {
-        let before = names::committed_at(&engine, &dir.root, dir.objectid, index)?;
+        let before = names::committed_at(&store, &dir.root, dir.objectid, index)?;
         removed.insert(index, before.is_some());
     }
     let step = Step {
@@ -324,11 +319,11 @@ fn log_whole(h: &mut Handle, log: &Arc<SubvolumeLog>, dir: &Arc<Inode>) -> Resul
         entries: BTreeSet::from_iter(changes.added),
         removed,
     };
-    let logging = trans.log.begin();
+    let logging = TransactionLog::of(&trans).begin();
     let number = logging.number();
     let mut writer = Writer {
         h,
-        engine,
+        store,
         log: Arc::clone(log),
         number,
     };

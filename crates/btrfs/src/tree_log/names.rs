@@ -1,10 +1,8 @@
 //! Names of inodes: as they are, and as the last commit has them.
 
-use std::sync::Arc;
-
 use sapwood_btrfs_format::{Key, dir_items, inode_extrefs, inode_refs, kind, name_hash};
 
-use crate::engine::Engine;
+use crate::transaction::Store;
 use crate::tree::Root;
 use crate::{Error, Result};
 
@@ -59,9 +57,9 @@ fn parse(root: &Root, key: Key, data: &[u8], names: &mut Vec<NameRef>) -> Result
 }
 
 /// The items with the names of an inode as they are now.
-pub(super) fn ref_items(engine: &Engine, root: &Root, objectid: u64) -> Result<Vec<RefItem>> {
+pub(super) fn ref_items(store: &Store, root: &Root, objectid: u64) -> Result<Vec<RefItem>> {
     let mut items = Vec::new();
-    let mut cursor = root.seek(engine, &Key::new(objectid, kind::INODE_REF, 0))?;
+    let mut cursor = root.seek(store, &Key::new(objectid, kind::INODE_REF, 0))?;
     while let Some((key, data)) = cursor.item() {
         if !is_ref(&key, objectid) {
             break;
@@ -73,19 +71,19 @@ pub(super) fn ref_items(engine: &Engine, root: &Root, objectid: u64) -> Result<V
 }
 
 /// The names of an inode as they are now.
-pub(super) fn current(engine: &Engine, root: &Root, objectid: u64) -> Result<Vec<NameRef>> {
+pub(super) fn current(store: &Store, root: &Root, objectid: u64) -> Result<Vec<NameRef>> {
     let mut names = Vec::new();
-    for (key, data) in ref_items(engine, root, objectid)? {
+    for (key, data) in ref_items(store, root, objectid)? {
         parse(root, key, &data, &mut names)?;
     }
     Ok(names)
 }
 
 /// The names of an inode as of the last commit.
-pub(super) fn committed(engine: &Engine, root: &Root, objectid: u64) -> Result<Vec<NameRef>> {
+pub(super) fn committed(store: &Store, root: &Root, objectid: u64) -> Result<Vec<NameRef>> {
     let mut names = Vec::new();
     let first = Key::new(objectid, kind::INODE_REF, 0);
-    root.walk_committed(engine, &first, &mut |key, data| {
+    root.walk_committed(store, &first, &mut |key, data| {
         if !is_ref(&key, objectid) {
             return Ok(false);
         }
@@ -96,9 +94,9 @@ pub(super) fn committed(engine: &Engine, root: &Root, objectid: u64) -> Result<V
 }
 
 /// An item of the tree as of the last commit.
-pub(super) fn committed_item(engine: &Engine, root: &Root, key: &Key) -> Result<Option<Vec<u8>>> {
+pub(super) fn committed_item(store: &Store, root: &Root, key: &Key) -> Result<Option<Vec<u8>>> {
     let mut found = None;
-    root.walk_committed(engine, key, &mut |at, data| {
+    root.walk_committed(store, key, &mut |at, data| {
         if at == *key {
             found = Some(data.to_vec());
         }
@@ -109,13 +107,13 @@ pub(super) fn committed_item(engine: &Engine, root: &Root, key: &Key) -> Result<
 
 /// What an entry led to at the last commit.
 pub(super) fn committed_by_name(
-    engine: &Engine,
+    store: &Store,
     root: &Root,
     dir: u64,
     name: &[u8],
 ) -> Result<Option<Key>> {
     let key = Key::new(dir, kind::DIR_ITEM, name_hash(name).into());
-    match committed_item(engine, root, &key)? {
+    match committed_item(store, root, &key)? {
         Some(item) => location_of(root, key, &item, name),
         None => Ok(None),
     }
@@ -123,13 +121,13 @@ pub(super) fn committed_by_name(
 
 /// What an entry leads to now.
 pub(super) fn current_by_name(
-    engine: &Engine,
+    store: &Store,
     root: &Root,
     dir: u64,
     name: &[u8],
 ) -> Result<Option<Key>> {
     let key = Key::new(dir, kind::DIR_ITEM, name_hash(name).into());
-    match root.get(engine, &key)? {
+    match root.get(store, &key)? {
         Some(item) => location_of(root, key, &item, name),
         None => Ok(None),
     }
@@ -151,24 +149,24 @@ fn location_of(root: &Root, key: Key, item: &[u8], name: &[u8]) -> Result<Option
 
 /// What the entry at an index led to at the last commit.
 pub(super) fn committed_at(
-    engine: &Engine,
+    store: &Store,
     root: &Root,
     dir: u64,
     index: u64,
 ) -> Result<Option<Key>> {
-    let entry = committed_entry(engine, root, dir, index)?;
+    let entry = committed_entry(store, root, dir, index)?;
     Ok(entry.map(|(location, _)| location))
 }
 
 /// As [`committed_at`], with the name.
 pub(super) fn committed_entry(
-    engine: &Engine,
+    store: &Store,
     root: &Root,
     dir: u64,
     index: u64,
 ) -> Result<Option<(Key, Vec<u8>)>> {
     let key = Key::new(dir, kind::DIR_INDEX, index);
-    match committed_item(engine, root, &key)? {
+    match committed_item(store, root, &key)? {
         Some(item) => entry_of(root, key, &item),
         None => Ok(None),
     }
@@ -176,13 +174,13 @@ pub(super) fn committed_entry(
 
 /// The entry that a log has at an index: what it leads to, and its name.
 pub(super) fn logged_entry(
-    engine: &Engine,
+    store: &Store,
     log: &Root,
     dir: u64,
     index: u64,
 ) -> Result<Option<(Key, Vec<u8>)>> {
     let key = Key::new(dir, kind::DIR_INDEX, index);
-    match log.get(engine, &key)? {
+    match log.get(store, &key)? {
         Some(item) => entry_of(log, key, &item),
         None => Ok(None),
     }
@@ -199,10 +197,10 @@ fn entry_of(root: &Root, key: Key, item: &[u8]) -> Result<Option<(Key, Vec<u8>)>
 }
 
 /// Whether a directory had entries at the last commit.
-pub(super) fn had_entries(engine: &Arc<Engine>, root: &Root, dir: u64) -> Result<bool> {
+pub(super) fn had_entries(store: &Store, root: &Root, dir: u64) -> Result<bool> {
     let mut found = false;
     let first = Key::new(dir, kind::DIR_INDEX, 0);
-    root.walk_committed(engine, &first, &mut |key, _| {
+    root.walk_committed(store, &first, &mut |key, _| {
         found = key.objectid == dir && key.kind == kind::DIR_INDEX;
         Ok(false)
     })?;

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::ops::Inode;
+use crate::inode::Inode;
 
 /// What is pending in a subvolume's log.
 pub(super) struct Pending<T = Arc<Inode>> {

@@ -34,9 +34,10 @@ use sapwood_vfs::{self as vfs, FileKind};
 use super::names::{self, NameRef};
 use super::state::{Logged, SubvolumeLog};
 use crate::cause::Cause;
-use crate::engine::Engine;
-use crate::ops::dir::Changes;
-use crate::ops::{Inode, dir};
+use crate::data::Files;
+use crate::inode::Changes;
+use crate::inode::Inode;
+use crate::namespace::dir;
 use crate::tree::Root;
 use crate::{Error, Result};
 
@@ -105,7 +106,7 @@ impl Plan {
 
 /// Makes a plan.
 pub(super) struct Planner<'a> {
-    engine: &'a Arc<Engine>,
+    files: &'a Arc<Files>,
     root: &'a Arc<Root>,
     transid: u64,
     log: Option<Arc<SubvolumeLog>>,
@@ -125,7 +126,7 @@ impl<'a> Planner<'a> {
     /// For a log of `root` in transaction `transid`, of which the caller holds a handle; with all that
     /// is pending, or that of its `groups` only.
     pub(super) fn new(
-        engine: &'a Arc<Engine>,
+        files: &'a Arc<Files>,
         root: &'a Arc<Root>,
         transid: u64,
         log: Option<Arc<SubvolumeLog>>,
@@ -133,7 +134,7 @@ impl<'a> Planner<'a> {
         groups: bool,
     ) -> Self {
         Self {
-            engine,
+            files,
             root,
             transid,
             log,
@@ -240,7 +241,7 @@ impl<'a> Planner<'a> {
 
     /// An inode of the same tree that is in use under a name.
     fn alive(&self, objectid: u64) -> Result<Option<Arc<Inode>>> {
-        match self.engine.inodes.load(self.engine, self.root, objectid) {
+        match self.files.inodes.load(self.files, self.root, objectid) {
             Ok(inode) if inode.is_linked() && !inode.state.lock().deleted => Ok(Some(inode)),
             Ok(_) | Err(Error::Vfs(vfs::Error::Stale)) => Ok(None),
             Err(error) => Err(error),
@@ -248,9 +249,9 @@ impl<'a> Planner<'a> {
     }
 
     fn names(&mut self, inode: &Arc<Inode>) -> Result<(), Refusal> {
-        let (engine, root) = (self.engine, self.root);
-        let now = names::current(engine, root, inode.objectid)?;
-        let before = names::committed(engine, root, inode.objectid)?;
+        let (files, root) = (self.files, self.root);
+        let now = names::current(files, root, inode.objectid)?;
+        let before = names::committed(files, root, inode.objectid)?;
         let same = |one: &NameRef, other: &NameRef| {
             one.parent == other.parent && one.name == other.name && one.index == other.index
         };
@@ -316,7 +317,7 @@ impl<'a> Planner<'a> {
     /// A name that `loser` lost may have been taken by a rename, which is there as a whole or not
     /// at all: replay takes the name from the one, so the other must get it.
     fn taken_over(&mut self, loser: u64, dir: u64, name: &[u8]) -> Result<(), Refusal> {
-        let taker = names::current_by_name(self.engine, self.root, dir, name)?;
+        let taker = names::current_by_name(self.files, self.root, dir, name)?;
         match taker {
             Some(location) if location.kind != kind::INODE_ITEM => Err(Cause::SubvolumeName.into()),
             Some(location) if location.objectid != loser => {
@@ -336,22 +337,22 @@ impl<'a> Planner<'a> {
         let Some(log) = self.log.clone() else {
             return Ok(());
         };
-        let (engine, root) = (self.engine, self.root);
-        for name in names::current(engine, &log.tree, inode.objectid)? {
+        let (files, root) = (self.files, self.root);
+        for name in names::current(files, &log.tree, inode.objectid)? {
             self.touch(name.parent);
             let kept = |new: &NameRef| new.parent == name.parent && new.name == name.name;
             if now.iter().any(kept) {
                 continue;
             }
             self.taken_over(inode.objectid, name.parent, &name.name)?;
-            let before = names::committed_by_name(engine, root, name.parent, &name.name)?;
+            let before = names::committed_by_name(files, root, name.parent, &name.name)?;
             let Some(before) = before.filter(|before| before.objectid != inode.objectid) else {
                 continue;
             };
-            if names::current_by_name(engine, root, name.parent, &name.name)? == Some(before) {
+            if names::current_by_name(files, root, name.parent, &name.name)? == Some(before) {
                 continue;
             }
-            let had = names::committed(engine, root, before.objectid)?;
+            let had = names::committed(files, root, before.objectid)?;
             let Some(old) = had.into_iter().find(kept) else {
                 continue;
             };
@@ -364,14 +365,14 @@ impl<'a> Planner<'a> {
     }
 
     fn new_name(&mut self, inode: &Inode, name: &NameRef) -> Result<(), Refusal> {
-        let (engine, root) = (self.engine, self.root);
-        let by_name = names::committed_by_name(engine, root, name.parent, &name.name)?;
-        let by_index = names::committed_at(engine, root, name.parent, name.index)?;
+        let (files, root) = (self.files, self.root);
+        let by_name = names::committed_by_name(files, root, name.parent, &name.name)?;
+        let by_index = names::committed_at(files, root, name.parent, name.index)?;
         for location in by_name.into_iter().chain(by_index) {
             self.displaced(inode, &location)?;
         }
         let top = root.top_dir();
-        let mut at = engine.inodes.load(engine, root, name.parent)?;
+        let mut at = files.inodes.load(files, root, name.parent)?;
         loop {
             self.touch(at.objectid);
             if at.state.lock().names_in == self.transid && !sapwood_fault::planted(13) {
@@ -381,7 +382,7 @@ impl<'a> Planner<'a> {
             if at.objectid == top || at.objectid == inode.objectid {
                 return Ok(());
             }
-            at = dir::parent(engine, &at)?;
+            at = dir::parent(files, &at)?;
         }
     }
 
@@ -421,7 +422,7 @@ impl<'a> Planner<'a> {
 
     /// An inode that replay may remove: what the last commit has in it would go with it.
     fn gone(&self, objectid: u64) -> Result<(), Refusal> {
-        if names::had_entries(self.engine, self.root, objectid)? && !sapwood_fault::planted(8) {
+        if names::had_entries(self.files, self.root, objectid)? && !sapwood_fault::planted(8) {
             return Err(Cause::ReplacedDirectory.into());
         }
         Ok(())
@@ -429,7 +430,7 @@ impl<'a> Planner<'a> {
 
     /// The entries of a directory that is, or is to be, logged in full.
     fn directory(&mut self, dir: &Arc<Inode>, full: bool) -> Result<(), Refusal> {
-        let whole = !self.engine.options.log_policy().single_names();
+        let whole = !self.files.options.log_policy().single_names();
         let changes: Changes = dir.dir.changes(self.transid, whole);
         if changes.overflow {
             return Err(Cause::ManyNames.into());
@@ -450,14 +451,14 @@ impl<'a> Planner<'a> {
     }
 
     fn removed_entry(&mut self, dir: &Arc<Inode>, index: u64, full: bool) -> Result<(), Refusal> {
-        let before = names::committed_entry(self.engine, self.root, dir.objectid, index)?;
+        let before = names::committed_entry(self.files, self.root, dir.objectid, index)?;
         let committed = before.is_some();
         if let Some(step) = self.step(dir) {
             step.removed.insert(index, committed);
         }
         // One that only the log has leaves it.
         let before = match (before, self.log.clone()) {
-            (None, Some(log)) => names::logged_entry(self.engine, &log.tree, dir.objectid, index)?,
+            (None, Some(log)) => names::logged_entry(self.files, &log.tree, dir.objectid, index)?,
             (before, _) => before,
         };
         let Some((location, name)) = before else {
@@ -474,7 +475,7 @@ impl<'a> Planner<'a> {
                 false => Ok(()),
             };
         };
-        let now = names::current(self.engine, self.root, inode.objectid)?;
+        let now = names::current(self.files, self.root, inode.objectid)?;
         let elsewhere = now.iter().any(|name| name.parent != dir.objectid);
         if elsewhere || inode.kind == FileKind::Directory {
             // A directory with only its entry logged: Linux 6.18 cannot replay that if the directory's
@@ -483,7 +484,7 @@ impl<'a> Planner<'a> {
         } else if !full {
             // Its new entry alone says it: the inode is one of the last commit.
             for name in now {
-                let known = names::committed_at(self.engine, self.root, dir.objectid, name.index)?;
+                let known = names::committed_at(self.files, self.root, dir.objectid, name.index)?;
                 if known.is_none() {
                     self.added_entry(dir, name.index)?;
                 }
@@ -493,7 +494,7 @@ impl<'a> Planner<'a> {
     }
 
     fn added_entry(&mut self, dir: &Arc<Inode>, index: u64) -> Result<(), Refusal> {
-        let Some(bytes) = dir::entry_at(self.engine, dir, index)? else {
+        let Some(bytes) = dir::entry_at(self.files, dir, index)? else {
             return Ok(());
         };
         if let Some(step) = self.step(dir) {
@@ -512,7 +513,7 @@ impl<'a> Planner<'a> {
         if location.kind != kind::INODE_ITEM {
             return Err(Cause::SubvolumeName.into());
         }
-        let engine = self.engine;
+        let files = self.files;
         self.touch(location.objectid);
         let Some(child) = self.alive(location.objectid)? else {
             return Ok(());
@@ -524,8 +525,8 @@ impl<'a> Planner<'a> {
         if generation == self.transid {
             self.new_child(&child);
         } else if names_in == self.transid {
-            let now = names::current(engine, self.root, child.objectid)?;
-            let before = names::committed(engine, self.root, child.objectid)?;
+            let now = names::current(files, self.root, child.objectid)?;
+            let before = names::committed(files, self.root, child.objectid)?;
             let elsewhere = |name: &NameRef| name.parent != dir.objectid;
             // Names that the log has already are all that it has.
             let stale = self.logged(child.objectid).exists;
@@ -534,7 +535,7 @@ impl<'a> Planner<'a> {
             }
         }
         let conflict =
-            names::committed_by_name(engine, self.root, dir.objectid, entry_name(&bytes))?;
+            names::committed_by_name(files, self.root, dir.objectid, entry_name(&bytes))?;
         match conflict {
             Some(other) => self.displaced(&child, &other),
             None => Ok(()),

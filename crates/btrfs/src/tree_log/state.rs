@@ -8,12 +8,11 @@ use parking_lot::Condvar;
 use sapwood_base::EventCount;
 use sapwood_btrfs_format::{Key, RootItem, kind, objectid};
 
-use super::blocks::LogBlocks;
 use super::pending::Pending;
 use crate::Result;
 use crate::cause::Cause;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Transaction};
 use crate::tree::{Root, create_root};
 
 /// The logs of one transaction. They build on the transaction before it and count until the
@@ -28,8 +27,6 @@ pub(crate) struct TransactionLog {
     /// As in the state, for those who are woken because of it.
     durable: AtomicU64,
     pub(super) signals: Signals,
-    /// Blocks of the log trees.
-    pub(crate) blocks: LogBlocks,
 }
 
 /// What changes under the lock of a [`TransactionLog`].
@@ -107,12 +104,16 @@ impl Default for TransactionLog {
             state: RankedMutex::new(Rank::Leaf, state),
             durable: AtomicU64::new(0),
             signals: Signals::default(),
-            blocks: LogBlocks::default(),
         }
     }
 }
 
 impl TransactionLog {
+    /// The log of a transaction.
+    pub(super) fn of(trans: &Transaction) -> &Self {
+        trans.log.get_or_default()
+    }
+
     /// The log of a subvolume, if it has one.
     pub(super) fn find(&self, subvolume: u64) -> Option<Arc<SubvolumeLog>> {
         if !self.exists.load(Ordering::Acquire) {

@@ -13,8 +13,7 @@ use sapwood_vfs::{FileSystem, Ino, NewInode, RenameMode, SetXattrMode, SyncKind,
 
 mod order;
 
-use super::UnderWay;
-use super::state::SubvolumeLog;
+use super::state::{SubvolumeLog, TransactionLog};
 use crate::mkfs::mkfs;
 use crate::transaction::State;
 use crate::{Btrfs, Groups, LogPolicy, Options, Result};
@@ -70,7 +69,7 @@ fn is_super(offset: u64, kind: RequestKind) -> bool {
 /// The log of the top-level subvolume.
 fn log_of(fs: &Btrfs) -> Arc<SubvolumeLog> {
     let h = fs.engine.join().unwrap();
-    h.trans().log.find(5).unwrap()
+    TransactionLog::of(h.trans()).find(5).unwrap()
 }
 
 /// Keys of the items that it has of one inode and kind.
@@ -377,7 +376,7 @@ fn client_beside_another(groups: Groups) {
     fs.rename(mine, b"new", mine, b"newer", RenameMode::Replace)
         .unwrap();
     write(&fs, kept, b"written");
-    let other = UnderWay::begin(&fs.engine);
+    let other = fs.engine.fsyncs.begin();
     fs.fsync(kept, SyncKind::All).unwrap();
     assert_eq!(counter(&fs, "full_fsyncs"), 0);
     assert!(log_of(&fs).pending().concerns(mine.0));
@@ -580,7 +579,7 @@ fn space_and_memory_of_old_logs_come_back() {
     for round in 0..2000u32 {
         write(&fs, ino, &round.to_le_bytes());
         fs.fsync(ino, SyncKind::All).unwrap();
-        let taken = fs.engine.join().unwrap().trans().log.blocks.taken();
+        let taken = fs.engine.join().unwrap().trans().log_blocks.taken();
         assert!(fs.engine.blocks.count_of(objectid::TREE_LOG) <= taken);
         assert!(taken < 10, "{taken} blocks after {round} logs");
     }

@@ -16,34 +16,14 @@ use sapwood_vfs::FileKind;
 use super::extents;
 use super::names;
 use super::plan::{Plan, Step};
-use super::state::{Logged, SubvolumeLog};
+use super::state::Logged;
+use super::writer::Writer;
 use crate::counters::Counters;
-use crate::engine::Engine;
-use crate::ops::{Inode, dir};
-use crate::transaction::Handle;
-use crate::tree::Root;
+use crate::inode::Inode;
+use crate::namespace::dir;
 use crate::{Error, Result};
 
-/// Writes one subvolume's log.
-pub(super) struct Writer<'a> {
-    pub(super) h: &'a mut Handle,
-    pub(super) engine: Arc<Engine>,
-    pub(super) log: Arc<SubvolumeLog>,
-    /// Number of the log that it fills.
-    pub(super) number: u64,
-}
-
 impl Writer<'_> {
-    /// The log tree.
-    pub(super) fn tree(&self) -> Arc<Root> {
-        Arc::clone(&self.log.tree)
-    }
-
-    /// Puts an item into the log.
-    pub(super) fn put(&mut self, key: &Key, data: &[u8]) -> Result<()> {
-        self.tree().put(self.h, key, data)
-    }
-
     /// Writes all of a plan.
     pub(super) fn write(&mut self, plan: &Plan) -> Result<()> {
         for step in plan.steps.values() {
@@ -97,7 +77,7 @@ impl Writer<'_> {
     /// The item that says only that an inode exists.
     fn exists_item(&self, inode: &Inode) -> Result<InodeItem> {
         let key = item_key(inode);
-        let before = names::committed_item(&self.engine, &inode.root, &key)?;
+        let before = names::committed_item(&self.store, &inode.root, &key)?;
         let mut item = inode.state.lock().to_item();
         item.generation = 0.into();
         item.transid = self.h.transid().into();
@@ -159,7 +139,7 @@ impl Writer<'_> {
         if logged.exists {
             self.delete(inode, kind::INODE_REF, kind::INODE_EXTREF)?;
         }
-        for (key, data) in names::ref_items(&self.engine, &inode.root, inode.objectid)? {
+        for (key, data) in names::ref_items(&self.store, &inode.root, inode.objectid)? {
             self.put(&key, &data)?;
         }
         logged.names = version;
@@ -170,7 +150,7 @@ impl Writer<'_> {
     fn xattrs(&mut self, inode: &Inode, logged: &mut Logged) -> Result<()> {
         let version = inode.state.lock().xattrs_version;
         let needless =
-            self.engine.options.log_policy().xattrs_when_changed() && logged.xattrs == version;
+            self.store.options.log_policy().xattrs_when_changed() && logged.xattrs == version;
         if logged.exists && (needless || sapwood_fault::planted(9)) {
             return Ok(());
         }
@@ -178,13 +158,13 @@ impl Writer<'_> {
             self.delete(inode, kind::XATTR_ITEM, kind::XATTR_ITEM)?;
         }
         let first = Key::new(inode.objectid, kind::XATTR_ITEM, 0);
-        let mut cursor = inode.root.seek(&self.engine, &first)?;
+        let mut cursor = inode.root.seek(&self.store, &first)?;
         while let Some((key, data)) = cursor.item() {
             if key.objectid != inode.objectid || key.kind != kind::XATTR_ITEM {
                 break;
             }
             self.tree().put(self.h, &key, data)?;
-            Counters::count(&self.engine.counters.log.xattrs);
+            Counters::count(&self.store.counters.log.xattrs);
             cursor.next()?;
         }
         logged.xattrs = version;
@@ -212,17 +192,17 @@ pub(super) fn write_entries(w: &mut Writer<'_>, step: &Step) -> Result<()> {
         if *committed && !sapwood_fault::planted(21) {
             range(w, inode.objectid, *index)?;
         }
-        Counters::count(&w.engine.counters.log.dir_items);
+        Counters::count(&w.store.counters.log.dir_items);
     }
     for index in &step.entries {
-        let Some(entry) = dir::entry_at(&w.engine, inode, *index)? else {
+        let Some(entry) = dir::entry_at(&w.store, inode, *index)? else {
             continue;
         };
         let key = Key::new(inode.objectid, kind::DIR_INDEX, *index);
         w.put(&key, &entry)?;
-        Counters::count(&w.engine.counters.log.dir_items);
+        Counters::count(&w.store.counters.log.dir_items);
     }
-    let keep = !w.engine.options.log_policy().single_names();
+    let keep = !w.store.options.log_policy().single_names();
     inode.dir.logged(
         w.h.transid(),
         step.entries.iter().copied(),

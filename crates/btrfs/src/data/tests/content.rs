@@ -11,7 +11,7 @@ fn a_file_is_compressed_as_its_property_says() {
         let file = create(&engine, name.as_bytes());
         let mode = sapwood_vfs::SetXattrMode::Any;
         let property = b"btrfs.compression";
-        ops::xattr::set_property(&engine, &file, property, name.as_bytes(), mode).unwrap();
+        crate::xattr::set_property(&engine, &file, property, name.as_bytes(), mode).unwrap();
         write(&engine, &file, 0, &text);
         flush_complete(&engine, &file).unwrap();
         let stored = stored(&engine, &file, 131_072);

@@ -8,7 +8,7 @@ use sapwood_btrfs_format::{BlockGroupFlags, objectid};
 use super::world::{Numbers, SLOT, World};
 use super::{MIB, checked, open, skip};
 use crate::Error;
-use crate::engine::Engine;
+use crate::mount::Engine;
 use crate::oracles::{Image, Need};
 use sapwood_base::RangeSet;
 
@@ -26,7 +26,7 @@ fn take_and_give(engine: &Arc<Engine>, seed: u64) -> Vec<(u64, u64)> {
             mine.push((at, space.nodesize));
             h.end().unwrap();
         } else {
-            let promise = space.reserve_data(engine, want).unwrap();
+            let promise = space.reserve_data(engine.store(), want).unwrap();
             let hint = mine.last().map_or(0, |(at, len)| at + len);
             let found = space.reserve_data_extent(&promise, 4096, want, hint);
             mine.push(found.unwrap());
@@ -92,7 +92,7 @@ fn chunks_are_allocated_and_freed() {
         let mut numbers = Numbers(3);
         for round in 0..6 {
             for _ in 0..300 {
-                let promise = engine.space.reserve_data(&engine, SLOT).unwrap();
+                let promise = engine.space.reserve_data(engine.store(), SLOT).unwrap();
                 let mut h = engine.start(8).unwrap();
                 world.fill(&mut h, &mut numbers, Some(&promise));
                 h.end().unwrap();
@@ -147,7 +147,7 @@ fn a_full_file_system_fails_at_the_reservation() {
         for round in 0..2 {
             let used = world.used();
             loop {
-                let promise = match engine.space.reserve_data(&engine, SLOT) {
+                let promise = match engine.space.reserve_data(engine.store(), SLOT) {
                     Ok(promise) => promise,
                     Err(Error::NoSpace) => break,
                     Err(err) => panic!("{err}"),

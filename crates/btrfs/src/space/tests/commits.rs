@@ -4,7 +4,7 @@ use sapwood_btrfs_format::{InodeItem, Key, kind, objectid};
 
 use super::images::{FILL, VARIANTS};
 use super::{MIB, checked, open, skip};
-use crate::engine::Engine;
+use crate::mount::Engine;
 use crate::oracles::{Image, Need};
 use crate::tree::verify::verify_tree;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, MemoryDevice};
 
 use crate::Options;
-use crate::engine::Engine;
+use crate::mount::Engine;
 use crate::oracles::{Image, Need, left_out};
 
 const MIB: u64 = 1 << 20;

@@ -12,7 +12,8 @@ fn churn(world: &mut World, seed: u64, commits: usize, steps: usize) {
         for _ in 0..steps {
             let kind = numbers.below(5);
             let engine = world.engine.clone();
-            let promise = (kind == 0).then(|| engine.space.reserve_data(&engine, SLOT).unwrap());
+            let promise =
+                (kind == 0).then(|| engine.space.reserve_data(engine.store(), SLOT).unwrap());
             let mut h = engine.start(6).unwrap();
             match kind {
                 0 => world.fill(&mut h, &mut numbers, promise.as_ref()),
@@ -113,7 +114,7 @@ fn threads_run_delayed_refs_while_others_commit() {
 fn work(world: &mut World, numbers: &mut Numbers) {
     let engine = world.engine.clone();
     let kind = numbers.below(5);
-    let promise = (kind == 0).then(|| engine.space.reserve_data(&engine, SLOT).unwrap());
+    let promise = (kind == 0).then(|| engine.space.reserve_data(engine.store(), SLOT).unwrap());
     let mut h = engine.start(6).unwrap();
     match kind {
         0 => world.fill(&mut h, numbers, promise.as_ref()),

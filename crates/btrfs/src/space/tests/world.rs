@@ -8,7 +8,7 @@ use sapwood_btrfs_format::{
     kind, name_hash, objectid,
 };
 
-use crate::engine::Engine;
+use crate::mount::Engine;
 use crate::space::DataReservation;
 use crate::space::delayed::{Extent, RefKey};
 use crate::space::extent_refs::backrefs;

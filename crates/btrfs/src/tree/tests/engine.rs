@@ -9,8 +9,8 @@ use sapwood_btrfs_format::{Key, objectid};
 
 use super::env::{Random, items, key};
 use crate::Options;
-use crate::engine::Engine;
 use crate::mkfs::{MkfsOptions, mkfs};
+use crate::mount::Engine;
 use crate::oracles::{Image, Need, left_out};
 use crate::tree::Root;
 use crate::tree::verify::verify_tree;

@@ -5,7 +5,7 @@ use sapwood_btrfs_format::{DirItemRef, DirLogItem, ItemError, Key, dir_items, ki
 use super::entries::{inode_of, is_dir};
 use super::{LogItem, Replay};
 use crate::Result;
-use crate::ops::names;
+use crate::namespace::names;
 
 /// The entry of a directory index.
 fn parse(item: &LogItem) -> Result<DirItemRef<'_>> {
@@ -80,7 +80,7 @@ impl Replay<'_> {
         if self.log.find_ref(inode, dir, entry.name)?.is_some() {
             return Ok(());
         }
-        if names::find_ref(&self.engine, self.root, inode, dir, entry.name)?.is_some() {
+        if names::find_ref(&self.store, self.root, inode, dir, entry.name)?.is_some() {
             self.unlink(dir, entry.name, inode)?;
         }
         self.link((dir, index, entry.name), inode, &target)

@@ -7,7 +7,7 @@ use sapwood_btrfs_format::{
 use sapwood_vfs::Timestamp;
 
 use super::{LogItem, Replay};
-use crate::ops::names;
+use crate::namespace::names;
 use crate::tree::Change;
 use crate::{Error, Result};
 
@@ -56,7 +56,7 @@ impl Replay<'_> {
     /// The entry of a name.
     pub(super) fn entry_by_name(&self, dir: u64, name: &[u8]) -> Result<Option<Entry>> {
         let key = Key::new(dir, kind::DIR_ITEM, name_hash(name).into());
-        let Some(item) = self.root.get(&self.engine, &key)? else {
+        let Some(item) = self.root.get(&self.store, &key)? else {
             return Ok(None);
         };
         for entry in dir_items(&item) {
@@ -74,7 +74,7 @@ impl Replay<'_> {
     /// The entry at an index.
     pub(super) fn entry_at(&self, dir: u64, index: u64) -> Result<Option<Entry>> {
         let key = Key::new(dir, kind::DIR_INDEX, index);
-        let Some(item) = self.root.get(&self.engine, &key)? else {
+        let Some(item) = self.root.get(&self.store, &key)? else {
             return Ok(None);
         };
         self.parse_index(key, &item).map(Some)
@@ -98,7 +98,7 @@ impl Replay<'_> {
     pub(super) fn entries(&self, dir: u64, from: u64, to: u64) -> Result<Vec<(u64, Entry)>> {
         let mut found = Vec::new();
         let first = Key::new(dir, kind::DIR_INDEX, from);
-        let mut cursor = self.root.seek(&self.engine, &first)?;
+        let mut cursor = self.root.seek(&self.store, &first)?;
         while let Some((key, data)) = cursor.item() {
             if key.objectid != dir || key.kind != kind::DIR_INDEX || key.offset > to {
                 break;
@@ -116,7 +116,7 @@ impl Replay<'_> {
         inode: u64,
         item: &InodeItem,
     ) -> Result<()> {
-        let room = names::item_room(&self.engine);
+        let room = names::item_room(&self.store);
         let entry = DirItemRef {
             location: Key::new(inode, kind::INODE_ITEM, 0),
             transid: self.h.transid(),

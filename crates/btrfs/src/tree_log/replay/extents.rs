@@ -1,43 +1,17 @@
 //! File extents of the log, their refs and their checksums.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use sapwood_btrfs_format::{
     FileExtent, Incompat, InodeItem, Key, RegularExtent, compression, kind, objectid,
 };
-use sapwood_vfs::FileKind;
+use sapwood_vfs::{FileKind, Ino};
 
 use super::{LogItem, Replay};
 use crate::data;
-use crate::ops::{Inode, InodeState};
+use crate::inode::{Inode, InodeState};
 use crate::tree::DataRef;
 use crate::{Error, Result};
-
-/// The data extents that the log refers to.
-#[derive(Debug, Default)]
-pub(super) struct Extents {
-    /// Length, and whether it is to get its extent item, by logical address.
-    known: BTreeMap<u64, (u64, bool)>,
-}
-
-impl Extents {
-    /// Adds one. `new`: the extent tree does not have it.
-    pub(super) fn add(&mut self, bytenr: u64, len: u64, new: bool) {
-        self.known.insert(bytenr, (len, new));
-    }
-
-    /// Length of one that was added.
-    pub(super) fn len_of(&self, bytenr: u64) -> Option<u64> {
-        self.known.get(&bytenr).map(|(len, _)| *len)
-    }
-
-    /// Whether this is the first ref of an extent that is not in the extent tree.
-    fn take_new(&mut self, bytenr: u64) -> bool {
-        let known = self.known.get_mut(&bytenr);
-        known.is_some_and(|(_, new)| std::mem::take(new))
-    }
-}
 
 impl Replay<'_> {
     /// Takes over one extent of a file.
@@ -47,7 +21,7 @@ impl Replay<'_> {
             return Err(item.bad("its inode does not exist"));
         };
         let extent = FileExtent::parse(&item.data).map_err(|source| item.malformed(source))?;
-        let sector = u64::from(self.engine.sectorsize);
+        let sector = u64::from(self.store.sectorsize);
         let overflow = || item.bad("it ends beyond the largest offset");
         match extent {
             FileExtent::Inline { ram_bytes, .. } => {
@@ -58,13 +32,13 @@ impl Replay<'_> {
                 self.add_bytes(inode, ram_bytes)
             }
             FileExtent::Regular(extent) | FileExtent::Prealloc(extent) => {
-                let old = self.root.get(&self.engine, &item.key)?;
+                let old = self.root.get(&self.store, &item.key)?;
                 if old.is_some_and(|old| *old == *item.data) {
                     return Ok(());
                 }
                 let end = start.checked_add(extent.num_bytes).ok_or_else(overflow)?;
                 self.drop_range(inode, &owner, start..end)?;
-                let no_holes = self.engine.incompat.contains(Incompat::NO_HOLES);
+                let no_holes = self.store.incompat.contains(Incompat::NO_HOLES);
                 if extent.is_hole() && no_holes {
                     return Ok(());
                 }
@@ -84,7 +58,7 @@ impl Replay<'_> {
 
     /// Drops all extents behind a file's size.
     pub(super) fn cut_extents(&mut self, inode: u64, size: u64) -> Result<()> {
-        let sector = u64::from(self.engine.sectorsize);
+        let sector = u64::from(self.store.sectorsize);
         let (Some(from), Some(owner)) = (
             size.checked_next_multiple_of(sector),
             self.inode_item(inode)?,
@@ -104,7 +78,7 @@ impl Replay<'_> {
             objectid: inode,
             mode,
         })?;
-        let ino = self.engine.inodes.numbers().ino(tree, inode);
+        let ino = Ino(inode);
         let state = InodeState::from_item(item);
         let file = Inode::new(self.root.clone(), inode, ino, kind, state);
         let dropped = data::drop_extents(self.h, &file, range)?;
@@ -131,7 +105,7 @@ impl Replay<'_> {
             objectid: inode,
             offset: start.wrapping_sub(extent.offset),
         };
-        let space = &self.engine.space;
+        let space = &self.store.space;
         if self.extents.take_new(extent.disk_bytenr) {
             space.insert_data_extent(self.h, &data)
         } else {
@@ -153,20 +127,20 @@ impl Replay<'_> {
             _ => extent.disk_bytenr..extent.disk_bytenr.saturating_add(extent.disk_num_bytes),
         };
         for (logical, sums) in self.logged_checksums(&range)? {
-            let sectors = (sums.len() / self.engine.checksum.size()) as u64;
-            let len = sectors * u64::from(self.engine.sectorsize);
-            data::checksum::delete(self.h, logical, len)?;
-            data::checksum::insert(self.h, logical, &sums)?;
+            let sectors = (sums.len() / self.store.checksum.size()) as u64;
+            let len = sectors * u64::from(self.store.sectorsize);
+            self.store.checksums.delete(self.h, logical, len)?;
+            self.store.checksums.insert(self.h, logical, &sums)?;
         }
         Ok(())
     }
 
     /// Checksums of the log within a logical range: first sector, sums.
     fn logged_checksums(&self, range: &Range<u64>) -> Result<Vec<(u64, Vec<u8>)>> {
-        let size = self.engine.checksum.size();
-        let sector = u64::from(self.engine.sectorsize);
+        let size = self.store.checksum.size();
+        let sector = u64::from(self.store.sectorsize);
         // The longest item is shorter than a leaf: one that reaches into the range begins here.
-        let longest = u64::from(self.engine.nodesize) / size as u64 * sector;
+        let longest = u64::from(self.store.nodesize) / size as u64 * sector;
         let key = |at| Key::new(objectid::EXTENT_CSUM, kind::EXTENT_CSUM, at);
         let mut items = self.log.seek(&key(range.start.saturating_sub(longest)));
         let mut found = Vec::new();

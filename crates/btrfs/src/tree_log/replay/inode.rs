@@ -49,7 +49,7 @@ impl Replay<'_> {
     fn delete_attributes(&mut self, inode: u64) -> Result<()> {
         let mut gone = Vec::new();
         let first = Key::new(inode, kind::XATTR_ITEM, 0);
-        let mut cursor = self.root.seek(&self.engine, &first)?;
+        let mut cursor = self.root.seek(&self.store, &first)?;
         while let Some(key) = cursor.key() {
             if key.objectid != inode || key.kind != kind::XATTR_ITEM {
                 break;

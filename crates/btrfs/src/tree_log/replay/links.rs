@@ -4,7 +4,7 @@ use sapwood_btrfs_format::{Key, inode_extrefs, inode_refs, kind};
 
 use super::Replay;
 use super::entries::is_dir;
-use crate::ops::orphan;
+use crate::namespace::orphan;
 use crate::{Error, Result};
 
 impl Replay<'_> {
@@ -47,7 +47,7 @@ impl Replay<'_> {
         let mut names = Vec::new();
         let mut cursor = self
             .root
-            .seek(&self.engine, &Key::new(inode, kind::INODE_REF, 0))?;
+            .seek(&self.store, &Key::new(inode, kind::INODE_REF, 0))?;
         while let Some((key, data)) = cursor.item() {
             if key.objectid != inode || key.kind > kind::INODE_EXTREF {
                 break;

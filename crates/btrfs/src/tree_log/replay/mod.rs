@@ -49,66 +49,30 @@ mod tree;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sapwood_block::Device;
 use sapwood_btrfs_format::{InodeItem, Key, kind, objectid};
 
-use crate::engine::Engine;
-use crate::options::SubvolumeChoice;
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Store};
 use crate::tree::Root;
-use crate::volume::DeviceSet;
-use crate::{Error, Options, Result, subvolume};
-use extents::Extents;
+use crate::{Error, Result};
+use scan::Extents;
 use tree::{LogItem, LogTree};
 
-/// Replays the log of the file system on `devices` if it has one and a mount with `options` may.
+/// Replays the log of an image in one transaction, whose commit clears it.
 ///
 /// # Errors
-/// [`Error::LogReplay`] for a log that is damaged or contradicts the trees, or when something
-/// else fails. Nothing was changed then.
-pub(crate) fn replay_if_needed(devices: &[Arc<dyn Device>], options: &Options) -> Result<()> {
-    if options.read_only || options.no_log_replay {
-        return Ok(());
-    }
-    let (set, supers) = DeviceSet::assemble(devices)?;
-    if set.read_only() || supers.log_root.get() == 0 {
-        return Ok(());
-    }
-    let for_replay = Options {
-        subvolume: SubvolumeChoice::Id(0),
-        background: false,
-        ..options.clone()
-    };
-    let (engine, _) = Engine::open_for_replay(devices.to_vec(), for_replay)?;
-    check_rest(&engine, options)?;
-    let result = replay(&engine);
-    engine.health.close();
-    result.map_err(|source| Error::LogReplay {
-        source: Box::new(source),
-    })
-}
-
-/// What the mount does after the replay, so that an image that fails there is refused before anything is written. A path
-/// may lead to a subvolume only afterwards.
-fn check_rest(engine: &Arc<Engine>, options: &Options) -> Result<()> {
-    if !matches!(options.subvolume, SubvolumeChoice::Path(_)) {
-        subvolume::choose(&engine.blocks, &engine.roots, &options.subvolume)?;
-    }
-    subvolume::cleaner::dead_ids(engine).map(drop)
-}
-
-fn replay(engine: &Arc<Engine>) -> Result<()> {
-    let scanned = scan::scan(engine)?;
+/// What is wrong with the log, or what else failed. Nothing was changed then.
+pub(crate) fn replay(store: &Arc<Store>) -> Result<()> {
+    let scanned = scan::scan(store)?;
     log::info!("replaying the log of {} subvolumes", scanned.trees.len());
-    engine.drop_stale_caches()?;
+    store.drop_stale_caches()?;
     let mut extents = scanned.extents;
-    let mut h = engine.join()?;
+    let mut h = store.join()?;
     // The superblock's generation is that of the root tree's top: even a log that changes nothing
     // has to change that.
-    let top = engine.roots.get(objectid::FS_TREE)?;
+    let top = store.roots.get(objectid::FS_TREE)?;
     h.record_root(&top);
     for tree in &scanned.trees {
-        let root = engine.roots.get(tree.subvolume())?;
+        let root = store.roots.get(tree.subvolume())?;
         let result = Replay::new(&mut h, &root, tree, &mut extents).run();
         if let Err(err) = result {
             h.abort(&err);
@@ -116,13 +80,13 @@ fn replay(engine: &Arc<Engine>) -> Result<()> {
         }
     }
     h.end()?;
-    engine.commit(None)
+    store.commit(None)
 }
 
 /// The replay of one subvolume's log.
 struct Replay<'a> {
     h: &'a mut Handle,
-    engine: Arc<Engine>,
+    store: Arc<Store>,
     root: &'a Arc<Root>,
     log: &'a LogTree,
     extents: &'a mut Extents,
@@ -142,7 +106,7 @@ impl<'a> Replay<'a> {
         extents: &'a mut Extents,
     ) -> Self {
         Self {
-            engine: Arc::clone(h.engine()),
+            store: Arc::clone(h.store()),
             h,
             root,
             log,
@@ -188,7 +152,7 @@ impl<'a> Replay<'a> {
     /// The item of an inode of the subvolume.
     fn inode_item(&self, inode: u64) -> Result<Option<InodeItem>> {
         let key = Key::new(inode, kind::INODE_ITEM, 0);
-        let Some(bytes) = self.root.get(&self.engine, &key)? else {
+        let Some(bytes) = self.root.get(&self.store, &key)? else {
             return Ok(None);
         };
         let item = InodeItem::read(&bytes);

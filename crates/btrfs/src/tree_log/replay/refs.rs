@@ -5,7 +5,7 @@ use sapwood_btrfs_format::{Key, inode_extrefs, inode_refs};
 use super::entries::is_dir;
 use super::{LogItem, Replay};
 use crate::Result;
-use crate::ops::names;
+use crate::namespace::names;
 
 /// A name as its inode's ref has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Replay<'_> {
         key: Key,
         parse: impl FnOnce(&[u8]) -> Result<Vec<Name>, sapwood_btrfs_format::ItemError>,
     ) -> Result<Vec<Name>> {
-        match self.root.get(&self.engine, &key)? {
+        match self.root.get(&self.store, &key)? {
             Some(data) => parse(&data).map_err(|source| self.bad_item(key, source)),
             None => Ok(Vec::new()),
         }
@@ -88,7 +88,7 @@ impl Replay<'_> {
         let Some(target) = self.inode_item(inode)? else {
             return Err(item.bad("its inode does not exist"));
         };
-        match names::find_ref(&self.engine, self.root, inode, dir, &name.name)? {
+        match names::find_ref(&self.store, self.root, inode, dir, &name.name)? {
             Some(index) if index == name.index => return Ok(()),
             Some(_) => self.unlink(dir, &name.name, inode)?,
             None => {}

@@ -1,6 +1,6 @@
 //! Reading the whole log before anything is allocated.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sapwood_btrfs_format::{
@@ -8,11 +8,35 @@ use sapwood_btrfs_format::{
     objectid,
 };
 
-use super::extents::Extents;
 use super::tree::{Leaf, LogItem, LogTree};
-use crate::engine::Engine;
+use crate::transaction::Store;
 use crate::tree::{Expect, expect_child};
 use crate::{Error, Result};
+
+/// The data extents that the log refers to.
+#[derive(Debug, Default)]
+pub(super) struct Extents {
+    /// Length, and whether it is to get its extent item, by logical address.
+    known: BTreeMap<u64, (u64, bool)>,
+}
+
+impl Extents {
+    /// Adds one. `new`: the extent tree does not have it.
+    fn add(&mut self, bytenr: u64, len: u64, new: bool) {
+        self.known.insert(bytenr, (len, new));
+    }
+
+    /// Length of one that was added.
+    fn len_of(&self, bytenr: u64) -> Option<u64> {
+        self.known.get(&bytenr).map(|(len, _)| *len)
+    }
+
+    /// Whether this is the first ref of an extent that is not in the extent tree.
+    pub(super) fn take_new(&mut self, bytenr: u64) -> bool {
+        let known = self.known.get_mut(&bytenr);
+        known.is_some_and(|(_, new)| std::mem::take(new))
+    }
+}
 
 /// What the log has.
 pub(super) struct Scanned {
@@ -27,11 +51,11 @@ pub(super) struct Scanned {
 ///
 /// # Errors
 /// Unreadable blocks; [`Error::LogBlock`], [`Error::LogItem`].
-pub(super) fn scan(engine: &Arc<Engine>) -> Result<Scanned> {
-    let super_block = **engine.super_block.lock();
+pub(super) fn scan(store: &Arc<Store>) -> Result<Scanned> {
+    let super_block = **store.super_block.lock();
     let transid = super_block.generation.get().saturating_add(1);
     let mut scan = Scan {
-        engine,
+        store,
         transid,
         seen: BTreeSet::new(),
     };
@@ -46,7 +70,7 @@ pub(super) fn scan(engine: &Arc<Engine>) -> Result<Scanned> {
     let mut roots = top.seek(&Key::MIN);
     while let Some(item) = roots.next()? {
         let tree = scan.log_of(&item)?;
-        if has_subvolume(engine, tree.subvolume())? {
+        if has_subvolume(store, tree.subvolume())? {
             trees.push(tree);
         }
     }
@@ -58,8 +82,8 @@ pub(super) fn scan(engine: &Arc<Engine>) -> Result<Scanned> {
 }
 
 /// Whether a subvolume exists: one that was deleted afterwards may have left a log.
-fn has_subvolume(engine: &Engine, id: u64) -> Result<bool> {
-    match engine.roots.get(id) {
+fn has_subvolume(store: &Store, id: u64) -> Result<bool> {
+    match store.roots.get(id) {
         Ok(root) => Ok(!root.is_dead()),
         Err(Error::NoSuchRoot(_)) => Ok(false),
         Err(err) => Err(err),
@@ -67,7 +91,7 @@ fn has_subvolume(engine: &Engine, id: u64) -> Result<bool> {
 }
 
 struct Scan<'a> {
-    engine: &'a Arc<Engine>,
+    store: &'a Arc<Store>,
     transid: u64,
     seen: BTreeSet<u64>,
 }
@@ -76,7 +100,7 @@ impl Scan<'_> {
     fn tree(&mut self, subvolume: u64, bytenr: u64, expect: Expect) -> Result<LogTree> {
         let mut leaves = Vec::new();
         self.walk(bytenr, expect, &mut leaves)?;
-        Ok(LogTree::new(subvolume, &self.engine.blocks, leaves))
+        Ok(LogTree::new(subvolume, &self.store.blocks, leaves))
     }
 
     /// Collects the leaves at and below a block. Levels fall, so this ends.
@@ -85,16 +109,16 @@ impl Scan<'_> {
             logical: bytenr,
             reason,
         };
-        let block = self.engine.blocks.get(bytenr, &expect)?;
+        let block = self.store.blocks.get(bytenr, &expect)?;
         if block.generation() != self.transid || block.owner() != objectid::TREE_LOG {
             return Err(bad("it is not of this log"));
         }
         if !self.seen.insert(bytenr) {
             return Err(bad("it is referred to twice"));
         }
-        let len = self.engine.nodesize.into();
+        let len = self.store.nodesize.into();
         if !sapwood_fault::planted(53) {
-            let space = &self.engine.space;
+            let space = &self.store.space;
             space
                 .take_exactly(bytenr, len, BlockGroupFlags::METADATA)
                 .map_err(|_| bad("it does not stand in free space for metadata"))?;
@@ -176,10 +200,10 @@ impl Scan<'_> {
         }
         let key = Key::new(bytenr, kind::EXTENT_ITEM, len);
         let stored = self
-            .engine
+            .store
             .roots
             .extent_tree
-            .get(self.engine, &key)?
+            .get(self.store, &key)?
             .map(|bytes| ExtentItemRef::parse(key.kind, &bytes).map(|found| found.flags))
             .transpose()
             .map_err(|source| Error::ExtentItem { bytenr, source })?;
@@ -187,7 +211,7 @@ impl Scan<'_> {
             Some(flags) if flags.contains(ExtentFlags::DATA) => extents.add(bytenr, len, false),
             Some(_) => return Err(item.bad("its extent is a tree block")),
             None => {
-                let space = &self.engine.space;
+                let space = &self.store.space;
                 space
                     .take_exactly(bytenr, len, BlockGroupFlags::DATA)
                     .map_err(|_| item.bad("its extent overlaps others or no data can be there"))?;

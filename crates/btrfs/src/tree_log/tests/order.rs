@@ -90,7 +90,7 @@ fn a_log_waits_for_the_blocks_of_the_log_before() {
         gate.hold_if(|request| request.kind == RequestKind::Flush);
         scope.spawn(fsync(files[1]));
         let trans = fs.engine.join().unwrap().trans().clone();
-        let state = &trans.log.state;
+        let state = &TransactionLog::of(&trans).state;
         until(|| state.asleep() == 1 || held(&gate, RequestKind::Flush) > 0);
         let early = held(&gate, RequestKind::Flush);
         gate.open();

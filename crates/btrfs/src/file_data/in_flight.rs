@@ -1,0 +1,502 @@
+//! Data in flight: taken from the dirty ranges, and not yet in the tree.
+//!
+//! # How it works
+//! An entry is a range of the file with its bytes. It begins when writeback takes a dirty run,
+//! may be cut into several when extents are allocated for it, and ends when its file extent
+//! item is in the tree. Until then reads are served from it.
+//!
+//! Entries may overlap: what was written again can be taken again while the older data is still
+//! on its way. Two structures keep that right:
+//! - The *cover* says for each byte which entry is the newest one there; reads look only at it.
+//! - An entry waits for the older ones that it overlaps (its *blockers*) before it may be
+//!   completed, so that the tree sees them in the order in which they were written. Their I/O
+//!   need not wait, because each goes to an extent of its own; what overwrites in place waits
+//!   for its blockers before.
+//!
+//! A thread that wants to wait for all that is in flight now takes a *mark*: entries and their
+//! parts carry the number of the taking that they stem from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::ordered::{FlightId, OrderedExtent};
+use super::slice::{Slice, cut};
+
+/// One range in flight.
+#[derive(Debug)]
+struct Entry {
+    range: Range<u64>,
+    /// Number of the taking.
+    mark: u64,
+    data: Vec<Slice>,
+    ordered: Option<Arc<OrderedExtent>>,
+    io_done: bool,
+    blockers: u32,
+    dependents: Vec<FlightId>,
+    /// Waits for its blockers before it is decided where it goes.
+    parked: bool,
+    /// The tree has it.
+    inserted: bool,
+}
+
+/// What can go on because older data landed.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    /// A parked entry can be decided.
+    Parked(FlightId),
+    /// An ordered extent can be completed.
+    Complete(Arc<OrderedExtent>),
+}
+
+/// All of a file's data in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    entries: BTreeMap<FlightId, Entry>,
+    /// Start of a range -> its end and the newest entry there.
+    cover: BTreeMap<u64, (u64, FlightId)>,
+    marks: BTreeSet<(u64, FlightId)>,
+    io_marks: BTreeSet<(u64, FlightId)>,
+    next: FlightId,
+    mark: u64,
+    bytes: u64,
+}
+
+impl Flights {
+    /// Sum of all entries in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// True if nothing is in flight.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Mark of the newest taking.
+    pub(crate) fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// Whether I/O of a taking up to `mark` is not done.
+    pub(crate) fn io_pending(&self, mark: u64) -> bool {
+        self.io_marks
+            .first()
+            .is_some_and(|(first, _)| *first <= mark)
+    }
+
+    /// Whether anything of a taking up to `mark` is in flight.
+    pub(crate) fn pending(&self, mark: u64) -> bool {
+        self.marks.first().is_some_and(|(first, _)| *first <= mark)
+    }
+
+    /// Whether anything in `range` is in flight.
+    pub(crate) fn overlaps(&self, range: Range<u64>) -> bool {
+        self.covering(range).next().is_some()
+    }
+
+    fn covering(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, FlightId)> {
+        let first = self.cover.range(..=range.start).next_back();
+        let first = first
+            .filter(|(_, (end, _))| *end > range.start)
+            .map_or(range.start, |(at, _)| *at);
+        let end = if range.is_empty() { first } else { range.end };
+        self.cover
+            .range(first..end)
+            .map(|(at, (end, id))| (*at..*end, *id))
+    }
+
+    /// Parts of `range` that are in flight, in order.
+    pub(crate) fn covered(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let bounds = range.clone();
+        self.covering(range)
+            .map(move |(part, _)| part.start.max(bounds.start)..part.end.min(bounds.end))
+    }
+
+    /// Parts of `range` of which nothing newer than an entry is in flight.
+    pub(crate) fn newest(
+        &self,
+        id: FlightId,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = Range<u64>> {
+        let bounds = range.clone();
+        self.covering(range)
+            .filter(move |(_, newest)| *newest == id)
+            .map(move |(part, _)| part.start.max(bounds.start)..part.end.min(bounds.end))
+    }
+
+    fn uncover(&mut self, range: &Range<u64>) {
+        for at in [range.start, range.end] {
+            if let Some((_, (end, id))) = self.cover.range_mut(..at).next_back()
+                && *end > at
+            {
+                let tail = (*end, *id);
+                *end = at;
+                self.cover.insert(at, tail);
+            }
+        }
+        let inside: Vec<u64> = self.cover.range(range.clone()).map(|(at, _)| *at).collect();
+        for at in inside {
+            self.cover.remove(&at);
+        }
+    }
+
+    fn add(&mut self, entry: Entry) -> FlightId {
+        self.next += 1;
+        let id = self.next;
+        self.marks.insert((entry.mark, id));
+        self.io_marks.insert((entry.mark, id));
+        self.bytes += entry.range.end - entry.range.start;
+        self.entries.insert(id, entry);
+        id
+    }
+
+    /// Takes a range in, newer than all that is in flight.
+    pub(crate) fn insert(&mut self, range: Range<u64>, data: Vec<Slice>) -> FlightId {
+        let older: BTreeSet<FlightId> = self.covering(range.clone()).map(|(_, id)| id).collect();
+        self.mark += 1;
+        let id = self.add(Entry {
+            range: range.clone(),
+            mark: self.mark,
+            data,
+            ordered: None,
+            io_done: false,
+            blockers: older.len() as u32,
+            dependents: Vec::new(),
+            parked: false,
+            inserted: false,
+        });
+        for older in older {
+            if let Some(entry) = self.entries.get_mut(&older) {
+                entry.dependents.push(id);
+            }
+        }
+        self.uncover(&range);
+        self.cover.insert(range.start, (range.end, id));
+        id
+    }
+
+    /// Range and bytes of an entry.
+    pub(crate) fn get(&self, id: FlightId) -> Option<(Range<u64>, Vec<Slice>)> {
+        let entry = self.entries.get(&id)?;
+        Some((entry.range.clone(), entry.data.clone()))
+    }
+
+    /// Whether older data in the range of an entry is still in flight. If so the entry is
+    /// reported once it is not.
+    pub(crate) fn park_if_blocked(&mut self, id: FlightId) -> bool {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return false;
+        };
+        entry.parked = entry.blockers > 0;
+        entry.parked
+    }
+
+    /// Cuts an entry whose I/O has not begun at the given offsets; returns all parts.
+    pub(crate) fn split(&mut self, id: FlightId, at: &[u64]) -> Vec<FlightId> {
+        if at.is_empty() {
+            return vec![id];
+        }
+        let Some(whole) = self.entries.remove(&id) else {
+            return Vec::new();
+        };
+        self.marks.remove(&(whole.mark, id));
+        self.io_marks.remove(&(whole.mark, id));
+        self.bytes -= whole.range.end - whole.range.start;
+        let mut ids = Vec::new();
+        let mut start = whole.range.start;
+        for end in at.iter().copied().chain([whole.range.end]) {
+            let range = start..end;
+            let within = range.start - whole.range.start..range.end - whole.range.start;
+            ids.push(self.add(Entry {
+                data: cut(&whole.data, within),
+                range: range.clone(),
+                mark: whole.mark,
+                ordered: None,
+                io_done: false,
+                blockers: 0,
+                dependents: Vec::new(),
+                parked: false,
+                inserted: false,
+            }));
+            start = end;
+        }
+        self.rewire(id, &whole, &ids);
+        self.recover(id, &whole.range, &ids);
+        ids
+    }
+
+    /// Puts the parts of `whole` in its place among blockers and dependents.
+    fn rewire(&mut self, id: FlightId, whole: &Entry, ids: &[FlightId]) {
+        let touches = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
+        let parts: Vec<(FlightId, Range<u64>)> = ids
+            .iter()
+            .filter_map(|id| Some((*id, self.entries.get(id)?.range.clone())))
+            .collect();
+        for dependent in &whole.dependents {
+            let Some(newer) = self.entries.get_mut(dependent) else {
+                continue;
+            };
+            newer.blockers -= 1;
+            let range = newer.range.clone();
+            let blockers: Vec<FlightId> = parts
+                .iter()
+                .filter(|(_, part)| touches(part, &range))
+                .map(|(id, _)| *id)
+                .collect();
+            newer.blockers += blockers.len() as u32;
+            for blocker in blockers {
+                if let Some(part) = self.entries.get_mut(&blocker) {
+                    part.dependents.push(*dependent);
+                }
+            }
+        }
+        if whole.blockers == 0 {
+            return;
+        }
+        let mut added: Vec<FlightId> = Vec::new();
+        for older in self
+            .entries
+            .values_mut()
+            .filter(|older| older.dependents.contains(&id))
+        {
+            older.dependents.retain(|dependent| *dependent != id);
+            for (part, range) in &parts {
+                if touches(&older.range, range) {
+                    older.dependents.push(*part);
+                    added.push(*part);
+                }
+            }
+        }
+        for part in added {
+            if let Some(part) = self.entries.get_mut(&part) {
+                part.blockers += 1;
+            }
+        }
+    }
+
+    /// Puts the parts of an entry in its place in the cover.
+    fn recover(&mut self, id: FlightId, range: &Range<u64>, ids: &[FlightId]) {
+        let mine: Vec<Range<u64>> = self
+            .covering(range.clone())
+            .filter(|(_, owner)| *owner == id)
+            .map(|(part, _)| part)
+            .collect();
+        for shown in mine {
+            self.cover.remove(&shown.start);
+            for part in ids {
+                let Some(entry) = self.entries.get(part) else {
+                    continue;
+                };
+                let start = entry.range.start.max(shown.start);
+                let end = entry.range.end.min(shown.end);
+                if start < end {
+                    self.cover.insert(start, (end, *part));
+                }
+            }
+        }
+    }
+
+    /// Gives an entry the ordered extent that carries it.
+    pub(crate) fn set_ordered(&mut self, id: FlightId, ordered: Arc<OrderedExtent>) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.ordered = Some(ordered);
+        }
+    }
+
+    /// Notes that the I/O of an entry is done; true if it may be completed now.
+    pub(crate) fn io_done(&mut self, id: FlightId) -> bool {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return false;
+        };
+        entry.io_done = true;
+        self.io_marks.remove(&(entry.mark, id));
+        entry.blockers == 0
+    }
+
+    /// The I/O of an entry failed; true if it may be ended now. Until then it counts as pending.
+    pub(crate) fn io_failed(&mut self, id: FlightId) -> bool {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return false;
+        };
+        entry.io_done = true;
+        entry.blockers == 0
+    }
+
+    /// Whether all I/O of an entry is done.
+    #[cfg(test)]
+    pub(crate) fn is_io_done(&self, id: FlightId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.io_done)
+    }
+
+    /// Ends an entry. Returns the newer ones that waited for it and may go on now.
+    pub(crate) fn remove(&mut self, id: FlightId) -> Vec<Ready> {
+        let Some(entry) = self.entries.remove(&id) else {
+            return Vec::new();
+        };
+        self.marks.remove(&(entry.mark, id));
+        self.io_marks.remove(&(entry.mark, id));
+        self.bytes -= entry.range.end - entry.range.start;
+        let mine: Vec<u64> = self
+            .covering(entry.range.clone())
+            .filter(|(_, owner)| *owner == id)
+            .map(|(part, _)| part.start)
+            .collect();
+        for at in mine {
+            self.cover.remove(&at);
+        }
+        if self.entries.is_empty() {
+            // Emptied maps keep a node each.
+            self.entries = BTreeMap::new();
+            self.cover = BTreeMap::new();
+            self.marks = BTreeSet::new();
+            self.io_marks = BTreeSet::new();
+        }
+        let mut ready = Vec::new();
+        for dependent in entry.dependents {
+            if let Some(newer) = self.entries.get_mut(&dependent) {
+                newer.blockers -= 1;
+                if newer.blockers > 0 {
+                    continue;
+                }
+                if std::mem::take(&mut newer.parked) {
+                    ready.push(Ready::Parked(dependent));
+                } else if newer.io_done {
+                    ready.extend(newer.ordered.clone().map(Ready::Complete));
+                }
+            }
+        }
+        ready
+    }
+
+    /// Copies what is in flight of `buf.len()` bytes at `offset` into `buf`.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
+        let wanted = offset..offset + buf.len() as u64;
+        for (shown, id) in self.covering(wanted.clone()) {
+            let Some(entry) = self.entries.get(&id) else {
+                continue;
+            };
+            let from = shown.start.max(wanted.start);
+            let to = shown.end.min(wanted.end);
+            let mut at = (from - offset) as usize;
+            for slice in cut(
+                &entry.data,
+                from - entry.range.start..to - entry.range.start,
+            ) {
+                let bytes = slice.bytes();
+                if let Some(target) = buf.get_mut(at..at + bytes.len()) {
+                    target.copy_from_slice(bytes);
+                }
+                at += bytes.len();
+            }
+        }
+    }
+
+    /// Notes that the tree has what an entry brings.
+    pub(crate) fn set_inserted(&mut self, id: FlightId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.inserted = true;
+        }
+    }
+
+    /// First byte at or behind `offset` that is in flight and that the tree does not have.
+    pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
+        let missing = |id: &FlightId| self.entries.get(id).is_some_and(|entry| !entry.inserted);
+        let mut behind = self
+            .covering(offset..u64::MAX)
+            .filter(|(_, id)| missing(id));
+        behind.next().map(|(part, _)| part.start.max(offset))
+    }
+
+    /// The ordered extents in flight, oldest first.
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = &Arc<OrderedExtent>> {
+        self.entries
+            .values()
+            .filter_map(|entry| entry.ordered.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slices(byte: u8, len: usize) -> Vec<Slice> {
+        vec![
+            Slice::new(vec![byte; len / 2]),
+            Slice::new(vec![byte; len - len / 2]),
+        ]
+    }
+
+    fn blocked(flights: &Flights, id: FlightId) -> bool {
+        flights.entries[&id].blockers > 0
+    }
+
+    fn shown(flights: &Flights, range: Range<u64>) -> Vec<u8> {
+        let mut buf = vec![b'.'; (range.end - range.start) as usize];
+        flights.read(range.start, &mut buf);
+        buf
+    }
+
+    #[test]
+    fn older_data_is_not_the_newest_where_it_was_taken_again() {
+        let mut flights = Flights::default();
+        let old = flights.insert(0..8, slices(b'a', 8));
+        let new = flights.insert(4..6, slices(b'b', 2));
+        let parts = |id| flights.newest(id, 0..8).collect::<Vec<_>>();
+        assert_eq!(parts(old), [0..4, 6..8]);
+        assert_eq!(parts(new), vec![4..6]);
+    }
+
+    #[test]
+    fn the_newest_is_read() {
+        let mut flights = Flights::default();
+        let a = flights.insert(0..8, slices(b'a', 8));
+        let b = flights.insert(4..6, slices(b'b', 2));
+        assert_eq!(shown(&flights, 0..10), b"aaaabbaa..");
+        assert!(blocked(&flights, b) && !blocked(&flights, a));
+        let parts = flights.split(a, &[2, 5]);
+        assert_eq!(shown(&flights, 0..10), b"aaaabbaa..");
+        assert_eq!(flights.bytes(), 10);
+        assert!(!flights.io_done(b));
+        for part in parts {
+            assert!(blocked(&flights, b));
+            assert!(flights.io_done(part));
+            flights.remove(part);
+        }
+        assert!(!blocked(&flights, b));
+        assert_eq!(shown(&flights, 0..10), b"....bb....");
+        flights.remove(b);
+        assert!(flights.is_empty() && flights.cover.is_empty() && flights.bytes() == 0);
+    }
+
+    #[test]
+    fn parts_of_a_newer_one_wait_for_what_they_overlap() {
+        let mut flights = Flights::default();
+        let a = flights.insert(0..4, slices(b'a', 4));
+        let b = flights.insert(2..8, slices(b'b', 6));
+        let parts = flights.split(b, &[4]);
+        assert!(blocked(&flights, parts[0]) && !blocked(&flights, parts[1]));
+        assert!(flights.park_if_blocked(parts[0]));
+        let ready = flights.remove(a);
+        assert!(matches!(ready[..], [Ready::Parked(id)] if id == parts[0]));
+        assert!(!blocked(&flights, parts[0]));
+        assert_eq!(shown(&flights, 0..8), b"..bbbbbb");
+    }
+
+    #[test]
+    fn marks_name_what_was_there() {
+        let mut flights = Flights::default();
+        let a = flights.insert(0..4, slices(b'a', 4));
+        let mark = flights.mark();
+        let b = flights.insert(8..12, slices(b'b', 4));
+        assert!(flights.io_pending(mark) && flights.pending(mark));
+        flights.io_done(a);
+        assert!(!flights.io_pending(mark) && flights.pending(mark));
+        assert!(flights.io_pending(flights.mark()));
+        flights.remove(a);
+        assert!(!flights.pending(mark));
+        assert_eq!(flights.first_behind(0), Some(8));
+        flights.set_inserted(b);
+        assert_eq!(flights.first_behind(0), None);
+    }
+}

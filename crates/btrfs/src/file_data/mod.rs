@@ -1,0 +1,19 @@
+//! What the data path keeps in memory for one file.
+//!
+//! [`FileData`] is a part of every inode. Bytes of a write are *dirty* first. Writeback takes them
+//! out as a range *in flight*, which gets an *ordered extent* when its place on disk is decided,
+//! and leaves when the tree has it. The *extent maps* cache what the tree has.
+
+mod extent_map;
+mod in_flight;
+mod modified;
+mod ordered;
+mod slice;
+mod state;
+
+pub(crate) use extent_map::{Content, ExtentMap, Stored};
+pub(crate) use in_flight::Ready;
+pub(crate) use modified::ModifiedMap;
+pub(crate) use ordered::{FlightId, OrderedExtent, Target};
+pub(crate) use slice::{Slice, cut};
+pub(crate) use state::{DataState, FileData};

@@ -1,0 +1,205 @@
+//! What a file has in memory: dirty ranges, data in flight, extent maps, promised space.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Condvar;
+use sapwood_base::{DirtyRanges, RangeSet, ReadAhead};
+
+use super::extent_map::{ExtentMap, MapCache};
+use super::in_flight::Flights;
+use super::modified::{ModifiedMap, ModifiedMaps};
+use super::ordered::{FlightId, OrderedExtent};
+use super::slice::cut;
+use crate::lock::{Rank, RankedMutex};
+use crate::space::{DataReservation, MetadataReservation};
+
+/// Data of one file in memory.
+#[derive(Debug)]
+pub(crate) struct FileData {
+    pub(crate) state: RankedMutex<DataState>,
+    /// Held by the thread that changes the file's items.
+    pub(crate) items: RankedMutex<()>,
+    /// Anything that a thread may wait for.
+    pub(crate) changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DataState {
+    pub(crate) dirty: DirtyRanges,
+    pub(crate) flights: Flights,
+    /// What the tree has beyond the size on disk, and keeps while newer data of it is in memory.
+    pub(crate) in_tree: RangeSet,
+    pub(crate) maps: MapCache,
+    pub(crate) modified: ModifiedMaps,
+    /// Space promised to what is dirty or not allocated yet.
+    pub(crate) promised: Option<Arc<DataReservation>>,
+    /// Metadata promised to the completions to come.
+    pub(crate) promised_metadata: Option<Arc<MetadataReservation>>,
+    /// Where the file's last extent ended.
+    pub(crate) hint: u64,
+    /// Number of failed writes, and how many of them a flush has told of.
+    pub(crate) failures: u64,
+    pub(crate) failures_told: u64,
+    /// How often the host had no space for what was to be written.
+    pub(crate) refusals: u64,
+    /// Where the last read ended, and how far was asked for ahead of it.
+    pub(crate) ahead: ReadAhead,
+}
+
+impl DataState {
+    /// Bytes in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.dirty.bytes() + self.flights.bytes()
+    }
+
+    /// Makes the bytes of an entry dirty again, but for those that were written again since. Returns how
+    /// many.
+    pub(crate) fn put_back(&mut self, id: FlightId) -> u64 {
+        let Some((range, data)) = self.flights.get(id) else {
+            return 0;
+        };
+        let before = self.dirty.bytes();
+        let shown: Vec<_> = self.flights.newest(id, range.clone()).collect();
+        for gap in shown
+            .into_iter()
+            .flat_map(|part| self.dirty.gaps(part))
+            .collect::<Vec<_>>()
+        {
+            let mut at = gap.start;
+            for slice in cut(&data, gap.start - range.start..gap.end - range.start) {
+                self.dirty.write(at, slice.bytes());
+                at += slice.bytes().len() as u64;
+            }
+        }
+        self.dirty.bytes() - before
+    }
+
+    /// First byte at or behind `offset` that is in memory and not in the tree.
+    pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
+        let dirty = self.dirty.covered(offset..u64::MAX).next();
+        let flight = self.flights.first_behind(offset);
+        dirty.map(|part| part.start).into_iter().chain(flight).min()
+    }
+
+    /// First byte at or after `offset` that the tree does not have. Newer data in memory does not
+    /// count where the tree has older data: an overwrite takes nothing away that was synced.
+    pub(crate) fn first_missing(&self, offset: u64) -> Option<u64> {
+        let mut at = offset;
+        loop {
+            let missing = self.first_behind(at)?;
+            let kept = self.in_tree.within(missing, missing.saturating_add(1));
+            if kept.is_empty() || sapwood_fault::planted(54) {
+                return Some(missing);
+            }
+            let gap = self.in_tree.gaps(missing, u64::MAX);
+            at = gap.first().map(|(start, _)| *start)?;
+        }
+    }
+
+    /// The part of the metadata promised that `bytes` of all bytes in memory have.
+    pub(crate) fn share_of_metadata(&self, bytes: u64) -> Option<MetadataReservation> {
+        let promised = self.promised_metadata.as_ref()?;
+        let all = self.bytes().max(1);
+        let share = u128::from(promised.bytes()) * u128::from(bytes.min(all)) / u128::from(all);
+        Some(promised.split(share as u64))
+    }
+}
+
+impl FileData {
+    /// Nothing in memory.
+    pub(crate) fn new(root: u64, objectid: u64) -> Self {
+        Self {
+            state: RankedMutex::with_key(
+                Rank::FileDataState,
+                (root, objectid),
+                DataState::default(),
+            ),
+            items: RankedMutex::with_key(Rank::FileDataFlush, (root, objectid), ()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Bytes in memory that are not on disk yet, dirty or in flight.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.state.lock().bytes()
+    }
+
+    /// Bytes that its structures take beside its fields, but for the data.
+    pub(crate) fn footprint(&self) -> usize {
+        /// Nodes of the maps of a file with data in memory.
+        const NODES: usize = 2400;
+        let state = self.state.lock();
+        let busy = usize::from(state.bytes() > 0) * NODES;
+        busy + state.maps.footprint() + state.modified.footprint()
+    }
+
+    /// The extent maps that changed in transactions after `durable` or that are in flight, in the
+    /// order of the file.
+    #[cfg(test)]
+    pub(crate) fn modified(&self, durable: u64) -> Vec<ModifiedMap> {
+        let mut state = self.state.lock();
+        state.modified.prune(durable);
+        state.modified.iter().cloned().collect()
+    }
+
+    /// Whether extents changed after transaction `durable`, or are in flight.
+    pub(crate) fn has_changed(&self, durable: u64) -> bool {
+        self.state.lock().modified.has_changed(durable)
+    }
+
+    /// Whether the log of the running transaction lacks an extent.
+    pub(crate) fn has_unlogged(&self, transid: u64) -> bool {
+        self.state.lock().modified.has_unlogged(transid)
+    }
+
+    /// The extents that the log of the running transaction lacks, in the order of the file. It
+    /// counts as having them from now on. Of holes it has only what is before `end`.
+    pub(crate) fn take_unlogged(&self, transid: u64, end: u64) -> Vec<ModifiedMap> {
+        let mut state = self.state.lock();
+        state.modified.prune(transid.saturating_sub(1));
+        state.modified.take_unlogged(transid, end)
+    }
+
+    /// Whether a write failed and no flush has told of it.
+    pub(crate) fn has_untold_failure(&self) -> bool {
+        let state = self.state.lock();
+        state.failures != state.failures_told
+    }
+
+    /// The ordered extents in flight, oldest first.
+    pub(crate) fn ordered(&self) -> Vec<Arc<OrderedExtent>> {
+        self.state.lock().flights.ordered().cloned().collect()
+    }
+
+    /// Gives space back that was promised to bytes that need none, or less.
+    pub(crate) fn unpromise(&self, bytes: u64) {
+        if let Some(promised) = &self.state.lock().promised {
+            promised.give_back(bytes);
+        }
+    }
+
+    /// Notes that a range has this content since `transid`.
+    pub(crate) fn note_change(&self, map: ExtentMap, transid: u64) {
+        self.state.lock().modified.set(map, Some(transid), None);
+    }
+
+    /// Waits until nothing in `range` is in flight. What is dirty stays.
+    pub(crate) fn wait_landed(&self, range: &Range<u64>) {
+        let mut state = self.state.lock();
+        while state.flights.overlaps(range.clone()) {
+            state.wait(&self.changed);
+        }
+    }
+
+    /// Bytes that are dirty.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.state.lock().dirty.bytes()
+    }
+
+    /// Whether nothing is dirty or in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.dirty.is_empty() && state.flights.is_empty()
+    }
+}

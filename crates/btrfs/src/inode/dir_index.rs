@@ -1,0 +1,165 @@
+//! What a directory keeps in memory: index items that the tree does not have yet, and entries that
+//! the log does not have yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::lock::{Rank, RankedMutex};
+
+/// What a directory keeps in memory.
+pub(crate) struct DirState {
+    names: RankedMutex<Pending>,
+}
+
+/// Index items that the tree does not show yet.
+#[derive(Default)]
+pub(crate) struct Pending {
+    /// The index that the next name gets, once it was looked up.
+    pub(crate) next_index: Option<u64>,
+    /// Encoded entries to insert.
+    pub(crate) added: BTreeMap<u64, Vec<u8>>,
+    /// Indexes to delete.
+    pub(crate) removed: BTreeSet<u64>,
+    /// The directory's default ACL, once it was looked up.
+    pub(crate) default_acl: Option<Option<Arc<[u8]>>>,
+    /// What the log of a transaction does not have yet.
+    unlogged: Unlogged,
+}
+
+/// Entries that came and went in one transaction and that its log does not show.
+#[derive(Default)]
+struct Unlogged {
+    transid: u64,
+    added: BTreeSet<u64>,
+    removed: BTreeSet<u64>,
+    /// Those that the log does show; kept only if asked for.
+    logged: (BTreeSet<u64>, BTreeSet<u64>),
+    /// There were too many to keep.
+    overflow: bool,
+}
+
+/// Most entries that are noted for the log.
+const MOST_UNLOGGED: usize = 1 << 16;
+
+impl Unlogged {
+    fn of(&mut self, transid: u64) -> &mut Self {
+        if self.transid != transid {
+            *self = Self {
+                transid,
+                ..Self::default()
+            };
+        }
+        if self.added.len() + self.removed.len() >= MOST_UNLOGGED {
+            self.overflow = true;
+            self.added.clear();
+            self.removed.clear();
+        }
+        self
+    }
+}
+
+/// Entries of a directory that came and went, by index.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// New ones.
+    pub(crate) added: Vec<u64>,
+    /// Gone ones; the last commit may have had them, or not.
+    pub(crate) removed: Vec<u64>,
+    /// There were too many: nothing is known.
+    pub(crate) overflow: bool,
+}
+
+impl DirState {
+    pub(super) fn new() -> Self {
+        Self {
+            names: RankedMutex::new(Rank::DirNames, Pending::default()),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> impl std::ops::DerefMut<Target = Pending> + '_ {
+        self.names.lock()
+    }
+
+    /// Bytes that its structures take beside its fields.
+    pub(super) fn footprint(&self) -> usize {
+        /// A pending entry and its bytes; an index.
+        const ENTRY: usize = 128;
+        const INDEX: usize = 16;
+        let names = self.names.lock();
+        let unlogged = &names.unlogged;
+        let indexes = [
+            &names.removed,
+            &unlogged.added,
+            &unlogged.removed,
+            &unlogged.logged.0,
+            &unlogged.logged.1,
+        ];
+        let count: usize = indexes.iter().map(|set| set.len()).sum();
+        names.added.len() * ENTRY + count * INDEX
+    }
+
+    /// Number of pending changes.
+    pub(super) fn pending(&self) -> usize {
+        let names = self.names.lock();
+        names.added.len() + names.removed.len()
+    }
+
+    pub(crate) fn add(&self, index: u64, entry: Vec<u8>, transid: u64) {
+        let mut names = self.names.lock();
+        names.added.insert(index, entry);
+        let unlogged = names.unlogged.of(transid);
+        if !unlogged.overflow {
+            unlogged.added.insert(index);
+        }
+    }
+
+    pub(crate) fn remove(&self, index: u64, transid: u64) {
+        let mut names = self.names.lock();
+        if names.added.remove(&index).is_none() {
+            names.removed.insert(index);
+        }
+        let unlogged = names.unlogged.of(transid);
+        if !unlogged.added.remove(&index) && !unlogged.overflow {
+            unlogged.removed.insert(index);
+        }
+    }
+
+    /// What changed in transaction `transid` and was not logged; with `logged`, what was too.
+    pub(crate) fn changes(&self, transid: u64, logged: bool) -> Changes {
+        let mut names = self.names.lock();
+        let unlogged = names.unlogged.of(transid);
+        let mut changes = Changes {
+            added: unlogged.added.iter().copied().collect(),
+            removed: unlogged.removed.iter().copied().collect(),
+            overflow: unlogged.overflow,
+        };
+        if logged {
+            changes.added.extend(&unlogged.logged.0);
+            changes.removed.extend(&unlogged.logged.1);
+        }
+        changes
+    }
+
+    /// The log of transaction `transid` has these now. `keep`: remember them.
+    pub(crate) fn logged(
+        &self,
+        transid: u64,
+        added: impl Iterator<Item = u64>,
+        removed: impl Iterator<Item = u64>,
+        keep: bool,
+    ) {
+        let mut names = self.names.lock();
+        let unlogged = names.unlogged.of(transid);
+        for index in added {
+            if unlogged.added.remove(&index) && keep {
+                unlogged.logged.0.insert(index);
+            }
+        }
+        for index in removed {
+            if unlogged.removed.remove(&index) && keep {
+                unlogged.logged.0.remove(&index);
+                unlogged.logged.1.insert(index);
+            }
+        }
+    }
+}

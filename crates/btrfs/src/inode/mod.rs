@@ -1,0 +1,16 @@
+//! Inodes in memory: their table and numbers, and the items that they delay until the commit.
+
+mod delayed;
+mod dir_index;
+mod ino;
+mod number;
+mod object;
+mod table;
+#[cfg(test)]
+mod table_tests;
+
+pub(crate) use delayed::flush_if_many;
+pub(crate) use dir_index::Changes;
+pub(crate) use number::{know_objectids, next_objectid};
+pub(crate) use object::{Inode, InodeState, from_dev};
+pub(crate) use table::InodeTable;

@@ -1,0 +1,444 @@
+//! Btrfs behind the [front]: from its methods to the engine's modules.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use sapwood_vfs::front::{self, AttributeChange};
+use sapwood_vfs::rules::{self, XattrClass};
+use sapwood_vfs::{self as vfs};
+use sapwood_vfs::{
+    AllocMode, Attr, CopyMode, Credentials, DirEntry, FileKind, FsStat, Fsxattr, Ino, InodeFlags,
+    NewInode, RenameMode, Result, SetAttr, SetXattrMode, Subvolumes, SyncKind, Timestamp, acl,
+};
+
+use super::open::Btrfs;
+use super::sync;
+use crate::inode::Inode;
+use crate::namespace::names::{self, Target};
+use crate::namespace::remove::Removal;
+use crate::namespace::rename::{self, Place};
+use crate::namespace::{attr, create, dir, link, orphan, remove};
+use crate::{Error, data, subvolume, xattr};
+
+/// A name with what it led to, as the front hands it over.
+type Found<'a> = front::Found<'a, Btrfs>;
+
+/// The same for the module of names.
+fn found<'a>(found: &'a Found<'_>) -> rename::Found<'a> {
+    rename::Found {
+        place: found.place,
+        target: found.target,
+        inode: &found.inode,
+    }
+}
+
+impl front::Inode for Inode {
+    fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    fn flags(&self) -> InodeFlags {
+        self.vfs_flags()
+    }
+
+    fn perm(&self) -> u32 {
+        self.state.lock().perm()
+    }
+
+    fn size(&self) -> u64 {
+        self.state.lock().size
+    }
+
+    fn times(&self) -> (Timestamp, Timestamp, Timestamp) {
+        let state = self.state.lock();
+        (state.atime, state.mtime, state.ctime)
+    }
+
+    fn content_changed(&self, now: Timestamp) {
+        self.state.lock().content_changed(now);
+    }
+
+    fn is_linked(&self) -> bool {
+        self.is_linked()
+    }
+
+    fn is_linkable(&self) -> bool {
+        let state = self.state.lock();
+        state.nlink > 0 || state.linkable
+    }
+
+    fn is_dying(&self) -> bool {
+        self.state.lock().dying
+    }
+
+    fn is_detached(&self) -> bool {
+        self.root.is_dead()
+    }
+
+    fn takes_attributes(&self) -> bool {
+        !self.is_stub()
+    }
+
+    fn check_changeable(&self) -> Result<()> {
+        Ok(self.require_writable()?)
+    }
+
+    fn refer(&self) {
+        self.residence.refer(1);
+    }
+
+    fn clear_references(&self) {
+        self.residence.clear_references();
+    }
+
+    fn lock_key(&self) -> (u64, u64) {
+        self.lock_key()
+    }
+
+    fn lock_shared(&self) -> impl Sized {
+        self.io.read()
+    }
+
+    fn lock_exclusive(&self) -> impl Sized {
+        self.io.write()
+    }
+}
+
+impl front::Engine for Btrfs {
+    type Inode = Inode;
+    type Target = Target;
+    type Vacancy = ();
+
+    fn kind(&self) -> &'static str {
+        "btrfs"
+    }
+
+    fn root(&self) -> Ino {
+        self.engine
+            .inodes
+            .numbers()
+            .ino(self.top.id(), self.top.top_dir())
+    }
+
+    fn check_open(&self) -> Result<()> {
+        Ok(self.engine.health.check_open().map_err(Error::from)?)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.engine.read_only()
+    }
+
+    fn shows_read_only(&self) -> bool {
+        self.engine.read_only() || self.top.is_read_only()
+    }
+
+    fn statistics(&self) -> Result<FsStat> {
+        if let Err(error) = self.engine.run_frees() {
+            log::warn!("free space: {error}");
+        }
+        Ok(self.engine.space.statfs(&self.engine.fsid, self.top.id()))
+    }
+
+    fn counters_json(&self) -> String {
+        self.engine
+            .counters
+            .to_json(self.engine.health.first_error())
+    }
+
+    fn first_failure(&self) -> Option<String> {
+        self.engine.health.first_error().map(str::to_owned)
+    }
+
+    fn subvolume_operations(&self) -> Option<&dyn Subvolumes> {
+        Some(self)
+    }
+
+    fn shut_down(&self) -> Result<()> {
+        Ok(self.close()?)
+    }
+
+    fn inode_by_number(&self, ino: Ino) -> Result<Arc<Inode>> {
+        Ok(self.engine.inodes.by_number(&self.engine, ino)?)
+    }
+
+    fn release(&self, ino: Ino, count: u64) -> Option<Arc<Inode>> {
+        self.engine.inodes.release(ino, count)
+    }
+
+    fn inodes(&self) -> Vec<Arc<Inode>> {
+        self.engine.inodes.all()
+    }
+
+    fn referenced_inodes(&self) -> Vec<Ino> {
+        self.engine.inodes.referenced()
+    }
+
+    fn has_crowd(&self, ino: Ino) -> bool {
+        self.engine.inodes.is_crowded(ino)
+    }
+
+    fn crowded_inodes(&self) -> Vec<Ino> {
+        self.engine.inodes.crowd()
+    }
+
+    fn reap(&self, inode: &Arc<Inode>) -> Result<()> {
+        Ok(orphan::reap(&self.engine, inode)?)
+    }
+
+    fn attributes(&self, inode: &Arc<Inode>) -> Attr {
+        inode.attr(self.engine.sectorsize)
+    }
+
+    fn truncate(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        if size != inode.state.lock().size {
+            data::truncate(&self.engine, inode, size)?;
+        }
+        Ok(())
+    }
+
+    fn set_attributes(
+        &self,
+        inode: &Arc<Inode>,
+        changes: &SetAttr,
+        access: Option<Option<Vec<u8>>>,
+        strip: bool,
+    ) -> Result<()> {
+        Ok(attr::set_attributes(
+            &self.engine,
+            inode,
+            changes,
+            access,
+            strip,
+        )?)
+    }
+
+    fn set_privileges(&self, inode: &Arc<Inode>, perm: u32, strip: bool) -> Result<()> {
+        Ok(attr::set_privileges(&self.engine, inode, perm, strip)?)
+    }
+
+    fn store_content_change(&self, inode: &Arc<Inode>) -> Result<()> {
+        Ok(attr::content_changed(&self.engine, inode)?)
+    }
+
+    fn keeps_access_time(&self, inode: &Inode) -> bool {
+        let fixed = inode.root.is_read_only() || inode.is_stub();
+        self.engine.options.noatime || self.engine.read_only() || fixed
+    }
+
+    fn set_access_time(&self, inode: &Arc<Inode>, now: Timestamp) -> Result<()> {
+        Ok(attr::set_access_time(&self.engine, inode, now)?)
+    }
+
+    fn store_flags(&self, inode: &Arc<Inode>, flags: InodeFlags) -> Result<()> {
+        Ok(attr::store_flags(&self.engine, inode, flags)?)
+    }
+
+    fn extended_flags(&self, inode: &Inode) -> Fsxattr {
+        rules::fsxattr_of(inode.vfs_flags())
+    }
+
+    fn find(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<(Target, Arc<Inode>)>> {
+        Ok(remove::find_both(&self.engine, dir, name)?)
+    }
+
+    fn is_current(&self, place: Place<'_>, found: Option<&Found<'_>>) -> Result<bool> {
+        let now = names::find(&self.engine, place.dir, place.name)?;
+        Ok(now == found.map(|found| found.target))
+    }
+
+    fn vacancy(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        Ok(names::check_vacant(&self.engine, dir, name)?)
+    }
+
+    fn parent_of(&self, dir: &Arc<Inode>) -> Result<Arc<Inode>> {
+        Ok(dir::parent(&self.engine, dir)?)
+    }
+
+    fn directory_ring(&self, dir: &Inode) -> vfs::Error {
+        let (subvolume, directory) = (dir.root.id(), dir.objectid);
+        Error::DirectoryRing {
+            subvolume,
+            directory,
+        }
+        .into()
+    }
+
+    fn has_entries(&self, dir: &Arc<Inode>) -> Result<bool> {
+        Ok(dir.state.lock().size > 0)
+    }
+
+    fn list(
+        &self,
+        dir: &Arc<Inode>,
+        from: u64,
+        sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        Ok(dir::readdir(&self.engine, dir, from, sink)?)
+    }
+
+    fn longest_target(&self) -> usize {
+        create::longest_symlink(&self.engine)
+    }
+
+    fn make(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        (): (),
+        what: NewInode<'_>,
+        perm: u32,
+    ) -> Result<Arc<Inode>> {
+        Ok(create::create(&self.engine, who, place, what, perm)?)
+    }
+
+    fn make_unnamed(&self, who: &Credentials, dir: &Arc<Inode>, perm: u32) -> Result<Arc<Inode>> {
+        Ok(create::tmpfile(&self.engine, who, dir, perm)?)
+    }
+
+    fn check_same_tree(&self, inode: &Inode, dir: &Inode) -> Result<()> {
+        match inode.root.id() == dir.root.id() {
+            true => Ok(()),
+            false => Err(vfs::Error::CrossDevice),
+        }
+    }
+
+    fn add_link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
+        Ok(link::add(&self.engine, inode, place.dir, place.name)?)
+    }
+
+    fn remove(&self, place: Place<'_>, directory: bool) -> Result<()> {
+        let Place { dir, name } = place;
+        match remove::remove(&self.engine, dir, name, directory)? {
+            Removal::Done => Ok(()),
+            Removal::Subvolume => Ok(subvolume::delete_empty(&self.engine, dir, name)?),
+        }
+    }
+
+    fn lock_topology(&self) -> impl Sized {
+        self.engine.topology.lock()
+    }
+
+    fn crosses_trees(
+        &self,
+        source: &Found<'_>,
+        target: Option<&Found<'_>>,
+        to: Place<'_>,
+        mode: RenameMode,
+    ) -> bool {
+        rename::crosses_subvolumes(&found(source), target.map(found).as_ref(), to, mode)
+    }
+
+    fn move_name(
+        &self,
+        source: &Found<'_>,
+        target: Option<&Found<'_>>,
+        to: Place<'_>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let target = target.map(found);
+        let source = found(source);
+        Ok(rename::move_name(
+            &self.engine,
+            &source,
+            target.as_ref(),
+            to,
+            mode,
+        )?)
+    }
+
+    fn target_of(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+        Ok(data::read_symlink(&self.engine, inode)?)
+    }
+
+    fn read_data(&self, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(data::read(&self.engine, inode, offset, buf)?)
+    }
+
+    fn write_data(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+        data::write(&self.engine, inode, offset, data)?;
+        Ok(())
+    }
+
+    fn stretch(&self, inode: &Arc<Inode>, at: u64, _size: u64) -> Result<(bool, u64)> {
+        Ok(data::stretch(&self.engine, inode, at)?)
+    }
+
+    fn allocate_range(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        len: u64,
+        mode: AllocMode,
+    ) -> Result<()> {
+        Ok(data::fallocate(&self.engine, inode, offset, len, mode)?)
+    }
+
+    fn copy_data(
+        &self,
+        (from, from_offset): (&Arc<Inode>, u64),
+        (to, to_offset): (&Arc<Inode>, u64),
+        len: u64,
+        mode: CopyMode,
+    ) -> Result<u64> {
+        Ok(data::copy_range(
+            &self.engine,
+            from,
+            from_offset,
+            to,
+            to_offset,
+            len,
+            mode,
+        )?)
+    }
+
+    fn make_durable(&self, inode: &Arc<Inode>, kind: SyncKind) -> Result<()> {
+        let begun = Instant::now();
+        let done = sync::fsync(&self.engine, inode, kind);
+        self.engine.counters.fsync_latency.record(begun.elapsed());
+        Ok(done?)
+    }
+
+    fn make_all_durable(&self) -> Result<()> {
+        Ok(sync::sync(&self.engine)?)
+    }
+
+    fn attribute(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(xattr::get(&self.engine, inode, name)?)
+    }
+
+    fn attribute_names(&self, inode: &Arc<Inode>) -> Result<Vec<Vec<u8>>> {
+        Ok(xattr::list(&self.engine, inode)?)
+    }
+
+    fn has_capability(&self, inode: &Arc<Inode>) -> Result<bool> {
+        Ok(attr::has_capability(&self.engine, inode)?)
+    }
+
+    fn damaged_acl(&self, inode: &Inode, reason: acl::AclError) -> vfs::Error {
+        Error::Acl {
+            tree: inode.root.id(),
+            objectid: inode.objectid,
+            reason,
+        }
+        .into()
+    }
+
+    fn check_attribute(&self, _class: XattrClass, name: &[u8], value: &[u8]) -> Result<()> {
+        Ok(xattr::check_size(&self.engine, name, value)?)
+    }
+
+    fn change_attribute(&self, inode: &Arc<Inode>, change: AttributeChange<'_>) -> Result<()> {
+        Ok(xattr::change(&self.engine, inode, change)?)
+    }
+
+    fn set_property(
+        &self,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: &[u8],
+        mode: SetXattrMode,
+    ) -> Result<()> {
+        Ok(xattr::set_property(&self.engine, inode, name, value, mode)?)
+    }
+}

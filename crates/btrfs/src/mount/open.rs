@@ -1,0 +1,119 @@
+//! Opening and closing a file system.
+
+use std::sync::Arc;
+
+use sapwood_block::Device;
+
+use super::background::Background;
+use super::engine::Engine;
+use super::sync;
+use crate::options::SubvolumeChoice;
+use crate::tree::Root;
+use crate::volume::DeviceSet;
+use crate::{Error, Options, Result, namespace, subvolume, tree_log};
+
+/// A mounted btrfs file system.
+pub struct Btrfs {
+    pub(crate) engine: Arc<Engine>,
+    /// The subvolume that is mounted.
+    pub(crate) top: Arc<Root>,
+    background: Background,
+}
+
+impl Btrfs {
+    /// Mounts the file system on these devices.
+    ///
+    /// # Errors
+    /// What is wrong with the devices or the image, see [`Error`](crate::Error).
+    pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
+        replay_if_needed(&devices, &options)?;
+        let (engine, top) = Engine::open(devices, options)?;
+        engine.drop_stale_caches()?;
+        if !engine.read_only() {
+            subvolume::cleaner::find_dead(&engine)?;
+            clean_orphans(&engine, &top);
+        }
+        engine.volume.begin_repairs();
+        let background = Background::start(&engine);
+        Ok(Self {
+            engine,
+            top,
+            background,
+        })
+    }
+
+    /// Drops the blocks of all deleted subvolumes and removes empty block groups now, rather than
+    /// in the background. False if something deleted is still in use, or an error stopped it.
+    pub fn finish_cleaning(&self) -> bool {
+        subvolume::cleaner::clean_now(&self.engine)
+    }
+
+    /// What the mount counted so far, by name.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        self.engine.counters.all()
+    }
+
+    /// Makes everything durable and ends the background threads. Later changes fail.
+    ///
+    /// # Errors
+    /// What kept something from becoming durable.
+    pub fn close(&self) -> Result<()> {
+        self.background.stop(&self.engine);
+        let result = sync::sync(&self.engine);
+        self.engine.writeback.stop();
+        self.engine.health.close();
+        result
+    }
+}
+
+impl Drop for Btrfs {
+    fn drop(&mut self) {
+        self.background.stop(&self.engine);
+    }
+}
+
+/// Replays the log of the file system on `devices` if it has one and a mount with `options` may.
+/// The replay has an engine of its own, and the mount opens anew afterwards: nothing that memory
+/// held of the trees before can be stale.
+///
+/// # Errors
+/// [`Error::LogReplay`] for a log that is damaged or contradicts the trees, or when something
+/// else fails. Nothing was changed then.
+fn replay_if_needed(devices: &[Arc<dyn Device>], options: &Options) -> Result<()> {
+    if options.read_only || options.no_log_replay {
+        return Ok(());
+    }
+    let (set, supers) = DeviceSet::assemble(devices)?;
+    if set.read_only() || supers.log_root.get() == 0 {
+        return Ok(());
+    }
+    let for_replay = Options {
+        subvolume: SubvolumeChoice::Id(0),
+        background: false,
+        ..options.clone()
+    };
+    let (engine, _) = Engine::open_for_replay(devices.to_vec(), for_replay)?;
+    check_rest(&engine, options)?;
+    let result = tree_log::replay::replay(&engine);
+    engine.health.close();
+    result.map_err(|source| Error::LogReplay {
+        source: Box::new(source),
+    })
+}
+
+/// Tries what the mount does after the replay, so that an image that fails there is refused before
+/// anything is written. A path may lead to a subvolume only afterwards.
+fn check_rest(engine: &Arc<Engine>, options: &Options) -> Result<()> {
+    if !matches!(options.subvolume, SubvolumeChoice::Path(_)) {
+        subvolume::choose(&engine.blocks, &engine.roots, &options.subvolume)?;
+    }
+    subvolume::cleaner::dead_ids(engine).map(drop)
+}
+
+/// Deletes what was open and unlinked when the last mount ended. What cannot be deleted keeps its
+/// orphan item for a later mount: it is no reason to refuse this one.
+fn clean_orphans(engine: &Arc<Engine>, top: &Arc<Root>) {
+    if let Err(error) = namespace::orphan::clean_once(engine, top) {
+        log::warn!("unlinked files of tree {} stay on disk: {error}", top.id());
+    }
+}

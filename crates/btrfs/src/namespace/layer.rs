@@ -1,0 +1,50 @@
+//! The layer of names, and how the log learns of names that go.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::data::Files;
+use crate::inode::Inode;
+use crate::transaction::Handle;
+use crate::tree::{BlockCache, TreeRead};
+
+/// What has to know of names that go: the tree log, which may have them.
+pub(crate) trait NameLog: Send + Sync {
+    /// A name of `inode` in `dir` was removed in the handle's transaction, which has a log. Both
+    /// `io` locks are held exclusively.
+    fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>);
+}
+
+/// Names, on top of files; always behind an `Arc`.
+pub(crate) struct Namespace {
+    files: Arc<Files>,
+    log: Box<dyn NameLog>,
+}
+
+impl Namespace {
+    /// The names of these files, with the log that has to know of those that go.
+    pub(crate) fn new(files: Arc<Files>, log: Box<dyn NameLog>) -> Arc<Self> {
+        Arc::new(Self { files, log })
+    }
+
+    /// Tells the log that a name is gone. Expects both `io` locks exclusively.
+    pub(super) fn name_removed(&self, h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
+        if h.trans().log.is_filled() {
+            self.log.name_removed(h, dir, inode);
+        }
+    }
+}
+
+impl Deref for Namespace {
+    type Target = Arc<Files>;
+
+    fn deref(&self) -> &Arc<Files> {
+        &self.files
+    }
+}
+
+impl TreeRead for Namespace {
+    fn blocks(&self) -> &BlockCache {
+        &self.files.blocks
+    }
+}

@@ -1,0 +1,106 @@
+//! Inodes without a name.
+//!
+//! # How it works
+//! The removal of the last name adds an orphan item to the tree in the same handle. When the
+//! last reference goes, [`reap`] deletes the content in steps of their own and then, in one handle, what
+//! is left of the inode together with the orphan item. A power cut in between leaves the orphan
+//! item. A later mount finishes the deletion ([`clean_once`]): in the mounted subvolume when it
+//! opens, in any other when a lookup first enters it.
+
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Key, kind, objectid};
+use sapwood_vfs::{self as vfs, FileKind};
+
+use crate::data::{self, Files};
+use crate::inode::Inode;
+use crate::inode::know_objectids;
+use crate::transaction::Handle;
+use crate::tree::Root;
+use crate::{Error, Result};
+
+fn key_of(inode: u64) -> Key {
+    Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, inode)
+}
+
+/// Marks an inode of this tree as an orphan.
+pub(crate) fn add(h: &mut Handle, root: &Arc<Root>, inode: u64) -> Result<()> {
+    if sapwood_fault::planted(81) {
+        return Ok(());
+    }
+    match root.insert(h, &key_of(inode), &[]) {
+        Err(Error::ItemExists { .. }) => Ok(()),
+        other => other,
+    }
+}
+
+/// Takes the mark away.
+pub(crate) fn remove(h: &mut Handle, root: &Arc<Root>, inode: u64) -> Result<()> {
+    root.delete(h, &key_of(inode)).map(|_| ())
+}
+
+/// Deletes an inode that has neither a name nor references; leaves any other alone.
+pub(crate) fn reap(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
+    let _io = inode.io.write();
+    let unwanted = {
+        let mut state = inode.state.lock();
+        let unwanted = state.nlink == 0 && !state.dying && inode.residence.references() == 0;
+        state.dying |= unwanted && !files.read_only();
+        unwanted
+    };
+    if !unwanted || files.read_only() {
+        return Ok(());
+    }
+    let _deletion = files.space.deletions.begin();
+    know_objectids(files, &inode.root)?;
+    if inode.kind == FileKind::Regular {
+        data::delete_content(files, inode)?;
+    }
+    let mut h = files.start_urgent(8)?;
+    inode.state.lock().deleted = true;
+    let first = Key::new(inode.objectid, 0, 0);
+    let last = Key::new(inode.objectid, u8::MAX, u64::MAX);
+    let gone = inode
+        .root
+        .delete_range(&mut h, &first, &last)
+        .and_then(|_| remove(&mut h, &inode.root, inode.objectid));
+    files.inodes.remove(inode);
+    h.finish(gone)
+}
+
+/// Finishes the deletions that a former mount left in a tree, once per mount and tree.
+pub(crate) fn clean_once(files: &Arc<Files>, root: &Arc<Root>) -> Result<()> {
+    if files.read_only() || root.is_read_only() || !files.inodes.first_visit(root.id()) {
+        return Ok(());
+    }
+    for inode in orphans(files, root)? {
+        match files.inodes.load(files, root, inode) {
+            Ok(inode) if inode.is_linked() => {
+                let mut h = files.start_urgent(1)?;
+                remove(&mut h, root, inode.objectid)?;
+                h.end()?;
+            }
+            Ok(inode) => reap(files, &inode)?,
+            Err(Error::Vfs(vfs::Error::Stale)) => {
+                let mut h = files.start_urgent(1)?;
+                remove(&mut h, root, inode)?;
+                h.end()?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn orphans(files: &Arc<Files>, root: &Root) -> Result<Vec<u64>> {
+    let mut found = Vec::new();
+    let mut cursor = root.seek(files, &key_of(0))?;
+    while let Some((key, _)) = cursor.item() {
+        if key.objectid != objectid::ORPHAN || key.kind != kind::ORPHAN_ITEM {
+            break;
+        }
+        found.push(key.offset);
+        cursor.next()?;
+    }
+    Ok(found)
+}

@@ -1,0 +1,160 @@
+//! Moving names: what a rename changes, once the front locked and checked everything.
+//!
+//! A subvolume moves like a directory, but what leads back from it are root refs, and only it
+//! may cross from one subvolume to another.
+
+use std::sync::Arc;
+
+use sapwood_vfs::{self as vfs, RenameMode, Timestamp, front};
+
+use super::dir;
+use super::layer::Namespace;
+use super::names::{self, Target};
+use super::remove::remove_name;
+use crate::Result;
+use crate::inode::Inode;
+use crate::transaction::{Handle, Store};
+
+/// Items that a rename can touch: two names, two directories, two inodes, an orphan.
+const ITEMS: u64 = 14;
+
+/// A name in a directory.
+pub(crate) type Place<'a> = front::Place<'a, Inode>;
+/// A name together with what it led to when it was looked up.
+#[derive(Debug)]
+pub(crate) struct Found<'a> {
+    /// The name.
+    pub(crate) place: Place<'a>,
+    /// What the directory has for it.
+    pub(crate) target: Target,
+    /// The inode.
+    pub(crate) inode: &'a Arc<Inode>,
+}
+
+/// Moves a name, in place of `target`, or exchanges the two. Expects all `io` locks.
+///
+/// # Errors
+/// `NotPermitted` for the stub of a subvolume, `CrossDevice`, `NotEmpty` for a subvolume in the way,
+/// `TooManyLinks`.
+pub(crate) fn move_name(
+    namespace: &Arc<Namespace>,
+    source: &Found<'_>,
+    target: Option<&Found<'_>>,
+    to: Place<'_>,
+    mode: RenameMode,
+) -> Result<()> {
+    if source.inode.is_stub() || target.is_some_and(|target| target.inode.is_stub()) {
+        return Err(vfs::Error::NotPermitted.into());
+    }
+    if crosses_subvolumes(source, target, to, mode) {
+        return Err(vfs::Error::CrossDevice.into());
+    }
+    if let (Some(target), false) = (target, mode == RenameMode::Exchange)
+        && target.target.as_subvolume().is_some()
+    {
+        return Err(vfs::Error::NotEmpty.into());
+    }
+    require_room(namespace, source, to)?;
+    if target.is_none() {
+        names::check_vacant(namespace, to.dir, to.name)?;
+    }
+    let to_index = dir::next_index(namespace, to.dir)?;
+    if mode == RenameMode::Exchange
+        && let Some(target) = target
+    {
+        require_room(namespace, target, source.place)?;
+        let from_index = dir::next_index(namespace, source.place.dir)?;
+        let mut h = namespace.start(2 * ITEMS)?;
+        let done = exchange(namespace, &mut h, source, target, from_index, to_index);
+        return h.finish(done);
+    }
+    let mut h = namespace.start(ITEMS)?;
+    let done = (|| {
+        if let Some(target) = target {
+            remove_name(namespace, &mut h, to.dir, to.name, target.inode)?;
+        }
+        take(namespace, &mut h, source)?;
+        put(&mut h, source, to, to_index)
+    })();
+    h.finish(done)
+}
+
+/// Whether a rename would move anything but a subvolume from one subvolume to another.
+pub(crate) fn crosses_subvolumes(
+    source: &Found<'_>,
+    target: Option<&Found<'_>>,
+    to: Place<'_>,
+    mode: RenameMode,
+) -> bool {
+    let stays = |found: &Found<'_>| found.target.as_subvolume().is_none();
+    source.place.dir.root.id() != to.dir.root.id()
+        && (stays(source) || (mode == RenameMode::Exchange && target.is_some_and(stays)))
+}
+
+fn require_room(store: &Store, found: &Found<'_>, to: Place<'_>) -> Result<()> {
+    if found.target.as_subvolume().is_some() {
+        return Ok(());
+    }
+    match names::ref_fits(
+        store,
+        &to.dir.root,
+        found.inode.objectid,
+        to.dir.objectid,
+        to.name,
+    )? {
+        true => Ok(()),
+        false => Err(vfs::Error::TooManyLinks.into()),
+    }
+}
+
+/// Takes a name away from an inode that will get another one.
+fn take(namespace: &Namespace, h: &mut Handle, found: &Found<'_>) -> Result<()> {
+    let Place { dir, name } = found.place;
+    let index = match found.target.as_subvolume() {
+        Some(tree) => names::remove_root_refs(h, dir, tree)?,
+        None => names::remove_ref(h, &dir.root, found.inode.objectid, dir.objectid, name)?,
+    };
+    names::remove_entry(h, dir, name, index)?;
+    if !sapwood_fault::planted(89) {
+        namespace.name_removed(h, dir, found.inode);
+    }
+    Ok(())
+}
+
+/// Gives it the other one.
+fn put(h: &mut Handle, found: &Found<'_>, to: Place<'_>, index: u64) -> Result<()> {
+    names::add_entry(h, to.dir, to.name, found.target, index)?;
+    match found.target.as_subvolume() {
+        Some(tree) => names::add_root_refs(h, to.dir, tree, index, to.name)?,
+        None => names::add_ref(
+            h,
+            &to.dir.root,
+            found.inode.objectid,
+            to.dir.objectid,
+            index,
+            to.name,
+        )?,
+    }
+    let now = Timestamp::now();
+    let transid = h.transid();
+    found.inode.change(h, |state| {
+        state.names_changed(transid);
+        state.inode_changed(now);
+    });
+    Ok(())
+}
+
+fn exchange(
+    namespace: &Namespace,
+    h: &mut Handle,
+    source: &Found<'_>,
+    target: &Found<'_>,
+    from_index: u64,
+    to_index: u64,
+) -> Result<()> {
+    take(namespace, h, source)?;
+    take(namespace, h, target)?;
+    // Within one directory both indexes were drawn from the same counter, one after the other.
+    put(h, source, target.place, to_index)?;
+    put(h, target, source.place, from_index)
+}

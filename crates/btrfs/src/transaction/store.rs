@@ -1,0 +1,177 @@
+//! The parts of a mount that transactions work on, and who takes part in a commit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use sapwood_base::Health;
+use sapwood_btrfs_format::{ChecksumKind, Incompat};
+
+use super::handle::Handle;
+use super::table::Transactions;
+use crate::checksum::Checksums;
+use crate::counters::Counters;
+use crate::lock::{Rank, RankedMutex};
+use crate::space::{Pressure, Space};
+use crate::tree::{BlockCache, Opened, Roots, TreeRead};
+use crate::volume::{SuperSet, Volume};
+use crate::{Options, Result};
+
+/// A part of the engine above transactions that has something to do in a commit. It keeps what it
+/// needs for that itself.
+///
+/// A commit calls the hooks in the order in which they stand here, each for all participants in
+/// the order of [`Store::set_participants`].
+pub(crate) trait Participant: Send + Sync {
+    /// Space runs out: writes back what is dirty and waits until the trees have it. Called before
+    /// a commit, by a thread that holds no handle.
+    fn write_back(self: Arc<Self>) {}
+
+    /// The commit is about to wait for what is [pinned](Transactions::pin) to the transaction:
+    /// completes it without delay.
+    fn hurry(&self) {}
+
+    /// No other handle of the transaction is open, and all delayed items are in the trees: makes
+    /// the changes that belong to the end of the transaction.
+    ///
+    /// # Errors
+    /// What must keep the transaction from being committed.
+    fn settle(&self, _h: &mut Handle) -> Result<()> {
+        Ok(())
+    }
+
+    /// The transaction is durable, and the space that it freed is free.
+    fn completed(&self) {}
+}
+
+/// Block groups whose v1 space cache goes in one handle.
+const CACHES_AT_ONCE: usize = 8;
+/// Items that go with the cache of a group: header, inode, a few extents and their refs.
+const CACHE_ITEMS: u64 = 12;
+
+/// What transactions work on; always behind an `Arc`.
+pub(crate) struct Store {
+    pub(crate) options: Options,
+    pub(crate) health: Health,
+    pub(crate) counters: Counters,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) blocks: BlockCache,
+    pub(crate) roots: Roots,
+    pub(crate) checksums: Checksums,
+    pub(crate) space: Space,
+    pub(crate) transactions: Transactions,
+    /// The superblocks as of the last commit, changed only by the thread that holds the
+    /// superblock-order lock.
+    pub(crate) super_block: RankedMutex<SuperSet>,
+    /// Bytes of the smallest unit of data.
+    pub(crate) sectorsize: u32,
+    /// Bytes of a tree block.
+    pub(crate) nodesize: u32,
+    /// Checksum algorithm of tree blocks and data.
+    pub(crate) checksum: ChecksumKind,
+    /// fsid that users see.
+    pub(crate) fsid: [u8; 16],
+    /// Incompatible features, as at the mount.
+    pub(crate) incompat: Incompat,
+    /// Incompatible features that came into use since the mount; the next commit records them.
+    new_incompat: AtomicU64,
+    participants: OnceLock<Vec<Weak<dyn Participant>>>,
+}
+
+impl Store {
+    /// The store of an opened file system. Starts no thread and changes nothing.
+    ///
+    /// # Errors
+    /// Those of [`Space::open`].
+    pub(crate) fn new(opened: Opened, options: Options, read_only: bool) -> Result<Arc<Self>> {
+        let Opened {
+            volume,
+            super_block,
+            blocks,
+            roots,
+        } = opened;
+        volume.set_patience(options.patience);
+        let checksum = volume.geometry().checksum;
+        Ok(Arc::new(Self {
+            counters: Counters::default(),
+            checksums: Checksums::new(&roots.csum_tree, &super_block, checksum),
+            space: Space::open(&blocks, &roots, &super_block)?,
+            new_incompat: AtomicU64::new(0),
+            health: Health::new(read_only),
+            transactions: Transactions::new(super_block.generation.get()),
+            sectorsize: super_block.sectorsize.get(),
+            nodesize: super_block.nodesize.get(),
+            checksum,
+            fsid: super_block.fsid,
+            incompat: super_block.incompat(),
+            super_block: RankedMutex::new(Rank::Leaf, super_block),
+            volume,
+            blocks,
+            roots,
+            options,
+            participants: OnceLock::new(),
+        }))
+    }
+
+    /// Sets, once, who takes part in commits. A participant that is dropped takes part no longer.
+    pub(crate) fn set_participants(&self, participants: Vec<Weak<dyn Participant>>) {
+        let set = self.participants.set(participants);
+        debug_assert!(set.is_ok(), "the participants are set twice");
+    }
+
+    /// Who takes part in commits.
+    pub(super) fn participants(&self) -> impl Iterator<Item = Arc<dyn Participant>> {
+        let all = self.participants.get().into_iter().flatten();
+        all.filter_map(Weak::upgrade)
+    }
+
+    /// Records that an incompatible feature is in use, before anything that uses it is committed.
+    pub(crate) fn add_incompat(&self, feature: Incompat) {
+        self.new_incompat.fetch_or(feature.bits(), Ordering::SeqCst);
+    }
+
+    /// The features of [`add_incompat`](Self::add_incompat).
+    pub(super) fn new_incompat(&self) -> Incompat {
+        Incompat::from_bits_retain(self.new_incompat.load(Ordering::SeqCst))
+    }
+
+    /// Makes a file system that was opened ready for changes: drops the v1 space cache, which is
+    /// right only as long as nothing else writes.
+    ///
+    /// # Errors
+    /// No space, unreadable blocks.
+    pub(crate) fn drop_stale_caches(self: &Arc<Self>) -> Result<()> {
+        if self.read_only() {
+            return Ok(());
+        }
+        while self.space.has_v1_cache()? {
+            let mut h = self.start_urgent(CACHE_ITEMS * CACHES_AT_ONCE as u64)?;
+            self.space.drop_v1_cache(&mut h, CACHES_AT_ONCE)?;
+            h.end()?;
+        }
+        Ok(())
+    }
+
+    /// Whether changes are refused.
+    pub(crate) fn read_only(&self) -> bool {
+        self.health.read_only()
+    }
+}
+
+impl TreeRead for Store {
+    fn blocks(&self) -> &BlockCache {
+        &self.blocks
+    }
+}
+
+impl Pressure for Arc<Store> {
+    fn write_back(&self) -> Result<()> {
+        for participant in self.participants() {
+            participant.write_back();
+        }
+        Ok(self.health.check()?)
+    }
+
+    fn commit(&self) -> Result<()> {
+        self.commit_and_unpin(None)
+    }
+}
