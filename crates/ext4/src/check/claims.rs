@@ -1,4 +1,4 @@
-//! Who uses which block.
+//! Which inode uses which block.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::notes::ClusterSet;
 use super::state::{Check, View};
 use super::walk::{self, Piece};
 
-/// Blocks side by side, gathered one by one.
+/// Contiguous blocks, collected one by one.
 #[derive(Debug, Default)]
 struct Runs {
     runs: Vec<(u64, u64)>,
 }
 
-/// Runs of one inode that are told apart; further ones are of no use to anybody.
+/// Most runs of one inode that are reported.
 const MOST_RUNS: usize = 100;
 
 impl Runs {
@@ -36,26 +36,26 @@ impl Runs {
     }
 }
 
-/// What a map takes.
+/// Space of a map.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// Clusters, those of the map itself included.
+    /// Clusters, including those of the map itself.
     pub(super) clusters: u64,
     pub(super) nodes: u64,
-    /// One past the last logical block, allocated in any way.
+    /// One past the last logical block that is allocated.
     pub(super) end: u64,
     /// One past the last logical block that was written.
     pub(super) written_end: u64,
     /// Data blocks.
     pub(super) blocks: u64,
-    /// Pieces that were not mapped in one go from 0 on.
+    /// Pieces do not begin at 0, or are not contiguous.
     pub(super) holes: bool,
     pub(super) incomplete: bool,
 }
 
 impl Check<'_> {
-    /// Walks the map of an inode and claims its blocks. A block of the bad-blocks inode may belong to
-    /// another owner too, but not to the metadata of a group.
+    /// Walks the map of an inode and claims its blocks. A block of the bad-blocks inode may also
+    /// belong to another owner, but not to the metadata of a group.
     pub(super) fn claim_map(&mut self, ino: u32, inode: &Inode) -> Taken {
         let view = Arc::clone(&self.view);
         let mut claim = Claim {
@@ -88,7 +88,7 @@ impl Check<'_> {
         taken
     }
 
-    /// Names everyone who uses a block that is used more than once.
+    /// Reports every inode that uses a block that is used more than once.
     pub(super) fn shared_blocks(&mut self) {
         let view = Arc::clone(&self.view);
         let features = view.geometry.features();
@@ -149,7 +149,7 @@ struct Claim<'a> {
     used: &'a mut ClusterSet,
     shared: &'a mut ClusterSet,
     anybodys: bool,
-    /// The cluster claimed last: blocks side by side share one.
+    /// The cluster claimed last: contiguous blocks share one.
     last: Option<u64>,
     taken: Taken,
     of_groups: Runs,
@@ -157,14 +157,15 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Whether the block is of a copy of superblock or descriptors, which may be bad: nothing needs it.
+    /// Whether the block belongs to a copy of superblock or descriptors, which may be bad because
+    /// nothing needs it.
     fn is_copy(&self, block: u64) -> bool {
         let geometry = &self.view.geometry;
         let place = geometry.group_of_block(block);
         place.is_ok_and(|(group, offset)| group > 0 && offset < geometry.fixed_blocks(group))
     }
 
-    /// Claims a block; whether it was free.
+    /// Claims a block. Returns whether it was free.
     fn block(&mut self, block: u64) -> bool {
         let cluster = self.used.cluster(block);
         let clustered = self.view.geometry.cluster_ratio_bits() > 0;
@@ -195,7 +196,7 @@ impl Claim<'_> {
         match piece {
             Piece::Node { block } => {
                 self.taken.nodes += 1;
-                // Of a map, every block has a cluster of its own.
+                // Every block of a map has its own cluster.
                 self.last = None;
                 let new = self.block(block);
                 self.last = None;

@@ -1,4 +1,4 @@
-//! Bitmaps and counts against what was found.
+//! Compares bitmaps and counts with the findings of the other passes.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ struct Sums {
     free_inodes: u64,
 }
 
-/// What a bitmap should be: bit `n` by the function.
+/// A run of bits in which a bitmap is wrong.
 struct Difference {
     first: u32,
     count: u32,
-    /// In use, but free in the bitmap; else the other way round.
+    /// In use, but free in the bitmap; otherwise the reverse.
     unmarked: bool,
 }
 
@@ -39,7 +39,7 @@ impl Check<'_> {
         counts.free_blocks = sums.free_clusters << ratio;
         counts.free_inodes = sums.free_inodes;
         let (blocks, inodes) = (counts.free_blocks, counts.free_inodes);
-        // While it is mounted these two are not kept up.
+        // These two are not updated while the file system is mounted.
         if self.recovered || self.incomplete {
             return Ok(());
         }
@@ -60,7 +60,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What a group's block bitmap should be.
+    /// The correct block bitmap of a group.
     fn wanted_blocks(&self, group: u32, only_system: bool) -> Vec<u8> {
         let mut bits = vec![0; self.view.geometry.block_size() as usize];
         let used = self.used.group(group).filter(|_| !only_system);
@@ -127,7 +127,7 @@ impl Check<'_> {
         }
     }
 
-    /// A bitmap from the device, checksum and padding judged.
+    /// A bitmap from the device; checks checksum and padding.
     fn bitmap(&mut self, view: &View, group: u32, kind: BitmapKind) -> Option<Vec<u8>> {
         let desc = self.groups.get(group as usize)?.desc.clone();
         let (block, bits) = match kind {

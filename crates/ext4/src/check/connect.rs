@@ -1,4 +1,4 @@
-//! What needs all names: paths from the root, parents, link counts.
+//! Checks that need all names: paths from the root, parents, link counts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use super::finding::Finding;
 use super::notes::Note;
 use super::state::{Check, View};
 
-/// Most links that an inode counts; a directory with more has 1.
+/// Most links that an inode counts. A directory with more has 1.
 const MOST_LINKS: u64 = 65_000;
 
-/// What is known of a directory's place.
+/// The known facts about a directory's position.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Parents {
-    /// Directory in which its first name is; 0: none seen.
+    /// Directory that contains its first name; 0 if none was seen.
     pub(super) named_in: u32,
-    /// What its `..` says; 0: none seen.
+    /// Inode of its `..`; 0 if none was seen.
     pub(super) dotdot: u32,
-    /// Names of it, without `.` and `..`.
+    /// Number of its names, without `.` and `..`.
     pub(super) names: u32,
 }
 
 impl Check<'_> {
-    /// Judges places and links of all inodes.
+    /// Checks positions and links of all inodes.
     pub(super) fn connect(&mut self) {
         let view = Arc::clone(&self.view);
         self.named_inodes(&view);
@@ -113,7 +113,7 @@ impl Check<'_> {
     }
 }
 
-/// Directories from which the names do not lead up to one that has none.
+/// Directories from which the names do not lead up to a directory without a name.
 fn loops(parents: &HashMap<u32, Parents>) -> HashMap<u32, ()> {
     #[derive(Clone, Copy, PartialEq)]
     enum State {
@@ -134,7 +134,7 @@ fn loops(parents: &HashMap<u32, Parents>) -> HashMap<u32, ()> {
             states.insert(at, State::OnPath);
             path.push(at);
             match parents.get(&at).map_or(0, |one| one.named_in) {
-                // What has no name is unattached, which is another finding.
+                // An inode without a name is unattached, which is another finding.
                 0 => break State::Good,
                 up => at = up,
             }

@@ -1,4 +1,4 @@
-//! All directories: blocks, names, and what the names lead to.
+//! All directories: blocks, names, and the inodes of the names.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -18,7 +18,7 @@ use super::notes::Note;
 use super::state::{Check, View};
 use super::walk::{self, Piece};
 
-/// Least bytes of an encrypted name.
+/// Smallest length of an encrypted name.
 const CIPHER_BLOCK: usize = 16;
 
 /// A directory that is being read.
@@ -28,18 +28,18 @@ pub(super) struct Directory<'a> {
     pub(super) seed: u32,
     pub(super) encrypted: bool,
     pub(super) folds: bool,
-    /// Entries may lack the file type that the feature promises: the Hurd writes none.
+    /// Entries may lack the file type despite the feature: the Hurd writes none.
     untyped: bool,
     /// Runs of blocks: logical, physical, length; in order.
     pub(super) runs: Vec<(u64, u64, u64)>,
-    /// Blocks by its size.
+    /// Number of blocks, from its size.
     pub(super) blocks: u32,
     names: HashSet<u64>,
     hasher: &'a RandomState,
 }
 
 impl Directory<'_> {
-    /// Where a block is.
+    /// Location of a block.
     pub(super) fn physical(&self, logical: u32) -> Option<u64> {
         let logical = u64::from(logical);
         let at = self.runs.partition_point(|run| run.0 <= logical);
@@ -53,7 +53,7 @@ impl Directory<'_> {
         self.format.file_type && !(self.untyped && found == dir_type::UNKNOWN)
     }
 
-    /// Enters a name; whether it is new.
+    /// Enters a name. Returns whether it is new.
     fn enter(&mut self, name: &[u8]) -> bool {
         let folded = self.folds.then(|| casefold(name)).flatten();
         let name = folded.as_deref().unwrap_or(name);
@@ -61,7 +61,7 @@ impl Directory<'_> {
     }
 }
 
-/// The directory's format, by superblock and inode.
+/// The directory's format, from superblock and inode.
 fn format(view: &View, inode: &Inode) -> DirFormat {
     let features = view.geometry.features();
     let both = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD;
@@ -76,7 +76,7 @@ fn format(view: &View, inode: &Inode) -> DirFormat {
 }
 
 impl Check<'_> {
-    /// Goes through all directories.
+    /// Checks all directories.
     pub(super) fn all_directories(&mut self) -> Result<(), CheckError> {
         let view = Arc::clone(&self.view);
         let hasher = RandomState::new();
@@ -138,7 +138,8 @@ impl Check<'_> {
         }
     }
 
-    /// Finds the directory's blocks. A block that some directory had already is left out: it was read.
+    /// Finds the directory's blocks. A block that belongs to another directory, which has read it,
+    /// is skipped.
     fn find_blocks(&mut self, view: &View, dir: &mut Directory<'_>, inode: &Inode) {
         let mut nodes = HashSet::new();
         let seen = &mut self.dir_blocks;
@@ -232,7 +233,7 @@ impl Check<'_> {
         }
     }
 
-    /// `.` and `..` at the begin of a directory; how many entries they are.
+    /// Checks `.` and `..` at the start of a directory. Returns the number of their entries.
     fn dots(&mut self, dir: &Directory<'_>, entries: &[DirEntry<'_>]) -> usize {
         let bad = |why| Finding::DirDots {
             dir: dir.ino,
@@ -258,7 +259,7 @@ impl Check<'_> {
                 self.dotdot(dir.ino, dotdot.inode);
                 count = 2;
             }
-            _ => self.found(bad("does not go on with `..`")),
+            _ => self.found(bad("the second entry is not `..`")),
         }
         count
     }
@@ -294,7 +295,7 @@ impl Check<'_> {
         self.parents.entry(dir).or_default().dotdot = parent;
     }
 
-    /// The block with a hash tree's root; only `.` and `..` are in it.
+    /// Checks the block with a hash tree's root, which contains only `.` and `..`.
     fn root_block(&mut self, dir: &Directory<'_>, bytes: &[u8]) {
         let number = |at: usize| {
             let word = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
@@ -326,7 +327,7 @@ impl Check<'_> {
         self.dotdot(dir.ino, dotdot);
     }
 
-    /// One name.
+    /// Checks one name.
     fn entry(&mut self, dir: &mut Directory<'_>, logical: u32, bytes: &[u8], entry: &DirEntry<'_>) {
         let (ino, target) = (dir.ino, entry.inode);
         if entry.is_dots() {
@@ -391,7 +392,8 @@ impl Check<'_> {
         }
     }
 
-    /// A name in an encrypted directory: long enough, and of an inode that is encrypted too if its type can be.
+    /// Checks a name in an encrypted directory: it must be long enough, and its inode must be
+    /// encrypted if its type can be.
     fn encrypted_entry(&mut self, dir: u32, entry: &DirEntry<'_>, note: &Note) {
         let kinds = [dir_type::REGULAR, dir_type::DIRECTORY, dir_type::SYMLINK];
         let why = if entry.name.len() < CIPHER_BLOCK {
@@ -409,7 +411,7 @@ impl Check<'_> {
         });
     }
 
-    /// A directory in its inode: its parent, then two regions of names.
+    /// Checks a directory in its inode: its parent, then two regions of names.
     fn inline_directory(&mut self, dir: &mut Directory<'_>, inode: &Inode) {
         self.count_name(dir.ino);
         match inline_dir_parent(inode.block()) {

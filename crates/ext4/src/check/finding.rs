@@ -1,4 +1,4 @@
-//! What a check can find, one variant per cause.
+//! Everything that a check can find, one variant per cause.
 
 use sapwood_ext4_format::{
     AclFormatError, BitmapKind, DirError, ExtentError, FormatError, HtreeError, IndirectError,
@@ -6,30 +6,31 @@ use sapwood_ext4_format::{
 };
 use thiserror::Error;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Odd, or something that the next mount puts right (a journal to replay, say); every reader copes.
+    /// Unusual, or repaired by the next mount (for example a journal to replay); every reader
+    /// copes.
     Warning,
-    /// Something is wrong: data, space or names are lost or in danger.
+    /// Data, space or names are lost or in danger.
     Error,
 }
 
-/// Declares [`Finding`] with its severities, so that none is forgotten.
+/// Declares [`Finding`] together with its severities, so that none is missing.
 macro_rules! findings {
     ($($(#[doc = $doc:literal])* $severity:ident $text:literal $name:ident {
         $($field:ident : $ty:ty = $about:literal),* $(,)?
     })*) => {
-        /// One thing that is wrong. [`Display`](std::fmt::Display) is one line that names the
-        /// group, inode, block or name. `block` is a block of the device, `logical` a block of
-        /// a file; names are escaped.
+        /// One problem. [`Display`](std::fmt::Display) gives one line that names the group, inode,
+        /// block or name. `block` is a block of the device, `logical` a block of a file; names are
+        /// escaped.
         #[derive(Clone, Debug, PartialEq, Eq, Error)]
         pub enum Finding {
             $($(#[doc = $doc])* #[error($text)] $name { $(#[doc = $about] $field: $ty),* },)*
         }
 
         impl Finding {
-            /// How bad it is.
+            /// Its severity.
             pub fn severity(&self) -> Severity {
                 match self { $(Self::$name { .. } => Severity::$severity,)* }
             }

@@ -1,4 +1,4 @@
-//! Group descriptors, and what of the device belongs to the groups themselves.
+//! Group descriptors, and the blocks of the device that belong to the groups themselves.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::state::{Check, Group};
 use super::{Phase, state::View};
 
 impl Check<'_> {
-    /// Reads all descriptors and claims what they name.
+    /// Reads all descriptors and claims the blocks that they name.
     pub(super) fn load_groups(&mut self) -> Result<(), CheckError> {
         let view = Arc::clone(&self.view);
         let geometry = &view.geometry;
@@ -74,7 +74,7 @@ impl Check<'_> {
         }
     }
 
-    /// Superblock, descriptors and what is reserved for them.
+    /// Claims superblock, descriptors and the blocks reserved for them.
     fn claim_front(&mut self, view: &View, group: u32) {
         let geometry = &view.geometry;
         let Ok(first) = geometry.group_first_block(group) else {
@@ -111,7 +111,7 @@ impl Check<'_> {
                     over = over.or(Some(block));
                 }
             }
-            // In clusters of several blocks parts lie side by side.
+            // Clusters of several blocks may contain several parts.
             if let Some(block) = over.filter(|_| geometry.cluster_ratio_bits() == 0) {
                 self.found(Finding::GroupOverlap { group, what, block });
             }

@@ -1,4 +1,5 @@
-//! Hash trees of directories: every block is named once, and every name is in the block that its hash leads to.
+//! Hash trees of directories: every block must be named once, and every name must be in the block
+//! for its hash.
 
 use std::collections::HashMap;
 
@@ -8,14 +9,14 @@ use super::dirs::Directory;
 use super::finding::{Finding, shown};
 use super::state::{Check, View};
 
-/// Hashes that a block may have: from `low` up to below `high`.
+/// Hashes that a block may have: from `low` to below `high`.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     low: u32,
     high: u64,
 }
 
-/// What a block is in the tree.
+/// Role of a block in the tree.
 #[derive(Clone, Copy, Debug)]
 enum Role {
     Node,
@@ -26,7 +27,7 @@ enum Role {
 pub(super) struct Tree {
     roles: HashMap<u32, Role>,
     hasher: Option<DirHasher>,
-    /// Part of it is damaged: nothing is said of what it does not name.
+    /// Part of it is damaged: blocks that it does not name are not reported.
     pub(super) bad: bool,
 }
 
@@ -35,7 +36,7 @@ impl Tree {
         matches!(self.roles.get(&logical), Some(Role::Node))
     }
 
-    /// A name that is not where its hash leads to.
+    /// Reports a name that is not in the block for its hash.
     pub(super) fn misplaced(
         &self,
         dir: &Directory<'_>,
@@ -49,7 +50,7 @@ impl Tree {
             Some((major, _)) => major,
             None => self.hash(dir, entry.name)?,
         };
-        // Names of the hash with which a block begins may have begun in the block before.
+        // Names with the first hash of a block may begin in the previous block.
         let good = hash >= range.low & !1 && u64::from(hash) < range.high;
         (!good).then(|| Finding::HtreeHash {
             dir: dir.ino,
@@ -108,7 +109,7 @@ impl Check<'_> {
                 error,
             })
         };
-        // A hole was reported where the blocks were found.
+        // A hole was reported when the blocks were found.
         let block = dir.physical(0).ok_or(None)?;
         let bytes = view.block(block).map_err(|_| None)?;
         let root = dir.format.dx_root(&bytes, dir.blocks).map_err(bad)?;
@@ -143,7 +144,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What a node names; `at`: its block and the levels of nodes below it.
+    /// Checks the entries of a node. `at`: its block and the levels of nodes below it.
     fn node(
         &mut self,
         view: &View,

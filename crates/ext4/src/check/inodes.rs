@@ -18,7 +18,7 @@ use super::{Phase, walk};
 const CHUNK: u32 = 64 << 10;
 
 impl Check<'_> {
-    /// Goes through all inode tables.
+    /// Checks all inode tables.
     pub(super) fn all_inodes(&mut self) -> Result<(), CheckError> {
         let view = Arc::clone(&self.view);
         for group in 0..view.geometry.group_count() {
@@ -28,7 +28,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Inodes of a group's table that were ever used, as the descriptor says.
+    /// Inodes of a group's table that were ever used, from the descriptor.
     fn ever_used(&self, view: &View, group: u32) -> u32 {
         let all = view.geometry.inodes_per_group();
         let Some(known) = self.groups.get(group as usize) else {
@@ -43,7 +43,7 @@ impl Check<'_> {
         all.saturating_sub(known.desc.itable_unused())
     }
 
-    /// Inodes of a group's table that are looked at: also those that the bitmap says are there.
+    /// Inodes of a group's table that are examined, including those that the bitmap has in use.
     fn looked_at(&self, view: &View, group: u32, ever_used: u32) -> u32 {
         let Some(known) = self.groups.get(group as usize) else {
             return 0;
@@ -140,7 +140,7 @@ impl Check<'_> {
         }
     }
 
-    /// Judges an inode that is in use. Also for reserved ones.
+    /// Checks an inode in use, also a reserved one.
     pub(super) fn in_use(&mut self, view: &View, ino: u32, inode: &Inode) {
         self.report.counts.inodes += 1;
         let orphan = self.orphans.contains(&ino);
@@ -238,7 +238,7 @@ impl Check<'_> {
         }
     }
 
-    /// Data in the inode.
+    /// Checks data in the inode.
     fn inline(&mut self, view: &View, ino: u32, inode: &Inode, attributes: &Attributes) {
         if attributes.incomplete {
             return;
@@ -262,7 +262,7 @@ impl Check<'_> {
         }
     }
 
-    /// The target of a symbolic link.
+    /// Checks the target of a symbolic link.
     fn symlink(&mut self, view: &View, ino: u32, inode: &Inode, attributes: &Attributes) {
         let mut target = Vec::new();
         if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -303,7 +303,7 @@ impl Check<'_> {
     }
 }
 
-/// What does not go together in an inode.
+/// Contradictions between fields of an inode.
 fn field_faults(view: &View, ino: u32, inode: &Inode) -> Vec<&'static str> {
     let kind = inode.file_type();
     let mapped = [file_mode::DIR, file_mode::REGULAR, file_mode::SYMLINK].contains(&kind);
@@ -313,8 +313,8 @@ fn field_faults(view: &View, ino: u32, inode: &Inode) -> Vec<&'static str> {
     faults.filter(|(is, _)| *is).map(|(_, why)| why).collect()
 }
 
-/// Whether a time is one of those from April 2310 to 2378, into which Linux before 3.14 turned times
-/// before 1970: both high bits set beside a negative base.
+/// Whether a time is from April 2310 to 2378, to which Linux before 3.14 changed times before 1970:
+/// both high bits set with a negative base.
 fn has_old_time(inode: &Inode) -> bool {
     let wrong = (3 << 32) - (1 << 31)..3 << 32;
     let times = [inode.atime(), inode.mtime(), inode.ctime()];
@@ -322,7 +322,7 @@ fn has_old_time(inode: &Inode) -> bool {
     times.any(|time| wrong.contains(&time.seconds))
 }
 
-/// What an inode has without the feature for it.
+/// Properties of an inode that lack their feature.
 fn without_feature(view: &View, inode: &Inode) -> [(bool, &'static str); 11] {
     let base = inode.base();
     let hurd = view.sb.creator_os.get() == CREATOR_HURD;
@@ -378,7 +378,7 @@ fn without_feature(view: &View, inode: &Inode) -> [(bool, &'static str); 11] {
     ]
 }
 
-/// What an inode of its type cannot have; `mapped`: its type has data.
+/// Properties that an inode of its type cannot have. `mapped`: its type has data.
 fn of_kind(view: &View, ino: u32, inode: &Inode, mapped: bool) -> [(bool, &'static str); 11] {
     let flags = inode.flags();
     let has = |flag| flags.contains(flag);

@@ -1,4 +1,4 @@
-//! The journal: whether it can be used, and what the image is like once it is replayed.
+//! The journal: whether it is usable, and the image after its replay.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::finding::Finding;
 use super::state::View;
 use super::walk::{self, Piece};
 
-/// Blocks that a journal's inode may have: what its numbers of blocks reach.
+/// Most blocks of a journal's inode: the range of its block numbers.
 const MOST_BLOCKS: u64 = 1 << 32;
 
 /// The journal's inode.
@@ -93,7 +93,7 @@ fn load(view: &View, device: &Arc<dyn Device>) -> Result<Option<Log>, String> {
     log.map(Some).map_err(|error| error.to_string())
 }
 
-/// Judges a journal that has not to be replayed.
+/// Checks a journal that need not be replayed.
 pub(super) fn judge(view: &View, findings: &mut Vec<Finding>) {
     match load(view, &view.device) {
         Ok(Some(log)) if log.needs_recovery() => {
@@ -113,7 +113,7 @@ pub(super) fn judge(view: &View, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The image as a recovery would leave it; `None`, with findings, if there can be none.
+/// The image as a recovery would leave it; `None`, with findings, if a recovery is impossible.
 pub(super) fn replayed(view: &View, findings: &mut Vec<Finding>) -> Option<Arc<dyn Device>> {
     let overlay: Arc<dyn Device> = Arc::new(OverlayDevice::new(Arc::clone(&view.device)));
     let result = load(view, &overlay).and_then(|log| {

@@ -1,24 +1,28 @@
-//! Checks a whole file system, read-only, trusting nothing: neither the image nor the engine, whose cache, maps and
-//! directories are not used here.
+//! Checks a whole file system, read-only. It trusts neither the image nor the engine, whose cache,
+//! maps and directories it does not use.
 //!
 //! # How it works
-//! 1. Superblock, its copies, the journal. One that has to be replayed is replayed into memory in front of the device; the
-//!    check goes on over what a recovery would give.
-//! 2. Group descriptors and what they claim: superblocks, descriptors, bitmaps, tables.
-//! 3. All inodes in the order of the tables: fields, attributes, map. Every block of a map is entered in one set of used
-//!    clusters; what is there already is kept in a second set, and a second pass over the maps, only run if there is such a
-//!    block, names everyone who uses it.
+//! 1. Superblock, its copies, the journal. A journal that needs recovery is replayed into memory on
+//!    top of the device; the check then sees the result of a recovery.
+//! 2. Group descriptors and the blocks that they claim: superblocks, descriptors, bitmaps, tables.
+//! 3. All inodes in the order of the tables: fields, attributes, map. Every block of a map is
+//!    entered into one set of used clusters. A block that is already in it is entered into a second
+//!    set. If there is such a block, a second pass over the maps reports every inode that uses it.
 //! 4. All directories: structure, names, hash trees. Names are counted per inode.
-//! 5. What needs everything before: paths from the root, link counts, references of attribute blocks and values.
-//! 6. Both bitmaps and the counts of every group against what was found, then the superblock's sums.
+//! 5. Everything that depends on the previous steps: paths from the root, link counts, references
+//!    of attribute blocks and values.
+//! 6. Both bitmaps and the counts of every group, then the superblock's sums.
 //!
-//! Trouble cases: a block that cannot be read or is damaged leaves a hole; what would follow from
-//! the hole alone (blocks and inodes that nothing seems to use) is not reported. Maps and trees
-//! that share blocks or run in circles: a block of pointers is entered once in each pass, a block
-//! of a directory is read once. Memory is bounded by two bits per cluster and 16 bytes per inode of
-//! groups in use, the names' hashes of one directory, and a few bytes per attribute block and
-//! directory; the number of findings by an option. Each finding is planted by a test in
-//! `check/tests/`.
+//! Trouble cases:
+//! - An unreadable or damaged block leaves a hole. Consequences of the hole (blocks and inodes that
+//!   seem unused) are not reported.
+//! - Maps and trees may share blocks or have cycles. A block of pointers is entered once in each
+//!   pass, a block of a directory is read once.
+//! - Memory is bounded by two bits per cluster and 16 bytes per inode of groups in use, the names'
+//!   hashes of one directory, and a few bytes per attribute block and directory. An option bounds
+//!   the number of findings.
+//!
+//! A test in `check/tests/` plants each finding.
 
 mod claims;
 mod compare;
@@ -50,10 +54,10 @@ pub use finding::{Finding, Severity};
 
 use state::Check;
 
-/// What to check.
+/// Parameters of a check.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
-    /// Findings to keep; further ones are only counted.
+    /// Most findings to keep; further ones are only counted.
     pub max_findings: usize,
 }
 
@@ -65,7 +69,7 @@ impl Default for CheckOptions {
     }
 }
 
-/// What a check is at.
+/// Phase of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Group descriptors; counts groups.
@@ -78,10 +82,10 @@ pub enum Phase {
     Compare,
 }
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What it is at.
+    /// Current phase.
     pub phase: Phase,
     /// Groups done in this phase.
     pub done: u64,
@@ -89,10 +93,10 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Numbers of a file system.
+/// Statistics of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Inodes in use, reserved ones included.
+    /// Inodes in use, including reserved ones.
     pub inodes: u64,
     /// Directories.
     pub directories: u64,
@@ -106,13 +110,13 @@ pub struct Counts {
     pub map_blocks: u64,
     /// Attribute blocks.
     pub xattr_blocks: u64,
-    /// Free blocks by what was found, in whole clusters.
+    /// Free blocks as counted, in whole clusters.
     pub free_blocks: u64,
-    /// Free inodes by what was found.
+    /// Free inodes as counted.
     pub free_inodes: u64,
 }
 
-/// What was found.
+/// Result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Findings in the order in which they were made.
@@ -124,7 +128,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing was found but warnings.
+    /// Whether there are no errors; warnings are allowed.
     pub fn is_clean(&self) -> bool {
         self.suppressed == 0 && self.errors().next().is_none()
     }
@@ -136,12 +140,12 @@ impl Report {
     }
 }
 
-/// Checks the file system on `device`. Nothing is written to it, and nothing else may write to
-/// it meanwhile. `progress` is called often; when it breaks, the check ends.
+/// Checks the file system on `device`. Writes nothing to it. Nothing else may write to it
+/// meanwhile. `progress` is called often; if it breaks, the check ends.
 ///
 /// # Errors
-/// When there is nothing that could be checked: no superblock, one that makes no sense, features that this code does not
-/// know; or [`CheckError::Cancelled`]. Everything else is a finding.
+/// If nothing can be checked: no superblock, an unusable one, unknown features; or
+/// [`CheckError::Cancelled`]. Everything else is a finding.
 pub fn check(
     device: &Arc<dyn Device>,
     options: &CheckOptions,

@@ -1,10 +1,10 @@
-//! What a check remembers of every block and inode: sets and counts, kept for those groups only in which something is in use.
+//! Records of a check about every block and inode: sets and counts, kept only for groups in use.
 
 use std::collections::HashMap;
 
 use sapwood_ext4_format::Geometry;
 
-/// Clusters, by their number from the first of group 0 on.
+/// Clusters, by their number from the first cluster of group 0.
 #[derive(Debug)]
 pub(super) struct ClusterSet {
     per_group: u32,
@@ -34,7 +34,7 @@ impl ClusterSet {
         (group, (at / 64) as usize, 1 << (at % 64))
     }
 
-    /// Adds the cluster of a block; whether it was there already.
+    /// Adds the cluster of a block. Returns whether it was in the set already.
     pub(super) fn insert(&mut self, block: u64) -> bool {
         let (group, word, bit) = self.place(self.cluster(block));
         let words = self.per_group.div_ceil(64) as usize;
@@ -55,7 +55,7 @@ impl ClusterSet {
             .is_some_and(|word| word & bit != 0)
     }
 
-    /// Bits of a group, as its bitmap has them; `None`: all zero.
+    /// Bits of a group, in the form of its bitmap; `None` if all are zero.
     pub(super) fn group(&self, group: u32) -> Option<&[u64]> {
         self.groups.get(&u64::from(group)).map(|bits| &**bits)
     }
@@ -65,24 +65,24 @@ impl ClusterSet {
     }
 }
 
-/// What is known of an inode.
+/// The known facts about an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Note {
-    /// Type as in a directory's entry; 0 if it is not known.
+    /// Type as in a directory entry; 0 if unknown.
     pub(super) kind: u8,
     pub(super) in_use: bool,
     /// The validator refused it.
     pub(super) bad: bool,
-    /// It holds an attribute's value.
+    /// It contains an attribute's value.
     pub(super) is_value: bool,
     pub(super) encrypted: bool,
     pub(super) orphan: bool,
     pub(super) links: u16,
-    /// Names of it, `.` and `..` included.
+    /// Number of its names, including `.` and `..`.
     pub(super) names: u32,
 }
 
-/// Notes of all inodes in use.
+/// Facts about all inodes in use.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     per_group: u32,
@@ -111,7 +111,7 @@ impl Notes {
             .unwrap_or_default()
     }
 
-    /// The note of an inode, to change. `None` for inode 0.
+    /// The facts about an inode, to change. `None` for inode 0.
     pub(super) fn get_mut(&mut self, ino: u32) -> Option<&mut Note> {
         let (group, at) = self.place(ino);
         let notes = self.groups.entry(group).or_default();
@@ -121,7 +121,7 @@ impl Notes {
         notes.get_mut(at)
     }
 
-    /// Notes of a group, of its first inodes only.
+    /// Facts about a group's inodes, possibly only the first ones.
     pub(super) fn group(&self, group: u32) -> &[Note] {
         self.groups.get(&group).map_or(&[], |notes| notes)
     }

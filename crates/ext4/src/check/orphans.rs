@@ -1,4 +1,4 @@
-//! Inodes that were being deleted or cut short: the list through the inodes, and the file.
+//! Inodes that were being deleted or truncated: the list through the inodes, and the orphan file.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::state::{Check, View};
 use super::walk::{self, Piece};
 
 impl Check<'_> {
-    /// Collects the orphans. They are in use, whatever their links.
+    /// Collects the orphans. They count as in use, whatever their links.
     pub(super) fn orphans(&mut self) {
         let view = Arc::clone(&self.view);
         self.orphan_list(&view);
@@ -39,7 +39,7 @@ impl Check<'_> {
                 return self.found(bad("no inode that can be an orphan"));
             }
             if !self.orphans.insert(ino) {
-                return self.found(bad("runs in a circle"));
+                return self.found(bad("the list has a cycle"));
             }
             let Some(inode) = self.again(ino) else {
                 return self.found(bad("cannot be read"));
@@ -48,7 +48,7 @@ impl Check<'_> {
                 self.orphans.remove(&ino);
                 return self.found(bad("is not in use"));
             }
-            // The field for the time of deletion holds the next.
+            // The field for the deletion time has the next inode's number.
             ino = inode.dtime();
         }
     }

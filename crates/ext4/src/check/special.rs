@@ -12,7 +12,7 @@ use super::walk::{self, Piece};
 const DOUBLE: usize = INDIRECT_DIRECT as usize + 1;
 
 impl Check<'_> {
-    /// An inode that is all zeros.
+    /// Checks an inode that is all zeros.
     pub(super) fn empty_inode(&mut self, view: &View, ino: u32) {
         let features = view.geometry.features();
         let missing = match ino {
@@ -26,7 +26,7 @@ impl Check<'_> {
         }
     }
 
-    /// An inode below the first that is not reserved, other than the root.
+    /// Checks an inode below the first non-reserved one, except the root.
     pub(super) fn reserved(&mut self, view: &View, ino: u32, inode: &Inode) {
         let features = view.geometry.features();
         match ino {
@@ -67,12 +67,12 @@ impl Check<'_> {
         }
     }
 
-    /// Whether the superblock names this inode: it needs no name in a directory.
+    /// Whether the superblock names this inode, so that it needs no name in a directory.
     pub(super) fn is_named(&self, view: &View, ino: u32) -> bool {
         named(view).iter().any(|(named, _)| *named == ino)
     }
 
-    /// Inodes that the superblock names: what they must be.
+    /// Checks the inodes that the superblock names.
     pub(super) fn named_inodes(&mut self, view: &View) {
         for (ino, is_quota) in named(view) {
             let note = self.inodes.get(ino);
@@ -112,8 +112,8 @@ impl Check<'_> {
         }
     }
 
-    /// The inode that holds the blocks that are reserved for descriptors: its block of two levels names the reserved blocks
-    /// of group 0, each of which names its copies in the other groups.
+    /// Checks the inode with the blocks that are reserved for descriptors: its two-level block
+    /// names the reserved blocks of group 0, each of which names its copies in the other groups.
     fn resize_inode(&mut self, view: &View, inode: &Inode) {
         let ino = special_ino::RESIZE;
         self.checksum_of_reserved(view, ino, inode);
@@ -160,7 +160,7 @@ impl Check<'_> {
         }
     }
 
-    /// Judges what the block of two levels names; gives the number of blocks named.
+    /// Checks the entries of the two-level block. Returns the number of blocks named.
     fn reserved_blocks(&mut self, view: &View, double: &[u8], at: u64) -> u64 {
         let geometry = &view.geometry;
         let reserved = u64::from(geometry.reserved_blocks(0));
@@ -170,7 +170,7 @@ impl Check<'_> {
         let pointers = indirect_pointers(double).unwrap_or_default();
         let mut wanted = vec![0_u64; pointers.len()];
         for block in first..first + reserved {
-            // Block n of the descriptor table is named by slot n.
+            // Slot n names block n of the descriptor table.
             let slot = block.saturating_sub(geometry.super_block() + 1);
             let slots = (pointers.len() as u64).max(1);
             if let Some(place) = wanted.get_mut((slot % slots) as usize) {
@@ -189,7 +189,8 @@ impl Check<'_> {
         count
     }
 
-    /// A reserved block of group 0 names the blocks at the same place of the groups with copies.
+    /// Checks that a reserved block of group 0 names the corresponding blocks of the groups with
+    /// copies.
     fn reserved_copies(&mut self, view: &View, block: u64, place: u64) -> u64 {
         let geometry = &view.geometry;
         let bytes = match view.block(block) {
@@ -216,13 +217,13 @@ impl Check<'_> {
     }
 }
 
-/// Whether an inode for a quota has blocks, though no quota is kept.
+/// Whether an inode for a quota has blocks although quotas are off.
 fn holds_blocks(ino: u32, inode: &Inode) -> bool {
     let quota = ino == special_ino::USER_QUOTA || ino == special_ino::GROUP_QUOTA;
     quota && (inode.base().blocks_lo.get() != 0 || inode.block().iter().take(4).any(|b| *b != 0))
 }
 
-/// Bytes up to the block of the resize inode that names the last of the reserved blocks.
+/// Bytes up to the block of the resize inode that names the last reserved block.
 fn last_reserved(geometry: &Geometry, double: &[u8]) -> u64 {
     let pointers = indirect_pointers(double).unwrap_or_default();
     let Some(last) = pointers.iter().rposition(|pointer| pointer.get() != 0) else {
@@ -233,7 +234,7 @@ fn last_reserved(geometry: &Geometry, double: &[u8]) -> u64 {
     before.saturating_mul(geometry.block_size().into())
 }
 
-/// Inodes that the superblock names, and whether they hold quotas.
+/// Inodes that the superblock names, and whether they have quotas.
 fn named(view: &View) -> Vec<(u32, bool)> {
     let (features, sb) = (view.geometry.features(), &view.sb);
     let mut named = Vec::new();

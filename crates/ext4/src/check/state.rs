@@ -1,4 +1,4 @@
-//! The state of a check: what its parts share.
+//! The state of a check that its parts share.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use super::notes::{ClusterSet, Notes};
 use super::xattrs::{BlockUse, ValueUse};
 use super::{CheckOptions, Phase, Progress, Report, superblock};
 
-/// The image as it is read.
+/// Reads the image.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) device: Arc<dyn Device>,
@@ -43,7 +43,7 @@ impl View {
         self.blocks(block, 1)
     }
 
-    /// A group's descriptor, not judged.
+    /// A group's descriptor, not validated.
     pub(super) fn descriptor(&self, group: u32) -> Result<GroupDesc, Finding> {
         let geometry = &self.geometry;
         let place = geometry.descriptor_block(group);
@@ -53,7 +53,7 @@ impl View {
         GroupDesc::read(rest, geometry).map_err(|error| Finding::GroupBad { group, error })
     }
 
-    /// An inode from a table at `table`, not judged.
+    /// An inode from the table at `table`, not validated.
     pub(super) fn inode(&self, table: u64, ino: u32) -> Result<Inode, Finding> {
         let geometry = &self.geometry;
         let bad = |error: FormatError| Finding::InodeBad { ino, error };
@@ -66,17 +66,17 @@ impl View {
     }
 }
 
-/// A group as far as it could be read.
+/// The readable parts of a group.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) desc: GroupDesc,
-    /// Bitmaps and table are where they can be.
+    /// Bitmaps and table are at valid locations.
     pub(super) located: bool,
-    /// The descriptor's checksum is right: flags and counts mean something.
+    /// The descriptor's checksum is correct, so flags and counts are meaningful.
     pub(super) sealed: bool,
 }
 
-/// A check under way.
+/// A check in progress.
 pub(super) struct Check<'a> {
     pub(super) view: Arc<View>,
     options: &'a CheckOptions,
@@ -85,13 +85,13 @@ pub(super) struct Check<'a> {
     /// The journal had to be replayed.
     pub(super) recovered: bool,
     pub(super) groups: Vec<Group>,
-    /// Superblocks, descriptors, bitmaps, tables.
+    /// Clusters of superblocks, descriptors, bitmaps, tables.
     pub(super) system: ClusterSet,
-    /// What inodes use.
+    /// Clusters that inodes use.
     pub(super) used: ClusterSet,
-    /// What is used more than once.
+    /// Clusters that are used more than once.
     pub(super) shared: ClusterSet,
-    /// Part of what is used was not seen.
+    /// Some used clusters were not seen.
     pub(super) incomplete: bool,
     /// Part of the inode tables was not seen.
     pub(super) tables_incomplete: bool,
@@ -102,7 +102,7 @@ pub(super) struct Check<'a> {
     pub(super) parents: HashMap<u32, Parents>,
     /// Blocks of directories that were read.
     pub(super) dir_blocks: ClusterSet,
-    /// Directories of which some part was not seen: names may be missing.
+    /// Part of some directory was not seen: names may be missing.
     pub(super) names_incomplete: bool,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Check<'a> {
         Ok(check)
     }
 
-    /// Notes a finding.
+    /// Records a finding.
     pub(super) fn found(&mut self, finding: Finding) {
         if self.report.findings.len() < self.options.max_findings {
             self.report.findings.push(finding);
@@ -152,7 +152,7 @@ impl<'a> Check<'a> {
         findings.into_iter().for_each(|f| self.found(f));
     }
 
-    /// Tells how far the check is.
+    /// Reports the progress of the check.
     pub(super) fn tell(&mut self, phase: Phase, done: u32) -> Result<(), CheckError> {
         let now = Progress {
             phase,
@@ -165,7 +165,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// An inode again, in a later pass; `None` if it cannot be read (which the first pass reported).
+    /// Reads an inode again in a later pass; `None` if it cannot be read, which the first pass
+    /// reported.
     pub(super) fn again(&self, ino: u32) -> Option<Inode> {
         let (group, _) = self.view.geometry.inode_location(ino).ok()?;
         let group = self.groups.get(group as usize)?;

@@ -15,12 +15,12 @@ use super::state::{Check, View};
 
 /// Compatible features that are known.
 const KNOWN_COMPAT: Compat = Compat::from_bits_retain(0x1f7f);
-/// Read-only-compatible features that are known well enough to be checked.
+/// Read-only-compatible features that this check supports.
 const KNOWN_RO: RoCompat = RoCompat::from_bits_retain(0x1f77b);
 /// `MmpBlock` sequence of a file system that is not open.
 const MMP_CLEAN: u32 = 0xff4d_4d50;
 
-/// What the first look gave.
+/// Result of reading the superblock.
 pub(super) struct Opened {
     pub(super) view: View,
     pub(super) recovered: bool,
@@ -48,7 +48,7 @@ pub(super) fn open(
             recovered: true,
         });
     };
-    // What the journal held is judged as it will be.
+    // The replayed superblock is checked instead.
     findings.retain(|finding| !matches!(finding, Finding::SuperField { .. }));
     let mut view = read(&overlay, findings)?;
     view.device = overlay;
@@ -58,7 +58,7 @@ pub(super) fn open(
     })
 }
 
-/// The superblock of a device, judged.
+/// Reads and checks the superblock of a device.
 fn read(device: &Arc<dyn Device>, findings: &mut Vec<Finding>) -> Result<View, CheckError> {
     let name = || device.name().to_owned();
     let not_ext4 = || CheckError::NotExt4 { device: name() };
@@ -98,7 +98,7 @@ fn read(device: &Arc<dyn Device>, findings: &mut Vec<Finding>) -> Result<View, C
         findings.push(Finding::SuperField { error });
     }
     findings.extend(extra_isize(&sb, &geometry));
-    // Linux then takes each group for itself; e2fsck does not open the image.
+    // Linux then treats each group by itself; e2fsck does not open the image.
     if sb.log_groups_per_flex > 31 {
         findings.push(Finding::SuperField {
             error: FormatError::Super {
@@ -116,7 +116,8 @@ fn read(device: &Arc<dyn Device>, findings: &mut Vec<Finding>) -> Result<View, C
     })
 }
 
-/// Bytes that inodes are to have beyond the first 128: as many as there can be, and the field itself with the checksum.
+/// Checks the bytes that inodes should have beyond the first 128: at most as many as exist, and at
+/// least the field itself and the checksum.
 fn extra_isize(sb: &SuperBlock, geometry: &Geometry) -> Vec<Finding> {
     let most = geometry.inode_size().saturating_sub(INODE_BASE_SIZE as u16);
     let fields = [
@@ -137,7 +138,7 @@ fn extra_isize(sb: &SuperBlock, geometry: &Geometry) -> Vec<Finding> {
     wrong.map(finding).collect()
 }
 
-/// What the superblock says of its last users.
+/// Checks the state that the last users recorded in the superblock.
 fn state(view: &View, findings: &mut Vec<Finding>) {
     let state = view.sb.state();
     if !state.contains(SuperState::VALID) {
@@ -150,7 +151,7 @@ fn state(view: &View, findings: &mut Vec<Finding>) {
 }
 
 impl Check<'_> {
-    /// Copies of the superblock, and the block against several mounts.
+    /// Checks the copies of the superblock, and the MMP block.
     pub(super) fn copies_of_super(&mut self) {
         let view = Arc::clone(&self.view);
         for group in 1..view.geometry.group_count() {
@@ -214,7 +215,7 @@ impl Check<'_> {
             ("group", copy.block_group_nr.get().into(), u64::from(group)),
         ];
         for (field, found, expected) in fields {
-            // The number of the group has 16 bits.
+            // The field for the group number has 16 bits.
             let same = found == expected || field == "group" && found == expected & 0xffff;
             if !same {
                 self.found(Finding::SuperBackupDiffers {
@@ -246,7 +247,7 @@ impl Check<'_> {
         self.used.insert(block);
     }
 
-    /// Copies of one block of the descriptor table against what the groups' descriptors say.
+    /// Compares the copies of one block of the descriptor table with the groups' descriptors.
     pub(super) fn copies_of_descriptors(&mut self, index: u32) {
         let view = Arc::clone(&self.view);
         let per_block = view.geometry.descs_per_block();
@@ -279,7 +280,7 @@ impl Check<'_> {
     }
 }
 
-/// The first place that a copy of a descriptor names otherwise.
+/// The first location that differs in a copy of a descriptor.
 fn differs(desc: &GroupDesc, copy: &GroupDesc) -> Option<&'static str> {
     let places = [
         ("block bitmap", desc.block_bitmap(), copy.block_bitmap()),

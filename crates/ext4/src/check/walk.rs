@@ -1,4 +1,4 @@
-//! Walks through the map of an inode: extents or pointers, read straight from the device and judged on the way.
+//! Walks the map of an inode: extents or pointers, read from the device and validated on the way.
 
 use sapwood_ext4_format::{
     ExtentBounds, ExtentNode, INDIRECT_DIRECT, IndirectError, IndirectGeometry, Inode, InodeFlags,
@@ -8,13 +8,13 @@ use sapwood_ext4_format::{
 use super::finding::Finding;
 use super::state::View;
 
-/// Findings that one map may give.
+/// Most findings for one map.
 const MOST_FINDINGS: usize = 1000;
 
-/// What a map consists of.
+/// A piece of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// A block of the map itself. It is entered if the visitor says so.
+    /// A block of the map itself. It is entered if the visitor returns true.
     Node { block: u64 },
     Data {
         logical: u64,
@@ -24,11 +24,11 @@ pub(super) enum Piece {
     },
 }
 
-/// What a walk gave besides the pieces.
+/// Result of a walk, apart from the pieces.
 #[derive(Debug, Default)]
 pub(super) struct Walked {
     pub(super) findings: Vec<Finding>,
-    /// Something could not be entered.
+    /// Part of the map could not be entered.
     pub(super) incomplete: bool,
 }
 
@@ -40,13 +40,14 @@ struct Walk<'a> {
     walked: Walked,
 }
 
-/// Whether an inode has a map: not one whose 60 bytes hold something else.
+/// Whether an inode has a map. Some use their 60 bytes for something else.
 pub(super) fn has_map(view: &View, inode: &Inode) -> bool {
     let kind = inode.is_dir() || inode.is_regular() || inode.is_symlink();
     kind && !inode.flags().contains(InodeFlags::INLINE_DATA) && !is_fast(view, inode)
 }
 
-/// A symbolic link with its target in the inode. By its size, as every reader tells; one of 60 bytes or more has a map.
+/// Whether a symbolic link has its target in the inode. All readers decide by its size: from 60
+/// bytes on it has a map.
 pub(super) fn is_fast(view: &View, inode: &Inode) -> bool {
     inode.is_symlink()
         && !inode
@@ -55,7 +56,8 @@ pub(super) fn is_fast(view: &View, inode: &Inode) -> bool {
         && inode.is_fast_symlink(&view.geometry)
 }
 
-/// Walks the map of an inode that has one. `visit` is asked at each node whether to enter it, and told the data.
+/// Walks the map of an inode that has one. `visit` decides for each node whether to enter it, and
+/// sees all data.
 pub(super) fn walk(
     view: &View,
     ino: u32,
@@ -87,7 +89,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A node and what is below; `block` is 0 for the root.
+    /// A node and everything below it; `block` is 0 for the root.
     fn extents(&mut self, bytes: &[u8], bounds: &ExtentBounds, block: u64) {
         let ino = self.ino;
         let node = match ExtentNode::parse(bytes, bounds) {

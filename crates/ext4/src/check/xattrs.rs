@@ -1,4 +1,4 @@
-//! Extended attributes: in inodes, in blocks that inodes share, in inodes of their own.
+//! Extended attributes: in inodes, in blocks that inodes share, in separate inodes.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use super::walk::{self, Piece};
 /// A block of attributes that several inodes may use.
 #[derive(Debug)]
 pub(super) struct BlockUse {
-    /// References that it says it has.
+    /// Reference count in its header.
     refcount: u32,
     /// Inodes that use it.
     seen: u64,
-    /// Nothing is known of what it holds.
+    /// Its contents are unknown.
     bad: bool,
-    /// Values in inodes of their own that it names, and how many clusters they take.
+    /// Inodes with values that it names, and their clusters.
     values: Vec<u32>,
     clusters: u64,
 }
 
-/// An inode that holds an attribute's value.
+/// An inode that contains an attribute's value.
 #[derive(Debug, Default)]
 pub(super) struct ValueUse {
     seen: u64,
@@ -35,15 +35,15 @@ pub(super) struct ValueUse {
 /// Attributes of an inode.
 #[derive(Debug, Default)]
 pub(super) struct Attributes {
-    /// Those in the inode.
+    /// Attributes in the inode.
     pub(super) set: XattrSet,
-    /// Clusters that the inode is charged with.
+    /// Clusters charged to the inode.
     pub(super) clusters: u64,
     pub(super) incomplete: bool,
 }
 
 impl Check<'_> {
-    /// Judges the attributes of an inode.
+    /// Checks the attributes of an inode.
     pub(super) fn attributes(&mut self, view: &View, ino: u32, inode: &Inode) -> Attributes {
         let mut all = Attributes::default();
         let inodes = view.geometry.inodes_count();
@@ -113,7 +113,7 @@ impl Check<'_> {
         self.xattr_blocks.insert(block, known);
     }
 
-    /// An encrypted inode has the context that its key is found by.
+    /// Checks that an encrypted inode has a context, by which its key is found.
     pub(super) fn encryption(
         &mut self,
         view: &View,
@@ -138,7 +138,7 @@ impl Check<'_> {
         let why = match found {
             None => "encrypted without a context",
             Some(XattrValue::Bytes(bytes)) if is_context(&bytes) => return,
-            Some(_) => "encrypted with a context that makes no sense",
+            Some(_) => "encrypted with an invalid context",
         };
         self.found(Finding::InodeField { ino, why });
     }
@@ -183,7 +183,7 @@ impl Check<'_> {
         Some((header.refcount.get(), set))
     }
 
-    /// One attribute: lists of access control, values in inodes.
+    /// Checks one attribute: access control lists, values in inodes.
     fn judge(&mut self, view: &View, ino: u32, entry: &Xattr, clusters: &mut u64) {
         let acl = [
             xattr_index::POSIX_ACL_ACCESS,
@@ -218,7 +218,7 @@ impl Check<'_> {
         }
     }
 
-    /// A value in an inode: flags, size, hash; gives the clusters that it takes.
+    /// Checks a value in an inode: flags, size, hash. Returns its clusters.
     fn value(
         &self,
         view: &View,
@@ -233,7 +233,7 @@ impl Check<'_> {
         }
         let inode = self.again(ino).ok_or("cannot be read")?;
         if !inode.flags().contains(InodeFlags::EA_INODE) || !inode.is_regular() {
-            return Err("is no attribute's value");
+            return Err("is not an attribute's value");
         }
         if inode.links() == 0 || inode.size(&view.geometry) != u64::from(size) {
             return Err("is not in use, or of another size");
@@ -249,17 +249,17 @@ impl Check<'_> {
             XattrSigns::Signed,
         );
         if hash != expected && hash != signed {
-            return Err("the attribute's hash is another");
+            return Err("the attribute's hash is wrong");
         }
         let sectors = inode.sectors(&view.geometry);
         let cluster = u64::from(view.geometry.cluster_size() / 512).max(1);
         if !known && value_hash(view, ino, &inode) != Some(inode.ea_hash()) {
-            return Err("the value's hash is another");
+            return Err("the value's hash is wrong");
         }
         Ok(sectors / cluster)
     }
 
-    /// Judges the counts of references, when all inodes were seen.
+    /// Checks the reference counts, after all inodes were seen.
     pub(super) fn references(&mut self) {
         let view = Arc::clone(&self.view);
         let mut blocks: Vec<_> = self
@@ -309,7 +309,7 @@ impl Check<'_> {
     }
 }
 
-/// Name of the attribute that holds the context of an encrypted inode.
+/// Name of the attribute with the context of an encrypted inode.
 const CONTEXT: &[u8] = b"c";
 
 /// Whether it is a context of version 1 or 2, by version and length.
@@ -317,7 +317,7 @@ fn is_context(bytes: &[u8]) -> bool {
     matches!((bytes.first(), bytes.len()), (Some(1), 28) | (Some(2), 40))
 }
 
-/// The hash of a value: of all its bytes.
+/// Hash of a value, over all its bytes.
 fn value_hash(view: &View, ino: u32, inode: &Inode) -> Option<u32> {
     let mut left = inode.size(&view.geometry);
     let mut hash = view.geometry.csum_seed();

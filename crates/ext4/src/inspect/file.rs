@@ -1,4 +1,4 @@
-//! What belongs to one inode: its fields, its map, its names, its attributes.
+//! Shows one inode: its fields, its map, its names, its attributes.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -11,7 +11,7 @@ use sapwood_ext4_format::{
 use super::{Image, InspectError, Lines, Result};
 use crate::map::{self, Mapped};
 
-/// Bytes of a value that are shown.
+/// Most bytes of a value that are shown.
 const VALUE_SHOWN: usize = 64;
 
 /// A part of a directory that has entries.
@@ -22,7 +22,7 @@ pub(super) enum Region<'a> {
         physical: u64,
         bytes: &'a [u8],
     },
-    /// What is in the inode.
+    /// The entries in the inode.
     Inline(&'a [u8]),
 }
 
@@ -113,7 +113,7 @@ pub(super) fn map(image: &Image, ino: u32, lines: &mut Lines<'_>) -> Result<()> 
     Ok(())
 }
 
-/// A walk through a map. No block is visited twice, so it ends.
+/// A walk through a map. It visits no block twice, so it ends.
 struct Walk<'a, 'b> {
     image: &'a Image,
     seed: u32,
@@ -122,7 +122,7 @@ struct Walk<'a, 'b> {
 }
 
 impl Walk<'_, '_> {
-    /// Notes a visit; false if there was one.
+    /// Records a visit. Returns false if the block was visited before.
     fn first_visit(&mut self, block: u64) -> bool {
         let first = self.seen.insert(block);
         if !first {
@@ -145,7 +145,7 @@ impl Walk<'_, '_> {
             "node {place}: depth {depth}, {count} of {max} entries"
         ));
         if block.is_some() && self.image.geometry.metadata_csum() {
-            // What is shown is shown whatever its checksum says.
+            // Contents are shown whatever the checksum.
             if let Err(error) = extent_block_verify(bytes, self.seed) {
                 (self.lines)(format!("  {error}"));
             }
@@ -242,7 +242,7 @@ pub(super) fn directory(image: &Image, ino: u32, lines: &mut Lines<'_>) -> Resul
     })
 }
 
-/// Blocks of a directory that are nodes of its index. What is damaged has none below it.
+/// Blocks of a directory that are nodes of its index. A damaged node has none below it.
 fn index_blocks(
     image: &Image,
     ino: u32,
@@ -397,7 +397,7 @@ fn set_lines(set: &XattrSet, lines: &mut Lines<'_>) {
     }
 }
 
-/// Bytes as text; what is not printable is escaped.
+/// Bytes as text, with escapes for unprintable ones.
 fn text(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }

@@ -1,11 +1,11 @@
-//! The journal's log, block by block.
+//! Shows the journal's log, block by block.
 
 use sapwood_jbd2::{LayoutMap, Log, LogEntry};
 
 use super::{Image, InspectError, Lines, Result};
 use crate::mount;
 
-/// Where copies belong that one line names.
+/// Home locations per line.
 const PER_LINE: usize = 8;
 
 pub(super) fn show(image: &Image, lines: &mut Lines<'_>) -> Result<()> {

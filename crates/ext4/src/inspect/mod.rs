@@ -1,8 +1,7 @@
-//! Raw looks into an image, as it stands: nothing is replayed, nothing is mended. For people who
-//! know the format.
+//! Shows the raw contents of an image, without replay or repair. For users who know the format.
 //!
-//! Everything is read straight from the device, and each step through a tree is checked as the
-//! engine checks it; what is damaged is an error, or a line that says so where others can follow.
+//! Everything is read from the device, and each step through a tree is validated as in the engine.
+//! Damage is an error, or a line in the output if more can follow.
 
 mod file;
 mod journal;
@@ -17,22 +16,22 @@ use sapwood_ext4_format::{
 
 use crate::{Error, mount};
 
-/// Lines are given to this one by one.
+/// Receives the output line by line.
 pub type Lines<'a> = dyn FnMut(String) + 'a;
 
-/// Why there is nothing to be shown.
+/// Why nothing can be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// The device, or what is damaged on it.
+    /// The device, or damage on it.
     #[error(transparent)]
     Image(#[from] Error),
-    /// No such name on the way.
+    /// A component of the path does not exist.
     #[error("there is no {0}")]
     NoSuchPath(String),
-    /// It needs a directory.
-    #[error("inode {0} is no directory")]
+    /// It must be a directory.
+    #[error("inode {0} is not a directory")]
     NotADirectory(u32),
-    /// There is no journal in it.
+    /// The image has no journal.
     #[error("there is no journal in the image")]
     NoJournal,
     /// The journal.
@@ -63,14 +62,14 @@ pub enum Which {
     Path(String),
 }
 
-/// What to show.
+/// The object to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// The superblock.
     Super,
     /// The descriptors of all groups.
     Groups,
-    /// That of one.
+    /// The descriptor of one group.
     Group(u32),
     /// An inode and its attributes.
     Inode(Which),
@@ -85,8 +84,8 @@ pub enum What {
 }
 
 impl What {
-    /// What these words stand for: `super`, `groups`, `group:N`, `inode:X`, `map:X`, `dir:X`, `attrs:X`
-    /// with the number or the path of an inode, `journal`.
+    /// Parses `super`, `groups`, `group:N`, `inode:X`, `map:X`, `dir:X`, `attrs:X` (with the number
+    /// or path of an inode), `journal`.
     #[must_use]
     pub fn named(words: &str) -> Option<Self> {
         let which = |text: &str| match text.parse() {
@@ -113,7 +112,7 @@ impl What {
     }
 }
 
-/// An image that is looked into.
+/// An open image.
 pub struct Image {
     device: Arc<dyn Device>,
     super_block: SuperBlock,
@@ -124,7 +123,7 @@ impl Image {
     /// Reads the superblock.
     ///
     /// # Errors
-    /// No ext4; sizes that contradict each other; the device.
+    /// It is not ext4; contradicting sizes; the device.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
         let super_block = mount::read_super(&*device)?;
         let geometry = Geometry::new(&super_block)?;
@@ -141,10 +140,10 @@ impl Image {
         &self.super_block
     }
 
-    /// Shows something.
+    /// Shows an object.
     ///
     /// # Errors
-    /// It is not there, or too damaged to be read; the device.
+    /// It does not exist, or is too damaged to read; the device.
     pub fn show(&self, what: &What, lines: &mut Lines<'_>) -> Result<()> {
         match what {
             What::Super => lines(DumpSuper(&self.super_block).to_string()),
@@ -189,7 +188,7 @@ impl Image {
         Ok(bytes)
     }
 
-    /// Reads an inode, whatever its checksum says.
+    /// Reads an inode, even if its checksum is wrong.
     fn inode(&self, ino: u32) -> Result<Inode> {
         Ok(mount::read_inode_unverified(
             &*self.device,
@@ -212,7 +211,7 @@ impl Image {
         }
     }
 
-    /// The number of an inode. Symbolic links are not followed.
+    /// The number of an inode. Does not follow symbolic links.
     fn find(&self, which: &Which) -> Result<u32> {
         let path = match which {
             Which::Ino(ino) => return Ok(*ino),
@@ -227,8 +226,7 @@ impl Image {
         Ok(at)
     }
 
-    /// The inode that a name in a directory leads to. All blocks are looked through: an index may be what
-    /// is damaged.
+    /// The inode of a name in a directory. Searches all blocks, because the index may be damaged.
     fn child(&self, dir: u32, name: &[u8]) -> Result<Option<u32>> {
         let inode = self.inode(dir)?;
         if inode.mode() & file_mode::TYPE != file_mode::DIR {

@@ -1,8 +1,8 @@
-//! Which features a new file system has.
+//! Features of a new file system.
 //!
-//! The defaults are what Debian's `mke2fs.conf` names for ext4. Features that change only how an
-//! image is laid out, and that our engine writes, can be switched; which of them exclude each other
-//! is what `mke2fs` says of them.
+//! The defaults are those of ext4 in Debian's `mke2fs.conf`. Features that only change the layout
+//! of an image, and that the engine can write, can be switched. They exclude each other as in
+//! `mke2fs`.
 
 use sapwood_ext4_format::{Compat, Features, Incompat, RoCompat};
 
@@ -25,7 +25,7 @@ const DEFAULT: Features = Features {
         .union(RoCompat::METADATA_CSUM),
 };
 
-/// What can be switched.
+/// Features that can be switched.
 const CHOICE: Features = Features {
     compat: DEFAULT
         .compat
@@ -48,14 +48,14 @@ const CHOICE: Features = Features {
         .union(RoCompat::VERITY),
 };
 
-/// Other names of features that the tools take.
+/// Other names of features that the tools accept.
 const ALIASES: &[(&str, &str)] = &[
     ("extents", "extent"),
     ("uninit_groups", "uninit_bg"),
     ("largedir", "large_dir"),
 ];
 
-/// A feature by its name, in the word that it belongs to.
+/// A feature by its name, in its word.
 fn named(name: &str) -> Option<Features> {
     let alias = ALIASES.iter().find(|(other, _)| *other == name);
     let name = alias.map_or(name, |(_, name)| name);
@@ -79,7 +79,7 @@ fn named(name: &str) -> Option<Features> {
     })
 }
 
-/// The defaults, changed by names that are switched on or off one after another; `none` clears all.
+/// Applies names that are switched on or off, in order, to the defaults; `none` clears all.
 ///
 /// # Errors
 /// [`MkfsError::UnknownFeature`], [`MkfsError::UnsupportedFeature`], [`MkfsError::Needs`],
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn impossible_features_are_refused_by_name() {
         for (list, why) in [
             ("turbo", "unknown feature turbo"),
             ("^turbo", "unknown feature turbo"),

@@ -11,13 +11,13 @@ use super::map::{self, Block, Mapped};
 use super::sizes::JournalSize;
 use super::{MkfsError, MkfsOptions};
 
-/// Bytes of lost+found, where so much fits without blocks of pointers.
+/// Bytes of lost+found, if this many fit without blocks of pointers.
 const LOST_FOUND_SIZE: u64 = 16 << 10;
-/// The orphan file has a block for so many blocks of the file system, within these bounds.
+/// The orphan file has one block per this many blocks of the file system, within these bounds.
 const BLOCKS_PER_ORPHAN_BLOCK: u64 = 4096;
 const ORPHAN_BLOCKS: (u64, u64) = (32, 512);
 
-/// What the files are made of.
+/// Contents of the files.
 #[derive(Default)]
 pub(super) struct Files {
     /// Inodes in use, by number.
@@ -41,7 +41,7 @@ impl Files {
     }
 }
 
-/// Makes files one after another.
+/// Creates files one after another.
 struct Maker<'a> {
     layout: &'a mut Layout,
     geometry: Geometry,
@@ -49,7 +49,7 @@ struct Maker<'a> {
     files: Files,
 }
 
-/// Makes all files and takes their blocks.
+/// Creates all files and allocates their blocks.
 ///
 /// # Errors
 /// [`MkfsError::TooSmall`].
@@ -90,7 +90,7 @@ impl Maker<'_> {
         u64::from(self.geometry.block_size())
     }
 
-    /// Inodes without a file: zeros but for a checksum. The list of bad blocks has times.
+    /// Inodes without a file: zeros except for a checksum. The list of bad blocks has times.
     fn reserved(&mut self) -> Result<(), MkfsError> {
         let zeros = vec![0; usize::from(self.geometry.inode_size())];
         for ino in 1..GOOD_OLD_FIRST_INO {
@@ -110,7 +110,7 @@ impl Maker<'_> {
         inode.set_mtime(self.now);
     }
 
-    /// Notes a file whose blocks are taken. `shape` may change what is usual.
+    /// Adds a file whose blocks are allocated. `shape` may change the defaults.
     fn add(
         &mut self,
         ino: u32,
@@ -149,7 +149,7 @@ impl Maker<'_> {
         }
     }
 
-    /// A directory of so many blocks. Its first one has `entry` too, if given.
+    /// A directory with this many blocks. Its first block also has `entry`, if given.
     fn directory(
         &mut self,
         ino: u32,
@@ -204,7 +204,7 @@ impl Maker<'_> {
     fn resize_inode(&mut self) -> Result<(), MkfsError> {
         let mapped = map::reserved_for_descriptors(self.layout, &self.geometry)?;
         let per_block = self.block_size() / 4;
-        // All that a block of blocks of pointers can name, and what comes before.
+        // All that a block of blocks of pointers can address, and everything before it.
         let all = per_block * per_block + per_block + u64::from(INDIRECT_DIRECT);
         let size = all * self.block_size();
         let mode = file_mode::REGULAR | 0o600;
@@ -233,7 +233,7 @@ impl Maker<'_> {
     }
 
     fn orphan_file(&mut self) -> Result<(), MkfsError> {
-        // It is an inode like any other, but has no name.
+        // It is an ordinary inode, but has no name.
         let ino = special_ino::LOST_FOUND + 1;
         let (least, most) = ORPHAN_BLOCKS;
         let blocks = self.geometry.blocks_count() / BLOCKS_PER_ORPHAN_BLOCK;

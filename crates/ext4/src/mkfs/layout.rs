@@ -1,15 +1,15 @@
-//! Where bitmaps and inode tables stand, and which blocks are in use.
+//! Locations of bitmaps and inode tables, and the blocks in use.
 //!
-//! With flex groups the bitmaps of all groups of one stand side by side at its front, the tables
-//! behind them; a table that would run into a copy of the superblock begins after it. Without,
-//! each group has its own at its front.
+//! With flex groups the bitmaps of all groups of one flex group are contiguous at its front,
+//! followed by the tables. A table that would overlap a copy of the superblock begins after it.
+//! Without flex groups, each group has its own bitmaps and table at its front.
 
 use sapwood_base::RangeSet;
 use sapwood_ext4_format::Geometry;
 
 use super::MkfsError;
 
-/// Where a group's metadata stand, in blocks.
+/// Locations of a group's metadata, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GroupPlace {
     pub(super) block_bitmap: u64,
@@ -17,24 +17,24 @@ pub(super) struct GroupPlace {
     pub(super) inode_table: u64,
 }
 
-/// Blocks that stand side by side.
+/// Contiguous blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) start: u64,
     pub(super) len: u64,
 }
 
-/// Places, and the blocks in use.
+/// Locations of metadata, and the blocks in use.
 pub(super) struct Layout {
     pub(super) geometry: Geometry,
     pub(super) places: Vec<GroupPlace>,
     used: RangeSet,
-    /// Blocks that no file has: superblocks, descriptors, bitmaps, tables.
+    /// Blocks that belong to no file: superblocks, descriptors, bitmaps, tables.
     pub(super) overhead: u64,
 }
 
 impl Layout {
-    /// Takes the blocks of all metadata.
+    /// Allocates the blocks of all metadata.
     ///
     /// # Errors
     /// [`MkfsError::TooSmall`].
@@ -62,7 +62,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Places what belongs to the groups from `first` to before `end`.
+    /// Places the metadata of the groups from `first` to before `end`.
     fn place_flex(&mut self, first: u32, end: u32, size: u32) -> Result<(), MkfsError> {
         let groups = end - first;
         // A group alone in its flex group leaves room for the others.
@@ -89,7 +89,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Takes a run at `at` or the next place that has room, else from `from` on, else anywhere.
+    /// Allocates a run at `at` or the next location with room, otherwise from `from` on, otherwise
+    /// anywhere.
     fn claim(&mut self, at: u64, from: u64, limit: u64, len: u64) -> Result<u64, MkfsError> {
         let start = self
             .find(at, limit, len)
@@ -105,7 +106,8 @@ impl Layout {
         let from = from.max(u64::from(self.geometry.first_data_block()));
         let step = u64::from(self.geometry.blocks_per_group());
         let mut at = from;
-        // Piece by piece, so that a search ends where there is room. Pieces overlap by the length.
+        // Piece by piece, so that the search ends where there is room. Pieces overlap by the
+        // length.
         while at < limit {
             let end = at.saturating_add(step.max(2 * len)).min(limit);
             let gaps = self.used.gaps(at, end);
@@ -120,7 +122,7 @@ impl Layout {
         Err(self.full())
     }
 
-    /// There are not enough blocks.
+    /// The error for too few blocks.
     pub(super) fn full(&self) -> MkfsError {
         MkfsError::TooSmall {
             blocks: self.geometry.blocks_count(),
@@ -128,7 +130,7 @@ impl Layout {
         }
     }
 
-    /// Takes `count` blocks, the first that are free from `goal` on, then from the front on.
+    /// Allocates `count` blocks: the first free ones from `goal` on, then from the front.
     ///
     /// # Errors
     /// [`MkfsError::TooSmall`].
@@ -185,21 +187,22 @@ impl Layout {
             .iter()
             .map(|(from, to)| to - from)
             .sum();
-        // At most what a group has.
+        // At most the blocks of a group.
         let used = u32::try_from(used).unwrap_or(u32::MAX);
         Ok(self.geometry.group_blocks(group).saturating_sub(used))
     }
 
-    /// First block of the group where the blocks of an inode of group 0 begin to be looked for.
+    /// First block of the group where the search for blocks of an inode of group 0 begins.
     pub(super) fn inode_goal(&self) -> u64 {
         u64::from(self.geometry.first_data_block())
     }
 
-    /// Where the journal goes: to the emptiest of the groups in the middle. With more groups than
-    /// a flex group has, those are the first with room of the flex group in the middle, and the next.
+    /// Location of the journal: the emptiest of the groups in the middle. With more groups than a
+    /// flex group has, these are the first group with room in the middle flex group, and the next
+    /// one.
     ///
     /// # Errors
-    /// None that a valid geometry has.
+    /// None for a valid geometry.
     pub(super) fn journal_goal(&self) -> Result<u64, MkfsError> {
         let geometry = &self.geometry;
         let span = geometry.blocks_count() - u64::from(geometry.first_data_block());

@@ -8,12 +8,12 @@ use sapwood_ext4_format::{
 use super::MkfsError;
 use super::layout::{Layout, Run};
 
-/// A block and what is in it.
+/// A block and its contents.
 pub(super) type Block = (u64, Vec<u8>);
 
-/// A file's blocks, all taken, and their map.
+/// An allocated file and its map.
 pub(super) struct Mapped {
-    /// Where the data are, in the order of the file.
+    /// Location of the data, in the order of the file.
     pub(super) data: Vec<Run>,
     /// `i_block`.
     pub(super) root: [u8; I_BLOCK_SIZE],
@@ -41,8 +41,8 @@ impl Mapped {
     }
 }
 
-/// Takes `count` blocks for inode `ino`, the first free ones from `goal` on, and maps them: with
-/// extents if the file system has them.
+/// Allocates `count` blocks for inode `ino`, the first free ones from `goal` on, and maps them,
+/// with extents if the file system has them.
 ///
 /// # Errors
 /// [`MkfsError::TooSmall`].
@@ -57,12 +57,12 @@ pub(super) fn new(
         let data = layout.take(goal, count)?;
         with_extents(layout, ino, goal, data)
     } else {
-        // Without extents everything of a file is looked for where its inode is.
+        // Without extents all blocks of a file are searched for near its inode.
         with_pointers(layout, layout.inode_goal(), count)
     }
 }
 
-/// Entries of a node: where they begin in the file, and what they are.
+/// Entries of a node: their first logical blocks, and their contents.
 struct Entries {
     depth: u16,
     list: Vec<(u32, u64, u32)>,
@@ -146,7 +146,7 @@ fn with_extents(
     })
 }
 
-/// Takes one block.
+/// Allocates one block.
 ///
 /// # Errors
 /// [`MkfsError::TooSmall`].
@@ -171,7 +171,8 @@ fn pointer_blocks(count: u64, shape: &IndirectGeometry) -> u64 {
     pointers
 }
 
-/// Deals out the blocks that were taken, in order: each block of pointers before what it points to.
+/// Distributes the allocated blocks in order: each block of pointers before the blocks that it
+/// points to.
 struct Dealer<I> {
     free: I,
     left: u64,
@@ -182,7 +183,7 @@ struct Dealer<I> {
 }
 
 impl<I: Iterator<Item = u64>> Dealer<I> {
-    /// The number of what is `depth` blocks of pointers above data; 0 if nothing is left.
+    /// Number of the next block that is `depth` blocks of pointers above data; 0 if none is left.
     fn deal(&mut self, depth: u8) -> u32 {
         if self.left == 0 {
             return 0;
@@ -237,10 +238,10 @@ fn with_pointers(layout: &mut Layout, goal: u64, count: u64) -> Result<Mapped, M
     })
 }
 
-/// The inode's map that holds the blocks reserved for descriptors: a block that names, at the place
-/// of each descriptor block to come, the reserved one in group 0; that one names its copies.
+/// The map of the inode with the blocks reserved for descriptors: a block that names, in the slot
+/// of each future descriptor block, the reserved one in group 0, which names its copies.
 ///
-/// Source: "Reserved GDT blocks" of the kernel documentation; what `debugfs` says of inode 7.
+/// Source: "Reserved GDT blocks" of the kernel documentation; the output of `debugfs` for inode 7.
 pub(super) fn reserved_for_descriptors(
     layout: &mut Layout,
     geometry: &Geometry,
@@ -248,7 +249,7 @@ pub(super) fn reserved_for_descriptors(
     let block_size = geometry.block_size() as usize;
     let per_block = block_size / 4;
     let first = geometry.super_block() + 1 + u64::from(geometry.desc_blocks());
-    // Behind what group 0 would have at its front if it were alone.
+    // After the blocks that group 0 would have at its front if it were alone.
     let front =
         u64::from(geometry.reserved_gdt_blocks()) + u64::from(geometry.inode_table_blocks());
     let table = one(layout, first + front + 2)?;
@@ -282,7 +283,7 @@ pub(super) fn reserved_for_descriptors(
     })
 }
 
-/// Stores a block number, of 32 bits; places past the end are left out.
+/// Stores a block number of 32 bits. Slots past the end are ignored.
 fn put(bytes: &mut [u8], slot: usize, number: u64) {
     if let Some(word) = bytes.get_mut(slot * 4..slot * 4 + 4) {
         word.copy_from_slice(&(number as u32).to_le_bytes());

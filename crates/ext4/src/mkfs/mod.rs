@@ -1,18 +1,19 @@
-//! Makes an empty file system.
+//! Creates an empty file system.
 //!
 //! # How it works
-//! 1. Features are settled by name (`features`), then sizes (`sizes`): blocks, groups, inodes,
-//!    blocks reserved for growth. They are noted in a superblock, from which
-//!    [`Geometry`](sapwood_ext4_format::Geometry) derives what every reader of the image will.
-//! 2. `layout` places bitmaps and inode tables and keeps the set of blocks in use.
-//! 3. `files` makes the inodes that every image has (root, lost+found, journal, the inode that
-//!    holds the blocks reserved for growth, the orphan file) and takes blocks for them.
-//! 4. [`write`] makes bitmaps and descriptors of what is in use then, and puts everything on the
-//!    device: what was there is wiped *and flushed* first, the superblock comes last, after a flush.
-//!    At no point does a superblock name metadata that are not there.
+//! 1. Features are resolved by name (`features`), then sizes (`sizes`): blocks, groups, inodes,
+//!    blocks reserved for growth. They are stored in a superblock.
+//!    [`Geometry`](sapwood_ext4_format::Geometry) is derived from it, as in every reader of the
+//!    image.
+//! 2. `layout` places bitmaps and inode tables, and keeps the set of blocks in use.
+//! 3. `files` creates the inodes that every image has (root, lost+found, journal, the inode with
+//!    the blocks reserved for growth, the orphan file) and allocates their blocks.
+//! 4. [`write`] builds bitmaps and descriptors from the blocks in use, and writes everything to the
+//!    device. It first wipes old contents *and flushes*; the superblock is written last, after a
+//!    flush. So no superblock ever refers to missing metadata.
 //!
-//! Nothing is written before all of it is known to fit. Layout and numbers are those of Debian's
-//! `mke2fs -t ext4`, learned from what it makes and compared with it by the test
+//! Nothing is written before everything is known to fit. Layout and numbers are those of Debian's
+//! `mke2fs -t ext4`, derived from its images and compared with them by the test
 //! `tests/mkfs_kernel.rs`.
 //!
 //! Facts: `mke2fs(8)`, `mke2fs.conf(5)`; kernel documentation, `filesystems/ext4`.
@@ -32,10 +33,10 @@ use sapwood_ext4_format::hash_version;
 
 pub use error::MkfsError;
 
-/// How names are hashed in the indexes of directories.
+/// Hash of names in directory indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirHash {
-    /// The hash of the first indexes.
+    /// The legacy hash.
     Legacy,
     /// Half of MD4.
     #[default]
@@ -54,7 +55,7 @@ impl DirHash {
     }
 }
 
-/// What kind of file system is made. The defaults are those of Debian's `mke2fs -t ext4`.
+/// Parameters of a new file system. The defaults are those of Debian's `mke2fs -t ext4`.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
     /// Label, up to 16 bytes.
@@ -67,37 +68,37 @@ pub struct MkfsOptions {
     pub inode_size: Option<u32>,
     /// Number of inodes, rounded up to whole table blocks in each group.
     pub inodes: Option<u64>,
-    /// Bytes for each of which there is an inode, if `inodes` is not given. Default 16384; 8192
-    /// below 3 MiB, 4096 below 512 MiB, 32768 from 4 TiB on, 65536 from 16 TiB on.
+    /// Bytes per inode, if `inodes` is not given. Default 16384; 8192 below 3 MiB, 4096 below 512
+    /// MiB, 32768 from 4 TiB on, 65536 from 16 TiB on.
     pub bytes_per_inode: Option<u64>,
-    /// Features, by name, that are switched on or off, one after another. `none` clears all.
+    /// Features, by name, that are switched on or off, in order. `none` clears all.
     pub features: Vec<(String, bool)>,
     /// Percentage of the blocks that only the superuser may take.
     pub reserved_percent: f64,
     /// Bytes of the journal; default by the size of the file system.
     pub journal_size: Option<u64>,
-    /// Blocks of a group: a multiple of 8 from 256 to what a bitmap's block can hold, the default.
+    /// Blocks of a group: a multiple of 8 from 256 to the bits of a bitmap block, the default.
     pub blocks_per_group: Option<u32>,
     /// Groups of a flex group, a power of two.
     pub flex_groups: u32,
-    /// How names are hashed.
+    /// Hash of names.
     pub dir_hash: DirHash,
     /// Seed of that hash; random if not given.
     pub hash_seed: Option<[u8; 16]>,
     /// Owner (user, group) of the root directory.
     pub root_owner: (u32, u32),
-    /// Leave inode tables as they are, for a kernel to zero them in the background. By default
-    /// they are zero, or get zeroed.
+    /// Leave inode tables unchanged, for a kernel to zero them in the background. By default they
+    /// are zeroed.
     pub lazy_itable_init: bool,
-    /// Blocks of a RAID's chunk, only noted in the superblock.
+    /// Blocks of a RAID's chunk, only stored in the superblock.
     pub stride: u16,
-    /// Blocks of a RAID's stripe, only noted in the superblock.
+    /// Blocks of a RAID's stripe, only stored in the superblock.
     pub stripe_width: u32,
     /// Bytes of the device to use; default all.
     pub size: Option<u64>,
-    /// When it says that it was made, in seconds since 1970; default now.
+    /// Creation time in the superblock, in seconds since 1970; default now.
     pub time: Option<u64>,
-    /// Overwrite what is there.
+    /// Overwrite existing contents.
     pub force: bool,
     /// Discard the device first.
     pub discard: bool,
@@ -131,14 +132,14 @@ impl Default for MkfsOptions {
     }
 }
 
-/// What was made.
+/// Result of [`mkfs`].
 #[derive(Clone, Debug)]
 pub struct MkfsReport {
     /// Identity of the file system.
     pub uuid: [u8; 16],
     /// Label.
     pub label: String,
-    /// Bytes that the file system has.
+    /// Size of the file system in bytes.
     pub size: u64,
     /// Bytes of a block.
     pub block_size: u32,
@@ -154,15 +155,15 @@ pub struct MkfsReport {
     pub journal_blocks: u64,
     /// Names of the features.
     pub features: Vec<String>,
-    /// What was on the device before.
+    /// Contents of the device before.
     pub replaced: Option<&'static str>,
 }
 
-/// Makes an empty file system on `device`; whatever was there is lost. Nothing else may use the
-/// device meanwhile. The device is flushed on return.
+/// Creates an empty file system on `device`. Its contents are lost. Nothing else may use the device
+/// meanwhile. The device is flushed on return.
 ///
 /// # Errors
-/// Every [`MkfsError`] but a failing device is found before the first write.
+/// Every [`MkfsError`] except a failing device is found before the first write.
 pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |since| since.as_secs());

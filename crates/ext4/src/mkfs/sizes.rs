@@ -1,6 +1,6 @@
-//! Blocks, groups, inodes, blocks for growth, journal: how many of each.
+//! Computes the numbers of blocks, groups, inodes, blocks for growth, and journal blocks.
 //!
-//! All rules are those that `mke2fs` shows by what it makes, see the module above.
+//! All rules follow `mke2fs`; see the module above.
 
 use sapwood_block::Device;
 use sapwood_ext4_format::{
@@ -13,15 +13,15 @@ use super::{MkfsError, MkfsOptions, features};
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
-/// File systems end at a page of memory.
+/// File systems end at a multiple of a memory page.
 const PAGE: u64 = 4096;
-/// A last group must have so many blocks left for data.
+/// Fewest blocks for data in the last group.
 const LAST_GROUP_ROOM: u64 = 50;
-/// A file system may grow to so many times its size without moving a block.
+/// A file system may grow to this many times its size without moving a block.
 const GROWTH: u64 = 1024;
 /// Fewest and most blocks of a journal.
 const JOURNAL_BLOCKS: std::ops::RangeInclusive<u64> = 1024..=10_240_000;
-/// There is a fast-commit block for every so many blocks of the journal.
+/// Journal blocks per fast-commit block.
 const BLOCKS_PER_FAST_COMMIT: u64 = 64;
 
 /// Blocks of the journal by the blocks of the file system: below the first number the second.
@@ -37,24 +37,24 @@ const JOURNAL_SIZES: &[(u64, u64)] = &[
     (u64::MAX, 262_144),
 ];
 
-/// Blocks of the journal.
+/// Size of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JournalSize {
-    /// All of them.
+    /// All blocks.
     pub(super) blocks: u32,
-    /// Those at its end that are for fast commits.
+    /// Blocks at its end for fast commits.
     pub(super) fast_commit: u32,
 }
 
-/// What the file system will be like.
+/// The planned file system.
 pub(super) struct Plan {
-    /// Everything in it but what depends on where blocks are, and the checksum.
+    /// The superblock, except for the checksum and the fields that depend on locations.
     pub(super) super_block: SuperBlock,
     pub(super) geometry: Geometry,
     pub(super) journal: Option<JournalSize>,
 }
 
-/// What follows from the size of the device: bytes of a block, bytes for each inode.
+/// Defaults by the size of the device: block size, bytes per inode.
 fn usage(bytes: u64) -> (u32, u64) {
     if bytes < 3 * MIB {
         (1024, 8192)
@@ -69,7 +69,7 @@ fn usage(bytes: u64) -> (u32, u64) {
     }
 }
 
-/// Numbers of groups that depend on each other.
+/// Interdependent numbers of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Groups {
     blocks: u64,
@@ -79,7 +79,7 @@ struct Groups {
     reserved_gdt: u16,
 }
 
-/// What [`Groups`] are made of.
+/// Inputs of [`Groups`].
 struct Wanted {
     features: Features,
     block_size: u32,
@@ -105,15 +105,15 @@ impl Wanted {
         u64::from(self.block_size) / u64::from(self.desc_size())
     }
 
-    /// Blocks of inode table, and inodes, of a group that needs at least so many: whole blocks, but
-    /// the bitmap's bytes are whole too.
+    /// Table blocks and inodes of a group that needs at least this many inodes: whole blocks, and
+    /// whole bytes of the bitmap.
     fn table(&self, inodes: u64) -> (u64, u64) {
         let per_block = u64::from(self.block_size) / u64::from(self.inode_size);
         let inodes = (inodes.div_ceil(per_block) * per_block / 8 * 8).max(8);
         (inodes.div_ceil(per_block), inodes)
     }
 
-    /// Blocks kept behind the descriptors, for those of a file system 1024 times as large.
+    /// Blocks reserved after the descriptors, for those of a file system 1024 times as large.
     fn reserved_gdt(&self, blocks: u64, blocks_per_group: u64, desc_blocks: u64) -> u64 {
         if !self.features.has_compat(Compat::RESIZE_INODE) {
             return 0;
@@ -121,7 +121,7 @@ impl Wanted {
         let most = blocks.saturating_mul(GROWTH).min(u64::from(u32::MAX));
         let groups = (most - self.first_data_block()).div_ceil(blocks_per_group);
         let all = groups.div_ceil(self.descs_per_block());
-        // As many as the inode that holds them can name.
+        // At most as many as their inode can name.
         let names = u64::from(self.block_size) / 4;
         all.saturating_sub(desc_blocks).min(names)
     }
@@ -133,7 +133,7 @@ impl Wanted {
         }
     }
 
-    /// With groups of so many blocks; `None` if a bitmap cannot hold a group's inodes then.
+    /// Groups with this many blocks; `None` if a bitmap cannot hold a group's inodes then.
     fn groups_of(&self, blocks_per_group: u32) -> Result<Option<Groups>, MkfsError> {
         let size = u64::from(blocks_per_group);
         let mut blocks = self.blocks;
@@ -203,7 +203,7 @@ impl Wanted {
         })
     }
 
-    /// Groups are as large as a bitmap allows, but not so large that a bitmap of inodes is too small.
+    /// Groups as large as a bitmap allows, but not so large that a bitmap of inodes is too small.
     /// `size`, if given, is the largest to try.
     fn groups(&self, size: Option<u32>) -> Result<Groups, MkfsError> {
         let largest = self.block_size * 8;
@@ -229,7 +229,7 @@ impl Wanted {
     }
 }
 
-/// What is wanted, checked piece by piece.
+/// Collects and checks the inputs.
 fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsError> {
     let bytes = options.size.unwrap_or(device.size());
     if bytes > device.size() {
@@ -268,7 +268,7 @@ fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsErro
         return Err(MkfsError::TooLarge(blocks));
     }
     if blocks < 2048 && options.journal_size.is_none() {
-        // Too few for a journal, and for what needs one.
+        // Too few blocks for a journal and the features that need one.
         features.compat -= Compat::HAS_JOURNAL | Compat::FAST_COMMIT | Compat::ORPHAN_FILE;
     }
     let wanted = Wanted {
@@ -321,10 +321,10 @@ fn journal(
     }
 }
 
-/// Settles all numbers.
+/// Computes all numbers.
 ///
 /// # Errors
-/// Whatever the options ask for that cannot be.
+/// Options that cannot be met.
 pub(super) fn plan(
     device: &dyn Device,
     options: &MkfsOptions,
@@ -353,7 +353,7 @@ pub(super) fn plan(
     })
 }
 
-/// The part of the superblock that is about sizes.
+/// Sets the fields of the superblock for sizes.
 fn numbers(
     wanted: &Wanted,
     groups: &Groups,
@@ -380,7 +380,7 @@ fn numbers(
     };
     sb.set_features(wanted.features);
     sb.set_blocks_count(groups.blocks)?;
-    // At most half of 2^48, which a float holds exactly; what is behind the point is cut off.
+    // At most half of 2^48, which a float represents exactly; the fraction is dropped.
     let reserved = groups.blocks as f64 * options.reserved_percent / 100.0;
     sb.set_reserved_blocks_count(reserved as u64)?;
     if wanted.inode_size > GOOD_OLD_INODE_SIZE {
@@ -404,7 +404,7 @@ fn numbers(
     Ok(sb)
 }
 
-/// The part that tells file systems apart, and what a mount starts from.
+/// Sets the fields for the identity and the first mount.
 fn identity(sb: &mut SuperBlock, options: &MkfsOptions, now: u64) {
     let random = || uuid::Uuid::new_v4().into_bytes();
     sb.uuid = options.uuid.unwrap_or_else(random);

@@ -1,4 +1,4 @@
-//! Puts the planned file system on the device.
+//! Writes the planned file system to the device.
 
 use sapwood_block::{Device, signature};
 use sapwood_ext4_format::{
@@ -11,16 +11,16 @@ use super::layout::{GroupPlace, Layout, Run};
 use super::map::Block;
 use super::{MkfsError, MkfsOptions};
 
-/// Bytes that are read or written at once where much is to be zero.
+/// Most bytes of one read or write when zeroing.
 const STEP: u64 = 1 << 20;
 
-/// Descriptors of all groups, and the bitmaps that are written.
+/// Descriptors of all groups, and the bitmaps to write.
 struct Groups {
     descs: Vec<GroupDesc>,
     bitmaps: Vec<Block>,
 }
 
-/// Makes what depends on where everything is, then writes all of it.
+/// Builds everything that depends on locations, then writes everything.
 pub(super) fn write(
     device: &dyn Device,
     options: &MkfsOptions,
@@ -34,7 +34,7 @@ pub(super) fn write(
     let tables = tables(layout, files, &groups)?;
     let table_blocks = descriptor_table(geometry, &groups.descs)?;
     if options.discard {
-        // A device that cannot discard is as good as one that has nothing to discard.
+        // If the device cannot discard, nothing needs to be discarded.
         let _ = device.discard(0, geometry.blocks_count() << geometry.block_bits());
     }
     signature::wipe(device)?;
@@ -55,9 +55,9 @@ pub(super) fn write(
     for group in 1..geometry.group_count() {
         if let Some(number) = geometry.backup_super_block(group) {
             let mut copy = sb.clone();
-            // Numbers beyond 16 bits do not fit; nothing relies on them.
+            // Numbers beyond 16 bits do not fit; nothing uses them.
             copy.block_group_nr = (group as u16).into();
-            // It is not said to be in order: nothing keeps it so.
+            // A copy is never marked valid, because nothing updates it.
             copy.set_state(copy.state() - SuperState::VALID);
             copy.set_checksum();
             device.write_at(geometry.block_offset(number)?, copy.bytes())?;
@@ -69,12 +69,12 @@ pub(super) fn write(
     Ok(device.flush()?)
 }
 
-/// Whether inode tables are left as they are: only descriptors with checksums can say so.
+/// Whether inode tables are left unchanged: only descriptors with checksums can record this.
 fn lazy(options: &MkfsOptions, geometry: &Geometry) -> bool {
     options.lazy_itable_init && geometry.features().group_csum()
 }
 
-/// Inodes of a group that are in use: its first ones.
+/// Number of a group's inodes in use, which are its first ones.
 fn inodes_used(geometry: &Geometry, group: u32, last: u32) -> u32 {
     let before = group.saturating_mul(geometry.inodes_per_group());
     last.saturating_sub(before).min(geometry.inodes_per_group())
@@ -92,7 +92,7 @@ fn groups(options: &MkfsOptions, layout: &Layout, files: &Files) -> Result<Group
     Ok(all)
 }
 
-/// Makes a group's descriptor; bitmaps that are written go to `bitmaps`.
+/// Builds a group's descriptor. Bitmaps to write are added to `bitmaps`.
 fn one_group(
     options: &MkfsOptions,
     layout: &Layout,
@@ -121,8 +121,8 @@ fn one_group(
     if geometry.features().group_csum() {
         desc.set_itable_unused(geometry.inodes_per_group() - used)?;
         flags.set(GroupFlags::INODE_UNINIT, used == 0);
-        // What a reader makes up for a bitmap that was never written says nothing of the end of
-        // a short group: the last group always has one.
+        // The last group always has a written bitmap, because a reader that reconstructs one does
+        // not mark the end of a short group.
         let own = own_blocks(layout, group, place)?;
         let taken = u64::from(geometry.group_blocks(group) - layout.free_in(group)?);
         let last = group + 1 == geometry.group_count();
@@ -143,7 +143,7 @@ fn one_group(
     Ok(desc)
 }
 
-/// Blocks in the group that its own metadata take.
+/// Number of blocks in the group for its own metadata.
 fn own_blocks(layout: &Layout, group: u32, place: &GroupPlace) -> Result<u64, MkfsError> {
     let geometry = &layout.geometry;
     let first = geometry.group_first_block(group)?;
@@ -186,7 +186,7 @@ fn inode_bitmap(geometry: &Geometry, used: u32) -> Vec<u8> {
     bytes
 }
 
-/// What the superblock says of what was placed.
+/// Sets the fields of the superblock that depend on locations.
 fn finish_super(
     sb: &mut SuperBlock,
     layout: &Layout,
@@ -252,7 +252,7 @@ fn descriptor_table(geometry: &Geometry, descs: &[GroupDesc]) -> Result<Vec<Vec<
         .collect()
 }
 
-/// Zeroes the inode tables, or with checksums of groups leaves that to a kernel if asked to.
+/// Zeroes the inode tables, or leaves that to a kernel, if requested and groups have checksums.
 fn zero_tables(
     device: &dyn Device,
     options: &MkfsOptions,
@@ -270,8 +270,8 @@ fn zero_tables(
     Ok(())
 }
 
-/// Makes sure that blocks are zero. What is zero already, say after a discard, is left alone: an
-/// image that is a sparse file stays one.
+/// Makes sure that blocks are zero. Blocks that are zero already, for example after a discard, are
+/// not written, so a sparse image stays sparse.
 fn zero(device: &dyn Device, geometry: &Geometry, run: &Run) -> Result<(), MkfsError> {
     let mut at = geometry.block_offset(run.start)?;
     let end = at + (run.len << geometry.block_bits());

@@ -1,6 +1,6 @@
-//! Damage at random: what `e2fsck -fn` finds, the check finds, and it neither panics nor runs on.
+//! Random damage: the check finds what `e2fsck -fn` finds, and neither panics nor hangs.
 //!
-//! Causes for which `e2fsck` finds something and the check does not are listed in [`ALLOWED`].
+//! [`ALLOWED`] lists causes that only `e2fsck` reports.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::oracles::{MIB, Need, image, left_out};
 
 use super::tools::{Saved, fill, lines, report, with_kernel};
 
-/// Words of `e2fsck` for what is none of the check's business, and why.
+/// Words of `e2fsck` that the check need not report, and the reason.
 const ALLOWED: &[(&str, &str)] = &[
     ("in the future", "times are the user's"),
     (
@@ -31,7 +31,7 @@ const KINDS: &[&str] = &[
     "-t ext2 -b 1024 -O ^resize_inode",
 ];
 
-/// Images of the kinds, filled.
+/// Filled images of all kinds.
 fn filled() -> Vec<Arc<MemoryDevice>> {
     let made = KINDS.iter().map(|args| {
         let device = image(16 * MIB, args);
@@ -40,7 +40,7 @@ fn filled() -> Vec<Arc<MemoryDevice>> {
     made.collect()
 }
 
-/// Offsets of blocks that hold more than zeros and one other byte, as the files' data do.
+/// Offsets of blocks with more than zeros and one other byte value, which the files' data has.
 fn interesting(device: &MemoryDevice) -> Vec<u64> {
     let mut buf = vec![0; 1024];
     let offsets = (0..device.size() / 1024).map(|block| block * 1024);
@@ -55,7 +55,7 @@ fn interesting(device: &MemoryDevice) -> Vec<u64> {
         .collect()
 }
 
-/// The image with a few bytes changed; says where.
+/// The image with a few bytes changed, and a description of the changes.
 fn damaged(device: &MemoryDevice, places: &[u64], rng: &mut Rng) -> (Arc<MemoryDevice>, String) {
     let copy = Saved::new(device).load();
     let mut told = String::new();
@@ -77,7 +77,7 @@ fn damaged(device: &MemoryDevice, places: &[u64], rng: &mut Rng) -> (Arc<MemoryD
 }
 
 #[test]
-fn what_e2fsck_finds_is_found() {
+fn every_finding_of_e2fsck_is_found() {
     if left_out(Need::Tools) || left_out(Need::Mount) {
         return;
     }
@@ -112,7 +112,7 @@ fn what_e2fsck_finds_is_found() {
 }
 
 #[test]
-fn findings_on_damage_are_no_inventions() {
+fn few_findings_are_unknown_to_e2fsck() {
     if left_out(Need::Tools) || left_out(Need::Mount) {
         return;
     }

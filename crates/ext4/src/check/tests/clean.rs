@@ -1,10 +1,10 @@
-//! Images of `mke2fs` and of the kernel: nothing is found.
+//! Images of `mke2fs` and of the kernel have no findings.
 
 use crate::oracles::{MIB, Need, image, left_out};
 
 use super::tools::{Saved, assert_clean, fill, with_kernel};
 
-/// Arguments of `mke2fs`, size of the image in MiB, and whether the kernel is to fill it.
+/// Arguments of `mke2fs`, size of the image in MiB, and whether the kernel fills it.
 const VARIANTS: &[(&str, u64, bool)] = &[
     ("", 32, true),
     ("-b 1024", 24, true),
@@ -58,7 +58,7 @@ fn images_of_mke2fs_are_clean() {
 }
 
 #[test]
-fn what_the_kernel_fills_is_clean() {
+fn images_filled_by_the_kernel_are_clean() {
     if left_out(Need::Tools) || left_out(Need::Mount) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Fields that do not go together are found as what they are.
+//! Contradicting fields are reported by their cause.
 
 use std::sync::Arc;
 
@@ -84,7 +84,8 @@ const TABLE: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What `e2fsck` does not count: the kernel takes defaults for the first two, and refuses to load the third.
+/// Findings that `e2fsck` does not report: the kernel takes defaults for the first two, and refuses
+/// to load the third.
 const TOLERATED: &[&str] = &[
     "want_extra_isize is 1024",
     "min_extra_isize is 1",
@@ -96,7 +97,7 @@ fn filled(args: &str) -> Arc<MemoryDevice> {
 }
 
 #[test]
-fn fields_that_do_not_go_together_are_found() {
+fn contradicting_fields_are_found() {
     if left_out(Need::Tools) || left_out(Need::Mount) {
         return;
     }
@@ -119,7 +120,7 @@ fn fields_that_do_not_go_together_are_found() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Where the journal's superblock is.
+/// Location of the journal's superblock.
 fn journal(device: &MemoryDevice) -> u64 {
     let head = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 4];
     let blocks = (0..device.size()).step_by(1024);
@@ -132,7 +133,7 @@ fn journal(device: &MemoryDevice) -> u64 {
 }
 
 #[test]
-fn fields_that_a_journals_version_has_not_are_found() {
+fn journal_fields_of_another_version_are_found() {
     if left_out(Need::Tools) {
         return;
     }
@@ -157,7 +158,7 @@ fn fields_that_a_journals_version_has_not_are_found() {
     );
 }
 
-/// The Hurd writes no file types, whatever the feature says; what it writes is right.
+/// The Hurd writes no file types despite the feature; its images are valid.
 #[test]
 fn names_of_the_hurd_need_no_type() {
     if left_out(Need::Tools) {

@@ -1,4 +1,4 @@
-//! Anything in the place of metadata: the check ends, with a report or an error.
+//! Arbitrary bytes in place of metadata: the check ends, with a report or an error.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +9,7 @@ use crate::oracles::{MIB, Need, image, left_out};
 
 use super::tools::{Saved, report};
 
-/// Names and files without a kernel: `debugfs` makes them.
+/// Names and files without a kernel, made by `debugfs`.
 fn sample(args: &str) -> Arc<MemoryDevice> {
     let saved = Saved::new(&image(8 * MIB, args));
     let source = saved.dir.path().join("source");
@@ -42,7 +42,7 @@ fn change() -> impl Strategy<Value = (u64, Vec<u8>)> {
         prop::collection::vec(Just(0xff), 1..1024),
         prop::collection::vec(Just(0), 1..1024),
     ];
-    // Superblock, descriptors, tables and directories are in front.
+    // Superblock, descriptors, tables and directories are at the front.
     (
         prop_oneof![1024..4096_u64, 0..400 * 1024_u64, 0..4 * MIB],
         bytes,

@@ -1,4 +1,4 @@
-//! Images with a journal to be replayed: judged as a recovery would leave them, and left alone.
+//! Images whose journal needs recovery: checked as a recovery would leave them, and not changed.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::oracles::{MIB, Need, image, left_out};
 
 use super::tools::{Saved, fill, lines, report, with_kernel};
 
-/// What the device holds while the kernel has it mounted, with a file open that has no name any more.
+/// The device while the kernel has it mounted, with an open file that has no name any more.
 fn caught(args: &str) -> Arc<MemoryDevice> {
     let caught = Mutex::new(None);
     let body = |at: &Path| {
@@ -55,7 +55,7 @@ fn a_journal_is_replayed_in_memory_only() {
 }
 
 #[test]
-fn a_journal_that_lies_is_a_finding() {
+fn an_unusable_journal_is_a_finding() {
     if left_out(Need::Tools) || left_out(Need::Mount) {
         return;
     }

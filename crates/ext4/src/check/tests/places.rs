@@ -1,4 +1,5 @@
-//! Damage planted at places that have to be looked up first: bitmaps, attribute blocks, nodes, the orphan file.
+//! Damage at locations that must be looked up first: bitmaps, attribute blocks, nodes, the orphan
+//! file.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ fn inode(view: &View, ino: u32) -> Inode {
     view.inode(table, ino).unwrap()
 }
 
-/// The first inode that `wanted` accepts.
+/// The first inode for which `wanted` is true.
 fn find(view: &View, wanted: impl Fn(&Inode) -> bool) -> (u32, Inode) {
     let inodes = 11..view.geometry.inodes_count();
     let mut inodes = inodes.map(|ino| (ino, inode(view, ino)));
@@ -41,14 +42,14 @@ fn find(view: &View, wanted: impl Fn(&Inode) -> bool) -> (u32, Inode) {
         .unwrap()
 }
 
-/// Asserts that exactly this kind of damage is among what is found.
+/// Asserts that the check reports this kind of damage.
 fn assert_found(device: &Arc<MemoryDevice>, code: &str) {
     let report = report(device).unwrap();
     let found = report.findings.iter().any(|finding| finding.code() == code);
     assert!(found, "no {code} in:\n{}", lines(&report));
 }
 
-/// Writes bytes into a block of a copy, and asserts that this is found.
+/// Writes bytes into a block of a copy, and asserts that this is reported.
 fn plant(device: &Arc<MemoryDevice>, at: (u64, u64), bytes: &[u8], code: &str) {
     let copy = Saved::new(device).load();
     let size = u64::from(view(&copy).geometry.block_size());
@@ -91,7 +92,7 @@ fn attributes() {
     let (_, shares) = find(&known, |inode| inode.file_acl() != 0);
     let block = shares.file_acl();
     plant(&device, (block, 12), &[1, 2, 3, 4], "XattrBlockHash");
-    // Another name index: the value becomes an access control list.
+    // Another name index turns the value into an access control list.
     plant(&device, (block, 33), &[2], "AclBad");
     let magic = 0xea02_0000_u32.to_le_bytes();
     let small = |inode: &Inode| inode.attr_area().starts_with(&magic);
@@ -145,7 +146,7 @@ fn nodes_of_extents() {
         }
         true
     });
-    // The first extent's logical block: 1 where the parent says 0.
+    // The first extent's logical block: 1, where the parent has 0.
     plant(&device, (node.unwrap(), 12), &[1], "ExtentNodeStart");
     let clustered = Saved::new(&image(64 * MIB, "-O bigalloc -b 4096"));
     let source = clustered.dir.path().join("source");
@@ -204,7 +205,7 @@ fn blocks_that_cannot_be_read() {
 }
 
 #[test]
-fn the_caller_ends_it_and_bounds_it() {
+fn the_caller_can_cancel_and_bound_a_check() {
     if left_out(Need::Tools) {
         return;
     }
@@ -243,7 +244,7 @@ fn deep_hash_trees() {
     };
     let saved = Saved::new(&with_kernel(&device, many).unwrap());
     super::tools::assert_clean(&saved.load(), "a tree of two levels");
-    // The root's second entry begins earlier than what is below the first ends.
+    // The root's second entry begins before the end of the first one's contents.
     saved.debugfs("zap_block -f /deep -o 40 -l 4 -p 0x02 0\n");
     assert_found(&saved.load(), "HtreeRange");
 }

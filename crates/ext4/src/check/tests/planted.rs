@@ -1,4 +1,4 @@
-//! Damage of every kind, planted with `debugfs`, is found as what it is.
+//! Damage of every kind, planted with `debugfs`, is reported by its cause.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the tests share: images, filled by the kernel or `debugfs`, and their check.
+//! Shared parts of the tests: images, filled by the kernel or `debugfs`, and their check.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) fn report(device: &Arc<MemoryDevice>) -> Result<Report, CheckError> {
     })
 }
 
-/// What a report says, one line each.
+/// The lines of a report.
 pub(super) fn lines(report: &Report) -> String {
     let findings = report.findings.iter();
     let lines: Vec<String> = findings
@@ -28,14 +28,14 @@ pub(super) fn lines(report: &Report) -> String {
     lines.join("\n")
 }
 
-/// Asserts that nothing at all is found.
+/// Asserts that there are no findings.
 pub(super) fn assert_clean(device: &Arc<MemoryDevice>, what: &str) -> Report {
     let report = report(device).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(report.findings.is_empty(), "{what}:\n{}", lines(&report));
     report
 }
 
-/// An image in a file, with what a tool says of it.
+/// An image in a file, for the tools.
 pub(super) struct Saved {
     pub(super) dir: TempDir,
 }
@@ -52,7 +52,7 @@ impl Saved {
         self.dir.path().join("image")
     }
 
-    /// Whether `e2fsck -fn` finds nothing, and what it says.
+    /// Whether `e2fsck -fn` finds nothing, and its output.
     pub(super) fn e2fsck(&self) -> (bool, String) {
         let output = Command::new("e2fsck").arg("-fn").arg(self.path()).output();
         let output = output.unwrap();
@@ -87,10 +87,11 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Lets the kernel mount the image and `body` change it; gives what it left.
+/// Lets the kernel mount the image and `body` change it. Returns the result.
 ///
 /// # Errors
-/// The kernel cannot mount the image: not every kernel has every feature. Any other failure of mount(8) panics.
+/// The kernel cannot mount the image, because not every kernel has every feature. Any other failure
+/// of mount(8) panics.
 pub(super) fn with_kernel(
     device: &MemoryDevice,
     body: impl FnOnce(&Path),
@@ -116,7 +117,7 @@ pub(super) fn with_kernel(
     Ok(saved.load())
 }
 
-/// Files of every kind, as the kernel makes them: many names, long names, links, holes, attributes.
+/// Files of every kind, made by the kernel: many names, long names, links, holes, attributes.
 pub(super) fn fill(at: &Path) {
     let dir = at.join("many");
     std::fs::create_dir(&dir).unwrap();
@@ -151,7 +152,8 @@ pub(super) fn fill(at: &Path) {
     attributes(at);
 }
 
-/// Attributes in the inode, in a block that two inodes share, and, where possible, in an inode of its own.
+/// Attributes in the inode, in a block that two inodes share, and, where possible, in a separate
+/// inode.
 fn attributes(at: &Path) {
     use rustix::fs::{XattrFlags, setxattr};
     for name in ["one", "two"] {
