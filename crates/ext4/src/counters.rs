@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sapwood_base::Health;
+use sapwood_jbd2::Journal;
+
 use crate::commit_reason::FastCommitCounters;
-use crate::engine::Engine;
-use crate::inode_alloc::AllocCounters;
 
 /// Counters of the engine; those of the journal are its own.
 #[derive(Debug, Default)]
@@ -21,7 +22,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     /// All by name.
-    pub(crate) fn all(&self, engine: &Engine) -> Vec<(String, u64)> {
+    pub(crate) fn all(&self, journal: &Journal) -> Vec<(String, u64)> {
         let own = [
             ("fsyncs_clean", &self.fsyncs_clean),
             ("fsyncs_committed", &self.fsyncs_committed),
@@ -30,8 +31,7 @@ impl Counters {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.load(Ordering::Relaxed)))
             .collect();
-        let area = engine
-            .journal
+        let area = journal
             .log()
             .map_or(0, sapwood_jbd2::Log::fast_commit_blocks);
         all.push(("fast_commit_area_blocks".to_owned(), area));
@@ -41,22 +41,67 @@ impl Counters {
         for (name, value) in self.inode_alloc.all() {
             all.push((format!("inode_alloc_{name}"), value));
         }
-        for (name, value) in engine.journal.counters().list() {
+        for (name, value) in journal.counters().list() {
             all.push((format!("journal_{name}"), value));
         }
         all
     }
 
     /// All as a JSON object.
-    pub(crate) fn to_json(&self, engine: &Engine) -> String {
+    pub(crate) fn to_json(&self, journal: &Journal, health: &Health) -> String {
         let mut map: serde_json::Map<String, serde_json::Value> = self
-            .all(engine)
+            .all(journal)
             .into_iter()
             .map(|(name, value)| (name, value.into()))
             .collect();
-        if let Some(error) = engine.health.first_error() {
+        if let Some(error) = health.first_error() {
             map.insert("first_error".to_owned(), error.into());
         }
         serde_json::Value::Object(map).to_string()
+    }
+}
+
+/// Counters of the inode allocator. Relaxed: sums, nothing is decided by them.
+#[derive(Debug, Default)]
+pub(crate) struct AllocCounters {
+    /// Inodes given.
+    pub(crate) given: AtomicU64,
+    /// Inodes freed.
+    pub(crate) freed: AtomicU64,
+    /// Searches without the lock.
+    pub(crate) searches: AtomicU64,
+    /// Bits that another thread took between search and claim.
+    pub(crate) lost_races: AtomicU64,
+    /// Searches with the lock held.
+    pub(crate) second_searches: AtomicU64,
+    /// Groups that were searched.
+    pub(crate) groups_visited: AtomicU64,
+    /// Claims that found the group's lock taken.
+    pub(crate) lock_waits: AtomicU64,
+    /// Time they waited, in nanoseconds.
+    pub(crate) lock_wait_ns: AtomicU64,
+}
+
+/// Adds one.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl AllocCounters {
+    /// All by name.
+    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
+        [
+            ("given", &self.given),
+            ("freed", &self.freed),
+            ("searches", &self.searches),
+            ("lost_races", &self.lost_races),
+            ("second_searches", &self.second_searches),
+            ("groups_visited", &self.groups_visited),
+            ("lock_waits", &self.lock_waits),
+            ("lock_wait_ns", &self.lock_wait_ns),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name, value.load(Ordering::Relaxed)))
+        .collect()
     }
 }

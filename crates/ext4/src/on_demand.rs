@@ -15,73 +15,74 @@ mod tests;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sapwood_ext4_format::{Compat, Features, RoCompat, SuperBlock};
-use sapwood_jbd2::Handle;
-
-use crate::Result;
-use crate::commit_reason::Reason;
-use crate::engine::Engine;
-use crate::fast_commit::note;
 
 /// Largest file that needs no `large_file`.
 const SMALL_FILE_MAX: u64 = 0x7fff_ffff;
 
+/// One of the features, as [`Store::set_on_demand`](crate::store::Store::set_on_demand) sets it.
+#[derive(Debug)]
+pub(crate) struct OnDemandFeature {
+    set: AtomicBool,
+    feature: Features,
+}
+
+impl OnDemandFeature {
+    fn new(sb: &SuperBlock, feature: Features) -> Self {
+        let there = sb.features();
+        let set = there.has_compat(feature.compat) && there.has_ro_compat(feature.ro_compat);
+        Self {
+            set: AtomicBool::new(set),
+            feature,
+        }
+    }
+
+    /// Whether the superblock has it.
+    pub(crate) fn is_set(&self) -> bool {
+        self.set.load(Ordering::Acquire)
+    }
+
+    /// The superblock has it now.
+    pub(crate) fn note_set(&self) {
+        self.set.store(true, Ordering::Release);
+    }
+
+    /// The bit of the superblock.
+    pub(crate) fn feature(&self) -> Features {
+        self.feature
+    }
+}
+
 /// Which of the features are set, so that operations need not lock the superblock to know.
 pub(crate) struct OnDemand {
-    ext_attr: AtomicBool,
-    large_file: AtomicBool,
+    /// An attribute was set or removed.
+    pub(crate) ext_attr: OnDemandFeature,
+    large_file: OnDemandFeature,
 }
 
 impl OnDemand {
     /// As the superblock has them.
     pub(crate) fn new(sb: &SuperBlock) -> Self {
-        let features = sb.features();
+        let ext_attr = Features {
+            compat: Compat::EXT_ATTR,
+            ..Features::default()
+        };
+        let large_file = Features {
+            ro_compat: RoCompat::LARGE_FILE,
+            ..Features::default()
+        };
         Self {
-            ext_attr: AtomicBool::new(features.has_compat(Compat::EXT_ATTR)),
-            large_file: AtomicBool::new(features.has_ro_compat(RoCompat::LARGE_FILE)),
+            ext_attr: OnDemandFeature::new(sb, ext_attr),
+            large_file: OnDemandFeature::new(sb, large_file),
         }
     }
 
-    /// Credits that [`ext_attr`] needs.
+    /// Credits that setting `ext_attr` needs.
     pub(crate) fn ext_attr_credits(&self) -> u32 {
-        u32::from(!self.ext_attr.load(Ordering::Acquire))
+        u32::from(!self.ext_attr.is_set())
     }
-}
 
-/// An attribute is set or removed in this handle.
-///
-/// # Errors
-/// The device, the journal.
-pub(crate) fn ext_attr(engine: &Engine, h: &Handle) -> Result<()> {
-    let feature = Features {
-        compat: Compat::EXT_ATTR,
-        ..Features::default()
-    };
-    set(engine, h, &engine.on_demand.ext_attr, feature)
-}
-
-/// An inode of this size is stored in this handle.
-///
-/// # Errors
-/// The device, the journal.
-pub(crate) fn size(engine: &Engine, h: &Handle, size: u64) -> Result<()> {
-    if size <= SMALL_FILE_MAX {
-        return Ok(());
+    /// The feature that a file of this size needs.
+    pub(crate) fn of_size(&self, size: u64) -> Option<&OnDemandFeature> {
+        (size > SMALL_FILE_MAX).then_some(&self.large_file)
     }
-    let feature = Features {
-        ro_compat: RoCompat::LARGE_FILE,
-        ..Features::default()
-    };
-    set(engine, h, &engine.on_demand.large_file, feature)
-}
-
-fn set(engine: &Engine, h: &Handle, known: &AtomicBool, feature: Features) -> Result<()> {
-    if known.load(Ordering::Acquire) {
-        return Ok(());
-    }
-    // No operation reserves a credit for a change that happens once in the life of an image.
-    let _ = h.ensure(1);
-    note::whole(engine, h, Reason::Operation);
-    engine.change_super(h, |sb| sb.add_features(feature))?;
-    known.store(true, Ordering::Release);
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Which free blocks a request gets.
 //!
 //! # How it works
-//! 1. Blocks kept for the inode, if the request continues it (see [`streams`](super::streams)).
+//! 1. Blocks kept for the inode, if the request continues it (see [`Groups::streams`]).
 //! 2. The goal itself, if all the blocks (or a good piece, [`GOOD_RUN`]) are free there; for a stream any run there will
 //!    do, since it makes no new extent.
 //! 3. For a small request: the next run behind the goal in its group that holds it, so that small files stay
@@ -14,9 +14,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::streams::Known;
-use super::{Buddy, Extent, Piece, Request, give_back};
-use crate::group::{Group, Groups};
+use super::{Extent, Request, give_back};
+use crate::group::{Buddy, Group, Groups, Known, Piece};
 use crate::{Error, Result};
 
 /// Blocks up to which a request is small.

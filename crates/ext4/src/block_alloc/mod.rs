@@ -18,38 +18,25 @@
 //!
 //! Metadata blocks are allocated and claimed at once ([`allocate_meta`]), and forgotten by the journal when freed.
 //!
-//! Which blocks: see [`choose`]; files that grow at once are kept apart by [`streams`].
+//! Which blocks: see [`choose`]; files that grow at once are kept apart by [`Groups::streams`].
 
-mod buddy;
 mod choose;
 mod space;
-mod streams;
 #[cfg(test)]
 mod tests;
 
 use sapwood_ext4_format::{BitmapKind, bitmap};
 use sapwood_jbd2::Handle;
 
-pub(crate) use buddy::{Buddy, Piece};
 pub(crate) use space::{Reservation, Space};
-pub(crate) use streams::Streams;
 
-use crate::engine::Engine;
-use crate::group::{Group, Groups};
+pub(crate) use crate::group::Extent;
+use crate::group::{Group, Groups, Piece};
 use crate::{Error, Result};
 
 /// Credits that [`claim`], [`allocate_meta`] or [`free`] needs for each group it touches: bitmap and descriptor. An
 /// allocated extent lies in one group.
 pub(crate) const CREDITS: u32 = 2;
-
-/// Blocks side by side on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
-    /// First block.
-    pub(crate) start: u64,
-    /// Blocks.
-    pub(crate) len: u32,
-}
 
 /// What is wanted of an allocation.
 #[derive(Debug, Clone, Copy)]
@@ -68,24 +55,44 @@ pub(crate) struct Request {
 /// # Errors
 /// `NoSpace`: no group that is in use has a free block. Cannot happen to who was promised blocks, unless groups went out
 /// of use.
-pub(crate) fn allocate(engine: &Engine, request: &Request) -> Result<Extent> {
-    choose::allocate(&engine.groups, request)
+pub(crate) fn allocate(groups: &Groups, request: &Request) -> Result<Extent> {
+    choose::allocate(groups, request)
 }
 
 /// Marks allocated blocks as used in the bitmap, in this transaction. Hold no group lock; may wait as write access does.
 ///
 /// # Errors
 /// The bitmap says they are in use (the image is damaged), the group is out of use; the journal.
-pub(crate) fn claim(engine: &Engine, h: &Handle, extent: Extent) -> Result<()> {
-    claim_in(&engine.groups, h, extent)
+pub(crate) fn claim(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
+    let (group, start) = place(groups, extent)?;
+    let buffer = groups.bitmap(group, BitmapKind::Block)?;
+    h.write_access(&buffer)?;
+    groups.join_desc(h, group.number)?;
+    let mut state = group.lock();
+    state.check(group)?;
+    let end = start + extent.len;
+    let mut content = groups.change_bitmap(h, group, &mut state, BitmapKind::Block, &buffer)?;
+    if bitmap::count_set(&content, start, end) != 0 {
+        drop(content);
+        let reason = format!(
+            "{} blocks from {} on were free and are in use in its bitmap",
+            extent.len, extent.start
+        );
+        return Err(groups.put_out_of_use(group, &mut state, reason));
+    }
+    bitmap::set_range(&mut content, start, end);
+    drop(content);
+    let free = state.desc.free_clusters().saturating_sub(extent.len);
+    state.desc.set_free_clusters(free)?;
+    groups.mark_dirty(group, &mut state, BitmapKind::Block);
+    Ok(())
 }
 
 /// Marks blocks as used that no allocation gave, where they are not: what a fast commit says of them. They lie in one group.
 ///
 /// # Errors
 /// They were freed in the same transaction; the group is out of use; the journal.
-pub(crate) fn mark_used(engine: &Engine, h: &Handle, extent: Extent) -> Result<()> {
-    let groups = &*engine.groups;
+pub(crate) fn mark_used(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
     let (group, start) = place(groups, extent)?;
     let buffer = groups.bitmap(group, BitmapKind::Block)?;
     h.write_access(&buffer)?;
@@ -114,17 +121,18 @@ pub(crate) fn mark_used(engine: &Engine, h: &Handle, extent: Extent) -> Result<(
 }
 
 /// Gives blocks back that were allocated and not claimed.
-pub(crate) fn cancel(engine: &Engine, extent: Extent) {
-    cancel_in(&engine.groups, extent);
+pub(crate) fn cancel(groups: &Groups, extent: Extent) {
+    groups.count_blocks(extent.len, true);
+    give_back(groups, extent);
 }
 
 /// Allocates and claims one block for metadata.
 ///
 /// # Errors
 /// As [`allocate`] and [`claim`].
-pub(crate) fn allocate_meta(engine: &Engine, h: &Handle, goal: u64) -> Result<u64> {
-    let extent = choose::allocate_plain(&engine.groups, goal, 1)?;
-    claim_in(&engine.groups, h, extent)?;
+pub(crate) fn allocate_meta(groups: &Groups, h: &Handle, goal: u64) -> Result<u64> {
+    let extent = choose::allocate_plain(groups, goal, 1)?;
+    claim(groups, h, extent)?;
     Ok(extent.start)
 }
 
@@ -134,93 +142,7 @@ pub(crate) fn allocate_meta(engine: &Engine, h: &Handle, goal: u64) -> Result<u6
 /// # Errors
 /// The bitmap says they are free (the image is damaged), the range is outside the groups or contains metadata of a
 /// group; the journal.
-pub(crate) fn free(engine: &Engine, h: &Handle, extent: Extent, metadata: bool) -> Result<()> {
-    free_in(&engine.groups, h, extent, metadata)
-}
-
-/// Nothing will be added to this inode for a while: blocks kept for it may be had by others.
-pub(crate) fn end_stream(engine: &Engine, ino: u32) {
-    if let Some(kept) = engine.groups.streams().remove(ino) {
-        give_back(&engine.groups, kept);
-    }
-}
-
-/// Whether blocks may be kept for an inode.
-pub(crate) fn has_stream(engine: &Engine, ino: u32) -> bool {
-    engine.groups.streams().has(ino)
-}
-
-fn claim_in(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
-    let (group, start) = place(groups, extent)?;
-    let buffer = groups.bitmap(group, BitmapKind::Block)?;
-    h.write_access(&buffer)?;
-    groups.join_desc(h, group.number)?;
-    let mut state = group.lock();
-    state.check(group)?;
-    let end = start + extent.len;
-    let mut content = groups.change_bitmap(h, group, &mut state, BitmapKind::Block, &buffer)?;
-    if bitmap::count_set(&content, start, end) != 0 {
-        drop(content);
-        let reason = format!(
-            "{} blocks from {} on were free and are in use in its bitmap",
-            extent.len, extent.start
-        );
-        return Err(groups.put_out_of_use(group, &mut state, reason));
-    }
-    bitmap::set_range(&mut content, start, end);
-    drop(content);
-    let free = state.desc.free_clusters().saturating_sub(extent.len);
-    state.desc.set_free_clusters(free)?;
-    groups.mark_dirty(group, &mut state, BitmapKind::Block);
-    Ok(())
-}
-
-/// The group of an extent, and its first block counted from the group's.
-fn place(groups: &Groups, extent: Extent) -> Result<(&Group, u32)> {
-    let (number, start) = groups.geometry().group_of_block(extent.start)?;
-    let group = groups.group(number)?;
-    let end = start.checked_add(extent.len);
-    if end.is_none_or(|end| end > group.blocks) {
-        let after = extent.start.saturating_add(extent.len.into());
-        groups
-            .geometry()
-            .check_blocks(extent.start, extent.len.into())?;
-        return Err(Error::BadGroup {
-            group: number,
-            reason: format!("blocks {} to {after} are not all in it", extent.start),
-        });
-    }
-    Ok((group, start))
-}
-
-/// Blocks that were counted as allocated are free again.
-fn cancel_in(groups: &Groups, extent: Extent) {
-    groups.count_blocks(extent.len, true);
-    give_back(groups, extent);
-}
-
-/// Blocks that are counted as free go back to the buddy.
-fn give_back(groups: &Groups, extent: Extent) {
-    let Ok((group, start)) = place(groups, extent) else {
-        return;
-    };
-    let mut state = group.lock();
-    if state.is_out_of_use() {
-        groups.count_blocks(extent.len, false);
-        return;
-    }
-    let given = match &mut state.buddy {
-        Some(buddy) => buddy.give(start, extent.len),
-        None => false,
-    };
-    if !given {
-        groups.count_blocks(extent.len, false);
-        groups.put_out_of_use(group, &mut state, "blocks were given back twice");
-    }
-    group.publish(&state);
-}
-
-fn free_in(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) -> Result<()> {
+pub(crate) fn free(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) -> Result<()> {
     let geometry = groups.geometry();
     geometry.check_blocks(extent.start, extent.len.into())?;
     if groups.is_system(extent.start, extent.len.into()) {
@@ -251,6 +173,57 @@ fn free_in(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) -> Resul
         }
     }
     Ok(())
+}
+
+/// Nothing will be added to this inode for a while: blocks kept for it may be had by others.
+pub(crate) fn end_stream(groups: &Groups, ino: u32) {
+    if let Some(kept) = groups.streams().remove(ino) {
+        give_back(groups, kept);
+    }
+}
+
+/// Whether blocks may be kept for an inode.
+pub(crate) fn has_stream(groups: &Groups, ino: u32) -> bool {
+    groups.streams().has(ino)
+}
+
+/// The group of an extent, and its first block counted from the group's.
+fn place(groups: &Groups, extent: Extent) -> Result<(&Group, u32)> {
+    let (number, start) = groups.geometry().group_of_block(extent.start)?;
+    let group = groups.group(number)?;
+    let end = start.checked_add(extent.len);
+    if end.is_none_or(|end| end > group.blocks) {
+        let after = extent.start.saturating_add(extent.len.into());
+        groups
+            .geometry()
+            .check_blocks(extent.start, extent.len.into())?;
+        return Err(Error::BadGroup {
+            group: number,
+            reason: format!("blocks {} to {after} are not all in it", extent.start),
+        });
+    }
+    Ok((group, start))
+}
+
+/// Blocks that are counted as free go back to the buddy.
+fn give_back(groups: &Groups, extent: Extent) {
+    let Ok((group, start)) = place(groups, extent) else {
+        return;
+    };
+    let mut state = group.lock();
+    if state.is_out_of_use() {
+        groups.count_blocks(extent.len, false);
+        return;
+    }
+    let given = match &mut state.buddy {
+        Some(buddy) => buddy.give(start, extent.len),
+        None => false,
+    };
+    if !given {
+        groups.count_blocks(extent.len, false);
+        groups.put_out_of_use(group, &mut state, "blocks were given back twice");
+    }
+    group.publish(&state);
 }
 
 fn free_piece(groups: &Groups, h: &Handle, group: &Group, piece: Piece) -> Result<()> {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sapwood_block::{Device, MemoryDevice};
 
 use super::*;
+use crate::engine::Engine;
 use crate::oracles::{self, MIB, Need, clean, dumped, engine, image, left_out};
 use crate::{Options, mount};
 
@@ -21,7 +22,7 @@ fn in_handle<T>(engine: &Arc<Engine>, groups: u32, body: impl FnOnce(&Handle) ->
 }
 
 fn take(engine: &Engine, goal: u64, len: u32, ino: u32) -> Extent {
-    allocate(engine, &Request { goal, len, ino }).unwrap()
+    allocate(&engine.groups, &Request { goal, len, ino }).unwrap()
 }
 
 fn blocks(extent: Extent) -> impl Iterator<Item = u64> {
@@ -49,7 +50,7 @@ fn the_goal_is_given_if_it_is_free_and_else_what_is_near() {
     assert!(take(&engine, u64::MAX, 4, 16).start < engine.geometry.blocks_count());
     assert!(
         allocate(
-            &engine,
+            &engine.groups,
             &Request {
                 goal: 0,
                 len: 0,
@@ -124,7 +125,7 @@ fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
                     let extent = take(&engine, goal, random.u32(1..300), random.u32(12..20));
                     assert!(!engine.groups.is_system(extent.start, extent.len.into()));
                     if random.u32(0..4) == 0 {
-                        cancel(&engine, extent);
+                        cancel(&engine.groups, extent);
                         continue;
                     }
                     // No thread has them, and they are not waiting for a commit.
@@ -132,7 +133,7 @@ fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
                         blocks(extent).all(|block| owned.insert(block)),
                         "{extent:?}"
                     );
-                    in_handle(&engine, 1, |h| claim(&engine, h, extent).unwrap());
+                    in_handle(&engine, 1, |h| claim(&engine.groups, h, extent).unwrap());
                     used.push(extent);
                 }
                 5..=7 if !used.is_empty() => {
@@ -150,7 +151,7 @@ fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
                         });
                     }
                     in_handle(&engine, 1, |h| {
-                        free(&engine, h, gone, random.bool()).unwrap()
+                        free(&engine.groups, h, gone, random.bool()).unwrap()
                     });
                 }
                 _ => {
@@ -173,7 +174,9 @@ fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
             .sum();
         assert_eq!(says, left, "{args}");
         for extent in used {
-            in_handle(&engine, 1, |h| free(&engine, h, extent, false).unwrap());
+            in_handle(&engine, 1, |h| {
+                free(&engine.groups, h, extent, false).unwrap()
+            });
         }
         assert_eq!(
             engine
@@ -198,20 +201,22 @@ fn freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_
     let (_device, engine) = small(16 * MIB, "-b 1024 -m 0");
     let mut used = Vec::new();
     while let Ok(extent) = allocate(
-        &engine,
+        &engine.groups,
         &Request {
             goal: 0,
             len: 700,
             ino: 12,
         },
     ) {
-        in_handle(&engine, 1, |h| claim(&engine, h, extent).unwrap());
+        in_handle(&engine, 1, |h| claim(&engine.groups, h, extent).unwrap());
         used.push(extent);
     }
     assert_eq!(engine.groups.free_blocks(), 0);
     assert!(engine.space.reserve(1, true).is_err());
     for extent in used.split_off(2) {
-        in_handle(&engine, 1, |h| free(&engine, h, extent, false).unwrap());
+        in_handle(&engine, 1, |h| {
+            free(&engine.groups, h, extent, false).unwrap()
+        });
     }
     let freed = engine.groups.freed_blocks();
     assert!(freed > 1000);
@@ -220,7 +225,10 @@ fn freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_
         len: 1,
         ino: 12,
     };
-    assert!(matches!(allocate(&engine, &request), Err(Error::NoSpace)));
+    assert!(matches!(
+        allocate(&engine.groups, &request),
+        Err(Error::NoSpace)
+    ));
     // More than a commit would give does not cause one.
     assert!(engine.space.reserve(freed + 1, true).is_err());
     assert_eq!(engine.groups.freed_blocks(), freed);
@@ -230,7 +238,7 @@ fn freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_
         (0, freed)
     );
     assert_eq!(promise.blocks(), freed / 2);
-    allocate(&engine, &request).unwrap();
+    allocate(&engine.groups, &request).unwrap();
 }
 
 #[test]
@@ -265,7 +273,7 @@ fn promises_never_exceed_what_is_free() {
     assert_eq!(engine.space.promised(), 0);
     // What is set aside for metadata is still there.
     assert!(engine.groups.free_blocks() >= pool);
-    in_handle(&engine, 1, |h| allocate_meta(&engine, h, 0).unwrap());
+    in_handle(&engine, 1, |h| allocate_meta(&engine.groups, h, 0).unwrap());
 }
 
 /// Number of extents that the blocks of a file make up.
@@ -288,7 +296,7 @@ fn files_that_grow_at_once_are_kept_apart() {
         for (ino, file) in (12..).zip(&mut files) {
             let goal = file.last().map_or(goal, |last| last + 1);
             let extent = take(&engine, goal, 1, ino);
-            in_handle(&engine, 1, |h| claim(&engine, h, extent).unwrap());
+            in_handle(&engine, 1, |h| claim(&engine.groups, h, extent).unwrap());
             file.extend(blocks(extent));
         }
     }
@@ -317,7 +325,9 @@ fn files_that_grow_at_once_are_kept_apart() {
             start: block,
             len: 1,
         };
-        in_handle(&engine, 1, |h| free(&engine, h, extent, false).unwrap());
+        in_handle(&engine, 1, |h| {
+            free(&engine.groups, h, extent, false).unwrap()
+        });
     }
     mount::close(&engine).unwrap();
     clean(&device, "streams");
@@ -335,7 +345,7 @@ fn files_that_threads_append_to_are_kept_apart() {
         while file.len() < 600 {
             let goal = file.last().map_or(goal, |last| last + 1);
             let extent = take(&engine, goal, 3, ino);
-            in_handle(&engine, 1, |h| claim(&engine, h, extent).unwrap());
+            in_handle(&engine, 1, |h| claim(&engine.groups, h, extent).unwrap());
             file.extend(blocks(extent));
         }
         file
@@ -360,7 +370,7 @@ fn files_that_threads_append_to_are_kept_apart() {
         );
     }
     for ino in 12..18 {
-        end_stream(&engine, ino);
+        end_stream(&engine.groups, ino);
     }
     let free_now = engine.groups.free_blocks();
     let buddies: u64 = (0..engine.groups.count())
@@ -372,7 +382,9 @@ fn files_that_threads_append_to_are_kept_apart() {
             start: block,
             len: 1,
         };
-        in_handle(&engine, 1, |h| free(&engine, h, extent, false).unwrap());
+        in_handle(&engine, 1, |h| {
+            free(&engine.groups, h, extent, false).unwrap()
+        });
     }
     mount::close(&engine).unwrap();
     clean(&device, "threads");
@@ -395,7 +407,7 @@ fn what_is_kept_is_given_back_before_anyone_fails() {
     let free = engine.groups.free_blocks();
     let mut got = 0;
     while let Ok(extent) = allocate(
-        &engine,
+        &engine.groups,
         &Request {
             goal: 0,
             len: 100,
@@ -416,7 +428,7 @@ fn what_contradicts_the_bitmap_is_an_error_and_puts_the_group_out_of_use() {
     let group = engine.groups.group(2).unwrap();
     let goal = group.first_block + 4000;
     let extent = take(&engine, goal, 8, 12);
-    in_handle(&engine, 1, |h| claim(&engine, h, extent).unwrap());
+    in_handle(&engine, 1, |h| claim(&engine.groups, h, extent).unwrap());
     // Metadata of groups, blocks that do not exist, blocks of two groups.
     let system = Extent { start: 2, len: 1 };
     let nowhere = Extent {
@@ -428,24 +440,24 @@ fn what_contradicts_the_bitmap_is_an_error_and_puts_the_group_out_of_use() {
         len: 2,
     };
     let h = engine.start(8).unwrap();
-    assert!(free(&engine, &h, system, false).is_err());
-    assert!(free(&engine, &h, nowhere, true).is_err());
-    assert!(claim(&engine, &h, border).is_err());
+    assert!(free(&engine.groups, &h, system, false).is_err());
+    assert!(free(&engine.groups, &h, nowhere, true).is_err());
+    assert!(claim(&engine.groups, &h, border).is_err());
     assert!(engine.groups.lock_blocks(group).is_ok());
     // Claimed again, which the buddy would never allow.
     let before = engine.groups.free_blocks();
     let lost = u64::from(group.free_blocks());
-    assert!(claim(&engine, &h, extent).is_err());
+    assert!(claim(&engine.groups, &h, extent).is_err());
     assert_eq!(engine.groups.free_blocks(), before - lost);
     // From now on what is freed there stays used, and nothing is given.
-    free(&engine, &h, extent, false).unwrap();
+    free(&engine.groups, &h, extent, false).unwrap();
     assert_eq!(engine.groups.freed_blocks(), 0);
     let other = take(&engine, goal, 8, 13);
     assert_ne!(engine.geometry.group_of_block(other.start).unwrap().0, 2);
     // Freed twice.
-    claim(&engine, &h, other).unwrap();
-    free(&engine, &h, other, false).unwrap();
-    assert!(free(&engine, &h, other, false).is_err());
+    claim(&engine.groups, &h, other).unwrap();
+    free(&engine.groups, &h, other, false).unwrap();
+    assert!(free(&engine.groups, &h, other, false).is_err());
 }
 
 #[test]
@@ -460,9 +472,11 @@ fn what_is_freed_is_discarded_after_its_commit() {
     };
     let engine = engine(&device, options);
     let extent = take(&engine, 5000, 2, 12);
-    in_handle(&engine, 1, |h| claim(&engine, h, extent).unwrap());
+    in_handle(&engine, 1, |h| claim(&engine.groups, h, extent).unwrap());
     device.write_at(extent.start * 4096, &[7; 8192]).unwrap();
-    in_handle(&engine, 1, |h| free(&engine, h, extent, false).unwrap());
+    in_handle(&engine, 1, |h| {
+        free(&engine.groups, h, extent, false).unwrap()
+    });
     let mut bytes = [0; 8192];
     device.read_at(extent.start * 4096, &mut bytes).unwrap();
     assert_eq!(bytes, [7; 8192]);
@@ -535,7 +549,7 @@ fn threads_that_allocate_free_and_commit_never_share_a_block() {
                 len: random.u32(1..200),
                 ino: random.u32(12..30),
             };
-            if let Ok(extent) = allocate(&engine, &request) {
+            if let Ok(extent) = allocate(&engine.groups, &request) {
                 let durable = engine.journal.durable_tid();
                 for block in blocks(extent) {
                     let before = owners[block as usize].swap(u64::MAX, Ordering::SeqCst);
@@ -544,7 +558,7 @@ fn threads_that_allocate_free_and_commit_never_share_a_block() {
                         "block {block}: freed in {before} of {durable}"
                     );
                 }
-                in_handle(&engine, 1, |h| claim(&engine, h, extent).unwrap());
+                in_handle(&engine, 1, |h| claim(&engine.groups, h, extent).unwrap());
                 own.push(extent);
             }
             while own.len() > 20 || (!own.is_empty() && random.u32(0..3) == 0) {
@@ -553,7 +567,7 @@ fn threads_that_allocate_free_and_commit_never_share_a_block() {
                     for block in blocks(extent) {
                         owners[block as usize].store(h.tid(), Ordering::SeqCst);
                     }
-                    free(&engine, h, extent, false).unwrap();
+                    free(&engine.groups, h, extent, false).unwrap();
                 });
             }
         }
@@ -575,7 +589,9 @@ fn threads_that_allocate_free_and_commit_never_share_a_block() {
         left
     });
     for extent in left {
-        in_handle(&engine, 1, |h| free(&engine, h, extent, false).unwrap());
+        in_handle(&engine, 1, |h| {
+            free(&engine.groups, h, extent, false).unwrap()
+        });
     }
     engine.journal.commit_and_settle().unwrap();
     assert_eq!(

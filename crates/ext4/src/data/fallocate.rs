@@ -10,9 +10,9 @@ use std::sync::Arc;
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::{self as vfs, AllocMode};
 
+use super::complete::{CLAIM_CREDITS, STORE_CREDITS};
 use super::flush::settle_range;
-use super::land::{CLAIM_CREDITS, STORE_CREDITS};
-use super::plan::{self, run_end};
+use super::plan;
 use super::truncate::{in_steps, remove_blocks, set_size};
 use super::{
     END, block_ceil, block_floor, blocks_of, check, check_changeable, discard, inline, max_size,
@@ -82,7 +82,7 @@ fn allocate(
     let mut at = blocks.start;
     while at < blocks.end {
         let run = map::lookup(engine, inode, at, blocks.end - at)?;
-        let end = run_end(inode, &run, at, blocks.end)?;
+        let end = map::run_end(inode.ino, &run, at, blocks.end)?;
         at = match run.what {
             Mapped::Hole => {
                 let hole = at..end.min(at + MAX_UNWRITTEN);
@@ -126,15 +126,15 @@ fn fill_hole(engine: &Arc<Engine>, inode: &Arc<Inode>, hole: Range<u64>, size: u
     promised.give_back(extent.len.into());
     let end = hole.start + u64::from(extent.len);
     let credits = map::insert_credits(engine, inode, len) + CLAIM_CREDITS + STORE_CREDITS;
-    let h = match engine.start_noted(credits) {
+    let h = match engine.start_tracked(credits) {
         Ok(h) => h,
         Err(error) => {
-            block_alloc::cancel(engine, extent);
+            block_alloc::cancel(&engine.groups, extent);
             return Err(error);
         }
     };
     engine.abort((|| {
-        block_alloc::claim(engine, &h, extent)?;
+        block_alloc::claim(&engine.groups, &h, extent)?;
         let len = extent.len.into();
         map::insert(engine, &h, inode, hole.start, extent.start, len, false)?;
         {

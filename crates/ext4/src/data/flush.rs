@@ -16,16 +16,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::flight::Flight;
-use super::plan::{self, Plan};
+use super::plan;
 use super::writeback::Work;
-use super::{blocks_of, journaled, land};
+use super::{blocks_of, complete, journaled};
 use crate::engine::Engine;
+use crate::file_data::InFlight;
+use crate::file_data::Plan;
 use crate::inode::Inode;
 use crate::{Error, Result};
 
 /// Bytes of the longest flight.
-const MAX_FLIGHT: u64 = 64 << 20;
+const MAX_IO: u64 = 64 << 20;
 /// Bytes of one write request.
 const MAX_WRITE: u64 = 4 << 20;
 /// Bytes up to which a flush that is waited for runs in the caller's thread.
@@ -100,18 +101,18 @@ fn flush_range(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
         false => Dispatch::Queue,
     };
     let left = begin(engine, inode, range.clone(), dispatch);
-    wait_for_flights(inode);
+    wait_for_io(inode);
     if left {
         begin(engine, inode, range, dispatch);
-        wait_for_flights(inode);
+        wait_for_io(inode);
     }
 }
 
 /// Waits for what is in flight now.
-pub(super) fn wait_for_flights(inode: &Inode) {
+pub(super) fn wait_for_io(inode: &Inode) {
     let mut state = inode.data.state.lock();
-    let mark = state.flights.mark();
-    while state.flights.pending(mark) {
+    let mark = state.in_flight.mark();
+    while state.in_flight.pending(mark) {
         state.wait(&inode.data.changed);
     }
 }
@@ -173,25 +174,25 @@ pub(super) fn begin(
         let mut guard = inode.data.state.lock();
         let state = &mut *guard;
         let mut at = range.start;
-        while let Some(run) = state.dirty.run(at, range.end, MAX_FLIGHT) {
+        while let Some(run) = state.dirty.run(at, range.end, MAX_IO) {
             at = run.end;
-            let free = state.flights.gaps(run.clone());
+            let free = state.in_flight.gaps(run.clone());
             left |=
                 free.iter().map(|part| part.end - part.start).sum::<u64>() < run.end - run.start;
             for part in free {
                 let pieces = state.dirty.take(part.clone());
                 let blocks = blocks_of(engine, &part);
                 let delayed = state.delayed.remove(blocks.start, blocks.end);
-                taken.push(state.flights.insert(part, pieces, delayed));
+                taken.push(state.in_flight.insert(part, pieces, delayed));
             }
         }
     }
-    for flight in taken {
+    for io in taken {
         match dispatch {
-            Dispatch::Here => prepare(engine, inode, &flight, dispatch),
+            Dispatch::Here => prepare(engine, inode, &io, dispatch),
             Dispatch::Queue => engine
                 .writeback
-                .push(engine, Work::Prepare(Arc::clone(inode), flight)),
+                .push(engine, Work::Prepare(Arc::clone(inode), io)),
         }
     }
     left
@@ -201,30 +202,30 @@ pub(super) fn begin(
 pub(super) fn prepare(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
-    flight: &Arc<Flight>,
+    io: &Arc<InFlight>,
     dispatch: Dispatch,
 ) {
-    let plan = super::check(engine).and_then(|()| plan::make(engine, inode, flight));
-    inode.data.state.lock().unpromise(flight.delayed);
+    let plan = super::check(engine).and_then(|()| plan::make(engine, inode, io));
+    inode.data.state.lock().unpromise(io.delayed);
     let plan = match plan {
         Ok(plan) => plan,
         Err(error) => {
-            lost(engine, inode, flight, &error);
-            return land::io_finished(engine, inode, flight, dispatch);
+            lost(engine, inode, io, &error);
+            return complete::io_finished(engine, inode, io, dispatch);
         }
     };
     if journaled::applies(engine, inode) {
         // Landing puts it into the journal.
-        flight.set_plan(plan, 0);
-        return land::io_finished(engine, inode, flight, dispatch);
+        io.set_plan(plan, 0);
+        return complete::io_finished(engine, inode, io, dispatch);
     }
     let requests = requests(engine.block_size(), &plan);
-    flight.set_plan(plan, requests.len());
+    io.set_plan(plan, requests.len());
     for request in requests {
         match dispatch {
-            Dispatch::Here => write_part(engine, inode, flight, &request, dispatch),
+            Dispatch::Here => write_part(engine, inode, io, &request, dispatch),
             Dispatch::Queue => {
-                let work = Work::Write(Arc::clone(inode), Arc::clone(flight), request);
+                let work = Work::Write(Arc::clone(inode), Arc::clone(io), request);
                 engine.writeback.push(engine, work);
             }
         }
@@ -233,15 +234,15 @@ pub(super) fn prepare(
 
 /// The bytes of a flight are lost; says so, and ends all changes unless this damages only the file. If
 /// only the host has no space, they are kept.
-fn lost(engine: &Engine, inode: &Inode, flight: &Flight, error: &Error) {
-    let Range { start, end } = flight.range;
+fn lost(engine: &Engine, inode: &Inode, io: &InFlight, error: &Error) {
+    let Range { start, end } = io.range;
     if error.is_host_full() && !sapwood_fault::planted(174) {
         log::warn!(
             "inode {}: {start}..{end} stays in memory: {error}",
             inode.ino
         );
-        flight.refuse();
-        return flight.fail();
+        io.refuse();
+        return io.fail();
     }
     let lost = format!(
         "inode {}: bytes {start}..{end} are lost: {error}",
@@ -253,7 +254,7 @@ fn lost(engine: &Engine, inode: &Inode, flight: &Flight, error: &Error) {
     if !matches!(error, Error::NoSpace) {
         engine.health.fail(error);
     }
-    flight.fail();
+    io.fail();
 }
 
 /// Cuts a plan into requests: what is side by side goes at once.
@@ -290,18 +291,18 @@ fn requests(block_size: u64, plan: &Plan) -> Vec<Request> {
 pub(super) fn write_part(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
-    flight: &Arc<Flight>,
+    io: &Arc<InFlight>,
     request: &Request,
     dispatch: Dispatch,
 ) {
-    let slices = flight.slices(request.range.clone());
+    let slices = io.slices(request.range.clone());
     let result = super::check(engine)
         .and_then(|()| Ok(engine.device.write_vectored_at(request.at, &slices)?));
     if let Err(error) = &result {
-        lost(engine, inode, flight, error);
+        lost(engine, inode, io, error);
     }
-    if flight.request_done(result.is_ok()) {
-        land::io_finished(engine, inode, flight, dispatch);
+    if io.request_done(result.is_ok()) {
+        complete::io_finished(engine, inode, io, dispatch);
     }
     if matches!(dispatch, Dispatch::Queue) && result.is_ok() {
         let len = request.range.end - request.range.start;
@@ -311,8 +312,8 @@ pub(super) fn write_part(
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{Change, Segment};
     use super::*;
+    use crate::file_data::{Change, Segment};
 
     fn segment(blocks: Range<u64>, physical: u64) -> Segment {
         Segment {

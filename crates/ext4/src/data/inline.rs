@@ -13,8 +13,8 @@ use std::sync::Arc;
 use sapwood_ext4_format::{Incompat, InodeFlags};
 use sapwood_vfs::FileKind;
 
-use super::land::{CLAIM_CREDITS, STORE_CREDITS};
-use super::plan::{self, run_end};
+use super::complete::{CLAIM_CREDITS, STORE_CREDITS};
+use super::plan;
 use super::write;
 use crate::block_alloc;
 use crate::engine::Engine;
@@ -92,7 +92,7 @@ pub(super) fn may_begin(engine: &Engine, inode: &Inode, end: u64) -> Result<bool
     }
     let all = u64::from(u32::MAX);
     let run = map::lookup(engine, inode, 0, all)?;
-    Ok(run.what == Mapped::Hole && run_end(inode, &run, 0, all)? >= all)
+    Ok(run.what == Mapped::Hole && map::run_end(inode.ino, &run, 0, all)? >= all)
 }
 
 /// More bytes can never be inline.
@@ -183,7 +183,7 @@ pub(super) fn convert(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let h = match engine.start(credits) {
         Ok(h) => h,
         Err(error) => {
-            extent.inspect(|extent| block_alloc::cancel(engine, *extent));
+            extent.inspect(|extent| block_alloc::cancel(&engine.groups, *extent));
             return Err(error);
         }
     };
@@ -199,7 +199,7 @@ pub(super) fn convert(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
             *map = map::empty(flags);
         }
         if let Some(extent) = extent {
-            block_alloc::claim(engine, &h, extent)?;
+            block_alloc::claim(&engine.groups, &h, extent)?;
             map::insert(engine, &h, inode, 0, extent.start, extent.len.into(), true)?;
         }
         inode.data.forget_shape();
@@ -223,7 +223,7 @@ fn place(engine: &Arc<Engine>, inode: &Inode, mut bytes: Vec<u8>) -> Result<bloc
     let at = extent.start.saturating_mul(block_size);
     let written = engine.device.write_at(at, &bytes);
     if let Err(error) = written {
-        block_alloc::cancel(engine, extent);
+        block_alloc::cancel(&engine.groups, extent);
         engine.health.fail(&error);
         return Err(error.into());
     }

@@ -15,12 +15,12 @@ use sapwood_ext4_format::InodeFlags;
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
-use super::flight::Flight;
-use super::land::{convert, raise_disk_size, step_credits};
-use super::plan::{Change, Segment};
+use super::complete::{convert, raise_disk_size, step_credits};
 use crate::Result;
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
+use crate::file_data::InFlight;
+use crate::file_data::{Change, Segment};
 use crate::inode::Inode;
 use crate::options::DataMode;
 
@@ -70,7 +70,7 @@ pub(super) fn bring(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     h: &mut Handle,
-    flight: &Flight,
+    io: &InFlight,
     segment: &Segment,
 ) -> Result<()> {
     let step = step_credits(engine, inode, CHUNK.into());
@@ -95,14 +95,14 @@ pub(super) fn bring(
                 }
             }
             Change::Insert => {
-                block_alloc::claim(engine, h, Extent { start, len })?;
-                super::land::insert(engine, h, inode, flight, at, Extent { start, len })?;
+                block_alloc::claim(&engine.groups, h, Extent { start, len })?;
+                super::complete::insert(engine, h, inode, io, at, Extent { start, len })?;
             }
         }
         for block in at..end {
             let buffer = buffer(engine, start + (block - at))?;
             let block_size = engine.block_size();
-            let slices = flight.slices(block * block_size..(block + 1) * block_size);
+            let slices = io.slices(block * block_size..(block + 1) * block_size);
             let mut content = h.modify(&buffer)?;
             let mut rest: &mut [u8] = &mut content;
             for slice in slices {

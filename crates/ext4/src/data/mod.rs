@@ -41,13 +41,12 @@
 //!
 //! [`writeback`]: self::writeback
 
+mod complete;
 mod copy;
 mod fallocate;
-mod flight;
 mod flush;
 mod inline;
 mod journaled;
-mod land;
 mod plan;
 mod read;
 mod seek;
@@ -61,10 +60,8 @@ mod writeback;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Condvar;
-use sapwood_base::{DirtyRanges, RangeSet, ReadAhead};
-use sapwood_ext4_format::{Incompat, Inode as RawInode, InodeFlags};
-use sapwood_vfs::{self as vfs, FileKind};
+use sapwood_ext4_format::InodeFlags;
+use sapwood_vfs as vfs;
 
 pub(crate) use copy::copy_range;
 pub(crate) use fallocate::fallocate;
@@ -76,156 +73,12 @@ pub(crate) use truncate::{delete_content, is_bare, truncate};
 pub(crate) use write::write;
 pub(crate) use writeback::Writeback;
 
-use crate::block_alloc::Reservation;
 use crate::engine::Engine;
-use crate::inode::{Inode, InodeState};
-use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
+use crate::inode::Inode;
 use crate::{Result, map};
-use flight::{Flight, Flights};
-use plan::Change;
 
 /// Behind the last block that any map can have.
 const END: u64 = map::BLOCKS_MAX;
-
-/// Data of one file in memory.
-#[derive(Debug)]
-pub(crate) struct FileData {
-    state: RankedMutex<State>,
-    /// Anything that a thread may wait for.
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    dirty: DirtyRanges,
-    flights: Flights,
-    /// Dirty blocks that were reserved for: they were holes when they were written.
-    delayed: RangeSet,
-    /// What was promised to them.
-    promised: Option<Reservation>,
-    /// From this block on the map has nothing, as far as is known.
-    hole_from: Option<u64>,
-    /// Where the file's newest extent ended: block of the file, block of the device.
-    hint: Option<(u64, u64)>,
-    /// Number of failed writes, and how many of them a flush has told of.
-    failures: u64,
-    failures_told: u64,
-    /// How often the host had no space for what was to be written.
-    refusals: u64,
-    /// Flights that only overwrote, and how many of them the device was flushed after.
-    overwrites: u64,
-    overwrites_synced: u64,
-    ahead: ReadAhead,
-}
-
-impl State {
-    /// Bytes in memory.
-    fn bytes(&self) -> u64 {
-        self.dirty.bytes() + self.flights.bytes()
-    }
-
-    /// Makes the bytes of a flight dirty again, but for those that were written again since. Returns how
-    /// many.
-    fn put_back(&mut self, flight: &Flight) -> u64 {
-        let before = self.dirty.bytes();
-        for gap in self.dirty.gaps(flight.range.clone()) {
-            let mut at = gap.start;
-            for slice in flight.slices(gap) {
-                self.dirty.write(at, slice);
-                at += slice.len() as u64;
-            }
-        }
-        let plan = flight.plan().into_iter();
-        let new = plan.flat_map(|plan| &plan.segments);
-        for segment in new.filter(|segment| segment.change == Change::Insert) {
-            self.delayed
-                .insert(segment.blocks.start, segment.blocks.end);
-        }
-        self.dirty.bytes() - before
-    }
-
-    /// Gives back what was promised to blocks that have theirs now, or need none.
-    fn unpromise(&mut self, blocks: u64) {
-        if self.bytes() == 0 && self.delayed.is_empty() {
-            self.promised = None;
-        } else if let Some(promised) = &mut self.promised {
-            promised.give_back(blocks);
-        }
-    }
-}
-
-impl FileData {
-    /// Nothing in memory.
-    pub(crate) fn new(ino: u32) -> Self {
-        let key = (u64::from(ino), 0);
-        Self {
-            state: RankedMutex::with_key(Rank::FileDataState, key, State::default()),
-            changed: Condvar::new(),
-        }
-    }
-
-    /// Bytes in memory that are not on disk yet, dirty or in flight.
-    pub(crate) fn pending_bytes(&self) -> u64 {
-        self.state.lock().bytes()
-    }
-
-    /// Whether memory has nothing that would be lost with it: data, failures that no flush has told
-    /// of, overwrites that wait for a flush of the device.
-    pub(crate) fn may_leave(&self) -> bool {
-        let state = self.state.lock();
-        let told = state.failures == state.failures_told;
-        let synced = state.overwrites == state.overwrites_synced || sapwood_fault::planted(171);
-        state.bytes() == 0 && told && synced
-    }
-
-    /// Bytes that its structures take beside those of its fields, but for the data.
-    pub(crate) fn footprint(&self) -> usize {
-        /// Nodes of the maps of a file with data in memory.
-        const NODES: usize = 1200;
-        let state = self.state.lock();
-        usize::from(state.bytes() > 0) * NODES
-    }
-
-    /// Blocks that will be allocated and are not in the inode's block count yet, together with the inode's
-    /// state: a block that moves from the one to the other is counted once at any moment.
-    pub(crate) fn with_delayed_blocks<'a>(
-        &self,
-        inode: &'a Inode,
-    ) -> (RankedMutexGuard<'a, InodeState>, u64) {
-        let data = self.state.lock();
-        let own = inode.state.lock();
-        let delayed = data.delayed.bytes() + data.flights.delayed();
-        let blocks = delayed.saturating_sub(own.charged);
-        (own, blocks)
-    }
-
-    fn dirty_bytes(&self) -> u64 {
-        self.state.lock().dirty.bytes()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.state.lock().bytes() == 0
-    }
-
-    fn set_hint(&self, logical: u64, physical: u64) {
-        self.state.lock().hint = Some((logical, physical));
-    }
-
-    /// Forgets what is known of the end of the map: a thread adds blocks beside writeback.
-    fn forget_shape(&self) {
-        let mut state = self.state.lock();
-        state.hole_from = None;
-        state.hint = None;
-    }
-
-    /// Waits until nothing in `range` is in flight. What is dirty stays.
-    fn wait_landed(&self, range: &Range<u64>) {
-        let mut state = self.state.lock();
-        while state.flights.overlaps(range.clone()) {
-            state.wait(&self.changed);
-        }
-    }
-}
 
 /// Whether data was overwritten since the device was last flushed for this file.
 #[cfg(test)]
@@ -236,8 +89,8 @@ pub(crate) fn owes_flush(inode: &Inode) -> bool {
 
 /// Whether something was written that waits for what is before it in the file.
 #[cfg(test)]
-pub(crate) fn is_waiting_to_land(inode: &Inode) -> bool {
-    inode.data.state.lock().flights.is_waiting()
+pub(crate) fn is_waiting_to_complete(inode: &Inode) -> bool {
+    inode.data.state.lock().in_flight.is_waiting()
 }
 
 /// Writes back all of all files and waits until the maps have it. The first error is returned, after all were tried.
@@ -246,25 +99,6 @@ pub(crate) fn is_waiting_to_land(inode: &Inode) -> bool {
 /// As [`flush`], of one of them.
 pub(crate) fn flush_all(engine: &Arc<Engine>) -> Result<()> {
     engine.writeback.flush_all(engine)
-}
-
-/// Flags that a new inode of this kind gets for its content: a tree of extents, where the file system has them. What
-/// becomes inline does so with its first bytes.
-pub(crate) fn new_flags(engine: &Engine, kind: FileKind) -> InodeFlags {
-    let tree = matches!(kind, FileKind::Regular | FileKind::Directory)
-        && engine.geometry.features().has_incompat(Incompat::EXTENTS);
-    match tree {
-        true => InodeFlags::EXTENTS,
-        false => InodeFlags::empty(),
-    }
-}
-
-/// Sets up the map of a new inode whose flags are set.
-pub(crate) fn init_map(_engine: &Engine, raw: &mut RawInode, kind: FileKind) {
-    if matches!(kind, FileKind::Regular | FileKind::Directory) {
-        let map = map::empty(raw.flags());
-        *raw.block_mut() = map;
-    }
 }
 
 /// Longest that a file may become, in bytes.
@@ -300,7 +134,7 @@ fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
         };
         engine.writeback.leave(bytes);
         engine.writeback.settle(inode);
-        inode.data.wait_landed(&range);
+        inode.data.wait_completed(&range);
         // What could not be written became dirty again.
         let state = inode.data.state.lock();
         if state.dirty.covered(range.clone()).next().is_none() {

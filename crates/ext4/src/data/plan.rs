@@ -8,69 +8,21 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::flight::Flight;
 use super::{blocks_of, hint};
 use crate::block_alloc::{self, Extent, Request};
 use crate::engine::Engine;
+use crate::file_data::{Change, InFlight, Plan, Segment};
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
 use crate::{Error, Result};
-
-/// What has to be done to the map for a part of a flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
-    /// Nothing: its blocks have content already.
-    None,
-    /// Its blocks become written ones.
-    Convert,
-    /// Its blocks are new.
-    Insert,
-}
-
-/// A part of a flight whose blocks are side by side on the device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Segment {
-    /// Blocks of the file.
-    pub(super) blocks: Range<u64>,
-    /// First block on the device.
-    pub(super) physical: u64,
-    /// What becomes of the map.
-    pub(super) change: Change,
-}
-
-impl Segment {
-    /// Its blocks on the device.
-    pub(super) fn extent(&self) -> Extent {
-        Extent {
-            start: self.physical,
-            len: u32::try_from(self.blocks.end - self.blocks.start).unwrap_or(u32::MAX),
-        }
-    }
-}
-
-/// Where a flight goes.
-#[derive(Debug, Default)]
-pub(super) struct Plan {
-    /// In the order of the file, without gaps.
-    pub(super) segments: Vec<Segment>,
-}
-
-impl Plan {
-    /// Whether the map has to change.
-    pub(super) fn changes_map(&self) -> bool {
-        self.segments
-            .iter()
-            .any(|segment| segment.change != Change::None)
-    }
-}
 
 /// Plans a flight. After an error nothing is allocated.
 ///
 /// # Errors
 /// The map is damaged; [`Error::NoSpace`], which a reservation should have kept away.
-pub(super) fn make(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) -> Result<Plan> {
+pub(super) fn make(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &InFlight) -> Result<Plan> {
     let mut plan = Plan::default();
-    match fill(engine, inode, blocks_of(engine, &flight.range), &mut plan) {
+    match fill(engine, inode, blocks_of(engine, &io.range), &mut plan) {
         Ok(()) => Ok(plan),
         Err(error) => {
             cancel(engine, &plan.segments);
@@ -83,7 +35,7 @@ pub(super) fn make(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) ->
 pub(super) fn cancel(engine: &Engine, segments: &[Segment]) {
     for segment in segments {
         if segment.change == Change::Insert {
-            block_alloc::cancel(engine, segment.extent());
+            block_alloc::cancel(&engine.groups, segment.extent());
         }
     }
 }
@@ -97,7 +49,7 @@ fn fill(
     let mut at = blocks.start;
     while at < blocks.end {
         let run = map::lookup(engine, inode, at, blocks.end - at)?;
-        let end = run_end(inode, &run, at, blocks.end)?;
+        let end = map::run_end(inode.ino, &run, at, blocks.end)?;
         let (physical, change) = match run.what {
             Mapped::Written(physical) => (physical, Change::None),
             Mapped::Unwritten(physical) => (physical, Change::Convert),
@@ -115,19 +67,6 @@ fn fill(
         at = end;
     }
     Ok(())
-}
-
-/// Where a run that was found at `at` ends, at most `limit`. A run that does not begin there or has no length
-/// would let the caller walk for ever.
-pub(super) fn run_end(inode: &Inode, run: &map::Run, at: u64, limit: u64) -> Result<u64> {
-    let end = run.logical.saturating_add(run.len).min(limit);
-    if run.logical != at || end <= at {
-        return Err(Error::BadInode {
-            ino: inode.ino,
-            reason: format!("block {at}: its extents contradict each other"),
-        });
-    }
-    Ok(end)
 }
 
 /// Takes blocks for a hole.
@@ -174,15 +113,15 @@ pub(super) fn take(engine: &Arc<Engine>, inode: &Inode, goal: u64, want: u32) ->
         len: want,
         ino: inode.ino,
     };
-    let extent = match block_alloc::allocate(engine, &request) {
+    let extent = match block_alloc::allocate(&engine.groups, &request) {
         Err(Error::NoSpace) => {
             engine.journal.commit_and_settle()?;
-            block_alloc::allocate(engine, &request)?
+            block_alloc::allocate(&engine.groups, &request)?
         }
         other => other?,
     };
     if extent.len == 0 || extent.len > want {
-        block_alloc::cancel(engine, extent);
+        block_alloc::cancel(&engine.groups, extent);
         return Err(Error::NoSpace);
     }
     Ok(extent)

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs as vfs;
 
-use super::plan::run_end;
 use super::{inline, journaled};
 use crate::Result;
 use crate::engine::Engine;
@@ -74,12 +73,12 @@ pub(super) fn fill(
     let gaps: Vec<Range<u64>> = {
         let state = inode.data.state.lock();
         if state.bytes() > 0 {
-            state.flights.read(offset, buf);
+            state.in_flight.read(offset, buf);
             state.dirty.read(offset, buf);
         }
         let gaps = state.dirty.gaps(offset..end);
         gaps.into_iter()
-            .flat_map(|gap| state.flights.gaps(gap))
+            .flat_map(|gap| state.in_flight.gaps(gap))
             .collect()
     };
     for gap in gaps {
@@ -121,7 +120,7 @@ fn pieces(engine: &Engine, inode: &Inode, range: Range<u64>) -> Result<Vec<Piece
     while at < range.end {
         let block = at / block_size;
         let run = map::lookup(engine, inode, block, last - block)?;
-        let end = run_end(inode, &run, block, last)?;
+        let end = map::run_end(inode.ino, &run, block, last)?;
         let end = end.saturating_mul(block_size).min(range.end);
         let device = match run.what {
             Mapped::Written(physical) => physical

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use sapwood_ext4_format::InodeFlags;
 
-use super::plan::run_end;
 use crate::Result;
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -27,11 +26,8 @@ pub(crate) fn stretch(
     let next = {
         let state = inode.data.state.lock();
         let dirty = state.dirty.covered(at..u64::MAX).next();
-        let flight = state.flights.covered(at..u64::MAX).next();
-        dirty
-            .into_iter()
-            .chain(flight)
-            .min_by_key(|part| part.start)
+        let io = state.in_flight.covered(at..u64::MAX).next();
+        dirty.into_iter().chain(io).min_by_key(|part| part.start)
     };
     if let Some(part) = next.clone().filter(|part| part.start <= at) {
         return Ok((true, part.end));
@@ -40,7 +36,7 @@ pub(crate) fn stretch(
     let block_size = engine.block_size();
     let (block, end) = (at / block_size, size.div_ceil(block_size));
     let run = map::lookup(engine, inode, block, end - block)?;
-    let run_end = run_end(inode, &run, block, end)?;
+    let run_end = map::run_end(inode.ino, &run, block, end)?;
     let is_data = matches!(run.what, Mapped::Written(_));
     Ok((is_data, run_end.saturating_mul(block_size).min(limit)))
 }

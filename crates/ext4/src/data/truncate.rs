@@ -15,12 +15,12 @@ use sapwood_ext4_format::InodeFlags;
 use sapwood_jbd2::Handle;
 use sapwood_vfs::{self as vfs, FileKind};
 
-use super::land::STORE_CREDITS;
-use super::plan::run_end;
+use super::complete::STORE_CREDITS;
 use super::{END, block_ceil, check, check_changeable, discard, inline, max_size, write};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
+use crate::store::Store;
 use crate::{Result, block_alloc, orphan};
 
 /// Credits that a step of a removal is begun with, beside those that it needs to get on: so that it gets on faster.
@@ -49,7 +49,7 @@ pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
         write::zero_tail(engine, inode, old)?;
         return set_size(engine, inode, size);
     }
-    block_alloc::end_stream(engine, inode.ino);
+    block_alloc::end_stream(&engine.groups, inode.ino);
     let end = block_ceil(engine, size);
     if size < old && !sapwood_fault::planted(122) {
         write::zero_part(engine, inode, size..end, old)?;
@@ -71,13 +71,13 @@ fn has_blocks(engine: &Engine, inode: &Inode, blocks: Range<u64>) -> Result<bool
         return Ok(!blocks.is_empty());
     }
     let run = map::lookup(engine, inode, blocks.start, blocks.end - blocks.start)?;
-    let end = run_end(inode, &run, blocks.start, blocks.end)?;
+    let end = map::run_end(inode.ino, &run, blocks.start, blocks.end)?;
     Ok(run.what != Mapped::Hole || end < blocks.end)
 }
 
 /// Sets the size, in memory and on disk, where no block is to be freed.
 pub(super) fn set_size(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let h = engine.start_noted(STORE_CREDITS)?;
+    let h = engine.start_tracked(STORE_CREDITS)?;
     put_size(engine, inode, size)?;
     inode.store(engine, &h)
 }
@@ -91,7 +91,7 @@ fn put_size(engine: &Engine, inode: &Inode, size: u64) -> Result<()> {
 
 fn shrink(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64, blocks: Range<u64>) -> Result<()> {
     let step = remove_credits(engine, inode) + orphan::CREDITS + STORE_CREDITS;
-    let mut h = engine.start_noted(step)?;
+    let mut h = engine.start_tracked(step)?;
     orphan::add(engine, &h, inode)?;
     put_size(engine, inode, size)?;
     let first = blocks.start;
@@ -151,10 +151,10 @@ pub(super) fn in_steps(
     inode: &Arc<Inode>,
     blocks: Range<u64>,
     step: u32,
-    change: impl Fn(&Engine, &Handle, &Inode, Range<u64>) -> Result<Range<u64>>,
+    change: impl Fn(&Store, &Handle, &Inode, Range<u64>) -> Result<Range<u64>>,
 ) -> Result<()> {
     let step = step.saturating_add(STORE_CREDITS);
-    let mut h = engine.start_noted(step)?;
+    let mut h = engine.start_tracked(step)?;
     let mut left = blocks;
     loop {
         left = change(engine, &h, inode, left)?;
@@ -174,7 +174,7 @@ pub(super) fn in_steps(
 pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     check(engine)?;
     discard(engine, inode, 0..u64::MAX);
-    block_alloc::end_stream(engine, inode.ino);
+    block_alloc::end_stream(&engine.groups, inode.ino);
     if has_map(engine, inode) && has_blocks(engine, inode, 0..END)? {
         engine.abort(remove_blocks(engine, inode, 0..END))?;
     }
@@ -187,7 +187,7 @@ pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result
 /// # Errors
 /// The map is damaged.
 pub(crate) fn is_bare(engine: &Engine, inode: &Inode) -> Result<bool> {
-    if !inode.data.is_idle() || block_alloc::has_stream(engine, inode.ino) {
+    if !inode.data.is_idle() || block_alloc::has_stream(&engine.groups, inode.ino) {
         return Ok(false);
     }
     Ok(!has_map(engine, inode) || !has_blocks(engine, inode, 0..END)?)

@@ -10,7 +10,6 @@ use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs as vfs;
 
 use super::flush::{self, Dispatch};
-use super::plan::run_end;
 use super::{
     END, block_ceil, block_floor, blocks_of, check, check_changeable, inline, max_size, read,
 };
@@ -218,7 +217,7 @@ fn promise(
 ) -> Result<(Vec<Range<u64>>, Option<Reservation>)> {
     let mut holes = Vec::new();
     for gap in gaps {
-        let free = inode.data.state.lock().flights.gaps(gap.clone());
+        let free = inode.data.state.lock().in_flight.gaps(gap.clone());
         for part in free {
             find_holes(engine, inode, blocks_of(engine, &part), &mut holes)?;
         }
@@ -267,7 +266,7 @@ fn find_holes(
             blocks.end - at
         };
         let run = map::lookup(engine, inode, at, max)?;
-        let end = run_end(inode, &run, at, u64::MAX)?;
+        let end = map::run_end(inode.ino, &run, at, u64::MAX)?;
         if run.what == Mapped::Hole {
             holes.push(at..end.min(blocks.end));
             if tree && end >= END {

@@ -18,25 +18,25 @@ use std::time::Duration;
 
 use sapwood_base::{ActiveFiles, Added, Alarm, ByteBound, WorkerGroup, Workers, age};
 
-use super::flight::Flight;
+use super::complete;
 use super::flush::{self, Dispatch};
-use super::land;
 use crate::engine::Engine;
+use crate::file_data::InFlight;
 use crate::inode::Inode;
 use crate::lock::Rank;
 use crate::{Error, Options, Result};
 
 /// Threads that land flights.
-const LANDERS: usize = 2;
+const COMPLETERS: usize = 2;
 
 /// Work for a thread.
 pub(super) enum Work {
     /// Plan a flight.
-    Prepare(Arc<Inode>, Arc<Flight>),
+    Prepare(Arc<Inode>, Arc<InFlight>),
     /// Write a part of a flight.
-    Write(Arc<Inode>, Arc<Flight>, flush::Request),
+    Write(Arc<Inode>, Arc<InFlight>, flush::Request),
     /// Bring what is ready of a file into its map.
-    Land(Arc<Inode>),
+    Complete(Arc<Inode>),
     /// Begin writeback until the dirty bytes fall below the lower mark.
     Relieve,
 }
@@ -48,16 +48,16 @@ struct Job {
 
 /// Lanes of the workers.
 const IO: usize = 0;
-const LANDING: usize = 1;
+const COMPLETION: usize = 1;
 
 /// Does a piece of work in this thread.
 fn run(engine: &Arc<Engine>, work: Work) {
     match work {
-        Work::Prepare(inode, flight) => flush::prepare(engine, &inode, &flight, Dispatch::Queue),
-        Work::Write(inode, flight, request) => {
-            flush::write_part(engine, &inode, &flight, &request, Dispatch::Queue);
+        Work::Prepare(inode, io) => flush::prepare(engine, &inode, &io, Dispatch::Queue),
+        Work::Write(inode, io, request) => {
+            flush::write_part(engine, &inode, &io, &request, Dispatch::Queue);
         }
-        Work::Land(inode) => land::land(engine, &inode),
+        Work::Complete(inode) => complete::complete(engine, &inode),
         Work::Relieve => {
             engine.writeback.relieving.store(false, Ordering::SeqCst);
             engine.writeback.relieve(engine);
@@ -129,7 +129,10 @@ impl Writeback {
             threads,
             batching: None,
         };
-        let crews = [group("ext4-data", self.width), group("ext4-land", LANDERS)];
+        let crews = [
+            group("ext4-data", self.width),
+            group("ext4-complete", COMPLETERS),
+        ];
         let started = self
             .workers
             .start(&crews, |job: Job| run(&job.engine, job.work));
@@ -150,7 +153,7 @@ impl Writeback {
     pub(super) fn push(&self, engine: &Arc<Engine>, work: Work) {
         self.start(engine);
         let lane = match work {
-            Work::Land(..) => LANDING,
+            Work::Complete(..) => COMPLETION,
             _ => IO,
         };
         let job = Job {
@@ -252,11 +255,11 @@ impl Writeback {
             }
         }
         for inode in left {
-            flush::wait_for_flights(inode);
+            flush::wait_for_io(inode);
             flush::begin(engine, inode, 0..u64::MAX, Dispatch::Queue);
         }
         for inode in files {
-            flush::wait_for_flights(inode);
+            flush::wait_for_io(inode);
         }
     }
 

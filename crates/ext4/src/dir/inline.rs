@@ -12,9 +12,9 @@ use sapwood_jbd2::Handle;
 
 use super::Found;
 use super::shape::{Dir, Wanted, new_entry};
-use crate::engine::Engine;
-use crate::host::SealKind;
 use crate::inode::{Inode, MAP_BYTES};
+use crate::seal::SealKind;
+use crate::store::Store;
 use crate::{Error, Result, map};
 
 /// Name of the attribute, behind `system.`.
@@ -61,7 +61,7 @@ fn write_set(dir: &Dir<'_>, set: &XattrSet) -> Result<()> {
 
 fn set_size(dir: &Dir<'_>, size: u64) -> Result<()> {
     let mut state = dir.inode.state.lock();
-    state.raw.set_size(size, &dir.engine.geometry)?;
+    state.raw.set_size(size, &dir.store.geometry)?;
     state.size = size;
     Ok(())
 }
@@ -256,7 +256,7 @@ impl Inline {
     /// Damage, no space, the journal.
     pub(super) fn convert<'a>(&self, dir: Dir<'a>, h: &Handle) -> Result<Dir<'a>> {
         let parent = self.parent(&dir)?;
-        let (engine, inode) = (dir.engine, dir.inode);
+        let (store, inode) = (dir.store, dir.inode);
         let mut content = vec![0; dir.format.block_size];
         dir.format
             .init_from_regions(
@@ -270,7 +270,7 @@ impl Inline {
         set.remove(xattr_index::SYSTEM, DATA);
         write_set(&dir, &set)?;
         let mut dir = dir;
-        let extents = engine.geometry.features().has_incompat(Incompat::EXTENTS);
+        let extents = store.geometry.features().has_incompat(Incompat::EXTENTS);
         let form = match extents {
             true => InodeFlags::EXTENTS,
             false => InodeFlags::empty(),
@@ -278,7 +278,7 @@ impl Inline {
         dir.set_flags(form, InodeFlags::INLINE_DATA);
         *inode.map.write() = map::empty(dir.flags);
         set_size(&dir, 0)?;
-        let mut dir = Dir::open(engine, inode)?;
+        let mut dir = Dir::open(store, inode)?;
         let (_, buffer) = dir.append(h, SealKind::DirLeaf)?;
         h.modify(&buffer)?.copy_from_slice(&content);
         Ok(dir)
@@ -289,15 +289,15 @@ impl Inline {
 ///
 /// # Errors
 /// Damage.
-pub(super) fn init(engine: &Engine, inode: &Inode, parent: u32) -> Result<bool> {
-    if !engine
+pub(super) fn init(store: &Store, inode: &Inode, parent: u32) -> Result<bool> {
+    if !store
         .geometry
         .features()
         .has_incompat(Incompat::INLINE_DATA)
     {
         return Ok(false);
     }
-    let mut dir = Dir::open(engine, inode)?;
+    let mut dir = Dir::open(store, inode)?;
     let Some(set) = with_value(attributes(&dir)?, &[], area_size(inode)) else {
         return Ok(false);
     };

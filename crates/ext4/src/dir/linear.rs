@@ -11,7 +11,7 @@ use sapwood_ext4_format::NewEntry;
 use sapwood_jbd2::{Buffer, Handle};
 
 use super::shape::{Dir, Form, Wanted};
-use crate::host::SealKind;
+use crate::seal::SealKind;
 use crate::{Error, Result};
 
 /// Where a name stands.

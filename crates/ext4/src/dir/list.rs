@@ -24,8 +24,8 @@ use super::htree;
 use super::inline::Inline;
 use super::shape::{Dir, Form, kind_of};
 use crate::Result;
-use crate::engine::Engine;
 use crate::inode::table_place;
+use crate::store::Store;
 
 /// Where names go.
 pub(super) type Sink<'a> = dyn FnMut(DirEntry) -> ControlFlow<()> + 'a;
@@ -50,8 +50,8 @@ pub(super) fn key(major: u32, name: &[u8]) -> u64 {
 
 /// The kind of an inode that its entry does not tell, from the inode table. A name that leads nowhere is listed too: who
 /// looks it up is told what is wrong.
-fn kind_in_table(engine: &Engine, ino: u32) -> FileKind {
-    let mode = table_place(engine, ino).ok().and_then(|(buffer, offset)| {
+fn kind_in_table(store: &Store, ino: u32) -> FileKind {
+    let mode = table_place(store, ino).ok().and_then(|(buffer, offset)| {
         let content = buffer.read();
         let bytes: [u8; 2] = content.get(offset..offset + 2)?.try_into().ok()?;
         FileKind::from_mode(u16::from_le_bytes(bytes).into())
@@ -66,7 +66,7 @@ pub(super) fn emit(
     next: u64,
     sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
-    let kind = kind_of(entry.file_type).unwrap_or_else(|| kind_in_table(dir.engine, entry.inode));
+    let kind = kind_of(entry.file_type).unwrap_or_else(|| kind_in_table(dir.store, entry.inode));
     sink(DirEntry {
         ino: Ino(entry.inode.into()),
         next,

@@ -5,37 +5,24 @@ mod inline;
 mod linear;
 mod list;
 mod once;
-mod places;
 mod shape;
 
 use std::ops::ControlFlow;
-use std::sync::atomic::AtomicU32;
 
 use sapwood_ext4_format::{Geometry, InodeFlags};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::{DirEntry, FileKind};
 
 use crate::commit_reason::Reason;
-use crate::engine::Engine;
-use crate::fast_commit::note;
 use crate::inode::Inode;
+use crate::store::Store;
 use crate::{Error, Result, block_alloc, map};
 use inline::Inline;
 use linear::{Gap, Place};
 pub(crate) use once::{
     Absent, Present, absent, insert_absent, present, remove_present, room_absent,
 };
-pub(crate) use places::Places;
 use shape::{Dir, Form, Wanted, disk_kind, format_of, new_entry};
-
-/// What a directory keeps in memory besides; empty for everything else.
-#[derive(Debug, Default)]
-pub(crate) struct DirState {
-    /// No block before this one has room, as far as was seen. Only for directories without an index.
-    room: AtomicU32,
-    /// Where its blocks are.
-    pub(crate) places: Places,
-}
 
 /// A name that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +50,8 @@ fn search(dir: &Dir<'_>, name: &[u8], gap: Option<&mut Gap>) -> Result<Option<Pl
 ///
 /// # Errors
 /// The directory is damaged.
-pub(crate) fn find(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
-    let dir = Dir::open(engine, dir)?;
+pub(crate) fn find(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+    let dir = Dir::open(store, dir)?;
     match dir.form {
         Form::Inline => Ok(Inline::read(&dir)?
             .find(&dir, name)?
@@ -85,7 +72,7 @@ impl Growth {
     fn map_credits(&self, dir: &Dir<'_>) -> u32 {
         match self.added {
             0 => 0,
-            added => map::append_credits(dir.engine, dir.inode, added),
+            added => map::append_credits(dir.store, dir.inode, added),
         }
     }
 
@@ -134,8 +121,8 @@ pub(crate) struct Room {
 ///
 /// # Errors
 /// `NoSpace`; the directory is damaged.
-pub(crate) fn room(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Room> {
-    let dir = Dir::open(engine, dir)?;
+pub(crate) fn room(store: &Store, dir: &Inode, name: &[u8]) -> Result<Room> {
+    let dir = Dir::open(store, dir)?;
     dir.check_readable()?;
     let grown = |changed, added| Growth { changed, added };
     let growth = match dir.form {
@@ -157,9 +144,9 @@ pub(crate) fn room(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Room> {
 pub(crate) const CHANGE_CREDITS: u32 = 1;
 
 /// Credits that one change of names needs at most, whatever the name is.
-pub(crate) fn credits(engine: &Engine, dir: &Inode) -> u32 {
+pub(crate) fn credits(store: &Store, dir: &Inode) -> u32 {
     // Who finds the directory damaged here will find it damaged again.
-    Dir::open(engine, dir).map_or(1, |dir| growth(&dir).credits(&dir))
+    Dir::open(store, dir).map_or(1, |dir| growth(&dir).credits(&dir))
 }
 
 /// Adds a name that is not there. Sets size and flags of the directory in memory; the caller sets times and stores it.
@@ -167,26 +154,26 @@ pub(crate) fn credits(engine: &Engine, dir: &Inode) -> u32 {
 /// # Errors
 /// No space, the directory cannot grow further, it is damaged.
 pub(crate) fn insert(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     dir: &Inode,
     name: &[u8],
     ino: u32,
     kind: FileKind,
 ) -> Result<()> {
-    note::named(engine, h, dir, name, ino);
-    insert_entry(engine, h, dir, name, ino, kind)
+    store.fast_commits.named(h, dir.ino, name, ino);
+    insert_entry(store, h, dir, name, ino, kind)
 }
 
 fn insert_entry(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     dir: &Inode,
     name: &[u8],
     ino: u32,
     kind: FileKind,
 ) -> Result<()> {
-    let mut dir = Dir::open(engine, dir)?;
+    let mut dir = Dir::open(store, dir)?;
     let entry = new_entry(name, ino, kind);
     if dir.form == Form::Inline {
         if Inline::read(&dir)?.insert(&dir, &entry)? {
@@ -219,15 +206,17 @@ fn insert_entry(
 ///
 /// # Errors
 /// `NotFound`; the directory is damaged.
-pub(crate) fn remove(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8]) -> Result<()> {
-    let dir = Dir::open(engine, dir)?;
+pub(crate) fn remove(store: &Store, h: &Handle, dir: &Inode, name: &[u8]) -> Result<()> {
+    let dir = Dir::open(store, dir)?;
     if dir.form == Form::Inline {
         let mut inline = Inline::read(&dir)?;
         let place = inline.find(&dir, name)?.ok_or_else(not_found)?;
         return inline.remove(&dir, place);
     }
     let place = search(&dir, name, None)?.ok_or_else(not_found)?;
-    note::unnamed(engine, h, dir.inode, name, place.found.ino);
+    store
+        .fast_commits
+        .unnamed(h, dir.inode.ino, name, place.found.ino);
     linear::remove(&dir, h, &place)
 }
 
@@ -236,22 +225,24 @@ pub(crate) fn remove(engine: &Engine, h: &Handle, dir: &Inode, name: &[u8]) -> R
 /// # Errors
 /// As [`remove`].
 pub(crate) fn replace(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     dir: &Inode,
     name: &[u8],
     ino: u32,
     kind: FileKind,
 ) -> Result<()> {
-    let dir = Dir::open(engine, dir)?;
+    let dir = Dir::open(store, dir)?;
     if dir.form == Form::Inline {
         let mut inline = Inline::read(&dir)?;
         let place = inline.find(&dir, name)?.ok_or_else(not_found)?;
         return inline.replace(&dir, place, ino, disk_kind(kind));
     }
     let place = search(&dir, name, None)?.ok_or_else(not_found)?;
-    note::unnamed(engine, h, dir.inode, name, place.found.ino);
-    note::named(engine, h, dir.inode, name, ino);
+    store
+        .fast_commits
+        .unnamed(h, dir.inode.ino, name, place.found.ino);
+    store.fast_commits.named(h, dir.inode.ino, name, ino);
     dir.change(h, &place.buffer, |format, content| {
         format.set_inode(content, place.offset, ino, disk_kind(kind))
     })
@@ -261,20 +252,20 @@ pub(crate) fn replace(
 ///
 /// # Errors
 /// No space.
-pub(crate) fn init(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
-    note::whole(engine, h, Reason::Directory);
-    if inline::init(engine, dir, parent)? {
+pub(crate) fn init(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
+    store.fast_commits.whole(h, Reason::Directory);
+    if inline::init(store, dir, parent)? {
         return Ok(());
     }
-    linear::init(&mut Dir::open(engine, dir)?, h, parent)
+    linear::init(&mut Dir::open(store, dir)?, h, parent)
 }
 
 /// Where `..` leads.
 ///
 /// # Errors
 /// The directory is damaged.
-pub(crate) fn parent(engine: &Engine, dir: &Inode) -> Result<u32> {
-    let dir = Dir::open(engine, dir)?;
+pub(crate) fn parent(store: &Store, dir: &Inode) -> Result<u32> {
+    let dir = Dir::open(store, dir)?;
     match dir.form {
         Form::Inline => Inline::read(&dir)?.parent(&dir),
         Form::Linear => Ok(linear::dot_dot(&dir)?.2),
@@ -286,9 +277,9 @@ pub(crate) fn parent(engine: &Engine, dir: &Inode) -> Result<u32> {
 ///
 /// # Errors
 /// As [`parent`].
-pub(crate) fn set_parent(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
-    note::whole(engine, h, Reason::Directory);
-    let dir = Dir::open(engine, dir)?;
+pub(crate) fn set_parent(store: &Store, h: &Handle, dir: &Inode, parent: u32) -> Result<()> {
+    store.fast_commits.whole(h, Reason::Directory);
+    let dir = Dir::open(store, dir)?;
     match dir.form {
         Form::Inline => Inline::read(&dir)?.set_parent(&dir, parent),
         Form::Linear => linear::set_parent(&dir, h, parent),
@@ -300,8 +291,8 @@ pub(crate) fn set_parent(engine: &Engine, h: &Handle, dir: &Inode, parent: u32) 
 ///
 /// # Errors
 /// As [`parent`].
-pub(crate) fn is_empty(engine: &Engine, dir: &Inode) -> Result<bool> {
-    let dir = Dir::open(engine, dir)?;
+pub(crate) fn is_empty(store: &Store, dir: &Inode) -> Result<bool> {
+    let dir = Dir::open(store, dir)?;
     match dir.form {
         Form::Inline => Ok(Inline::read(&dir)?.names(&dir).next().is_none()),
         Form::Linear => linear::is_empty(&dir),
@@ -314,12 +305,12 @@ pub(crate) fn is_empty(engine: &Engine, dir: &Inode) -> Result<bool> {
 /// # Errors
 /// As [`parent`].
 pub(crate) fn list(
-    engine: &Engine,
+    store: &Store,
     dir: &Inode,
     from: u64,
     sink: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
 ) -> Result<()> {
-    let dir = Dir::open(engine, dir)?;
+    let dir = Dir::open(store, dir)?;
     dir.check_readable()?;
     list::list(&dir, from, sink)
 }

@@ -12,9 +12,8 @@ use super::linear::{self, Gap, Place};
 use super::shape::{Dir, Form, new_entry};
 use super::{Found, Room, find, insert, remove, room, search};
 use crate::Result;
-use crate::engine::Engine;
-use crate::fast_commit::note;
 use crate::inode::Inode;
+use crate::store::Store;
 
 /// A name that is there. Good until a name of the directory changes.
 pub(crate) struct Present {
@@ -33,8 +32,8 @@ pub struct Absent {
 ///
 /// # Errors
 /// The directory is damaged.
-pub(crate) fn present(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Option<Present>> {
-    let dir = Dir::open(engine, dir)?;
+pub(crate) fn present(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Present>> {
+    let dir = Dir::open(store, dir)?;
     if dir.form == Form::Inline {
         let place = Inline::read(&dir)?.find(&dir, name)?;
         return Ok(place.map(|place| Present {
@@ -54,7 +53,7 @@ pub(crate) fn present(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Optio
 /// # Errors
 /// See there.
 pub(crate) fn remove_present(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     dir: &Inode,
     name: &[u8],
@@ -62,10 +61,12 @@ pub(crate) fn remove_present(
 ) -> Result<()> {
     match &present.place {
         Some(place) => {
-            note::unnamed(engine, h, dir, name, present.found.ino);
-            linear::remove(&Dir::open(engine, dir)?, h, place)
+            store
+                .fast_commits
+                .unnamed(h, dir.ino, name, present.found.ino);
+            linear::remove(&Dir::open(store, dir)?, h, place)
         }
-        None => remove(engine, h, dir, name),
+        None => remove(store, h, dir, name),
     }
 }
 
@@ -74,10 +75,10 @@ pub(crate) fn remove_present(
 ///
 /// # Errors
 /// The directory is damaged.
-pub(crate) fn absent(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Option<Absent>> {
-    let open = Dir::open(engine, dir)?;
+pub(crate) fn absent(store: &Store, dir: &Inode, name: &[u8]) -> Result<Option<Absent>> {
+    let open = Dir::open(store, dir)?;
     if open.form == Form::Inline {
-        let found = find(engine, dir, name)?.is_some();
+        let found = find(store, dir, name)?.is_some();
         return Ok((!found).then_some(Absent { gap: None }));
     }
     let mut gap = Gap::new(&open, name);
@@ -93,15 +94,15 @@ pub(crate) fn absent(engine: &Engine, dir: &Inode, name: &[u8]) -> Result<Option
 /// # Errors
 /// See there.
 pub(crate) fn room_absent(
-    engine: &Engine,
+    store: &Store,
     dir: &Inode,
     name: &[u8],
     absent: &Absent,
 ) -> Result<Room> {
     if absent.gap.is_none() {
-        return room(engine, dir, name);
+        return room(store, dir, name);
     }
-    Dir::open(engine, dir)?.check_readable()?;
+    Dir::open(store, dir)?.check_readable()?;
     Ok(Room {
         credits: 1,
         blocks: 0,
@@ -113,7 +114,7 @@ pub(crate) fn room_absent(
 /// # Errors
 /// See there.
 pub(crate) fn insert_absent(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     dir: &Inode,
     name: &[u8],
@@ -121,10 +122,10 @@ pub(crate) fn insert_absent(
     (ino, kind): (u32, FileKind),
 ) -> Result<()> {
     if let Some(gap) = &absent.gap
-        && gap.fill(&Dir::open(engine, dir)?, h, &new_entry(name, ino, kind))?
+        && gap.fill(&Dir::open(store, dir)?, h, &new_entry(name, ino, kind))?
     {
-        note::named(engine, h, dir, name, ino);
+        store.fast_commits.named(h, dir.ino, name, ino);
         return Ok(());
     }
-    insert(engine, h, dir, name, ino, kind)
+    insert(store, h, dir, name, ino, kind)
 }

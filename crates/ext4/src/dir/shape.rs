@@ -13,9 +13,9 @@ use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
 use super::Found;
-use crate::engine::Engine;
-use crate::host::SealKind;
 use crate::inode::Inode;
+use crate::seal::SealKind;
+use crate::store::Store;
 use crate::{Error, Result, map};
 
 /// Blocks of a directory whose map is looked up quickly enough.
@@ -34,7 +34,7 @@ pub(super) enum Form {
 
 /// A directory as it is now. Made anew by every call, and after a change of its form.
 pub(super) struct Dir<'a> {
-    pub(super) engine: &'a Engine,
+    pub(super) store: &'a Store,
     pub(super) inode: &'a Inode,
     pub(super) format: DirFormat,
     pub(super) flags: InodeFlags,
@@ -150,13 +150,13 @@ impl<'a> Dir<'a> {
     ///
     /// # Errors
     /// Its size is not one that a directory can have.
-    pub(super) fn open(engine: &'a Engine, inode: &'a Inode) -> Result<Self> {
+    pub(super) fn open(store: &'a Store, inode: &'a Inode) -> Result<Self> {
         let (flags, size) = {
             let state = inode.state.lock();
             (state.raw.flags(), state.size)
         };
         let indexed = flags.contains(InodeFlags::INDEX)
-            && engine.geometry.features().has_compat(Compat::DIR_INDEX);
+            && store.geometry.features().has_compat(Compat::DIR_INDEX);
         let form = match flags.contains(InodeFlags::INLINE_DATA) {
             true => Form::Inline,
             false if indexed && size > 0 => Form::Indexed,
@@ -164,13 +164,13 @@ impl<'a> Dir<'a> {
         };
         let blocks = match form {
             Form::Inline => Some(0),
-            _ if size % engine.block_size() == 0 => u32::try_from(size / engine.block_size()).ok(),
+            _ if size % store.block_size() == 0 => u32::try_from(size / store.block_size()).ok(),
             _ => None,
         };
         Ok(Self {
-            engine,
+            store,
             inode,
-            format: format_of(&engine.geometry, flags),
+            format: format_of(&store.geometry, flags),
             flags,
             form,
             blocks: blocks.ok_or_else(|| Error::BadInode {
@@ -182,10 +182,7 @@ impl<'a> Dir<'a> {
 
     /// A directory of one full block gets an index.
     pub(super) fn may_index(&self) -> bool {
-        self.engine
-            .geometry
-            .features()
-            .has_compat(Compat::DIR_INDEX)
+        self.store.geometry.features().has_compat(Compat::DIR_INDEX)
     }
 
     /// Refuses a directory whose names are encrypted: they have any bytes, also those that no name may have.
@@ -219,9 +216,9 @@ impl<'a> Dir<'a> {
     /// A block of the directory, not judged.
     fn block(&self, logical: u32) -> Result<Arc<Buffer>> {
         if let Some(place) = self.inode.dir.places.get(logical) {
-            return self.engine.block(place);
+            return self.store.block(place);
         }
-        let buffer = map::block_of(self.engine, self.inode, logical.into())?;
+        let buffer = map::block_of(self.store, self.inode, logical.into())?;
         if self.blocks > FEW {
             self.inode.dir.places.note(logical, buffer.block());
         }
@@ -241,7 +238,7 @@ impl<'a> Dir<'a> {
             }
             _ => {
                 let content = buffer.read();
-                let seed = self.inode.seed(self.engine);
+                let seed = self.inode.seed(self.store);
                 self.format
                     .verify(&content, seed)
                     .and_then(|()| self.judge(&content))
@@ -285,7 +282,7 @@ impl<'a> Dir<'a> {
             }
             _ => {
                 let content = buffer.read();
-                let seed = self.inode.seed(self.engine);
+                let seed = self.inode.seed(self.store);
                 self.format
                     .dx_verify(&content, seed)
                     .and_then(|()| judge(&content))
@@ -303,12 +300,12 @@ impl<'a> Dir<'a> {
     pub(super) fn append(&mut self, h: &Handle, kind: SealKind) -> Result<(u32, Arc<Buffer>)> {
         let logical = self.blocks;
         let blocks = logical.checked_add(1).ok_or(Error::NoSpace)?;
-        let size = u64::from(blocks) * self.engine.block_size();
-        let geometry = &self.engine.geometry;
+        let size = u64::from(blocks) * self.store.block_size();
+        let geometry = &self.store.geometry;
         // Judged on a copy: a size that does not fit must not cost a block.
         let mut raw = self.inode.state.lock().raw.clone();
         raw.set_size(size, geometry).map_err(|_| Error::NoSpace)?;
-        let buffer = map::append_block(self.engine, h, self.inode, logical.into())?;
+        let buffer = map::append_block(self.store, h, self.inode, logical.into())?;
         {
             let mut state = self.inode.state.lock();
             state.raw.set_size(size, geometry)?;

@@ -10,6 +10,7 @@ use sapwood_ext4_format::{SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperFlags};
 use sapwood_vfs::{Credentials, DirEntry, FileKind, FileSystem, Ino, NewInode};
 
 use super::*;
+use crate::engine::Engine;
 use crate::oracles::{self, MIB, Need, clean, image, left_out};
 use crate::{Ext4, Options};
 

@@ -3,11 +3,8 @@
 use sapwood_block::SECTOR_SIZE;
 use sapwood_ext4_format::crc32c;
 
-use super::area::{
-    ADD_RANGE, CREATE, DEL_RANGE, HEAD, INODE, LINK, Naming, PAD, Range, TAG_HEADER, TAIL, UNLINK,
-    WRITTEN_MAX,
-};
-use super::records::Record;
+use super::tag::{ADD_RANGE, CREATE, DEL_RANGE, HEAD, INODE, LINK, PAD, TAG_HEADER, TAIL, UNLINK};
+use crate::track::{Naming, Range, Record, WRITTEN_MAX};
 
 /// Blocks of a hole that one tag says: as many as the kernel does.
 const HOLE_MOST: u64 = 0x7fff_ffff;

@@ -10,7 +10,7 @@
 //! gives it an overlay, so that a contradiction that is found late leaves the image untouched.
 //!
 //! **Which transactions.** Every handle makes its transaction one that only a whole commit can
-//! express, but for those of [`Engine::start_noted`]: operations that are done again by a replay of
+//! express, but for those of [`Engine::start_tracked`]: operations that are done again by a replay of
 //! their [`note`]s. These are taken where all changes pass (an inode is stored, a map or a
 //! directory changes, an inode is taken or freed, an orphan comes or goes), and there it is also
 //! seen what cannot be said ([`Reason`]). So what is not recorded is committed whole.
@@ -50,37 +50,13 @@
 //!
 //! Tags: kernel documentation, `filesystems/ext4/journal.rst` ("Fast commits"), and what the kernel writes.
 
-mod apply;
-mod area;
 mod encode;
-pub(crate) mod note;
-mod records;
+pub(crate) mod tag;
 #[cfg(test)]
 mod tests;
 mod write;
 
-pub(crate) use records::Tracker;
 pub(crate) use write::{Outcome, commit};
 
-use std::sync::Arc;
-
-use sapwood_jbd2::{FastCommits, Log};
-
-use crate::Result;
 #[cfg(doc)]
 use crate::commit_reason::Reason;
-use crate::engine::Engine;
-
-/// Replays the fast commits that follow the last transaction of the journal, if there are any. Changes go straight home; the
-/// caller syncs and empties the journal.
-///
-/// # Errors
-/// They contradict the image; the device.
-pub(crate) fn replay(engine: &Arc<Engine>, log: &Log, commits: &FastCommits) -> Result<()> {
-    let changes = area::read(&engine.geometry, log, commits)?;
-    if changes.is_empty() {
-        return Ok(());
-    }
-    log::info!("{} changes of fast commits", changes.len());
-    apply::apply(engine, changes)
-}

@@ -13,11 +13,11 @@ use sapwood_vfs::{
     Attr, Credentials, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, SyncKind, WriteMode,
 };
 
-use super::area::{Name, Naming, Range};
 use super::encode::Encoder;
-use super::records::Record;
 use crate::oracles::{Need, clean, image, left_out};
-use crate::{Error, Ext4, FastCommits, Options};
+use crate::recovery;
+use crate::track::{Name, Naming, Range, Record};
+use crate::{Error, Ext4, FastCommits, Options, inode_alloc};
 
 const SIZE: u64 = 32 << 20;
 
@@ -328,8 +328,9 @@ fn old_attributes_are_not_left_to_a_new_inode() {
     fs.sync().unwrap();
     let before = counter(&fs, "fast_commit_whole_xattrs");
     {
-        let h = fs.engine.start_noted(4).unwrap();
-        super::note::created(&fs.engine, &h, number).unwrap();
+        let h = fs.engine.start_tracked(4).unwrap();
+        let old_xattrs = inode_alloc::has_old_xattrs(&fs.engine, number).unwrap();
+        fs.engine.fast_commits.created(&h, number, old_xattrs);
         assert!(h.requires_whole());
     }
     append(&fs, ino, 10);
@@ -443,7 +444,7 @@ fn lies_are_refused() {
 /// The bytes of an inode in its table, changed.
 fn fields(fs: &Ext4, ino: u32, change: impl FnOnce(&mut RawInode)) -> Vec<u8> {
     let geometry = &fs.engine.geometry;
-    let mut raw = super::apply::table_inode(&fs.engine, ino).unwrap();
+    let mut raw = recovery::table_inode(&fs.engine, ino).unwrap();
     change(&mut raw);
     let mut bytes = vec![0; usize::from(geometry.inode_size())];
     raw.write(&mut bytes).unwrap();

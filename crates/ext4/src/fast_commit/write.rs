@@ -6,13 +6,12 @@ use sapwood_ext4_format::{INODE_BASE_SIZE, Inode as RawInode};
 use sapwood_jbd2::{FastCommitLeader, FastCommitStart, Tid};
 use sapwood_vfs::FileKind;
 
-use super::area::Naming;
 use super::encode::Encoder;
-use super::records::{Record, Taken};
 use crate::Result;
 use crate::commit_reason::Reason;
-use crate::engine::Engine;
 use crate::inode::table_place;
+use crate::store::Store;
+use crate::track::{Naming, Record, Taken};
 
 /// What became of the wish to make an inode durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,20 +63,20 @@ enum Look {
 ///
 /// # Errors
 /// The device; the journal is aborted then.
-pub(crate) fn commit(engine: &Engine, ino: u32, tid: Tid) -> Result<Outcome> {
-    let leader = match engine.journal.begin_fast_commit()? {
+pub(crate) fn commit(store: &Store, ino: u32, tid: Tid) -> Result<Outcome> {
+    let leader = match store.journal.begin_fast_commit()? {
         FastCommitStart::Leader(leader) => leader,
         FastCommitStart::Durable => return Ok(Outcome::Written),
         FastCommitStart::NoArea => return Ok(Outcome::Whole(Reason::Area)),
     };
-    if tid <= engine.journal.durable_tid() {
+    if tid <= store.journal.durable_tid() {
         return Ok(Outcome::Found);
     }
     if let Some(reason) = leader.requires_whole() {
         return Ok(Outcome::Whole(Reason::from_number(reason)));
     }
     // What is being changed just now is nothing that the caller was told of.
-    if !engine
+    if !store
         .fast_commits
         .with(leader.tid(), |records| records.has(ino))
     {
@@ -85,32 +84,32 @@ pub(crate) fn commit(engine: &Engine, ino: u32, tid: Tid) -> Result<Outcome> {
     }
     let look = leader.quiesce(|whole| match whole {
         Some(reason) => Ok(Look::Whole(Reason::from_number(reason))),
-        None => look(engine, leader.tid(), ino),
+        None => look(store, leader.tid(), ino),
     })??;
     match look {
         Look::Found => Ok(Outcome::Found),
         Look::Whole(reason) => Ok(Outcome::Whole(reason)),
         Look::Write(snapshot) if snapshot.is_empty() => Ok(Outcome::Found),
-        Look::Write(snapshot) => write(engine, leader, &snapshot),
+        Look::Write(snapshot) => write(store, leader, &snapshot),
     }
 }
 
 /// Takes what is to be said, while no handle is open.
-fn look(engine: &Engine, tid: Tid, ino: u32) -> Result<Look> {
-    let touched = engine.fast_commits.with(tid, |records| records.touched());
+fn look(store: &Store, tid: Tid, ino: u32) -> Result<Look> {
+    let touched = store.fast_commits.with(tid, |records| records.touched());
     if !touched.contains(&ino) {
         return Ok(Look::Found);
     }
     let mut inodes = BTreeMap::new();
     for ino in touched {
-        let stored = read(engine, ino)?;
-        if stored.named && engine.orphans.knows(ino) {
+        let stored = read(store, ino)?;
+        if stored.named && store.orphans.knows(ino) {
             return Ok(Look::Whole(Reason::Orphan));
         }
         inodes.insert(ino, stored);
     }
     let alive = |ino: u32| inodes.get(&ino).is_some_and(|stored: &Stored| stored.named);
-    let tracker = &engine.fast_commits;
+    let tracker = &store.fast_commits;
     if tracker.careful()
         && !sapwood_fault::planted(127)
         && tracker.with(tid, |records| records.deletes(alive))
@@ -122,12 +121,12 @@ fn look(engine: &Engine, tid: Tid, ino: u32) -> Result<Look> {
 }
 
 /// What the next commit would write of an inode.
-fn read(engine: &Engine, ino: u32) -> Result<Stored> {
-    let (buffer, offset) = table_place(engine, ino)?;
+fn read(store: &Store, ino: u32) -> Result<Stored> {
+    let (buffer, offset) = table_place(store, ino)?;
     let content = buffer.read();
-    let size = usize::from(engine.geometry.inode_size());
+    let size = usize::from(store.geometry.inode_size());
     let bytes = content.get(offset..offset + size).unwrap_or_default();
-    let raw = RawInode::read(bytes, &engine.geometry)?;
+    let raw = RawInode::read(bytes, &store.geometry)?;
     let known = match raw.extra_isize() {
         0 => INODE_BASE_SIZE,
         extra => INODE_BASE_SIZE + extra,
@@ -143,8 +142,8 @@ fn read(engine: &Engine, ino: u32) -> Result<Stored> {
 ///
 /// The first block of the area must not be torn: the kernel refuses the mount if the first fast commit has a beginning and
 /// no end (6.18). So what does not fit into its first sector comes behind one that says nothing, and does.
-fn encode(engine: &Engine, tid: u32, snapshot: &Snapshot) -> Vec<Vec<u8>> {
-    let new = || Encoder::new(engine.geometry.block_size() as usize);
+fn encode(store: &Store, tid: u32, snapshot: &Snapshot) -> Vec<Vec<u8>> {
+    let new = || Encoder::new(store.geometry.block_size() as usize);
     let mut encoder = new();
     if snapshot.taken.next_block > 0 {
         say(&mut encoder, snapshot);
@@ -183,40 +182,40 @@ fn say(encoder: &mut Encoder, snapshot: &Snapshot) {
     }
 }
 
-fn write(engine: &Engine, leader: FastCommitLeader<'_>, snapshot: &Snapshot) -> Result<Outcome> {
+fn write(store: &Store, leader: FastCommitLeader<'_>, snapshot: &Snapshot) -> Result<Outcome> {
     let at = snapshot.taken.next_block;
-    let blocks = encode(engine, leader.tid() as u32, snapshot);
+    let blocks = encode(store, leader.tid() as u32, snapshot);
     let end = at + blocks.len() as u64;
     if end > leader.log().fast_commit_blocks() {
         leader.require_whole(Reason::Area.number());
         return Ok(Outcome::Whole(Reason::Area));
     }
-    if let Err(error) = put(engine, &leader, at, &blocks, snapshot.taken.landed) {
-        engine.journal.abort(&error);
+    if let Err(error) = put(store, &leader, at, &blocks, snapshot.taken.data_written) {
+        store.journal.abort(&error);
         return Err(error);
     }
-    engine
+    store
         .fast_commits
         .with(leader.tid(), |records| records.next_block = end);
-    engine.counters.fast_commits.written(blocks.len() as u64);
+    store.counters.fast_commits.written(blocks.len() as u64);
     leader.durable();
     Ok(Outcome::Written)
 }
 
 /// Makes it durable: what it leads to first, as nothing but its checksum tells whether it is whole.
 fn put(
-    engine: &Engine,
+    store: &Store,
     leader: &FastCommitLeader<'_>,
     at: u64,
     blocks: &[Vec<u8>],
-    landed: bool,
+    data_written: bool,
 ) -> Result<()> {
     let flush = || -> Result<()> {
-        engine.counters.fast_commits.flushed();
-        Ok(engine.device.flush()?)
+        store.counters.fast_commits.flushed();
+        Ok(store.device.flush()?)
     };
-    let written_back = at == 0 && write_back(engine, leader)?;
-    if landed && !sapwood_fault::planted(138) || written_back && !sapwood_fault::planted(362) {
+    let written_back = at == 0 && write_back(store, leader)?;
+    if data_written && !sapwood_fault::planted(138) || written_back && !sapwood_fault::planted(362) {
         flush()?;
     }
     let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
@@ -233,8 +232,8 @@ fn put(
 /// forgets all blocks and inodes, so that it meets orphans whose blocks are free.
 ///
 /// True if anything was written. It has to be durable before the first fast commit.
-fn write_back(engine: &Engine, leader: &FastCommitLeader<'_>) -> Result<bool> {
-    let geometry = &engine.geometry;
+fn write_back(store: &Store, leader: &FastCommitLeader<'_>) -> Result<bool> {
+    let geometry = &store.geometry;
     let mut written = leader.write_back(geometry.super_block())?;
     let each_block = geometry.descs_per_block().max(1) as usize;
     for group in (0..geometry.group_count()).step_by(each_block) {

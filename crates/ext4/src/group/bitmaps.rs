@@ -7,9 +7,7 @@ use sapwood_ext4_format::{
 };
 use sapwood_jbd2::{Buffer, BufferWrite, Handle};
 
-use super::{Group, GroupState, Groups, slot};
-use crate::block_alloc::Buddy;
-use crate::inode_alloc::InodeMap;
+use super::{Buddy, Group, GroupState, Groups, InodeMap, slot};
 use crate::lock::RankedMutexGuard;
 use crate::{Error, Result};
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 use sapwood_ext4_format::{Geometry, GroupDesc, validate_group};
 use sapwood_jbd2::{Buffer, Cache};
 
+use super::inode_map::Recent;
+use super::streams::Streams;
 use super::{Group, GroupState, Groups, UNKNOWN};
-use crate::block_alloc::Streams;
-use crate::inode_alloc::Recent;
 use crate::lock::{Rank, RankedMutex};
 use crate::{Error, Result};
 

@@ -258,10 +258,10 @@ fn a_bitmap_that_was_never_written_is_computed_and_then_written() {
         len: 3,
         ino: 12,
     };
-    let extent = crate::block_alloc::allocate(&engine, &request).unwrap();
+    let extent = crate::block_alloc::allocate(&engine.groups, &request).unwrap();
     assert_eq!((extent.start, extent.len), (goal, 3));
     let h = engine.start(crate::block_alloc::CREDITS).unwrap();
-    crate::block_alloc::claim(&engine, &h, extent).unwrap();
+    crate::block_alloc::claim(&engine.groups, &h, extent).unwrap();
     drop(h);
     engine.journal.commit_and_settle().unwrap();
     let after = desc(&device, 3);
@@ -276,7 +276,7 @@ fn a_bitmap_that_was_never_written_is_computed_and_then_written() {
     let groups = groups(&device);
     drop(groups.lock_blocks(&groups.all[3]).unwrap());
     let h = engine.start(crate::block_alloc::CREDITS).unwrap();
-    crate::block_alloc::free(&engine, &h, extent, false).unwrap();
+    crate::block_alloc::free(&engine.groups, &h, extent, false).unwrap();
     drop(h);
     mount::close(&engine).unwrap();
     oracles::clean(&device, "freed again");

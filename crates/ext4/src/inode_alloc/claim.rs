@@ -25,8 +25,8 @@
 
 use std::ops::Range;
 
-use super::counters::{AllocCounters, count};
 use super::search::{Bits, search};
+use crate::counters::{AllocCounters, count};
 use crate::options::AllocPolicy;
 
 /// A group whose lock is held.

@@ -7,8 +7,6 @@
 //! table block go with it under the same lock.
 
 mod claim;
-mod counters;
-mod map;
 mod policy;
 #[cfg(test)]
 mod schedules;
@@ -22,23 +20,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use sapwood_ext4_format::{BitmapKind, Compat, InodeFlags, bitmap, special_ino};
+use sapwood_ext4_format::{
+    BitmapKind, Compat, Inode as RawInode, InodeFlags, XATTR_MAGIC, bitmap, special_ino,
+};
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::{FileKind, Timestamp};
 
 use claim::{Locked, Pool, claim};
-pub(crate) use counters::AllocCounters;
-use counters::count;
-pub(crate) use map::{InodeMap, Recent};
 use policy::Wish;
 use search::Bits;
 
-use crate::engine::Engine;
-use crate::fast_commit::note;
-use crate::group::{Group, GroupState, Groups};
-use crate::inode::Inode;
+use crate::counters::{AllocCounters, count};
+use crate::group::{Group, GroupState, Groups, InodeMap};
+use crate::inode::{Inode, table_place};
 use crate::lock::RankedMutexGuard;
 use crate::options::AllocPolicy;
+use crate::store::Store;
 use crate::{Error, Result};
 
 /// Credits that [`allocate`] or [`free`] needs: bitmap, descriptor, inode table.
@@ -53,8 +50,8 @@ const RECENT_SECONDS: u64 = 5;
 ///
 /// # Errors
 /// `NoSpace`: no group that is in use has a free inode; the journal, the device.
-pub(crate) fn allocate(engine: &Engine, h: &Handle, parent: &Inode, kind: FileKind) -> Result<u32> {
-    let (parent_group, _) = engine.geometry.inode_location(parent.ino)?;
+pub(crate) fn allocate(store: &Store, h: &Handle, parent: &Inode, kind: FileKind) -> Result<u32> {
+    let (parent_group, _) = store.geometry.inode_location(parent.ino)?;
     let top = parent.ino == special_ino::ROOT || parent.flags().contains(InodeFlags::TOPDIR);
     let wish = Wish {
         parent: parent.ino,
@@ -63,13 +60,16 @@ pub(crate) fn allocate(engine: &Engine, h: &Handle, parent: &Inode, kind: FileKi
         top,
     };
     let allocator = Allocator {
-        groups: &engine.groups,
-        policy: engine.options.alloc_policy(),
-        counters: &engine.counters.inode_alloc,
-        avoid_recent: avoids_recent(engine),
+        groups: &store.groups,
+        policy: store.options.alloc_policy(),
+        counters: &store.counters.inode_alloc,
+        avoid_recent: avoids_recent(store),
     };
     let ino = allocator.allocate(h, wish)?;
-    note::created(engine, h, ino)?;
+    if store.fast_commits.wanted(h) {
+        let old_xattrs = has_old_xattrs(store, ino)?;
+        store.fast_commits.created(h, ino, old_xattrs);
+    }
     Ok(ino)
 }
 
@@ -77,14 +77,14 @@ pub(crate) fn allocate(engine: &Engine, h: &Handle, parent: &Inode, kind: FileKi
 ///
 /// # Errors
 /// The bitmap says it is free, it is a reserved one or there is none; the journal, the device.
-pub(crate) fn free(engine: &Engine, h: &Handle, ino: u32, kind: FileKind) -> Result<()> {
+pub(crate) fn free(store: &Store, h: &Handle, ino: u32, kind: FileKind) -> Result<()> {
     let allocator = Allocator {
-        groups: &engine.groups,
-        policy: engine.options.alloc_policy(),
-        counters: &engine.counters.inode_alloc,
-        avoid_recent: avoids_recent(engine),
+        groups: &store.groups,
+        policy: store.options.alloc_policy(),
+        counters: &store.counters.inode_alloc,
+        avoid_recent: avoids_recent(store),
     };
-    note::freed(engine, h, ino);
+    store.fast_commits.freed(h, ino);
     allocator.free(h, ino, kind == FileKind::Directory)
 }
 
@@ -92,12 +92,12 @@ pub(crate) fn free(engine: &Engine, h: &Handle, ino: u32, kind: FileKind) -> Res
 ///
 /// # Errors
 /// Its group is out of use; the journal, the device.
-pub(crate) fn mark_used(engine: &Engine, h: &Handle, ino: u32, directory: bool) -> Result<bool> {
+pub(crate) fn mark_used(store: &Store, h: &Handle, ino: u32, directory: bool) -> Result<bool> {
     let allocator = Allocator {
-        groups: &engine.groups,
-        policy: engine.options.alloc_policy(),
-        counters: &engine.counters.inode_alloc,
-        avoid_recent: avoids_recent(engine),
+        groups: &store.groups,
+        policy: store.options.alloc_policy(),
+        counters: &store.counters.inode_alloc,
+        avoid_recent: avoids_recent(store),
     };
     allocator.mark_used(h, ino, directory)
 }
@@ -106,18 +106,31 @@ pub(crate) fn mark_used(engine: &Engine, h: &Handle, ino: u32, directory: bool) 
 ///
 /// # Errors
 /// There is no such inode; the device.
-pub(crate) fn is_used(engine: &Engine, ino: u32) -> Result<bool> {
-    let (number, index) = engine.geometry.inode_location(ino)?;
-    match engine.groups.inodes(engine.groups.group(number)?) {
+pub(crate) fn is_used(store: &Store, ino: u32) -> Result<bool> {
+    let (number, index) = store.geometry.inode_location(ino)?;
+    match store.groups.inodes(store.groups.group(number)?) {
         Ok(map) => Ok(map.is_used(index)),
         Err(Error::BadGroup { .. }) => Ok(true),
         Err(error) => Err(error),
     }
 }
 
-fn avoids_recent(engine: &Engine) -> bool {
-    let journal = engine.geometry.features().has_compat(Compat::HAS_JOURNAL);
-    !journal || engine.fast_commits.enabled()
+/// Whether the place of a free inode in its table still has attributes.
+///
+/// # Errors
+/// The device.
+pub(crate) fn has_old_xattrs(store: &Store, ino: u32) -> Result<bool> {
+    let (buffer, offset) = table_place(store, ino)?;
+    let content = buffer.read();
+    let size = usize::from(store.geometry.inode_size());
+    let bytes = content.get(offset..offset + size).unwrap_or_default();
+    let old = RawInode::read(bytes, &store.geometry)?;
+    Ok(old.attr_area().starts_with(&XATTR_MAGIC.to_le_bytes()))
+}
+
+fn avoids_recent(store: &Store) -> bool {
+    let journal = store.geometry.features().has_compat(Compat::HAS_JOURNAL);
+    !journal || store.fast_commits.enabled()
 }
 
 fn now() -> u64 {

@@ -18,8 +18,7 @@
 //! Inodes behind the last one ever used have table blocks without meaning, unless the table was zeroed. A search there begins
 //! at the first of them at most, so that the used part of a table has no gaps.
 
-use super::search::WORD;
-use crate::group::{Group, Groups};
+use crate::group::{Group, Groups, WORD};
 use crate::options::AllocPolicy;
 
 /// A new inode that looks for a place.

@@ -14,8 +14,8 @@ use shuttle::sync::{Mutex, MutexGuard};
 use shuttle::{Config, Runner, thread};
 
 use super::claim::{Locked, Pool, claim};
-use super::counters::AllocCounters;
 use super::search::Bits;
+use crate::counters::AllocCounters;
 use crate::options::AllocPolicy;
 
 const NEW: AllocPolicy = AllocPolicy {
@@ -27,7 +27,7 @@ const OLD: AllocPolicy = AllocPolicy {
     spread: false,
 };
 
-/// A group of the engine, but for its lock and atomics, which are the scheduler's.
+/// A group of the store, but for its lock and atomics, which are the scheduler's.
 struct Group {
     words: Vec<AtomicU64>,
     lock: Mutex<()>,
@@ -88,7 +88,7 @@ impl Bits for Guard<'_> {
 impl Locked for Guard<'_> {
     type Error = Infallible;
 
-    /// A load and a store: only the lock makes it one step, as in the engine, where the bitmap block is changed too.
+    /// A load and a store: only the lock makes it one step, as in the store, where the bitmap block is changed too.
     fn test_and_set(&mut self, bit: u32) -> Result<bool, Infallible> {
         let word = &self.0.words[(bit / 64) as usize];
         let before = word.load(Ordering::Relaxed);

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-/// Inodes in a word of [`Bits::used`].
-pub(crate) const WORD: u32 = u64::BITS;
+use crate::group::{InodeMap, WORD};
 
 /// What a search sees of a group: with the group's lock or without, with a journal or not.
 pub(crate) trait Bits {
@@ -13,6 +12,16 @@ pub(crate) trait Bits {
     /// Those of the same inodes that were deleted so recently that they had better wait. None with a journal, which
     /// makes a deletion and what follows it durable in their order.
     fn recent(&self, index: u32) -> u64;
+}
+
+impl Bits for InodeMap {
+    fn used(&self, index: u32) -> u64 {
+        self.used(index)
+    }
+
+    fn recent(&self, index: u32) -> u64 {
+        self.recent(index)
+    }
 }
 
 /// The first free inode of `span` from `start` on, going round. One that was recently deleted is found only if no other

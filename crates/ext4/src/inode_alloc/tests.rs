@@ -7,6 +7,7 @@ use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 use super::*;
 use crate::Ext4;
 use crate::Options;
+use crate::group::Recent;
 use crate::oracles::{self, MIB, Need, clean, dumped, image, image_on_garbage, left_out};
 
 const OLD: AllocPolicy = AllocPolicy {
@@ -193,7 +194,7 @@ fn directories_begin_their_search_at_places_of_their_own() {
     assert!(
         places
             .iter()
-            .all(|place| *place < inodes && place % search::WORD == 0)
+            .all(|place| *place < inodes && place % crate::group::WORD == 0)
     );
     assert!((100..148).all(|parent| place(parent, OLD) == 0));
 }

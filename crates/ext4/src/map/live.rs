@@ -1,4 +1,4 @@
-//! The nodes of maps in the engine: in its cache, changed through its journal.
+//! The nodes of maps in the store: in its cache, changed through its journal.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -8,12 +8,12 @@ use sapwood_ext4_format::{Geometry, InodeFlags};
 use sapwood_jbd2::{Buffer, Handle, Seal};
 use sapwood_vfs::FileKind;
 
-use super::store::{Blocks, Changes, NodeKind, World};
+use super::nodes::{Blocks, Changes, NodeKind, World};
 use super::too_large;
 use crate::block_alloc::{self, Extent};
-use crate::engine::Engine;
-use crate::host::SealKind;
 use crate::inode::Inode;
+use crate::seal::SealKind;
+use crate::store::Store;
 use crate::{DataMode, Result};
 
 /// What [`Buffer::kind`] says of a block of pointers. Nodes of extent trees have the number of their seal.
@@ -35,16 +35,16 @@ impl World {
 
 /// Reads the map of an inode.
 pub(super) struct Reader<'a> {
-    engine: &'a Engine,
+    store: &'a Store,
     world: World,
     seal: Seal,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(engine: &'a Engine, inode: &Inode) -> Self {
+    pub(super) fn new(store: &'a Store, inode: &Inode) -> Self {
         Self {
-            engine,
-            world: World::new(&engine.geometry, inode.ino, inode.generation),
+            store,
+            world: World::new(&store.geometry, inode.ino, inode.generation),
             seal: SealKind::Extent.of(inode.ino, inode.generation),
         }
     }
@@ -79,7 +79,7 @@ impl Blocks for Reader<'_> {
         kind: NodeKind,
         judge: &dyn Fn(&[u8]) -> Result<(), String>,
     ) -> Result<Arc<Buffer>> {
-        let buffer = self.engine.block(block)?;
+        let buffer = self.store.block(block)?;
         if buffer.kind() != number(kind) {
             judge(&buffer.read()).map_err(|reason| self.world.bad_block(block, reason))?;
             self.label(&buffer, kind);
@@ -88,7 +88,7 @@ impl Blocks for Reader<'_> {
     }
 
     fn is_system(&self, physical: u64, len: u64) -> bool {
-        self.engine.groups.is_system(physical, len)
+        self.store.groups.is_system(physical, len)
     }
 
     fn place(&self, node: &Arc<Buffer>) -> u64 {
@@ -111,14 +111,14 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(engine: &'a Engine, h: &'a Handle, inode: &Inode) -> Self {
+    pub(super) fn new(store: &'a Store, h: &'a Handle, inode: &Inode) -> Self {
         let journaled = inode.kind != FileKind::Regular
-            || engine.options.data == DataMode::Journal
+            || store.options.data == DataMode::Journal
             || inode
                 .flags()
                 .intersects(InodeFlags::JOURNAL_DATA | InodeFlags::EA_INODE);
         Self {
-            reader: Reader::new(engine, inode),
+            reader: Reader::new(store, inode),
             h,
             journaled,
             charged: Cell::new(0),
@@ -132,7 +132,7 @@ impl<'a> Writer<'a> {
         if blocks == 0 {
             return Ok(());
         }
-        let geometry = &self.reader.engine.geometry;
+        let geometry = &self.reader.store.geometry;
         let sectors = blocks.saturating_mul(i64::from(geometry.block_size() / 512));
         let mut state = inode.state.lock();
         let now = state.raw.sectors(geometry).saturating_add_signed(sectors);
@@ -180,9 +180,9 @@ impl Changes for Writer<'_> {
     }
 
     fn create(&self, kind: NodeKind, goal: u64) -> Result<Arc<Buffer>> {
-        let engine = self.reader.engine;
-        let block = block_alloc::allocate_meta(engine, self.h, goal)?;
-        let buffer = engine.cache.get_new(block)?;
+        let store = self.reader.store;
+        let block = block_alloc::allocate_meta(&store.groups, self.h, goal)?;
+        let buffer = store.cache.get_new(block)?;
         self.reader.label(&buffer, kind);
         self.h.write_access(&buffer)?;
         self.charge(1);
@@ -195,7 +195,7 @@ impl Changes for Writer<'_> {
             len: 1,
         };
         self.charge(-1);
-        block_alloc::free(self.reader.engine, self.h, extent, true)
+        block_alloc::free(&self.reader.store.groups, self.h, extent, true)
     }
 
     fn free(&self, physical: u64, len: u64) -> Result<()> {
@@ -203,7 +203,7 @@ impl Changes for Writer<'_> {
         while start < end {
             let len = u32::try_from(end - start).unwrap_or(u32::MAX);
             let extent = Extent { start, len };
-            block_alloc::free(self.reader.engine, self.h, extent, self.journaled)?;
+            block_alloc::free(&self.reader.store.groups, self.h, extent, self.journaled)?;
             start += u64::from(len);
         }
         Ok(())
@@ -214,12 +214,12 @@ impl Changes for Writer<'_> {
     }
 
     fn free_cost(&self, physical: u64, len: u64) -> u32 {
-        free_credits(&self.reader.engine.geometry, physical, len)
+        free_credits(&self.reader.store.geometry, physical, len)
     }
 
     fn tail_in_group(&self, physical: u64, len: u64) -> u64 {
         let last = physical.saturating_add(len.saturating_sub(1));
-        let geometry = &self.reader.engine.geometry;
+        let geometry = &self.reader.store.geometry;
         let within = geometry
             .group_of_block(last)
             .map_or(0, |(_, offset)| offset);

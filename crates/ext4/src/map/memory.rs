@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::{Deref, Range};
 use std::rc::Rc;
 
-use super::store::{Blocks, Changes, NodeKind, World};
+use super::nodes::{Blocks, Changes, NodeKind, World};
 use crate::{Error, Result};
 
 /// Blocks that belong to a group.

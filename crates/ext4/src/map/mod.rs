@@ -1,8 +1,8 @@
 //! Where the blocks of an inode are: extent trees and the older block maps behind one face.
 //!
 //! # How it works
-//! The inode's flags say which of the two it has. Both are written against the traits in [`store`]; here they are put on the
-//! engine's cache and journal.
+//! The inode's flags say which of the two it has. Both are written against the traits in [`nodes`]; here they are put on the
+//! store's cache and journal.
 //!
 //! The map lock of the inode guards its 60 bytes and all blocks of the map below them: shared to
 //! look, exclusive to change, held while such a block is read from the device. Blocks of a map
@@ -20,30 +20,32 @@ mod indirect;
 mod live;
 #[cfg(test)]
 mod memory;
+mod nodes;
 mod run;
 pub(crate) mod standalone;
-mod store;
+
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use sapwood_ext4_format::{EXTENT_MAX_UNWRITTEN_LEN, EXTENT_ROOT_MAX, InodeFlags};
+use sapwood_ext4_format::{
+    EXTENT_MAX_UNWRITTEN_LEN, EXTENT_ROOT_MAX, Incompat, Inode as RawInode, InodeFlags,
+};
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
 use crate::block_alloc::{self, Extent};
 use crate::commit_reason::Reason;
-use crate::engine::Engine;
-use crate::fast_commit::note;
 use crate::inode::{Inode, MAP_BYTES};
+use crate::store::Store;
 use crate::{Error, Result};
 use extent::Tree;
 use indirect::Pointers;
 use live::{Reader, Writer, free_credits};
-pub(crate) use run::{Mapped, Run};
-use store::Blocks;
+use nodes::Blocks;
+pub(crate) use run::{Mapped, Run, run_end};
 
 /// Blocks that a file can have: the last block number is not used.
 pub(crate) const BLOCKS_MAX: u64 = u32::MAX as u64;
@@ -87,15 +89,15 @@ fn of_raw<S: Blocks>(
 ///
 /// # Errors
 /// The tree is damaged, the device.
-pub(crate) fn lookup(engine: &Engine, inode: &Inode, logical: u64, max: u64) -> Result<Run> {
+pub(crate) fn lookup(store: &Store, inode: &Inode, logical: u64, max: u64) -> Result<Run> {
     let flags = inode.flags();
     let map = inode.map.read();
-    of_raw(&Reader::new(engine, inode), &map, flags, logical, max)
+    of_raw(&Reader::new(store, inode), &map, flags, logical, max)
 }
 
 /// Credits that one [`insert`] of `blocks` blocks, [`append_block`] (`blocks` is 1), or the first step of [`convert`] or [`shift`] needs
 /// at most, but for the bitmaps of the content and the inode. Takes the map lock shared.
-pub(crate) fn insert_credits(engine: &Engine, inode: &Inode, blocks: u64) -> u32 {
+pub(crate) fn insert_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
     let credits = if inode.flags().contains(InodeFlags::EXTENTS) {
         let depth = extent::depth(&inode.map.read());
         let pieces = blocks / u64::from(EXTENT_MAX_UNWRITTEN_LEN);
@@ -103,15 +105,15 @@ pub(crate) fn insert_credits(engine: &Engine, inode: &Inode, blocks: u64) -> u32
         let first = extent::replace_credits(depth + 2);
         u64::from(first).saturating_add(pieces.saturating_mul(4))
     } else {
-        indirect::insert_credits(engine.geometry.block_size(), blocks)
+        indirect::insert_credits(store.geometry.block_size(), blocks)
     };
     u32::try_from(credits).unwrap_or(u32::MAX)
 }
 
 /// Credits that appending a few blocks, one after another, with [`append_block`] needs at most, but for the blocks themselves, their
 /// bitmaps, descriptors and the inode. Takes the map lock shared.
-pub(crate) fn append_credits(engine: &Engine, inode: &Inode, blocks: u32) -> u32 {
-    let after = inode.size() / engine.block_size() + u64::from(blocks);
+pub(crate) fn append_credits(store: &Store, inode: &Inode, blocks: u32) -> u32 {
+    let after = inode.size() / store.block_size() + u64::from(blocks);
     if !inode.flags().contains(InodeFlags::EXTENTS) {
         // Up to three new blocks of pointers, bitmaps and descriptors for them, and one that is there.
         return if after <= 12 { 0 } else { 10 };
@@ -129,11 +131,11 @@ pub(crate) fn append_credits(engine: &Engine, inode: &Inode, blocks: u32) -> u32
 
 /// Credits with which one [`remove`] gets on at least a bit, but for the inode. More make it get on faster. Takes the map lock
 /// shared.
-pub(crate) fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
+pub(crate) fn remove_credits(store: &Store, inode: &Inode) -> u32 {
     let depth = extent::depth(&inode.map.read()).min(5);
     // Bitmap and descriptor of one group for an extent; for a block of pointers, of all that its run may be in.
-    let run = u64::from(engine.geometry.block_size() / 4);
-    let bitmaps = free_credits(&engine.geometry, 0, run);
+    let run = u64::from(store.geometry.block_size() / 4);
+    let bitmaps = free_credits(&store.geometry, 0, run);
     extent::replace_credits(depth + 2)
         .max(indirect::WAY_CREDITS)
         .saturating_add(bitmaps)
@@ -142,7 +144,7 @@ pub(crate) fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
 /// Changes a map, with the map lock held exclusively, and counts blocks. `delayed`: how many of those that the
 /// change adds were delayed.
 fn change<R>(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     inode: &Inode,
     delayed: u64,
@@ -150,7 +152,7 @@ fn change<R>(
     pointers: impl FnOnce(Pointers<'_, Writer<'_>>) -> Result<R>,
 ) -> Result<R> {
     let flags = inode.flags();
-    let writer = Writer::new(engine, h, inode);
+    let writer = Writer::new(store, h, inode);
     if flags.contains(InodeFlags::INLINE_DATA) {
         return Err(writer
             .world()
@@ -174,7 +176,7 @@ fn change<R>(
 /// # Errors
 /// The tree is damaged, no space for a tree block, `FileTooLarge`, `NotSupported` for unwritten blocks in a block map.
 pub(crate) fn insert(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     inode: &Inode,
     logical: u64,
@@ -183,7 +185,7 @@ pub(crate) fn insert(
     written: bool,
 ) -> Result<()> {
     change(
-        engine,
+        store,
         h,
         inode,
         0,
@@ -196,7 +198,12 @@ pub(crate) fn insert(
             }
         },
     )?;
-    note::added(engine, h, inode, (logical, physical, len), written);
+    store.fast_commits.added(
+        h,
+        (inode.ino, inode.kind),
+        (logical, physical, len),
+        written,
+    );
     Ok(())
 }
 
@@ -206,7 +213,7 @@ pub(crate) fn insert(
 /// # Errors
 /// As [`insert`].
 pub(crate) fn insert_delayed(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     inode: &Inode,
     logical: u64,
@@ -215,14 +222,16 @@ pub(crate) fn insert_delayed(
 ) -> Result<()> {
     let (physical, len) = (extent.start, u64::from(extent.len));
     change(
-        engine,
+        store,
         h,
         inode,
         delayed,
         |mut tree| tree.insert(logical, physical, len, true),
         |mut pointers| pointers.insert(logical, physical, len),
     )?;
-    note::added(engine, h, inode, (logical, physical, len), true);
+    store
+        .fast_commits
+        .added(h, (inode.ino, inode.kind), (logical, physical, len), true);
     Ok(())
 }
 
@@ -236,33 +245,33 @@ fn not_supported() -> Error {
 /// # Errors
 /// As [`insert`].
 pub(crate) fn convert(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     inode: &Inode,
     range: Range<u64>,
 ) -> Result<Range<u64>> {
     let Range { start, end } = range;
     let left = change(
-        engine,
+        store,
         h,
         inode,
         0,
         |mut tree| tree.convert(range, true),
         |_| Ok(end..end),
     )?;
-    note_written(engine, h, inode, start..left.start.min(end))?;
+    note_written(store, h, inode, start..left.start.min(end))?;
     Ok(left)
 }
 
 /// Where the first blocks in a range begin, and the last ones end, if that is to be noted.
-fn mapped(engine: &Engine, h: &Handle, inode: &Inode, range: &Range<u64>) -> Result<(u64, u64)> {
+fn mapped(store: &Store, h: &Handle, inode: &Inode, range: &Range<u64>) -> Result<(u64, u64)> {
     let (mut start, mut end) = (range.end, range.start);
-    if !note::wanted(engine, h) || !inode.flags().contains(InodeFlags::EXTENTS) {
+    if !store.fast_commits.wanted(h) || !inode.flags().contains(InodeFlags::EXTENTS) {
         return Ok((start, end));
     }
     let mut at = range.start;
     while at < range.end {
-        let run = lookup(engine, inode, at, range.end - at)?;
+        let run = lookup(store, inode, at, range.end - at)?;
         if run.len == 0 {
             break;
         }
@@ -276,18 +285,20 @@ fn mapped(engine: &Engine, h: &Handle, inode: &Inode, range: &Range<u64>) -> Res
 }
 
 /// Notes where these blocks are, all of which are written.
-fn note_written(engine: &Engine, h: &Handle, inode: &Inode, blocks: Range<u64>) -> Result<()> {
-    if !note::wanted(engine, h) {
+fn note_written(store: &Store, h: &Handle, inode: &Inode, blocks: Range<u64>) -> Result<()> {
+    if !store.fast_commits.wanted(h) {
         return Ok(());
     }
     let mut at = blocks.start;
     while at < blocks.end {
-        let run = lookup(engine, inode, at, blocks.end - at)?;
+        let run = lookup(store, inode, at, blocks.end - at)?;
         if run.len == 0 {
             return Ok(());
         }
         if let Mapped::Written(physical) = run.what {
-            note::added(engine, h, inode, (at, physical, run.len), true);
+            store
+                .fast_commits
+                .added(h, (inode.ino, inode.kind), (at, physical, run.len), true);
         }
         at += run.len;
     }
@@ -299,16 +310,16 @@ fn note_written(engine: &Engine, h: &Handle, inode: &Inode, blocks: Range<u64>) 
 /// # Errors
 /// As [`insert`].
 pub(crate) fn unwrite(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     inode: &Inode,
     range: Range<u64>,
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
-    note::whole(engine, h, Reason::Moved);
+    store.fast_commits.whole(h, Reason::Moved);
     change(
-        engine,
+        store,
         h,
         inode,
         0,
@@ -324,25 +335,35 @@ pub(crate) fn unwrite(
 /// # Errors
 /// The tree is damaged.
 pub(crate) fn remove(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     inode: &Inode,
     range: Range<u64>,
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let same = range.clone();
-    let (start, end) = mapped(engine, h, inode, &range)?;
+    let (start, end) = mapped(store, h, inode, &range)?;
     let left = change(
-        engine,
+        store,
         h,
         inode,
         0,
         |mut tree| tree.remove(range),
         |mut pointers| pointers.remove(same),
     )?;
-    note::removed(engine, h, inode, left.end.max(start)..end);
-    if start < end && note::wanted(engine, h) && extent::is_empty(&inode.map.read()) {
-        note::emptied(engine, h, inode);
+    let removed = left.end.max(start)..end;
+    // For an inode that is being deleted, the record is the removal of its last name.
+    if !removed.is_empty() && inode.is_linked() {
+        store
+            .fast_commits
+            .removed(h, inode.ino, inode.kind, removed);
+    }
+    if start < end
+        && store.fast_commits.wanted(h)
+        && extent::is_empty(&inode.map.read())
+        && inode.is_linked()
+    {
+        store.fast_commits.emptied(h);
     }
     Ok(left)
 }
@@ -353,7 +374,7 @@ pub(crate) fn remove(
 /// # Errors
 /// As [`insert`]; `NotSupported` for block maps.
 pub(crate) fn shift_left(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     inode: &Inode,
     range: Range<u64>,
@@ -361,9 +382,9 @@ pub(crate) fn shift_left(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
-    note::whole(engine, h, Reason::Moved);
+    store.fast_commits.whole(h, Reason::Moved);
     change(
-        engine,
+        store,
         h,
         inode,
         0,
@@ -378,7 +399,7 @@ pub(crate) fn shift_left(
 /// # Errors
 /// As [`shift_left`]; `FileTooLarge`.
 pub(crate) fn shift_right(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     inode: &Inode,
     range: Range<u64>,
@@ -386,9 +407,9 @@ pub(crate) fn shift_right(
 ) -> Result<Range<u64>> {
     inode.dir.places.forget();
     let unsupported = |_: Pointers<'_, Writer<'_>>| Err(not_supported());
-    note::whole(engine, h, Reason::Moved);
+    store.fast_commits.whole(h, Reason::Moved);
     change(
-        engine,
+        store,
         h,
         inode,
         0,
@@ -397,22 +418,41 @@ pub(crate) fn shift_right(
     )
 }
 
+/// Flags that a new inode of this kind gets for its content: a tree of extents, where the file system has them. What
+/// becomes inline does so with its first bytes.
+pub(crate) fn new_flags(store: &Store, kind: FileKind) -> InodeFlags {
+    let tree = matches!(kind, FileKind::Regular | FileKind::Directory)
+        && store.geometry.features().has_incompat(Incompat::EXTENTS);
+    match tree {
+        true => InodeFlags::EXTENTS,
+        false => InodeFlags::empty(),
+    }
+}
+
+/// Sets up the map of a new inode whose flags are set.
+pub(crate) fn init(raw: &mut RawInode, kind: FileKind) {
+    if matches!(kind, FileKind::Regular | FileKind::Directory) {
+        let map = empty(raw.flags());
+        *raw.block_mut() = map;
+    }
+}
+
 /// Blocks that a file with these flags can have.
-pub(crate) fn blocks_max(engine: &Engine, flags: InodeFlags) -> u64 {
+pub(crate) fn blocks_max(store: &Store, flags: InodeFlags) -> u64 {
     if flags.contains(InodeFlags::EXTENTS) {
         BLOCKS_MAX
     } else {
-        indirect::blocks_max(engine.geometry.block_size())
+        indirect::blocks_max(store.geometry.block_size())
     }
 }
 
 /// Whether the inode's 60 bytes are a map: not data, the target of a short link, or a device number.
-fn has_map(engine: &Engine, inode: &Inode) -> bool {
+fn has_map(store: &Store, inode: &Inode) -> bool {
     let state = inode.state.lock();
     let inline = state.raw.flags().contains(InodeFlags::INLINE_DATA);
     match inode.kind {
         FileKind::Regular | FileKind::Directory => !inline,
-        FileKind::Symlink => !inline && !state.raw.is_fast_symlink(&engine.geometry),
+        FileKind::Symlink => !inline && !state.raw.is_fast_symlink(&store.geometry),
         _ => false,
     }
 }
@@ -421,12 +461,12 @@ fn has_map(engine: &Engine, inode: &Inode) -> bool {
 ///
 /// # Errors
 /// As [`lookup`].
-pub(crate) fn goal(engine: &Engine, inode: &Inode, logical: u64) -> Result<u64> {
+pub(crate) fn goal(store: &Store, inode: &Inode, logical: u64) -> Result<u64> {
     let flags = inode.flags();
     let near = match u32::try_from(logical) {
-        Ok(logical) if has_map(engine, inode) => {
+        Ok(logical) if has_map(store, inode) => {
             let map = inode.map.read();
-            let reader = Reader::new(engine, inode);
+            let reader = Reader::new(store, inode);
             if flags.contains(InodeFlags::EXTENTS) {
                 extent::goal(&reader, &map, logical)?
             } else {
@@ -435,21 +475,21 @@ pub(crate) fn goal(engine: &Engine, inode: &Inode, logical: u64) -> Result<u64> 
         }
         _ => None,
     };
-    if let Some(near) = near.filter(|near| engine.geometry.group_of_block(*near).is_ok()) {
+    if let Some(near) = near.filter(|near| store.geometry.group_of_block(*near).is_ok()) {
         return Ok(near);
     }
-    let (group, _) = engine.geometry.inode_location(inode.ino)?;
-    Ok(engine.geometry.group_first_block(group)?)
+    let (group, _) = store.geometry.inode_location(inode.ino)?;
+    Ok(store.geometry.group_first_block(group)?)
 }
 
 /// A metadata block of the inode itself (directory, quota, orphan file), by its place in the file.
 ///
 /// # Errors
 /// As [`lookup`]; a hole.
-pub(crate) fn block_of(engine: &Engine, inode: &Inode, logical: u64) -> Result<Arc<Buffer>> {
-    let run = lookup(engine, inode, logical, 1)?;
+pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc<Buffer>> {
+    let run = lookup(store, inode, logical, 1)?;
     match run.what {
-        Mapped::Written(physical) => engine.block(physical),
+        Mapped::Written(physical) => store.block(physical),
         Mapped::Hole | Mapped::Unwritten(_) => Err(Error::BadInode {
             ino: inode.ino,
             reason: format!("no block at logical block {logical}"),
@@ -463,21 +503,21 @@ pub(crate) fn block_of(engine: &Engine, inode: &Inode, logical: u64) -> Result<A
 /// # Errors
 /// As [`insert`].
 pub(crate) fn append_block(
-    engine: &Engine,
+    store: &Store,
     h: &Handle,
     inode: &Inode,
     logical: u64,
 ) -> Result<Arc<Buffer>> {
-    let block = block_alloc::allocate_meta(engine, h, goal(engine, inode, logical)?)?;
-    if let Err(error) = insert(engine, h, inode, logical, block, 1, true) {
+    let block = block_alloc::allocate_meta(&store.groups, h, goal(store, inode, logical)?)?;
+    if let Err(error) = insert(store, h, inode, logical, block, 1, true) {
         let extent = block_alloc::Extent {
             start: block,
             len: 1,
         };
-        block_alloc::free(engine, h, extent, true)?;
+        block_alloc::free(&store.groups, h, extent, true)?;
         return Err(error);
     }
-    let buffer = engine.cache.get_new(block)?;
+    let buffer = store.cache.get_new(block)?;
     h.write_access(&buffer)?;
     Ok(buffer)
 }

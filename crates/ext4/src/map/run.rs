@@ -1,5 +1,7 @@
 //! What stands at a place of a file.
 
+use crate::{Error, Result};
+
 /// What stands at a place of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mapped {
@@ -80,4 +82,18 @@ impl Growing {
     pub(super) fn done(self) -> Run {
         self.run
     }
+}
+/// Where a run that was found at `at` ends, at most `limit`.
+///
+/// # Errors
+/// The run does not begin there or has no length: a caller that walks a map would never end.
+pub(crate) fn run_end(ino: u32, run: &Run, at: u64, limit: u64) -> Result<u64> {
+    let end = run.logical.saturating_add(run.len).min(limit);
+    if run.logical != at || end <= at {
+        return Err(Error::BadInode {
+            ino,
+            reason: format!("block {at}: its extents contradict each other"),
+        });
+    }
+    Ok(end)
 }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use sapwood_block::Device;
 use sapwood_ext4_format::{Geometry, Inode};
 
-use super::store::{Blocks, NodeKind, World};
+use super::nodes::{Blocks, NodeKind, World};
 use super::{Mapped, Run, of_raw};
 use crate::Result;
 

@@ -10,6 +10,7 @@ use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 
 use super::*;
 use crate::block_alloc::Request;
+use crate::engine::Engine;
 use crate::oracles::{self, MIB, Need, clean, left_out};
 use crate::{Ext4, Options};
 
@@ -78,10 +79,10 @@ impl File {
             let len = run.len as u32;
             let goal = goal(&engine, &inode, at).unwrap();
             let ino = inode.ino;
-            let got = block_alloc::allocate(&engine, &Request { goal, len, ino }).unwrap();
+            let got = block_alloc::allocate(&engine.groups, &Request { goal, len, ino }).unwrap();
             let credits = insert_credits(&engine, &inode, got.len.into()) + 3;
             let h = engine.start(credits).unwrap();
-            block_alloc::claim(&engine, &h, got).unwrap();
+            block_alloc::claim(&engine.groups, &h, got).unwrap();
             insert(&engine, &h, &inode, at, got.start, got.len.into(), written).unwrap();
             inode.store(&engine, &h).unwrap();
             for block in 0..u64::from(got.len) {
@@ -103,8 +104,8 @@ impl File {
     fn finish(
         &self,
         mut left: Range<u64>,
-        credits: impl Fn(&Engine, &Inode) -> u32,
-        step: impl Fn(&Engine, &Handle, &Inode, Range<u64>) -> Result<Range<u64>>,
+        credits: impl Fn(&Store, &Inode) -> u32,
+        step: impl Fn(&Store, &Handle, &Inode, Range<u64>) -> Result<Range<u64>>,
     ) {
         let (engine, inode) = self.parts();
         while !left.is_empty() {
@@ -142,7 +143,7 @@ impl File {
             }
             7 if extents && range.end < SPAN => {
                 self.remove(range.clone());
-                let shift = |e: &Engine, h: &Handle, i: &Inode, r| shift_left(e, h, i, r, by);
+                let shift = |e: &Store, h: &Handle, i: &Inode, r| shift_left(e, h, i, r, by);
                 self.finish(
                     range.end..BLOCKS_MAX,
                     |engine, inode| insert_credits(engine, inode, 1),
@@ -154,7 +155,7 @@ impl File {
             }
             8 if extents => {
                 self.remove(SPAN - by..SPAN);
-                let shift = |e: &Engine, h: &Handle, i: &Inode, r| shift_right(e, h, i, r, by);
+                let shift = |e: &Store, h: &Handle, i: &Inode, r| shift_right(e, h, i, r, by);
                 self.finish(
                     start..BLOCKS_MAX,
                     |engine, inode| insert_credits(engine, inode, 1),

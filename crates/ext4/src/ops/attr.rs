@@ -7,6 +7,7 @@ use sapwood_jbd2::Handle;
 use sapwood_vfs::rules;
 use sapwood_vfs::{self as vfs, FileKind, InodeFlags, SetAttr, SetTime, Timestamp, acl};
 
+use super::reap;
 use crate::engine::Engine;
 use crate::flags::disk_flags;
 use crate::inode::{Inode, disk_time};
@@ -16,7 +17,7 @@ use crate::{Result, xattr};
 ///
 /// # Errors
 /// Damage, the journal.
-pub(super) fn set_attributes(
+pub(crate) fn set_attributes(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     changes: &SetAttr,
@@ -27,7 +28,7 @@ pub(super) fn set_attributes(
     let credits = 2 + 2 * xattr::credits(engine, inode, len);
     let h = match inode.kind {
         FileKind::Directory => engine.start(credits)?,
-        _ => engine.start_noted(credits)?,
+        _ => engine.start_tracked(credits)?,
     };
     engine.abort((|| {
         if let Some(access) = &access {
@@ -40,7 +41,7 @@ pub(super) fn set_attributes(
         inode.store(engine, &h)
     })())?;
     drop(h);
-    xattr::reap(engine)
+    reap::reap_values(engine)
 }
 
 fn apply(inode: &Inode, changes: &SetAttr) {
@@ -81,7 +82,7 @@ fn apply(inode: &Inode, changes: &SetAttr) {
 ///
 /// # Errors
 /// `NotSupported`.
-pub(super) fn check_flags(asked: InodeFlags) -> vfs::Result<()> {
+pub(crate) fn check_flags(asked: InodeFlags) -> vfs::Result<()> {
     let unknown = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS | InodeFlags::NOCOW;
     match asked.intersects(unknown) {
         true => Err(vfs::Error::NotSupported),
@@ -93,7 +94,7 @@ pub(super) fn check_flags(asked: InodeFlags) -> vfs::Result<()> {
 ///
 /// # Errors
 /// Damage, the journal.
-pub(super) fn store_flags(
+pub(crate) fn store_flags(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     flags: InodeFlags,
@@ -109,7 +110,7 @@ pub(super) fn store_flags(
 }
 
 /// A request of `FS_IOC_FSSETXATTR` without the project, which only some images keep.
-pub(super) fn without_project(value: &vfs::Fsxattr) -> vfs::Fsxattr {
+pub(crate) fn without_project(value: &vfs::Fsxattr) -> vfs::Fsxattr {
     vfs::Fsxattr {
         xflags: value.xflags & !XFLAG_PROJINHERIT,
         projid: 0,
@@ -121,7 +122,7 @@ pub(super) fn without_project(value: &vfs::Fsxattr) -> vfs::Fsxattr {
 ///
 /// # Errors
 /// `NotSupported`.
-pub(super) fn check_project(inode: &Inode, value: &vfs::Fsxattr) -> vfs::Result<()> {
+pub(crate) fn check_project(inode: &Inode, value: &vfs::Fsxattr) -> vfs::Result<()> {
     let wanted = value.projid != 0 || value.xflags & XFLAG_PROJINHERIT != 0;
     match wanted && inode.state.lock().raw.projid().is_none() {
         true => Err(vfs::Error::NotSupported),
@@ -133,7 +134,7 @@ pub(super) fn check_project(inode: &Inode, value: &vfs::Fsxattr) -> vfs::Result<
 ///
 /// # Errors
 /// `Invalid`; damage, the journal.
-pub(super) fn set_project(
+pub(crate) fn set_project(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     value: &vfs::Fsxattr,
@@ -161,7 +162,7 @@ pub(super) fn set_project(
 const XFLAG_PROJINHERIT: u32 = 0x200;
 
 /// What `FS_IOC_FSGETXATTR` shows.
-pub(super) fn fsxattr(inode: &Inode) -> vfs::Fsxattr {
+pub(crate) fn fsxattr(inode: &Inode) -> vfs::Fsxattr {
     let mut shown = rules::fsxattr_of(inode.vfs_flags());
     let state = inode.state.lock();
     shown.projid = state.raw.projid().unwrap_or(0);
@@ -172,7 +173,7 @@ pub(super) fn fsxattr(inode: &Inode) -> vfs::Fsxattr {
 }
 
 /// Sets an access time. It reaches the disk with the next change or sync.
-pub(super) fn set_access_time(inode: &Inode, now: Timestamp) {
+pub(crate) fn set_access_time(inode: &Inode, now: Timestamp) {
     let mut state = inode.state.lock();
     state.raw.set_atime(disk_time(now));
     state.unstored = true;
@@ -182,13 +183,13 @@ pub(super) fn set_access_time(inode: &Inode, now: Timestamp) {
 ///
 /// # Errors
 /// Damage, the journal.
-pub(super) fn set_privileges(
+pub(crate) fn set_privileges(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     perm: u32,
     strip: bool,
 ) -> Result<()> {
-    let h = engine.start_noted(1 + xattr::credits(engine, inode, 0))?;
+    let h = engine.start_tracked(1 + xattr::credits(engine, inode, 0))?;
     engine.abort((|| {
         if strip {
             xattr::set_in(engine, &h, inode, rules::CAPABILITY, None)?;
@@ -201,15 +202,15 @@ pub(super) fn set_privileges(
         inode.store(engine, &h)
     })())?;
     drop(h);
-    xattr::reap(engine)
+    reap::reap_values(engine)
 }
 
 /// Notes a change of the content that nothing else stores. Expects the `io` lock exclusively.
 ///
 /// # Errors
 /// The journal.
-pub(super) fn content_changed(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    let h: Handle = engine.start_noted(1)?;
+pub(crate) fn content_changed(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+    let h: Handle = engine.start_tracked(1)?;
     inode.state.lock().content_changed(Timestamp::now());
     engine.abort(inode.store(engine, &h))
 }

@@ -11,7 +11,7 @@ use super::link::links_of_dir;
 use super::rename::Place;
 use crate::engine::Engine;
 use crate::inode::{Inode, disk_device, disk_time};
-use crate::{Error, Result, data, dir, inode_alloc, orphan, xattr};
+use crate::{Error, Result, data, dir, inode_alloc, map, orphan, xattr};
 
 /// A new inode, decided but not made.
 struct Plan<'a> {
@@ -29,7 +29,7 @@ struct Plan<'a> {
 ///
 /// # Errors
 /// `TooManyLinks`.
-pub(super) fn create(
+pub(crate) fn create(
     engine: &Arc<Engine>,
     who: &Credentials,
     place: Place<'_>,
@@ -44,7 +44,7 @@ pub(super) fn create(
     let plan = plan(engine, who, dir, what, perm)?;
     let room = dir::room_absent(engine, dir, name, vacancy)?;
     let _blocks = reserve(engine, &plan, room.blocks)?;
-    let h = engine.start_noted(credits(engine, &plan) + room.credits)?;
+    let h = engine.start_tracked(credits(engine, &plan) + room.credits)?;
     // A full file system is found here, before anything else changes.
     let ino = inode_alloc::allocate(engine, &h, dir, plan.kind)?;
     engine.abort((|| {
@@ -68,7 +68,7 @@ pub(super) fn create(
 ///
 /// # Errors
 /// `NoSpace`.
-pub(super) fn tmpfile(
+pub(crate) fn tmpfile(
     engine: &Arc<Engine>,
     who: &Credentials,
     dir: &Arc<Inode>,
@@ -197,7 +197,7 @@ fn make(
     raw.set_gid(plan.gid);
     raw.set_links(links);
     raw.set_generation(fastrand::u32(..));
-    raw.set_flags(plan.flags | data::new_flags(engine, plan.kind));
+    raw.set_flags(plan.flags | map::new_flags(engine, plan.kind));
     if plan.project != 0 {
         raw.set_projid(plan.project)?;
     }
@@ -210,7 +210,7 @@ fn make(
         let (major, minor) = disk_device(device);
         raw.set_device(major, minor)?;
     }
-    data::init_map(engine, &mut raw, plan.kind);
+    map::init(&mut raw, plan.kind);
     let inode = Inode::new(ino, plan.kind, raw, geometry);
     let inode = Arc::new(inode);
     match plan.what {

@@ -14,7 +14,7 @@ use crate::{dir, orphan};
 ///
 /// # Errors
 /// `TooManyLinks`.
-pub(super) fn add(
+pub(crate) fn add(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     dir: &Arc<Inode>,
@@ -25,7 +25,7 @@ pub(super) fn add(
     }
     let room = dir::room(engine, dir, name)?;
     let _blocks = engine.space.reserve(room.blocks, true)?;
-    let h = engine.start_noted(room.credits + orphan::CREDITS + 2)?;
+    let h = engine.start_tracked(room.credits + orphan::CREDITS + 2)?;
     engine.abort((|| {
         dir::insert(engine, &h, dir, name, inode.ino, inode.kind)?;
         let now = Timestamp::now();
@@ -51,7 +51,7 @@ pub(super) fn add(
 ///
 /// # Errors
 /// `TooManyLinks`.
-pub(super) fn links_of_dir(engine: &Engine, dir: &Inode, change: i32) -> Result<u16> {
+pub(crate) fn links_of_dir(engine: &Engine, dir: &Inode, change: i32) -> Result<u16> {
     let (links, tree) = {
         let state = dir.state.lock();
         let tree = state.raw.flags().contains(InodeFlags::INDEX);

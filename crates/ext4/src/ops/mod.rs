@@ -6,13 +6,12 @@
 //! first change. An error after it ends the mount's writing ([`Engine::abort`](crate::engine::Engine::abort)): the next
 //! mount finds the last commit.
 
-mod attr;
-mod create;
-mod filesystem;
-mod link;
-mod reap;
-mod remove;
-mod rename;
+pub(crate) mod attr;
+pub(crate) mod create;
+pub(crate) mod link;
+pub(crate) mod reap;
+pub(crate) mod remove;
+pub(crate) mod rename;
 #[cfg(test)]
 mod residence_tests;
 pub(crate) mod sync;

@@ -21,7 +21,7 @@ use crate::{Result, data, inode_alloc, orphan, xattr};
 ///
 /// # Errors
 /// The device, damage; the next mount deletes the inode.
-pub(super) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+pub(crate) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let _io = inode.io.write();
     let unwanted = {
         let mut state = inode.state.lock();
@@ -41,24 +41,40 @@ pub(super) fn reap(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
 /// As [`reap`].
 pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     data::delete_content(engine, inode)?;
-    let mut h = engine.start_noted(inode_alloc::CREDITS + orphan::CREDITS + xattr::DROP_CREDITS)?;
+    let mut h =
+        engine.start_tracked(inode_alloc::CREDITS + orphan::CREDITS + xattr::DROP_CREDITS)?;
     engine.abort((|| {
         xattr::drop_all(engine, &mut h, inode)?;
         orphan::remove(engine, &h, inode)?;
         free(engine, &h, inode)
     })())?;
     drop(h);
-    xattr::reap(engine)
+    reap_values(engine)
+}
+
+/// Deletes the inodes of attribute values that no inode refers to any more. Hold no handle. Those that
+/// a crash leaves are orphans, which the next mount deletes.
+///
+/// # Errors
+/// Damage, the journal.
+pub(crate) fn reap_values(engine: &Arc<Engine>) -> Result<()> {
+    loop {
+        let Some(ino) = engine.xattr_blocks.unused_values.lock().pop() else {
+            return Ok(());
+        };
+        let value = engine.inodes.get(engine, ino)?;
+        delete(engine, &value)?;
+    }
 }
 
 /// Credits of [`free`].
-pub(super) const BARE_CREDITS: u32 = inode_alloc::CREDITS;
+pub(crate) const BARE_CREDITS: u32 = inode_alloc::CREDITS;
 
 /// Frees an inode that has nothing and is no orphan.
 ///
 /// # Errors
 /// Damage, the journal.
-pub(super) fn free(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
+pub(crate) fn free(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
     {
         let mut state = inode.state.lock();
         state.deleted = true;
@@ -80,7 +96,7 @@ pub(super) fn free(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
 ///
 /// # Errors
 /// The map is damaged.
-pub(super) fn is_bare(engine: &Engine, inode: &Inode) -> Result<bool> {
+pub(crate) fn is_bare(engine: &Engine, inode: &Inode) -> Result<bool> {
     let held = inode.kind == FileKind::Directory || xattr::may_have(inode);
     Ok(!held && !inode.state.lock().orphan && data::is_bare(engine, inode)?)
 }
@@ -88,7 +104,7 @@ pub(super) fn is_bare(engine: &Engine, inode: &Inode) -> Result<bool> {
 /// Takes the last name of an inode that no caller refers to: from then on no thread gets a
 /// reference. False, and nothing changed, if it has another name or references. The caller has a
 /// handle and frees the inode in it.
-pub(super) fn condemn(inode: &Inode, now: Timestamp) -> bool {
+pub(crate) fn condemn(inode: &Inode, now: Timestamp) -> bool {
     let mut state = inode.state.lock();
     // Who takes a reference asks afterwards whether the inode is dying.
     if state.nlink() > 1 || inode.residence.references() > 0 {
@@ -104,7 +120,7 @@ pub(super) fn condemn(inode: &Inode, now: Timestamp) -> bool {
 ///
 /// # Errors
 /// As [`reap`].
-pub(super) fn reap_if_unused(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
+pub(crate) fn reap_if_unused(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     if inode.is_linked() {
         Ok(())
     } else {

@@ -19,7 +19,7 @@ use crate::{dir, orphan};
 ///
 /// # Errors
 /// [`Error::BadInode`] if the name leads to an inode that is free; other damage, the device.
-pub(super) fn look_up(
+pub(crate) fn look_up(
     engine: &Arc<Engine>,
     parent: &Arc<Inode>,
     name: &[u8],
@@ -48,7 +48,7 @@ fn load(engine: &Arc<Engine>, parent: &Inode, found: dir::Found) -> Result<Arc<I
 ///
 /// # Errors
 /// Damage, the device.
-pub(super) fn leads_to(engine: &Engine, dir: &Inode, name: &[u8], inode: &Inode) -> Result<bool> {
+pub(crate) fn leads_to(engine: &Engine, dir: &Inode, name: &[u8], inode: &Inode) -> Result<bool> {
     let found = dir::find(engine, dir, name)?;
     let same = found.map(|found| found.ino) == Some(inode.ino);
     Ok(same && (!inode.state.lock().dying || sapwood_fault::planted(101)))
@@ -58,7 +58,7 @@ pub(super) fn leads_to(engine: &Engine, dir: &Inode, name: &[u8], inode: &Inode)
 ///
 /// # Errors
 /// See [`vfs::FileSystem::unlink`] and [`vfs::FileSystem::rmdir`].
-pub(super) fn remove(
+pub(crate) fn remove(
     engine: &Arc<Engine>,
     dir: &Arc<Inode>,
     name: &[u8],
@@ -126,7 +126,7 @@ fn remove_last(
     };
     let h = match victim.kind {
         FileKind::Directory => engine.start(credits)?,
-        _ => engine.start_noted(credits)?,
+        _ => engine.start_tracked(credits)?,
     };
     engine.abort((|| {
         dir::remove_present(engine, &h, dir, name, present)?;
@@ -143,13 +143,13 @@ fn remove_last(
 }
 
 /// Credits to take a name away with [`lose_link`], and to store the directory.
-pub(super) const CREDITS: u32 = dir::CHANGE_CREDITS + orphan::CREDITS + 2;
+pub(crate) const CREDITS: u32 = dir::CHANGE_CREDITS + orphan::CREDITS + 2;
 
 /// Counts one name less. Stores the inode that lost it, not its directory.
 ///
 /// # Errors
 /// Damage, the journal.
-pub(super) fn lose_link(
+pub(crate) fn lose_link(
     engine: &Arc<Engine>,
     h: &Handle,
     dir: &Inode,

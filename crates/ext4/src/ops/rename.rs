@@ -9,21 +9,27 @@ use super::link::links_of_dir;
 use super::remove::{self, lose_link};
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Ext4, Result, dir, orphan};
+use crate::{Result, dir, orphan};
 
 /// A name in a directory.
-pub(super) type Place<'a> = front::Place<'a, Inode>;
+pub(crate) type Place<'a> = front::Place<'a, Inode>;
 /// A name together with what it led to when it was looked up.
-pub(super) type Found<'a> = front::Found<'a, Ext4>;
+#[derive(Clone, Copy)]
+pub(crate) struct Found<'a> {
+    /// The name.
+    pub(crate) place: Place<'a>,
+    /// The inode.
+    pub(crate) inode: &'a Arc<Inode>,
+}
 
 /// Moves a name, in place of `target`, or exchanges the two. Expects all `io` locks.
 ///
 /// # Errors
 /// `TooManyLinks`.
-pub(super) fn move_name(
+pub(crate) fn move_name(
     engine: &Arc<Engine>,
-    source: &Found<'_>,
-    target: Option<&Found<'_>>,
+    source: Found<'_>,
+    target: Option<Found<'_>>,
     to: Place<'_>,
     mode: RenameMode,
 ) -> Result<()> {
@@ -44,11 +50,11 @@ pub(super) fn move_name(
     // Up to two directories learn of another parent; the inodes of both names and of both directories.
     let others = 2 * dir::CHANGE_CREDITS + 4;
     let credits = remove::CREDITS + orphan::CREDITS + room.credits + others;
-    let directory = |one: &Found<'_>| one.inode.kind == FileKind::Directory;
+    let directory = |one: Found<'_>| one.inode.kind == FileKind::Directory;
     let h = match mode == RenameMode::Exchange || directory(source) || target.is_some_and(directory)
     {
         true => engine.start(credits)?,
-        false => engine.start_noted(credits)?,
+        false => engine.start_tracked(credits)?,
     };
     let (Some(target), RenameMode::Exchange) = (target, mode) else {
         return engine.abort(replace(engine, &h, source, target, to));
@@ -60,8 +66,8 @@ pub(super) fn move_name(
 fn replace(
     engine: &Arc<Engine>,
     h: &Handle,
-    source: &Found<'_>,
-    target: Option<&Found<'_>>,
+    source: Found<'_>,
+    target: Option<Found<'_>>,
     to: Place<'_>,
 ) -> Result<()> {
     let now = Timestamp::now();
@@ -73,7 +79,7 @@ fn replace(
     match target {
         Some(target) => {
             dir::replace(engine, h, to.dir, to.name, ino, kind)?;
-            lose_link(engine, h, to.dir, &target.inode, now)?;
+            lose_link(engine, h, to.dir, target.inode, now)?;
         }
         None => dir::insert(engine, h, to.dir, to.name, ino, kind)?,
     }
@@ -83,7 +89,7 @@ fn replace(
         from_dir.state.lock().raw.set_links(links);
         let links = links_of_dir(engine, to.dir, 1)?;
         to.dir.state.lock().raw.set_links(links);
-        dir::set_parent(engine, h, &source.inode, to.dir.ino)?;
+        dir::set_parent(engine, h, source.inode, to.dir.ino)?;
     }
     source.inode.state.lock().changed(now);
     source.inode.store(engine, h)?;
@@ -91,12 +97,7 @@ fn replace(
 }
 
 /// Swaps two names.
-fn exchange(
-    engine: &Arc<Engine>,
-    h: &Handle,
-    source: &Found<'_>,
-    target: &Found<'_>,
-) -> Result<()> {
+fn exchange(engine: &Arc<Engine>, h: &Handle, source: Found<'_>, target: Found<'_>) -> Result<()> {
     let now = Timestamp::now();
     let (from, to) = (source.place, target.place);
     dir::replace(
@@ -116,12 +117,12 @@ fn exchange(
         target.inode.kind,
     )?;
     if from.dir.ino != to.dir.ino {
-        let is_dir = |found: &Found<'_>| found.inode.kind == FileKind::Directory;
+        let is_dir = |found: Found<'_>| found.inode.kind == FileKind::Directory;
         if is_dir(source) {
-            dir::set_parent(engine, h, &source.inode, to.dir.ino)?;
+            dir::set_parent(engine, h, source.inode, to.dir.ino)?;
         }
         if is_dir(target) {
-            dir::set_parent(engine, h, &target.inode, from.dir.ino)?;
+            dir::set_parent(engine, h, target.inode, from.dir.ino)?;
         }
         let change = i32::from(is_dir(source)) - i32::from(is_dir(target));
         if change != 0 {
@@ -131,7 +132,7 @@ fn exchange(
             from.dir.state.lock().raw.set_links(links);
         }
     }
-    for inode in [&source.inode, &target.inode] {
+    for inode in [source.inode, target.inode] {
         inode.state.lock().changed(now);
         inode.store(engine, h)?;
     }

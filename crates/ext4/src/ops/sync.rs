@@ -22,7 +22,7 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
         data::flush(engine, inode)?;
     }
     if kind == SyncKind::All {
-        store_late_changes(engine, inode)?;
+        inode.store_late_changes(engine)?;
     }
     let tid = match kind {
         SyncKind::All => inode.sync_tid(),
@@ -61,18 +61,6 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
     data::sync_overwrites(engine, inode)
 }
 
-/// Stores times that changed without a handle.
-///
-/// # Errors
-/// The device, the journal.
-pub(crate) fn store_late_changes(engine: &Engine, inode: &Inode) -> Result<()> {
-    if inode.state.lock().unstored && !sapwood_fault::planted(140) {
-        let h = engine.start_noted(1)?;
-        inode.store(engine, &h)?;
-    }
-    Ok(())
-}
-
 /// Makes everything durable.
 ///
 /// # Errors
@@ -83,7 +71,7 @@ pub(crate) fn sync(engine: &Arc<Engine>) -> Result<()> {
     }
     let flushed = data::flush_all(engine);
     for inode in engine.inodes.all() {
-        store_late_changes(engine, &inode)?;
+        inode.store_late_changes(engine)?;
     }
     engine.journal.commit_all()?;
     engine.device.flush()?;

@@ -12,69 +12,26 @@
 //! Trouble cases: a list that is a ring or names what cannot be an orphan ends there (`a_damaged_list_ends_where_it_is`), an orphan in the middle of the list that
 //! goes first (`orphans_leave_the_list_in_any_order`), a full orphan file (`what_the_file_cannot_hold_goes_to_the_list`).
 
-mod file;
-mod recover;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
-
-use sapwood_base::NumberMap;
 use sapwood_jbd2::Handle;
 
-pub(crate) use recover::{find, finish_all, may_have_orphans, recover};
-
-use crate::engine::Engine;
-use crate::fast_commit::note;
 use crate::inode::Inode;
-use crate::lock::{Rank, RankedMutex};
+use crate::orphan_set::Place;
+use crate::volume::Volume;
 use crate::{Error, Result};
-use file::{OrphanFile, Slot};
-
-/// Where an orphan stands on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    List,
-    File(Slot),
-}
-
-/// The orphans of a mount.
-pub(crate) struct Orphans {
-    state: RankedMutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    places: NumberMap<u32, Place>,
-    /// Those of the list, the first one last.
-    list: Vec<u32>,
-    file: Option<OrphanFile>,
-}
 
 /// Credits that [`add`] or [`remove`] needs: the superblock, the inode before, a block of the orphan file.
 pub(crate) const CREDITS: u32 = 3;
-
-impl Orphans {
-    /// None known yet; [`recover`] looks for those on disk.
-    pub(crate) fn new() -> Self {
-        Self {
-            state: RankedMutex::new(Rank::Orphans, State::default()),
-        }
-    }
-
-    /// Whether an inode is among them.
-    pub(crate) fn knows(&self, ino: u32) -> bool {
-        self.state.lock().places.contains_key(&ino)
-    }
-}
 
 /// Notes that an inode is to be deleted (no name) or cut to its size (a truncation has begun). Does nothing if it is noted. The
 /// caller stores the inode afterwards.
 ///
 /// # Errors
 /// The device, damage.
-pub(crate) fn add(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
-    let mut state = engine.orphans.state.lock();
+pub(crate) fn add(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
+    let mut state = volume.orphans.state.lock();
     if state.places.contains_key(&inode.ino) {
         return Ok(());
     }
@@ -87,14 +44,14 @@ pub(crate) fn add(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
         None => {
             let first = state.list.last().copied().unwrap_or(0);
             inode.state.lock().raw.set_dtime(first);
-            engine.change_super(h, |sb| sb.last_orphan = inode.ino.into())?;
+            volume.change_super(h, |sb| sb.last_orphan = inode.ino.into())?;
             state.list.push(inode.ino);
             Place::List
         }
     };
     state.places.insert(inode.ino, place);
     inode.state.lock().orphan = true;
-    note::orphan_added(engine, h, inode.ino);
+    volume.fast_commits.orphan_added(h, inode.ino);
     Ok(())
 }
 
@@ -102,8 +59,8 @@ pub(crate) fn add(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
 ///
 /// # Errors
 /// As [`add`].
-pub(crate) fn remove(engine: &Arc<Engine>, h: &Handle, inode: &Inode) -> Result<()> {
-    let mut state = engine.orphans.state.lock();
+pub(crate) fn remove(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
+    let mut state = volume.orphans.state.lock();
     match state.places.remove(&inode.ino) {
         None => return Ok(()),
         Some(Place::File(slot)) => {
@@ -111,9 +68,11 @@ pub(crate) fn remove(engine: &Arc<Engine>, h: &Handle, inode: &Inode) -> Result<
                 file.clear(h, slot)?;
             }
         }
-        Some(Place::List) => leave_list(engine, h, &mut state.list, inode.ino)?,
+        Some(Place::List) => leave_list(volume, h, &mut state.list, inode.ino)?,
     }
-    note::orphan_removed(engine, h, inode);
+    volume
+        .fast_commits
+        .orphan_removed(h, inode.ino, inode.is_linked());
     let mut own = inode.state.lock();
     own.raw.set_dtime(0);
     own.orphan = false;
@@ -121,7 +80,7 @@ pub(crate) fn remove(engine: &Arc<Engine>, h: &Handle, inode: &Inode) -> Result<
 }
 
 /// Makes who stands before an orphan in the list point behind it.
-fn leave_list(engine: &Arc<Engine>, h: &Handle, list: &mut Vec<u32>, ino: u32) -> Result<()> {
+fn leave_list(volume: &Volume, h: &Handle, list: &mut Vec<u32>, ino: u32) -> Result<()> {
     let Some(at) = list.iter().rposition(|other| *other == ino) else {
         return Ok(());
     };
@@ -130,15 +89,15 @@ fn leave_list(engine: &Arc<Engine>, h: &Handle, list: &mut Vec<u32>, ino: u32) -
         at => list.get(at - 1).copied().unwrap_or(0),
     };
     match list.get(at + 1).copied() {
-        None => engine.change_super(h, |sb| sb.last_orphan = next.into())?,
+        None => volume.change_super(h, |sb| sb.last_orphan = next.into())?,
         Some(before) => {
             // Orphans stay in memory, so this loads nothing.
-            let before = engine.inodes.peek(before).ok_or_else(|| Error::BadInode {
+            let before = volume.inodes.peek(before).ok_or_else(|| Error::BadInode {
                 ino: before,
                 reason: "an orphan that is not in memory".into(),
             })?;
             before.state.lock().raw.set_dtime(next);
-            before.store(engine, h)?;
+            before.store(volume, h)?;
         }
     }
     list.remove(at);

@@ -9,35 +9,34 @@ use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp};
 
 use super::plan::{Plan, plan};
 use super::{credits, damaged, get, inode_value, shared};
+use crate::Result;
 use crate::commit_reason::Reason;
-use crate::engine::Engine;
-use crate::fast_commit::note;
 use crate::inode::Inode;
-use crate::{Result, on_demand};
+use crate::volume::Volume;
 
 /// Sets or removes (`None`) an attribute within a handle; no rules are applied. The caller holds `io` exclusively (or the
-/// inode is new), stores the inode, and calls [`reap`](super::reap) when the handle has ended.
+/// inode is new), stores the inode, and deletes unused values when the handle has ended.
 ///
 /// # Errors
 /// `NoSpace`, `AttributeTooLarge` before anything changed; damage, the journal.
 pub(crate) fn set_in(
-    engine: &Arc<Engine>,
+    volume: &Volume,
     h: &Handle,
     inode: &Inode,
     name: &[u8],
     value: Option<&[u8]>,
 ) -> Result<()> {
-    let plan = plan(engine, inode, name, value)?;
-    apply(engine, h, inode, plan)
+    let plan = plan(volume, inode, name, value)?;
+    apply(volume, h, inode, plan)
 }
 
-fn apply(engine: &Arc<Engine>, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<()> {
-    note::whole(engine, h, Reason::Xattrs);
+fn apply(volume: &Volume, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<()> {
+    volume.fast_commits.whole(h, Reason::Xattrs);
     if !plan.inline_data {
-        on_demand::ext_attr(engine, h)?;
+        volume.set_on_demand(h, &volume.on_demand.ext_attr)?;
     }
     if let Some(outside) = &plan.outside {
-        let value = inode_value::write(engine, h, inode, &outside.name, &outside.value)?;
+        let value = inode_value::write(volume, h, inode, &outside.name, &outside.value)?;
         let set = match outside.in_body {
             true => &mut plan.body,
             false => &mut plan.block,
@@ -51,10 +50,10 @@ fn apply(engine: &Arc<Engine>, h: &Handle, inode: &Inode, mut plan: Plan) -> Res
             .map_err(|reason| damaged(inode, reason))?;
     }
     if plan.block_changed {
-        shared::replace(engine, h, inode, &plan.block)?;
+        shared::replace(volume, h, inode, &plan.block)?;
     }
     match plan.released {
-        Some(ino) => inode_value::release(engine, h, inode, ino),
+        Some(ino) => inode_value::release(volume, h, inode, ino),
         None => Ok(()),
     }
 }
@@ -62,9 +61,9 @@ fn apply(engine: &Arc<Engine>, h: &Handle, inode: &Inode, mut plan: Plan) -> Res
 /// One change of one attribute, with the permission bits that go with it. The caller holds `io` exclusively.
 ///
 /// # Errors
-/// See [`vfs::front::Engine::change_attribute`].
+/// See [`vfs::front::Engine::change_attribute`]. The caller deletes unused values afterwards.
 pub(crate) fn change(
-    engine: &Arc<Engine>,
+    volume: &Volume,
     inode: &Arc<Inode>,
     change: AttributeChange<'_>,
 ) -> Result<()> {
@@ -77,23 +76,23 @@ pub(crate) fn change(
     } = change;
     let found = match mode {
         SetXattrMode::Any => false,
-        _ => get(engine, inode, name)?.is_some(),
+        _ => get(volume, inode, name)?.is_some(),
     };
     match (mode, found) {
         (SetXattrMode::Create, true) => return Err(vfs::Error::Exists.into()),
         (SetXattrMode::Replace, false) => return Err(vfs::Error::NoAttribute.into()),
         _ => {}
     }
-    let plan = plan(engine, inode, name, value)?;
+    let plan = plan(volume, inode, name, value)?;
     let len = value.map_or(0, <[u8]>::len);
     let blocks = match plan.outside.is_some() {
-        true => (len as u64).div_ceil(engine.block_size()) + 1,
+        true => (len as u64).div_ceil(volume.block_size()) + 1,
         false => u64::from(plan.block_changed && value.is_some()),
     };
-    let _reserved = engine.space.reserve(blocks, true)?;
-    let h = engine.start_noted(1 + credits(engine, inode, len))?;
-    engine.abort((|| {
-        apply(engine, &h, inode, plan)?;
+    let _reserved = volume.space.reserve(blocks, true)?;
+    let h = volume.start_tracked(1 + credits(volume, inode, len))?;
+    volume.abort((|| {
+        apply(volume, &h, inode, plan)?;
         {
             let mut state = inode.state.lock();
             if let Some(perm) = perm {
@@ -101,40 +100,39 @@ pub(crate) fn change(
             }
             state.changed(Timestamp::now());
         }
-        inode.store(engine, &h)
+        inode.store(volume, &h)
     })())?;
-    drop(h);
-    super::reap(engine)
+    Ok(())
 }
 
 /// Frees all attributes of an inode that is being deleted; restarts the handle as needed. The caller stores the inode, and
-/// calls [`reap`](super::reap) when the handle has ended.
+/// deletes unused values when the handle has ended.
 ///
 /// # Errors
 /// Damage, the journal.
-pub(crate) fn drop_all(engine: &Arc<Engine>, h: &mut Handle, inode: &Inode) -> Result<()> {
-    for ino in own_values(engine, inode)? {
+pub(crate) fn drop_all(volume: &Volume, h: &mut Handle, inode: &Inode) -> Result<()> {
+    for ino in own_values(volume, inode)? {
         if !h.ensure(super::DROP_CREDITS) {
             h.restart(super::DROP_CREDITS)?;
         }
-        note::whole(engine, h, Reason::Xattrs);
-        inode_value::release(engine, h, inode, ino)?;
+        volume.fast_commits.whole(h, Reason::Xattrs);
+        inode_value::release(volume, h, inode, ino)?;
     }
     {
         let mut state = inode.state.lock();
         state.raw.attr_area_mut().fill(0);
         if state.raw.file_acl() != 0 {
-            note::whole(engine, h, Reason::Xattrs);
+            volume.fast_commits.whole(h, Reason::Xattrs);
         }
     }
-    shared::replace(engine, h, inode, &XattrSet::default())
+    shared::replace(volume, h, inode, &XattrSet::default())
 }
 
 /// Inodes of values that go with this inode: those of a block that others share stay.
-fn own_values(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<u32>> {
-    let mut entries = super::body_set(engine, inode)?.entries;
-    if let Some(buffer) = super::block_of(engine, inode)? {
-        let (users, set) = super::parse_block(engine, inode, &buffer)?;
+fn own_values(volume: &Volume, inode: &Inode) -> Result<Vec<u32>> {
+    let mut entries = super::body_set(volume, inode)?.entries;
+    if let Some(buffer) = super::block_of(volume, inode)? {
+        let (users, set) = super::parse_block(volume, inode, &buffer)?;
         if users <= 1 {
             entries.extend(set.entries);
         }

@@ -10,9 +10,9 @@ use sapwood_jbd2::Handle;
 use sapwood_vfs::FileKind;
 
 use super::damaged;
-use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Error, Result, data, inode_alloc, map, ops, orphan};
+use crate::volume::Volume;
+use crate::{Error, Result, inode_alloc, map, orphan};
 
 /// Credits beside those of the value's blocks: its inode, the tree above its blocks, the orphans.
 pub(super) const CREDITS: u32 =
@@ -22,17 +22,17 @@ pub(super) const CREDITS: u32 =
 ///
 /// # Errors
 /// The inode is no such value or differs from its checksum; the device.
-pub(super) fn read(engine: &Arc<Engine>, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>> {
-    let value = load(engine, owner, ino)?;
+pub(super) fn read(volume: &Volume, owner: &Inode, ino: u32, size: u32) -> Result<Vec<u8>> {
+    let value = load(volume, owner, ino)?;
     let mut bytes = Vec::with_capacity(size as usize);
-    let blocks = u64::from(size).div_ceil(engine.block_size());
+    let blocks = u64::from(size).div_ceil(volume.block_size());
     for block in 0..blocks {
-        let buffer = map::block_of(engine, &value, block)?;
+        let buffer = map::block_of(volume, &value, block)?;
         bytes.extend_from_slice(&buffer.read());
     }
     bytes.truncate(size as usize);
     let stored = value.state.lock().raw.ea_hash();
-    let sum = crc32c(engine.geometry.csum_seed(), &bytes);
+    let sum = crc32c(volume.geometry.csum_seed(), &bytes);
     if bytes.len() != size as usize || sum != stored {
         return Err(damaged(
             owner,
@@ -43,8 +43,8 @@ pub(super) fn read(engine: &Arc<Engine>, owner: &Inode, ino: u32, size: u32) -> 
 }
 
 /// The inode of a value. Through the table, so that all see one count.
-fn load(engine: &Arc<Engine>, owner: &Inode, ino: u32) -> Result<Arc<Inode>> {
-    let value = engine.inodes.get(engine, ino)?;
+fn load(volume: &Volume, owner: &Inode, ino: u32) -> Result<Arc<Inode>> {
+    let value = volume.inodes.get(volume, ino)?;
     let flagged = value.flags().contains(InodeFlags::EA_INODE);
     if !flagged || value.kind != FileKind::Regular {
         return Err(damaged(owner, format!("inode {ino} holds no value")));
@@ -57,28 +57,28 @@ fn load(engine: &Arc<Engine>, owner: &Inode, ino: u32) -> Result<Arc<Inode>> {
 /// # Errors
 /// No space, the journal.
 pub(super) fn write(
-    engine: &Arc<Engine>,
+    volume: &Volume,
     h: &Handle,
     owner: &Inode,
     name: &[u8],
     bytes: &[u8],
 ) -> Result<XattrValue> {
-    let geometry = &engine.geometry;
-    let ino = inode_alloc::allocate(engine, h, owner, FileKind::Regular)?;
+    let geometry = &volume.geometry;
+    let ino = inode_alloc::allocate(volume, h, owner, FileKind::Regular)?;
     let sum = crc32c(geometry.csum_seed(), bytes);
     let mut raw = RawInode::new(geometry);
     raw.set_mode(file_mode::REGULAR | 0o600);
     raw.set_links(1);
     raw.set_generation(fastrand::u32(..));
-    raw.set_flags(InodeFlags::EA_INODE | data::new_flags(engine, FileKind::Directory));
-    data::init_map(engine, &mut raw, FileKind::Directory);
+    raw.set_flags(InodeFlags::EA_INODE | map::new_flags(volume, FileKind::Directory));
+    map::init(&mut raw, FileKind::Directory);
     raw.set_ea_refcount(1);
     raw.set_ea_hash(sum);
     let value = Inode::new(ino, FileKind::Regular, raw, geometry);
     let value = Arc::new(value);
     let step = geometry.block_size() as usize;
     for (number, piece) in bytes.chunks(step).enumerate() {
-        let buffer = map::append_block(engine, h, &value, number as u64)?;
+        let buffer = map::append_block(volume, h, &value, number as u64)?;
         let mut content = h.modify(&buffer)?;
         if let Some(place) = content.get_mut(..piece.len()) {
             place.copy_from_slice(piece);
@@ -89,9 +89,9 @@ pub(super) fn write(
         state.raw.set_size(bytes.len() as u64, geometry)?;
         state.size = bytes.len() as u64;
     }
-    engine.inodes.insert_new(&value)?;
-    value.store(engine, h)?;
-    charge(engine, owner, bytes.len() as u64, true)?;
+    volume.inodes.insert_new(&value)?;
+    value.store(volume, h)?;
+    charge(volume, owner, bytes.len() as u64, true)?;
     let hash = xattr_entry_hash(name, &sum.to_le_bytes(), XattrSigns::Unsigned);
     Ok(XattrValue::Inode {
         inode: ino,
@@ -101,38 +101,38 @@ pub(super) fn write(
 }
 
 /// Counts the blocks of a value of `len` bytes among those of the inode that has the attribute, or no more.
-fn charge(engine: &Engine, owner: &Inode, len: u64, more: bool) -> Result<()> {
-    let sectors = len.div_ceil(engine.block_size()) * (engine.block_size() / 512);
+fn charge(volume: &Volume, owner: &Inode, len: u64, more: bool) -> Result<()> {
+    let sectors = len.div_ceil(volume.block_size()) * (volume.block_size() / 512);
     let mut state = owner.state.lock();
-    let now = state.raw.sectors(&engine.geometry);
+    let now = state.raw.sectors(&volume.geometry);
     let now = match more {
         true => now.saturating_add(sectors),
         false => now.saturating_sub(sectors),
     };
-    Ok(state.raw.set_sectors(now, &engine.geometry)?)
+    Ok(state.raw.set_sectors(now, &volume.geometry)?)
 }
 
 /// One more attribute refers to a value.
 ///
 /// # Errors
 /// Damage, the journal.
-pub(super) fn refer(engine: &Arc<Engine>, h: &Handle, owner: &Inode, ino: u32) -> Result<()> {
-    let value = load(engine, owner, ino)?;
+pub(super) fn refer(volume: &Volume, h: &Handle, owner: &Inode, ino: u32) -> Result<()> {
+    let value = load(volume, owner, ino)?;
     {
         let mut state = value.state.lock();
         let count = state.raw.ea_refcount();
         state.raw.set_ea_refcount(count.saturating_add(1));
     }
-    charge(engine, owner, value.size(), true)?;
-    value.store(engine, h)
+    charge(volume, owner, value.size(), true)?;
+    value.store(volume, h)
 }
 
 /// One attribute refers to a value no more; the last one makes the inode an orphan.
 ///
 /// # Errors
 /// Damage, the journal.
-pub(super) fn release(engine: &Arc<Engine>, h: &Handle, owner: &Inode, ino: u32) -> Result<()> {
-    let value = load(engine, owner, ino)?;
+pub(super) fn release(volume: &Volume, h: &Handle, owner: &Inode, ino: u32) -> Result<()> {
+    let value = load(volume, owner, ino)?;
     let left = {
         let mut state = value.state.lock();
         let count = state.raw.ea_refcount();
@@ -146,25 +146,10 @@ pub(super) fn release(engine: &Arc<Engine>, h: &Handle, owner: &Inode, ino: u32)
         }
         left
     };
-    charge(engine, owner, value.size(), false)?;
+    charge(volume, owner, value.size(), false)?;
     if left == 0 && !sapwood_fault::planted(121) {
-        orphan::add(engine, h, &value)?;
-        engine.xattr_blocks.unused_values.lock().push(ino);
+        orphan::add(volume, h, &value)?;
+        volume.xattr_blocks.unused_values.lock().push(ino);
     }
-    value.store(engine, h)
-}
-
-/// Deletes the inodes of values that no caller refers to any more. Called without a handle; what is
-/// not reached is deleted at the next mount.
-///
-/// # Errors
-/// Damage, the journal.
-pub(crate) fn reap(engine: &Arc<Engine>) -> Result<()> {
-    loop {
-        let Some(ino) = engine.xattr_blocks.unused_values.lock().pop() else {
-            return Ok(());
-        };
-        let value = engine.inodes.get(engine, ino)?;
-        ops::delete(engine, &value)?;
-    }
+    value.store(volume, h)
 }

@@ -8,7 +8,8 @@
 //!
 //! A block that several inodes share is never changed: who changes its set gets another block. Who writes a block that
 //! equals one that was written lately shares that one ([`shared`]). An inode with a value counts how many refer to it;
-//! the last one makes it an orphan, and [`reap`] deletes it outside of the handle.
+//! the last one makes it an orphan, to be deleted outside of the handle
+//! ([`reap_values`](crate::ops::reap::reap_values)).
 //!
 //! Trouble cases: a value that no place holds (`what_fits_nowhere_is_refused`), a shared block that one of its inodes
 //! changes (`a_shared_block_is_left_alone`), a value that outgrows its place (`values_move_between_places`).
@@ -29,18 +30,16 @@ use sapwood_vfs as vfs;
 use std::sync::Arc;
 
 pub(crate) use change::{change, drop_all, set_in};
-pub(crate) use inode_value::reap;
-pub(crate) use shared::SharedBlocks;
 
-use crate::engine::Engine;
 use crate::inode::Inode;
+use crate::volume::Volume;
 use crate::{Error, Result};
 
 /// Credits with which [`drop_all`] is begun: the block, its bitmap and descriptor; inodes of values.
 pub(crate) const DROP_CREDITS: u32 = 16;
 
 /// Kind of a validated block of attributes, see [`Buffer::kind`].
-const KIND: u8 = crate::host::SealKind::Xattr as u8;
+const KIND: u8 = crate::seal::SealKind::Xattr as u8;
 
 fn damaged(inode: &Inode, reason: impl ToString) -> Error {
     Error::BadInode {
@@ -50,19 +49,19 @@ fn damaged(inode: &Inode, reason: impl ToString) -> Error {
 }
 
 /// The set that stands in the inode.
-fn body_set(engine: &Arc<Engine>, inode: &Inode) -> Result<XattrSet> {
+fn body_set(volume: &Volume, inode: &Inode) -> Result<XattrSet> {
     let state = inode.state.lock();
-    XattrSet::parse_ibody(state.raw.attr_area(), engine.geometry.inodes_count())
+    XattrSet::parse_ibody(state.raw.attr_area(), volume.geometry.inodes_count())
         .map_err(|reason| damaged(inode, reason))
 }
 
 /// The block of attributes of an inode, validated, if it has one.
-fn block_of(engine: &Arc<Engine>, inode: &Inode) -> Result<Option<Arc<Buffer>>> {
+fn block_of(volume: &Volume, inode: &Inode) -> Result<Option<Arc<Buffer>>> {
     let block = inode.state.lock().raw.file_acl();
     if block == 0 {
         return Ok(None);
     }
-    let buffer = engine.block(block)?;
+    let buffer = volume.block(block)?;
     if buffer.kind() != KIND {
         let content = buffer.read();
         let bad = |reason: String| Error::BadBlock {
@@ -70,11 +69,11 @@ fn block_of(engine: &Arc<Engine>, inode: &Inode) -> Result<Option<Arc<Buffer>>> 
             block,
             reason,
         };
-        if engine.geometry.metadata_csum() {
-            xattr_block_verify(&content, engine.geometry.csum_seed(), block)
+        if volume.geometry.metadata_csum() {
+            xattr_block_verify(&content, volume.geometry.csum_seed(), block)
                 .map_err(|reason| bad(reason.to_string()))?;
         }
-        XattrSet::parse_block(&content, engine.geometry.inodes_count())
+        XattrSet::parse_block(&content, volume.geometry.inodes_count())
             .map_err(|reason| bad(reason.to_string()))?;
         buffer.set_kind(KIND);
     }
@@ -82,8 +81,8 @@ fn block_of(engine: &Arc<Engine>, inode: &Inode) -> Result<Option<Arc<Buffer>>> 
 }
 
 /// The set that stands in a block.
-fn parse_block(engine: &Arc<Engine>, inode: &Inode, buffer: &Buffer) -> Result<(u32, XattrSet)> {
-    XattrSet::parse_block(&buffer.read(), engine.geometry.inodes_count())
+fn parse_block(volume: &Volume, inode: &Inode, buffer: &Buffer) -> Result<(u32, XattrSet)> {
+    XattrSet::parse_block(&buffer.read(), volume.geometry.inodes_count())
         .map(|(header, set)| (header.refcount.get(), set))
         .map_err(|reason| Error::BadBlock {
             ino: inode.ino,
@@ -93,9 +92,9 @@ fn parse_block(engine: &Arc<Engine>, inode: &Inode, buffer: &Buffer) -> Result<(
 }
 
 /// The set that stands in the inode's block; empty without one.
-fn block_set(engine: &Arc<Engine>, inode: &Inode) -> Result<XattrSet> {
-    match block_of(engine, inode)? {
-        Some(buffer) => Ok(parse_block(engine, inode, &buffer)?.1),
+fn block_set(volume: &Volume, inode: &Inode) -> Result<XattrSet> {
+    match block_of(volume, inode)? {
+        Some(buffer) => Ok(parse_block(volume, inode, &buffer)?.1),
         None => Ok(XattrSet::default()),
     }
 }
@@ -116,20 +115,20 @@ fn is_acl(index: u8) -> bool {
 ///
 /// # Errors
 /// The attributes are damaged, the device.
-pub(crate) fn get(engine: &Arc<Engine>, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(crate) fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let Ok((index, rest)) = split(name) else {
         return Ok(None);
     };
-    let mut found = body_set(engine, inode)?.get(index, rest).cloned();
+    let mut found = body_set(volume, inode)?.get(index, rest).cloned();
     if found.is_none() {
-        found = block_set(engine, inode)?.get(index, rest).cloned();
+        found = block_set(volume, inode)?.get(index, rest).cloned();
     }
     let value = match found.map(|xattr| xattr.value) {
         None => return Ok(None),
         Some(XattrValue::Bytes(bytes)) => bytes,
         Some(XattrValue::Inode {
             inode: ino, size, ..
-        }) => inode_value::read(engine, inode, ino, size)?,
+        }) => inode_value::read(volume, inode, ino, size)?,
     };
     if is_acl(index) {
         return acl_from_disk(&value)
@@ -143,9 +142,9 @@ pub(crate) fn get(engine: &Arc<Engine>, inode: &Inode, name: &[u8]) -> Result<Op
 ///
 /// # Errors
 /// As [`get`].
-pub(crate) fn list(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
-    for set in [body_set(engine, inode)?, block_set(engine, inode)?] {
+    for set in [body_set(volume, inode)?, block_set(volume, inode)?] {
         for xattr in set.entries {
             let hidden = matches!(
                 xattr.index,
@@ -168,18 +167,18 @@ pub(crate) fn may_have(inode: &Inode) -> bool {
 
 /// Credits that [`set_in`] needs for a value of `len` bytes: an old and a new block with their bitmaps and descriptors, and
 /// an inode for the value where there may be one.
-pub(crate) fn credits(engine: &Engine, _inode: &Inode, len: usize) -> u32 {
-    credits_of_new(engine, len)
+pub(crate) fn credits(volume: &Volume, _inode: &Inode, len: usize) -> u32 {
+    credits_of_new(volume, len)
 }
 
 /// The same for a new inode.
-pub(crate) fn credits_of_new(engine: &Engine, len: usize) -> u32 {
+pub(crate) fn credits_of_new(volume: &Volume, len: usize) -> u32 {
     const BLOCKS: u32 = 6;
-    let needed = BLOCKS + engine.on_demand.ext_attr_credits();
-    if !engine.geometry.features().has_incompat(Incompat::EA_INODE) {
+    let needed = BLOCKS + volume.on_demand.ext_attr_credits();
+    if !volume.geometry.features().has_incompat(Incompat::EA_INODE) {
         return needed;
     }
-    let blocks = (len as u64).div_ceil(engine.block_size());
+    let blocks = (len as u64).div_ceil(volume.block_size());
     needed + inode_value::CREDITS + 3 * u32::try_from(blocks).unwrap_or(u32::MAX / 8)
 }
 

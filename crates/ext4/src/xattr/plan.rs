@@ -1,13 +1,11 @@
 //! Deciding where an attribute goes, on copies of both sets.
 
-use std::sync::Arc;
-
 use sapwood_ext4_format::{Incompat, XATTR_VALUE_MAX, XattrSet, XattrValue, acl_to_disk};
 use sapwood_vfs as vfs;
 
 use super::{body_set, is_acl, split};
-use crate::engine::Engine;
 use crate::inode::Inode;
+use crate::volume::Volume;
 use crate::{Error, Result};
 
 /// What both places shall hold. The value of an attribute that goes to an inode of its own is in `outside`; its entry is
@@ -40,15 +38,15 @@ pub(super) struct Outside {
 /// # Errors
 /// `NoSpace` if it fits nowhere, `AttributeTooLarge`, `NotSupported` for an unknown name, damage.
 pub(super) fn plan(
-    engine: &Arc<Engine>,
+    volume: &Volume,
     inode: &Inode,
     name: &[u8],
     value: Option<&[u8]>,
 ) -> Result<Plan> {
     let (index, rest) = split(name)?;
-    let mut body = body_set(engine, inode)?;
-    let (users, mut block) = match super::block_of(engine, inode)? {
-        Some(buffer) => super::parse_block(engine, inode, &buffer)?,
+    let mut body = body_set(volume, inode)?;
+    let (users, mut block) = match super::block_of(volume, inode)? {
+        Some(buffer) => super::parse_block(volume, inode, &buffer)?,
         None => (0, XattrSet::default()),
     };
     let in_body = body.remove(index, rest);
@@ -80,7 +78,7 @@ pub(super) fn plan(
         false => value.to_vec(),
     };
     let inline_data = plan.inline_data;
-    let room = Room::of(engine, inode);
+    let room = Room::of(volume, inode);
     let placed = plan.place(
         index,
         rest,
@@ -91,7 +89,7 @@ pub(super) fn plan(
     if placed.is_some() {
         return Ok(plan);
     }
-    let features = engine.geometry.features();
+    let features = volume.geometry.features();
     if inline_data || !features.has_incompat(Incompat::EA_INODE) {
         return Err(Error::NoSpace);
     }
@@ -119,10 +117,10 @@ struct Room {
 }
 
 impl Room {
-    fn of(engine: &Engine, inode: &Inode) -> Self {
+    fn of(volume: &Volume, inode: &Inode) -> Self {
         Self {
             body: inode.state.lock().raw.attr_area().len(),
-            block: engine.geometry.block_size() as usize,
+            block: volume.geometry.block_size() as usize,
         }
     }
 }

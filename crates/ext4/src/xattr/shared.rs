@@ -8,31 +8,13 @@ use sapwood_jbd2::{Buffer, Handle};
 
 use super::{KIND, damaged, inode_value, parse_block};
 use crate::block_alloc::{self, Extent};
-use crate::engine::Engine;
-use crate::host::SealKind;
 use crate::inode::Inode;
-use crate::lock::{Rank, RankedMutex};
+use crate::seal::SealKind;
+use crate::volume::Volume;
 use crate::{Error, Result, map};
 
 /// Blocks that are remembered.
 const MOST: usize = 4096;
-
-/// Blocks that were written lately, by the hash of their entries. Its lock is held while the counts in them change.
-pub(crate) struct SharedBlocks {
-    known: RankedMutex<HashMap<u32, u64>>,
-    /// Inodes of values that no caller refers to any more.
-    pub(super) unused_values: RankedMutex<Vec<u32>>,
-}
-
-impl SharedBlocks {
-    /// None known.
-    pub(crate) fn new() -> Self {
-        Self {
-            known: RankedMutex::new(Rank::XattrBlocks, HashMap::new()),
-            unused_values: RankedMutex::new(Rank::Leaf, Vec::new()),
-        }
-    }
-}
 
 fn header(content: &[u8]) -> Option<XattrHeader> {
     zerocopy::FromBytes::read_from_prefix(content)
@@ -56,45 +38,40 @@ fn set_count(h: &Handle, buffer: &Arc<Buffer>, count: u32) -> Result<()> {
 ///
 /// # Errors
 /// No space, the journal, damage.
-pub(super) fn replace(
-    engine: &Arc<Engine>,
-    h: &Handle,
-    inode: &Inode,
-    set: &XattrSet,
-) -> Result<()> {
-    let mut known = engine.xattr_blocks.known.lock();
-    let old = super::block_of(engine, inode)?;
+pub(super) fn replace(volume: &Volume, h: &Handle, inode: &Inode, set: &XattrSet) -> Result<()> {
+    let mut known = volume.xattr_blocks.known.lock();
+    let old = super::block_of(volume, inode)?;
     if set.entries.is_empty() {
         if let Some(old) = old {
-            release(engine, h, inode, &old)?;
+            release(volume, h, inode, &old)?;
         }
-        return point_to(engine, inode, 0);
+        return point_to(volume, inode, 0);
     }
-    let mut content = vec![0; engine.geometry.block_size() as usize];
+    let mut content = vec![0; volume.geometry.block_size() as usize];
     set.write_block(&mut content, 1)
         .map_err(|reason| damaged(inode, reason))?;
     let hash = header(&content).map_or(0, |header| header.hash.get());
-    if let Some(twin) = twin(engine, &known, hash, set)? {
+    if let Some(twin) = twin(volume, &known, hash, set)? {
         let block = twin.0.block();
         if !sapwood_fault::planted(120) {
             set_count(h, &twin.0, twin.1 + 1)?;
         }
         if let Some(old) = old {
-            release(engine, h, inode, &old)?;
+            release(volume, h, inode, &old)?;
         }
-        return point_to(engine, inode, block);
+        return point_to(volume, inode, block);
     }
     let buffer = match old {
-        Some(old) if parse_block(engine, inode, &old)?.0 == 1 => old,
+        Some(old) if parse_block(volume, inode, &old)?.0 == 1 => old,
         old => {
-            let goal = map::goal(engine, inode, 0)?;
-            let block = block_alloc::allocate_meta(engine, h, goal)?;
+            let goal = map::goal(volume, inode, 0)?;
+            let block = block_alloc::allocate_meta(&volume.groups, h, goal)?;
             if let Some(old) = old {
-                share_values(engine, h, inode, &old, set)?;
-                release(engine, h, inode, &old)?;
+                share_values(volume, h, inode, &old, set)?;
+                release(volume, h, inode, &old)?;
             }
-            point_to(engine, inode, block)?;
-            engine.cache.get_new(block)?
+            point_to(volume, inode, block)?;
+            volume.cache.get_new(block)?
         }
     };
     h.modify(&buffer)?.copy_from_slice(&content);
@@ -111,17 +88,17 @@ pub(super) fn replace(
 
 /// Counts one user more of each value in an inode of its own that the shared block `old` has and `set` keeps.
 fn share_values(
-    engine: &Arc<Engine>,
+    volume: &Volume,
     h: &Handle,
     inode: &Inode,
     old: &Buffer,
     set: &XattrSet,
 ) -> Result<()> {
-    let (_, before) = parse_block(engine, inode, old)?;
+    let (_, before) = parse_block(volume, inode, old)?;
     for xattr in &set.entries {
         let kept = before.get(xattr.index, &xattr.name) == Some(xattr);
         if let (XattrValue::Inode { inode: ino, .. }, true) = (&xattr.value, kept) {
-            inode_value::refer(engine, h, inode, *ino)?;
+            inode_value::refer(volume, h, inode, *ino)?;
         }
     }
     Ok(())
@@ -129,7 +106,7 @@ fn share_values(
 
 /// A block with the same attributes that one more inode may use, and how many use it.
 fn twin(
-    engine: &Arc<Engine>,
+    volume: &Volume,
     known: &HashMap<u32, u64>,
     hash: u32,
     set: &XattrSet,
@@ -143,10 +120,10 @@ fn twin(
         return Ok(None);
     }
     // Only what is still in memory and still a block of attributes: it may have been freed since.
-    let Some(buffer) = engine.cache.peek(*block).filter(|b| b.kind() == KIND) else {
+    let Some(buffer) = volume.cache.peek(*block).filter(|b| b.kind() == KIND) else {
         return Ok(None);
     };
-    let parsed = XattrSet::parse_block(&buffer.read(), engine.geometry.inodes_count());
+    let parsed = XattrSet::parse_block(&buffer.read(), volume.geometry.inodes_count());
     let Ok((header, there)) = parsed else {
         return Ok(None);
     };
@@ -164,23 +141,23 @@ fn twin(
 }
 
 /// Notes the block in the inode, and counts it among the inode's blocks.
-fn point_to(engine: &Arc<Engine>, inode: &Inode, block: u64) -> Result<()> {
+fn point_to(volume: &Volume, inode: &Inode, block: u64) -> Result<()> {
     let mut state = inode.state.lock();
     let had = state.raw.file_acl() != 0;
-    let per_block = engine.block_size() / 512;
-    let sectors = state.raw.sectors(&engine.geometry);
+    let per_block = volume.block_size() / 512;
+    let sectors = state.raw.sectors(&volume.geometry);
     let sectors = match (had, block != 0) {
         (false, true) => sectors.saturating_add(per_block),
         (true, false) => sectors.saturating_sub(per_block),
         _ => sectors,
     };
-    state.raw.set_sectors(sectors, &engine.geometry)?;
+    state.raw.set_sectors(sectors, &volume.geometry)?;
     Ok(state.raw.set_file_acl(block)?)
 }
 
 /// One inode uses the block no more; the last one frees it.
-fn release(engine: &Arc<Engine>, h: &Handle, inode: &Inode, buffer: &Arc<Buffer>) -> Result<()> {
-    let (count, _) = parse_block(engine, inode, buffer)?;
+fn release(volume: &Volume, h: &Handle, inode: &Inode, buffer: &Arc<Buffer>) -> Result<()> {
+    let (count, _) = parse_block(volume, inode, buffer)?;
     if count > 1 {
         return set_count(h, buffer, count - 1);
     }
@@ -197,5 +174,5 @@ fn release(engine: &Arc<Engine>, h: &Handle, inode: &Inode, buffer: &Arc<Buffer>
         start: buffer.block(),
         len: 1,
     };
-    block_alloc::free(engine, h, extent, true)
+    block_alloc::free(&volume.groups, h, extent, true)
 }

@@ -256,7 +256,7 @@ fn a_growing_file_lands_in_order() {
         write(&fs, &inode, 4096, &[8; 4096]).unwrap();
         let second = scope.spawn(|| data::flush(&fs.engine, &inode));
         // The second part is written, but the file does not reach over the first one yet.
-        while !data::is_waiting_to_land(&inode) {
+        while !data::is_waiting_to_complete(&inode) {
             thread::yield_now();
         }
         assert_eq!(inode.state.lock().raw.size(&fs.engine.geometry), 0);

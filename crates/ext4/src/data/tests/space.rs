@@ -62,7 +62,7 @@ fn promises_are_given_back() {
     let free = fs.engine.groups.free_blocks();
     write(&fs, &inode, 0, &[1; 40_000]).unwrap();
     assert_eq!(fs.engine.space.promised(), 10);
-    assert_eq!(inode.data.with_delayed_blocks(&inode).1, 10);
+    assert_eq!(inode.with_delayed_blocks().1, 10);
     // Written again: promised once.
     write(&fs, &inode, 100, &[2; 10_000]).unwrap();
     assert_eq!(fs.engine.space.promised(), 10);

@@ -8,7 +8,7 @@ use sapwood_jbd2::{Buffer, Handle};
 use super::super::shape::Dir;
 use super::super::{Growth, linear};
 use super::path::{Frame, Path, entries};
-use crate::host::SealKind;
+use crate::seal::SealKind;
 use crate::{Error, Result};
 
 /// A leaf taken apart, on the side.

@@ -37,8 +37,8 @@ pub(super) fn hash(dir: &Dir<'_>, hasher: &DirHasher, name: &[u8]) -> Result<Nam
 
 /// The hash that an index made today gets.
 pub(super) fn default_hasher(dir: &Dir<'_>) -> Option<DirHasher> {
-    let geometry = &dir.engine.geometry;
-    let number = dir.engine.super_block.lock().def_hash_version;
+    let geometry = &dir.store.geometry;
+    let number = dir.store.super_block.lock().def_hash_version;
     let version = HashVersion::from_disk(number, geometry.unsigned_hash());
     path::usable(dir, version.unwrap_or(HashVersion::HalfMd4))
 }

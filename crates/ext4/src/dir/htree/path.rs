@@ -40,7 +40,7 @@ fn hasher(dir: &Dir<'_>, root: &Buffer) -> Result<Option<DirHasher>> {
         .dx_info(&content)
         .map_err(|reason| bad(reason.to_string()))?
         .hash_version;
-    let version = HashVersion::from_disk(number, dir.engine.geometry.unsigned_hash())
+    let version = HashVersion::from_disk(number, dir.store.geometry.unsigned_hash())
         .ok_or_else(|| bad(format!("htree hash of kind {number}")))?;
     Ok(usable(dir, version))
 }
@@ -48,7 +48,7 @@ fn hasher(dir: &Dir<'_>, root: &Buffer) -> Result<Option<DirHasher>> {
 /// A hasher, if names of this directory can be hashed: not with a key.
 pub(super) fn usable(dir: &Dir<'_>, version: HashVersion) -> Option<DirHasher> {
     let keyed = version == HashVersion::SipHash || dir.format.hash_in_entry;
-    (!keyed).then(|| DirHasher::new(version, dir.engine.geometry.hash_seed()))
+    (!keyed).then(|| DirHasher::new(version, dir.store.geometry.hash_seed()))
 }
 
 /// The root, judged, and the hash of names, if they can be hashed.

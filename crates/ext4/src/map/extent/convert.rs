@@ -7,7 +7,7 @@ use sapwood_ext4_format::Extent;
 use super::insert::{longest, part, push};
 use super::{Path, Tree};
 use crate::Result;
-use crate::map::store::Changes;
+use crate::map::nodes::Changes;
 
 impl<S: Changes> Tree<'_, S> {
     /// Gives all blocks of `range` that are mapped the one state. Returns what is left of the range when the handle has no

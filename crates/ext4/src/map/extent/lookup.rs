@@ -4,8 +4,8 @@ use sapwood_ext4_format::{Extent, ExtentNode};
 
 use super::path::{Root, descend};
 use crate::Result;
+use crate::map::nodes::Blocks;
 use crate::map::run::{Growing, Mapped, Run};
-use crate::map::store::Blocks;
 
 /// Leaves that one lookup reads at most to make its run longer.
 const LEAVES: usize = 64;

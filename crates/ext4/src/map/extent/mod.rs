@@ -29,7 +29,7 @@ pub(crate) use lookup::lookup;
 pub(crate) use path::Root;
 use path::{Level, Path, descend};
 
-use super::store::{Blocks, Changes};
+use super::nodes::{Blocks, Changes};
 use crate::Result;
 
 /// The tree of an inode whose map lock is held exclusively.

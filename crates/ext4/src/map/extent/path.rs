@@ -13,7 +13,7 @@ use sapwood_ext4_format::{
 };
 
 use crate::Result;
-use crate::map::store::{Blocks, NodeKind};
+use crate::map::nodes::{Blocks, NodeKind};
 
 /// A root, as the inode keeps it.
 pub(crate) type Root = [u8; EXTENT_ROOT_SIZE];

@@ -15,7 +15,7 @@ use sapwood_ext4_format::Extent;
 use super::insert::part;
 use super::{Path, Tree};
 use crate::Result;
-use crate::map::store::Changes;
+use crate::map::nodes::Changes;
 
 /// What one step did.
 enum Step {

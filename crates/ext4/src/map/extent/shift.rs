@@ -13,7 +13,7 @@ use sapwood_ext4_format::Extent;
 use super::insert::part;
 use super::{Path, Tree};
 use crate::Result;
-use crate::map::store::Changes;
+use crate::map::nodes::Changes;
 use crate::map::{BLOCKS_MAX, Mapped, too_large};
 
 impl<S: Changes> Tree<'_, S> {

@@ -17,7 +17,7 @@ use sapwood_ext4_format::{EXTENT_MAX_DEPTH, Extent, ExtentIndex, ExtentNodeMut};
 
 use super::Tree;
 use super::path::{Level, Path};
-use crate::map::store::{Changes, NodeKind};
+use crate::map::nodes::{Changes, NodeKind};
 use crate::{Error, Result};
 
 /// Splits that one replacement may need: each level can be split once and the root can grow at each depth.

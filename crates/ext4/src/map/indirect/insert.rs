@@ -3,7 +3,7 @@
 use sapwood_ext4_format::{INDIRECT_DIRECT, IndirectPath};
 
 use super::{Place, Pointers, blocks_max, pointer_block};
-use crate::map::store::{Changes, NodeKind};
+use crate::map::nodes::{Changes, NodeKind};
 use crate::map::too_large;
 use crate::{Error, Result};
 

@@ -6,8 +6,8 @@ use zerocopy::little_endian::U32;
 use super::{Place, pointer_block, pointers};
 use crate::Result;
 use crate::map::extent::Root;
+use crate::map::nodes::Blocks;
 use crate::map::run::{Growing, Mapped, Run};
-use crate::map::store::Blocks;
 
 /// Places of pointers that one lookup looks at most to make its run longer.
 const PLACES: usize = 64;

@@ -25,7 +25,7 @@ pub(crate) use lookup::{goal, lookup};
 pub(crate) use remove::WAY_CREDITS;
 
 use super::extent::Root;
-use super::store::{Blocks, Changes, NodeKind, World};
+use super::nodes::{Blocks, Changes, NodeKind, World};
 use crate::Result;
 
 /// Where pointers are.

@@ -9,7 +9,7 @@ use sapwood_ext4_format::INDIRECT_DIRECT;
 
 use super::{Place, Pointers, pointer_block};
 use crate::Result;
-use crate::map::store::Changes;
+use crate::map::nodes::Changes;
 
 /// Credits for the blocks of pointers on a way, and the bitmaps and descriptors of those that become empty.
 pub(crate) const WAY_CREDITS: u32 = 9;

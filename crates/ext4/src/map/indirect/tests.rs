@@ -9,7 +9,7 @@ use sapwood_ext4_format::{IndirectGeometry, indirect_pointers};
 use super::{Place, Pointers, WAY_CREDITS, goal, insert_credits, lookup, pointer_block, pointers};
 use crate::Error;
 use crate::map::memory::Memory;
-use crate::map::store::Blocks;
+use crate::map::nodes::Blocks;
 use crate::map::{Mapped, Run};
 
 struct File {

@@ -10,7 +10,7 @@ use super::insert::merged;
 use super::path::descend;
 use super::{Root, Tree, depth, empty_root, lookup, replace_credits};
 use crate::map::memory::Memory;
-use crate::map::store::{Blocks, NodeKind};
+use crate::map::nodes::{Blocks, NodeKind};
 use crate::map::{Mapped, Run};
 
 /// A file with its tree, in memory.

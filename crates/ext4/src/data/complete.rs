@@ -1,4 +1,4 @@
-//! Flights whose I/O is done get into the map.
+//! InFlightSet whose I/O is done get into the map.
 //!
 //! One thread at a time lands the flights of a file, in the order in which they were taken, several in one handle where
 //! its credits allow: the new blocks are claimed in the bitmap, inserted into the map, unwritten ones converted,
@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 use sapwood_jbd2::Handle;
 
-use super::flight::Flight;
 use super::flush::Dispatch;
 use super::journaled;
-use super::plan::{self, Change, Segment};
+use super::plan;
 use super::writeback::Work;
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
-use crate::fast_commit::note;
+use crate::file_data::InFlight;
+use crate::file_data::{Change, Plan, Segment};
 use crate::inode::Inode;
 use crate::{Result, map};
 
-/// Flights that land in one handle, at most.
+/// InFlightSet that land in one handle, at most.
 const BATCH: usize = 32;
 /// Credits to claim one extent: bitmap and descriptor.
 pub(super) const CLAIM_CREDITS: u32 = 2;
@@ -34,25 +34,25 @@ pub(super) const STORE_CREDITS: u32 = 1;
 pub(super) fn io_finished(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
-    flight: &Arc<Flight>,
+    io: &Arc<InFlight>,
     dispatch: Dispatch,
 ) {
-    if !flight.failed() && only_overwrote(engine, inode, flight) {
+    if !io.failed() && only_overwrote(engine, inode, io) {
         inode.data.state.lock().overwrites += 1;
-        if end(engine, inode, flight) {
+        if end(engine, inode, io) {
             go_on(engine, inode, dispatch);
         }
         return;
     }
-    if flight.failed()
-        && let Some(plan) = flight.plan()
+    if io.failed()
+        && let Some(plan) = io.plan()
     {
         plan::cancel(engine, &plan.segments);
-        if flight.refused() {
-            promise_again(engine, inode, flight, plan);
+        if io.refused() {
+            promise_again(engine, inode, io, plan);
         }
     }
-    let ready = inode.data.state.lock().flights.io_done(flight.id);
+    let ready = inode.data.state.lock().in_flight.io_done(io.id);
     if ready {
         go_on(engine, inode, dispatch);
     }
@@ -60,7 +60,7 @@ pub(super) fn io_finished(
 
 /// Promises blocks once more to a flight that could not be written. Its bytes are lost if there are none,
 /// because others took them in between.
-fn promise_again(engine: &Engine, inode: &Inode, flight: &Flight, plan: &plan::Plan) {
+fn promise_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &Plan) {
     let new = |segment: &&Segment| segment.change == Change::Insert;
     let blocks: u64 = plan
         .segments
@@ -70,7 +70,7 @@ fn promise_again(engine: &Engine, inode: &Inode, flight: &Flight, plan: &plan::P
         .sum();
     let Some(promised) = engine.space.try_reserve_again(blocks) else {
         log::error!("inode {}: data is lost: no block is free", inode.ino);
-        return flight.give_up();
+        return io.give_up();
     };
     let mut state = inode.data.state.lock();
     match &mut state.promised {
@@ -81,29 +81,31 @@ fn promise_again(engine: &Engine, inode: &Inode, flight: &Flight, plan: &plan::P
 
 fn go_on(engine: &Arc<Engine>, inode: &Arc<Inode>, dispatch: Dispatch) {
     match dispatch {
-        Dispatch::Here => land(engine, inode),
-        Dispatch::Queue => engine.writeback.push(engine, Work::Land(Arc::clone(inode))),
+        Dispatch::Here => complete(engine, inode),
+        Dispatch::Queue => engine
+            .writeback
+            .push(engine, Work::Complete(Arc::clone(inode))),
     }
 }
 
 /// Whether neither map nor size on disk have to follow.
-fn only_overwrote(engine: &Engine, inode: &Inode, flight: &Flight) -> bool {
-    let in_place = flight.plan().is_some_and(|plan| !plan.changes_map());
+fn only_overwrote(engine: &Engine, inode: &Inode, io: &InFlight) -> bool {
+    let in_place = io.plan().is_some_and(|plan| !plan.changes_map());
     if !in_place || journaled::applies(engine, inode) {
         return false;
     }
     let state = inode.state.lock();
-    flight.range.end.min(state.size) <= state.raw.size(&engine.geometry)
+    io.range.end.min(state.size) <= state.raw.size(&engine.geometry)
 }
 
 /// Lands what is ready until nothing is. Only for a thread that was told to by the flights.
-pub(super) fn land(engine: &Arc<Engine>, inode: &Arc<Inode>) {
+pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>) {
     loop {
-        let batch = inode.data.state.lock().flights.next_ready(BATCH);
+        let batch = inode.data.state.lock().in_flight.next_ready(BATCH);
         if batch.is_empty() {
             return;
         }
-        let good: Vec<_> = batch.iter().filter(|flight| !flight.failed()).collect();
+        let good: Vec<_> = batch.iter().filter(|io| !io.failed()).collect();
         let mut claimed = 0;
         let result = match good.is_empty() {
             true => Ok(()),
@@ -118,19 +120,19 @@ pub(super) fn land(engine: &Arc<Engine>, inode: &Arc<Inode>) {
             {
                 plan::cancel(engine, std::slice::from_ref(segment.1));
             }
-            good.iter().for_each(|flight| flight.fail());
+            good.iter().for_each(|io| io.fail());
         }
-        for flight in batch {
-            end(engine, inode, &flight);
+        for io in batch {
+            end(engine, inode, &io);
         }
     }
 }
 
-fn segments<'a>(flights: &'a [&Arc<Flight>]) -> impl Iterator<Item = (&'a Flight, &'a Segment)> {
-    flights.iter().flat_map(|flight| {
-        let plan = flight.plan().into_iter();
+fn segments<'a>(ios: &'a [&Arc<InFlight>]) -> impl Iterator<Item = (&'a InFlight, &'a Segment)> {
+    ios.iter().flat_map(|io| {
+        let plan = io.plan().into_iter();
         plan.flat_map(|plan| &plan.segments)
-            .map(|segment| (&***flight, segment))
+            .map(|segment| (&***io, segment))
     })
 }
 
@@ -138,21 +140,21 @@ fn segments<'a>(flights: &'a [&Arc<Flight>]) -> impl Iterator<Item = (&'a Flight
 fn bring(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
-    flights: &[&Arc<Flight>],
+    ios: &[&Arc<InFlight>],
     claimed: &mut usize,
 ) -> Result<()> {
     let journaled = journaled::applies(engine, inode);
-    let mut h = engine.start_noted(step_credits(engine, inode, 1))?;
-    note::landed(engine, &h);
-    for (flight, segment) in segments(flights) {
+    let mut h = engine.start_tracked(step_credits(engine, inode, 1))?;
+    engine.fast_commits.data_written(&h);
+    for (io, segment) in segments(ios) {
         let step = step_credits(engine, inode, segment.extent().len.into());
         if !h.ensure(step) {
             inode.store(engine, &h)?;
             h.restart(step)?;
-            note::landed(engine, &h);
+            engine.fast_commits.data_written(&h);
         }
         if journaled {
-            journaled::bring(engine, inode, &mut h, flight, segment)?;
+            journaled::bring(engine, inode, &mut h, io, segment)?;
             *claimed += usize::from(segment.change == Change::Insert);
             continue;
         }
@@ -162,9 +164,9 @@ fn bring(
             Change::Convert if sapwood_fault::planted(113) => {}
             Change::Convert => convert(engine, inode, &mut h, segment.blocks.clone())?,
             Change::Insert => {
-                block_alloc::claim(engine, &h, extent)?;
+                block_alloc::claim(&engine.groups, &h, extent)?;
                 *claimed += 1;
-                insert(engine, &h, inode, flight, segment.blocks.start, extent)?;
+                insert(engine, &h, inode, io, segment.blocks.start, extent)?;
             }
         }
         raise_disk_size(engine, inode, segment.blocks.end)?;
@@ -177,13 +179,13 @@ pub(super) fn insert(
     engine: &Engine,
     h: &Handle,
     inode: &Inode,
-    flight: &Flight,
+    io: &InFlight,
     at: u64,
     extent: Extent,
 ) -> Result<()> {
-    let delayed = flight.uncharged(extent.len.into());
+    let delayed = io.uncharged(extent.len.into());
     map::insert_delayed(engine, h, inode, at, extent, delayed)?;
-    flight.charge(delayed);
+    io.charge(delayed);
     Ok(())
 }
 
@@ -209,7 +211,7 @@ pub(super) fn convert(
         raise_disk_size(engine, inode, left.start)?;
         inode.store(engine, h)?;
         h.restart(step)?;
-        note::landed(engine, h);
+        engine.fast_commits.data_written(h);
     }
 }
 
@@ -225,33 +227,33 @@ pub(super) fn raise_disk_size(engine: &Engine, inode: &Inode, end: u64) -> Resul
 
 /// Takes a flight out and wakes the threads that waited for it. True if the caller is to land what
 /// waited for it.
-fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, flight: &Flight) -> bool {
-    let land = {
+fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &InFlight) -> bool {
+    let next = {
         let mut kept = 0;
         let mut state = inode.data.state.lock();
-        if flight.failed() && flight.refused() {
-            kept = state.put_back(flight);
+        if io.failed() && io.refused() {
+            kept = state.put_back(io);
             state.refusals += 1;
         }
-        let end = flight.range.end.div_ceil(engine.block_size());
+        let end = io.range.end.div_ceil(engine.block_size());
         state.hole_from = state.hole_from.map(|from| from.max(end));
-        if flight.failed() && !flight.refused() {
+        if io.failed() && !io.refused() {
             state.failures += 1;
         }
-        let land = {
+        let next = {
             let mut own = inode.state.lock();
-            own.charged = own.charged.saturating_sub(flight.charged());
-            state.flights.remove(flight)
+            own.charged = own.charged.saturating_sub(io.charged());
+            state.in_flight.remove(io)
         };
         state.unpromise(0);
         // Before a waiter looks: its bytes count no longer.
-        engine.writeback.leave(flight.len() - kept);
-        if flight.refused() {
+        engine.writeback.leave(io.len() - kept);
+        if io.refused() {
             engine.writeback.refuse();
         }
         inode.data.changed.notify_all();
-        land
+        next
     };
     engine.writeback.settle(inode);
-    land
+    next
 }

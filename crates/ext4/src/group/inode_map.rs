@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sapwood_ext4_format::bitmap;
 
-use super::search::{Bits, WORD};
+/// Inodes in a word of an [`InodeMap`].
+pub(crate) const WORD: u32 = u64::BITS;
 
 /// A copy of a group's inode bitmap in words that a search reads without any lock: the bitmap's buffer is locked and perhaps
 /// copied for each change, and a search that took part in that would make others wait for it. Changed together with
@@ -58,6 +59,18 @@ impl InodeMap {
         self.used(index / WORD) >> (index % WORD) & 1 == 1
     }
 
+    /// Inodes `index * 64 ..` of the group; a set bit is one in use, or one that does not exist.
+    pub(crate) fn used(&self, index: u32) -> u64 {
+        let word = self.used.get(index as usize);
+        word.map_or(!0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Those of the same inodes that were deleted lately.
+    pub(crate) fn recent(&self, index: u32) -> u64 {
+        let word = self.recent.get(index as usize);
+        word.map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
     /// Notes a change of the bitmap. The group's lock is held.
     pub(crate) fn set(&self, index: u32, used: bool) {
         change(&self.used, index, used);
@@ -91,17 +104,5 @@ fn change(words: &[AtomicU64], index: u32, set: bool) {
         } else {
             word.fetch_and(!bit, Ordering::AcqRel);
         }
-    }
-}
-
-impl Bits for InodeMap {
-    fn used(&self, index: u32) -> u64 {
-        let word = self.used.get(index as usize);
-        word.map_or(!0, |word| word.load(Ordering::Acquire))
-    }
-
-    fn recent(&self, index: u32) -> u64 {
-        let word = self.recent.get(index as usize);
-        word.map_or(0, |word| word.load(Ordering::Acquire))
     }
 }

@@ -22,7 +22,10 @@
 //! (`damage_puts_a_group_out_of_use_and_no_other`, `a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read`).
 
 mod bitmaps;
+mod buddy;
+mod inode_map;
 mod load;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -33,8 +36,11 @@ use std::sync::{Arc, OnceLock};
 use sapwood_ext4_format::{BitmapKind, Geometry, GroupDesc, GroupFlags, bitmap};
 use sapwood_jbd2::{Buffer, BufferRead, Cache, Closing, Handle, Tid};
 
-use crate::block_alloc::{Buddy, Piece, Streams};
-use crate::inode_alloc::{InodeMap, Recent};
+pub(crate) use buddy::{Buddy, Piece};
+pub(crate) use inode_map::{InodeMap, Recent, WORD};
+pub(crate) use streams::Known;
+use streams::Streams;
+
 use crate::lock::{RankedMutex, RankedMutexGuard};
 use crate::{Error, Result};
 
@@ -42,6 +48,15 @@ use crate::{Error, Result};
 const NONE: u8 = u8::MAX;
 /// Of one whose bitmap was not looked at yet.
 const UNKNOWN: u8 = u8::MAX - 1;
+
+/// Blocks side by side on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// First block.
+    pub(crate) start: u64,
+    /// Blocks.
+    pub(crate) len: u32,
+}
 
 /// All groups of a file system.
 pub(crate) struct Groups {

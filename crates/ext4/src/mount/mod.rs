@@ -12,6 +12,8 @@
 //! While the file system is mounted to be written, its superblock says that it needs recovery (with a journal), or that
 //! it is not clean (without one). Closing takes that back, after everything else is home.
 
+mod background;
+mod host;
 #[cfg(test)]
 mod tests;
 
@@ -26,19 +28,71 @@ use sapwood_ext4_format::{
 };
 use sapwood_jbd2::{Cache, Host, Journal, LayoutMap, LayoutRun};
 
-use crate::background::Alarm;
+use crate::alarm::Alarm;
 use crate::block_alloc::Space;
 use crate::counters::Counters;
 use crate::data::Writeback;
 use crate::engine::Engine;
-use crate::fast_commit::{self, Tracker};
 use crate::group::Groups;
+use crate::inode::InodeTable;
 use crate::lock::{Rank, RankedMutex};
 use crate::on_demand::OnDemand;
-use crate::orphan::Orphans;
-use crate::table::InodeTable;
-use crate::xattr::SharedBlocks;
-use crate::{DataMode, Error, FastCommits, Options, Result, map, ops, orphan};
+use crate::orphan_set::Orphans;
+use crate::store::Store;
+use crate::track::Tracker;
+use crate::volume::{SharedBlocks, Volume};
+use crate::{DataMode, Error, FastCommits, Options, Result, map, ops, recovery};
+use background::Background;
+
+/// A mounted ext2, ext3 or ext4 file system.
+pub struct Ext4 {
+    pub(crate) engine: Arc<Engine>,
+    /// Held by the thread that moves a directory from one parent to another.
+    pub(crate) topology: RankedMutex<()>,
+    background: Background,
+}
+
+impl Ext4 {
+    /// Mounts the file system on this device.
+    ///
+    /// # Errors
+    /// What is wrong with the device or the image, see [`Error`].
+    pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
+        let engine = open(device, options)?;
+        if !engine.read_only() {
+            engine.writeback.start(&engine);
+        }
+        let background = Background::start(&engine);
+        Ok(Self {
+            engine,
+            topology: RankedMutex::new(Rank::RenameTopology, ()),
+            background,
+        })
+    }
+
+    /// Makes everything durable and ends the background threads. Later changes fail.
+    ///
+    /// # Errors
+    /// What kept something from becoming durable.
+    pub fn close(&self) -> Result<()> {
+        self.background.stop(&self.engine);
+        let result = close(&self.engine);
+        self.engine.writeback.stop();
+        self.engine.health.close();
+        result
+    }
+
+    /// What the mount counted so far, by name.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        self.engine.counters.all(&self.engine.journal)
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        self.background.stop(&self.engine);
+    }
+}
 
 /// How changes reach the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +156,7 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     }
     let geometry = Geometry::new(&sb)?;
     geometry.check_device(device.size())?;
-    let unclean = sb.features().has_incompat(Incompat::RECOVER) || orphan::may_have_orphans(&sb);
+    let unclean = sb.features().has_incompat(Incompat::RECOVER) || recovery::may_have_orphans(&sb);
     if options.read_only {
         if options.no_load || !unclean {
             return assemble(device, options, With::Log);
@@ -112,9 +166,9 @@ pub(crate) fn open(device: Arc<dyn Device>, mut options: Options) -> Result<Arc<
     recover_journal(&device, &sb, &geometry)?;
     let engine = assemble(device, options, With::Log)?;
     // The last that can fail for what the image says, and it only reads.
-    let orphans = orphan::find(&engine)?;
+    let orphans = recovery::find(&engine)?;
     mark_mounted(&engine)?;
-    orphan::finish_all(&engine, &orphans);
+    recovery::finish_all(&engine, &orphans);
     Ok(engine)
 }
 
@@ -173,7 +227,7 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
             options,
             With::InPlace,
         )?;
-        fast_commit::replay(&engine, &log, commits)?;
+        recovery::replay(&engine, &log, commits)?;
         ops::sync::sync(&engine)?;
         if !sapwood_fault::planted(151) {
             plan.replay(&**device)?;
@@ -361,28 +415,32 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         sb.prj_quota_inum.get(),
         sb.orphan_file_inum.get(),
     ];
-    let engine = Arc::new(Engine {
-        hidden,
+    let first_ino = geometry.first_ino();
+    let store = Store {
         on_demand: OnDemand::new(&sb),
         space: Space::open(&groups, &journal, &sb),
-        inodes: InodeTable::new(options.inode_bytes),
         orphans: Orphans::new(),
-        writeback: Writeback::new(&options),
-        xattr_blocks: SharedBlocks::new(),
-        topology: RankedMutex::new(Rank::RenameTopology, ()),
         super_block: RankedMutex::new(Rank::Superblock, sb),
         health: Health::new(options.read_only),
+        counters: Counters::default(),
+        fast_commits: Tracker::new(fast_commits, first_ino),
+        alarm: Alarm::new(),
         device,
         geometry,
         cache,
         journal,
         groups,
-        counters: Counters::default(),
-        fast_commits: Tracker::new(fast_commits),
-        alarm: Alarm::new(),
+        hidden,
         clean_at_mount,
         options,
-    });
+    };
+    let writeback = Writeback::new(&store.options);
+    let volume = Volume {
+        inodes: InodeTable::new(store.options.inode_bytes),
+        xattr_blocks: SharedBlocks::new(),
+        store,
+    };
+    let engine = Arc::new(Engine { volume, writeback });
     let host: Weak<dyn Host> = Arc::downgrade(&engine) as Weak<dyn Host>;
     engine.journal.attach(host);
     Ok(engine)

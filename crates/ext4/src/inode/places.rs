@@ -1,19 +1,28 @@
-//! Where the blocks of a directory are, as far as they were asked for: its map answers each only once.
+//! What a directory keeps in memory beside its inode: where its blocks are, and where it has room.
 //!
-//! A directory only grows, so what is noted stays true; who takes blocks out of a map, or moves them, forgets all
-//! ([`Places::forget`]).
+//! The map is asked once for each block of a directory. A directory only grows, so a recorded place
+//! stays true. A thread that takes blocks out of a map, or moves them, calls [`Places::forget`].
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Blocks in a part of the table.
 const PART: usize = 64;
-/// Parts: blocks behind the last one are not noted.
+/// Parts: blocks after the last one are not recorded.
 const PARTS: usize = 32;
 
 type Part = OnceLock<Box<[AtomicU64; PART]>>;
 
-/// See the module's documentation. Empty, and small, until the first block is noted.
+/// What a directory keeps in memory besides; empty for everything else.
+#[derive(Debug, Default)]
+pub(crate) struct DirState {
+    /// No block before this one has room, as far as was seen. Only for directories without an index.
+    pub(crate) room: AtomicU32,
+    /// Where its blocks are.
+    pub(crate) places: Places,
+}
+
+/// Where the blocks are. Empty, and small, until the first place is recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     /// By the place in the directory; 0: not known, which no block of a directory is.
@@ -22,14 +31,14 @@ pub(crate) struct Places {
 
 impl Places {
     /// Where block `logical` is, if that is known.
-    pub(super) fn get(&self, logical: u32) -> Option<u64> {
+    pub(crate) fn get(&self, logical: u32) -> Option<u64> {
         let (part, index) = place(logical);
         let known = self.parts.get()?.get(part)?.get()?.get(index)?;
         Some(known.load(Ordering::Acquire)).filter(|place| *place != 0)
     }
 
     /// Notes where block `logical` is. The caller holds `io` of the directory.
-    pub(super) fn note(&self, logical: u32, physical: u64) {
+    pub(crate) fn note(&self, logical: u32, physical: u64) {
         let (part, index) = place(logical);
         let parts = self.parts.get_or_init(Box::default);
         let part = parts

@@ -4,16 +4,50 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sapwood_jbd2::Tid;
 
-use super::area::{Name, Naming, Range};
-use crate::FastCommits;
-use crate::lock::{Rank, RankedMutex};
+/// Longest extent whose length says that its blocks are written; beyond it, the rest is the length
+/// of an unwritten one.
+pub(crate) const WRITTEN_MAX: u16 = 0x8000;
 
 /// Changes of one transaction that are kept at most.
 const MOST: usize = 1 << 14;
 
+/// Blocks of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) ino: u32,
+    pub(crate) logical: u64,
+    pub(crate) len: u32,
+    pub(crate) physical: u64,
+    pub(crate) written: bool,
+}
+
+impl Range {
+    /// Blocks of one range at most, written or not.
+    pub(crate) const MOST: u32 = WRITTEN_MAX as u32 - 1;
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) parent: u32,
+    pub(crate) ino: u32,
+    pub(crate) name: Vec<u8>,
+}
+
+/// What happened to a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// First name of a new inode.
+    Create,
+    /// A further name.
+    Link,
+    /// It went.
+    Unlink,
+}
+
 /// A change, in the order in which they were made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Record {
+pub(crate) enum Record {
     /// Blocks came to a file, or became written.
     Add(Range),
     /// Blocks left a file, or there are none.
@@ -23,7 +57,7 @@ pub(super) enum Record {
 }
 
 impl Record {
-    pub(super) fn ino(&self) -> u32 {
+    pub(crate) fn ino(&self) -> u32 {
         match self {
             Self::Add(range) => range.ino,
             Self::Remove { ino, .. } => *ino,
@@ -68,7 +102,7 @@ struct New {
 
 /// All of one transaction.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(crate) struct Records {
     tid: Tid,
     changes: Vec<Record>,
     /// Inodes that were stored, directories too.
@@ -77,23 +111,23 @@ pub(super) struct Records {
     freed: BTreeSet<u32>,
     orphans: BTreeSet<u32>,
     /// Data reached the device that an inode leads to now, and the device was not flushed for it.
-    landed: bool,
+    data_written: bool,
     /// First block of the area that is free.
-    pub(super) next_block: u64,
+    pub(crate) next_block: u64,
 }
 
 /// What a fast commit has to say.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
-    pub(super) changes: Vec<Record>,
-    pub(super) touched: BTreeSet<u32>,
-    pub(super) landed: bool,
-    pub(super) next_block: u64,
+pub(crate) struct Taken {
+    pub(crate) changes: Vec<Record>,
+    pub(crate) touched: BTreeSet<u32>,
+    pub(crate) data_written: bool,
+    pub(crate) next_block: u64,
 }
 
 impl Records {
     /// Those of this transaction, which is the one of before or a newer one.
-    pub(super) fn of(&mut self, tid: Tid) -> &mut Self {
+    pub(crate) fn of(&mut self, tid: Tid) -> &mut Self {
         debug_assert!(tid >= self.tid, "records of an old transaction");
         if tid != self.tid {
             *self = Self {
@@ -105,7 +139,7 @@ impl Records {
     }
 
     /// False: there are too many.
-    pub(super) fn add(&mut self, record: Record) -> bool {
+    pub(crate) fn add(&mut self, record: Record) -> bool {
         self.touched.insert(record.ino());
         if let Some(last) = self.changes.last_mut()
             && last.absorb(&record)
@@ -120,7 +154,7 @@ impl Records {
     }
 
     /// A name for an inode: its first one if it is new.
-    pub(super) fn add_name(&mut self, name: Name) -> bool {
+    pub(crate) fn add_name(&mut self, name: Name) -> bool {
         let new = self.new.get_mut(&name.ino);
         let first = new.is_some_and(|new| !std::mem::replace(&mut new.named, true));
         let how = match first {
@@ -130,45 +164,45 @@ impl Records {
         self.add(Record::Name { name, how })
     }
 
-    pub(super) fn stored(&mut self, ino: u32) {
+    pub(crate) fn stored(&mut self, ino: u32) {
         self.touched.insert(ino);
     }
 
-    pub(super) fn landed(&mut self) {
-        self.landed = true;
+    pub(crate) fn data_written(&mut self) {
+        self.data_written = true;
     }
 
     /// False: the number was freed in this transaction.
-    pub(super) fn created(&mut self, ino: u32) -> bool {
+    pub(crate) fn created(&mut self, ino: u32) -> bool {
         self.new.insert(ino, New::default());
         !self.freed.contains(&ino)
     }
 
-    pub(super) fn freed(&mut self, ino: u32) {
+    pub(crate) fn freed(&mut self, ino: u32) {
         self.freed.insert(ino);
     }
 
-    pub(super) fn orphan_added(&mut self, ino: u32) {
+    pub(crate) fn orphan_added(&mut self, ino: u32) {
         self.orphans.insert(ino);
     }
 
     /// False: it was one before this transaction.
-    pub(super) fn orphan_removed(&mut self, ino: u32) -> bool {
+    pub(crate) fn orphan_removed(&mut self, ino: u32) -> bool {
         self.orphans.remove(&ino)
     }
 
     /// Whether something of the inode, or of names in it, is in no fast commit.
-    pub(super) fn has(&self, ino: u32) -> bool {
+    pub(crate) fn has(&self, ino: u32) -> bool {
         self.touched.contains(&ino)
     }
 
     /// Inodes of which something is in no fast commit.
-    pub(super) fn touched(&self) -> BTreeSet<u32> {
+    pub(crate) fn touched(&self) -> BTreeSet<u32> {
         self.touched.clone()
     }
 
     /// Whether an inode that a recovery knows lost its last name. `alive`: as in [`take`](Self::take).
-    pub(super) fn deletes(&self, alive: impl Fn(u32) -> bool) -> bool {
+    pub(crate) fn deletes(&self, alive: impl Fn(u32) -> bool) -> bool {
         let untold = |ino: u32| self.new.get(&ino).is_some_and(|new| !new.told);
         self.changes.iter().any(|change| {
             let ino = change.ino();
@@ -178,7 +212,7 @@ impl Records {
 
     /// Takes everything out. What is left of inodes that came and went without a fast commit is nothing. `alive`: whether an inode
     /// has a name now.
-    pub(super) fn take(&mut self, alive: impl Fn(u32) -> bool) -> Taken {
+    pub(crate) fn take(&mut self, alive: impl Fn(u32) -> bool) -> Taken {
         let mut changes = std::mem::take(&mut self.changes);
         let new = &mut self.new;
         let dead: BTreeSet<u32> = self
@@ -203,39 +237,8 @@ impl Records {
         Taken {
             changes,
             touched,
-            landed: std::mem::take(&mut self.landed),
+            data_written: std::mem::take(&mut self.data_written),
             next_block: self.next_block,
         }
-    }
-}
-
-/// The records of a mount.
-pub(crate) struct Tracker {
-    mode: FastCommits,
-    records: RankedMutex<Records>,
-}
-
-impl Tracker {
-    /// None yet; none ever if they are off.
-    pub(crate) fn new(mode: FastCommits) -> Self {
-        Self {
-            mode,
-            records: RankedMutex::new(Rank::Leaf, Records::default()),
-        }
-    }
-
-    /// Whether fast commits are written.
-    pub(crate) fn enabled(&self) -> bool {
-        self.mode != FastCommits::Off
-    }
-
-    /// Whether only what all replay right is written.
-    pub(crate) fn careful(&self) -> bool {
-        self.mode == FastCommits::Careful
-    }
-
-    /// Those of this transaction.
-    pub(super) fn with<R>(&self, tid: Tid, what: impl FnOnce(&mut Records) -> R) -> R {
-        what(self.records.lock().of(tid))
     }
 }

@@ -16,12 +16,15 @@ use sapwood_ext4_format::{Inode as RawInode, InodeFlags, LINK_MAX};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::{FileKind, Timestamp};
 
-use super::area::{Change, Name, Naming, Range};
+use super::area::Change;
+use super::orphans;
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
 use crate::inode::{Inode, table_place};
 use crate::map::{self, BLOCKS_MAX, Mapped};
-use crate::{Error, Result, dir, inode_alloc, on_demand, ops, orphan};
+use crate::store::Store;
+use crate::track::{Name, Naming, Range};
+use crate::{Error, Result, dir, inode_alloc, ops};
 
 /// Makes the changes.
 ///
@@ -101,7 +104,7 @@ impl Replay<'_> {
             let len = u32::try_from(here).ok().filter(|len| *len > 0);
             let len = len.ok_or_else(|| bad("outside their group"))?;
             let h = self.start(block_alloc::CREDITS)?;
-            block_alloc::mark_used(self.engine, &h, Extent { start: at, len })?;
+            block_alloc::mark_used(&self.engine.groups, &h, Extent { start: at, len })?;
             at += here;
         }
         Ok(())
@@ -118,7 +121,7 @@ impl Replay<'_> {
         &self,
         inode: &Inode,
         blocks: std::ops::Range<u64>,
-        change: impl Fn(&Engine, &Handle, &Inode, std::ops::Range<u64>) -> Result<std::ops::Range<u64>>,
+        change: impl Fn(&Store, &Handle, &Inode, std::ops::Range<u64>) -> Result<std::ops::Range<u64>>,
     ) -> Result<()> {
         let mut left = blocks;
         while !left.is_empty() {
@@ -301,7 +304,7 @@ impl Replay<'_> {
         raw.set_checksum(ino, &engine.geometry);
         let (buffer, offset) = table_place(engine, ino)?;
         let h = self.start(1)?;
-        on_demand::size(engine, &h, raw.size(&engine.geometry))?;
+        engine.set_size_feature(&h, raw.size(&engine.geometry))?;
         let mut content = h.modify(&buffer)?;
         raw.write(content.get_mut(offset..).unwrap_or_default())?;
         Ok(())
@@ -450,7 +453,7 @@ impl Replay<'_> {
                 self.count_links(&*self.inode(*ino)?)?;
             }
         }
-        orphan::recover(engine)?;
+        orphans::recover(engine)?;
         for ino in &self.nameless {
             let inode = match self.inode(*ino) {
                 Ok(inode) => inode,
@@ -502,7 +505,7 @@ fn listed(engine: &Engine) -> Result<HashMap<u32, u32>> {
 }
 
 /// The inode as it stands in its table.
-pub(super) fn table_inode(engine: &Engine, ino: u32) -> Result<RawInode> {
+pub(crate) fn table_inode(engine: &Engine, ino: u32) -> Result<RawInode> {
     let (buffer, offset) = table_place(engine, ino)?;
     let content = buffer.read();
     let bytes = content.get(offset..).unwrap_or_default();

@@ -1,16 +1,14 @@
-//! The threads that work by time: commits what is old, and what the journal wishes.
+//! What the background thread of a mount waits for: a commit that is due, and requests of the journal
+//! and of the inode table.
 
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 use sapwood_jbd2::Request;
 
-use crate::engine::Engine;
 use crate::lock::{Rank, RankedMutex};
 
-/// What the thread waits for.
+/// Requests to the background thread.
 pub(crate) struct Alarm {
     state: RankedMutex<State>,
     changed: Condvar,
@@ -26,11 +24,15 @@ struct State {
     stopping: bool,
 }
 
-enum Work {
+/// What the background thread does next.
+pub(crate) enum Work {
+    /// Commit the running transaction.
     Commit,
+    /// Write back to its home location what the journal holds.
     Checkpoint,
     /// Let inodes leave memory.
     Relieve,
+    /// End.
     Stop,
 }
 
@@ -52,10 +54,10 @@ impl Alarm {
         }
     }
 
-    /// The journal wishes for something.
-    pub(crate) fn wish(&self, wish: Request) {
+    /// The journal asks for something.
+    pub(crate) fn request(&self, request: Request) {
         let mut state = self.state.lock();
-        match wish {
+        match request {
             Request::Commit => state.commit = true,
             Request::Checkpoint => state.checkpoint = true,
         }
@@ -68,7 +70,14 @@ impl Alarm {
         self.changed.notify_one();
     }
 
-    fn next(&self, interval: std::time::Duration) -> Work {
+    /// No request any more: [`next`](Self::next) returns [`Work::Stop`].
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the next piece of work. A change is committed after `interval`.
+    pub(crate) fn next(&self, interval: Duration) -> Work {
         let mut state = self.state.lock();
         loop {
             if state.stopping {
@@ -93,58 +102,5 @@ impl Alarm {
                 None => state.wait(&self.changed),
             }
         }
-    }
-}
-
-/// The thread; ends with [`stop`](Self::stop).
-pub(crate) struct Background {
-    thread: RankedMutex<Option<JoinHandle<()>>>,
-}
-
-impl Background {
-    /// Starts it, if the mount takes changes and wants one.
-    pub(crate) fn start(engine: &Arc<Engine>) -> Self {
-        let wanted = engine.options.background && !engine.read_only();
-        let worker = Arc::clone(engine);
-        let spawn = || {
-            thread::Builder::new()
-                .name("ext4-commit".into())
-                .spawn(move || serve(&worker))
-        };
-        let thread = wanted.then(spawn).and_then(|spawned| {
-            spawned
-                .map_err(|error| log::warn!("no thread for commits: {error}"))
-                .ok()
-        });
-        Self {
-            thread: RankedMutex::new(Rank::Leaf, thread),
-        }
-    }
-
-    /// Ends it and waits until it has ended.
-    pub(crate) fn stop(&self, engine: &Engine) {
-        let Some(thread) = self.thread.lock().take() else {
-            return;
-        };
-        engine.alarm.state.lock().stopping = true;
-        engine.alarm.changed.notify_all();
-        if thread.join().is_err() {
-            log::error!("the commit thread panicked");
-        }
-    }
-}
-
-fn serve(engine: &Arc<Engine>) {
-    loop {
-        // What fails turns the mount read-only, and a thread that waits for it hears of it.
-        let _ = match engine.alarm.next(engine.options.commit_interval) {
-            Work::Commit => match engine.journal.commit_all() {
-                Ok(()) => engine.inodes.relieve(engine),
-                Err(error) => Err(error.into()),
-            },
-            Work::Checkpoint => engine.journal.checkpoint().map_err(Into::into),
-            Work::Relieve => engine.inodes.relieve(engine),
-            Work::Stop => return,
-        };
     }
 }

@@ -8,10 +8,9 @@ use sapwood_base::{Residence, Resident, ResidentTable};
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::Ino;
 
-use crate::engine::Engine;
-use crate::inode::Inode;
+use super::Inode;
 use crate::lock::Rank;
-use crate::ops::sync;
+use crate::store::Store;
 use crate::{Error, Result};
 
 /// The inodes in memory.
@@ -59,11 +58,11 @@ impl InodeTable {
     ///
     /// # Errors
     /// The device, the journal.
-    pub(crate) fn relieve(&self, engine: &Engine) -> Result<()> {
+    pub(crate) fn relieve(&self, store: &Store) -> Result<()> {
         self.inodes.trim();
         if self.inodes.bytes() > self.bound && !sapwood_fault::planted(172) {
             for inode in self.inodes.all() {
-                sync::store_late_changes(engine, &inode)?;
+                inode.store_late_changes(store)?;
             }
             self.inodes.trim();
         }
@@ -99,11 +98,11 @@ impl InodeTable {
     ///
     /// # Errors
     /// As [`named`](Self::named), and `Stale` for what no caller can know.
-    pub(crate) fn by_number(&self, engine: &Arc<Engine>, ino: Ino) -> Result<Arc<Inode>> {
+    pub(crate) fn by_number(&self, store: &Store, ino: Ino) -> Result<Arc<Inode>> {
         let number = u32::try_from(ino.0).map_err(|_| sapwood_vfs::Error::Stale)?;
-        match engine.is_special(number) {
+        match store.is_special(number) {
             true => Err(sapwood_vfs::Error::Stale.into()),
-            false => self.named(engine, number),
+            false => self.named(store, number),
         }
     }
 
@@ -112,15 +111,15 @@ impl InodeTable {
     ///
     /// # Errors
     /// As [`get`](Self::get); [`Error::BadInode`] for an inode of the file system's own.
-    pub(crate) fn named(&self, engine: &Arc<Engine>, ino: u32) -> Result<Arc<Inode>> {
+    pub(crate) fn named(&self, store: &Store, ino: u32) -> Result<Arc<Inode>> {
         let own = |what: &str| Error::BadInode {
             ino,
             reason: format!("{what} cannot be reached by name"),
         };
-        if engine.is_special(ino) {
+        if store.is_special(ino) {
             return Err(own("an inode of the file system's own"));
         }
-        let inode = self.get(engine, ino)?;
+        let inode = self.get(store, ino)?;
         match inode.flags().contains(InodeFlags::EA_INODE) {
             true => Err(own("the value of an attribute")),
             false => Ok(inode),
@@ -131,12 +130,12 @@ impl InodeTable {
     ///
     /// # Errors
     /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged, the device.
-    pub(crate) fn get(&self, engine: &Arc<Engine>, ino: u32) -> Result<Arc<Inode>> {
+    pub(crate) fn get(&self, store: &Store, ino: u32) -> Result<Arc<Inode>> {
         self.inodes.get_or_load(key(ino), || {
             if self.inodes.estimated_bytes(key(ino)) > self.relieve_at.load(Ordering::Relaxed) {
-                engine.alarm.relieve();
+                store.alarm.relieve();
             }
-            Inode::load(engine, ino)
+            Inode::load(store, ino)
         })
     }
 

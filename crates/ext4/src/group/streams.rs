@@ -58,7 +58,7 @@ pub(crate) struct Streams {
 
 /// What is known of the inode of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(crate) enum Known {
     /// These blocks were kept for it.
     Kept(Extent),
     /// It grows: so many blocks are to be kept behind what it gets.
@@ -81,7 +81,7 @@ impl Streams {
     }
 
     /// Takes from what is kept for the inode, if the request continues it.
-    pub(super) fn serve(&self, ino: u32, goal: u64, len: u32) -> Known {
+    pub(crate) fn serve(&self, ino: u32, goal: u64, len: u32) -> Known {
         let mut shard = self.shard(ino).lock();
         let Some(stream) = shard.streams.get_mut(&ino).filter(|s| s.end == goal) else {
             return Known::No;
@@ -101,7 +101,7 @@ impl Streams {
 
     /// Notes what an inode got, and that `kept` blocks behind it are kept. Returns what is kept for
     /// no thread any more.
-    pub(super) fn note(&self, ino: u32, goal: u64, got: Extent, kept: u32) -> Vec<Extent> {
+    pub(crate) fn note(&self, ino: u32, goal: u64, got: Extent, kept: u32) -> Vec<Extent> {
         let mut shard = self.shard(ino).lock();
         let mut returned = Vec::new();
         let mut total = got.len;
@@ -130,12 +130,12 @@ impl Streams {
     }
 
     /// Whether the inode is known to grow.
-    pub(super) fn has(&self, ino: u32) -> bool {
+    pub(crate) fn has(&self, ino: u32) -> bool {
         self.shard(ino).lock().streams.contains_key(&ino)
     }
 
     /// Forgets a stream. Returns what was kept for it.
-    pub(super) fn remove(&self, ino: u32) -> Option<Extent> {
+    pub(crate) fn remove(&self, ino: u32) -> Option<Extent> {
         let mut shard = self.shard(ino).lock();
         let stream = shard.streams.remove(&ino)?;
         shard.order.retain(|other| *other != ino);
@@ -143,7 +143,7 @@ impl Streams {
     }
 
     /// Forgets all streams. Returns what was kept for them.
-    pub(super) fn remove_all(&self) -> Vec<Extent> {
+    pub(crate) fn remove_all(&self) -> Vec<Extent> {
         let mut all = Vec::new();
         for shard in &self.shards {
             let shard = std::mem::take(&mut *shard.lock());

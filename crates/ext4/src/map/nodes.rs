@@ -1,6 +1,6 @@
 //! What the trees need of the world below them: nodes, changes of nodes, and room for them.
 //!
-//! The trees are written against these traits and not against the engine, so that the same code reads a
+//! The trees are written against these traits and not against the store, so that the same code reads a
 //! journal's map before there is a cache, and so that the property tests run thousands of changes without
 //! an image.
 

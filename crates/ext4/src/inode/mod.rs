@@ -1,7 +1,7 @@
 //! An inode in memory.
 //!
 //! # How it works
-//! There is at most one [`Inode`] object for an inode; the [table](crate::table) sees to it. Its locks, in
+//! There is at most one [`Inode`] object for an inode; the [table](InodeTable) sees to it. Its locks, in
 //! rank order:
 //!
 //! - `io` is what an operation on the inode takes first: shared to read, exclusive to change content,
@@ -14,22 +14,26 @@
 //! operation, in its handle. What changed without a handle (times) goes with the next store; before
 //! a commit nothing is stored on its own.
 
+mod places;
+mod table;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sapwood_base::Residence;
 use sapwood_ext4_format::{
-    Geometry, Inode as RawInode, InodeFlags, Timestamp as DiskTime, validate_inode,
+    Geometry, Incompat, Inode as RawInode, InodeFlags, Timestamp as DiskTime, XATTR_MAGIC,
+    validate_inode,
 };
 use sapwood_jbd2::{Buffer, Handle, Tid};
 use sapwood_vfs::{Attr, FileKind, Ino, Timestamp};
 
-use crate::data::FileData;
-use crate::dir::DirState;
-use crate::engine::Engine;
-use crate::fast_commit::note;
-use crate::lock::{Rank, RankedMutex, RankedRwLock};
-use crate::{Error, Result, on_demand};
+use crate::file_data::FileData;
+use crate::lock::{Rank, RankedMutex, RankedMutexGuard, RankedRwLock};
+use crate::store::Store;
+use crate::{Error, Result};
+use places::DirState;
+pub(crate) use table::InodeTable;
 
 /// Bytes in the inode that say where its blocks are.
 pub(crate) const MAP_BYTES: usize = 60;
@@ -100,6 +104,13 @@ impl InodeState {
         u32::from(self.raw.links())
     }
 
+    /// Whether the block count may have blocks of attributes: one of its own, or those of values.
+    fn may_have_attribute_blocks(&self, geometry: &Geometry) -> bool {
+        let values = geometry.features().has_incompat(Incompat::EA_INODE);
+        let magic = XATTR_MAGIC.to_le_bytes();
+        self.raw.file_acl() != 0 || values && self.raw.attr_area().starts_with(&magic)
+    }
+
     /// Type and permission bits.
     pub(crate) fn mode(&self) -> u32 {
         u32::from(self.raw.mode())
@@ -150,24 +161,24 @@ impl Inode {
     ///
     /// # Errors
     /// `Stale` if it is not in use, [`Error::BadInode`] if it is damaged, the device.
-    pub(crate) fn load(engine: &Engine, ino: u32) -> Result<Self> {
-        let (buffer, offset) = table_place(engine, ino)?;
-        let size = usize::from(engine.geometry.inode_size());
+    pub(crate) fn load(store: &Store, ino: u32) -> Result<Self> {
+        let (buffer, offset) = table_place(store, ino)?;
+        let size = usize::from(store.geometry.inode_size());
         let raw = {
             let content = buffer.read();
             let bytes = content.get(offset..offset + size).unwrap_or_default();
-            RawInode::read(bytes, &engine.geometry)?
+            RawInode::read(bytes, &store.geometry)?
         };
-        if raw.mode() == 0 || (raw.links() == 0 && !engine.orphans.knows(ino)) {
+        if raw.mode() == 0 || (raw.links() == 0 && !store.orphans.knows(ino)) {
             return Err(sapwood_vfs::Error::Stale.into());
         }
         let bad = |reason: String| Error::BadInode { ino, reason };
-        raw.verify_checksum(ino, &engine.geometry)
-            .and_then(|()| validate_inode(ino, &raw, &engine.geometry))
+        raw.verify_checksum(ino, &store.geometry)
+            .and_then(|()| validate_inode(ino, &raw, &store.geometry))
             .map_err(|error| bad(error.to_string()))?;
         let kind = FileKind::from_mode(raw.mode().into())
             .ok_or_else(|| bad(format!("mode {:o} names no type", raw.mode())))?;
-        let inode = Self::new(ino, kind, raw, &engine.geometry);
+        let inode = Self::new(ino, kind, raw, &store.geometry);
         if !sapwood_fault::planted(170) {
             // It may have been in memory before, and its last change not be durable.
             inode.note_tid(buffer.joined(), true);
@@ -179,15 +190,15 @@ impl Inode {
     ///
     /// # Errors
     /// The device, the journal.
-    pub(crate) fn store(&self, engine: &Engine, h: &Handle) -> Result<()> {
-        let (buffer, offset) = table_place(engine, self.ino)?;
+    pub(crate) fn store(&self, store: &Store, h: &Handle) -> Result<()> {
+        let (buffer, offset) = table_place(store, self.ino)?;
         h.write_access(&buffer)?;
-        let (flags, size) = {
+        let (flags, size, attribute_blocks) = {
             let map = self.map.read();
             let mut state = self.state.lock();
             *state.raw.block_mut() = *map;
             if !sapwood_fault::planted(142) {
-                state.raw.set_checksum(self.ino, &engine.geometry);
+                state.raw.set_checksum(self.ino, &store.geometry);
             }
             state.unstored = false;
             let mut content = h.modify(&buffer)?;
@@ -195,11 +206,27 @@ impl Inode {
             state
                 .raw
                 .write(content.get_mut(offset..end).unwrap_or_default())?;
-            (state.raw.flags(), state.raw.size(&engine.geometry))
+            let size = state.raw.size(&store.geometry);
+            let attribute_blocks = state.may_have_attribute_blocks(&store.geometry);
+            (state.raw.flags(), size, attribute_blocks)
         };
-        on_demand::size(engine, h, size)?;
-        note::stored(engine, h, self, flags);
+        store.set_size_feature(h, size)?;
+        store
+            .fast_commits
+            .stored(h, (self.ino, self.kind), flags, attribute_blocks);
         self.note_tid(h.tid(), true);
+        Ok(())
+    }
+
+    /// Stores times that changed without a handle. Hold no handle.
+    ///
+    /// # Errors
+    /// The device, the journal.
+    pub(crate) fn store_late_changes(&self, store: &Store) -> Result<()> {
+        if self.state.lock().unstored && !sapwood_fault::planted(140) {
+            let h = store.start_tracked(1)?;
+            self.store(store, &h)?;
+        }
         Ok(())
     }
 
@@ -221,7 +248,7 @@ impl Inode {
         self.datasync_tid.load(Ordering::Acquire)
     }
 
-    /// Identity above the engine.
+    /// Number as callers know it.
     pub(crate) fn number(&self) -> Ino {
         Ino(self.ino.into())
     }
@@ -273,14 +300,24 @@ impl Inode {
     }
 
     /// Seed of all checksums of this inode's metadata blocks.
-    pub(crate) fn seed(&self, engine: &Engine) -> u32 {
-        engine.geometry.inode_seed(self.ino, self.generation)
+    pub(crate) fn seed(&self, store: &Store) -> u32 {
+        store.geometry.inode_seed(self.ino, self.generation)
+    }
+
+    /// The state, together with the blocks of dirty and in-flight data that will be allocated and are
+    /// not in the block count yet: a block that moves from the one to the other is counted once at
+    /// any moment.
+    pub(crate) fn with_delayed_blocks(&self) -> (RankedMutexGuard<'_, InodeState>, u64) {
+        let data = self.data.state.lock();
+        let own = self.state.lock();
+        let blocks = data.delayed_blocks().saturating_sub(own.charged);
+        (own, blocks)
     }
 
     /// Attributes as callers see them. What is dirty and has no block yet counts as allocated.
-    pub(crate) fn attr(&self, engine: &Engine) -> Attr {
-        let (state, delayed) = self.data.with_delayed_blocks(self);
-        let delayed = delayed.saturating_mul(engine.block_size());
+    pub(crate) fn attr(&self, store: &Store) -> Attr {
+        let (state, delayed) = self.with_delayed_blocks();
+        let delayed = delayed.saturating_mul(store.block_size());
         let raw = &state.raw;
         let rdev = match self.kind {
             FileKind::CharDevice | FileKind::BlockDevice => {
@@ -305,7 +342,7 @@ impl Inode {
             rdev,
             size: state.size,
             allocated: raw
-                .sectors(&engine.geometry)
+                .sectors(&store.geometry)
                 .saturating_add(inline)
                 .saturating_mul(512)
                 .saturating_add(delayed),
@@ -314,7 +351,7 @@ impl Inode {
             ctime: vfs_time(raw.ctime()),
             btime: vfs_time(raw.crtime().unwrap_or_default()),
             generation: self.generation.into(),
-            blksize: engine.geometry.block_size(),
+            blksize: store.geometry.block_size(),
             flags: crate::flags::vfs_flags(raw.flags()),
             layout: crate::flags::layout_flags(raw.flags()),
         }
@@ -331,14 +368,14 @@ impl std::fmt::Debug for Inode {
 ///
 /// # Errors
 /// There is no such inode; the device.
-pub(crate) fn table_place(engine: &Engine, ino: u32) -> Result<(Arc<Buffer>, usize)> {
-    let (group, index) = engine
+pub(crate) fn table_place(store: &Store, ino: u32) -> Result<(Arc<Buffer>, usize)> {
+    let (group, index) = store
         .geometry
         .inode_location(ino)
         .map_err(|_| sapwood_vfs::Error::Stale)?;
-    let table = engine.groups.inode_table(group)?;
-    let (block, offset) = engine.geometry.inode_in_table(table, index);
-    Ok((engine.block(block)?, offset as usize))
+    let table = store.groups.inode_table(group)?;
+    let (block, offset) = store.geometry.inode_in_table(table, index);
+    Ok((store.block(block)?, offset as usize))
 }
 
 /// A device number as `makedev` composes it.

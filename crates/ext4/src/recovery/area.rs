@@ -1,29 +1,14 @@
-//! The tags of the fast-commit area.
-//!
-//! Each begins with its kind and the length of what follows, two bytes each, and lies in one block. A head opens the area, a
-//! tail ends each fast commit and fills its block. Its checksum is over all bytes since the tail before it.
+//! Reading the fast-commit area.
 
 use sapwood_ext4_format::{Geometry, NAME_MAX, crc32c};
 use sapwood_jbd2::{FastCommits, Log};
 
+use crate::fast_commit::tag::{
+    ADD_RANGE, CREATE, DEL_RANGE, HEAD, INODE, LINK, PAD, TAG_HEADER, TAIL, UNLINK,
+};
 use crate::map::BLOCKS_MAX;
+use crate::track::{Name, Naming, Range, WRITTEN_MAX};
 use crate::{Error, Result};
-
-pub(super) const ADD_RANGE: u16 = 1;
-pub(super) const DEL_RANGE: u16 = 2;
-pub(super) const CREATE: u16 = 3;
-pub(super) const LINK: u16 = 4;
-pub(super) const UNLINK: u16 = 5;
-pub(super) const INODE: u16 = 6;
-pub(super) const PAD: u16 = 7;
-pub(super) const TAIL: u16 = 8;
-pub(super) const HEAD: u16 = 9;
-
-/// Bytes before the value of a tag.
-pub(super) const TAG_HEADER: usize = 4;
-
-/// Longest extent that says that its blocks are written; beyond it, the rest is the length of an unwritten one.
-pub(super) const WRITTEN_MAX: u16 = 0x8000;
 
 /// A change that a fast commit asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,40 +21,6 @@ pub(super) enum Change {
     Name { name: Name, how: Naming },
     /// The first bytes of the inode, as far as fields go.
     Inode { ino: u32, raw: Vec<u8> },
-}
-
-/// Blocks of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) ino: u32,
-    pub(super) logical: u64,
-    pub(super) len: u32,
-    pub(super) physical: u64,
-    pub(super) written: bool,
-}
-
-impl Range {
-    /// Blocks of one range at most, written or not.
-    pub(super) const MOST: u32 = WRITTEN_MAX as u32 - 1;
-}
-
-/// A name in a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Name {
-    pub(super) parent: u32,
-    pub(super) ino: u32,
-    pub(super) name: Vec<u8>,
-}
-
-/// What happened to a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Naming {
-    /// First name of a new inode.
-    Create,
-    /// A further name.
-    Link,
-    /// It went.
-    Unlink,
 }
 
 /// One tag that was read.

@@ -11,9 +11,9 @@ use sapwood_vfs::{
     NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp, acl,
 };
 
-use super::rename::{Found, Place};
-use super::{attr, create, link, reap, remove, rename, sync};
 use crate::inode::{Inode, vfs_time};
+use crate::ops::rename::{self, Place};
+use crate::ops::{attr, create, link, reap, remove, sync};
 use crate::{Error, Ext4, data, dir, xattr};
 
 impl Ext4 {
@@ -89,6 +89,14 @@ impl front::Inode for Inode {
     }
 }
 
+/// What the front found, without what only the front needs.
+fn found<'a>(found: &'a front::Found<'a, Ext4>) -> rename::Found<'a> {
+    rename::Found {
+        place: found.place,
+        inode: &found.inode,
+    }
+}
+
 impl front::Engine for Ext4 {
     type Inode = Inode;
     type Target = ();
@@ -122,7 +130,9 @@ impl front::Engine for Ext4 {
     }
 
     fn counters_json(&self) -> String {
-        self.engine.counters.to_json(&self.engine)
+        self.engine
+            .counters
+            .to_json(&self.engine.journal, &self.engine.health)
     }
 
     fn first_failure(&self) -> Option<String> {
@@ -231,7 +241,7 @@ impl front::Engine for Ext4 {
         Ok(remove::look_up(&self.engine, dir, name)?.map(|inode| ((), inode)))
     }
 
-    fn is_current(&self, place: Place<'_>, found: Option<&Found<'_>>) -> Result<bool> {
+    fn is_current(&self, place: Place<'_>, found: Option<&front::Found<'_, Self>>) -> Result<bool> {
         let Place { dir, name } = place;
         Ok(match found {
             Some(found) => remove::leads_to(&self.engine, dir, name, &found.inode)?,
@@ -309,17 +319,24 @@ impl front::Engine for Ext4 {
     }
 
     fn lock_topology(&self) -> impl Sized {
-        self.engine.topology.lock()
+        self.topology.lock()
     }
 
     fn move_name(
         &self,
-        source: &Found<'_>,
-        target: Option<&Found<'_>>,
+        source: &front::Found<'_, Self>,
+        target: Option<&front::Found<'_, Self>>,
         to: Place<'_>,
         mode: RenameMode,
     ) -> Result<()> {
-        Ok(rename::move_name(&self.engine, source, target, to, mode)?)
+        let target = target.map(found);
+        Ok(rename::move_name(
+            &self.engine,
+            found(source),
+            target,
+            to,
+            mode,
+        )?)
     }
 
     fn target_of(&self, inode: &Arc<Inode>) -> Result<Vec<u8>> {
@@ -400,6 +417,7 @@ impl front::Engine for Ext4 {
     }
 
     fn change_attribute(&self, inode: &Arc<Inode>, change: AttributeChange<'_>) -> Result<()> {
-        Ok(xattr::change(&self.engine, inode, change)?)
+        xattr::change(&self.engine, inode, change)?;
+        Ok(reap::reap_values(&self.engine)?)
     }
 }

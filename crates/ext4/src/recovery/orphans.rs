@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use sapwood_ext4_format::{Compat, RoCompat, SuperState};
+use sapwood_ext4_format::{Compat, OrphanError, RoCompat, SuperState, orphan_verify};
 use sapwood_vfs::FileKind;
 
-use super::file::OrphanFile;
-use super::{Place, remove};
 use crate::engine::Engine;
 use crate::inode::Inode;
-use crate::{Error, Result, data, inode_alloc, ops};
+use crate::orphan_set::{OrphanFile, Place, Slot};
+use crate::seal::SealKind;
+use crate::{Error, Result, data, inode_alloc, map, ops, orphan};
 
 /// The orphans on disk.
 pub(crate) struct Found {
@@ -75,7 +75,7 @@ pub(crate) fn find(engine: &Arc<Engine>) -> Result<Found> {
     if features.has_compat(Compat::ORPHAN_FILE) {
         let ino = engine.super_block.lock().orphan_file_inum.get();
         let inode = engine.inodes.get(engine, ino)?;
-        let (file, slots) = OrphanFile::open(engine, &inode)?;
+        let (file, slots) = open_file(engine, &inode)?;
         engine.orphans.state.lock().file = Some(file);
         for (ino, slot) in slots {
             if let Some(inode) = found.add(engine, ino, Place::File(slot))? {
@@ -88,6 +88,30 @@ pub(crate) fn find(engine: &Arc<Engine>) -> Result<Found> {
         inode.state.lock().orphan = true;
     }
     Ok(found)
+}
+
+/// Reads and validates all blocks of the orphan file. Returns the orphans in them too.
+///
+/// # Errors
+/// The file is damaged, the device.
+fn open_file(engine: &Engine, inode: &Inode) -> Result<(OrphanFile, Vec<(u32, Slot)>)> {
+    let mut file = OrphanFile::new();
+    let mut found = Vec::new();
+    for number in 0..inode.size() / engine.block_size() {
+        let buffer = map::block_of(engine, inode, number)?;
+        let block = buffer.block();
+        let bad = |reason: OrphanError| Error::BadBlock {
+            ino: inode.ino,
+            block,
+            reason: reason.to_string(),
+        };
+        if engine.geometry.metadata_csum() {
+            orphan_verify(&buffer.read(), inode.seed(engine), block).map_err(bad)?;
+        }
+        let seal = SealKind::Orphan.of(inode.ino, inode.generation);
+        found.extend(file.add_block(buffer, seal).map_err(bad)?);
+    }
+    Ok((file, found))
 }
 
 /// Adds the inodes of the list in their order, up to its end or to one that cannot be an orphan.
@@ -170,8 +194,8 @@ fn finish(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     log::info!("inode {}: cut to {} bytes", inode.ino, inode.size());
     data::truncate(engine, inode, inode.size())?;
     if engine.orphans.knows(inode.ino) {
-        let h = engine.start(super::CREDITS + 1)?;
-        remove(engine, &h, inode)?;
+        let h = engine.start(orphan::CREDITS + 1)?;
+        orphan::remove(engine, &h, inode)?;
         inode.store(engine, &h)?;
     }
     Ok(())

@@ -1,36 +1,10 @@
 //! What the journal asks of the engine: last changes of a transaction, checksums, what a commit sets free.
 
 use sapwood_ext4_format as format;
-use sapwood_jbd2::{Buffer, Closing, Host, HostError, Request, Seal, Tid};
+use sapwood_jbd2::{Buffer, Closing, Host, HostError, Request, Tid};
 
 use crate::engine::Engine;
-
-/// Kinds of metadata blocks with a checksum of their own, as [`Seal::kind`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum SealKind {
-    /// Node of an extent tree; owner: inode number, extra: its generation.
-    Extent = 1,
-    /// Block of names; likewise.
-    DirLeaf = 2,
-    /// Root or node of a hash tree; likewise.
-    HashNode = 3,
-    /// Block of attributes; no owner.
-    Xattr = 4,
-    /// Block of the orphan file; owner and extra as in a tree.
-    Orphan = 5,
-}
-
-impl SealKind {
-    /// The seal of a block of this kind that belongs to an inode.
-    pub(crate) fn of(self, ino: u32, generation: u32) -> Seal {
-        Seal {
-            kind: self as u8,
-            owner: ino.into(),
-            extra: generation,
-        }
-    }
-}
+use crate::seal::SealKind;
 
 impl Host for Engine {
     fn before_commit(&self, closing: &Closing<'_>) -> Result<(), HostError> {
@@ -79,7 +53,7 @@ impl Host for Engine {
         self.health.fail(&error);
     }
 
-    fn wake(&self, wish: Request) {
-        self.alarm.wish(wish);
+    fn wake(&self, request: Request) {
+        self.alarm.request(request);
     }
 }

@@ -1,0 +1,152 @@
+//! Data of one file in memory: dirty ranges, and ranges in flight.
+//!
+//! Only the state. [`data`](crate::data) has what happens to it.
+
+mod in_flight;
+
+use std::ops::Range;
+
+use parking_lot::Condvar;
+use sapwood_base::{DirtyRanges, RangeSet, ReadAhead};
+
+use crate::block_alloc::Reservation;
+use crate::lock::{Rank, RankedMutex};
+use in_flight::InFlightSet;
+pub(crate) use in_flight::{Change, InFlight, Plan, Segment};
+
+/// Data of one file in memory.
+#[derive(Debug)]
+pub(crate) struct FileData {
+    /// Dirty and in-flight ranges.
+    pub(crate) state: RankedMutex<State>,
+    /// Anything that a thread may wait for.
+    pub(crate) changed: Condvar,
+}
+
+/// What the lock of a [`FileData`] guards.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Written by callers, and not taken for writeback.
+    pub(crate) dirty: DirtyRanges,
+    /// Taken for writeback, and not in the map yet.
+    pub(crate) in_flight: InFlightSet,
+    /// Dirty blocks that were reserved for: they were holes when they were written.
+    pub(crate) delayed: RangeSet,
+    /// What was promised to them.
+    pub(crate) promised: Option<Reservation>,
+    /// From this block on the map has nothing, as far as is known.
+    pub(crate) hole_from: Option<u64>,
+    /// Where the file's newest extent ended: block of the file, block of the device.
+    pub(crate) hint: Option<(u64, u64)>,
+    /// Number of failed writes, and how many of them a flush has told of.
+    pub(crate) failures: u64,
+    pub(crate) failures_told: u64,
+    /// How often the host had no space for what was to be written.
+    pub(crate) refusals: u64,
+    /// InFlightSet that only overwrote, and how many of them the device was flushed after.
+    pub(crate) overwrites: u64,
+    pub(crate) overwrites_synced: u64,
+    /// What a sequential reader has the device told.
+    pub(crate) ahead: ReadAhead,
+}
+
+impl State {
+    /// Bytes in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.dirty.bytes() + self.in_flight.bytes()
+    }
+
+    /// Makes the bytes of a flight dirty again, but for those that were written again since. Returns how
+    /// many.
+    pub(crate) fn put_back(&mut self, io: &InFlight) -> u64 {
+        let before = self.dirty.bytes();
+        for gap in self.dirty.gaps(io.range.clone()) {
+            let mut at = gap.start;
+            for slice in io.slices(gap) {
+                self.dirty.write(at, slice);
+                at += slice.len() as u64;
+            }
+        }
+        let plan = io.plan().into_iter();
+        let new = plan.flat_map(|plan| &plan.segments);
+        for segment in new.filter(|segment| segment.change == Change::Insert) {
+            self.delayed
+                .insert(segment.blocks.start, segment.blocks.end);
+        }
+        self.dirty.bytes() - before
+    }
+
+    /// Blocks that will be allocated for dirty and in-flight data.
+    pub(crate) fn delayed_blocks(&self) -> u64 {
+        self.delayed.bytes() + self.in_flight.delayed()
+    }
+
+    /// Gives back what was promised to blocks that have theirs now, or need none.
+    pub(crate) fn unpromise(&mut self, blocks: u64) {
+        if self.bytes() == 0 && self.delayed.is_empty() {
+            self.promised = None;
+        } else if let Some(promised) = &mut self.promised {
+            promised.give_back(blocks);
+        }
+    }
+}
+
+impl FileData {
+    /// Nothing in memory.
+    pub(crate) fn new(ino: u32) -> Self {
+        let key = (u64::from(ino), 0);
+        Self {
+            state: RankedMutex::with_key(Rank::FileDataState, key, State::default()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Bytes in memory that are not on disk yet, dirty or in flight.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.state.lock().bytes()
+    }
+
+    /// Whether memory has nothing that would be lost with it: data, failures that no flush has told
+    /// of, overwrites that wait for a flush of the device.
+    pub(crate) fn may_leave(&self) -> bool {
+        let state = self.state.lock();
+        let told = state.failures == state.failures_told;
+        let synced = state.overwrites == state.overwrites_synced || sapwood_fault::planted(171);
+        state.bytes() == 0 && told && synced
+    }
+
+    /// Bytes that its structures take beside those of its fields, but for the data.
+    pub(crate) fn footprint(&self) -> usize {
+        /// Nodes of the maps of a file with data in memory.
+        const NODES: usize = 1200;
+        let state = self.state.lock();
+        usize::from(state.bytes() > 0) * NODES
+    }
+
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.state.lock().dirty.bytes()
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.lock().bytes() == 0
+    }
+
+    pub(crate) fn set_hint(&self, logical: u64, physical: u64) {
+        self.state.lock().hint = Some((logical, physical));
+    }
+
+    /// Forgets what is known of the end of the map: a thread adds blocks beside writeback.
+    pub(crate) fn forget_shape(&self) {
+        let mut state = self.state.lock();
+        state.hole_from = None;
+        state.hint = None;
+    }
+
+    /// Waits until nothing in `range` is in flight. What is dirty stays.
+    pub(crate) fn wait_completed(&self, range: &Range<u64>) {
+        let mut state = self.state.lock();
+        while state.in_flight.overlaps(range.clone()) {
+            state.wait(&self.changed);
+        }
+    }
+}

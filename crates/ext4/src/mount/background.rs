@@ -1,0 +1,60 @@
+//! The thread that commits old changes and does what the journal asks for.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use crate::alarm::Work;
+use crate::engine::Engine;
+use crate::lock::{Rank, RankedMutex};
+
+/// The thread; ends with [`stop`](Self::stop).
+pub(crate) struct Background {
+    thread: RankedMutex<Option<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// Starts it, if the mount takes changes and wants one.
+    pub(crate) fn start(engine: &Arc<Engine>) -> Self {
+        let wanted = engine.options.background && !engine.read_only();
+        let worker = Arc::clone(engine);
+        let spawn = || {
+            thread::Builder::new()
+                .name("ext4-commit".into())
+                .spawn(move || serve(&worker))
+        };
+        let thread = wanted.then(spawn).and_then(|spawned| {
+            spawned
+                .map_err(|error| log::warn!("no thread for commits: {error}"))
+                .ok()
+        });
+        Self {
+            thread: RankedMutex::new(Rank::Leaf, thread),
+        }
+    }
+
+    /// Ends it and waits until it has ended.
+    pub(crate) fn stop(&self, engine: &Engine) {
+        let Some(thread) = self.thread.lock().take() else {
+            return;
+        };
+        engine.alarm.stop();
+        if thread.join().is_err() {
+            log::error!("the commit thread panicked");
+        }
+    }
+}
+
+fn serve(engine: &Arc<Engine>) {
+    loop {
+        // What fails turns the mount read-only, and a thread that waits for it hears of it.
+        let _ = match engine.alarm.next(engine.options.commit_interval) {
+            Work::Commit => match engine.journal.commit_all() {
+                Ok(()) => engine.inodes.relieve(engine),
+                Err(error) => Err(error.into()),
+            },
+            Work::Checkpoint => engine.journal.checkpoint().map_err(Into::into),
+            Work::Relieve => engine.inodes.relieve(engine),
+            Work::Stop => return,
+        };
+    }
+}

@@ -1,0 +1,160 @@
+//! The store of a mount: its blocks, the journal that changes them, and what all modules above share.
+//!
+//! A mount is built in layers. Each one has the parts of the layer below, to which it dereferences: the
+//! [`Store`], the [volume](crate::volume::Volume) with the inodes, the
+//! [engine](crate::engine::Engine) with the writeback of file data. A function takes the lowest
+//! layer that it can do with.
+
+use std::sync::Arc;
+
+use sapwood_base::Health;
+use sapwood_block::Device;
+use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock, special_ino};
+use sapwood_jbd2::{Buffer, Cache, Handle, Journal};
+
+use crate::alarm::Alarm;
+use crate::block_alloc::Space;
+use crate::commit_reason::Reason;
+use crate::counters::Counters;
+use crate::group::Groups;
+use crate::lock::{Rank, RankedMutex, assert_held_at_most};
+use crate::on_demand::{OnDemand, OnDemandFeature};
+use crate::orphan_set::Orphans;
+use crate::track::Tracker;
+use crate::{Options, Result};
+
+/// The lowest layer of a mount.
+pub(crate) struct Store {
+    pub(crate) options: Options,
+    pub(crate) health: Health,
+    pub(crate) device: Arc<dyn Device>,
+    /// What never changes while mounted.
+    pub(crate) geometry: Geometry,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) space: Space,
+    pub(crate) counters: Counters,
+    /// What the running transaction changed, for the next fast commit.
+    pub(crate) fast_commits: Tracker,
+    /// Requests to the background thread.
+    pub(crate) alarm: Alarm,
+    /// Inodes beside the reserved ones that only the file system itself uses; 0: none.
+    pub(crate) hidden: [u32; 4],
+    /// Features that operations set when they first need them.
+    pub(crate) on_demand: OnDemand,
+    /// Which inodes are orphans.
+    pub(crate) orphans: Orphans,
+    /// The superblock had the state "valid" when it was mounted.
+    pub(crate) clean_at_mount: bool,
+    /// The superblock. A thread changes it with [`Store::change_super`].
+    pub(crate) super_block: RankedMutex<SuperBlock>,
+}
+
+impl Store {
+    /// Bytes of a block.
+    pub(crate) fn block_size(&self) -> u64 {
+        u64::from(self.geometry.block_size())
+    }
+
+    /// Whether only the file system itself uses an inode: the reserved ones but for the root, quota
+    /// files, the orphan file.
+    pub(crate) fn is_special(&self, ino: u32) -> bool {
+        let reserved = ino < self.geometry.first_ino() && ino != special_ino::ROOT;
+        reserved || self.hidden.contains(&ino)
+    }
+
+    /// Starts a handle that may change `credits` blocks. May wait for a commit. A fast commit cannot
+    /// express what it changes.
+    ///
+    /// # Errors
+    /// The mount takes no changes; the journal failed.
+    pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
+        let h = self.start_tracked(credits)?;
+        self.fast_commits.whole(&h, Reason::Operation);
+        Ok(h)
+    }
+
+    /// As [`start`](Self::start), for operations that the [tracker](Tracker) records, so that a replay
+    /// of the records repeats them.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn start_tracked(&self, credits: u32) -> Result<Handle> {
+        assert_held_at_most(Rank::Inode);
+        self.health.check()?;
+        self.alarm.change();
+        Ok(self.journal.start(credits)?)
+    }
+
+    /// A metadata block, read if it is not in memory. Nothing is validated.
+    ///
+    /// # Errors
+    /// The block is outside the device; the device.
+    pub(crate) fn block(&self, block: u64) -> Result<Arc<Buffer>> {
+        Ok(self.cache.get(block)?)
+    }
+
+    /// Changes the superblock in this transaction.
+    ///
+    /// # Errors
+    /// The device, the journal.
+    pub(crate) fn change_super(
+        &self,
+        h: &Handle,
+        change: impl FnOnce(&mut SuperBlock),
+    ) -> Result<()> {
+        let buffer = self.block(self.geometry.super_block())?;
+        h.write_access(&buffer)?;
+        let mut sb = self.super_block.lock();
+        change(&mut sb);
+        sb.set_checksum();
+        let at = (SUPER_OFFSET % self.block_size()) as usize;
+        let mut content = h.modify(&buffer)?;
+        if let Some(place) = content.get_mut(at..at + SUPER_SIZE) {
+            place.copy_from_slice(sb.bytes());
+        }
+        Ok(())
+    }
+
+    /// Sets a feature that an operation needs, in this transaction, unless the superblock has it.
+    ///
+    /// # Errors
+    /// The device, the journal.
+    pub(crate) fn set_on_demand(&self, h: &Handle, wanted: &OnDemandFeature) -> Result<()> {
+        if wanted.is_set() {
+            return Ok(());
+        }
+        // No operation reserves a credit for a change that happens once in the life of an image.
+        let _ = h.ensure(1);
+        self.fast_commits.whole(h, Reason::Operation);
+        self.change_super(h, |sb| sb.add_features(wanted.feature()))?;
+        wanted.note_set();
+        Ok(())
+    }
+
+    /// An inode of this size is stored in this handle.
+    ///
+    /// # Errors
+    /// The device, the journal.
+    pub(crate) fn set_size_feature(&self, h: &Handle, size: u64) -> Result<()> {
+        match self.on_demand.of_size(size) {
+            Some(feature) => self.set_on_demand(h, feature),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether changes are refused.
+    pub(crate) fn read_only(&self) -> bool {
+        self.health.read_only()
+    }
+
+    /// Makes the mount read-only because an operation failed halfway, and passes the error on. Not
+    /// for errors that were found before the first change.
+    pub(crate) fn abort<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.health.fail(error);
+        }
+        result
+    }
+}
