@@ -16,6 +16,7 @@ pub mod range_set;
 pub mod report;
 pub mod resident;
 pub mod workers;
+pub mod writeback;
 
 pub use active::{ActiveFiles, Added};
 pub use ahead::ReadAhead;

@@ -172,6 +172,11 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
         }
     }
 
+    /// Whether the threads were started.
+    pub fn is_started(&self) -> bool {
+        self.started.load(Ordering::Relaxed)
+    }
+
     /// Starts the threads of all queues, in the order of `groups`; they run jobs with `run`. Only
     /// the first call has an effect, and returns true. A thread inherits the CPU affinity of its
     /// creator, and a request thread may be bound to a CPU: so call this when a mount begins.
@@ -180,7 +185,7 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
         groups: &[WorkerGroup<'_>],
         run: impl Fn(J) + Clone + Send + 'static,
     ) -> bool {
-        if self.started.load(Ordering::Relaxed) {
+        if self.is_started() {
             return false;
         }
         {

@@ -2,7 +2,8 @@
 
 use std::ops::Deref;
 
-use crate::data::Writeback;
+use sapwood_base::writeback::Writeback;
+
 use crate::volume::Volume;
 
 /// The highest layer of a mount; always behind an `Arc`.
@@ -10,7 +11,7 @@ pub(crate) struct Engine {
     /// The layer below.
     pub(crate) volume: Volume,
     /// Writeback of file data.
-    pub(crate) writeback: Writeback,
+    pub(crate) writeback: Writeback<Self>,
 }
 
 impl Deref for Engine {

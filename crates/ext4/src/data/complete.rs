@@ -7,28 +7,21 @@
 //!
 //! With `data=journal` the bytes themselves go along ([`journaled`]).
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use sapwood_jbd2::Handle;
-
-use super::flush::Dispatch;
 use super::journaled;
 use super::plan;
-use super::writeback::Work;
-use crate::block_alloc::{self, Extent};
+use super::steps::{convert, insert, raise_disk_size, step_credits};
+use super::work::{Dispatch, Work};
+use crate::Result;
+use crate::block_alloc;
 use crate::engine::Engine;
 use crate::file_data::InFlight;
 use crate::file_data::{Change, Plan, Segment};
 use crate::inode::Inode;
-use crate::{Result, map};
 
 /// InFlightSet that land in one handle, at most.
 const BATCH: usize = 32;
-/// Credits to claim one extent: bitmap and descriptor.
-pub(super) const CLAIM_CREDITS: u32 = 2;
-/// Credits to store the inode.
-pub(super) const STORE_CREDITS: u32 = 1;
 
 /// The I/O of a flight is done, or will not be. Called once for each.
 pub(super) fn io_finished(
@@ -172,57 +165,6 @@ fn bring(
         raise_disk_size(engine, inode, segment.blocks.end)?;
     }
     inode.store(engine, &h)
-}
-
-/// Puts an extent of a flight into the map.
-pub(super) fn insert(
-    engine: &Engine,
-    h: &Handle,
-    inode: &Inode,
-    io: &InFlight,
-    at: u64,
-    extent: Extent,
-) -> Result<()> {
-    let delayed = io.uncharged(extent.len.into());
-    map::insert_delayed(engine, h, inode, at, extent, delayed)?;
-    io.charge(delayed);
-    Ok(())
-}
-
-/// Credits for a change of the map in which `blocks` blocks become written, and for storing the inode.
-pub(super) fn step_credits(engine: &Engine, inode: &Inode, blocks: u64) -> u32 {
-    map::insert_credits(engine, inode, blocks).saturating_add(CLAIM_CREDITS + STORE_CREDITS)
-}
-
-/// Makes unwritten blocks written, in as many handles as it takes.
-pub(super) fn convert(
-    engine: &Engine,
-    inode: &Inode,
-    h: &mut Handle,
-    blocks: Range<u64>,
-) -> Result<()> {
-    let step = step_credits(engine, inode, blocks.end - blocks.start);
-    let mut left = blocks;
-    loop {
-        left = map::convert(engine, h, inode, left)?;
-        if left.is_empty() {
-            return Ok(());
-        }
-        raise_disk_size(engine, inode, left.start)?;
-        inode.store(engine, h)?;
-        h.restart(step)?;
-        engine.fast_commits.data_written(h);
-    }
-}
-
-/// The size on disk may go up to the end of block `end` (exclusive), if the file does.
-pub(super) fn raise_disk_size(engine: &Engine, inode: &Inode, end: u64) -> Result<()> {
-    let mut state = inode.state.lock();
-    let size = end.saturating_mul(engine.block_size()).min(state.size);
-    if size > state.raw.size(&engine.geometry) && !sapwood_fault::planted(114) {
-        state.raw.set_size(size, &engine.geometry)?;
-    }
-    Ok(())
 }
 
 /// Takes a flight out and wakes the threads that waited for it. True if the caller is to land what

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sapwood_vfs::{self as vfs, CopyMode};
 
-use super::{check, check_changeable, max_size, read, write};
+use super::range::{check, check_changeable, max_size};
+use super::{read, write};
 use crate::Result;
 use crate::engine::Engine;
 use crate::inode::Inode;

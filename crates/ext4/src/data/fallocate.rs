@@ -10,14 +10,14 @@ use std::sync::Arc;
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::{self as vfs, AllocMode};
 
-use super::complete::{CLAIM_CREDITS, STORE_CREDITS};
-use super::flush::settle_range;
-use super::plan;
-use super::truncate::{in_steps, remove_blocks, set_size};
-use super::{
-    END, block_ceil, block_floor, blocks_of, check, check_changeable, discard, inline, max_size,
-    write,
+use super::flush::{discard, settle_range};
+use super::range::{
+    END, block_ceil, block_floor, blocks_of, check, check_changeable, hint, max_size,
 };
+use super::steps::in_steps;
+use super::steps::{CLAIM_CREDITS, STORE_CREDITS};
+use super::truncate::{remove_blocks, set_size};
+use super::{flush, inline, plan, write};
 use crate::Result;
 use crate::block_alloc;
 use crate::engine::Engine;
@@ -116,8 +116,8 @@ fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
 /// longer than `size`, or than it was.
 fn fill_hole(engine: &Arc<Engine>, inode: &Arc<Inode>, hole: Range<u64>, size: u64) -> Result<u64> {
     let len = hole.end - hole.start;
-    let mut promised = write::reserve(engine, len, false)?;
-    let goal = match super::hint(inode, hole.start) {
+    let mut promised = flush::reserve(engine, len, false)?;
+    let goal = match hint(inode, hole.start) {
         Some(goal) => goal,
         None => map::goal(engine, inode, hole.start)?,
     };

@@ -1,54 +1,33 @@
-//! From dirty ranges to the device.
+//! Dirty ranges are taken and sent on their way, and waited for.
 //!
 //! # How it works
-//! [`begin`] takes dirty runs out; each becomes a flight. [`prepare`] plans where it goes and cuts it into
-//! requests, which are written by any threads. After the last one the flight is ready to [land](super::land).
+//! [`begin`] takes dirty runs out; each becomes in-flight I/O, which [`submit`] plans and writes. After
+//! the last request it is ready to be [completed](super::complete).
 //!
-//! Small flushes that a thread waits for run in the caller's thread from end to end: an fsync of a
-//! page must not pay for changes of thread.
+//! Small flushes that a thread waits for run in the caller's thread from end to end, so that an fsync
+//! of a page does not pay for waking threads.
 //!
-//! Where the host has no space for the bytes of a flight, they become dirty again
-//! ([`land`](super::land)), and who flushes is told. The next writeback or flush tries again.
+//! Where the host has no space for the bytes, they become dirty again, and the caller that flushes gets
+//! an error. The next writeback or flush tries again.
 //!
-//! What is dirty where something is in flight is left: it is taken by the thread that flushes, once
-//! that landed.
+//! A dirty range where I/O is in flight is left: the thread that flushes takes it once that I/O is
+//! complete.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::plan;
-use super::writeback::Work;
-use super::{blocks_of, complete, journaled};
+use super::range::blocks_of;
+use super::submit;
+use super::work::{Dispatch, Work};
+use crate::block_alloc::Reservation;
 use crate::engine::Engine;
-use crate::file_data::InFlight;
-use crate::file_data::Plan;
 use crate::inode::Inode;
 use crate::{Error, Result};
 
-/// Bytes of the longest flight.
+/// Bytes of the longest in-flight range.
 const MAX_IO: u64 = 64 << 20;
-/// Bytes of one write request.
-const MAX_WRITE: u64 = 4 << 20;
 /// Bytes up to which a flush that is waited for runs in the caller's thread.
 const SMALL: u64 = 256 << 10;
-
-/// Where the work of a flush is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dispatch {
-    /// In this thread.
-    Here,
-    /// By the threads of writeback.
-    Queue,
-}
-
-/// A part of a flight that is one request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Request {
-    /// Byte on the device.
-    at: u64,
-    /// Bytes of the file.
-    range: Range<u64>,
-}
 
 /// Writes back all of a file and waits until the map has it, in a transaction that need not be durable. Waits
 /// for nothing of other files. Hold no handle.
@@ -189,7 +168,7 @@ pub(super) fn begin(
     }
     for io in taken {
         match dispatch {
-            Dispatch::Here => prepare(engine, inode, &io, dispatch),
+            Dispatch::Here => submit::prepare(engine, inode, &io, dispatch),
             Dispatch::Queue => engine
                 .writeback
                 .push(engine, Work::Prepare(Arc::clone(inode), io)),
@@ -198,163 +177,79 @@ pub(super) fn begin(
     left
 }
 
-/// Plans a flight and sends it on.
-pub(super) fn prepare(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    io: &Arc<InFlight>,
-    dispatch: Dispatch,
-) {
-    let plan = super::check(engine).and_then(|()| plan::make(engine, inode, io));
-    inode.data.state.lock().unpromise(io.delayed);
-    let plan = match plan {
-        Ok(plan) => plan,
-        Err(error) => {
-            lost(engine, inode, io, &error);
-            return complete::io_finished(engine, inode, io, dispatch);
-        }
-    };
-    if journaled::applies(engine, inode) {
-        // Landing puts it into the journal.
-        io.set_plan(plan, 0);
-        return complete::io_finished(engine, inode, io, dispatch);
-    }
-    let requests = requests(engine.block_size(), &plan);
-    io.set_plan(plan, requests.len());
-    for request in requests {
-        match dispatch {
-            Dispatch::Here => write_part(engine, inode, io, &request, dispatch),
-            Dispatch::Queue => {
-                let work = Work::Write(Arc::clone(inode), Arc::clone(io), request);
-                engine.writeback.push(engine, work);
-            }
-        }
-    }
-}
-
-/// The bytes of a flight are lost; says so, and ends all changes unless this damages only the file. If
-/// only the host has no space, they are kept.
-fn lost(engine: &Engine, inode: &Inode, io: &InFlight, error: &Error) {
-    let Range { start, end } = io.range;
-    if error.is_host_full() && !sapwood_fault::planted(174) {
-        log::warn!(
-            "inode {}: {start}..{end} stays in memory: {error}",
-            inode.ino
-        );
-        io.refuse();
-        return io.fail();
-    }
-    let lost = format!(
-        "inode {}: bytes {start}..{end} are lost: {error}",
-        inode.ino
-    );
-    log::error!("{lost}");
-    engine.health.record(&lost);
-    // Nothing on disk contradicts anything if only space was lacking.
-    if !matches!(error, Error::NoSpace) {
-        engine.health.fail(error);
-    }
-    io.fail();
-}
-
-/// Cuts a plan into requests: what is side by side goes at once.
-fn requests(block_size: u64, plan: &Plan) -> Vec<Request> {
-    let mut whole: Vec<Request> = Vec::new();
-    for segment in &plan.segments {
-        let at = segment.physical.saturating_mul(block_size);
-        let range = segment.blocks.start.saturating_mul(block_size)
-            ..segment.blocks.end.saturating_mul(block_size);
-        match whole.last_mut() {
-            Some(last)
-                if last.range.end == range.start
-                    && last.at.checked_add(last.range.end - last.range.start) == Some(at) =>
-            {
-                last.range.end = range.end;
-            }
-            _ => whole.push(Request { at, range }),
-        }
-    }
-    let cut = |request: Request| {
-        let Request { at, range } = request;
-        let step = usize::try_from(MAX_WRITE).unwrap_or(usize::MAX);
-        (range.start..range.end)
-            .step_by(step)
-            .map(move |start| Request {
-                at: at + (start - range.start),
-                range: start..range.end.min(start + MAX_WRITE),
-            })
-    };
-    whole.into_iter().flat_map(cut).collect()
-}
-
-/// Writes a part of a flight; after the last one the flight goes on.
-pub(super) fn write_part(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    io: &Arc<InFlight>,
-    request: &Request,
-    dispatch: Dispatch,
-) {
-    let slices = io.slices(request.range.clone());
-    let result = super::check(engine)
-        .and_then(|()| Ok(engine.device.write_vectored_at(request.at, &slices)?));
-    if let Err(error) = &result {
-        lost(engine, inode, io, error);
-    }
-    if io.request_done(result.is_ok()) {
-        complete::io_finished(engine, inode, io, dispatch);
-    }
-    if matches!(dispatch, Dispatch::Queue) && result.is_ok() {
-        let len = request.range.end - request.range.start;
-        engine.device.write_behind(request.at, len);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::file_data::{Change, Segment};
-
-    fn segment(blocks: Range<u64>, physical: u64) -> Segment {
-        Segment {
-            blocks,
-            physical,
-            change: Change::Insert,
-        }
-    }
-
-    #[test]
-    fn neighbours_are_one_request() {
-        let plan = Plan {
-            segments: vec![segment(4..6, 100), segment(6..7, 102), segment(7..9, 50)],
+/// Throws away what is dirty in `range` (whole blocks, in bytes) and waits until nothing of it is in flight. The
+/// caller holds `io` exclusively.
+pub(super) fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
+    loop {
+        let bytes = {
+            let mut state = inode.data.state.lock();
+            let before = state.dirty.bytes();
+            let taken = state.dirty.take(range.clone());
+            let bytes = before - state.dirty.bytes();
+            let blocks = blocks_of(engine, &range);
+            let count = state.delayed.remove(blocks.start, blocks.end);
+            state.unpromise(count);
+            drop(taken);
+            bytes
         };
-        let wanted = [
-            Request {
-                at: 100 << 12,
-                range: 4 << 12..7 << 12,
-            },
-            Request {
-                at: 50 << 12,
-                range: 7 << 12..9 << 12,
-            },
-        ];
-        assert_eq!(requests(4096, &plan), wanted);
-    }
-
-    #[test]
-    fn long_ones_are_cut() {
-        let plan = Plan {
-            segments: vec![segment(1..2500, 7)],
-        };
-        let requests = requests(4096, &plan);
-        assert_eq!(requests.len(), 3);
-        let mut at = 4096;
-        for request in &requests {
-            assert_eq!(request.range.start, at);
-            assert_eq!(request.at, at + 6 * 4096);
-            assert!(request.range.end - at <= MAX_WRITE);
-            at = request.range.end;
+        engine.writeback.leave(bytes);
+        engine.writeback.settle(inode);
+        inode.data.wait_completed(&range);
+        // What could not be written became dirty again.
+        let state = inode.data.state.lock();
+        if state.dirty.covered(range.clone()).next().is_none() {
+            return;
         }
-        assert_eq!(at, 2500 * 4096);
     }
+}
+
+/// Writes back what all files have in memory now, and waits for it.
+pub(super) fn drain(engine: &Arc<Engine>) {
+    drain_files(engine, &engine.writeback.active());
+}
+
+fn drain_files(engine: &Arc<Engine>, files: &[Arc<Inode>]) {
+    let mut left = Vec::new();
+    for inode in files {
+        if begin(engine, inode, 0..u64::MAX, Dispatch::Queue) {
+            left.push(inode);
+        }
+    }
+    for inode in left {
+        wait_for_io(inode);
+        begin(engine, inode, 0..u64::MAX, Dispatch::Queue);
+    }
+    for inode in files {
+        wait_for_io(inode);
+    }
+}
+
+/// Reserves blocks. If there are too few, dirty and in-flight data is written first: it may need fewer
+/// blocks than were reserved for it. Hold no handle.
+///
+/// # Errors
+/// [`Error::NoSpace`].
+pub(super) fn reserve(engine: &Arc<Engine>, blocks: u64, privileged: bool) -> Result<Reservation> {
+    match engine.space.reserve(blocks, privileged) {
+        Err(Error::NoSpace) => {
+            // A failure of another file is reported to callers of that file.
+            drain(engine);
+            engine.space.reserve(blocks, privileged)
+        }
+        other => other,
+    }
+}
+
+/// Writes back all of all files and waits until the maps have it. The first error is returned, after all
+/// were tried.
+///
+/// # Errors
+/// As [`flush`], of one of them.
+pub(crate) fn flush_all(engine: &Arc<Engine>) -> Result<()> {
+    let files = engine.writeback.active();
+    let refusals: Vec<u64> = files.iter().map(|inode| refusals(inode)).collect();
+    drain_files(engine, &files);
+    let told = files.iter().zip(refusals);
+    told.map(|(inode, refusals)| failure(inode, refusals))
+        .fold(Ok(()), Result::and)
 }

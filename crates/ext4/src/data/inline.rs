@@ -13,9 +13,8 @@ use std::sync::Arc;
 use sapwood_ext4_format::{Incompat, InodeFlags};
 use sapwood_vfs::FileKind;
 
-use super::complete::{CLAIM_CREDITS, STORE_CREDITS};
-use super::plan;
-use super::write;
+use super::steps::{CLAIM_CREDITS, STORE_CREDITS};
+use super::{flush, plan};
 use crate::block_alloc;
 use crate::engine::Engine;
 use crate::inode::{Inode, MAP_BYTES};
@@ -217,7 +216,7 @@ fn place(engine: &Arc<Engine>, inode: &Inode, mut bytes: Vec<u8>) -> Result<bloc
         });
     }
     bytes.resize(block_size as usize, 0);
-    let _promised = write::reserve(engine, 1, true)?;
+    let _promised = flush::reserve(engine, 1, true)?;
     let goal = u64::from(engine.geometry.first_data_block());
     let extent = plan::take(engine, inode, goal, 1)?;
     let at = extent.start.saturating_mul(block_size);

@@ -15,7 +15,7 @@ use sapwood_ext4_format::InodeFlags;
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
-use super::complete::{convert, raise_disk_size, step_credits};
+use super::steps::{convert, insert, raise_disk_size, step_credits};
 use crate::Result;
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
@@ -96,7 +96,7 @@ pub(super) fn bring(
             }
             Change::Insert => {
                 block_alloc::claim(&engine.groups, h, Extent { start, len })?;
-                super::complete::insert(engine, h, inode, io, at, Extent { start, len })?;
+                insert(engine, h, inode, io, at, Extent { start, len })?;
             }
         }
         for block in at..end {

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{blocks_of, hint};
+use super::range::{blocks_of, hint};
 use crate::block_alloc::{self, Extent, Request};
 use crate::engine::Engine;
 use crate::file_data::{Change, InFlight, Plan, Segment};

@@ -12,15 +12,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sapwood_ext4_format::InodeFlags;
-use sapwood_jbd2::Handle;
 use sapwood_vfs::{self as vfs, FileKind};
 
-use super::complete::STORE_CREDITS;
-use super::{END, block_ceil, check, check_changeable, discard, inline, max_size, write};
+use super::flush::discard;
+use super::range::{END, block_ceil, check, check_changeable, max_size};
+use super::steps::{STORE_CREDITS, in_steps};
+use super::{inline, write};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
-use crate::store::Store;
 use crate::{Result, block_alloc, orphan};
 
 /// Credits that a step of a removal is begun with, beside those that it needs to get on: so that it gets on faster.
@@ -139,31 +139,6 @@ pub(super) fn remove_blocks(
     }
     let step = remove_credits(engine, inode);
     in_steps(engine, inode, blocks, step, map::remove)
-}
-
-/// Changes the map in a range, as far in each handle as its credits allow: `change` returns what is left. `step`: credits that it needs
-/// to get on.
-///
-/// # Errors
-/// What `change` meets; the journal.
-pub(super) fn in_steps(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    blocks: Range<u64>,
-    step: u32,
-    change: impl Fn(&Store, &Handle, &Inode, Range<u64>) -> Result<Range<u64>>,
-) -> Result<()> {
-    let step = step.saturating_add(STORE_CREDITS);
-    let mut h = engine.start_tracked(step)?;
-    let mut left = blocks;
-    loop {
-        left = change(engine, &h, inode, left)?;
-        inode.store(engine, &h)?;
-        if left.is_empty() {
-            return Ok(());
-        }
-        h.restart(step)?;
-    }
 }
 
 /// Frees everything that an inode without a name has. The caller holds `io` exclusively and no handle; the inode is

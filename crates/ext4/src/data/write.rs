@@ -9,10 +9,9 @@ use std::sync::Arc;
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs as vfs;
 
-use super::flush::{self, Dispatch};
-use super::{
-    END, block_ceil, block_floor, blocks_of, check, check_changeable, inline, max_size, read,
-};
+use super::range::{END, block_ceil, block_floor, blocks_of, check, check_changeable, max_size};
+use super::work::Dispatch;
+use super::{flush, inline, read};
 use crate::block_alloc::Reservation;
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -169,7 +168,9 @@ fn store(
     let gaps = inode.data.state.lock().dirty.gaps(range);
     let bytes: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
     let (holes, promised) = promise(engine, inode, &gaps, privileged)?;
-    engine.writeback.enter(engine, bytes)?;
+    if !engine.writeback.enter(engine, bytes) {
+        return Err(Error::NoSpace);
+    }
     {
         let mut guard = inode.data.state.lock();
         let state = &mut *guard;
@@ -226,23 +227,8 @@ fn promise(
     if blocks == 0 {
         return Ok((holes, None));
     }
-    let promised = reserve(engine, blocks, privileged)?;
+    let promised = flush::reserve(engine, blocks, privileged)?;
     Ok((holes, Some(promised)))
-}
-
-/// Promises blocks. If there are too few, what is on its way may need less than was promised to it. Hold no handle.
-///
-/// # Errors
-/// [`Error::NoSpace`].
-pub(super) fn reserve(engine: &Arc<Engine>, blocks: u64, privileged: bool) -> Result<Reservation> {
-    match engine.space.reserve(blocks, privileged) {
-        Err(Error::NoSpace) => {
-            // A failure of another file is that one's to tell.
-            engine.writeback.drain(engine);
-            engine.space.reserve(blocks, privileged)
-        }
-        other => other,
-    }
 }
 
 /// Adds the holes within `blocks` to `holes`.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use sapwood_base::writeback::File;
 use sapwood_base::{Residence, Resident, ResidentTable};
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::Ino;
@@ -40,6 +41,16 @@ impl Resident for Inode {
 
     fn footprint(&self) -> usize {
         self.footprint()
+    }
+}
+
+impl File for Inode {
+    fn dirty_bytes(&self) -> u64 {
+        self.data.dirty_bytes()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.data.is_idle()
     }
 }
 

@@ -31,7 +31,7 @@ use sapwood_jbd2::{Cache, Host, Journal, LayoutMap, LayoutRun};
 use crate::alarm::Alarm;
 use crate::block_alloc::Space;
 use crate::counters::Counters;
-use crate::data::Writeback;
+use crate::data::new_writeback;
 use crate::engine::Engine;
 use crate::group::Groups;
 use crate::inode::InodeTable;
@@ -434,7 +434,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         clean_at_mount,
         options,
     };
-    let writeback = Writeback::new(&store.options);
+    let writeback = new_writeback(&store.options);
     let volume = Volume {
         inodes: InodeTable::new(store.options.inode_bytes),
         xattr_blocks: SharedBlocks::new(),

@@ -1,0 +1,549 @@
+//! Writeback of the dirty data of all files of a mount: threads, the bound on dirty bytes, ageing.
+//!
+//! # How it works
+//! Jobs go through two queues. *I/O* jobs allocate and write. *Completion* jobs change metadata after
+//! the I/O, in transactions that they join. Each queue has threads of its own, so that the device is
+//! kept busy while a completion waits for a commit, and so that an I/O job may wait for a completion.
+//! Threads start with the mount, or with the first job.
+//!
+//! A file with data in memory is *active*: [`ActiveFiles`] holds it, so that it is not evicted. It
+//! leaves when a completion or a truncation left nothing.
+//!
+//! A [`ByteBound`] counts the bytes in memory. At half of the bound writeback begins with the file that
+//! has been active longest, and goes on until a quarter of the bound is dirty. One more thread writes
+//! back what has been dirty for an interval.
+//!
+//! An engine implements [`Engine`]: what a piece of work is, how it is done, and how the writeback of a
+//! file begins.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::active::{ActiveFiles, Added};
+use crate::age;
+use crate::bound::ByteBound;
+use crate::lock::Rank;
+use crate::resident::Resident;
+use crate::workers::{Alarm, Batching, WorkerGroup, Workers};
+
+/// Threads that do completions.
+const COMPLETERS: usize = 2;
+/// Most threads that do I/O.
+const WIDEST: usize = 16;
+
+/// A file whose dirty data is written back.
+pub trait File: Resident + Send + Sync + 'static {
+    /// Bytes that are dirty and that no job writes yet.
+    fn dirty_bytes(&self) -> u64;
+
+    /// Whether no byte is in memory that is not on disk. Called with the lock of the active files held.
+    fn is_idle(&self) -> bool;
+}
+
+/// The queue that a piece of work belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Allocation and I/O.
+    Io,
+    /// Changes of metadata after the I/O.
+    Completion,
+}
+
+impl Queue {
+    fn index(self) -> usize {
+        match self {
+            Self::Io => 0,
+            Self::Completion => 1,
+        }
+    }
+}
+
+/// An engine with writeback.
+pub trait Engine: Send + Sync + Sized + 'static {
+    /// Ranks of its locks.
+    type Rank: Rank + Send + Sync;
+    /// Its files.
+    type File: File;
+    /// A piece of work.
+    type Work: Send + 'static;
+
+    /// Its writeback.
+    fn writeback(&self) -> &Writeback<Self>;
+
+    /// The queue of a piece of work.
+    fn queue(work: &Self::Work) -> Queue;
+
+    /// Does a piece of work, in this thread.
+    fn run(self: &Arc<Self>, work: Self::Work);
+
+    /// Begins the writeback of all that is dirty in a file. Waits for nothing.
+    fn begin(self: &Arc<Self>, file: &Arc<Self::File>);
+}
+
+/// Sizes and names of a [`Writeback`].
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Begin of the names of the threads.
+    pub name: &'static str,
+    /// Threads that do I/O; 0: as many as the machine has processors.
+    pub threads: usize,
+    /// Whether data that has been dirty for the interval is written back.
+    pub background: bool,
+    /// That interval.
+    pub interval: Duration,
+    /// Bytes that may be dirty.
+    pub dirty_bytes: u64,
+    /// How completions are batched.
+    pub batching: Option<Batching>,
+}
+
+enum Job<E: Engine> {
+    Work(Arc<E>, E::Work),
+    /// Begin writeback until the dirty bytes fall below the lower mark.
+    Relieve(Arc<E>),
+}
+
+impl<E: Engine> Job<E> {
+    fn run(self) {
+        match self {
+            Self::Work(engine, work) => engine.run(work),
+            Self::Relieve(engine) => {
+                let writeback = engine.writeback();
+                writeback.relieving.store(false, Ordering::SeqCst);
+                writeback.relieve(&engine);
+            }
+        }
+    }
+}
+
+/// Writeback of all files of a mount.
+pub struct Writeback<E: Engine> {
+    settings: Settings,
+    workers: Workers<E::Rank, Job<E>>,
+    bound: ByteBound<E::Rank>,
+    /// A [`Job::Relieve`] is queued.
+    relieving: AtomicBool,
+    active: ActiveFiles<E::Rank, E::File>,
+    /// Wakes the thread that writes back what is old: the first active file, or the end.
+    age: Arc<Alarm<E::Rank>>,
+}
+
+impl<E: Engine> std::fmt::Debug for Writeback<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writeback")
+            .field("dirty_bytes", &self.bound.bytes())
+            .field("limit", &self.bound.limit())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<E: Engine> Writeback<E> {
+    /// No file has data in memory; without threads yet. `active` is the rank of the lock of the active
+    /// files, `leaf` that of all others, under which no other is taken.
+    pub fn new(settings: Settings, active: E::Rank, leaf: E::Rank) -> Self {
+        Self {
+            settings,
+            workers: Workers::new(leaf, 2),
+            bound: ByteBound::new(leaf, settings.dirty_bytes),
+            relieving: AtomicBool::new(false),
+            active: ActiveFiles::new(active),
+            age: Arc::new(Alarm::new(leaf)),
+        }
+    }
+
+    /// Starts the threads, once. A mount does so when it begins: a thread may run only where the one
+    /// that started it may, and a request's may be bound to a CPU.
+    pub fn start(&self, engine: &Arc<E>) {
+        if self.workers.is_started() {
+            return;
+        }
+        let Settings { name, batching, .. } = self.settings;
+        let threads = match self.settings.threads {
+            0 => thread::available_parallelism().map_or(2, usize::from),
+            threads => threads,
+        };
+        let (io, complete) = (format!("{name}-data"), format!("{name}-complete"));
+        let groups = [
+            WorkerGroup {
+                name: &io,
+                threads: threads.clamp(2, WIDEST),
+                batching: None,
+            },
+            WorkerGroup {
+                name: &complete,
+                threads: COMPLETERS,
+                batching,
+            },
+        ];
+        let started = self.workers.start(&groups, Job::run);
+        if started && self.settings.background {
+            let (weak, alarm) = (Arc::downgrade(engine), Arc::clone(&self.age));
+            let interval = self.settings.interval;
+            let begin_due =
+                |engine: &Arc<E>, interval| engine.writeback().begin_due(engine, interval);
+            let write_back_old = move || age::write_back_old(&weak, &alarm, interval, begin_due);
+            self.workers.spawn(&format!("{name}-flush"), write_back_old);
+        }
+    }
+
+    /// Ends the threads once their queues are empty, and waits for them.
+    pub fn stop(&self) {
+        self.age.stop();
+        self.workers.stop();
+    }
+
+    /// Queues a piece of work. Hold no lock that the work takes, or that ranks above one: where no
+    /// thread serves the queue the work is done here.
+    pub fn push(&self, engine: &Arc<E>, work: E::Work) {
+        self.start(engine);
+        let queue = E::queue(&work);
+        self.push_job(queue, Job::Work(Arc::clone(engine), work));
+    }
+
+    fn push_job(&self, queue: Queue, job: Job<E>) {
+        if let Err(job) = self.workers.push(queue.index(), job) {
+            job.run();
+        }
+    }
+
+    /// A thread waits for what is being completed: completions are delayed no longer.
+    pub fn hurry(&self) {
+        if self.settings.batching.is_some() {
+            self.workers.hurry(Queue::Completion.index());
+        }
+    }
+
+    /// Holds completions back, or lets them go: for tests of what must not wait for one.
+    pub fn hold_completions(&self, hold: bool) {
+        self.workers.hold(Queue::Completion.index(), hold);
+    }
+
+    /// Waits until `bytes` more may be dirty, and counts them. False, and nothing is counted: nothing
+    /// can be written because the host has no space.
+    #[must_use]
+    pub fn enter(&self, engine: &Arc<E>, bytes: u64) -> bool {
+        self.start(engine);
+        self.bound.enter(bytes, || self.kick(engine))
+    }
+
+    /// The host had no space for bytes, which stay.
+    pub fn refuse(&self) {
+        self.bound.refuse();
+    }
+
+    /// A writer entered `counted` bytes and brought `added`.
+    pub fn correct(&self, counted: u64, added: u64) {
+        self.bound.correct(counted, added);
+    }
+
+    /// These bytes are no longer in memory.
+    pub fn leave(&self, bytes: u64) {
+        self.bound.leave(bytes);
+    }
+
+    /// Bytes in memory of all files.
+    pub fn bytes(&self) -> u64 {
+        self.bound.bytes()
+    }
+
+    /// The files with data in memory, by number.
+    pub fn active(&self) -> Vec<Arc<E::File>> {
+        self.active.all()
+    }
+
+    /// Records that a file has data in memory, after the data is there.
+    pub fn activate(&self, file: &Arc<E::File>) {
+        let added = self.active.add(file);
+        if added == Added::First {
+            self.age.ring();
+        }
+        if added != Added::No {
+            // The data may be on disk already, and the thread that wrote it found no entry.
+            self.settle(file);
+        }
+    }
+
+    /// Forgets a file that has nothing left in memory.
+    pub fn settle(&self, file: &E::File) {
+        self.active.settle(file, || file.is_idle());
+    }
+
+    fn kick(&self, engine: &Arc<E>) {
+        self.hurry();
+        if !self.relieving.swap(true, Ordering::SeqCst) {
+            self.start(engine);
+            self.push_job(Queue::Io, Job::Relieve(Arc::clone(engine)));
+        }
+    }
+
+    /// Begins writeback of the files that have been active longest, until what is left dirty is a
+    /// quarter of the bound.
+    fn relieve(&self, engine: &Arc<E>) {
+        let files = self.active.oldest_first();
+        let mut dirty: u64 = files.iter().map(|file| file.dirty_bytes()).sum();
+        for file in files {
+            if dirty <= self.bound.limit() / 4 {
+                break;
+            }
+            let bytes = file.dirty_bytes();
+            if bytes > 0 {
+                engine.begin(&file);
+                dirty = dirty.saturating_sub(bytes);
+            }
+        }
+    }
+
+    /// Begins writeback of what is older than the interval. Returns how long the oldest of the others
+    /// has until then; `None` if no file is active.
+    fn begin_due(&self, engine: &Arc<E>, interval: Duration) -> Option<Duration> {
+        let (files, next) = self.active.due(interval);
+        for file in files.iter().filter(|file| file.dirty_bytes() > 0) {
+            engine.begin(file);
+        }
+        next
+    }
+}
+
+impl<E: Engine> Drop for Writeback<E> {
+    fn drop(&mut self) {
+        // The last reference may be dropped in one of the threads: no thread waits here.
+        self.age.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+    use crate::resident::{Key, Residence};
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum Place {
+        Active,
+        Leaf,
+    }
+
+    impl Rank for Place {
+        type Order = Self;
+
+        fn place(self) -> u16 {
+            self as u16
+        }
+    }
+
+    #[derive(Debug, Default)]
+    struct Inode {
+        number: u64,
+        dirty: AtomicU64,
+        in_flight: AtomicU64,
+        residence: Residence,
+    }
+
+    impl Resident for Inode {
+        fn key(&self) -> Key {
+            (0, self.number)
+        }
+
+        fn residence(&self) -> &Residence {
+            &self.residence
+        }
+
+        fn may_leave(&self) -> bool {
+            self.is_idle()
+        }
+
+        fn footprint(&self) -> usize {
+            size_of::<Self>()
+        }
+    }
+
+    impl File for Inode {
+        fn dirty_bytes(&self) -> u64 {
+            self.dirty.load(Ordering::SeqCst)
+        }
+
+        fn is_idle(&self) -> bool {
+            self.dirty_bytes() + self.in_flight.load(Ordering::SeqCst) == 0
+        }
+    }
+
+    enum Work {
+        /// Write so many bytes of a file.
+        Write(Arc<Inode>, u64),
+        Complete(Arc<Inode>, u64),
+    }
+
+    struct Mount {
+        writeback: Writeback<Self>,
+        /// Numbers of the files whose writeback began.
+        begun: Mutex<Sender<u64>>,
+        /// The device has no space.
+        full: AtomicBool,
+    }
+
+    impl Engine for Mount {
+        type Rank = Place;
+        type File = Inode;
+        type Work = Work;
+
+        fn writeback(&self) -> &Writeback<Self> {
+            &self.writeback
+        }
+
+        fn queue(work: &Work) -> Queue {
+            match work {
+                Work::Write(..) => Queue::Io,
+                Work::Complete(..) => Queue::Completion,
+            }
+        }
+
+        fn run(self: &Arc<Self>, work: Work) {
+            match work {
+                Work::Write(inode, bytes) if self.full.load(Ordering::SeqCst) => {
+                    inode.dirty.fetch_add(bytes, Ordering::SeqCst);
+                    inode.in_flight.fetch_sub(bytes, Ordering::SeqCst);
+                    self.writeback.refuse();
+                }
+                Work::Write(inode, bytes) => {
+                    self.writeback.push(self, Work::Complete(inode, bytes));
+                }
+                Work::Complete(inode, bytes) => {
+                    inode.in_flight.fetch_sub(bytes, Ordering::SeqCst);
+                    self.writeback.leave(bytes);
+                    self.writeback.settle(&inode);
+                }
+            }
+        }
+
+        fn begin(self: &Arc<Self>, inode: &Arc<Inode>) {
+            self.begun.lock().unwrap().send(inode.number).unwrap();
+            let bytes = inode.dirty.swap(0, Ordering::SeqCst);
+            inode.in_flight.fetch_add(bytes, Ordering::SeqCst);
+            self.writeback
+                .push(self, Work::Write(Arc::clone(inode), bytes));
+        }
+    }
+
+    const LIMIT: u64 = 1000;
+
+    fn mount(interval: Option<Duration>) -> (Arc<Mount>, Receiver<u64>) {
+        let settings = Settings {
+            name: "test",
+            threads: 2,
+            background: interval.is_some(),
+            interval: interval.unwrap_or_default(),
+            dirty_bytes: LIMIT,
+            batching: None,
+        };
+        let (begun, seen) = channel();
+        let mount = Mount {
+            writeback: Writeback::new(settings, Place::Active, Place::Leaf),
+            begun: Mutex::new(begun),
+            full: AtomicBool::new(false),
+        };
+        (Arc::new(mount), seen)
+    }
+
+    fn inode(number: u64) -> Arc<Inode> {
+        Arc::new(Inode {
+            number,
+            ..Inode::default()
+        })
+    }
+
+    fn write(mount: &Arc<Mount>, inode: &Arc<Inode>, bytes: u64) -> bool {
+        if !mount.writeback.enter(mount, bytes) {
+            return false;
+        }
+        inode.dirty.fetch_add(bytes, Ordering::SeqCst);
+        mount.writeback.activate(inode);
+        true
+    }
+
+    #[test]
+    fn writeback_begins_with_the_oldest_file_and_ends_at_a_quarter_of_the_bound() {
+        let (mount, begun) = mount(None);
+        let files = [5, 3, 4].map(inode);
+        for (file, bytes) in files.iter().zip([300, 150, 100]) {
+            assert!(write(&mount, file, bytes));
+        }
+        assert_eq!(begun.recv(), Ok(5));
+        mount.writeback.stop();
+        assert_eq!(begun.try_recv().ok(), None);
+        assert_eq!(mount.writeback.bytes(), 250);
+        let active = mount.writeback.active();
+        let numbers: Vec<u64> = active.iter().map(|file| file.number).collect();
+        assert_eq!(numbers, [3, 4]);
+    }
+
+    #[test]
+    fn a_writer_beyond_the_bound_waits_for_completions() {
+        let (mount, begun) = mount(None);
+        let file = inode(1);
+        mount.writeback.hold_completions(true);
+        assert!(write(&mount, &file, 900));
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&mount, &file, 200));
+            assert_eq!(begun.recv(), Ok(1));
+            // The writer cannot have entered: nothing has left memory.
+            assert_eq!(mount.writeback.bytes(), 900);
+            mount.writeback.hold_completions(false);
+            assert!(writer.join().unwrap());
+        });
+        mount.writeback.stop();
+        assert_eq!(mount.writeback.bytes(), file.dirty_bytes());
+    }
+
+    #[test]
+    fn a_writer_is_refused_where_nothing_can_be_written() {
+        let (mount, _begun) = mount(None);
+        let file = inode(1);
+        mount.full.store(true, Ordering::SeqCst);
+        assert!(write(&mount, &file, 900));
+        while write(&mount, &file, 200) {}
+        mount.writeback.stop();
+        assert_eq!(mount.writeback.bytes(), 900);
+        assert_eq!(mount.writeback.active().len(), 1);
+    }
+
+    #[test]
+    fn what_is_old_is_written_back() {
+        let (mount, begun) = mount(Some(Duration::ZERO));
+        let file = inode(7);
+        assert!(write(&mount, &file, 1));
+        assert_eq!(begun.recv(), Ok(7));
+        mount.writeback.stop();
+        assert!(file.is_idle() && mount.writeback.active().is_empty());
+    }
+
+    #[test]
+    fn work_after_the_end_is_done_by_the_caller() {
+        let (mount, _begun) = mount(None);
+        let file = inode(1);
+        mount.writeback.start(&mount);
+        mount.writeback.stop();
+        assert!(write(&mount, &file, 100));
+        mount.begin(&file);
+        assert!(file.is_idle());
+        assert_eq!(mount.writeback.bytes(), 0);
+    }
+
+    #[test]
+    fn the_engine_may_be_dropped_in_a_thread() {
+        let (mount, begun) = mount(Some(Duration::from_secs(3600)));
+        let file = inode(1);
+        // The first write asks for writeback before its bytes are there.
+        assert!(write(&mount, &file, 600) && write(&mount, &file, 1));
+        assert_eq!(begun.recv(), Ok(1));
+        let weak = Arc::downgrade(&mount);
+        drop(mount);
+        while weak.upgrade().is_some() {
+            thread::yield_now();
+        }
+    }
+}

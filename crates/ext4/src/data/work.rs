@@ -1,0 +1,35 @@
+//! The pieces of work that writeback does for a file.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::file_data::InFlight;
+use crate::inode::Inode;
+
+/// Where the work of a flush is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dispatch {
+    /// In this thread.
+    Here,
+    /// By the threads of writeback.
+    Queue,
+}
+
+/// A part of a flight that is one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Byte on the device.
+    pub(crate) at: u64,
+    /// Bytes of the file.
+    pub(crate) range: Range<u64>,
+}
+
+/// Work for a thread.
+pub(crate) enum Work {
+    /// Plan a flight.
+    Prepare(Arc<Inode>, Arc<InFlight>),
+    /// Write a part of a flight.
+    Write(Arc<Inode>, Arc<InFlight>, Request),
+    /// Bring what is ready of a file into its map.
+    Complete(Arc<Inode>),
+}
