@@ -21,8 +21,12 @@ fn in_handle<T>(engine: &Arc<Engine>, groups: u32, body: impl FnOnce(&Handle) ->
     body(&h)
 }
 
+fn try_take(engine: &Engine, goal: u64, len: u32, ino: u32) -> Result<Extent> {
+    allocate(&engine.groups, &Request { goal, len, ino })
+}
+
 fn take(engine: &Engine, goal: u64, len: u32, ino: u32) -> Extent {
-    allocate(&engine.groups, &Request { goal, len, ino }).unwrap()
+    try_take(engine, goal, len, ino).unwrap()
 }
 
 fn blocks(extent: Extent) -> impl Iterator<Item = u64> {
@@ -48,17 +52,7 @@ fn the_goal_is_given_if_it_is_free_and_else_what_is_near() {
     assert!(most.len >= 4096, "{most:?}");
     // A goal in nowhere is none.
     assert!(take(&engine, u64::MAX, 4, 16).start < engine.geometry.blocks_count());
-    assert!(
-        allocate(
-            &engine.groups,
-            &Request {
-                goal: 0,
-                len: 0,
-                ino: 17
-            }
-        )
-        .is_err()
-    );
+    assert!(try_take(&engine, 0, 0, 17).is_err());
     // Nothing was claimed, so nothing is left of it.
     mount::close(&engine).unwrap();
     clean(&device, "nothing claimed");
@@ -200,14 +194,7 @@ fn freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_
     }
     let (_device, engine) = small(16 * MIB, "-b 1024 -m 0");
     let mut used = Vec::new();
-    while let Ok(extent) = allocate(
-        &engine.groups,
-        &Request {
-            goal: 0,
-            len: 700,
-            ino: 12,
-        },
-    ) {
+    while let Ok(extent) = try_take(&engine, 0, 700, 12) {
         in_handle(&engine, 1, |h| claim(&engine.groups, h, extent).unwrap());
         used.push(extent);
     }
@@ -406,14 +393,7 @@ fn what_is_kept_is_given_back_before_anyone_fails() {
     assert!(buddies() < engine.groups.free_blocks());
     let free = engine.groups.free_blocks();
     let mut got = 0;
-    while let Ok(extent) = allocate(
-        &engine.groups,
-        &Request {
-            goal: 0,
-            len: 100,
-            ino: 13,
-        },
-    ) {
+    while let Ok(extent) = try_take(&engine, 0, 100, 13) {
         got += u64::from(extent.len);
     }
     assert_eq!((got, engine.groups.free_blocks(), buddies()), (free, 0, 0));

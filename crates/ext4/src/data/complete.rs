@@ -1,29 +1,27 @@
-//! InFlightSet whose I/O is done get into the map.
+//! Completion: ranges whose I/O is done get into the map.
 //!
-//! One thread at a time lands the flights of a file, in the order in which they were taken, several in one handle where
-//! its credits allow: the new blocks are claimed in the bitmap, inserted into the map, unwritten ones converted,
-//! and the size on disk follows what is there. Each handle ends with the inode stored, so that any commit
-//! in between is a whole file that is shorter.
+//! One thread at a time completes the ranges of a file, in the order in which they were taken, several in
+//! one handle where its credits allow. It claims the new blocks in the bitmap, inserts them into the map,
+//! converts unwritten ones, and raises the size on disk to what is there. Each handle ends with the inode
+//! stored, so that a commit in between has a whole, shorter file.
 //!
-//! With `data=journal` the bytes themselves go along ([`journaled`]).
+//! With `data=journal` the bytes themselves go into the journal ([`journaled`]).
 
 use std::sync::Arc;
 
-use super::journaled;
-use super::plan;
 use super::steps::{convert, insert, raise_disk_size, step_credits};
 use super::work::{Dispatch, Work};
+use super::{journaled, plan};
 use crate::Result;
 use crate::block_alloc;
 use crate::engine::Engine;
-use crate::file_data::InFlight;
-use crate::file_data::{Change, Plan, Segment};
+use crate::file_data::{Change, InFlight, Plan, Segment};
 use crate::inode::Inode;
 
-/// InFlightSet that land in one handle, at most.
+/// Ranges that one handle completes, at most.
 const BATCH: usize = 32;
 
-/// The I/O of a flight is done, or will not be. Called once for each.
+/// The I/O of a range is done, or has failed. Called once for each.
 pub(super) fn io_finished(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -42,7 +40,7 @@ pub(super) fn io_finished(
     {
         plan::cancel(engine, &plan.segments);
         if io.refused() {
-            promise_again(engine, inode, io, plan);
+            reserve_again(engine, inode, io, plan);
         }
     }
     let ready = inode.data.state.lock().in_flight.io_done(io.id);
@@ -51,9 +49,9 @@ pub(super) fn io_finished(
     }
 }
 
-/// Promises blocks once more to a flight that could not be written. Its bytes are lost if there are none,
-/// because others took them in between.
-fn promise_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &Plan) {
+/// Reserves blocks once more for a range that could not be written. Its bytes are lost if there are none,
+/// because other files took them in between.
+fn reserve_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &Plan) {
     let new = |segment: &&Segment| segment.change == Change::Insert;
     let blocks: u64 = plan
         .segments
@@ -91,7 +89,8 @@ fn only_overwrote(engine: &Engine, inode: &Inode, io: &InFlight) -> bool {
     io.range.end.min(state.size) <= state.raw.size(&engine.geometry)
 }
 
-/// Lands what is ready until nothing is. Only for a thread that was told to by the flights.
+/// Completes what is ready until nothing is. Only for the thread that `InFlightSet::io_done` or
+/// `InFlightSet::remove` asked to.
 pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>) {
     loop {
         let batch = inode.data.state.lock().in_flight.next_ready(BATCH);
@@ -129,7 +128,7 @@ fn segments<'a>(ios: &'a [&Arc<InFlight>]) -> impl Iterator<Item = (&'a InFlight
     })
 }
 
-/// Brings flights into the map. `claimed`: how many of their new segments are in the bitmap.
+/// Puts ranges into the map. `claimed`: how many of their new segments are in the bitmap.
 fn bring(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -167,8 +166,8 @@ fn bring(
     inode.store(engine, &h)
 }
 
-/// Takes a flight out and wakes the threads that waited for it. True if the caller is to land what
-/// waited for it.
+/// Takes a range out and wakes the threads that waited for it. True if the caller is to complete the
+/// ranges that waited for it.
 fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &InFlight) -> bool {
     let next = {
         let mut kept = 0;

@@ -1,13 +1,13 @@
 //! `data=journal`: data that goes through the journal like metadata.
 //!
-//! A flight of such a file writes nothing itself. Landing takes its blocks into the handle as buffers, with the map and the
-//! size in the same transaction. The newest content of a block is then in the cache until the journal has written it
-//! home, so reads look there first; a block that is not in the cache is home. Freed blocks are revoked, as the log may
-//! hold them.
+//! No I/O of its own is submitted for a range of such a file. Completion puts its blocks into the handle
+//! as buffers, with the map and the size in the same transaction. The newest content of a block is in the
+//! cache until the journal has written it back to its home location, so reads look there first. Freed
+//! blocks are revoked, as the log may hold them.
 //!
-//! A file is journaled by its flag or by the mount's option; neither changes while it is mounted. Were the flag to be
-//! cleared, all of the file would have to be brought home first: nothing else may write a block in place whose
-//! older content the log still is to write there.
+//! A file is journaled by its flag or by the mount's option; neither changes while it is mounted. Before
+//! the flag could be cleared, all of the file would have to be checkpointed: no other write may go to a
+//! block whose older content the journal still is to write there.
 
 use std::sync::Arc;
 
@@ -19,8 +19,7 @@ use super::steps::{convert, insert, raise_disk_size, step_credits};
 use crate::Result;
 use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
-use crate::file_data::InFlight;
-use crate::file_data::{Change, Segment};
+use crate::file_data::{Change, InFlight, Segment};
 use crate::inode::Inode;
 use crate::options::DataMode;
 
@@ -65,7 +64,7 @@ fn buffer(engine: &Engine, block: u64) -> Result<Arc<Buffer>> {
     }
 }
 
-/// Brings a segment of a flight into the journal and into the map, in as many handles as it takes.
+/// Puts a segment of a range into the journal and into the map, in as many handles as it takes.
 pub(super) fn bring(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

@@ -1,9 +1,8 @@
-//! Where the bytes of a flight go on the device.
+//! Where the bytes of an in-flight range go on the device.
 //!
-//! A plan is made before anything is written: what has written blocks is overwritten, what has
-//! unwritten ones is written to them and converted when it landed, and for holes blocks are taken
-//! from the allocator, in memory only. No other thread changes the map in the range of a flight, so
-//! that the plan stays true until it lands.
+//! A plan is made before anything is written. Written blocks are overwritten in place. Unwritten blocks
+//! are written, and converted on completion. For holes, blocks are allocated, in memory only. No other
+//! thread changes the map in an in-flight range, so the plan stays true until completion.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use crate::inode::Inode;
 use crate::map::{self, Mapped};
 use crate::{Error, Result};
 
-/// Plans a flight. After an error nothing is allocated.
+/// Plans a range. After an error nothing is allocated.
 ///
 /// # Errors
 /// The map is damaged; [`Error::NoSpace`], which a reservation should have kept away.

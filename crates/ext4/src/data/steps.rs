@@ -20,7 +20,7 @@ pub(super) fn step_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
     map::insert_credits(store, inode, blocks).saturating_add(CLAIM_CREDITS + STORE_CREDITS)
 }
 
-/// Puts an extent of a flight into the map.
+/// Puts an extent of an in-flight range into the map.
 pub(super) fn insert(
     store: &Store,
     h: &Handle,

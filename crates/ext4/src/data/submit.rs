@@ -14,7 +14,7 @@ use crate::inode::Inode;
 /// Bytes of one write request.
 const MAX_WRITE: u64 = 4 << 20;
 
-/// Plans a flight and sends it on.
+/// Plans a range and sends it on.
 pub(super) fn prepare(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -31,7 +31,7 @@ pub(super) fn prepare(
         }
     };
     if journaled::applies(engine, inode) {
-        // Landing puts it into the journal.
+        // Completion puts it into the journal.
         io.set_plan(plan, 0);
         return complete::io_finished(engine, inode, io, dispatch);
     }
@@ -48,8 +48,8 @@ pub(super) fn prepare(
     }
 }
 
-/// The bytes of a flight are lost; says so, and ends all changes unless this damages only the file. If
-/// only the host has no space, they are kept.
+/// The bytes of a range are lost: logs that, and makes the mount read-only unless this damages only the
+/// file. If only the host has no space, the bytes are kept.
 fn lost(engine: &Engine, inode: &Inode, io: &InFlight, error: &Error) {
     let Range { start, end } = io.range;
     if error.is_host_full() && !sapwood_fault::planted(174) {
@@ -103,7 +103,7 @@ fn requests(block_size: u64, plan: &Plan) -> Vec<Request> {
     whole.into_iter().flat_map(cut).collect()
 }
 
-/// Writes a part of a flight; after the last one the flight goes on.
+/// Writes a part of a range; after the last one the range goes on to completion.
 pub(super) fn write_part(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

@@ -15,7 +15,7 @@ pub(crate) enum Dispatch {
     Queue,
 }
 
-/// A part of a flight that is one request.
+/// A part of an in-flight range that is one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Byte on the device.
@@ -26,10 +26,10 @@ pub(crate) struct Request {
 
 /// Work for a thread.
 pub(crate) enum Work {
-    /// Plan a flight.
+    /// Plan a range that was taken.
     Prepare(Arc<Inode>, Arc<InFlight>),
-    /// Write a part of a flight.
+    /// Write a part of a range.
     Write(Arc<Inode>, Arc<InFlight>, Request),
-    /// Bring what is ready of a file into its map.
+    /// Complete what is ready of a file.
     Complete(Arc<Inode>),
 }

@@ -215,7 +215,8 @@ fn put(
         Ok(store.device.flush()?)
     };
     let written_back = at == 0 && write_back(store, leader)?;
-    if data_written && !sapwood_fault::planted(138) || written_back && !sapwood_fault::planted(362) {
+    if data_written && !sapwood_fault::planted(138) || written_back && !sapwood_fault::planted(362)
+    {
         flush()?;
     }
     let pieces: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();

@@ -1,20 +1,18 @@
 //! Data in flight: taken from the dirty ranges, and not yet in the map.
 //!
 //! # How it works
-//! A flight is a range of the file with its bytes. It begins when writeback takes a dirty run and ends when
-//! the map leads to what was written. Until then reads are served from it.
+//! An [`InFlight`] is a range of the file with its bytes. It begins when writeback takes a dirty run and
+//! ends when the map leads to what was written. Until then reads are served from it.
 //!
-//! InFlightSet of a file never overlap: what was written again while its older bytes are on their way
-//! stays dirty until those landed, since both would go to the same blocks. A thread that flushes
-//! therefore takes twice: what it could not take at first is free once the flights of then have
-//! landed.
+//! In-flight ranges of a file never overlap. What is written again while its older bytes are in flight
+//! stays dirty until those are complete, as both would go to the same blocks. A thread that flushes
+//! therefore takes twice: what it could not take at first is free once the I/O of then is complete.
 //!
-//! InFlightSet that change the map land in the order in which they were taken, however their I/O ends:
-//! a file that grows then has no hole after a power cut where an older part was still under way.
-//! What only overwrites lands at once.
+//! Ranges that change the map complete in the order in which they were taken, however their I/O ends. So
+//! a growing file has no hole after a power cut where the I/O of an older part was not done. A range
+//! that only overwrites completes at once.
 //!
-//! A thread that wants to wait for all that is in flight takes a *mark*, the number of the newest
-//! flight.
+//! A thread that waits for all that is in flight takes a *mark*, the number of the newest range.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::block_alloc::Extent;
 
-/// What has to be done to the map for a part of a flight.
+/// What has to be done to the map for a part of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Nothing: its blocks have content already.
@@ -34,7 +32,7 @@ pub(crate) enum Change {
     Insert,
 }
 
-/// A part of a flight whose blocks are side by side on the device.
+/// A part of a range whose blocks are side by side on the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
     /// Blocks of the file.
@@ -55,7 +53,7 @@ impl Segment {
     }
 }
 
-/// Where a flight goes.
+/// Where a range goes on the device.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// In the order of the file, without gaps.
@@ -194,7 +192,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct InFlightSet {
     entries: BTreeMap<u64, Entry>,
-    /// Start of a range -> its end and the flight.
+    /// Start of a range -> its end and number.
     by_start: BTreeMap<u64, (u64, u64)>,
     newest: u64,
     bytes: u64,
@@ -221,12 +219,12 @@ impl InFlightSet {
         self.entries.is_empty()
     }
 
-    /// Number of the newest flight.
+    /// Number of the newest range.
     pub(crate) fn mark(&self) -> u64 {
         self.newest
     }
 
-    /// Whether a flight up to `mark` has not landed.
+    /// Whether a range up to `mark` is not complete.
     pub(crate) fn pending(&self, mark: u64) -> bool {
         self.entries.keys().next().is_some_and(|id| *id <= mark)
     }
@@ -317,7 +315,7 @@ impl InFlightSet {
         }
     }
 
-    /// Notes that the I/O of a flight is done. True if the caller is to bring into the map what is ready, with
+    /// Records that the I/O of a range is done. True if the caller is to complete what is ready, with
     /// [`next_ready`](Self::next_ready) until that has no more.
     pub(crate) fn io_done(&mut self, id: u64) -> bool {
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -331,7 +329,7 @@ impl InFlightSet {
         ready && !std::mem::replace(&mut self.completing, true)
     }
 
-    /// Whether the I/O of a flight is done that cannot land yet.
+    /// Whether the I/O of a range is done that cannot complete yet.
     #[cfg(test)]
     pub(crate) fn is_waiting(&self) -> bool {
         self.entries.values().any(|entry| entry.io_done)
@@ -352,7 +350,7 @@ impl InFlightSet {
         ready
     }
 
-    /// Ends a flight. True if the caller is to bring into the map what only waited for it.
+    /// Takes a range out. True if the caller is to complete what only waited for it.
     pub(crate) fn remove(&mut self, io: &InFlight) -> bool {
         if self.entries.remove(&io.id).is_some() {
             self.by_start.remove(&io.range.start);
@@ -407,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn they_land_in_the_order_of_taking() {
+    fn ranges_complete_in_the_order_of_taking() {
         let mut ios = InFlightSet::default();
         let first = ios.insert(0..4, pieces(0, b'a', 4), 0);
         let second = ios.insert(8..12, pieces(8, b'c', 4), 0);

@@ -56,7 +56,7 @@ impl State {
         self.dirty.bytes() + self.in_flight.bytes()
     }
 
-    /// Makes the bytes of a flight dirty again, but for those that were written again since. Returns how
+    /// Makes the bytes of an in-flight range dirty again, but for those that were written again since. Returns how
     /// many.
     pub(crate) fn put_back(&mut self, io: &InFlight) -> u64 {
         let before = self.dirty.bytes();

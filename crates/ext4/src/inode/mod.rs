@@ -50,7 +50,7 @@ pub struct Inode {
     pub(crate) io: RankedRwLock<()>,
     /// Where the blocks are: extent root, block pointers, target of a short link, or inline data.
     pub(crate) map: RankedRwLock<[u8; MAP_BYTES]>,
-    /// Dirty ranges, flights.
+    /// Dirty and in-flight ranges.
     pub(crate) data: FileData,
     /// What a directory keeps besides.
     pub(crate) dir: DirState,
