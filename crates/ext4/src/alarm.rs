@@ -1,5 +1,5 @@
-//! What the background thread of a mount waits for: a commit that is due, and requests of the journal
-//! and of the inode table.
+//! What the background thread of a mount waits for: a commit that is due, and requests of the
+//! journal and of the inode table.
 
 use std::time::{Duration, Instant};
 

@@ -19,8 +19,8 @@ pub(crate) fn vfs_flags(flags: DiskFlags) -> InodeFlags {
     seen.fold(InodeFlags::empty(), |all, (_, flag)| all | *flag)
 }
 
-/// Bits of `FS_IOC_GETFLAGS` that callers see and cannot change: how the inode is stored, and what only
-/// other tools set.
+/// Bits of `FS_IOC_GETFLAGS` that callers see and cannot change: how the inode is stored, and what
+/// only other tools set.
 pub(crate) fn layout_flags(flags: DiskFlags) -> u32 {
     let known = DiskFlags::INDEX
         | DiskFlags::ENCRYPT

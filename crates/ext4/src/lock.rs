@@ -2,8 +2,8 @@
 //!
 //! The journal's locks come after all of these but [`Rank::Leaf`].
 //!
-//! Starting a handle may wait for a commit, which takes locks from [`Rank::Group`] on: a debug build
-//! panics if a lock above [`Rank::Inode`] is held then.
+//! Starting a handle may wait for a commit, which takes locks from [`Rank::Group`] on: a debug
+//! build panics if a lock above [`Rank::Inode`] is held then.
 
 /// Order of all locks, the one taken first at the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,9 +5,10 @@
 //! | `ext_attr` | the first attribute that is set or removed (inline data is none) | `e2fsck` takes attribute blocks for garbage |
 //! | `large_file` | the first file of 2 GiB and more that is stored | `e2fsck` reports the file |
 //!
-//! These are the two that the kernel sets. It sets no other: without `dir_index` directories stay linear, without
-//! `dir_nlink` a directory with [`LINK_MAX`](sapwood_ext4_format::LINK_MAX) links takes no further subdirectory, without
-//! `huge_file` and `extent` files have smaller limits, without `ea_inode` a large value is refused.
+//! These are the two that the kernel sets. It sets no other: without `dir_index` directories stay
+//! linear, without `dir_nlink` a directory with [`LINK_MAX`](sapwood_ext4_format::LINK_MAX) links
+//! takes no further subdirectory, without `huge_file` and `extent` files have smaller limits,
+//! without `ea_inode` a large value is refused.
 
 #[cfg(test)]
 mod tests;

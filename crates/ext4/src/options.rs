@@ -29,11 +29,12 @@ pub enum DataMode {
 pub enum FastCommits {
     /// Nothing.
     Off,
-    /// What all replay right: this engine, the kernel, and `e2fsck` 1.47, which at boot is mostly first.
+    /// What all replay right: this engine, the kernel, and `e2fsck` 1.47, which at boot is mostly
+    /// first.
     #[default]
     Careful,
-    /// Also that an inode lost its last name, and that a file lost all its blocks. `e2fsck` 1.47 keeps such an inode, without a name, and
-    /// may damage such a file.
+    /// Also that an inode lost its last name, and that a file lost all its blocks. `e2fsck` 1.47
+    /// keeps such an inode, without a name, and may damage such a file.
     Full,
 }
 

@@ -40,7 +40,8 @@ fn missing(need: Need) -> Option<String> {
     }
 }
 
-/// Whether the running test has to be left out. Says so once on standard error, by the test's name, past the harness.
+/// Whether the running test has to be left out. Says so once on standard error, by the test's name,
+/// past the harness.
 pub(crate) fn left_out(need: Need) -> bool {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let Some(why) = missing(need) else {
@@ -131,7 +132,8 @@ pub(crate) fn debugfs_only(device: &MemoryDevice, commands: &str) -> Arc<MemoryD
     Arc::new(MemoryDevice::load(&path).unwrap())
 }
 
-/// What the image is after these commands of `debugfs`, and after `e2fsck` gave indexes to directories that need one.
+/// What the image is after these commands of `debugfs`, and after `e2fsck` gave indexes to
+/// directories that need one.
 pub(crate) fn debugfs(device: &MemoryDevice, commands: &str) -> Arc<MemoryDevice> {
     let (dir, path) = saved(device);
     let list = dir.path().join("commands");

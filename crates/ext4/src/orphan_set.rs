@@ -74,8 +74,8 @@ impl OrphanFile {
         }
     }
 
-    /// Adds the next block of the file, whose checksum is right, and returns the orphans in it. What a
-    /// slot names is not validated: a wrong number does not spoil the other slots.
+    /// Adds the next block of the file, whose checksum is right, and returns the orphans in it.
+    /// What a slot names is not validated: a wrong number does not spoil the other slots.
     ///
     /// # Errors
     /// The block is damaged.

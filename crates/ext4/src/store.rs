@@ -1,7 +1,8 @@
-//! The store of a mount: its blocks, the journal that changes them, and what all modules above share.
+//! The store of a mount: its blocks, the journal that changes them, and what all modules above
+//! share.
 //!
-//! A mount is built in layers. Each one has the parts of the layer below, to which it dereferences: the
-//! [`Store`], the [volume](crate::volume::Volume) with the inodes, the
+//! A mount is built in layers. Each one has the parts of the layer below, to which it dereferences:
+//! the [`Store`], the [volume](crate::volume::Volume) with the inodes, the
 //! [engine](crate::engine::Engine) with the writeback of file data. A function takes the lowest
 //! layer that it can do with.
 
@@ -64,8 +65,8 @@ impl Store {
         reserved || self.hidden.contains(&ino)
     }
 
-    /// Starts a handle that may change `credits` blocks. May wait for a commit. A fast commit cannot
-    /// express what it changes.
+    /// Starts a handle that may change `credits` blocks. May wait for a commit. A fast commit
+    /// cannot express what it changes.
     ///
     /// # Errors
     /// The mount takes no changes; the journal failed.
@@ -75,8 +76,8 @@ impl Store {
         Ok(h)
     }
 
-    /// As [`start`](Self::start), for operations that the [tracker](Tracker) records, so that a replay
-    /// of the records repeats them.
+    /// As [`start`](Self::start), for operations that the [tracker](Tracker) records, so that a
+    /// replay of the records repeats them.
     ///
     /// # Errors
     /// As [`start`](Self::start).

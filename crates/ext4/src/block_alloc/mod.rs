@@ -1,12 +1,13 @@
-//! Which blocks are free, and who gets them.
+//! Which blocks are free, and which of them a file gets.
 //!
 //! # How it works
-//! Data blocks go through three steps, so that data can be on the device before any metadata says so:
+//! Data blocks go through three steps, so that data can be on the device before any metadata says
+//! so:
 //!
 //! ```text
-//!   Space::reserve   a promise, counted; the only place of ENOSPC
+//!   Space::reserve   counted; the only place of ENOSPC
 //!        |
-//!     allocate       blocks taken in memory (buddy): nobody else gets them; nothing on disk changes
+//!     allocate       blocks taken in memory (buddy): no other thread gets them; nothing on disk changes
 //!        |  \
 //!        |   cancel  given back
 //!      claim         bits set in the bitmap, in a handle, with the extent that names them
@@ -16,7 +17,8 @@
 //!     committed      ... until that transaction is durable, then allocatable again
 //! ```
 //!
-//! Metadata blocks are allocated and claimed at once ([`allocate_meta`]), and forgotten by the journal when freed.
+//! Metadata blocks are allocated and claimed at once ([`allocate_meta`]), and forgotten by the
+//! journal when freed.
 //!
 //! Which blocks: see [`choose`]; files that grow at once are kept apart by [`Groups::streams`].
 
@@ -34,8 +36,8 @@ pub(crate) use crate::group::Extent;
 use crate::group::{Group, Groups, Piece};
 use crate::{Error, Result};
 
-/// Credits that [`claim`], [`allocate_meta`] or [`free`] needs for each group it touches: bitmap and descriptor. An
-/// allocated extent lies in one group.
+/// Credits that [`claim`], [`allocate_meta`] or [`free`] needs for each group it touches: bitmap
+/// and descriptor. An allocated extent lies in one group.
 pub(crate) const CREDITS: u32 = 2;
 
 /// What is wanted of an allocation.
@@ -49,17 +51,18 @@ pub(crate) struct Request {
     pub(crate) ino: u32,
 }
 
-/// Takes free blocks, in memory only: [`claim`] or [`cancel`] must follow. Takes group locks, one at a time; may read
-/// bitmaps. The blocks lie in one group.
+/// Takes free blocks, in memory only: [`claim`] or [`cancel`] must follow. Takes group locks, one
+/// at a time; may read bitmaps. The blocks lie in one group.
 ///
 /// # Errors
-/// `NoSpace`: no group that is in use has a free block. Cannot happen to who was promised blocks, unless groups went out
-/// of use.
+/// `NoSpace`: no group that is in use has a free block. Cannot happen to who was promised blocks,
+/// unless groups went out of use.
 pub(crate) fn allocate(groups: &Groups, request: &Request) -> Result<Extent> {
     choose::allocate(groups, request)
 }
 
-/// Marks allocated blocks as used in the bitmap, in this transaction. Hold no group lock; may wait as write access does.
+/// Marks allocated blocks as used in the bitmap, in this transaction. Hold no group lock; may wait
+/// as write access does.
 ///
 /// # Errors
 /// The bitmap says they are in use (the image is damaged), the group is out of use; the journal.
@@ -88,7 +91,8 @@ pub(crate) fn claim(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
     Ok(())
 }
 
-/// Marks blocks as used that no allocation gave, where they are not: what a fast commit says of them. They lie in one group.
+/// Marks blocks as used that no allocation gave, where they are not: what a fast commit says of
+/// them. They lie in one group.
 ///
 /// # Errors
 /// They were freed in the same transaction; the group is out of use; the journal.
@@ -136,12 +140,13 @@ pub(crate) fn allocate_meta(groups: &Groups, h: &Handle, goal: u64) -> Result<u6
     Ok(extent.start)
 }
 
-/// Frees claimed blocks in this transaction; they can be allocated again when it is durable. `metadata`: the journal
-/// may hold them, so they are forgotten and revoked. Blocks of a group that is out of use stay used.
+/// Frees claimed blocks in this transaction; they can be allocated again when it is durable.
+/// `metadata`: the journal may hold them, so they are forgotten and revoked. Blocks of a group that
+/// is out of use stay used.
 ///
 /// # Errors
-/// The bitmap says they are free (the image is damaged), the range is outside the groups or contains metadata of a
-/// group; the journal.
+/// The bitmap says they are free (the image is damaged), the range is outside the groups or
+/// contains metadata of a group; the journal.
 pub(crate) fn free(groups: &Groups, h: &Handle, extent: Extent, metadata: bool) -> Result<()> {
     let geometry = groups.geometry();
     geometry.check_blocks(extent.start, extent.len.into())?;

@@ -1,20 +1,22 @@
 //! Promises of blocks, and what `statfs` shows.
 //!
 //! # How it works
-//! Two sums, both without a lock: the free blocks of all groups (kept by [`Groups`], changed by each allocation), and
-//! the blocks that were promised and not yet taken. A promise of `n` blocks is made if what is free covers
-//! all promises, the tree blocks that they may need, and what is set aside:
+//! Two sums, both without a lock: the free blocks of all groups (kept by [`Groups`], changed by
+//! each allocation), and the blocks that were promised and not yet taken. A promise of `n` blocks
+//! is made if what is free covers all promises, the tree blocks that they may need, and what is set
+//! aside:
 //!
 //! - blocks that only the superuser may use (`s_r_blocks_count`);
 //! - a pool for metadata: a fiftieth of all blocks, 4096 at most. Directories and maps that grow
 //!   beyond every estimate take from it, so that an operation that has begun does not fail.
 //!
-//! Tree blocks are estimated over the sum of all promises: one for each half leaf of extents of one block. A
-//! single promise of a few blocks would round up to more than it needs.
+//! Tree blocks are estimated over the sum of all promises: one for each half leaf of extents of one
+//! block. A single promise of a few blocks would round up to more than it needs.
 //!
-//! Blocks that were freed but whose transaction is not durable are not free. A promise that fails for want of them
-//! commits, and is tried again
-//! (`freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_blocks`). Deletions need no promise.
+//! Blocks that were freed but whose transaction is not durable are not free. A promise that fails
+//! for want of them commits, and is tried again
+//! (`freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_blocks`).
+//! Deletions need no promise.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,8 +98,9 @@ impl Space {
         }
     }
 
-    /// Promises `data` blocks of data and what metadata they may need. `privileged`: may use what is kept for the
-    /// superuser. May wait for a commit: hold no handle, and no lock above an inode's.
+    /// Promises `data` blocks of data and what metadata they may need. `privileged`: may use what
+    /// is kept for the superuser. May wait for a commit: hold no handle, and no lock above an
+    /// inode's.
     ///
     /// # Errors
     /// `NoSpace`; the journal.
@@ -150,7 +153,8 @@ impl Space {
         data / per_leaf.max(1)
     }
 
-    /// Most blocks of data that fit, with their [tree blocks](Self::tree_blocks), into so many free blocks.
+    /// Most blocks of data that fit, with their [tree blocks](Self::tree_blocks), into so many free
+    /// blocks.
     fn most_data(&self, free: u64) -> u64 {
         let per_leaf = (u64::from(self.groups.geometry().block_size()) / 12 / 2).max(1);
         let data = free - free / (per_leaf + 1);
@@ -210,7 +214,8 @@ fn overhead(geometry: &Geometry, sb: &SuperBlock) -> u64 {
     counted.min(geometry.blocks_count())
 }
 
-/// Blocks of an internal journal, from the copy of its inode in the superblock: words 15 and 16 are its size.
+/// Blocks of an internal journal, from the copy of its inode in the superblock: words 15 and 16 are
+/// its size.
 fn journal_blocks(geometry: &Geometry, sb: &SuperBlock) -> u64 {
     if !geometry.features().has_compat(Compat::HAS_JOURNAL) || sb.jnl_backup_type != 1 {
         return 0;

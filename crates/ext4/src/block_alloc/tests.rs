@@ -493,7 +493,8 @@ fn statfs_is_what_the_kernel_says() {
         assert_eq!(u64::from(ours.block_size), kernel.f_bsize, "{args}");
         assert_eq!(ours.blocks, kernel.f_blocks, "{args}");
         assert_eq!(ours.blocks_free, kernel.f_bfree, "{args}");
-        // Without what the tree blocks of so much data may take, which the kernel does not set aside.
+        // Without what the tree blocks of so much data may take, which the kernel does not set
+        // aside.
         let tree = kernel.f_bavail / (kernel.f_bsize / 24 + 1);
         let most = kernel.f_bavail - tree;
         assert!((most - 1..=most).contains(&ours.blocks_available), "{args}");

@@ -1,9 +1,9 @@
 //! Completion: ranges whose I/O is done get into the map.
 //!
-//! One thread at a time completes the ranges of a file, in the order in which they were taken, several in
-//! one handle where its credits allow. It claims the new blocks in the bitmap, inserts them into the map,
-//! converts unwritten ones, and raises the size on disk to what is there. Each handle ends with the inode
-//! stored, so that a commit in between has a whole, shorter file.
+//! One thread at a time completes the ranges of a file, in the order in which they were taken,
+//! several in one handle where its credits allow. It claims the new blocks in the bitmap, inserts
+//! them into the map, converts unwritten ones, and raises the size on disk to what is there. Each
+//! handle ends with the inode stored, so that a commit in between has a whole, shorter file.
 //!
 //! With `data=journal` the bytes themselves go into the journal ([`journaled`]).
 
@@ -49,8 +49,8 @@ pub(super) fn io_finished(
     }
 }
 
-/// Reserves blocks once more for a range that could not be written. Its bytes are lost if there are none,
-/// because other files took them in between.
+/// Reserves blocks once more for a range that could not be written. Its bytes are lost if there are
+/// none, because other files took them in between.
 fn reserve_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &Plan) {
     let new = |segment: &&Segment| segment.change == Change::Insert;
     let blocks: u64 = plan
@@ -166,8 +166,8 @@ fn bring(
     inode.store(engine, &h)
 }
 
-/// Takes a range out and wakes the threads that waited for it. True if the caller is to complete the
-/// ranges that waited for it.
+/// Takes a range out and wakes the threads that waited for it. True if the caller is to complete
+/// the ranges that waited for it.
 fn end(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &InFlight) -> bool {
     let next = {
         let mut kept = 0;

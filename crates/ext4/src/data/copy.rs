@@ -13,12 +13,13 @@ use crate::inode::Inode;
 /// Bytes copied at once.
 const CHUNK: u64 = 1 << 20;
 
-/// Copies `len` bytes (0: to the end of the source) from one file to another, or within one. Returns
-/// how many. The caller holds `io` of both exclusively, and has checked that the target may be written.
+/// Copies `len` bytes (0: to the end of the source) from one file to another, or within one.
+/// Returns how many. The caller holds `io` of both exclusively, and has checked that the target may
+/// be written.
 ///
 /// # Errors
-/// [`vfs::Error::NotSupported`] if sharing is a must; [`vfs::Error::Invalid`] for ranges that overlap in one
-/// file; `FileTooLarge`; [`NoSpace`](crate::Error::NoSpace).
+/// [`vfs::Error::NotSupported`] if sharing is a must; [`vfs::Error::Invalid`] for ranges that
+/// overlap in one file; `FileTooLarge`; [`NoSpace`](crate::Error::NoSpace).
 pub(crate) fn copy_range(
     engine: &Arc<Engine>,
     source: (&Arc<Inode>, u64),
@@ -54,7 +55,7 @@ pub(crate) fn copy_range(
             .and_then(|n| write::write(engine, to, to_offset + done, bytes, false).map(|()| n));
         match copied {
             Ok(n) => done += n as u64,
-            // What was copied so far is told; who goes on meets the error.
+            // The caller gets what was copied so far, and the error when it goes on.
             Err(_) if done > 0 => break,
             Err(error) => return Err(error),
         }

@@ -1,8 +1,8 @@
 //! `fallocate`: unwritten blocks, holes, zeroed, collapsed and inserted ranges.
 //!
-//! Whatever changes the map here first settles memory in its range: what is dirty there is flushed, or thrown away
-//! where it would be lost anyway, and what is in flight has landed. Steps have handles of their own, each of which leaves a
-//! whole file.
+//! Whatever changes the map here first settles memory in its range: what is dirty there is flushed,
+//! or thrown away where it would be lost anyway, and what is in flight has landed. Steps have
+//! handles of their own, each of which leaves a whole file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use crate::map::{self, Mapped};
 /// Blocks of the longest unwritten extent.
 const MAX_UNWRITTEN: u64 = (1 << 15) - 1;
 
-/// Allocates, frees, zeroes or moves a range. The caller holds `io` exclusively and no handle, and has checked that
-/// the range is not empty and its end no overflow.
+/// Allocates, frees, zeroes or moves a range. The caller holds `io` exclusively and no handle, and
+/// has checked that the range is not empty and its end no overflow.
 ///
 /// # Errors
-/// [`vfs::Error::NotSupported`] for what files with indirect blocks cannot do; [`vfs::Error::Invalid`];
-/// [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace).
+/// [`vfs::Error::NotSupported`] for what files with indirect blocks cannot do;
+/// [`vfs::Error::Invalid`]; [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace).
 pub(crate) fn fallocate(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -64,7 +64,8 @@ pub(crate) fn fallocate(
     }
 }
 
-/// Gives all holes of a range unwritten blocks. Behind the end of the file they stay, if the size is kept.
+/// Gives all holes of a range unwritten blocks. Behind the end of the file they stay, if the size
+/// is kept.
 fn allocate(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -97,9 +98,9 @@ fn allocate(
     Ok(())
 }
 
-/// What is written back before a range gets unwritten blocks: what is dirty there. If the size on disk
-/// is to follow that, it is all that is dirty in the file. Otherwise a commit in between would show a
-/// size inside of what one call wrote, and a hole where its begin is still dirty.
+/// What is written back before a range gets unwritten blocks: what is dirty there. If the size on
+/// disk is to follow that, it is all that is dirty in the file. Otherwise a commit in between would
+/// show a size inside of what one call wrote, and a hole where its begin is still dirty.
 fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
     let is_dirty = {
         let data = inode.data.state.lock();
@@ -112,8 +113,8 @@ fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
     }
 }
 
-/// Gives the begin of a hole unwritten blocks; returns where they end. The file is as long as they reach then, but not
-/// longer than `size`, or than it was.
+/// Gives the begin of a hole unwritten blocks; returns where they end. The file is as long as they
+/// reach then, but not longer than `size`, or than it was.
 fn fill_hole(engine: &Arc<Engine>, inode: &Arc<Inode>, hole: Range<u64>, size: u64) -> Result<u64> {
     let len = hole.end - hole.start;
     let mut promised = flush::reserve(engine, len, false)?;

@@ -1,14 +1,14 @@
 //! Dirty ranges are taken and sent on their way, and waited for.
 //!
 //! # How it works
-//! [`begin`] takes dirty runs out; each becomes in-flight I/O, which [`submit`] plans and writes. After
-//! the last request it is ready to be [completed](super::complete).
+//! [`begin`] takes dirty runs out; each becomes in-flight I/O, which [`submit`] plans and writes.
+//! After the last request it is ready to be [completed](super::complete).
 //!
-//! Small flushes that a thread waits for run in the caller's thread from end to end, so that an fsync
-//! of a page does not pay for waking threads.
+//! Small flushes that a thread waits for run in the caller's thread from end to end, so that an
+//! fsync of a page does not pay for waking threads.
 //!
-//! Where the host has no space for the bytes, they become dirty again, and the caller that flushes gets
-//! an error. The next writeback or flush tries again.
+//! Where the host has no space for the bytes, they become dirty again, and the caller that flushes
+//! gets an error. The next writeback or flush tries again.
 //!
 //! A dirty range where I/O is in flight is left: the thread that flushes takes it once that I/O is
 //! complete.
@@ -29,12 +29,12 @@ const MAX_IO: u64 = 64 << 20;
 /// Bytes up to which a flush that is waited for runs in the caller's thread.
 const SMALL: u64 = 256 << 10;
 
-/// Writes back all of a file and waits until the map has it, in a transaction that need not be durable. Waits
-/// for nothing of other files. Hold no handle.
+/// Writes back all of a file and waits until the map has it, in a transaction that need not be
+/// durable. Waits for nothing of other files. Hold no handle.
 ///
 /// # Errors
-/// [`Error::WriteFailed`] if a write failed since the last call; [`Error::NoSpace`] if the host has no
-/// space, and all that is not written is kept.
+/// [`Error::WriteFailed`] if a write failed since the last call; [`Error::NoSpace`] if the host has
+/// no space, and all that is not written is kept.
 pub(crate) fn flush(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let refusals = refusals(inode);
     flush_range(engine, inode, 0..u64::MAX);
@@ -46,8 +46,8 @@ pub(crate) fn flush(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     told
 }
 
-/// Writes back what is dirty in a range and waits until the map has it, before the map is changed there
-/// otherwise. The caller holds `io` exclusively.
+/// Writes back what is dirty in a range and waits until the map has it, before the map is changed
+/// there otherwise. The caller holds `io` exclusively.
 ///
 /// # Errors
 /// [`Error::NoSpace`]: the host has none, and something is dirty still.
@@ -108,8 +108,8 @@ pub(super) fn failure(inode: &Inode, refusals: u64) -> Result<()> {
     Err(Error::WriteFailed(inode.ino))
 }
 
-/// Makes durable what was overwritten in place since the device was last flushed for this file. For an fsync
-/// after [`flush`], if no commit of a transaction did it.
+/// Makes durable what was overwritten in place since the device was last flushed for this file. For
+/// an fsync after [`flush`], if no commit of a transaction did it.
 ///
 /// # Errors
 /// The device.
@@ -139,8 +139,8 @@ pub(crate) fn overwrites_synced(inode: &Inode, overwrites: u64) {
     state.overwrites_synced = state.overwrites_synced.max(overwrites);
 }
 
-/// Takes what is dirty in `range` and starts its way to disk. True if some was left because it is in flight
-/// already.
+/// Takes what is dirty in `range` and starts its way to disk. True if some was left because it is
+/// in flight already.
 pub(super) fn begin(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -177,8 +177,8 @@ pub(super) fn begin(
     left
 }
 
-/// Throws away what is dirty in `range` (whole blocks, in bytes) and waits until nothing of it is in flight. The
-/// caller holds `io` exclusively.
+/// Throws away what is dirty in `range` (whole blocks, in bytes) and waits until nothing of it is
+/// in flight. The caller holds `io` exclusively.
 pub(super) fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
     loop {
         let bytes = {
@@ -224,8 +224,8 @@ fn drain_files(engine: &Arc<Engine>, files: &[Arc<Inode>]) {
     }
 }
 
-/// Reserves blocks. If there are too few, dirty and in-flight data is written first: it may need fewer
-/// blocks than were reserved for it. Hold no handle.
+/// Reserves blocks. If there are too few, dirty and in-flight data is written first: it may need
+/// fewer blocks than were reserved for it. Hold no handle.
 ///
 /// # Errors
 /// [`Error::NoSpace`].
@@ -240,8 +240,8 @@ pub(super) fn reserve(engine: &Arc<Engine>, blocks: u64, privileged: bool) -> Re
     }
 }
 
-/// Writes back all of all files and waits until the maps have it. The first error is returned, after all
-/// were tried.
+/// Writes back all of all files and waits until the maps have it. The first error is returned,
+/// after all were tried.
 ///
 /// # Errors
 /// As [`flush`], of one of them.

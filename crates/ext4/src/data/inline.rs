@@ -1,12 +1,14 @@
 //! Inline data: a small file that stands in its inode.
 //!
 //! # How it works
-//! The first 60 bytes stand where a map would be, the rest in the attribute `system.data`, which is there even if it is
-//! empty. Such a file has nothing in memory: a write changes the inode in a handle at once. One that does not fit any more
-//! [becomes blocks](convert): the block is written first and one handle then puts it in the place of the inline data, so
-//! that a power cut leaves the one or the other.
+//! The first 60 bytes stand where a map would be, the rest in the attribute `system.data`, which is
+//! there even if it is empty. Such a file has nothing in memory: a write changes the inode in a
+//! handle at once. One that does not fit any more [becomes blocks](convert): the block is written
+//! first and one handle then puts it in the place of the inline data, so that a power cut leaves
+//! the one or the other.
 //!
-//! Where the file system has the feature, an empty file becomes inline with its first write that fits.
+//! Where the file system has the feature, an empty file becomes inline with its first write that
+//! fits.
 
 use std::sync::Arc;
 
@@ -99,7 +101,8 @@ fn most(engine: &Engine) -> u64 {
     MAP_BYTES as u64 + u64::from(engine.geometry.inode_size()).saturating_sub(128)
 }
 
-/// Writes to a file that is inline, or [may become so](may_begin). False, and nothing is changed, if it does not fit.
+/// Writes to a file that is inline, or [may become so](may_begin). False, and nothing is changed,
+/// if it does not fit.
 ///
 /// # Errors
 /// As [`content`].

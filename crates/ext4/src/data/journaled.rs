@@ -1,13 +1,13 @@
 //! `data=journal`: data that goes through the journal like metadata.
 //!
-//! No I/O of its own is submitted for a range of such a file. Completion puts its blocks into the handle
-//! as buffers, with the map and the size in the same transaction. The newest content of a block is in the
-//! cache until the journal has written it back to its home location, so reads look there first. Freed
-//! blocks are revoked, as the log may hold them.
+//! No I/O of its own is submitted for a range of such a file. Completion puts its blocks into the
+//! handle as buffers, with the map and the size in the same transaction. The newest content of a
+//! block is in the cache until the journal has written it back to its home location, so reads look
+//! there first. Freed blocks are revoked, as the log may hold them.
 //!
-//! A file is journaled by its flag or by the mount's option; neither changes while it is mounted. Before
-//! the flag could be cleared, all of the file would have to be checkpointed: no other write may go to a
-//! block whose older content the journal still is to write there.
+//! A file is journaled by its flag or by the mount's option; neither changes while it is mounted.
+//! Before the flag could be cleared, all of the file would have to be checkpointed: no other write
+//! may go to a block whose older content the journal still is to write there.
 
 use std::sync::Arc;
 

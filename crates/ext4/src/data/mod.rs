@@ -1,8 +1,8 @@
 //! File data: from the bytes of a write to blocks on the device, and back.
 //!
 //! # How it works
-//! Each file has a [`FileData`](crate::file_data::FileData). Its bytes take one way, a module for each
-//! step:
+//! Each file has a [`FileData`](crate::file_data::FileData). Its bytes take one way, a module for
+//! each step:
 //!
 //! ```text
 //!  write      reserves blocks, copies into the dirty ranges
@@ -13,21 +13,23 @@
 //!  complete   one handle: bitmap, map, size on disk, inode
 //! ```
 //!
-//! Data is on its way to the device before any handle knows of it, and the device is flushed before a
-//! commit block. So no power cut shows what a block held before, and a commit never waits for data.
+//! Data is on its way to the device before any handle knows of it, and the device is flushed before
+//! a commit block. So no power cut shows what a block held before, and a commit never waits for
+//! data.
 //!
-//! Reads look at the dirty ranges, then at what is in flight, then at the map. A range stays in flight
-//! until the map has it. Nothing of a file is locked over I/O but its `io` lock, which callers hold:
-//! shared to read, exclusive to write, truncate, fallocate and copy. Writeback does not take it. So a
-//! reader's range that is not in memory cannot change under it: a thread that could begin to change it
-//! needs `io` exclusively.
+//! Reads look at the dirty ranges, then at what is in flight, then at the map. A range stays in
+//! flight until the map has it. Nothing of a file is locked over I/O but its `io` lock, which
+//! callers hold: shared to read, exclusive to write, truncate, fallocate and copy. Writeback does
+//! not take it. So a reader's range that is not in memory cannot change under it: a thread that
+//! could begin to change it needs `io` exclusively.
 //!
-//! A thread that takes blocks out of the map (truncate, punch, collapse) first discards or flushes what
-//! is dirty in the range and waits until nothing there is in flight.
+//! A thread that takes blocks out of the map (truncate, punch, collapse) first discards or flushes
+//! what is dirty in the range and waits until nothing there is in flight.
 //!
-//! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback and
-//! waits for room. It may hold `io`, as writeback never needs it. No thread may wait for data with a
-//! handle open: completion needs a handle, and may wait for the commit that waits for the other one.
+//! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback
+//! and waits for room. It may hold `io`, as writeback never needs it. No thread may wait for data
+//! with a handle open: completion needs a handle, and may wait for the commit that waits for the
+//! other one.
 //!
 //! A failed write makes the mount read-only: the data is lost, and `flush` returns the error.
 //!

@@ -1,8 +1,9 @@
 //! Where the bytes of an in-flight range go on the device.
 //!
-//! A plan is made before anything is written. Written blocks are overwritten in place. Unwritten blocks
-//! are written, and converted on completion. For holes, blocks are allocated, in memory only. No other
-//! thread changes the map in an in-flight range, so the plan stays true until completion.
+//! A plan is made before anything is written. Written blocks are overwritten in place. Unwritten
+//! blocks are written, and converted on completion. For holes, blocks are allocated, in memory
+//! only. No other thread changes the map in an in-flight range, so the plan stays true until
+//! completion.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -101,8 +102,8 @@ fn allocate(
     Ok(())
 }
 
-/// Takes at most `want` blocks. If there seem to be none, blocks that were freed and wait for a commit may
-/// help.
+/// Takes at most `want` blocks. If there seem to be none, blocks that were freed and wait for a
+/// commit may help.
 ///
 /// # Errors
 /// [`Error::NoSpace`].

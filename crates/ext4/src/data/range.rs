@@ -39,7 +39,8 @@ pub(super) fn block_ceil(store: &Store, end: u64) -> u64 {
         .unwrap_or_else(|| block_floor(store, u64::MAX))
 }
 
-/// The blocks of a range of bytes that begins and ends with whole ones; the end may be [`u64::MAX`].
+/// The blocks of a range of bytes that begins and ends with whole ones; the end may be
+/// [`u64::MAX`].
 pub(super) fn blocks_of(store: &Store, range: &Range<u64>) -> Range<u64> {
     let block_size = store.block_size();
     range.start / block_size..range.end.div_ceil(block_size)

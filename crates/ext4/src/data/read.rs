@@ -1,7 +1,7 @@
 //! Reading: memory over disk.
 //!
-//! What is dirty or in flight is copied from memory. The rest stays as it is while the caller holds `io`,
-//! so it is looked up and read without a lock, straight into the caller's buffer.
+//! What is dirty or in flight is copied from memory. The rest stays as it is while the caller holds
+//! `io`, so it is looked up and read without a lock, straight into the caller's buffer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
 
-/// Reads up to `buf.len()` bytes at `offset`; returns how many (fewer only at the end of the file). The caller
-/// holds `io` shared.
+/// Reads up to `buf.len()` bytes at `offset`; returns how many (fewer only at the end of the file).
+/// The caller holds `io` shared.
 ///
 /// # Errors
 /// The map or the inline data is damaged, the device.
@@ -59,7 +59,8 @@ fn ask_ahead(engine: &Engine, inode: &Inode, read: Range<u64>, size: u64) {
     }
 }
 
-/// Reads `buf.len()` bytes at `offset` of a file in blocks, wherever it ends; what no block has is zero.
+/// Reads `buf.len()` bytes at `offset` of a file in blocks, wherever it ends; what no block has is
+/// zero.
 pub(super) fn fill(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

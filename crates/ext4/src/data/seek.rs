@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
 
-/// Whether the byte at `at` is data, and up to where that is known to go on; inline data is data. The caller holds
-/// `io`.
+/// Whether the byte at `at` is data, and up to where that is known to go on; inline data is data.
+/// The caller holds `io`.
 ///
 /// # Errors
 /// The map is damaged.

@@ -15,7 +15,8 @@ pub(super) const CLAIM_CREDITS: u32 = 2;
 /// Credits to store the inode.
 pub(super) const STORE_CREDITS: u32 = 1;
 
-/// Credits for a change of the map in which `blocks` blocks become written, and for storing the inode.
+/// Credits for a change of the map in which `blocks` blocks become written, and for storing the
+/// inode.
 pub(super) fn step_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
     map::insert_credits(store, inode, blocks).saturating_add(CLAIM_CREDITS + STORE_CREDITS)
 }
@@ -66,8 +67,8 @@ pub(super) fn raise_disk_size(store: &Store, inode: &Inode, end: u64) -> Result<
     Ok(())
 }
 
-/// Changes the map in a range, as far in each handle as its credits allow: `change` returns what is left. `step`: credits that it needs
-/// to get on.
+/// Changes the map in a range, as far in each handle as its credits allow: `change` returns what is
+/// left. `step`: credits that it needs to get on.
 ///
 /// # Errors
 /// What `change` meets; the journal.

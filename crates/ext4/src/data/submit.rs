@@ -48,8 +48,8 @@ pub(super) fn prepare(
     }
 }
 
-/// The bytes of a range are lost: logs that, and makes the mount read-only unless this damages only the
-/// file. If only the host has no space, the bytes are kept.
+/// The bytes of a range are lost: logs that, and makes the mount read-only unless this damages only
+/// the file. If only the host has no space, the bytes are kept.
 fn lost(engine: &Engine, inode: &Inode, io: &InFlight, error: &Error) {
     let Range { start, end } = io.range;
     if error.is_host_full() && !sapwood_fault::planted(174) {

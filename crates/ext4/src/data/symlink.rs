@@ -1,7 +1,7 @@
 //! Targets of symbolic links: short ones in the inode, long ones in a block.
 //!
-//! A long target's block is journaled, as the kernel does it: who follows the link after a power cut finds either no link or
-//! its target. Links with inline data are read; none is made.
+//! A long target's block is journaled, as the kernel does it: after a power cut there is either no
+//! link or the link with its target. Links with inline data are read; none is made.
 
 use std::sync::Arc;
 

@@ -1,12 +1,14 @@
 //! Truncation, and freeing all of a file.
 //!
 //! # How it works
-//! Growing is a matter of the size: what is behind is a hole. Only the rest of the last block is zeroed first.
+//! Growing is a matter of the size: what is behind is a hole. Only the rest of the last block is
+//! zeroed first.
 //!
-//! Shrinking first settles memory: what is dirty behind the new end is thrown away and what is in flight waited
-//! for; the block that the new end cuts gets zeros behind it, in memory. Then one handle makes the inode an orphan and sets the
-//! size, and blocks are taken out of the map from the end of the file, as many in each handle as its credits allow. A power
-//! cut in between leaves an orphan, and the next mount goes on. The last handle takes the inode off the orphans.
+//! Shrinking first settles memory: what is dirty behind the new end is thrown away and what is in
+//! flight waited for; the block that the new end cuts gets zeros behind it, in memory. Then one
+//! handle makes the inode an orphan and sets the size, and blocks are taken out of the map from the
+//! end of the file, as many in each handle as its credits allow. A power cut in between leaves an
+//! orphan, and the next mount goes on. The last handle takes the inode off the orphans.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,13 +25,16 @@ use crate::inode::Inode;
 use crate::map::{self, Mapped};
 use crate::{Result, block_alloc, orphan};
 
-/// Credits that a step of a removal is begun with, beside those that it needs to get on: so that it gets on faster.
+/// Credits that a step of a removal is begun with, beside those that it needs to get on: so that it
+/// gets on faster.
 const STEP: u32 = 32;
 
-/// Sets the length of a file. The caller holds `io` exclusively and no handle; times are its business.
+/// Sets the length of a file. The caller holds `io` exclusively and no handle; times are its
+/// business.
 ///
 /// # Errors
-/// [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace); the map is damaged, the device.
+/// [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace); the map is damaged, the
+/// device.
 pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     check(engine)?;
     if size != inode.size() {
@@ -125,7 +130,8 @@ fn remove_credits(engine: &Engine, inode: &Inode) -> u32 {
     need.saturating_add(STEP).min(most.max(need))
 }
 
-/// Frees the blocks of a range, in handles of its own. The caller sees to it that nothing of them is in memory.
+/// Frees the blocks of a range, in handles of its own. The caller sees to it that nothing of them
+/// is in memory.
 ///
 /// # Errors
 /// The map is damaged.
@@ -141,8 +147,8 @@ pub(super) fn remove_blocks(
     in_steps(engine, inode, blocks, step, map::remove)
 }
 
-/// Frees everything that an inode without a name has. The caller holds `io` exclusively and no handle; the inode is
-/// an orphan.
+/// Frees everything that an inode without a name has. The caller holds `io` exclusively and no
+/// handle; the inode is an orphan.
 ///
 /// # Errors
 /// The map is damaged, the device.
@@ -157,7 +163,8 @@ pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result
     Ok(())
 }
 
-/// Whether the file has nothing on disk or in memory but its inode. The caller holds `io` exclusively.
+/// Whether the file has nothing on disk or in memory but its inode. The caller holds `io`
+/// exclusively.
 ///
 /// # Errors
 /// The map is damaged.

@@ -1,7 +1,8 @@
 //! Writing into memory.
 //!
-//! A write brings the rest of blocks that it covers in part, promises blocks to what is a hole, waits for room among the dirty
-//! bytes of all files, and copies. `ENOSPC` happens here and nowhere later.
+//! A write brings the rest of blocks that it covers in part, promises blocks to what is a hole,
+//! waits for room among the dirty bytes of all files, and copies. `ENOSPC` happens here and nowhere
+//! later.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,13 +24,13 @@ const CHUNK: u64 = 1 << 20;
 /// A file with this many dirty bytes is written back without waiting for the bound.
 const EARLY: u64 = 32 << 20;
 
-/// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback: hold no handle. The caller
-/// holds `io` exclusively; the times are its business. `privileged`: as for
+/// Writes `data` at `offset`; the file grows if it ends there. May wait for writeback: hold no
+/// handle. The caller holds `io` exclusively; the times are its business. `privileged`: as for
 /// [`reserve`](crate::block_alloc::Space::reserve).
 ///
 /// # Errors
-/// [`Error::NoSpace`]; [`vfs::Error::FileTooLarge`]; a block that is written in part cannot be read; the mount takes
-/// no changes.
+/// [`Error::NoSpace`]; [`vfs::Error::FileTooLarge`]; a block that is written in part cannot be
+/// read; the mount takes no changes.
 pub(crate) fn write(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -76,13 +77,14 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Zeroes the rest of the last block of a file that ends at `size` and is about to grow: nothing says that
-/// it is zero on disk.
+/// Zeroes the rest of the last block of a file that ends at `size` and is about to grow: nothing
+/// says that it is zero on disk.
 pub(super) fn zero_tail(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     zero_part(engine, inode, size..block_ceil(engine, size), size)
 }
 
-/// Zeroes part of a block, if it has anything else there. The file does not grow beyond `size` by that.
+/// Zeroes part of a block, if it has anything else there. The file does not grow beyond `size` by
+/// that.
 pub(super) fn zero_part(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -151,9 +153,9 @@ fn write_chunk(
     }
 }
 
-/// Copies bytes into the dirty ranges: first `edges` (whole blocks that `data` covers in part), then `data`. The
-/// file is at least `size` long then. False, and nothing changed, if writeback took a block meanwhile whose other
-/// bytes are needed.
+/// Copies bytes into the dirty ranges: first `edges` (whole blocks that `data` covers in part),
+/// then `data`. The file is at least `size` long then. False, and nothing changed, if writeback
+/// took a block meanwhile whose other bytes are needed.
 fn store(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
@@ -208,8 +210,8 @@ fn store(
     Ok(true)
 }
 
-/// Promises blocks to the holes among `gaps` (whole blocks, in bytes), and returns which they are. What is in flight will have its
-/// own.
+/// Promises blocks to the holes among `gaps` (whole blocks, in bytes), and returns which they are.
+/// What is in flight will have its own.
 fn promise(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,

@@ -1,8 +1,9 @@
-//! Directories in the inode: entries in the 60 bytes of the map behind the parent's number, and in the value of the
-//! attribute `system.data`.
+//! Directories in the inode: entries in the 60 bytes of the map behind the parent's number, and in
+//! the value of the attribute `system.data`.
 //!
-//! Both regions are taken out, changed, and put back. The second one is made as large as the inode allows when the first is
-//! full. When that is full too, all entries move to a block, where each keeps its place: [`list`](super::list) counts on it.
+//! Both regions are taken out, changed, and put back. The second one is made as large as the inode
+//! allows when the first is full. When that is full too, all entries move to a block, where each
+//! keeps its place: [`list`](super::list) counts on it.
 
 use sapwood_ext4_format::{
     DirEntry, Incompat, InodeFlags, NewEntry, XattrSet, XattrValue, inline_dir_parent,
@@ -176,7 +177,8 @@ impl Inline {
         Ok(true)
     }
 
-    /// Puts a name where there is room, in memory; says in which region. `None` if the inode has no room.
+    /// Puts a name where there is room, in memory; says in which region. `None` if the inode has no
+    /// room.
     fn place(&mut self, dir: &Dir<'_>, entry: &NewEntry<'_>) -> Result<Option<bool>> {
         for round in 0..3 {
             let second = round > 0;
@@ -250,7 +252,8 @@ impl Inline {
         self.put(dir, false)
     }
 
-    /// Moves all names to a block. What does not fit, or is no name, is found before anything is changed.
+    /// Moves all names to a block. What does not fit, or is no name, is found before anything is
+    /// changed.
     ///
     /// # Errors
     /// Damage, no space, the journal.
@@ -285,7 +288,8 @@ impl Inline {
     }
 }
 
-/// Makes a new directory inline, if the file system has such and the inode has room. False: it is to get a block.
+/// Makes a new directory inline, if the file system has such and the inode has room. False: it is
+/// to get a block.
 ///
 /// # Errors
 /// Damage.

@@ -1,8 +1,9 @@
 //! Directories without an index: blocks of names, one after another.
 //!
-//! A new name goes into the first block with room. Blocks are not searched for room again and again: the directory
-//! remembers up to which block there was none, until a name is removed there. That a shorter name would have fitted is
-//! not remembered; such room is used after the next removal in the block.
+//! A new name goes into the first block with room. Blocks are not searched for room again and
+//! again: the directory remembers up to which block there was none, until a name is removed there.
+//! That a shorter name would have fitted is not remembered; such room is used after the next
+//! removal in the block.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,7 +77,8 @@ impl Gap {
     }
 }
 
-/// Finds a name in one block. The first room that is passed is noted in `gap`, if it has none and the name is not there.
+/// Finds a name in one block. The first room that is passed is noted in `gap`, if it has none and
+/// the name is not there.
 ///
 /// # Errors
 /// The block is damaged, the device.

@@ -1,14 +1,17 @@
 //! Listing.
 //!
 //! # How it works
-//! A position must stay good while names come and go, and must not depend on the call before. Two orders do that:
+//! A position must stay good while names come and go, and must not depend on the call before. Two
+//! orders do that:
 //!
-//! - *By place*, block and byte, in directories that never get an index: names never move there, so a position is the place
-//!   behind a name. Names of an inline directory have the places that they will have in the block that they move to.
-//! - *By hash*, in directories that have an index or will get one with their second block: a name's hash never changes,
-//!   wherever splits of blocks move it. The hash of the index decides first, so that the index leads to the next names; where
-//!   it is the same, a second hash that only this process knows. Only names equal in both, 63 bits, cannot be told apart: of those
-//!   a page that ends between them is begun again with the first.
+//! - *By place*, block and byte, in directories that never get an index: names never move there, so
+//!   a position is the place behind a name. Names of an inline directory have the places that they
+//!   will have in the block that they move to.
+//! - *By hash*, in directories that have an index or will get one with their second block: a name's
+//!   hash never changes, wherever splits of blocks move it. The hash of the index decides first, so
+//!   that the index leads to the next names; where it is the same, a second hash that only this
+//!   process knows. Only names equal in both, 63 bits, cannot be told apart: of those a page that
+//!   ends between them is begun again with the first.
 //!
 //! A thread that lists by hash reads all names of a leaf, and of leaves that continue its last
 //! hash, sorts them and passes them on from the position.
@@ -33,8 +36,8 @@ pub(super) type Sink<'a> = dyn FnMut(DirEntry) -> ControlFlow<()> + 'a;
 /// Bits of a byte in a block in a position by place: blocks have at most 64 KiB.
 const PLACE_BITS: u32 = 17;
 
-/// The second hash of names. Not the one on disk: that one is 0 for some kinds of hash, and known to who makes names that
-/// collide.
+/// The second hash of names. Not the one on disk: that one is 0 for some kinds of hash, and known
+/// to a caller that makes names that collide.
 static SECOND: LazyLock<std::hash::RandomState> = LazyLock::new(std::hash::RandomState::new);
 
 /// The place of a name as a position.
@@ -48,8 +51,8 @@ pub(super) fn key(major: u32, name: &[u8]) -> u64 {
     (u64::from(major >> 1) << 32) | u64::from(second)
 }
 
-/// The kind of an inode that its entry does not tell, from the inode table. A name that leads nowhere is listed too: who
-/// looks it up is told what is wrong.
+/// The kind of an inode that its entry does not tell, from the inode table. A name that leads
+/// nowhere is listed too: its look-up returns what is wrong.
 fn kind_in_table(store: &Store, ino: u32) -> FileKind {
     let mode = table_place(store, ino).ok().and_then(|(buffer, offset)| {
         let content = buffer.read();

@@ -46,7 +46,8 @@ fn search(dir: &Dir<'_>, name: &[u8], gap: Option<&mut Gap>) -> Result<Option<Pl
     }
 }
 
-/// Finds a name. The caller holds `io` of the directory, as for all functions here: shared to look, exclusive to change.
+/// Finds a name. The caller holds `io` of the directory, as for all functions here: shared to look,
+/// exclusive to change.
 ///
 /// # Errors
 /// The directory is damaged.
@@ -116,8 +117,9 @@ pub(crate) struct Room {
     pub(crate) blocks: u64,
 }
 
-/// What adding this name will take, as long as the caller holds `io` exclusively. Called before a handle is started: a
-/// directory that can never take the name because its index is as large as the format allows refuses it here.
+/// What adding this name will take, as long as the caller holds `io` exclusively. Called before a
+/// handle is started: a directory that can never take the name because its index is as large as the
+/// format allows refuses it here.
 ///
 /// # Errors
 /// `NoSpace`; the directory is damaged.
@@ -145,11 +147,12 @@ pub(crate) const CHANGE_CREDITS: u32 = 1;
 
 /// Credits that one change of names needs at most, whatever the name is.
 pub(crate) fn credits(store: &Store, dir: &Inode) -> u32 {
-    // Who finds the directory damaged here will find it damaged again.
+    // A directory that is damaged here is found damaged again.
     Dir::open(store, dir).map_or(1, |dir| growth(&dir).credits(&dir))
 }
 
-/// Adds a name that is not there. Sets size and flags of the directory in memory; the caller sets times and stores it.
+/// Adds a name that is not there. Sets size and flags of the directory in memory; the caller sets
+/// times and stores it.
 ///
 /// # Errors
 /// No space, the directory cannot grow further, it is damaged.

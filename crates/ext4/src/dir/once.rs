@@ -1,7 +1,7 @@
 //! One search for a name that is then added or removed, under one lock of the directory.
 //!
-//! The search knows where the name stands, or in which entry's slack it would go; the change goes there at once. Names
-//! in the inode itself are searched again: there are few.
+//! The search knows where the name stands, or in which entry's slack it would go; the change goes
+//! there at once. Names in the inode itself are searched again: there are few.
 
 use sapwood_ext4_format::InodeFlags;
 use sapwood_jbd2::Handle;
@@ -27,8 +27,8 @@ pub struct Absent {
     gap: Option<Gap>,
 }
 
-/// Where a name stands, if it is there. The caller holds `io` of the directory exclusively until it is done with the
-/// answer.
+/// Where a name stands, if it is there. The caller holds `io` of the directory exclusively until it
+/// is done with the answer.
 ///
 /// # Errors
 /// The directory is damaged.
@@ -70,8 +70,8 @@ pub(crate) fn remove_present(
     }
 }
 
-/// Looks for a name, and for where it would go; `None` if it is there. The caller holds `io` of the directory exclusively
-/// until it is done with the answer.
+/// Looks for a name, and for where it would go; `None` if it is there. The caller holds `io` of the
+/// directory exclusively until it is done with the answer.
 ///
 /// # Errors
 /// The directory is damaged.

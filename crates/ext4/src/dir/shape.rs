@@ -1,7 +1,7 @@
 //! [`Dir`]: a directory for the time of one call, and access to its blocks.
 //!
-//! A block is judged when it comes into memory: its checksum, and its structure as a block of names or a node of the
-//! index. [`Buffer::kind`] tells which it was judged as.
+//! A block is judged when it comes into memory: its checksum, and its structure as a block of names
+//! or a node of the index. [`Buffer::kind`] tells which it was judged as.
 
 use std::sync::Arc;
 
@@ -185,7 +185,8 @@ impl<'a> Dir<'a> {
         self.store.geometry.features().has_compat(Compat::DIR_INDEX)
     }
 
-    /// Refuses a directory whose names are encrypted: they have any bytes, also those that no name may have.
+    /// Refuses a directory whose names are encrypted: they have any bytes, also those that no name
+    /// may have.
     ///
     /// # Errors
     /// `NotSupported`.

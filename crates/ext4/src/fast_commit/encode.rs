@@ -83,7 +83,8 @@ impl Encoder {
         }
     }
 
-    /// A tag lies in one block; a pad fills what is left of the block before, for which there always is room.
+    /// A tag lies in one block; a pad fills what is left of the block before, for which there
+    /// always is room.
     fn tag(&mut self, kind: u16, value: &[&[u8]]) {
         let len: usize = value.iter().map(|part| part.len()).sum();
         if self.used() + TAG_HEADER + len + TAG_HEADER > self.block_size {

@@ -1,24 +1,25 @@
 //! Fast commits: small records of what an fsync needs, beside the journal's transactions.
 //!
 //! # How it works
-//! An image with this feature has an area after its log. In place of a whole transaction an fsync may
-//! write there what it needs: inodes, ranges of blocks, names. These records count only if they belong
-//! to the transaction that would have come next. A commit of that transaction makes them stale.
+//! An image with this feature has an area after its log. In place of a whole transaction an fsync
+//! may write there what it needs: inodes, ranges of blocks, names. These records count only if they
+//! belong to the transaction that would have come next. A commit of that transaction makes them
+//! stale.
 //!
 //! **Which transactions.** A handle makes its transaction one that only a whole commit can express,
 //! unless it was started with [`Store::start_tracked`]. Operations start so if a replay of their
-//! [records](crate::track) repeats them. Each record is made where all changes of its kind pass, and
-//! there it is also found out what a fast commit cannot express ([`Reason`]). So what is not recorded is
-//! committed whole.
+//! [records](crate::track) repeats them. Each record is made where all changes of its kind pass,
+//! and there it is also found out what a fast commit cannot express ([`Reason`]). So what is not
+//! recorded is committed whole.
 //!
-//! **Writing.** The caller that leads a fast commit keeps the journal from committing, and takes the
-//! records while no handle is open. So it has whole operations: all of the transaction since the last
-//! fast commit, in their order, with the inodes as they are in their table. A fast commit leads from the
-//! state of the last one to the state of that moment, whichever inodes depend on which others.
-//! [`encode`] writes them as [tags](tag): of a new inode its fields, then its name; ranges and names in
-//! their order; last the fields of all inodes that have a name, as names change what they count. Of
-//! directories only names are written: their times and sizes follow. Then the data is flushed if an
-//! inode leads to data that was not, and the blocks are written and flushed.
+//! **Writing.** The caller that leads a fast commit keeps the journal from committing, and takes
+//! the records while no handle is open. So it has whole operations: all of the transaction since
+//! the last fast commit, in their order, with the inodes as they are in their table. A fast commit
+//! leads from the state of the last one to the state of that moment, whichever inodes depend on
+//! which others. [`encode`] writes them as [tags](tag): of a new inode its fields, then its name;
+//! ranges and names in their order; last the fields of all inodes that have a name, as names change
+//! what they count. Of directories only names are written: their times and sizes follow. Then the
+//! data is flushed if an inode leads to data that was not, and the blocks are written and flushed.
 //!
 //! **Replay.** [`recovery`](crate::recovery) reads the area and applies it.
 //!
@@ -41,16 +42,16 @@
 //! | the same transaction number after a recovery | a recovery leaves one out | `tests::numbers_do_not_come_again` |
 //! | a write fails | the journal is aborted, what was durable stays | `tests::a_failed_write_ends_the_mount` |
 //!
-//! Tests without a path are scenarios of `tests/stories`, whose images Sapwood, the kernel and `e2fsck`
-//! recover.
+//! Tests without a path are scenarios of `tests/stories`, whose images Sapwood, the kernel and
+//! `e2fsck` recover.
 //!
-//! **Other readers.** The kernel (6.18) takes the 60 bytes of every inode of a fast commit for a tree of
-//! extents. So links, devices and files with block maps need a whole commit. `e2fsck` (1.47) discards
-//! the whole log if the area is stale, or if the log has a newer superblock than its home location; and
-//! it reads group descriptors from their home location. So the area is erased, and superblock and
-//! descriptors are written back first. It keeps an inode that lost its last name, and damages a file
-//! that lost all its blocks and got new ones: both are written only if asked for
-//! ([`FastCommits::Full`](crate::FastCommits::Full)).
+//! **Other readers.** The kernel (6.18) takes the 60 bytes of every inode of a fast commit for a
+//! tree of extents. So links, devices and files with block maps need a whole commit. `e2fsck`
+//! (1.47) discards the whole log if the area is stale, or if the log has a newer superblock than
+//! its home location; and it reads group descriptors from their home location. So the area is
+//! erased, and superblock and descriptors are written back first. It keeps an inode that lost its
+//! last name, and damages a file that lost all its blocks and got new ones: both are written only
+//! if asked for ([`FastCommits::Full`](crate::FastCommits::Full)).
 //!
 //! Tags: kernel documentation, `filesystems/ext4/journal.rst` ("Fast commits"), and what the kernel
 //! writes.

@@ -13,10 +13,11 @@ use crate::inode::table_place;
 use crate::store::Store;
 use crate::track::{Naming, Record, Taken};
 
-/// What became of the wish to make an inode durable.
+/// How an inode became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is durable by a fast commit that was written since the call began, and with it all data that was written before.
+    /// It is durable by a fast commit that was written since the call began, and with it all data
+    /// that was written before.
     Written,
     /// It was durable already.
     Found,
@@ -58,8 +59,8 @@ enum Look {
     Write(Snapshot),
 }
 
-/// Makes durable what transaction `tid` has of an inode so far, by a fast commit if there can be one; after that the device was flushed.
-/// Hold no handle.
+/// Makes durable what transaction `tid` has of an inode so far, by a fast commit if there can be
+/// one; after that the device was flushed. Hold no handle.
 ///
 /// # Errors
 /// The device; the journal is aborted then.
@@ -140,8 +141,9 @@ fn read(store: &Store, ino: u32) -> Result<Stored> {
 
 /// Blocks of a fast commit.
 ///
-/// The first block of the area must not be torn: the kernel refuses the mount if the first fast commit has a beginning and
-/// no end (6.18). So what does not fit into its first sector comes behind one that says nothing, and does.
+/// The first block of the area must not be torn: the kernel refuses the mount if the first fast
+/// commit has a beginning and no end (6.18). So what does not fit into its first sector comes
+/// behind one that says nothing, and does.
 fn encode(store: &Store, tid: u32, snapshot: &Snapshot) -> Vec<Vec<u8>> {
     let new = || Encoder::new(store.geometry.block_size() as usize);
     let mut encoder = new();
@@ -228,8 +230,8 @@ fn put(
 }
 
 /// Writes the superblock and the group descriptors to their home location if the log has newer
-/// ones: `e2fsck` (1.47) takes them from there. With an older superblock it makes the checksum of the
-/// superblock wrong, and gives up. Of groups that were used first since the last checkpoint it
+/// ones: `e2fsck` (1.47) takes them from there. With an older superblock it makes the checksum of
+/// the superblock wrong, and gives up. Of groups that were used first since the last checkpoint it
 /// forgets all blocks and inodes, so that it meets orphans whose blocks are free.
 ///
 /// True if anything was written. It has to be durable before the first fast commit.

@@ -1,16 +1,17 @@
 //! Data in flight: taken from the dirty ranges, and not yet in the map.
 //!
 //! # How it works
-//! An [`InFlight`] is a range of the file with its bytes. It begins when writeback takes a dirty run and
-//! ends when the map leads to what was written. Until then reads are served from it.
+//! An [`InFlight`] is a range of the file with its bytes. It begins when writeback takes a dirty
+//! run and ends when the map leads to what was written. Until then reads are served from it.
 //!
-//! In-flight ranges of a file never overlap. What is written again while its older bytes are in flight
-//! stays dirty until those are complete, as both would go to the same blocks. A thread that flushes
-//! therefore takes twice: what it could not take at first is free once the I/O of then is complete.
+//! In-flight ranges of a file never overlap. What is written again while its older bytes are in
+//! flight stays dirty until those are complete, as both would go to the same blocks. A thread that
+//! flushes therefore takes twice: what it could not take at first is free once the I/O of then is
+//! complete.
 //!
-//! Ranges that change the map complete in the order in which they were taken, however their I/O ends. So
-//! a growing file has no hole after a power cut where the I/O of an older part was not done. A range
-//! that only overwrites completes at once.
+//! Ranges that change the map complete in the order in which they were taken, however their I/O
+//! ends. So a growing file has no hole after a power cut where the I/O of an older part was not
+//! done. A range that only overwrites completes at once.
 //!
 //! A thread that waits for all that is in flight takes a *mark*, the number of the newest range.
 
@@ -315,8 +316,8 @@ impl InFlightSet {
         }
     }
 
-    /// Records that the I/O of a range is done. True if the caller is to complete what is ready, with
-    /// [`next_ready`](Self::next_ready) until that has no more.
+    /// Records that the I/O of a range is done. True if the caller is to complete what is ready,
+    /// with [`next_ready`](Self::next_ready) until that has no more.
     pub(crate) fn io_done(&mut self, id: u64) -> bool {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.io_done = true;
@@ -335,7 +336,8 @@ impl InFlightSet {
         self.entries.values().any(|entry| entry.io_done)
     }
 
-    /// The flights that are to be brought into the map next, in order, at most `max`. Empty: it is done.
+    /// The flights that are to be brought into the map next, in order, at most `max`. Empty: it is
+    /// done.
     pub(crate) fn next_ready(&mut self, max: usize) -> Vec<Arc<InFlight>> {
         let ready: Vec<_> = self
             .entries
@@ -415,14 +417,14 @@ mod tests {
         assert!(ios.io_done(first.id));
         let ids = |ready: Vec<Arc<InFlight>>| ready.iter().map(|f| f.id).collect::<Vec<_>>();
         assert_eq!(ids(ios.next_ready(8)), [first.id, second.id]);
-        assert!(!ios.io_done(third.id), "somebody is at it");
+        assert!(!ios.io_done(third.id), "a thread completes already");
         assert!(!ios.remove(&first) && ios.pending(mark));
         assert!(!ios.remove(&second) && !ios.pending(mark));
         assert_eq!(ids(ios.next_ready(8)), [third.id]);
         ios.remove(&third);
         assert!(ios.next_ready(8).is_empty() && ios.is_empty());
         let next = ios.insert(0..4, pieces(0, b'a', 4), 0);
-        assert!(ios.io_done(next.id), "nobody is at it any more");
+        assert!(ios.io_done(next.id), "no thread completes any more");
     }
 
     #[test]

@@ -56,8 +56,8 @@ impl State {
         self.dirty.bytes() + self.in_flight.bytes()
     }
 
-    /// Makes the bytes of an in-flight range dirty again, but for those that were written again since. Returns how
-    /// many.
+    /// Makes the bytes of an in-flight range dirty again, but for those that were written again
+    /// since. Returns how many.
     pub(crate) fn put_back(&mut self, io: &InFlight) -> u64 {
         let before = self.dirty.bytes();
         for gap in self.dirty.gaps(io.range.clone()) {

@@ -17,8 +17,9 @@ const BLOCK_BITMAP: u8 = 0xb0;
 const INODE_BITMAP: u8 = 0xb1;
 
 impl Groups {
-    /// The block of a bitmap. What was never written has no content yet: [`change_bitmap`](Self::change_bitmap) gives
-    /// it one. Takes the group's lock, reads the device without it.
+    /// The block of a bitmap. What was never written has no content yet:
+    /// [`change_bitmap`](Self::change_bitmap) gives it one. Takes the group's lock, reads the
+    /// device without it.
     ///
     /// # Errors
     /// The group is out of use, or is put out of use because the bitmap is wrong or cannot be read.
@@ -79,8 +80,9 @@ impl Groups {
         check(group.number, &buffer.read(), &state.desc, &self.geometry).map_err(|e| e.to_string())
     }
 
-    /// Locks a bitmap for a change: the caller's handle has write access to the buffer, and the group's lock is held. Its
-    /// first change gives it the content that it was said to have without being written.
+    /// Locks a bitmap for a change: the caller's handle has write access to the buffer, and the
+    /// group's lock is held. Its first change gives it the content that it was said to have without
+    /// being written.
     ///
     /// # Errors
     /// The journal.
@@ -110,7 +112,8 @@ impl Groups {
         Ok(content)
     }
 
-    /// The content of a bitmap that was never written: only metadata are in use, and what the group does not have.
+    /// The content of a bitmap that was never written: only metadata are in use, and what the group
+    /// does not have.
     pub(crate) fn computed(&self, group: &Group, kind: BitmapKind) -> Vec<u8> {
         let mut bytes = vec![0; self.geometry.block_size() as usize];
         let bits = self.geometry.block_size().saturating_mul(8);
@@ -135,7 +138,8 @@ impl Groups {
         bytes
     }
 
-    /// Locks the group with its free blocks at hand. Reads the bitmap the first time, without the lock.
+    /// Locks the group with its free blocks at hand. Reads the bitmap the first time, without the
+    /// lock.
     ///
     /// # Errors
     /// As [`bitmap`](Self::bitmap); the bitmap contradicts the descriptor.
@@ -179,8 +183,8 @@ impl Groups {
         Ok(state)
     }
 
-    /// What is in use of the group's inodes, for searches without the lock. Reads the bitmap the first time, without the
-    /// lock.
+    /// What is in use of the group's inodes, for searches without the lock. Reads the bitmap the
+    /// first time, without the lock.
     ///
     /// # Errors
     /// As [`bitmap`](Self::bitmap); the bitmap contradicts the descriptor.
@@ -226,8 +230,9 @@ impl Groups {
         group.inodes.get()
     }
 
-    /// A zeroed block of an inode table in which no inode was ever used, in place of reading it. The group's lock
-    /// is held: who asks for the block afterwards gets this one, as long as the caller holds it.
+    /// A zeroed block of an inode table in which no inode was ever used, in place of reading it.
+    /// The group's lock is held. A thread that reads the block afterwards gets this buffer, as long
+    /// as the caller holds it.
     ///
     /// # Errors
     /// It is outside the device.

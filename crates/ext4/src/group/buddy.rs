@@ -1,13 +1,14 @@
 //! The free blocks of one group in memory, as chunks of powers of two.
 //!
 //! # How it works
-//! A *chunk* of order `k` is `1 << k` blocks that begin at a multiple of that. A free chunk is as large as
-//! can be: two free halves of one chunk are always that chunk. So the order of the largest free chunk
-//! is known without a search, and a search for `n` blocks looks at one bit per chunk of the fitting order.
-//! One more bit per block says which are free, for runs that begin at a given block.
+//! A *chunk* of order `k` is `1 << k` blocks that begin at a multiple of that. A free chunk is as
+//! large as can be: two free halves of one chunk are always that chunk. So the order of the largest
+//! free chunk is known without a search, and a search for `n` blocks looks at one bit per chunk of
+//! the fitting order. One more bit per block says which are free, for runs that begin at a given
+//! block.
 //!
-//! Taking blocks splits the chunks that they are in; giving them back merges halves upwards. Both cost the
-//! number of chunks touched times the number of orders, whatever the size of the group
+//! Taking blocks splits the chunks that they are in; giving them back merges halves upwards. Both
+//! cost the number of chunks touched times the number of orders, whatever the size of the group
 //! (`behaves_as_a_plain_bitmap`, `halves_are_always_merged`).
 //!
 //! Numbers of blocks count from the first block of the group.
@@ -54,6 +55,15 @@ pub(crate) struct Buddy {
     /// A set bit is a block in use, as on disk.
     used: Vec<u8>,
     orders: Vec<Order>,
+}
+
+/// Blocks side by side on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// First block.
+    pub(crate) start: u64,
+    /// Blocks.
+    pub(crate) len: u32,
 }
 
 /// Blocks side by side in a group: first, number.
@@ -141,8 +151,8 @@ impl Buddy {
         None
     }
 
-    /// A free chunk of at least `order` and of as little more as can be, the next from `from` on, and what is free
-    /// behind it: `max` blocks at most.
+    /// A free chunk of at least `order` and of as little more as can be, the next from `from` on,
+    /// and what is free behind it: `max` blocks at most.
     pub(crate) fn chunk(&self, order: u32, from: u32, max: u32) -> Option<Piece> {
         let orders = self.orders.iter().enumerate().skip(order as usize);
         for (order, chunks) in orders {
@@ -204,7 +214,8 @@ impl Buddy {
 
     /// Inserts a free chunk, together with its other half if that is free, and so on.
     fn merge(&mut self, mut order: u32, mut index: u32) {
-        // The half beside an incomplete last chunk has blocks that do not exist, which are never free.
+        // The half beside an incomplete last chunk has blocks that do not exist, which are never
+        // free.
         while self.orders.len() > order as usize + 1
             && self.orders[order as usize].remove(index ^ 1)
         {

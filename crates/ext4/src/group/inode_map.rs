@@ -8,9 +8,9 @@ use sapwood_ext4_format::bitmap;
 /// Inodes in a word of an [`InodeMap`].
 pub(crate) const WORD: u32 = u64::BITS;
 
-/// A copy of a group's inode bitmap in words that a search reads without any lock: the bitmap's buffer is locked and perhaps
-/// copied for each change, and a search that took part in that would make others wait for it. Changed together with
-/// the buffer, by the holder of the group's lock.
+/// A copy of a group's inode bitmap in words that a search reads without any lock: the bitmap's
+/// buffer is locked and perhaps copied for each change, and a search that took part in that would
+/// make others wait for it. Changed together with the buffer, by the holder of the group's lock.
 #[derive(Debug)]
 pub(crate) struct InodeMap {
     used: Vec<AtomicU64>,
@@ -19,7 +19,8 @@ pub(crate) struct InodeMap {
     inodes: u32,
 }
 
-/// Inodes of a group that were deleted lately: index and second. The oldest in front. Guarded by the group's lock.
+/// Inodes of a group that were deleted lately: index and second. The oldest in front. Guarded by
+/// the group's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(VecDeque<(u32, u64)>);
 

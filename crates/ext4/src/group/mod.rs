@@ -1,25 +1,28 @@
 //! Block groups: descriptors, bitmaps, free blocks.
 //!
 //! # How it works
-//! Every group has its own lock, and nothing global is locked on the way of a create or an allocation.
-//! The lock guards the descriptor, what the bitmaps say, and the [`Buddy`].
+//! Every group has its own lock, and nothing global is locked on the way of a create or an
+//! allocation. The lock guards the descriptor, what the bitmaps say, and the [`Buddy`].
 //!
-//! **Descriptors** live in memory. Many groups share a descriptor block, so a change goes only into the group's own
-//! state; the block is joined to the transaction (which costs no lock that others wait for, and makes the handle's
-//! credits count it) and filled in [`Groups::write_dirty`], once per commit, when no handle is open. Bitmap checksums
-//! are part of the descriptor and are computed there too.
+//! **Descriptors** live in memory. Many groups share a descriptor block, so a change goes only into
+//! the group's own state; the block is joined to the transaction (which costs no lock that others
+//! wait for, and makes the handle's credits count it) and filled in [`Groups::write_dirty`], once
+//! per commit, when no handle is open. Bitmap checksums are part of the descriptor and are computed
+//! there too.
 //!
 //! **Bitmaps** are read when first needed, validated under the group's lock (so that a bitmap that
 //! a thread is already changing is never compared with the checksum of its last commit), and stay
 //! in the journal's cache. One that was never written (`BLOCK_UNINIT`, `INODE_UNINIT`) is computed,
 //! and put into its block by the first change (`bitmaps`).
 //!
-//! **Freed blocks** have clear bits in the bitmap at once, but stay used in the buddy until the transaction that freed
-//! them is durable: before that, a crash could bring back the file that had them ([`Groups::committed`]).
+//! **Freed blocks** have clear bits in the bitmap at once, but stay used in the buddy until the
+//! transaction that freed them is durable: before that, a crash could bring back the file that had
+//! them ([`Groups::committed`]).
 //!
-//! **Out of use**: a group whose descriptor or bitmap is wrong. One line in the log says why; nothing is
-//! allocated or freed there any more, while reads go on. What would be freed there stays used, for `e2fsck` to find.
-//! (`damage_puts_a_group_out_of_use_and_no_other`, `a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read`).
+//! **Out of use**: a group whose descriptor or bitmap is wrong. One line in the log says why;
+//! nothing is allocated or freed there any more, while reads go on. What would be freed there stays
+//! used, for `e2fsck` to find. (`damage_puts_a_group_out_of_use_and_no_other`,
+//! `a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read`).
 
 mod bitmaps;
 mod buddy;
@@ -36,7 +39,7 @@ use std::sync::{Arc, OnceLock};
 use sapwood_ext4_format::{BitmapKind, Geometry, GroupDesc, GroupFlags, bitmap};
 use sapwood_jbd2::{Buffer, BufferRead, Cache, Closing, Handle, Tid};
 
-pub(crate) use buddy::{Buddy, Piece};
+pub(crate) use buddy::{Buddy, Extent, Piece};
 pub(crate) use inode_map::{InodeMap, Recent, WORD};
 pub(crate) use streams::Known;
 use streams::Streams;
@@ -48,15 +51,6 @@ use crate::{Error, Result};
 const NONE: u8 = u8::MAX;
 /// Of one whose bitmap was not looked at yet.
 const UNKNOWN: u8 = u8::MAX - 1;
-
-/// Blocks side by side on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
-    /// First block.
-    pub(crate) start: u64,
-    /// Blocks.
-    pub(crate) len: u32,
-}
 
 /// All groups of a file system.
 pub(crate) struct Groups {
@@ -195,8 +189,8 @@ impl Group {
         self.search_limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Index of the first of the inodes at the end of the table that were never used. Their blocks of the table have no
-    /// meaning, unless the group's table was zeroed.
+    /// Index of the first of the inodes at the end of the table that were never used. Their blocks
+    /// of the table have no meaning, unless the group's table was zeroed.
     pub(crate) fn first_never_used(&self, state: &GroupState) -> u32 {
         if !self.knows_unused {
             return self.inode_count;
@@ -207,8 +201,8 @@ impl Group {
         self.inode_count.saturating_sub(state.desc.itable_unused())
     }
 
-    /// Last place where a search for an inode may begin, so that no table block is skipped that has no meaning. As far as
-    /// is known without the lock; it only grows.
+    /// Last place where a search for an inode may begin, so that no table block is skipped that has
+    /// no meaning. As far as is known without the lock; it only grows.
     pub(crate) fn search_limit(&self) -> u32 {
         self.search_limit.load(Ordering::Relaxed)
     }
@@ -314,8 +308,8 @@ impl Groups {
         u32::try_from(sum).unwrap_or(u32::MAX)
     }
 
-    /// Free blocks and inodes as the superblock is to have them: groups out of use count as their descriptors say, as
-    /// what they have is not lost.
+    /// Free blocks and inodes as the superblock is to have them: groups out of use count as their
+    /// descriptors say, as what they have is not lost.
     pub(crate) fn totals(&self) -> (u64, u32) {
         let (mut blocks, mut inodes) = (self.free_blocks(), u64::from(self.free_inodes()));
         for group in &self.all {
@@ -329,8 +323,8 @@ impl Groups {
         (blocks, u32::try_from(inodes).unwrap_or(u32::MAX))
     }
 
-    /// Whether one of these blocks belongs to a group's own metadata: superblock, descriptors, bitmaps, inode tables. No
-    /// file can have it.
+    /// Whether one of these blocks belongs to a group's own metadata: superblock, descriptors,
+    /// bitmaps, inode tables. No file can have it.
     pub(crate) fn is_system(&self, block: u64, len: u64) -> bool {
         let end = block.saturating_add(len);
         let after = self.system.partition_point(|(_, stop)| *stop <= block);
@@ -377,8 +371,8 @@ impl Groups {
         Ok(())
     }
 
-    /// The descriptor changed: it will be written before the commit. Called by the holder of a handle that joined
-    /// the [descriptor](Self::join_desc).
+    /// The descriptor changed: it will be written before the commit. Called by the holder of a
+    /// handle that joined the [descriptor](Self::join_desc).
     pub(crate) fn mark_dirty(&self, group: &Group, state: &mut GroupState, kind: BitmapKind) {
         state.dirty_bitmaps[slot(kind)] = true;
         if !state.dirty {
@@ -388,8 +382,8 @@ impl Groups {
         group.publish(state);
     }
 
-    /// Writes the descriptors of all groups that changed in this transaction. No handle is open, so nothing changes
-    /// meanwhile.
+    /// Writes the descriptors of all groups that changed in this transaction. No handle is open, so
+    /// nothing changes meanwhile.
     ///
     /// # Errors
     /// The journal.
@@ -449,7 +443,8 @@ impl Groups {
             .insert(group.number);
     }
 
-    /// What was freed up to this transaction may be used again, and the device is told if the mount wants that.
+    /// What was freed up to this transaction may be used again, and the device is told if the mount
+    /// wants that.
     pub(crate) fn committed(&self, tid: Tid) {
         loop {
             let first = self.waiting.lock().first_key_value().map(|(tid, _)| *tid);

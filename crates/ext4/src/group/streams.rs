@@ -7,13 +7,13 @@
 //! most). So files that grow at once do not interleave, while a small file that is written once
 //! keeps nothing (`files_that_grow_at_once_are_kept_apart`).
 //!
-//! What is kept counts as free: it is given back when the stream ends or is forgotten (only [`PER_SHARD`] of a shard are
-//! remembered), when space gets scarce nothing more is kept, and before an allocation fails all is given back
-//! (`what_is_kept_is_given_back_before_anyone_fails`).
+//! What is kept counts as free: it is given back when the stream ends or is forgotten (only
+//! [`PER_SHARD`] of a shard are remembered), when space gets scarce nothing more is kept, and
+//! before an allocation fails all is given back (`what_is_kept_is_given_back_before_anyone_fails`).
 
 use std::collections::{HashMap, VecDeque};
 
-use super::Extent;
+use super::buddy::Extent;
 use crate::lock::{Rank, RankedMutex};
 
 const SHARDS: usize = 16;

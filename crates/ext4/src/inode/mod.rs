@@ -1,18 +1,19 @@
 //! An inode in memory.
 //!
 //! # How it works
-//! There is at most one [`Inode`] object for an inode; the [table](InodeTable) sees to it. Its locks, in
-//! rank order:
+//! There is at most one [`Inode`] object for an inode; the [table](InodeTable) sees to it. Its
+//! locks, in rank order:
 //!
-//! - `io` is what an operation on the inode takes first: shared to read, exclusive to change content,
-//!   length, attributes or, in a directory, names. Several are taken in the order of their numbers.
+//! - `io` is what an operation on the inode takes first: shared to read, exclusive to change
+//!   content, length, attributes or, in a directory, names. Several are taken in the order of their
+//!   numbers.
 //! - `map` guards the 60 bytes that say where the blocks are, and all tree blocks below them.
 //! - `data` belongs to the data path and has a lock of its own.
 //! - `state` guards the native copy of everything else in the inode, for short sections only.
 //!
-//! A change of the state or the map reaches the inode table with [`Inode::store`], once at the end of the
-//! operation, in its handle. What changed without a handle (times) goes with the next store; before
-//! a commit nothing is stored on its own.
+//! A change of the state or the map reaches the inode table with [`Inode::store`], once at the end
+//! of the operation, in its handle. What changed without a handle (times) goes with the next store;
+//! before a commit nothing is stored on its own.
 
 mod places;
 mod table;
@@ -58,7 +59,8 @@ pub struct Inode {
     pub(crate) state: RankedMutex<InodeState>,
     /// References, and what else the table notes.
     pub(crate) residence: Residence,
-    /// Last transaction that stored it, and the last in which something changed that `fdatasync` needs.
+    /// Last transaction that stored it, and the last in which something changed that `fdatasync`
+    /// needs.
     sync_tid: AtomicU64,
     datasync_tid: AtomicU64,
 }
@@ -230,7 +232,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Notes that something of the inode is in this transaction; `data`: something that `fdatasync` needs.
+    /// Notes that something of the inode is in this transaction; `data`: something that `fdatasync`
+    /// needs.
     pub(crate) fn note_tid(&self, tid: Tid, data: bool) {
         self.sync_tid.fetch_max(tid, Ordering::AcqRel);
         if data {
@@ -304,9 +307,9 @@ impl Inode {
         store.geometry.inode_seed(self.ino, self.generation)
     }
 
-    /// The state, together with the blocks of dirty and in-flight data that will be allocated and are
-    /// not in the block count yet: a block that moves from the one to the other is counted once at
-    /// any moment.
+    /// The state, together with the blocks of dirty and in-flight data that will be allocated and
+    /// are not in the block count yet: a block that moves from the one to the other is counted once
+    /// at any moment.
     pub(crate) fn with_delayed_blocks(&self) -> (RankedMutexGuard<'_, InodeState>, u64) {
         let data = self.data.state.lock();
         let own = self.state.lock();

@@ -16,7 +16,8 @@ type Part = OnceLock<Box<[AtomicU64; PART]>>;
 /// What a directory keeps in memory besides; empty for everything else.
 #[derive(Debug, Default)]
 pub(crate) struct DirState {
-    /// No block before this one has room, as far as was seen. Only for directories without an index.
+    /// No block before this one has room, as far as was seen. Only for directories without an
+    /// index.
     pub(crate) room: AtomicU32,
     /// Where its blocks are.
     pub(crate) places: Places,

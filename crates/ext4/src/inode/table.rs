@@ -1,5 +1,6 @@
-//! All inodes in memory: a [`ResidentTable`] by number. What [may leave](Inode::may_leave): an inode without a
-//! name does not, its object tells that it is to be deleted; nor one with data, or times that are not stored.
+//! All inodes in memory: a [`ResidentTable`] by number. What [may leave](Inode::may_leave): an
+//! inode without a name does not, its object tells that it is to be deleted; nor one with data, or
+//! times that are not stored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,8 +118,9 @@ impl InodeTable {
         }
     }
 
-    /// The inode that a directory entry names. Inodes that only the file system itself uses (reserved
-    /// inodes, quota files, the orphan file, values of attributes) have no name in a sound image.
+    /// The inode that a directory entry names. Inodes that only the file system itself uses
+    /// (reserved inodes, quota files, the orphan file, values of attributes) have no name in a
+    /// sound image.
     ///
     /// # Errors
     /// As [`get`](Self::get); [`Error::BadInode`] for an inode of the file system's own.

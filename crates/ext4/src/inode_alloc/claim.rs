@@ -9,19 +9,21 @@
 //!   test-and-set ── was clear ──> taken
 //!     | another thread took it meanwhile: a lost race
 //!   search again, lock held ── full ──> leave the group
-//!     | found a bit, and nobody can take it now
+//!     | found a bit, which no other thread can take
 //!   set ──> taken
 //! ```
 //!
-//! The second search is what ends it. Threads that start over without the lock find the same next free bit again, all of
-//! them, and all but one lose again: with `n` of them the last may lose `n - 1` races, and each costs a turn at the
-//! group's lock. The feature `ablation` keeps that policy for comparison.
+//! The second search is what ends it. Threads that start over without the lock find the same next
+//! free bit again, all of them, and all but one lose again: with `n` of them the last may lose `n -
+//! 1` races, and each costs a turn at the group's lock. The feature `ablation` keeps that policy
+//! for comparison.
 //!
-//! Which threads meet in one bit at all is decided by where they start to search: see [`policy`](super::policy).
+//! Which threads meet in one bit at all is decided by where they start to search: see
+//! [`policy`](super::policy).
 //!
-//! The function knows a group only as a [`Pool`], so that the tests run it under a scheduler that takes every order of
-//! steps: `schedules` has the cases (no inode is given twice; one lost race at most; the old policy loses many in a row;
-//! a group is left only when it is full).
+//! The function knows a group only as a [`Pool`], so that the tests run it under a scheduler that
+//! takes every order of steps: `schedules` has the cases (no inode is given twice; one lost race at
+//! most; the old policy loses many in a row; a group is left only when it is full).
 
 use std::ops::Range;
 
@@ -50,7 +52,8 @@ pub(crate) trait Pool: Bits {
     where
         Self: 'a;
 
-    /// Gets journal write access to the bitmap. May wait; the lock is not held. Further calls cost nothing.
+    /// Gets journal write access to the bitmap. May wait; the lock is not held. Further calls cost
+    /// nothing.
     ///
     /// # Errors
     /// The journal, the device.
@@ -60,8 +63,8 @@ pub(crate) trait Pool: Bits {
     fn lock(&self) -> Self::Guard<'_>;
 }
 
-/// Claims a free inode of the group: its bit is set, and the lock still held for what goes with it. `None`: the span is
-/// full. `start`: where to search first.
+/// Claims a free inode of the group: its bit is set, and the lock still held for what goes with it.
+/// `None`: the span is full. `start`: where to search first.
 ///
 /// # Errors
 /// Those of the pool.

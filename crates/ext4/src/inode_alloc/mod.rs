@@ -1,10 +1,11 @@
 //! Which inode a new file gets.
 //!
 //! # How it works
-//! [`policy`] says which groups to try in order, and where to begin in each. [`search`] finds a free bit, [`claim`] takes
-//! it; both know nothing of groups, policies or journals. This module joins them to a group: what is searched is a
-//! copy of the bitmap in memory ([`InodeMap`]), what is claimed is the bit in both, and counts, flags and a new
-//! table block go with it under the same lock.
+//! [`policy`] says which groups to try in order, and where to begin in each. [`search`] finds a
+//! free bit, [`claim`] takes it; both know nothing of groups, policies or journals. This module
+//! joins them to a group: what is searched is a copy of the bitmap in memory ([`InodeMap`]), what
+//! is claimed is the bit in both, and counts, flags and a new table block go with it under the same
+//! lock.
 
 mod claim;
 mod policy;
@@ -40,13 +41,13 @@ use crate::{Error, Result};
 
 /// Credits that [`allocate`] or [`free`] needs: bitmap, descriptor, inode table.
 pub(crate) const CREDITS: u32 = 3;
-/// Without a journal, an inode is not used again for so many seconds after its deletion, if others are free: what
-/// names it may still be on disk, and would name the new file after a crash. Nor with fast commits, which cannot say that a number
-/// has come back.
+/// Without a journal, an inode is not used again for so many seconds after its deletion, if others
+/// are free: what names it may still be on disk, and would name the new file after a crash. Nor
+/// with fast commits, which cannot say that a number has come back.
 const RECENT_SECONDS: u64 = 5;
 
-/// Marks an inode as used and returns its number. Its place in the table is the caller's to write (what stood there is
-/// of no meaning, but its generation must not be used again).
+/// Marks an inode as used and returns its number. Its place in the table is the caller's to write
+/// (what stood there is of no meaning, but its generation must not be used again).
 ///
 /// # Errors
 /// `NoSpace`: no group that is in use has a free inode; the journal, the device.
@@ -88,7 +89,8 @@ pub(crate) fn free(store: &Store, h: &Handle, ino: u32, kind: FileKind) -> Resul
     allocator.free(h, ino, kind == FileKind::Directory)
 }
 
-/// Marks an inode as used that no allocation gave: what a fast commit says of it. False: it is already.
+/// Marks an inode as used that no allocation gave: what a fast commit says of it. False: it is
+/// already.
 ///
 /// # Errors
 /// Its group is out of use; the journal, the device.
@@ -156,7 +158,8 @@ impl Allocator<'_> {
                     count(&self.counters.given);
                     return Ok(ino);
                 }
-                // Its last free inode was taken after the write access: the next group needs credits of its own.
+                // Its last free inode was taken after the write access: the next group needs
+                // credits of its own.
                 Ok(None) => {
                     let _ = h.ensure(CREDITS);
                 }
@@ -230,7 +233,8 @@ impl Allocator<'_> {
         Ok(true)
     }
 
-    /// Counts and flags of an inode that was claimed. Returns its block of the table if nothing in it was ever used.
+    /// Counts and flags of an inode that was claimed. Returns its block of the table if nothing in
+    /// it was ever used.
     fn account(
         &self,
         group: &Group,

@@ -1,22 +1,26 @@
-//! Where a new inode had best be: the groups to try in order, and the place in a group where the search begins.
+//! Where a new inode had best be: the groups to try in order, and the place in a group where the
+//! search begins.
 //!
 //! # How it works
-//! **Files** go to their directory's group, then to others of its flex group (whose inode tables stand side by side), then
-//! to groups found by steps of 1, 2, 4 ... from a place that depends on the directory, so that the files of
-//! one directory stay together where their group is full; at last, to any.
+//! **Files** go to their directory's group, then to others of its flex group (whose inode tables
+//! stand side by side), then to groups found by steps of 1, 2, 4 ... from a place that depends on
+//! the directory, so that the files of one directory stay together where their group is full; at
+//! last, to any.
 //!
-//! **Directories** (after Orlov): one in the root spreads away from the others, to the flex group with the fewest directories
-//! among those with more free inodes and blocks than the average; any other stays in its parent's flex
-//! group, unless that is much fuller than the average.
+//! **Directories** (after Orlov): one in the root spreads away from the others, to the flex group
+//! with the fewest directories among those with more free inodes and blocks than the average; any
+//! other stays in its parent's flex group, unless that is much fuller than the average.
 //!
-//! **Spread** (`AllocPolicy::spread`): the directories of a flex group take turns over its groups, and a directory's
-//! files are searched from a word of the bitmap that depends on the directory. Threads that create in
-//! different directories then take different bits, and mostly different groups; the inodes of one directory still stand side
-//! by side in the table. Without it all directories fill the first group of their flex group, each from its
-//! first inode, and all meet at the first free bit.
+//! **Spread** (`AllocPolicy::spread`): the directories of a flex group take turns over its groups,
+//! and a directory's files are searched from a word of the bitmap that depends on the directory.
+//! Threads that create in different directories then take different bits, and mostly different
+//! groups; the inodes of one directory still stand side by side in the table. Without it all
+//! directories fill the first group of their flex group, each from its first inode, and all meet at
+//! the first free bit.
 //!
-//! Inodes behind the last one ever used have table blocks without meaning, unless the table was zeroed. A search there begins
-//! at the first of them at most, so that the used part of a table has no gaps.
+//! Inodes behind the last one ever used have table blocks without meaning, unless the table was
+//! zeroed. A search there begins at the first of them at most, so that the used part of a table has
+//! no gaps.
 
 use crate::group::{Group, Groups, WORD};
 use crate::options::AllocPolicy;
@@ -34,7 +38,8 @@ pub(crate) struct Wish {
     pub(crate) top: bool,
 }
 
-/// Groups to try, the best first. Some may come twice. Those that seem to have no free inode are left out.
+/// Groups to try, the best first. Some may come twice. Those that seem to have no free inode are
+/// left out.
 pub(crate) fn groups(
     groups: &Groups,
     wish: Wish,
@@ -68,8 +73,8 @@ pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy)
         return 0;
     }
     let words = inodes / WORD;
-    // Multiples of the golden ratio, of which consecutive ones are far apart: directories of one group are made one
-    // after another.
+    // Multiples of the golden ratio, of which consecutive ones are far apart: directories of one
+    // group are made one after another.
     let fraction = u64::from(wish.parent).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let word = (u128::from(fraction) * u128::from(words)) >> u64::BITS;
     (word as u32 * WORD).min(group.search_limit())
@@ -151,8 +156,8 @@ fn spread_out(all: &[Sums], turn: u32) -> Option<u32> {
         .min_by_key(|flex| all[*flex as usize].dirs)
 }
 
-/// The first flex group from the parent's on that is not much fuller than the average; `inodes` and `blocks` is what one
-/// has.
+/// The first flex group from the parent's on that is not much fuller than the average; `inodes` and
+/// `blocks` is what one has.
 fn stay_near(all: &[Sums], home: u32, inodes: u64, blocks: u64) -> Option<u32> {
     let average = average(all);
     let least_inodes = average.inodes.saturating_sub(inodes / 4);

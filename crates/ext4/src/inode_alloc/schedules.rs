@@ -1,6 +1,7 @@
-//! The claim of an inode under a scheduler that decides every step: which thread goes on at each atomic access, lock and
-//! wait. Schedules come from seeds, so a failure repeats. Random ones show the common orders; those of PCT have
-//! few, unlikely switches, which find what needs a certain order.
+//! The claim of an inode under a scheduler that decides every step: which thread goes on at each
+//! atomic access, lock and wait. Schedules come from seeds, so a failure repeats. Random ones show
+//! the common orders; those of PCT have few, unlikely switches, which find what needs a certain
+//! order.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -88,7 +89,8 @@ impl Bits for Guard<'_> {
 impl Locked for Guard<'_> {
     type Error = Infallible;
 
-    /// A load and a store: only the lock makes it one step, as in the store, where the bitmap block is changed too.
+    /// A load and a store: only the lock makes it one step, as in the store, where the bitmap block
+    /// is changed too.
     fn test_and_set(&mut self, bit: u32) -> Result<bool, Infallible> {
         let word = &self.0.words[(bit / 64) as usize];
         let before = word.load(Ordering::Relaxed);

@@ -6,11 +6,12 @@ use crate::group::{InodeMap, WORD};
 
 /// What a search sees of a group: with the group's lock or without, with a journal or not.
 pub(crate) trait Bits {
-    /// Inodes `index * 64 ..` of the group, a set bit is one in use. Without the lock it may be out of date at once.
+    /// Inodes `index * 64 ..` of the group, a set bit is one in use. Without the lock it may be out
+    /// of date at once.
     fn used(&self, index: u32) -> u64;
 
-    /// Those of the same inodes that were deleted so recently that they had better wait. None with a journal, which
-    /// makes a deletion and what follows it durable in their order.
+    /// Those of the same inodes that were deleted so recently that they had better wait. None with
+    /// a journal, which makes a deletion and what follows it durable in their order.
     fn recent(&self, index: u32) -> u64;
 }
 
@@ -24,8 +25,9 @@ impl Bits for InodeMap {
     }
 }
 
-/// The first free inode of `span` from `start` on, going round. One that was recently deleted is found only if no other
-/// is free: to wait for it is a preference, not a reason to leave the group. `None`: the span is full.
+/// The first free inode of `span` from `start` on, going round. One that was recently deleted is
+/// found only if no other is free: to wait for it is a preference, not a reason to leave the group.
+/// `None`: the span is full.
 pub(crate) fn search(bits: &impl Bits, span: &Range<u32>, start: u32) -> Option<u32> {
     let start = if span.contains(&start) {
         start

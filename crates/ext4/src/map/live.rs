@@ -16,7 +16,8 @@ use crate::seal::SealKind;
 use crate::store::Store;
 use crate::{DataMode, Result};
 
-/// What [`Buffer::kind`] says of a block of pointers. Nodes of extent trees have the number of their seal.
+/// What [`Buffer::kind`] says of a block of pointers. Nodes of extent trees have the number of
+/// their seal.
 const POINTERS: u8 = 0x40;
 
 impl World {
@@ -125,8 +126,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Adds the blocks that were added and removed to the inode's count. To be called after errors too.
-    /// `delayed`: so many of them are blocks of data in flight, which are counted there as well.
+    /// Adds the blocks that were added and removed to the inode's count. To be called after errors
+    /// too. `delayed`: so many of them are blocks of data in flight, which are counted there as
+    /// well.
     pub(super) fn settle(&self, inode: &Inode, delayed: u64) -> Result<()> {
         let blocks = self.charged.replace(0);
         if blocks == 0 {
@@ -231,7 +233,8 @@ impl Changes for Writer<'_> {
     }
 }
 
-/// Credits for freeing blocks, wherever they begin if `physical` is 0: bitmap and descriptor of each group.
+/// Credits for freeing blocks, wherever they begin if `physical` is 0: bitmap and descriptor of
+/// each group.
 pub(super) fn free_credits(geometry: &Geometry, physical: u64, len: u64) -> u32 {
     let per_group = u64::from(geometry.blocks_per_group()).max(1);
     let groups = match physical.checked_sub(u64::from(geometry.first_data_block())) {

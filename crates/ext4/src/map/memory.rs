@@ -1,4 +1,5 @@
-//! A world for tests: nodes in memory, a device without content, a handle that counts what it changes.
+//! A world for tests: nodes in memory, a device without content, a handle that counts what it
+//! changes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -1,19 +1,19 @@
-//! Where the blocks of an inode are: extent trees and the older block maps behind one face.
+//! Where the blocks of an inode are: extent trees and the older block maps behind one interface.
 //!
 //! # How it works
-//! The inode's flags say which of the two it has. Both are written against the traits in [`nodes`]; here they are put on the
-//! store's cache and journal.
+//! The inode's flags say which of the two it has. Both are written against the traits in [`nodes`];
+//! here they are put on the store's cache and journal.
 //!
 //! The map lock of the inode guards its 60 bytes and all blocks of the map below them: shared to
 //! look, exclusive to change, held while such a block is read from the device. Blocks of a map
 //! never move, and a freed one is reused only after a commit, so no other thread changes what a
 //! reader looks at.
 //!
-//! A change counts the blocks that came to the inode or left it, content and map alike, and adds them to `i_blocks` at its
-//! end, after an error too. The caller stores the inode.
+//! A change counts the blocks that came to the inode or left it, content and map alike, and adds
+//! them to `i_blocks` at its end, after an error too. The caller stores the inode.
 //!
-//! Who removes or converts gets back what is left of the range when the handle has no credits for more; the map is whole
-//! then, and the next handle goes on from there.
+//! A caller that removes or converts gets back what is left of the range when the handle has no
+//! credits for more. The map is whole then, and the next handle goes on from there.
 
 mod extent;
 mod indirect;
@@ -83,9 +83,9 @@ fn of_raw<S: Blocks>(
     }
 }
 
-/// A run that begins at block `logical` of the file, of at most `max` blocks. It may end before the next run is of
-/// another kind, where finding out would cost many blocks of the map; it is never empty if `max` is not 0. Takes the map lock
-/// shared.
+/// A run that begins at block `logical` of the file, of at most `max` blocks. It may end before the
+/// next run is of another kind, where finding out would cost many blocks of the map; it is never
+/// empty if `max` is not 0. Takes the map lock shared.
 ///
 /// # Errors
 /// The tree is damaged, the device.
@@ -95,8 +95,9 @@ pub(crate) fn lookup(store: &Store, inode: &Inode, logical: u64, max: u64) -> Re
     of_raw(&Reader::new(store, inode), &map, flags, logical, max)
 }
 
-/// Credits that one [`insert`] of `blocks` blocks, [`append_block`] (`blocks` is 1), or the first step of [`convert`] or [`shift`] needs
-/// at most, but for the bitmaps of the content and the inode. Takes the map lock shared.
+/// Credits that one [`insert`] of `blocks` blocks, [`append_block`] (`blocks` is 1), or the first
+/// step of [`convert`] or [`shift`] needs at most, but for the bitmaps of the content and the
+/// inode. Takes the map lock shared.
 pub(crate) fn insert_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
     let credits = if inode.flags().contains(InodeFlags::EXTENTS) {
         let depth = extent::depth(&inode.map.read());
@@ -110,12 +111,13 @@ pub(crate) fn insert_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
     u32::try_from(credits).unwrap_or(u32::MAX)
 }
 
-/// Credits that appending a few blocks, one after another, with [`append_block`] needs at most, but for the blocks themselves, their
-/// bitmaps, descriptors and the inode. Takes the map lock shared.
+/// Credits that appending a few blocks, one after another, with [`append_block`] needs at most, but
+/// for the blocks themselves, their bitmaps, descriptors and the inode. Takes the map lock shared.
 pub(crate) fn append_credits(store: &Store, inode: &Inode, blocks: u32) -> u32 {
     let after = inode.size() / store.block_size() + u64::from(blocks);
     if !inode.flags().contains(InodeFlags::EXTENTS) {
-        // Up to three new blocks of pointers, bitmaps and descriptors for them, and one that is there.
+        // Up to three new blocks of pointers, bitmaps and descriptors for them, and one that is
+        // there.
         return if after <= 12 { 0 } else { 10 };
     }
     let (depth, entries) = {
@@ -129,11 +131,12 @@ pub(crate) fn append_credits(store: &Store, inode: &Inode, blocks: u32) -> u32 {
     extent::replace_credits(depth)
 }
 
-/// Credits with which one [`remove`] gets on at least a bit, but for the inode. More make it get on faster. Takes the map lock
-/// shared.
+/// Credits with which one [`remove`] gets on at least a bit, but for the inode. More make it get on
+/// faster. Takes the map lock shared.
 pub(crate) fn remove_credits(store: &Store, inode: &Inode) -> u32 {
     let depth = extent::depth(&inode.map.read()).min(5);
-    // Bitmap and descriptor of one group for an extent; for a block of pointers, of all that its run may be in.
+    // Bitmap and descriptor of one group for an extent; for a block of pointers, of all that its
+    // run may be in.
     let run = u64::from(store.geometry.block_size() / 4);
     let bitmaps = free_credits(&store.geometry, 0, run);
     extent::replace_credits(depth + 2)
@@ -141,8 +144,8 @@ pub(crate) fn remove_credits(store: &Store, inode: &Inode) -> u32 {
         .saturating_add(bitmaps)
 }
 
-/// Changes a map, with the map lock held exclusively, and counts blocks. `delayed`: how many of those that the
-/// change adds were delayed.
+/// Changes a map, with the map lock held exclusively, and counts blocks. `delayed`: how many of
+/// those that the change adds were delayed.
 fn change<R>(
     store: &Store,
     h: &Handle,
@@ -169,12 +172,14 @@ fn change<R>(
     settled.map(|()| done)
 }
 
-/// Puts `len` blocks from `physical` on at `logical`, where a hole must be. Takes the map lock exclusively;
-/// tree blocks are allocated as needed; block counts (`i_blocks`) of data and tree blocks are added to the inode. The
-/// caller claims the data blocks and stores the inode. After an error none of the blocks is in the map.
+/// Puts `len` blocks from `physical` on at `logical`, where a hole must be. Takes the map lock
+/// exclusively; tree blocks are allocated as needed; block counts (`i_blocks`) of data and tree
+/// blocks are added to the inode. The caller claims the data blocks and stores the inode. After an
+/// error none of the blocks is in the map.
 ///
 /// # Errors
-/// The tree is damaged, no space for a tree block, `FileTooLarge`, `NotSupported` for unwritten blocks in a block map.
+/// The tree is damaged, no space for a tree block, `FileTooLarge`, `NotSupported` for unwritten
+/// blocks in a block map.
 pub(crate) fn insert(
     store: &Store,
     h: &Handle,
@@ -207,8 +212,8 @@ pub(crate) fn insert(
     Ok(())
 }
 
-/// As [`insert`], of written data in flight. `delayed`: how many of the blocks count as delayed until now; in the
-/// moment in which they are added to the block count, the inode's state says so.
+/// As [`insert`], of written data in flight. `delayed`: how many of the blocks count as delayed
+/// until now; in the moment in which they are added to the block count, the inode's state says so.
 ///
 /// # Errors
 /// As [`insert`].
@@ -239,8 +244,8 @@ fn not_supported() -> Error {
     Error::Vfs(sapwood_vfs::Error::NotSupported)
 }
 
-/// Makes unwritten blocks in `range` written. Returns the part that is still to be converted, as [`remove`] does, but from the begin
-/// of the range on.
+/// Makes unwritten blocks in `range` written. Returns the part that is still to be converted, as
+/// [`remove`] does, but from the begin of the range on.
 ///
 /// # Errors
 /// As [`insert`].
@@ -328,9 +333,9 @@ pub(crate) fn unwrite(
     )
 }
 
-/// Takes blocks out of the map and frees them, from the end of `range` backwards, as far as the handle's
-/// credits allow. Returns the part that is still to be removed (empty: done): the caller stores the inode, restarts
-/// the handle and goes on. See [`remove_credits`].
+/// Takes blocks out of the map and frees them, from the end of `range` backwards, as far as the
+/// handle's credits allow. Returns the part that is still to be removed (empty: done): the caller
+/// stores the inode, restarts the handle and goes on. See [`remove_credits`].
 ///
 /// # Errors
 /// The tree is damaged.
@@ -368,8 +373,9 @@ pub(crate) fn remove(
     Ok(left)
 }
 
-/// Moves the extents in `range` to the front by `by` blocks, over a hole: what follows a range that is collapsed. The end of the range is that
-/// of the file or behind. Returns the part that is still to be moved.
+/// Moves the extents in `range` to the front by `by` blocks, over a hole: what follows a range that
+/// is collapsed. The end of the range is that of the file or behind. Returns the part that is still
+/// to be moved.
 ///
 /// # Errors
 /// As [`insert`]; `NotSupported` for block maps.
@@ -393,8 +399,8 @@ pub(crate) fn shift_left(
     )
 }
 
-/// Moves the extents in `range` to the back by `by` blocks, to make room; one that reaches across the begin of the range is split. Else as
-/// [`shift_left`].
+/// Moves the extents in `range` to the back by `by` blocks, to make room; one that reaches across
+/// the begin of the range is split. Else as [`shift_left`].
 ///
 /// # Errors
 /// As [`shift_left`]; `FileTooLarge`.
@@ -418,8 +424,8 @@ pub(crate) fn shift_right(
     )
 }
 
-/// Flags that a new inode of this kind gets for its content: a tree of extents, where the file system has them. What
-/// becomes inline does so with its first bytes.
+/// Flags that a new inode of this kind gets for its content: a tree of extents, where the file
+/// system has them. What becomes inline does so with its first bytes.
 pub(crate) fn new_flags(store: &Store, kind: FileKind) -> InodeFlags {
     let tree = matches!(kind, FileKind::Regular | FileKind::Directory)
         && store.geometry.features().has_incompat(Incompat::EXTENTS);
@@ -446,7 +452,8 @@ pub(crate) fn blocks_max(store: &Store, flags: InodeFlags) -> u64 {
     }
 }
 
-/// Whether the inode's 60 bytes are a map: not data, the target of a short link, or a device number.
+/// Whether the inode's 60 bytes are a map: not data, the target of a short link, or a device
+/// number.
 fn has_map(store: &Store, inode: &Inode) -> bool {
     let state = inode.state.lock();
     let inline = state.raw.flags().contains(InodeFlags::INLINE_DATA);
@@ -457,7 +464,8 @@ fn has_map(store: &Store, inode: &Inode) -> bool {
     }
 }
 
-/// Where a new block at `logical` had best be: behind the block before it, else in the inode's group. Takes the map lock shared.
+/// Where a new block at `logical` had best be: behind the block before it, else in the inode's
+/// group. Takes the map lock shared.
 ///
 /// # Errors
 /// As [`lookup`].
@@ -497,8 +505,8 @@ pub(crate) fn block_of(store: &Store, inode: &Inode, logical: u64) -> Result<Arc
     }
 }
 
-/// Allocates a zeroed metadata block at `logical` (directories grow by it); joined to the handle. The caller sets the
-/// size and stores the inode.
+/// Allocates a zeroed metadata block at `logical` (directories grow by it); joined to the handle.
+/// The caller sets the size and stores the inode.
 ///
 /// # Errors
 /// As [`insert`].

@@ -1,8 +1,8 @@
 //! What the trees need of the world below them: nodes, changes of nodes, and room for them.
 //!
-//! The trees are written against these traits and not against the store, so that the same code reads a
-//! journal's map before there is a cache, and so that the property tests run thousands of changes without
-//! an image.
+//! The trees are written against these traits and not against the store, so that the same code
+//! reads a journal's map before there is a cache, and so that the property tests run thousands of
+//! changes without an image.
 
 use std::ops::Deref;
 
@@ -65,8 +65,8 @@ pub(crate) trait Blocks {
     /// What the map must conform to.
     fn world(&self) -> &World;
 
-    /// A block of the map, from the device if it is not in memory. `judge` is called if the block was not
-    /// judged as this kind since it was loaded, and says what is wrong with it.
+    /// A block of the map, from the device if it is not in memory. `judge` is called if the block
+    /// was not judged as this kind since it was loaded, and says what is wrong with it.
     ///
     /// # Errors
     /// [`Error::BadBlock`] with what `judge` says, the device.
@@ -77,8 +77,8 @@ pub(crate) trait Blocks {
         judge: &dyn Fn(&[u8]) -> Result<(), String>,
     ) -> Result<Self::Node>;
 
-    /// Whether one of these blocks belongs to a group: superblock, descriptors, bitmaps, inode tables. No map may
-    /// name it, or a broken image had us write content over it.
+    /// Whether one of these blocks belongs to a group: superblock, descriptors, bitmaps, inode
+    /// tables. No map may name it, or a broken image had us write content over it.
     fn is_system(&self, physical: u64, len: u64) -> bool;
 
     /// Where the node is.

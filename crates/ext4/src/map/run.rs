@@ -48,8 +48,8 @@ impl Growing {
         self.run.logical.saturating_add(self.run.len)
     }
 
-    /// Puts a piece behind the run, which ends at block `to` of the file. False if it is of another kind, or if the end is
-    /// reached.
+    /// Puts a piece behind the run, which ends at block `to` of the file. False if it is of another
+    /// kind, or if the end is reached.
     pub(super) fn push(&mut self, what: Mapped, to: u64) -> bool {
         if self.run.len == 0 {
             self.run.what = what;

@@ -133,7 +133,8 @@ impl File {
             0..=2 => self.fill(range, !extents || rng.bool()),
             3 | 4 => self.remove(range),
             5 | 6 if extents => {
-                // What was never written has whatever the device had; zeros are what is expected of it.
+                // What was never written has whatever the device had; zeros are what is expected of
+                // it.
                 self.finish(
                     range.clone(),
                     |engine, inode| insert_credits(engine, inode, 1),

@@ -1,4 +1,5 @@
-//! What the journal asks of the engine: last changes of a transaction, checksums, what a commit sets free.
+//! What the journal asks of the engine: last changes of a transaction, checksums, what a commit
+//! sets free.
 
 use sapwood_ext4_format as format;
 use sapwood_jbd2::{Buffer, Closing, Host, HostError, Request, Tid};
@@ -39,8 +40,8 @@ impl Host for Engine {
             _ => Ok(()),
         };
         if let Err(reason) = sealed {
-            // What was validated when it was changed cannot fail here; if it does, the block goes out with
-            // the old checksum, which readers refuse.
+            // What was validated when it was changed cannot fail here; if it does, the block goes
+            // out with the old checksum, which readers refuse.
             log::error!("block {}: no checksum: {reason}", buffer.block());
         }
     }

@@ -1,16 +1,19 @@
 //! Opening and closing a file system.
 //!
 //! # How it works
-//! The superblock and the journal's inode are read straight from the device. A journal that has to be
-//! recovered is replayed before anything else is read; a mount that may not write replays it into memory
-//! in front of the device, so that it shows what a recovery would give and leaves the image alone. Only then are
-//! cache, journal, groups and inodes set up. Fast commits and orphans come last: they need the engine.
+//! 1. The superblock and the journal's inode are read straight from the device.
+//! 2. A journal that needs recovery is replayed. A read-only mount replays it into memory, so that
+//!    it shows the result of a recovery and does not write to the image.
+//! 3. The layers are assembled: store, volume, engine. Fast commits are replayed, and orphans are
+//!    finished.
 //!
-//! Whatever the image says that keeps it from being mounted is found before the first write, but for the replay of its
-//! journal, which is checked as a whole before it is written. An orphan that cannot be finished does not fail the mount.
+//! What refuses a mount is found before the first write. The exception is the journal, which is
+//! validated as a whole before it is replayed. An orphan that cannot be finished does not fail the
+//! mount.
 //!
-//! While the file system is mounted to be written, its superblock says that it needs recovery (with a journal), or that
-//! it is not clean (without one). Closing takes that back, after everything else is home.
+//! While the file system is mounted for writing, its superblock is marked as needing recovery (with
+//! a journal) or as not clean (without one). Closing removes the mark, after everything else is at
+//! its home location.
 
 mod background;
 mod host;
@@ -193,8 +196,9 @@ fn open_recovered_in_memory(device: Arc<dyn Device>, options: Options) -> Result
     assemble(overlay, options, With::Log)
 }
 
-/// Replays the journal, if there is one that needs it, with the fast commits behind it. What is damaged is found before
-/// anything is written. The journal is emptied last, so that a recovery that is cut off starts again.
+/// Replays the journal, if there is one that needs it, with the fast commits behind it. What is
+/// damaged is found before anything is written. The journal is emptied last, so that a recovery
+/// that is cut off starts again.
 fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometry) -> Result<()> {
     let features = sb.features();
     if !features.has_compat(Compat::HAS_JOURNAL) || !features.has_incompat(Incompat::RECOVER) {
@@ -361,8 +365,8 @@ pub(crate) fn read_inode_unverified(
 /// A transaction takes so many blocks whatever the cache: more than any operation needs.
 const LEAST_TRANSACTION: u32 = 1024;
 
-/// Bounds of the journal so that what it holds fits into `cache` bytes: what is committed and not at
-/// home, and the transactions that run and are committed.
+/// Bounds of the journal so that what it holds fits into `cache` bytes: what is committed and not
+/// at home, and the transactions that run and are committed.
 fn journal_memory(cache: usize, block_size: u32) -> sapwood_jbd2::Options {
     let usual = sapwood_jbd2::Options::default();
     let quarter = (cache / 4) as u64;
@@ -467,8 +471,8 @@ fn closing_credits(geometry: &Geometry) -> u32 {
     geometry.desc_blocks().clamp(4, 16)
 }
 
-/// Says in the superblock that the file system is in use. Before it, nothing was written; after it, nothing that the image
-/// says makes the mount fail.
+/// Says in the superblock that the file system is in use. Before it, nothing was written; after it,
+/// nothing that the image says makes the mount fail.
 fn mark_mounted(engine: &Engine) -> Result<()> {
     let mut sb = engine.super_block.lock();
     let mut features = sb.features();
@@ -500,7 +504,8 @@ fn write_super(device: &dyn Device, sb: &mut SuperBlock) -> Result<()> {
     Ok(device.write_fua(SUPER_OFFSET, sb.bytes())?)
 }
 
-/// Makes everything durable and says in the superblock that nothing needs recovery. Threads must have ended.
+/// Makes everything durable and says in the superblock that nothing needs recovery. Threads must
+/// have ended.
 ///
 /// # Errors
 /// What kept something from becoming durable; the superblock then still asks for recovery.

@@ -6,7 +6,8 @@ use sapwood_vfs::FileSystem;
 use crate::oracles::{MIB, Need, clean, debugfs_only, image, left_out};
 use crate::{Error, Ext4, Options};
 
-/// Offset of the Hurd's upper mode bits in an inode (Linux: upper bits of the attribute block's number).
+/// Offset of the Hurd's upper mode bits in an inode (Linux: upper bits of the attribute block's
+/// number).
 const MODE_HIGH: u64 = 0x76;
 
 fn hurd() -> std::sync::Arc<MemoryDevice> {

@@ -179,7 +179,8 @@ pub(crate) fn set_access_time(inode: &Inode, now: Timestamp) {
     state.unstored = true;
 }
 
-/// Stores permission bits, and removes the file capability if `strip`. Expects the `io` lock exclusively.
+/// Stores permission bits, and removes the file capability if `strip`. Expects the `io` lock
+/// exclusively.
 ///
 /// # Errors
 /// Damage, the journal.

@@ -87,8 +87,8 @@ pub(crate) fn tmpfile(
     })())
 }
 
-/// Blocks that the new name and inode may need: `of_name` for the directory, the content of a directory or link,
-/// attributes.
+/// Blocks that the new name and inode may need: `of_name` for the directory, the content of a
+/// directory or link, attributes.
 fn reserve(
     engine: &Engine,
     plan: &Plan<'_>,
@@ -181,7 +181,8 @@ fn inherited_flags(kind: FileKind, dir: DiskFlags) -> DiskFlags {
     dir & kept
 }
 
-/// Puts a new inode into memory and into its table. A directory gets its first block, a link its target.
+/// Puts a new inode into memory and into its table. A directory gets its first block, a link its
+/// target.
 fn make(
     engine: &Arc<Engine>,
     h: &Handle,
@@ -224,7 +225,8 @@ fn make(
     for (name, value) in &plan.xattrs {
         xattr::set_in(engine, h, &inode, name, Some(value))?;
     }
-    // Others see it when it is whole; and before it stands in its table, where they would load it a second time.
+    // Others see it when it is whole; and before it stands in its table, where they would load it a
+    // second time.
     engine.inodes.insert_new(&inode)?;
     inode.store(engine, h)?;
     Ok(inode)

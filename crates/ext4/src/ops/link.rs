@@ -46,8 +46,9 @@ pub(crate) fn add(
     })())
 }
 
-/// Links of a directory after `change` subdirectories came (1) or went (-1). One link stands for "more than the field
-/// can count", where the image has that feature (`dir_nlink`) and the directory a hash tree.
+/// Links of a directory after `change` subdirectories came (1) or went (-1). One link stands for
+/// "more than the field can count", where the image has that feature (`dir_nlink`) and the
+/// directory a hash tree.
 ///
 /// # Errors
 /// `TooManyLinks`.

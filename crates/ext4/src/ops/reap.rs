@@ -1,12 +1,13 @@
 //! Deleting inodes without a name.
 //!
 //! # How it works
-//! The removal of the last name makes an inode an orphan in the same handle. When the last reference goes,
-//! [`reap`] frees the content in handles of its own and then, in one handle, frees the inode and takes it from the
-//! orphans. A power cut in between leaves an orphan, and the next mount does the same ([`delete`]).
+//! The removal of the last name makes an inode an orphan in the same handle. When the last
+//! reference goes, [`reap`] frees the content in handles of its own and then, in one handle, frees
+//! the inode and takes it from the orphans. A power cut in between leaves an orphan, and the next
+//! mount does the same ([`delete`]).
 //!
-//! An inode that has nothing to free but itself, and no references, never becomes an orphan: it goes in the handle that
-//! removes its last name ([`is_bare`], [`condemn`], [`free`]).
+//! An inode that has nothing to free but itself, and no references, never becomes an orphan: it
+//! goes in the handle that removes its last name ([`is_bare`], [`condemn`], [`free`]).
 
 use std::sync::Arc;
 
@@ -52,8 +53,8 @@ pub(crate) fn delete(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     reap_values(engine)
 }
 
-/// Deletes the inodes of attribute values that no inode refers to any more. Hold no handle. Those that
-/// a crash leaves are orphans, which the next mount deletes.
+/// Deletes the inodes of attribute values that no inode refers to any more. Hold no handle. Those
+/// that a crash leaves are orphans, which the next mount deletes.
 ///
 /// # Errors
 /// Damage, the journal.
@@ -91,8 +92,8 @@ pub(crate) fn free(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
     inode_alloc::free(engine, h, inode.ino, inode.kind)
 }
 
-/// Whether the inode has nothing that would have to be freed before it: no block, no attribute, nothing in memory. The
-/// caller holds its `io` lock exclusively, so that it stays so.
+/// Whether the inode has nothing that would have to be freed before it: no block, no attribute,
+/// nothing in memory. The caller holds its `io` lock exclusively, so that it stays so.
 ///
 /// # Errors
 /// The map is damaged.
@@ -106,7 +107,7 @@ pub(crate) fn is_bare(engine: &Engine, inode: &Inode) -> Result<bool> {
 /// handle and frees the inode in it.
 pub(crate) fn condemn(inode: &Inode, now: Timestamp) -> bool {
     let mut state = inode.state.lock();
-    // Who takes a reference asks afterwards whether the inode is dying.
+    // A thread that takes a reference checks afterwards whether the inode is dying.
     if state.nlink() > 1 || inode.residence.references() > 0 {
         return false;
     }

@@ -43,8 +43,9 @@ fn load(engine: &Arc<Engine>, parent: &Inode, found: dir::Found) -> Result<Arc<I
     }
 }
 
-/// Whether `name` still leads to an inode that was looked up. Expects the `io` locks of both. The number alone does not
-/// tell: the inode may have been deleted meanwhile, and a new one with its number have got the name.
+/// Whether `name` still leads to an inode that was looked up. Expects the `io` locks of both. The
+/// number alone does not tell: the inode may have been deleted meanwhile, and a new one with its
+/// number have got the name.
 ///
 /// # Errors
 /// Damage, the device.
@@ -54,7 +55,8 @@ pub(crate) fn leads_to(engine: &Engine, dir: &Inode, name: &[u8], inode: &Inode)
     Ok(same && (!inode.state.lock().dying || sapwood_fault::planted(101)))
 }
 
-/// Removes `name` of a directory, if `directory`, or of anything else. The caller holds no inode's lock.
+/// Removes `name` of a directory, if `directory`, or of anything else. The caller holds no inode's
+/// lock.
 ///
 /// # Errors
 /// See [`vfs::FileSystem::unlink`] and [`vfs::FileSystem::rmdir`].
@@ -110,8 +112,8 @@ fn check(engine: &Arc<Engine>, dir: &Inode, victim: &Inode, directory: bool) -> 
     Ok(())
 }
 
-/// Takes the name away in a handle. An inode that loses its last one, is empty and has no references is deleted at once:
-/// true. Expects both `io` locks.
+/// Takes the name away in a handle. An inode that loses its last one, is empty and has no
+/// references is deleted at once: true. Expects both `io` locks.
 fn remove_last(
     engine: &Arc<Engine>,
     dir: &Arc<Inode>,

@@ -47,7 +47,8 @@ pub(crate) fn move_name(
         },
     };
     let _blocks = engine.space.reserve(room.blocks, true)?;
-    // Up to two directories learn of another parent; the inodes of both names and of both directories.
+    // Up to two directories learn of another parent; the inodes of both names and of both
+    // directories.
     let others = 2 * dir::CHANGE_CREDITS + 4;
     let credits = remove::CREDITS + orphan::CREDITS + room.credits + others;
     let directory = |one: Found<'_>| one.inode.kind == FileKind::Directory;

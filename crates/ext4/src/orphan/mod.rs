@@ -1,16 +1,19 @@
-//! Inodes that are to be deleted, or cut, whatever happens: the list through the inodes, and the orphan file.
+//! Orphans: inodes that are to be deleted or cut, by the next mount if this one does not get to it.
 //!
 //! # How it works
-//! Older images have one list: the superblock names its first inode, and each inode the next one, in the field that is
-//! otherwise the time of its deletion. Images with an orphan file have slots in its blocks, so that threads that delete do not
-//! meet at the superblock; only when all slots are taken the list serves. In memory [`Orphans`] knows where each stands.
+//! Older images have one list: the superblock names its first inode, and each inode the next one,
+//! in the field that is otherwise the time of its deletion. Images with an orphan file have slots in
+//! its blocks, so that threads that delete do not contend for the superblock. The list is used when
+//! all slots are taken. [`orphan_set`](crate::orphan_set) has where each orphan is recorded.
 //!
-//! A thread that adds or removes an orphan does it in the handle of the change that makes it one. A
-//! mount that may write finishes what it finds ([`recover`]): an inode without a name is deleted,
-//! one with a name cut to its size.
+//! A thread adds or removes an orphan in the handle of the change that makes it one. A mount that
+//! may write finishes the orphans that it finds ([`recovery`](crate::recovery)): an inode without a
+//! name is deleted, one with a name is cut to its size.
 //!
-//! Trouble cases: a list that is a ring or names what cannot be an orphan ends there (`a_damaged_list_ends_where_it_is`), an orphan in the middle of the list that
-//! goes first (`orphans_leave_the_list_in_any_order`), a full orphan file (`what_the_file_cannot_hold_goes_to_the_list`).
+//! Trouble cases: a list that is a ring or names what cannot be an orphan ends there
+//! (`a_damaged_list_ends_where_it_is`), an orphan in the middle of the list that goes first
+//! (`orphans_leave_the_list_in_any_order`), a full orphan file
+//! (`what_the_file_cannot_hold_goes_to_the_list`).
 
 #[cfg(test)]
 mod tests;
@@ -22,11 +25,12 @@ use crate::orphan_set::Place;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
-/// Credits that [`add`] or [`remove`] needs: the superblock, the inode before, a block of the orphan file.
+/// Credits that [`add`] or [`remove`] needs: the superblock, the inode before, a block of the
+/// orphan file.
 pub(crate) const CREDITS: u32 = 3;
 
-/// Notes that an inode is to be deleted (no name) or cut to its size (a truncation has begun). Does nothing if it is noted. The
-/// caller stores the inode afterwards.
+/// Notes that an inode is to be deleted (no name) or cut to its size (a truncation has begun). Does
+/// nothing if it is noted. The caller stores the inode afterwards.
 ///
 /// # Errors
 /// The device, damage.
@@ -79,7 +83,7 @@ pub(crate) fn remove(volume: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Makes who stands before an orphan in the list point behind it.
+/// Takes an orphan out of the list: the one before it gets its successor.
 fn leave_list(volume: &Volume, h: &Handle, list: &mut Vec<u32>, ino: u32) -> Result<()> {
     let Some(at) = list.iter().rposition(|other| *other == ino) else {
         return Ok(());

@@ -94,8 +94,8 @@ fn what_the_file_cannot_hold_goes_to_the_list() {
     clean(&cut, "full orphan file");
 }
 
-/// Every case mounts, as with the kernel; the orphans before the damage are finished, and the superblock says that a
-/// check is due.
+/// Every case mounts, as with the kernel; the orphans before the damage are finished, and the
+/// superblock says that a check is due.
 #[test]
 fn a_damaged_list_ends_where_it_is() {
     if left_out(Need::Tools) {
@@ -110,7 +110,8 @@ fn a_damaged_list_ends_where_it_is() {
     let files = unlinked(&fs, 2, &[5; 5000]);
     fs.sync().unwrap();
     let (first, last) = (files[1].0 as u32, files[0].0 as u32);
-    // What the superblock names as first, what the last of the list names as next, orphans that are finished.
+    // What the superblock names as first, what the last of the list names as next, orphans that are
+    // finished.
     let reserved = 5;
     let cases = [
         ("the first is reserved", Some(reserved), None, 0),

@@ -2,11 +2,14 @@
 //!
 //! # How it works
 //! 1. All blocks that come to files are marked as used, so that no block of a map is put there.
-//! 2. The changes are made in their order. A file keeps the map that it has on disk, and ranges change it: blocks of the kernel's own
-//!    map are not in the records. An inode that has another generation on disk, or was free there, begins with
-//!    an empty one. What counts blocks is kept up by the map.
-//! 3. Links of directories are counted: records of a directory itself do not exist. Its times are those of the replay.
-//! 4. Orphans of the log are finished, then what lost its last name is deleted. Until then it keeps one link, so that it can be loaded.
+//! 2. The changes are made in their order. A file keeps the map that it has on disk, and ranges
+//!    change it: blocks of the kernel's own map are not in the records. An inode that has another
+//!    generation on disk, or was free there, begins with an empty one. What counts blocks is kept
+//!    up by the map.
+//! 3. Links of directories are counted: records of a directory itself do not exist. Its times are
+//!    those of the replay.
+//! 4. Orphans of the log are finished, then what lost its last name is deleted. Until then it keeps
+//!    one link, so that it can be loaded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -266,8 +269,8 @@ impl Replay<'_> {
         self.write(ino, RawInode::read(&bytes, geometry)?)
     }
 
-    /// Sets the fields that a record does not decide: an inode in use has no fragment, and no time of deletion but the
-    /// link of the list of orphans.
+    /// Sets the fields that a record does not decide: an inode in use has no fragment, and no time
+    /// of deletion but the link of the list of orphans.
     fn clean_fields(&self, ino: u32, raw: &mut RawInode) {
         raw.base_mut().obso_faddr = 0.into();
         raw.set_dtime(self.listed.get(&ino).copied().unwrap_or(0));
@@ -295,7 +298,7 @@ impl Replay<'_> {
         self.write(ino, raw)
     }
 
-    /// Writes an inode into the table; who loads it afterwards sees it.
+    /// Writes an inode into the table, before it is loaded.
     fn write(&self, ino: u32, mut raw: RawInode) -> Result<()> {
         let engine = self.engine;
         if let Some(old) = engine.inodes.peek(ino) {

@@ -63,8 +63,8 @@ impl Spot {
     }
 }
 
-/// Reads the area up to the last whole fast commit of the transaction that the log would have continued with. Whatever
-/// follows it is torn or old and is not looked at.
+/// Reads the area up to the last whole fast commit of the transaction that the log would have
+/// continued with. Whatever follows it is torn or old and is not looked at.
 ///
 /// # Errors
 /// [`Error::BadFastCommit`]: a whole fast commit makes no sense; the device.

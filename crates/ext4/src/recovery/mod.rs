@@ -18,8 +18,8 @@ use sapwood_jbd2::{FastCommits, Log};
 use crate::Result;
 use crate::engine::Engine;
 
-/// Replays the fast commits that follow the last transaction of the journal, if there are any. Changes go straight home; the
-/// caller syncs and empties the journal.
+/// Replays the fast commits that follow the last transaction of the journal, if there are any.
+/// Changes go straight home; the caller syncs and empties the journal.
 ///
 /// # Errors
 /// They contradict the image; the device.

@@ -13,8 +13,8 @@ use crate::{Error, Result, data, inode_alloc, map, ops, orphan};
 
 /// The orphans on disk.
 pub(crate) struct Found {
-    /// In the order in which they are to be finished: the first one of the list goes first, as then no other inode has
-    /// to be changed for it.
+    /// In the order in which they are to be finished: the first one of the list goes first, as then
+    /// no other inode has to be changed for it.
     inodes: Vec<Arc<Inode>>,
     /// Something names an inode that cannot be an orphan. What the list has after it is unknown.
     damaged: bool,
@@ -35,8 +35,8 @@ pub(crate) fn recover(engine: &Arc<Engine>) -> Result<()> {
     }
 }
 
-/// Finishes what [`find`] found. An orphan that is damaged stays one, with a warning: its blocks are out of reach until
-/// a check, and the rest of the file system is usable.
+/// Finishes what [`find`] found. An orphan that is damaged stays one, with a warning: its blocks
+/// are out of reach until a check, and the rest of the file system is usable.
 pub(crate) fn finish_all(engine: &Arc<Engine>, found: &Found) {
     for inode in &found.inodes {
         if let Err(error) = finish(engine, inode) {
@@ -50,8 +50,8 @@ pub(crate) fn finish_all(engine: &Arc<Engine>, found: &Found) {
     }
 }
 
-/// Ends a damaged list after its last orphan that is in order, and records in the superblock that there was damage, so
-/// that a check is due: as the kernel does.
+/// Ends a damaged list after its last orphan that is in order, and records in the superblock that
+/// there was damage, so that a check is due: as the kernel does.
 fn forget_damaged(engine: &Arc<Engine>) -> Result<()> {
     let h = engine.start(1)?;
     let first = engine.orphans.state.lock().list.last().copied();
@@ -158,8 +158,8 @@ impl Found {
     }
 }
 
-/// The inode, if it can be an orphan: not a reserved one, in use, and either without a name or of a kind that can be
-/// cut.
+/// The inode, if it can be an orphan: not a reserved one, in use, and either without a name or of a
+/// kind that can be cut.
 fn candidate(engine: &Arc<Engine>, ino: u32) -> Result<Arc<Inode>> {
     let bad = |reason: &str| Error::BadInode {
         ino,

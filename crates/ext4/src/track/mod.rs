@@ -79,8 +79,9 @@ impl Tracker {
         }
     }
 
-    /// An inode was stored. `attribute_blocks`: its block count has blocks of attributes. The kernel's
-    /// replay (6.18) counts the blocks of the map alone, and leaves an inode that `e2fsck` finds wrong.
+    /// An inode was stored. `attribute_blocks`: its block count has blocks of attributes. The
+    /// kernel's replay (6.18) counts the blocks of the map alone, and leaves an inode that `e2fsck`
+    /// finds wrong.
     pub(crate) fn stored(
         &self,
         h: &Handle,

@@ -201,7 +201,8 @@ impl Records {
         self.touched.clone()
     }
 
-    /// Whether an inode that a recovery knows lost its last name. `alive`: as in [`take`](Self::take).
+    /// Whether an inode that a recovery knows lost its last name. `alive`: as in
+    /// [`take`](Self::take).
     pub(crate) fn deletes(&self, alive: impl Fn(u32) -> bool) -> bool {
         let untold = |ino: u32| self.new.get(&ino).is_some_and(|new| !new.told);
         self.changes.iter().any(|change| {
@@ -210,8 +211,8 @@ impl Records {
         })
     }
 
-    /// Takes everything out. What is left of inodes that came and went without a fast commit is nothing. `alive`: whether an inode
-    /// has a name now.
+    /// Takes everything out. What is left of inodes that came and went without a fast commit is
+    /// nothing. `alive`: whether an inode has a name now.
     pub(crate) fn take(&mut self, alive: impl Fn(u32) -> bool) -> Taken {
         let mut changes = std::mem::take(&mut self.changes);
         let new = &mut self.new;

@@ -14,8 +14,9 @@ use crate::commit_reason::Reason;
 use crate::inode::Inode;
 use crate::volume::Volume;
 
-/// Sets or removes (`None`) an attribute within a handle; no rules are applied. The caller holds `io` exclusively (or the
-/// inode is new), stores the inode, and deletes unused values when the handle has ended.
+/// Sets or removes (`None`) an attribute within a handle; no rules are applied. The caller holds
+/// `io` exclusively (or the inode is new), stores the inode, and deletes unused values when the
+/// handle has ended.
 ///
 /// # Errors
 /// `NoSpace`, `AttributeTooLarge` before anything changed; damage, the journal.
@@ -58,7 +59,8 @@ fn apply(volume: &Volume, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<(
     }
 }
 
-/// One change of one attribute, with the permission bits that go with it. The caller holds `io` exclusively.
+/// One change of one attribute, with the permission bits that go with it. The caller holds `io`
+/// exclusively.
 ///
 /// # Errors
 /// See [`vfs::front::Engine::change_attribute`]. The caller deletes unused values afterwards.
@@ -105,8 +107,8 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// Frees all attributes of an inode that is being deleted; restarts the handle as needed. The caller stores the inode, and
-/// deletes unused values when the handle has ended.
+/// Frees all attributes of an inode that is being deleted; restarts the handle as needed. The
+/// caller stores the inode, and deletes unused values when the handle has ended.
 ///
 /// # Errors
 /// Damage, the journal.

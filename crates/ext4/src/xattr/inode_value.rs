@@ -100,7 +100,8 @@ pub(super) fn write(
     })
 }
 
-/// Counts the blocks of a value of `len` bytes among those of the inode that has the attribute, or no more.
+/// Counts the blocks of a value of `len` bytes among those of the inode that has the attribute, or
+/// no more.
 fn charge(volume: &Volume, owner: &Inode, len: u64, more: bool) -> Result<()> {
     let sectors = len.div_ceil(volume.block_size()) * (volume.block_size() / 512);
     let mut state = owner.state.lock();
@@ -138,7 +139,7 @@ pub(super) fn release(volume: &Volume, h: &Handle, owner: &Inode, ino: u32) -> R
         let count = state.raw.ea_refcount();
         let left = count.checked_sub(1).ok_or_else(|| Error::BadInode {
             ino,
-            reason: "a value that nobody refers to".into(),
+            reason: "a value that no attribute refers to".into(),
         })?;
         state.raw.set_ea_refcount(left);
         if left == 0 {

@@ -1,18 +1,19 @@
 //! Extended attributes: in the inode, in a block that inodes share, in inodes of their own.
 //!
 //! # How it works
-//! An inode has up to two sets: one behind its extra fields, one in a block. A change is *planned* on copies of both:
-//! the attribute goes where it was if it fits there, else into the inode, else into the block, else (`ea_inode`) its
-//! value goes to an inode of its own. What does not fit is refused before anything changes. Then the plan is *applied* in
-//! a handle.
+//! An inode has up to two sets: one behind its extra fields, one in a block. A change is *planned*
+//! on copies of both: the attribute goes where it was if it fits there, else into the inode, else
+//! into the block, else (`ea_inode`) its value goes to an inode of its own. What does not fit is
+//! refused before anything changes. Then the plan is *applied* in a handle.
 //!
-//! A block that several inodes share is never changed: who changes its set gets another block. Who writes a block that
-//! equals one that was written lately shares that one ([`shared`]). An inode with a value counts how many refer to it;
-//! the last one makes it an orphan, to be deleted outside of the handle
-//! ([`reap_values`](crate::ops::reap::reap_values)).
+//! A block that several inodes share is never changed: an inode that changes its set gets another
+//! block. An inode whose set equals that of a block written recently shares that block ([`shared`]).
+//! An inode with a value counts the attributes that refer to it. When the last one is removed it
+//! becomes an orphan, to be deleted outside of the handle ([`reap_values`](crate::ops::reap::reap_values)).
 //!
-//! Trouble cases: a value that no place holds (`what_fits_nowhere_is_refused`), a shared block that one of its inodes
-//! changes (`a_shared_block_is_left_alone`), a value that outgrows its place (`values_move_between_places`).
+//! Trouble cases: a value that no place holds (`what_fits_nowhere_is_refused`), a shared block that
+//! one of its inodes changes (`a_shared_block_is_left_alone`), a value that outgrows its place
+//! (`values_move_between_places`).
 
 mod change;
 mod inode_value;
@@ -35,7 +36,8 @@ use crate::inode::Inode;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
-/// Credits with which [`drop_all`] is begun: the block, its bitmap and descriptor; inodes of values.
+/// Credits with which [`drop_all`] is begun: the block, its bitmap and descriptor; inodes of
+/// values.
 pub(crate) const DROP_CREDITS: u32 = 16;
 
 /// Kind of a validated block of attributes, see [`Buffer::kind`].
@@ -165,8 +167,8 @@ pub(crate) fn may_have(inode: &Inode) -> bool {
     state.raw.file_acl() != 0 || state.raw.attr_area().starts_with(&magic)
 }
 
-/// Credits that [`set_in`] needs for a value of `len` bytes: an old and a new block with their bitmaps and descriptors, and
-/// an inode for the value where there may be one.
+/// Credits that [`set_in`] needs for a value of `len` bytes: an old and a new block with their
+/// bitmaps and descriptors, and an inode for the value where there may be one.
 pub(crate) fn credits(volume: &Volume, _inode: &Inode, len: usize) -> u32 {
     credits_of_new(volume, len)
 }

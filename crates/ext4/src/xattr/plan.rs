@@ -8,8 +8,8 @@ use crate::inode::Inode;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
-/// What both places shall hold. The value of an attribute that goes to an inode of its own is in `outside`; its entry is
-/// there already, and lacks the inode's number.
+/// What both places shall hold. The value of an attribute that goes to an inode of its own is in
+/// `outside`; its entry is there already, and lacks the inode's number.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) body: XattrSet,
@@ -33,7 +33,8 @@ pub(super) struct Outside {
     pub(super) in_body: bool,
 }
 
-/// Plans to set an attribute, or to remove it (`None`). The caller holds `io` exclusively, so that the plan stays good.
+/// Plans to set an attribute, or to remove it (`None`). The caller holds `io` exclusively, so that
+/// the plan stays good.
 ///
 /// # Errors
 /// `NoSpace` if it fits nowhere, `AttributeTooLarge`, `NotSupported` for an unknown name, damage.
@@ -126,8 +127,8 @@ impl Room {
 }
 
 impl Plan {
-    /// Puts an attribute where it fits; true: into the inode. What is in a block stays there while it fits, so that the
-    /// inode's room stays for what is small.
+    /// Puts an attribute where it fits; true: into the inode. What is in a block stays there while
+    /// it fits, so that the inode's room stays for what is small.
     fn place(
         &mut self,
         index: u8,

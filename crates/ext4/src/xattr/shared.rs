@@ -33,8 +33,8 @@ fn set_count(h: &Handle, buffer: &Arc<Buffer>, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Gives the inode a block with this set in place of the one it has; an empty set needs none. The caller stores the
-/// inode.
+/// Gives the inode a block with this set in place of the one it has; an empty set needs none. The
+/// caller stores the inode.
 ///
 /// # Errors
 /// No space, the journal, damage.
@@ -86,7 +86,8 @@ pub(super) fn replace(volume: &Volume, h: &Handle, inode: &Inode, set: &XattrSet
     Ok(())
 }
 
-/// Counts one user more of each value in an inode of its own that the shared block `old` has and `set` keeps.
+/// Counts one user more of each value in an inode of its own that the shared block `old` has and
+/// `set` keeps.
 fn share_values(
     volume: &Volume,
     h: &Handle,
@@ -165,7 +166,7 @@ fn release(volume: &Volume, h: &Handle, inode: &Inode, buffer: &Arc<Buffer>) -> 
         return Err(Error::BadBlock {
             ino: inode.ino,
             block: buffer.block(),
-            reason: "attributes that nobody uses".into(),
+            reason: "attributes that no inode uses".into(),
         });
     }
     buffer.set_kind(0);

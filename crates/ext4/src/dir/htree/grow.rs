@@ -81,8 +81,8 @@ pub(super) fn split_and_insert(
     }
 }
 
-/// The leaf without gaps and with the name, if a quarter of it is free: then its names fill it badly, and a split would only
-/// make two such leaves.
+/// The leaf without gaps and with the name, if a quarter of it is free: then its names fill it
+/// badly, and a split would only make two such leaves.
 fn tidy(dir: &Dir<'_>, leaf: &Buffer, entry: &NewEntry<'_>) -> Result<Option<Vec<u8>>> {
     let format = &dir.format;
     let content = leaf.read();
@@ -169,8 +169,8 @@ fn add_level(dir: &mut Dir<'_>, h: &Handle, path: &mut Path) -> Result<()> {
     Ok(())
 }
 
-/// Splits the full node at `depth` of a path, whose parent has room, and lets the path go on through the half that it came
-/// through.
+/// Splits the full node at `depth` of a path, whose parent has room, and lets the path go on
+/// through the half that it came through.
 fn split_node(dir: &mut Dir<'_>, h: &Handle, path: &mut Path, depth: usize) -> Result<()> {
     let no_root = || dir.bad("its index has no root");
     let frame = path.frames.get(depth).ok_or_else(no_root)?;

@@ -1,17 +1,21 @@
 //! Directories with an index of hashes.
 //!
 //! # How it works
-//! The root is the directory's first block; it or nodes below it lead from a hash to the leaf with the names of that hash.
-//! A leaf is a block of names in no order. A look-up goes down once, and on to the next leaf only if that one says it
-//! continues the hash ([`path`]). Names are removed from their leaf; leaves and nodes are never merged.
+//! The root is the directory's first block; it or nodes below it lead from a hash to the leaf with
+//! the names of that hash. A leaf is a block of names in no order. A look-up goes down once, and on
+//! to the next leaf only if that one says it continues the hash ([`path`]). Names are removed from
+//! their leaf; leaves and nodes are never merged.
 //!
-//! A leaf without room is tidied up if that gives room enough, else split at the middle of its hashes. Its node gets an entry
-//! more; a node that is full is split before, and if all are full up to the root, the index gets a level more, as many as
-//! the format allows. Blocks are put together on the side and written to their buffers at the end, so that damage found on the way
-//! leaves nothing half done ([`grow`]). Blocks are allocated before they are written; what was reserved for the operation covers them.
+//! A leaf without room is tidied up if that gives room enough, else split at the middle of its
+//! hashes. Its node gets an entry more; a node that is full is split before, and if all are full up
+//! to the root, the index gets a level more, as many as the format allows. Blocks are put together
+//! on the side and written to their buffers at the end, so that damage found on the way leaves
+//! nothing half done ([`grow`]). Blocks are allocated before they are written; what was reserved
+//! for the operation covers them.
 //!
-//! What an image says is judged when a block comes in, and again where blocks meet: a node's hashes lie within its parent's range, a
-//! name's hash within its leaf's, nothing has more leaves than the directory has blocks. So no way goes round in circles.
+//! What an image says is judged when a block comes in, and again where blocks meet: a node's hashes
+//! lie within its parent's range, a name's hash within its leaf's, nothing has more leaves than the
+//! directory has blocks. So no way goes round in circles.
 
 mod grow;
 mod path;
@@ -162,8 +166,8 @@ type Item = (u64, usize, usize);
 /// Lists by hash, from a position on.
 ///
 /// # Errors
-/// The index or a leaf is damaged (a name in the wrong leaf counts as that: its position would lead elsewhere), the
-/// device.
+/// The index or a leaf is damaged (a name in the wrong leaf counts as that: its position would lead
+/// elsewhere), the device.
 pub(super) fn list(
     dir: &Dir<'_>,
     hasher: &DirHasher,

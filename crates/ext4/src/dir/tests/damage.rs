@@ -68,7 +68,8 @@ impl Broken {
     }
 }
 
-/// Lists all, looks for all names, and counts the errors of each; `Err` of the listing is passed on.
+/// Lists all, looks for all names, and counts the errors of each; `Err` of the listing is passed
+/// on.
 fn tour(fs: &Ext4, dir: &Inode, names: &[Vec<u8>]) -> (Result<usize>, usize) {
     let mut count = 0;
     let listed = list(&fs.engine, dir, 0, &mut |_| {

@@ -10,8 +10,9 @@ use crate::Result;
 use crate::map::nodes::Changes;
 
 impl<S: Changes> Tree<'_, S> {
-    /// Gives all blocks of `range` that are mapped the one state. Returns what is left of the range when the handle has no
-    /// credits for more; the first extent always is done. See [`convert`](crate::map::convert).
+    /// Gives all blocks of `range` that are mapped the one state. Returns what is left of the range
+    /// when the handle has no credits for more; the first extent always is done. See
+    /// [`convert`](crate::map::convert).
     pub(crate) fn convert(&mut self, range: Range<u64>, written: bool) -> Result<Range<u64>> {
         let end = range.end;
         let (mut at, mut first) = (range.start, true);

@@ -105,7 +105,8 @@ impl<S: Changes> Tree<'_, S> {
         self.replace_merging(path, next, next, &[extent])
     }
 
-    /// Replaces the entries `from..to` of the leaf by `new`, and the neighbours too where they can be one with it.
+    /// Replaces the entries `from..to` of the leaf by `new`, and the neighbours too where they can
+    /// be one with it.
     pub(super) fn replace_merging(
         &mut self,
         path: super::Path<S::Node>,

@@ -1,12 +1,13 @@
 //! The way from an inode's root to a leaf, judged at each step.
 //!
 //! # How it works
-//! A node is judged as a whole, its checksum too, when it is loaded. What that cannot tell is whether it belongs
-//! *here*: a broken image may name one block from two places, even from below itself. So each step checks again what
-//! depends on the way that was come: the depth is one less than the parent's, which bounds every way by the
-//! depth of the root, and the first and last entry lie in the range that the parent gives to the node
-//! (`a_block_below_itself_ends_in_an_error`, `a_node_outside_its_range_is_refused`). The entries between them are in
-//! order since the node was judged.
+//! A node is judged as a whole, its checksum too, when it is loaded. What that cannot tell is
+//! whether it belongs *here*: a broken image may name one block from two places, even from below
+//! itself. So each step checks again what depends on the way that was come: the depth is one less
+//! than the parent's, which bounds every way by the depth of the root, and the first and last entry
+//! lie in the range that the parent gives to the node (`a_block_below_itself_ends_in_an_error`,
+//! `a_node_outside_its_range_is_refused`). The entries between them are in order since the node was
+//! judged.
 
 use sapwood_ext4_format::{
     EXTENT_ROOT_SIZE, Extent, ExtentBounds, ExtentError, ExtentNode, extent_block_verify,
@@ -25,8 +26,8 @@ pub(super) struct Level<N> {
     pub(super) node: Option<N>,
     /// What its entries must conform to.
     pub(super) bounds: ExtentBounds,
-    /// In an inner node the entry that was followed. In a leaf the last one that begins at or before what was looked
-    /// for.
+    /// In an inner node the entry that was followed. In a leaf the last one that begins at or
+    /// before what was looked for.
     pub(super) at: Option<usize>,
     /// Entries in use.
     pub(super) len: usize,

@@ -1,12 +1,13 @@
 //! Taking blocks out of a tree and freeing them.
 //!
 //! # How it works
-//! From the end of the range backwards, leaf by leaf: the entries that go, or the parts of them, are taken out of the
-//! leaf in one replacement, then their blocks are freed. As many at once as the handle has credits for, as each
-//! extent may be in another group and so cost a bitmap; at least the blocks at the end of the last extent that are in one
-//! group; what could not be done is returned. A tree that is truncated
-//! thus is whole after each handle, and a power cut between two of them leaves an inode that is longer than its
-//! content or, for an orphan, one whose removal goes on.
+//! From the end of the range backwards, leaf by leaf: the entries that go, or the parts of them,
+//! are taken out of the leaf in one replacement, then their blocks are freed. As many at once as
+//! the handle has credits for, as each extent may be in another group and so cost a bitmap; at
+//! least the blocks at the end of the last extent that are in one group; what could not be done is
+//! returned. A tree that is truncated thus is whole after each handle, and a power cut between two
+//! of them leaves an inode that is longer than its content or, for an orphan, one whose removal
+//! goes on.
 
 use std::ops::Range;
 
@@ -32,7 +33,8 @@ enum Mode {
     First,
     /// As far as the credits go.
     Next,
-    /// Without freeing the blocks, and whatever the credits: they were enough for putting the blocks in.
+    /// Without freeing the blocks, and whatever the credits: they were enough for putting the
+    /// blocks in.
     TakeBack,
 }
 

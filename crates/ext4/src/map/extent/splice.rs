@@ -1,17 +1,18 @@
 //! Replacing entries of a leaf, and what follows from it for the nodes above.
 //!
 //! # How it works
-//! - There is room in the leaf: its entries are replaced. If the first one changed, the key in the parent
-//!   changes with it, and so on upwards for as long as the node is the first of its parent.
-//! - There is none: the topmost node is split that is full all the way down from it to the leaf; its parent has room for one key
-//!   more. If that node is the root, its entries move to a new block and the root gets a level. Then
-//!   the way is searched again: each such step allocates one block and leaves a whole tree, and after at most two
-//!   per level there is room (`splits_reach_every_depth`).
-//! - The leaf becomes empty: its key is taken out of the parent, which may become empty too. A tree without an
-//!   extent is an empty root of depth 0 (`removing_all_leaves_an_empty_root`).
+//! - There is room in the leaf: its entries are replaced. If the first one changed, the key in the
+//!   parent changes with it, and so on upwards for as long as the node is the first of its parent.
+//! - There is none: the topmost node is split that is full all the way down from it to the leaf;
+//!   its parent has room for one key more. If that node is the root, its entries move to a new
+//!   block and the root gets a level. Then the way is searched again: each such step allocates one
+//!   block and leaves a whole tree, and after at most two per level there is room
+//!   (`splits_reach_every_depth`).
+//! - The leaf becomes empty: its key is taken out of the parent, which may become empty too. A tree
+//!   without an extent is an empty root of depth 0 (`removing_all_leaves_an_empty_root`).
 //!
-//! Who adds at the end of the file keeps full nodes behind: a last node is split before its last entry. All others
-//! are halved.
+//! A last node is split before its last entry, so that a growing file leaves full nodes. All other
+//! nodes are halved.
 
 use sapwood_ext4_format::{EXTENT_MAX_DEPTH, Extent, ExtentIndex, ExtentNodeMut};
 
@@ -20,9 +21,11 @@ use super::path::{Level, Path};
 use crate::map::nodes::{Changes, NodeKind};
 use crate::{Error, Result};
 
-/// Splits that one replacement may need: each level can be split once and the root can grow at each depth.
+/// Splits that one replacement may need: each level can be split once and the root can grow at each
+/// depth.
 const SPLITS_MAX: usize = 2 * (EXTENT_MAX_DEPTH as usize + 2);
-/// A node with less room than this is no node that anybody made; splitting it might leave nothing on a side.
+/// A node with less room than this is no valid node; splitting it might leave nothing
+/// on a side.
 const ROOM_MIN: usize = 8;
 
 /// Entries of a node, of which kind they are.
@@ -35,7 +38,8 @@ impl<S: Changes> Tree<'_, S> {
     /// Replaces the entries `from..to` of the leaf by `new`, all in order and within the gap.
     ///
     /// # Errors
-    /// No space for a node: the tree has the content that it had. `FileTooLarge`: the tree cannot become deeper.
+    /// No space for a node: the tree has the content that it had. `FileTooLarge`: the tree cannot
+    /// become deeper.
     pub(super) fn replace(
         &mut self,
         mut path: Path<S::Node>,
@@ -105,7 +109,8 @@ impl<S: Changes> Tree<'_, S> {
         first.map_or(Ok(()), |first| self.set_key(&path.above, first))
     }
 
-    /// Gives the node below the last of `above` the key `first`, and the nodes above it if it is the first of them.
+    /// Gives the node below the last of `above` the key `first`, and the nodes above it if it is
+    /// the first of them.
     pub(super) fn set_key(&mut self, above: &[Level<S::Node>], first: u32) -> Result<()> {
         for level in above.iter().rev() {
             let at = level.at.unwrap_or(0);

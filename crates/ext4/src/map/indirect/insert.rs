@@ -8,8 +8,9 @@ use crate::map::too_large;
 use crate::{Error, Result};
 
 impl<S: Changes> Pointers<'_, S> {
-    /// See [`insert`](crate::map::insert). First all blocks of pointers are made, then the pointers are set: without
-    /// space nothing is in the map that was not, but for blocks of pointers that are empty.
+    /// See [`insert`](crate::map::insert). First all blocks of pointers are made, then the pointers
+    /// are set: without space nothing is in the map that was not, but for blocks of pointers that
+    /// are empty.
     pub(crate) fn insert(&mut self, logical: u64, physical: u64, len: u64) -> Result<()> {
         let world = *self.store.world();
         let end = logical

@@ -75,7 +75,8 @@ pub(crate) fn lookup<S: Blocks>(store: &S, root: &Root, logical: u64, max: u64) 
     Ok(growing.done())
 }
 
-/// How far the block of `path` lies behind the first one that the pointer with `missing` levels below it stands for.
+/// How far the block of `path` lies behind the first one that the pointer with `missing` levels
+/// below it stands for.
 fn offset_below(geometry: &IndirectGeometry, path: &IndirectPath, missing: u8) -> u64 {
     let offsets = path.offsets();
     let below = offsets.len().saturating_sub(usize::from(missing));
@@ -102,8 +103,8 @@ fn scan(all: &[U32], first: usize, last: usize, growing: &mut Growing) -> bool {
     true
 }
 
-/// Where a new block at `logical` had best be: behind the block before it, else near the pointer to it. `None` if nothing
-/// is near.
+/// Where a new block at `logical` had best be: behind the block before it, else near the pointer to
+/// it. `None` if nothing is near.
 pub(crate) fn goal<S: Blocks>(store: &S, root: &Root, logical: u32) -> Result<Option<u64>> {
     let geometry = IndirectGeometry::new(store.world().block_size);
     let Some(path) = geometry.path(logical) else {

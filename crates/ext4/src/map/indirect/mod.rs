@@ -1,11 +1,13 @@
-//! The block maps of ext2 and ext3: pointers to blocks, to blocks of pointers, and so on, three deep.
+//! The block maps of ext2 and ext3: pointers to blocks, to blocks of pointers, and so on, three
+//! deep.
 //!
 //! # How it works
-//! The inode has 12 pointers to blocks of content, then one each to a tree of one, two and three levels of blocks of
-//! pointers. A pointer of 0 is a hole, at any level. There are no unwritten blocks, and nothing that says how often a block
-//! of pointers is named: a broken image may name one from many places, or from itself. The depth of
-//! each tree is fixed, so every way through it ends (`a_pointer_block_that_names_itself_is_bounded`); freeing a block twice is an
-//! error of the bitmap, and a lookup reads a bounded number of blocks to make its run longer.
+//! The inode has 12 pointers to blocks of content, then one each to a tree of one, two and three
+//! levels of blocks of pointers. A pointer of 0 is a hole, at any level. There are no unwritten
+//! blocks, and nothing that says how often a block of pointers is named: a broken image may name
+//! one from many places, or from itself. The depth of each tree is fixed, so every way through it
+//! ends (`a_pointer_block_that_names_itself_is_bounded`); freeing a block twice is an error of the
+//! bitmap, and a lookup reads a bounded number of blocks to make its run longer.
 //!
 //! A block of pointers without a pointer is freed with the last one
 //! (`punching_frees_empty_pointer_blocks`).
@@ -71,7 +73,8 @@ fn pointer_block<S: Blocks>(store: &S, block: u64) -> Result<S::Node> {
     store.node(block, NodeKind::Pointers, &|bytes| judge(store, bytes))
 }
 
-/// Looks at all pointers of a place. Those of the inode are judged each time, as nothing notes that they were.
+/// Looks at all pointers of a place. Those of the inode are judged each time, as nothing notes that
+/// they were.
 fn pointers<S: Blocks, R>(
     store: &S,
     root: &Root,
@@ -144,8 +147,8 @@ impl<'a, S: Changes> Pointers<'a, S> {
     }
 }
 
-/// Credits that [`Pointers::insert`] of `blocks` blocks needs at most: the places of the pointers, each perhaps new and with a bitmap and a descriptor,
-/// and the two levels above them.
+/// Credits that [`Pointers::insert`] of `blocks` blocks needs at most: the places of the pointers,
+/// each perhaps new and with a bitmap and a descriptor, and the two levels above them.
 pub(crate) fn insert_credits(block_size: u32, blocks: u64) -> u64 {
     let per_block = u64::from(IndirectGeometry::new(block_size).per_block()).max(1);
     let (low, high) = (blocks / per_block + 2, blocks / per_block / per_block + 2);

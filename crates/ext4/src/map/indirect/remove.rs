@@ -1,7 +1,7 @@
 //! Taking blocks out of a block map and freeing them.
 //!
-//! From the end of the range backwards. In each place of pointers as many go at once as the handle has credits for; a block
-//! of pointers that became empty is freed, and so are those above it.
+//! From the end of the range backwards. In each place of pointers as many go at once as the handle
+//! has credits for; a block of pointers that became empty is freed, and so are those above it.
 
 use std::ops::Range;
 
@@ -11,7 +11,8 @@ use super::{Place, Pointers, pointer_block};
 use crate::Result;
 use crate::map::nodes::Changes;
 
-/// Credits for the blocks of pointers on a way, and the bitmaps and descriptors of those that become empty.
+/// Credits for the blocks of pointers on a way, and the bitmaps and descriptors of those that
+/// become empty.
 pub(crate) const WAY_CREDITS: u32 = 9;
 
 /// A removal under way.
@@ -53,8 +54,9 @@ impl<S: Changes> Pointers<'_, S> {
         Ok(range.start..range.start)
     }
 
-    /// Removes below one pointer to a block of pointers, which stands for the blocks of the file from `base` on. `depth` is the
-    /// number of levels of pointers below, 3 at most. False: stopped.
+    /// Removes below one pointer to a block of pointers, which stands for the blocks of the file
+    /// from `base` on. `depth` is the number of levels of pointers below, 3 at most. False:
+    /// stopped.
     fn prune(
         &mut self,
         parent: &Place<S::Node>,
@@ -103,7 +105,8 @@ impl<S: Changes> Pointers<'_, S> {
         Ok(true)
     }
 
-    /// Removes the blocks that `count` pointers name, of which the first is for block `base` of the file. False: stopped.
+    /// Removes the blocks that `count` pointers name, of which the first is for block `base` of the
+    /// file. False: stopped.
     fn clear(
         &mut self,
         place: &Place<S::Node>,

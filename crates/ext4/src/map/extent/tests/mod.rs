@@ -97,8 +97,9 @@ impl File {
         runs
     }
 
-    /// Walks the whole tree and judges it: every node by the validator, keys equal to what is below, no node lost or
-    /// named twice, blocks counted right, nothing in two extents of a leaf that could be one. All extents.
+    /// Walks the whole tree and judges it: every node by the validator, keys equal to what is
+    /// below, no node lost or named twice, blocks counted right, nothing in two extents of a leaf
+    /// that could be one. All extents.
     pub(super) fn check(&self) -> Vec<Extent> {
         let extents = self.check_nodes();
         let mut split = extents
