@@ -21,6 +21,8 @@ use crate::block_alloc;
 use crate::engine::Engine;
 use crate::inode::{Inode, MAP_BYTES};
 use crate::map::{self, Mapped};
+use crate::store::Store;
+use crate::volume::Volume;
 use crate::{Error, Result, xattr};
 
 /// Attribute that has what does not fit into the map.
@@ -30,11 +32,11 @@ const ATTRIBUTE: &[u8] = b"system.data";
 ///
 /// # Errors
 /// [`Error::BadInode`] if the file is longer than what is there; the attributes are damaged.
-pub(super) fn content(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<u8>> {
+pub(super) fn content(volume: &Volume, inode: &Inode) -> Result<Vec<u8>> {
     let size = usize::try_from(inode.size()).unwrap_or(usize::MAX);
     let mut bytes = inode.map.read().to_vec();
     if size > MAP_BYTES {
-        bytes.extend(xattr::get(engine, inode, ATTRIBUTE)?.unwrap_or_default());
+        bytes.extend(xattr::get(volume, inode, ATTRIBUTE)?.unwrap_or_default());
     }
     if size > bytes.len() {
         return Err(Error::BadInode {
@@ -50,13 +52,8 @@ pub(super) fn content(engine: &Arc<Engine>, inode: &Inode) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// As [`content`].
-pub(super) fn read_at(
-    engine: &Arc<Engine>,
-    inode: &Inode,
-    offset: u64,
-    buf: &mut [u8],
-) -> Result<()> {
-    let content = content(engine, inode)?;
+pub(super) fn read_at(volume: &Volume, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let content = content(volume, inode)?;
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     let part = content.get(start..).unwrap_or_default();
     let (has, lacks) = buf.split_at_mut(part.len().min(buf.len()));
@@ -69,12 +66,12 @@ pub(super) fn read_at(
 ///
 /// # Errors
 /// The map is damaged.
-pub(super) fn may_begin(engine: &Engine, inode: &Inode, end: u64) -> Result<bool> {
-    if !engine
+pub(super) fn may_begin(store: &Store, inode: &Inode, end: u64) -> Result<bool> {
+    if !store
         .geometry
         .features()
         .has_incompat(Incompat::INLINE_DATA)
-        || end > most(engine)
+        || end > most(store)
     {
         return Ok(false);
     }
@@ -92,13 +89,13 @@ pub(super) fn may_begin(engine: &Engine, inode: &Inode, end: u64) -> Result<bool
         return Ok(false);
     }
     let all = u64::from(u32::MAX);
-    let run = map::lookup(engine, inode, 0, all)?;
+    let run = map::lookup(store, inode, 0, all)?;
     Ok(run.what == Mapped::Hole && map::run_end(inode.ino, &run, 0, all)? >= all)
 }
 
 /// More bytes can never be inline.
-fn most(engine: &Engine) -> u64 {
-    MAP_BYTES as u64 + u64::from(engine.geometry.inode_size()).saturating_sub(128)
+fn most(store: &Store) -> u64 {
+    MAP_BYTES as u64 + u64::from(store.geometry.inode_size()).saturating_sub(128)
 }
 
 /// Writes to a file that is inline, or [may become so](may_begin). False, and nothing is changed,

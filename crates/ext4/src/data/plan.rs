@@ -10,51 +10,46 @@ use std::sync::Arc;
 
 use super::range::{blocks_of, hint};
 use crate::block_alloc::{self, Extent, Request};
-use crate::engine::Engine;
 use crate::file_data::{Change, InFlight, Plan, Segment};
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
+use crate::store::Store;
 use crate::{Error, Result};
 
 /// Plans a range. After an error nothing is allocated.
 ///
 /// # Errors
 /// The map is damaged; [`Error::NoSpace`], which a reservation should have kept away.
-pub(super) fn make(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &InFlight) -> Result<Plan> {
+pub(super) fn make(store: &Store, inode: &Arc<Inode>, io: &InFlight) -> Result<Plan> {
     let mut plan = Plan::default();
-    match fill(engine, inode, blocks_of(engine, &io.range), &mut plan) {
+    match fill(store, inode, blocks_of(store, &io.range), &mut plan) {
         Ok(()) => Ok(plan),
         Err(error) => {
-            cancel(engine, &plan.segments);
+            cancel(store, &plan.segments);
             Err(error)
         }
     }
 }
 
 /// Gives the new blocks of segments back that are not claimed.
-pub(super) fn cancel(engine: &Engine, segments: &[Segment]) {
+pub(super) fn cancel(store: &Store, segments: &[Segment]) {
     for segment in segments {
         if segment.change == Change::Insert {
-            block_alloc::cancel(&engine.groups, segment.extent());
+            block_alloc::cancel(&store.groups, segment.extent());
         }
     }
 }
 
-fn fill(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    blocks: Range<u64>,
-    plan: &mut Plan,
-) -> Result<()> {
+fn fill(store: &Store, inode: &Arc<Inode>, blocks: Range<u64>, plan: &mut Plan) -> Result<()> {
     let mut at = blocks.start;
     while at < blocks.end {
-        let run = map::lookup(engine, inode, at, blocks.end - at)?;
+        let run = map::lookup(store, inode, at, blocks.end - at)?;
         let end = map::run_end(inode.ino, &run, at, blocks.end)?;
         let (physical, change) = match run.what {
             Mapped::Written(physical) => (physical, Change::None),
             Mapped::Unwritten(physical) => (physical, Change::Convert),
             Mapped::Hole => {
-                allocate(engine, inode, at..end, plan)?;
+                allocate(store, inode, at..end, plan)?;
                 at = end;
                 continue;
             }
@@ -70,25 +65,20 @@ fn fill(
 }
 
 /// Takes blocks for a hole.
-fn allocate(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    hole: Range<u64>,
-    plan: &mut Plan,
-) -> Result<()> {
+fn allocate(store: &Store, inode: &Arc<Inode>, hole: Range<u64>, plan: &mut Plan) -> Result<()> {
     let mut goal = match plan.segments.last() {
         Some(last) => last
             .physical
             .saturating_add(last.blocks.end - last.blocks.start),
         None => match hint(inode, hole.start) {
             Some(goal) => goal,
-            None => map::goal(engine, inode, hole.start)?,
+            None => map::goal(store, inode, hole.start)?,
         },
     };
     let mut at = hole.start;
     while at < hole.end {
         let want = u32::try_from(hole.end - at).unwrap_or(u32::MAX);
-        let extent = take(engine, inode, goal, want)?;
+        let extent = take(store, inode, goal, want)?;
         let end = at + u64::from(extent.len);
         plan.segments.push(Segment {
             blocks: at..end,
@@ -107,21 +97,21 @@ fn allocate(
 ///
 /// # Errors
 /// [`Error::NoSpace`].
-pub(super) fn take(engine: &Arc<Engine>, inode: &Inode, goal: u64, want: u32) -> Result<Extent> {
+pub(super) fn take(store: &Store, inode: &Inode, goal: u64, want: u32) -> Result<Extent> {
     let request = Request {
         goal,
         len: want,
         ino: inode.ino,
     };
-    let extent = match block_alloc::allocate(&engine.groups, &request) {
+    let extent = match block_alloc::allocate(&store.groups, &request) {
         Err(Error::NoSpace) => {
-            engine.journal.commit_and_settle()?;
-            block_alloc::allocate(&engine.groups, &request)?
+            store.journal.commit_and_settle()?;
+            block_alloc::allocate(&store.groups, &request)?
         }
         other => other?,
     };
     if extent.len == 0 || extent.len > want {
-        block_alloc::cancel(&engine.groups, extent);
+        block_alloc::cancel(&store.groups, extent);
         return Err(Error::NoSpace);
     }
     Ok(extent)

@@ -11,9 +11,9 @@ use sapwood_vfs as vfs;
 
 use super::{inline, journaled};
 use crate::Result;
-use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
+use crate::volume::Volume;
 
 /// Reads up to `buf.len()` bytes at `offset`; returns how many (fewer only at the end of the file).
 /// The caller holds `io` shared.
@@ -21,7 +21,7 @@ use crate::map::{self, Mapped};
 /// # Errors
 /// The map or the inline data is damaged, the device.
 pub(crate) fn read(
-    engine: &Arc<Engine>,
+    volume: &Volume,
     inode: &Arc<Inode>,
     offset: u64,
     buf: &mut [u8],
@@ -36,37 +36,32 @@ pub(crate) fn read(
         return Err(vfs::Error::NotSupported.into());
     }
     if flags.contains(InodeFlags::INLINE_DATA) {
-        inline::read_at(engine, inode, offset, buf)?;
+        inline::read_at(volume, inode, offset, buf)?;
     } else {
-        ask_ahead(engine, inode, offset..offset + len as u64, size);
-        fill(engine, inode, offset, buf)?;
+        ask_ahead(volume, inode, offset..offset + len as u64, size);
+        fill(volume, inode, offset, buf)?;
     }
     Ok(len)
 }
 
 /// Asks the device for what will be read next, where a file is read from front to back. The
 /// device does the work in the background; there is no cache of data here.
-fn ask_ahead(engine: &Engine, inode: &Inode, read: Range<u64>, size: u64) {
+fn ask_ahead(volume: &Volume, inode: &Inode, read: Range<u64>, size: u64) {
     let asked = inode.data.state.lock().ahead.note(&read);
     let Some(range) = asked.map(|range| range.start..range.end.min(size)) else {
         return;
     };
     // What is wrong with the map is found out by the thread that reads there.
-    for piece in pieces(engine, inode, range).unwrap_or_default() {
+    for piece in pieces(volume, inode, range).unwrap_or_default() {
         if let Some(at) = piece.device {
-            engine.device.will_read(at, piece.len);
+            volume.device.will_read(at, piece.len);
         }
     }
 }
 
 /// Reads `buf.len()` bytes at `offset` of a file in blocks, wherever it ends; what no block has is
 /// zero.
-pub(super) fn fill(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    offset: u64,
-    buf: &mut [u8],
-) -> Result<()> {
+pub(super) fn fill(volume: &Volume, inode: &Arc<Inode>, offset: u64, buf: &mut [u8]) -> Result<()> {
     if buf.is_empty() {
         return Ok(());
     }
@@ -84,7 +79,7 @@ pub(super) fn fill(
     };
     for gap in gaps {
         let target = buf.get_mut((gap.start - offset) as usize..(gap.end - offset) as usize);
-        read_disk(engine, inode, gap, target.unwrap_or_default())?;
+        read_disk(volume, inode, gap, target.unwrap_or_default())?;
     }
     Ok(())
 }
@@ -97,15 +92,15 @@ struct Piece {
 }
 
 /// Reads a range as the map has it.
-fn read_disk(engine: &Arc<Engine>, inode: &Inode, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
-    let journaled = journaled::applies(engine, inode);
+fn read_disk(volume: &Volume, inode: &Inode, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
+    let journaled = journaled::applies(volume, inode);
     let mut rest = buf;
-    for piece in pieces(engine, inode, range)? {
+    for piece in pieces(volume, inode, range)? {
         let (front, back) = rest.split_at_mut(piece.len.min(rest.len() as u64) as usize);
         match piece.device {
             None => front.fill(0),
-            Some(at) if journaled => journaled::read(engine, at, front)?,
-            Some(at) => engine.device.read_at(at, front)?,
+            Some(at) if journaled => journaled::read(volume, at, front)?,
+            Some(at) => volume.device.read_at(at, front)?,
         }
         rest = back;
     }
@@ -113,14 +108,14 @@ fn read_disk(engine: &Arc<Engine>, inode: &Inode, range: Range<u64>, buf: &mut [
 }
 
 /// Cuts a range by where its bytes are; what touches on the device is one piece.
-fn pieces(engine: &Engine, inode: &Inode, range: Range<u64>) -> Result<Vec<Piece>> {
-    let block_size = engine.block_size();
+fn pieces(volume: &Volume, inode: &Inode, range: Range<u64>) -> Result<Vec<Piece>> {
+    let block_size = volume.block_size();
     let last = range.end.div_ceil(block_size);
     let mut pieces: Vec<Piece> = Vec::new();
     let mut at = range.start;
     while at < range.end {
         let block = at / block_size;
-        let run = map::lookup(engine, inode, block, last - block)?;
+        let run = map::lookup(volume, inode, block, last - block)?;
         let end = map::run_end(inode.ino, &run, block, last)?;
         let end = end.saturating_mul(block_size).min(range.end);
         let device = match run.what {

@@ -10,18 +10,18 @@ use sapwood_jbd2::Handle;
 use sapwood_vfs as vfs;
 
 use super::inline;
-use crate::engine::Engine;
 use crate::inode::{Inode, MAP_BYTES};
+use crate::volume::Volume;
 use crate::{Error, Result, map};
 
 /// Target of a symbolic link. The caller holds `io` shared.
 ///
 /// # Errors
 /// [`Error::BadInode`]; the map is damaged, the device.
-pub(crate) fn read_symlink(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<Vec<u8>> {
+pub(crate) fn read_symlink(volume: &Volume, inode: &Arc<Inode>) -> Result<Vec<u8>> {
     let (size, flags, fast) = {
         let state = inode.state.lock();
-        let fast = state.raw.is_fast_symlink(&engine.geometry);
+        let fast = state.raw.is_fast_symlink(&volume.geometry);
         (state.size, state.raw.flags(), fast)
     };
     if flags.contains(InodeFlags::ENCRYPT) {
@@ -33,13 +33,13 @@ pub(crate) fn read_symlink(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<V
     };
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     if flags.contains(InodeFlags::INLINE_DATA) {
-        let target = inline::content(engine, inode)?;
+        let target = inline::content(volume, inode)?;
         return Ok(target);
     }
     let target = if fast {
         inode.map.read().get(..size).map(<[u8]>::to_vec)
     } else {
-        let buffer = map::block_of(engine, inode, 0)?;
+        let buffer = map::block_of(volume, inode, 0)?;
         buffer.read().get(..size).map(<[u8]>::to_vec)
     };
     let target = target.ok_or_else(|| bad("symbolic link longer than a block"))?;
@@ -59,12 +59,12 @@ pub(crate) fn read_symlink(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<V
 /// # Errors
 /// [`vfs::Error::NameTooLong`] for one of a block or more; [`Error::NoSpace`].
 pub(crate) fn write_symlink(
-    engine: &Arc<Engine>,
+    volume: &Volume,
     h: &Handle,
     inode: &Arc<Inode>,
     target: &[u8],
 ) -> Result<()> {
-    if target.len() as u64 >= engine.block_size() {
+    if target.len() as u64 >= volume.block_size() {
         return Err(vfs::Error::NameTooLong.into());
     }
     if target.len() < MAP_BYTES {
@@ -72,14 +72,14 @@ pub(crate) fn write_symlink(
             place.copy_from_slice(target);
         }
     } else {
-        if engine.geometry.features().has_incompat(Incompat::EXTENTS) {
+        if volume.geometry.features().has_incompat(Incompat::EXTENTS) {
             let mut map = inode.map.write();
             let mut state = inode.state.lock();
             let flags = state.raw.flags() | InodeFlags::EXTENTS;
             state.raw.set_flags(flags);
             *map = map::empty(flags);
         }
-        let buffer = map::append_block(engine, h, inode, 0)?;
+        let buffer = map::append_block(volume, h, inode, 0)?;
         let mut content = h.modify(&buffer)?;
         if let Some(place) = content.get_mut(..target.len()) {
             place.copy_from_slice(target);
@@ -87,6 +87,6 @@ pub(crate) fn write_symlink(
     }
     let mut state = inode.state.lock();
     state.size = target.len() as u64;
-    state.raw.set_size(target.len() as u64, &engine.geometry)?;
+    state.raw.set_size(target.len() as u64, &volume.geometry)?;
     Ok(())
 }
