@@ -10,6 +10,9 @@ pub enum MkfsError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] sapwood_block::Error),
+    /// No device was given.
+    #[error("no device")]
+    NoDevice,
     /// The device contains something already.
     #[error("{device} contains {what}; force is needed to overwrite it")]
     Occupied {

@@ -17,12 +17,21 @@ pub(super) struct PlannedChunk {
     pub(super) logical: u64,
     pub(super) length: u64,
     pub(super) flags: BlockGroupFlags,
-    /// Physical start of each copy.
+    /// The device that holds all copies, counted from 0.
+    pub(super) device: usize,
+    /// Byte offset of each copy there.
     pub(super) copies: Vec<u64>,
 }
 
 impl PlannedChunk {
-    pub(super) fn item(&self, dev_uuid: [u8; 16]) -> ChunkItem {
+    /// Id of the device that holds it.
+    pub(super) fn devid(&self) -> u64 {
+        self.device as u64 + 1
+    }
+
+    /// `uuids`: those of all devices.
+    pub(super) fn item(&self, uuids: &[[u8; 16]]) -> ChunkItem {
+        let dev_uuid = uuids.get(self.device).copied().unwrap_or_default();
         ChunkItem {
             length: self.length,
             owner: objectid::EXTENT_TREE,
@@ -36,7 +45,7 @@ impl PlannedChunk {
                 .copies
                 .iter()
                 .map(|&offset| StripeItem {
-                    devid: 1,
+                    devid: self.devid(),
                     offset,
                     dev_uuid,
                 })
@@ -114,15 +123,18 @@ fn chosen(
     }
 }
 
-/// Plans the first chunks on `size` bytes: system, metadata, data; or system and mixed.
+/// Plans the first chunks on devices of these sizes: system, metadata, data; or system and mixed.
+/// `device` names them in errors.
 ///
 /// # Errors
 /// [`MkfsError::ChunkSize`], [`MkfsError::TooSmall`].
 pub(super) fn plan(
     device: &str,
-    size: u64,
+    sizes: &[u64],
     options: &MkfsOptions,
 ) -> Result<Vec<PlannedChunk>, MkfsError> {
+    let devices = sizes;
+    let size = devices.iter().sum();
     let least = floors(options);
     let normal = defaults(size, &least);
     // An explicit size may be as small as the first blocks need: this engine reserves less.
@@ -132,7 +144,7 @@ pub(super) fn plan(
         metadata: chosen("metadata", options.metadata_chunk, normal.metadata, nodes)?,
         data: chosen("data", options.data_chunk, normal.data, STRIPE_LEN)?,
     };
-    if let Some(chunks) = place(size, options, &sizes) {
+    if let Some(chunks) = place(devices, options, &sizes) {
         return Ok(chunks);
     }
     // The defaults may be slightly too large for a small device for which the smallest sizes are
@@ -142,7 +154,7 @@ pub(super) fn plan(
         metadata: options.metadata_chunk.unwrap_or(least.metadata),
         data: options.data_chunk.unwrap_or(least.data),
     };
-    place(size, options, &least).ok_or_else(|| MkfsError::TooSmall {
+    place(devices, options, &least).ok_or_else(|| MkfsError::TooSmall {
         device: device.to_owned(),
         size,
         minimum: wanted(options, &least)
@@ -174,20 +186,28 @@ fn wanted(options: &MkfsOptions, sizes: &Sizes) -> Vec<(BlockGroupFlags, u64, u6
     chunks
 }
 
-/// Places the chunks one after another; `None` if they do not fit.
-fn place(size: u64, options: &MkfsOptions, sizes: &Sizes) -> Option<Vec<PlannedChunk>> {
-    let (mut physical, mut logical) = (RESERVED, RESERVED);
+/// Puts each chunk on the device with most room, behind the chunks that are there; `None` if they
+/// do not fit.
+fn place(devices: &[u64], options: &MkfsOptions, sizes: &Sizes) -> Option<Vec<PlannedChunk>> {
+    let mut next = vec![RESERVED; devices.len()];
+    let mut logical = RESERVED;
     let mut chunks = Vec::new();
     for (flags, length, copies) in wanted(options, sizes) {
+        let room = |at: usize| Some(devices.get(at)?.saturating_sub(*next.get(at)?));
+        // `max_by_key` gives the last of equals, the first device has to come first.
+        let device = (0..devices.len()).rev().max_by_key(|at| room(*at))?;
+        let physical = next.get_mut(device)?;
         let mut starts = Vec::new();
         for _ in 0..copies {
-            starts.push(physical);
-            physical = physical.checked_add(length).filter(|end| *end <= size)?;
+            starts.push(*physical);
+            let end = physical.checked_add(length);
+            *physical = end.filter(|end| devices.get(device).is_some_and(|size| end <= size))?;
         }
         chunks.push(PlannedChunk {
             logical,
             length,
             flags,
+            device,
             copies: starts,
         });
         logical = logical.checked_add(length)?;
@@ -205,6 +225,7 @@ mod tests {
             logical: 1 << 20,
             length: 8 << 20,
             flags: BlockGroupFlags::METADATA | BlockGroupFlags::DUP,
+            device: 0,
             copies: vec![60 << 20, 100 << 20],
         };
         let addresses: Vec<u64> = chunk.block_addresses(16384).collect();
@@ -216,15 +237,28 @@ mod tests {
     #[test]
     fn sizes_follow_the_device() {
         let options = MkfsOptions::default();
-        let metadata = |size| plan("d", size, &options).unwrap()[1].length;
+        let metadata = |size| plan("d", &[size], &options).unwrap()[1].length;
         assert_eq!(metadata(1 << 30), 53_673_984);
         assert_eq!(metadata(20 << 30), 256 << 20);
         assert_eq!(metadata(100 << 30), 1 << 30);
         assert_eq!(metadata(64 << 20), 10 << 20);
-        assert!(plan("d", 24 << 20, &options).is_ok());
-        match plan("d", (24 << 20) - 1, &options) {
+        assert!(plan("d", &[24 << 20], &options).is_ok());
+        match plan("d", &[(24 << 20) - 1], &options) {
             Err(MkfsError::TooSmall { minimum, .. }) => assert_eq!(minimum, 24 << 20),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn chunks_go_where_most_room_is() {
+        let options = MkfsOptions::default();
+        let devices = |sizes: &[u64]| -> Vec<usize> {
+            let chunks = plan("d", sizes, &options).unwrap();
+            chunks.iter().map(|chunk| chunk.device).collect()
+        };
+        assert_eq!(devices(&[1 << 30]), [0, 0, 0]);
+        assert_eq!(devices(&[1 << 30, 1 << 30]), [0, 1, 0]);
+        assert_eq!(devices(&[64 << 20, 1 << 30]), [1, 1, 1]);
+        assert_eq!(devices(&[1 << 30, 64 << 20, 1 << 30]), [0, 2, 0]);
     }
 }

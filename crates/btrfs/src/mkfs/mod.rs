@@ -5,7 +5,7 @@
 //!    depend on the addresses of their blocks, and the number of blocks depends on the contents. So
 //!    the number of blocks is guessed, items are built, and blocks are counted, until the guess is
 //!    right.
-//! 2. The device is discarded. Old superblocks are wiped *and flushed*.
+//! 2. The devices are discarded. Old superblocks are wiped *and flushed*.
 //! 3. Tree blocks are written and flushed.
 //! 4. The superblocks are written last.
 //!
@@ -81,7 +81,7 @@ pub struct MkfsOptions {
     pub extended_refs: bool,
     /// Small extent items for tree blocks.
     pub skinny_metadata: bool,
-    /// Bytes of the device to use; default all.
+    /// Bytes of each device to use; default all.
     pub size: Option<u64>,
     /// Bytes of the first system chunk, a multiple of 64 KiB; default by the device's size.
     pub system_chunk: Option<u64>,
@@ -205,7 +205,7 @@ pub struct MkfsReport {
     pub uuid: [u8; 16],
     /// Label.
     pub label: String,
-    /// Bytes of the device that are used.
+    /// Bytes of all devices that are used.
     pub size: u64,
     /// Bytes of a tree block.
     pub node_size: u32,
@@ -219,7 +219,7 @@ pub struct MkfsReport {
     pub compat_ro: CompatRo,
     /// First block groups.
     pub groups: Vec<MkfsGroup>,
-    /// Contents of the device before.
+    /// Contents of the first device that was not empty before.
     pub replaced: Option<&'static str>,
 }
 
@@ -229,27 +229,34 @@ pub struct MkfsReport {
 /// # Errors
 /// Every [`MkfsError`] except a failing device is found before the first write.
 pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
+    mkfs_several(&[device], options)
+}
+
+/// As [`mkfs`], on several devices, which get the ids 1, 2, ... in this order.
+/// [`MkfsOptions::size`] holds for each of them. Every chunk lies on one device.
+///
+/// # Errors
+/// As [`mkfs`]; [`MkfsError::NoDevice`].
+pub fn mkfs_several(
+    devices: &[&dyn Device],
+    options: &MkfsOptions,
+) -> Result<MkfsReport, MkfsError> {
     options.verify()?;
-    let name = device.name();
-    let whole = device.size();
-    let wanted = options.size.unwrap_or(whole);
-    if wanted > whole {
-        let device = name.to_owned();
-        return Err(MkfsError::PastEnd {
-            device,
-            size: whole,
-            wanted,
-        });
+    let first = devices.first().ok_or(MkfsError::NoDevice)?;
+    let sizes = devices.iter().map(|device| usable(*device, options));
+    let sizes = sizes.collect::<Result<Vec<u64>, _>>()?;
+    let chunks = layout::plan(first.name(), &sizes, options)?;
+    let mut replaced = None;
+    for device in devices {
+        let found = sapwood_block::signature::find(*device)?;
+        if let Some(what) = found.filter(|_| !options.force) {
+            let device = device.name().to_owned();
+            return Err(MkfsError::Occupied { device, what });
+        }
+        replaced = replaced.or(found);
     }
-    let size = wanted / u64::from(SECTOR_SIZE) * u64::from(SECTOR_SIZE);
-    let chunks = layout::plan(name, size, options)?;
-    let replaced = sapwood_block::signature::find(device)?;
-    if let Some(what) = replaced.filter(|_| !options.force) {
-        let device = name.to_owned();
-        return Err(MkfsError::Occupied { device, what });
-    }
-    let ids = write::new_ids(options);
-    write::write(device, options, &ids, &chunks, size, SystemTime::now())?;
+    let ids = write::new_ids(options, devices.len());
+    write::write(devices, options, &ids, &chunks, &sizes, SystemTime::now())?;
     let group = |c: &layout::PlannedChunk| MkfsGroup {
         flags: c.flags,
         length: c.length,
@@ -257,7 +264,7 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
     Ok(MkfsReport {
         uuid: ids.fsid,
         label: options.label.clone(),
-        size,
+        size: sizes.iter().sum(),
         node_size: options.node_size(),
         sector_size: SECTOR_SIZE,
         checksum: options.checksum,
@@ -266,4 +273,19 @@ pub fn mkfs(device: &dyn Device, options: &MkfsOptions) -> Result<MkfsReport, Mk
         groups: chunks.iter().map(group).collect(),
         replaced,
     })
+}
+
+/// Bytes of a device that are used: whole sectors.
+fn usable(device: &dyn Device, options: &MkfsOptions) -> Result<u64, MkfsError> {
+    let size = device.size();
+    let wanted = options.size.unwrap_or(size);
+    if wanted > size {
+        let device = device.name().to_owned();
+        return Err(MkfsError::PastEnd {
+            device,
+            size,
+            wanted,
+        });
+    }
+    Ok(wanted / u64::from(SECTOR_SIZE) * u64::from(SECTOR_SIZE))
 }

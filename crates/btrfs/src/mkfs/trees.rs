@@ -21,7 +21,8 @@ const DEFAULT_NAME: &[u8] = b"default";
 /// Identities that are created once per file system.
 pub(super) struct Ids {
     pub(super) fsid: [u8; 16],
-    pub(super) device: [u8; 16],
+    /// Of each device.
+    pub(super) devices: Vec<[u8; 16]>,
     pub(super) chunk_tree: [u8; 16],
     pub(super) subvolume: [u8; 16],
 }
@@ -40,8 +41,8 @@ pub(super) struct Plan<'a> {
     pub(super) options: &'a MkfsOptions,
     pub(super) ids: &'a Ids,
     pub(super) now: SystemTime,
-    /// Bytes of the device that are used.
-    pub(super) size: u64,
+    /// Bytes of each device that are used.
+    pub(super) sizes: &'a [u64],
     pub(super) chunks: &'a [PlannedChunk],
     /// Blocks of every tree.
     pub(super) blocks: Vec<Placed>,
@@ -81,20 +82,30 @@ impl Plan<'_> {
         trees
     }
 
-    /// The device item in the chunk tree and in the superblock.
-    pub(super) fn dev_item(&self) -> DevItem {
-        let copies = |c: &PlannedChunk| c.length * c.copies.len() as u64;
-        DevItem {
-            devid: 1.into(),
-            total_bytes: self.size.into(),
-            bytes_used: self.chunks.iter().map(copies).sum::<u64>().into(),
-            io_align: SECTOR_SIZE.into(),
-            io_width: SECTOR_SIZE.into(),
-            sector_size: SECTOR_SIZE.into(),
-            uuid: self.ids.device,
-            fsid: self.ids.fsid,
-            ..DevItem::default()
-        }
+    /// Bytes of all devices.
+    pub(super) fn size(&self) -> u64 {
+        self.sizes.iter().sum()
+    }
+
+    /// The items of all devices, for the chunk tree and for each device's superblock.
+    pub(super) fn dev_items(&self) -> Vec<DevItem> {
+        let devices = self.sizes.iter().zip(&self.ids.devices).enumerate();
+        let item = |(device, (size, uuid)): (usize, (&u64, &[u8; 16]))| {
+            let here = self.chunks.iter().filter(|c| c.device == device);
+            let used = here.map(|c| c.length * c.copies.len() as u64).sum::<u64>();
+            DevItem {
+                devid: (device as u64 + 1).into(),
+                total_bytes: (*size).into(),
+                bytes_used: used.into(),
+                io_align: SECTOR_SIZE.into(),
+                io_width: SECTOR_SIZE.into(),
+                sector_size: SECTOR_SIZE.into(),
+                uuid: *uuid,
+                fsid: self.ids.fsid,
+                ..DevItem::default()
+            }
+        };
+        devices.map(item).collect()
     }
 
     /// Root block of a tree.
@@ -118,11 +129,15 @@ impl Plan<'_> {
     }
 
     fn chunk_tree(&self) -> Items {
-        let dev = Key::new(objectid::DEV_ITEMS, kind::DEV_ITEM, 1);
-        let mut items = vec![(dev, self.dev_item().bytes().to_vec())];
+        let devices = self.dev_items();
+        let device = |item: &DevItem| {
+            let key = Key::new(objectid::DEV_ITEMS, kind::DEV_ITEM, item.devid.get());
+            (key, item.bytes().to_vec())
+        };
+        let mut items: Items = devices.iter().map(device).collect();
         for chunk in self.chunks {
             let key = Key::new(objectid::FIRST_CHUNK_TREE, kind::CHUNK_ITEM, chunk.logical);
-            items.push((key, chunk.item(self.ids.device).encode()));
+            items.push((key, chunk.item(&self.ids.devices).encode()));
         }
         items
     }
@@ -138,7 +153,7 @@ impl Plan<'_> {
                     length: chunk.length.into(),
                     chunk_tree_uuid: self.ids.chunk_tree,
                 };
-                let key = Key::new(1, kind::DEV_EXTENT, *physical);
+                let key = Key::new(chunk.devid(), kind::DEV_EXTENT, *physical);
                 items.push((key, extent.bytes().to_vec()));
             }
         }

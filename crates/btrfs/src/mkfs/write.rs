@@ -15,47 +15,58 @@ use super::trees::{GENERATION, Ids, Placed, Plan};
 use super::{MkfsError, MkfsOptions, SECTOR_SIZE};
 
 /// Random identities, except the file system's own if the options name it.
-pub(super) fn new_ids(options: &MkfsOptions) -> Ids {
+pub(super) fn new_ids(options: &MkfsOptions, devices: usize) -> Ids {
     let random = || uuid::Uuid::new_v4().into_bytes();
     Ids {
         fsid: options.uuid.unwrap_or_else(random),
-        device: random(),
+        devices: (0..devices).map(|_| random()).collect(),
         chunk_tree: random(),
         subvolume: random(),
     }
 }
 
-/// Builds everything in memory, then writes it.
+/// Builds everything in memory, then writes it. All devices are flushed before a superblock is
+/// written. `sizes`: bytes of each device that are used.
 pub(super) fn write(
-    device: &dyn Device,
+    devices: &[&dyn Device],
     options: &MkfsOptions,
     ids: &Ids,
     chunks: &[PlannedChunk],
-    size: u64,
+    sizes: &[u64],
     now: SystemTime,
 ) -> Result<(), MkfsError> {
     let plan = Plan {
         options,
         ids,
         now,
-        size,
+        sizes,
         chunks,
         blocks: Vec::new(),
     };
     let (plan, blocks) = settle(plan)?;
     let sb = superblock(&plan)?;
     let blocks = seal(&plan, &sb, blocks)?;
-    if options.discard {
-        // If the device cannot discard, nothing needs to be discarded.
-        let _ = device.discard(0, size);
+    for (device, size) in devices.iter().zip(sizes) {
+        if options.discard {
+            // If the device cannot discard, nothing needs to be discarded.
+            let _ = device.discard(0, *size);
+        }
+        wipe(*device)?;
+        device.flush()?;
     }
-    wipe(device)?;
-    device.flush()?;
-    for (physical, bytes) in &blocks {
-        device.write_at(*physical, bytes)?;
+    for (device, physical, bytes) in &blocks {
+        if let Some(device) = devices.get(*device) {
+            device.write_at(*physical, bytes)?;
+        }
     }
-    device.flush()?;
-    write_supers(device, &sb, size)
+    for device in devices {
+        device.flush()?;
+    }
+    for ((device, size), dev_item) in devices.iter().zip(sizes).zip(plan.dev_items()) {
+        let own = SuperBlock { dev_item, ..sb };
+        write_supers(*device, &own, *size)?;
+    }
+    Ok(())
 }
 
 /// Finds addresses for all blocks such that the items that depend on them fill exactly these
@@ -137,12 +148,12 @@ fn place(
     Ok(placed)
 }
 
-/// Seals and validates all blocks, and computes every physical address for them.
+/// Seals and validates all blocks, and resolves them to every device and offset that they go to.
 fn seal(
     plan: &Plan<'_>,
     sb: &SuperBlock,
     blocks: Vec<NewBlock>,
-) -> Result<Vec<(u64, Vec<u8>)>, MkfsError> {
+) -> Result<Vec<(usize, u64, Vec<u8>)>, MkfsError> {
     let mut out = Vec::new();
     for mut block in blocks {
         plan.options.checksum.seal_block(&mut block.bytes);
@@ -152,14 +163,15 @@ fn seal(
         let holds = |c: &&PlannedChunk| (c.logical..c.logical + c.length).contains(&block.bytenr);
         for chunk in plan.chunks.iter().filter(holds) {
             for copy in &chunk.copies {
-                out.push((copy + (block.bytenr - chunk.logical), block.bytes.clone()));
+                let physical = copy + (block.bytenr - chunk.logical);
+                out.push((chunk.device, physical, block.bytes.clone()));
             }
         }
     }
     Ok(out)
 }
 
-/// The superblock without `bytenr` and checksum.
+/// The superblock, without what differs between devices and copies: `dev_item`, `bytenr`, checksum.
 fn superblock(plan: &Plan<'_>) -> Result<SuperBlock, MkfsError> {
     let options = plan.options;
     let root = |id| {
@@ -176,10 +188,10 @@ fn superblock(plan: &Plan<'_>) -> Result<SuperBlock, MkfsError> {
         generation: GENERATION.into(),
         root: tree_root.into(),
         chunk_root: chunk_root.into(),
-        total_bytes: plan.size.into(),
+        total_bytes: plan.size().into(),
         bytes_used: used.into(),
         root_dir_objectid: objectid::ROOT_TREE_DIR.into(),
-        num_devices: 1.into(),
+        num_devices: (plan.sizes.len() as u64).into(),
         sectorsize: SECTOR_SIZE.into(),
         nodesize: options.node_size().into(),
         leafsize: options.node_size().into(),
@@ -190,7 +202,6 @@ fn superblock(plan: &Plan<'_>) -> Result<SuperBlock, MkfsError> {
         csum_type: options.checksum.to_u16().into(),
         root_level,
         chunk_root_level,
-        dev_item: plan.dev_item(),
         // Without a free-space tree there is no v1 cache, either.
         cache_generation: if options.free_space_tree { 0 } else { u64::MAX }.into(),
         uuid_tree_generation: GENERATION.into(),
@@ -203,7 +214,7 @@ fn superblock(plan: &Plan<'_>) -> Result<SuperBlock, MkfsError> {
         .chunks
         .iter()
         .filter(system)
-        .map(|c| (c.logical, c.item(plan.ids.device)))
+        .map(|c| (c.logical, c.item(&plan.ids.devices)))
         .collect();
     sb.set_sys_chunks(items.iter().map(|(logical, item)| (*logical, item)))?;
     let [first, ..] = &mut sb.super_roots;
@@ -213,9 +224,9 @@ fn superblock(plan: &Plan<'_>) -> Result<SuperBlock, MkfsError> {
 
 fn backup(plan: &Plan<'_>, used: u64) -> RootBackup {
     let mut backup = RootBackup {
-        total_bytes: plan.size.into(),
+        total_bytes: plan.size().into(),
         bytes_used: used.into(),
-        num_devices: 1.into(),
+        num_devices: (plan.sizes.len() as u64).into(),
         ..RootBackup::default()
     };
     macro_rules! root {
