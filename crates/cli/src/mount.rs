@@ -149,7 +149,7 @@ fn serve(
     if !options.commit_is_chosen() && !sapwood_fuse::will_receive_sync(&fuse) {
         options.set_commit_interval(UNHEARD_COMMIT);
     }
-    let (fs, device) = sapwood::image::open_file(image, &options)?;
+    let (fs, devices) = sapwood::image::open_file(image, &options)?;
     if fs.read_only() && !fuse.read_only {
         output::message(format_args!(
             "{}: write-protected, mounted read-only",
@@ -183,8 +183,10 @@ fn serve(
     let why = ended.as_ref().map_err(ToString::to_string).err();
     session.report_end(why.as_deref());
     // Whatever the kernel's unmount is followed by finds the image complete, and free.
-    if let Err(error) = device.release() {
-        log::warn!("{error}");
+    for device in devices {
+        if let Err(error) = device.release() {
+            log::warn!("{error}");
+        }
     }
     session.finish();
     ended

@@ -47,7 +47,7 @@ pub enum OpenError {
         found: Kind,
     },
     /// What is wrong with a btrfs.
-    #[error("{}", named(path, source))]
+    #[error("{}{}", named(path, source), hint(source))]
     Btrfs {
         /// Image.
         path: PathBuf,
@@ -70,6 +70,16 @@ pub fn named(path: &Path, why: impl std::fmt::Display) -> String {
     match why.strip_prefix(&name) {
         Some(rest) if rest.starts_with(':') => why,
         _ => format!("{name}: {why}"),
+    }
+}
+
+/// What to do about an error, for the end of its message.
+fn hint(error: &sapwood_btrfs::Error) -> &'static str {
+    match error {
+        sapwood_btrfs::Error::MissingDevice { .. } => {
+            "; give the path of every other device with the mount option device=PATH"
+        }
+        _ => "",
     }
 }
 
@@ -155,44 +165,45 @@ pub fn open(path: &Path, options: &Options) -> Result<Mounted, OpenError> {
     Ok(open_file(path, options)?.0)
 }
 
-/// As [`open`], with the file or device, whose lock can then be given up while the file system
+/// As [`open`], with the files or devices, whose locks can then be given up while the file system
 /// still exists.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_file(path: &Path, options: &Options) -> Result<(Mounted, Arc<FileDevice>), OpenError> {
+pub fn open_file(
+    path: &Path,
+    options: &Options,
+) -> Result<(Mounted, Vec<Arc<FileDevice>>), OpenError> {
     let file = open_locked(path, options.is_read_only())?;
     let kind = known(path, &*file)?;
-    let fs = open_engine(path, Arc::clone(&file) as _, kind, options)?;
-    Ok((fs, file))
-}
-
-fn open_engine(
-    path: &Path,
-    device: Arc<dyn Device>,
-    kind: Kind,
-    options: &Options,
-) -> Result<Mounted, OpenError> {
     let misfit = |source| OpenError::Option {
         path: path.to_owned(),
         source,
     };
-    match kind {
+    let mut files = vec![Arc::clone(&file)];
+    let fs = match kind {
         Kind::Btrfs => {
-            let options = options.for_btrfs().map_err(misfit)?;
-            mount_btrfs(path, device, options).map(Mounted::Btrfs)
+            let engine = options.for_btrfs().map_err(misfit)?;
+            for device in options.devices() {
+                files.push(open_locked(device, options.is_read_only())?);
+            }
+            let devices = files.iter().map(|file| Arc::clone(file) as _).collect();
+            Mounted::Btrfs(mount_btrfs(path, devices, engine)?)
         }
         Kind::Ext4 => {
-            let options = options.for_ext4().map_err(misfit)?;
-            match Ext4::open(device, options) {
-                Ok(fs) => Ok(Mounted::Ext4(Arc::new(fs))),
-                Err(error) => Err(OpenError::Ext4 {
-                    path: path.to_owned(),
-                    source: Box::new(error),
-                }),
+            let engine = options.for_ext4().map_err(misfit)?;
+            match Ext4::open(Arc::clone(&file) as _, engine) {
+                Ok(fs) => Mounted::Ext4(Arc::new(fs)),
+                Err(error) => {
+                    return Err(OpenError::Ext4 {
+                        path: path.to_owned(),
+                        source: Box::new(error),
+                    });
+                }
             }
         }
-    }
+    };
+    Ok((fs, files))
 }
 
 /// Opens a btrfs, for `what` only btrfs has.
@@ -206,7 +217,7 @@ pub fn open_btrfs(
 ) -> Result<Arc<Btrfs>, OpenError> {
     let (device, kind) = open_known(path, options.read_only)?;
     match kind {
-        Kind::Btrfs => mount_btrfs(path, device, options),
+        Kind::Btrfs => mount_btrfs(path, vec![device], options),
         found => Err(OpenError::OtherKind {
             path: path.to_owned(),
             what,
@@ -218,10 +229,10 @@ pub fn open_btrfs(
 
 fn mount_btrfs(
     path: &Path,
-    device: Arc<dyn Device>,
+    devices: Vec<Arc<dyn Device>>,
     options: sapwood_btrfs::Options,
 ) -> Result<Arc<Btrfs>, OpenError> {
-    match Btrfs::open(vec![device], options) {
+    match Btrfs::open(devices, options) {
         Ok(fs) => Ok(Arc::new(fs)),
         Err(error) => Err(OpenError::Btrfs {
             path: path.to_owned(),

@@ -15,6 +15,7 @@ mod generic;
 mod mounting;
 pub mod table;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::Kind;
@@ -118,6 +119,8 @@ pub struct Options {
     btrfs: sapwood_btrfs::Options,
     ext4: sapwood_ext4::Options,
     mount: Mounting,
+    /// Further devices of a btrfs.
+    devices: Vec<PathBuf>,
     /// The interval of commits was chosen.
     commit_is_chosen: bool,
     /// Options that only one kind has, in the order in which they were given.
@@ -225,6 +228,21 @@ impl Options {
     pub fn for_ext4(&self) -> Result<sapwood_ext4::Options, OptionError> {
         self.refuse_foreign(Kind::Ext4)?;
         Ok(self.ext4.clone())
+    }
+
+    /// Adds a device of a btrfs over several devices (`device=PATH`). The image itself is one of its
+    /// devices, and is not added.
+    pub fn add_device(&mut self, path: impl AsRef<Path>) {
+        let path = path.as_ref().to_owned();
+        let option = format!("device={}", path.display());
+        self.own.push((Kind::Btrfs, option));
+        self.devices.push(path);
+    }
+
+    /// The devices of [`add_device`](Self::add_device).
+    #[must_use]
+    pub fn devices(&self) -> &[PathBuf] {
+        &self.devices
     }
 
     fn refuse_foreign(&self, found: Kind) -> Result<(), OptionError> {

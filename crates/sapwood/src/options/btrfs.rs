@@ -201,14 +201,15 @@ pub(super) const OPTIONS: &[MountOption] = &[
     MountOption::accepted(
         &["degraded"],
         Alone,
-        "there is one device, which cannot be missing",
+        "no device may be missing, whatever the profile",
     )
     .of(Btrfs),
-    MountOption::refused(
+    MountOption::served(
         &["device"],
         Value("PATH"),
-        "file systems of several devices are not \
-        supported",
+        device,
+        "a further device of the file system; once for \
+        each of them",
     )
     .of(Btrfs),
     MountOption::refused(&["usebackuproot", "recovery"], Alone, ROOTS).of(Btrfs),
@@ -229,6 +230,13 @@ fn subvolume(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
         let id: u64 = number(name, value)?;
         SubvolumeChoice::Id(if id == 0 { 5 } else { id })
     };
+    Ok(())
+}
+
+fn device(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let path = value.filter(|path| !path.is_empty());
+    let path = path.ok_or_else(|| bad(name, value))?;
+    options.devices.push(path.into());
     Ok(())
 }
 
