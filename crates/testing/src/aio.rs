@@ -1,7 +1,8 @@
-//! Asynchronous I/O in tests: one file for the tests of all crates.
+//! Asynchronous I/O for the tests of all crates.
 //!
 //! `unsafe`: the system calls of `io_submit(2)` and io_uring take addresses. A [`Queue`] owns the
-//! buffers that it names to the kernel, and waits for all of them before it frees one.
+//! buffers whose addresses it gives to the kernel, and waits for every write before it frees a
+//! buffer.
 #![expect(unsafe_code, reason = "see the module's text")]
 
 use std::fs::File;
@@ -9,13 +10,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// Alignment of what direct I/O moves.
+/// Alignment of direct I/O, in bytes.
 pub const BLOCK: usize = 4096;
 
-/// How a program writes.
+/// The system call that a program writes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// `pwritev2(2)`: the caller waits.
+    /// `pwritev2(2)`: the call waits for the write.
     Psync,
     /// `io_submit(2)`.
     Libaio,
@@ -24,13 +25,13 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// All three.
+    /// All engines.
     pub const ALL: [Self; 3] = [Self::Psync, Self::Libaio, Self::Uring];
 
-    /// Writes at `offset` with `RWF_` flags and waits for the end.
+    /// Writes at `offset` with `RWF_` flags and waits for the completion.
     ///
     /// # Errors
-    /// The kernel's; a short write.
+    /// An error of the kernel, or a short write.
     pub fn write(self, file: &File, offset: u64, data: &[u8], flags: i32) -> io::Result<()> {
         let done = match self {
             Self::Psync => psync(file, offset, data, flags)?,
@@ -49,7 +50,7 @@ impl Engine {
     }
 }
 
-/// Bytes at an address that direct I/O takes.
+/// Bytes at an address that is aligned for direct I/O.
 struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -148,10 +149,10 @@ pub struct Queue {
 
 impl Queue {
     /// # Errors
-    /// The kernel's.
+    /// An error of the kernel.
     pub fn new() -> io::Result<Self> {
         let mut context = 0u64;
-        // SAFETY: the kernel writes the context's name.
+        // SAFETY: the kernel writes the context's id to `context`.
         call(unsafe { libc::syscall(libc::SYS_io_setup, 512, &raw mut context) })?;
         Ok(Self {
             context,
@@ -159,10 +160,10 @@ impl Queue {
         })
     }
 
-    /// Begins a write with `RWF_` flags.
+    /// Submits a write with `RWF_` flags.
     ///
     /// # Errors
-    /// The kernel's.
+    /// An error of the kernel.
     pub fn submit(&mut self, file: &File, offset: u64, data: &[u8], flags: i32) -> io::Result<()> {
         let buffer = Buffer::new(data);
         let iocb = Iocb {
@@ -181,10 +182,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for all writes that were begun; the bytes that they wrote.
+    /// Waits for all submitted writes, and returns the number of bytes that they wrote.
     ///
     /// # Errors
-    /// The kernel's, or of one of the writes.
+    /// An error of the kernel, or of one of the writes.
     pub fn wait(&mut self) -> io::Result<usize> {
         let mut sum = 0;
         let mut failed = None;
@@ -223,7 +224,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: our context; the kernel waits for what is under way.
+        // SAFETY: the context is ours; the kernel waits for the writes in flight.
         let _ = unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

@@ -1,12 +1,12 @@
-//! Threads of the test that act for another user.
+//! Threads of a test that run with the credentials of another user.
 //!
-//! `unsafe`: the system calls themselves, because the library's functions change the credentials
-//! of all threads.
+//! `unsafe`: makes the system calls directly, because the library's functions change the
+//! credentials of all threads.
 #![expect(unsafe_code, reason = "see the module's text")]
 
 use std::io;
 
-/// Whom a thread acts for.
+/// The user of a thread.
 #[derive(Debug, Clone, Copy)]
 pub struct User {
     /// File-system user id.
@@ -43,7 +43,7 @@ pub fn acting_as<T: Send>(user: User, work: impl FnOnce() -> T + Send) -> io::Re
 pub fn with_fsuid<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     in_thread(
         || {
-            // It returns the old id, whatever happens.
+            // The call returns the old id in every case.
             unsafe { libc::syscall(libc::SYS_setfsuid, uid) };
             Ok(())
         },

@@ -1,10 +1,11 @@
-//! Mutants of a good image, and how a check of ours compares with a tool's.
+//! Mutants of a good image, and a comparison of our check with a tool's.
 //!
-//! A mutant is made by its number alone, so that a difference names what repeats it:
+//! The number of a mutant determines it, so that each reported difference can be repeated:
 //!
-//! - `SAPWOOD_MUTANTS=1500` how many are made (a small slice if it is not set)
-//! - `SAPWOOD_MUTANTS_SEED=7` makes others
-//! - `SAPWOOD_MUTANT=123` only this one, with all that both say; its image is kept
+//! - `SAPWOOD_MUTANTS=1500` sets the number of mutants (without it, a small slice)
+//! - `SAPWOOD_MUTANTS_SEED=7` makes other mutants
+//! - `SAPWOOD_MUTANT=123` makes only this one, prints the full output of both checks, and keeps the
+//!   image
 #![allow(
     dead_code,
     unreachable_pub,
@@ -27,14 +28,14 @@ use sapwood_block::{Device, MemoryDevice};
 /// Longest time that one check may take, ours or the tool's.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a check says of an image.
+/// The result of a check of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// Nothing is wrong.
+    /// The check found no damage.
     Clean,
-    /// What is wrong.
+    /// The check found this damage.
     Broken(String),
-    /// It failed, and how: killed by a signal, or no end in time.
+    /// The check failed, with the reason: killed by a signal, or a timeout.
     Nothing(String),
 }
 
@@ -47,42 +48,42 @@ pub struct Mutant {
     pub device: MemoryDevice,
     /// Byte ranges of the image that differ from the good one, or may.
     pub touched: Vec<(u64, usize)>,
-    /// Number of the good image among all.
+    /// Index of the good image that was changed.
     pub base: usize,
 }
 
-/// A change of bytes: by itself neither right nor wrong.
+/// A change of bytes, which may be valid or invalid for the format.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// One byte becomes another one.
     Byte(u8),
     /// One bit is inverted.
     Bit(u8),
-    /// A little-endian number of `width` bytes becomes a little more or less.
+    /// Adds a small number to a little-endian number of `width` bytes.
     Add {
         /// Bytes of the number.
         width: usize,
-        /// How much more.
+        /// The number that is added.
         by: i64,
     },
-    /// As many bytes become this number.
+    /// Replaces a number of `width` bytes.
     Set {
         /// Bytes of the number.
         width: usize,
-        /// The number.
+        /// The new number.
         to: u64,
     },
-    /// As many bytes become what is at another place.
+    /// Replaces bytes with those from another place.
     Copy {
-        /// Bytes.
+        /// Number of bytes.
         width: usize,
-        /// From where.
+        /// Offset of the source.
         from: usize,
     },
 }
 
 impl Change {
-    /// A change by chance, for a buffer of `len` bytes.
+    /// A random change, for a buffer of `len` bytes.
     pub fn any(rng: &mut Rng, len: usize) -> Self {
         let width = 1 << rng.usize(0..4);
         match rng.u8(0..10) {
@@ -107,7 +108,8 @@ impl Change {
         }
     }
 
-    /// Applies it at `at`, which a number of several bytes is aligned to; whether a byte differs.
+    /// Applies the change at `at`, or just before the end of the buffer if the number would not fit
+    /// there. True if a byte differs.
     pub fn apply(self, bytes: &mut [u8], at: usize) -> bool {
         let width = match self {
             Self::Byte(_) | Self::Bit(_) => 1,
@@ -135,7 +137,7 @@ impl Change {
     }
 }
 
-/// How many mutants, and which.
+/// Which mutants to make, and how many.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     seed: u64,
@@ -145,7 +147,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// As the environment says, or a slice of this many.
+    /// The plan of the environment variables; `slice` mutants unless they set another number.
     pub fn from_env(slice: u64) -> Self {
         let number = |name: &str| {
             let value = std::env::var(name).ok()?;
@@ -170,17 +172,17 @@ pub trait Oracle {
     fn said(&self, status: i32, output: &str) -> Said;
 }
 
-/// Where the two differ, and how often they agree.
+/// The differences between the two checks, and how often they agree.
 #[derive(Debug, Default)]
 pub struct Tally {
     agreed: [u64; 2],
-    /// Broken for the tool, clean for us.
+    /// The tool finds damage, and our check finds none.
     pub missed: Vec<String>,
-    /// Clean for the tool, broken for us, by what we find.
+    /// Our check finds damage, and the tool finds none; by our finding.
     stricter: BTreeMap<String, Vec<u64>>,
     /// The tool failed.
     silent: u64,
-    /// We panicked or did not end.
+    /// Our check panicked or timed out.
     pub failed: Vec<String>,
 }
 
@@ -200,7 +202,7 @@ impl Tally {
         }
     }
 
-    /// All of it as text.
+    /// The whole tally as text.
     pub fn text(&self) -> String {
         let [clean, broken] = self.agreed;
         let stricter: usize = self.stricter.values().map(Vec::len).sum();
@@ -231,7 +233,7 @@ impl Tally {
     }
 }
 
-/// Makes mutants and asks both of each.
+/// Makes mutants and runs both checks on each.
 pub fn compare(
     plan: Plan,
     bases: &[&MemoryDevice],
@@ -249,7 +251,7 @@ pub fn compare(
     let mut tally = Tally::default();
     for number in plan.first..plan.first + plan.count {
         let mut rng = Rng::with_seed(plan.seed << 40 ^ number);
-        // A change that changes nothing is made anew.
+        // A change that leaves all bytes as they are is made anew.
         let mutant = (0..100).find_map(|_| mutant(&mut rng)).unwrap();
         let file = &files[mutant.base];
         copy(&mutant.device, file, &mutant.touched);
@@ -275,7 +277,7 @@ fn copy(device: &MemoryDevice, file: &Path, ranges: &[(u64, usize)]) {
     }
 }
 
-/// What we say of it, on a thread that is left behind if it does not end.
+/// Runs our check in a thread, which keeps running after a timeout.
 fn within_limit(device: MemoryDevice, ours: fn(MemoryDevice) -> Said) -> Said {
     let (send, receive) = mpsc::channel();
     thread::spawn(move || {
@@ -288,7 +290,7 @@ fn within_limit(device: MemoryDevice, ours: fn(MemoryDevice) -> Said) -> Said {
 
 fn ask(tool: &dyn Oracle, image: &Path, show: bool) -> Said {
     let command = tool.command(image);
-    // `timeout` ends a tool that does not end, and shows it by its own status.
+    // `timeout` ends a tool that runs too long, and reports it by its own exit status.
     let mut bounded = Command::new("timeout");
     bounded.args(["-k", "5", &LIMIT.as_secs().to_string()]);
     bounded.arg(command.get_program()).args(command.get_args());

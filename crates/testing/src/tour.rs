@@ -1,5 +1,5 @@
-//! A tour of a file system: everything that a user could do with it, within bounds, whatever comes
-//! of it. What hostile images are tried with.
+//! A walk over a file system that tries every operation, within bounds, and ignores errors. Tests
+//! of hostile images use it.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -9,23 +9,24 @@ use sapwood_vfs::{
     SetAttr, SetXattrMode, SyncKind, WriteMode,
 };
 
-/// Most inodes that are looked at.
+/// Greatest number of inodes that are visited.
 const INODES: usize = 300;
-/// Most names that are read of one directory.
+/// Greatest number of names that are read from one directory.
 const NAMES: usize = 200;
 
-/// What came of it.
+/// The result of a tour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Inodes that could be looked at.
+    /// Number of inodes whose attributes could be read.
     pub inodes: usize,
-    /// Bytes that could be read.
+    /// Number of bytes that could be read.
     pub bytes: u64,
-    /// Calls that failed.
+    /// Number of calls that failed.
     pub errors: usize,
 }
 
-/// Looks at everything, and if it is `writable` changes a little of everything and looks again.
+/// Reads everything. If the file system is `writable`, makes one change of each kind and reads
+/// everything again.
 pub fn tour(fs: &dyn FileSystem, writable: bool) -> Outcome {
     let mut walk = Walk {
         fs,
@@ -34,13 +35,13 @@ pub fn tour(fs: &dyn FileSystem, writable: bool) -> Outcome {
     let found = walk.all();
     if writable {
         walk.change(&found);
-        // What was changed is read from memory now, and some of it again from the device.
+        // The changed parts are in memory now, and some are read again from the device.
         walk.all();
     }
     walk.outcome
 }
 
-/// An inode that was found, and a name of it.
+/// An inode, and one name of it.
 struct Found {
     dir: Ino,
     name: Vec<u8>,
@@ -128,7 +129,7 @@ impl Walk<'_> {
         result.ok()
     }
 
-    /// One change of each kind, at what was found.
+    /// Makes one change of each kind to the inodes that were found.
     fn change(&mut self, found: &[Found]) {
         let (fs, root) = (self.fs, Credentials::ROOT);
         for (turn, Found { dir, name, ino }) in found.iter().enumerate() {

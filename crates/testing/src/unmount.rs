@@ -1,4 +1,4 @@
-//! Unmounting what the kernel has mounted.
+//! Unmounting a mount of the kernel.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,21 +9,22 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Tries, each a twentieth of a second after the one before.
+/// Number of tries, one every twentieth of a second.
 const TRIES: u32 = 1200;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Unmounts what the kernel has mounted at `at`, and returns when its file system is gone and its image complete.
+/// Unmounts the kernel's mount at `at`, and returns when its file system is gone and its image is
+/// complete.
 ///
-/// Two things can hold it for a while on a busy machine. A child that another test forks has a copy
-/// of that test's descriptors until it executes its program: the mount is busy. A process that got a
-/// mount namespace of its own meanwhile has a copy of the mount: `umount` succeeds, and the kernel
-/// goes on with the file system until that namespace ends. A loop device that mount(8) attached
-/// stays attached exactly as long.
+/// On a busy machine, two things can delay this. First, a child that another test forks has a copy
+/// of that test's descriptors until it executes its program: the mount is busy. Second, a process
+/// that got a mount namespace of its own in the meantime has a copy of the mount: `umount`
+/// succeeds, but the kernel keeps the file system mounted until that namespace ends. A loop device
+/// that mount(8) attached stays attached as long.
 ///
 /// # Errors
-/// What `umount` printed last and which processes have the directory open; that the file system lives
-/// on elsewhere.
+/// The last output of `umount` with the processes that have the directory open; or that the file
+/// system is still mounted in another namespace.
 pub fn unmount(at: &Path) -> Result<(), String> {
     let image = backing_file(at);
     let mut left = TRIES;
@@ -56,8 +57,8 @@ pub fn unmount(at: &Path) -> Result<(), String> {
     ))
 }
 
-/// The sysfs attribute that names the file behind the loop device that is mounted at `at`, and the
-/// name, if mount(8) attached the device and the kernel detaches it with the file system.
+/// The sysfs attribute with the backing file of the loop device that is mounted at `at`, and that
+/// file's name, if mount(8) attached the device and the kernel detaches it with the file system.
 fn backing_file(at: &Path) -> Option<(PathBuf, Vec<u8>)> {
     let device = mounted_device(at)?;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -68,7 +69,7 @@ fn backing_file(at: &Path) -> Option<(PathBuf, Vec<u8>)> {
     (clears_itself.trim_ascii() == b"1").then(|| (attribute, image.trim_ascii_end().to_vec()))
 }
 
-/// The block device of the mount at `at`. The device number of a btrfs file is none of a block
+/// The block device of the mount at `at`. The device number of a btrfs file is not that of a block
 /// device, so the name in the mount table decides.
 fn mounted_device(at: &Path) -> Option<u64> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
@@ -83,7 +84,7 @@ fn mounted_device(at: &Path) -> Option<u64> {
     (metadata.mode() & 0o170_000 == 0o060_000).then(|| metadata.rdev())
 }
 
-/// Processes that have something below `at` open, with their names.
+/// Processes that have a file below `at` open, with their names.
 fn holders(at: &Path) -> String {
     let Ok(at) = fs::canonicalize(at) else {
         return String::new();

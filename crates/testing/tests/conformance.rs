@@ -21,7 +21,7 @@ impl Target for Memory {
         Ok(self.fs.clone())
     }
 
-    /// The cases themselves must give back every reference that they were given.
+    /// The cases themselves must drop every reference that they got.
     fn check(&mut self) -> Result<(), String> {
         match self.fs.held_references() {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! The conformance suite fails what has a planted bug, and reports panics and why.
+//! The conformance suite fails a file system with a planted bug, and reports panics and their text.
 
 mod common;
 
@@ -17,7 +17,7 @@ impl Target for Once {
     }
 }
 
-/// Without what takes long, and without remounts.
+/// Without slow cases and without remounts.
 const QUICK: Capabilities = Capabilities {
     persistent: false,
     link_max: None,
@@ -42,7 +42,7 @@ fn failures(bug: Bug) -> Vec<(String, String)> {
 fn every_planted_bug_fails_a_case() {
     for bug in BUGS {
         let failed = failures(bug);
-        assert!(!failed.is_empty(), "nobody found {bug:?}");
+        assert!(!failed.is_empty(), "no case found {bug:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Devices on top of devices: what they pass on, and what they keep.
+//! Devices on top of devices: which requests and properties they pass on.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Random operations on the in-memory reference agree with themselves, and find what is
+//! Random operations on the in-memory reference agree with themselves, and find bugs that are
 //! planted in a faulty one.
 #![allow(clippy::unwrap_used)]
 
@@ -73,7 +73,7 @@ fn enough_operations_succeed() {
     assert!(good * 2 > bad, "{good} succeeded, {bad} failed");
 }
 
-/// The first failure that any of some seeds finds. A panic of the file system stays one.
+/// The first failure that one of several seeds finds. A panic of the file system stays a panic.
 fn hunt(bug: Bug) -> Failure {
     let settings = all();
     for seed in 0..60 {
@@ -82,7 +82,7 @@ fn hunt(bug: Bug) -> Failure {
             return *failure;
         }
     }
-    panic!("nobody found {bug:?}");
+    panic!("no seed found {bug:?}");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn planted_bugs_are_found_and_minimized() {
         });
         assert_eq!(least.seed, failure.seed);
         assert!(least.ops.len() <= 12, "{bug:?} needs {least}");
-        // It is a failure of the faulty one, and of nobody else.
+        // Only the faulty file system fails: two good ones pass the same operations.
         let closely = Settings {
             compare_every: 1,
             ..all()

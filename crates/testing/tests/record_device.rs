@@ -1,4 +1,4 @@
-//! `RecordDevice`: which crash images a history allows.
+//! `RecordDevice`: the crash images that a history allows.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ fn recorder() -> (RecordDevice<MemoryDevice>, MemoryDevice) {
     (RecordDevice::new(device), base)
 }
 
-/// The byte in which an image has each of the first sectors.
+/// The first byte of each of the first sectors of an image.
 fn sectors<const N: usize>(image: &MemoryDevice) -> [u8; N] {
     std::array::from_fn(|i| {
         let mut buf = [0; 512];
@@ -94,7 +94,7 @@ fn only_volatile_writes_can_be_lost_or_torn() {
         image(crash().tearing(0, Torn::Prefix(0))),
         [1, 2, 2, 2, 3, 0]
     );
-    // Before the flush has ended it promises nothing.
+    // Before the flush has ended it guarantees nothing.
     let flush_end = log.epochs()[0].end;
     assert_eq!(
         sectors(&log.image(&base, &CrashPlan::at(flush_end).without([0]))),
@@ -132,7 +132,7 @@ fn epochs_end_with_flushes_and_cover_all_points() {
     assert_eq!(log.crash_points(), [0, 1, 3, 6, 7, 8]);
 }
 
-/// Whether the write is held (in flight) or not decides what the flush promises.
+/// The flush guarantees only the write that is not held (in flight) when it begins.
 #[test]
 fn flush_covers_only_what_ended_before_it_began() {
     let memory = MemoryDevice::from_bytes(&vec![0xaa; SIZE as usize]);
@@ -226,7 +226,7 @@ fn replayer_equals_one_image_at_a_time_in_any_order() {
     }
 }
 
-/// The plan applied the slow and obvious way.
+/// Applies the plan in the slow and obvious way.
 fn model_image(
     log: &sapwood_testing::RecordLog,
     base: &MemoryDevice,

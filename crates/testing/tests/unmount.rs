@@ -1,4 +1,4 @@
-//! Unmounting beside a process that has a mount namespace of its own.
+//! Unmounting while a process has a mount namespace of its own.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,8 +12,8 @@ fn succeeds(program: &str, args: &[&str]) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// A loop device's file system lives on in the other namespace, and the image is complete only when
-/// that one is gone.
+/// A loop device's file system stays mounted in the other namespace, and the image is complete only
+/// when that namespace is gone.
 #[test]
 fn unmounting_waits_for_copies_in_other_namespaces() {
     let dir = tempfile::tempdir().unwrap();
@@ -36,7 +36,7 @@ fn unmounting_waits_for_copies_in_other_namespaces() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // The first byte comes when the namespace is there.
+    // The process prints the first byte when the namespace exists.
     let stdout = other.stdout.as_mut().unwrap();
     stdout.read_exact(&mut [0]).unwrap();
     fs::write(Path::new(at).join("file"), "content").unwrap();

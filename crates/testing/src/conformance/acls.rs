@@ -1,4 +1,4 @@
-//! POSIX access control lists, as extended attributes and through what they imply.
+//! POSIX access control lists, as extended attributes and by their effects.
 
 use super::case::{Case, group};
 use super::support::{Fixture, Node, Outcome, refused, same};

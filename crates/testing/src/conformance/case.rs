@@ -1,4 +1,4 @@
-//! A case, what it runs against, and how.
+//! A test case, its target, and the capabilities that decide whether it applies.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -7,46 +7,46 @@ use std::time::Duration;
 use super::support::{Fixture, Outcome};
 use sapwood_vfs::{FileSystem, InodeFlags};
 
-/// How long a case may take before it counts as deadlocked. The slowest takes seconds even
-/// in a debug build; the rest is for machines that do much else.
+/// How long a case may take before it counts as deadlocked. The slowest case takes seconds even in
+/// a debug build; the rest is a reserve for a loaded machine.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Size of the file system for ordinary cases, in bytes. None fills a quarter of it.
+/// Size of the file system for ordinary cases, in bytes. No ordinary case fills a quarter of it.
 const ORDINARY: u64 = 1 << 30;
 /// Size for cases that fill the file system, in bytes.
 const SMALL: u64 = 128 << 20;
 
-/// Something that holds one fresh file system, which can be mounted again and again.
+/// One fresh file system, which a case can mount again and again.
 pub trait Target: Send {
-    /// Mounts it. What an earlier mount returned was unmounted and dropped.
+    /// Mounts the file system. The result of an earlier mount was unmounted and dropped.
     ///
     /// # Errors
     /// Text for the test's report.
     fn mount(&mut self, read_only: bool) -> Result<Arc<dyn FileSystem>, String>;
 
-    /// Checks what the case left behind, after the last unmount.
+    /// Checks the file system that the case left, after the last unmount.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the damage.
     fn check(&mut self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// What engines may differ in.
+/// The capabilities in which engines may differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// What was synced or cleanly unmounted is there after the next mount.
+    /// Synced changes, and all changes after a clean unmount, are there after the next mount.
     pub persistent: bool,
-    /// [`FileSystem::subvolumes`] is there.
+    /// [`FileSystem::subvolumes`] returns the operations.
     pub subvolumes: bool,
     /// [`FileSystem::tmpfile`] works.
     pub tmpfile: bool,
     /// Ranges can be shared between files (`CopyMode::ShareOnly`).
     pub reflink: bool,
-    /// What is shared takes space once.
+    /// A shared range takes space once.
     pub shared_space: bool,
-    /// `AllocMode::Allocate` works: space can be taken without being written.
+    /// `AllocMode::Allocate` works: a range can be allocated without a write.
     pub preallocate: bool,
     /// `AllocMode::PunchHole` works.
     pub punch_hole: bool,
@@ -54,31 +54,31 @@ pub struct Capabilities {
     pub zero_range: bool,
     /// `AllocMode::CollapseRange` and `AllocMode::InsertRange` work.
     pub shift_range: bool,
-    /// Files know holes: `seek` finds them to the block.
+    /// Files record holes: `seek` finds them to the block.
     pub holes: bool,
-    /// A directory has a link for itself and one for every directory in it; otherwise it
-    /// always has one.
+    /// A directory has a link for itself and one for every directory in it; without this
+    /// capability, it always has one link.
     pub directory_links: bool,
     /// Directories and files take a compression property (`btrfs.compression`).
     pub compression: bool,
     /// Inode flags that can be set and read back.
     pub flags: InodeFlags,
-    /// Flags that everything new takes from its directory.
+    /// Flags that a new inode inherits from its directory.
     pub inherited_flags: InodeFlags,
     /// Granularity of holes, in bytes.
     pub block_size: u64,
-    /// Most names an inode may have, if the case that makes so many is to run.
+    /// The greatest number of names of an inode. `None` skips the case that makes so many names.
     pub link_max: Option<u32>,
-    /// Length of the longest value of an extended attribute that surely fits, in bytes.
+    /// Length of the longest value of an extended attribute that certainly fits, in bytes.
     pub xattr_value: usize,
-    /// Number of attributes with a value of 100 bytes that surely fit on one inode.
+    /// Number of attributes with a value of 100 bytes that certainly fit on one inode.
     pub xattr_count: usize,
-    /// Longest file in bytes, if it is less than the trait allows.
+    /// Length of the longest file in bytes, if it is less than the trait allows.
     pub max_file_size: u64,
 }
 
 impl Capabilities {
-    /// Those of btrfs with sectors of 4 KiB and nodes of 16 KiB.
+    /// The capabilities of btrfs with sectors of 4 KiB and nodes of 16 KiB.
     pub const BTRFS: Self = Self {
         persistent: true,
         subvolumes: true,
@@ -101,7 +101,7 @@ impl Capabilities {
         max_file_size: sapwood_vfs::rules::MAX_FILE_SIZE,
     };
 
-    /// Those of ext4 with blocks of 4 KiB and inodes of 256 bytes.
+    /// The capabilities of ext4 with blocks of 4 KiB and inodes of 256 bytes.
     pub const EXT4: Self = Self {
         subvolumes: false,
         reflink: false,
@@ -122,7 +122,7 @@ impl Capabilities {
         ..Self::BTRFS
     };
 
-    /// Those of [`MemoryFs`](crate::MemoryFs).
+    /// The capabilities of [`MemoryFs`](crate::MemoryFs).
     pub const MEMORY: Self = Self {
         shared_space: false,
         shift_range: true,
@@ -134,7 +134,7 @@ impl Capabilities {
 pub(super) type Body = fn(&mut Fixture) -> Outcome;
 pub(super) type Condition = fn(&Capabilities) -> bool;
 
-/// One promise of the trait, and how to see whether it is kept.
+/// One guarantee of the trait, and the test of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     topic: &'static str,
@@ -160,7 +160,7 @@ impl Case {
         }
     }
 
-    /// The same on a file system that is soon full.
+    /// The same case on a small file system.
     pub(super) fn small(self) -> Self {
         Self {
             capacity: SMALL,
@@ -174,30 +174,30 @@ impl Case {
         format!("{}::{}", self.topic, self.promise)
     }
 
-    /// False if it tests what an engine with these capabilities does not have.
+    /// False if the case tests something that an engine without these capabilities does not have.
     #[must_use]
     pub fn applies(&self, capabilities: &Capabilities) -> bool {
         (self.condition)(capabilities)
     }
 
-    /// Size of the file system that it wants, in bytes.
+    /// Size of the file system that the case needs, in bytes.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Runs it on a fresh file system of (about) [`capacity`](Self::capacity) bytes.
+    /// Runs the case on a fresh file system of (about) [`capacity`](Self::capacity) bytes.
     ///
     /// # Errors
-    /// What was promised and is not so, or that it panicked or does not end. In the last
-    /// case its threads go on, so the process should end soon.
+    /// The guarantee that does not hold, or that the case panicked or timed out. After a timeout
+    /// the threads of the case still run, so the process should end soon.
     pub fn run(&self, capabilities: Capabilities, target: Box<dyn Target>) -> Result<(), String> {
         let (sender, receiver) = channel();
         let body = self.body;
         let worker = std::thread::Builder::new().name(self.name());
         let worker = worker
             .spawn(move || {
-                // The receiver is gone only if the case was given up.
+                // The receiver is gone only after a timeout.
                 let _ = sender.send(run_body(body, capabilities, target));
             })
             .map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -214,7 +214,7 @@ impl Case {
     }
 }
 
-/// What a panic said.
+/// The text of a panic.
 pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> &str {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied())
@@ -227,8 +227,8 @@ fn run_body(body: Body, capabilities: Capabilities, target: Box<dyn Target>) -> 
     fixture.finish()
 }
 
-/// Cases of a topic, each a function of the same name; `if` names the capability (a
-/// `bool` of [`Capabilities`]) that one needs.
+/// Cases of a topic, each a function of the same name; `if` names the capability (a `bool` of
+/// [`Capabilities`]) that a case needs.
 macro_rules! group {
     ($topic:literal: $($promise:ident $(if $capability:ident $(& $more:ident)*)?),* $(,)?) => {
         vec![$(

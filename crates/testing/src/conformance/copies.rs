@@ -61,7 +61,7 @@ fn copy_goes_into_the_middle(t: &mut Fixture) -> Outcome {
     same(from.copy_to(4096, &to, 16_384, 8192, CopyMode::Any)?, 8192)?;
     want[16_384..24_576].copy_from_slice(&one[4096..12_288]);
     same_bytes(&to.content()?, &want)?;
-    // Behind its end: what lies between is a hole.
+    // The target starts after the end of the file: the gap is a hole.
     same(from.copy_to(0, &to, 200_704, 4096, CopyMode::Any)?, 4096)?;
     want.resize(200_704, 0);
     want.extend(&one[..4096]);
@@ -259,7 +259,7 @@ fn shared_copy_survives_the_source(t: &mut Fixture) -> Outcome {
     drop(from);
     t.root().unlink("f")?;
     t.fs().sync()?;
-    // Space that was wrongly freed would be taken by these.
+    // These files would get space that was freed by mistake.
     for number in 0..5 {
         t.root()
             .file_of(format!("n{number}"), &pattern(50 + number, 500_000))?;
@@ -276,7 +276,8 @@ fn sharing_must_be_aligned(t: &mut Fixture) -> Outcome {
         refused(result, Error::Invalid)?;
     }
     same_bytes(&to.content()?, &pattern(2, 81_920))?;
-    // An odd length is fine at the end of the source, if the target ends there too.
+    // An odd length is valid if the range ends at the end of the source, and in the target at or
+    // after its end.
     let odd = t.root().file_of("odd", &pattern(3, 5000))?;
     let result = odd.copy_to(0, &to, 0, 0, CopyMode::ShareOnly);
     refused(result, Error::Invalid)?;

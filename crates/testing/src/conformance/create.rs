@@ -1,4 +1,4 @@
-//! What a new inode is like.
+//! Attributes of a new inode.
 
 use super::case::{Case, group};
 use super::support::{Fixture, Outcome, check, fails, refused, same, user};
@@ -283,7 +283,7 @@ fn birth_times_are_now(t: &mut Fixture) -> Outcome {
         let attr = t.root().make(format!("k{number}"), kind, 0o600)?.attr()?;
         let after = Timestamp::now();
         for time in [attr.atime, attr.mtime, attr.ctime, attr.btime] {
-            // A coarse clock may stand up to a tick behind.
+            // A coarse clock may be up to a tick behind.
             let early = Timestamp {
                 sec: before.sec - 1,
                 ..before

@@ -31,7 +31,8 @@ pub(super) fn cases() -> Vec<Case> {
     )
 }
 
-/// Sizes at which engines change how they store: inline limits, sectors, extents.
+/// Sizes at which engines change the way in which they store a file: inline limits, sectors,
+/// extents.
 const LIMITS: [usize; 19] = [
     1, 59, 60, 61, 511, 512, 513, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 131_071,
     131_072, 131_073,
@@ -178,7 +179,7 @@ fn what_was_cut_off_stays_gone(t: &mut Fixture) -> Outcome {
         let bytes = pattern(number as u64, 100_000);
         let mut want = bytes[..cut as usize].to_vec();
         want.resize(100_000, 0);
-        // Once while the data may still be in memory only, once after it was stored.
+        // Once while the data may still be in memory only, and once after it was stored.
         for stored in [false, true] {
             let file = t.root().file_of(format!("f{number}{stored}"), &bytes)?;
             if stored {

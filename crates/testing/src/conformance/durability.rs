@@ -1,4 +1,4 @@
-//! Making things durable, read-only mounts, unmounting, and a file system that is full.
+//! Durability, read-only mounts, unmounting, and a full file system.
 
 use super::case::{Case, group};
 use super::support::{Fixture, Node, Outcome, check, fails, pattern, refused, same, same_bytes};
@@ -89,7 +89,7 @@ fn unmounted_file_system_refuses_calls(t: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// A small tree of everything, from a seed; `check_tree` knows what is in it.
+/// Makes a small tree with every kind of file from a seed; `check_tree` checks it.
 fn make_tree(dir: &Node<'_>, seed: u64) -> Outcome {
     let file = dir.file_of("file", &pattern(seed, 20_000 + seed as usize))?;
     file.set_xattr("user.seed", &seed.to_le_bytes())?;
@@ -224,7 +224,7 @@ fn read_only_mount_can_be_read(t: &mut Fixture) -> Outcome {
 
 const PIECE: usize = 256 << 10;
 
-/// Writes pieces to a new file until there is no space; returns how many fitted.
+/// Writes pieces to a new file until there is no space, and returns how many fitted.
 fn fill(t: &Fixture, name: &str) -> Outcome<u64> {
     let file = t.root().file(name)?;
     for number in 0.. {
@@ -295,7 +295,7 @@ fn filling_and_emptying_again_and_again(t: &mut Fixture) -> Outcome {
     let first = fill(t, "f0")?;
     t.root().unlink("f0")?;
     for round in 1..4 {
-        // Without a sync between: the engine itself must find the freed space.
+        // There is no sync in between: the engine itself must find the freed space.
         let pieces = fill(t, &format!("f{round}"))?;
         check(
             pieces >= first * 8 / 10,

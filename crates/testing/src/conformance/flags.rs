@@ -140,7 +140,7 @@ fn immutable_directory_refuses_names(t: &mut Fixture) -> Outcome {
     refused(dir.rename_to("f", &t.root(), "x", replace), no.clone())?;
     refused(t.root().rename("d", "x"), no.clone())?;
     refused(t.root().rmdir("d"), no)?;
-    // What is in it is not immutable itself.
+    // The content of an immutable directory is not immutable.
     file.write(0, b"CONTENT")?;
     dir.find("e")?.file("inside")?;
     same(dir.names()?, ["e", "f"])?;

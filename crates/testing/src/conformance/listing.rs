@@ -76,7 +76,7 @@ fn fill(dir: &Node<'_>, count: usize) -> Outcome<BTreeSet<Vec<u8>>> {
     Ok(names)
 }
 
-/// Lists in pages of `limit`, calling `between` with what was just listed after each.
+/// Lists in pages of `limit`, and calls `between` after each page with its entries.
 fn paged(
     dir: &Node<'_>,
     limit: usize,
@@ -187,7 +187,7 @@ fn removal_of_the_entry_at_the_position_is_harmless(t: &mut Fixture) -> Outcome 
     fill(&dir, 30)?;
     let mut left = dir.list()?;
     for at in [14, 0, 24] {
-        // Both neighbours of the position go.
+        // Removes both neighbours of the position.
         let position = left[at].next;
         for entry in left.drain(at..at + 2) {
             dir.unlink(entry.name)?;
@@ -202,7 +202,7 @@ fn additions_while_listing_repeat_nothing(t: &mut Fixture) -> Outcome {
     let names = fill(&dir, 200)?;
     let mut added = 0;
     let listed = paged(&dir, 10, |_| {
-        // Few enough for the listing to come to its end.
+        // Few enough for the listing to reach its end.
         if added < 100 {
             dir.file(format!("added-{added}"))?;
             added += 1;

@@ -29,8 +29,8 @@ pub(super) fn cases() -> Vec<Case> {
     )
 }
 
-/// Pairs of names whose CRC-32C is equal, whatever the seed: btrfs keeps both of a pair in
-/// one item.
+/// Pairs of names whose CRC-32C is equal for every seed: btrfs keeps both names of a pair in one
+/// item.
 pub(super) const ALIKE: [(&str, &str); 4] = [
     ("yokzxonb", "xyphecky"),
     ("unpshjig", "yefsxfzn"),
@@ -46,7 +46,7 @@ fn root_is_an_empty_directory(t: &mut Fixture) -> Outcome {
     check(attr.nlink >= 1, "the root directory has no link")?;
     same(attr.rdev, 0)?;
     let names = t.root().names()?;
-    // ext4's mkfs makes this one.
+    // ext4's mkfs makes this directory.
     let found = names.iter().filter(|name| *name != "lost+found").count();
     same(found, 0)?;
     check(!t.fs().kind().is_empty(), "kind() is empty")?;

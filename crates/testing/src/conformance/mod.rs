@@ -1,16 +1,16 @@
-//! The suite that every engine must pass: what [`FileSystem`](sapwood_vfs::FileSystem) promises,
-//! one [`Case`] per promise.
+//! The suite that every engine must pass: one [`Case`] per guarantee of
+//! [`FileSystem`](sapwood_vfs::FileSystem).
 //!
 //! # How it works
-//! An engine implements [`Target`]: something fresh to mount, and to mount again. A case
-//! gets it, mounts it, works in it through the trait alone, unmounts it, and lets the target
-//! check itself (an engine runs its own checker there). What engines may differ in is said
-//! by [`Capabilities`]; a case that needs what an engine has not does not apply to it.
+//! An engine implements [`Target`]: a fresh file system that can be mounted repeatedly. A case gets
+//! a target and mounts it. It works through the trait alone and unmounts. At the end the target
+//! checks itself (an engine runs its own checker there). [`Capabilities`] state in what engines may
+//! differ; a case that needs a missing capability does not apply.
 //!
-//! Every case is deterministic in its outcome, those with several threads too. It runs in
-//! a thread of its own, so that a panic and a deadlock fail the case and not the whole run.
+//! The outcome of every case is deterministic, also with several threads. A case runs in a thread
+//! of its own, so that a panic or a deadlock fails the case and not the whole run.
 //!
-//! The engine's test file, with `harness = false` in its manifest:
+//! The test file of an engine, with `harness = false` in its manifest:
 //!
 //! ```ignore
 //! use sapwood_testing::conformance::{Capabilities, Target, cases};

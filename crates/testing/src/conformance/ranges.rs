@@ -68,7 +68,7 @@ fn file_without_holes(t: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Data in blocks 2, 3 and 8 of a file of ten blocks and a bit.
+/// Data in blocks 2, 3 and 8 of a file that is a little longer than ten blocks.
 fn sparse<'a>(t: &'a Fixture, name: &str) -> Outcome<Node<'a>> {
     let block = t.capabilities.block_size;
     let file = t.root().file(name)?;

@@ -1,4 +1,4 @@
-//! Removing names, and inodes that live on without one.
+//! Removing names, and inodes that live on without a name.
 
 use super::case::{Case, group};
 use super::support::{Fixture, Outcome, check, pattern, refused, same, same_bytes};
@@ -191,7 +191,7 @@ fn unlinked_files_are_gone_after_a_remount(t: &mut Fixture) -> Outcome {
             .root()
             .file_of(format!("f{number}"), &pattern(number, 50_000))?;
         t.root().unlink(format!("f{number}"))?;
-        // Held until the unmount: the reference is never given back.
+        // The reference is held until the unmount and never dropped.
         inos.push(shared.reference(file.ino())?.ino());
     }
     let dir = t.root().dir("d")?;

@@ -1,4 +1,4 @@
-//! Renames: every kind over every kind, in every mode.
+//! Renames: every kind of file over every kind, in every mode.
 
 use super::case::{Case, group};
 use super::support::{Fixture, Node, Outcome, check, pattern, refused, same, same_bytes};
@@ -35,7 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
     )
 }
 
-/// What a name may lead to.
+/// The kind of inode that a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Thing {
     File,
@@ -72,7 +72,7 @@ impl Thing {
         matches!(self, Self::EmptyDir | Self::FullDir)
     }
 
-    /// What `rename(2)` says of replacing `target`.
+    /// The result of `rename(2)` that replaces `target`.
     fn replaces(self, target: Self) -> Result<()> {
         match (self.is_dir(), target.is_dir()) {
             (true, false) => Err(Error::NotDirectory),
@@ -83,8 +83,7 @@ impl Thing {
     }
 }
 
-/// Makes `source` as `a` in `from` and `target` as `b` in `to`, renames, and checks that
-/// just what is wanted happened.
+/// Makes `source` as `a` in `from` and `target` as `b` in `to`, renames, and checks the result.
 fn try_pair(
     (from, to): (&Node<'_>, &Node<'_>),
     (source, target): (Thing, Thing),
@@ -125,7 +124,7 @@ fn try_pair(
     Ok(())
 }
 
-/// Removes whatever `name` leads to.
+/// Removes the file or tree that `name` leads to.
 fn clear(dir: &Node<'_>, name: &str) -> Outcome {
     let Ok(found) = dir.find(name) else {
         return Ok(());
@@ -139,7 +138,7 @@ fn clear(dir: &Node<'_>, name: &str) -> Outcome {
     Ok(dir.unlink(name)?)
 }
 
-/// All pairs of things, within one directory or between two.
+/// All pairs of kinds, within one directory or between two.
 fn try_all(
     t: &Fixture,
     across: bool,
@@ -358,7 +357,7 @@ fn exchanged_directories_change_parents(t: &mut Fixture) -> Outcome {
     same(x.parent()?.ino(), b.ino())?;
     same(y.parent()?.ino(), a.ino())?;
     same(b.find("y")?.names()?, ["in_x"])?;
-    // A file for a directory: the counts of both parents change.
+    // A file and a directory are exchanged: the link counts of both parents change.
     let file = a.file("f")?;
     a.rename_to("f", &b, "y", Exchange)?;
     same(a.find("f")?.ino(), x.ino())?;
@@ -464,7 +463,7 @@ fn deep_directories_move(t: &mut Fixture) -> Outcome {
     }
     let bottom = at.ino();
     refused(t.root().rename_to("top", &at, "x", Replace), Error::Invalid)?;
-    // The lower half comes to the top, and the upper half goes below it.
+    // The lower half moves to the root, and the upper half moves below it.
     let path = ["top"].into_iter().chain(["d"; 25]).collect::<Vec<_>>();
     let middle = t.root().walk(&path.join("/"))?;
     middle.rename_to("d", &t.root(), "other", Replace)?;

@@ -122,7 +122,7 @@ fn names_are_checked(t: &mut Fixture) -> Outcome {
     same(subvolumes.list()?.len(), 0)
 }
 
-/// Fills a subvolume with a bit of everything.
+/// Fills a subvolume with a file of every kind.
 fn furnish(s: &Node<'_>) -> Outcome {
     let file = s.file_of("file", &pattern(1, 100_000))?;
     file.set_xattr("user.a", b"x")?;
@@ -284,7 +284,7 @@ fn read_only_snapshot_refuses_changes(t: &mut Fixture) -> Outcome {
         snap.link(&file, "x"),
     ];
     for (number, result) in results.into_iter().enumerate() {
-        // The fifth is a directory into itself as well.
+        // The fifth operation also moves a directory into itself.
         let invalid = number == 4 && result == Err(Error::Invalid);
         let text = format_args!("number {number}: {result:?}");
         check(invalid || result == Err(Error::ReadOnly), text)?;
@@ -345,7 +345,7 @@ fn snapshot_outlives_its_source(t: &mut Fixture) -> Outcome {
     drop(s);
     t.subvolumes()?.delete_subvolume(t.fs().root(), b"s")?;
     t.fs().sync()?;
-    // Blocks that were wrongly freed would be taken by these.
+    // These files would get blocks that were freed by mistake.
     for number in 0..20 {
         t.root()
             .file_of(format!("n{number}"), &pattern(90 + number, 100_000))?;
@@ -463,7 +463,7 @@ fn links_and_renames_do_not_cross(t: &mut Fixture) -> Outcome {
     }
     let result = s.rename_to("inside", &t.root(), "f", RenameMode::Exchange);
     refused(result, Error::CrossDevice)?;
-    // Nor does it matter what is in a directory that would be replaced.
+    // The content of a directory that would be replaced does not matter either.
     let full = s.dir("full")?;
     full.file("x")?;
     let onto = t.root().rename_to("d", &s, "full", RenameMode::Replace);

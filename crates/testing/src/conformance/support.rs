@@ -1,5 +1,5 @@
-//! What cases are written with: the mounted file system, inodes that give their reference
-//! back by themselves, and checks that say where they failed.
+//! The tools of the cases: the mounted file system, inodes that drop their reference automatically,
+//! and checks that report where they failed.
 
 use std::fmt::{Debug, Display};
 use std::ops::ControlFlow;
@@ -62,7 +62,7 @@ pub(super) fn same<T: Debug + PartialEq<U>, U: Debug>(got: T, want: U) -> Outcom
     check(got == want, format_args!("got {got:?}, want {want:?}"))
 }
 
-/// Fails unless both hold the same bytes; says where they differ first.
+/// Fails unless both hold the same bytes, and reports the first difference.
 #[track_caller]
 pub(super) fn same_bytes(got: &[u8], want: &[u8]) -> Outcome {
     let lengths = got.len() == want.len();
@@ -79,7 +79,7 @@ pub(super) fn same_bytes(got: &[u8], want: &[u8]) -> Outcome {
     }
 }
 
-/// Fails unless the call failed with just this error.
+/// Fails unless the call failed with exactly this error.
 #[track_caller]
 pub(super) fn refused<T>(result: Result<T>, want: Error) -> Outcome {
     match result {
@@ -97,7 +97,7 @@ pub(super) fn fails<T>(result: Result<T>) -> Outcome {
     check(result.is_err(), "succeeded, want an error")
 }
 
-/// Runs `body` in `count` threads that start together; hands each its number.
+/// Runs `body` in `count` threads that start together, and passes each its number.
 #[track_caller]
 pub(super) fn parallel(count: usize, body: impl Fn(usize) -> Outcome + Sync) -> Outcome {
     let barrier = Barrier::new(count);
@@ -126,7 +126,7 @@ pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// An ordinary user without rights, in group `gid`.
+/// An ordinary user without capabilities, in group `gid`.
 pub(super) fn user(uid: u32, gid: u32) -> Credentials {
     Credentials {
         uid,
@@ -136,7 +136,7 @@ pub(super) fn user(uid: u32, gid: u32) -> Credentials {
     }
 }
 
-/// A time in 2001, long before any test runs.
+/// A time in 2001, long before every test run.
 pub(super) const LONG_AGO: Timestamp = Timestamp {
     sec: 1_000_000_000,
     nsec: 123_456_789,
@@ -163,7 +163,7 @@ impl Fixture {
         })
     }
 
-    /// Unmounts if that was not done yet and lets the target check itself.
+    /// Unmounts unless that was done already, and lets the target check itself.
     pub(super) fn finish(mut self) -> std::result::Result<(), String> {
         if let Some(fs) = self.mounted.take() {
             fs.unmount()
@@ -197,7 +197,7 @@ impl Fixture {
         }
     }
 
-    /// The inode of an entry, whose reference it takes over.
+    /// The inode of an entry; the node takes over the reference of the entry.
     pub(super) fn node(&self, entry: Entry) -> Node<'_> {
         Node::of(self.fs(), entry)
     }
@@ -215,8 +215,8 @@ impl Fixture {
         Ok(())
     }
 
-    /// Unmounts and mounts again. All inodes were dropped, as their borrow of the fixture
-    /// sees to.
+    /// Unmounts and mounts again. The compiler ensures that every [`Node`] was dropped, because
+    /// each one borrows the fixture.
     pub(super) fn remount(&mut self, read_only: bool) -> Outcome {
         self.unmount()?;
         let mounted = self.target.get_mut().mount(read_only).map_err(Fault::new)?;
@@ -225,7 +225,7 @@ impl Fixture {
     }
 }
 
-/// An inode that the case holds a reference to, given back when this is dropped.
+/// An inode with a reference, which is dropped with this value.
 pub(super) struct Node<'a> {
     fs: &'a dyn FileSystem,
     ino: Ino,
@@ -345,7 +345,7 @@ impl<'a> Node<'a> {
         self.held(self.fs.tmpfile(&Credentials::ROOT, self.ino, perm))
     }
 
-    /// Gives `inode` one more name, in this directory. The entry's reference is given back.
+    /// Gives `inode` one more name in this directory, and drops the reference of the entry.
     pub(super) fn link(&self, inode: &Self, name: impl AsRef<[u8]>) -> Result<()> {
         self.held(self.fs.link(inode.ino, self.ino, name.as_ref()))
             .map(drop)
@@ -370,12 +370,12 @@ impl<'a> Node<'a> {
             .rename(self.ino, name.as_ref(), to.ino, to_name.as_ref(), mode)
     }
 
-    /// Renames within this directory, replacing.
+    /// Renames within this directory and replaces the target.
     pub(super) fn rename(&self, name: impl AsRef<[u8]>, to_name: impl AsRef<[u8]>) -> Result<()> {
         self.rename_to(name, self, to_name, RenameMode::Replace)
     }
 
-    /// Up to `limit` entries from position `from` on.
+    /// Up to `limit` entries, beginning at position `from`.
     pub(super) fn page(&self, from: u64, limit: usize) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         self.fs.readdir(self.ino, from, &mut |entry| {
@@ -419,14 +419,14 @@ impl<'a> Node<'a> {
     }
 
     pub(super) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        // What is not overwritten must not look like zeros from the file.
+        // Bytes that the read does not overwrite must not look like zeros of the file.
         let mut buf = vec![0xa5; len];
         let got = self.fs.read(self.ino, offset, &mut buf)?;
         buf.truncate(got);
         Ok(buf)
     }
 
-    /// All of it; for files that fit in memory.
+    /// The whole content, of a file that fits in memory.
     pub(super) fn content(&self) -> Result<Vec<u8>> {
         let size = usize::try_from(self.size()?).map_err(|_| Error::Overflow)?;
         self.read(0, size + 10)
@@ -485,7 +485,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Sets all times but the time of creation to [`LONG_AGO`], so that a later change shows.
+    /// Sets all times except the time of creation to [`LONG_AGO`], so that a later change shows.
     pub(super) fn age(&self) -> Result<()> {
         let changes = SetAttr {
             atime: Some(SetTime::To(LONG_AGO)),

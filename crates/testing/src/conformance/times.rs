@@ -1,5 +1,5 @@
-//! Which operation moves which time. Every inode is aged first, so no case depends on the
-//! clock's grain.
+//! Which operation changes which time. A case first sets the times of every inode to the past, so
+//! no case depends on the granularity of the clock.
 
 use super::case::{Case, group};
 use super::support::{Fixture, LONG_AGO, Node, Outcome, check, same};
@@ -31,7 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
     )
 }
 
-/// What moved.
+/// The times that changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moved {
     Nothing,
@@ -42,7 +42,7 @@ enum Moved {
 }
 use Moved::{Content, Inode, Nothing};
 
-/// Checks what moved since `node` was aged, and ages it again.
+/// Checks which times of `node` changed since they were last set to the past, and sets them again.
 #[track_caller]
 fn moved(node: &Node<'_>, want: Moved) -> Outcome {
     let attr = node.attr()?;

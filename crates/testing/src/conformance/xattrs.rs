@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
     )
 }
 
-/// Names of attributes whose CRC-32C is equal, whatever the seed.
+/// Names of attributes whose CRC-32C is equal for every seed.
 const ALIKE: [(&str, &str); 2] = [
     ("user.ewpvvvrt", "user.qtxwpvec"),
     ("user.bibptpvv", "user.urclwjpj"),
@@ -231,7 +231,7 @@ fn too_large_values_are_refused(t: &mut Fixture) -> Outcome {
     let file = t.root().file("f")?;
     let result = file.set_xattr("user.a", &vec![1; 65_537]);
     refused(result, Error::AttributeTooLarge)?;
-    // What the interface allows may still not fit.
+    // The limit of the interface may still be more than fits.
     match file.set_xattr("user.a", &vec![1; 65_536]) {
         Ok(()) => same(file.xattr("user.a")?.len(), 65_536)?,
         Err(error) => {

@@ -1,4 +1,4 @@
-//! [`CountDevice`]: how many requests and bytes a workload costs.
+//! [`CountDevice`]: the number of requests and bytes that a workload costs.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -23,14 +23,14 @@ pub struct Counts {
     pub flushes: u64,
     /// Discards.
     pub discards: u64,
-    /// Bytes discarded.
+    /// Bytes that were discarded.
     pub discard_bytes: u64,
-    /// Bytes of which a writeback said that they were [written behind](Device::write_behind).
+    /// Bytes that a writeback reported as [written behind](Device::write_behind).
     pub behind_bytes: u64,
 }
 
 impl Counts {
-    /// What came on top of `earlier`.
+    /// The difference to `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Counter {
     }
 }
 
-/// Counts what passes through to the device below.
+/// Passes requests to the device below and counts them.
 #[derive(Debug)]
 pub struct CountDevice<D> {
     inner: D,
@@ -74,7 +74,7 @@ pub struct CountDevice<D> {
 }
 
 impl<D: Device> CountDevice<D> {
-    /// Wraps `inner`, all counters zero.
+    /// Wraps `inner` with all counters at zero.
     pub fn new(inner: D) -> Self {
         Self {
             inner,

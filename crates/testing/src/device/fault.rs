@@ -1,8 +1,8 @@
 //! [`FaultDevice`]: a medium that fails, tears, drops or corrupts chosen requests.
 //!
-//! A test arms rules. Each rule counts, from when it was armed, the requests that it
-//! matches (kinds together, or one rule per kind to count apart), and acts on the n-th.
-//! If several rules act on one request, the one armed first does.
+//! A test arms rules. Each rule counts the requests that it matches, from the time when it was
+//! armed (all kinds together; one rule per kind counts them separately), and acts on the n-th. If
+//! several rules match one request, the one that was armed first acts.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -13,24 +13,24 @@ use super::request::{Request, RequestKind, RequestKinds};
 use crate::device::Torn;
 use sapwood_block::{Device, Error, Result};
 
-/// What happens to the chosen request.
+/// The effect on the chosen request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// `EIO`; nothing is done.
+    /// `EIO`; nothing is read or written.
     Fail,
-    /// `ENOSPC`, as of a sparse image on a full host; nothing is done.
+    /// `ENOSPC`, as from a sparse image on a full host; nothing is read or written.
     NoSpace,
-    /// Nothing is done, but success is reported. A dropped read gives zeros.
+    /// Nothing is read or written, but success is reported. A dropped read returns zeros.
     Drop,
-    /// Only these sectors of a write or discard are done. Other requests fail.
+    /// Only these sectors of a write or discard take effect. Other requests fail.
     Tear {
-        /// What arrives.
+        /// The sectors that take effect.
         torn: Torn,
         /// Report `EIO` or success.
         fail: bool,
     },
-    /// The byte at this index of the request's data arrives inverted, in a read for the
-    /// reader, in a write on the medium; success is reported. Past the end: no effect.
+    /// The byte at this index of the request's data is inverted: in the reader's buffer, or on the
+    /// medium after a write. Success is reported. An index past the end has no effect.
     Corrupt(usize),
 }
 
@@ -60,7 +60,7 @@ impl FaultRule {
         }
     }
 
-    /// On every matching request after the n-th too.
+    /// Acts on every matching request after the n-th too.
     #[must_use]
     pub fn from_then_on(mut self) -> Self {
         self.from_then_on = true;
@@ -74,7 +74,7 @@ impl FaultRule {
         self
     }
 
-    /// Matches only requests that touch these bytes of the device (so no flush).
+    /// Matches only requests that touch these bytes of the device (so never a flush).
     #[must_use]
     pub fn within(mut self, range: Range<u64>) -> Self {
         self.range = Some(range);
@@ -107,7 +107,7 @@ pub struct FaultDevice<D> {
 }
 
 impl<D: Device> FaultDevice<D> {
-    /// Wraps `inner`; no rules.
+    /// Wraps `inner`, without rules.
     pub fn new(inner: D) -> Self {
         Self {
             inner,
@@ -138,7 +138,7 @@ impl<D: Device> FaultDevice<D> {
         self.enabled.store(enabled, SeqCst);
     }
 
-    /// Requests of `kinds` that came, whether or not a fault hit them.
+    /// Number of requests of `kinds`, with or without a fault.
     #[must_use]
     pub fn seen(&self, kinds: RequestKinds) -> u64 {
         let all = [
@@ -152,7 +152,7 @@ impl<D: Device> FaultDevice<D> {
         chosen.map(|&k| self.seen[k as usize].load(SeqCst)).sum()
     }
 
-    /// Faults that happened.
+    /// Number of faults that happened.
     #[must_use]
     pub fn fired(&self) -> u64 {
         self.fired.load(SeqCst)
@@ -163,7 +163,7 @@ impl<D: Device> FaultDevice<D> {
         &self.inner
     }
 
-    /// Counts the request and says which fault hits it.
+    /// Counts the request and returns the fault that hits it.
     fn fault_for(&self, request: &Request<'_>) -> Option<Fault> {
         self.seen[request.kind as usize].fetch_add(1, SeqCst);
         if !self.enabled.load(SeqCst) {

@@ -1,15 +1,15 @@
-//! [`GateDevice`]: holds chosen requests until the test lets them go.
+//! [`GateDevice`]: holds chosen requests until the test releases them.
 //!
 //! How it works
 //!
-//! A predicate looks at each request before it reaches the device below. One that it
-//! chooses waits inside the device call, listed by a ticket, until the test releases or
-//! fails it. The test waits for "n requests are held" on a condition variable, so it knows
-//! exactly where every thread stands, without sleeping. Trouble cases:
-//! - The gate opens between the predicate's answer and the wait: the answer belongs to an
-//!   older generation and is asked for again.
-//! - A test that forgot to release: after a minute the request fails, and
-//!   [`wait_held`](GateDevice::wait_held) panics with what is held.
+//! A predicate sees each request before it reaches the device below. A request that it chooses
+//! waits inside the device call, listed by a ticket, until the test releases or fails it. The test
+//! waits for "n requests are held" on a condition variable, so it knows without sleeping where
+//! every thread waits. Trouble cases:
+//! - The gate opens between the predicate's answer and the wait: the answer belongs to an older
+//!   generation, and the predicate is called again.
+//! - A test forgets to release a request: after a minute the request fails, and
+//!   [`wait_held`](GateDevice::wait_held) panics with the list of held requests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use super::request::{Request, RequestKind};
 use sapwood_block::{Device, Error, Result};
 
-/// How long anything waits before the test counts as broken.
+/// How long a wait may last before the test counts as broken.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 type Predicate = Arc<dyn Fn(&Request<'_>) -> bool + Send + Sync>;
@@ -30,9 +30,9 @@ type Predicate = Arc<dyn Fn(&Request<'_>) -> bool + Send + Sync>;
 /// A request that waits at the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Names it to [`GateDevice::release`]; tickets grow in order of arrival.
+    /// Identifies the request for [`GateDevice::release`]; tickets grow in order of arrival.
     pub ticket: u64,
-    /// What is asked.
+    /// Kind of the request.
     pub kind: RequestKind,
     /// First byte.
     pub offset: u64,
@@ -99,15 +99,15 @@ impl<D: Device> GateDevice<D> {
         }
     }
 
-    /// From now on holds the requests for which `predicate` is true, in place of an
-    /// earlier predicate. What is held already stays held.
+    /// Holds the requests for which `predicate` is true from now on; it replaces an earlier
+    /// predicate. Requests that are held already stay held.
     pub fn hold_if(&self, predicate: impl Fn(&Request<'_>) -> bool + Send + Sync + 'static) {
         let mut state = self.state.lock();
         state.generation += 1;
         state.predicate = Some(Arc::new(predicate));
     }
 
-    /// Stops holding and releases everything.
+    /// Stops holding requests and releases all of them.
     pub fn open(&self) {
         let mut state = self.state.lock();
         state.generation += 1;
@@ -134,18 +134,18 @@ impl<D: Device> GateDevice<D> {
         state.held.values().copied().collect()
     }
 
-    /// What is held now, in order of arrival.
+    /// The requests that are held now, in order of arrival.
     #[must_use]
     pub fn held(&self) -> Vec<Held> {
         self.state.lock().held.values().copied().collect()
     }
 
-    /// Lets one request go; false if no such ticket is held.
+    /// Releases one request; false if no such ticket is held.
     pub fn release(&self, ticket: u64) -> bool {
         self.decide(ticket, Verdict::Pass)
     }
 
-    /// Lets the request go that came first; says which.
+    /// Releases the request that arrived first, and returns it.
     pub fn release_first(&self) -> Option<Held> {
         let mut state = self.state.lock();
         let ticket = *state.held.keys().next()?;
@@ -154,7 +154,7 @@ impl<D: Device> GateDevice<D> {
         held
     }
 
-    /// Lets all go that are held now; later ones are still held. Returns how many.
+    /// Releases all requests that are held now; later ones are still held. Returns their number.
     pub fn release_all(&self) -> usize {
         let released = self.state.lock().decide_all(Verdict::Pass);
         self.changed.notify_all();
@@ -166,14 +166,14 @@ impl<D: Device> GateDevice<D> {
         self.decide(ticket, Verdict::Fail)
     }
 
-    /// Fails all that are held now. Returns how many.
+    /// Fails all requests that are held now. Returns their number.
     pub fn fail_all(&self) -> usize {
         let failed = self.state.lock().decide_all(Verdict::Fail);
         self.changed.notify_all();
         failed
     }
 
-    /// The device below; requests to it pass by the gate.
+    /// The device below; requests made to it directly bypass the gate.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -184,14 +184,14 @@ impl<D: Device> GateDevice<D> {
         known
     }
 
-    /// Returns when the request may go on.
+    /// Returns when the request may continue.
     fn pass(&self, request: &Request<'_>) -> Result<()> {
         loop {
             let (predicate, generation) = {
                 let state = self.state.lock();
                 (state.predicate.clone(), state.generation)
             };
-            // Asked without the lock, so that a predicate may itself look at the gate.
+            // The predicate is called without the lock, so that it may itself inspect the gate.
             if !predicate.is_some_and(|p| p(request)) {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! What a wrapper sees of a request.
+//! A request as the devices of this module see it.
 
 use sapwood_block::Error;
 
@@ -71,13 +71,13 @@ impl RequestKind {
 /// A request on its way to a device.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// What is asked.
+    /// Kind of the request.
     pub kind: RequestKind,
     /// First byte; 0 for a flush.
     pub offset: u64,
     /// Bytes; 0 for a flush.
     pub len: u64,
-    /// What a write carries; a vectored write comes as one piece.
+    /// The data of a write; the pieces of a vectored write are concatenated.
     pub bytes: Option<&'a [u8]>,
 }
 

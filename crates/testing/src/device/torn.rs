@@ -3,18 +3,19 @@
 use sapwood_block::SECTOR_SIZE;
 use std::ops::Range;
 
-/// Which sectors of a write arrived. Sector 0 is the device sector with the write's first
-/// byte; sectors past its end are ignored.
+/// The sectors of a write that reached the medium. Sector 0 is the device sector with the write's
+/// first byte; sectors after its end are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Torn {
-    /// The first so many.
+    /// The first sectors, this many.
     Prefix(u64),
-    /// These.
+    /// The sectors with these numbers.
     Sectors(Vec<u64>),
 }
 
 impl Torn {
-    /// Parts of a write of `len` bytes at `offset` that arrived, as byte ranges within it.
+    /// The parts of a write of `len` bytes at `offset` that reached the medium, as byte ranges
+    /// within it.
     #[must_use]
     pub fn parts(&self, offset: u64, len: u64) -> Vec<Range<u64>> {
         let lead = offset % SECTOR_SIZE;
@@ -38,7 +39,7 @@ impl Torn {
         parts
     }
 
-    /// Sectors that a write of `len` bytes at `offset` touches.
+    /// Number of sectors that a write of `len` bytes at `offset` touches.
     #[must_use]
     pub fn sectors_of(offset: u64, len: u64) -> u64 {
         (offset % SECTOR_SIZE + len).div_ceil(SECTOR_SIZE)

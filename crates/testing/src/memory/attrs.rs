@@ -6,10 +6,10 @@ use sapwood_vfs::{
     Attr, Error, Fsxattr, Ino, InodeFlags, Result, SetAttr, SetTime, SetXattrMode, Timestamp, acl,
 };
 
-/// What fits in one item of a leaf of 16 KiB: name and value together.
+/// Greatest length of name and value together: they must fit in one item of a leaf of 16 KiB.
 const XATTR_ITEM_MAX: usize = 16384 - 101 - 25 - 30;
 
-/// Flags of an inode after a property was set; none if the property means nothing for it.
+/// Flags of an inode after a property was set; `None` if the property has no meaning for it.
 fn property_flags(node: &Node, name: &[u8], value: &[u8]) -> Result<Option<InodeFlags>> {
     match name {
         rules::COMPRESSION => rules::set_compression(node.kind, node.flags, value),
@@ -65,7 +65,7 @@ impl State {
         }
     }
 
-    /// Refuses the stub of a subvolume, which has no attributes.
+    /// Fails for the stub of a subvolume, which has no attributes.
     fn has_xattrs(&self, ino: Ino) -> Result<()> {
         match self.node(ino)?.stub {
             true => Err(Error::NotSupported),
@@ -112,7 +112,7 @@ impl State {
             _ => None,
         };
         let exists = node.xattrs.contains_key(name);
-        // Linux does not hand these modes on for an ACL.
+        // Linux ignores these modes for an ACL.
         match mode {
             SetXattrMode::Create if exists && !is_acl => return Err(Error::Exists),
             SetXattrMode::Replace if !exists && !is_acl => return Err(Error::NoAttribute),
@@ -152,7 +152,7 @@ impl State {
             _ => None,
         };
         if !node.xattrs.contains_key(name) {
-            // To take an ACL away that is not there is no error on Linux.
+            // On Linux, removing an ACL that does not exist is no error.
             return match class {
                 XattrClass::AccessAcl | XattrClass::DefaultAcl => Ok(()),
                 _ => Err(Error::NoAttribute),

@@ -1,4 +1,4 @@
-//! Bytes of a regular file: a sparse map of sectors.
+//! The bytes of a regular file: a sparse map of sectors.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use sapwood_vfs::{Error, Result};
 /// Granularity of holes, in bytes.
 pub(super) const SECTOR: u64 = 4096;
 
-/// A sector's bytes, or none if it is allocated but was never written.
+/// The bytes of a sector, or `None` if it is allocated but was never written.
 type Sector = Option<Box<[u8]>>;
 
-/// Content of a regular file. What lies behind `size` in its last sector is zero.
+/// Content of a regular file. The bytes after `size` in its last sector are zero.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Content {
     pub(super) size: u64,
     sectors: BTreeMap<u64, Sector>,
 }
 
-/// A piece of a range that lies within one sector.
+/// The part of a range that lies within one sector.
 struct Piece {
     sector: u64,
     /// Where it starts in the sector.
@@ -114,12 +114,12 @@ impl Content {
         }
     }
 
-    /// Makes `[offset, end)` a hole; sectors that it only touches are zeroed there.
+    /// Makes `[offset, end)` a hole; a sector that is only partly in the range is zeroed there.
     pub(super) fn punch(&mut self, offset: u64, end: u64) {
         self.blank(offset, end, false);
     }
 
-    /// Makes `[offset, end)` read as zeros, allocated.
+    /// Makes `[offset, end)` allocated and reads of it return zeros.
     pub(super) fn zero(&mut self, offset: u64, end: u64) {
         self.blank(offset, end, true);
         self.allocate(offset, end);
@@ -147,7 +147,7 @@ impl Content {
         }
     }
 
-    /// Puts what is at `from` and behind at `to`, byte by byte: holes become data.
+    /// Moves the bytes from `from` on to `to`; holes become data.
     fn rewrite(&mut self, from: u64, to: u64) {
         let mut tail = vec![0; (self.size - from) as usize];
         self.read(from, &mut tail);
@@ -155,7 +155,7 @@ impl Content {
         self.write(to, &tail);
     }
 
-    /// Takes `[offset, offset + len)` out, which ends before the end of the file. Holes stay if both
+    /// Removes `[offset, offset + len)`, which ends before the end of the file. Holes stay if both
     /// are multiples of a sector.
     pub(super) fn collapse(&mut self, offset: u64, len: u64) {
         if !(offset | len).is_multiple_of(SECTOR) {
@@ -169,7 +169,7 @@ impl Content {
         self.size -= len;
     }
 
-    /// Opens a hole of `len` bytes at `offset`. Holes stay if both are multiples of a sector.
+    /// Inserts a hole of `len` bytes at `offset`. Holes stay if both are multiples of a sector.
     pub(super) fn insert(&mut self, offset: u64, len: u64) {
         if !(offset | len).is_multiple_of(SECTOR) {
             return self.rewrite(offset, offset + len);
@@ -203,8 +203,8 @@ impl Content {
         Ok((sector * SECTOR).max(offset).min(self.size))
     }
 
-    /// A copy of the sectors of `[offset, end)`, moved to start at sector 0; `offset` is a
-    /// multiple of a sector. What lies behind `end` in the last one is zero.
+    /// A copy of the sectors of `[offset, end)`, moved to sector 0; `offset` is a multiple of a
+    /// sector. The bytes after `end` in the last sector are zero.
     pub(super) fn cut(&self, offset: u64, end: u64) -> Self {
         let first = offset / SECTOR;
         let range = self.sectors.range(first..end.div_ceil(SECTOR));
@@ -218,7 +218,7 @@ impl Content {
         part
     }
 
-    /// Puts all of `part` at `offset`, a multiple of a sector, in place of what is there.
+    /// Replaces the content at `offset`, a multiple of a sector, with all of `part`.
     pub(super) fn paste(&mut self, offset: u64, part: Self) {
         let end = offset + part.size;
         let whole = part.size / SECTOR;
@@ -257,7 +257,7 @@ mod tests {
         buf
     }
 
-    /// A deterministic sequence of everything, against a plain byte vector.
+    /// A deterministic sequence of all operations, compared with a plain byte vector.
     #[test]
     fn agrees_with_a_vector_of_bytes() {
         let (mut content, mut flat) = (Content::default(), Vec::<u8>::new());

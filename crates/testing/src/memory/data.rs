@@ -39,7 +39,7 @@ impl State {
         Ok(end)
     }
 
-    /// What every change of content entails.
+    /// Clears the set-id bits and the capability and updates the times, after a change of content.
     fn after_change(&mut self, ino: Ino, kill_setid: bool, times: bool) -> Result<()> {
         let node = self.node_mut(ino)?;
         if kill_setid {
@@ -106,7 +106,7 @@ impl State {
         self.after_change(ino, false, true)
     }
 
-    /// True if a range of this place and length can be taken out or put in.
+    /// True if a range of this offset and length can be collapsed or inserted.
     fn movable(&self, offset: u64, len: u64) -> bool {
         (offset | len).is_multiple_of(self.block_size)
     }
@@ -142,7 +142,7 @@ impl State {
             if want > left || from_offset > source.size {
                 return Err(Error::Invalid);
             }
-            // Whatever it is to be put, nothing is nothing.
+            // Sharing zero bytes succeeds, even at an unaligned offset.
             if want == 0 {
                 return Ok(0);
             }

@@ -1,5 +1,5 @@
-//! Records what a crash would lose, for tests of front ends. Contents are not lost: the record
-//! is all that there is.
+//! Records the changes that a crash would lose, for tests of front ends. It keeps a record only:
+//! the contents themselves are never lost.
 
 use std::collections::HashSet;
 
@@ -15,9 +15,9 @@ pub(super) struct Durable {
 
 #[derive(Debug, Default)]
 struct Changed {
-    /// Contents, or the names of a directory.
+    /// Inodes whose contents or names changed.
     data: HashSet<Ino>,
-    /// Anything.
+    /// Inodes with any change.
     all: HashSet<Ino>,
 }
 

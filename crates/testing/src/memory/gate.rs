@@ -1,13 +1,13 @@
-//! Holds writes, for tests of who waits for them.
+//! Holds writes, for tests of front ends that must wait for them.
 
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// A front end that neither asks nor takes a snapshot goes on after this.
+/// A write passes after this time even if no call opened the gate.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Open, until it is shut.
+/// Open, until it is closed.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     shut: Mutex<bool>,
@@ -24,7 +24,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Waits while it is shut.
+    /// Waits while the gate is closed.
     pub(super) fn pass(&self) {
         let mut shut = self.shut.lock();
         if *shut {

@@ -1,9 +1,9 @@
 //! A file system in memory: the reference that engines and front ends are tested against.
 //!
-//! It does what btrfs does under Linux (a directory has one link and a size of twice its
-//! names' bytes, holes have sectors of 4 KiB, subvolumes), as simply as possible: one lock
-//! over everything, ordinary maps, a copy where btrfs shares. The rules themselves are in
-//! [`rules`](sapwood_vfs::rules) and [`acl`](sapwood_vfs::acl), which engines call too.
+//! It behaves like btrfs under Linux (a directory has one link and a size of twice its names'
+//! bytes, holes have sectors of 4 KiB, subvolumes), as simply as possible: one lock for everything,
+//! ordinary maps, a copy where btrfs shares. The rules themselves are in
+//! [`rules`](sapwood_vfs::rules) and [`acl`](sapwood_vfs::acl), which engines use too.
 
 mod attrs;
 mod content;
@@ -44,13 +44,13 @@ impl Default for MemoryFs {
 }
 
 impl MemoryFs {
-    /// An empty one whose files may hold 1 GiB.
+    /// An empty file system whose files may hold 1 GiB.
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(1 << 30)
     }
 
-    /// An empty one whose files may hold `bytes` bytes, in sectors of 4 KiB.
+    /// An empty file system whose files may hold `bytes` bytes, in sectors of 4 KiB.
     #[must_use]
     pub fn with_capacity(bytes: u64) -> Self {
         Self {
@@ -60,8 +60,8 @@ impl MemoryFs {
         }
     }
 
-    /// An empty one that does as an engine with these capabilities does: what is moved within a file,
-    /// and what a new inode takes from its directory. What the engine cannot do it does all the same.
+    /// An empty file system that moves ranges within a file, and inherits flags of a directory, as
+    /// an engine with these capabilities does. Operations that the engine lacks still work.
     #[must_use]
     pub fn like(capabilities: &Capabilities) -> Self {
         let fs = Self::new();
@@ -72,35 +72,35 @@ impl MemoryFs {
         fs
     }
 
-    /// Refuses changes from now on, or takes them again.
+    /// Refuses changes from now on, or allows them again.
     pub fn set_read_only(&self, read_only: bool) {
         self.state.lock().read_only = read_only;
     }
 
-    /// How often [attributes](FileSystem::getattr) were asked for.
+    /// How often [attributes](FileSystem::getattr) were read.
     pub fn attributes_read(&self) -> u64 {
         self.state.lock().attributes_read
     }
 
-    /// Holds writes from now on until somebody asks what is [referenced](FileSystem::referenced) or takes a
+    /// Holds writes from now on until a call of [`referenced`](FileSystem::referenced) or a
     /// snapshot, but no longer than ten seconds.
     pub fn hold_writes(&self) {
         self.gate.shut();
     }
 
-    /// Lets held writes go on.
+    /// Releases held writes.
     pub fn release_writes(&self) {
         self.gate.open();
     }
 
-    /// Whether nothing of an inode has changed since it was last made durable: at all, or of its
-    /// contents or names.
+    /// True if an inode has not changed since it was last made durable ([`SyncKind::All`]), or its
+    /// contents and names have not.
     #[must_use]
     pub fn is_durable(&self, ino: Ino, kind: SyncKind) -> bool {
         self.durable.is_durable(ino, kind)
     }
 
-    /// References that callers hold in all; 0 once a front end gave everything back.
+    /// Number of references that callers hold; 0 once a front end dropped all.
     #[must_use]
     pub fn held_references(&self) -> u64 {
         let state = self.state.lock();
@@ -109,13 +109,13 @@ impl MemoryFs {
         counted.map(|(_, node)| node.refs).sum()
     }
 
-    /// Number of inodes, those without a name included.
+    /// Number of inodes, with those that have no name.
     #[must_use]
     pub fn inode_count(&self) -> usize {
         self.state.lock().nodes.len()
     }
 
-    /// Mounts it again after [`unmount`](FileSystem::unmount): nobody holds a reference.
+    /// Mounts it again after [`unmount`](FileSystem::unmount), and drops all references.
     pub fn remount(&self) {
         let mut state = self.state.lock();
         state.mounted = true;

@@ -11,7 +11,8 @@ use sapwood_vfs::{
 };
 
 const MAX_LINKS: u32 = 65535;
-/// A position of a listing has an index in so many bits, and above it the listing's end.
+/// Number of low bits of a listing position that hold an index; the bits above hold the end of the
+/// listing.
 const INDEX_BITS: u32 = 31;
 
 impl State {
@@ -25,7 +26,7 @@ impl State {
         self.entry(parent)
     }
 
-    /// Checks that `dir` takes the new name.
+    /// Checks that `dir` accepts the new name.
     pub(super) fn check_new_name(&self, dir: Ino, name: &[u8]) -> Result<()> {
         rules::check_name(name)?;
         let exists = self.dir(dir)?.find(name).is_some();
@@ -176,7 +177,7 @@ impl State {
         self.unname(dir, name)
     }
 
-    /// Removes a directory's name and with it the directory.
+    /// Removes a directory's name and the directory itself.
     pub(super) fn unname(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         let ino = self.remove_name(dir, name)?;
         self.drop_link(ino)
@@ -209,8 +210,7 @@ impl State {
         })
     }
 
-    /// Subvolume roots alone move between subvolumes, and none is replaced.
-    /// Whether a rename would move anything but a subvolume from one subvolume to another.
+    /// True if the rename moves an inode that is not a subvolume root to another subvolume.
     fn crosses_subvolumes(
         &self,
         (from_dir, source): (Ino, Ino),
@@ -268,7 +268,7 @@ impl State {
                 let side = self.side(to_dir, target, from_dir)?;
                 let places = ((from_dir, source), (to_dir, Some(target)));
                 Some(RenameSide {
-                    // That the rename crosses subvolumes is found before that.
+                    // `crosses_subvolumes` reports a rename between subvolumes before this check.
                     has_entries: side.has_entries
                         && !self.crosses_subvolumes(places.0, places.1, mode)?,
                     ..side

@@ -1,4 +1,4 @@
-//! What the file system consists of, and how its parts are found.
+//! The state of the file system, and how its parts are found.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,17 +9,17 @@ use sapwood_vfs::{
 
 /// The root directory's number.
 pub(super) const ROOT: Ino = Ino(256);
-/// The subvolume that the root directory is in.
+/// The subvolume of the root directory.
 pub(super) const TOP: SubvolumeId = SubvolumeId(5);
 
-/// One name.
+/// One name in a directory.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     pub(super) name: Vec<u8>,
     pub(super) ino: Ino,
 }
 
-/// A directory's names, by name and by the order in which they were made.
+/// A directory's names, by name and in order of creation.
 #[derive(Debug, Clone)]
 pub(super) struct Directory {
     pub(super) parent: Ino,
@@ -35,7 +35,7 @@ impl Directory {
             parent,
             index_of: BTreeMap::new(),
             slots: BTreeMap::new(),
-            // Position 0 is the start of a listing, so no name may stand behind it.
+            // Position 0 is the start of a listing, so every name has a greater index.
             next_index: 2,
             name_bytes: 0,
         }
@@ -72,7 +72,7 @@ impl Directory {
     }
 }
 
-/// What an inode holds besides its attributes.
+/// The content of an inode.
 #[derive(Debug, Clone)]
 pub(super) enum Body {
     File(Content),
@@ -101,10 +101,9 @@ pub(super) struct Node {
     pub(super) subvolume: SubvolumeId,
     /// References that callers hold.
     pub(super) refs: u64,
-    /// It never had a name but may get one.
+    /// It never had a name but can get one.
     pub(super) linkable: bool,
-    /// It is the empty directory in place of a subvolume that a snapshot does not hold, and
-    /// takes no changes.
+    /// It is the empty directory that stands for a subvolume in a snapshot, and cannot be changed.
     pub(super) stub: bool,
 }
 
@@ -138,7 +137,7 @@ impl Node {
         }
     }
 
-    /// The content or the names changed.
+    /// Updates the times after a change of content or names.
     pub(super) fn touch(&mut self) {
         self.mtime = Timestamp::now();
         self.ctime = self.mtime;
@@ -165,18 +164,18 @@ pub(super) struct State {
     pub(super) next_ino: u64,
     pub(super) next_subvolume: u64,
     pub(super) generation: u64,
-    /// Sectors that files may have in all.
+    /// Number of sectors that all files together may have.
     pub(super) capacity: u64,
-    /// Sectors that they have.
+    /// Number of sectors that they have.
     pub(super) used: u64,
-    /// Bytes that ranges have to be multiples of to be moved within a file.
+    /// Moving a range within a file needs multiples of this many bytes.
     pub(super) block_size: u64,
-    /// Flags that a new inode takes from its directory.
+    /// Flags that a new inode inherits from its directory.
     pub(super) inherited_flags: InodeFlags,
     pub(super) read_only: bool,
     pub(super) mounted: bool,
     pub(super) operations: u64,
-    /// How often attributes were asked for.
+    /// How often attributes were read.
     pub(super) attributes_read: u64,
 }
 
@@ -224,7 +223,7 @@ impl State {
         root
     }
 
-    /// A node of root's without any permission or name.
+    /// An inode of root without permissions or a name.
     pub(super) fn new_node(&self, kind: FileKind, body: Body, subvolume: SubvolumeId) -> Node {
         let now = Timestamp::now();
         Node {
@@ -286,7 +285,7 @@ impl State {
         }
     }
 
-    /// Runs `change` on a file's content and keeps count of the space it takes.
+    /// Runs `change` on a file's content and updates the used space.
     pub(super) fn change_content<T>(
         &mut self,
         ino: Ino,
@@ -302,7 +301,7 @@ impl State {
         Ok(result)
     }
 
-    /// Checks that `sectors` more fit.
+    /// Checks that there is space for `sectors` more.
     pub(super) fn reserve(&self, sectors: u64) -> Result<()> {
         match sectors <= self.capacity.saturating_sub(self.used) {
             true => Ok(()),
@@ -310,7 +309,8 @@ impl State {
         }
     }
 
-    /// Checks that `ino` and what is in the same subvolume may be changed.
+    /// Checks that `ino` may be changed: it is no stub, and neither the file system nor its
+    /// subvolume is read-only.
     pub(super) fn writable(&self, ino: Ino) -> Result<()> {
         let node = self.node(ino)?;
         if node.stub {
@@ -338,7 +338,8 @@ impl State {
         }
     }
 
-    /// Takes one name away from an inode, which dies if it was the last and nobody holds it.
+    /// Removes one name of an inode, and the inode if that was its last name and no caller holds
+    /// it.
     pub(super) fn drop_link(&mut self, ino: Ino) -> Result<()> {
         let node = self.node_mut(ino)?;
         node.nlink = node.nlink.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Comparing all that can be seen of two file systems.
+//! Comparing the visible state of two file systems.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{Debug, Display};
@@ -7,13 +7,13 @@ use std::ops::ControlFlow;
 use super::Seen;
 use sapwood_vfs::{Error, FileKind, FileSystem, Ino, Result};
 
-/// Bytes compared at once.
+/// Number of bytes that are compared at once.
 const PIECE: usize = 1 << 20;
 
-/// The first thing that is not the same.
+/// The first difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Path from where the comparison started; empty for the directory itself.
+    /// Path from the start of the comparison; empty for the directory itself.
     pub path: String,
     /// What differs, with both values.
     pub what: String,
@@ -38,7 +38,7 @@ pub fn compare_trees(
     compare_below((one, one.root()), (other, other.root()))
 }
 
-/// Compares what is in two directories, and they themselves.
+/// Compares two directories and everything below them.
 ///
 /// # Errors
 /// As [`compare_trees`].
@@ -60,7 +60,7 @@ pub fn compare_below(
 
 struct Comparison<'a> {
     sides: [&'a dyn FileSystem; 2],
-    /// Which inode of the second is which of the first.
+    /// The inode of the second file system for each inode of the first.
     same: HashMap<Ino, Ino>,
     path: Vec<String>,
 }
@@ -76,7 +76,7 @@ fn equal<T: Debug + PartialEq>(what: &str, [one, other]: &[T; 2]) -> Outcome {
 }
 
 impl Comparison<'_> {
-    /// The same call on both sides.
+    /// Makes the same call on both sides.
     fn both<T>(
         &self,
         what: &str,
@@ -96,8 +96,8 @@ impl Comparison<'_> {
             "attributes",
             &[Seen::from(&attrs[0]), Seen::from(&attrs[1])],
         )?;
-        // A directory has one name, and those that stand for subvolumes in a snapshot may
-        // share their number.
+        // A directory has one name, and the stubs of subvolumes in a snapshot may share their
+        // number.
         if attrs[0].kind != FileKind::Directory {
             match self.same.insert(inos[0], inos[1]) {
                 Some(known) if known == inos[1] => return Ok(()),

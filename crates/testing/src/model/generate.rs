@@ -1,4 +1,4 @@
-//! Operations from a seed.
+//! Random operations from a seed.
 
 use super::shadow::{Class, Shadow};
 use super::{Fill, Kind, Op, Place, Settings, Subject, Who};
@@ -8,10 +8,10 @@ use sapwood_vfs::{
     SyncKind, Timestamp,
 };
 
-/// Slots that a session may hold inodes in.
+/// Number of slots in which a session may hold inodes.
 pub(super) const SLOTS: usize = 3;
 
-/// Few, so that operations meet. The third and fourth have the same CRC-32C; the last is
+/// Few names, so that operations collide. The third and fourth have the same CRC-32C; the last is
 /// long.
 const NAMES: [&str; 6] = [
     "a",
@@ -65,7 +65,7 @@ impl Generator {
         of[self.random.usize(..of.len())].clone()
     }
 
-    /// True once in `in_so_many` times.
+    /// True in one of `in_so_many` calls on average.
     fn seldom(&mut self, in_so_many: u32) -> bool {
         self.random.u32(..in_so_many) == 0
     }
@@ -75,13 +75,13 @@ impl Generator {
         NAMES[self.random.usize(..bound)]
     }
 
-    /// Any path.
+    /// A random path.
     fn somewhere(&mut self) -> Place {
         let depth = self.pick(&[1, 1, 2, 3]);
         Place((0..depth).map(|_| self.name()).collect())
     }
 
-    /// A path that probably leads to what is wanted; now and then any.
+    /// A path that probably leads to an inode of the wanted class; sometimes a random path.
     fn place(&mut self, wanted: fn(Class) -> bool) -> Place {
         let known = self.shadow.known.iter();
         let fitting: Vec<_> = known.filter(|(_, class)| wanted(*class)).collect();
@@ -98,7 +98,7 @@ impl Generator {
         }
     }
 
-    /// A name in a directory that is probably there.
+    /// A name in a directory that probably exists.
     fn entry(&mut self) -> Place {
         let mut place = self.dir();
         if place.0.len() > 2 {
@@ -143,7 +143,7 @@ impl Generator {
         ])
     }
 
-    /// An offset, often at or near a boundary of sectors.
+    /// A random offset, often at or near a boundary of sectors.
     fn offset(&mut self) -> u64 {
         let block = self.settings.capabilities.block_size;
         let any = self.random.u64(..self.settings.file_size);
@@ -291,7 +291,7 @@ impl Generator {
         }
     }
 
-    /// One that the engine has, if it has any.
+    /// A random mode that the engine supports, if there is one.
     fn alloc_mode(&mut self) -> Option<AllocMode> {
         let has = self.settings.capabilities;
         let keep_size = self.random.bool();
@@ -361,7 +361,7 @@ impl Generator {
             kill_setid: self.seldom(3),
             ..SetAttr::default()
         };
-        // Engines need not look at all at a change of nothing.
+        // Engines may skip the checks of a change that changes nothing.
         let perm = self.random.bool() || changes == SetAttr::default();
         SetAttr {
             perm: perm.then(|| self.perm()),
@@ -409,7 +409,7 @@ impl Generator {
         let entries = entries.map(|(tag, perm)| AclEntry { tag, perm });
         let full = Acl::new(entries.to_vec()).map(|acl| acl.to_bytes());
         let plain = Acl::from_mode(self.random.u32(..0o1000)).to_bytes();
-        // Last: a header alone, which removes.
+        // The last value is a header alone, which removes the ACL.
         let values = [full.unwrap_or_default(), plain, 2u32.to_le_bytes().to_vec()];
         self.pick(&values)
     }

@@ -1,15 +1,15 @@
-//! Random operations on a file system and on a model of it, and what differs: for property
-//! tests of engines, with [`MemoryFs`](crate::MemoryFs) as the model.
+//! Random operations on a file system and on a model of it, compared: for property tests of
+//! engines, with [`MemoryFs`](crate::MemoryFs) as the model.
 //!
 //! # How it works
-//! A [`Generator`] makes [`Op`]s from a seed: a handful of names in a small tree, so that
-//! operations meet. A [`Session`] applies them to a file system and says what came of each
-//! as an [`Outcome`] that leaves out what may differ (times, inode numbers, allocation).
-//! [`run_sequence`] applies the same operations to two file systems, compares every outcome
-//! and, now and then, all that can be seen ([`compare_trees`]). The first difference is a
-//! [`Failure`] that holds seed and operations; [`minimize`] leaves out of them what does not
-//! matter. [`Threads`] does the same from several threads at once, each in a directory of its
-//! own with a model of its own, so that the outcome of each is known whatever the others do.
+//! A [`Generator`] makes [`Op`]s from a seed, with few names in a small tree, so that operations
+//! collide. A [`Session`] applies them to a file system and returns each result as an [`Outcome`],
+//! which leaves out all that may differ (times, inode numbers, allocation). [`run_sequence`]
+//! applies the same operations to two file systems, compares every outcome and, at intervals, the
+//! whole visible state ([`compare_trees`]). The first difference is a [`Failure`] with the seed and
+//! the operations; [`minimize`] removes operations that do not matter. [`Threads`] does the same
+//! from several threads at once. Each thread works in a directory of its own with a model of its
+//! own, so that its outcome does not depend on the other threads.
 //!
 //! ```
 //! use sapwood_testing::MemoryFs;
@@ -39,18 +39,18 @@ pub use session::{Outcome, Seen, Session};
 
 use crate::conformance::Capabilities;
 
-/// What to generate and how closely to look.
+/// Which operations to generate, and how closely to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// What the engine can do; only such operations are made.
+    /// The engine's capabilities; only operations within them are made.
     pub capabilities: Capabilities,
-    /// Make subvolumes and snapshots, if the engine can.
+    /// Make subvolumes and snapshots, if the engine has them.
     pub subvolumes: bool,
     /// Make `sync` and `fsync` calls.
     pub syncs: bool,
     /// Files grow to about this many bytes.
     pub file_size: u64,
-    /// Compare the trees after this many operations.
+    /// Compare the trees after every so many operations.
     pub compare_every: usize,
 }
 

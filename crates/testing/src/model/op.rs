@@ -9,16 +9,16 @@ use sapwood_vfs::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place(pub Vec<&'static str>);
 
-/// Which inode an operation is about.
+/// The inode of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
-    /// The one that a path leads to.
+    /// The inode at the end of a path.
     At(Place),
-    /// One that the session holds a reference to, by its slot; it may have lost its name.
+    /// An inode that the session holds a reference to, by its slot; it may have lost its name.
     Held(usize),
 }
 
-/// Who asks.
+/// The user of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// The superuser without a umask.
@@ -28,7 +28,7 @@ pub enum Who {
 }
 
 impl Who {
-    /// As the trait wants it.
+    /// The same as an argument of the trait.
     #[must_use]
     pub fn credentials(self) -> Credentials {
         match self {
@@ -43,7 +43,7 @@ impl Who {
     }
 }
 
-/// What to create.
+/// The kind of inode to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Regular file.
@@ -63,7 +63,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the trait wants it.
+    /// The same as an argument of the trait.
     #[must_use]
     pub fn new_inode(self) -> NewInode<'static> {
         match self {
@@ -81,9 +81,9 @@ impl Kind {
 /// Bytes to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
-    /// This byte again and again: compresses well.
+    /// This byte repeated: compresses well.
     Byte(u8),
-    /// Bytes that follow from this seed: does not compress.
+    /// Bytes generated from this seed: do not compress.
     Seed(u64),
 }
 
@@ -102,7 +102,7 @@ impl Fill {
     }
 }
 
-/// One operation. Its `Debug` form is what reports print.
+/// One operation. A report prints it with `Debug`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields are named as the trait's arguments")]
 pub enum Op {
@@ -142,7 +142,7 @@ pub enum Op {
     Parent(Place),
     /// `readlink`
     Readlink(Subject),
-    /// `readdir` in pages of so many entries
+    /// `readdir` in pages of this many entries
     List { dir: Place, page: usize },
     /// `read`
     Read {
@@ -168,7 +168,7 @@ pub enum Op {
         len: u64,
         mode: AllocMode,
     },
-    /// `seek`, judged by the content that it claims to know
+    /// `seek`, checked against the content
     Seek { subject: Subject, from: SeekFrom },
     /// `copy_range`
     Copy {

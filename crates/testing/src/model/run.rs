@@ -6,22 +6,22 @@ use super::{Difference, Generator, Op, Outcome, Session, Settings, compare_below
 use crate::{MemoryFs, conformance};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 
-/// Attempts to leave something out before [`minimize`] is content.
+/// Attempts to remove operations before [`minimize`] stops.
 const ATTEMPTS: usize = 2000;
 
 /// The first difference of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Seed of the sequence, if it came from one.
+    /// Seed of the sequence, if it was generated.
     pub seed: Option<u64>,
-    /// Operations up to the one after which the difference showed.
+    /// Operations up to the one that showed the difference.
     pub ops: Vec<Op>,
     /// What differs.
     pub what: String,
 }
 
 impl Display for Failure {
-    /// Says what differs, the seed, and the last operations.
+    /// Prints the difference, the seed, and the last operations.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const SHOWN: usize = 40;
         let len = self.ops.len();
@@ -42,11 +42,11 @@ impl Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// A file system or model and the directory in it to work in.
+/// A file system or model, and the directory in it to work in.
 type Side<'a> = (&'a dyn FileSystem, Ino);
 
-/// Applies the first `len` operations of `seed` to `fs` and to `model`, both at their root
-/// and equal to begin with.
+/// Applies the first `len` operations of `seed` to `fs` and to `model`, both at their root. Both
+/// must be equal at the start.
 ///
 /// # Errors
 /// The first difference.
@@ -103,12 +103,12 @@ fn run(ops: &[Op], fs: Side<'_>, model: Side<'_>, settings: &Settings) -> Result
     compare_below(fs, model).map_err(|found| failure(ops.len(), found.to_string()))
 }
 
-/// An outcome without the bulk of its bytes.
+/// An outcome with long data shortened.
 fn short(outcome: &Outcome) -> String {
     const SHOWN: usize = 64;
     match outcome {
         Outcome::Bytes(bytes) if bytes.len() > SHOWN => {
-            // The sum tells apart what looks the same at its start.
+            // The sum distinguishes data with the same beginning.
             let sum = bytes.iter().fold(0u64, |sum, byte| {
                 sum.wrapping_mul(1_099_511_628_211) ^ u64::from(*byte)
             });
@@ -119,9 +119,9 @@ fn short(outcome: &Outcome) -> String {
     }
 }
 
-/// Leaves operations out of a failing sequence while it still fails on fresh file systems.
-/// `fresh` makes a file system and its model. The result is the failure of what is left; the
-/// one given, if that fails no more.
+/// Removes operations from a failing sequence while it still fails on fresh file systems. `fresh`
+/// makes a file system and its model. Returns the failure of the remaining sequence, or the given
+/// one if it no longer fails.
 #[must_use]
 pub fn minimize<F, M>(
     failure: Failure,
@@ -171,13 +171,12 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts `count` threads on `fs`. Each applies `len` operations in a directory of its
-    /// own (named by [`Threads::name`], made in the root) and to a model of its own, while
-    /// the others do the same.
+    /// Starts `count` threads on `fs`. Each applies `len` operations in a directory of its own
+    /// (named by [`Threads::name`], made in the root) and to a model of its own.
     ///
     /// # Errors
-    /// The first difference that a thread found, with the seed of the whole run and the
-    /// operations of that thread; or that making the directories failed, or a panic.
+    /// The first difference that a thread found, with the seed of the whole run and the operations
+    /// of that thread; an error of making the directories; or a panic.
     pub fn run(
         seed: u64,
         len: usize,
@@ -190,7 +189,7 @@ impl Threads {
             .collect();
         let ends: Vec<_> = std::thread::scope(|scope| {
             let start = |(number, model)| {
-                // Far apart, so that neighbouring seeds have no thread in common.
+                // The seeds are far apart, so that neighbouring runs have no thread in common.
                 let own = seed.wrapping_mul(1_000_003).wrapping_add(number as u64);
                 let ops: Vec<Op> = Generator::new(own, settings).take(len).collect();
                 scope.spawn(move || in_own_directory(number, &ops, fs, model, settings))
@@ -224,8 +223,8 @@ impl Threads {
         format!("thread-{number}")
     }
 
-    /// Compares the directories of all threads with their models once more, for example
-    /// after the file system was mounted again.
+    /// Compares the directories of all threads with their models again, for example after a
+    /// remount.
     ///
     /// # Errors
     /// The first difference.

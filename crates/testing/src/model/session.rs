@@ -9,7 +9,7 @@ use sapwood_vfs::{
     WriteMode,
 };
 
-/// What can be seen of an inode's attributes on every engine alike.
+/// The visible attributes of an inode that are the same on every engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// Type.
@@ -50,28 +50,28 @@ impl From<&Attr> for Seen {
     }
 }
 
-/// What came of an operation, as far as it must be the same on every engine.
+/// The result of an operation, as far as it must be the same on every engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It succeeded.
     Done,
     /// It found or changed an inode that looks like this.
     Inode(Seen),
-    /// Bytes read, target of a link, or value of an attribute.
+    /// Bytes that were read, the target of a link, or the value of an attribute.
     Bytes(Vec<u8>),
-    /// Offset behind a write, or number of bytes copied.
+    /// Offset after a write, or number of bytes copied.
     Number(u64),
     /// Names and types in a directory, sorted.
     Entries(Vec<(Vec<u8>, FileKind)>),
     /// Names of extended attributes, sorted.
     Names(Vec<Vec<u8>>),
-    /// The session holds nothing in that slot.
+    /// The slot is empty.
     Empty,
     /// It failed with this error.
     Failed(Error),
-    /// It failed, where the trait leaves open with which error.
+    /// It failed, and the trait does not define the error.
     Refused,
-    /// The file system contradicts itself: never right.
+    /// The file system contradicts itself: always a failure.
     Wrong(String),
 }
 
@@ -85,8 +85,8 @@ fn done(_: ()) -> Outcome {
     Outcome::Done
 }
 
-/// Applies operations below one directory, and holds references between them. It gives
-/// them back when it is dropped.
+/// Applies operations below one directory, and holds references between them. Dropping the session
+/// drops the references.
 pub struct Session<'a> {
     fs: &'a dyn FileSystem,
     base: Ino,
@@ -108,7 +108,7 @@ impl Drop for Session<'_> {
 }
 
 impl<'a> Session<'a> {
-    /// One whose places are below `base`, to which the caller keeps a reference.
+    /// A session whose places are below `base`; the caller keeps a reference to `base`.
     #[must_use]
     pub fn new(fs: &'a dyn FileSystem, base: Ino) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl<'a> Session<'a> {
         Outcome::Inode(Seen::from(&entry.attr))
     }
 
-    /// What an entry shows, with its reference given back.
+    /// The visible state of an entry; drops its reference.
     fn seen(&self, entry: Entry) -> Outcome {
         self.fs.forget(entry.ino(), 1);
         Outcome::Inode(Seen::from(&entry.attr))
@@ -240,7 +240,8 @@ impl<'a> Session<'a> {
             }),
             Op::Unlink(at) => self.within(at, |dir, name| fs.unlink(dir, name)).map(done),
             Op::Rmdir(at) => {
-                // It may be a subvolume, which leaves open what becomes of held inodes.
+                // The directory may be a subvolume, and the trait does not define what happens to
+                // its held inodes.
                 self.release_all();
                 self.within(at, |dir, name| fs.rmdir(dir, name)).map(done)
             }
@@ -378,8 +379,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Seeks, and checks the answer against what is there: what it skips must be zeros.
-    /// Where holes lie exactly is the engine's business.
+    /// Seeks, and checks the answer against the content: the skipped range must be zeros. The exact
+    /// extent of holes is up to the engine.
     fn seek(&self, ino: Ino, from: SeekFrom) -> Result<Outcome> {
         let size = self.fs.getattr(ino)?.size;
         let (SeekFrom::Data(offset) | SeekFrom::Hole(offset)) = from;
@@ -387,7 +388,7 @@ impl<'a> Session<'a> {
         if offset >= size {
             return found.map(Outcome::Number);
         }
-        // The range that the answer says holds nothing but zeros.
+        // The range that holds only zeros according to the answer.
         let (zeros, text) = match (from, &found) {
             (SeekFrom::Data(_), Ok(at)) if (offset..size).contains(at) => (offset..*at, "data"),
             (SeekFrom::Data(_), Err(Error::NoSuchOffset)) => (offset..size, "no data"),
@@ -445,7 +446,7 @@ impl<'a> Session<'a> {
     }
 
     fn subvolumes(&mut self, op: &Op) -> Result<Outcome> {
-        // What becomes of inodes that are held in a subvolume when it goes is left open.
+        // The trait does not define what happens to held inodes of a subvolume that is deleted.
         self.release_all();
         let of: &dyn Subvolumes = self.fs.subvolumes().ok_or(Error::NotSupported)?;
         match op {
@@ -472,7 +473,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// An operation for regular files alone fails on others with whichever error.
+/// An operation for regular files fails on other kinds, with an error that the trait does not
+/// define.
 fn or_refused(is_file: bool, result: Result<Outcome>) -> Result<Outcome> {
     match result {
         Err(_) if !is_file => Ok(Outcome::Refused),

@@ -1,15 +1,15 @@
-//! What the operations made so far have probably left: lets the generator aim.
+//! A guess of the tree that the operations so far have left: the generator chooses its paths by it.
 
 use super::generate::SLOTS;
 use super::{Kind, Op, Place, Subject};
 use sapwood_vfs::RenameMode;
 
-/// What a name leads to, as far as aiming needs it.
+/// The kind of inode that a name leads to, as precisely as the generator needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
     File,
     Dir,
-    /// A directory too.
+    /// A subvolume, which is a directory too.
     Subvolume,
     Other,
 }
@@ -30,8 +30,8 @@ impl From<Kind> for Class {
     }
 }
 
-/// A guess: an operation may fail for reasons that it does not know. That only makes some
-/// aims miss.
+/// A guess: an operation may fail for a reason that the shadow does not know. Then the generator
+/// only chooses some paths badly.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shadow {
     pub(super) known: Vec<(Place, Class)>,
@@ -55,7 +55,7 @@ impl Shadow {
         }
     }
 
-    /// True if a name can be in the directory that `place` asks for.
+    /// True if the directory of `place` can exist.
     fn has_parent(&self, place: &Place) -> bool {
         let dir = parent(place);
         let mut known = self.known.iter();
@@ -72,13 +72,13 @@ impl Shadow {
         }
     }
 
-    /// Forgets a place and what is below it.
+    /// Removes a place and everything below it.
     fn remove(&mut self, place: &Place) {
         self.known
             .retain(|(known, _)| !known.0.starts_with(&place.0));
     }
 
-    /// Moves a place and what is below it, and the other way round too if `swap`.
+    /// Moves a place and everything below it; with `swap`, exchanges two places.
     fn move_to(&mut self, from: &Place, to: &Place, swap: bool) {
         let renamed = |place: &Place, from: &Place, to: &Place| {
             let rest = place.0.strip_prefix(&from.0[..])?;
@@ -99,7 +99,7 @@ impl Shadow {
         }
     }
 
-    /// Takes note of what an operation does, if it succeeds.
+    /// Applies an operation, as if it succeeded.
     pub(super) fn note(&mut self, op: &Op) {
         match op {
             Op::Create { at, kind, .. } => self.add(at, (*kind).into()),

@@ -1,4 +1,4 @@
-//! A file system with a planted bug: what the suite and the model must find.
+//! A file system with a planted bug, which the suite and the model must find.
 
 use std::ops::ControlFlow;
 
@@ -9,34 +9,34 @@ use sapwood_vfs::{
     SyncKind, WriteMode,
 };
 
-/// What is wrong.
+/// The planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// A write that crosses a sector's end, and does not start at one, loses its last byte.
     WriteDropsTail,
-    /// A truncation keeps what is left of the last sector.
+    /// A truncation keeps the rest of the last sector.
     TruncateKeepsTail,
     /// `RENAME_NOREPLACE` replaces.
     NoReplaceReplaces,
     /// `RENAME_EXCHANGE` replaces.
     ExchangeIsRename,
-    /// A new page of a listing starts one entry too late.
+    /// A new page of a listing skips one entry.
     ListingSkips,
     /// The last attribute is not listed.
     XattrNotListed,
-    /// Setting an ACL leaves the mode alone.
+    /// Setting an ACL does not change the mode.
     AclKeepsMode,
-    /// Punching leaves what does not fill a sector.
+    /// Punching a hole does not zero partial sectors.
     PunchSparesEdges,
-    /// A copy ends a sector early and does not say so.
+    /// A copy ends a sector early and reports the full length.
     CopyIsShort,
     /// The sticky bit gets lost.
     ChmodDropsSticky,
     /// `SEEK_DATA` finds the second sector of data.
     SeekSkipsData,
-    /// A name can be given to an inode that lost its last one.
+    /// An inode that lost its last name can get a new one.
     LinkRevives,
-    /// References are not counted: the first `forget` takes all.
+    /// References are not counted: the first `forget` drops all.
     ForgetTakesAll,
     /// A panic in `rmdir`.
     RmdirPanics,
@@ -83,14 +83,14 @@ impl Faulty {
         self.bug == bug
     }
 
-    /// Number of bytes behind `size` that are there in the sector it ends in.
+    /// Number of bytes after `size` in the last sector.
     fn tail(&self, ino: Ino, size: u64) -> u64 {
         let mut buf = vec![0; (SECTOR - size % SECTOR) as usize];
         self.inner.read(ino, size, &mut buf).unwrap_or(0) as u64
     }
 }
 
-/// Methods that do what the inner file system does.
+/// Methods that call the inner file system.
 macro_rules! delegate {
     ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) $(-> $result:ty)?;)*) => {$(
         fn $name(&self $(, $arg: $type)*) $(-> $result)? {

@@ -1,4 +1,4 @@
-//! Content, attributes and snapshots under many threads.
+//! Content, attributes and snapshots, changed by many threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -98,7 +98,7 @@ fn appenders_lose_nothing(t: &mut Fixture) -> Outcome {
 }
 
 fn readers_see_whole_small_writes(t: &mut Fixture) -> Outcome {
-    // Linux gives this within a page.
+    // Linux guarantees this within a page.
     let file = t.root().file_of("f", &[0; 4096])?;
     let done = AtomicBool::new(false);
     parallel(4, |thread| {
@@ -151,7 +151,7 @@ fn copies_in_both_directions(t: &mut Fixture) -> Outcome {
         t.root().file_of("a", &[1; 2 * LEN])?,
         t.root().file_of("b", &[2; 2 * LEN])?,
     );
-    // The first halves are only read, the second ones only written.
+    // The threads only read the first halves and only write the second halves.
     parallel(THREADS, |thread| {
         for _ in 0..25 {
             let (from, to) = if thread % 2 == 0 { (&a, &b) } else { (&b, &a) };
@@ -270,7 +270,7 @@ fn snapshots_among_writers(t: &mut Fixture) -> Outcome {
     let entry = t.subvolumes()?.create_subvolume(t.fs().root(), b"s")?;
     let source = t.node(entry);
     let file = source.file("f")?;
-    // How many records are surely written.
+    // Number of records that are certainly written.
     let written = AtomicU64::new(0);
     parallel(2, |thread| {
         for round in 0..20u64 {

@@ -1,5 +1,5 @@
-//! Many threads at once. Each case is laid out so that its outcome does not depend on who
-//! comes first: either threads keep to what is theirs, or what must hold holds in any order.
+//! Many threads at once. The outcome of a case does not depend on the order of its threads: each
+//! thread uses inodes of its own, or the checked property holds in any order.
 
 mod content;
 mod names;
@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 const THREADS: usize = 8;
 
-/// Counts the successes; any error but `allowed` is a fault.
+/// Counts the successes; any error except `allowed` is a fault.
 #[track_caller]
 fn tally<T>(result: Result<T>, allowed: &[Error], wins: &AtomicUsize) -> Outcome {
     match result {

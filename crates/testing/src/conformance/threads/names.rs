@@ -1,4 +1,4 @@
-//! Names and references under many threads.
+//! Names and references, changed by many threads.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -232,8 +232,8 @@ fn opposite_directory_moves_make_no_cycle(t: &mut Fixture) -> Outcome {
     for _ in 0..40 {
         let (a, b) = (root.dir("a")?, root.dir("b")?);
         let wins = AtomicUsize::new(0);
-        // Who comes second finds its source gone from the root; or, where the engine looks
-        // the name up first, that it would become its own ancestor.
+        // The second rename finds that its source is gone from the root; or, if the engine looks
+        // the name up first, that the source would become its own ancestor.
         let lost = [Error::Invalid, Error::NotFound];
         parallel(2, |thread| {
             let result = match thread {
@@ -256,8 +256,8 @@ fn opposite_directory_moves_make_no_cycle(t: &mut Fixture) -> Outcome {
     Ok(())
 }
 
-/// Number of directories below `dir`, each of which must say that its parent is where it
-/// was found.
+/// Number of directories below `dir`. The parent of each must be the directory in which it was
+/// found.
 fn count_tree(dir: &Node<'_>) -> Outcome<usize> {
     let mut count = 0;
     for entry in dir.list()? {
@@ -468,7 +468,8 @@ fn directories_removed_under_creators(t: &mut Fixture) -> Outcome {
             0 => tally(root.rmdir("d"), &allowed, &removed),
             _ => tally(dir.file(format!("f{thread}")), &allowed, &created),
         })?;
-        // Either the directory went, and nothing was made in it, or it stayed with all.
+        // Either the directory is removed and nothing was made in it, or it stays with all its
+        // entries.
         match removed.into_inner() {
             1 => {
                 same(created.into_inner(), 0)?;

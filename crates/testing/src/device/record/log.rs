@@ -1,4 +1,4 @@
-//! [`RecordLog`]: what was recorded, and what of it a crash may touch.
+//! [`RecordLog`]: the recorded history, and the part of it that a crash may change.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use super::plan::{CrashPlan, Replayer};
 use crate::device::Torn;
 use sapwood_block::MemoryDevice;
 
-/// What a request asked for.
+/// The operation of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// A write.
     Write {
         /// First byte.
         offset: u64,
-        /// All its data.
+        /// The whole data.
         data: Arc<[u8]>,
         /// Write-through.
         fua: bool,
@@ -41,14 +41,14 @@ impl Action {
     }
 }
 
-/// A recorded request. Its index in [`RecordLog::entries`] names it.
+/// A recorded request, identified by its index in [`RecordLog::entries`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What it asked for.
+    /// The operation.
     pub action: Action,
 }
 
-/// One thing that happened.
+/// One event of the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// The request with this index began.
@@ -64,18 +64,18 @@ pub enum Step {
     Mark(Arc<str>),
 }
 
-/// The crash points `start..=end`, which have the same durable flushes behind them.
+/// The crash points `start..=end`, which have the same durable flushes before them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epoch {
     /// First crash point.
     pub start: usize,
-    /// Last crash point: just before the flush ends that closes the epoch.
+    /// Last crash point: just before the end of the flush that closes the epoch.
     pub end: usize,
     /// Writes and discards that are volatile at `end`.
     pub volatile: Vec<usize>,
 }
 
-/// How the request of an entry went, as indices of steps.
+/// The outcome of the request of an entry, as indices of steps.
 #[derive(Debug, Clone, Copy)]
 struct Fate {
     began: usize,
@@ -84,7 +84,7 @@ struct Fate {
     failed: bool,
 }
 
-/// A recorded history. See the module for crash points, durable and volatile.
+/// A recorded history. The module defines crash point, durable and volatile.
 #[derive(Debug, Clone)]
 pub struct RecordLog {
     entries: Vec<Entry>,
@@ -102,26 +102,26 @@ impl RecordLog {
         }
     }
 
-    /// All requests, in the order in which they began.
+    /// All requests, in the order of their begins.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// All that happened, in order.
+    /// All events, in order.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The last crash point: after everything.
+    /// The last crash point: after all events.
     #[must_use]
     pub fn end(&self) -> usize {
         self.steps.len()
     }
 
-    /// The crash point after which exactly the first `n` writes (discards included) have
-    /// begun, and all that happened until the next one begins.
+    /// The last crash point at which exactly the first `n` writes (discards included) have begun:
+    /// just before the next one begins.
     #[must_use]
     pub fn after_writes(&self, n: usize) -> usize {
         let begins = self.steps.iter().enumerate().filter(
@@ -130,8 +130,8 @@ impl RecordLog {
         begins.map(|(i, _)| i).nth(n).unwrap_or(self.end())
     }
 
-    /// The crash points at which something new is possible or promised: after each write
-    /// began, after each step that made something durable, and after each mark; and 0.
+    /// The crash points with a new possible or guaranteed state: 0, after the begin of each write,
+    /// after each step that made something durable, and after each mark.
     #[must_use]
     pub fn crash_points(&self) -> Vec<usize> {
         let mut points = vec![0];
@@ -150,13 +150,13 @@ impl RecordLog {
         points
     }
 
-    /// The step that made an entry durable: at all later crash points it is there.
+    /// The step that made an entry durable: all later crash points have it.
     #[must_use]
     pub fn durable_since(&self, entry: usize) -> Option<usize> {
         self.fates.get(entry)?.durable
     }
 
-    /// Marks set before crash point `at`, with the index of their step.
+    /// Marks that were set before crash point `at`, with the index of their step.
     pub fn marks_before(&self, at: usize) -> impl Iterator<Item = (usize, &str)> {
         let steps = self.steps.iter().take(at).enumerate();
         steps.filter_map(|(i, step)| match step {
@@ -165,7 +165,7 @@ impl RecordLog {
         })
     }
 
-    /// The flush epochs, in order; at least one. A point of one epoch is not of another.
+    /// The flush epochs, in order; at least one. Each crash point belongs to one epoch.
     #[must_use]
     pub fn epochs(&self) -> Vec<Epoch> {
         let is_seal = |(i, step): (usize, &Step)| match step {
@@ -196,8 +196,8 @@ impl RecordLog {
             .collect()
     }
 
-    /// A plan for crash point `at` that the seed decides: sometimes all volatile writes
-    /// arrive or none does, mostly each arrives, is lost or is torn with some chance.
+    /// A plan for crash point `at` that the seed determines. Sometimes all volatile writes arrive
+    /// or none does; mostly each one arrives, is lost or is torn with some probability.
     #[must_use]
     pub fn random_plan(&self, at: usize, seed: u64) -> CrashPlan {
         let mut random = SplitMix(seed);
@@ -236,7 +236,7 @@ impl RecordLog {
         Replayer::new(self, base).image(plan)
     }
 
-    /// Entries that began before crash point `at`; they are the first so many.
+    /// Number of entries that began before crash point `at`; they are the first ones.
     pub(super) fn begun(&self, at: usize) -> usize {
         self.fates.partition_point(|f| f.began < at)
     }
@@ -254,10 +254,10 @@ impl RecordLog {
 /// Finds for each entry the step that made it durable.
 fn fates(entries: &[Entry], steps: &[Step]) -> Vec<Fate> {
     let mut fates: Vec<Fate> = Vec::with_capacity(entries.len());
-    // Writes that ended well, in that order; a flush covers the first so many of them.
+    // Successful writes, in the order of their ends; a flush covers a prefix of them.
     let mut ended: Vec<usize> = Vec::new();
     let mut covered = 0;
-    // For each flush, how many of `ended` it covers.
+    // For each flush, the number of `ended` writes that it covers.
     let mut covers = vec![0; entries.len()];
     for (i, step) in steps.iter().enumerate() {
         match *step {

@@ -1,21 +1,21 @@
-//! [`RecordDevice`]: a log of all that changed a device, and every state that a power cut
-//! could have left behind.
+//! [`RecordDevice`]: a log of all changes of a device, and every state that a power cut could have
+//! left.
 //!
 //! How it works
 //!
-//! Each request is logged twice, when it began and when it ended, because the promise of
-//! a flush hangs on both: a flush makes durable what *ended* before the flush *began*, and
-//! one may rely on it only when the flush has *ended*. The log is a list of [`Step`]s; a
-//! *crash point* `p` is a power cut after the first `p` of them. At a crash point each
-//! write that began is one of:
+//! The log has two entries for each request, its begin and its end, because the guarantee of a
+//! flush depends on both: a flush makes durable every write that *ended* before the flush *began*,
+//! and a caller may rely on it only after the flush has *ended*. The log is a list of [`Step`]s; a
+//! *crash point* `p` is a power cut after the first `p` of them. At a crash point each write that
+//! began is one of:
 //! - **durable**: it is write-through and ended, or a successful flush covers it;
-//! - **volatile**: anything may have happened to it: there, missing, or torn between
-//!   sectors, independently of all others.
+//! - **volatile**: each sector of it may be there or missing, independently of all other sectors
+//!   and writes.
 //!
-//! A [`CrashPlan`] names a crash point and what becomes of volatile writes; what it says
-//! about durable ones is ignored, so any plan yields a state that can happen. Writes that
-//! failed are volatile for ever, and not there unless the plan tears them. A discard
-//! counts as a write of zeros. Writes are applied in the order in which they began.
+//! A [`CrashPlan`] names a crash point and the outcome of volatile writes; it has no effect on
+//! durable ones, so every plan yields a state that can happen. A failed write stays volatile for
+//! ever, and is missing unless the plan tears it. A discard counts as a write of zeros. Writes are
+//! applied in the order in which they began.
 //!
 //! Trouble cases and their tests (`tests/record_device.rs`): a write that ends during a
 //! flush is not covered (`flush_covers_only_what_ended_before_it_began`); a write that
@@ -33,9 +33,9 @@ pub use self::log::{Action, Entry, Epoch, RecordLog, Step};
 pub use self::plan::{CrashPlan, Replayer};
 use sapwood_block::{Device, Result};
 
-/// Passes everything through and logs what changes the medium. See the module.
+/// Passes all requests through and logs those that change the medium. See the module.
 ///
-/// The log starts empty: take a snapshot of the device below first, to replay on.
+/// The log starts empty: take a snapshot of the device below first, as the base of a replay.
 #[derive(Debug)]
 pub struct RecordDevice<D> {
     inner: D,
@@ -44,14 +44,14 @@ pub struct RecordDevice<D> {
 
 #[derive(Debug, Default)]
 struct Recording {
-    /// Requests in logs that were taken away already.
+    /// Number of requests in logs that were taken already.
     taken: usize,
     entries: Vec<Entry>,
     steps: Vec<Step>,
 }
 
 impl<D: Device> RecordDevice<D> {
-    /// Wraps `inner`; the log is empty.
+    /// Wraps `inner` with an empty log.
     pub fn new(inner: D) -> Self {
         Self {
             inner,
@@ -59,29 +59,29 @@ impl<D: Device> RecordDevice<D> {
         }
     }
 
-    /// Puts a mark into the log, say "this fsync returned"; returns its step's index. A
-    /// crash at any point greater than that happens after the mark.
+    /// Adds a mark to the log, for example "this fsync returned", and returns the index of its
+    /// step. A crash at a greater point happens after the mark.
     pub fn mark(&self, label: impl Into<Arc<str>>) -> usize {
         let steps = &mut self.recording.lock().steps;
         steps.push(Step::Mark(label.into()));
         steps.len() - 1
     }
 
-    /// The crash point "now": steps logged so far.
+    /// The crash point "now": the number of steps so far.
     #[must_use]
     pub fn position(&self) -> usize {
         self.recording.lock().steps.len()
     }
 
-    /// The log so far; shares the data.
+    /// The log so far; it shares the data.
     #[must_use]
     pub fn log(&self) -> RecordLog {
         let recording = self.recording.lock();
         RecordLog::new(recording.entries.clone(), recording.steps.clone())
     }
 
-    /// Takes the log and starts an empty one. Requests in flight stay unfinished in the
-    /// log taken and are missing from the new one.
+    /// Takes the log and starts an empty one. Requests in flight stay unfinished in the returned
+    /// log and are missing from the new one.
     pub fn take_log(&self) -> RecordLog {
         let mut recording = self.recording.lock();
         let entries = std::mem::take(&mut recording.entries);
@@ -89,7 +89,7 @@ impl<D: Device> RecordDevice<D> {
         RecordLog::new(entries, std::mem::take(&mut recording.steps))
     }
 
-    /// The device below; requests to it are not logged.
+    /// The device below; requests made to it directly are not logged.
     pub fn inner(&self) -> &D {
         &self.inner
     }

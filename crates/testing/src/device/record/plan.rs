@@ -1,4 +1,4 @@
-//! [`CrashPlan`]: one crash; [`Replayer`]: the images of many.
+//! [`CrashPlan`]: one crash; [`Replayer`]: the images of many crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub struct CrashPlan {
 }
 
 impl CrashPlan {
-    /// A crash at this point at which all that began arrives.
+    /// A crash at this point that loses nothing that began.
     #[must_use]
     pub fn at(at: usize) -> Self {
         Self {
@@ -42,8 +42,9 @@ impl CrashPlan {
     }
 }
 
-/// Makes crash images of one log. Plans in order of their crash point cost least: what is
-/// durable for all later points is applied once and shared by the images.
+/// Makes crash images of one log. Plans in order of their crash point are the cheapest: the
+/// replayer applies the entries that are durable at all later points once, and the images share
+/// them.
 #[derive(Debug)]
 pub struct Replayer<'a> {
     log: &'a RecordLog,
@@ -119,7 +120,7 @@ impl<'a> Replayer<'a> {
         let Some((offset, len)) = action.range() else {
             return;
         };
-        // A request that failed may have asked for anything.
+        // A failed request may have any offset and length.
         let size = sapwood_block::Device::size(image);
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return;
