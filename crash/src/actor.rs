@@ -1,4 +1,4 @@
-//! [`Actor`]: does operations on any file system.
+//! [`Actor`]: performs operations on any file system.
 
 use sapwood_vfs::acl::{self, Acl, AclEntry, Tag as AclTag};
 use sapwood_vfs::{
@@ -11,7 +11,7 @@ use crate::op::{Op, SLOTS, Target, pattern};
 /// Device number of device nodes.
 const DEVICE: u64 = 0x0103;
 
-/// Does operations one after another; holds what they hold.
+/// Performs operations one after another, and keeps the inodes that they hold.
 pub struct Actor<'a> {
     fs: &'a dyn FileSystem,
     root: Ino,
@@ -19,13 +19,14 @@ pub struct Actor<'a> {
 }
 
 impl<'a> Actor<'a> {
-    /// Holds nothing yet.
+    /// An actor that holds no inode yet.
     #[must_use]
     pub fn new(fs: &'a dyn FileSystem) -> Self {
         Self::below(fs, fs.root())
     }
 
-    /// As [`new`](Self::new); paths begin at this directory, to which the caller holds a reference.
+    /// As [`new`](Self::new), but paths begin at this directory, to which the caller holds a
+    /// reference.
     #[must_use]
     pub fn below(fs: &'a dyn FileSystem, root: Ino) -> Self {
         Self {
@@ -38,7 +39,7 @@ impl<'a> Actor<'a> {
     /// The inode that a target names now. The caller gets no reference.
     ///
     /// # Errors
-    /// As [`FileSystem::lookup`]; `Invalid` for a slot that holds nothing.
+    /// As [`FileSystem::lookup`]; `Invalid` for an empty slot.
     pub fn ino(&self, target: &Target) -> Result<Ino> {
         match target {
             Target::Held(slot) => self
@@ -51,7 +52,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// Attributes of what a target names now.
+    /// Attributes of the inode that a target names now.
     ///
     /// # Errors
     /// As [`ino`](Self::ino).
@@ -65,10 +66,10 @@ impl<'a> Actor<'a> {
         self.held.get(slot).copied().flatten()
     }
 
-    /// Does one.
+    /// Performs one operation.
     ///
     /// # Errors
-    /// What the file system says; `Invalid` for a slot that holds nothing.
+    /// The error of the file system; `Invalid` for an empty slot.
     pub fn apply(&mut self, op: &Op) -> Result<()> {
         match op {
             Op::Create { at } => self.create(at, NewInode::Regular),
@@ -81,7 +82,7 @@ impl<'a> Actor<'a> {
                 Ok(())
             }
             Op::Hold { at, slot } => {
-                // The reference that the walk took stays.
+                // The slot takes over the reference of the walk.
                 let ino = self.walk(at)?;
                 self.hold(*slot, ino);
                 Ok(())
@@ -325,7 +326,7 @@ impl<'a> Actor<'a> {
         self.at(dir, |dir| work(dir, name.as_bytes()))
     }
 
-    /// Walks to a path and keeps the reference to its end.
+    /// Walks to a path and returns the inode at its end, with a reference.
     fn walk(&self, path: &str) -> Result<Ino> {
         let mut at = self.root;
         for name in path.split('/').filter(|name| !matches!(*name, "" | ".")) {

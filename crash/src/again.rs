@@ -1,10 +1,11 @@
-//! [`Again`]: a second generation. What a crash left is recovered, written to, and cut again.
+//! [`Again`]: a second generation. The recovered state of a crash gets a second workload, and
+//! crashes again.
 //!
 //! # How it works
-//! A first workload is cut. What a recovery makes of that image is the first state of the second
-//! workload, and the reference model gets the same content. Then the engine mounts the image on a
-//! recorder. So the cuts of the second recording meet the recovery itself, at each of its writes,
-//! and everything that follows on what it made.
+//! The first workload ends with a crash. The state that a recovery makes of its image is the first
+//! state of the second workload, and the reference model gets the same content. Then the engine
+//! mounts the unrecovered image on a recorder. So the crashes of the second recording hit each
+//! write of the recovery itself, and each write after it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,17 +31,17 @@ use crate::tree::{Node, Tree};
 /// Two workloads with a crash between them. Its text is `again: BASE: OP; OP @ CUT => OP; OP`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Again {
-    /// The first.
+    /// The first workload.
     pub first: Workload,
-    /// The text of the cut that ends it.
+    /// The text of the crash that ends it.
     pub cut: String,
-    /// What is done after the recovery.
+    /// The operations after the recovery.
     pub ops: Vec<Op>,
 }
 
 /// First word of the text.
 pub const PREFIX: &str = "again:";
-/// Between the cut and the second workload.
+/// Stands between the first crash and the second workload.
 pub const THEN: &str = " => ";
 
 impl fmt::Display for Again {
@@ -68,8 +69,8 @@ impl FromStr for Again {
 }
 
 impl Again {
-    /// One that the seed decides: so many operations by chance, a cut by chance, which leaves a
-    /// log if it can, and so many operations on what a recovery makes of that.
+    /// A second generation that the seed determines: a number of random operations, a random crash,
+    /// which leaves a log if possible, and as many random operations on its recovered state.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -113,7 +114,7 @@ impl Again {
         Ok(again)
     }
 
-    /// What the first crash left, and a model of what a recovery makes of it.
+    /// The image that the first crash left, and a model of its recovered state.
     fn between(&self, setting: &Setting) -> Result<(MemoryDevice, MemoryFs), String> {
         let first = Recording::run(&self.first, setting)?;
         let cut: Cut = self.cut.parse()?;
@@ -122,10 +123,10 @@ impl Again {
         Ok((image, model_of(&tree)?))
     }
 
-    /// Runs both.
+    /// Runs both workloads.
     ///
     /// # Errors
-    /// As [`Recording::run`]; that the first crash cannot be recovered from.
+    /// As [`Recording::run`]; that the first crash cannot be recovered.
     pub fn run(&self, setting: &Setting) -> Result<Recording, String> {
         let (image, model) = self.between(setting)?;
         let engine: Engine = self.first.base.engine();
@@ -136,7 +137,7 @@ impl Again {
 /// The reference model with the content of a tree.
 ///
 /// # Errors
-/// What the model refuses, or has otherwise afterwards.
+/// An operation that the model refuses, or a difference between the tree and its model.
 pub fn model_of(tree: &Tree) -> Result<MemoryFs, String> {
     let model = MemoryFs::new();
     let mut made = BTreeMap::from([(tree.root, model.root())]);
@@ -155,7 +156,8 @@ pub fn model_of(tree: &Tree) -> Result<MemoryFs, String> {
     }
 }
 
-/// Makes what is in a directory, then gives it its attributes: a default ACL is not for them.
+/// Makes the content of a directory first, and then sets its attributes: a default ACL must not
+/// apply to the content.
 fn fill(
     model: &MemoryFs,
     tree: &Tree,

@@ -15,12 +15,12 @@ use crate::engine::Engine;
 use crate::op::{Op, from_text};
 use crate::policy::Policy;
 
-/// Which one, of which engine.
+/// The kinds of bases of all engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BaseKind {
     /// Small tree blocks, one copy of everything, and the files of [`STANDARD`].
     Standard,
-    /// The same format, nothing in it.
+    /// The format of [`Standard`](Self::Standard), without files.
     Empty,
     /// Tree blocks of 16 KiB in two copies, as `mkfs` makes them; the files of [`STANDARD`].
     Usual,
@@ -28,7 +28,7 @@ pub enum BaseKind {
     Holes,
     /// ext4 with blocks of 1 KiB and a small journal; the files of [`STANDARD`].
     Ext4,
-    /// The same format, nothing in it.
+    /// The format of [`Ext4`](Self::Ext4), without files.
     Ext4Empty,
     /// Blocks of 4 KiB, as `mkfs` makes them; the files of [`STANDARD`].
     Ext4Usual,
@@ -46,11 +46,11 @@ pub const STANDARD: &str = "mkdir A; mkdir B; mkdir A/C; \
     creat B/two; write B/two 0 4096 4; link B/two A/two; \
     mkdir B/D";
 
-/// Bytes of the device.
+/// Size of the device in bytes.
 const SIZE: u64 = 60 << 20;
 
 impl BaseKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 9] = [
         Self::Standard,
         Self::Empty,
@@ -63,7 +63,7 @@ impl BaseKind {
         Self::Ext4Fast,
     ];
 
-    /// Whose format it is.
+    /// The engine of the format.
     #[must_use]
     pub fn engine(self) -> Engine {
         match self {
@@ -76,7 +76,8 @@ impl BaseKind {
         }
     }
 
-    /// Whether an operation can be done here at all: files of block pointers have no unwritten blocks.
+    /// True if the format supports an operation: files with block pointers have no unwritten
+    /// blocks.
     #[must_use]
     pub fn can(self, op: &Op) -> bool {
         let unwritten = matches!(
@@ -86,7 +87,7 @@ impl BaseKind {
         self.engine().can(op) && !(self == Self::Ext4Indirect && unwritten)
     }
 
-    /// What comes closest to it in another engine.
+    /// The base of another engine that is the most similar.
     #[must_use]
     pub fn counterpart(self, engine: Engine) -> Self {
         match self {
@@ -136,9 +137,9 @@ impl FromStr for BaseKind {
 /// A synced file system and the operations that made it.
 #[derive(Debug)]
 pub struct Base {
-    /// Its device; work on snapshots of it.
+    /// Its device; a workload runs on a snapshot of it.
     pub device: MemoryDevice,
-    /// What made it.
+    /// The operations that made it.
     pub setup: Vec<Op>,
 }
 
@@ -146,7 +147,7 @@ impl Base {
     /// The base of this kind, made once per process.
     ///
     /// # Errors
-    /// What kept it from being made.
+    /// The reason why it cannot be made.
     pub fn get(kind: BaseKind) -> Result<Arc<Self>, String> {
         static BASES: OnceLock<Mutex<BTreeMap<BaseKind, Arc<Base>>>> = OnceLock::new();
         let mut bases = BASES.get_or_init(Mutex::default).lock();

@@ -1,8 +1,8 @@
 //! Bounded black-box workloads: all sequences of one and of two operations over few names, each
-//! followed by each way to make durable what they touched.
+//! followed by every way to make the touched inodes durable.
 //!
-//! A sequence in which an operation fails in the reference model is left out: it is the shorter
-//! sequence without it.
+//! A sequence with an operation that fails in the reference model is left out: without that
+//! operation it equals a shorter sequence.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,9 @@ use crate::base::{Base, BaseKind};
 use crate::op::{Op, Target, from_text};
 use crate::record::Workload;
 
-/// The operations, over the names of [`crate::base::STANDARD`] and few new ones. What cannot be
-/// done at first (a name that is taken) can be done second (once it was renamed away).
+/// The operations, over the names of [`crate::base::STANDARD`] and a few new ones. An operation
+/// that fails at the beginning (the name is taken) can succeed as the second one (after the name
+/// was renamed away).
 const CHANGES: &str = "
     creat A/new; creat A/C/new; creat A/foo; creat A/bar; creat B/new;
     mkdir A/E; mkdir A/C; mkdir A/C/F; mkdir A/foo;
@@ -41,7 +42,7 @@ const CHANGES: &str = "
     reflink B/foo 0 A/new 0 0;
     snapshot . snap; snapshot . B/snap";
 
-/// Ways to make things durable in the middle of a workload, or at its end.
+/// Operations that make something durable, in the middle of a workload or at its end.
 const PERSISTS: &str = "fsync A/foo; fsync A/bar; fsync B/foo; fsync A/new; fsync A; fsync B; \
     fsync A/C; fsync .; fdatasync A/foo; fdatasync A/bar; sync";
 
@@ -61,7 +62,7 @@ fn tag_of(op: &str, tag: u8) -> String {
     }
 }
 
-/// Operations that change something; writes of another `tag` write something else.
+/// Operations that change something; another `tag` changes the written data.
 ///
 /// # Errors
 /// Never, unless the list here is wrong.
@@ -82,7 +83,7 @@ pub fn persists() -> Result<Vec<Op>, String> {
 pub struct Bounded {
     kind: BaseKind,
     base: std::sync::Arc<Base>,
-    /// For each place in a sequence the operations that can stand there.
+    /// For each place in a sequence, the operations that it can have.
     lists: Vec<Vec<Op>>,
     persists: Vec<Op>,
 }
@@ -91,7 +92,7 @@ pub struct Bounded {
 const LONGEST: usize = 3;
 
 impl Bounded {
-    /// On this base, which has the names of [`crate::base::STANDARD`].
+    /// Workloads on this base, which has the names of [`crate::base::STANDARD`].
     ///
     /// # Errors
     /// If the base cannot be made.
@@ -111,15 +112,15 @@ impl Bounded {
         })
     }
 
-    /// All sequences of one operation with all their ends.
+    /// All sequences of one operation, with all their ends.
     #[must_use]
     pub fn ones(&self) -> Vec<Workload> {
         let list = self.lists.first().into_iter().flatten();
         list.flat_map(|op| self.ended(vec![op.clone()])).collect()
     }
 
-    /// All sequences of two that begin with the operation of this number; none if there is no
-    /// such number.
+    /// All sequences of two that begin with the operation of this number; none if the number is too
+    /// large.
     #[must_use]
     pub fn twos(&self, first: usize) -> Vec<Workload> {
         let [firsts, seconds, ..] = self.lists.as_slice() else {
@@ -134,13 +135,13 @@ impl Bounded {
             .collect()
     }
 
-    /// How many operations a sequence can begin with.
+    /// The number of first operations.
     #[must_use]
     pub fn firsts(&self) -> usize {
         self.lists.first().map_or(0, Vec::len)
     }
 
-    /// A sequence of three with one end, by chance; `None` if it cannot be done.
+    /// A random sequence of three with one end; `None` if it cannot be performed.
     #[must_use]
     pub fn three(&self, seed: u64) -> Option<Workload> {
         let mut random = Rng::with_seed(seed);
@@ -153,7 +154,7 @@ impl Bounded {
         random.choice(&all).cloned()
     }
 
-    /// The sequence with each end that can be done; none if the sequence cannot.
+    /// The sequence with each end that can be performed; none if the sequence itself cannot be.
     fn ended(&self, ops: Vec<Op>) -> Vec<Workload> {
         let Ok(model) = self.base.model() else {
             return Vec::new();
@@ -183,7 +184,7 @@ impl Bounded {
                 ends.push(Op::Fdatasync { on });
             }
         }
-        // A name that was not touched: what it drags along must not harm the others.
+        // A name that was not touched: its fsync must not damage the names that it commits as well.
         let other = self.persists.iter().find(
             |op| matches!(op, Op::Fsync { on: Target::Path(path) } if !touched.contains(path)),
         );
@@ -208,7 +209,7 @@ fn parent(path: &str) -> Option<String> {
     (path != ".").then(|| dir.to_owned())
 }
 
-/// Paths that an operation names, what it works on first.
+/// Paths that an operation names, with the path of the inode that it changes first.
 fn names(op: &Op) -> Vec<String> {
     let path = |target: &Target| match target {
         Target::Path(path) => path.clone(),
@@ -251,7 +252,7 @@ fn names(op: &Op) -> Vec<String> {
     }
 }
 
-/// Whether an fdatasync after it promises something.
+/// True if an fdatasync after the operation guarantees something.
 fn is_data(op: &Op) -> bool {
     matches!(
         op,

@@ -1,4 +1,4 @@
-//! [`Campaign`]: many workloads on several threads, with a bound in time.
+//! [`Campaign`]: many workloads on several threads, with a limit of time.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -11,56 +11,56 @@ use crate::base::{Base, BaseKind};
 use crate::bounded::Bounded;
 use crate::cases;
 use crate::cut::Depth;
-use crate::desk::{Desk, Sample, Verdicts};
 use crate::engine::Engine;
 use crate::explore::{Found, explore_with, seed_of};
 use crate::judge::{Judge, Tally};
 use crate::kernel::Kernel;
+use crate::kernel_queue::{KernelQueue, Sample, Verdicts};
 use crate::race::Race;
 use crate::record::{Setting, Workload};
 use crate::shrink::shrink;
 use crate::subject::Subject;
 use crate::threads::Threads;
 
-/// How much is done.
+/// The extent of a campaign.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Whose crashes.
+    /// The engine under test.
     pub engine: Engine,
     /// How workloads are mounted.
     pub setting: Setting,
     /// Threads.
     pub jobs: usize,
-    /// Time for everything; what is complete by definition is done even if it takes longer.
+    /// Time limit. Phases that are complete by definition run to their end even if it takes longer.
     pub time: Duration,
-    /// Ask the kernel too, where it can be asked.
+    /// Have the kernel check sampled images too, if it can.
     pub kernel: bool,
-    /// Failures after which a phase ends.
+    /// Number of failures after which a phase ends.
     pub patience: usize,
-    /// Decides what is chosen by chance.
+    /// Determines all random choices.
     pub seed: u64,
-    /// Of the sequences of two operations, every one of so many; 1: all.
+    /// Run one in so many of the sequences of two operations; 1 runs all.
     pub stride: usize,
-    /// In place of the standard base.
+    /// The base that replaces the standard one.
     pub base: Option<BaseKind>,
 }
 
-/// How a phase treats its workloads.
+/// How a phase checks its workloads.
 #[derive(Debug, Clone, Copy)]
 struct Care {
     depth: Depth,
-    /// One in so many workloads has an image judged by the kernel; 0: none.
+    /// The kernel checks an image of one in so many workloads; 0: of none.
     sample: u64,
-    /// Wait for the kernel rather than leave the image out.
+    /// Wait for the kernel, instead of skipping the image.
     wait: bool,
 }
 
-/// What a phase did.
+/// The result of a phase.
 #[derive(Debug, Clone)]
 pub struct Phase {
     /// Its name.
     pub name: &'static str,
-    /// Numbers.
+    /// Its counters.
     pub tally: Tally,
     /// Failures.
     pub failures: Vec<Found>,
@@ -89,13 +89,13 @@ impl fmt::Display for Phase {
 /// All phases.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Whose crashes.
+    /// The engine under test.
     pub engine: Engine,
-    /// What was done, in order.
+    /// The phases, in order.
     pub phases: Vec<Phase>,
-    /// What the kernel said; `None` if it was not asked.
+    /// The kernel's verdicts; `None` if the kernel checked no images.
     pub kernel: Option<Verdicts>,
-    /// Why it was not.
+    /// The reason why it checked none.
     pub no_kernel: Option<String>,
 }
 
@@ -152,24 +152,24 @@ impl fmt::Display for Report {
 pub struct Campaign {
     plan: Plan,
     end: Instant,
-    desk: Option<Desk>,
+    queue: Option<KernelQueue>,
     report: Report,
 }
 
 impl Campaign {
-    /// Begins; the clock runs.
+    /// Starts a campaign, and its time limit.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
         let mut report = Report {
             engine: plan.engine,
             ..Report::default()
         };
-        let desk = plan.kernel.then(|| {
+        let queue = plan.kernel.then(|| {
             let base = Base::get(plan.engine.standard())?;
-            Kernel::new(plan.engine, &base.device).map(Desk::open)
+            Kernel::new(plan.engine, &base.device).map(KernelQueue::open)
         });
-        let desk = match desk {
-            Some(Ok(desk)) => Some(desk),
+        let queue = match queue {
+            Some(Ok(queue)) => Some(queue),
             Some(Err(why)) => {
                 report.no_kernel = Some(why);
                 None
@@ -179,12 +179,12 @@ impl Campaign {
         Self {
             end: Instant::now() + plan.time,
             plan,
-            desk,
+            queue,
             report,
         }
     }
 
-    /// Everything: what is complete first, then what has no end until the time is over.
+    /// Runs all phases: the complete ones first, then the random ones until the time is over.
     ///
     /// # Errors
     /// If a base cannot be made.
@@ -200,7 +200,7 @@ impl Campaign {
         Ok(self.close())
     }
 
-    /// What most workloads begin with.
+    /// The base of most workloads.
     fn base(&self) -> BaseKind {
         let standard = self.plan.engine.standard();
         self.plan.base.unwrap_or(standard)
@@ -255,7 +255,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// Sequences of three by chance, until the time is over.
+    /// Random sequences of three, until the time is over.
     ///
     /// # Errors
     /// If the base cannot be made.
@@ -299,7 +299,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// Long sequences by chance, for a share of the time.
+    /// Long random sequences, for a share of the time.
     pub fn longs(&mut self) {
         let (seed, engine, base) = (self.plan.seed, self.plan.engine, self.base());
         let all = (seed..).filter_map(|seed| {
@@ -327,13 +327,13 @@ impl Campaign {
         self.phase("long sequences, by chance", all, care, Some(end));
     }
 
-    /// One in so many parts of the time that is left ends then.
+    /// The end of a share: one in so many parts of the time that is left.
     fn share(&self, parts: u32) -> Instant {
         let now = Instant::now();
         now + self.end.saturating_duration_since(now) / parts
     }
 
-    /// Threads, for a share of the time.
+    /// Threads in directories of their own, for a share of the time.
     pub fn threads(&mut self) {
         let (seed, engine) = (self.plan.seed, self.plan.engine);
         let all = (seed..).map(|seed| {
@@ -375,7 +375,7 @@ impl Campaign {
         self.phase("threads on the same names", all, care, Some(end));
     }
 
-    /// A second workload on what a crash of the first left, for a share of the time.
+    /// A second workload on the state that a crash of the first left, for a share of the time.
     pub fn agains(&mut self) {
         let (seed, bases) = (self.plan.seed, self.racing_bases());
         let setting = self.plan.setting.clone();
@@ -399,7 +399,7 @@ impl Campaign {
         self.phase("second generation", all, care, Some(end));
     }
 
-    /// The base of most workloads, and for ext4 also the one with fast commits.
+    /// The base of most workloads; for ext4 also the one with fast commits.
     fn racing_bases(&self) -> Vec<BaseKind> {
         match (self.plan.base, self.plan.engine) {
             (Some(base), _) => vec![base],
@@ -408,10 +408,10 @@ impl Campaign {
         }
     }
 
-    /// Ends; waits for the kernel.
+    /// Ends the campaign after the kernel has checked all queued images.
     #[must_use]
     pub fn close(mut self) -> Report {
-        self.report.kernel = self.desk.take().map(Desk::close);
+        self.report.kernel = self.queue.take().map(KernelQueue::close);
         self.report
     }
 
@@ -470,16 +470,22 @@ impl Campaign {
         let mut random = Rng::with_seed(seed_of(subject) ^ self.plan.seed);
         let asked = care.sample > 0 && random.u64(..care.sample) == 0;
         explore_with(subject, &self.plan.setting, care.depth, &mut |_, judge| {
-            if let Some(desk) = self.desk.as_ref().filter(|_| asked) {
-                hand_over(subject, judge, desk, &mut random, care.wait);
+            if let Some(queue) = self.queue.as_ref().filter(|_| asked) {
+                hand_over(subject, judge, queue, &mut random, care.wait);
             }
             Ok(())
         })
     }
 }
 
-/// Hands one image to the kernel: with a log to replay, if there is one.
-fn hand_over(subject: &Subject, judge: &mut Judge<'_>, desk: &Desk, random: &mut Rng, wait: bool) {
+/// Queues one image for the kernel: one with a log to replay, if there is one.
+fn hand_over(
+    subject: &Subject,
+    judge: &mut Judge<'_>,
+    queue: &KernelQueue,
+    random: &mut Rng,
+    wait: bool,
+) {
     let mut plans: Vec<_> = judge.recoveries().map(|(plan, _)| plan.clone()).collect();
     random.shuffle(&mut plans);
     let Some(mut plan) = plans.first().cloned() else {
@@ -501,8 +507,8 @@ fn hand_over(subject: &Subject, judge: &mut Judge<'_>, desk: &Desk, random: &mut
         image,
     };
     if wait {
-        desk.send(sample);
+        queue.send(sample);
     } else {
-        desk.try_send(sample);
+        queue.try_send(sample);
     }
 }

@@ -1,14 +1,19 @@
-//! Which crashes of a recording are looked at, and the text of one.
+//! The crashes of a recording that are checked, and the text of a crash.
 //!
 //! # How it works
-//! Of each flush epoch: every crash point, with all writes that had begun (*prefixes*); at the
-//! end of the epoch each volatile write lost (*singles*), each two of them (*pairs*); plans in
-//! which each write arrives, is lost or is torn by chance, at crash points by chance (*random*);
-//! each write torn just when it was under way, and torn while all others of the epoch arrive
-//! (*torn*). A [`Depth`] bounds all but the prefixes and singles.
+//! For each flush epoch, these crashes are checked:
 //!
-//! A file system with one copy of the superblock has no second chance if that is torn: nobody's
-//! can mount it. There a superblock is written whole or not at all.
+//! - *prefixes*: every crash point, with all writes that had begun;
+//! - *singles*: at the end of the epoch, each volatile write lost;
+//! - *pairs*: at the end of the epoch, each two volatile writes lost;
+//! - *random*: at random crash points, each write arrives, is lost or is torn by chance;
+//! - *torn*: each write torn while it was in flight, and torn while all other writes of the epoch
+//!   arrive.
+//!
+//! A [`Depth`] bounds all but the prefixes and singles.
+//!
+//! A file system with one copy of the superblock cannot be mounted after that copy is torn. On such
+//! a file system, a superblock is written whole or not at all.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,25 +22,25 @@ use std::str::FromStr;
 use fastrand::Rng;
 use sapwood_testing::{Action, CrashPlan, RecordLog, Step, Torn};
 
-/// How many crashes per epoch are looked at.
+/// The number of crashes per epoch that are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depth {
-    /// Pairs; if there are more, so many by chance.
+    /// Pairs; if there are more, a random choice of this many.
     pub pairs: usize,
     /// Random plans.
     pub random: usize,
-    /// Ways to tear each write, twice.
+    /// Ways to tear each write; each way is used twice.
     pub torn: usize,
 }
 
 impl Depth {
-    /// Everything that is bounded by the number of writes.
+    /// All crashes whose number the number of writes bounds.
     pub const FULL: Self = Self {
         pairs: 2000,
         random: 40,
         torn: 4,
     };
-    /// For a workload among very many.
+    /// The depth for one of very many workloads.
     pub const BRIEF: Self = Self {
         pairs: 30,
         random: 6,
@@ -43,7 +48,7 @@ impl Depth {
     };
 }
 
-/// The crashes to look at, in order of their crash points.
+/// The crashes to check, in order of their crash points.
 #[must_use]
 pub fn cuts(
     log: &RecordLog,
@@ -89,7 +94,7 @@ fn overlaps(log: &RecordLog, entry: usize, (begin, end): (u64, u64)) -> bool {
     range.is_some_and(|(offset, len)| offset < end && begin < offset + len)
 }
 
-/// All pairs, or so many by chance.
+/// All pairs, or a random choice of this many.
 fn pairs(all: &[usize], most: usize, random: &mut Rng) -> Vec<[usize; 2]> {
     let count = all.len() * all.len().saturating_sub(1) / 2;
     let mut pairs = Vec::with_capacity(count.min(most));
@@ -110,7 +115,7 @@ fn pairs(all: &[usize], most: usize, random: &mut Rng) -> Vec<[usize; 2]> {
     pairs
 }
 
-/// Tears each write as it is under way, and at the end of its epoch.
+/// Tears each write while it is in flight, and at the end of its epoch.
 fn torn(log: &RecordLog, ways: usize, random: &mut Rng, plans: &mut Vec<CrashPlan>) {
     let ends: Vec<(usize, usize)> = log
         .epochs()
@@ -144,8 +149,8 @@ fn torn(log: &RecordLog, ways: usize, random: &mut Rng, plans: &mut Vec<CrashPla
     }
 }
 
-/// The text of a crash: the crash point, `-N` for each lost write, `~NpM` or `~NsM.M` for a torn
-/// one, of which the first `M` sectors, or these, arrived.
+/// The text of a crash: the crash point, `-N` for each lost write, and `~NpM` or `~NsM.M` for a
+/// torn one, of which the first `M` sectors, or these sectors, arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut(pub CrashPlan);
 

@@ -1,13 +1,14 @@
-//! [`DelayDevice`]: delays requests unequally, so that windows of different threads overlap.
+//! [`DelayDevice`]: delays requests by different times, so that windows of different threads
+//! overlap.
 //!
 //! # How it works
-//! A delay is a number of later requests that overtake the delayed one: it waits until so many
-//! have arrived. The seed and the number of the request decide the delay. A request that nothing
-//! overtakes goes on after a bound in time, because the engine may be waiting for just that one.
-//! The bound decides how long a run takes, never what is right.
+//! A delay is a number of later requests that overtake the delayed one: it waits until that many
+//! have arrived. The seed and the number of the request determine the delay. A request that is not
+//! overtaken continues after a time limit, because the engine may be waiting for it. The limit
+//! affects only how long a run takes, never its verdict.
 //!
-//! The device belongs below the recorder. There a delayed write has begun and has not ended, and
-//! a flush that begins meanwhile does not cover it.
+//! The device belongs below the recorder. In the recorder's log, a delayed write has begun and has
+//! not ended, and a flush that begins in the meantime does not cover it.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +16,10 @@ use parking_lot::{Condvar, Mutex};
 use sapwood_block::{Device, MemoryDevice, Result};
 use sapwood_testing::RecordDevice;
 
-/// What workloads run on: a recorder above delays above memory.
+/// The device of a workload: a recorder above delays above memory.
 pub type Recorder = RecordDevice<DelayDevice<MemoryDevice>>;
 
-/// A recorder of what changes `memory`.
+/// A recorder of the changes of `memory`.
 #[must_use]
 pub fn recorder(memory: MemoryDevice, delays: Delays) -> Recorder {
     RecordDevice::new(DelayDevice::new(memory, delays))
@@ -27,20 +28,20 @@ pub fn recorder(memory: MemoryDevice, delays: Delays) -> Recorder {
 /// Which requests are delayed, and how long at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delays {
-    /// Decides which.
+    /// Determines the delays.
     pub seed: u64,
-    /// A request goes on after this time, overtaken or not.
+    /// A request continues after this time, overtaken or not.
     pub bound: Duration,
 }
 
 impl Delays {
-    /// Nothing is delayed.
+    /// No delays.
     pub const NONE: Self = Self {
         seed: 0,
         bound: Duration::ZERO,
     };
 
-    /// Delays for a workload that is judged among many.
+    /// Delays for one of many workloads.
     #[must_use]
     pub fn brief(seed: u64) -> Self {
         Self {
@@ -49,8 +50,8 @@ impl Delays {
         }
     }
 
-    /// How many later requests overtake request `number`, counted from 0. Half of the requests
-    /// are not delayed; of the others most wait for few, and some for many.
+    /// How many later requests overtake request `number`, counted from 0. Half of the requests are
+    /// not delayed; most others wait for a few requests, and some for many.
     #[must_use]
     pub fn of(&self, number: u64) -> u64 {
         if self.bound.is_zero() {
@@ -66,7 +67,7 @@ impl Delays {
     }
 }
 
-/// Passes everything through, changes and flushes after their delay.
+/// Passes all requests through; changes and flushes after their delay.
 #[derive(Debug)]
 pub struct DelayDevice<D> {
     inner: D,
@@ -86,7 +87,7 @@ impl<D: Device> DelayDevice<D> {
         }
     }
 
-    /// Delays in another way from now on, and counts requests from 0 again.
+    /// Uses other delays from now on, and counts requests from 0 again.
     pub fn set(&self, delays: Delays) {
         *self.delays.lock() = delays;
         *self.arrived.lock() = 0;
@@ -97,7 +98,7 @@ impl<D: Device> DelayDevice<D> {
         &self.inner
     }
 
-    /// Requests so far that can be delayed.
+    /// Number of requests so far that can be delayed.
     #[must_use]
     pub fn arrived(&self) -> u64 {
         *self.arrived.lock()
@@ -161,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than any test runs: a request that waits so long hangs the test.
+    /// Longer than any test runs: a request that waits this long hangs the test.
     const LONG: Duration = Duration::from_secs(600);
 
     /// A seed whose first delays are these.

@@ -1,5 +1,5 @@
-//! [`Engine`]: whose crashes are explored: how it is made, mounted and checked, and who else can
-//! judge an image of it. All that differs between the engines is behind this.
+//! [`Engine`]: the engine under test: how to make, mount and check its file system, and which other
+//! program can check an image of it. All differences between the engines are behind this type.
 
 mod btrfs;
 mod ext4;
@@ -17,7 +17,7 @@ use crate::base::BaseKind;
 use crate::op::Op;
 use crate::policy::Policy;
 
-/// One of them.
+/// The engines under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Engine {
     /// btrfs.
@@ -28,10 +28,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// All of them.
+    /// All engines.
     pub const ALL: [Self; 2] = [Self::Btrfs, Self::Ext4];
 
-    /// Its name, which mount(8) takes too.
+    /// Its name, which mount(8) accepts too.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// The base that most workloads start from.
+    /// The base of most workloads.
     #[must_use]
     pub fn standard(self) -> BaseKind {
         match self {
@@ -49,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// The same, with nothing in it.
+    /// The same base without files.
     #[must_use]
     pub fn empty(self) -> BaseKind {
         match self {
@@ -58,14 +58,14 @@ impl Engine {
         }
     }
 
-    /// The bases from which every single operation is tried.
+    /// The bases on which every single operation is tried.
     #[must_use]
     pub fn bases(self) -> Vec<BaseKind> {
         let of_engine = |kind: &BaseKind| kind.engine() == self && *kind != self.empty();
         BaseKind::ALL.into_iter().filter(of_engine).collect()
     }
 
-    /// Whether the engine has such an operation at all.
+    /// True if the engine supports the operation on any base.
     #[must_use]
     pub fn can(self, op: &Op) -> bool {
         match self {
@@ -77,7 +77,7 @@ impl Engine {
     /// An empty file system of this kind on a device of `size` bytes.
     ///
     /// # Errors
-    /// What kept it from being made.
+    /// The reason why it cannot be made.
     pub(crate) fn format(self, kind: BaseKind, size: u64) -> Result<MemoryDevice, String> {
         match self {
             Self::Btrfs => btrfs::format(kind, size),
@@ -85,10 +85,11 @@ impl Engine {
         }
     }
 
-    /// Mounts, without background threads, so that nothing happens but what is asked for.
+    /// Mounts without background threads, so that only the operations of the workload change the
+    /// device.
     ///
     /// # Errors
-    /// What the engine says; a policy that is another engine's.
+    /// The error of the engine, or a policy that belongs to another engine.
     pub fn open(
         self,
         device: Arc<dyn Device>,
@@ -101,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Our own check, data and all.
+    /// Our own check, with the data.
     ///
     /// # Errors
     /// The first finding.
@@ -112,8 +113,8 @@ impl Engine {
         }
     }
 
-    /// Bytes of the superblock that a mount reads and has to be whole, as first and last plus one:
-    /// if it is torn, nobody can mount the device. `None` if there is a second copy.
+    /// Byte range of the superblock that must be whole for a mount: if it is torn, the device
+    /// cannot be mounted. `None` if there is a second copy.
     #[must_use]
     pub fn only_super(self, device_size: u64) -> Option<(u64, u64)> {
         match self {
@@ -122,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// Whether an image needs a log to be replayed.
+    /// True if the log of an image must be replayed.
     #[must_use]
     pub fn has_log(self, image: &MemoryDevice) -> bool {
         match self {
@@ -140,10 +141,10 @@ impl Engine {
         }
     }
 
-    /// Has that program check an image.
+    /// Checks an image with that program.
     ///
     /// # Errors
-    /// What it found.
+    /// Its findings.
     pub(crate) fn tool_check(self, file: &Path) -> Result<(), String> {
         match self {
             Self::Btrfs => btrfs::tool_check(file),
@@ -151,8 +152,8 @@ impl Engine {
         }
     }
 
-    /// The image as that program understands it, where it is known to differ from what a kernel
-    /// and we read in it; `None` if there is no difference.
+    /// The image as that program reads it, if this is known to differ from what a kernel and our
+    /// engine read; `None` if there is no difference.
     pub(crate) fn as_the_tool_reads_it(self, image: &MemoryDevice) -> Option<MemoryDevice> {
         match self {
             Self::Btrfs => None,
@@ -160,8 +161,8 @@ impl Engine {
         }
     }
 
-    /// Whether that program is known to leave out all of the image's log, so that what it makes of the
-    /// image is some older state.
+    /// True if that program is known to ignore the whole log of the image, so that its result is an
+    /// older state.
     pub(crate) fn tool_leaves_out_the_log(self, image: &MemoryDevice) -> bool {
         match self {
             Self::Btrfs => false,
@@ -169,7 +170,8 @@ impl Engine {
         }
     }
 
-    /// Has that program recover an image as a mount would; `None` if it cannot do that.
+    /// Recovers an image with that program as a mount would do; `None` if the program cannot do
+    /// that.
     pub(crate) fn tool_recovery(self, file: &Path) -> Option<Result<(), String>> {
         match self {
             Self::Btrfs => None,
@@ -193,7 +195,7 @@ impl FromStr for Engine {
     }
 }
 
-/// Runs a program; its exit code (`None`: ended by a signal) and all that it said.
+/// Runs a program; returns its exit code (`None`: ended by a signal) and its whole output.
 fn run(mut command: Command) -> Result<(Option<i32>, String), String> {
     let output = command
         .output()

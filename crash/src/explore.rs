@@ -1,4 +1,4 @@
-//! [`explore`]: one workload, all its crashes.
+//! [`explore`]: runs one workload and checks all its crashes.
 
 use sapwood_block::Device;
 use sapwood_testing::CrashPlan;
@@ -9,17 +9,18 @@ use crate::judge::{Failure, Judge, Tally};
 use crate::record::{Recording, Setting};
 use crate::subject::Subject;
 
-/// A failure with all that is needed to see it again.
+/// A failure, with everything that is needed to reproduce it.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// What ran.
+    /// The workload.
     pub subject: Subject,
-    /// What was wrong, and where.
+    /// What is wrong, and where.
     pub failure: Box<Failure>,
 }
 
 impl Found {
-    /// The text that replays it: the workload, and the cut behind `@`.
+    /// The id that reproduces the failure: the text of the workload, `@`, and the text of the
+    /// crash.
     #[must_use]
     pub fn id(&self) -> String {
         match &self.failure.cut {
@@ -39,34 +40,34 @@ impl std::fmt::Display for Found {
     }
 }
 
-/// Reads a text that [`Found::id`] made.
+/// Parses an id of [`Found::id`].
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the mistake.
 pub fn parse_id(text: &str) -> Result<(Subject, Option<Cut>), String> {
     let cut = text.rsplit_once(" @ ");
-    // The cut of the first generation ends no workload.
+    // The crash of the first generation is not the end of the workload.
     match cut.filter(|(_, cut)| !cut.contains(THEN.trim())) {
         Some((workload, cut)) => Ok((workload.parse()?, Some(cut.trim().parse()?))),
         None => Ok((text.parse()?, None)),
     }
 }
 
-/// A seed that the workload decides, so that its text alone replays it.
+/// A seed computed from the workload, so that its text alone reproduces a run.
 #[must_use]
 pub fn seed_of(subject: &Subject) -> u64 {
     xxhash_rust::xxh64::xxh64(subject.to_string().as_bytes(), 7)
 }
 
-/// Runs a workload and judges its crashes, until one fails.
+/// Runs a workload and checks its crashes until one fails.
 ///
 /// # Errors
-/// The first failure; the tally counts what was done so far.
+/// The first failure; the tally has the counters so far.
 pub fn explore(subject: &Subject, setting: &Setting, depth: Depth) -> (Tally, Result<(), Found>) {
     explore_with(subject, setting, depth, &mut |_, _| Ok(()))
 }
 
-/// As [`explore`]; `more` sees the judge when all crashes are judged.
+/// As [`explore`]; `more` gets the judge after all crashes are checked.
 ///
 /// # Errors
 /// As [`explore`].
@@ -100,8 +101,8 @@ pub fn explore_with(
     (judge.tally, result.map_err(found))
 }
 
-/// Judges one crash of a workload, or all of them if there is no cut. Of threads always all: no
-/// two runs write the same.
+/// Checks one crash of a workload, or all of them without a cut. For threads it always checks all,
+/// because no two runs write the same.
 ///
 /// # Errors
 /// The failure.

@@ -1,11 +1,11 @@
-//! [`Images`]: which crashes leave the same image, without making it.
+//! [`Images`]: finds crashes that leave the same image, without making the images.
 //!
 //! # How it works
-//! Only sectors that the workload wrote can differ between two crashes of it. They get numbers,
-//! and each write the hashes of what it puts there; an image is then a list of hashes, made
-//! without copying data. Two crashes are one if the lists are equal. They are also one for
-//! whoever reads only sectors in which the lists agree: recovery is deterministic, so what it
-//! did on the one image it would do on the other. That is what a [`Footprint`] is for.
+//! Two crashes of a workload can differ only in sectors that the workload wrote. These sectors are
+//! numbered, and each write has the hashes of the sectors that it writes. So an image is a list of
+//! hashes, made without copying data. Two crashes with equal lists leave the same image. Two
+//! crashes whose lists agree in all sectors that a recovery reads have the same result: recovery is
+//! deterministic. A [`Footprint`] records those sectors.
 
 use std::collections::HashMap;
 
@@ -13,15 +13,15 @@ use sapwood_block::{Device, MemoryDevice, SECTOR_SIZE};
 use sapwood_testing::{Action, CrashPlan, RecordLog, Torn};
 use xxhash_rust::xxh64::xxh64;
 
-/// Hashes of the sectors that can differ, by number.
+/// Hashes of the sectors in which crashes can differ, by number.
 pub type Signature = Vec<u64>;
 
-/// Sectors that somebody read, with the hashes that they had.
+/// The sectors that a recovery read, with their hashes.
 #[derive(Debug, Clone, Default)]
 pub struct Footprint(Vec<(u32, u64)>);
 
 impl Footprint {
-    /// Whether the image has the same content in all these sectors.
+    /// True if the image has the same content in all these sectors.
     #[must_use]
     pub fn matches(&self, signature: &Signature) -> bool {
         let mut read = self.0.iter();
@@ -42,7 +42,7 @@ pub struct Images<'a> {
 }
 
 impl<'a> Images<'a> {
-    /// For crashes of this log, which began on `base`.
+    /// The images of crashes of this log, which began on `base`.
     ///
     /// # Errors
     /// If a write is not made of whole sectors, or `base` cannot be read.
@@ -119,7 +119,7 @@ impl<'a> Images<'a> {
         signature
     }
 
-    /// Sectors of an entry that arrive.
+    /// The sectors of an entry that reach the medium.
     fn parts(&self, entry: usize, torn: &Torn) -> Vec<std::ops::Range<usize>> {
         let range = self.log.entries()[entry].action.range();
         let parts = range.map(|(offset, len)| torn.parts(offset, len));
@@ -130,7 +130,7 @@ impl<'a> Images<'a> {
             .collect()
     }
 
-    /// What reads of these byte ranges (offset and length) saw of an image.
+    /// The footprint of reads of these byte ranges (offset and length) from an image.
     #[must_use]
     pub fn footprint(&self, signature: &Signature, reads: &[(u64, u64)]) -> Footprint {
         let mut seen: Vec<(u32, u64)> = Vec::new();
@@ -149,7 +149,7 @@ impl<'a> Images<'a> {
     }
 }
 
-/// One number for a whole signature.
+/// One hash of a whole signature.
 #[must_use]
 pub fn digest(signature: &Signature) -> u64 {
     let bytes: Vec<u8> = signature

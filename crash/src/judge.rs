@@ -1,8 +1,8 @@
-//! [`Judge`]: recovers crash images of one recording and says what is wrong with them.
+//! [`Judge`]: recovers crash images of one recording and reports what is wrong with them.
 //!
-//! Each image is mounted by the engine (which replays its log), read whole, and checked with
-//! data checksums; then the [`Oracle`] compares. What recovery makes of an image is remembered
-//! for all images that are equal wherever it read (see [`crate::image`]).
+//! The engine mounts each image (and replays its log), reads everything, and checks it with data
+//! checksums; then the [`Oracle`] compares. The result of a recovery is reused for all images that
+//! have the same content in every sector that it read (see [`crate::image`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::policy::Policy;
 use crate::record::{Progress, Recording};
 use crate::tree::Tree;
 
-/// What recovery made of an image: the tree, or why there is none.
+/// The result of a recovery: the tree, or the reason why there is none.
 pub type Outcome = Result<Tree, String>;
 
-/// A crash that was not recovered from as it should be.
+/// A crash with a wrong recovery.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// Which crash, if there is one.
+    /// The crash, if there is one.
     pub cut: Option<Cut>,
     /// What is wrong, one line each.
     pub wrong: Vec<String>,
-    /// What the crash left.
+    /// The image that the crash left.
     pub image: Option<Arc<MemoryDevice>>,
 }
 
 impl Failure {
-    /// That a workload cannot be judged at all.
+    /// A failure of the workload itself, which has no crash.
     #[must_use]
     pub fn without_crash(why: String) -> Self {
         Self {
@@ -47,20 +47,21 @@ impl Failure {
     }
 }
 
-/// Numbers of what was done.
+/// Counters of what was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Workloads that ran.
     pub workloads: u64,
-    /// Crashes that were looked at.
+    /// Crashes that were checked.
     pub cuts: u64,
     /// Different images among them.
     pub images: u64,
-    /// Images that were mounted and checked; the others equal one of them in all that was read.
+    /// Images that were mounted and checked; the others equal one of them in every sector that was
+    /// read.
     pub recoveries: u64,
-    /// Times that a recovered tree was compared with the reference model.
+    /// Comparisons of a recovered tree with the reference model.
     pub comparisons: u64,
-    /// Of those, how many could not be decided: too many orders of calls are possible.
+    /// Comparisons that could not be decided, because too many orders of calls are possible.
     pub undecided: u64,
 }
 
@@ -79,11 +80,11 @@ struct Known {
     footprint: Footprint,
     outcome: Arc<Outcome>,
     judged: HashSet<Vec<Progress>>,
-    /// A crash that leaves it, for the oracles that sample.
+    /// A crash that leaves the image, for the oracles that use samples.
     plan: CrashPlan,
 }
 
-/// Judges crashes of one recording.
+/// Checks crashes of one recording.
 pub struct Judge<'a> {
     recording: &'a Recording,
     oracles: Vec<Oracle<'a>>,
@@ -93,12 +94,12 @@ pub struct Judge<'a> {
     digests: HashSet<u64>,
     known: Vec<Known>,
     progress: BTreeMap<usize, Vec<Progress>>,
-    /// What was done so far.
+    /// The counters so far.
     pub tally: Tally,
 }
 
 impl<'a> Judge<'a> {
-    /// For this recording.
+    /// A judge of this recording.
     ///
     /// # Errors
     /// As [`Images::new`].
@@ -126,10 +127,10 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Judges a crash.
+    /// Checks a crash.
     ///
     /// # Errors
-    /// What is wrong.
+    /// What is wrong with its recovery.
     pub fn judge(&mut self, plan: &CrashPlan) -> Result<(), Failure> {
         self.tally.cuts += 1;
         let recording = self.recording;
@@ -194,7 +195,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// The different recoveries so far: a crash each, and what was made of it.
+    /// The different recoveries so far: one crash of each, and its result.
     pub fn recoveries(&self) -> impl Iterator<Item = (&CrashPlan, &Outcome)> {
         self.known
             .iter()
@@ -219,7 +220,8 @@ fn judge_all(oracles: &[Oracle<'_>], tree: &Tree, progress: &[Progress]) -> Vec<
     wrong
 }
 
-/// Mounts, reads and checks an image; also what was read of it, as offsets and lengths.
+/// Mounts, reads and checks an image; returns also the ranges that were read, as offsets and
+/// lengths.
 pub fn recover(engine: Engine, image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>) {
     let device = Arc::new(Tracked {
         inner: image,
@@ -230,7 +232,7 @@ pub fn recover(engine: Engine, image: MemoryDevice) -> (Outcome, Vec<(u64, u64)>
     (outcome, reads)
 }
 
-/// Mounts, reads and checks an image; the image after that.
+/// Mounts, reads and checks an image; returns also the image after that.
 pub fn recover_in_place(engine: Engine, image: MemoryDevice) -> (MemoryDevice, Outcome) {
     let device = Arc::new(Tracked {
         inner: image,
@@ -254,7 +256,7 @@ fn recovered(engine: Engine, device: &Arc<Tracked>) -> Outcome {
     Ok(tree)
 }
 
-/// Notes what is read.
+/// Records the ranges that are read.
 #[derive(Debug)]
 struct Tracked {
     inner: MemoryDevice,

@@ -1,8 +1,8 @@
-//! [`Kernel`]: the kernel's own mount of a crash image, and the tool that checks such images.
+//! [`Kernel`]: mounts a crash image with the kernel, and runs the tool that checks such images.
 //!
-//! The kernel replays the log (or journal) in code that has nothing in common with ours; the tree that it
-//! makes has to equal ours. Needs root and a loop device. One image at a time: two images of one
-//! file system cannot be mounted at once.
+//! The kernel replays the log (or journal) with code that is independent of ours; its tree must
+//! equal ours. This needs root and a loop device. Only one image at a time: two images of one file
+//! system cannot be mounted at once.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::engine::Engine;
 use crate::tree::{Node, Owner, Times, Tree};
 
-/// A place where images are mounted, one after another.
+/// A mount point and files for images, which are mounted one after another.
 #[derive(Debug)]
 pub struct Kernel {
     engine: Engine,
@@ -29,10 +29,10 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel that can mount images of the engine; tried with `image`.
+    /// A kernel that can mount images of the engine, as a mount of `image` shows.
     ///
     /// # Errors
-    /// What is missing here.
+    /// What is missing on this machine.
     pub fn new(engine: Engine, image: &MemoryDevice) -> Result<Self, String> {
         let dir = tempfile::Builder::new().prefix("sapwood-crash-").tempdir();
         let dir = dir.map_err(|error| error.to_string())?;
@@ -42,7 +42,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Whose images it mounts.
+    /// The engine whose images it mounts.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.engine
@@ -55,7 +55,7 @@ impl Kernel {
     /// Mounts a copy of the image, reads everything, and unmounts.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The error of the kernel.
     pub fn recover(&self, image: &MemoryDevice) -> Result<Tree, String> {
         let began = Timestamp::now();
         let file = self.path("image");
@@ -74,29 +74,29 @@ impl Kernel {
         })
     }
 
-    /// Has the engine's other tool check the image.
+    /// Checks the image with the engine's other tool.
     ///
     /// # Errors
-    /// What it found.
+    /// The findings of the tool.
     pub fn check(&self, image: &MemoryDevice) -> Result<(), String> {
         let file = self.path("checked");
         image.save(&file).map_err(|error| error.to_string())?;
         self.engine.tool_check(&file)
     }
 
-    /// The same for what the last [`recover`](Self::recover) left.
+    /// The same for the result of the last [`recover`](Self::recover).
     ///
     /// # Errors
-    /// What it found.
+    /// The findings of the tool.
     pub fn check_recovered(&self) -> Result<(), String> {
         self.engine.tool_check(&self.path("image"))
     }
 
-    /// Has the engine's other tool recover a copy of the image, and the kernel read what it made;
-    /// `None` if the tool cannot do that.
+    /// Recovers a copy of the image with the engine's other tool, and reads the result through the
+    /// kernel; `None` if the tool cannot recover.
     ///
     /// # Errors
-    /// What it refused or found.
+    /// The error or the findings.
     pub fn recover_by_tool(&self, image: &MemoryDevice) -> Result<Option<Tree>, String> {
         let began = Timestamp::now();
         let file = self.path("repaired");
@@ -142,7 +142,7 @@ fn said(mut command: Command) -> Result<(), String> {
     ))
 }
 
-/// Inode numbers repeat in other subvolumes: the device tells them apart.
+/// Inode numbers repeat in other subvolumes; the device number distinguishes them.
 fn number(meta: &fs::Metadata) -> Ino {
     Ino(meta.ino() ^ (meta.dev() << 40))
 }

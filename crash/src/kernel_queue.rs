@@ -1,4 +1,5 @@
-//! [`Desk`]: a thread that has the kernel judge sampled crash images while others go on.
+//! [`KernelQueue`]: a thread that has the kernel check sampled crash images while other threads go
+//! on with workloads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,45 +16,45 @@ use crate::judge::{Failure, recover_in_place};
 use crate::kernel::Kernel;
 use crate::subject::Subject;
 
-/// Images that wait at most; who comes when it is full decides whether to wait.
+/// Capacity of the queue; a sender that finds it full can wait or skip its image.
 const QUEUE: usize = 16;
 
-/// A crash image on its way to the kernel.
+/// A crash image for the kernel.
 #[derive(Debug)]
 pub struct Sample {
-    /// What ran.
+    /// The workload.
     pub subject: Subject,
-    /// How it was cut.
+    /// Its crash.
     pub plan: CrashPlan,
-    /// What that left.
+    /// The image that the crash left.
     pub image: MemoryDevice,
 }
 
-/// What the kernel judged.
+/// The results of the kernel's checks.
 #[derive(Debug, Clone, Default)]
 pub struct Verdicts {
-    /// Images.
+    /// Number of images.
     pub images: u64,
-    /// Those of them with a log to replay.
+    /// Number of images with a log to replay.
     pub with_log: u64,
-    /// Runs of the tool that checks such images.
+    /// Number of runs of the tool that checks such images.
     pub checks: u64,
-    /// Images by the operations of their workloads.
+    /// Number of images by the operations of their workloads.
     pub by_operation: BTreeMap<&'static str, u64>,
-    /// Where the kernel disagrees.
+    /// Images on which the kernel disagrees.
     pub failures: Vec<Found>,
 }
 
-/// The thread, and the way to it.
+/// The thread and its queue.
 #[derive(Debug)]
-pub struct Desk {
+pub struct KernelQueue {
     sender: SyncSender<Sample>,
     verdicts: Arc<Mutex<Verdicts>>,
     thread: JoinHandle<()>,
 }
 
-impl Desk {
-    /// Opens it.
+impl KernelQueue {
+    /// Starts the thread.
     #[must_use]
     pub fn open(kernel: Kernel) -> Self {
         let (sender, receiver) = sync_channel(QUEUE);
@@ -67,24 +68,24 @@ impl Desk {
         }
     }
 
-    /// Hands an image over; waits for a place in the queue.
+    /// Queues an image; waits while the queue is full.
     pub fn send(&self, sample: Sample) {
-        // The thread ends only with us.
+        // The receiver lives as long as the thread, which ends only after `close`.
         let _ = self.sender.send(sample);
     }
 
-    /// Hands an image over if there is a place.
+    /// Queues an image unless the queue is full.
     pub fn try_send(&self, sample: Sample) {
         let _ = self.sender.try_send(sample);
     }
 
-    /// What was judged so far.
+    /// The results so far.
     #[must_use]
     pub fn so_far(&self) -> Verdicts {
         self.verdicts.lock().clone()
     }
 
-    /// Waits for all that was handed over.
+    /// Waits until the kernel has checked all queued images.
     #[must_use]
     pub fn close(self) -> Verdicts {
         let Self {
@@ -125,12 +126,12 @@ fn work(kernel: &Kernel, receiver: &Receiver<Sample>, verdicts: &Mutex<Verdicts>
     }
 }
 
-/// Has the kernel mount the image: what it finds has to equal what we find, and the engine's tool
-/// has to be content with what either made of it; if the tool can recover an image too, with the
-/// same result.
+/// Compares the kernel's recovery of an image with ours: both trees must be equal, and the engine's
+/// tool must accept both results. If the tool can recover an image too, its tree must be equal as
+/// well.
 ///
 /// # Errors
-/// What is wrong.
+/// The difference or the tool's finding.
 pub fn judge(kernel: &Kernel, image: &MemoryDevice) -> Result<(), String> {
     let theirs = kernel
         .recover(image)

@@ -1,19 +1,21 @@
-//! The crash explorer: a workload runs on a recording device; every state that a power cut could
-//! have left behind is recovered and judged.
+//! The crash explorer: a workload runs on a recording device, and every state that a power cut
+//! could have left is recovered and checked.
 //!
 //! # How it works
 //! 1. [`record`]: a [`Workload`](record::Workload) runs on the engine and on the reference model
-//!    side by side. [`threads`] have a directory each; in a [`race`] they share names, and
-//!    [`orders`] stands in for the model; [`again`] begins with what a crash left. Marks in the device's log say when each operation began and returned.
-//! 2. [`cut`]: the crashes of that log: prefixes, lost, paired, torn writes, by chance.
-//! 3. [`image`]: crashes that leave the same image, or one that differs only where recovery never
-//!    looks, are judged once.
-//! 4. [`judge`]: the image is mounted, read, checked, and compared by the [`oracle`] with what must
-//!    and what may be there.
+//!    side by side. The [`threads`] of a workload have a directory each; in a [`race`] they share
+//!    names, and [`orders`] takes the place of the model; [`again`] begins with the state that a
+//!    crash left. Marks in the device's log record when each operation began and returned.
+//! 2. [`cut`]: chooses crashes of that log: prefixes, lost writes, torn writes, random ones.
+//! 3. [`image`]: crashes that leave the same image, or differ only in sectors that recovery does
+//!    not read, are checked once.
+//! 4. [`judge`]: mounts the image, reads and checks it; the [`oracle`] compares the tree with what
+//!    must and what may be there.
 //!
-//! 5. [`desk`]: a sampled share goes to the [`kernel`], whose tree has to equal ours.
+//! 5. [`kernel_queue`]: a sample of the images goes to the [`kernel`], whose tree must equal ours.
 //!
-//! A failure is made smaller by [`shrink`], and has an id, the text of workload and cut, that replays it alone.
+//! [`shrink`] makes a failing workload smaller. The id of a failure, the text of workload and
+//! crash, is enough to reproduce it.
 
 pub mod actor;
 pub mod again;
@@ -23,12 +25,12 @@ pub mod campaign;
 pub mod cases;
 pub mod cut;
 pub mod delay;
-pub mod desk;
 pub mod engine;
 pub mod explore;
 pub mod image;
 pub mod judge;
 pub mod kernel;
+pub mod kernel_queue;
 pub mod op;
 pub mod oracle;
 pub mod orders;

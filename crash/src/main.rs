@@ -1,4 +1,4 @@
-//! `sapwood-crash`: explores crashes, or replays one.
+//! `sapwood-crash`: checks crashes of many workloads, or reproduces one.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use sapwood_block::MemoryDevice;
 use sapwood_crash::base::{Base, BaseKind};
 use sapwood_crash::campaign::{Campaign, Plan};
 use sapwood_crash::cut::Depth;
-use sapwood_crash::desk;
 use sapwood_crash::engine::Engine;
 use sapwood_crash::explore::{explore, parse_id, replay};
 use sapwood_crash::kernel::Kernel;
+use sapwood_crash::kernel_queue;
 use sapwood_crash::op::to_text;
 use sapwood_crash::plant::Plant;
 use sapwood_crash::policy::Policy;
@@ -20,84 +20,84 @@ use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
 use sapwood_testing::CrashPlan;
 
-/// Explores what power cuts leave behind.
+/// Check the states that power cuts leave.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Break something on purpose: lying-flush, skip-fsync, no-barrier.
+    /// Plant a fault: lying-flush, skip-fsync, no-barrier.
     #[arg(long, global = true)]
     plant: Option<Plant>,
-    /// The engine as it is (now); ext4 with data-journal, full-fast-commits; btrfs without one mechanism of its log: no-log, no-overlap, wait-for-trees,
-    /// all-xattrs, whole-directories, groups.
+    /// Mechanisms of the engine: all (now); for ext4 data-journal, full-fast-commits; for btrfs
+    /// without one mechanism of its log: no-log, no-overlap, wait-for-trees, all-xattrs,
+    /// whole-directories, groups.
     #[arg(long, global = true, default_value = "now")]
     policy: Policy,
-    /// The device answers threads at once, rather than delay writes unequally.
+    /// Do not delay the device's answers to threads.
     #[arg(long, global = true)]
     at_once: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Judges one failure again, by its id.
+    /// Check one failure again, by its id.
     Replay {
-        /// The text behind FAILED.
+        /// The text after FAILED.
         id: String,
-        /// Write the image of the crash that fails to this file.
+        /// Write the image of the failing crash to this file.
         #[arg(long)]
         keep: Option<std::path::PathBuf>,
     },
-    /// Everything, bounded in time.
+    /// Run all phases, with a time limit.
     All {
-        /// Time for what is chosen by chance; what is complete takes as long as it takes.
+        /// Time limit of the random phases, in seconds; the complete phases run to their end.
         #[arg(long, default_value_t = 1500)]
         seconds: u64,
-        /// Threads; 0: as many as there are processors.
+        /// Number of threads; 0: one for each processor.
         #[arg(long, default_value_t = 0)]
         jobs: usize,
-        /// Decides what is chosen by chance.
+        /// Seed of all random choices.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Do not ask the kernel.
+        /// Do not check images with the kernel.
         #[arg(long)]
         no_kernel: bool,
-        /// Failures after which a phase ends.
+        /// Number of failures after which a phase ends.
         #[arg(long, default_value_t = 10)]
         patience: usize,
-        /// Whose crashes: btrfs, ext4.
+        /// Engine under test: btrfs, ext4.
         #[arg(long, default_value = "btrfs")]
         engine: Engine,
-        /// Of the sequences of two operations only every one of so many, by the seed.
+        /// Run one in so many of the sequences of two operations, chosen by the seed.
         #[arg(long, default_value_t = 1)]
         stride: usize,
-        /// Begin with this base, where the standard one would be: say ext4-fast.
+        /// Use this base in place of the standard one, for example ext4-fast.
         #[arg(long)]
         base: Option<BaseKind>,
-        /// Only this phase: cases, ones, twos, longs, threads, races,
-        /// agains, threes.
+        /// Run only this phase: cases, ones, twos, longs, threads, races, agains, threes.
         #[arg(long)]
         only: Option<String>,
     },
-    /// Writes the image that a crash leaves to a file.
+    /// Write the image of a crash to a file.
     Save {
-        /// Workload and cut.
+        /// Id of the crash.
         id: String,
         /// The file.
         path: std::path::PathBuf,
     },
-    /// Shows what each thread of `threads: SEED LANES OPS` does.
+    /// Show the operations of each thread of `threads: SEED LANES OPS`.
     Plan {
-        /// The text.
+        /// Text of the workload.
         threads: Threads,
     },
-    /// Has the kernel judge one crash, by its id.
+    /// Check one crash with the kernel, by its id.
     Kernel {
-        /// Workload and cut.
+        /// Id of the crash.
         id: String,
     },
-    /// Judges all crashes of one workload.
+    /// Check all crashes of one workload.
     One {
-        /// Its text, say `std: creat A/x; fsync A/x`.
+        /// Text of the workload, for example `std: creat A/x; fsync A/x`.
         workload: String,
     },
 }
@@ -167,7 +167,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
             let engine = parse_id(id)?.0.engine();
             let image = image(id, &setting)?;
             let kernel = Kernel::new(engine, &Base::get(engine.standard())?.device)?;
-            desk::judge(&kernel, &image)?;
+            kernel_queue::judge(&kernel, &image)?;
             println!("the kernel agrees");
             Ok(())
         }
@@ -202,7 +202,7 @@ fn replayed(
     Err(found.to_string())
 }
 
-/// What a crash leaves.
+/// The image that a crash leaves.
 fn image(id: &str, setting: &Setting) -> Result<MemoryDevice, String> {
     let (subject, cut) = parse_id(id)?;
     let cut = cut.ok_or("the id has no cut")?;

@@ -1,4 +1,4 @@
-//! [`Op`]: one operation of a workload, and its text, by which a failure is named.
+//! [`Op`]: one operation of a workload. The texts of the operations identify a failure.
 //!
 //! A path is relative to the mount; `.` is the root. A [`Target`] is a path or `@N`, the inode
 //! that slot `N` holds open, with a name or without.
@@ -6,16 +6,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// An inode to work on.
+/// The inode of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// By a path.
     Path(String),
-    /// By a slot that holds it.
+    /// By the slot that holds it.
     Held(usize),
 }
 
-/// Slots that can hold an inode.
+/// Number of slots.
 pub const SLOTS: usize = 4;
 
 impl From<&str> for Target {
@@ -45,7 +45,7 @@ impl FromStr for Target {
     }
 }
 
-/// A text that is no operation.
+/// A text that is not an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError(pub String);
 
@@ -121,13 +121,13 @@ ops! {
     "mknod" Mknod { at: String = "Path." }
     /// Creates a regular file without a name.
     "tmpfile" Tmpfile { dir: String = "Directory.", slot: usize = "Slot that then holds it." }
-    /// Holds an inode.
+    /// Holds an inode in a slot.
     "hold" Hold { at: String = "Path.", slot: usize = "Slot." }
-    /// Lets it go.
+    /// Empties a slot.
     "release" Release { slot: usize = "Slot." }
     /// Writes.
     "write" Write { file: Target = "File.", offset: u64 = "Offset.", len: u64 = "Length.", tag: u8 = "Decides the content." }
-    /// Writes at the end.
+    /// Writes at the end of the file.
     "append" Append { file: Target = "File.", len: u64 = "Length.", tag: u8 = "Decides the content." }
     /// Allocates and extends the file.
     "falloc" Allocate { file: Target = "File.", offset: u64 = "Offset.", len: u64 = "Length." }
@@ -141,9 +141,9 @@ ops! {
     "zero-keep" ZeroKeep { file: Target = "File.", offset: u64 = "Offset.", len: u64 = "Length." }
     /// Sets the size.
     "truncate" Truncate { file: Target = "File.", size: u64 = "New size." }
-    /// Gives an inode one more name.
+    /// Adds a name to an inode.
     "link" Link { from: Target = "What.", to: String = "New name." }
-    /// Renames, over an existing target too.
+    /// Renames; replaces an existing target.
     "rename" Rename { from: String = "Old name.", to: String = "New name." }
     /// Swaps two names.
     "exchange" Exchange { a: String = "One.", b: String = "The other." }
@@ -153,7 +153,7 @@ ops! {
     "rmdir" Rmdir { at: String = "Path." }
     /// Sets an extended attribute.
     "setxattr" SetXattr { on: Target = "Inode.", name: String = "Name without `user.`.", len: u64 = "Bytes of the value.", tag: u8 = "Decides the value." }
-    /// Removes one.
+    /// Removes an extended attribute.
     "removexattr" RemoveXattr { on: Target = "Inode.", name: String = "Name without `user.`." }
     /// Sets a default ACL on a directory, or an access ACL on anything else.
     "setacl" SetAcl { on: Target = "Inode.", uid: u32 = "User that may read and write." }
@@ -161,7 +161,7 @@ ops! {
     "chmod" Chmod { on: Target = "Inode.", perm: u32 = "Bits, decimal." }
     /// Sets the owner.
     "chown" Chown { on: Target = "Inode.", uid: u32 = "User.", gid: u32 = "Group." }
-    /// Sets the time of last access, and that of last change to a second more.
+    /// Sets the access time, and the modification time to one second more.
     "utimes" SetTimes { on: Target = "Inode.", sec: u32 = "Seconds since 1970." }
     /// Shares extents between files, or within one.
     "reflink" Reflink { from: Target = "Source.", from_offset: u64 = "Offset there.", to: Target = "Destination.", to_offset: u64 = "Offset there.", len: u64 = "Length; 0: to the end." }
@@ -173,7 +173,7 @@ ops! {
     "delsubvol" DeleteSubvolume { at: String = "Path." }
     /// Makes an empty file `nodatacow`.
     "nocow" Nocow { file: Target = "File." }
-    /// Has new data of a file compressed.
+    /// Turns on compression for new data of a file.
     "compress" Compress { file: Target = "File." }
     /// Makes an inode durable.
     "fsync" Fsync { on: Target = "Inode." }
@@ -184,7 +184,7 @@ ops! {
 }
 
 impl Op {
-    /// Whether its return promises something.
+    /// True if its return guarantees durability.
     #[must_use]
     pub fn persists(&self) -> bool {
         matches!(
@@ -204,7 +204,7 @@ pub fn to_text(ops: &[Op]) -> String {
 /// Operations from a text: separated by `;` or lines. Empty ones are skipped.
 ///
 /// # Errors
-/// [`ParseError`] with the first part that is none.
+/// [`ParseError`] with the first part that is not an operation.
 pub fn from_text(text: &str) -> Result<Vec<Op>, ParseError> {
     let parts = text.split([';', '\n']).map(str::trim);
     parts
@@ -213,13 +213,13 @@ pub fn from_text(text: &str) -> Result<Vec<Op>, ParseError> {
         .collect()
 }
 
-/// What a write with this tag puts at `offset`: no zeros, and different from other tags at
-/// every offset.
+/// The data of a write with this tag at `offset`: no zeros, and different from other tags at every
+/// offset.
 #[must_use]
 pub fn pattern(tag: u8, offset: u64, len: u64) -> Vec<u8> {
     let byte = |at: u64| {
         let mixed = (at >> 9).wrapping_mul(0x9e37_79b9) >> 3;
-        // 251 values per place, so that neighbouring tags never meet.
+        // There are 251 values per offset, so neighbouring tags never have the same one.
         ((mixed + u64::from(tag) * 7) % 251 + 1) as u8
     };
     (offset..offset + len).map(byte).collect()

@@ -4,29 +4,31 @@
 //! At a crash, operations `1..=done` had returned and `1..=begun` had begun. States `floor` to
 //! `begun` of the history are *possible*, where `floor` is the last sync that had returned. A
 //! recovered tree is right if
-//! - nothing strange is there: each inode, name, owner, attribute, time and each sector of a file
-//!   is as in a possible state, and a size too;
-//! - nothing is lost: an inode that had a name in all possible states has one;
-//! - a rename happened or did not: two names of an inode are there at once only if they were so
-//!   in a possible state;
-//! - promises are kept. An fsync of an inode makes what is older than it impossible for its
-//!   content, owner, attributes and times; its names as of the fsync are there and no others, later
-//!   changes aside. An fsync of a directory does so for the names in it. After an fdatasync
-//!   that is true of content only, and a new file has a name. Of an inode without a name an
-//!   fsync promises nothing: nobody could find it, and its last name may come back.
+//! - it has nothing else: each inode, name, owner, attribute, time, size and each sector of a file
+//!   is as in a possible state;
+//! - it has lost nothing: an inode that had a name in all possible states has one;
+//! - each rename happened completely or not at all: two names of an inode are there together only
+//!   if a possible state has both;
+//! - it keeps the guarantees of the calls that had returned:
+//!   - fsync of an inode: its content, owner, attributes and times are not older than the fsync; it
+//!     has exactly the names of the fsync, apart from later changes;
+//!   - fsync of a directory: the same for the names in it;
+//!   - fdatasync: the same for the content only, and a new file has a name;
+//!   - fsync of an inode without a name: nothing, because no path leads to the inode, and its last
+//!     name may come back.
 //!
-//! A recovery sets times where the kernel's does: on btrfs the ctime of an inode that loses a name
-//! by a log that does not hold the inode, on ext4 mtime and ctime of a directory whose names a
-//! fast commit changes. Such a time is that of the recovery.
+//! A recovery sets some times, as the kernel's does: on btrfs the ctime of an inode that loses a
+//! name by a log without the inode, on ext4 mtime and ctime of a directory whose names a fast
+//! commit changes. Such a time is the time of the recovery.
 //!
-//! Parts are judged one by one, because a log holds single inodes and names: two files may be
-//! as of different states. What two parts of one file may not be is said by the fsync's rule.
+//! Files and names are compared one by one, because a log holds single inodes and names: two files
+//! may be as of different states. The rule of the fsync limits the combinations within one file.
 //!
-//! A number that was removed may come back as another inode, of another kind too: what is there
-//! is compared with the versions of its kind.
+//! The number of a removed inode may come back as another inode, also of another kind: the
+//! recovered inode is compared with the versions of its kind.
 //!
-//! Where several threads are at work, a commit may come in the midst of a write that makes a file
-//! longer, and find any size up to the new one.
+//! With several threads, a commit may happen in the middle of a write that makes a file longer.
+//! Then any size up to the new one is possible.
 //!
 //! Each rule has a test in `tests/oracle.rs` that breaks it.
 
@@ -38,10 +40,11 @@ use crate::engine::Engine;
 use crate::record::{Lane, Progress, Promise};
 use crate::tree::{Node, Place, Tree};
 
-/// Bytes that are written whole, or for files that are overwritten in place, not even those.
+/// Unit that is written whole. For files that are overwritten in place even that is not guaranteed.
 const SECTOR: usize = 512;
 
-/// Judges what is left of one thread's work. Made once, asked often.
+/// Checks the recovered state of one thread's operations. An oracle is made once and used for many
+/// crashes.
 #[derive(Debug)]
 pub struct Oracle<'a> {
     engine: Engine,
@@ -53,7 +56,7 @@ pub struct Oracle<'a> {
     names: Vec<BTreeMap<Ino, Vec<Place>>>,
 }
 
-/// A moment of a history.
+/// A moment in a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moment {
     /// Numbers of the operations that had returned, from 0.
@@ -74,7 +77,7 @@ struct Since {
 }
 
 impl<'a> Oracle<'a> {
-    /// For what one thread did.
+    /// An oracle for the history of one thread.
     #[must_use]
     pub fn new(lane: &'a Lane) -> Self {
         Self {
@@ -88,13 +91,13 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// The directory below which it did it.
+    /// The directory below which the thread worked.
     #[must_use]
     pub fn root(&self) -> Ino {
         self.root
     }
 
-    /// What is wrong with a recovered tree; empty if nothing.
+    /// The mistakes in a recovered tree; empty if there are none.
     #[must_use]
     pub fn judge(&self, found: &Tree, progress: Progress) -> Vec<String> {
         let moment = Moment {
@@ -134,7 +137,7 @@ struct View<'a> {
     found_names: BTreeMap<Ino, Vec<Place>>,
     floor: usize,
     last: usize,
-    /// Operations that had returned, with what each promised.
+    /// Operations that had returned, with their guarantees.
     returned: Vec<(usize, Promise)>,
 }
 
@@ -169,7 +172,7 @@ impl View<'_> {
         since
     }
 
-    /// The inode in the possible states from `from` on.
+    /// The inode in the possible states, beginning at `from`.
     fn versions(&self, ino: Ino, from: usize) -> impl Iterator<Item = &Node> {
         let states = self.oracle.states.get(from..=self.last).unwrap_or_default();
         states.iter().filter_map(move |state| state.node(ino))
@@ -182,7 +185,7 @@ impl View<'_> {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// What a name leads to in the possible states from `from` on.
+    /// The inodes that a name leads to in the possible states, beginning at `from`.
     fn values(&self, dir: Ino, name: &[u8], from: usize) -> BTreeSet<Option<Ino>> {
         let states = self.oracle.states.get(from..=self.last).unwrap_or_default();
         states.iter().map(|state| state.find(dir, name)).collect()
@@ -232,7 +235,7 @@ impl View<'_> {
         }
     }
 
-    /// Each time by itself is as in a possible state.
+    /// Each time is compared by itself with the possible states.
     fn times(&self, ino: Ino, node: &Node, since: usize) -> Option<String> {
         let versions = self.versions(ino, since);
         let versions = versions.filter(|version| version.kind == node.kind);
@@ -244,7 +247,7 @@ impl View<'_> {
         let possible = |number: usize, (name, time)| {
             let mut versions = versions.iter().filter_map(|version| version.get(number));
             let new = self.found.recovered.is_some_and(|began| began <= time);
-            // A recovery that was cut begins anew, and sets what it set again.
+            // A recovery that a crash interrupts starts again, and sets its times again.
             let again = |possible| {
                 let recovery = self.oracle.recovery;
                 new && recovery.is_some_and(|(began, end)| began <= possible && possible <= end)
@@ -256,7 +259,7 @@ impl View<'_> {
         Some(format!("{name} {time:?} as of no possible state"))
     }
 
-    /// Whether a recovery may set this time, as the kernel's does.
+    /// True if a recovery may set this time, as the kernel's does.
     fn recovery_sets(&self, ino: Ino, name: &str, since: usize) -> bool {
         match (self.oracle.engine, name) {
             (Engine::Btrfs, "ctime") => (since..self.last).any(|state| {
@@ -312,7 +315,7 @@ impl View<'_> {
         ))
     }
 
-    /// Inodes that had a name all the time still have one.
+    /// An inode that had a name in all possible states must still have one.
     fn lost(&self, wrong: &mut Vec<String>) {
         let Some(first) = self.oracle.states.get(self.floor) else {
             return;
@@ -327,7 +330,7 @@ impl View<'_> {
         }
     }
 
-    /// Each name leads where it led in a possible state.
+    /// Each name must lead to the inode of a possible state.
     fn directories(&self, wrong: &mut Vec<String>) {
         let mut places: BTreeSet<Place> = BTreeSet::new();
         let states = self
@@ -353,7 +356,7 @@ impl View<'_> {
             }
         }
         for (ino, names) in &self.found_names {
-            // Most often one state has all of them: then so it has each two.
+            // Usually one state has all the names, and so each pair of them.
             let all_at_once = |state| {
                 let there: BTreeSet<&Place> = self.names_in(state, *ino).iter().collect();
                 names.iter().all(|name| there.contains(name))
@@ -376,7 +379,7 @@ impl View<'_> {
         }
     }
 
-    /// Names of what was fsynced.
+    /// Checks the names of inodes that were fsynced.
     fn promised_names(&self, wrong: &mut Vec<String>) {
         let promises = self.returned.iter();
         let promised: BTreeSet<Ino> = promises
@@ -424,7 +427,7 @@ impl View<'_> {
         }
     }
 
-    /// An inode with a name that it has, or had.
+    /// An inode with one of its present or past names.
     fn shown(&self, ino: Ino) -> String {
         let found = self.found_names.get(&ino).into_iter().flatten();
         let states = (self.floor..=self.last).flat_map(|state| self.names_in(state, ino));

@@ -1,18 +1,23 @@
-//! [`Orders`]: the orders in which calls of several threads may have happened.
+//! [`Orders`]: the possible orders of the calls of several threads.
 //!
 //! # How it works
-//! Each call takes effect at one moment between its begin and its return. An order of all calls
-//! that change something is possible if no call comes before one that had returned when it began,
-//! if a plain model ([`step`]) that does them in this order has every result that was seen, and if
-//! it ends with the tree that the engine had at the end. All possible orders are found, up to a
-//! bound. No order at all is a failure of its own: the engine is not atomic.
+//! Each call takes effect at one moment between its begin and its return. Three conditions make an
+//! order of all changing calls possible:
 //!
-//! An fsync is no change. In each order its promise is about the first state that has all calls
-//! that had returned when the fsync began: what ran beside it may or may not be durable. If its
-//! inode may have lost its last name beside it, it promises nothing.
+//! - A call that had returned before another began comes before it.
+//! - A plain model ([`step`]) that performs the calls in this order has every result that the
+//!   engine returned.
+//! - The model ends with the tree that the engine had at the end.
 //!
-//! After a crash the last state that is possible is the one before the first call of the order
-//! that had not begun.
+//! All possible orders are searched, up to a limit. If there is none, the engine is not atomic,
+//! which is a failure of its own.
+//!
+//! An fsync is not a change. In each order its guarantee is about the first state with all calls
+//! that had returned when the fsync began: concurrent calls may or may not be durable. If the inode
+//! may have lost its last name during the fsync, the fsync guarantees nothing.
+//!
+//! After a crash, the last possible state is the one before the first call in the order that had
+//! not begun.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,23 +32,23 @@ use crate::record::{BEGIN, END, Lane, Progress, Promise};
 use crate::step::step;
 use crate::tree::Tree;
 
-/// Orders that are looked at. A workload with more is judged by these, and a crash that fits none
-/// of them is counted as undecided.
+/// Limit of orders. A workload with more is checked with these orders; a crash that fits none of
+/// them counts as undecided.
 const MOST: usize = 128;
 
 /// One call of the engine.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// What was asked.
+    /// The operation.
     pub op: Op,
-    /// The inode that it works on by [`target_of`].
+    /// The inode that it changes, by [`target_of`].
     pub target: Option<Ino>,
-    /// How it ended: with the inode that it created, if it creates one.
+    /// Its result: the inode that it created, if it creates one.
     pub result: Result<Option<Ino>, Error>,
 }
 
 impl Call {
-    /// Nothing was asked of the engine if `@0` is nothing yet.
+    /// True if the engine was not called, because `@0` is still empty.
     #[must_use]
     pub fn new(
         op: &Op,
@@ -72,7 +77,7 @@ impl Call {
     }
 }
 
-/// What an operation works on, other than names.
+/// The inode that an operation changes, apart from names.
 #[must_use]
 pub fn target_of(op: &Op) -> Option<&Target> {
     match op {
@@ -95,12 +100,12 @@ type Id = (usize, usize);
 pub struct Order {
     /// Its states and promises.
     pub lane: Lane,
-    /// The call of each entry of the lane, and whether it changes something.
+    /// The call of each entry of the lane, and true if it changes something.
     calls: Vec<(Id, bool)>,
 }
 
 impl Order {
-    /// Where a crash is in this order that finds the threads so far.
+    /// The moment of a crash in this order, given the progress of each thread.
     #[must_use]
     pub fn moment(&self, progress: &[Progress]) -> Moment {
         let of = |(thread, _): &Id| {
@@ -118,20 +123,20 @@ impl Order {
     }
 }
 
-/// All that is known of a race.
+/// The known facts of a race.
 #[derive(Debug)]
 pub struct Orders {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
     /// Possible orders; at least one.
     pub orders: Vec<Order>,
-    /// Whether these are all.
+    /// True if these are all orders.
     pub complete: bool,
 }
 
 impl Orders {
-    /// What is wrong with a recovered tree in the order that fits it best, with an oracle for each
-    /// order; `None` if that cannot be decided.
+    /// The mistakes of a recovered tree in the order that fits it best, with one oracle for each
+    /// order; `None` if this cannot be decided.
     #[must_use]
     pub fn judge(
         &self,
@@ -154,10 +159,10 @@ impl Orders {
     }
 }
 
-/// Finds the orders of what threads did on the tree `start` that end with the tree `end`.
+/// Finds the orders of the threads' calls that lead from the tree `start` to the tree `end`.
 ///
 /// # Errors
-/// That there is none.
+/// That there is no such order.
 pub fn find(
     engine: Engine,
     start: Tree,
@@ -254,7 +259,7 @@ impl Search {
         Some((thread, *number))
     }
 
-    /// Goes on from a state; false if the bound was reached.
+    /// Continues from a state; false at the limit.
     fn go(&mut self, at: &mut Vec<usize>, state: &Tree) -> bool {
         let nexts: Vec<Id> = (0..at.len())
             .filter_map(|thread| self.next(at, thread))
@@ -297,7 +302,8 @@ impl Search {
         true
     }
 
-    /// The lane of an order: each call that makes something durable comes as early as it may.
+    /// The lane of an order. Each call that makes something durable has the earliest possible
+    /// place.
     fn order(&self, engine: Engine, root: Ino, start: &Tree, path: Vec<(Id, Tree)>) -> Order {
         let mut persists: Vec<(usize, Id, Promise)> = Vec::new();
         for (thread, calls) in self.calls.iter().enumerate() {
@@ -344,8 +350,8 @@ impl Search {
         Order { lane, calls }
     }
 
-    /// Whether what a call makes durable may have had no name when the call looked: it had none
-    /// in one of the states that are possible from its begin, which is at `place`, to its end.
+    /// True if the inode that a call makes durable may have had no name at that time: it had none
+    /// in one of the states between the begin of the call, at `place`, and its end.
     fn may_be_nameless(&self, id: Id, place: usize, start: &Tree, path: &[(Id, Tree)]) -> bool {
         let call = self.calls.get(id.0).and_then(|calls| calls.get(id.1));
         let Some(target) = call.and_then(|call| call.target) else {
@@ -384,7 +390,7 @@ impl Search {
     }
 }
 
-/// Whether two trees show the same: names, and what they lead to.
+/// True if two trees have the same names and the same inodes behind them.
 fn same(state: &Tree, end: &Tree) -> bool {
     state.nodes.len() == end.nodes.len()
         && state.nodes.iter().all(|(ino, node)| {

@@ -1,4 +1,4 @@
-//! What can be broken on purpose: the explorer has to find it.
+//! Faults that are planted on purpose: the explorer must find them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,16 +11,16 @@ use crate::delay::Recorder;
 /// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plant {
-    /// The device says that it flushed, and did not.
+    /// The device reports a flush that it did not do.
     LyingFlush,
-    /// The engine is never told to fsync, and the caller is told that it was.
+    /// The engine gets no fsync, and the caller gets success.
     SkipFsync,
     /// A flush does nothing; only the superblock is written through.
     NoBarrier,
 }
 
 impl Plant {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 3] = [Self::LyingFlush, Self::SkipFsync, Self::NoBarrier];
 
     fn name(self) -> &'static str {

@@ -1,36 +1,36 @@
-//! [`Policy`]: with which mechanisms the engine works.
+//! [`Policy`]: which mechanisms the engine uses.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::engine::Engine;
 
-/// The engine as it is, or with one mechanism as it was before.
+/// All mechanisms, or all except one, or one that is off by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// As it is.
+    /// The engine without changes.
     #[default]
     Now,
     /// No log: every fsync is a commit.
     NoLog,
-    /// A log waits for the commit before it.
+    /// A log waits for the previous commit.
     NoOverlap,
     /// An fsync waits until the trees have the data.
     WaitForTrees,
-    /// Attributes are logged always.
+    /// Attributes are always logged.
     AllXattrs,
     /// A rename logs all changes of the directory.
     WholeDirectories,
-    /// An fsync brings only those names up to date that belong to its inode.
+    /// An fsync updates only those names that belong to its inode.
     Groups,
     /// Data goes through the journal.
     DataJournal,
-    /// Fast commits say what e2fsck does not replay right, too.
+    /// Fast commits also contain changes that e2fsck does not replay correctly.
     FullFastCommits,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 9] = [
         Self::Now,
         Self::NoLog,
@@ -43,7 +43,7 @@ impl Policy {
         Self::FullFastCommits,
     ];
 
-    /// Whether the engine has it.
+    /// True if the engine has the policy.
     #[must_use]
     pub fn fits(self, engine: Engine) -> bool {
         match self {

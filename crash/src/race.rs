@@ -1,14 +1,14 @@
 //! [`Race`]: threads that work on the same names and inodes.
 //!
 //! # How it works
-//! Everything that has a path in the base is opened before the threads start. A path of an
-//! operation names what was opened under it: a file for data, and for a name its directory, while
-//! the name itself is looked up by the operation. So each operation is one call of the engine,
-//! whatever the others rename meanwhile. `@0` is what this thread created last.
+//! All paths of the base are opened before the threads start. A path in an operation stands for the
+//! inode that was opened under it: a file for data, or the directory of a name; the operation
+//! itself looks the name up. So each operation is one call of the engine, also if other threads
+//! rename paths in the meantime. `@0` is the file that this thread created last.
 //!
-//! Every call is marked in the log when it begins and when it returns, and its result is kept.
-//! [`orders`](crate::orders) finds the orders of the calls that explain all results and the final
-//! tree. What a crash leaves has to be right for one of them.
+//! The log has a mark for the begin and the return of every call, and its result is kept.
+//! [`orders`] finds the orders of the calls that explain all results and the final
+//! tree. The state after a crash must be right for one of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,10 +31,11 @@ use crate::record::{BEGIN, END, Recording, Setting};
 use crate::subject::Subject;
 use crate::tree::Tree;
 
-/// What each thread does. Its text is `race: BASE: OP; OP | OP; OP`, threads separated by `|`.
+/// The operations of each thread. Its text is `race: BASE: OP; OP | OP; OP`, with threads separated
+/// by `|`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Race {
-    /// Where they start.
+    /// The base.
     pub base: BaseKind,
     /// Operations of each thread.
     pub plans: Vec<Vec<Op>>,
@@ -43,7 +44,7 @@ pub struct Race {
 /// First word of the text.
 pub const PREFIX: &str = "race:";
 
-/// Changes of few names and inodes.
+/// Changes of a few names and inodes.
 const CHANGES: &str = "
     creat A/new; creat A/new; creat A/foo; creat B/new; creat A/C/new; mkdir A/new; mkdir B/E; rmdir B/E;
     rmdir A/new; rmdir A/C; symlink x A/new;
@@ -86,7 +87,7 @@ impl FromStr for Race {
 }
 
 impl Race {
-    /// One that the seed decides.
+    /// A race that the seed determines.
     ///
     /// # Errors
     /// Never, unless the list of operations is wrong.
@@ -116,7 +117,7 @@ impl Race {
         Ok(Self { base, plans })
     }
 
-    /// Runs it.
+    /// Runs the race.
     ///
     /// # Errors
     /// As [`Recording::run`]; that no order of the calls explains their results.
@@ -150,7 +151,7 @@ impl Race {
         })
     }
 
-    /// All threads at once: the calls of each.
+    /// Runs all threads and returns the calls of each.
     fn all(
         &self,
         fs: &dyn FileSystem,
@@ -199,14 +200,14 @@ impl Race {
     }
 }
 
-/// What was opened before the threads started.
+/// The inodes that were opened before the threads started.
 struct Opened {
     inodes: BTreeMap<String, Ino>,
 }
 
 fn open_all(fs: &dyn FileSystem, tree: &Tree) -> Result<Opened, Error> {
     let mut inodes = BTreeMap::from([(".".to_owned(), fs.root())]);
-    // A directory comes before what is in it.
+    // A directory comes before its content.
     for path in tree.paths().into_keys().filter(|path| path != ".") {
         let (dir, name) = path.rsplit_once('/').unwrap_or((".", &path));
         let dir = inodes.get(dir).copied().ok_or(Error::NotFound)?;
@@ -220,7 +221,7 @@ fn open_all(fs: &dyn FileSystem, tree: &Tree) -> Result<Opened, Error> {
 struct Caller<'a> {
     fs: &'a dyn FileSystem,
     opened: &'a Opened,
-    /// What it created, with a reference to each.
+    /// The files that the thread created, with a reference to each.
     created: Vec<Ino>,
 }
 
@@ -233,7 +234,7 @@ impl Caller<'_> {
         ino.copied().ok_or(Error::Stale)
     }
 
-    /// The inode that an operation works on, if it works on one.
+    /// The inode that an operation changes, if it changes one.
     fn target(&self, op: &Op, created: Option<Ino>) -> Option<Ino> {
         match orders::target_of(op)? {
             Target::Path(path) => self.opened.inodes.get(path).copied(),

@@ -1,8 +1,8 @@
-//! [`Recording`]: a workload that ran, with everything that is needed to judge a crash of it.
+//! [`Recording`]: a workload that ran, with everything that is needed to check a crash of it.
 //!
-//! The workload runs on the engine and on the reference model side by side. Each operation has
-//! to end the same way in both; the model's state after it, with the engine's inode numbers, is
-//! a *state* of the history: state 0 is the base, state `k` comes after the `k`-th operation.
+//! The workload runs on the engine and on the reference model side by side. Each operation must
+//! have the same result in both. The state of the model after it, with the engine's inode numbers,
+//! is a *state* of the history: state 0 is the base, and state `k` follows the `k`-th operation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,9 +26,9 @@ use crate::tree::{Times, Tree};
 /// A base and operations on it. Its text is `BASE: OP; OP; ...`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Workload {
-    /// Where it starts.
+    /// The base.
     pub base: BaseKind,
-    /// What it does.
+    /// The operations.
     pub ops: Vec<Op>,
 }
 
@@ -50,7 +50,7 @@ impl FromStr for Workload {
     }
 }
 
-/// What an operation promised when it returned.
+/// What the return of an operation guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     /// Nothing.
@@ -66,16 +66,16 @@ pub enum Promise {
 /// How a workload is run.
 #[derive(Debug, Clone, Default)]
 pub struct Setting {
-    /// With which mechanisms the engine works.
+    /// Which mechanisms the engine uses.
     pub policy: Policy,
-    /// What is broken on purpose.
+    /// The planted fault.
     pub plant: Option<Plant>,
-    /// The device answers threads at once: no delays.
+    /// The device does not delay its answers to threads.
     pub at_once: bool,
 }
 
 impl Setting {
-    /// The device that the engine gets: the recorder, or a faulty one above it.
+    /// The device of the engine: the recorder, or a faulty device above it.
     #[must_use]
     pub fn planted(&self, recorder: &Arc<Recorder>) -> Arc<dyn Device> {
         match self.plant {
@@ -94,44 +94,46 @@ impl Setting {
     }
 }
 
-/// What one thread did below a directory of its own.
+/// The history of one thread below a directory of its own.
 #[derive(Debug)]
 pub struct Lane {
-    /// On which engine.
+    /// The engine.
     pub engine: Engine,
-    /// That directory.
+    /// The directory.
     pub root: Ino,
     /// States of the history.
     pub states: Vec<Tree>,
-    /// Promise of each operation; that of operation `k` (from 1) has index `k - 1`.
+    /// Guarantee of each operation; that of operation `k` (from 1) has index `k - 1`.
     pub promises: Vec<Promise>,
-    /// Others were at work, or data goes through the journal: a commit may have come in the midst of an operation.
+    /// A commit can happen in the middle of an operation: other threads were running, or data goes
+    /// through the journal.
     pub shared: bool,
-    /// Begin and end of the mount before it, which may have been a recovery that set times.
+    /// Begin and end of the mount before the operations, which may have been a recovery that set
+    /// times.
     pub recovery: Option<(Timestamp, Timestamp)>,
 }
 
 /// A workload that ran.
 #[derive(Debug)]
 pub struct Recording {
-    /// Whose device it is.
+    /// The engine.
     pub engine: Engine,
-    /// The device before it.
+    /// The device before the workload.
     pub base: MemoryDevice,
-    /// All that was written.
+    /// All requests.
     pub log: RecordLog,
-    /// What each thread did that had a directory of its own.
+    /// The histories of threads with a directory of their own.
     pub lanes: Vec<Lane>,
-    /// What threads did that shared names.
+    /// The orders of threads with shared names.
     pub race: Option<Orders>,
 }
 
 /// The operations that had begun and ended at a crash point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Progress {
-    /// So many had returned.
+    /// Number of operations that had returned.
     pub done: usize,
-    /// So many had begun.
+    /// Number of operations that had begun.
     pub begun: usize,
 }
 
@@ -139,7 +141,7 @@ impl Recording {
     /// Runs a workload.
     ///
     /// # Errors
-    /// Why it cannot be judged: an operation ended otherwise than in the model, or the mount
+    /// Why it cannot be checked: an operation had another result than in the model, or the mount
     /// failed.
     pub fn run(workload: &Workload, setting: &Setting) -> Result<Self, String> {
         let base = Base::get(workload.base)?;
@@ -147,8 +149,8 @@ impl Recording {
         Self::on(engine, &base.device, &base.model()?, &workload.ops, setting)
     }
 
-    /// Mounts a copy of `image`, of which `model` has the content, and does the operations. The
-    /// mount is recorded too, with the recovery that the image may need.
+    /// Mounts a copy of `image`, whose content `model` has, and performs the operations. The
+    /// recording includes the mount, with the recovery that the image may need.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -168,7 +170,7 @@ impl Recording {
         let mut run = Run::new(engine, (&*fs, fs.root()), model, skip_fsync);
         let mut lane = run.all(0, ops, &recorder)?;
         lane.recovery = Some(recovery);
-        // Data that is longer than a transaction is committed in parts.
+        // Data that is longer than a transaction is committed in several parts.
         lane.shared = setting.policy == Policy::DataJournal;
         let log = recorder.take_log();
         Ok(Self {
@@ -186,7 +188,7 @@ impl Recording {
             .map_or(self.lanes.len(), |race| race.threads)
     }
 
-    /// How far each thread was at a crash point.
+    /// The progress of each thread at a crash point.
     #[must_use]
     pub fn progress(&self, at: usize) -> Vec<Progress> {
         let mut all = vec![Progress { done: 0, begun: 0 }; self.threads()];
@@ -203,7 +205,7 @@ impl Recording {
     }
 }
 
-/// Marks in the log: these and the number of the lane.
+/// Marks in the log, followed by the number of the lane.
 pub(crate) const BEGIN: &str = "b";
 pub(crate) const END: &str = "e";
 
@@ -220,7 +222,7 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// On the engine below a directory, side by side with a model of what is there.
+    /// A run on the engine below a directory, side by side with a model of that directory.
     #[must_use]
     pub fn new(
         on: Engine,
@@ -239,10 +241,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does all operations, and marks their begins and ends as those of lane `number`.
+    /// Performs all operations, and marks their begins and ends with lane `number`.
     ///
     /// # Errors
-    /// The operation that ended otherwise than in the model.
+    /// The operation whose result differs from that of the model.
     pub fn all(&mut self, number: usize, ops: &[Op], recorder: &Recorder) -> Result<Lane, String> {
         let mut states = vec![self.state()?];
         let mut promises = Vec::new();
@@ -297,8 +299,8 @@ impl<'a> Run<'a> {
         promise.unwrap_or(Promise::Nothing)
     }
 
-    /// The model's state in the engine's numbers, with the engine's times: the model's say nothing
-    /// about them.
+    /// The model's state with the engine's inode numbers and times: the model's times are not
+    /// comparable.
     fn state(&mut self) -> Result<Tree, String> {
         let mut tree = Tree::of(self.model_fs).map_err(|error| format!("model: {error}"))?;
         let held = (0..SLOTS).filter_map(|slot| self.model.held(slot));

@@ -9,11 +9,11 @@ use crate::record::{Setting, Workload};
 use crate::subject::Subject;
 use crate::threads::Threads;
 
-/// Runs at most.
+/// Greatest number of runs.
 const PATIENCE: usize = 400;
 
-/// The smallest workload that still fails, made by leaving operations out one by one and by
-/// making their numbers rounder. What it fails with may be another symptom of the same cause.
+/// The smallest workload that still fails. Operations are left out one by one, and numbers are
+/// rounded. It may fail with another symptom of the same cause.
 #[must_use]
 pub fn shrink(found: Found, setting: &Setting, depth: Depth) -> Found {
     let mut best = found;
@@ -26,7 +26,7 @@ pub fn shrink(found: Found, setting: &Setting, depth: Depth) -> Found {
             }
             let mut attempts = 0..candidate.attempts();
             let failed = attempts.find_map(|_| explore(&candidate, setting, depth).1.err())?;
-            // A workload that does not even run is not the failure that was looked for.
+            // A workload that does not run at all is not the failure to shrink.
             (failed.failure.cut.is_some() || best.failure.cut.is_none()).then_some(failed)
         });
         match better {

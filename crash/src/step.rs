@@ -1,8 +1,7 @@
-//! [`step`]: what one call does to a tree, on inodes that are known by number.
+//! [`step`]: the effect of one call on a tree; inodes are known by number.
 //!
-//! Small on purpose: it has only what [`Race`](crate::race::Race) asks for. A call that failed is
-//! explained if one of the causes for its error is there, and if no cause is there it must have
-//! succeeded.
+//! It has only the operations of [`Race`](crate::race::Race). A failed call is explained if one
+//! cause of its error is there; a call without such a cause must have succeeded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use crate::op::{Op, pattern};
 use crate::orders::Call;
 use crate::tree::{Node, Owner, Place, Tree};
 
-/// The tree after a call, if what the call returned fits the tree before it.
+/// The tree after a call, if the result of the call fits the tree before it.
 #[must_use]
 pub fn step(state: &Tree, call: &Call, opened: &BTreeMap<String, Ino>) -> Option<Tree> {
     let mut next = Next {
@@ -56,7 +55,7 @@ impl Next<'_> {
         node.is_some_and(|node| !node.entries.is_empty())
     }
 
-    /// Whether a directory is another, or somewhere below it.
+    /// True if a directory is another one or somewhere below it.
     fn is_within(&self, dir: Ino, above: Ino) -> bool {
         let mut at = dir;
         for _ in 0..=self.tree.nodes.len() {
@@ -73,7 +72,7 @@ impl Next<'_> {
         false
     }
 
-    /// Errors that a call may end with; empty if it has to succeed.
+    /// Errors that a call may return; empty if it must succeed.
     fn causes(&self, call: &Call) -> Option<Vec<Error>> {
         let mut causes = Vec::new();
         let mut if_so = |is: bool, error: Error| causes.extend(is.then_some(error));
@@ -155,7 +154,7 @@ impl Next<'_> {
                 let (from, to) = (self.place(from)?, self.place(to)?);
                 let moved = self.find(&from)?;
                 match self.find(&to) {
-                    // Two names of one inode: nothing happens.
+                    // Both are names of one inode: the rename does nothing.
                     Some(old) if old == moved => return Some(()),
                     Some(_) => self.leave(&to)?,
                     None => {}
@@ -210,7 +209,7 @@ impl Next<'_> {
         self.name(&self.place(at)?, ino)
     }
 
-    /// Puts a name where it is, without a look at link counts.
+    /// Sets a name without a change of link counts.
     fn name(&mut self, (dir, name): &Place, ino: Ino) -> Option<()> {
         let dir = self.tree.nodes.get_mut(dir)?;
         Arc::make_mut(&mut dir.entries).insert(name.clone(), ino);
@@ -222,13 +221,13 @@ impl Next<'_> {
         Arc::make_mut(&mut dir.entries).remove(name)
     }
 
-    /// Gives an inode one more name.
+    /// Adds a name to an inode.
     fn enter(&mut self, place: &Place, ino: Ino) -> Option<()> {
         self.tree.nodes.get_mut(&ino)?.nlink += 1;
         self.name(place, ino)
     }
 
-    /// Takes a name away, and the inode with its last.
+    /// Removes a name, and the inode with its last name.
     fn leave(&mut self, place: &Place) -> Option<()> {
         let ino = self.unname(place)?;
         let node = self.tree.nodes.get_mut(&ino)?;

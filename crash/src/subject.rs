@@ -1,4 +1,4 @@
-//! [`Subject`]: anything that can be run and crashed.
+//! [`Subject`]: every kind of workload that can run and crash.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::race::{self, Race};
 use crate::record::{Recording, Setting, Workload};
 use crate::threads::{self, Threads};
 
-/// A workload of one kind or another.
+/// A workload of one of these kinds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// One operation after another.
@@ -19,7 +19,7 @@ pub enum Subject {
     Threads(Threads),
     /// Several threads on the same names.
     Race(Race),
-    /// A workload on what a crash of another left.
+    /// A workload on the state that a crash of another one left.
     Again(Again),
 }
 
@@ -76,7 +76,7 @@ impl FromStr for Subject {
 }
 
 impl Subject {
-    /// On which engine it runs.
+    /// The engine that it runs on.
     #[must_use]
     pub fn engine(&self) -> Engine {
         match self {
@@ -87,7 +87,7 @@ impl Subject {
         }
     }
 
-    /// Runs it.
+    /// Runs the workload.
     ///
     /// # Errors
     /// As [`Recording::run`].
@@ -100,7 +100,7 @@ impl Subject {
         }
     }
 
-    /// What it does, in no order if there are several threads.
+    /// Its operations, without an order if there are several threads.
     #[must_use]
     pub fn ops(&self) -> Vec<Op> {
         match self {
@@ -114,7 +114,7 @@ impl Subject {
         }
     }
 
-    /// Runs after which one may say that it does not fail: a race does not show every time.
+    /// Number of runs without a failure that count as a pass: a race does not show in every run.
     #[must_use]
     pub fn attempts(&self) -> usize {
         match self {

@@ -1,8 +1,8 @@
-//! [`Threads`]: several threads at work at once, each below a directory of its own.
+//! [`Threads`]: several threads at once, each below a directory of its own.
 //!
-//! What a thread does is decided by the seed; when it does it is not. Because each has its own
-//! directory, what must be there of its files is known all the same. The threads share log
-//! commits, transactions and tree blocks, which is where they could harm each other.
+//! The seed determines the operations of a thread, but not their timing. Because each thread has a
+//! directory of its own, the required state of its files is known anyway. The threads share log
+//! commits, transactions and tree blocks, in which they could damage each other's files.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,13 +27,13 @@ use crate::subject::Subject;
 /// before the numbers if it is not btrfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Threads {
-    /// Which engine they work on.
+    /// The engine that they work on.
     pub engine: Engine,
-    /// Decides what each thread does.
+    /// Determines the operations of each thread.
     pub seed: u64,
-    /// Threads.
+    /// Number of threads.
     pub lanes: usize,
-    /// Operations of each.
+    /// Number of operations of each thread.
     pub ops: usize,
 }
 
@@ -78,7 +78,7 @@ impl FromStr for Threads {
 }
 
 impl Threads {
-    /// What a thread does.
+    /// The operations of a thread.
     ///
     /// # Errors
     /// If the base cannot be made.
@@ -88,7 +88,7 @@ impl Threads {
         by_chance(self.engine, &model, &mut random, self.ops)
     }
 
-    /// Runs it.
+    /// Runs the workload.
     ///
     /// # Errors
     /// As [`Recording::run`].
@@ -148,7 +148,7 @@ impl Threads {
     }
 }
 
-/// The directory of a lane with what a base has; the caller holds it.
+/// The directory of a lane with the files of a base; the caller holds it.
 fn prepare(fs: &dyn FileSystem, lane: usize, setup: &[Op]) -> Result<sapwood_vfs::Ino, String> {
     let name = format!("T{lane}");
     let failed = |error: sapwood_vfs::Error| format!("setup of {name}: {error}");
@@ -162,7 +162,7 @@ fn prepare(fs: &dyn FileSystem, lane: usize, setup: &[Op]) -> Result<sapwood_vfs
     Ok(dir)
 }
 
-/// Operations by chance that can be done one after another on the model, which they change.
+/// Random operations that can be performed one after another on the model, which they change.
 ///
 /// # Errors
 /// Never, unless the list of operations is wrong.
@@ -175,7 +175,7 @@ pub(crate) fn by_chance(
     let mut actor = Actor::new(model);
     let persists = bounded::persists()?;
     let mut plan = Vec::new();
-    // Most choices can be done; those that cannot are skipped.
+    // Most choices can be performed; the others are skipped.
     for attempt in 0..ops * 20 {
         if plan.len() == ops {
             break;

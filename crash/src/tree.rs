@@ -1,4 +1,4 @@
-//! [`Tree`]: all that can be seen of a file system, by inode.
+//! [`Tree`]: the visible state of a file system, by inode.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -34,7 +34,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Those of an inode.
+    /// The times of an inode.
     #[must_use]
     pub fn of(attr: &Attr) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Times {
         }
     }
 
-    /// Each with its name.
+    /// Each time with its name.
     #[must_use]
     pub fn named(&self) -> [(&'static str, Timestamp); 4] {
         [
@@ -64,28 +64,28 @@ pub struct Node {
     pub kind: FileKind,
     /// Owner and mode.
     pub owner: Owner,
-    /// Number of names, as the inode says.
+    /// Link count of the inode.
     pub nlink: u32,
-    /// Content of a file, target of a symbolic link; empty for anything else.
+    /// Content of a file or target of a symbolic link; empty for other kinds.
     pub content: Arc<[u8]>,
     /// Extended attributes.
     pub xattrs: Arc<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// Names in a directory.
     pub entries: Arc<BTreeMap<Vec<u8>, Ino>>,
-    /// Its times, where they are known.
+    /// Its times, if they are known.
     pub times: Option<Times>,
 }
 
-/// A file system as it can be seen from its root.
+/// The visible state of a file system, from its root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     /// Inode of the root.
     pub root: Ino,
     /// All inodes that have a name, and the root.
     pub nodes: BTreeMap<Ino, Node>,
-    /// Inodes without a name that somebody holds open.
+    /// Inodes without a name that are held open.
     pub nameless: BTreeMap<Ino, Node>,
-    /// When its recovery began, if it was recovered. A later time was set by the recovery.
+    /// When its recovery began, if it was recovered. The recovery set every later time.
     pub recovered: Option<Timestamp>,
 }
 
@@ -99,7 +99,7 @@ impl Tree {
     /// Reads everything.
     ///
     /// # Errors
-    /// What the file system says. `Corrupt` for a directory that is reached twice.
+    /// The error of the file system. `Corrupt` for a directory that is reached twice.
     pub fn of(fs: &dyn FileSystem) -> Result<Self> {
         let root = fs.root();
         let mut nodes = BTreeMap::new();
@@ -137,10 +137,10 @@ impl Tree {
         })
     }
 
-    /// Adds inodes that are held, as far as they have no name.
+    /// Adds those held inodes that have no name.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn add_held(&mut self, fs: &dyn FileSystem, held: impl Iterator<Item = Ino>) -> Result<()> {
         for ino in held {
             if !self.nodes.contains_key(&ino) {
@@ -163,7 +163,7 @@ impl Tree {
         all
     }
 
-    /// The part of it below a directory.
+    /// The part of the tree below a directory.
     #[must_use]
     pub fn below(&self, root: Ino) -> Self {
         let mut nodes = BTreeMap::new();
@@ -182,19 +182,19 @@ impl Tree {
         }
     }
 
-    /// An inode with a name, or one that is held.
+    /// An inode with a name, or a held one.
     #[must_use]
     pub fn node(&self, ino: Ino) -> Option<&Node> {
         self.nodes.get(&ino).or_else(|| self.nameless.get(&ino))
     }
 
-    /// What a name leads to.
+    /// The inode that a name leads to.
     #[must_use]
     pub fn find(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
         self.nodes.get(&dir)?.entries.get(name).copied()
     }
 
-    /// The same tree with other inode numbers; those that the map lacks are left out.
+    /// The same tree with other inode numbers, without the inodes that the map lacks.
     #[must_use]
     pub fn renumbered(&self, map: &BTreeMap<Ino, Ino>) -> Self {
         let new = |ino: &Ino| map.get(ino).copied();
@@ -238,8 +238,8 @@ impl Tree {
         paths
     }
 
-    /// The first difference to another tree of the same file system, seen by paths. Times count
-    /// where both know them.
+    /// The first difference to another tree of the same file system, by paths. Times are compared
+    /// if both trees have them.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         let (mine, others) = (self.paths(), other.paths());
@@ -256,8 +256,8 @@ impl Tree {
                 let why = a.difference(b).or_else(|| {
                     let (mine, others) = (self.stored(a.times?), other.stored(b.times?));
                     let mut pairs = mine.into_iter().zip(others);
-                    // Whether our recovery may set a time is for the oracle to say. The kernel's
-                    // sets ctime also where the log has it.
+                    // The oracle decides whether our recovery may set a time. The kernel's recovery
+                    // sets ctime also for inodes in the log.
                     let set = |(a, b): &(Named, Named)| a.1.is_none() || b.1.is_none();
                     let ((name, a), (_, b)) = pairs.find(|pair| !set(pair) && pair.0 != pair.1)?;
                     Some(differ(name, &a, &b))
@@ -304,7 +304,7 @@ impl Node {
         })
     }
 
-    /// The first difference; names in a directory, inode numbers and times do not count.
+    /// The first difference. Names in a directory, inode numbers and times are not compared.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         let differ = |what, a: &dyn Debug, b: &dyn Debug| Some(differ(what, a, b));
@@ -350,7 +350,7 @@ fn names(fs: &dyn FileSystem, dir: Ino) -> Result<Vec<Vec<u8>>> {
 }
 
 fn read(fs: &dyn FileSystem, ino: Ino, size: u64) -> Result<Vec<u8>> {
-    /// Files of workloads are small; a size beyond this is no size that one had.
+    /// Files of workloads are small; no file had a greater size than this.
     const LARGEST: u64 = 16 << 20;
     if size > LARGEST {
         return Err(Error::corrupt(format!("inode {ino} has size {size}")));

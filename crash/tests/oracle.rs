@@ -1,4 +1,5 @@
-//! The oracle accepts what may be there, and each of its rules refuses what breaks it.
+//! The oracle accepts all states that are possible, and each of its rules rejects a state that
+//! breaks it.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use sapwood_crash::record::{Lane, Progress, Recording, Setting};
 use sapwood_crash::tree::{Node, Tree};
 use sapwood_vfs::{FileKind, Ino, Timestamp};
 
-/// What a workload on the standard base did.
+/// The history of a workload on the standard base.
 fn lane(ops: &str) -> Lane {
     let workload = format!("std: {ops}").parse().unwrap();
     let recording = Recording::run(&workload, &Setting::default()).unwrap();
@@ -35,7 +36,8 @@ impl Edit {
     }
 }
 
-/// What the oracle says of state `state`, edited, when the first `done` operations returned.
+/// The mistakes that the oracle finds in state `state`, edited, when the first `done` operations
+/// had returned.
 fn judge(lane: &Lane, done: usize, state: usize, edit: impl FnOnce(&mut Edit)) -> Vec<String> {
     let mut tree = Edit(lane.states[state].clone());
     edit(&mut tree);

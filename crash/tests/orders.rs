@@ -1,4 +1,5 @@
-//! The orders that explain what threads did on the same names, and what a crash may leave of them.
+//! The orders that explain the calls of threads on the same names, and the states that a crash may
+//! leave.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -14,8 +15,8 @@ use sapwood_crash::tree::Tree;
 use sapwood_testing::{MemoryFs, RecordDevice};
 use sapwood_vfs::{Error, Ino};
 
-/// What threads did on `d/f` and `d/g`: begins and ends of calls in their order, `0+` and `0-` for
-/// those of thread 0.
+/// The calls of threads on `d/f` and `d/g`: begins and ends in their order, `0+` and `0-` for
+/// thread 0.
 struct Story {
     start: Tree,
     opened: BTreeMap<String, Ino>,
@@ -48,7 +49,7 @@ impl Story {
         self
     }
 
-    /// The orders that end as these operations do.
+    /// The orders that end with the tree of these operations.
     fn ending(&self, ops: &str) -> Result<Orders, String> {
         let device = RecordDevice::new(MemoryDevice::new(4096));
         for mark in self.marks.split_whitespace() {
@@ -69,7 +70,7 @@ impl Story {
         Tree::of(&model).unwrap()
     }
 
-    /// What is wrong with a crash that leaves what these operations make.
+    /// The mistakes in a crash state that has the tree of these operations.
     fn crash(&self, orders: &Orders, ops: &str, progress: &[(usize, usize)]) -> Vec<String> {
         let mut tree = self.after(ops);
         for node in tree.nodes.values_mut() {
@@ -171,7 +172,8 @@ fn an_fsync_beside_the_last_unlink_promises_nothing() {
 
 #[test]
 fn a_crash_has_to_fit_one_order_as_a_whole() {
-    // The rename took what was there; the other thread's file came later, or was replaced.
+    // The rename moved the file that was there; the other thread's file was created later, or
+    // replaced.
     let threads = ["rename d/g d/f", "append d/f 100 5; append d/f 200 6"];
     let story = Story::new(&threads, "0+ 1+ 1- 1+ 1- 0-");
     let orders = story

@@ -1,4 +1,4 @@
-//! A fixed slice of what `make crash` does in full; and that the explorer finds what is broken.
+//! A fixed part of `make crash`, and tests that the explorer finds planted faults.
 #![allow(clippy::unwrap_used)]
 
 use sapwood_crash::again::Again;
@@ -78,7 +78,7 @@ fn ext4_some_sequences_of_two_and_three() {
     assert!(sum.workloads > 80 && sum.images > 800, "{sum:?}");
 }
 
-/// Named cases of ext4 that are short; the long ones are for `make crash`.
+/// Named cases of ext4 that are short; `make crash` runs the long ones.
 fn ext4_cases() -> Vec<cases::Case> {
     let mut all = cases::all(Engine::Ext4).unwrap();
     all.retain(|case| case.workload.ops.len() <= 40);
@@ -170,7 +170,7 @@ fn races(base: BaseKind, seeds: std::ops::Range<u64>) -> Tally {
     }))
 }
 
-/// Threads that append to one file, and do little else.
+/// Threads that mostly append to one file.
 fn appends(base: BaseKind) -> Tally {
     let text = format!(
         "race: {base}: append A/foo 3000 10; append A/foo 100 11; append A/foo 9000 12; sync \
@@ -249,7 +249,7 @@ fn ext4_a_second_generation() {
     }
 }
 
-/// What the first failing one of these says.
+/// The text of the first failure of these workloads.
 fn first_failure(plant: Plant, workloads: &[String]) -> Option<Found> {
     let setting = Setting {
         plant: Some(plant),

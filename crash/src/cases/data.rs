@@ -1,6 +1,6 @@
 //! Content, size, extents and checksums.
 
-/// Name and workload.
+/// Names and workloads.
 pub(super) const CASES: &[(&str, &str)] = &[
     (
         "new file with data",

@@ -1,5 +1,5 @@
-//! What is hard in ext4 only: orders between data and map, blocks used again, orphans, hash trees, attribute blocks.
-//! Workloads name a base of ext4; they run there only.
+//! Trouble cases of ext4 only: orders between data and map, reused blocks, orphans, hash trees,
+//! attribute blocks. The workloads name a base of ext4, and run only there.
 
 use super::many::list;
 

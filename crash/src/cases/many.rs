@@ -44,8 +44,8 @@ pub(super) fn cases() -> Vec<(String, String)> {
             ),
         ),
         (
-            // Some of them begin a leaf: a log that only has their new names cannot be replayed by
-            // Linux 6.18.
+            // Some of the renamed entries begin a leaf. Linux 6.18 cannot replay a log that has
+            // only their new names.
             "many directories renamed in a directory that was fsynced".to_owned(),
             format!(
                 "std: {}; sync; creat A/C/x; fsync A/C; {}; creat A/C/y; fsync A/C/y",

@@ -1,8 +1,8 @@
 //! Known trouble cases of fsync and log replay, each under its own name.
 //!
-//! Most were bugs of one file system or another once. What makes each hard is that the log holds
-//! less than the tree: single inodes, extents and names, which have to fit what was committed
-//! before, and each other.
+//! Most of them were a bug of some file system once. They are hard because the log holds less than
+//! the tree: single inodes, extents and names, which must be consistent with the committed state
+//! and with each other.
 
 mod data;
 mod ext4;
@@ -16,19 +16,19 @@ use crate::record::Workload;
 /// A named workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// What it is about.
+    /// What it tests.
     pub name: String,
-    /// What it does.
+    /// Its operations.
     pub workload: Workload,
 }
 
-/// Cases with more attributes than an inode of ext4 and its one block hold.
+/// Cases with more attributes than an ext4 inode and its one attribute block can hold.
 const BEYOND_EXT4: [&str; 1] = ["many attributes, some removed and changed between fsyncs"];
 
-/// All of those that the engine has the operations for, on its bases.
+/// All cases whose operations the engine supports, on its bases.
 ///
 /// # Errors
-/// Never, unless a text here is wrong: then the name of its case.
+/// The name of a case whose text is wrong.
 pub fn all(engine: Engine) -> Result<Vec<Case>, String> {
     let texts = [data::CASES, names::CASES, special::CASES].concat();
     let texts = texts

@@ -1,6 +1,6 @@
 //! Names: links, renames, directories, conflicts.
 
-/// Name and workload.
+/// Names and workloads.
 pub(super) const CASES: &[(&str, &str)] = &[
     ("link, then fsync", "std: link A/foo A/ln; fsync A/foo"),
     (

@@ -1,6 +1,6 @@
 //! Attributes, special files, open files without a name, subvolumes.
 
-/// Name and workload.
+/// Names and workloads.
 pub(super) const CASES: &[(&str, &str)] = &[
     (
         "attribute removed after it was fsynced",

@@ -15,7 +15,7 @@ use crate::base::BaseKind;
 use crate::policy::Policy;
 
 pub(super) fn format(kind: BaseKind, size: u64) -> Result<MemoryDevice, String> {
-    // Without a block-group tree, which older versions of `btrfs check` do not know.
+    // Without a block-group tree, which older versions of `btrfs check` do not support.
     let usual = MkfsOptions {
         block_group_tree: Some(false),
         ..MkfsOptions::default()
@@ -80,16 +80,16 @@ pub(super) fn check(device: &dyn Device) -> Result<(), String> {
     first.map_or(Ok(()), Err)
 }
 
-/// First byte of the first copy of the superblock, and the end of what is in use of it.
+/// Offset of the first copy of the superblock, and the end of its used part.
 const SUPER: (u64, u64) = (64 << 10, (64 << 10) + 4096);
-/// First byte of the second.
+/// Offset of the second copy.
 const SECOND_SUPER: u64 = 64 << 20;
 
 pub(super) fn only_super(device_size: u64) -> Option<(u64, u64)> {
     (device_size <= SECOND_SUPER).then_some(SUPER)
 }
 
-/// The superblock's `log_root`, 96 bytes into it.
+/// Byte offset of `log_root` in the superblock.
 pub(super) fn has_log(image: &MemoryDevice) -> bool {
     let mut root = [0; 8];
     image.read_at((64 << 10) + 96, &mut root).is_ok() && root != [0; 8]
@@ -101,7 +101,7 @@ pub(super) fn tool_check(file: &Path) -> Result<(), String> {
         .args(["check", "--readonly", "--check-data-csum"])
         .arg(file);
     let (code, said) = run(command)?;
-    // Some findings leave it with a good exit code.
+    // After some findings the exit code is still 0.
     let bad = ["ERROR", "error:", "mismatch"];
     if code == Some(0) && !bad.iter().any(|bad| said.contains(bad)) {
         return Ok(());

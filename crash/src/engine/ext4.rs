@@ -16,7 +16,7 @@ use crate::base::BaseKind;
 use crate::op::Op;
 use crate::policy::Policy;
 
-/// No subvolumes, no shared extents, no compression, no writes elsewhere than in place.
+/// ext4 has no subvolumes, no shared extents, no compression and no copy on write.
 pub(super) fn can(op: &Op) -> bool {
     !matches!(
         op,
@@ -29,7 +29,7 @@ pub(super) fn can(op: &Op) -> bool {
     )
 }
 
-/// An empty file system by mke2fs, without the directory that only e2fsck needs: the model has none.
+/// An empty file system by mke2fs, without `lost+found`: the model has none.
 pub(super) fn format(kind: BaseKind, size: u64) -> Result<MemoryDevice, String> {
     let dir = tempfile::Builder::new().prefix("sapwood-crash-").tempdir();
     let file = dir.map_err(|error| error.to_string())?;
@@ -56,7 +56,7 @@ pub(super) fn format(kind: BaseKind, size: u64) -> Result<MemoryDevice, String> 
     MemoryDevice::load(&file).map_err(|error| error.to_string())
 }
 
-/// Only an empty one goes: what e2fsck put there shows as a difference later.
+/// Removes `lost+found` only if it is empty: files that e2fsck put there must show as a difference.
 fn remove_lost_and_found(file: &Path) -> Result<(), String> {
     let mut command = Command::new("debugfs");
     command.args(["-w", "-R", "rmdir lost+found"]).arg(file);
@@ -99,12 +99,12 @@ pub(super) fn check(device: &Arc<dyn Device>) -> Result<(), String> {
     first.map_or(Ok(()), Err)
 }
 
-/// Where the superblock is, and where it ends. Copies are only read by e2fsck, if it is told so.
+/// Byte range of the superblock. Only e2fsck reads copies, and only on request.
 pub(super) const SUPER: (u64, u64) = (1024, 2048);
 
 /// Bytes from the device's start to `s_feature_incompat` (kernel documentation, `ext4/super.rst`).
 const INCOMPAT_AT: u64 = 1024 + 0x60;
-/// `INCOMPAT_RECOVER`: the journal holds what is not at its place yet.
+/// `INCOMPAT_RECOVER`: the journal holds changes that are not written back yet.
 const RECOVER: u32 = 0x4;
 
 pub(super) fn has_log(image: &MemoryDevice) -> bool {
@@ -113,15 +113,15 @@ pub(super) fn has_log(image: &MemoryDevice) -> bool {
     read.is_ok() && u32::from_le_bytes(incompat) & RECOVER != 0
 }
 
-/// The fields of a commit block, in bytes; behind them it is zeros (kernel documentation,
+/// Length of the fields of a commit block in bytes; zeros follow (kernel documentation,
 /// `ext4/journal.rst`).
 const COMMIT_FIELDS: usize = 60;
-/// The magic and the type of a commit block, as they stand on disk.
+/// The magic and the type of a commit block, as stored.
 const COMMIT: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
-/// Where an image says how large its blocks are: 1024 shifted by it (`s_log_block_size`).
+/// Offset of `s_log_block_size`: the block size is 1024 shifted left by it.
 const LOG_BLOCK_AT: u64 = 1024 + 0x18;
 
-/// Bytes of a block. An image that says nothing sensible has the smallest.
+/// Block size in bytes; the smallest one if the field is invalid.
 fn block_size(image: &MemoryDevice) -> usize {
     let mut log = [0; 4];
     let read = image.read_at(LOG_BLOCK_AT, &mut log);
@@ -129,8 +129,8 @@ fn block_size(image: &MemoryDevice) -> usize {
     if log <= 6 { 1024 << log } else { 1024 }
 }
 
-/// A commit block that was torn behind its fields commits for the kernel and for us. e2fsck takes
-/// the checksum of the whole block and finds it wrong. `None` if there is no such block.
+/// A commit block that is torn after its fields is valid for the kernel and for our engine. e2fsck
+/// computes the checksum of the whole block and finds it wrong. `None` if there is no such block.
 pub(super) fn without_torn_commits(image: &MemoryDevice) -> Option<MemoryDevice> {
     let mut without = None;
     let mut block = vec![0; block_size(image)];
@@ -145,13 +145,14 @@ pub(super) fn without_torn_commits(image: &MemoryDevice) -> Option<MemoryDevice>
     without
 }
 
-/// The first bytes of the fast-commit area: the head's kind, its length, no features. The transaction
-/// follows, with the least significant byte first.
+/// The first bytes of the fast-commit area: the type of the head, its length, no features. The id
+/// of the transaction follows, in little-endian order.
 const FAST_COMMITS: [u8; 8] = [9, 0, 8, 0, 0, 0, 0, 0];
 
-/// Whether the area of fast commits has those of a transaction that is committed. e2fsck (1.47) then
-/// says "Invalid argument while recovering journal" and leaves out the whole log, of the kernel's images,
-/// too. The kernel leaves the area so; this engine erases it right after the commit block.
+/// True if the fast-commit area has fast commits of a transaction that is committed. e2fsck (1.47)
+/// then prints "Invalid argument while recovering journal" and ignores the whole log, also on
+/// images of the kernel. The kernel leaves the area as it is; our engine erases it right after the
+/// commit block.
 pub(super) fn has_stale_fast_commits(image: &MemoryDevice) -> bool {
     let (mut committed, mut fast) = (BTreeSet::new(), BTreeSet::new());
     let size = block_size(image);
@@ -180,8 +181,9 @@ pub(super) fn tool_check(file: &Path) -> Result<(), String> {
     }
 }
 
-/// Preening replays the journal and empties the list of orphans. It ends with 0 or 1 if that was
-/// all, and gives up on anything that a crash must not leave. It makes `lost+found` anew.
+/// Preening replays the journal and empties the orphan list. The exit status is 0 or 1 if there was
+/// nothing else to do; for damage that a crash must not leave, e2fsck gives up. It creates
+/// `lost+found` again.
 pub(super) fn tool_recovery(file: &Path) -> Result<(), String> {
     let mut command = Command::new("e2fsck");
     command.args(["-f", "-p"]).arg(file);
@@ -217,7 +219,7 @@ mod tests {
             let mut whole = vec![0; size];
             whole[..8].copy_from_slice(&COMMIT);
             let mut torn = whole.clone();
-            // The last sector is of what was there before.
+            // The last sector has older content.
             torn[size - 512..].fill(7);
             device.write_at(8192, &whole).unwrap();
             assert!(without_torn_commits(&device).is_none());
