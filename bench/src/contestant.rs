@@ -1,4 +1,4 @@
-//! The ways to have a file system that are compared.
+//! The contestants: the compared ways to run a file system.
 
 use std::fmt;
 use std::fs::File;
@@ -28,25 +28,25 @@ pub enum Face {
     Library,
 }
 
-/// A way to have a file system.
+/// A way to run a file system.
 ///
 /// As text: `btrfs-fuse`, `btrfs-loop` (through FUSE, but not over io_uring), `btrfs-lib`, the same
 /// of `ext4`, with a policy as in `btrfs-lib:overlap-off` and `ext4-fuse:spread-off`, and
 /// `+control` for a second run that shows the noise; and the names of the [peers](Peer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contestant {
-    /// Ours.
+    /// Sapwood.
     Sapwood {
         /// How it is used.
         face: Face,
         /// Engine, mechanisms, transport.
         setup: Setup,
-        /// Runs only to show how much a contestant differs from itself.
+        /// A second run that shows how much a contestant differs from itself.
         control: bool,
     },
-    /// Someone else's.
+    /// Another file system.
     Peer(Peer),
-    /// A program that makes an image of a directory, and takes it out again.
+    /// A program that makes an image of a directory, and extracts it again.
     Tool(Tool),
 }
 
@@ -62,7 +62,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// All of them.
+    /// All tools.
     pub const ALL: [Self; 4] = [
         Self::Sapwood(Kind::Btrfs),
         Self::Sapwood(Kind::Ext4),
@@ -81,7 +81,7 @@ impl Tool {
         }
     }
 
-    /// It is the kernel that takes out what others put in.
+    /// The images of the other programs are extracted by the kernel.
     #[must_use]
     pub fn needs_root(self) -> bool {
         !matches!(self, Self::Sapwood(_))
@@ -89,7 +89,7 @@ impl Tool {
 }
 
 impl Contestant {
-    /// Ours, as users have it.
+    /// Sapwood with the defaults of users.
     #[must_use]
     pub fn ours(kind: Kind, face: Face) -> Self {
         Self::Sapwood {
@@ -99,7 +99,7 @@ impl Contestant {
         }
     }
 
-    /// Ours through FUSE, without io_uring.
+    /// Sapwood through FUSE, without io_uring.
     #[must_use]
     pub fn plain_loop(kind: Kind) -> Self {
         let setup = Setup {
@@ -113,7 +113,7 @@ impl Contestant {
         }
     }
 
-    /// ext4 with a chosen search for inodes.
+    /// ext4 with a chosen policy of the inode search.
     #[must_use]
     pub fn ext4(face: Face, search: Search) -> Self {
         let setup = Setup {
@@ -141,7 +141,7 @@ impl Contestant {
         }
     }
 
-    /// The same once more, to see the noise.
+    /// A second run of the same contestant, to show the noise.
     #[must_use]
     pub fn again(self) -> Self {
         match self {
@@ -154,7 +154,7 @@ impl Contestant {
         }
     }
 
-    /// Whether it is driven in process, not through a directory.
+    /// True if it runs in process, and not through a directory.
     #[must_use]
     pub fn in_process(&self) -> bool {
         matches!(
@@ -178,7 +178,7 @@ impl Contestant {
     }
 
     /// # Errors
-    /// What needs root.
+    /// What needs root and does not have it.
     pub fn check(&self) -> Result<()> {
         if let Self::Peer(peer) = self
             && !rustix::process::geteuid().is_root()
@@ -267,21 +267,21 @@ impl FromStr for Contestant {
     }
 }
 
-/// What a workload asks of its image, and of the mount.
+/// Requirements of a workload for its image and mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Size of the image in bytes.
     pub bytes: u64,
-    /// As those have it who make images: sparse.
+    /// Sparse, as images that users make.
     pub sparse: bool,
-    /// Inodes that an ext4 must have; 0: as many as `mke2fs` would make.
+    /// Number of inodes that an ext4 must have; 0: the default of `mke2fs`.
     pub inodes: u64,
-    /// Processes of other users work in it.
+    /// Processes of other users use the mount.
     pub others: bool,
 }
 
 impl Room {
-    /// With so many inodes, should `mke2fs` make fewer in this size.
+    /// With at least this many inodes, if `mke2fs` would make fewer for this size.
     #[must_use]
     pub(crate) fn with_inodes(self, needed: u64) -> Self {
         let usual = self.bytes / 16384;
@@ -303,17 +303,17 @@ impl Default for Room {
     }
 }
 
-/// A contestant at work on an image.
+/// A contestant that runs on an image.
 pub struct Standing {
     contestant: Contestant,
     commit: Option<u64>,
     others: bool,
-    /// `None` only while it is remounted.
+    /// `None` only during a remount.
     inner: Option<Inner>,
-    /// What was counted when the measured part began.
+    /// The counters at the begin of the measured part.
     mark: Option<Counted>,
     image: PathBuf,
-    /// Holds the mount point; dropped after the mount.
+    /// The directory with the mount point; it is dropped after the mount.
     home: tempfile::TempDir,
 }
 
@@ -357,11 +357,11 @@ impl Inner {
 }
 
 impl Standing {
-    /// Makes a fresh file system in an image on `medium` and starts the contestant on it. `commit` is for
-    /// peers; ours has it in its setup.
+    /// Makes a fresh file system in an image on `medium` and starts the contestant on it. `commit`
+    /// is for peers; Sapwood has it in its setup.
     ///
     /// # Errors
-    /// Image or mount.
+    /// An error of the image or the mount.
     pub fn start(
         contestant: Contestant,
         images: &Images,
@@ -390,10 +390,10 @@ impl Standing {
         })
     }
 
-    /// Where a workload finds its file system.
+    /// The place of the file system for a workload.
     ///
     /// # Errors
-    /// A remount failed before.
+    /// An earlier remount failed.
     pub fn place(&self) -> Result<Place> {
         Ok(match self.inner()? {
             Inner::Served(served) => Place::Directory(served.dir().to_owned()),
@@ -402,7 +402,8 @@ impl Standing {
         })
     }
 
-    /// A directory on the same medium that no contestant serves; it goes with this.
+    /// A directory on the same medium outside of the contestant's file system; it is removed with
+    /// this value.
     ///
     /// # Errors
     /// It cannot be made.
@@ -434,10 +435,10 @@ impl Standing {
         }
     }
 
-    /// What was counted since the measured part [began](Self::begin); peers count nothing.
+    /// The counters since the begin of the [measured part](Self::begin); peers have none.
     ///
     /// # Errors
-    /// The child is gone.
+    /// The child has ended.
     pub fn counted(&mut self) -> Result<Option<Counted>> {
         let now = self.counters()?;
         Ok(now
@@ -445,15 +446,15 @@ impl Standing {
             .map(|(now, mark)| now.since(mark)))
     }
 
-    /// The measured part begins: everything before it is made durable, so that it costs that part
-    /// nothing, and is not counted.
+    /// Starts the measured part: makes all earlier changes durable, so that the measured part does
+    /// not pay for them, and does not count them.
     ///
     /// # Errors
     /// The file system's.
     pub fn begin(&mut self) -> Result<()> {
         match self.inner()? {
             Inner::Opened(opened) => opened.fs.sync()?,
-            // The kernel passes `syncfs` on to its own file systems only.
+            // The kernel passes `syncfs` on only to its own file systems.
             Inner::Served(served) => control::sync(served.dir()).map_err(on(served.dir()))?,
             Inner::Peer(mount) => {
                 let root = File::open(mount.dir()).map_err(on(mount.dir()))?;
@@ -464,9 +465,8 @@ impl Standing {
         Ok(())
     }
 
-    /// Unmounts, makes the system forget what it has of the image in memory, and mounts again:
-    /// nothing is cached then but where the medium itself is memory. A [`Place`] of before must
-    /// be gone.
+    /// Unmounts, drops the image from the page cache, and mounts again. After that, nothing is
+    /// cached unless the medium itself is memory. Every earlier [`Place`] must have been dropped.
     ///
     /// # Errors
     /// The file system's.
@@ -501,7 +501,8 @@ fn no_mount(tool: Tool) -> Error {
     Error::Refused(format!("{} only makes images", tool.name()))
 }
 
-/// Makes an empty file system: of btrfs and ext4 the same one for us and for others. Discards nothing.
+/// Makes an empty file system. For btrfs and ext4 it is the same for Sapwood and the peers. It
+/// discards nothing.
 fn make(contestant: Contestant, image: &Path, room: Room) -> Result<()> {
     let device = FileDevice::open(image, OpenOptions::default())?;
     let kind = match contestant {

@@ -1,18 +1,18 @@
-//! What can go wrong in a run.
+//! Errors of a run.
 
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Why a run failed, as one line for people.
+/// The reason why a run failed, as one line for users.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something outside of the file systems.
+    /// An I/O error outside of the file systems.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         what: String,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// A program failed.
@@ -20,15 +20,15 @@ pub enum Error {
     Program {
         /// Its name.
         program: String,
-        /// How it ended and the end of what it said.
+        /// Its exit status and the end of its output.
         why: String,
     },
-    /// A program's output is not as expected.
-    #[error("{program} did not say its {what}")]
+    /// The output of a program has an unexpected form.
+    #[error("the output of {program} has no {what}")]
     Output {
         /// Its name.
         program: &'static str,
-        /// What was looked for.
+        /// The missing part.
         what: &'static str,
     },
     /// The btrfs engine.
@@ -55,13 +55,13 @@ pub enum Error {
     /// The unmount.
     #[error("{0}")]
     Unmount(#[from] sapwood_fuse::UnmountError),
-    /// The served child ended or said something else than statistics.
+    /// The child that serves the mount ended, or its output is not statistics.
     #[error("the process that serves the mount: {0}")]
     Serve(String),
-    /// A combination that makes no sense.
+    /// A combination of options that is not supported.
     #[error("{0}")]
     Refused(String),
-    /// The user wants to end.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
 }
@@ -69,13 +69,13 @@ pub enum Error {
 /// Result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Turns an I/O error into [`Error::Io`], with what was tried.
+/// Turns an I/O error into [`Error::Io`], with the attempted action.
 pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
     let what = what.into();
     move |source| Error::Io { what, source }
 }
 
-/// As [`io_error`], for what was done with a path.
+/// As [`io_error`], for an action on a path.
 pub(crate) fn on(path: &Path) -> impl FnOnce(io::Error) -> Error {
     io_error(path.display().to_string())
 }

@@ -1,4 +1,4 @@
-//! What one run measured.
+//! The measurements of one run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use serde_json::Value;
 
 use sapwood_testing::Counts;
 
-/// How long something took, in microseconds.
+/// Duration of an operation, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half took at most this long.
+    /// Half of the operations took at most this long.
     pub p50: f64,
-    /// 99 of 100 took at most this long.
+    /// 99 of 100 operations took at most this long.
     pub p99: f64,
     /// The longest.
     pub max: f64,
 }
 
 impl Latency {
-    /// Of single durations; `None` of none.
+    /// Of single durations; `None` if there are none.
     #[must_use]
     pub fn of(mut all: Vec<Duration>) -> Option<Self> {
         all.sort_unstable();
@@ -37,7 +37,7 @@ impl Latency {
     }
 }
 
-/// What the engine and its device counted; of a run, what came on top.
+/// Counters of the engine and its device; for a run, their increase.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counted {
@@ -49,7 +49,7 @@ pub struct Counted {
     pub full_fsyncs_by_cause: BTreeMap<String, u64>,
     /// Transactions committed.
     pub commits: u64,
-    /// Logs that the superblock came to name.
+    /// Log commits: superblocks that were written with a new log.
     pub log_commits: u64,
     /// Bytes written for logs.
     pub fsync_bytes: u64,
@@ -65,7 +65,7 @@ pub struct Counted {
     pub ordered_pinned: u64,
     /// Ordered extents waited for.
     pub ordered_waited: u64,
-    /// Inodes that ext4 gave.
+    /// Inodes that ext4 allocated.
     pub inode_alloc_given: u64,
     /// Bits of inode bitmaps that another thread took between search and claim.
     pub inode_alloc_lost_races: u64,
@@ -73,13 +73,13 @@ pub struct Counted {
     pub inode_alloc_second_searches: u64,
     /// Requests that the kernel sent, by kind.
     pub requests: BTreeMap<String, u64>,
-    /// Bytes written to the device, for whatever reason.
+    /// Bytes written to the device, for all purposes.
     pub device_bytes: u64,
     /// Flushes of the device and write-through writes.
     pub device_flushes: u64,
 }
 
-/// What ext4 calls its own way; here a commit of the journal is what a log's is to btrfs.
+/// Counters with other names in ext4; its journal commits stand for the log commits of btrfs.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct OfExt4 {
@@ -89,10 +89,10 @@ struct OfExt4 {
 }
 
 impl Counted {
-    /// From the engine's counters and those of the device below it.
+    /// From the counters of the engine and of the device below it.
     ///
     /// # Errors
-    /// The engine's are no JSON object of numbers.
+    /// The engine's counters are not a JSON object of numbers.
     pub fn read(engine: &str, device: &Counts) -> serde_json::Result<Self> {
         let mut found: Self = serde_json::from_str(engine)?;
         let ext4: OfExt4 = serde_json::from_str(engine)?;
@@ -106,7 +106,7 @@ impl Counted {
         })
     }
 
-    /// What came on top of `before`.
+    /// The increase since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let less = |now: u64, then: u64| now.saturating_sub(then);
@@ -142,7 +142,7 @@ impl Counted {
     }
 }
 
-/// What came on top of `before`, by name; names that nothing came of are left out.
+/// The increase since `before` by name, without zeros.
 fn since_each(
     now: &BTreeMap<String, u64>,
     before: &BTreeMap<String, u64>,
@@ -156,25 +156,25 @@ fn since_each(
         .collect()
 }
 
-/// What a workload itself saw.
+/// The measurements of the workload itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
     /// Work done per second, in the workload's unit.
     pub rate: f64,
-    /// How long an fsync took for the caller.
+    /// Duration of an fsync for the caller.
     pub fsync: Option<Latency>,
-    /// The longest operation in milliseconds, whatever it was.
+    /// The longest operation of any kind in milliseconds.
     pub slowest_ms: Option<f64>,
-    /// Further figures by name.
+    /// Additional figures by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub more: BTreeMap<String, f64>,
-    /// What else the load generator said.
+    /// The other output of the load generator.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub details: Value,
 }
 
 impl Seen {
-    /// Nothing but a rate.
+    /// Only a rate.
     #[must_use]
     pub fn rate(rate: f64) -> Self {
         Self {
@@ -186,7 +186,7 @@ impl Seen {
         }
     }
 
-    /// With a further figure.
+    /// The same with an additional figure.
     #[must_use]
     pub fn with(mut self, name: &str, value: f64) -> Self {
         self.more.insert(name.to_owned(), value);
@@ -194,15 +194,15 @@ impl Seen {
     }
 }
 
-/// What one run measured.
+/// The measurements of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// What the workload saw.
+    /// The measurements of the workload.
     #[serde(flatten)]
     pub seen: Seen,
-    /// What was counted meanwhile; the kernel tells nothing.
+    /// The counters of the run; the kernel has none.
     pub counted: Option<Counted>,
-    /// Share of the processors, 0 to 1, that was to be had just before.
+    /// Share of the processors, 0 to 1, that was free just before.
     pub free_cpu: f64,
 }
 

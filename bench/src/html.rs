@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else.
+//! A report as one self-contained page.
 
 use std::fmt::{Result, Write};
 
@@ -17,7 +17,7 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-/// Attributes of an SVG give way to a style sheet, so black becomes the colour of the text.
+/// A style sheet overrides attributes of an SVG, so black becomes the colour of the text.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--back:#fff;--text:#1d2127;--soft:#6a737d;--line:#d6dae0;--head:#f3f5f8;\
 --good:#1a7f37;--bad:#c62828;--open:#8a6d00}\
@@ -211,7 +211,7 @@ fn escape(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// Escaped, with what stands between backquotes as code.
+/// Escaped, with text between backquotes as code.
 fn code(text: &str) -> String {
     let mut parts = text.split('`');
     let mut out = escape(parts.next().unwrap_or_default());

@@ -1,10 +1,11 @@
-//! The files that contestants have as their disks.
+//! The image files of the contestants.
 //!
 //! # How it works
-//! In a sparse file each fsync has the file system below allocate and commit its own journal: that would
-//! be measured, and with its noise. So on a disk one file is written out whole when it is first
-//! wanted, and everybody gets it, one after the other, with a new file system in it. In memory, and where
-//! there is no room, each run has a sparse file of its own.
+//! In a sparse file, each fsync makes the host's file system allocate blocks and commit its own
+//! journal. The measurement would include that, with its noise. So on a disk one file is written
+//! out when it is first needed; all contestants use it one after the other, each with a new file
+//! system in it. In memory, and on a disk without enough space, each run has a sparse file of its
+//! own.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,28 +16,28 @@ use crate::Result;
 use crate::contestant::Room;
 use crate::error::on;
 
-/// Image files of a run of the suite; they go with this.
+/// Image files of a run of the suite; they are removed with this value.
 #[derive(Debug, Default)]
 pub struct Images {
     sparse: bool,
     kept: RefCell<Vec<Kept>>,
 }
 
-/// One that was written out.
+/// An image that was written out.
 #[derive(Debug)]
 struct Kept {
     medium: PathBuf,
     bytes: u64,
-    /// `None`: the medium is not for such.
+    /// `None` if images on this medium are always sparse.
     home: Option<tempfile::TempDir>,
 }
 
-/// What must stay free on the medium, in bytes.
+/// Space that must stay free on the medium, in bytes.
 const SPARE: u64 = 4 << 30;
 const MIB: usize = 1 << 20;
 
 impl Images {
-    /// None so far. All of them are sparse if `sparse`.
+    /// No images so far. All of them are sparse if `sparse`.
     #[must_use]
     pub fn new(sparse: bool) -> Self {
         Self {
@@ -45,11 +46,11 @@ impl Images {
         }
     }
 
-    /// An image on `medium`. Has what the last one left in it, if anything; `home` is the directory for one that is only
-    /// this run's.
+    /// An image on `medium`. It may have the content of an earlier run; `home` is the directory for
+    /// an image of this run alone.
     ///
     /// # Errors
-    /// The medium's.
+    /// The error of the medium.
     pub fn get(&self, medium: &Path, room: Room, home: &Path) -> Result<PathBuf> {
         if !self.sparse && !room.sparse {
             let mut kept = self.kept.borrow_mut();
@@ -94,10 +95,10 @@ impl Kept {
     }
 }
 
-/// Of `statfs(2)`.
+/// Magic number in `statfs(2)`.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// A directory with an image of zeros, all of them on the medium.
+/// A directory with an image of zeros that is allocated completely.
 fn written(medium: &Path, bytes: u64) -> Result<tempfile::TempDir> {
     eprintln!(
         "writing out an image of {} MiB on {}",
@@ -123,10 +124,10 @@ fn written(medium: &Path, bytes: u64) -> Result<tempfile::TempDir> {
     Ok(home)
 }
 
-/// Has the system write what it holds of a file, and forget it.
+/// Writes a file's cached pages back and drops them.
 ///
 /// # Errors
-/// The medium's.
+/// The error of the medium.
 pub fn forget_cached(path: &Path) -> Result<()> {
     let file = File::open(path).map_err(on(path))?;
     file.sync_all().map_err(on(path))?;
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(blocks(&own), 0);
         let free = rustix::fs::statvfs(medium.path()).unwrap();
         if free.f_bavail * free.f_frsize > 2 * SPARE {
-            // With less space left each image is a sparse one of its caller's.
+            // With less free space, each caller gets a sparse image of its own.
             assert_ne!(written, own);
             assert_eq!(written, again);
             assert!(blocks(&written) >= 3 << 11, "{}", blocks(&written));

@@ -1,4 +1,4 @@
-//! What Sapwood is worth beside others, and what its mechanisms are, measured.
+//! Benchmarks: compares Sapwood with other file systems, and its mechanisms switched on and off.
 //!
 //! # How it works
 //!
@@ -6,13 +6,13 @@
 //! contestants x workloads x media  ->  runner  ->  figures  ->  statistics  ->  report
 //! ```
 //!
-//! A *contestant* is a way to have a file system: Sapwood through FUSE (served by a child of
-//! this very program) or in process, with all mechanisms or with some of them switched to what was
-//! done before them; or a *peer*: a file system of the kernel, or fuse2fs. A *workload* drives it,
-//! through a directory with real load generators, or through the library with threads. In each
+//! A *contestant* is a way to run a file system: Sapwood through FUSE (served by a child that runs
+//! this program) or in process, with all mechanisms or with some of them replaced by a simpler
+//! method; or a *peer*: a file system of the kernel, or fuse2fs. A *workload* uses it, either
+//! through a directory with real load generators or through the library with threads. In each
 //! *round* every contestant runs once, on a fresh file system, so that a disturbance of the machine
-//! hits all alike; ratios are made of pairs from one round. The first contestant runs a second
-//! time in each round as a control: what it differs from itself is noise.
+//! affects all of them; a ratio is computed from pairs of one round. The first contestant runs a
+//! second time in each round as a control: the difference of its two runs is noise.
 
 pub mod contestant;
 mod error;

@@ -1,4 +1,4 @@
-//! What it was measured on, and how busy that was.
+//! The machine of a measurement, and its load.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// What it was measured on.
+/// The machine of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     /// Kernel's release.
     pub kernel: String,
     /// Name of the processor.
     pub processor: String,
-    /// Number of them.
+    /// Number of processors.
     pub processors: usize,
     /// Bytes of memory.
     pub memory: u64,
@@ -26,7 +26,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Describes this machine.
     #[must_use]
     pub fn here() -> Self {
         let field = |file: &str, name: &str| -> Option<String> {
@@ -55,7 +55,7 @@ impl Machine {
     }
 }
 
-/// Load generators and programs of peers, and how they say their version.
+/// Load generators and programs of peers, with the option that prints their version.
 const PROGRAMS: [(&str, &str); 9] = [
     ("fio", "--version"),
     ("dbench", "--help"),
@@ -68,7 +68,7 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("cargo", "--version"),
 ];
 
-/// The first line that has a digit in it, without what follows the number.
+/// The first line with a digit, without the text after the number.
 fn version(program: &str, argument: &str) -> String {
     let output = Command::new(program)
         .arg(argument)
@@ -97,8 +97,8 @@ fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Share of all processors, 0 to 1, that a program with a thread for each gets now: each spins
-/// for `time`. Others that wait for the disk do not show in it.
+/// Share of all processors, 0 to 1, that a program with one thread for each of them gets now: each
+/// thread spins for `time`. Processes that wait for the disk have no effect on it.
 #[must_use]
 pub fn free_cpu(time: Duration) -> f64 {
     let threads: Vec<_> = (0..processors())

@@ -1,4 +1,4 @@
-//! `sapwood-bench`: measures Sapwood beside others, and what its mechanisms are worth.
+//! `sapwood-bench`: compares Sapwood with other file systems, and its mechanisms on and off.
 
 mod command;
 
@@ -23,23 +23,24 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Each mechanism of the log of btrfs on and off, in turn
+    /// Compare each mechanism of the btrfs log, on and off
     Log(command::log::Log),
-    /// Empty files created and removed by many: engines, policies of ext4's inode allocator, peers
+    /// Create and remove empty files with many workers: engines, policies of ext4's inode
+    /// allocator, peers
     Create(command::create::Create),
-    /// Everything that users do, beside the kernel and others: what `make bench` runs
+    /// Compare all workloads with the kernel and other file systems: the command of `make bench`
     Suite(Box<command::suite::Suite>),
-    /// Serves a mount with chosen mechanisms until standard input ends; each line read is
-    /// answered by a line of counters
+    /// Serve a mount with chosen mechanisms until standard input ends; each input line is answered
+    /// by a line of counters
     Serve(Serve),
-    /// One process of many that create and remove files
+    /// One of many processes that create and remove files
     #[command(hide = true)]
-    Crew {
+    Worker {
         /// Directory
         dir: PathBuf,
         /// Files
         files: u32,
-        /// Which of the processes
+        /// Number of the process
         number: u32,
     },
 }
@@ -57,19 +58,19 @@ struct Serve {
     /// xattrs_when_changed-off, single_names-off, groups-off, all-off, no-log
     #[arg(long, default_value = "on")]
     log_policy: Policy,
-    /// How ext4 looks for a free inode: on, locked_search-off, spread-off, all-off
+    /// Policy of ext4's inode search: on, locked_search-off, spread-off, all-off
     #[arg(long, default_value = "on")]
     search: Search,
     /// Seconds from the first change of a transaction to its commit
     #[arg(long)]
     commit: Option<u64>,
-    /// Request threads; 0: as many as a mount takes by itself
+    /// Number of request threads; 0: the mount's default
     #[arg(long, default_value_t = 0)]
     fuse_threads: usize,
-    /// Users other than root may use the mount
+    /// Let users other than root use the mount
     #[arg(long)]
     others: bool,
-    /// Requests come through io_uring: auto, on or off
+    /// Transport of requests over io_uring: auto, on or off
     #[arg(long, default_value = "auto", value_parser = parse_transport)]
     io_uring: Choice,
 }
@@ -79,7 +80,7 @@ fn main() -> ExitCode {
         Command::Log(log) => log.run(),
         Command::Create(create) => create.run(),
         Command::Suite(suite) => suite.run(),
-        Command::Crew { dir, files, number } => create::member(&dir, files, number),
+        Command::Worker { dir, files, number } => create::work(&dir, files, number),
         Command::Serve(serve) => {
             let setup = Setup {
                 kind: serve.kind,

@@ -7,7 +7,7 @@ use crate::report::Report;
 use crate::table::{Cell, Table, tables};
 use crate::target::judge;
 
-/// All of it.
+/// The whole report.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! What is shown of a run: a figure, its unit, and which end of it is good.
+//! A figure of a run, its unit, and whether a higher or a lower value is better.
 
 use serde::Serialize;
 
@@ -6,22 +6,22 @@ use crate::figures::Figures;
 use crate::runner::Entry;
 use crate::statistics::{Ratio, Spread};
 
-/// Where a figure comes from.
+/// Source of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Source {
     /// The workload's rate.
     Rate,
     /// Half of the fsyncs took at most this long; in milliseconds as all latencies.
     FsyncP50,
-    /// 99 of 100 fsyncs.
+    /// 99 of 100 fsyncs took at most this long.
     FsyncP99,
     /// The longest fsync.
     FsyncMax,
     /// The longest operation.
     Slowest,
-    /// Lost races of the inode allocator for each inode that it gave.
+    /// Lost races of the inode allocator per allocated inode.
     LostRaces,
-    /// A further figure of the workload, by name.
+    /// An additional figure of the workload, by name.
     More(&'static str),
 }
 
@@ -34,12 +34,12 @@ pub struct Metric {
     pub unit: &'static str,
     /// Less is better.
     pub lower: bool,
-    /// Where it comes from.
+    /// Source of the value.
     pub source: Source,
 }
 
 impl Metric {
-    /// One of which more is better.
+    /// A figure of which a higher value is better.
     #[must_use]
     pub const fn high(name: &'static str, unit: &'static str, source: Source) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Metric {
         }
     }
 
-    /// One of which less is better.
+    /// A figure of which a lower value is better.
     #[must_use]
     pub const fn low(name: &'static str, unit: &'static str, source: Source) -> Self {
         Self {
@@ -80,14 +80,14 @@ impl Metric {
         }
     }
 
-    /// Over the rounds that have it.
+    /// Over the rounds that have the figure.
     #[must_use]
     pub fn spread(&self, entry: &Entry) -> Option<Spread> {
         Spread::of(entry.runs.iter().flatten().filter_map(|run| self.of(run)))
     }
 
-    /// How many times as good `entry` is as `base`, of pairs of one round; above 1 it is better,
-    /// whichever end of the figure is good.
+    /// How many times as good `entry` is as `base`, from pairs of one round. Above 1 it is better,
+    /// also for a figure of which a lower value is better.
     #[must_use]
     pub fn ratio(&self, entry: &Entry, base: &Entry) -> Option<Ratio> {
         let pairs = entry.runs.iter().zip(&base.runs);

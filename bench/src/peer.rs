@@ -1,9 +1,10 @@
-//! File systems of others: the kernel's on a loop device, and fuse2fs.
+//! Other file systems: the kernel's on a loop device, and fuse2fs.
 //!
-//! The kernel's btrfs is mounted with `-o ssd`: it takes a loop device for a rotating disk
-//! otherwise and waits a timer tick in each log of several writers, which would make it an easy
-//! peer; and with `nodiscard`, as others are by default, so that an image that was written out stays so. ext4 is mounted with `noinit_itable`, so that no thread of the kernel's zeroes inode
-//! tables while others are measured.
+//! The kernel's btrfs is mounted with `-o ssd`. Otherwise it treats a loop device as a rotating
+//! disk and waits a timer tick in each log of several writers, which would make it an easy peer. It
+//! is also mounted with `nodiscard`, the default of the other peers, so that a written-out image
+//! stays allocated. ext4 is mounted with `noinit_itable`, so that no kernel thread zeroes inode
+//! tables during the measurement of another contestant.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use sapwood_fuse::mounted_on;
 use crate::error::{io_error, run_program};
 use crate::{Error, Result};
 
-/// Who else has a file system.
+/// The other file systems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// The kernel's btrfs.
@@ -30,7 +31,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// All of them.
+    /// All peers.
     pub const ALL: [Self; 4] = [Self::Btrfs, Self::Ext4, Self::Xfs, Self::Fuse2fs];
 
     /// Name on the command line and in tables.
@@ -54,7 +55,7 @@ impl Peer {
         }
     }
 
-    /// Mount options; `commit` in seconds where there is such an option.
+    /// Mount options; `commit` in seconds if the file system has such an option.
     #[must_use]
     pub fn options(self, commit: Option<u64>) -> String {
         let base = match self {
@@ -104,7 +105,7 @@ impl PeerMount {
         }
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     pub(crate) fn dir(&self) -> &Path {
         match self {
             Self::Kernel(mount) => &mount.dir,
@@ -112,7 +113,7 @@ impl PeerMount {
         }
     }
 
-    /// Process that serves it, if it is one.
+    /// The process that serves it, if there is one.
     pub(crate) fn process(&self) -> Option<u32> {
         match self {
             Self::Kernel(_) => None,
@@ -129,7 +130,7 @@ impl PeerMount {
     }
 }
 
-/// On a loop device, which goes back when this is dropped.
+/// On a loop device, which is detached when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct KernelMount {
     device: String,
@@ -138,7 +139,7 @@ pub(crate) struct KernelMount {
 }
 
 impl KernelMount {
-    /// Attaches and mounts; goes around the host's page cache where its file system can.
+    /// Attaches and mounts; bypasses the host's page cache if the host's file system supports that.
     fn start(kind: &str, options: &str, image: &Path, dir: &Path) -> Result<Self> {
         let attach = |direct: bool| {
             let mut command = Command::new("losetup");
@@ -189,13 +190,13 @@ pub(crate) struct Fuse2fs {
     ended: bool,
 }
 
-/// How long it may take to mount.
+/// Time limit for the mount.
 const MOUNT_TIME: Duration = Duration::from_secs(20);
 
 impl Fuse2fs {
     fn start(image: &Path, dir: &Path, others: bool) -> Result<Self> {
         let mut command = Command::new("fuse2fs");
-        // In the foreground, so that its end can be waited for.
+        // In the foreground, so that the parent can wait for its end.
         command.arg("-f");
         if others {
             command.args(["-o", "allow_other"]);
@@ -224,7 +225,7 @@ impl Fuse2fs {
         Ok(mount)
     }
 
-    /// Unmounts and waits until it has written what it holds.
+    /// Unmounts and waits until it has written its cached data.
     fn end(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.ended, true) {
             return Ok(());
@@ -232,7 +233,7 @@ impl Fuse2fs {
         if mounted_on(&self.dir).is_some() {
             let mut command = Command::new("fusermount3");
             if let Err(error) = run_program(command.arg("-u").arg(&self.dir)) {
-                // It would serve for ever.
+                // Otherwise it would serve for ever.
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 return Err(error);

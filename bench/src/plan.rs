@@ -1,4 +1,4 @@
-//! What `log` measures: each mechanism of the log of btrfs on and off.
+//! The cases of `log`: each mechanism of the btrfs log on and off.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use crate::runner::Case;
 use crate::setup::Setup;
 use crate::workload::Workload;
 
-/// What is to be measured.
+/// The parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Workloads.
     pub workloads: Vec<Workload>,
-    /// Policies beside `on`; `None`: those that the workload is about.
+    /// Policies besides `on`; `None`: those that the workload is about.
     pub policies: Option<Vec<Policy>>,
     /// How Sapwood is used.
     pub faces: Vec<Face>,
@@ -24,11 +24,11 @@ pub struct Plan {
     pub media: Vec<PathBuf>,
     /// The kernel's btrfs too.
     pub kernel: bool,
-    /// `on` a second time, to see the noise.
+    /// Run `on` a second time, to show the noise.
     pub control: bool,
     /// Seconds from the first change of a transaction to its commit.
     pub commit: u64,
-    /// Request threads of a mount; 0: as many as it takes by itself.
+    /// Number of request threads of a mount; 0: the mount's default.
     pub fuse_threads: usize,
 }
 
@@ -54,7 +54,7 @@ impl Plan {
         cases
     }
 
-    /// Who runs in a row; the first is the one that others are compared with.
+    /// The contestants of a row; the others are compared with the first.
     fn contestants(&self, face: Face, workload: &Workload) -> Vec<(String, Contestant)> {
         let mut policies = self.policies.clone().unwrap_or(workload.policies());
         policies.retain(|policy| *policy != Policy::On);
@@ -77,7 +77,7 @@ impl Plan {
         if self.control {
             all.push(("on (control)".to_owned(), ours(Policy::On).again()));
         }
-        // Nothing of the kernel's runs in process.
+        // The kernel has no file system in process.
         if self.kernel && face == Face::Fuse {
             all.push(("kernel -o ssd".to_owned(), Contestant::Peer(Peer::Btrfs)));
         }

@@ -1,7 +1,7 @@
 //! Plots of tables, as SVG.
 //!
-//! Black is what a page shows in the colour of its text, so that a plot is as readable on a dark page as
-//! on a light one (see `html`). Contestants have the same colour in every plot.
+//! A page shows black in the colour of its text, so that a plot is readable on a dark page too (see
+//! `html`). A contestant has the same colour in every plot.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -10,13 +10,13 @@ use crate::table::{Cell, Line, Table};
 
 /// Size of a plot of lines, in pixels.
 const SIZE: (u32, u32) = (520, 300);
-/// Height of a bar and of what stands around all of them.
+/// Height of a bar, and height of the space around the bars.
 const BAR: u32 = 20;
 const AROUND: u32 = 50;
 const FONT: &str = "sans-serif";
 
-/// Colour of a contestant, and the shape of its points: dots are ours, triangles the kernel's,
-/// crosses anyone's else.
+/// Colour of a contestant, and the shape of its points: dots for Sapwood, triangles for the kernel,
+/// crosses for the others.
 #[must_use]
 pub fn colour(name: &str) -> RGBColor {
     const OF: [(&str, u32); 13] = [
@@ -42,7 +42,7 @@ pub fn colour(name: &str) -> RGBColor {
     RGBColor(red, green, blue)
 }
 
-/// A plot; none of a table that makes none, or if the crate that draws fails.
+/// A plot; `None` for a table that is not plotted, or if the drawing crate fails.
 #[must_use]
 pub fn render(table: &Table) -> Option<String> {
     let top = table
@@ -73,7 +73,8 @@ pub fn render(table: &Table) -> Option<String> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Sizes from left to right, a line for each contestant; a stroke from the least to the greatest.
+/// Sizes from left to right, a line for each contestant; a bar from the least to the greatest
+/// value.
 fn lines(table: &Table, area: &Area<'_>, top: f64) -> Drawn {
     let last = table.columns.len() as f64 - 1.0;
     let mut chart = ChartBuilder::on(area)
@@ -128,7 +129,7 @@ fn lines(table: &Table, area: &Area<'_>, top: f64) -> Drawn {
     Ok(())
 }
 
-/// Column's number, and least, median and greatest.
+/// Number of the column, with least, median and greatest value.
 fn points(line: &Line) -> impl Iterator<Item = (f64, [f64; 3])> {
     line.cells
         .iter()

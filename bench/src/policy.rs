@@ -1,4 +1,4 @@
-//! Which mechanisms of the log are in use, by name.
+//! The mechanisms of the log that are in use, by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,24 +10,24 @@ use sapwood_btrfs::{Groups, LogPolicy};
 pub enum Policy {
     /// All mechanisms.
     On,
-    /// A log waits for the commit before it from its beginning.
+    /// A log waits for the previous commit at its beginning.
     NoOverlap,
     /// An fsync waits until the trees have its data.
     NoFastWait,
-    /// Attributes are logged each time.
+    /// Attributes are logged in each fsync.
     NoXattrs,
-    /// A rename logs what changed in the directory.
+    /// A rename logs all changes in the directory.
     NoSingleNames,
-    /// An fsync brings names of others up to date, too.
+    /// An fsync also updates names of other inodes.
     NoGroups,
-    /// The five above together.
+    /// The five policies above together.
     AllOff,
     /// No log: each fsync commits the transaction.
     NoLog,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 8] = [
         Self::On,
         Self::NoOverlap,
@@ -54,13 +54,13 @@ impl Policy {
         }
     }
 
-    /// Whether an fsync writes the log.
+    /// True if an fsync writes the log.
     #[must_use]
     pub fn tree_log(self) -> bool {
         self != Self::NoLog
     }
 
-    /// What the engine is told of the log's mechanisms.
+    /// The log options of the engine.
     #[must_use]
     pub fn switches(self) -> LogPolicy {
         let all = self == Self::AllOff;

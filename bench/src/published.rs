@@ -1,16 +1,16 @@
-//! Figures that were published with the changes that our mechanisms follow.
+//! Published figures of the changes that introduced our mechanisms.
 
 use crate::metric::{Metric, Source};
 use crate::report::Report;
 
-/// What a mechanism was worth where it was invented.
+/// The published effect of a mechanism.
 #[derive(Debug, Clone, Copy)]
 pub struct Published {
     /// Mechanism.
     pub mechanism: &'static str,
-    /// Engine and policy that switch it off.
+    /// Engine and policy without the mechanism.
     pub policy: (&'static str, &'static str),
-    /// What was measured then, before and after.
+    /// The published measurements, before and after.
     pub figures: &'static str,
 }
 
@@ -21,7 +21,8 @@ impl Published {
         format!("{}: {}", self.policy.0, self.policy.1)
     }
 
-    /// What the mechanism was worth in the runs of a report: how many times as good it is on.
+    /// The effect of the mechanism in the runs of a report: how many times as good the engine is
+    /// with it.
     #[must_use]
     pub fn here(&self, report: &Report) -> String {
         const RATE: Metric = Metric::high("rate", "", Source::Rate);
@@ -52,7 +53,7 @@ impl Published {
 pub const NOTE: &str = "From the changes' own descriptions, on machines of 12 and more processors with \
 NVMe; the direction and the ratio compare, not the values.";
 
-/// All of them.
+/// All mechanisms.
 pub const ALL: [Published; 5] = [
     Published {
         mechanism: "a log overlaps with the transaction that commits (btrfs, 2020)",

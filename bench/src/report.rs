@@ -1,4 +1,4 @@
-//! JSON for programs, Markdown for people.
+//! Reports: JSON for programs, Markdown for users.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use crate::machine::Machine;
 use crate::runner::{Entry, Row};
 use crate::statistics::{Ratio, Spread};
 
-/// Everything that a command measured.
+/// All measurements of a command.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What it is about.
+    /// Its subject.
     pub title: &'static str,
     /// Command line.
     pub command: String,
@@ -20,16 +20,16 @@ pub struct Report {
     pub seconds: u64,
     /// Rounds.
     pub rounds: usize,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// The targets are a part of it.
+    /// True if it has a part about targets.
     pub judged: bool,
     /// Rows so far.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// Of this command, with nothing in it.
+    /// An empty report of this command.
     #[must_use]
     pub fn new(title: &'static str, rounds: usize, seconds: u64) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Report {
     /// As JSON.
     ///
     /// # Errors
-    /// Never, unless memory is short.
+    /// Only if memory is exhausted.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }
@@ -60,7 +60,7 @@ impl Report {
         text
     }
 
-    /// Where, when it was busy, and how it was run, as paragraphs.
+    /// Machine, load and parameters, as paragraphs.
     #[must_use]
     pub fn head(&self) -> Vec<String> {
         let Machine {
@@ -109,7 +109,7 @@ impl Report {
         Ok(())
     }
 
-    /// How much contestants differ from themselves.
+    /// How much the contestants differ from themselves.
     fn noise(&self) -> String {
         let controls = self.rows.iter().flat_map(|row| {
             let of = |entry: &Entry| {
@@ -129,7 +129,7 @@ impl Report {
         }
     }
 
-    /// How busy others kept the machine.
+    /// Load of the machine by other processes.
     fn busy(&self) -> String {
         let entries = self.rows.iter().flat_map(|row| &row.entries);
         let runs = entries.flat_map(|entry| entry.runs.iter().flatten());
@@ -143,7 +143,7 @@ impl Report {
     }
 }
 
-/// How file systems are mounted; see `peer` and `contestant`.
+/// Mount options of the file systems; see `peer` and `contestant`.
 const MOUNTS: &str = "\
 Mounts: kernel-btrfs `-o ssd,nodiscard`, kernel-ext4 `-o noinit_itable` (nobody zeroes inode tables meanwhile), \
 kernel-xfs and fuse2fs by default; the kernel's on loop devices, with direct I/O where the file system \
@@ -194,7 +194,7 @@ fn write_row(out: &mut String, row: &Row) -> std::fmt::Result {
     Ok(())
 }
 
-/// How many times the rate of `entry` that of `base` is, over the rounds that both have.
+/// How many times as high the rate of `entry` is as that of `base`, over the rounds that both have.
 #[must_use]
 pub fn ratio(base: &Entry, entry: &Entry) -> Option<Ratio> {
     let pairs = base.runs.iter().zip(&entry.runs);
@@ -229,7 +229,7 @@ fn rate(row: &Row, entry: &Entry) -> String {
     text
 }
 
-/// Everything behind rate and worth.
+/// The columns after rate and effect.
 fn cells(entry: &Entry) -> [String; 9] {
     let latency = |value: fn(&Figures) -> Option<f64>| {
         middle(entry, value).map_or_else(|| "–".to_owned(), |ms| format!("{ms:.2}"))

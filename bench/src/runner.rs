@@ -15,29 +15,29 @@ use crate::metric::Metric;
 use crate::workload::{self, Workload};
 use crate::{Error, Result};
 
-/// A workload on a medium, and who is to run it.
+/// A workload on a medium, and its contestants.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// What is run.
+    /// The workload.
     pub workload: Workload,
     /// How Sapwood is used, for the head of a table.
     pub face: &'static str,
-    /// The table that it stands in; the workload's own if not given.
+    /// The table of its row; by default the workload's own.
     pub family: Option<&'static str>,
     /// Directory for the image.
     pub medium: PathBuf,
-    /// Who runs, with the name in tables.
+    /// The contestants, with their names in tables.
     pub contestants: Vec<(String, Contestant)>,
 }
 
-/// How it is run.
+/// The parameters of all runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Runner {
     /// Rounds.
     pub rounds: usize,
-    /// Length of one run of a workload that has none of its own.
+    /// Length of a run of a workload that has no length of its own.
     pub seconds: u64,
-    /// Seconds from one commit of a peer to the next; its own default if not given.
+    /// Seconds from one commit of a peer to the next; by default the peer's own.
     pub commit: Option<u64>,
     /// All images are sparse, also on a disk.
     pub sparse: bool,
@@ -48,9 +48,9 @@ pub struct Runner {
 pub struct Entry {
     /// Contestant.
     pub name: String,
-    /// One of each round; `None` where it failed.
+    /// One run for each round; `None` if it failed.
     pub runs: Vec<Option<Figures>>,
-    /// Why runs failed.
+    /// The reasons why runs failed.
     pub failures: Vec<String>,
 }
 
@@ -61,25 +61,25 @@ pub struct Row {
     pub workload: String,
     /// Rows of one family stand in one table.
     pub family: &'static str,
-    /// What tells it from others of its family.
+    /// What distinguishes it from the other rows of its family.
     pub size: String,
-    /// What its rate counts.
+    /// The unit of its rate.
     pub unit: &'static str,
-    /// What is shown of it, the most important first.
+    /// Its figures, the most important first.
     pub metrics: Vec<Metric>,
     /// How Sapwood was used.
     pub face: &'static str,
     /// Directory of the image.
     pub medium: PathBuf,
-    /// All contestants; the first is the one that others are compared with.
+    /// All contestants; the others are compared with the first.
     pub entries: Vec<Entry>,
 }
 
-/// What a run takes besides the workload: image, mount, unmount.
+/// Time of a run besides the workload: image, mount, unmount.
 const AROUND: Duration = Duration::from_millis(800);
 
 impl Runner {
-    /// Number of runs, and about how long they take together.
+    /// Number of runs, and their approximate total time.
     #[must_use]
     pub fn size(&self, cases: &[Case]) -> (usize, Duration) {
         let (mut runs, mut time) = (0, Duration::ZERO);
@@ -92,11 +92,11 @@ impl Runner {
         (runs, time)
     }
 
-    /// Runs all of it. `stop` ends it after the run that is under way; what is complete by then is
-    /// handed over all the same. `done` gets each row when it is complete.
+    /// Runs all cases. `stop` ends this after the current run; the rows that are complete by then
+    /// are returned. `done` gets each row when it is complete.
     ///
     /// # Errors
-    /// What makes the whole plan senseless; a run that fails is noted in its entry.
+    /// An error that concerns all cases; a failed run is noted in its entry.
     pub fn run(&self, cases: &[Case], stop: &AtomicBool, mut done: impl FnMut(Row)) -> Result<()> {
         for (_, contestant) in cases.iter().flat_map(|case| &case.contestants) {
             contestant.check()?;
@@ -108,7 +108,7 @@ impl Runner {
         }
         let images = Images::new(self.sparse);
         for case in cases {
-            // Where no bar is shown a line for each row tells how far it is.
+            // Without a progress bar, a line for each row shows the progress.
             if bar.is_hidden() {
                 let (at, all) = (bar.position(), bar.length().unwrap_or(0));
                 let (medium, seconds) = (case.medium.display(), bar.elapsed().as_secs());
@@ -147,7 +147,8 @@ impl Runner {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                // Each round begins with another, so that nobody always follows the same.
+                // Each round begins with another contestant, so that none always follows the same
+                // one.
                 let at = (turn + round) % contestants.len();
                 let (name, contestant) = &contestants[at];
                 bar.set_message(format!("{workload}: {name}"));
@@ -213,7 +214,7 @@ impl Runner {
     }
 }
 
-/// A run that took far longer than asked says so: its rate may be of a longer time.
+/// Reports a run that took much longer than requested: its rate may belong to a longer time.
 fn log_slow(workload: &Workload, seconds: u64, ran: Duration) {
     if workload.is_timed() && ran > Duration::from_secs(seconds * 3 + 10) {
         eprintln!("{workload} took {} s", ran.as_secs());

@@ -1,9 +1,9 @@
 //! A mount with chosen mechanisms, served by a child process.
 //!
 //! # How it works
-//! The child runs `sapwood-bench serve IMAGE DIR`. It says a line of JSON (its counters) when
-//! the mount is up and for each line that it reads, and unmounts when its standard input ends:
-//! also if its parent dies.
+//! The child runs `sapwood-bench serve IMAGE DIR`. It prints a line of JSON (its counters) when the
+//! mount is ready and for each line that it reads. It unmounts when its standard input ends, also
+//! because its parent died.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::figures::Counted;
 use crate::setup::Setup;
 use crate::{Error, Result};
 
-/// A file system in process, on a device that counts.
+/// A file system in process, on a device with counters.
 pub struct Opened {
     /// The file system.
     pub fs: Mounted,
@@ -34,7 +34,7 @@ impl Opened {
     /// Opens the image.
     ///
     /// # Errors
-    /// The device's and the engine's.
+    /// An error of the device or the engine.
     pub fn open(image: &Path, setup: Setup) -> Result<Self> {
         let device = FileDevice::open(image, OpenOptions::default())?;
         let device = Arc::new(CountDevice::new(device));
@@ -46,20 +46,20 @@ impl Opened {
         Ok(Self { fs, device })
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     ///
     /// # Errors
-    /// The engine's counters are not as expected.
+    /// The engine's counters have an unexpected form.
     pub fn counted(&self) -> Result<Counted> {
         let counted = Counted::read(&self.fs.stats_json(), &self.device.counts());
         counted.map_err(|error| Error::Serve(format!("counters: {error}")))
     }
 }
 
-/// Serves a mount until standard input ends; the child's side.
+/// Serves a mount until standard input ends; this runs in the child.
 ///
 /// # Errors
-/// The image, the mount, the end of either.
+/// An error of the image, the mount or the unmount.
 pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
     let opened = Opened::open(image, setup)?;
     let options = MountOptions {
@@ -74,7 +74,7 @@ pub fn serve(image: &Path, dir: &Path, setup: Setup) -> Result<()> {
         ..MountOptions::default()
     };
     let session = sapwood_fuse::mount(opened.fs.shared(), dir, &options)?;
-    // A terminal's interrupt goes to the parent too, which ends this process when it is done.
+    // A terminal sends its interrupt to the parent too, which ends this process when it is done.
     let watch = sapwood_fuse::signals::on_termination(|_| {});
     let told = tell(&opened, &session);
     session.unmount()?;
@@ -101,7 +101,7 @@ fn tell(opened: &Opened, session: &sapwood_fuse::Session) -> Result<()> {
     }
 }
 
-/// A mount that a child serves; the parent's side. Dropping it unmounts.
+/// A mount that a child serves, as the parent sees it. Dropping it unmounts.
 #[derive(Debug)]
 pub struct Served {
     child: Child,
@@ -111,10 +111,10 @@ pub struct Served {
 }
 
 impl Served {
-    /// Mounts the image and returns when it is up.
+    /// Mounts the image and returns when the mount is ready.
     ///
     /// # Errors
-    /// The child's, which says the cause on our standard error.
+    /// An error of the child, which prints the cause on our standard error.
     pub fn start(image: &Path, dir: &Path, setup: Setup) -> Result<Self> {
         let program = std::env::current_exe().map_err(io_error("this program"))?;
         let mut command = Command::new(program);
@@ -139,7 +139,7 @@ impl Served {
         Ok(served)
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -151,10 +151,10 @@ impl Served {
         self.child.id()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     ///
     /// # Errors
-    /// The child died.
+    /// The child has died.
     pub fn counted(&mut self) -> Result<Counted> {
         let asked = self.input.as_mut().map(|input| writeln!(input));
         if !matches!(asked, Some(Ok(()))) {
@@ -175,7 +175,7 @@ impl Served {
     /// Unmounts and waits for the child.
     ///
     /// # Errors
-    /// It failed.
+    /// The unmount failed.
     pub fn stop(mut self) -> Result<()> {
         self.input = None;
         let status = self.child.wait().map_err(io_error("serve"))?;
@@ -189,7 +189,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.input = None;
-        // Nobody is left to hear of it.
+        // A drop cannot report an error.
         let _ = self.child.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! How Sapwood is set up for a run: engine, mechanisms, transport.
+//! The setup of Sapwood for a run: engine, mechanisms, transport.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,21 +10,21 @@ use sapwood_fuse::Choice;
 
 use crate::policy::Policy;
 
-/// A named [`AllocPolicy`]: how ext4 looks for a free inode.
+/// A named [`AllocPolicy`]: how ext4 searches for a free inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Search {
     /// Both mechanisms.
     On,
-    /// After a lost race the search starts over without the lock.
+    /// After a lost race the search starts again without the lock.
     Restart,
-    /// All threads begin their search at the same place.
+    /// All threads begin their search at the same position.
     Together,
     /// Both switched off.
     AllOff,
 }
 
 impl Search {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 4] = [Self::On, Self::Restart, Self::Together, Self::AllOff];
 
     /// Name on the command line and in tables.
@@ -38,7 +38,7 @@ impl Search {
         }
     }
 
-    /// What the engine is told.
+    /// The allocation options of the engine.
     #[must_use]
     pub fn switches(self) -> AllocPolicy {
         AllocPolicy {
@@ -66,28 +66,27 @@ impl FromStr for Search {
     }
 }
 
-/// How Sapwood is opened or mounted.
+/// The options with which Sapwood is opened or mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     /// Engine.
     pub kind: Kind,
     /// Mechanisms of the log of btrfs.
     pub log: Policy,
-    /// How ext4 looks for a free inode.
+    /// Policy of ext4's inode search.
     pub search: Search,
-    /// Seconds from the first change of a transaction to its commit; the engine's default if
-    /// not given.
+    /// Seconds from the first change of a transaction to its commit; by default the engine's own.
     pub commit: Option<u64>,
-    /// Request threads of a mount; 0: as many as it takes by itself.
+    /// Number of request threads of a mount; 0: the mount's default.
     pub fuse_threads: usize,
-    /// Users other than root may use a mount.
+    /// Let users other than root use a mount.
     pub others: bool,
     /// Transport of a mount.
     pub io_uring: Choice,
 }
 
 impl Setup {
-    /// Everything as users have it.
+    /// The defaults of users.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
         Self {
@@ -126,7 +125,7 @@ impl Setup {
         options
     }
 
-    /// Arguments that make `serve` the same setup.
+    /// Arguments with which `serve` has the same setup.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut all = vec![
             format!("--kind={}", self.kind),
@@ -149,10 +148,10 @@ fn transport_name(io_uring: Choice) -> &'static str {
     }
 }
 
-/// Reads a transport from the command line.
+/// Parses a transport of the command line.
 ///
 /// # Errors
-/// There is none of that name.
+/// No transport has this name.
 pub fn parse_transport(text: &str) -> Result<Choice, String> {
     text.parse()
         .map_err(|()| "it is auto, on or off".to_owned())

@@ -1,15 +1,15 @@
-//! Medians, and ratios that say how sure they are.
+//! Medians, and ratios with their confidence.
 //!
-//! A ratio of two contestants is made of one ratio per round. Its logarithms are taken as
-//! normally distributed: the interval is the one of Student's t at 95 %. With three rounds that
-//! is wide; it is meant to be.
+//! A ratio of two contestants is computed from one ratio per round. The logarithms of these are
+//! assumed to have a normal distribution; the interval is that of Student's t at 95 %. With three
+//! rounds it is wide, as it should be.
 
 use serde::Serialize;
 
-/// Middle, least and greatest of some values.
+/// Median, least and greatest of some values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// Middle value; of an even number the mean of the two in the middle.
+    /// Median; of an even number of values the mean of the two in the middle.
     pub median: f64,
     /// Least.
     pub min: f64,
@@ -18,7 +18,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of no values.
+    /// `None` without values.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut all: Vec<f64> = values.into_iter().collect();
@@ -45,13 +45,14 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// Ends of an interval further apart than this say nothing if 1 lies between them.
+/// An interval with ends further apart than this allows no statement if 1 lies between them.
 const WIDEST_AROUND_ONE: f64 = 1.5;
-/// And further apart than this, wherever they lie, only which of the two is better.
+/// An interval with ends further apart than this allows only a statement which of the two is
+/// better.
 const WIDEST: f64 = 4.0;
 
 impl Ratio {
-    /// Of pairs (one, other) of the same round. `None` with less than two pairs, or with values
+    /// From pairs (one, other) of the same round. `None` for less than two pairs, or for values
     /// that are not positive.
     #[must_use]
     pub fn of(pairs: &[(f64, f64)]) -> Option<Self> {
@@ -71,7 +72,7 @@ impl Ratio {
         })
     }
 
-    /// What its spread allows to say.
+    /// The statement that its interval allows.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let width = self.high / self.low;
@@ -87,7 +88,7 @@ impl Ratio {
         }
     }
 
-    /// For a table: `1.82 [1.60, 2.07]`, or what the spread leaves of it.
+    /// For a table: `1.82 [1.60, 2.07]`, or the part that the interval allows.
     #[must_use]
     pub fn to_text(&self) -> String {
         let Self { value, low, high } = self;
@@ -95,21 +96,21 @@ impl Ratio {
             Verdict::Value => format!("{value:.2} [{low:.2}, {high:.2}]"),
             Verdict::Bound if *low >= 1.0 => format!("at least {low:.2}"),
             Verdict::Bound => format!("at most {high:.2}"),
-            // An interval as wide as this tells nobody anything.
+            // The ends of an interval this wide are useless.
             Verdict::Nothing if high / low > 100.0 => "too noisy".to_owned(),
             Verdict::Nothing => format!("too noisy [{low:.2}, {high:.2}]"),
         }
     }
 }
 
-/// What may be said of a ratio.
+/// The statement that a ratio allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Itself.
+    /// Its value.
     Value,
-    /// Which of the two is better, and by how much at least.
+    /// Which of the two is better, and at least by how much.
     Bound,
-    /// Nothing.
+    /// None.
     Nothing,
 }
 
@@ -120,7 +121,7 @@ fn student_95(freedom: usize) -> f64 {
         2.145, 2.131,
     ];
     let found = freedom.checked_sub(1).and_then(|at| TABLE.get(at));
-    // Beyond the table, a little more than the right value.
+    // For more values than the table has, a little more than the exact quantile.
     found.copied().unwrap_or(2.12)
 }
 

@@ -1,11 +1,12 @@
-//! What `suite` measures: everything that users do, beside others.
+//! The cases of `suite`: all workloads, compared with other file systems.
 //!
 //! # How it works
-//! A *group* is a row of the list of workloads: some sizes, and who runs which of them. The *main*
-//! contestants run every size: Sapwood's two engines through FUSE, and the kernel's. The *others* (in
-//! process, FUSE over the plain loop, xfs, fuse2fs, a control that shows the noise) run the sizes that stand
-//! for all; with `thorough` every size. On media behind the first only those sizes run. The mechanisms
-//! of log and inode allocator, on and off, are a group of their own.
+//! A *group* is a set of workloads: some sizes, and the contestants that run each of them. The
+//! *main* contestants run every size: Sapwood's two engines through FUSE, and the kernel's. The
+//! *others* (in process, FUSE over the plain loop, xfs, fuse2fs, a control that shows the noise)
+//! run only the representative sizes; with `thorough` they run every size. On all media but the
+//! first, only the representative sizes run. The mechanisms of log and inode allocator, on and off,
+//! are a group of their own.
 
 use std::path::PathBuf;
 
@@ -34,55 +35,55 @@ pub enum Group {
     Create,
     /// Renames in a directory that was fsynced
     Renames,
-    /// An image from a directory, and out again
+    /// Making an image from a directory, and extracting it
     Image,
-    /// Big files, read and written
+    /// Large files, read and written
     Big,
     /// stat of many files, git, tar, databases, a build
     Tasks,
     /// Very many small files by one client
     Small,
-    /// A mount that nobody uses
+    /// An idle mount
     Idle,
     /// Mechanisms on and off
     Mechanisms,
 }
 
-/// What is to be measured.
+/// The parameters of the measurement.
 #[derive(Debug, Clone)]
 pub struct Suite {
     /// Groups; all if none is named.
     pub groups: Vec<Group>,
-    /// Only these workloads, if there are any.
+    /// Only these workloads, unless empty.
     pub workloads: Vec<Workload>,
-    /// Only these contestants, if there are any.
+    /// Only these contestants, unless empty.
     pub contestants: Vec<Contestant>,
     /// Directories for images.
     pub media: Vec<PathBuf>,
-    /// Everybody runs every size on every medium.
+    /// Every contestant runs every size on every medium.
     pub thorough: bool,
-    /// Peers of the kernel's need root.
+    /// True for root: the kernel's peers need it.
     pub root: bool,
-    /// Files of each worker that creates.
+    /// Number of files of each worker that creates.
     pub files: u32,
-    /// Files for `stat`.
+    /// Number of files for `stat`.
     pub stat: u32,
-    /// Small files of an archive.
+    /// Number of small files of an archive.
     pub small: u32,
-    /// What an image is made of.
+    /// Directory for images of a directory.
     pub tree: Tree,
 }
 
 /// A workload of a group.
 struct Item {
     workload: Workload,
-    /// It stands for all of its group.
+    /// It is representative of its group.
     stands: bool,
-    /// In process it means something.
+    /// It can run in process.
     library: bool,
-    /// Who runs, if not those whom the group asks for.
+    /// The contestants, if they are not the group's.
     who: Option<Vec<Contestant>>,
-    /// Heading, if not the workload's.
+    /// Heading, if it is not the workload's.
     family: Option<&'static str>,
 }
 
@@ -126,7 +127,7 @@ impl Suite {
         cases
     }
 
-    /// What of it cannot be run here, and why.
+    /// The parts that cannot run here, with the reason.
     #[must_use]
     pub fn left_out(&self) -> Vec<(Workload, String)> {
         let tasks = self.chosen().filter_map(|item| match item.workload {
@@ -214,7 +215,7 @@ impl Suite {
         }
     }
 
-    /// Each mechanism where it was invented for, and all together.
+    /// Each mechanism with the workload for which it was invented, and all together.
     fn mechanisms(&self) -> Vec<Item> {
         use Policy::{AllOff, NoFastWait, NoOverlap, NoSingleNames, NoXattrs, On};
         let log = |workload: Workload, policies: &[Policy]| {
@@ -231,7 +232,7 @@ impl Suite {
             log(Workload::Random { jobs: 8 }, &[On, NoFastWait, AllOff]),
             log(Workload::Xattr { count: 100 }, &[On, NoXattrs, AllOff]),
             log(renames(1000), &[On, NoSingleNames, AllOff]),
-            // More take minutes without the mechanism.
+            // More renames take minutes without the mechanism.
             log(renames(4000), &[On, NoSingleNames, AllOff]),
         ];
         let mut clients = log(Workload::Dbench { clients: 64 }, &[]);
@@ -292,7 +293,7 @@ impl Suite {
     }
 }
 
-/// ext4 keeps an inode's attributes in one block; a hundred of the workload's need two.
+/// ext4 keeps an inode's attributes in one block; a hundred attributes of the workload need two.
 fn too_many_xattrs(workload: Workload, contestant: &Contestant) -> bool {
     let ext4 = match contestant {
         Contestant::Sapwood { setup, .. } => setup.kind == Kind::Ext4,
@@ -329,7 +330,7 @@ const OTHERS: [fn() -> Contestant; 5] = [
     || Contestant::ours(Kind::Btrfs, Face::Fuse).again(),
 ];
 
-/// An archive of small files, by each that has a mount; ours over both transports.
+/// An archive of small files, for every contestant with a mount; for Sapwood over both transports.
 fn small_files(files: u32) -> Vec<Item> {
     let plain = Kind::ALL.map(Contestant::plain_loop);
     let who = MAIN.iter().map(|one| one()).chain(plain).collect();
@@ -340,7 +341,7 @@ fn small_files(files: u32) -> Vec<Item> {
     }]
 }
 
-/// Contestants that a process serves.
+/// Contestants with a process that serves them.
 fn served() -> Vec<Contestant> {
     let ours = Kind::ALL.into_iter();
     let ours = ours.flat_map(|kind| {

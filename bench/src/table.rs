@@ -1,4 +1,4 @@
-//! Tables of contestants by sizes of a workload, whoever prints them.
+//! Tables of contestants by sizes of a workload, for every form of output.
 
 mod operations;
 
@@ -17,17 +17,17 @@ pub struct Table {
     pub metric: Metric,
     /// Directory of the images.
     pub medium: PathBuf,
-    /// Whom ratios compare with.
+    /// The contestant with which ratios compare.
     pub base: String,
     /// Sizes of the workload.
     pub columns: Vec<String>,
     /// A line for each contestant.
     pub lines: Vec<Line>,
-    /// Its columns have an order, or are few: a plot of it says something.
+    /// The columns have an order, or are few, so that a plot is useful.
     pub plotted: bool,
 }
 
-/// What one contestant reached.
+/// The results of one contestant.
 #[derive(Debug, Clone)]
 pub struct Line {
     /// Contestant.
@@ -36,10 +36,10 @@ pub struct Line {
     pub cells: Vec<Cell>,
 }
 
-/// What one contestant reached at one size.
+/// The result of one contestant at one size.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// It was not asked to.
+    /// The contestant does not run this size.
     Absent,
     /// Every run failed, for this reason.
     Failed(String),
@@ -47,17 +47,17 @@ pub enum Cell {
     Measured {
         /// Over the rounds.
         spread: Spread,
-        /// How many times as good as the base; none for the base and of single rounds.
+        /// How many times as good as the base; `None` for the base and for single rounds.
         ratio: Option<Ratio>,
         /// Runs that failed.
         failed: usize,
     },
 }
 
-/// Peers that ratios compare with, the first of them that takes part.
+/// Peers for ratios; the first one that runs is the base.
 pub const BASES: [&str; 2] = ["kernel-btrfs", "kernel-ext4"];
 
-/// Makes tables of rows; rows of one family and medium that follow one another stand in one.
+/// Makes tables of rows. Adjacent rows of one family and medium are in one table.
 #[must_use]
 pub fn tables(rows: &[Row]) -> Vec<Table> {
     let same = |one: &Row, other: &Row| (one.family, &one.medium) == (other.family, &other.medium);
@@ -72,7 +72,7 @@ pub fn tables(rows: &[Row]) -> Vec<Table> {
         .collect()
 }
 
-/// `None` if nobody has the figure.
+/// `None` if no contestant has the figure.
 fn table(rows: &[Row], metric: Metric) -> Option<Table> {
     let first = rows.first()?;
     let mut names: Vec<&str> = Vec::new();
@@ -130,13 +130,13 @@ fn cell(row: &Row, metric: &Metric, name: &str, base: &str) -> Cell {
 }
 
 impl Table {
-    /// Family and medium, for the head of a section.
+    /// Family and medium, for the heading of a section.
     #[must_use]
     pub fn section(&self) -> String {
         format!("{} (image in {})", self.family, self.medium.display())
     }
 
-    /// Figure and unit, for the head of a table.
+    /// Figure and unit, for the heading of a table.
     #[must_use]
     pub fn heading(&self) -> String {
         match self.metric.unit {
@@ -145,7 +145,7 @@ impl Table {
         }
     }
 
-    /// A number at an axis.
+    /// A number on an axis.
     #[must_use]
     pub fn tick(value: f64) -> String {
         let text = Self::number(value);
@@ -155,7 +155,7 @@ impl Table {
         }
     }
 
-    /// A number with as many digits as it deserves.
+    /// A number with a useful number of digits.
     #[must_use]
     pub fn number(value: f64) -> String {
         match value.abs() {

@@ -1,7 +1,7 @@
-//! What Sapwood is to reach, and what a run says of it.
+//! The performance targets of Sapwood, and whether a run reaches them.
 //!
-//! Each target names a peer; it is judged from runs on the first medium of the report, and on none
-//! that the spread leaves without meaning: then it stays open.
+//! Each target names a peer. It is evaluated on the first medium of the report. If the spread of
+//! the runs is too wide for a statement, the target stays open.
 
 use serde::Serialize;
 
@@ -11,12 +11,12 @@ use crate::runner::{Entry, Row};
 use crate::statistics::{Ratio, Verdict};
 use crate::table::Table;
 
-/// What came of a target.
+/// The outcome of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Outcome {
-    /// It is reached.
+    /// The target is reached.
     Met,
-    /// It is not.
+    /// The target is missed.
     Missed,
     /// The spread of the runs leaves it open.
     TooNoisy,
@@ -25,7 +25,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// In words.
+    /// As text.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -37,18 +37,18 @@ impl Outcome {
     }
 }
 
-/// A target and what came of it.
+/// A target and its outcome.
 #[derive(Debug, Clone, Serialize)]
 pub struct Target {
-    /// What was asked for.
+    /// The required value.
     pub wanted: String,
-    /// What was reached.
+    /// The measured value.
     pub reached: String,
-    /// Whether that is it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// All targets, judged.
+/// All targets, evaluated.
 #[must_use]
 pub fn judge(report: &Report) -> Vec<Target> {
     let medium = report.rows.first().map(|row| &row.medium);
@@ -118,7 +118,8 @@ fn open(wanted: String) -> Target {
     }
 }
 
-/// By the value where it may be stated, else by what its interval leaves beyond doubt.
+/// Evaluates the value if the ratio allows a statement of it, and otherwise the bound of its
+/// interval.
 fn outcome(ratio: &Ratio, least: f64) -> Outcome {
     match ratio.verdict() {
         Verdict::Value if ratio.value >= least => Outcome::Met,
@@ -212,7 +213,7 @@ fn each_row(runs: &Runs<'_>, wanted: String, ours: &str, theirs: &str, least: f6
     }
 }
 
-/// The row of 48 workers, of however many files.
+/// The row with 48 workers, for any number of files.
 fn creates<'r>(runs: &Runs<'r>) -> Option<&'r str> {
     let names = runs.rows.iter().map(|row| row.workload.as_str());
     names
@@ -281,7 +282,8 @@ fn dbench(runs: &Runs<'_>, all: &mut Vec<Target>) {
     }
 }
 
-/// A mechanism that is switched off is a contestant with a policy; `on` is the one before the colon.
+/// A contestant with a policy has a mechanism switched off; its `on` is the contestant named before
+/// the colon.
 fn mechanisms(runs: &Runs<'_>, all: &mut Vec<Target>) {
     for row in &runs.rows {
         for off in row.entries.iter().filter(|entry| entry.name.contains(':')) {
@@ -298,7 +300,7 @@ fn mechanisms(runs: &Runs<'_>, all: &mut Vec<Target>) {
                 outcome: match (ratio.value >= 1.0, ratio.high >= 1.0) {
                     (true, _) => Outcome::Met,
                     (false, false) => Outcome::Missed,
-                    // Slower, and by no more than chance can make it.
+                    // Slower, but not by more than chance explains.
                     (false, true) => Outcome::TooNoisy,
                 },
             });

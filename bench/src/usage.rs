@@ -1,8 +1,8 @@
-//! What a process has used of the machine.
+//! The resources that a process has used.
 //!
-//! Facts: `proc_pid_status(5)`: a thread that waits gives up the processor by itself, which
-//! `voluntary_ctxt_switches` counts: once for each wake-up. `proc_pid_stat(5)`: `utime` and `stime`
-//! are fields 14 and 15, in clock ticks, of all threads together.
+//! From `proc_pid_status(5)`: a thread that waits gives up the processor voluntarily, and
+//! `voluntary_ctxt_switches` counts that, once for each wake-up. From `proc_pid_stat(5)`: `utime`
+//! and `stime` are fields 14 and 15, in clock ticks, for all threads together.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use std::path::Path;
 use crate::error::on;
 use crate::{Error, Result};
 
-/// What all threads of a process have used since it began.
+/// The resources that all threads of a process have used since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
     /// Seconds of processor time, in the program and in the kernel.
     pub processor_seconds: f64,
-    /// Waits: context switches that a thread asked for.
+    /// Waits: voluntary context switches.
     pub waits: u64,
     /// All context switches.
     pub switches: u64,
@@ -25,13 +25,13 @@ impl Usage {
     /// Of a running process.
     ///
     /// # Errors
-    /// The process is gone.
+    /// The process has ended.
     pub fn of(process: u32) -> Result<Self> {
         let path = format!("/proc/{process}/task");
         let tasks = fs::read_dir(&path).map_err(on(Path::new(&path)))?;
         let mut usage = Self::default();
         for task in tasks.flatten() {
-            // A thread that ends meanwhile is not there any more.
+            // A thread may have ended in the meantime.
             let Ok(status) = fs::read_to_string(task.path().join("status")) else {
                 continue;
             };
@@ -50,7 +50,7 @@ impl Usage {
         Ok(usage)
     }
 
-    /// What came on top of `before`.
+    /// The increase since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -67,7 +67,8 @@ pub(crate) fn field(status: &str, name: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// User and system time in a `stat` file. The program's name, in parentheses, may contain anything.
+/// User and system time in a `stat` file. The program's name, in parentheses, may contain any
+/// character.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);

@@ -1,7 +1,7 @@
-//! Compressed data that lies: every decoder ends with an error or exactly the bytes asked for;
-//! what we compress comes back.
+//! Compressed data with errors: every decoder returns an error or exactly the requested bytes; our
+//! own compressed data decompresses to the input.
 //!
-//! Input: a byte that chooses the algorithm, and whether the rest is the stream or is to be
+//! Input: a byte that chooses the algorithm, and whether the rest is a stream or data to be
 //! compressed; two bytes of length in units of 2 bytes; the rest.
 #![no_main]
 

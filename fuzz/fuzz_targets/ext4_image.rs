@@ -1,4 +1,4 @@
-//! A small ext4 image of which some bytes lie, checked, opened, walked, changed, unmounted.
+//! A small ext4 image with changed bytes: it is checked, opened, walked, changed and unmounted.
 //!
 //! Input: see [`Lies`].
 #![no_main]
@@ -10,13 +10,13 @@ use libfuzzer_sys::{Corpus, fuzz_target};
 use sapwood_fuzz::ext4::{FORMS, Image, check_all, explore, options};
 use sapwood_fuzz::lies::Change;
 
-/// What is changed, and how the image is used then.
+/// The changes, and the use of the image after them.
 #[derive(Arbitrary, Debug)]
 struct Lies {
-    /// Bits 0 and 1: which form; bit 2: mounted for writing; bit 3: checked; bit 4: mounted a second
-    /// time.
+    /// Bits 0 and 1: form of the image; bit 2: mounted for writing; bit 3: checked; bit 4: mounted
+    /// a second time.
     mode: u8,
-    /// Changes, one after the other, of a block by its number (modulo how many there are).
+    /// Changes, in order, each of a block by its number (modulo the number of blocks).
     changes: Vec<Change>,
 }
 

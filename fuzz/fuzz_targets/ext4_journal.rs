@@ -1,6 +1,6 @@
-//! An image that a power cut left with all of its changes in the journal, of which some bytes lie,
-//! mounted: the journal is recovered or refused. A mount that may not write changes nothing; what
-//! only an error of the journal refused is as it was.
+//! An image that a power cut left with all its changes in the journal, with changed bytes, is
+//! mounted: the mount recovers the journal or refuses it. A read-only mount changes nothing. If the
+//! mount fails only because of the journal, the image is unchanged.
 //!
 //! Input: see [`Lies`].
 #![no_main]
@@ -15,20 +15,20 @@ use sapwood_fuzz::ext4::{FORMS, Image, check_all, explore, options};
 use sapwood_fuzz::lies::Change;
 use sapwood_vfs::FileSystem;
 
-/// What is changed, and how the image is used then.
+/// The changes, and the use of the image after them.
 #[derive(Arbitrary, Debug)]
 struct Lies {
-    /// Bits 0 and 1: which form; bit 2: mounted for writing; bit 3: checked; bit 4: explored
+    /// Bits 0 and 1: form of the image; bit 2: mounted for writing; bit 3: checked; bit 4: explored
     /// afterwards.
     mode: u8,
-    /// Changes, one after the other: of a block of the log by its number (modulo how many there
-    /// are), of a block elsewhere from 0xe0 on.
+    /// Changes, in order, each of a block of the log by its number (modulo the number of blocks),
+    /// or from 0xe0 on of another block.
     changes: Vec<Change>,
 }
 
 const MOST: usize = 12;
 
-/// An image, and which of its blocks are those of the log.
+/// An image, and the blocks of its log.
 struct Journaled {
     image: Image,
     log: Vec<u64>,
@@ -36,7 +36,7 @@ struct Journaled {
 }
 
 impl Journaled {
-    /// The log holds what the empty image does not, from its superblock on, which comes first.
+    /// The log has the blocks that differ from the empty image, beginning with its superblock.
     fn new(form: usize) -> Self {
         let image = Image::cut_off(form);
         let magic = |offset: &u64| {
@@ -90,7 +90,7 @@ fuzz_target!(|lies: Lies| -> Corpus {
     Corpus::Keep
 });
 
-/// Mounts, which recovers, and unmounts. False if either was refused.
+/// Mounts (which recovers) and unmounts. False if either was refused.
 fn recovers(device: &Arc<MemoryDevice>, read_only: bool) -> bool {
     let before = device.snapshot();
     let opened = Ext4::open(device.clone(), options(read_only));

@@ -1,5 +1,5 @@
 //! Operations on a fresh ext4 file system and on a model of it, with mounts and power cuts after a
-//! sync between them: the same outcomes, the same trees, and a clean check at the end.
+//! sync in between: the outcomes and trees must be equal, and the check at the end must be clean.
 //!
 //! Input: see [`Run`].
 #![no_main]
@@ -16,11 +16,11 @@ use sapwood_testing::MemoryFs;
 use sapwood_testing::model::{Op, Settings, compare_trees, replay};
 use sapwood_vfs::FileSystem;
 
-/// How it is mounted, and what is done.
+/// The mount options, and the operations.
 #[derive(Arbitrary, Debug)]
 struct Run {
-    /// Bits 0 and 1: which form; bit 2: data through the journal; bit 3: a power cut after a sync in
-    /// place of each unmount.
+    /// Bits 0 and 1: form of the image; bit 2: data through the journal; bit 3: a power cut after a
+    /// sync, in place of each unmount.
     mount: u8,
     steps: Vec<Step>,
 }
@@ -32,7 +32,7 @@ fn fresh(form: usize) -> MemoryDevice {
     let made = EMPTY[form].get_or_init(|| {
         let device = Arc::new(empty(form));
         let fs = Ext4::open(device.clone(), options(false)).expect("mounts");
-        // The model has none.
+        // The model has no `lost+found`.
         fs.rmdir(fs.root(), b"lost+found").expect("it is empty");
         fs.unmount().expect("unmounts");
         device.snapshot()
@@ -40,7 +40,7 @@ fn fresh(form: usize) -> MemoryDevice {
     made.snapshot()
 }
 
-/// Block maps cannot allocate ahead.
+/// Files with block maps have no unwritten blocks.
 fn possible(op: &Op, form: usize) -> bool {
     form != 1 || !matches!(op, Op::Allocate { .. })
 }

@@ -1,7 +1,7 @@
-//! Bytes as every structure of ext4: what the validators let through can be used, changed and
-//! written again, and nothing panics.
+//! Random bytes as every structure of ext4: a structure that the validators accept can be used,
+//! changed and written again, and nothing panics.
 //!
-//! Input: a byte that chooses what it is, then its bytes.
+//! Input: a byte that chooses the structure, then its bytes.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! A small image of which some bytes lie, opened, walked, changed, checked, unmounted.
+//! A small image with changed bytes: it is opened, walked, changed, checked and unmounted.
 //!
 //! Input: see [`Lies`].
 #![no_main]
@@ -11,14 +11,14 @@ use sapwood_fuzz::explore::{check_all, explore, options};
 use sapwood_fuzz::image::{DEFAULT, Image, MIXED};
 use sapwood_fuzz::lies::{Change, apply, other_block};
 
-/// What is changed, and how the image is used then.
+/// The changes, and the use of the image after them.
 #[derive(Arbitrary, Debug)]
 struct Lies {
-    /// Bit 0: which image; bit 1: mounted for writing; bit 2: checked; bit 3: checksums stay
-    /// as they were; bit 4: mounted without replaying a log.
+    /// Bit 0: which image; bit 1: mounted for writing; bit 2: checked; bit 3: checksums are not
+    /// updated; bit 4: mounted without replaying a log.
     mode: u8,
-    /// Changes, one after the other: of a tree block by its number (modulo how many there are), of
-    /// the superblock from 0xf0 on.
+    /// Changes, in order, each of a tree block by its number (modulo the number of blocks), or from
+    /// 0xf0 on of the superblock.
     changes: Vec<Change>,
 }
 
@@ -39,7 +39,7 @@ fuzz_target!(|lies: Lies| -> Corpus {
     for change in &lies.changes {
         if change.block >= 0xf0 {
             image.edit_super(&device, reseal, |bytes| {
-                // The last 565 bytes are of no meaning.
+                // The last 565 bytes are unused.
                 let at = usize::from(change.at) % (4096 - 565);
                 apply(&change.how, bytes, at, &|number| other_block(image, number));
             });

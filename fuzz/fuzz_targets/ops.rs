@@ -1,5 +1,5 @@
-//! Operations on a fresh file system and on a model of it, with mounts between them: the same
-//! outcomes, the same trees, and a clean check at the end.
+//! Operations on a fresh file system and on a model of it, with mounts in between: the outcomes and
+//! trees must be equal, and the check at the end must be clean.
 //!
 //! Input: see [`Run`].
 #![no_main]
@@ -18,10 +18,10 @@ use sapwood_testing::MemoryFs;
 use sapwood_testing::model::{Settings, compare_trees, replay};
 use sapwood_vfs::FileSystem;
 
-/// How it is mounted, and what is done.
+/// The mount options, and the operations.
 #[derive(Arbitrary, Debug)]
 struct Run {
-    /// 0: none; 1 to 3: compress what is written; 4: no checksums; others: none.
+    /// 0: none; 1 to 3: compress written data; 4: no checksums; others: none.
     mount: u8,
     /// Nodes of 4 KiB.
     small_nodes: bool,
@@ -52,7 +52,7 @@ fuzz_target!(|run: Run| -> Corpus {
     }
     let device = Arc::new(empty(run.small_nodes));
     let mut options = options(false);
-    // Without this, what does not compress leaves a flag that the model does not know.
+    // Without this, data that does not compress sets a flag that the model does not know.
     options.compress_force = true;
     match run.mount % 6 {
         1 => options.compress = Some(Compression::Zlib(1)),

@@ -1,5 +1,5 @@
-//! An image with a log that the kernel wrote, of which some bytes lie, mounted: the log is replayed
-//! or refused. Refused, the image is as it was; replayed, a later mount finds no log.
+//! An image with a log of the kernel and changed bytes is mounted: the mount replays the log or
+//! refuses it. After a refusal the image is unchanged; after a replay, a later mount finds no log.
 //!
 //! Input: see [`Lies`].
 #![no_main]
@@ -18,16 +18,16 @@ use sapwood_fuzz::image::{Image, Place};
 use sapwood_fuzz::lies::Change;
 use sapwood_vfs::FileSystem;
 
-/// What is changed, and how the image is used then.
+/// The changes, and the use of the image after them.
 #[derive(Arbitrary, Debug)]
 struct Lies {
-    /// Which log (modulo how many there are).
+    /// Number of the log (modulo the number of logs).
     log: u8,
-    /// Bit 0: checked before; bit 1: explored and changed afterwards; bit 2: checksums stay as
-    /// they were.
+    /// Bit 0: checked before; bit 1: explored and changed afterwards; bit 2: checksums are not
+    /// updated.
     mode: u8,
-    /// Changes, one after the other: of a block of the log by its number (modulo how many there
-    /// are), of a block of the other trees from 0xe0 on.
+    /// Changes, in order, each of a block of the log by its number (modulo the number of blocks),
+    /// or from 0xe0 on of a block of the other trees.
     changes: Vec<Change>,
 }
 
@@ -40,13 +40,13 @@ macro_rules! logs {
     };
 }
 
-/// Among them are all kinds of items that a log can have.
+/// They contain all kinds of items that a log can have.
 const LOGS: [&[u8]; 12] = logs!(
     "append" "compressed_kinds" "hardlink" "name_reused" "newdir_tree" "old_parent" "punch"
     "rename_dir" "special" "subvol" "swap_dirs" "xattr"
 );
 
-/// An image, and which of its blocks are those of the log.
+/// An image, and the blocks of its log.
 struct Log {
     image: Image,
     log: Vec<Place>,
@@ -102,7 +102,7 @@ fuzz_target!(|lies: Lies| -> Corpus {
     Corpus::Keep
 });
 
-/// Mounts, which replays. False if that was refused.
+/// Mounts, which replays. False if the mount was refused.
 fn replays(device: &Arc<MemoryDevice>) -> bool {
     let before = device.snapshot();
     match Btrfs::open(vec![device.clone()], options(false)) {

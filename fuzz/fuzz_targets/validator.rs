@@ -1,7 +1,7 @@
-//! Bytes as a tree block, as a superblock and as single items: what the validators let through
-//! parses, and nothing panics.
+//! Random bytes as a tree block, as a superblock and as single items: everything that the
+//! validators accept parses, and nothing panics.
 //!
-//! Input: a byte that chooses what it is, then its bytes.
+//! Input: a byte that chooses the structure, then its bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// What its reader would expect if the header told the truth: so the content is what counts.
+/// The values that a reader would expect if the header were right, so that the content decides.
 fn expect(bytes: &[u8]) -> Option<Expect> {
     let block = Block::new(bytes).ok()?;
     Some(Expect {
@@ -65,10 +65,11 @@ fn sealed_block(data: &[u8]) {
     judge(&mut bytes);
 }
 
-/// A well-formed leaf; each item is a key of 17 bytes, a length of 2 and its data.
+/// A well-formed leaf; each item of the input is a key of 17 bytes, a length of 2 bytes and the
+/// data.
 fn leaf_of_items(mut data: &[u8]) {
     let mut bytes = vec![0; NODESIZE];
-    // Owner: the generation and the flag WRITTEN do not depend on the input.
+    // The generation and the flag WRITTEN of the header do not depend on the input.
     if let Some((owner, rest)) = data.split_first() {
         bytes[88] = *owner;
         data = rest;

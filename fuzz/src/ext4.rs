@@ -1,5 +1,5 @@
 //! Small ext4 images with every kind of inode and block, made by our own `mkfs` and engine, and
-//! what is done with them.
+//! their use in the targets.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use sapwood_vfs::{
 
 use crate::lies::{Change, apply};
 
-/// Bytes of a block of all images here.
+/// Block size of all images here.
 pub const BLOCK: usize = 1024;
 const MIB: u64 = 1 << 20;
 
-/// Features that are switched on or off. In the first three nothing but the structures themselves
-/// keeps a lie from being believed; the last has checksums everywhere.
+/// Features that are switched on or off. In the first three forms, only checks of the structures
+/// themselves detect an error; the last one has checksums everywhere.
 pub const FORMS: [&[(&str, bool)]; 4] = [
     &[("metadata_csum", false), ("ea_inode", true)],
     &[
@@ -49,7 +49,7 @@ pub fn options(read_only: bool) -> Options {
     }
 }
 
-/// An empty file system of 12 MiB in one of the [`FORMS`], always the same.
+/// An empty file system of 12 MiB in one of the [`FORMS`]; it is the same in every run.
 pub fn empty(form: usize) -> MemoryDevice {
     let device = MemoryDevice::new(12 * MIB);
     let features = FORMS[form]
@@ -68,16 +68,17 @@ pub fn empty(form: usize) -> MemoryDevice {
     device
 }
 
-/// An image, good as it is.
+/// A valid image.
 pub struct Image {
     /// Its content. Work on a [`MemoryDevice::snapshot`] of it.
     pub device: MemoryDevice,
-    /// Offsets of blocks that hold more than one kind of byte: metadata, as data here does not.
+    /// Offsets of the blocks with more than one byte value: these are metadata, because data blocks
+    /// here have only one.
     pub blocks: Vec<u64>,
 }
 
 impl Image {
-    /// Filled and unmounted.
+    /// The filled and unmounted file system.
     pub fn filled(form: usize) -> Self {
         let device = Arc::new(empty(form));
         let fs = Ext4::open(device.clone(), options(false)).expect("mounts");
@@ -86,14 +87,14 @@ impl Image {
         Self::of(device.snapshot())
     }
 
-    /// Filled, changed and synced, and then left as a power cut leaves it: all of it is in the journal.
+    /// Filled, changed and synced, and then left by a power cut: the journal has all changes.
     pub fn cut_off(form: usize) -> Self {
         let device = Arc::new(empty(form));
         let fs = Ext4::open(device.clone(), options(false)).expect("mounts");
         fill(&fs).expect("fills");
         let root = fs.root();
         fs.fsync(root, SyncKind::All).expect("syncs");
-        // Blocks that are freed, so that there are revokes.
+        // Frees blocks, so that there are revokes.
         remove(&fs, root, b"tree").expect("removes");
         fs.sync().expect("syncs");
         Self::of(device.snapshot())
@@ -142,7 +143,7 @@ fn file(fs: &Ext4, dir: Ino, name: &str, ranges: &[(u64, usize)]) -> Result<Ino>
     Ok(made.ino())
 }
 
-/// Every kind of inode and of block that a few hundred blocks can hold.
+/// Every kind of inode and of block that fits in a few hundred blocks.
 fn fill(fs: &Ext4) -> Result<()> {
     let root = fs.root();
     let tree = fs
@@ -158,10 +159,10 @@ fn fill(fs: &Ext4) -> Result<()> {
     let holes: Vec<_> = (0..12).map(|n| (n * 40_000, 3000)).collect();
     let holes = file(fs, root, "holes", &holes)?;
     let small = file(fs, root, "small", &[(0, 70)])?;
-    // Block maps have no blocks that are allocated and not written.
+    // Files with block maps have no unwritten blocks.
     let _ = fs.fallocate(small, 20_000, 9000, AllocMode::Allocate { keep_size: true });
     for (name, len) in [("user.short", 5), ("user.block", 300), ("user.long", 900)] {
-        // The longest fits only where values may be inodes.
+        // The longest value fits only if values may be in inodes of their own.
         let _ = fs.setxattr(small, name.as_bytes(), &vec![b'v'; len], SetXattrMode::Any);
     }
     fs.setxattr(holes, b"user.short", b"v", SetXattrMode::Any)?;
@@ -175,7 +176,7 @@ fn fill(fs: &Ext4) -> Result<()> {
         fs.create(&ROOT, root, name.as_bytes(), what, 0o644)?;
     }
     fs.link(small, tree, b"second")?;
-    // One that has no name: an orphan, while it is held.
+    // An inode without a name: an orphan while it is held.
     fs.unlink(root, b"holes")?;
     fs.link(small, root, b"third")?;
     Ok(())
@@ -195,7 +196,7 @@ fn remove(fs: &Ext4, parent: Ino, name: &[u8]) -> Result<()> {
     fs.rmdir(parent, name)
 }
 
-/// Mounts the image, looks at everything, changes a little of everything if it is writable, and
+/// Mounts the image, reads everything, makes one change of each kind if it is writable, and
 /// unmounts. False if it could not be mounted.
 pub fn explore(device: &Arc<MemoryDevice>, options: Options) -> bool {
     let writable = !options.read_only;

@@ -1,22 +1,22 @@
-//! Changes to a good image: what a fuzzer makes of it.
+//! The changes that a fuzzer makes to a good image.
 
 use arbitrary::Arbitrary;
 use sapwood_block::MemoryDevice;
 
 use crate::image::{Image, Place};
 
-/// A change of a tree block or of something else of an image.
+/// A change of a tree block or of another part of an image.
 #[derive(Arbitrary, Debug)]
 pub struct Change {
-    /// What of the image; each target says what it means.
+    /// The part of the image; each target defines it.
     pub block: u8,
-    /// Where in its used bytes (modulo how many those are).
+    /// Offset in its used bytes (modulo their number).
     pub at: u16,
-    /// What becomes of them.
+    /// The new bytes.
     pub how: How,
 }
 
-/// What becomes of the bytes at a place.
+/// The new bytes at an offset.
 #[derive(Arbitrary, Debug)]
 pub enum How {
     /// Other bytes.
@@ -25,14 +25,14 @@ pub enum How {
     Set8([u8; 8]),
     /// One bit.
     Flip(u8),
-    /// A number of 8 bytes becomes a little more or less.
+    /// Adds a small number to a number of 8 bytes.
     Add(i8),
     /// The bytes at another place of the block.
     Copy {
         from: u16,
         len: u8,
     },
-    /// This block's bytes become those of another block, but for its header.
+    /// Replaces the bytes of this block, except for its header, with those of another block.
     Other {
         block: u8,
         from: u16,
@@ -41,7 +41,7 @@ pub enum How {
 }
 
 impl Change {
-    /// Changes a tree block on `device` in all its copies; `reseal` makes its checksum right again.
+    /// Changes a tree block on `device` in all its copies; `reseal` updates its checksum.
     pub fn edit_block(&self, image: &Image, device: &MemoryDevice, place: &Place, reseal: bool) {
         let [head, tail] = place.used.clone();
         let at = usize::from(self.at) % (head.len() + tail.len()).max(1);
@@ -56,12 +56,12 @@ impl Change {
     }
 }
 
-/// A tree block by its number (modulo how many there are).
+/// A tree block by its number (modulo the number of blocks).
 pub fn other_block(image: &Image, number: u8) -> Vec<u8> {
     image.block(&image.blocks[usize::from(number) % image.blocks.len()])
 }
 
-/// Changes bytes of a block or superblock; `other` gives other blocks of the image by number.
+/// Changes bytes of a block or superblock; `other` returns other blocks of the image by number.
 pub fn apply(how: &How, bytes: &mut [u8], at: usize, other: &dyn Fn(u8) -> Vec<u8>) {
     let set = |bytes: &mut [u8], at: usize, new: &[u8]| {
         bytes[at..]

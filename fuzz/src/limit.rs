@@ -1,11 +1,12 @@
-//! An allocator that ends the process when a single allocation is larger than any that an image
-//! of the fuzz targets may cause. Memory that is asked for but never touched does not count
-//! toward libFuzzer's limit, so a length that an image made up would go unseen.
-#![allow(unsafe_code)] // The trait of allocators is unsafe; every call is handed on as it came.
+//! An allocator that ends the process at an allocation that is larger than a valid input of the
+//! fuzz targets may cause. libFuzzer's limit does not count memory that is allocated but never
+//! touched, so without this allocator a length taken from an image without a check would stay
+//! undetected.
+#![allow(unsafe_code)] // The trait of allocators is unsafe; every call passes its arguments on.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// Bytes. The largest honest ones are the caches of expanded images and block buffers.
+/// Bytes. The largest valid allocations are the caches of expanded images and block buffers.
 const LARGEST: usize = 96 << 20;
 
 struct Limited;
@@ -13,23 +14,23 @@ struct Limited;
 #[global_allocator]
 static LIMITED: Limited = Limited;
 
-fn judge(size: usize) {
+fn check_size(size: usize) {
     if size > LARGEST {
         eprintln!("an allocation of {size} bytes");
         std::process::abort();
     }
 }
 
-// SAFETY: all of it is the system's allocator, called with what the caller gave.
+// SAFETY: every method calls the system's allocator with the arguments of the caller.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        judge(layout.size());
-        // SAFETY: the caller's promises are handed on.
+        check_size(layout.size());
+        // SAFETY: the caller guarantees the conditions of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        judge(layout.size());
+        check_size(layout.size());
         // SAFETY: as above.
         unsafe { System.alloc_zeroed(layout) }
     }
@@ -40,7 +41,7 @@ unsafe impl GlobalAlloc for Limited {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        judge(size);
+        check_size(size);
         // SAFETY: as above.
         unsafe { System.realloc(at, layout, size) }
     }

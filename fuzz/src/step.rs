@@ -1,10 +1,10 @@
-//! Operations of the model, in the few bytes that a fuzzer can mutate well.
+//! Operations of the model, in a few bytes that a fuzzer can mutate well.
 
 use arbitrary::Arbitrary;
 use sapwood_testing::model::{Fill, Kind, Op, Place, Subject, Who};
 use sapwood_vfs::{AllocMode, CopyMode, RenameMode, SeekFrom, SetAttr, SetXattrMode, SyncKind};
 
-/// Few, so that operations meet; the fourth and fifth have the same hash in a directory.
+/// Few names, so that operations collide; the fourth and fifth have the same hash in a directory.
 const NAMES: [&str; 8] = [
     "a",
     "b",
@@ -17,7 +17,7 @@ const NAMES: [&str; 8] = [
      and-lists-of-names-split-much-sooner-than-names-of-one-letter-would-ever-make-them-do-it-here",
 ];
 const XATTRS: [&str; 4] = ["user.a", "user.ewpvvvrt", "user.qtxwpvec", "trusted.t"];
-/// Inodes that a session holds.
+/// Number of inodes that a session holds.
 const SLOTS: u8 = 3;
 
 /// A path of up to two names.
@@ -42,7 +42,7 @@ impl Path {
     }
 }
 
-/// An offset or length: bytes, or sectors and a little.
+/// An offset or length in bytes, or in sectors with a small rest.
 #[derive(Arbitrary, Debug, Clone, Copy)]
 pub struct Position(u16);
 
@@ -86,7 +86,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// As an operation; `None` for a mount.
+    /// The operation; `None` for a mount.
     pub fn op(&self) -> Option<Op> {
         Some(match *self {
             Self::Remount => return None,

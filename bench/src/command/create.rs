@@ -1,4 +1,4 @@
-//! `sapwood-bench create`: empty files created and removed by many.
+//! `sapwood-bench create`: many workers create and remove empty files.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,17 @@ use sapwood_bench::{Result, markdown};
 
 use super::{announce, json, run, write};
 
-/// Everybody; of ext4 also each policy of its search for inodes.
+/// The default contestants: all, and for ext4 also each policy of the inode search.
 const ALL: &str = "ext4-fuse,ext4-loop,ext4-fuse:all-off,ext4-lib,ext4-lib:locked_search-off,\
 ext4-lib:spread-off,ext4-lib:all-off,btrfs-fuse,btrfs-lib,kernel-btrfs,kernel-ext4,kernel-xfs,fuse2fs";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Create {
-    /// Who runs: KIND-fuse, KIND-loop (without io_uring) and KIND-lib of btrfs and ext4, with
+    /// Contestants: KIND-fuse, KIND-loop (without io_uring) and KIND-lib of btrfs and ext4, with
     /// :POLICY and +control; kernel-btrfs, kernel-ext4, kernel-xfs, fuse2fs
     #[arg(short, long = "contestant", value_delimiter = ',', default_value = ALL)]
     contestants: Vec<Contestant>,
-    /// Processes, or threads in process, each with a directory of its own
+    /// Number of processes (or threads in process), each with a directory of its own
     #[arg(
         short,
         long,
@@ -29,7 +29,7 @@ pub(crate) struct Create {
         value_parser = clap::value_parser!(u32).range(1..=1024)
     )]
     workers: Vec<u32>,
-    /// Files of each
+    /// Number of files of each
     #[arg(short, long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     files: u32,
     /// Directories for images
@@ -38,13 +38,13 @@ pub(crate) struct Create {
     /// Rounds
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Sparse images, not one that was written out whole beforehand
+    /// Use sparse images, instead of one image that was written out before
     #[arg(long)]
     sparse: bool,
-    /// Say what it takes, and run nothing
+    /// Print the needed time and space, and run nothing
     #[arg(long)]
     dry_run: bool,
-    /// Write the report here, with the endings .json and .md; else only show it
+    /// Write the report to this path with the extensions .json and .md, instead of only printing it
     #[arg(short, long)]
     output: Option<PathBuf>,
 }

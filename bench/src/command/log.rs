@@ -1,4 +1,4 @@
-//! `sapwood-bench log`: each mechanism of the log on and off.
+//! `sapwood-bench log`: compares each mechanism of the log, on and off.
 
 use std::path::PathBuf;
 
@@ -15,11 +15,12 @@ use super::{announce, json, run, write};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Log {
     /// Workloads: dbench-N (clients), commits-N (writers), xattr-N (attributes), seq-N and rand-N
-    /// (jobs), renames-N and renames-fsync-N (files); all of the standard sizes if none is given
+    /// (jobs), renames-N and renames-fsync-N (files); by default all standard sizes
     #[arg(short, long = "workload", value_delimiter = ',')]
     workloads: Vec<Workload>,
-    /// Compare `on` with these only: overlap-off, fast_wait-off, xattrs_when_changed-off,
-    /// single_names-off, groups-off, all-off, no-log; else with those that a workload is about
+    /// Compare `on` only with these: overlap-off, fast_wait-off, xattrs_when_changed-off,
+    /// single_names-off, groups-off, all-off, no-log; by default with the policies that a workload
+    /// is about
     #[arg(short, long = "policy", value_delimiter = ',')]
     policies: Option<Vec<Policy>>,
     /// How Sapwood is used
@@ -38,26 +39,26 @@ pub(crate) struct Log {
     /// Seconds of a run
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// The kernel's btrfs as a peer, mounted with -o ssd; needs root
+    /// Run the kernel's btrfs as a peer, mounted with -o ssd; needs root
     #[arg(long)]
     kernel: bool,
-    /// Leave out the run of `on` that shows the noise
+    /// Leave out the second run of `on`, which shows the noise
     #[arg(long)]
     no_control: bool,
-    /// Seconds from the first change of a transaction to its commit; short ones show what
-    /// happens beside a commit
+    /// Seconds from the first change of a transaction to its commit; a short time shows the cost of
+    /// concurrent commits
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     commit: u64,
-    /// Request threads of a mount; 0: as many as it takes by itself
+    /// Number of request threads of a mount; 0: the mount's default
     #[arg(long, default_value_t = 0)]
     fuse_threads: usize,
-    /// Sparse images, not one that was written out whole beforehand
+    /// Use sparse images, instead of one image that was written out before
     #[arg(long)]
     sparse: bool,
-    /// Say what it takes, and run nothing
+    /// Print the needed time and space, and run nothing
     #[arg(long)]
     dry_run: bool,
-    /// Write the report here, with the endings .json and .md; else only show it
+    /// Write the report to this path with the extensions .json and .md, instead of only printing it
     #[arg(short, long)]
     output: Option<PathBuf>,
 }

@@ -13,7 +13,7 @@ use sapwood_bench::report::Report;
 use sapwood_bench::runner::{Case, Runner};
 use sapwood_bench::{Error, Result};
 
-/// Says what it takes, and fails if a program is missing.
+/// Prints the needed time and space, and fails if a program is missing.
 pub(crate) fn announce(runner: &Runner, cases: &[Case]) -> Result<()> {
     let (runs, time) = runner.size(cases);
     let minutes = time.as_secs().div_ceil(60);
@@ -26,7 +26,7 @@ pub(crate) fn announce(runner: &Runner, cases: &[Case]) -> Result<()> {
     }
 }
 
-/// A load generator or program of a peer that is needed and not there.
+/// A load generator or a peer's program that is needed and missing.
 fn missing(cases: &[Case]) -> Option<&'static str> {
     let needed = cases.iter().flat_map(|case| {
         let contestants = || case.contestants.iter().map(|(_, contestant)| contestant);
@@ -43,8 +43,8 @@ fn missing(cases: &[Case]) -> Option<&'static str> {
     needed.find(|program| !dirs.iter().any(|dir| dir.join(program).exists()))
 }
 
-/// Runs `cases` into `report`, which `save` gets after each row, so that an end half-way loses
-/// nothing. A signal ends it after the run that is under way.
+/// Runs `cases` into `report`. `save` gets the report after each row, so that an interruption loses
+/// no row. A signal ends it after the current run.
 pub(crate) fn run(
     runner: &Runner,
     cases: &[Case],
@@ -65,7 +65,7 @@ pub(crate) fn run(
     done.and(written)
 }
 
-/// Writes a file of a report; `ending` without a dot.
+/// Writes a file of a report; `ending` is the extension without a dot.
 pub(crate) fn write(output: &Path, ending: &str, text: &str) -> Result<()> {
     let path = output.with_extension(ending);
     std::fs::write(&path, text).map_err(|source| Error::Io {

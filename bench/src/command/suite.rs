@@ -1,4 +1,4 @@
-//! `sapwood-bench suite`: everything, beside others.
+//! `sapwood-bench suite`: all workloads, compared with other file systems.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use super::{announce, json, run, write};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Suite {
-    /// Groups of workloads; all if none is given
+    /// Groups of workloads; by default all
     #[arg(short, long = "group", value_delimiter = ',')]
     groups: Vec<Group>,
     /// Single workloads: dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N, renames-fsync-N,
@@ -22,12 +22,12 @@ pub(crate) struct Suite {
     /// rust-build, sqlite, postgres, idle
     #[arg(short, long = "workload", value_delimiter = ',')]
     workloads: Vec<Workload>,
-    /// Only these: KIND-fuse, KIND-loop (without io_uring) and KIND-lib of btrfs and ext4, with
-    /// :POLICY and +control; kernel-btrfs, kernel-ext4, kernel-xfs, fuse2fs; programs that make
-    /// images: sapwood-mkfs-btrfs, sapwood-mkfs-ext4, mkfs.btrfs, mke2fs
+    /// Only these contestants: KIND-fuse, KIND-loop (without io_uring) and KIND-lib of btrfs and
+    /// ext4, with :POLICY and +control; kernel-btrfs, kernel-ext4, kernel-xfs, fuse2fs; programs
+    /// that make images: sapwood-mkfs-btrfs, sapwood-mkfs-ext4, mkfs.btrfs, mke2fs
     #[arg(short, long = "contestant", value_delimiter = ',')]
     contestants: Vec<Contestant>,
-    /// Directories for images; targets are judged by the first
+    /// Directories for images; targets are evaluated on the first
     #[arg(
         long = "on",
         value_delimiter = ',',
@@ -40,28 +40,29 @@ pub(crate) struct Suite {
     /// Seconds of a run that has no end of its own
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Everybody runs every size on every medium
+    /// Every contestant runs every size on every medium
     #[arg(long)]
     thorough: bool,
-    /// Files of each worker that creates
+    /// Number of files of each worker that creates
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     files: u32,
-    /// Files for stat
+    /// Number of files for stat
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     stat: u32,
-    /// Small files of an archive
+    /// Number of small files of an archive
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     small: u32,
-    /// What an image is made of: include, share or usr
+    /// Directory for images of a directory: include, share or usr
     #[arg(long, default_value = "share", value_parser = tree)]
     tree: Tree,
-    /// Sparse images, not one that was written out whole beforehand
+    /// Use sparse images, instead of one image that was written out before
     #[arg(long)]
     sparse: bool,
-    /// Say what it takes, and run nothing
+    /// Print the needed time and space, and run nothing
     #[arg(long)]
     dry_run: bool,
-    /// Write the report here, with the endings .json, .md and .html; else only show it
+    /// Write the report to this path with the extensions .json, .md and .html, instead of only
+    /// printing it
     #[arg(short, long)]
     output: Option<PathBuf>,
 }

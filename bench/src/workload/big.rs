@@ -1,4 +1,4 @@
-//! Big files, read and written: by fio in a directory, by a thread in process.
+//! Large files, read and written: by fio in a directory, by a thread in process.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,21 +13,21 @@ use crate::error::{on, run_program};
 use crate::figures::Seen;
 use crate::{Error, Result};
 
-/// How a big file is used.
+/// The access to a large file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Big {
-    /// Writes, else reads.
+    /// True for writes, false for reads.
     pub write: bool,
-    /// 4 KiB at random places, else 1 MiB one after the other.
+    /// True for 4 KiB at random offsets, false for 1 MiB in sequence.
     pub random: bool,
-    /// What of the system's caches is used.
+    /// State of the system's caches.
     pub cache: Cache,
 }
 
-/// What of the system's caches is used.
+/// State of the system's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cache {
-    /// They are empty in the beginning.
+    /// They are empty at the beginning.
     Cold,
     /// The file was read just before.
     Warm,
@@ -37,13 +37,13 @@ pub enum Cache {
 
 /// Bytes of the file.
 const SIZE: u64 = 512 << 20;
-/// Bytes that are read or written at random places.
+/// Bytes that are read or written at random offsets.
 const RANDOM: u64 = 64 << 20;
 const FILE: &str = "big";
 
 impl Big {
-    /// All of them, in the order of the report. Written is to a new file, which is durable at
-    /// the end of the measured time.
+    /// All accesses, in the order of the report. Writes go to a new file, which is durable at the
+    /// end of the measured time.
     pub const ALL: [Self; 10] = {
         const fn big(write: bool, random: bool, cache: Cache) -> Big {
             Big {
@@ -90,7 +90,7 @@ impl Big {
 }
 
 pub(super) fn run(standing: &mut Standing, big: Big) -> Result<Seen> {
-    // What is overwritten at random places or read has to be there.
+    // A read or a random write needs an existing file.
     if !big.write || big.random {
         match standing.place()? {
             Place::Directory(dir) => drop(by_fio(&dir, WRITTEN_FIRST, SIZE)?),
@@ -138,7 +138,8 @@ fn by_fio(dir: &Path, big: Big, bytes: u64) -> Result<Seen> {
     command.arg(format!("--io_size={bytes}"));
     command.arg(format!("--direct={}", u8::from(big.cache == Cache::Direct)));
     let report = run_program(&mut command)?;
-    // By ourselves: whether fio counts its own at the end does not show.
+    // We measure the time ourselves: fio's report does not show whether its time includes the final
+    // fsync.
     let began = Instant::now();
     if big.write {
         let path = dir.join(FILE);

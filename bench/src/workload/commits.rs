@@ -1,5 +1,5 @@
-//! Fsyncs while the file system commits all the time: what the overlap of a log with the commit
-//! before it is for.
+//! Fsyncs while the file system commits all the time: the case for the overlap of a log with the
+//! previous commit.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,7 @@ use crate::{Error, Result};
 const BLOCK: u64 = 4096;
 /// Blocks of a writer's file.
 const BLOCKS: u64 = 1024;
-/// Files that are created from one commit to the next, so that it has something to write.
+/// Number of files that are created between two commits, so that each commit has changes to write.
 const CREATED: u64 = 200;
 
 /// One writer's file.
@@ -68,7 +68,7 @@ impl Drop for Target {
     }
 }
 
-/// Makes the file system commit until the time is over; returns how often.
+/// Makes the file system commit until the time is over; returns the number of commits.
 fn commit(place: &Place, until: Instant) -> Result<u64> {
     let mut commits = 0;
     while Instant::now() < until {
@@ -84,7 +84,7 @@ fn commit(place: &Place, until: Instant) -> Result<u64> {
     Ok(commits)
 }
 
-/// Ours does not hear of `syncfs`, the kernel does not know our command.
+/// Sapwood does not receive `syncfs`, and the kernel does not know our command.
 fn sync(dir: &Path) -> Result<()> {
     if control::sync(dir).is_ok() {
         return Ok(());

@@ -1,8 +1,8 @@
-//! Empty files by many, each in a directory of its own, created and then removed: what `mdtest -F -C
-//! -r -u` does.
+//! Many workers create and then remove empty files, each in a directory of its own, like `mdtest -F
+//! -C -r -u`.
 //!
-//! Through a mount processes do it, in process threads. A run of the same before it fills caches and
-//! tables.
+//! Through a mount the workers are processes, in process they are threads. A shorter run before
+//! fills caches and tables.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 
-use super::crew::{self, Crew};
+use super::processes::{self, Processes};
 use super::{Place, panicked};
 use crate::Result;
 use crate::contestant::Standing;
 use crate::error::on;
 use crate::figures::Seen;
 
-/// How long the two phases took.
+/// Durations of the two phases.
 #[derive(Debug, Clone, Copy)]
 struct Phases {
     create: Duration,
@@ -58,10 +58,10 @@ fn by_processes(dir: &Path, workers: u32, files: u32) -> Result<Phases> {
         fs::create_dir(&path).map_err(on(&path))?;
     }
     let arguments = [dir.display().to_string(), files.to_string()];
-    let mut crew = Crew::start(workers, &arguments)?;
-    let create = crew.phase()?;
-    let remove = crew.phase()?;
-    crew.end()?;
+    let mut processes = Processes::start(workers, &arguments)?;
+    let create = processes.phase()?;
+    let remove = processes.phase()?;
+    processes.end()?;
     for number in 0..workers {
         let path = dir.join(directory(number));
         fs::remove_dir(&path).map_err(on(&path))?;
@@ -69,27 +69,27 @@ fn by_processes(dir: &Path, workers: u32, files: u32) -> Result<Phases> {
     Ok(Phases { create, remove })
 }
 
-/// What one process of [`by_processes`] does.
+/// The work of one process of a load by processes.
 ///
 /// # Errors
-/// The file system's; a parent that has gone.
-pub fn member(dir: &Path, files: u32, number: u32) -> Result<()> {
+/// An error of the file system, or a parent that has ended.
+pub fn work(dir: &Path, files: u32, number: u32) -> Result<()> {
     let path = dir.join(directory(number));
     let open = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(&path, open, Mode::empty());
     let dir = dir.map_err(|errno| on(&path)(errno.into()))?;
-    crew::wait_for_go()?;
+    processes::wait_for_go()?;
     let new = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
     for count in 0..files {
         let made = rustix::fs::openat(&dir, file(number, count), new, Mode::from_raw_mode(0o644));
         made.map_err(|errno| on(&path)(errno.into()))?;
     }
-    crew::wait_for_go()?;
+    processes::wait_for_go()?;
     for count in 0..files {
         rustix::fs::unlinkat(&dir, file(number, count), AtFlags::empty())
             .map_err(|errno| on(&path)(errno.into()))?;
     }
-    crew::say_end()
+    processes::report_end()
 }
 
 fn by_threads(fs: &dyn FileSystem, workers: u32, files: u32) -> Result<Phases> {
@@ -122,8 +122,8 @@ fn by_threads(fs: &dyn FileSystem, workers: u32, files: u32) -> Result<Phases> {
     Ok(Phases { create, remove })
 }
 
-/// Lets a thread for each directory begin at once; how long it took from the first one's begin to the
-/// last one's end. Not from when this thread sees them begin: on a busy machine it is told late.
+/// Lets one thread for each directory start at once; returns the time from the first start to the
+/// last end, by the threads' own clocks. This thread may learn of a start late on a busy machine.
 fn together(dirs: &[(u32, Ino)], work: impl Fn(u32, Ino) -> Result<()> + Sync) -> Result<Duration> {
     let (gate, work) = (Barrier::new(dirs.len()), &work);
     let times: Result<Vec<(Instant, Instant)>> = thread::scope(|scope| {

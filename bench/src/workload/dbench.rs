@@ -9,10 +9,10 @@ use crate::error::run_program;
 use crate::figures::Seen;
 use crate::{Error, Result};
 
-/// The load that the Debian package brings.
+/// The load of the Debian package.
 const LOAD: &str = "/usr/share/dbench/client.txt";
 
-/// Seconds without which many clients have not even made their directories.
+/// In less time, many clients have not even made their directories.
 const LEAST: u64 = 5;
 
 pub(super) fn run(dir: &Path, clients: u32, seconds: u64) -> Result<Seen> {
@@ -23,7 +23,7 @@ pub(super) fn run(dir: &Path, clients: u32, seconds: u64) -> Result<Seen> {
     read(&run_program(&mut command)?)
 }
 
-/// Reads its last line, and the table per operation before it.
+/// Parses its last line, and the table per operation before it.
 fn read(text: &str) -> Result<Seen> {
     let missing = |what| Error::Output {
         program: "dbench",

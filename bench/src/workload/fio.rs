@@ -56,9 +56,9 @@ const fn missing(what: &'static str) -> Error {
     }
 }
 
-/// The report of its only group of jobs.
+/// The report of the only group of jobs.
 fn job(text: &str) -> Result<Value> {
-    // Notes may stand before the report.
+    // Messages may precede the report.
     let start = text.find('{').ok_or(missing("report"))?;
     let mut all: Value = serde_json::from_str(&text[start..]).map_err(|_| missing("report"))?;
     let job = all["jobs"][0].take();
@@ -71,7 +71,7 @@ fn job(text: &str) -> Result<Value> {
     Ok(job)
 }
 
-/// Reads a report of one direction without fsyncs; `fsync`: how long one took behind it.
+/// Parses a report of one direction without fsyncs; `fsync` is the duration of an fsync after it.
 pub(super) fn read_big(text: &str, write: bool, fsync: Duration) -> Result<Seen> {
     let job = job(text)?;
     let part = &job[if write { "write" } else { "read" }];
@@ -81,7 +81,7 @@ pub(super) fn read_big(text: &str, write: bool, fsync: Duration) -> Result<Seen>
     Ok(Seen::rate(bytes / f64::from(1 << 20) / seconds))
 }
 
-/// Reads a report of writers.
+/// Parses a report of writers.
 fn read(text: &str) -> Result<Seen> {
     let job = job(text)?;
     let bytes = job["write"]["bw_bytes"].as_f64();

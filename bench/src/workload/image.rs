@@ -1,8 +1,8 @@
-//! An image of a directory, and out of it again.
+//! Making an image of a directory, and extracting it.
 //!
-//! Programs that make images do both without a mount where they can; the kernel's image is taken out
-//! by way of a mount, as are those of contestants, which copy into a mount first. What is copied was read
-//! just before, so that nobody waits for its disk.
+//! Programs that make images do both without a mount if they can. The kernel's image is extracted
+//! through a mount, and so are the images of contestants, which copy files into a mount first. The
+//! source files were read just before, so that no measurement includes their disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::images::Images;
 use crate::peer::{Peer, PeerMount};
 use crate::{Error, Result};
 
-/// What an image is made of.
+/// The source of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tree {
     /// `/usr/include`
@@ -32,7 +32,7 @@ pub enum Tree {
 }
 
 impl Tree {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 3] = [Self::Include, Self::Share, Self::Usr];
 
     /// Name on the command line.
@@ -53,7 +53,7 @@ impl Tree {
         })
     }
 
-    /// What its image may need.
+    /// Requirements for its image.
     #[must_use]
     pub fn room(self) -> Room {
         let default = Room {
@@ -70,7 +70,7 @@ impl Tree {
     }
 }
 
-/// Seconds in and out, and the most memory that it took.
+/// Seconds of both directions, and the peak memory.
 struct Took {
     made: f64,
     out: f64,
@@ -98,7 +98,7 @@ pub(crate) fn run(
     })
 }
 
-/// Reads all of it.
+/// Reads all files.
 fn warm(dir: &Path) -> Result<()> {
     let mut command = Command::new("sh");
     command.args(["-c", "tar -cf - . | cat > /dev/null"]);
@@ -190,7 +190,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     run_program(command.arg("-a").arg(from).arg(to)).map(drop)
 }
 
-/// The command of this build that stands beside this program, or the one of `SAPWOOD_BIN`.
+/// The command of this build, in the directory of this program, or that of `SAPWOOD_BIN`.
 fn sapwood() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SAPWOOD_BIN") {
         return Ok(path.into());
@@ -206,7 +206,7 @@ fn sapwood() -> Result<PathBuf> {
     }
 }
 
-/// Runs a program and watches how much memory it has had at most, in MiB.
+/// Runs a program and samples its peak memory, in MiB.
 fn watched(command: &mut Command) -> Result<Option<f64>> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child: Child = command
@@ -216,7 +216,7 @@ fn watched(command: &mut Command) -> Result<Option<f64>> {
         .map_err(io_error(program.clone()))?;
     let mut peak = None;
     loop {
-        // The last value before its end is the peak, but for what came in the last moments.
+        // The last sample before the end is the peak, except for growth in the last moments.
         peak = peak_mib(child.id()).or(peak);
         if let Some(status) = child.try_wait().map_err(io_error(program.clone()))? {
             let why = status.to_string();
@@ -229,7 +229,7 @@ fn watched(command: &mut Command) -> Result<Option<f64>> {
     }
 }
 
-/// The most memory that a process has had (`VmHWM` in `proc_pid_status(5)`), in MiB.
+/// The peak memory of a process (`VmHWM` in `proc_pid_status(5)`), in MiB.
 fn peak_mib(process: u32) -> Option<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
@@ -237,7 +237,7 @@ fn peak_mib(process: u32) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// Who makes images.
+/// The contestants that make images.
 #[must_use]
 pub fn contestants() -> Vec<Contestant> {
     let tools = Tool::ALL.map(Contestant::Tool).into_iter();

@@ -1,4 +1,4 @@
-//! Workloads of threads that drive the engine in process.
+//! Workloads of threads that use the engine in process.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use super::{Writes, panicked};
 use crate::Result;
 use crate::figures::{Latency, Seen};
 
-/// What one thread did.
+/// The work of one thread.
 #[derive(Default)]
 struct Done {
     bytes: u64,
@@ -28,7 +28,7 @@ impl Done {
     }
 }
 
-/// As the fio jobs of the same pattern.
+/// The same pattern as the fio jobs.
 pub(super) fn writes(
     fs: &Arc<dyn FileSystem>,
     writes: &Writes,
@@ -120,14 +120,14 @@ fn write_file(
     Ok(done)
 }
 
-/// Files that a client of the mix has at once.
+/// Number of files that a client of the mix has at once.
 const KEPT: u64 = 32;
-/// Bytes of one write of the mix, and how many a file gets.
+/// Bytes of one write of the mix, and of one file.
 const PIECE: usize = 16 << 10;
 const PIECES: u64 = 8;
 
 /// Clients that each create, write, read, rename and remove files in a directory of their own, with
-/// an fsync of every fourth: what dbench does through a mount, in short.
+/// an fsync of every fourth: a short form of dbench.
 pub(super) fn mixed(
     fs: &Arc<dyn FileSystem>,
     clients: u32,

@@ -1,13 +1,13 @@
-//! What is measured.
+//! The workloads.
 
 pub mod big;
 mod commits;
 pub mod create;
-mod crew;
 mod dbench;
 mod fio;
 pub mod image;
 mod library;
+mod processes;
 mod renames;
 mod shape;
 pub mod task;
@@ -28,7 +28,7 @@ use big::Big;
 use image::Tree;
 use task::Task;
 
-/// Where a workload finds the file system.
+/// The file system of a workload.
 #[derive(Clone)]
 pub enum Place {
     /// Root directory of a mount.
@@ -42,7 +42,7 @@ pub enum Place {
 pub enum Workload {
     /// Clients that mix metadata, writes and flushes.
     Dbench {
-        /// How many.
+        /// Number of clients.
         clients: u32,
     },
     /// 8 jobs of random 64 KiB writes, each with fsync, on files with attributes.
@@ -67,30 +67,30 @@ pub enum Workload {
     },
     /// Renames in a directory that was fsynced.
     Renames {
-        /// Files.
+        /// Number of files.
         count: u32,
-        /// Fsync of the directory after every 100th.
+        /// True for an fsync of the directory after every 100th rename.
         fsyncs: bool,
     },
-    /// Empty files by workers with a directory each, created, then removed.
+    /// Workers create and then remove empty files, each in a directory of its own.
     Create {
-        /// Processes, or threads.
+        /// Number of processes or threads.
         workers: u32,
-        /// Files of each.
+        /// Number of files of each worker.
         files: u32,
     },
-    /// A big file, read or written.
+    /// A large file, read or written.
     Big(Big),
     /// An image of a directory.
     Image {
         /// Directory.
         tree: Tree,
     },
-    /// What users do.
+    /// A task of a user.
     Task(Task),
 }
 
-/// Files of each worker that creates, unless told otherwise.
+/// Default number of files of each worker that creates.
 const CREATED: u32 = 1000;
 
 /// Attributes and jobs of the workload that has both.
@@ -113,7 +113,7 @@ impl Workload {
         all
     }
 
-    /// What its rate counts per second.
+    /// The unit that its rate counts per second.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         match self {
@@ -125,7 +125,7 @@ impl Workload {
         }
     }
 
-    /// The policies whose worth it shows.
+    /// The policies whose effect it shows.
     #[must_use]
     pub fn policies(&self) -> Vec<Policy> {
         use Policy::{AllOff, NoFastWait, NoGroups, NoLog, NoOverlap, NoSingleNames, NoXattrs, On};
@@ -137,12 +137,12 @@ impl Workload {
                 vec![On, NoFastWait, NoOverlap, AllOff, NoLog]
             }
             Self::Renames { .. } => vec![On, NoSingleNames, AllOff, NoLog],
-            // They are not about the log.
+            // Not about the log.
             Self::Create { .. } | Self::Big(_) | Self::Image { .. } | Self::Task(_) => vec![On],
         }
     }
 
-    /// Whether it runs for a given time, rather than until its work is done.
+    /// True if it runs for a given time, rather than until its work is done.
     #[must_use]
     pub fn is_timed(&self) -> bool {
         matches!(
@@ -155,7 +155,7 @@ impl Workload {
         )
     }
 
-    /// Programs that it needs in a directory.
+    /// Programs that it needs for a run in a directory.
     #[must_use]
     pub fn program(&self) -> Option<&'static str> {
         match self {
@@ -167,10 +167,11 @@ impl Workload {
         }
     }
 
-    /// Runs it. [`Standing::begin`] is called when everything is prepared, before the measured part.
+    /// Runs it. The workload calls [`Standing::begin`] after all preparation, before the measured
+    /// part.
     ///
     /// # Errors
-    /// The file system's or the load generator's.
+    /// An error of the file system or the load generator.
     pub fn run(&self, standing: &mut Standing, seconds: u64) -> Result<Seen> {
         match *self {
             Self::Create { workers, files } => return create::run(standing, workers, files),
@@ -234,9 +235,9 @@ struct Writes {
     jobs: u32,
     /// Bytes of one write.
     block: u64,
-    /// At random places, else one after the other.
+    /// True for random offsets, false for sequential ones.
     random: bool,
-    /// Writes from one fsync to the next.
+    /// Number of writes between two fsyncs.
     fsync_every: u32,
     /// Attributes of 50 bytes on each file.
     xattrs: u32,

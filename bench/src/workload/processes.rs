@@ -1,11 +1,11 @@
-//! Processes that do the same thing at the same time.
+//! Processes that do the same work at the same time.
 //!
 //! # How it works
-//! Each is this very program, started as `sapwood-bench crew ...`. It prepares, says a line, and waits
-//! for a byte on its standard input, a pipe of its own: with one for all, who is done with a phase
-//! could take the byte of another that has not begun. When a phase is done it says the time at
-//! which it ended (of the system's monotonic clock, which all processes share) and waits for the next.
-//! A phase took from the first byte written until the last one's end.
+//! Each process runs this program, as `sapwood-bench worker ...`. It prepares, prints a line, and
+//! waits for a byte on its standard input, a pipe of its own: from a common pipe, a process that
+//! has finished a phase could read the byte of one that has not started. At the end of a phase it
+//! prints the time (of the system's monotonic clock, which all processes share) and waits for the
+//! next phase. A phase lasts from the write of the first byte to the last of these times.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -16,75 +16,81 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::error::io_error;
 use crate::{Error, Result};
 
-/// The processes; dropping it ends them.
-pub(super) struct Crew {
-    members: Vec<Member>,
+/// The processes; dropping this ends them.
+pub(super) struct Processes {
+    workers: Vec<Worker>,
 }
 
-struct Member {
+struct Worker {
     child: Child,
     gate: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Crew {
-    /// Starts `count` of them, each with `arguments` and its number behind, and returns when all
-    /// are prepared.
+impl Processes {
+    /// Starts `count` processes, each with `arguments` and its number after them, and returns when
+    /// all have prepared.
     pub(super) fn start(count: u32, arguments: &[String]) -> Result<Self> {
         let program = std::env::current_exe().map_err(io_error("this program"))?;
-        let mut crew = Self {
-            members: Vec::new(),
+        let mut processes = Self {
+            workers: Vec::new(),
         };
         for number in 0..count {
             let mut command = Command::new(&program);
-            command.arg("crew").args(arguments).arg(number.to_string());
+            command
+                .arg("worker")
+                .args(arguments)
+                .arg(number.to_string());
             let mut child = command
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
-                .map_err(io_error("crew"))?;
+                .map_err(io_error("a worker process"))?;
             let pipes = (child.stdin.take(), child.stdout.take());
             let (Some(gate), Some(output)) = pipes else {
                 return Err(gone("it has no pipes"));
             };
-            crew.members.push(Member {
+            processes.workers.push(Worker {
                 child,
                 gate,
                 output: BufReader::new(output),
             });
         }
-        crew.lines()?;
-        Ok(crew)
+        processes.lines()?;
+        Ok(processes)
     }
 
-    /// Lets all do the next thing; how long it took.
+    /// Starts the next phase in all processes; returns its duration.
     pub(super) fn phase(&mut self) -> Result<Duration> {
         let began = now();
-        for member in &mut self.members {
-            member.gate.write_all(b"\n").map_err(io_error("crew"))?;
+        for worker in &mut self.workers {
+            worker
+                .gate
+                .write_all(b"\n")
+                .map_err(io_error("a worker process"))?;
         }
         let ends = self.lines()?;
         let last = ends.into_iter().max().unwrap_or(began);
         Ok(Duration::from_nanos(last.saturating_sub(began)))
     }
 
-    /// A number from each.
+    /// Reads a number from each process.
     fn lines(&mut self) -> Result<Vec<u64>> {
-        let read = |member: &mut Member| {
+        let read = |worker: &mut Worker| {
             let mut line = String::new();
-            member
+            worker
                 .output
                 .read_line(&mut line)
-                .map_err(io_error("crew"))?;
+                .map_err(io_error("a worker process"))?;
             line.trim().parse().map_err(|_| gone("it failed"))
         };
-        self.members.iter_mut().map(read).collect()
+        self.workers.iter_mut().map(read).collect()
     }
 
-    /// Waits until all have ended.
+    /// Waits until all processes have ended.
     pub(super) fn end(mut self) -> Result<()> {
-        for Member { child, .. } in &mut self.members {
-            let status = child.wait().map_err(io_error("crew"))?;
+        for Worker { child, .. } in &mut self.workers {
+            let status = child.wait().map_err(io_error("a worker process"))?;
             if !status.success() {
                 return Err(gone(&status.to_string()));
             }
@@ -93,10 +99,10 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for Processes {
     fn drop(&mut self) {
-        for Member { child, .. } in &mut self.members {
-            // Of one that has ended both are known already.
+        for Worker { child, .. } in &mut self.workers {
+            // Both fail only for a process that has ended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -105,34 +111,34 @@ impl Drop for Crew {
 
 fn gone(why: &str) -> Error {
     Error::Program {
-        program: "a process of the load".to_owned(),
+        program: "a worker process".to_owned(),
         why: why.to_owned(),
     }
 }
 
-/// The child's side of one gate: says that it is there, waits until it may go.
+/// The child's side of the start of a phase: reports that it is ready, and waits for the byte.
 pub(super) fn wait_for_go() -> Result<()> {
     say(now())?;
     let mut line = String::new();
     let read = io::stdin().read_line(&mut line);
-    match read.map_err(io_error("crew"))? {
+    match read.map_err(io_error("a worker process"))? {
         0 => Err(gone("its parent has gone")),
         _ => Ok(()),
     }
 }
 
-/// The child's side of the last phase's end.
-pub(super) fn say_end() -> Result<()> {
+/// The child's side of the end of the last phase.
+pub(super) fn report_end() -> Result<()> {
     say(now())
 }
 
 fn say(number: u64) -> Result<()> {
     let mut out = io::stdout().lock();
     let said = writeln!(out, "{number}").and_then(|()| out.flush());
-    said.map_err(io_error("crew"))
+    said.map_err(io_error("a worker process"))
 }
 
-/// Nanoseconds of the clock that all processes share.
+/// Nanoseconds of the system's monotonic clock.
 fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let parts = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));

@@ -1,4 +1,4 @@
-//! Renames in a directory that was fsynced: what a package manager does.
+//! Renames in a directory that was fsynced, as a package manager does them.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::Result;
 use crate::error::on;
 use crate::figures::{Latency, Seen};
 
-/// A directory, wherever it is.
+/// A directory of a mount or in process.
 trait Directory {
     fn create(&self, name: &str) -> Result<()>;
     fn rename(&self, from: &str, to: &str) -> Result<()>;
@@ -68,7 +68,7 @@ impl Directory for InProcess {
 }
 
 /// Creates `count` files, makes them durable, creates one more, fsyncs the directory, and renames
-/// all; measured is what follows that fsync. `every`: renames from one fsync to the next.
+/// all. The measured part follows that fsync. `every`: number of renames between two fsyncs.
 pub(super) fn run(
     place: &Place,
     count: u32,

@@ -1,4 +1,4 @@
-//! What the runner and the reports ask of a workload.
+//! Properties of a workload for the runner and the reports.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::contestant::Room;
 use crate::metric::{Metric, Source};
 
 impl Workload {
-    /// Rows of one family stand in one table.
+    /// Rows of one family are in one table.
     #[must_use]
     pub fn family(&self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Workload {
         }
     }
 
-    /// What tells it from others of its family.
+    /// What distinguishes it from the other rows of its family.
     #[must_use]
     pub fn size(&self) -> String {
         match self {
@@ -54,7 +54,7 @@ impl Workload {
         }
     }
 
-    /// What is shown of it, the most important first.
+    /// Its figures, the most important first.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         const FSYNC: [Metric; 3] = [
@@ -96,11 +96,11 @@ impl Workload {
         }
     }
 
-    /// About how long it takes; `seconds`: what a timed one is told.
+    /// Its approximate time; `seconds` is the length of a timed workload.
     #[must_use]
     pub fn estimate(&self, seconds: u64) -> Duration {
         match self {
-            // Two phases, and a shorter run of both before; by a contestant of middling speed.
+            // Two phases, and a shorter run of both before, for a contestant of average speed.
             Self::Create { workers, files } => {
                 let count = u64::from(*workers) * u64::from(*files);
                 Duration::from_millis(500 + count / 15)
@@ -125,20 +125,20 @@ impl Workload {
         }
     }
 
-    /// What it asks of its image.
+    /// Its requirements for the image.
     #[must_use]
     pub fn room(&self) -> Room {
         let default = Room::default();
         match self {
             Self::Create { workers, files } => {
                 // A group that has been full is not used again before its transaction is durable;
-                // and few want to be the last to find an inode.
+                // and the last free inodes take a long search.
                 default.with_inodes(u64::from(*workers) * (u64::from(*files) + 1) * 5 / 4)
             }
             Self::Task(Task::Stat { files } | Task::Small { files }) => {
                 default.with_inodes(u64::from(*files) * 5 / 4)
             }
-            // A database server runs as a user of its own.
+            // A database server runs as another user.
             Self::Task(Task::Postgres) => Room {
                 others: true,
                 ..default

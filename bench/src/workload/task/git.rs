@@ -1,4 +1,4 @@
-//! A tree that comes in from elsewhere: by git, by tar.
+//! Getting a source tree: by git, by tar.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn timed(command: &mut Command) -> Result<f64> {
 fn git(dir: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("git");
     command.arg("-C").arg(dir);
-    // Whatever the user has set, and whoever owns the directory.
+    // Independent of the user's settings and of the directory's owner.
     command.env("GIT_CONFIG_GLOBAL", "/dev/null");
     command.args(["-c", "user.name=bench", "-c", "user.email=bench@localhost"]);
     run_program(command.args(arguments))

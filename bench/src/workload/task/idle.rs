@@ -1,4 +1,4 @@
-//! A mount that nobody uses.
+//! An idle mount.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,11 @@ use crate::figures::Seen;
 use crate::usage::{Usage, field};
 use crate::{Error, Result};
 
-/// Files that are made before, so that there is something to be held in memory and written.
+/// Files that are made before, so that the mount has cached inodes and a commit to write.
 const FILES: u32 = 200;
-/// What is over in any case when this has passed: reports of the kernel's, threads that end, and what
-/// the files set going: ext4 looks once more, 5 s after the first, whether anything is to be committed.
+/// After this time, everything that the setup caused is over: reports of the kernel, threads that
+/// end, and changes of the files: ext4 checks 5 s after its first commit whether there are more
+/// changes.
 const QUIET: Duration = Duration::from_secs(6);
 
 pub(super) fn run(dir: &Path, standing: &mut Standing, seconds: u64) -> Result<Seen> {

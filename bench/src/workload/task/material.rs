@@ -1,4 +1,4 @@
-//! A source tree that looks like others, from a fixed seed.
+//! A typical source tree, from a fixed seed.
 
 use std::fs;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::Result;
 use crate::error::on;
 
-/// Directories, and files in each.
+/// Number of directories, and of files in each.
 const DIRS: u32 = 60;
 const FILES: u32 = 40;
 const WORDS: [&str; 12] = [

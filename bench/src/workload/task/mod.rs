@@ -1,7 +1,7 @@
-//! What users do, from begin to end.
+//! Tasks of users, from begin to end.
 //!
-//! What a task works on is made anew in each run, from a fixed seed, in a directory that no contestant
-//! serves.
+//! The input of a task is made anew for each run, from a fixed seed, in a directory outside of the
+//! contestant's file system.
 
 mod git;
 mod idle;
@@ -21,32 +21,32 @@ use crate::{Error, Result};
 /// A task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// `stat` of very many files, in directories of 1000.
+    /// `stat` of many files, in directories of 1000.
     Stat {
-        /// Files.
+        /// Number of files.
         files: u32,
     },
-    /// An archive of very many small files unpacked; they are listed, read and removed.
+    /// An archive of many small files is unpacked; they are listed, read and removed.
     Small {
-        /// Files.
+        /// Number of files.
         files: u32,
     },
     /// `git clone` of a local repository.
     GitClone,
-    /// `tar x`, and `rm -r` of what came out.
+    /// `tar x`, and `rm -r` of the result.
     Untar,
     /// A Rust program with some crates, built.
     RustBuild,
-    /// Transactions of SQLite, one after the other.
+    /// Transactions of SQLite, one after another.
     Sqlite,
     /// Transactions of PostgreSQL by 4 clients.
     Postgres,
-    /// Nothing: how often the process that serves the mount wakes up, and what it holds.
+    /// No operations: measures the wake-ups and the memory of the process that serves the mount.
     Idle,
 }
 
 impl Task {
-    /// All but those that have a size.
+    /// All tasks except those that have a size.
     pub const PLAIN: [Self; 6] = [
         Self::GitClone,
         Self::Untar,
@@ -80,12 +80,12 @@ impl Task {
             Self::Untar | Self::Small { .. } => Some("tar"),
             Self::RustBuild => Some("cargo"),
             Self::Sqlite => Some("sqlite3"),
-            // Where it is not in the search path; see `postgres::programs`.
+            // It may be outside of the search path; see `postgres::programs`.
             Self::Postgres => Some("setpriv"),
         }
     }
 
-    /// Why it cannot be run on this machine, if so.
+    /// The reason why it cannot run on this machine, if there is one.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
         match self {
@@ -99,7 +99,7 @@ impl Task {
         }
     }
 
-    /// What is shown of it, the most important first.
+    /// Its figures, the most important first.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
         const TIME: Metric = Metric::low("time", "s", Source::More("s"));
@@ -140,7 +140,7 @@ impl Task {
         }
     }
 
-    /// Whether it can be done in process.
+    /// Runs it; fails in process.
     #[must_use]
     pub fn has_library(&self) -> bool {
         matches!(self, Self::Stat { .. })

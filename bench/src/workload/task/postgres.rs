@@ -1,6 +1,7 @@
 //! Transactions of PostgreSQL, by its own `pgbench`.
 //!
-//! The server refuses to run as root, so everything is run as the user that Debian made for it.
+//! The server refuses to run as root, so all its programs run as the user that Debian creates for
+//! it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ use crate::{Error, Result};
 const USER: &str = "postgres";
 const CLIENTS: &str = "4";
 
-/// Where the programs of the newest server are that is installed; Debian leaves them out of the
-/// search path.
+/// Directory of the programs of the newest installed server; Debian does not add it to the search
+/// path.
 pub(super) fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let versions = versions.flatten().filter_map(|entry| {
@@ -28,7 +29,7 @@ pub(super) fn programs() -> Option<PathBuf> {
     versions.max().map(|(_, dir)| dir)
 }
 
-/// A server that runs; dropping it stops it.
+/// A running server; dropping it stops it.
 struct Server {
     programs: PathBuf,
     data: PathBuf,
@@ -88,7 +89,7 @@ pub(super) fn run(dir: &Path, standing: &mut Standing, seconds: u64) -> Result<S
     let home = dir.join("postgres");
     std::fs::create_dir(&home).map_err(on(&home))?;
     run_program(Command::new("chown").arg(USER).arg(&home))?;
-    // The socket's path is too long for a socket elsewhere in deep directories; here it is short.
+    // In a deep directory the path would be too long for a socket; here it is short.
     let server = Server::start(&home)?;
     server.bench(&home, ["-i", "-q", "-s", "1"])?;
     standing.begin()?;

@@ -10,9 +10,9 @@ use crate::contestant::Standing;
 use crate::error::{on, run_program};
 use crate::figures::Seen;
 
-/// Crates of the workspace, each but the first depending on the one before.
+/// Number of crates of the workspace; each except the first depends on the one before.
 const CRATES: u32 = 4;
-/// Functions of each.
+/// Number of functions of each crate.
 const FUNCTIONS: u32 = 60;
 
 pub(super) fn run(dir: &Path, standing: &mut Standing) -> Result<Seen> {
@@ -22,7 +22,7 @@ pub(super) fn run(dir: &Path, standing: &mut Standing) -> Result<Seen> {
     let mut command = Command::new("cargo");
     command.args(["build", "--quiet", "--offline"]);
     command.arg("--manifest-path").arg(root.join("Cargo.toml"));
-    // In the mount, whatever the environment of this process says.
+    // In the mount, independent of the environment of this process.
     command.arg("--target-dir").arg(root.join("target"));
     command.env_remove("RUSTFLAGS");
     let began = Instant::now();

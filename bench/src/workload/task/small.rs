@@ -1,7 +1,7 @@
-//! Very many small files: an archive unpacked, listed, read and removed by one client.
+//! Many small files: one client unpacks an archive and lists, reads and removes the files.
 //!
 //! The archive is written before the measured part, from a fixed seed, without a tree on disk. Its
-//! files have 0.2 to 12 KiB, [`PER_DIRECTORY`] to a directory.
+//! files have 0.2 to 12 KiB, with [`PER_DIRECTORY`] files in each directory.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -18,11 +18,11 @@ use crate::usage::Usage;
 use crate::workload::Place;
 use crate::{Error, Result};
 
-/// Files of a directory.
+/// Number of files of a directory.
 const PER_DIRECTORY: u32 = 100;
-/// Directories of a directory.
+/// Number of directories of a directory.
 const PER_PACKAGE: u32 = 10;
-/// Files that are read, at most.
+/// Greatest number of files that are read.
 const READ: usize = 20_000;
 /// Bytes of the smallest and the largest file.
 const SIZES: (usize, usize) = (200, 12_000);
@@ -73,7 +73,7 @@ fn timed(command: &mut Command) -> Result<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// Adds the number of requests for each file, and in the details the same by kind.
+/// Adds the number of requests per file, and in the details the same by kind.
 fn with_requests(seen: Seen, counted: &Counted, files: f64) -> Seen {
     let all: u64 = counted.requests.values().sum();
     let kinds = counted.requests.iter();
@@ -100,7 +100,7 @@ fn write_archive(out: impl Write, files: u32) -> io::Result<()> {
     for number in 0..files {
         let size = random.usize(SIZES.0..SIZES.1);
         let part = &mut content[..size];
-        // Text-like: it compresses, but no two files are the same.
+        // Similar to text: it compresses, but no two files are the same.
         part.fill_with(|| b"etaoin shrdlu\n{}();"[random.usize(0..19)]);
         let mut header = tar::Header::new_ustar();
         header.set_size(size as u64);
@@ -111,7 +111,7 @@ fn write_archive(out: impl Write, files: u32) -> io::Result<()> {
     archive.into_inner()?.flush()
 }
 
-/// Seconds in which files in a random order are read whole.
+/// Seconds to read whole files in random order.
 fn read_some(dir: &Path, files: u32) -> Result<f64> {
     let mut order: Vec<u32> = (0..files).collect();
     fastrand::Rng::with_seed(20).shuffle(&mut order);

@@ -1,4 +1,4 @@
-//! Transactions of SQLite, each durable before the next begins.
+//! Transactions of SQLite; each is durable before the next begins.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -11,7 +11,8 @@ use crate::error::{io_error, run_program};
 use crate::figures::Seen;
 use crate::{Error, Result};
 
-/// Transactions for each second that was asked for: a fixed number, so that all do the same.
+/// Number of transactions for each requested second. It is fixed, so that all contestants do the
+/// same work.
 const TRANSACTIONS: u64 = 150;
 
 pub(super) fn run(dir: &Path, standing: &mut Standing, seconds: u64) -> Result<Seen> {
@@ -21,7 +22,7 @@ pub(super) fn run(dir: &Path, standing: &mut Standing, seconds: u64) -> Result<S
     run_program(create.arg(&database).arg(table))?;
     standing.begin()?;
     let count = TRANSACTIONS * seconds;
-    // A journal beside the database, and then a log of its own.
+    // First with a rollback journal beside the database, then with a write-ahead log.
     let rollback = transactions(&database, &script("DELETE", 0, count))?;
     let log = transactions(&database, &script("WAL", count, count))?;
     let mut check = Command::new("sqlite3");

@@ -1,4 +1,4 @@
-//! `stat` of very many files.
+//! `stat` of many files.
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
@@ -60,7 +60,7 @@ fn fill(place: &Place, files: u32) -> Result<()> {
     Ok(())
 }
 
-/// Files per second of a walk over all.
+/// Files per second of a walk over all files.
 fn timed(place: &Place, files: u32) -> Result<f64> {
     let began = Instant::now();
     let found = match place {
@@ -80,7 +80,7 @@ fn walk(root: &Path) -> Result<u64> {
     let list = |dir: &Path| fs::read_dir(dir).map_err(on(dir));
     for dir in list(root)? {
         let dir = dir.map_err(on(root))?.path();
-        // What mkfs made, such as lost+found.
+        // Files of mkfs, such as lost+found.
         if !dir
             .file_name()
             .is_some_and(|name| name.to_string_lossy().starts_with("dir-"))
