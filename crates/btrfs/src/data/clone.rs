@@ -9,10 +9,11 @@ use std::sync::Arc;
 use sapwood_btrfs_format::InodeFlags;
 use sapwood_vfs::{self as vfs, CopyMode};
 
-use super::allocate::replace_with_hole;
-use super::complete::{changing, data_ref, raise_disk_size};
+use super::flush::{Wait, discard, flush};
+use super::hole::replace_with_hole;
+use super::items::{self, changing, data_ref, raise_disk_size, sector_ceil, sector_floor};
 use super::writeback::Files;
-use super::{Wait, check, discard, flush, items, read, sector_ceil, sector_floor, write};
+use super::{read, write};
 use crate::Result;
 use crate::file_data::{Content, ExtentMap, Stored};
 use crate::inode::Inode;
@@ -37,7 +38,7 @@ pub(crate) fn copy_range(
     len: u64,
     mode: CopyMode,
 ) -> Result<u64> {
-    check(files)?;
+    files.health.check()?;
     let size = from.state.lock().size;
     let left = size.saturating_sub(from_offset);
     let len = match (len, mode) {

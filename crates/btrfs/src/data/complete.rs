@@ -1,25 +1,27 @@
-//! Completion: puts what is on the device into the tree.
+//! Completion: puts what is on the device into the trees, and ends what was in flight.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use sapwood_btrfs_format::FileExtent;
 
-use super::damaged;
-use super::flush::land;
-use super::items::{self, ItemKind, Items, key_of};
-use super::writeback::Files;
+use super::items::{self, ItemKind, Items, changing, damaged, data_ref, key_of, raise_disk_size};
+use super::writeback::{Files, Work};
 use crate::Result;
-use crate::file_data::{Content, DataState, ExtentMap, Stored};
+use crate::file_data::{Content, ExtentMap, InFlightId, Ready, Stored};
 use crate::file_data::{OrderedExtent, Target};
-use crate::inode::{Inode, InodeState};
-use crate::lock::RankedMutexGuard;
+use crate::inode::Inode;
 use crate::space::DataReservation;
 use crate::transaction::{Handle, Store};
-use crate::tree::DataRef;
+
+/// Completes ordered extents, of one or more inodes, whose I/O is done, or ends them if that failed.
+pub(super) fn complete(files: &Arc<Files>, batch: &[(Arc<Inode>, Arc<OrderedExtent>)]) {
+    for (inode, ordered) in batch {
+        complete_one(files, inode, ordered);
+    }
+}
 
 /// Completes an ordered extent whose I/O is done, or ends it if that failed.
-pub(super) fn complete(files: &Arc<Files>, inode: &Arc<Inode>, ordered: &Arc<OrderedExtent>) {
+fn complete_one(files: &Arc<Files>, inode: &Arc<Inode>, ordered: &Arc<OrderedExtent>) {
     let mut put_back = false;
     let result = if ordered.failed() {
         Ok(None)
@@ -67,8 +69,47 @@ pub(super) fn complete(files: &Arc<Files>, inode: &Arc<Inode>, ordered: &Arc<Ord
             state.modified.failed(ordered);
         }
     }
-    land(files, inode, ordered.flight, ordered.len(), put_back);
+    end(files, inode, ordered.entry, ordered.len(), put_back);
     ordered.complete(files);
+}
+
+/// Ends a range in flight and wakes the threads that wait for it. `put_back`: its bytes become
+/// dirty again.
+pub(super) fn end(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    id: InFlightId,
+    bytes: u64,
+    put_back: bool,
+) {
+    let ready = {
+        let mut kept = 0;
+        let mut state = inode.data.state.lock();
+        if put_back {
+            kept = state.put_back(id);
+            state.refusals += 1;
+        }
+        let ready = state.in_flight.remove(id);
+        if state.bytes() == 0 {
+            state.promised = None;
+            state.promised_metadata = None;
+        }
+        // Before a waiter looks: its bytes count no longer.
+        files.writeback.leave(bytes - kept);
+        if put_back {
+            files.writeback.refuse();
+        }
+        inode.data.changed.notify_all();
+        ready
+    };
+    for ready in ready {
+        let work = match ready {
+            Ready::Parked(id) => Work::Decide(Arc::clone(inode), id),
+            Ready::Complete(ordered) => Work::Complete(Arc::clone(inode), ordered),
+        };
+        files.writeback.push(files, work);
+    }
+    files.writeback.settle(inode);
 }
 
 /// Promises space once more to what the host had no space for, so that it can be dirty again.
@@ -101,43 +142,6 @@ fn insert(files: &Arc<Files>, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Re
     }
     h.end()?;
     result.map(|_| transid)
-}
-
-/// A change of a file's items under way: no other thread changes any item of the file, because two
-/// changes of different ranges may have to cut the same one; and what searches find meanwhile is
-/// not kept.
-pub(super) struct Changing<'a> {
-    inode: &'a Inode,
-    ended: bool,
-    _items: RankedMutexGuard<'a, ()>,
-}
-
-/// Begins a change of items. The caller holds a handle.
-pub(super) fn changing(inode: &Inode) -> Changing<'_> {
-    let items = inode.data.items.lock();
-    inode.data.state.lock().maps.begin();
-    Changing {
-        inode,
-        ended: false,
-        _items: items,
-    }
-}
-
-impl Changing<'_> {
-    /// The items of `range` are as `maps` say, or not known.
-    pub(super) fn done(mut self, range: Range<u64>, maps: &[ExtentMap]) {
-        self.ended = true;
-        self.inode.data.state.lock().maps.end(range, maps);
-    }
-}
-
-impl Drop for Changing<'_> {
-    /// After an error nothing is known of the items.
-    fn drop(&mut self) {
-        if !self.ended {
-            self.inode.data.state.lock().maps.end(0..u64::MAX, &[]);
-        }
-    }
 }
 
 fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<ExtentMap> {
@@ -191,7 +195,7 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
     };
     {
         let mut data = inode.data.state.lock();
-        data.flights.set_inserted(ordered.flight);
+        data.in_flight.set_inserted(ordered.entry);
         data.in_tree.insert(ordered.range.start, ordered.bytes_end);
         let mut state = inode.state.lock();
         state.nbytes = state.nbytes.saturating_add(added).saturating_sub(dropped);
@@ -200,31 +204,6 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
     }
     inode.change(h, |_| {});
     Ok(map)
-}
-
-/// The ref that a file extent item at `start` makes.
-pub(super) fn data_ref(inode: &Inode, start: u64, stored: &Stored) -> DataRef {
-    DataRef {
-        bytenr: stored.bytenr,
-        len: stored.disk_len,
-        parent: None,
-        root_id: inode.root.id(),
-        objectid: inode.objectid,
-        offset: start.wrapping_sub(stored.offset),
-    }
-}
-
-/// Raises the size that the inode item will have, up to the first byte that is not in the tree
-/// yet. So after a power cut the file shows no range that was being written as if it had never
-/// been. The caller holds a handle and queues the inode.
-pub(super) fn raise_disk_size(data: &DataState, state: &mut InodeState) {
-    let reached = data.first_missing(state.disk_size).unwrap_or(u64::MAX);
-    let reached = if sapwood_fault::planted(62) {
-        u64::MAX
-    } else {
-        reached
-    };
-    state.disk_size = state.disk_size.max(state.size.min(reached));
 }
 
 /// Turns the range of `map` from preallocated into data: cuts the item that it lies in, and

@@ -11,15 +11,37 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, Incompat, ItemError, Key, RegularExtent, kind};
 
-use super::{damaged, sector_ceil, sector_floor};
+use crate::file_data::DataState;
 use crate::file_data::{Content, ExtentMap, Stored};
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeState};
+use crate::lock::RankedMutexGuard;
 use crate::transaction::{Handle, Store};
-use crate::tree::Cursor;
+use crate::tree::{Cursor, DataRef};
 use crate::{Error, Result};
 
 /// Items that one search reads ahead.
 const BATCH: usize = 64;
+
+/// Start of the sector that `offset` lies in.
+pub(super) fn sector_floor(store: &Store, offset: u64) -> u64 {
+    offset - offset % u64::from(store.sectorsize)
+}
+
+/// End of the sectors that `end` bytes take.
+pub(super) fn sector_ceil(store: &Store, end: u64) -> u64 {
+    end.checked_next_multiple_of(store.sectorsize.into())
+        .unwrap_or(sector_floor(store, u64::MAX))
+}
+
+/// An error that names the file and says what is wrong with its items.
+pub(super) fn damaged(inode: &Inode, offset: u64, reason: &'static str) -> Error {
+    Error::FileExtent {
+        root: inode.root.id(),
+        objectid: inode.objectid,
+        offset,
+        reason,
+    }
+}
 
 /// Key of the item at `offset`.
 pub(super) fn key_of(inode: &Inode, offset: u64) -> Key {
@@ -375,7 +397,7 @@ fn drop_item(h: &mut Handle, inode: &Inode, item: &Item, range: &Range<u64>) -> 
         return Ok(());
     }
     let store = Arc::clone(h.store());
-    let data = super::complete::data_ref(inode, item.start, &stored(&extent));
+    let data = data_ref(inode, item.start, &stored(&extent));
     if left {
         store.space.add_data_ref(h, &data, 1)
     } else {
@@ -412,4 +434,66 @@ pub(super) fn insert_hole(h: &mut Handle, inode: &Inode, range: Range<u64>) -> R
         &key_of(inode, range.start),
         &FileExtent::Regular(hole).encode(),
     )
+}
+
+/// The ref that a file extent item at `start` makes.
+pub(super) fn data_ref(inode: &Inode, start: u64, stored: &Stored) -> DataRef {
+    DataRef {
+        bytenr: stored.bytenr,
+        len: stored.disk_len,
+        parent: None,
+        root_id: inode.root.id(),
+        objectid: inode.objectid,
+        offset: start.wrapping_sub(stored.offset),
+    }
+}
+
+/// Raises the size that the inode item will have, up to the first byte that is not in the tree
+/// yet. So after a power cut the file shows no range that was being written as if it had never
+/// been. The caller holds a handle and queues the inode.
+pub(super) fn raise_disk_size(data: &DataState, state: &mut InodeState) {
+    let reached = data.first_missing(state.disk_size).unwrap_or(u64::MAX);
+    let reached = if sapwood_fault::planted(62) {
+        u64::MAX
+    } else {
+        reached
+    };
+    state.disk_size = state.disk_size.max(state.size.min(reached));
+}
+
+/// A change of a file's items under way: no other thread changes any item of the file, because two
+/// changes of different ranges may have to cut the same one; and what searches find meanwhile is
+/// not kept.
+pub(super) struct Changing<'a> {
+    inode: &'a Inode,
+    ended: bool,
+    _items: RankedMutexGuard<'a, ()>,
+}
+
+/// Begins a change of items. The caller holds a handle.
+pub(super) fn changing(inode: &Inode) -> Changing<'_> {
+    let items = inode.data.items.lock();
+    inode.data.state.lock().maps.begin();
+    Changing {
+        inode,
+        ended: false,
+        _items: items,
+    }
+}
+
+impl Changing<'_> {
+    /// The items of `range` are as `maps` say, or not known.
+    pub(super) fn done(mut self, range: Range<u64>, maps: &[ExtentMap]) {
+        self.ended = true;
+        self.inode.data.state.lock().maps.end(range, maps);
+    }
+}
+
+impl Drop for Changing<'_> {
+    /// After an error nothing is known of the items.
+    fn drop(&mut self) {
+        if !self.ended {
+            self.inode.data.state.lock().maps.end(0..u64::MAX, &[]);
+        }
+    }
 }

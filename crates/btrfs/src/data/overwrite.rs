@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::InodeFlags;
 
-use super::complete::data_ref;
-use super::items;
+use super::items::{self, data_ref};
 use super::writeback::Files;
 use crate::Result;
 use crate::file_data::Target;

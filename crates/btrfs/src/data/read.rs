@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{Checksum, InodeFlags};
 
+use super::items::{self, damaged};
 use super::writeback::Files;
-use super::{ahead, compress, damaged, inline, items};
+use super::{ahead, compress, inline};
 use crate::file_data::{Content, ExtentMap, Stored};
 use crate::inode::Inode;
 use crate::transaction::Store;
@@ -44,12 +45,12 @@ pub(super) fn fill(
     let end = offset + buf.len() as u64;
     let gaps = {
         let state = inode.data.state.lock();
-        state.flights.read(offset, buf);
+        state.in_flight.read(offset, buf);
         state.dirty.read(offset, buf);
         let mut gaps = Vec::new();
         for gap in state.dirty.gaps(offset..end) {
             let mut at = gap.start;
-            for part in state.flights.covered(gap.clone()) {
+            for part in state.in_flight.covered(gap.clone()) {
                 if part.start > at {
                     gaps.push(at..part.start);
                 }

@@ -13,10 +13,10 @@ pub(crate) fn stretch(files: &Arc<Files>, inode: &Inode, at: u64) -> Result<(boo
     let next = {
         let state = inode.data.state.lock();
         let dirty = state.dirty.covered(at..u64::MAX).next();
-        let flight = state.flights.covered(at..u64::MAX).next();
+        let in_flight = state.in_flight.covered(at..u64::MAX).next();
         dirty
             .into_iter()
-            .chain(flight)
+            .chain(in_flight)
             .min_by_key(|part| part.start)
     };
     if let Some(part) = next.clone().filter(|part| part.start <= at) {

@@ -142,7 +142,7 @@ fn newer_data_overtakes_older_on_the_device_but_not_in_the_tree() {
             .into_iter()
             .find(|ordered| ordered.range.start == 8192);
         match newest {
-            Some(ordered) if file.data.state.lock().flights.is_io_done(ordered.flight) => {
+            Some(ordered) if file.data.state.lock().in_flight.is_io_done(ordered.entry) => {
                 break ordered;
             }
             _ => thread::yield_now(),
@@ -212,7 +212,7 @@ fn the_size_on_disk_does_not_pass_what_is_on_its_way() {
     gate.wait_held(1);
     write(&engine, &file, 20480, &[b'b'; 4096]);
     flush(&engine, &file, 20480..24576, Wait::None).unwrap();
-    while file.data.state.lock().flights.overlaps(20480..24576) {
+    while file.data.state.lock().in_flight.overlaps(20480..24576) {
         thread::yield_now();
     }
     assert_eq!(file.state.lock().disk_size, 0);
@@ -233,7 +233,7 @@ fn an_overwrite_in_memory_keeps_the_size_of_what_is_in_the_tree() {
     // The last sector is dirty again, with more at its end.
     write(&engine, &file, 11000, &[b'b'; 100]);
     gate.open();
-    while !file.data.state.lock().flights.is_empty() {
+    while !file.data.state.lock().in_flight.is_empty() {
         thread::yield_now();
     }
     assert_eq!(file.state.lock().disk_size, 11000);

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, compression as id};
 
-use super::complete::{changing, raise_disk_size};
-use super::items::{self, Item, key_of};
+use super::flush::discard;
+use super::items::{self, Item, changing, key_of, raise_disk_size, sector_ceil, sector_floor};
 use super::writeback::Files;
-use super::{check, discard, inline, sector_ceil, sector_floor, write};
+use super::{inline, write};
 use crate::Result;
 use crate::file_data::{Content, ExtentMap};
 use crate::inode::Inode;
@@ -31,7 +31,7 @@ const ITEMS: u64 = 8;
 /// # Errors
 /// [`NoSpace`](crate::Error::NoSpace); unreadable or damaged items.
 pub(crate) fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    check(files)?;
+    files.health.check()?;
     let old = inode.state.lock().size;
     if size >= old {
         write::prepare_growth(files, inode, size, size)?;
@@ -55,7 +55,7 @@ pub(crate) fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Res
 /// # Errors
 /// Unreadable or damaged items.
 pub(crate) fn delete_content(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
-    check(files)?;
+    files.health.check()?;
     discard(files, inode, 0..u64::MAX);
     inode.state.lock().size = 0;
     shrink(files, inode, 0)

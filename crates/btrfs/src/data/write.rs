@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::Incompat;
 
-use super::complete::{changing, raise_disk_size};
-use super::flush;
+use super::flush::begin;
+use super::hole::clear;
+use super::items::{changing, raise_disk_size, sector_ceil, sector_floor};
 use super::writeback::Files;
-use super::{allocate, check, items, overwrite, read, sector_ceil, sector_floor};
+use super::{items, overwrite, read};
 use crate::file_data::{Content, ExtentMap};
 use crate::inode::Inode;
 use crate::space::{DataReservation, MetadataReservation};
@@ -33,7 +34,7 @@ pub(crate) fn write(
     offset: u64,
     data: &[u8],
 ) -> Result<()> {
-    check(files)?;
+    files.health.check()?;
     if data.is_empty() {
         return Ok(());
     }
@@ -48,7 +49,7 @@ pub(crate) fn write(
         rest = back;
     }
     if inode.data.state.lock().dirty.bytes() >= EARLY {
-        flush::begin(files, inode, 0..u64::MAX);
+        begin(files, inode, 0..u64::MAX);
     }
     Ok(())
 }
@@ -91,7 +92,7 @@ pub(super) fn drop_stale(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: 
         let map = items::find(files, inode, at)?.cut(&(at..to));
         at = map.end;
         if matches!(map.content, Content::Data(_)) {
-            allocate::clear(files, inode, map.range())?;
+            clear(files, inode, map.range())?;
         }
     }
     Ok(())
@@ -105,7 +106,7 @@ fn pull_first(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
         if state.dirty.contains(0) {
             return Ok(());
         }
-        if !state.flights.overlaps(0..sector) {
+        if !state.in_flight.overlaps(0..sector) {
             drop(state);
             if items::find(files, inode, 0)?.content != Content::Inline {
                 return Ok(());
@@ -135,7 +136,7 @@ fn zero_tail(files: &Arc<Files>, inode: &Arc<Inode>, size: u64, to: u64) -> Resu
     let end = start + u64::from(files.sectorsize);
     let in_memory = {
         let state = inode.data.state.lock();
-        state.dirty.contains(start) || state.flights.overlaps(start..end)
+        state.dirty.contains(start) || state.in_flight.overlaps(start..end)
     };
     let inline = match items::find(files, inode, start)?.content {
         _ if in_memory => return Ok(()),

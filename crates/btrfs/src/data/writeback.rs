@@ -17,6 +17,7 @@
 //! first [freezes](Writeback::freeze_overwrites) the tree: overwrites under way are waited for, and
 //! what comes then is copied, until the snapshot exists and the generation rule protects it.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -27,13 +28,10 @@ use std::time::Duration;
 use parking_lot::Condvar;
 use sapwood_base::{ActiveFiles, Added, Alarm, Batching, ByteBound, WorkerGroup, Workers, age};
 
-use super::parts::{self, Dispatch, Part};
-use super::{Wait, complete, flush};
-use crate::file_data::FlightId;
-use crate::file_data::OrderedExtent;
+use crate::file_data::{InFlightId, OrderedExtent, Slice};
 use crate::inode::{Inode, InodeTable};
 use crate::lock::{Rank, RankedMutex};
-use crate::transaction::{Participant, Store};
+use crate::transaction::Store;
 use crate::tree::{BlockCache, TreeRead};
 use crate::{Error, Options, Result};
 
@@ -51,20 +49,57 @@ const RECENT: usize = 16;
 /// Work for a thread.
 pub(super) enum Work {
     /// Decide where a taken run goes.
-    Prepare(Arc<Inode>, FlightId),
+    Decide(Arc<Inode>, InFlightId),
     /// Compress a piece of a run and allocate for it.
-    Compress(Arc<Inode>, FlightId),
-    /// Write a part of an ordered extent: byte range within what goes to disk.
-    Write(Arc<Inode>, Part),
+    Compress(Arc<Inode>, InFlightId),
+    /// Write bytes of an ordered extent.
+    Write(DataWrite),
     /// Put an ordered extent into the tree.
     Complete(Arc<Inode>, Arc<OrderedExtent>),
     /// Begin writeback until the dirty bytes fall below the lower mark.
     Relieve,
 }
 
+/// Bytes of an ordered extent that one request can write.
+pub(super) struct DataWrite {
+    pub(super) inode: Arc<Inode>,
+    pub(super) ordered: Arc<OrderedExtent>,
+    /// Where in the bytes of the ordered extent they begin.
+    pub(super) at: u64,
+    pub(super) slices: Vec<Slice>,
+}
+
+/// The writes that a flush has collected. They may be of several inodes.
+pub(super) type Batch = RefCell<Vec<DataWrite>>;
+
+/// Where the work of a flush is done.
+#[derive(Clone, Copy)]
+pub(super) enum Dispatch<'a> {
+    /// In this thread; what is to be written is collected.
+    Here(&'a Batch),
+    /// By the threads of writeback.
+    Queue,
+}
+
+/// What the threads of writeback do, which the files above know.
+#[derive(Clone, Copy)]
+pub(super) struct Duties {
+    /// Does a piece of work.
+    pub(super) run: fn(&Arc<Files>, Work),
+    /// Begins writeback of what has been dirty for an interval. Returns how long the oldest of the
+    /// rest has until then; `None` if no file is active.
+    pub(super) write_back_old: fn(&Arc<Files>, Duration) -> Option<Duration>,
+}
+
 struct Job {
     files: Arc<Files>,
     work: Work,
+}
+
+impl Job {
+    fn run(self) {
+        (self.files.writeback.duties.run)(&self.files, self.work);
+    }
 }
 
 /// Lane of what completes ordered extents.
@@ -74,20 +109,9 @@ const IO: usize = 0;
 
 /// Files, on top of a store: inodes and their data; always behind an `Arc`.
 pub(crate) struct Files {
-    store: Arc<Store>,
+    pub(super) store: Arc<Store>,
     pub(crate) inodes: InodeTable,
     pub(crate) writeback: Writeback,
-}
-
-impl Files {
-    /// The files of a mount of the subvolume `mounted`.
-    pub(crate) fn new(store: Arc<Store>, mounted: u64) -> Arc<Self> {
-        Arc::new(Self {
-            inodes: InodeTable::new(mounted, store.options.inode_bytes),
-            writeback: Writeback::new(&store.options),
-            store,
-        })
-    }
 }
 
 impl Files {
@@ -111,31 +135,6 @@ impl TreeRead for Files {
     }
 }
 
-impl Participant for Files {
-    fn write_back(self: Arc<Self>) {
-        // What fails is reported to the threads that wait for their own file.
-        let _ = self.writeback.flush_all(&self, Wait::Completion);
-    }
-
-    fn hurry(&self) {
-        self.writeback.hurry();
-    }
-}
-
-/// Does a piece of work in this thread.
-pub(super) fn run(files: &Arc<Files>, work: Work) {
-    match work {
-        Work::Prepare(inode, id) => flush::prepare(files, &inode, id, Dispatch::Queue),
-        Work::Compress(inode, id) => flush::compress(files, &inode, id, Dispatch::Queue),
-        Work::Write(inode, part) => parts::write_part(files, &inode, &part),
-        Work::Complete(inode, ordered) => complete::complete(files, &inode, &ordered),
-        Work::Relieve => {
-            files.writeback.relieving.store(false, Ordering::SeqCst);
-            files.writeback.relieve(files);
-        }
-    }
-}
-
 #[derive(Default)]
 struct Overwrites {
     in_flight: u64,
@@ -151,15 +150,16 @@ struct Expanded {
 
 /// Writeback of all files.
 pub(crate) struct Writeback {
+    duties: Duties,
     workers: Workers<Rank, Job>,
     /// Threads that do I/O jobs.
     width: usize,
     background: bool,
     interval: Duration,
-    bound: ByteBound<Rank>,
+    pub(super) bound: ByteBound<Rank>,
     /// A [`Work::Relieve`] is queued.
-    relieving: AtomicBool,
-    active: ActiveFiles<Rank, Inode>,
+    pub(super) relieving: AtomicBool,
+    pub(super) active: ActiveFiles<Rank, Inode>,
     /// Wakes the thread that writes back what is old: the first active file, or the end.
     age: Arc<Alarm<Rank>>,
     overwrites: RankedMutex<HashMap<u64, Overwrites>>,
@@ -176,20 +176,8 @@ impl std::fmt::Debug for Writeback {
 }
 
 impl Writeback {
-    /// Begins writeback of what is older than the interval. Returns how long the oldest of the
-    /// others has until then; `None` if no file is active.
-    fn flush_due(&self, files: &Arc<Files>, interval: Duration) -> Option<Duration> {
-        let (due, next) = self.active.due(interval);
-        for inode in due {
-            if inode.data.dirty_bytes() > 0 {
-                flush::begin(files, &inode, 0..u64::MAX);
-            }
-        }
-        next
-    }
-
     /// Without threads yet.
-    pub(crate) fn new(options: &Options) -> Self {
+    pub(super) fn new(options: &Options, duties: Duties) -> Self {
         let processors = thread::available_parallelism().map_or(2, usize::from);
         let width = if options.threads == 0 {
             processors
@@ -197,6 +185,7 @@ impl Writeback {
             options.threads
         };
         Self {
+            duties,
             workers: Workers::new(Rank::Leaf, 2),
             width: width.clamp(2, 16),
             background: options.background,
@@ -223,16 +212,13 @@ impl Writeback {
             group("btrfs-data", self.width, None),
             group("btrfs-complete", COMPLETERS, Some(BATCHING)),
         ];
-        let started = self
-            .workers
-            .start(&crews, |job: Job| run(&job.files, job.work));
+        let started = self.workers.start(&crews, |job: Job| job.run());
         if started && self.background {
             let (weak, alarm) = (Arc::downgrade(files), Arc::clone(&self.age));
             let interval = self.interval;
+            let write_back_old = self.duties.write_back_old;
             let flush_old = move || {
-                age::write_back_old(&weak, &alarm, interval, |files, interval| {
-                    files.writeback.flush_due(files, interval)
-                });
+                age::write_back_old(&weak, &alarm, interval, write_back_old);
             };
             self.workers.spawn("btrfs-flush", flush_old);
         }
@@ -250,7 +236,7 @@ impl Writeback {
             work,
         };
         if let Err(job) = self.workers.push(lane, job) {
-            run(&job.files, job.work);
+            job.run();
         }
     }
 
@@ -309,23 +295,6 @@ impl Writeback {
         }
     }
 
-    /// Begins writeback of the files that have been active longest, until what is left dirty is
-    /// a quarter of the bound.
-    fn relieve(&self, files: &Arc<Files>) {
-        let oldest = self.active.oldest_first();
-        let mut dirty: u64 = oldest.iter().map(|inode| inode.data.dirty_bytes()).sum();
-        for inode in oldest {
-            if dirty <= self.bound.limit() / 4 {
-                break;
-            }
-            let bytes = inode.data.dirty_bytes();
-            if bytes > 0 {
-                flush::begin(files, &inode, 0..u64::MAX);
-                dirty = dirty.saturating_sub(bytes);
-            }
-        }
-    }
-
     /// Notes that a file has data in memory.
     pub(super) fn activate(&self, inode: &Arc<Inode>) {
         let added = self.active.add(inode);
@@ -341,37 +310,6 @@ impl Writeback {
     /// Forgets a file that has nothing left in memory.
     pub(super) fn settle(&self, inode: &Arc<Inode>) {
         self.active.settle(inode, || inode.data.is_idle());
-    }
-
-    /// Flushes all files. The first error is returned, after all were tried.
-    pub(crate) fn flush_all(&self, files: &Arc<Files>, wait: Wait) -> Result<()> {
-        self.flush_some(files, wait, |_| true)
-    }
-
-    /// Flushes the files of one tree.
-    pub(crate) fn flush_root(&self, files: &Arc<Files>, root: u64, wait: Wait) -> Result<()> {
-        self.flush_some(files, wait, |inode| inode.root.id() == root)
-    }
-
-    fn flush_some(
-        &self,
-        files: &Arc<Files>,
-        wait: Wait,
-        which: impl Fn(&Inode) -> bool,
-    ) -> Result<()> {
-        let mut active = self.active.all();
-        active.retain(|inode| which(inode));
-        let refusals: Vec<u64> = active.iter().map(|inode| flush::refusals(inode)).collect();
-        for inode in &active {
-            flush::begin(files, inode, 0..u64::MAX);
-        }
-        let mut result = Ok(());
-        if wait != Wait::None {
-            for (inode, refusals) in active.iter().zip(refusals) {
-                result = result.and(flush::wait_for(files, inode, wait, refusals));
-            }
-        }
-        result
     }
 
     /// True if a file of this tree may be overwritten in place now; then

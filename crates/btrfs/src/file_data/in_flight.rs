@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::ordered::{FlightId, OrderedExtent};
+use super::ordered::{InFlightId, OrderedExtent};
 use super::slice::{Slice, cut};
 
 /// One range in flight.
@@ -33,36 +33,36 @@ struct Entry {
     ordered: Option<Arc<OrderedExtent>>,
     io_done: bool,
     blockers: u32,
-    dependents: Vec<FlightId>,
+    dependents: Vec<InFlightId>,
     /// Waits for its blockers before it is decided where it goes.
     parked: bool,
     /// The tree has it.
     inserted: bool,
 }
 
-/// What can go on because older data landed.
+/// What can go on because older data is no longer in flight.
 #[derive(Debug)]
 pub(crate) enum Ready {
     /// A parked entry can be decided.
-    Parked(FlightId),
+    Parked(InFlightId),
     /// An ordered extent can be completed.
     Complete(Arc<OrderedExtent>),
 }
 
 /// All of a file's data in flight.
 #[derive(Debug, Default)]
-pub(crate) struct Flights {
-    entries: BTreeMap<FlightId, Entry>,
+pub(crate) struct InFlight {
+    entries: BTreeMap<InFlightId, Entry>,
     /// Start of a range -> its end and the newest entry there.
-    cover: BTreeMap<u64, (u64, FlightId)>,
-    marks: BTreeSet<(u64, FlightId)>,
-    io_marks: BTreeSet<(u64, FlightId)>,
-    next: FlightId,
+    cover: BTreeMap<u64, (u64, InFlightId)>,
+    marks: BTreeSet<(u64, InFlightId)>,
+    io_marks: BTreeSet<(u64, InFlightId)>,
+    next: InFlightId,
     mark: u64,
     bytes: u64,
 }
 
-impl Flights {
+impl InFlight {
     /// Sum of all entries in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -95,7 +95,7 @@ impl Flights {
         self.covering(range).next().is_some()
     }
 
-    fn covering(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, FlightId)> {
+    fn covering(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, InFlightId)> {
         let first = self.cover.range(..=range.start).next_back();
         let first = first
             .filter(|(_, (end, _))| *end > range.start)
@@ -116,7 +116,7 @@ impl Flights {
     /// Parts of `range` of which nothing newer than an entry is in flight.
     pub(crate) fn newest(
         &self,
-        id: FlightId,
+        id: InFlightId,
         range: Range<u64>,
     ) -> impl Iterator<Item = Range<u64>> {
         let bounds = range.clone();
@@ -141,7 +141,7 @@ impl Flights {
         }
     }
 
-    fn add(&mut self, entry: Entry) -> FlightId {
+    fn add(&mut self, entry: Entry) -> InFlightId {
         self.next += 1;
         let id = self.next;
         self.marks.insert((entry.mark, id));
@@ -152,8 +152,8 @@ impl Flights {
     }
 
     /// Takes a range in, newer than all that is in flight.
-    pub(crate) fn insert(&mut self, range: Range<u64>, data: Vec<Slice>) -> FlightId {
-        let older: BTreeSet<FlightId> = self.covering(range.clone()).map(|(_, id)| id).collect();
+    pub(crate) fn insert(&mut self, range: Range<u64>, data: Vec<Slice>) -> InFlightId {
+        let older: BTreeSet<InFlightId> = self.covering(range.clone()).map(|(_, id)| id).collect();
         self.mark += 1;
         let id = self.add(Entry {
             range: range.clone(),
@@ -177,14 +177,14 @@ impl Flights {
     }
 
     /// Range and bytes of an entry.
-    pub(crate) fn get(&self, id: FlightId) -> Option<(Range<u64>, Vec<Slice>)> {
+    pub(crate) fn get(&self, id: InFlightId) -> Option<(Range<u64>, Vec<Slice>)> {
         let entry = self.entries.get(&id)?;
         Some((entry.range.clone(), entry.data.clone()))
     }
 
     /// Whether older data in the range of an entry is still in flight. If so the entry is
     /// reported once it is not.
-    pub(crate) fn park_if_blocked(&mut self, id: FlightId) -> bool {
+    pub(crate) fn park_if_blocked(&mut self, id: InFlightId) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else {
             return false;
         };
@@ -193,7 +193,7 @@ impl Flights {
     }
 
     /// Cuts an entry whose I/O has not begun at the given offsets; returns all parts.
-    pub(crate) fn split(&mut self, id: FlightId, at: &[u64]) -> Vec<FlightId> {
+    pub(crate) fn split(&mut self, id: InFlightId, at: &[u64]) -> Vec<InFlightId> {
         if at.is_empty() {
             return vec![id];
         }
@@ -227,9 +227,9 @@ impl Flights {
     }
 
     /// Puts the parts of `whole` in its place among blockers and dependents.
-    fn rewire(&mut self, id: FlightId, whole: &Entry, ids: &[FlightId]) {
+    fn rewire(&mut self, id: InFlightId, whole: &Entry, ids: &[InFlightId]) {
         let touches = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-        let parts: Vec<(FlightId, Range<u64>)> = ids
+        let parts: Vec<(InFlightId, Range<u64>)> = ids
             .iter()
             .filter_map(|id| Some((*id, self.entries.get(id)?.range.clone())))
             .collect();
@@ -239,7 +239,7 @@ impl Flights {
             };
             newer.blockers -= 1;
             let range = newer.range.clone();
-            let blockers: Vec<FlightId> = parts
+            let blockers: Vec<InFlightId> = parts
                 .iter()
                 .filter(|(_, part)| touches(part, &range))
                 .map(|(id, _)| *id)
@@ -254,7 +254,7 @@ impl Flights {
         if whole.blockers == 0 {
             return;
         }
-        let mut added: Vec<FlightId> = Vec::new();
+        let mut added: Vec<InFlightId> = Vec::new();
         for older in self
             .entries
             .values_mut()
@@ -276,7 +276,7 @@ impl Flights {
     }
 
     /// Puts the parts of an entry in its place in the cover.
-    fn recover(&mut self, id: FlightId, range: &Range<u64>, ids: &[FlightId]) {
+    fn recover(&mut self, id: InFlightId, range: &Range<u64>, ids: &[InFlightId]) {
         let mine: Vec<Range<u64>> = self
             .covering(range.clone())
             .filter(|(_, owner)| *owner == id)
@@ -298,14 +298,14 @@ impl Flights {
     }
 
     /// Gives an entry the ordered extent that carries it.
-    pub(crate) fn set_ordered(&mut self, id: FlightId, ordered: Arc<OrderedExtent>) {
+    pub(crate) fn set_ordered(&mut self, id: InFlightId, ordered: Arc<OrderedExtent>) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.ordered = Some(ordered);
         }
     }
 
     /// Notes that the I/O of an entry is done; true if it may be completed now.
-    pub(crate) fn io_done(&mut self, id: FlightId) -> bool {
+    pub(crate) fn io_done(&mut self, id: InFlightId) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else {
             return false;
         };
@@ -315,7 +315,7 @@ impl Flights {
     }
 
     /// The I/O of an entry failed; true if it may be ended now. Until then it counts as pending.
-    pub(crate) fn io_failed(&mut self, id: FlightId) -> bool {
+    pub(crate) fn io_failed(&mut self, id: InFlightId) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else {
             return false;
         };
@@ -325,12 +325,12 @@ impl Flights {
 
     /// Whether all I/O of an entry is done.
     #[cfg(test)]
-    pub(crate) fn is_io_done(&self, id: FlightId) -> bool {
+    pub(crate) fn is_io_done(&self, id: InFlightId) -> bool {
         self.entries.get(&id).is_some_and(|entry| entry.io_done)
     }
 
     /// Ends an entry. Returns the newer ones that waited for it and may go on now.
-    pub(crate) fn remove(&mut self, id: FlightId) -> Vec<Ready> {
+    pub(crate) fn remove(&mut self, id: InFlightId) -> Vec<Ready> {
         let Some(entry) = self.entries.remove(&id) else {
             return Vec::new();
         };
@@ -393,7 +393,7 @@ impl Flights {
     }
 
     /// Notes that the tree has what an entry brings.
-    pub(crate) fn set_inserted(&mut self, id: FlightId) {
+    pub(crate) fn set_inserted(&mut self, id: InFlightId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.inserted = true;
         }
@@ -401,7 +401,7 @@ impl Flights {
 
     /// First byte at or behind `offset` that is in flight and that the tree does not have.
     pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
-        let missing = |id: &FlightId| self.entries.get(id).is_some_and(|entry| !entry.inserted);
+        let missing = |id: &InFlightId| self.entries.get(id).is_some_and(|entry| !entry.inserted);
         let mut behind = self
             .covering(offset..u64::MAX)
             .filter(|(_, id)| missing(id));
@@ -427,76 +427,76 @@ mod tests {
         ]
     }
 
-    fn blocked(flights: &Flights, id: FlightId) -> bool {
-        flights.entries[&id].blockers > 0
+    fn blocked(in_flight: &InFlight, id: InFlightId) -> bool {
+        in_flight.entries[&id].blockers > 0
     }
 
-    fn shown(flights: &Flights, range: Range<u64>) -> Vec<u8> {
+    fn shown(in_flight: &InFlight, range: Range<u64>) -> Vec<u8> {
         let mut buf = vec![b'.'; (range.end - range.start) as usize];
-        flights.read(range.start, &mut buf);
+        in_flight.read(range.start, &mut buf);
         buf
     }
 
     #[test]
     fn older_data_is_not_the_newest_where_it_was_taken_again() {
-        let mut flights = Flights::default();
-        let old = flights.insert(0..8, slices(b'a', 8));
-        let new = flights.insert(4..6, slices(b'b', 2));
-        let parts = |id| flights.newest(id, 0..8).collect::<Vec<_>>();
+        let mut in_flight = InFlight::default();
+        let old = in_flight.insert(0..8, slices(b'a', 8));
+        let new = in_flight.insert(4..6, slices(b'b', 2));
+        let parts = |id| in_flight.newest(id, 0..8).collect::<Vec<_>>();
         assert_eq!(parts(old), [0..4, 6..8]);
         assert_eq!(parts(new), vec![4..6]);
     }
 
     #[test]
     fn the_newest_is_read() {
-        let mut flights = Flights::default();
-        let a = flights.insert(0..8, slices(b'a', 8));
-        let b = flights.insert(4..6, slices(b'b', 2));
-        assert_eq!(shown(&flights, 0..10), b"aaaabbaa..");
-        assert!(blocked(&flights, b) && !blocked(&flights, a));
-        let parts = flights.split(a, &[2, 5]);
-        assert_eq!(shown(&flights, 0..10), b"aaaabbaa..");
-        assert_eq!(flights.bytes(), 10);
-        assert!(!flights.io_done(b));
+        let mut in_flight = InFlight::default();
+        let a = in_flight.insert(0..8, slices(b'a', 8));
+        let b = in_flight.insert(4..6, slices(b'b', 2));
+        assert_eq!(shown(&in_flight, 0..10), b"aaaabbaa..");
+        assert!(blocked(&in_flight, b) && !blocked(&in_flight, a));
+        let parts = in_flight.split(a, &[2, 5]);
+        assert_eq!(shown(&in_flight, 0..10), b"aaaabbaa..");
+        assert_eq!(in_flight.bytes(), 10);
+        assert!(!in_flight.io_done(b));
         for part in parts {
-            assert!(blocked(&flights, b));
-            assert!(flights.io_done(part));
-            flights.remove(part);
+            assert!(blocked(&in_flight, b));
+            assert!(in_flight.io_done(part));
+            in_flight.remove(part);
         }
-        assert!(!blocked(&flights, b));
-        assert_eq!(shown(&flights, 0..10), b"....bb....");
-        flights.remove(b);
-        assert!(flights.is_empty() && flights.cover.is_empty() && flights.bytes() == 0);
+        assert!(!blocked(&in_flight, b));
+        assert_eq!(shown(&in_flight, 0..10), b"....bb....");
+        in_flight.remove(b);
+        assert!(in_flight.is_empty() && in_flight.cover.is_empty() && in_flight.bytes() == 0);
     }
 
     #[test]
     fn parts_of_a_newer_one_wait_for_what_they_overlap() {
-        let mut flights = Flights::default();
-        let a = flights.insert(0..4, slices(b'a', 4));
-        let b = flights.insert(2..8, slices(b'b', 6));
-        let parts = flights.split(b, &[4]);
-        assert!(blocked(&flights, parts[0]) && !blocked(&flights, parts[1]));
-        assert!(flights.park_if_blocked(parts[0]));
-        let ready = flights.remove(a);
+        let mut in_flight = InFlight::default();
+        let a = in_flight.insert(0..4, slices(b'a', 4));
+        let b = in_flight.insert(2..8, slices(b'b', 6));
+        let parts = in_flight.split(b, &[4]);
+        assert!(blocked(&in_flight, parts[0]) && !blocked(&in_flight, parts[1]));
+        assert!(in_flight.park_if_blocked(parts[0]));
+        let ready = in_flight.remove(a);
         assert!(matches!(ready[..], [Ready::Parked(id)] if id == parts[0]));
-        assert!(!blocked(&flights, parts[0]));
-        assert_eq!(shown(&flights, 0..8), b"..bbbbbb");
+        assert!(!blocked(&in_flight, parts[0]));
+        assert_eq!(shown(&in_flight, 0..8), b"..bbbbbb");
     }
 
     #[test]
     fn marks_name_what_was_there() {
-        let mut flights = Flights::default();
-        let a = flights.insert(0..4, slices(b'a', 4));
-        let mark = flights.mark();
-        let b = flights.insert(8..12, slices(b'b', 4));
-        assert!(flights.io_pending(mark) && flights.pending(mark));
-        flights.io_done(a);
-        assert!(!flights.io_pending(mark) && flights.pending(mark));
-        assert!(flights.io_pending(flights.mark()));
-        flights.remove(a);
-        assert!(!flights.pending(mark));
-        assert_eq!(flights.first_behind(0), Some(8));
-        flights.set_inserted(b);
-        assert_eq!(flights.first_behind(0), None);
+        let mut in_flight = InFlight::default();
+        let a = in_flight.insert(0..4, slices(b'a', 4));
+        let mark = in_flight.mark();
+        let b = in_flight.insert(8..12, slices(b'b', 4));
+        assert!(in_flight.io_pending(mark) && in_flight.pending(mark));
+        in_flight.io_done(a);
+        assert!(!in_flight.io_pending(mark) && in_flight.pending(mark));
+        assert!(in_flight.io_pending(in_flight.mark()));
+        in_flight.remove(a);
+        assert!(!in_flight.pending(mark));
+        assert_eq!(in_flight.first_behind(0), Some(8));
+        in_flight.set_inserted(b);
+        assert_eq!(in_flight.first_behind(0), None);
     }
 }

@@ -14,6 +14,6 @@ mod state;
 pub(crate) use extent_map::{Content, ExtentMap, Stored};
 pub(crate) use in_flight::Ready;
 pub(crate) use modified::ModifiedMap;
-pub(crate) use ordered::{FlightId, OrderedExtent, Target};
+pub(crate) use ordered::{InFlightId, OrderedExtent, Target};
 pub(crate) use slice::{Slice, cut};
 pub(crate) use state::{DataState, FileData};

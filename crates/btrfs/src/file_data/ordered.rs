@@ -11,7 +11,7 @@ use crate::lock::{Rank, RankedMutex};
 use crate::transaction::{Handle, Store, Transaction};
 
 /// Names a range in flight of one file.
-pub(crate) type FlightId = u64;
+pub(crate) type InFlightId = u64;
 
 /// Where the bytes of an ordered extent go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +42,13 @@ pub(crate) struct OrderedExtent {
     pub(crate) bytes_end: u64,
     /// Where it goes.
     pub(crate) target: Target,
-    /// Its entry among the flights.
-    pub(crate) flight: FlightId,
+    /// Its entry among the ranges in flight.
+    pub(crate) entry: InFlightId,
     /// Checksums of what is on disk, one after another; empty if the file has none. Complete
     /// once the I/O is done.
     sums: RankedMutex<Vec<u8>>,
-    /// Parts whose I/O is not done.
-    parts: AtomicUsize,
+    /// Writes whose I/O is not done.
+    writes: AtomicUsize,
     failed: AtomicBool,
     /// Some of its I/O failed, and for no other reason than that the host has no space.
     refused: AtomicBool,
@@ -69,16 +69,16 @@ impl OrderedExtent {
         range: Range<u64>,
         size: u64,
         target: Target,
-        flight: FlightId,
+        entry: InFlightId,
         sums: usize,
     ) -> Self {
         Self {
             bytes_end: size.clamp(range.start, range.end),
             range,
             target,
-            flight,
+            entry,
             sums: RankedMutex::new(Rank::Leaf, vec![0; sums]),
-            parts: AtomicUsize::new(1),
+            writes: AtomicUsize::new(1),
             failed: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             broken: AtomicBool::new(false),
@@ -117,13 +117,13 @@ impl OrderedExtent {
         }
     }
 
-    /// Expects this many parts.
-    pub(crate) fn set_parts(&self, parts: usize) {
-        self.parts.store(parts, Ordering::Release);
+    /// Expects this many writes.
+    pub(crate) fn set_writes(&self, writes: usize) {
+        self.writes.store(writes, Ordering::Release);
     }
 
-    /// A part is done; true if it was the last one.
-    pub(crate) fn part_done<T>(&self, result: &Result<T>) -> bool {
+    /// A write is done; true if it was the last one.
+    pub(crate) fn write_done<T>(&self, result: &Result<T>) -> bool {
         if let Err(error) = result {
             self.failed.store(true, Ordering::Release);
             let why = match error.is_host_full() && !sapwood_fault::planted(77) {
@@ -132,7 +132,7 @@ impl OrderedExtent {
             };
             why.store(true, Ordering::Release);
         }
-        self.parts.fetch_sub(1, Ordering::AcqRel) == 1
+        self.writes.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Whether its bytes are to be written later: the host had no space for them.

@@ -7,9 +7,9 @@ use parking_lot::Condvar;
 use sapwood_base::{DirtyRanges, RangeSet, ReadAhead};
 
 use super::extent_map::{ExtentMap, MapCache};
-use super::in_flight::Flights;
+use super::in_flight::InFlight;
 use super::modified::{ModifiedMap, ModifiedMaps};
-use super::ordered::{FlightId, OrderedExtent};
+use super::ordered::{InFlightId, OrderedExtent};
 use super::slice::cut;
 use crate::lock::{Rank, RankedMutex};
 use crate::space::{DataReservation, MetadataReservation};
@@ -27,7 +27,7 @@ pub(crate) struct FileData {
 #[derive(Debug, Default)]
 pub(crate) struct DataState {
     pub(crate) dirty: DirtyRanges,
-    pub(crate) flights: Flights,
+    pub(crate) in_flight: InFlight,
     /// What the tree has beyond the size on disk, and keeps while newer data of it is in memory.
     pub(crate) in_tree: RangeSet,
     pub(crate) maps: MapCache,
@@ -50,17 +50,17 @@ pub(crate) struct DataState {
 impl DataState {
     /// Bytes in memory.
     pub(crate) fn bytes(&self) -> u64 {
-        self.dirty.bytes() + self.flights.bytes()
+        self.dirty.bytes() + self.in_flight.bytes()
     }
 
     /// Makes the bytes of an entry dirty again, but for those that were written again since. Returns how
     /// many.
-    pub(crate) fn put_back(&mut self, id: FlightId) -> u64 {
-        let Some((range, data)) = self.flights.get(id) else {
+    pub(crate) fn put_back(&mut self, id: InFlightId) -> u64 {
+        let Some((range, data)) = self.in_flight.get(id) else {
             return 0;
         };
         let before = self.dirty.bytes();
-        let shown: Vec<_> = self.flights.newest(id, range.clone()).collect();
+        let shown: Vec<_> = self.in_flight.newest(id, range.clone()).collect();
         for gap in shown
             .into_iter()
             .flat_map(|part| self.dirty.gaps(part))
@@ -78,8 +78,12 @@ impl DataState {
     /// First byte at or behind `offset` that is in memory and not in the tree.
     pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
         let dirty = self.dirty.covered(offset..u64::MAX).next();
-        let flight = self.flights.first_behind(offset);
-        dirty.map(|part| part.start).into_iter().chain(flight).min()
+        let in_flight = self.in_flight.first_behind(offset);
+        dirty
+            .map(|part| part.start)
+            .into_iter()
+            .chain(in_flight)
+            .min()
     }
 
     /// First byte at or after `offset` that the tree does not have. Newer data in memory does not
@@ -169,7 +173,7 @@ impl FileData {
 
     /// The ordered extents in flight, oldest first.
     pub(crate) fn ordered(&self) -> Vec<Arc<OrderedExtent>> {
-        self.state.lock().flights.ordered().cloned().collect()
+        self.state.lock().in_flight.ordered().cloned().collect()
     }
 
     /// Gives space back that was promised to bytes that need none, or less.
@@ -185,9 +189,9 @@ impl FileData {
     }
 
     /// Waits until nothing in `range` is in flight. What is dirty stays.
-    pub(crate) fn wait_landed(&self, range: &Range<u64>) {
+    pub(crate) fn wait_not_in_flight(&self, range: &Range<u64>) {
         let mut state = self.state.lock();
-        while state.flights.overlaps(range.clone()) {
+        while state.in_flight.overlaps(range.clone()) {
             state.wait(&self.changed);
         }
     }
@@ -200,6 +204,6 @@ impl FileData {
     /// Whether nothing is dirty or in flight.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.dirty.is_empty() && state.flights.is_empty()
+        state.dirty.is_empty() && state.in_flight.is_empty()
     }
 }

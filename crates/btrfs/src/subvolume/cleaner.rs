@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::Condvar;
 use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::FileKind;
 
@@ -14,7 +13,6 @@ use super::layer::Subvolumes;
 use super::quota;
 use crate::data::{self, Files};
 use crate::inode::Inode;
-use crate::lock::{Rank, RankedMutex};
 use crate::namespace::orphan;
 use crate::transaction::Handle;
 use crate::tree::Root;
@@ -24,88 +22,12 @@ use crate::{Error, Result};
 const BUDGET: usize = 4000;
 /// Items that removing an empty block group touches.
 const GROUP_ITEMS: u64 = 8;
-/// How long a deleted subvolume that is still in use is left alone.
-const RETRY: Duration = Duration::from_secs(2);
 /// Rounds that [`clean_now`] needs for what is not used.
 const TRIES: u32 = 3;
 /// How long [`clean_now`] waits for threads that hold what no caller refers to.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Its pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// Work of the cleaner.
-#[derive(Debug)]
-pub(crate) struct Cleaner {
-    /// Held by the thread that does a round, or several with commits between them.
-    round: RankedMutex<()>,
-    work: RankedMutex<Work>,
-    wake: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Work {
-    /// Trees to drop.
-    dead: VecDeque<Arc<Root>>,
-    /// A transaction was committed: block groups may be empty.
-    committed: bool,
-    stopping: bool,
-}
-
-impl Default for Cleaner {
-    fn default() -> Self {
-        Self {
-            round: RankedMutex::new(Rank::Mount, ()),
-            work: RankedMutex::new(Rank::Leaf, Work::default()),
-            wake: Condvar::new(),
-        }
-    }
-}
-
-impl Cleaner {
-    /// Queues the tree of a deleted subvolume.
-    pub(crate) fn add(&self, root: Arc<Root>) {
-        let mut work = self.work.lock();
-        if work.dead.iter().all(|other| other.id() != root.id()) {
-            work.dead.push_back(root);
-        }
-        self.wake.notify_one();
-    }
-
-    /// Notes that a transaction was committed.
-    pub(crate) fn committed(&self) {
-        self.work.lock().committed = true;
-        self.wake.notify_one();
-    }
-
-    /// Ends [`run`].
-    pub(crate) fn stop(&self) {
-        self.work.lock().stopping = true;
-        self.wake.notify_all();
-    }
-
-    /// The trees that wait to be dropped.
-    fn dead(&self) -> Vec<Arc<Root>> {
-        self.work.lock().dead.iter().cloned().collect()
-    }
-
-    fn stopping(&self) -> bool {
-        self.work.lock().stopping
-    }
-
-    /// Sleeps until there is work. False: the thread is to end. `wait`: what was tried last has
-    /// to wait for something else.
-    fn wait_work(&self, wait: bool) -> bool {
-        let mut work = self.work.lock();
-        if wait && !work.stopping && !work.committed {
-            work.wait_for(&self.wake, RETRY);
-        }
-        while !work.stopping && work.dead.is_empty() && !work.committed {
-            work.wait(&self.wake);
-        }
-        work.committed = false;
-        !work.stopping
-    }
-}
 
 /// The cleaner thread.
 pub(crate) fn run(subvolumes: &Arc<Subvolumes>) {

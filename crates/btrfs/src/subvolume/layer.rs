@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::cleaner::Cleaner;
+use super::cleaner_queue::Cleaner;
 use super::pending::PendingSnapshots;
 use super::quota;
 use crate::Result;

@@ -3,8 +3,7 @@
 //! # How it works
 //! A subvolume is a tree of files. Its root item has its uuid, flags and times; a pair of root refs
 //! in the root tree ties it to the directory that holds its name; the uuid tree leads from uuids to
-//! it. One lock ([`Subvolumes`]) is held by the thread that makes,
-//! deletes, or changes the flags of one.
+//! it. The thread that makes or deletes one, or changes its flags, holds a lock of [`Subvolumes`].
 //!
 //! - A *snapshot* is a copy of the top block. It is taken in the critical part of a commit, when
 //!   no handle is open and all that was delayed is in the trees ([`snapshot`]).
@@ -14,6 +13,7 @@
 
 pub(crate) mod choose;
 pub(crate) mod cleaner;
+mod cleaner_queue;
 pub(crate) mod create;
 pub(crate) mod default;
 pub(crate) mod delete;

@@ -16,7 +16,7 @@ use super::choose::next_id;
 use super::create::{self, check_new_name};
 use super::layer::Subvolumes;
 use super::pending::Pending;
-use crate::data::Wait;
+use crate::data::{self, Wait};
 use crate::inode::Inode;
 use crate::namespace::dir;
 use crate::tree::Root;
@@ -40,10 +40,9 @@ pub(crate) fn snapshot(
         return Err(vfs::Error::NotFound.into());
     }
     // First as usual, so that little is left to be copied that could have been overwritten.
-    let writeback = &subvolumes.writeback;
-    writeback.flush_root(subvolumes, source.id(), Wait::Completion)?;
-    let _frozen = writeback.freeze_overwrites(source.id());
-    writeback.flush_root(subvolumes, source.id(), Wait::Completion)?;
+    data::flush_root(subvolumes, source.id(), Wait::Completion)?;
+    let _frozen = subvolumes.writeback.freeze_overwrites(source.id());
+    data::flush_root(subvolumes, source.id(), Wait::Completion)?;
     let id = next_id(subvolumes)?;
     let index = dir::next_index(subvolumes, dir)?;
     let h = subvolumes.start(create::ITEMS)?;

@@ -16,7 +16,7 @@ use crate::space::MetadataReservation;
 use crate::tree::Root;
 use crate::{Error, Result};
 
-/// Changed inodes that a transaction may gather before it is committed early, at least and at most.
+/// Changed inodes of a transaction from which on it is committed early, at least and at most.
 const INODES: RangeInclusive<usize> = 256..=1 << 16;
 /// Bytes that a changed inode takes, about.
 const INODE_BYTES: usize = 4096;

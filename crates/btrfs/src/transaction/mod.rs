@@ -2,36 +2,38 @@
 //!
 //! # How it works
 //! Every change is made inside a [`Handle`] of the running transaction. A commit moves the
-//! transaction through the [`State`]s; the thread that asks for it first does the work; threads
-//! that ask meanwhile wait and share the outcome.
+//! transaction through the [states](state::State). The first thread that asks for a commit performs
+//! it (the committer); threads that ask meanwhile wait and share the outcome.
 //!
 //! ```text
-//!                 who may enter        who waits for what
-//!  running        start, join          -
+//!  state          handles admitted   what threads wait for
+//!  running        start, join        -
 //!    |  a caller of `commit` claims it, once the previous transaction is completed
-//!  commit start   join                 starters wait for "unblocked";
-//!    |                                 the committer waits for handles of starters, then for
-//!    |                                 the ordered extents pinned to the transaction
-//!  commit doing   the committer        joiners too wait for "unblocked";
-//!    |                                 the committer waits for handles of joiners, then is
-//!    |                                 alone: inodes, snapshots, delayed refs, root items,
-//!    |                                 block groups, superblock copy
-//!  unblocked      none                 the next transaction runs (created on demand);
-//!    |                                 the committer writes blocks, flushes, writes supers
-//!  superblock     none                 callers of `commit` return: it is durable
+//!  commit start   join               starters wait for "unblocked";
+//!    |                               the committer waits for handles of starters, then for the
+//!    |                               ordered extents pinned to the transaction (hurry)
+//!  commit doing   the committer's    joiners too wait for "unblocked";
+//!    |                               the committer waits for handles of joiners, then is alone:
+//!    |                               delayed items, snapshots (settle), delayed refs, root items,
+//!    |                               block groups, superblock copy
+//!  unblocked      none               the next transaction runs (created on demand);
+//!    |                               the committer writes blocks, flushes, writes superblocks
+//!  superblock     none               callers of `commit` return: it is durable
 //!  written
-//!    |                                 the committer gives pinned space back
-//!  completed      none                 the next commit may be claimed
+//!    |                               the committer unpins freed space
+//!  completed      none               the next commit may be claimed (completed)
 //! ```
 //!
+//! In parentheses: the hooks of [`Participant`], by which higher modules take part.
+//!
 //! From "commit doing" until its superblock is on disk the committer holds the superblock-order
-//! lock, so that a log never reaches a superblock before the transaction that it builds on: that
-//! log needs a handle of the next transaction, which there is only after "unblocked".
+//! lock. A log of transaction T must not reach a superblock before T-1, which it builds on. Writing
+//! it needs a handle of T, which exists only after T-1 is "unblocked", and that lock.
 //!
 //! Trouble cases:
-//! - An error (or a panic) of the committer, or a handle that was aborted: [`Health`] fails
-//!   before anything else of the superblock is written, every waiter gets an error, no handle
-//!   starts any more. What was durable before stays so.
+//! - An error or a panic of the committer, or an aborted handle: [`Health`] fails before anything
+//!   else of the superblock is written, every waiter gets an error, and no handle starts any more.
+//!   What was durable before stays so.
 //! - A transaction in which nothing changed is not committed: an idle mount writes nothing.
 //!
 //! [`Health`]: sapwood_base::Health

@@ -1,6 +1,6 @@
-//! States of a transaction and who may enter in which.
+//! States of a transaction, and which handles each admits.
 
-/// Where a transaction stands. See the diagram in the module above.
+/// State of a transaction. See the diagram of the module above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -10,7 +10,7 @@ pub(crate) enum State {
     CommitStart,
     /// The committer is alone in it.
     CommitDoing,
-    /// Nothing changes any more; the next one runs.
+    /// Nothing of it changes any more; the next transaction runs.
     Unblocked,
     /// Durable.
     SuperWritten,
@@ -18,7 +18,7 @@ pub(crate) enum State {
     Completed,
 }
 
-/// How one enters a transaction.
+/// What a handle is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// An operation.
@@ -39,7 +39,7 @@ impl State {
         Self::Completed,
     ];
 
-    /// Who may enter: the table that the code below asserts.
+    /// Which handles each state admits.
     const ENTERS: [(Self, &[Entry]); 6] = [
         (Self::Running, &[Entry::Start, Entry::Join, Entry::Commit]),
         (Self::CommitStart, &[Entry::Join, Entry::Commit]),
@@ -49,7 +49,7 @@ impl State {
         (Self::Completed, &[]),
     ];
 
-    /// Whether one may enter.
+    /// Whether a handle may be taken.
     pub(crate) fn admits(self, entry: Entry) -> bool {
         let row = Self::ENTERS.iter().find(|(state, _)| *state == self);
         row.is_some_and(|(_, entries)| entries.contains(&entry))

@@ -1,4 +1,4 @@
-//! The running and the committing transaction, and who waits for them.
+//! The running and the committing transaction, and the threads that wait for them.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -83,7 +83,7 @@ impl Transaction {
         }
     }
 
-    /// Where it stands now.
+    /// Its state now.
     pub(crate) fn state(&self) -> State {
         State::from_u8(self.state.load(Ordering::SeqCst))
     }
@@ -155,11 +155,11 @@ pub(crate) struct Transactions {
     changed: Condvar,
     /// The committer thread sleeps here.
     committer: Condvar,
-    /// Transaction that has gathered more than memory is for: the next operation commits it first.
+    /// Transaction that holds more than memory has room for: the next operation commits it first.
     /// 0: none.
     overfull: AtomicU64,
-    /// Held by a commit from when no handle is left until its superblock is on disk, and by a log commit
-    /// while it writes its superblock.
+    /// Held by a commit from when no handle is left until its superblock is on disk, and by a log
+    /// commit while it writes its superblock.
     pub(crate) superblock_order: RankedMutex<()>,
 }
 
@@ -385,7 +385,7 @@ impl Transactions {
         self.changed.notify_all();
     }
 
-    /// Wakes everybody who waits, to look at [`Health`] again.
+    /// Wakes all threads that wait, to look at [`Health`] again.
     pub(super) fn wake(&self) {
         let _table = self.table.lock();
         self.changed.notify_all();
@@ -397,12 +397,12 @@ impl Transactions {
         self.committer.notify_one();
     }
 
-    /// Notes that a transaction has gathered more than memory is for.
+    /// Records that a transaction holds more than memory has room for.
     pub(super) fn set_overfull(&self, transid: u64) {
         self.overfull.store(transid, Ordering::Relaxed);
     }
 
-    /// The transaction that has to be committed before it gathers more.
+    /// The transaction that has to be committed before it grows further.
     pub(super) fn overfull(&self) -> Option<u64> {
         let transid = self.overfull.load(Ordering::Relaxed);
         (transid > 0 && transid > self.last_committed()).then_some(transid)

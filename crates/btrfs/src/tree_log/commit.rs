@@ -1,27 +1,27 @@
-//! Making a log durable: group commit.
+//! Group commit: makes a log durable for all callers that wait for it.
 //!
 //! # How it works
-//! Logs of a transaction are numbered. A thread that changed log trees waits until the log that was
-//! being filled then is durable. A thread that finds no other one collecting does it:
+//! The logs of a transaction are numbered. A caller that changed log trees waits until the log that
+//! was being filled then is durable. If no thread collects that log, the caller does:
 //!
 //! ```text
 //!  collect     no logger is at work: root items are brought up to date, the dirty blocks taken
-//!              and made final; the next log begins to be filled
-//!  write       its blocks; meanwhile others fill, collect and write the next log
+//!              and frozen; the next log begins to be filled
+//!  write       its blocks; meanwhile other threads fill, collect and write the next log
 //!  wait        for the blocks of the log before it, which it shares
 //!  flush
 //!  superblock  under the superblock-order lock: the transaction before must be durable. If a
-//!              newer log got there first, nothing is left to do
+//!              newer log is durable already, nothing is left to do
 //! ```
 //!
-//! Two logs are under way at most, and only one while many callers fsync: groups are big enough
-//! then, and a second log would halve them. No thread ever waits for a time: a client that is alone
-//! writes at once, and those that come while it writes share the next log
+//! At most two logs are under way, and only one while many callers fsync: groups are large enough
+//! then, and a second log would halve them. No thread waits for a time. A client that is alone
+//! writes at once, and callers that arrive while it writes share the next log
 //! (`many_that_fsync_share_one_log_after_another`).
 //!
-//! The handle that a caller holds keeps the transaction from being committed meanwhile, so its
-//! blocks cannot be given back under a write. An error breaks the log of the transaction: every
-//! waiter falls back to a commit.
+//! The handle that a caller holds keeps the transaction from being committed meanwhile, so the
+//! space of its blocks is not released under a write. An error breaks the log of the transaction:
+//! every waiter falls back to a commit.
 
 use std::sync::Arc;
 
@@ -39,13 +39,13 @@ use crate::tree::{TreeBlock, freeze, write_blocks};
 /// fsyncs under way from which on one log at a time is better than two.
 const MANY: usize = 12;
 
-/// A log that was collected.
+/// A collected log.
 struct Collected {
     number: u64,
     blocks: Vec<Arc<TreeBlock>>,
     /// Address and level of its root.
     top: (u64, u8),
-    /// Blocks that it does not have any more.
+    /// Blocks that it has no longer.
     left: Vec<u64>,
 }
 

@@ -1,38 +1,35 @@
-//! Writing the log: what an fsync makes durable without a commit.
+//! The tree log: what an fsync makes durable without a commit.
 //!
 //! # How it works
-//! An fsync of an inode goes through these steps; see the modules for each.
+//! An fsync of an inode goes through these steps. A module in parentheses has the details.
 //!
 //! ```text
 //!  data       is written back; only its I/O is waited for
 //!  lock       the inode's `io` lock, shared: its data, names and attributes stay as they are
 //!  handle     of the running transaction T, which cannot be committed until the fsync is done
 //!  plan       which other inodes have to be logged for it; their locks too      (plan)
-//!  write      items into the log tree of the subvolume                          (write, dir,
-//!                                                                                extents)
+//!  write      items into the log tree of the subvolume                          (write, extents)
 //!  unlock
-//!  sync       the log with all that others logged meanwhile                     (sync)
+//!  commit     the log is made durable, with what other callers logged meanwhile (commit)
 //! ```
 //!
-//! The log of T builds on T-1, which may still be on its way to disk: everything up to the
-//! blocks of the log is done meanwhile, only its superblock waits for that of T-1.
+//! The log of T builds on T-1, which may still be on its way to disk. Everything up to the blocks of
+//! the log is done meanwhile; only its superblock waits for that of T-1.
 //!
 //! What makes it cheap:
-//! - One subvolume has one log tree per transaction, all of them one log root tree, whose root
-//!   the superblock names. What the log has of an inode is remembered with the transaction
-//!   (not with the inode, which may leave memory), so that only changes are logged again.
-//! - Names that go away while the log has them are not logged by the one who removes them: he
-//!   notes the inode ([`name_removed`]), and an fsync brings its names up to date, together with
-//!   its own work and so at once on disk: the next one of the subvolume, or, while others are under
-//!   way, the next of what belongs to the inode ([`pending`]). A directory is never logged because one
-//!   of its names changed.
+//! - A subvolume has one log tree per transaction. A log root tree names them all, and the
+//!   superblock names that. The transaction records what the log has of an inode, so only changes
+//!   are logged again, also after the inode left memory and came back.
+//! - An unlink or rename of a logged name logs nothing. It records the directory and the inode as
+//!   *pending* ([`pending`]). The next fsync that concerns them logs their names as they are then,
+//!   together with its own work. A directory is never logged because one of its names changed.
 //!
-//! Trouble cases, and what follows:
-//! - What a log cannot say, or an error: the transaction is committed instead ([`Cause`] counts
-//!   why). An error half-way breaks the log for the rest of the transaction; what is durable of
-//!   it by then stays right.
-//! - The inode changed only in T-1, which is being written: its commit is waited for.
-//! - No name leads to the inode: nothing could be found after a power cut, nothing is logged.
+//! Trouble cases:
+//! - What a log cannot express, or an error: the transaction is committed instead, and [`Cause`]
+//!   counts why. An error half-way breaks the log for the rest of the transaction; what is durable
+//!   of it by then stays right.
+//! - The inode changed only in T-1, which is being written: the fsync waits for that commit.
+//! - No name leads to the inode: a power cut could not show it, so nothing is logged.
 //!
 //! The tests are in `tests/log_*.rs`; the crash explorer covers the rest.
 
@@ -71,7 +68,7 @@ use writer::Writer;
 /// Items that an fsync of one inode usually touches.
 const ITEMS: u64 = 8;
 
-/// What became of an fsync.
+/// The outcome of an fsync.
 pub(crate) enum Outcome {
     /// Nothing had changed.
     Empty,
@@ -79,7 +76,7 @@ pub(crate) enum Outcome {
     Logged,
     /// The transaction has to be committed.
     Commit(Cause),
-    /// Another one has to be waited for; it is being committed.
+    /// The commit of this transaction has to be waited for; it is under way.
     Await(u64),
 }
 
@@ -266,8 +263,8 @@ impl NameLog for LoggedNames {
     }
 }
 
-/// A name of `inode` in `dir` was removed in the handle's transaction. If the log has it, it will
-/// not once it says anything more of the two. Expects both `io` locks exclusively.
+/// A name of `inode` in `dir` was removed in the handle's transaction. Records as pending what the
+/// log has of the two. Expects both `io` locks exclusively.
 fn name_removed(h: &mut Handle, dir: &Arc<Inode>, inode: &Arc<Inode>) {
     let trans = h.trans().clone();
     let Some(log) = TransactionLog::of(&trans).find(dir.root.id()) else {

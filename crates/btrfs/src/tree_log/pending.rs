@@ -1,16 +1,17 @@
-//! Logged names that went away since: the log has to say so before it says anything that
-//! depends on it.
+//! Pending inodes: the log has names of them, or entries, that changed since.
 //!
 //! # How it works
-//! Who takes a name away notes the directory and the inode, of each whether the log has what changed, and that
-//! the two belong together. An fsync that is alone brings all of the subvolume's up to date, which makes
-//! renames of others durable too, as any fsync in the kernel does.
+//! An unlink or rename records the directory and the inode as pending, each if the log has what
+//! changed, and *ties* the two: both must be logged by the same log commit. An fsync that is alone
+//! logs all that is pending in the subvolume. So it makes renames of other callers durable too, as
+//! any fsync of the kernel does.
 //!
-//! For that it needs the `io` locks of inodes that others work with. So while other fsyncs are under way
-//! one that logs an inode brings up to date what is pending of all that
-//! belongs to it, and to those, and so on: within such a group every name that the log takes from one it gives to the other, or to
-//! none. Groups have no inode in common, so that the log may have each as of another moment,
-//! and clients that work in directories of their own do not wait for each other (`clients_log_what_is_theirs`).
+//! For that it needs the `io` locks of inodes that other callers work with. So while other fsyncs
+//! are under way, an fsync logs only the pending inodes of
+//! its *group*: those that ties connect to the inodes that it logs. Within a group, a name that
+//! leaves one inode in the log arrives at the other one, or at none. Groups have no inode in common,
+//! so the log may have each as of another moment, and clients that work in directories of their own
+//! do not wait for each other (`clients_log_what_is_theirs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::inode::Inode;
 pub(super) struct Pending<T = Arc<Inode>> {
     /// By number: inodes whose names, or directories whose entries, are to be brought up to date.
     inodes: BTreeMap<u64, T>,
-    /// By number: those that an inode belongs together with.
+    /// By number: the inodes that an inode is tied to.
     ties: HashMap<u64, BTreeSet<u64>>,
 }
 
@@ -40,7 +41,7 @@ impl<T: Clone> Pending<T> {
         self.inodes.insert(objectid, inode);
     }
 
-    /// A directory and an inode that lost a name in it, one of them pending, belong together.
+    /// Ties a directory and an inode that lost a name in it, one of which is pending.
     pub(super) fn tie(&mut self, dir: u64, inode: u64) {
         self.ties.entry(dir).or_default().insert(inode);
         self.ties.entry(inode).or_default().insert(dir);
@@ -88,7 +89,7 @@ impl<T: Clone> Pending<T> {
             self.ties.clear();
             return;
         }
-        // What ties two that are up to date says nothing any more.
+        // A tie between two that are up to date has no meaning.
         let Some(tied) = self.ties.get_mut(&objectid) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! The log trees of a transaction, who is logging, and which log is durable.
+//! The log trees of a transaction, the threads that change them, and which log is durable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct TransactionLog {
     /// Held while a log tree is created.
     creating: RankedMutex<()>,
     pub(super) state: RankedMutex<LogState>,
-    /// As in the state, for those who are woken because of it.
+    /// As in the state, for threads that are woken because of it.
     durable: AtomicU64,
     pub(super) signals: Signals,
 }
@@ -50,17 +50,18 @@ pub(super) struct LogState {
     pub(super) broken: Option<Cause>,
 }
 
-/// What is waited for, each by those whom it concerns: of many that wait only one can go on with
-/// the next log, and a thread that is woken for nothing stands in the way of all.
+/// What threads wait for. Each event wakes only the threads that it concerns: of many that wait,
+/// only one can go on with the next log.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     /// No thread collects any more.
     pub(super) opened: Condvar,
-    /// No logger is at work; for the one who collects.
+    /// No logger is at work; for the thread that collects.
     pub(super) quiet: Condvar,
     /// Blocks of a log are on their way.
     pub(super) written: Condvar,
-    /// A log is durable, or the one that is being filled may be collected; by number, of which few are waited for at once.
+    /// A log is durable, or the one that is being filled may be collected. By number, of which few
+    /// are waited for at once.
     durable: [EventCount; 4],
 }
 
@@ -160,7 +161,7 @@ impl TransactionLog {
         for done in before + 1..=number {
             self.signals.of(done).notify_all();
         }
-        // There is room for one more, and one of those who wait for it is enough.
+        // There is room for one more log, and one of the threads that wait for it is enough.
         self.signals.of(filling).notify_one();
     }
 

@@ -1,0 +1,404 @@
+//! Decides where a range in flight goes.
+//!
+//! # How it works
+//! [`decide`] sends a range into the tree (inline), over what is there ([`overwrite`]), or to new
+//! extents, as compressed pieces or as it is. The range is cut accordingly, and each piece gets an
+//! ordered extent ([`order`]). What fails before that ends the range at once; afterwards its
+//! completion ends it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sapwood_btrfs_format::{Header, Incompat, InodeFlags, compression as id};
+
+use super::complete::end;
+use super::compress::{self, heuristic};
+use super::submit::{Done, io_done};
+use super::writeback::{Dispatch, Files, Work};
+use super::{items, order, overwrite};
+use crate::compression::Compression;
+use crate::file_data::{InFlightId, OrderedExtent, Slice, Stored, Target};
+use crate::inode::Inode;
+use crate::transaction::Store;
+use crate::{Error, Result, xattr};
+
+/// Longest extent in bytes.
+pub(super) const MAX_EXTENT: u64 = 128 << 20;
+
+/// Bytes of an item's head and of a file extent's in a leaf.
+const HEADS: usize = 25 + 21;
+
+/// What a leaf can hold as inline data at most.
+fn leaf_limit(store: &Store) -> u64 {
+    (store.nodesize as usize - Header::SIZE - HEADS) as u64
+}
+
+/// Decides where an entry goes, and sends it there.
+pub(super) fn decide(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    id: InFlightId,
+    dispatch: Dispatch<'_>,
+) {
+    if let Err(error) = try_decide(files, inode, id, dispatch) {
+        abandon(files, inode, id, &error);
+    }
+}
+
+fn try_decide(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    id: InFlightId,
+    dispatch: Dispatch<'_>,
+) -> Result<()> {
+    files.health.check()?;
+    let Some((range, data)) = inode.data.state.lock().in_flight.get(id) else {
+        return Ok(());
+    };
+    let (flags, size) = {
+        let state = inode.state.lock();
+        (state.flags, state.size)
+    };
+    if let Some(target) = inline_target(files, inode, &range, &data)? {
+        let ordered = Arc::new(OrderedExtent::new(range, size, target, id, 0));
+        inode.data.unpromise(ordered.len());
+        order::register(inode, &ordered);
+        let queued = matches!(dispatch, Dispatch::Queue);
+        io_done(files, vec![Done::new(inode, &ordered)], queued);
+        return Ok(());
+    }
+    if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
+        // What is on disk there is about to change. Not waited for here: that could take all
+        // threads from those who are to write it.
+        if inode.data.state.lock().in_flight.park_if_blocked(id) {
+            return Ok(());
+        }
+        let segments = overwrite::plan(files, inode, &range)?;
+        let cuts: Vec<u64> = segments
+            .iter()
+            .skip(1)
+            .map(|(part, _)| part.start)
+            .collect();
+        let ids = inode.data.state.lock().in_flight.split(id, &cuts);
+        for (id, (part, target)) in ids.into_iter().zip(segments) {
+            match target {
+                Some(target) => {
+                    inode.data.unpromise(part.end - part.start);
+                    order::order(files, inode, id, target, None, dispatch);
+                }
+                None => copy(files, inode, id, dispatch),
+            }
+        }
+        return Ok(());
+    }
+    copy(files, inode, id, dispatch);
+    Ok(())
+}
+
+/// Where a file that is to be written goes if it can stand in the tree: all of it is in this
+/// range, it is short enough, and it has no other extents.
+fn inline_target(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    range: &Range<u64>,
+    data: &[Slice],
+) -> Result<Option<Target>> {
+    let sector = u64::from(files.sectorsize);
+    let (size, flags) = {
+        let state = inode.state.lock();
+        (state.size, state.flags)
+    };
+    let limit = u64::from(files.options.max_inline).min(leaf_limit(files));
+    if range.start != 0 || range.end > sector || size == 0 || size > sector || limit == 0 {
+        return Ok(None);
+    }
+    // What was preallocated stays so that a later write finds its space.
+    if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
+        return Ok(None);
+    }
+    if items::find(files, inode, sector)?.end != u64::MAX {
+        return Ok(None);
+    }
+    let mut bytes = gather(data);
+    bytes.truncate(size as usize);
+    if let Some(wanted) = compression(files, inode)? {
+        let most = limit.min(size - 1) as usize;
+        if let Some(packed) = compress::compress(wanted.how, &bytes, most, sector as usize) {
+            use_feature(files, wanted.how);
+            return Ok(Some(Target::Inline {
+                ram_len: size,
+                compression: wanted.how.id(),
+                data: packed,
+            }));
+        }
+    }
+    // A whole sector gains nothing by standing in the tree.
+    if size > limit || size >= sector {
+        return Ok(None);
+    }
+    Ok(Some(Target::Inline {
+        ram_len: size,
+        compression: id::NONE,
+        data: bytes,
+    }))
+}
+
+/// Sends an entry to new extents.
+fn copy(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispatch<'_>) {
+    let Some((range, _)) = inode.data.state.lock().in_flight.get(id) else {
+        return;
+    };
+    let wanted = match compression(files, inode) {
+        Ok(wanted) => wanted,
+        Err(error) => return abandon(files, inode, id, &error),
+    };
+    if wanted.is_none() || range.end - range.start <= u64::from(files.sectorsize) {
+        return allocate(files, inode, id, dispatch);
+    }
+    let piece = compress::MAX_PIECE as u64;
+    let cuts: Vec<u64> = (1..)
+        .map(|i| range.start + i * piece)
+        .take_while(|at| *at < range.end)
+        .collect();
+    let ids = inode.data.state.lock().in_flight.split(id, &cuts);
+    for id in ids {
+        match dispatch {
+            Dispatch::Here(_) => compress(files, inode, id, dispatch),
+            Dispatch::Queue => files
+                .writeback
+                .push(files, Work::Compress(Arc::clone(inode), id)),
+        }
+    }
+}
+
+/// How the data of a file is to be compressed, and whether to try whatever it looks like.
+#[derive(Clone, Copy)]
+struct Wanted {
+    how: Compression,
+    force: bool,
+    /// The file asks for it; the mount alone would not.
+    property: bool,
+}
+
+/// What the file and the mount want; `None` for no compression.
+fn compression(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<Option<Wanted>> {
+    let options = &files.options;
+    let flags = inode.state.lock().flags;
+    if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
+        return Ok(None);
+    }
+    if let Some(how) = options.compress.filter(|_| options.compress_force) {
+        return Ok(Some(Wanted {
+            how,
+            force: true,
+            property: false,
+        }));
+    }
+    if flags.contains(InodeFlags::NOCOMPRESS) {
+        return Ok(None);
+    }
+    if flags.contains(InodeFlags::COMPRESS) {
+        let named = xattr::compression(files, inode)?;
+        let named = named.and_then(|name| std::str::from_utf8(&name).ok()?.parse().ok());
+        let how = named
+            .or(options.compress)
+            .unwrap_or(Compression::Zlib(Compression::DEFAULT_ZLIB));
+        return Ok(Some(Wanted {
+            how,
+            force: false,
+            property: true,
+        }));
+    }
+    Ok(options.compress.map(|how| Wanted {
+        how,
+        force: false,
+        property: false,
+    }))
+}
+
+/// Compresses an entry of at most one piece and sends it on; one that does not shrink goes
+/// as it is.
+pub(super) fn compress(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    id: InFlightId,
+    dispatch: Dispatch<'_>,
+) {
+    let Some((range, data)) = inode.data.state.lock().in_flight.get(id) else {
+        return;
+    };
+    let result = compression(files, inode).and_then(|wanted| {
+        let Some(wanted) = wanted else {
+            return Ok(None);
+        };
+        let bytes = gather(&data);
+        let packed = shrink(files, wanted, &bytes);
+        if packed.is_none() && range.start == 0 && !wanted.force && !wanted.property {
+            inode.state.lock().flags.insert(InodeFlags::NOCOMPRESS);
+        }
+        let Some(packed) = packed else {
+            return Ok(None);
+        };
+        use_feature(files, wanted.how);
+        place_compressed(files, inode, &range, wanted.how, packed)
+    });
+    match result {
+        Ok(Some((target, packed))) => {
+            order::order(
+                files,
+                inode,
+                id,
+                target,
+                Some(vec![Slice::new(packed)]),
+                dispatch,
+            );
+        }
+        Ok(None) => allocate(files, inode, id, dispatch),
+        Err(error) => abandon(files, inode, id, &error),
+    }
+}
+
+/// The bytes of slices in one.
+fn gather(data: &[Slice]) -> Vec<u8> {
+    data.iter().flat_map(Slice::bytes).copied().collect()
+}
+
+/// Compresses whole sectors; `None` unless at least one sector is saved. Padded to sectors.
+fn shrink(store: &Store, wanted: Wanted, bytes: &[u8]) -> Option<Vec<u8>> {
+    let sector = store.sectorsize as usize;
+    if bytes.len() <= sector || !(wanted.force || heuristic::worth_trying(bytes)) {
+        return None;
+    }
+    let mut packed = compress::compress(wanted.how, bytes, bytes.len() - sector, sector)?;
+    packed.resize(packed.len().next_multiple_of(sector), 0);
+    Some(packed)
+}
+
+/// Notes in the superblock that an algorithm is in use, which older readers do not know.
+fn use_feature(store: &Store, how: Compression) {
+    match how {
+        Compression::Zlib(_) => {}
+        Compression::Lzo => store.add_incompat(Incompat::COMPRESS_LZO),
+        Compression::Zstd(_) => store.add_incompat(Incompat::COMPRESS_ZSTD),
+    }
+}
+
+/// Takes space for a compressed piece; `None` if there is none in one stretch.
+fn place_compressed(
+    files: &Arc<Files>,
+    inode: &Inode,
+    range: &Range<u64>,
+    how: Compression,
+    packed: Vec<u8>,
+) -> Result<Option<(Target, Vec<u8>)>> {
+    let len = packed.len() as u64;
+    let Some((bytenr, _)) = take_space(files, inode, len, len)? else {
+        return Ok(None);
+    };
+    let ram_len = range.end - range.start;
+    inode.data.unpromise(ram_len - len);
+    let stored = Stored {
+        bytenr,
+        disk_len: len,
+        ram_len,
+        compression: how.id(),
+        offset: 0,
+        generation: 0,
+    };
+    Ok(Some((Target::New(stored), packed)))
+}
+
+/// Takes between `min` and `want` bytes near the file's last extent; `None` if there is no
+/// stretch of `min` bytes.
+fn take_space(
+    files: &Arc<Files>,
+    inode: &Inode,
+    min: u64,
+    want: u64,
+) -> Result<Option<(u64, u64)>> {
+    let (promised, hint) = {
+        let state = inode.data.state.lock();
+        (state.promised.clone(), state.hint)
+    };
+    let promised = match promised {
+        Some(promised) => promised,
+        // Overwrites that turned out not to be possible come without a promise. Waiting for
+        // space here could be waiting for this very thread.
+        None => match files.space.try_reserve_data(want)? {
+            Some(promised) => Arc::new(promised),
+            None => return Ok(None),
+        },
+    };
+    match files.space.reserve_data_extent(&promised, min, want, hint) {
+        Ok((bytenr, len)) => {
+            inode.data.state.lock().hint = bytenr + len;
+            Ok(Some((bytenr, len)))
+        }
+        Err(Error::NoSpace) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes extents for an entry that goes to disk as it is.
+fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispatch<'_>) {
+    let Some((range, _)) = inode.data.state.lock().in_flight.get(id) else {
+        return;
+    };
+    let mut extents: Vec<(u64, u64)> = Vec::new();
+    let mut cuts = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let want = (range.end - at).min(MAX_EXTENT);
+        let taken = match take_space(files, inode, files.sectorsize.into(), want) {
+            Ok(Some(taken)) => taken,
+            failed => {
+                let error = failed.err().unwrap_or(Error::NoSpace);
+                for (bytenr, len) in extents {
+                    if let Err(error) = files.space.release_data_extent(bytenr, len) {
+                        files.health.fail(&error);
+                    }
+                }
+                return abandon(files, inode, id, &error);
+            }
+        };
+        at += taken.1;
+        extents.push(taken);
+        if at < range.end {
+            cuts.push(at);
+        }
+    }
+    let ids = inode.data.state.lock().in_flight.split(id, &cuts);
+    for (id, (bytenr, len)) in ids.into_iter().zip(extents) {
+        let stored = Stored {
+            bytenr,
+            disk_len: len,
+            ram_len: len,
+            ..Stored::default()
+        };
+        order::order(files, inode, id, Target::New(stored), None, dispatch);
+    }
+}
+
+/// Ends an entry that cannot be written. Its bytes are lost.
+fn abandon(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, error: &Error) {
+    let Some((range, _)) = inode.data.state.lock().in_flight.get(id) else {
+        return;
+    };
+    let lost = format!(
+        "tree {} inode {}: bytes {}..{} are lost: {error}",
+        inode.root.id(),
+        inode.objectid,
+        range.start,
+        range.end
+    );
+    log::error!("{lost}");
+    files.health.record(&lost);
+    // Lack of space damages this file only: nothing on disk contradicts anything.
+    if !matches!(error, Error::NoSpace) {
+        files.health.fail(error);
+    }
+    let bytes = range.end - range.start;
+    inode.data.unpromise(bytes);
+    inode.data.state.lock().failures += 1;
+    end(files, inode, id, bytes, false);
+}
