@@ -75,4 +75,14 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// flush reports errors. A device that does not cache writes does nothing, which is the
     /// default.
     fn write_behind(&self, _offset: u64, _len: u64) {}
+
+    /// Releases the lock, and with it all access: every later request fails. For an owner that is
+    /// done with the device before it can drop it. A device without a lock does nothing, which is
+    /// the default.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io): the lock is still held.
+    fn release_lock(&self) -> Result<()> {
+        Ok(())
+    }
 }

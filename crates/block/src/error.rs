@@ -2,6 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+mod nbd;
+
+pub use nbd::{NbdError, Violation};
 
 /// Why a device request failed.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +64,15 @@ pub enum Error {
         /// The loop device over it, or the file below it, that is in use.
         through: Option<PathBuf>,
     },
+    /// A network block device: its address, its server, or the connection.
+    #[error("{device}: {source}")]
+    Nbd {
+        /// Device name.
+        device: String,
+        /// What is wrong.
+        #[source]
+        source: Arc<NbdError>,
+    },
     /// The device could not be opened.
     #[error("{device}: {source}")]
     Open {
@@ -95,6 +109,14 @@ impl Error {
         let full =
             |source: &io::Error| matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
         matches!(self, Self::Io { source, .. } if full(source))
+    }
+
+    /// Creates an [`Error::Nbd`].
+    pub(crate) fn nbd(device: &str, source: Arc<NbdError>) -> Self {
+        Self::Nbd {
+            device: device.to_owned(),
+            source,
+        }
     }
 
     /// Creates an [`Error::Open`].

@@ -91,6 +91,14 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
     fn write_behind(&self, offset: u64, len: u64) {
         self.below().write_behind(offset, len);
     }
+
+    /// See [`Device::release_lock`].
+    ///
+    /// # Errors
+    /// Those of the device below.
+    fn release_lock(&self) -> Result<()> {
+        self.below().release_lock()
+    }
 }
 
 impl<L: Layer> Device for L {
@@ -136,6 +144,10 @@ impl<L: Layer> Device for L {
 
     fn write_behind(&self, offset: u64, len: u64) {
         Layer::write_behind(self, offset, len);
+    }
+
+    fn release_lock(&self) -> Result<()> {
+        Layer::release_lock(self)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Block devices: the only crate of Sapwood that opens a file or a device.
 //!
-//! Everything above works on the [`Device`] trait. There are devices for files, for memory, and for
-//! changes that stay in memory, and [`Layer`] for devices on top of another. The crate
+//! Everything above works on the [`Device`] trait. There are devices for files, for memory, for
+//! exports of NBD servers, and for changes that stay in memory, and [`Layer`] for devices on top of another. The crate
 //! `sapwood-testing` has devices that record, fail, tear or hold chosen writes.
 
 mod device;
@@ -9,14 +9,21 @@ mod error;
 mod file;
 mod layer;
 mod memory;
+mod nbd;
+mod operand;
 mod overlay;
+mod part;
+pub mod partition;
 mod patient;
 pub mod signature;
 
 pub use device::{Device, SECTOR_SIZE};
-pub use error::{Error, Result, check_range, check_writable};
+pub use error::{Error, NbdError, Result, Violation, check_range, check_writable};
 pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
+pub use nbd::{NbdDevice, NbdOptions, NbdUri};
+pub use operand::{Operand, OperandError, Part};
 pub use overlay::{OVERLAY_PAGE, OverlayDevice};
+pub use part::PartDevice;
 pub use patient::{PATIENCE, PatientDevice, patiently};

@@ -147,6 +147,10 @@ impl Device for OverlayDevice {
 
     /// Written data stays in memory.
     fn write_behind(&self, _offset: u64, _len: u64) {}
+
+    fn release_lock(&self) -> Result<()> {
+        self.inner.release_lock()
+    }
 }
 
 #[cfg(test)]

@@ -271,7 +271,7 @@ fn a_released_device_is_unlocked_and_inaccessible() {
     for path in [&looped.image, &looped.device] {
         let device = FileDevice::open(path, OpenOptions::default()).unwrap();
         device.write_at(0, &[1; 4096]).unwrap();
-        device.release().unwrap();
+        device.release_lock().unwrap();
         let again = FileDevice::open(path, OpenOptions::default()).unwrap();
         assert!(device.write_at(0, &[2; 4096]).is_err());
         assert!(device.read_at(0, &mut [0; 512]).is_err());

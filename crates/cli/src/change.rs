@@ -17,7 +17,7 @@ use super::owner;
 pub(super) struct RmArgs {
     /// What to remove
     #[arg(value_name = "IMAGE:PATH", required = true)]
-    places: Vec<OsString>,
+    pub(super) places: Vec<OsString>,
     /// Remove directories and all below them
     #[arg(short, long)]
     recursive: bool,
@@ -32,7 +32,7 @@ pub(super) struct RmArgs {
 pub(super) struct MkdirArgs {
     /// Directories to make
     #[arg(value_name = "IMAGE:PATH", required = true)]
-    places: Vec<OsString>,
+    pub(super) places: Vec<OsString>,
     /// Make missing parents, and say nothing of what exists
     #[arg(short, long)]
     parents: bool,
@@ -47,10 +47,10 @@ pub(super) struct MkdirArgs {
 pub(super) struct MvArgs {
     /// What to move
     #[arg(value_name = "IMAGE:PATH")]
-    from: OsString,
+    pub(super) from: OsString,
     /// New name, or a directory; IMAGE: may be left out
     #[arg(value_name = "[IMAGE:]PATH")]
-    to: OsString,
+    pub(super) to: OsString,
     /// Do not replace what exists
     #[arg(short, long)]
     no_clobber: bool,

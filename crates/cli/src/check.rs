@@ -12,7 +12,7 @@ use super::{output, progress};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Image
-    image: PathBuf,
+    pub(super) image: PathBuf,
     /// Read all data too, and compare every copy with its checksums (btrfs; ext4 has none of data)
     #[arg(long)]
     check_data_csum: bool,

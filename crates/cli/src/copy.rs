@@ -35,7 +35,7 @@ use walk::{Copy, Place};
 pub(super) struct Args {
     /// What to copy, then where to; each [IMAGE:]PATH, or - for standard input or output
     #[arg(value_name = "SOURCE... DESTINATION", required = true, num_args = 2..)]
-    places: Vec<OsString>,
+    pub(super) places: Vec<OsString>,
     /// Copy directories with all below them
     #[arg(short, long)]
     recursive: bool,

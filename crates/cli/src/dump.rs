@@ -15,7 +15,7 @@ use super::output;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Image
-    image: PathBuf,
+    pub(super) image: PathBuf,
     /// btrfs: tree to print: super, root, chunk, log, a name (extent, dev, fs, csum, uuid, free-space, block-group), or a number;
     /// without one all trees.
     /// ext4: super, groups, group:N, journal, or inode:X, map:X, dir:X, attrs:X with the number or

@@ -21,7 +21,7 @@ const CHUNK: usize = 1 << 20;
 pub(super) struct LsArgs {
     /// What to list
     #[arg(value_name = "IMAGE[:PATH]", required = true)]
-    places: Vec<OsString>,
+    pub(super) places: Vec<OsString>,
     /// Long form: mode, links, owner, size, time
     #[arg(short, long)]
     long: bool,
@@ -39,7 +39,7 @@ pub(super) struct LsArgs {
 pub(super) struct CatArgs {
     /// Files to print; - is standard input
     #[arg(value_name = "IMAGE:PATH | -", required = true)]
-    places: Vec<OsString>,
+    pub(super) places: Vec<OsString>,
     #[command(flatten)]
     choice: SubvolumeChoice,
 }
@@ -48,7 +48,7 @@ pub(super) struct CatArgs {
 pub(super) struct TreeArgs {
     /// Directory to show
     #[arg(value_name = "IMAGE[:PATH]")]
-    place: OsString,
+    pub(super) place: OsString,
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,

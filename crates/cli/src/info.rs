@@ -2,6 +2,7 @@
 
 mod btrfs;
 mod ext4;
+mod partitions;
 
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ use super::output;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Image
-    image: PathBuf,
+    pub(super) image: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -24,7 +25,15 @@ pub(super) struct Args {
 type Rows = Vec<(&'static str, Value)>;
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let (device, kind) = sapwood::image::open_known(&args.image, true)?;
+    let device = sapwood::image::open_device(&args.image, true)?;
+    let kind = match sapwood::image::known(&args.image, &*device) {
+        Ok(kind) => kind,
+        // A whole disk: it shows what can be opened.
+        Err(error) => match partitions::table(&device)? {
+            Some(table) => return partitions::print(&table, args.json),
+            None => return Err(error.into()),
+        },
+    };
     let rows = match kind {
         Kind::Btrfs => btrfs::rows(&args.image, device)?,
         Kind::Ext4 => ext4::rows(&args.image, &*device)?,

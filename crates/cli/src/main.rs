@@ -17,6 +17,7 @@ mod mount;
 mod output;
 mod owner;
 mod progress;
+mod range;
 mod remount;
 mod stat;
 mod stats;
@@ -34,7 +35,9 @@ use clap::{Parser, Subcommand};
 /// btrfs and ext4 in user space: make, mount, read, write and check images, without root and without a
 /// kernel driver.
 ///
-/// Wherever a command takes IMAGE:PATH, the path is one inside the image; no mount is needed.
+/// Wherever a command takes IMAGE:PATH, the path is one inside the image; no mount is needed. IMAGE#N
+/// is the partition N of a disk image, IMAGE#LABEL the GPT partition of that name. nbd://HOST/EXPORT and
+/// nbd+unix:///EXPORT?socket=PATH are exports of an NBD server.
 #[derive(Debug, Parser)]
 #[command(
     name = "sapwood",
@@ -43,6 +46,8 @@ use clap::{Parser, Subcommand};
     max_term_width = 100
 )]
 struct Cli {
+    #[command(flatten)]
+    range: range::Range,
     #[command(subcommand)]
     command: Command,
 }
@@ -91,6 +96,42 @@ enum Command {
     Demo(demo::Args),
 }
 
+impl Command {
+    /// Makes each image that the command names the given range of it.
+    fn apply(&mut self, range: range::Range) -> failure::Result<()> {
+        if !range.is_given() {
+            return Ok(());
+        }
+        match self {
+            Self::Mkfs(args) => range.image(&mut args.image),
+            Self::Mount(args) => range.image(&mut args.image),
+            Self::Info(args) => range.image(&mut args.image),
+            Self::Check(args) => range.image(&mut args.image),
+            Self::Dump(args) => range.image(&mut args.image),
+            Self::Ls(args) => range.places(&mut args.places),
+            Self::Cat(args) => range.places(&mut args.places),
+            Self::Stat(args) => range.places(&mut args.places),
+            Self::Tree(args) => range.place(&mut args.place),
+            Self::Rm(args) => range.places(&mut args.places),
+            Self::Mkdir(args) => range.places(&mut args.places),
+            Self::Mv(args) => {
+                range.place(&mut args.from)?;
+                range.place_with_path(&mut args.to)
+            }
+            Self::Cp(args) => {
+                let mut places = args.places.iter_mut();
+                places.try_for_each(|place| range.place_with_path(place))
+            }
+            Self::Subvolume(command) => range.subvolume(command),
+            Self::MountOptions(_)
+            | Self::Umount(_)
+            | Self::Sync(_)
+            | Self::Stats(_)
+            | Self::Demo(_) => range.refuse(),
+        }
+    }
+}
+
 /// Runs the command that the process was started as.
 #[must_use]
 fn main() -> ExitCode {
@@ -103,7 +144,7 @@ fn main() -> ExitCode {
         };
     }
     output::start_log();
-    let cli = match Cli::try_parse_from(args) {
+    let mut cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             let printed = error.print();
@@ -115,6 +156,9 @@ fn main() -> ExitCode {
             return output::finish(0);
         }
     };
+    if let Err(failure) = cli.command.apply(cli.range) {
+        return ExitCode::from(output::report(&failure));
+    }
     let result = match cli.command {
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Mount(args) => return mount::run(args),

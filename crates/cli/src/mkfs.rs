@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood::Kind;
+use sapwood::block::Operand;
 use sapwood::options::parse_size;
 use sapwood_block::{Device, FileDevice};
 use sapwood_vfs::SetAttr;
@@ -20,9 +21,10 @@ use new_file::NewFile;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Image file (made if it does not exist) or block device
+    /// Image file (made if it does not exist) or block device; IMAGE#N is its partition N,
+    /// nbd://HOST/EXPORT an export of an NBD server
     #[arg(value_name = "IMAGE")]
-    image: PathBuf,
+    pub(super) image: PathBuf,
     /// Kind of file system: btrfs, ext4
     #[arg(
         short = 't',
@@ -160,7 +162,7 @@ fn print(args: &Args, made: Made) -> Result<()> {
 /// unless it is kept.
 fn device(args: &Args, size: Option<u64>) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
     match size {
-        Some(size) if !is_device(&args.image) => {
+        Some(size) if !is_device(&args.image) && !Operand::is_fixed(&args.image) => {
             let exists = args.image.exists();
             if exists && !args.force {
                 return Err(Failure::local(
@@ -179,7 +181,7 @@ fn device(args: &Args, size: Option<u64>) -> Result<(Arc<dyn Device>, Option<New
             let made = made.map_err(|error| Failure::new(super::failure::IMAGE, error))?;
             Ok((Arc::new(made), new))
         }
-        None if !args.image.exists() => Err(Failure::local(
+        None if !Operand::exists(&args.image) && !args.image.is_dir() => Err(Failure::local(
             &args.image,
             "does not exist; --size makes it",
         )),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sapwood::Options;
+use sapwood::block::Operand;
 use sapwood::image::Mounted;
 use sapwood::options::table;
 use sapwood_fuse::daemon::{self, ReadyNotifier};
@@ -17,9 +18,10 @@ use super::{allocator, output, remount, umount};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Image file or block device
+    /// Image file or block device; IMAGE#N is its partition N, nbd://HOST/EXPORT an export of an NBD
+    /// server
     #[arg(value_name = "IMAGE")]
-    image: PathBuf,
+    pub(super) image: PathBuf,
     /// Directory to mount it on; with `-o remount` the image can be left out
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -94,8 +96,12 @@ fn start(args: Args) -> Result<ExitCode> {
         .dir
         .as_ref()
         .ok_or_else(|| Failure::new(USAGE, "a directory to mount on is missing"))?;
-    let (image, dir) = (real(&args.image)?, real(dir)?);
     let options = parse(&args.options)?;
+    let image = options.mounting().operand(&args.image);
+    let image = image.map_err(|error| Failure::new(USAGE, error))?;
+    let image = Operand::canonical(&image)
+        .map_err(|error| Failure::local(&image, error).with_code(MOUNT))?;
+    let dir = real(dir)?;
     if let Some(done) = remount::again(&image, &dir, &args.options) {
         return done.map(|()| ExitCode::SUCCESS);
     }
@@ -184,7 +190,7 @@ fn serve(
     session.report_end(why.as_deref());
     // Whatever the kernel's unmount is followed by finds the image complete, and free.
     for device in devices {
-        if let Err(error) = device.release() {
+        if let Err(error) = device.release_lock() {
             log::warn!("{error}");
         }
     }

@@ -15,7 +15,7 @@ use super::{output, times};
 pub(super) struct Args {
     /// What to show
     #[arg(value_name = "IMAGE[:PATH]", required = true)]
-    places: Vec<OsString>,
+    pub(super) places: Vec<OsString>,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use sapwood::block::Operand;
 use sapwood_fuse::MountEntry;
 use sapwood_fuse::control::{self, Daemon};
 
@@ -270,15 +271,16 @@ fn wait_for_end(process: &OwnedFd) {
 
 /// Waits for the lock on an image to go, if the daemon cannot be waited for.
 fn wait_for_release(image: &Path) {
+    let image = Operand::file_of(image);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     if image.metadata().is_ok_and(|found| found.is_file()) {
-        if let Ok(image) = rustix::fs::open(image, flags, Mode::empty()) {
+        if let Ok(image) = rustix::fs::open(&image, flags, Mode::empty()) {
             // A file that cannot be locked cannot be waited for either.
             let _ = rustix::fs::flock(&image, FlockOperation::LockShared);
         }
         return;
     }
-    let claim = || rustix::fs::open(image, flags | OFlags::EXCL, Mode::empty());
+    let claim = || rustix::fs::open(&image, flags | OFlags::EXCL, Mode::empty());
     while let Err(rustix::io::Errno::BUSY) = claim() {
         std::thread::sleep(INTERVAL);
     }

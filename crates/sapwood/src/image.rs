@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sapwood_block::{Device, FileDevice, OpenOptions};
+use sapwood_block::{Device, OpenOptions, Operand, OperandError};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
 use sapwood_vfs::FileSystem;
@@ -18,6 +18,9 @@ pub enum OpenError {
     /// The file or device.
     #[error("{0}")]
     Device(#[from] sapwood_block::Error),
+    /// The part of a file or device that the operand names.
+    #[error("{0}")]
+    Operand(OperandError),
     /// Nothing that we know, or too much, is in it.
     #[error("{}", named(path, source))]
     Kind {
@@ -123,21 +126,27 @@ impl Deref for Mounted {
     }
 }
 
-/// Opens the file or device that holds an image, locked against other users.
-///
-/// # Errors
-/// It does not exist, is in use, or may not be read (or written).
-pub fn open_device(path: &Path, read_only: bool) -> Result<Arc<dyn Device>, OpenError> {
-    Ok(open_locked(path, read_only)?)
+impl From<OperandError> for OpenError {
+    fn from(error: OperandError) -> Self {
+        match error {
+            OperandError::Device(error) => Self::Device(error),
+            error => Self::Operand(error),
+        }
+    }
 }
 
-fn open_locked(path: &Path, read_only: bool) -> Result<Arc<FileDevice>, OpenError> {
+/// Opens what holds an image, locked against other users: a file, a device, or a part of one. `path`
+/// is an [`Operand`].
+///
+/// # Errors
+/// It does not exist, is in use, or may not be read (or written); the operand names no part of it.
+pub fn open_device(path: &Path, read_only: bool) -> Result<Arc<dyn Device>, OpenError> {
     let options = if read_only {
         OpenOptions::read_only()
     } else {
         OpenOptions::default()
     };
-    Ok(Arc::new(FileDevice::open(path, options)?))
+    Ok(Operand::parse(path)?.open(options)?)
 }
 
 /// As [`open_device`], and tells what kind of file system is in it.
@@ -150,7 +159,11 @@ pub fn open_known(path: &Path, read_only: bool) -> Result<(Arc<dyn Device>, Kind
     Ok((device, kind))
 }
 
-fn known(path: &Path, device: &dyn Device) -> Result<Kind, OpenError> {
+/// Tells what kind of file system is on an opened device; `path` names it.
+///
+/// # Errors
+/// [`OpenError::Kind`].
+pub fn known(path: &Path, device: &dyn Device) -> Result<Kind, OpenError> {
     detect(device).map_err(|source| OpenError::Kind {
         path: path.to_owned(),
         source,
@@ -173,8 +186,8 @@ pub fn open(path: &Path, options: &Options) -> Result<Mounted, OpenError> {
 pub fn open_file(
     path: &Path,
     options: &Options,
-) -> Result<(Mounted, Vec<Arc<FileDevice>>), OpenError> {
-    let file = open_locked(path, options.is_read_only())?;
+) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
+    let file = open_device(path, options.is_read_only())?;
     let kind = known(path, &*file)?;
     let misfit = |source| OpenError::Option {
         path: path.to_owned(),
@@ -185,14 +198,13 @@ pub fn open_file(
         Kind::Btrfs => {
             let engine = options.for_btrfs().map_err(misfit)?;
             for device in options.devices() {
-                files.push(open_locked(device, options.is_read_only())?);
+                files.push(open_device(device, options.is_read_only())?);
             }
-            let devices = files.iter().map(|file| Arc::clone(file) as _).collect();
-            Mounted::Btrfs(mount_btrfs(path, devices, engine)?)
+            Mounted::Btrfs(mount_btrfs(path, files.clone(), engine)?)
         }
         Kind::Ext4 => {
             let engine = options.for_ext4().map_err(misfit)?;
-            match Ext4::open(Arc::clone(&file) as _, engine) {
+            match Ext4::open(Arc::clone(&file), engine) {
                 Ok(fs) => Mounted::Ext4(Arc::new(fs)),
                 Err(error) => {
                     return Err(OpenError::Ext4 {

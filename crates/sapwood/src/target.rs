@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use sapwood_block::Operand;
+
 /// A place that a command works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -11,7 +13,7 @@ pub enum Target {
     Local(PathBuf),
     /// A path in an image, without a leading `/`.
     Image {
-        /// Image file or device.
+        /// Image: a file, a device, or a part of one ([`Operand`]).
         image: PathBuf,
         /// Path from the root of the image.
         path: Vec<u8>,
@@ -38,13 +40,15 @@ impl Target {
     pub fn parse(argument: &OsStr) -> Result<Self, NoImage> {
         let bytes = argument.as_bytes();
         let local = Ok(Self::Local(PathBuf::from(argument)));
-        let Some(first) = bytes.iter().position(|byte| *byte == b':') else {
+        let least = Operand::least_end(bytes);
+        let is_end = |(at, byte): &(usize, &u8)| *at >= least && **byte == b':';
+        let Some((first, _)) = bytes.iter().enumerate().find(is_end) else {
             return local;
         };
         if Path::new(argument).symlink_metadata().is_ok() {
             return local;
         }
-        let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':');
+        let colons = bytes.iter().enumerate().filter(is_end);
         for (at, _) in colons {
             let (image, path) = (&bytes[..at], &bytes[at + 1..]);
             if names_image(Path::new(OsStr::from_bytes(image))) {
@@ -93,9 +97,8 @@ impl Target {
     }
 }
 
-/// A directory is no image; anything else that exists may be one.
 fn names_image(path: &Path) -> bool {
-    path.metadata().is_ok_and(|meta| !meta.is_dir())
+    Operand::exists(path)
 }
 
 #[cfg(test)]
@@ -111,10 +114,37 @@ mod tests {
         assert_eq!(Target::parse(&argument), Ok(Target::Local(image.clone())));
         argument.push(":/x/y:z");
         let expected = Target::Image {
-            image,
+            image: image.clone(),
             path: b"x/y:z".to_vec(),
         };
         assert_eq!(Target::parse(&argument), Ok(expected));
+        let mut part = image.clone().into_os_string();
+        part.push("#root fs");
+        argument = part.clone();
+        argument.push(":etc");
+        let expected = Target::Image {
+            image: part.into(),
+            path: b"etc".to_vec(),
+        };
+        assert_eq!(Target::parse(&argument), Ok(expected));
+    }
+
+    #[test]
+    fn the_path_follows_the_whole_address_of_an_export() {
+        for image in [
+            "nbd://box:7/x",
+            "nbd://[::1]:7/x",
+            "nbd+unix:///x?socket=/run/s#2",
+        ] {
+            let whole = Target::parse_in_image(OsStr::new(image)).unwrap();
+            assert_eq!(whole, (image.into(), Vec::new()));
+            let place = format!("{image}:/etc/a:b");
+            let expected = Target::Image {
+                image: image.into(),
+                path: b"etc/a:b".to_vec(),
+            };
+            assert_eq!(Target::parse(OsStr::new(&place)), Ok(expected));
+        }
     }
 
     #[test]

@@ -92,21 +92,6 @@ impl FileDevice {
         matches!(self.medium, Medium::Block { .. })
     }
 
-    /// Releases the lock, and with it all access: every later request fails. For an owner that is
-    /// done with the device before it can drop it.
-    ///
-    /// # Errors
-    /// [`Error::Io`]: the lock is still held.
-    pub fn release(&self) -> Result<()> {
-        // The descriptor stays open, so that a late request cannot reach another file that reuses
-        // its number. It is replaced by `/dev/null`, opened read-only.
-        let null = File::open("/dev/null").map_err(|e| self.error("release", 0, 0, e))?;
-        std::iter::once(&self.file)
-            .chain(&self.behind)
-            .try_for_each(|file| sys::replace(file, &null))
-            .map_err(|e| self.error("release", 0, 0, e))
-    }
-
     fn error(&self, op: &'static str, offset: u64, len: usize, e: impl Into<io::Error>) -> Error {
         Error::io(&self.name, op, offset, len as u64, e)
     }
@@ -344,6 +329,16 @@ impl Device for FileDevice {
             }
             self.wrote_behind(sys::begin_writeback(&self.file, offset, len));
         }
+    }
+
+    fn release_lock(&self) -> Result<()> {
+        // The descriptor stays open, so that a late request cannot reach another file that reuses
+        // its number. It is replaced by `/dev/null`, opened read-only.
+        let null = File::open("/dev/null").map_err(|e| self.error("release", 0, 0, e))?;
+        std::iter::once(&self.file)
+            .chain(&self.behind)
+            .try_for_each(|file| sys::replace(file, &null))
+            .map_err(|e| self.error("release", 0, 0, e))
     }
 }
 

@@ -204,6 +204,28 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .default("the image"),
     MountOption::served(
+        &["offset"],
+        Value("BYTES"),
+        offset,
+        "where the file system begins in the image",
+    )
+    .default("0"),
+    MountOption::served(
+        &["length"],
+        Value("BYTES"),
+        length,
+        "how much of the image the file system \
+        may use",
+    )
+    .default("all that follows the offset"),
+    MountOption::served(
+        &["partition"],
+        Value("LABEL"),
+        partition,
+        "the partition of the image that is mounted, \
+        by number or by GPT name; IMAGE#LABEL is the same",
+    ),
+    MountOption::served(
         &["barrier"],
         Optional("0|1"),
         barrier,
@@ -447,6 +469,22 @@ fn fuseblk(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
 fn name(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     let source = value.ok_or_else(|| bad(name, value))?;
     options.mount.fsname = Some(source.to_owned());
+    Ok(())
+}
+
+fn offset(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    options.mount.offset = Some(bytes(name, value)?);
+    Ok(())
+}
+
+fn length(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    options.mount.length = Some(bytes(name, value)?);
+    Ok(())
+}
+
+fn partition(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let wanted = value.ok_or_else(|| bad(name, value))?;
+    options.mount.partition = Some(wanted.to_owned());
     Ok(())
 }
 

@@ -1,5 +1,8 @@
 //! Options of the mount itself, for whatever makes it.
 
+use std::path::{Path, PathBuf};
+
+use sapwood_block::{Operand, OperandError};
 pub use sapwood_vfs::{Access, Choice};
 
 /// What was chosen for the mount. The fields are the options of the same name; `false` and `None`
@@ -26,13 +29,30 @@ pub struct Mounting {
     pub fuseblk: Choice,
     pub writeback_cache: bool,
     pub fsname: Option<String>,
+    pub offset: Option<u64>,
+    pub length: Option<u64>,
+    pub partition: Option<String>,
+}
+
+impl Mounting {
+    /// The part of `image` that `offset`, `length` and `partition` name, as an operand.
+    ///
+    /// # Errors
+    /// [`OperandError::TwoRanges`]: more than one of them, or of them and `image`, names a part.
+    pub fn operand(&self, image: &Path) -> Result<PathBuf, OperandError> {
+        let image = match &self.partition {
+            Some(wanted) => Operand::with_partition(image, wanted)?,
+            None => image.to_owned(),
+        };
+        Operand::with_range(&image, self.offset, self.length)
+    }
 }
 
 #[cfg(feature = "fuse")]
 impl Mounting {
     /// The same for a FUSE mount of `image`.
     #[must_use]
-    pub fn for_fuse(&self, image: &std::path::Path) -> sapwood_fuse::MountOptions {
+    pub fn for_fuse(&self, image: &Path) -> sapwood_fuse::MountOptions {
         use sapwood_fuse::MountOptions;
 
         let ordinary = MountOptions::default();
@@ -58,7 +78,7 @@ impl Mounting {
             threads: self.threads,
             io_uring: self.io_uring,
             fuseblk: self.fuseblk,
-            anchor: Some(image.to_owned()),
+            anchor: Some(Operand::file_of(image)),
             writeback_cache: self.writeback_cache,
             ..ordinary
         }

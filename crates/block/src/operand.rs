@@ -1,0 +1,434 @@
+//! [`Operand`]: the text by which a command names an image.
+//!
+//! | operand | image |
+//! |---|---|
+//! | `FILE` | a file or a block device |
+//! | `FILE#N` | its partition number `N` |
+//! | `FILE#LABEL` | its GPT partition of that name |
+//! | `FILE#offset=BYTES,length=BYTES` | a range of it; without `length`, all from the offset on |
+//! | `nbd://HOST[:PORT]/EXPORT` | an export of an NBD server; a part of it follows `#`, as of a file |
+//! | `nbd+unix:///EXPORT?socket=PATH` | the same, on a Unix socket |
+//!
+//! A file whose name contains a `#` is found under that name: what exists as it stands is the file,
+//! else the first `#` after the name of an existing file ends the name.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::partition::{PartitionError, PartitionTable};
+use crate::{Device, Error, FileDevice, NbdDevice, NbdOptions, NbdUri, OpenOptions, PartDevice};
+
+/// Why an operand names no image that can be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OperandError {
+    /// The file or device.
+    #[error("{0}")]
+    Device(#[from] Error),
+    /// The partition.
+    #[error("{0}")]
+    Partition(#[from] PartitionError),
+    /// The range after `#` has not the form of one.
+    #[error("{operand}: {text:?} is no range: offset=BYTES,length=BYTES")]
+    Range {
+        /// The operand.
+        operand: String,
+        /// The part that cannot be read.
+        text: String,
+    },
+    /// The range is not on the device.
+    #[error("{operand}: the range from {offset} is not on the device of {size} bytes")]
+    Outside {
+        /// The operand.
+        operand: String,
+        /// First byte.
+        offset: u64,
+        /// Size of the device in bytes.
+        size: u64,
+    },
+    /// A part is asked for twice.
+    #[error("{operand}: names a part of the image already")]
+    TwoRanges {
+        /// The operand.
+        operand: String,
+    },
+}
+
+/// Which part of a file or device is the image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// A partition, by number or label.
+    Partition(String),
+    /// A range.
+    Bytes {
+        /// First byte.
+        offset: u64,
+        /// Bytes; all that follow if not given.
+        length: Option<u64>,
+    },
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => Ok(()),
+            Self::Partition(wanted) => write!(f, "#{}", wanted.escape_debug()),
+            Self::Bytes { offset, length } => {
+                write!(f, "#offset={offset}")?;
+                length.map_or(Ok(()), |length| write!(f, ",length={length}"))
+            }
+        }
+    }
+}
+
+/// What a command calls an image: a file or device, or a part of it. See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operand {
+    file: PathBuf,
+    part: Part,
+}
+
+impl Operand {
+    /// Reads an operand. What has no part, or names no existing file, is a file of that name.
+    ///
+    /// # Errors
+    /// [`OperandError::Range`].
+    pub fn parse(operand: &Path) -> Result<Self, OperandError> {
+        match split(operand) {
+            None => Ok(Self {
+                file: operand.to_owned(),
+                part: Part::Whole,
+            }),
+            Some((file, part)) => Ok(Self {
+                file: file.to_owned(),
+                part: parse_part(operand, part)?,
+            }),
+        }
+    }
+
+    /// The file or block device, or the address of an export.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Which part of it is the image.
+    #[must_use]
+    pub fn part(&self) -> &Part {
+        &self.part
+    }
+
+    /// Opens the image. The lock is one on the whole file or device; an export has none.
+    ///
+    /// # Errors
+    /// [`OperandError`].
+    pub fn open(&self, options: OpenOptions) -> Result<Arc<dyn Device>, OperandError> {
+        if !is_export(&self.file) {
+            return self.part_of(Arc::new(FileDevice::open(&self.file, options)?));
+        }
+        let uri = self.file.to_string_lossy();
+        let options = NbdOptions {
+            read_only: options.read_only,
+            ..NbdOptions::default()
+        };
+        self.part_of(Arc::new(NbdDevice::open(&uri, options)?))
+    }
+
+    /// The wanted part of the opened file or device.
+    fn part_of(&self, whole: Arc<dyn Device>) -> Result<Arc<dyn Device>, OperandError> {
+        let device = whole.name().to_owned();
+        let (start, len) = match &self.part {
+            Part::Whole => return Ok(whole),
+            Part::Partition(wanted) => {
+                let table = PartitionTable::read(&*whole)?;
+                let part = table.find(&device, wanted)?;
+                (part.start, part.len)
+            }
+            Part::Bytes { offset, length } => {
+                let size = whole.size();
+                let left = size.checked_sub(*offset).filter(|left| *left > 0);
+                let left = left.ok_or(OperandError::Outside {
+                    operand: device.clone(),
+                    offset: *offset,
+                    size,
+                })?;
+                (*offset, length.unwrap_or(left))
+            }
+        };
+        let name = format!("{device}{}", self.part);
+        Ok(Arc::new(PartDevice::new(whole, name, start, len)?))
+    }
+
+    /// The operand with the real path of its file, which a daemon can use from any directory.
+    ///
+    /// # Errors
+    /// The file does not exist, or its path cannot be followed.
+    pub fn canonical(operand: &Path) -> io::Result<PathBuf> {
+        if is_export(operand) {
+            return Ok(operand.to_owned());
+        }
+        let Some((file, part)) = split(operand) else {
+            return operand.canonicalize();
+        };
+        let mut text = file.canonicalize()?.into_os_string();
+        text.push("#");
+        text.push(part);
+        Ok(text.into())
+    }
+
+    /// The file or device that an operand names, or names a part of.
+    #[must_use]
+    pub fn file_of(operand: &Path) -> PathBuf {
+        split(operand).map_or(operand, |(file, _)| file).to_owned()
+    }
+
+    /// Whether the file or device of an operand exists, and is no directory. An export does.
+    #[must_use]
+    pub fn exists(operand: &Path) -> bool {
+        Self::is_fixed(operand) || is_image(operand)
+    }
+
+    /// Whether an operand names what cannot be made or get another size: a part of an existing file
+    /// or device, or an export.
+    #[must_use]
+    pub fn is_fixed(operand: &Path) -> bool {
+        is_export(operand) || split(operand).is_some()
+    }
+
+    /// Where the name of an image may end in an argument `IMAGE:PATH`: at a colon from this byte on.
+    /// The colons before it belong to the address of an export.
+    #[must_use]
+    pub fn least_end(argument: &[u8]) -> usize {
+        let start = argument.windows(3).position(|three| three == b"://");
+        let Some(start) = start.filter(|_| NbdUri::is_one(argument)) else {
+            return 0;
+        };
+        let authority = &argument[start + 3..];
+        let end = authority.iter().position(|byte| *byte == b'/');
+        start + 3 + end.unwrap_or(authority.len())
+    }
+
+    /// The operand for a range of what `operand` names.
+    ///
+    /// # Errors
+    /// [`OperandError::TwoRanges`]: it names a part already.
+    pub fn with_range(
+        operand: &Path,
+        offset: Option<u64>,
+        length: Option<u64>,
+    ) -> Result<PathBuf, OperandError> {
+        if offset.is_none() && length.is_none() {
+            return Ok(operand.to_owned());
+        }
+        let offset = offset.unwrap_or(0);
+        Self::with_part(operand, &Part::Bytes { offset, length })
+    }
+
+    /// The operand for a partition of what `operand` names.
+    ///
+    /// # Errors
+    /// [`OperandError::TwoRanges`]: it names a part already.
+    pub fn with_partition(operand: &Path, wanted: &str) -> Result<PathBuf, OperandError> {
+        let mut text = Self::unsplit(operand)?;
+        text.push("#");
+        text.push(wanted);
+        Ok(text.into())
+    }
+
+    fn with_part(operand: &Path, part: &Part) -> Result<PathBuf, OperandError> {
+        let mut text = Self::unsplit(operand)?;
+        text.push(part.to_string());
+        Ok(text.into())
+    }
+
+    fn unsplit(operand: &Path) -> Result<OsString, OperandError> {
+        match split(operand) {
+            None => Ok(operand.as_os_str().to_owned()),
+            Some(_) => Err(OperandError::TwoRanges {
+                operand: operand.display().to_string(),
+            }),
+        }
+    }
+}
+
+fn is_export(operand: &Path) -> bool {
+    NbdUri::is_one(operand.as_os_str().as_bytes())
+}
+
+/// A directory is no image; anything else that exists may be one.
+fn is_image(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| !meta.is_dir())
+}
+
+/// The file, and what follows its `#`. `None` for an operand that exists as it stands, and for one
+/// without an existing file.
+fn split(operand: &Path) -> Option<(&Path, &OsStr)> {
+    let bytes = operand.as_os_str().as_bytes();
+    if is_export(operand) {
+        let at = bytes.iter().position(|byte| *byte == b'#')?;
+        let (uri, part) = (&bytes[..at], &bytes[at + 1..]);
+        return Some((Path::new(OsStr::from_bytes(uri)), OsStr::from_bytes(part)));
+    }
+    if !bytes.contains(&b'#') || operand.symlink_metadata().is_ok() {
+        return None;
+    }
+    let marks = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'#');
+    marks
+        .map(|(at, _)| (&bytes[..at], &bytes[at + 1..]))
+        .map(|(file, part)| (Path::new(OsStr::from_bytes(file)), OsStr::from_bytes(part)))
+        .find(|(file, _)| is_image(file))
+}
+
+fn parse_part(operand: &Path, part: &OsStr) -> Result<Part, OperandError> {
+    let text = part.to_string_lossy();
+    if !text.starts_with("offset=") && !text.starts_with("length=") {
+        return Ok(Part::Partition(text.into_owned()));
+    }
+    let (mut offset, mut length) = (None, None);
+    for word in text.split(',') {
+        let wrong = || OperandError::Range {
+            operand: operand.display().to_string(),
+            text: word.to_owned(),
+        };
+        let (place, number) = match word.split_once('=') {
+            Some(("offset", number)) => (&mut offset, number),
+            Some(("length", number)) => (&mut length, number),
+            _ => return Err(wrong()),
+        };
+        let number = number.parse().map_err(|_| wrong())?;
+        if place.replace(number).is_some() {
+            return Err(wrong());
+        }
+    }
+    Ok(Part::Bytes {
+        offset: offset.unwrap_or(0),
+        length,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Disk {
+        dir: tempfile::TempDir,
+    }
+
+    impl Disk {
+        fn with(names: &[&str]) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            for name in names {
+                std::fs::write(dir.path().join(name), vec![0; 8192]).unwrap();
+            }
+            Self { dir }
+        }
+
+        fn at(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn parse(&self, name: &str) -> (PathBuf, Part) {
+            let operand = Operand::parse(&self.at(name)).unwrap();
+            (operand.file().to_owned(), operand.part().clone())
+        }
+    }
+
+    #[test]
+    fn a_part_follows_the_name_of_an_existing_file() {
+        let disk = Disk::with(&["a.img", "b#2", "b"]);
+        let part = |text: &str| Part::Partition(text.to_owned());
+        assert_eq!(disk.parse("a.img"), (disk.at("a.img"), Part::Whole));
+        assert_eq!(disk.parse("a.img#2"), (disk.at("a.img"), part("2")));
+        assert_eq!(disk.parse("a.img#my #1"), (disk.at("a.img"), part("my #1")));
+        // The file with that name comes first.
+        assert_eq!(disk.parse("b#2"), (disk.at("b#2"), Part::Whole));
+        assert_eq!(disk.parse("b#3"), (disk.at("b"), part("3")));
+        assert_eq!(disk.parse("b#2#1"), (disk.at("b"), part("2#1")));
+        // Without a file there is no part.
+        assert_eq!(disk.parse("none#1"), (disk.at("none#1"), Part::Whole));
+        assert!(!Operand::exists(&disk.at("none#1")));
+        assert!(Operand::exists(&disk.at("a.img#1")));
+        assert!(!Operand::exists(disk.dir.path()));
+    }
+
+    #[test]
+    fn addresses_of_exports_have_parts_too() {
+        let unix = "nbd+unix:///x?socket=/run/s";
+        for (text, file, part) in [
+            ("nbd://box/x", "nbd://box/x", Part::Whole),
+            (
+                "nbd://box:7/x#2",
+                "nbd://box:7/x",
+                Part::Partition("2".to_owned()),
+            ),
+            (unix, unix, Part::Whole),
+        ] {
+            let operand = Operand::parse(Path::new(text)).unwrap();
+            assert_eq!((operand.file(), operand.part()), (Path::new(file), &part));
+            assert!(Operand::exists(Path::new(text)) && Operand::is_fixed(Path::new(text)));
+            assert_eq!(
+                Operand::canonical(Path::new(text)).unwrap(),
+                Path::new(text)
+            );
+        }
+        let end = |text: &str| Operand::least_end(text.as_bytes());
+        assert_eq!(end("nbd://box:7/x:etc"), "nbd://box:7".len());
+        assert_eq!(end("nbd+unix:///x?socket=/s:etc"), "nbd+unix://".len());
+        assert_eq!((end("file:etc"), end("nbd://box")), (0, "nbd://box".len()));
+    }
+
+    #[test]
+    fn ranges_are_read_and_written() {
+        let disk = Disk::with(&["a"]);
+        let with = |offset, length| Operand::with_range(&disk.at("a"), offset, length).unwrap();
+        assert_eq!(with(None, None), disk.at("a"));
+        assert_eq!(with(Some(7), None), disk.at("a#offset=7"));
+        assert_eq!(with(None, Some(9)), disk.at("a#offset=0,length=9"));
+        let bytes = |offset, length| Part::Bytes { offset, length };
+        assert_eq!(disk.parse("a#offset=7").1, bytes(7, None));
+        assert_eq!(disk.parse("a#length=9,offset=7").1, bytes(7, Some(9)));
+        let twice = Operand::with_range(&disk.at("a#1"), Some(0), None);
+        assert!(matches!(twice, Err(OperandError::TwoRanges { .. })));
+        for wrong in [
+            "offset=",
+            "offset=-1",
+            "offset=1,offset=2",
+            "offset=1;length=2",
+        ] {
+            let operand = disk.at(&format!("a#{wrong}"));
+            let refused = Operand::parse(&operand);
+            assert!(
+                matches!(refused, Err(OperandError::Range { .. })),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_range_outside_of_the_device_is_refused() {
+        let disk = Disk::with(&["a"]);
+        let open = |text: &str| {
+            let operand = Operand::parse(&disk.at(text)).unwrap();
+            operand
+                .open(OpenOptions::default())
+                .map(|device| device.size())
+        };
+        assert_eq!(open("a#offset=4096").unwrap(), 4096);
+        assert_eq!(open("a#offset=512,length=1024").unwrap(), 1024);
+        assert!(matches!(
+            open("a#offset=8192"),
+            Err(OperandError::Outside { .. })
+        ));
+        assert!(open("a#offset=1,length=8192").is_err());
+        let none = open("a#1").unwrap_err().to_string();
+        assert!(
+            none.ends_with("a: no partition table (neither GPT nor MBR)"),
+            "{none}"
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! `--offset` and `--length`: the part of the images of a command that is meant.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use sapwood::block::Operand;
+use sapwood::options::parse_size;
+use sapwood::target::Target;
+
+use super::failure::{Failure, Result, USAGE};
+use super::subvolume;
+
+/// The part of its images that a command works on.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct Range {
+    /// Where the file system begins in the image: bytes, or with k, M, G, T
+    #[arg(long, value_name = "BYTES", value_parser = size, global = true)]
+    offset: Option<u64>,
+    /// How much of the image the file system may use [default: all that follows the offset]
+    #[arg(long, value_name = "BYTES", value_parser = size, global = true)]
+    length: Option<u64>,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text)
+        .ok_or_else(|| format!("{text} is not a size: bytes, or a number with k, M, G or T"))
+}
+
+impl Range {
+    /// Whether any range is given.
+    pub(super) fn is_given(self) -> bool {
+        self.offset.is_some() || self.length.is_some()
+    }
+
+    /// For a command that works on no image.
+    pub(super) fn refuse(self) -> Result<()> {
+        Err(Failure::new(
+            USAGE,
+            "--offset and --length are for commands that work on an image",
+        ))
+    }
+
+    /// Every image of `sapwood subvolume`.
+    pub(super) fn subvolume(self, command: &mut subvolume::Command) -> Result<()> {
+        use subvolume::Command::{
+            Create, Delete, GetDefault, List, SetDefault, SetReadOnly, Snapshot,
+        };
+        match command {
+            List { image, .. } | GetDefault { image } | SetDefault { image, .. } => {
+                self.image(image)
+            }
+            Create { place, .. } | SetReadOnly { place, .. } => self.place(place),
+            Snapshot { source, place, .. } => {
+                self.place(source)?;
+                self.place_with_path(place)
+            }
+            Delete { places } => self.places(places),
+        }
+    }
+
+    /// An image.
+    pub(super) fn image(self, image: &mut PathBuf) -> Result<()> {
+        *image = Operand::with_range(image, self.offset, self.length)
+            .map_err(|error| Failure::new(USAGE, error))?;
+        Ok(())
+    }
+
+    /// A place that is an image, or a path in one.
+    pub(super) fn place(self, place: &mut OsString) -> Result<()> {
+        match Target::parse(place)? {
+            Target::Local(image) => {
+                let mut image = image;
+                self.image(&mut image)?;
+                *place = image.into_os_string();
+                Ok(())
+            }
+            Target::Image { .. } => self.place_with_path(place),
+        }
+    }
+
+    /// Several of them.
+    pub(super) fn places(self, places: &mut [OsString]) -> Result<()> {
+        places.iter_mut().try_for_each(|place| self.place(place))
+    }
+
+    /// A place that is a path of this machine, or one in an image.
+    pub(super) fn place_with_path(self, place: &mut OsString) -> Result<()> {
+        if let Ok(Target::Image { mut image, path }) = Target::parse(place) {
+            use std::os::unix::ffi::OsStringExt;
+
+            self.image(&mut image)?;
+            let mut text = image.into_os_string();
+            text.push(":/");
+            text.push(OsString::from_vec(path));
+            *place = text;
+        }
+        Ok(())
+    }
+}
