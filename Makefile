@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs foreign-images mutants db-kill crash faults scale bench bench-log bench-create fuzz lint package install help
+.PHONY: all demo test test-programs foreign-images mutants db-kill crash faults scale bench bench-log bench-create fuzz lint msrv miri package install help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -21,6 +21,8 @@ help:
 	@echo "make bench-create  1,440,000 empty files by 48, and by fewer and more"
 	@echo "make fuzz   fuzz targets, all at once for two minutes (SECONDS=600: ten)"
 	@echo "make lint   formatting, clippy, the order of crates and modules, documentation"
+	@echo "make msrv   builds with the oldest Rust that Cargo.toml allows"
+	@echo "make miri   unit tests of the crates without system calls under Miri"
 	@echo "make package  the crates as they would be published"
 	@echo "make        build target/release/sapwood"
 
@@ -42,6 +44,7 @@ lint: need-build
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	scripts/layers
 	scripts/faults --check
+	scripts/deny
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --workspace --exclude sapwood-cli --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-layers --all-features
@@ -131,6 +134,12 @@ bench-create: need-build
 	cargo build --release -p sapwood-bench
 	mkdir -p bench/results
 	target/release/sapwood-bench create --output bench/results/create $(BENCH_ARGS)
+
+msrv: need-build
+	scripts/msrv
+
+miri: need-build
+	scripts/miri
 
 # What would be published, each package built from its archive alone.
 package: need-build

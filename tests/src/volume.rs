@@ -47,7 +47,7 @@ pub fn list(image: &Image, driver: Driver) -> Result<Manifest, String> {
 /// # Errors
 /// It cannot be opened or read.
 pub fn list_by_library(image: &Image) -> Result<Manifest, String> {
-    let fs = sapwood::image::open(image.path(), &Options::read_only());
+    let fs = sapwood::image::open(image.path(), &Options::new().read_only(true));
     let fs = fs.map_err(|error| error.to_string())?;
     let listing = library::list(&*fs);
     fs.unmount().map_err(|error| error.to_string())?;

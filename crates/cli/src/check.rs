@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use indicatif::ProgressBar;
-use sapwood::{CheckError, CheckFinding, CheckOptions, CheckReport};
+use sapwood::{CheckError, CheckFinding, CheckOptions, CheckReport, Progress};
 use serde_json::json;
 
 use super::failure::{Failure, IMAGE, Result};
@@ -38,8 +38,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         false => progress::items("checking"),
     };
     let checked = sapwood::check(&args.image, &options, &mut |step| {
-        bar.set_message(step.phase);
-        bar.set_position(step.done);
+        if let Progress::Done { phase, done } = step {
+            bar.set_message(phase);
+            bar.set_position(done);
+        }
     });
     bar.finish_and_clear();
     let report = checked.map_err(|error| match error {

@@ -19,10 +19,7 @@ pub(super) struct SubvolumeChoice {
 impl SubvolumeChoice {
     /// Options with that choice.
     pub(super) fn options(&self, read_only: bool) -> Result<sapwood::Options> {
-        let mut options = match read_only {
-            true => sapwood::Options::read_only(),
-            false => sapwood::Options::default(),
-        };
+        let mut options = sapwood::Options::new().read_only(read_only);
         if let Some(path) = &self.subvol {
             options.set_subvolume(path.as_os_str().as_bytes());
         } else if let Some(id) = self.subvolid {

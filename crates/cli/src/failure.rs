@@ -21,8 +21,6 @@ pub(super) const MOUNT: u8 = 32;
 pub(super) struct Failure {
     code: u8,
     line: String,
-    /// What follows would fail alike.
-    ends: bool,
 }
 
 impl Failure {
@@ -30,18 +28,7 @@ impl Failure {
         Self {
             code,
             line: line.to_string(),
-            ends: false,
         }
-    }
-
-    /// The same failure, which ends a command that goes on after others.
-    pub(super) fn that_ends(self) -> Self {
-        Self { ends: true, ..self }
-    }
-
-    /// True if the command is not to go on.
-    pub(super) fn ends(&self) -> bool {
-        self.ends
     }
 
     /// A failure whose lines were printed before.
@@ -79,6 +66,15 @@ impl Display for Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         Self::new(IMAGE, error)
+    }
+}
+
+impl From<sapwood::Error> for Failure {
+    fn from(error: sapwood::Error) -> Self {
+        match error {
+            sapwood::Error::Open(error) => error.into(),
+            error => Self::new(FAILED, error),
+        }
     }
 }
 

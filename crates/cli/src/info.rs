@@ -1,15 +1,13 @@
 //! `sapwood info`.
 
-mod btrfs;
-mod ext4;
 mod partitions;
 
 use std::path::PathBuf;
 
-use sapwood::Kind;
-use serde_json::Value;
+use sapwood::inspect::{Details, Info, InspectError};
+use serde_json::{Value, json};
 
-use super::failure::Result;
+use super::failure::{FAILED, Failure, IMAGE, Result, USAGE};
 use super::output;
 
 #[derive(Debug, clap::Args)]
@@ -26,18 +24,16 @@ type Rows = Vec<(&'static str, Value)>;
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let device = sapwood::image::open_device(&args.image, true)?;
-    let kind = match sapwood::image::known(&args.image, &*device) {
-        Ok(kind) => kind,
+    if let Err(error) = sapwood::image::known(&args.image, &*device) {
         // A whole disk: it shows what can be opened.
-        Err(error) => match partitions::table(&device)? {
-            Some(table) => return partitions::print(&table, args.json),
-            None => return Err(error.into()),
-        },
-    };
-    let rows = match kind {
-        Kind::Btrfs => btrfs::rows(&args.image, device)?,
-        Kind::Ext4 => ext4::rows(&args.image, &*device)?,
-    };
+        return match partitions::table(&device)? {
+            Some(table) => partitions::print(&table, args.json),
+            None => Err(error.into()),
+        };
+    }
+    drop(device);
+    let info = sapwood::info(&args.image).map_err(failure)?;
+    let rows = rows(&info);
     if args.json {
         return output::json(
             &rows
@@ -50,6 +46,67 @@ pub(super) fn run(args: &Args) -> Result<()> {
         output::line(format!("{key:<11} {}", shown(key, &value)))?;
     }
     Ok(())
+}
+
+/// The failure of a command that inspects an image.
+pub(super) fn failure(error: InspectError) -> Failure {
+    let code = match &error {
+        InspectError::Unknown { .. } => USAGE,
+        InspectError::FileSystem { .. } => FAILED,
+        _ => IMAGE,
+    };
+    Failure::new(code, error)
+}
+
+fn rows(info: &Info) -> Rows {
+    let kind = match info.details {
+        Details::Btrfs { .. } => "btrfs",
+        _ => "ext4",
+    };
+    let mut rows = vec![
+        ("kind", json!(kind)),
+        ("label", json!(info.label)),
+        ("uuid", json!(output::uuid(&info.uuid))),
+        ("size", json!(info.size)),
+        ("used", json!(info.used)),
+        ("free", json!(info.free)),
+    ];
+    match &info.details {
+        Details::Btrfs {
+            devices,
+            generation,
+            sector_size,
+            node_size,
+            checksum,
+            subvolumes,
+            log,
+        } => rows.extend([
+            ("devices", json!(devices)),
+            ("generation", json!(generation)),
+            ("sectorsize", json!(sector_size)),
+            ("nodesize", json!(node_size)),
+            ("checksum", json!(checksum)),
+            ("features", json!(info.features)),
+            ("subvolumes", json!(subvolumes)),
+            ("log", json!(log)),
+        ]),
+        Details::Ext4 {
+            block_size,
+            inode_size,
+            inodes,
+            free_inodes,
+            journal,
+        } => rows.extend([
+            ("blocksize", json!(block_size)),
+            ("inodesize", json!(inode_size)),
+            ("inodes", json!(inodes)),
+            ("freeinodes", json!(free_inodes)),
+            ("features", json!(info.features)),
+            ("journal", json!(journal)),
+        ]),
+        _ => {}
+    }
+    rows
 }
 
 fn shown(key: &str, value: &Value) -> String {

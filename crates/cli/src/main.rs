@@ -61,6 +61,9 @@ enum Command {
     /// Explain every mount option
     #[command(long_about = sapwood::options::table::as_text())]
     MountOptions(MountOptionsArgs),
+    /// Explain every option of mkfs
+    #[command(long_about = sapwood::mkfs::table::as_text())]
+    MkfsOptions(mkfs::OptionsArgs),
     /// Unmount a directory and wait until its image is complete
     Umount(umount::Args),
     /// Make everything that was written to a mount durable
@@ -124,6 +127,7 @@ impl Command {
             }
             Self::Subvolume(command) => range.subvolume(command),
             Self::MountOptions(_)
+            | Self::MkfsOptions(_)
             | Self::Umount(_)
             | Self::Sync(_)
             | Self::Stats(_)
@@ -163,6 +167,7 @@ fn main() -> ExitCode {
         Command::Mkfs(args) => mkfs::run(&args),
         Command::Mount(args) => return mount::run(args),
         Command::MountOptions(args) => output::line(args.page().trim_end()),
+        Command::MkfsOptions(args) => output::line(args.page().trim_end()),
         Command::Umount(args) => umount::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Info(args) => info::run(&args),

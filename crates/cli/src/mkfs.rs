@@ -1,22 +1,22 @@
 //! `sapwood mkfs`.
 
-mod btrfs;
-mod ext4;
+mod given;
 mod new_file;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sapwood::Kind;
 use sapwood::block::Operand;
-use sapwood::options::parse_size;
+use sapwood::mkfs::{MkfsReport, table};
+use sapwood::{BuildError, Kind, MkfsOptions};
 use sapwood_block::{Device, FileDevice};
 use sapwood_vfs::SetAttr;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::copy;
-use super::failure::{Failure, Result, USAGE};
-use super::{output, owner};
+use super::failure::{FAILED, Failure, Result, USAGE};
+use super::output;
+use given::Given;
 use new_file::NewFile;
 
 #[derive(Debug, clap::Args)]
@@ -33,39 +33,11 @@ pub(super) struct Args {
         default_value = "btrfs"
     )]
     kind: Kind,
-    /// Size of a new image, or a new size for an old one: bytes, or with k, M, G, T
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    size: Option<u64>,
-    /// btrfs: the same as --size; ext4: bytes of a block, 1k, 2k or 4k
-    #[arg(short = 'b', value_name = "BYTES", value_parser = size)]
-    bytes: Option<u64>,
-    /// Label: btrfs up to 255 bytes, ext4 up to 16
-    #[arg(short = 'L', long, default_value = "")]
-    label: String,
-    /// UUID of the file system [default: random]
-    #[arg(short = 'U', long)]
-    uuid: Option<uuid::Uuid>,
-    /// Features to switch on, or off with ^, separated by commas. btrfs: no-holes, free-space-tree,
-    /// block-group-tree, extref, skinny-metadata; ext4: as in mke2fs
-    #[arg(short = 'O', long, value_delimiter = ',')]
-    features: Vec<String>,
     /// Fill it with what is in this directory
     #[arg(short, long, value_name = "DIR")]
     rootdir: Option<PathBuf>,
-    /// Owner of the root directory [default: root, or who calls if that is an ordinary user]
-    #[arg(long, value_name = "UID:GID", value_parser = owner::parse, visible_alias = "owner")]
-    root_owner: Option<(u32, u32)>,
-    /// btrfs: copies of metadata, dup or single [default: dup]; ext4: percentage of the blocks
-    /// reserved for the superuser [default: 5]
-    #[arg(short, long, value_name = "DUP|SINGLE|PERCENT")]
-    metadata: Option<String>,
     #[command(flatten)]
-    btrfs: btrfs::Args,
-    #[command(flatten)]
-    ext4: ext4::Args,
-    /// Overwrite a file system that is there
-    #[arg(short, long, visible_short_alias = 'F')]
-    force: bool,
+    given: Given,
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
@@ -74,46 +46,44 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What was made.
-struct Made {
-    uuid: [u8; 16],
-    /// Bytes of the device that are used.
-    size: u64,
-    /// What else there is to say of it, as JSON.
-    more: Vec<(&'static str, Value)>,
+#[derive(Debug, clap::Args)]
+pub(super) struct OptionsArgs {
+    /// Print the page docs/mkfs-options.md
+    #[arg(long)]
+    markdown: bool,
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text)
-        .ok_or_else(|| format!("{text} is not a size: bytes, or a number with k, M, G or T"))
+impl OptionsArgs {
+    pub(super) fn page(&self) -> String {
+        match self.markdown {
+            true => table::as_markdown(),
+            false => table::as_text(),
+        }
+    }
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let (made, new) = match args.kind {
-        Kind::Btrfs => {
-            refuse_foreign(args.ext4.given(), args.kind)?;
-            let options = btrfs::options(args)?;
-            let (device, new) = device(args, args.size.or(args.bytes))?;
-            (btrfs::make(&*device, &options, args)?, new)
-        }
-        Kind::Ext4 => {
-            refuse_foreign(args.btrfs.given(), args.kind)?;
-            let options = ext4::options(args)?;
-            let (device, new) = device(args, args.size)?;
-            (ext4::make(&*device, &options, args)?, new)
-        }
-    };
+    let mut options = MkfsOptions::new(args.kind);
+    for (option, value) in &args.given.0 {
+        let taken = option.take(&mut options, value.as_deref());
+        taken.map_err(|error| Failure::new(USAGE, error))?;
+    }
+    let (device, new) = device(&args.image, &options)?;
+    let whole = !is_device(&args.image);
+    let made = sapwood::mkfs::mkfs(&*device, &args.image, &options, whole);
+    let made = made.map_err(|error| Failure::new(FAILED, error))?;
+    drop(device);
     let missing = match &args.rootdir {
         Some(source) => fill(&args.image, source, args.quiet || args.json)?,
         None => 0,
     };
-    if let Some((uid, gid)) = root_owner(args) {
+    if let Some((uid, gid)) = root_owner(args, &options) {
         set_root_owner(&args.image, uid, gid)?;
     }
     if let Some(new) = new {
         new.keep();
     }
-    print(args, made)?;
+    print(args, &options, &made)?;
     match missing {
         0 => Ok(()),
         _ => Err(Failure::local(
@@ -123,69 +93,59 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn refuse_foreign(option: Option<&str>, kind: Kind) -> Result<()> {
-    match option {
-        None => Ok(()),
-        Some(option) => Err(Failure::new(
-            USAGE,
-            format!("{option} means nothing for {kind}"),
-        )),
-    }
-}
-
-fn print(args: &Args, made: Made) -> Result<()> {
+fn print(args: &Args, options: &MkfsOptions, made: &MkfsReport) -> Result<()> {
+    let (uuid, size) = (output::uuid(&made.uuid()), made.size());
     if args.json {
-        let mut object = serde_json::json!({
-            "kind": args.kind.name(), "uuid": output::uuid(&made.uuid), "label": args.label, "size": made.size,
+        let mut object = json!({
+            "kind": args.kind.name(), "uuid": uuid, "label": options.label(), "size": size,
         });
-        if let Value::Object(map) = &mut object {
-            map.extend(
-                made.more
-                    .into_iter()
-                    .map(|(key, value)| (key.to_owned(), value)),
-            );
+        let more = match made {
+            MkfsReport::Btrfs(made) => json!({
+                "nodesize": made.node_size, "checksum": made.checksum.to_string(),
+            }),
+            MkfsReport::Ext4(made) => json!({
+                "blocksize": made.block_size, "blocks": made.blocks,
+                "inodesize": made.inode_size, "inodes": made.inodes,
+                "journalblocks": made.journal_blocks, "features": made.features,
+            }),
+        };
+        if let (Value::Object(map), Value::Object(more)) = (&mut object, more) {
+            map.extend(more);
         }
         output::json(&object)?;
     } else if !args.quiet {
-        output::line(format!(
-            "{}: {}, {}, uuid {}",
-            args.image.display(),
-            args.kind,
-            output::size(made.size),
-            output::uuid(&made.uuid)
-        ))?;
+        let (image, size) = (args.image.display(), output::size(size));
+        output::line(format!("{image}: {}, {size}, uuid {uuid}", args.kind))?;
     }
     Ok(())
 }
 
 /// The device to make it on; a file is made anew if a size is given. A file that did not exist before is removed again
 /// unless it is kept.
-fn device(args: &Args, size: Option<u64>) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
-    match size {
-        Some(size) if !is_device(&args.image) && !Operand::is_fixed(&args.image) => {
-            let exists = args.image.exists();
-            if exists && !args.force {
+fn device(image: &Path, options: &MkfsOptions) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
+    match options.size() {
+        Some(size) if !is_device(image) && !Operand::is_fixed(image) => {
+            let exists = image.exists();
+            if exists && !options.forced() {
                 return Err(Failure::local(
-                    &args.image,
+                    image,
                     "exists; --force makes it anew with that size",
                 ));
             }
             let new = match exists {
                 true => None,
-                false => Some(
-                    NewFile::create(&args.image)
-                        .map_err(|error| Failure::local(&args.image, error))?,
-                ),
+                false => {
+                    Some(NewFile::create(image).map_err(|error| Failure::local(image, error))?)
+                }
             };
-            let made = FileDevice::create(&args.image, size);
+            let made = FileDevice::create(image, size);
             let made = made.map_err(|error| Failure::new(super::failure::IMAGE, error))?;
             Ok((Arc::new(made), new))
         }
-        None if !Operand::exists(&args.image) && !args.image.is_dir() => Err(Failure::local(
-            &args.image,
-            "does not exist; --size makes it",
-        )),
-        _ => Ok((sapwood::image::open_device(&args.image, false)?, None)),
+        None if !Operand::exists(image) && !image.is_dir() => {
+            Err(Failure::local(image, "does not exist; --size makes it"))
+        }
+        _ => Ok((sapwood::image::open_device(image, false)?, None)),
     }
 }
 
@@ -194,35 +154,28 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
-/// How an image is open while it is filled: nothing has to be durable before the end, and what waits in memory to be written
-/// only takes memory.
-const FILLING: [(&str, &str); 3] = [
-    ("cache_size", "64M"),
-    ("dirty_size", "32M"),
-    ("commit", "4"),
-];
-
 /// Fills the image; the number of files that could not be copied.
 fn fill(image: &Path, source: &Path, quiet: bool) -> Result<u64> {
-    let mut options = sapwood::Options::default();
-    for (name, value) in FILLING {
-        options
-            .set(name, Some(value))
-            .map_err(|error| Failure::new(USAGE, error))?;
-    }
-    let fs = sapwood::image::open(image, &options)?;
-    let filled = copy::fill(&fs, image, source, quiet);
-    let ended = fs.unmount().map_err(|error| Failure::local(image, error));
-    let missing = filled?;
-    ended.map(|()| missing)
+    copy::lift_file_limit();
+    let bar = copy::bar(quiet);
+    let filled = sapwood::build::fill(image, source, &mut |step| copy::show(&bar, step));
+    bar.finish_and_clear();
+    filled
+        .map(|report| report.left_out)
+        .map_err(|error| match error {
+            BuildError::Copy(error) => copy::failure(error),
+            BuildError::FileSystem(error) => copy::whole(image, error),
+            error => Failure::new(FAILED, error),
+        })
 }
 
 /// Whom the root directory is to belong to, if not to the superuser. An ordinary user could not
 /// write to a mount of the image otherwise. What comes from a directory keeps its owners.
-fn root_owner(args: &Args) -> Option<(u32, u32)> {
+fn root_owner(args: &Args, options: &MkfsOptions) -> Option<(u32, u32)> {
     let caller = (rustix::process::geteuid(), rustix::process::getegid());
     let ordinary = !caller.0.is_root() && args.rootdir.is_none();
-    args.root_owner
+    options
+        .root_owner()
         .or_else(|| ordinary.then(|| (caller.0.as_raw(), caller.1.as_raw())))
 }
 

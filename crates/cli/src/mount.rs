@@ -4,16 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sapwood::Options;
 use sapwood::block::Operand;
-use sapwood::image::Mounted;
+use sapwood::mount::MountError;
 use sapwood::options::table;
 use sapwood_fuse::daemon::{self, ReadyNotifier};
 use sapwood_fuse::signals;
 
-use super::failure::{Failure, MOUNT, Result, USAGE};
+use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
 use super::{allocator, output, remount, umount};
 
 #[derive(Debug, clap::Args)]
@@ -131,79 +130,47 @@ fn parse(lists: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// How long a change may stay in memory only, in a mount in which `sync(1)` does not reach the
-/// daemon: as long as in a kernel's ext4.
-const UNHEARD_COMMIT: Duration = Duration::from_secs(5);
-
 /// Mounts, reports, and serves until somebody unmounts; then makes the image complete.
 fn serve(
     image: &Path,
     dir: &Path,
-    mut options: Options,
+    options: Options,
     quiet: bool,
     begun: impl FnOnce(),
 ) -> Result<()> {
-    let mut fuse = options.mounting().for_fuse(image);
-    // Beside the caches, which take a quarter at most.
-    fuse.buffer_bytes = Some(sapwood_base::memory::available() / 8);
-    let watched = std::mem::take(&mut fuse.auto_unmount);
     // First, so that no mount is ever without it.
-    let _watcher = watched
+    let _watcher = options
+        .mounting()
+        .auto_unmount
         .then(|| umount::watch(dir))
         .transpose()
         .map_err(|error| Failure::on("auto_unmount", error))?;
-    if !options.commit_is_chosen() && !sapwood_fuse::will_receive_sync(&fuse) {
-        options.set_commit_interval(UNHEARD_COMMIT);
-    }
-    let (fs, devices) = sapwood::image::open_file(image, &options)?;
-    if fs.read_only() && !fuse.read_only {
+    let mount = sapwood::mount::mount(image, dir, &options).map_err(failure)?;
+    if mount.is_write_protected() {
         output::message(format_args!(
             "{}: write-protected, mounted read-only",
             image.display()
         ));
-        fuse.read_only = true;
     }
-    let mounted = sapwood_fuse::mount(fs.shared(), dir, &fuse);
-    let session = match mounted {
-        Ok(session) => Arc::new(session),
-        Err(error) => {
-            // Nothing was changed yet; what failed is the mount.
-            let _ = fs.unmount();
-            return Err(Failure::new(MOUNT, error));
-        }
-    };
-    let ended = Arc::clone(&session);
+    let session = Arc::clone(mount.session());
     let watch = signals::on_termination(move |_| {
-        if let Err(error) = ended.unmount() {
+        if let Err(error) = session.unmount() {
             log::warn!("cannot unmount: {error}");
         }
     })
     .map_err(|error| Failure::on("signals", error))?;
-    if !quiet && !fs.read_only() && !session.waits() {
-        tell(dir, session.receives_sync());
+    if !quiet && !mount.is_read_only() && !mount.session().waits() {
+        tell(dir, mount.session().receives_sync());
     }
     begun();
-    let served = session.wait().map_err(|error| Failure::local(dir, error));
-    drop(watch);
-    let ended = end(image, &fs).and(served);
-    let why = ended.as_ref().map_err(ToString::to_string).err();
-    session.report_end(why.as_deref());
-    // Whatever the kernel's unmount is followed by finds the image complete, and free.
-    for device in devices {
-        if let Err(error) = device.release_lock() {
-            log::warn!("{error}");
-        }
-    }
-    session.finish();
-    ended
+    mount.wait_with(|| drop(watch)).map_err(failure)
 }
 
-/// Completes the image. Fails if anything that was written since the mount is not in it.
-fn end(image: &Path, fs: &Mounted) -> Result<()> {
-    let unmounted = fs.unmount();
-    match fs.first_error() {
-        Some(error) => Err(umount::incomplete(image, &error)),
-        None => unmounted.map_err(|error| umount::incomplete(image, &error.to_string())),
+fn failure(error: MountError) -> Failure {
+    match error {
+        MountError::Open(error) => error.into(),
+        MountError::Mount(error) => Failure::new(MOUNT, error),
+        error => Failure::new(FAILED, error),
     }
 }
 

@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let image = std::env::args_os()
         .nth(1)
         .ok_or("usage: disk_usage IMAGE")?;
-    let fs = sapwood::FileSystem::open_with_options(image, &sapwood::Options::read_only())?;
+    let fs = sapwood::Options::new().read_only(true).open(image)?;
     let mut sums = BTreeMap::<PathBuf, u64>::new();
     for entry in fs.walk("/")? {
         let entry = entry?;

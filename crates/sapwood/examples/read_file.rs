@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (Some(image), Some(path)) = (args.next(), args.next()) else {
         return Err("usage: read_file IMAGE PATH".into());
     };
-    let fs = sapwood::FileSystem::open_with_options(image, &sapwood::Options::read_only())?;
+    let fs = sapwood::Options::new().read_only(true).open(image)?;
     let mut file = fs.open_file(path)?;
     io::copy(&mut file.by_ref(), &mut io::stdout())?;
     Ok(())

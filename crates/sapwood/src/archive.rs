@@ -150,6 +150,18 @@ impl Archive {
     }
 }
 
+impl FileSystem {
+    /// Puts the files of a tar archive into the image. An entry replaces a file of its name, and is
+    /// added to a directory of its name. A directory that is not in the archive belongs to the
+    /// [creator](Self::set_creator).
+    ///
+    /// # Errors
+    /// [`ArchiveError`]; what was extracted until then stays.
+    pub fn extract_tar(&self, archive: impl Read) -> Result<()> {
+        Archive::read(archive)?.extract(self)
+    }
+}
+
 /// The path of an entry from the root of the image.
 fn inside(named: &Path) -> Result<PathBuf> {
     let mut path = PathBuf::from("/");

@@ -9,6 +9,7 @@ use sapwood_ext4::check as ext4;
 
 use crate::Kind;
 use crate::image::{self, OpenError, named};
+use crate::progress::{OnProgress, Progress};
 
 /// How much is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,15 +57,6 @@ impl fmt::Display for CheckFinding {
     }
 }
 
-/// How far a check is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CheckProgress {
-    /// What is being checked, as a word for people.
-    pub phase: &'static str,
-    /// Number of things that this phase has checked.
-    pub done: u64,
-}
-
 /// Why an image could not be checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -97,7 +89,7 @@ pub enum CheckError {
 pub fn check(
     path: impl AsRef<Path>,
     options: &CheckOptions,
-    progress: &mut dyn FnMut(CheckProgress),
+    progress: &mut OnProgress<'_>,
 ) -> Result<CheckReport, CheckError> {
     let path = path.as_ref();
     let (device, kind) = image::open_known(path, true)?;
@@ -115,7 +107,7 @@ pub fn check(
                     btrfs::Phase::Data => "data",
                 };
                 let done = step.done;
-                progress(CheckProgress { phase, done });
+                progress(Progress::Done { phase, done });
             });
             let report = report.map_err(|source| CheckError::Btrfs {
                 path: path.to_owned(),
@@ -144,7 +136,7 @@ pub fn check(
                     ext4::Phase::Compare => "bitmaps",
                 };
                 let done = step.done;
-                progress(CheckProgress { phase, done });
+                progress(Progress::Done { phase, done });
                 ControlFlow::Continue(())
             });
             let report = report.map_err(|source| CheckError::Ext4 {

@@ -21,21 +21,32 @@
 //! opened. [`vfs`] is the interface of the engines below, by inode.
 
 mod archive;
-mod build;
+pub mod build;
 mod check;
+pub mod copy;
 pub mod fs;
 pub mod image;
+pub mod inspect;
 pub mod kind;
+pub mod mkfs;
+#[cfg(feature = "fuse")]
+pub mod mount;
 pub mod options;
+pub mod progress;
+pub mod shown;
 pub mod target;
 pub mod tree;
 
 pub use archive::ArchiveError;
 pub use build::{BuildError, ImageBuilder};
-pub use check::{CheckError, CheckFinding, CheckOptions, CheckProgress, CheckReport, check};
+pub use check::{CheckError, CheckFinding, CheckOptions, CheckReport, check};
+pub use copy::{CopyError, CopyOptions, CopyReport};
 pub use fs::{Error, File, FileSystem, OpenOptions, Result};
+pub use inspect::{Info, dump, info};
 pub use kind::Kind;
+pub use mkfs::MkfsOptions;
 pub use options::Options;
+pub use progress::{OnProgress, Progress};
 pub use sapwood_block as block;
 pub use sapwood_btrfs as btrfs;
 pub use sapwood_ext4 as ext4;

@@ -15,6 +15,7 @@ mod generic;
 mod mounting;
 pub mod table;
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -128,19 +129,59 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults, changing nothing on disk.
+    /// The defaults.
+    ///
+    /// ```no_run
+    /// let options = sapwood::Options::new().read_only(true).subvolume("home");
+    /// let fs = options.open("disk.img")?;
+    /// # Ok::<(), sapwood::Error>(())
+    /// ```
     #[must_use]
-    pub fn read_only() -> Self {
-        let mut options = Self::default();
-        options.set_read_only();
-        options
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing on disk may change (`ro`).
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.set_access(read_only);
+        self
+    }
+
+    /// Compresses new data (`compress=`), on btrfs.
+    #[must_use]
+    pub fn compress(mut self, compression: sapwood_btrfs::Compression) -> Self {
+        self.btrfs.compress = Some(compression);
+        self.own
+            .push((Kind::Btrfs, format!("compress={compression}")));
+        self
+    }
+
+    /// Looks into the subvolume at this path from the top level (`subvol=`), on btrfs.
+    #[must_use]
+    pub fn subvolume(mut self, path: impl AsRef<Path>) -> Self {
+        self.set_subvolume(path.as_ref().as_os_str().as_bytes());
+        self
+    }
+
+    /// Takes an option by its name in `-o`, as [`set`](Self::set).
+    ///
+    /// # Errors
+    /// As [`set`](Self::set).
+    pub fn option(mut self, name: &str, value: Option<&str>) -> Result<Self, OptionError> {
+        self.set(name, value)?;
+        Ok(self)
     }
 
     /// Changes nothing on disk (`ro`).
     pub fn set_read_only(&mut self) {
-        self.btrfs.read_only = true;
-        self.ext4.read_only = !sapwood_fault::planted(353);
-        self.mount.read_only = true;
+        self.set_access(true);
+    }
+
+    fn set_access(&mut self, read_only: bool) {
+        self.btrfs.read_only = read_only;
+        self.ext4.read_only = read_only && !sapwood_fault::planted(353);
+        self.mount.read_only = read_only;
     }
 
     /// Whether nothing on disk may change.

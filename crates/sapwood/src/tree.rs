@@ -190,7 +190,7 @@ impl Names {
 
     /// Drops the names that were read and not taken; they are read again. A walk calls it before
     /// it enters a directory, so that its memory grows with its depth by little.
-    pub fn shed(&mut self) {
+    pub(crate) fn shed(&mut self) {
         const KEPT: usize = 64;
         if self.batch.len() > KEPT {
             self.batch.truncate(KEPT);
@@ -201,7 +201,7 @@ impl Names {
 
 /// The error of a walk that meets, by this name, a directory that it is in, or was in before.
 #[must_use]
-pub fn directory_loop(name: &[u8]) -> Error {
+pub(crate) fn directory_loop(name: &[u8]) -> Error {
     let name = String::from_utf8_lossy(name);
     Error::corrupt(format!(
         "directory loop: {} is reached a second time",

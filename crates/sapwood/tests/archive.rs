@@ -229,3 +229,40 @@ fn an_archive_of_tar_is_the_directory() {
         "{error}"
     );
 }
+
+#[test]
+fn an_archive_is_added_to_an_image_that_has_files() {
+    let mut tar = Builder::new(Vec::new());
+    add(
+        &mut tar,
+        "etc/motd",
+        header(EntryType::Regular, 0o644, 4),
+        b"new\n",
+    );
+    add(
+        &mut tar,
+        "etc/rc",
+        header(EntryType::Regular, 0o644, 3),
+        b"rc\n",
+    );
+    let second = tar.into_inner().unwrap();
+    let mut tar = Builder::new(Vec::new());
+    add(
+        &mut tar,
+        "etc/motd",
+        header(EntryType::Regular, 0o644, 4),
+        b"old\n",
+    );
+    add(
+        &mut tar,
+        "etc/kept",
+        header(EntryType::Regular, 0o644, 5),
+        b"kept\n",
+    );
+    each(&tar.into_inner().unwrap(), |fs, _| {
+        fs.extract_tar(second.as_slice()).unwrap();
+        assert_eq!(fs.read("etc/motd").unwrap(), b"new\n");
+        assert_eq!(fs.read("etc/rc").unwrap(), b"rc\n");
+        assert_eq!(fs.read("etc/kept").unwrap(), b"kept\n");
+    });
+}

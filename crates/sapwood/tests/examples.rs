@@ -56,3 +56,28 @@ fn examples_do_what_they_say() {
     );
     assert_eq!(run("check", &[&btrfs]), "");
 }
+
+/// Without FUSE on this machine the example is left out.
+#[cfg(feature = "fuse")]
+#[test]
+fn the_example_mount_writes_through_the_mount() {
+    if std::fs::File::open("/dev/fuse").is_err() {
+        println!("left out: /dev/fuse cannot be opened");
+        return;
+    }
+    for kind in sapwood::Kind::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, mount) = (dir.path().join("disk.img"), dir.path().join("mnt"));
+        ImageBuilder::new(kind)
+            .size(128 << 20)
+            .write_to(&image)
+            .unwrap();
+        std::fs::create_dir(&mount).unwrap();
+        run("mount", &[&image, &mount]);
+        assert_eq!(
+            run("read_file", &[&image, Path::new("hello")]),
+            "written through the mount\n"
+        );
+        assert_eq!(run("check", &[&image]), "");
+    }
+}

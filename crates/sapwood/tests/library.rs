@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use sapwood::fs::Times;
 use sapwood::vfs::InodeFlags;
-use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions};
+use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions, Options};
 use tempfile::TempDir;
 
 struct Image {
@@ -418,4 +418,72 @@ fn a_build_that_fails_leaves_no_file() {
         "without a size"
     );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn options_are_built_in_one_expression() {
+    each(|image| {
+        let fs = image.open();
+        fs.write("f", "content").unwrap();
+        fs.close().unwrap();
+        let fs = Options::new().read_only(true).open(&image.path).unwrap();
+        assert_eq!(fs.read("f").unwrap(), b"content");
+        assert_eq!(kind(fs.create_dir("d")), ErrorKind::ReadOnlyFilesystem);
+        fs.close().unwrap();
+        let compressed = Options::new().compress(sapwood::btrfs::Compression::Lzo);
+        let opened = compressed.open(&image.path);
+        match opened {
+            Ok(fs) => assert_eq!(fs.kind(), Kind::Btrfs),
+            Err(error) => assert!(error.to_string().contains("compress=lzo"), "{error}"),
+        }
+        let refused = Options::new().option("commit", Some("soon"));
+        assert!(refused.is_err());
+    });
+}
+
+#[test]
+fn a_subvolume_is_read_only_while_it_is_set_so_and_can_be_the_default() {
+    let image = Image::new(Kind::Btrfs);
+    let fs = image.open();
+    fs.create_subvolume("home").unwrap();
+    fs.write("home/f", "kept").unwrap();
+    fs.set_subvolume_read_only("home", true).unwrap();
+    assert_eq!(
+        kind(fs.write("home/f", "lost")),
+        ErrorKind::ReadOnlyFilesystem
+    );
+    fs.set_subvolume_read_only("home", false).unwrap();
+    fs.write("home/f", "new").unwrap();
+    let id = fs.subvolumes().unwrap()[0].id;
+    fs.set_default_subvolume(id).unwrap();
+    assert_eq!(fs.default_subvolume().unwrap(), id);
+    fs.close().unwrap();
+    let fs = image.open();
+    assert_eq!(fs.read("f").unwrap(), b"new");
+    fs.close().unwrap();
+    let fs = Options::new().subvolume("/").open(&image.path).unwrap();
+    assert_eq!(fs.read("home/f").unwrap(), b"new");
+}
+
+#[test]
+fn an_image_says_what_it_is_and_shows_its_structures() {
+    each(|image| {
+        let format = image.open().kind();
+        let info = sapwood::info(&image.path).unwrap();
+        assert_eq!(info.size, 128 << 20);
+        assert!(info.used + info.free <= info.size && !info.features.is_empty());
+        let btrfs = matches!(
+            info.details,
+            sapwood::inspect::Details::Btrfs { log: false, .. }
+        );
+        assert_eq!(btrfs, format == Kind::Btrfs);
+        let mut lines = Vec::new();
+        sapwood::dump(&image.path, Some("super"), &mut |line| {
+            lines.push(line.to_string())
+        })
+        .unwrap();
+        assert!(!lines.is_empty());
+        let error = sapwood::dump(&image.path, Some("turbo"), &mut |_| {}).unwrap_err();
+        assert!(error.to_string().contains("turbo"), "{error}");
+    });
 }

@@ -12,24 +12,8 @@ pub(super) use stream::{
     bytes, failed, finish, json, json_line, line, line_or_end, message, report,
 };
 
+pub(super) use sapwood::shown::{kind, name};
 use sapwood_vfs::{Attr, FileKind};
-
-/// Bytes as text for people: what is not printable becomes an escape.
-pub(super) fn name(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for char in chunk.valid().chars() {
-            match char.is_control() || char == '\\' {
-                true => text.extend(char.escape_default()),
-                false => text.push(char),
-            }
-        }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    text
-}
 
 /// A size with a binary unit.
 pub(super) fn size(bytes: u64) -> String {
@@ -66,19 +50,6 @@ pub(super) fn mode(attr: &Attr) -> String {
     text
 }
 
-/// What `file` would call the kind.
-pub(super) fn kind(kind: FileKind) -> &'static str {
-    match kind {
-        FileKind::Regular => "regular file",
-        FileKind::Directory => "directory",
-        FileKind::Symlink => "symbolic link",
-        FileKind::CharDevice => "character device",
-        FileKind::BlockDevice => "block device",
-        FileKind::Fifo => "fifo",
-        FileKind::Socket => "socket",
-    }
-}
-
 /// A UUID in its usual form.
 pub(super) fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
@@ -89,15 +60,4 @@ pub(super) fn uuid(bytes: &[u8; 16]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_safe_to_print() {
-        assert_eq!(name("a\u{e9}\n\\".as_bytes()), "a\u{e9}\\n\\\\");
-        assert_eq!(name(b"\xff"), "\\xff");
-    }
 }

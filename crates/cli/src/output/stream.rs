@@ -69,7 +69,7 @@ pub(crate) fn failed(error: io::Error) -> Failure {
 }
 
 fn silent() -> Failure {
-    Failure::reported().that_ends()
+    Failure::reported()
 }
 
 /// Prints a value as JSON on standard output.

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::error::{Error, Result};
-use super::file_system::Handle;
+use super::handle::Handle;
 use super::metadata::{FileType, Metadata};
 use crate::tree::{Names, Walker};
 use crate::vfs;

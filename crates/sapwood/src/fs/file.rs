@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 
 use super::error::{Error, Result};
-use super::file_system::{FileSystem, Handle};
+use super::file_system::FileSystem;
+use super::handle::Handle;
 use super::metadata::{Metadata, Times};
 use crate::vfs::{self, AllocMode, SeekFrom, SetAttr, SyncKind, WriteMode};
 

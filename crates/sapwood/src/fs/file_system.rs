@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::dir::{ReadDir, Walk};
 use super::error::{Error, Result};
 use super::file::{File, OpenOptions};
+use super::handle::Handle;
 use super::metadata::Metadata;
 use crate::image::{self, Mounted};
 use crate::tree::{self, Node};
@@ -104,6 +105,18 @@ impl FileSystem {
     pub fn set_creator(&self, uid: u32, gid: u32) {
         let mut creator = self.inner.creator.lock();
         (creator.uid, creator.gid) = (uid, gid);
+    }
+
+    /// The path that the image was opened by.
+    #[must_use]
+    pub fn image_path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Whether both are the same open image.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// The format of the image.
@@ -510,6 +523,16 @@ impl FileSystem {
     }
 }
 
+impl Options {
+    /// Opens an image with these options; see [`FileSystem::open_with_options`].
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_with_options`].
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<FileSystem> {
+        FileSystem::open_with_options(path, self)
+    }
+}
+
 impl fmt::Debug for FileSystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileSystem")
@@ -534,51 +557,6 @@ fn beside(link: &[u8], target: &[u8]) -> Vec<u8> {
         .rposition(|byte| *byte == b'/')
         .map_or(0, |at| at + 1);
     [name.get(..dir).unwrap_or_default(), target].concat()
-}
-
-/// A reference to an inode that keeps the file system open.
-#[derive(Debug)]
-pub(super) struct Handle {
-    fs: FileSystem,
-    ino: Ino,
-    /// The root has no references.
-    counted: bool,
-}
-
-impl Handle {
-    /// Takes a reference of its own to the node's inode.
-    pub(super) fn of(fs: &FileSystem, node: &Node<'_>) -> vfs::Result<Self> {
-        let ino = node.ino();
-        let counted = ino != fs.vfs().root();
-        if counted {
-            fs.vfs().reference(ino)?;
-        }
-        Ok(Self {
-            fs: fs.clone(),
-            ino,
-            counted,
-        })
-    }
-
-    pub(super) fn fs(&self) -> &FileSystem {
-        &self.fs
-    }
-
-    pub(super) fn vfs(&self) -> &dyn vfs::FileSystem {
-        self.fs.vfs()
-    }
-
-    pub(super) fn ino(&self) -> Ino {
-        self.ino
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if self.counted {
-            self.vfs().forget(self.ino, 1);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod dir;
 mod error;
 mod file;
 mod file_system;
+mod handle;
 mod metadata;
 mod subvolumes;
 

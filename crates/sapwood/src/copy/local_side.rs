@@ -4,14 +4,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::vfs::FileKind;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
-use sapwood_vfs::FileKind;
 
-use super::super::failure::{Failure, Result};
-use super::super::output;
+use super::error::{CopyCause, CopyError, Result};
 use super::local_node::{LocalNode, failure};
 use super::side::{Found, Node, Side, join};
+use crate::shown;
 
 /// This machine; paths start at `top`, or at the current directory if it is empty.
 pub(super) struct LocalSide {
@@ -58,7 +58,7 @@ impl Side for LocalSide {
         let stat = match rustix::fs::statat(CWD, OsStr::from_bytes(&path), flags) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(failure(&output::name(&path), error)),
+            Err(error) => return Err(failure(&shown::name(&path), error)),
         };
         Ok(Some(Box::new(LocalNode::named(path, follow, &stat)?)))
     }
@@ -71,18 +71,18 @@ impl Side for LocalSide {
             None | Some(b"") => b".",
             Some(parent) => parent,
         };
-        let shown = output::name(parent);
+        let shown = shown::name(parent);
         let stat =
             rustix::fs::stat(OsStr::from_bytes(parent)).map_err(|error| failure(&shown, error))?;
         let dir = LocalNode::named(parent.to_vec(), true, &stat)?;
         if dir.meta().kind != FileKind::Directory {
-            return Err(Failure::on(shown, "not a directory"));
+            return Err(CopyError::on(shown, CopyCause::NotDirectory));
         }
         Ok((Box::new(dir), name))
     }
 
     fn shown(&self, path: &[u8]) -> String {
-        output::name(&self.path(path))
+        shown::name(&self.path(path))
     }
 
     fn is_image(&self) -> bool {

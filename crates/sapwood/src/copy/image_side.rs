@@ -3,48 +3,51 @@
 //! A node holds a reference to its inode; every step below an operand looks up one name in a directory.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use sapwood::image::Mounted;
-use sapwood::tree::{self, Node as Inode};
-use sapwood_vfs::{Error, FileKind, NewInode, SeekFrom, SetAttr, SetTime, SetXattrMode, WriteMode};
+use crate::fs::FileSystem;
+use crate::tree::{self, Node as Inode};
+use crate::vfs::{
+    self, CopyMode, Error, FileKind, NewInode, SeekFrom, SetAttr, SetTime, SetXattrMode, WriteMode,
+};
 
-use super::super::failure::{Failure, Result};
-use super::super::{files, output};
+use super::error::{CopyCause, CopyError, Result};
 use super::side::{
     CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Side, Sink, Xattrs, join,
     single_name,
 };
+use crate::shown;
 
 /// Names read from a directory at once.
 const NAMES: usize = 1024;
 
 pub(super) struct ImageSide {
-    image: PathBuf,
-    fs: Mounted,
+    /// What the image is called in errors.
+    shown: PathBuf,
+    fs: FileSystem,
     /// Tells images apart, in [`Meta::id`].
     number: u64,
 }
 
 impl ImageSide {
     /// `number`: another for each image of the command.
-    pub(super) fn new(image: PathBuf, fs: Mounted, number: u64) -> Self {
+    pub(super) fn new(shown: PathBuf, fs: FileSystem, number: u64) -> Self {
         // Device numbers of this machine are far smaller.
         let number = u64::MAX - number;
-        Self { image, fs, number }
+        Self { shown, fs, number }
     }
 
-    pub(super) fn fs(&self) -> &Mounted {
+    pub(super) fn fs(&self) -> &FileSystem {
         &self.fs
     }
 
-    pub(super) fn image(&self) -> &Path {
-        &self.image
+    fn vfs(&self) -> &dyn vfs::FileSystem {
+        &**self.fs.engine()
     }
 
-    fn fail(&self, path: &[u8], error: Error) -> Failure {
+    fn fail(&self, path: &[u8], error: Error) -> CopyError {
         let ends = matches!(error, Error::NoSpace | Error::Quota | Error::ReadOnly);
-        let failure = Failure::on(self.shown(path), error);
+        let failure = CopyError::on(self.shown(path), error);
         if ends { failure.that_ends() } else { failure }
     }
 
@@ -73,7 +76,7 @@ impl ImageSide {
 
 impl Side for ImageSide {
     fn find(&self, path: &[u8], follow: bool) -> Result<Option<Found<'_>>> {
-        match tree::resolve(&*self.fs, path, follow) {
+        match tree::resolve(self.vfs(), path, follow) {
             Ok(inode) => Ok(Some(Box::new(self.wrap(inode, path.to_vec())))),
             Err(Error::NotFound) => Ok(None),
             Err(error) => Err(self.fail(path, error)),
@@ -82,7 +85,7 @@ impl Side for ImageSide {
 
     fn find_parent(&self, path: &[u8]) -> Result<(Found<'_>, Vec<u8>)> {
         let (dir, name) =
-            tree::resolve_parent(&*self.fs, path).map_err(|error| self.fail(path, error))?;
+            tree::resolve_parent(self.vfs(), path).map_err(|error| self.fail(path, error))?;
         let parts: Vec<&[u8]> = path
             .split(|byte| *byte == b'/')
             .filter(|part| !part.is_empty())
@@ -92,7 +95,7 @@ impl Side for ImageSide {
     }
 
     fn shown(&self, path: &[u8]) -> String {
-        format!("{}:{}", self.image.display(), files::shown_path(path))
+        format!("{}:/{}", self.shown.display(), shown::name(path))
     }
 
     fn is_image(&self) -> bool {
@@ -117,7 +120,7 @@ impl ImageNode<'_> {
     }
 
     fn set(&self, changes: &SetAttr) -> Result<()> {
-        self.on(self.side.fs.setattr(self.inode.ino(), changes))
+        self.on(self.side.vfs().setattr(self.inode.ino(), changes))
             .map(drop)
     }
 }
@@ -134,19 +137,13 @@ impl<'s> Node<'s> for ImageNode<'s> {
     fn open(&self) -> Result<()> {
         match self.meta.kind {
             FileKind::Regular => Ok(()),
-            kind => Err(Failure::on(
-                self.shown(),
-                format_args!(
-                    "is a {}, which has no content in an image; -r copies it",
-                    output::kind(kind)
-                ),
-            )),
+            kind => Err(CopyError::on(self.shown(), CopyCause::NoContent(kind))),
         }
     }
 
     fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
         self.open()?;
-        let (fs, ino) = (&self.side.fs, self.inode.ino());
+        let (fs, ino) = (self.side.vfs(), self.inode.ino());
         let buf = &mut scratch.piece;
         let mut at = 0;
         loop {
@@ -169,11 +166,11 @@ impl<'s> Node<'s> for ImageNode<'s> {
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
-        self.on(self.side.fs.readlink(self.inode.ino()))
+        self.on(self.side.vfs().readlink(self.inode.ino()))
     }
 
     fn xattrs(&self, _: &mut Scratch) -> Result<Xattrs> {
-        let (fs, ino) = (&self.side.fs, self.inode.ino());
+        let (fs, ino) = (self.side.vfs(), self.inode.ino());
         let mut all = Vec::new();
         for name in self.on(fs.listxattr(ino))? {
             let value = self.on(fs.getxattr(ino, &name))?;
@@ -184,21 +181,24 @@ impl<'s> Node<'s> for ImageNode<'s> {
 
     fn names(&self, from: u64) -> Result<Vec<(Vec<u8>, u64)>> {
         let mut names = Vec::new();
-        let read = self.side.fs.readdir(self.inode.ino(), from, &mut |entry| {
-            names.push((entry.name, entry.next));
-            match names.len() < NAMES {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
-            }
-        });
+        let read = self
+            .side
+            .vfs()
+            .readdir(self.inode.ino(), from, &mut |entry| {
+                names.push((entry.name, entry.next));
+                match names.len() < NAMES {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            });
         self.on(read).map(|()| names)
     }
 
     fn child(&self, name: &[u8]) -> Result<Option<Found<'s>>> {
         single_name(self, name)?;
-        match self.side.fs.lookup(self.inode.ino(), name) {
+        match self.side.vfs().lookup(self.inode.ino(), name) {
             Ok(entry) => {
-                let inode = Inode::new(&*self.side.fs, entry);
+                let inode = Inode::new(self.side.vfs(), entry);
                 Ok(Some(Box::new(
                     self.side.wrap(inode, join(&self.path, name)),
                 )))
@@ -226,38 +226,37 @@ impl<'s> Node<'s> for ImageNode<'s> {
         };
         let who = rules.credentials(meta);
         // With its owner from the start nothing has to be given away later. Set-id bits come last.
-        let created = self
-            .side
-            .fs
-            .create(&who, self.inode.ino(), name, what, meta.perm & !SET_ID);
-        let inode = Inode::new(&*self.side.fs, self.on_child(name, created)?);
+        let created =
+            self.side
+                .vfs()
+                .create(&who, self.inode.ino(), name, what, meta.perm & !SET_ID);
+        let inode = Inode::new(self.side.vfs(), self.on_child(name, created)?);
         Ok(Box::new(self.side.wrap(inode, join(&self.path, name))))
     }
 
     fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {
         single_name(self, name)?;
         let Handle::Ino(from) = old_dir.handle()? else {
-            return Err(Failure::on(self.shown(), "a link cannot leave an image"));
+            return Err(CopyError::on(self.shown(), CopyCause::LinkLeaves));
         };
-        let fs = &self.side.fs;
+        let fs = self.side.vfs();
         let old = self.on_child(name, fs.lookup(from, old))?;
-        let old = Inode::new(&**fs, old);
+        let old = Inode::new(fs, old);
         let linked = self.on_child(name, fs.link(old.ino(), self.inode.ino(), name))?;
-        drop(Inode::new(&**fs, linked));
+        drop(Inode::new(fs, linked));
         Ok(())
     }
 
     fn remove(&self, name: &[u8]) -> Result<()> {
         single_name(self, name)?;
-        self.on_child(name, self.side.fs.unlink(self.inode.ino(), name))
+        self.on_child(name, self.side.vfs().unlink(self.inode.ino(), name))
     }
 
     fn truncate(&self, rules: &Rules) -> Result<()> {
         if self.meta.kind != FileKind::Regular {
-            let kind = output::kind(self.meta.kind);
-            return Err(Failure::on(
+            return Err(CopyError::on(
                 self.shown(),
-                format_args!("is a {kind}, and is not written to"),
+                CopyCause::NotWritten(self.meta.kind),
             ));
         }
         let keep = rules.archive || self.meta.perm & SET_ID == 0;
@@ -268,8 +267,24 @@ impl<'s> Node<'s> for ImageNode<'s> {
         })
     }
 
+    fn share(&self, from: &dyn Node<'s>) -> Result<bool> {
+        if from.meta().id.0 != self.meta.id.0 {
+            return Ok(false);
+        }
+        let Handle::Ino(source) = from.handle()? else {
+            return Ok(false);
+        };
+        let (fs, ino) = (self.side.vfs(), self.inode.ino());
+        // A length of 0 is the whole file.
+        match fs.copy_range(source, 0, ino, 0, 0, CopyMode::ShareOnly) {
+            Ok(_) => Ok(true),
+            Err(Error::NotSupported | Error::Invalid) => Ok(false),
+            Err(error) => self.on(Err(error)),
+        }
+    }
+
     fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()> {
-        let (fs, ino) = (&self.side.fs, self.inode.ino());
+        let (fs, ino) = (self.side.vfs(), self.inode.ino());
         let mut end = 0;
         fill(&mut |at, data| {
             end = self.on(fs.write(ino, at, data, WriteMode::default()))?;
@@ -305,7 +320,7 @@ impl<'s> Node<'s> for ImageNode<'s> {
             }
             match self
                 .side
-                .fs
+                .vfs()
                 .setxattr(self.inode.ino(), name, value, SetXattrMode::Any)
             {
                 // An attribute of another kind of file system means nothing here.

@@ -6,9 +6,10 @@
 
 use std::os::fd::BorrowedFd;
 
-use sapwood_vfs::{Credentials, FileKind, Ino, Timestamp};
+use crate::shown;
+use crate::vfs::{Credentials, FileKind, Ino, Timestamp};
 
-use super::super::failure::{Failure, Result};
+use super::error::{CopyCause, CopyError, Result};
 
 /// Metadata of a node on either side.
 #[derive(Debug, Clone)]
@@ -150,6 +151,12 @@ pub(super) trait Node<'s>: Send + Sync {
 
     /// Empties a file that existed, to be written anew. Without `archive` it loses its set-id bits.
     fn truncate(&self, rules: &Rules) -> Result<()>;
+    /// Makes the content of a new file that of `from`, without reading it. False if the two are of
+    /// different sides, or the format cannot share content.
+    fn share(&self, _from: &dyn Node<'s>) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Writes a file's content: `fill` hands over its pieces; `size` is its length if it ends with a hole.
     fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()>;
     /// Gives the node owner, attributes, mode and times, in this order: a change of the owner drops capabilities and
@@ -172,12 +179,9 @@ pub(super) fn single_name(dir: &dyn Node<'_>, name: &[u8]) -> Result<()> {
         || name.contains(&0);
     match bad {
         false => Ok(()),
-        true => Err(Failure::on(
+        true => Err(CopyError::on(
             dir.shown(),
-            format_args!(
-                "an entry is named \"{}\", which is no file name",
-                super::super::output::name(name)
-            ),
+            CopyCause::BadName(shown::name(name)),
         )),
     }
 }

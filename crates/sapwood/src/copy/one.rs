@@ -1,24 +1,24 @@
 //! Copying one node that is no directory: its content, or the node itself.
 
-use sapwood_vfs::FileKind;
+use crate::vfs::FileKind;
 
-use super::super::failure::{Failure, Result};
+use super::error::{CopyCause, CopyError, Result};
 use super::side::{Meta, New, Node, Scratch, Sink, Xattrs};
-use super::walk::{Copy, Place};
+use super::walk::{Copy, Target};
 
 impl<'a> Copy<'_> {
     /// Copies one thing that is no directory.
-    pub(super) fn single(&self, from: &dyn Node<'a>, place: Place<'a>) -> Result<()> {
-        self.bar.inc(1);
+    pub(super) fn single(&self, from: &dyn Node<'a>, place: Target<'a>) -> Result<()> {
+        self.report.one();
         let mut scratch = Scratch::default();
         let reads = self.by_content(from.meta());
         let (dir, name) = match place {
-            Place::Name(dir, name) => (dir, name),
-            Place::Directory(dir) => return Err(Failure::on(dir.shown(), "is a directory")),
-            Place::Content(to) => {
+            Target::Name(dir, name) => (dir, name),
+            Target::Directory(dir) => return Err(CopyError::on(dir.shown(), CopyCause::Directory)),
+            Target::Content(to) => {
                 refuse_same(from, &*to)?;
                 if !reads {
-                    return Err(Failure::on(from.shown(), "is no file, and replaces none"));
+                    return Err(CopyError::on(from.shown(), CopyCause::ReplacesNone));
                 }
                 from.open()?;
                 to.truncate(&self.rules)?;
@@ -28,7 +28,7 @@ impl<'a> Copy<'_> {
         if let Some(there) = dir.child(&name)? {
             refuse_same(from, &*there)?;
             if there.meta().kind == FileKind::Directory {
-                return Err(Failure::on(there.shown(), "is a directory"));
+                return Err(CopyError::on(there.shown(), CopyCause::Directory));
             }
             if reads {
                 from.open()?;
@@ -104,7 +104,8 @@ impl<'a> Copy<'_> {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let meta = from.meta();
-        if meta.size > 0 || meta.kind != FileKind::Regular {
+        let filled = meta.size > 0 || meta.kind != FileKind::Regular;
+        if filled && !to.share(from)? {
             let mut fill = |sink: &mut Sink<'_>| from.read(scratch, sink);
             to.write(meta.size, &mut fill)?;
         }
@@ -129,10 +130,7 @@ impl<'a> Copy<'_> {
 /// Refuses to copy a node onto itself.
 pub(super) fn refuse_same<'a>(from: &dyn Node<'a>, to: &dyn Node<'a>) -> Result<()> {
     match from.meta().id == to.meta().id {
-        true => Err(Failure::on(
-            to.shown(),
-            format_args!("is the same file as {}", from.shown()),
-        )),
+        true => Err(CopyError::on(to.shown(), CopyCause::SameFile(from.shown()))),
         false => Ok(()),
     }
 }

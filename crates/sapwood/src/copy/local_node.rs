@@ -12,18 +12,18 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use crate::vfs::{FileKind, Timestamp};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
     XattrFlags,
 };
 use rustix::io::Errno;
-use sapwood_vfs::{FileKind, Timestamp};
 
-use super::super::failure::{Failure, Result};
-use super::super::output;
+use super::error::{CopyCause, CopyError, Result};
 use super::side::{
     CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Sink, Xattrs, single_name,
 };
+use crate::shown;
 
 /// Where the name of a node starts.
 #[derive(Clone)]
@@ -57,7 +57,7 @@ pub(super) struct LocalNode {
 
 impl LocalNode {
     pub(super) fn named(name: Vec<u8>, follow: bool, stat: &Stat) -> Result<Self> {
-        let shown = output::name(&name);
+        let shown = shown::name(&name);
         Self::new(Base::Current, name, follow, shown, stat)
     }
 
@@ -71,7 +71,7 @@ impl LocalNode {
     }
 
     fn new(base: Base, name: Vec<u8>, follow: bool, shown: String, stat: &Stat) -> Result<Self> {
-        let meta = meta_of(stat).ok_or_else(|| Failure::on(&shown, "unknown kind of file"))?;
+        let meta = meta_of(stat).ok_or_else(|| CopyError::on(&shown, CopyCause::UnknownKind))?;
         let opened = OnceLock::new();
         Ok(Self {
             base,
@@ -123,7 +123,7 @@ impl LocalNode {
 
     fn child_shown(&self, name: &[u8]) -> String {
         let slash = if self.shown.ends_with('/') { "" } else { "/" };
-        format!("{}{slash}{}", self.shown, output::name(name))
+        format!("{}{slash}{}", self.shown, shown::name(name))
     }
 
     fn keep_xattrs(&self, xattrs: &Xattrs, owned: bool) -> Result<()> {
@@ -140,7 +140,7 @@ impl LocalNode {
             match set {
                 // Some namespaces belong to the superuser, some to one kind of file system.
                 Err(Errno::PERM | Errno::NOTSUP) => {
-                    let name = output::name(name.as_bytes());
+                    let name = shown::name(name.as_bytes());
                     log::warn!("{}: attribute {name} not kept", self.shown);
                 }
                 other => self.on(other)?,
@@ -237,7 +237,7 @@ impl LocalNode {
                 let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
                 let count = file
                     .read_at(buf.get_mut(..want).unwrap_or_default(), at)
-                    .map_err(|error| Failure::on(&self.shown, error))?;
+                    .map_err(|error| CopyError::on(&self.shown, error))?;
                 if count == 0 {
                     return Ok(());
                 }
@@ -268,8 +268,10 @@ impl LocalNode {
             Ok(())
         };
         let on = |error: std::io::Error| match error.kind() {
-            ErrorKind::BrokenPipe => output::failed(error),
-            _ => Failure::on(&self.shown, error),
+            ErrorKind::BrokenPipe => {
+                CopyError::on(&self.shown, CopyCause::Closed(error)).that_ends()
+            }
+            _ => CopyError::on(&self.shown, error),
         };
         fill(&mut |at, data| {
             zeros_to(&mut file, &mut end, at).map_err(on)?;
@@ -420,7 +422,7 @@ impl<'s> Node<'s> for LocalNode {
             &stat,
         )?;
         if node.meta.kind != meta.kind {
-            return Err(Failure::on(node.shown, "was replaced while it was made"));
+            return Err(CopyError::on(node.shown, CopyCause::Replaced));
         }
         if let Some(fd) = fd {
             node.opened = OnceLock::from(Arc::new(fd));
@@ -433,10 +435,7 @@ impl<'s> Node<'s> for LocalNode {
     fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {
         single_name(self, name)?;
         let Handle::Fd(from) = old_dir.handle()? else {
-            return Err(Failure::on(
-                self.child_shown(name),
-                "a link cannot leave an image",
-            ));
+            return Err(CopyError::on(self.child_shown(name), CopyCause::LinkLeaves));
         };
         let (old, new) = (OsStr::from_bytes(old), OsStr::from_bytes(name));
         rustix::fs::linkat(from, old, self.directory()?, new, AtFlags::empty())
@@ -469,7 +468,7 @@ impl<'s> Node<'s> for LocalNode {
         }
         let on = |error: std::io::Error| match Errno::from_io_error(&error) {
             Some(errno) => failure(&self.shown, errno),
-            None => Failure::on(&self.shown, error),
+            None => CopyError::on(&self.shown, error),
         };
         let mut end = 0;
         fill(&mut |at, data| {
@@ -537,8 +536,8 @@ fn meta_of(stat: &Stat) -> Option<Meta> {
 }
 
 /// A failed system call on a named file. Without space, or where nothing may be written, the copy ends.
-pub(super) fn failure(shown: &str, error: Errno) -> Failure {
-    let failure = Failure::on(shown, error);
+pub(super) fn failure(shown: &str, error: Errno) -> CopyError {
+    let failure = CopyError::on(shown, std::io::Error::from(error));
     match error {
         Errno::NOSPC | Errno::DQUOT | Errno::ROFS => failure.that_ends(),
         _ => failure,

@@ -5,7 +5,7 @@
 //! one for each processor. A directory gets its mode, owner and times when the last file in it is done, because
 //! everything that is made in it changes them; then its descriptor is closed.
 //!
-//! A failure on one file is printed, and the copy goes on; it fails at its end. A failure that would meet every further
+//! A failure on one file is reported, and the copy goes on. A failure that would meet every further
 //! file (no space) ends the copy at once.
 //!
 //! An image can contain a directory below itself, or twice. The walk refuses both: it enters a directory of an image
@@ -17,14 +17,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
-use indicatif::ProgressBar;
+use crate::vfs::FileKind;
 use parking_lot::Mutex;
-use sapwood_vfs::FileKind;
 
-use super::super::failure::{Failure, Result};
-use super::super::output;
+use super::CopyReport;
+use super::error::{CopyCause, CopyError, Result};
 use super::one::refuse_same;
 use super::side::{Found, New, Node, Rules, Scratch};
+use crate::progress::{OnProgress, Progress};
+use crate::shown;
 
 /// Files that wait for a worker; each may hold descriptors.
 const WAITING: usize = 128;
@@ -34,17 +35,58 @@ const MOST_LEVELS: usize = 4096;
 /// Levels that keep a batch of names while a directory below them is walked.
 const BATCHES: usize = 32;
 
+/// What a copy reports, and counts.
+pub(super) struct Report<'p> {
+    done: AtomicU64,
+    failed: AtomicU64,
+    first: Mutex<Option<CopyError>>,
+    progress: Mutex<&'p mut OnProgress<'p>>,
+}
+
+impl<'p> Report<'p> {
+    pub(super) fn new(progress: &'p mut OnProgress<'p>) -> Self {
+        Self {
+            done: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            first: Mutex::new(None),
+            progress: Mutex::new(progress),
+        }
+    }
+
+    /// One more name is being copied.
+    pub(super) fn one(&self) {
+        let mut progress = self.progress.lock();
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        let phase = "copied";
+        progress(Progress::Done { phase, done });
+    }
+
+    fn failed(&self, error: CopyError) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        (self.progress.lock())(Progress::Failed(&error));
+        self.first.lock().get_or_insert(error);
+    }
+
+    /// What was counted.
+    pub(super) fn end(&self) -> CopyReport {
+        let left_out = self.failed.load(Ordering::Relaxed);
+        CopyReport {
+            copied: self.done.load(Ordering::Relaxed).saturating_sub(left_out),
+            left_out,
+            first_error: self.first.lock().take(),
+        }
+    }
+}
+
 /// A copy from one side to the other.
 pub(super) struct Copy<'a> {
     pub(super) recursive: bool,
     pub(super) rules: Rules,
-    pub(super) bar: &'a ProgressBar,
-    /// Failures that were printed.
-    pub(super) failures: &'a AtomicU64,
+    pub(super) report: &'a Report<'a>,
 }
 
 /// Where a copy goes.
-pub(super) enum Place<'d> {
+pub(super) enum Target<'d> {
     /// A name in a directory, which may exist.
     Name(Found<'d>, Vec<u8>),
     /// This directory itself.
@@ -98,7 +140,7 @@ struct Walk<'w, 'a> {
 
 impl<'a> Copy<'_> {
     /// Copies a source, which may be in an image, with everything below it.
-    pub(super) fn tree(&self, from: Found<'a>, from_image: bool, place: Place<'a>) -> Result<()> {
+    pub(super) fn tree(&self, from: Found<'a>, from_image: bool, place: Target<'a>) -> Result<()> {
         if from.meta().kind != FileKind::Directory {
             return self.single(&*from, place);
         }
@@ -122,7 +164,7 @@ impl<'a> Copy<'_> {
                 let sent = !ended.load(Ordering::Relaxed) && sender.send(job).is_ok();
                 // The worker that failed has left the reason.
                 sent.then_some(())
-                    .ok_or_else(|| Failure::reported().that_ends())
+                    .ok_or_else(|| CopyError::on("", CopyCause::Ended).that_ends())
             };
             let mut walk = Walk {
                 from_image,
@@ -144,12 +186,11 @@ impl<'a> Copy<'_> {
         last.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Prints a failure, unless it ends the copy.
+    /// Reports a failure, unless it ends the copy.
     pub(super) fn go_on(&self, result: Result<()>) -> Result<()> {
         match result {
             Err(failure) if !failure.ends() => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                self.bar.suspend(|| output::report(&failure));
+                self.report.failed(failure);
                 Ok(())
             }
             other => other,
@@ -157,7 +198,7 @@ impl<'a> Copy<'_> {
     }
 
     /// Copies files until there are none.
-    fn serve(&self, jobs: &Mutex<Receiver<Job<'a>>>, ended: &AtomicBool, end: &dyn Fn(Failure)) {
+    fn serve(&self, jobs: &Mutex<Receiver<Job<'a>>>, ended: &AtomicBool, end: &dyn Fn(CopyError)) {
         let mut scratch = Scratch::default();
         loop {
             let next = jobs.lock().recv();
@@ -201,7 +242,7 @@ impl<'a> Copy<'_> {
         Ok(())
     }
 
-    fn walk(&self, from: Found<'a>, place: Place<'a>, walk: &mut Walk<'_, 'a>) -> Result<()> {
+    fn walk(&self, from: Found<'a>, place: Target<'a>, walk: &mut Walk<'_, 'a>) -> Result<()> {
         let (to, fresh) = self.top(&*from, place)?;
         let (top_id, name) = (to.meta().id, Vec::new());
         let top = Arc::new(Open {
@@ -229,10 +270,7 @@ impl<'a> Copy<'_> {
             let below = match self.one(&dir, name, top_id, walk) {
                 Ok(Some(below)) if levels.len() >= MOST_LEVELS => {
                     walk.inside.remove(&below.from.meta().id);
-                    Err(Failure::on(
-                        below.from.shown(),
-                        "directories are nested too deeply",
-                    ))
+                    Err(CopyError::on(below.from.shown(), CopyCause::TooDeep))
                 }
                 other => other,
             };
@@ -260,31 +298,31 @@ impl<'a> Copy<'_> {
             level.entered = true;
             let from = &level.dir.from;
             if walk.from_image && !walk.entered.insert(from.meta().id) {
-                return Err(Failure::on(
-                    from.shown(),
-                    "this directory has another name, under which it was copied",
-                ));
+                return Err(CopyError::on(from.shown(), CopyCause::SecondName));
             }
         }
         Ok(name)
     }
 
     /// The directory that a tree goes to; whether it was made for that.
-    fn top(&self, from: &dyn Node<'a>, place: Place<'a>) -> Result<(Found<'a>, bool)> {
+    fn top(&self, from: &dyn Node<'a>, place: Target<'a>) -> Result<(Found<'a>, bool)> {
         let (dir, name) = match place {
-            Place::Name(dir, name) => (dir, name),
-            Place::Directory(dir) => {
+            Target::Name(dir, name) => (dir, name),
+            Target::Directory(dir) => {
                 refuse_same(from, &*dir)?;
                 return Ok((dir, false));
             }
-            Place::Content(file) => {
-                return Err(Failure::on(file.shown(), "is no directory"));
+            Target::Content(file) => {
+                return Err(CopyError::on(
+                    file.shown(),
+                    CopyCause::DestinationNotDirectory,
+                ));
             }
         };
         match dir.child(&name)? {
-            Some(there) if there.meta().kind != FileKind::Directory => Err(Failure::on(
+            Some(there) if there.meta().kind != FileKind::Directory => Err(CopyError::on(
                 there.shown(),
-                "is no directory, and is not replaced by one",
+                CopyCause::NotReplacedByDirectory,
             )),
             Some(there) => {
                 refuse_same(from, &*there)?;
@@ -308,14 +346,9 @@ impl<'a> Copy<'_> {
         top: (u64, u64),
         walk: &mut Walk<'_, 'a>,
     ) -> Result<Option<Arc<Open<'a>>>> {
-        let gone = || {
-            Failure::on(
-                dir.from.shown(),
-                format_args!("an entry is gone: {}", super::super::output::name(&name)),
-            )
-        };
+        let gone = || CopyError::on(dir.from.shown(), CopyCause::EntryGone(shown::name(&name)));
         let from = dir.from.child(&name)?.ok_or_else(gone)?;
-        self.bar.inc(1);
+        self.report.one();
         let there = match dir.fresh {
             true => None,
             false => dir.to.child(&name)?,
@@ -327,7 +360,7 @@ impl<'a> Copy<'_> {
         if let Some(there) = there {
             refuse_same(&*from, &*there)?;
             if there.meta().kind == FileKind::Directory {
-                return Err(Failure::on(there.shown(), "is a directory"));
+                return Err(CopyError::on(there.shown(), CopyCause::Directory));
             }
             dir.to.remove(&name)?;
         }
@@ -374,16 +407,10 @@ impl<'a> Copy<'_> {
     ) -> Result<Arc<Open<'a>>> {
         let id = from.meta().id;
         if id == top {
-            return Err(Failure::on(
-                from.shown(),
-                "is where the copy goes, and is not copied into itself",
-            ));
+            return Err(CopyError::on(from.shown(), CopyCause::IntoItself));
         }
         if walk.inside.contains(&id) {
-            return Err(Failure::on(
-                from.shown(),
-                "directory loop: it is one of the directories above it",
-            ));
+            return Err(CopyError::on(from.shown(), CopyCause::Loop));
         }
         let (to, fresh) = match there {
             None => {
@@ -395,9 +422,9 @@ impl<'a> Copy<'_> {
             }
             Some(there) if there.meta().kind == FileKind::Directory => (there, false),
             Some(there) => {
-                return Err(Failure::on(
+                return Err(CopyError::on(
                     there.shown(),
-                    "is no directory, and is not replaced by one",
+                    CopyCause::NotReplacedByDirectory,
                 ));
             }
         };
@@ -426,7 +453,7 @@ impl<'a> Copy<'_> {
         let mut at: Option<Found<'a>> = None;
         for part in above {
             let from = at.as_ref().map_or(&top.to, |at| at);
-            let gone = || Failure::on(from.shown(), "was changed during the copy");
+            let gone = || CopyError::on(from.shown(), CopyCause::Changed);
             let below = from
                 .child(part)?
                 .filter(|node| node.meta().kind == FileKind::Directory);

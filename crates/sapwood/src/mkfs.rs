@@ -1,0 +1,353 @@
+//! Making a file system on a device, and the options of it.
+//!
+//! Each option is declared once ([`table`]), with what it means for each format. The declaration
+//! gives parsing, the help of `sapwood mkfs`, `sapwood mkfs-options`, `docs/mkfs-options.md` and the
+//! error for an option of the other format.
+
+mod btrfs;
+mod ext4;
+mod generic;
+pub mod table;
+
+use std::path::{Path, PathBuf};
+
+use sapwood_block::Device;
+use sapwood_btrfs::mkfs as btrfs_mkfs;
+use sapwood_ext4::mkfs as ext4_mkfs;
+
+use crate::Kind;
+use crate::image::named;
+
+/// Why an option of mkfs is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MkfsOptionError {
+    /// No format has it.
+    #[error("unknown option {0}")]
+    Unknown(String),
+    /// It needs a value.
+    #[error("{0} needs a value")]
+    NoValue(String),
+    /// The value makes no sense.
+    #[error("{option}: {value} makes no sense")]
+    BadValue {
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+    },
+    /// There is no such checksum, profile, feature or extended option.
+    #[error("unknown {what} {name}")]
+    UnknownName {
+        /// What it would be.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// Only the other format has it.
+    #[error("{option} means nothing for {kind}")]
+    Foreign {
+        /// The option.
+        option: String,
+        /// The format that lacks it.
+        kind: Kind,
+    },
+    /// Two options say the same thing in different ways.
+    #[error("{one} and {other} exclude each other")]
+    Conflict {
+        /// The first.
+        one: &'static str,
+        /// The second.
+        other: &'static str,
+    },
+}
+
+/// Why a file system was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MkfsError {
+    /// btrfs cannot be made so.
+    #[error("{}", named(path, source))]
+    Btrfs {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong with the options or the device.
+        source: Box<btrfs_mkfs::MkfsError>,
+    },
+    /// ext4 cannot be made so.
+    #[error("{}", named(path, source))]
+    Ext4 {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong with the options or the device.
+        source: Box<ext4_mkfs::MkfsError>,
+    },
+}
+
+/// What was made.
+#[derive(Debug, Clone)]
+pub enum MkfsReport {
+    /// btrfs.
+    Btrfs(btrfs_mkfs::MkfsReport),
+    /// ext4.
+    Ext4(ext4_mkfs::MkfsReport),
+}
+
+impl MkfsReport {
+    /// UUID of the file system.
+    #[must_use]
+    pub fn uuid(&self) -> [u8; 16] {
+        match self {
+            Self::Btrfs(report) => report.uuid,
+            Self::Ext4(report) => report.uuid,
+        }
+    }
+
+    /// Bytes of the device that the file system uses.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::Btrfs(report) => report.size,
+            Self::Ext4(report) => report.size,
+        }
+    }
+}
+
+/// How a file system is made.
+#[derive(Debug, Clone)]
+pub struct MkfsOptions {
+    kind: Kind,
+    size: Option<u64>,
+    root_owner: Option<(u32, u32)>,
+    btrfs: btrfs_mkfs::MkfsOptions,
+    ext4: ext4_mkfs::MkfsOptions,
+}
+
+impl MkfsOptions {
+    /// The defaults of a format.
+    #[must_use]
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            size: None,
+            root_owner: None,
+            btrfs: btrfs_mkfs::MkfsOptions::default(),
+            ext4: ext4_mkfs::MkfsOptions::default(),
+        }
+    }
+
+    /// Takes an option by its name on the command line, long or short, without dashes: `label`, `L`.
+    ///
+    /// # Errors
+    /// There is none of that name, the other format has it, or the value makes no sense.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MkfsOptionError> {
+        let option = table::find(name).ok_or_else(|| MkfsOptionError::Unknown(name.to_owned()))?;
+        option.take(self, value)
+    }
+
+    /// The format.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Bytes of the file system, if they were chosen.
+    #[must_use]
+    pub fn size(&self) -> Option<u64> {
+        self.size
+    }
+
+    /// The label.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        match self.kind {
+            Kind::Btrfs => &self.btrfs.label,
+            Kind::Ext4 => &self.ext4.label,
+        }
+    }
+
+    /// Owner and group of the root directory, if they were chosen.
+    #[must_use]
+    pub fn root_owner(&self) -> Option<(u32, u32)> {
+        self.root_owner
+    }
+
+    /// Whether a file system that is there is overwritten.
+    #[must_use]
+    pub fn forced(&self) -> bool {
+        self.btrfs.force
+    }
+
+    pub(crate) fn set_size(&mut self, bytes: u64) {
+        self.size = Some(bytes);
+    }
+
+    pub(crate) fn set_label(&mut self, label: String) {
+        self.btrfs.label.clone_from(&label);
+        self.ext4.label = label;
+    }
+
+    pub(crate) fn set_uuid(&mut self, uuid: [u8; 16]) {
+        (self.btrfs.uuid, self.ext4.uuid) = (Some(uuid), Some(uuid));
+    }
+
+    pub(crate) fn set_root_owner(&mut self, uid: u32, gid: u32) {
+        self.root_owner = Some((uid, gid));
+    }
+
+    /// Has ext4 make this many inodes, unless a number was chosen.
+    pub(crate) fn suggest_inodes(&mut self, count: u64) {
+        if self.ext4.inodes.is_none() && self.ext4.bytes_per_inode.is_none() {
+            self.ext4.inodes = Some(count);
+        }
+    }
+}
+
+/// Makes a file system on a device that is open for writing and called `path` in errors. It uses all
+/// of the device, or, with `whole` false, the chosen [size](MkfsOptions::size).
+///
+/// # Errors
+/// [`MkfsError`]. Nothing was written if the options contradict each other or something is there.
+pub fn mkfs(
+    device: &dyn Device,
+    path: &Path,
+    options: &MkfsOptions,
+    whole: bool,
+) -> Result<MkfsReport, MkfsError> {
+    let size = options.size.filter(|_| !whole);
+    match options.kind {
+        Kind::Btrfs => {
+            let mut engine = options.btrfs.clone();
+            engine.size = size;
+            let made = btrfs_mkfs::mkfs(device, &engine);
+            made.map(MkfsReport::Btrfs)
+                .map_err(|source| MkfsError::Btrfs {
+                    path: path.to_owned(),
+                    source: Box::new(source),
+                })
+        }
+        Kind::Ext4 => {
+            let mut engine = options.ext4.clone();
+            engine.size = size;
+            if let Some(owner) = options.root_owner {
+                engine.root_owner = owner;
+            }
+            let made = ext4_mkfs::mkfs(device, &engine);
+            made.map(MkfsReport::Ext4)
+                .map_err(|source| MkfsError::Ext4 {
+                    path: path.to_owned(),
+                    source: Box::new(source),
+                })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood_ext4::mkfs::DirHash;
+
+    use super::*;
+
+    fn parsed(kind: Kind, words: &str) -> Result<MkfsOptions, MkfsOptionError> {
+        let mut options = MkfsOptions::new(kind);
+        let mut words = words.split_whitespace();
+        while let Some(word) = words.next() {
+            let name = word.trim_start_matches('-');
+            let alone = table::find(name).is_some_and(|option| option.form == table::Form::Alone);
+            let value = if alone { None } else { words.next() };
+            options.set(name, value)?;
+        }
+        Ok(options)
+    }
+
+    #[test]
+    fn options_of_mke2fs_are_read() {
+        let found = parsed(
+            Kind::Ext4,
+            "-b 1k -I 512 -N 100 -O ^has_journal,extent -m 0 -J size=8 -G 4 -L name \
+             -E lazy_itable_init=1,stride=4,stripe_width=8,nodiscard,root_owner=1:2,hash_alg=tea",
+        );
+        let found = found.unwrap().ext4;
+        assert_eq!(found.block_size, Some(1024));
+        assert_eq!(found.inode_size, Some(512));
+        assert_eq!(found.inodes, Some(100));
+        let features = [
+            ("has_journal".to_owned(), false),
+            ("extent".to_owned(), true),
+        ];
+        assert_eq!(found.features, features);
+        assert_eq!(found.reserved_percent, 0.0);
+        assert_eq!(found.journal_size, Some(8 << 20));
+        assert_eq!(found.flex_groups, 4);
+        assert_eq!(found.label, "name");
+        assert!(found.lazy_itable_init && !found.discard && !found.force);
+        assert_eq!((found.stride, found.stripe_width), (4, 8));
+        assert_eq!(found.root_owner, (1, 2));
+        assert_eq!(found.dir_hash, DirHash::Tea);
+        let found = parsed(Kind::Ext4, "-i 8k").unwrap().ext4;
+        assert_eq!(found.bytes_per_inode, Some(8192));
+    }
+
+    #[test]
+    fn options_of_mkfs_btrfs_are_read() {
+        let found = parsed(
+            Kind::Btrfs,
+            "-b 1G -n 4k --checksum xxhash -d dup -m single -O ^no-holes,bgt --mixed --force",
+        );
+        let found = found.unwrap();
+        assert_eq!(found.size(), Some(1 << 30));
+        assert!(found.forced());
+        let found = found.btrfs;
+        assert_eq!(found.node_size, Some(4096));
+        assert_eq!(found.checksum.to_string(), "xxhash");
+        assert_eq!(found.data, Some(btrfs_mkfs::Profile::Dup));
+        assert_eq!(found.metadata, Some(btrfs_mkfs::Profile::Single));
+        assert!(!found.no_holes && found.block_group_tree == Some(true) && found.mixed);
+        let sized = parsed(Kind::Btrfs, "--size 2G -b 1G").unwrap();
+        assert_eq!(sized.size(), Some(2 << 30));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for words in [
+            "-m 60",
+            "-m x",
+            "-J size=x",
+            "-J device=/dev/x",
+            "-E turbo",
+            "-E stride",
+            "-N 1 -i 8k",
+            "--size x",
+            "-U x",
+            "--root-owner x",
+            "-L",
+            "--turbo",
+        ] {
+            assert!(parsed(Kind::Ext4, words).is_err(), "{words}");
+        }
+        for words in ["-m raid1", "-O turbo", "--checksum md5", "-n 5000x"] {
+            assert!(parsed(Kind::Btrfs, words).is_err(), "{words}");
+        }
+    }
+
+    #[test]
+    fn an_option_of_the_other_format_is_named() {
+        let error = parsed(Kind::Ext4, "--nodesize 16k").unwrap_err();
+        assert_eq!(error.to_string(), "--nodesize means nothing for ext4");
+        let error = parsed(Kind::Btrfs, "-E discard").unwrap_err();
+        assert_eq!(error.to_string(), "-E means nothing for btrfs");
+        for option in table::all() {
+            for kind in Kind::ALL {
+                let value = (option.form != table::Form::Alone).then_some("");
+                let taken = option.take(&mut MkfsOptions::new(kind), value);
+                let foreign = matches!(taken, Err(MkfsOptionError::Foreign { .. }));
+                assert_eq!(
+                    foreign,
+                    option.meaning(kind).is_none(),
+                    "{}",
+                    option.usage()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The declarations of all options of mkfs, and texts made from them.
+
+use std::fmt::Write;
+
+use super::{MkfsOptionError, MkfsOptions, btrfs, ext4, generic};
+use crate::Kind;
+
+/// An option of mkfs.
+#[derive(Debug)]
+pub struct MkfsOption {
+    /// Its letter.
+    pub short: Option<char>,
+    /// Its word.
+    pub long: Option<&'static str>,
+    /// A further letter.
+    pub short_alias: Option<char>,
+    /// A further word.
+    pub alias: Option<&'static str>,
+    /// What follows it.
+    pub form: Form,
+    /// What it means, for each format that has it.
+    pub meanings: &'static [Meaning],
+}
+
+/// What follows an option. The text is a placeholder, or the values with `|` between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Nothing.
+    Alone,
+    /// A value.
+    Value(&'static str),
+    /// Values, separated by commas.
+    List(&'static str),
+}
+
+/// Takes an option with its name, as it is shown in errors, and its value.
+pub(super) type Take = fn(&mut MkfsOptions, &str, &str) -> Result<(), MkfsOptionError>;
+
+/// What an option means.
+#[derive(Debug)]
+pub struct Meaning {
+    /// The format that has it; `None`: every format.
+    pub of: Option<Kind>,
+    /// What it does.
+    pub text: &'static str,
+    /// What is so without it.
+    pub default: Option<&'static str>,
+    take: Take,
+}
+
+impl Meaning {
+    pub(super) const fn of(kind: Kind, text: &'static str, take: Take) -> Self {
+        Self {
+            of: Some(kind),
+            ..Self::all(text, take)
+        }
+    }
+
+    pub(super) const fn all(text: &'static str, take: Take) -> Self {
+        Self {
+            of: None,
+            text,
+            default: None,
+            take,
+        }
+    }
+
+    pub(super) const fn default(self, default: &'static str) -> Self {
+        Self {
+            default: Some(default),
+            ..self
+        }
+    }
+
+    /// Its text with its default.
+    fn explained(&self) -> String {
+        match self.default {
+            Some(default) => format!("{} [default: {default}]", self.text),
+            None => self.text.to_owned(),
+        }
+    }
+}
+
+/// All options, those of every format first.
+pub fn all() -> impl Iterator<Item = &'static MkfsOption> {
+    generic::OPTIONS
+        .iter()
+        .chain(btrfs::OPTIONS)
+        .chain(ext4::OPTIONS)
+}
+
+/// The option of this name, long or short, without dashes.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static MkfsOption> {
+    let mut chars = name.chars();
+    let letter = chars.next().filter(|_| chars.next().is_none());
+    all().find(|option| {
+        let words = [option.long, option.alias];
+        let letters = [option.short, option.short_alias];
+        words.contains(&Some(name)) || (letter.is_some() && letters.contains(&letter))
+    })
+}
+
+impl MkfsOption {
+    pub(super) const fn new(
+        short: Option<char>,
+        long: Option<&'static str>,
+        form: Form,
+        meanings: &'static [Meaning],
+    ) -> Self {
+        Self {
+            short,
+            long,
+            short_alias: None,
+            alias: None,
+            form,
+            meanings,
+        }
+    }
+
+    /// What it means for a format.
+    #[must_use]
+    pub fn meaning(&self, kind: Kind) -> Option<&'static Meaning> {
+        let means = |meaning: &&Meaning| meaning.of.is_none_or(|of| of == kind);
+        self.meanings.iter().find(means)
+    }
+
+    /// Its name with dashes, as errors show it: what the tools of its format call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let letter = self.short.map(|letter| format!("-{letter}"));
+        let word = self.long.map(|word| format!("--{word}"));
+        let of_ext4 = matches!(
+            self.meanings,
+            [Meaning {
+                of: Some(Kind::Ext4),
+                ..
+            }]
+        );
+        let several = self.meanings.len() > 1;
+        match of_ext4 || several {
+            true => letter.or(word),
+            false => word.or(letter),
+        }
+        .unwrap_or_default()
+    }
+
+    /// Its names and value, as a manual page shows them.
+    #[must_use]
+    pub fn usage(&self) -> String {
+        let letters = [self.short, self.short_alias].into_iter().flatten();
+        let words = [self.long, self.alias].into_iter().flatten();
+        let names: Vec<String> = letters
+            .map(|letter| format!("-{letter}"))
+            .chain(words.map(|word| format!("--{word}")))
+            .collect();
+        match self.form {
+            Form::Alone => names.join(", "),
+            Form::Value(value) | Form::List(value) => format!("{} {value}", names.join(", ")),
+        }
+    }
+
+    /// What it does, as the help shows it.
+    #[must_use]
+    pub fn help(&self) -> String {
+        let explained = self.meanings.iter().map(|meaning| match meaning.of {
+            Some(kind) => format!("{kind}: {}", meaning.explained()),
+            None => capitalized(&meaning.explained()),
+        });
+        explained.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Takes it into `options`.
+    ///
+    /// # Errors
+    /// The format lacks it, or the value makes no sense.
+    pub fn take(
+        &self,
+        options: &mut MkfsOptions,
+        value: Option<&str>,
+    ) -> Result<(), MkfsOptionError> {
+        let name = self.name();
+        let Some(meaning) = self.meaning(options.kind) else {
+            return Err(MkfsOptionError::Foreign {
+                option: name,
+                kind: options.kind,
+            });
+        };
+        match (self.form, value) {
+            (Form::Alone, None) => (meaning.take)(options, &name, ""),
+            (Form::Value(_), Some(value)) => (meaning.take)(options, &name, value),
+            (Form::List(_), Some(values)) => values
+                .split(',')
+                .try_for_each(|value| (meaning.take)(options, &name, value)),
+            (_, None) => Err(MkfsOptionError::NoValue(name)),
+            (Form::Alone, Some(value)) => Err(bad(&name, value)),
+        }
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_uppercase());
+    first.into_iter().flatten().chain(chars).collect()
+}
+
+/// An option whose value makes no sense.
+pub(super) fn bad(option: &str, value: &str) -> MkfsOptionError {
+    MkfsOptionError::BadValue {
+        option: option.to_owned(),
+        value: value.to_owned(),
+    }
+}
+
+/// The parts of the table, with what their options belong to.
+fn parts() -> [(&'static str, &'static [MkfsOption]); 3] {
+    [
+        ("every format", generic::OPTIONS),
+        ("btrfs", btrfs::OPTIONS),
+        ("ext4", ext4::OPTIONS),
+    ]
+}
+
+/// All options for people.
+#[must_use]
+pub fn as_text() -> String {
+    let mut text = String::new();
+    for (of, options) in parts() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "Options of {of}:");
+        for option in options {
+            let _ = writeln!(text, "  {}", option.usage());
+            for meaning in option.meanings {
+                let of = meaning.of.filter(|_| option.meanings.len() > 1);
+                let of = of.map_or_else(String::new, |kind| format!("{kind}: "));
+                let _ = writeln!(text, "        {of}{}", meaning.explained());
+            }
+        }
+    }
+    text
+}
+
+/// All options as the page `docs/mkfs-options.md`.
+#[must_use]
+pub fn as_markdown() -> String {
+    let mut text = String::from(
+        "# Options of mkfs\n\nMade by `sapwood mkfs-options --markdown` from the declarations in\n\
+         `crates/sapwood/src/mkfs`. A test compares them. `ImageBuilder::option` takes the same names.\n",
+    );
+    let escaped = |text: &str| text.replace('|', "\\|");
+    for (of, options) in parts() {
+        let _ = write!(
+            text,
+            "\n## Of {of}\n\n| option | | default |\n|---|---|---|\n"
+        );
+        for option in options {
+            for meaning in option.meanings {
+                let of = meaning.of.filter(|_| option.meanings.len() > 1);
+                let of = of.map_or_else(String::new, |kind| format!("{kind}: "));
+                let _ = writeln!(
+                    text,
+                    "| `{}` | {of}{} | {} |",
+                    escaped(&option.usage()),
+                    escaped(meaning.text),
+                    meaning.default.unwrap_or_default()
+                );
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_the_declarations() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mkfs-options.md");
+        assert_eq!(
+            std::fs::read_to_string(page).unwrap_or_default(),
+            as_markdown(),
+            "run `sapwood mkfs-options --markdown >docs/mkfs-options.md`"
+        );
+    }
+
+    #[test]
+    fn no_name_is_declared_twice() {
+        let mut names = Vec::new();
+        for option in all() {
+            let letters = [option.short, option.short_alias].into_iter().flatten();
+            names.extend(letters.map(String::from));
+            let words = [option.long, option.alias].into_iter().flatten();
+            names.extend(words.map(str::to_owned));
+        }
+        for name in &names {
+            assert!(find(name).is_some(), "{name}");
+        }
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,183 @@
+//! Mounting an image with FUSE.
+//!
+//! ```no_run
+//! let mount = sapwood::mount::mount("disk.img".as_ref(), "mnt".as_ref(), &sapwood::Options::default())?;
+//! std::fs::write("mnt/hello", "world")?;
+//! mount.unmount()?;
+//! mount.wait()?; // the image is complete
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sapwood_block::Device;
+use sapwood_fuse::{Session, UnmountError};
+
+use crate::image::{self, Mounted, OpenError, named};
+use crate::options::Options;
+
+/// How long a change may stay in memory only, in a mount in which `sync(1)` does not reach the
+/// daemon: as long as in a kernel's ext4.
+const UNHEARD_COMMIT: Duration = Duration::from_secs(5);
+
+/// Why an image was not mounted, or did not stay so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The image cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The directory cannot be mounted on. The image is unchanged.
+    #[error(transparent)]
+    Mount(#[from] sapwood_fuse::MountError),
+    /// The kernel's requests could not be served.
+    #[error("{}", named(path, source))]
+    Session {
+        /// The directory.
+        path: PathBuf,
+        /// What ended the session.
+        source: io::Error,
+    },
+    /// The mount has ended, and something that was written since is not in the image.
+    #[error("{}", named(image, format_args!("not everything was written: {why}")))]
+    Incomplete {
+        /// The image.
+        image: PathBuf,
+        /// The first error that lost something.
+        why: String,
+    },
+}
+
+/// An image that is mounted. Dropping it ends neither the mount nor the threads that serve it:
+/// [`unmount`](Self::unmount), then [`wait`](Self::wait).
+pub struct Mount {
+    image: PathBuf,
+    dir: PathBuf,
+    fs: Mounted,
+    devices: Vec<Arc<dyn Device>>,
+    session: Arc<Session>,
+    write_protected: bool,
+}
+
+/// Mounts an image on a directory and returns when programs can use it. Threads of this process serve
+/// it. Without a chosen interval of commits, one of 5 seconds is set where `sync(1)` does not reach
+/// the mount. The option `auto_unmount` is left to the caller.
+///
+/// # Errors
+/// [`MountError::Open`] and [`MountError::Mount`].
+pub fn mount(image: &Path, dir: &Path, options: &Options) -> Result<Mount, MountError> {
+    let mut options = options.clone();
+    let mut fuse = options.mounting().for_fuse(image);
+    // Beside the caches, which take a quarter at most.
+    fuse.buffer_bytes = Some(sapwood_base::memory::available() / 8);
+    fuse.auto_unmount = false;
+    if !options.commit_is_chosen() && !sapwood_fuse::will_receive_sync(&fuse) {
+        options.set_commit_interval(UNHEARD_COMMIT);
+    }
+    let (fs, devices) = image::open_file(image, &options)?;
+    let write_protected = fs.read_only() && !fuse.read_only;
+    fuse.read_only |= write_protected;
+    match sapwood_fuse::mount(fs.shared(), dir, &fuse) {
+        Ok(session) => Ok(Mount {
+            image: image.to_owned(),
+            dir: dir.to_owned(),
+            fs,
+            devices,
+            session: Arc::new(session),
+            write_protected,
+        }),
+        Err(error) => {
+            // Nothing was changed yet; what failed is the mount.
+            let _ = fs.unmount();
+            Err(error.into())
+        }
+    }
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount")
+            .field("image", &self.image)
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Mount {
+    /// The session with the kernel, which can be ended from another thread.
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Whether nothing can be changed.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.fs.read_only()
+    }
+
+    /// Whether it is read-only because the image or device is write-protected.
+    #[must_use]
+    pub fn is_write_protected(&self) -> bool {
+        self.write_protected
+    }
+
+    /// Unmounts, as [`Session::unmount`].
+    ///
+    /// # Errors
+    /// As [`Session::unmount`].
+    pub fn unmount(&self) -> Result<(), UnmountError> {
+        self.session.unmount()
+    }
+
+    /// Waits until the image is unmounted, by this process or another one, and completes the image.
+    ///
+    /// # Errors
+    /// [`MountError::Session`] and [`MountError::Incomplete`].
+    pub fn wait(self) -> Result<(), MountError> {
+        self.wait_with(|| {})
+    }
+
+    /// As [`wait`](Self::wait), with `ended` called between the end of the mount and the completion of
+    /// the image.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_with(self, ended: impl FnOnce()) -> Result<(), MountError> {
+        let served = self.session.wait().map_err(|source| MountError::Session {
+            path: self.dir.clone(),
+            source,
+        });
+        ended();
+        let done = self.complete().and(served);
+        let why = done.as_ref().map_err(ToString::to_string).err();
+        self.session.report_end(why.as_deref());
+        // Whatever the kernel's unmount is followed by finds the image complete, and free.
+        for device in &self.devices {
+            if let Err(error) = device.release_lock() {
+                log::warn!("{error}");
+            }
+        }
+        self.session.finish();
+        done
+    }
+
+    /// Fails if anything that was written since the mount is not in the image.
+    fn complete(&self) -> Result<(), MountError> {
+        let unmounted = self.fs.unmount();
+        let why = match self.fs.first_error() {
+            Some(error) => error,
+            None => match unmounted {
+                Ok(()) => return Ok(()),
+                Err(error) => error.to_string(),
+            },
+        };
+        Err(MountError::Incomplete {
+            image: self.image.clone(),
+            why,
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! How names and kinds of files are shown to people.
+
+use crate::vfs::FileKind;
+
+/// Bytes of a name as text: what is not printable becomes an escape.
+#[must_use]
+pub fn name(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char.is_control() || char == '\\' {
+                true => text.extend(char.escape_default()),
+                false => text.push(char),
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+/// What file(1) calls the kind.
+#[must_use]
+pub fn kind(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "regular file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_safe_to_print() {
+        assert_eq!(name("a\u{e9}\n\\".as_bytes()), "a\u{e9}\\n\\\\");
+        assert_eq!(name(b"\xff"), "\\xff");
+    }
+}

@@ -1,0 +1,211 @@
+//! Copies into images, out of them, and between them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use sapwood::copy::{CopyCause, CopyOptions, Place, copy};
+use sapwood::{BuildError, CopyError, FileSystem, ImageBuilder, Kind, Progress};
+use tempfile::TempDir;
+
+const SIZE: u64 = 128 << 20;
+
+/// A directory of this machine with a file of each sort.
+fn tree() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir_all(at("a/b")).unwrap();
+    std::fs::write(at("a/small"), "small").unwrap();
+    let large: Vec<u8> = (0..3_000_001_u32).map(|nth| (nth % 251) as u8).collect();
+    std::fs::write(at("a/b/large"), large).unwrap();
+    let sparse = std::fs::File::create(at("a/sparse")).unwrap();
+    sparse.set_len(5 << 20).unwrap();
+    std::os::unix::fs::symlink("b/large", at("a/link")).unwrap();
+    std::fs::hard_link(at("a/small"), at("a/b/again")).unwrap();
+    std::fs::set_permissions(at("a/small"), PermissionsExt::from_mode(0o640)).unwrap();
+    dir
+}
+
+fn image(kind: Kind, dir: &Path, name: &str) -> FileSystem {
+    let path = dir.join(name);
+    let builder = ImageBuilder::new(kind).size(SIZE);
+    builder.write_to(&path).unwrap();
+    sapwood::open(path).unwrap()
+}
+
+fn archive(from: Place<'_>, to: Place<'_>) -> u64 {
+    let copied = copy(&[from], &to, &CopyOptions::archive(), &mut |_| {});
+    copied.unwrap().complete().unwrap()
+}
+
+/// What `a` is after an archive copy.
+fn assert_complete(fs: &FileSystem, tree: &Path) {
+    let read = |name: &str| std::fs::read(tree.join(name)).unwrap();
+    assert_eq!(fs.read("a/small").unwrap(), read("a/small"));
+    assert_eq!(fs.read("a/b/large").unwrap(), read("a/b/large"));
+    assert_eq!(fs.read_link("a/link").unwrap(), PathBuf::from("b/large"));
+    let (small, again) = (
+        fs.metadata("a/small").unwrap(),
+        fs.metadata("a/b/again").unwrap(),
+    );
+    assert_eq!(small.ino(), again.ino());
+    assert_eq!(small.mode() & 0o777, 0o640);
+    let sparse = fs.open_file("a/sparse").unwrap();
+    assert_eq!(sparse.metadata().unwrap().len(), 5 << 20);
+    assert_eq!(sparse.next_data(0).unwrap(), None);
+}
+
+#[test]
+fn an_archive_copy_goes_in_across_and_out_again() {
+    for kind in Kind::ALL {
+        let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+        let one = image(kind, dir.path(), "one");
+        assert_eq!(
+            archive(Place::host(tree.path().join("a")), Place::image(&one, "/")),
+            6
+        );
+        assert_complete(&one, tree.path());
+        for other in Kind::ALL {
+            let name = format!("to {other}");
+            let two = image(other, dir.path(), &name);
+            archive(Place::image(&one, "/a"), Place::image(&two, "/"));
+            assert_complete(&two, tree.path());
+            let out = dir.path().join(format!("out of {other}"));
+            archive(Place::image(&two, "a"), Place::host(&out));
+            let (found, made) = (out.join("b/large"), tree.path().join("a/b/large"));
+            assert_eq!(std::fs::read(found).unwrap(), std::fs::read(made).unwrap());
+            assert_eq!(std::fs::metadata(out.join("small")).unwrap().nlink(), 2);
+            two.close().unwrap();
+        }
+        one.close().unwrap();
+    }
+}
+
+#[test]
+fn a_copy_within_an_image_shares_content_on_btrfs() {
+    let dir = tempfile::tempdir().unwrap();
+    let fs = image(Kind::Btrfs, dir.path(), "image");
+    let content: Vec<u8> = (0..24_u32 << 20).map(|nth| (nth % 253) as u8).collect();
+    fs.create_dir("from").unwrap();
+    fs.write("from/f", &content).unwrap();
+    // The copies take more than the image has room for, if they were not shared.
+    for number in 0..4 {
+        archive(
+            Place::image(&fs, "from"),
+            Place::image(&fs, format!("to {number}")),
+        );
+        assert_eq!(fs.read(format!("to {number}/f")).unwrap(), content);
+    }
+    fs.write("to 0/f", "changed").unwrap();
+    assert_eq!(fs.read("from/f").unwrap(), content);
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_cannot_be_copied_is_reported_and_left_out() {
+    for kind in Kind::ALL {
+        let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+        let fs = image(kind, dir.path(), "image");
+        let sources = [
+            Place::host(tree.path().join("a/small")),
+            Place::host(tree.path().join("none")),
+            Place::host(tree.path().join("a")),
+        ];
+        let mut failed = Vec::new();
+        let report = copy(
+            &sources,
+            &Place::image(&fs, "/"),
+            &CopyOptions::default(),
+            &mut |step| {
+                if let Progress::Failed(error) = step {
+                    failed.push(error.downcast_ref::<CopyError>().unwrap().to_string());
+                }
+            },
+        );
+        let report = report.unwrap();
+        assert_eq!((report.left_out, failed.len()), (2, 2), "{failed:?}");
+        let error = report.complete().unwrap_err();
+        assert!(matches!(error.cause(), CopyCause::Missing), "{error}");
+        assert_eq!(std::io::Error::from(error).kind(), ErrorKind::NotFound);
+        assert_eq!(fs.read("small").unwrap(), b"small");
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn a_full_image_ends_a_copy_with_its_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    let many = dir.path().join("many");
+    std::fs::create_dir(&many).unwrap();
+    for number in 0..200_u8 {
+        std::fs::write(many.join(number.to_string()), vec![number; 1 << 20]).unwrap();
+    }
+    for kind in Kind::ALL {
+        let fs = image(kind, dir.path(), kind.name());
+        let (from, to) = (Place::host(&many), Place::image(&fs, "/"));
+        let error = copy(&[from], &to, &CopyOptions::archive(), &mut |_| {}).unwrap_err();
+        assert!(matches!(error.cause(), CopyCause::Image(_)), "{error}");
+        assert_eq!(std::io::Error::from(error).kind(), ErrorKind::StorageFull);
+    }
+}
+
+#[test]
+fn an_image_is_built_from_a_directory() {
+    for kind in Kind::ALL {
+        let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+        let path = dir.path().join("image");
+        let mut done = 0;
+        let builder = ImageBuilder::new(kind).from_dir(tree.path()).unwrap();
+        let built = builder.write_with_progress(&path, &mut |step| {
+            if let Progress::Done { done: so_far, .. } = step {
+                done = so_far;
+            }
+        });
+        built.unwrap();
+        assert_eq!(done, 7);
+        let fs = sapwood::open(&path).unwrap();
+        assert_complete(&fs, tree.path());
+        let top = std::fs::metadata(tree.path()).unwrap();
+        let root = fs.metadata("/").unwrap();
+        assert_eq!(
+            (root.uid(), root.mode() & 0o7777),
+            (top.uid(), top.mode() & 0o7777)
+        );
+        fs.close().unwrap();
+        let checked = sapwood::check(&path, &sapwood::CheckOptions::default(), &mut |_| {});
+        assert!(checked.unwrap().clean);
+    }
+}
+
+#[test]
+fn a_directory_that_does_not_fit_leaves_no_image() {
+    let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+    let large = vec![7; 200 << 20];
+    std::fs::write(tree.path().join("large"), large).unwrap();
+    for kind in Kind::ALL {
+        let path = dir.path().join("image");
+        let builder = ImageBuilder::new(kind).size(SIZE);
+        let built = builder.from_dir(tree.path()).unwrap().write_to(&path);
+        let error = built.unwrap_err();
+        assert!(matches!(error, BuildError::Copy(_)), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn options_of_mkfs_reach_the_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let builder = ImageBuilder::ext4().size(SIZE);
+    let builder = builder.option("inodes", Some("1024")).unwrap();
+    builder
+        .option("L", Some("data"))
+        .unwrap()
+        .write_to(&path)
+        .unwrap();
+    let fs = sapwood::open(&path).unwrap();
+    assert_eq!(fs.statfs().unwrap().inodes, 1024);
+    assert!(ImageBuilder::btrfs().option("inodes", Some("1")).is_err());
+}
