@@ -11,9 +11,9 @@
 //! ```
 //!
 //! # How it works
-//! Both sides are a [`Side`]; a copy walks the source and makes the same at the destination, with
-//! several threads for the content of files ([`walk`]). What the caller names may lead through
-//! symbolic links; below it a copy follows none ([`side`]). An archive copy keeps owner, mode, times,
+//! Both sides are a `Side`; a copy walks the source and makes the same at the destination, with
+//! several threads for the content of files (`walk`). What the caller names may lead through
+//! symbolic links; below it a copy follows none (`side`). An archive copy keeps owner, mode, times,
 //! xattrs (with ACLs), hard links, special files and holes. Any other copy belongs to the caller and
 //! has no set-id bits. A copy within an image shares the content where the format can.
 
