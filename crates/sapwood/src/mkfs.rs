@@ -299,7 +299,7 @@ mod tests {
         assert!(found.forced());
         let found = found.btrfs;
         assert_eq!(found.node_size, Some(4096));
-        assert_eq!(found.checksum.to_string(), "xxhash");
+        assert_eq!(found.checksum.to_string(), "xxhash64");
         assert_eq!(found.data, Some(btrfs_mkfs::Profile::Dup));
         assert_eq!(found.metadata, Some(btrfs_mkfs::Profile::Single));
         assert!(!found.no_holes && found.block_group_tree == Some(true) && found.mixed);
