@@ -271,10 +271,9 @@ pub(super) const OPTIONS: &[MountOption] = &[
         "an image file needs no loop device",
     ),
     MountOption::refused(
-        &["offset", "sizelimit"],
+        &["sizelimit"],
         Value("BYTES"),
-        "a part of a file cannot be \
-        mounted: attach a loop device to it with losetup",
+        "`length=` bounds the part of a file that is mounted",
     ),
     MountOption::accepted(&["silent", "loud"], Alone, "there are no kernel messages"),
     MountOption::accepted(
