@@ -36,6 +36,14 @@ pub enum MkfsOptionError {
         /// Its value.
         value: String,
     },
+    /// The value has to be a size.
+    #[error("{option}: {value} is not a size: bytes, or a number with k, M, G or T")]
+    NotASize {
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+    },
     /// There is no such checksum, profile, feature or extended option.
     #[error("unknown {what} {name}")]
     UnknownName {

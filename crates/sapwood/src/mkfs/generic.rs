@@ -130,7 +130,10 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
 ];
 
 pub(super) fn size(name: &str, value: &str) -> Result<u64, MkfsOptionError> {
-    parse_size(value).ok_or_else(|| bad(name, value))
+    parse_size(value).ok_or_else(|| MkfsOptionError::NotASize {
+        option: name.to_owned(),
+        value: value.to_owned(),
+    })
 }
 
 pub(super) fn uuid(value: &str) -> Option<[u8; 16]> {
