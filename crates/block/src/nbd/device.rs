@@ -2,13 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::connection::{Connection, Failure, Request, Ticket};
+use super::connection::{Failure, Request};
 use super::handshake::Export;
+use super::session::Session;
 use super::unflushed::{Content, Unflushed};
 use super::uri::NbdUri;
 use super::wire::*;
@@ -19,16 +19,12 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Bytes of a piece of a request.
 pub(crate) const PIECE: u32 = 256 << 10;
-/// Pieces of one request that are in flight at once.
-const WINDOW: usize = 64;
 /// The most bytes of one trim or of one write of zeros.
 const MOST_WITHOUT_DATA: u64 = 1 << 30;
 /// Zeros from this length on are written without their bytes.
 const ZEROS: usize = 4096;
 /// How often a request is sent.
 const TRIES: u32 = 6;
-/// How long the end of an old connection is awaited.
-const DRAIN: Duration = Duration::from_secs(1);
 /// First and longest time between two attempts to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
@@ -55,99 +51,6 @@ impl Default for NbdOptions {
             connections: 4,
             patience: Duration::from_secs(30),
             timeout: Duration::from_secs(120),
-        }
-    }
-}
-
-/// Connections that live and end together.
-#[derive(Debug)]
-struct Session {
-    connections: Vec<Arc<Connection>>,
-    turn: AtomicUsize,
-    generation: u64,
-}
-
-impl Session {
-    fn open(
-        uri: &NbdUri,
-        options: &NbdOptions,
-        generation: u64,
-    ) -> Result<(Self, Export), NbdError> {
-        // No cookie of an older connection is one of these.
-        let first = generation << 40;
-        let (connection, export) = Connection::open(uri, options.timeout, first)?;
-        let mut connections = vec![connection];
-        if export.has(CAN_MULTI_CONN) {
-            while connections.len() < options.connections {
-                match Connection::open(uri, options.timeout, first) {
-                    Ok((more, same)) if same == export => connections.push(more),
-                    Ok((more, _)) => {
-                        more.close(Duration::ZERO);
-                        return Err(NbdError::Changed("its connections see different exports"));
-                    }
-                    Err(why) => {
-                        log::info!("one connection less: {why}");
-                        break;
-                    }
-                }
-            }
-        }
-        let session = Self {
-            connections,
-            turn: AtomicUsize::new(0),
-            generation,
-        };
-        Ok((session, export))
-    }
-
-    fn send(&self, request: Request<'_>) -> Result<Arc<Ticket>, Failure> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let connection = self.connections.get(turn % self.connections.len().max(1));
-        let none = || {
-            let lost = NbdError::Lost(io::ErrorKind::NotConnected.into());
-            Failure::Dead(Arc::new(lost))
-        };
-        connection.ok_or_else(none)?.send(request)
-    }
-
-    /// Sends requests, and gives each reply to `done`. Returns when none is in flight.
-    fn all<'p>(
-        &self,
-        requests: impl Iterator<Item = Request<'p>>,
-        mut done: impl FnMut(usize, Vec<u8>),
-    ) -> Result<(), Failure> {
-        let mut tickets = std::collections::VecDeque::new();
-        let (mut number, mut failure) = (0, None);
-        let mut take = |ticket: Arc<Ticket>, failure: &mut Option<Failure>| {
-            match ticket.wait() {
-                Ok(data) => done(number, data),
-                Err(why) => drop(failure.get_or_insert(why)),
-            }
-            number += 1;
-        };
-        for request in requests {
-            if failure.is_some() {
-                break;
-            }
-            match self.send(request) {
-                Ok(ticket) => tickets.push_back(ticket),
-                Err(why) => failure = Some(why),
-            }
-            if tickets.len() >= WINDOW
-                && let Some(first) = tickets.pop_front()
-            {
-                take(first, &mut failure);
-            }
-        }
-        for ticket in tickets {
-            take(ticket, &mut failure);
-        }
-        failure.map_or(Ok(()), Err)
-    }
-
-    fn close(&self) {
-        for connection in &self.connections {
-            connection.close(DRAIN);
         }
     }
 }
@@ -192,7 +95,8 @@ impl NbdDevice {
         let name = uri.to_owned();
         let failed = |why: NbdError| Error::nbd(&name, Arc::new(why));
         let parsed = NbdUri::parse(uri).map_err(failed)?;
-        let (session, export) = Session::open(&parsed, &options, 1).map_err(failed)?;
+        let (session, export) =
+            Session::open(&parsed, options.timeout, options.connections, 1).map_err(failed)?;
         let writable = !options.read_only && !export.has(READ_ONLY);
         if writable && !export.has(SEND_FLUSH) && !options.without_flush && !parsed.without_flush {
             session.close();
@@ -323,7 +227,12 @@ impl NbdDevice {
     }
 
     fn try_reconnect(&self, generation: u64) -> Result<Session, NbdError> {
-        let (session, export) = Session::open(&self.uri, &self.options, generation)?;
+        let NbdOptions {
+            timeout,
+            connections,
+            ..
+        } = self.options;
+        let (session, export) = Session::open(&self.uri, timeout, connections, generation)?;
         let outcome = self.compare(&export).and_then(|()| self.replay(&session));
         if let Err(why) = outcome {
             session.close();

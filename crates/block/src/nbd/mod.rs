@@ -25,6 +25,7 @@
 pub(crate) mod connection;
 pub(crate) mod device;
 pub(crate) mod handshake;
+pub(crate) mod session;
 pub(crate) mod stream;
 pub(crate) mod unflushed;
 pub(crate) mod uri;
