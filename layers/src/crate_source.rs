@@ -169,6 +169,9 @@ impl Module {
 struct Paths<'a>(&'a mut Module);
 
 impl<'a> Visit<'a> for Paths<'_> {
+    /// `pub(in path)` is no dependency on what the path leads to.
+    fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
+
     fn visit_path(&mut self, path: &'a syn::Path) {
         if path.segments.len() > 1 {
             let names = path.segments.iter().map(|s| s.ident.to_string()).collect();

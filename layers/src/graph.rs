@@ -216,6 +216,19 @@ mod tests {
     }
 
     #[test]
+    fn a_visibility_is_no_arrow() {
+        let high = "mod part;\npub struct High(part::Part);";
+        let part = "pub(in super::super) struct Part;";
+        let found = graph(&[
+            LIB,
+            ("low.rs", ""),
+            ("high.rs", high),
+            ("high/part.rs", part),
+        ]);
+        assert!(found.circles().is_empty());
+    }
+
+    #[test]
     fn every_module_needs_a_place() {
         let found = graph(&[LIB, ("low.rs", ""), ("high.rs", "pub struct High;")]);
         assert_eq!(found.violations(&order(&["low", "gone"])).len(), 2);

@@ -7,8 +7,8 @@
 //!
 //! `--stats` prints a line of figures for every crate, `--circles` the files that use each other,
 //! `--arrows` the violations of crates that are not listed too, `--order` an order with few of them
-//! for each such crate. `--root` is the workspace's folder (default: the current one). The exit code
-//! is 1 if a crate that `layers/order` lists has a violation.
+//! for each such crate. `--root` is the workspace's folder (default: the current one). The exit
+//! code is 1 if a crate that `layers/order` lists has a violation.
 
 mod crate_source;
 mod graph;

@@ -70,8 +70,8 @@ impl Form {
         Volume::with(&self.mkfs.clone().sized(size), self.options, ours())
     }
 
-    /// A test that mounts it, and that needs this besides. Its name begins with the engine's if that
-    /// is not btrfs.
+    /// A test that mounts it, and that needs this besides. Its name begins with the engine's if
+    /// that is not btrfs.
     pub fn trial(
         &self,
         name: impl AsRef<str>,
@@ -79,8 +79,8 @@ impl Form {
         run: impl FnOnce(&Self) -> Outcome + Send + 'static,
     ) -> Trial {
         let (kernel, engine) = match self.kind() {
-            Kind::Btrfs => (Need::Kernel, ""),
-            Kind::Ext4 => (Need::KernelExt4, "ext4::"),
+            Kind::Btrfs => (crate::machine::KERNEL, ""),
+            Kind::Ext4 => (crate::machine::KERNEL_EXT4, "ext4::"),
         };
         let needs = [&[kernel, Need::Fuse], needs].concat();
         let form = self.clone();

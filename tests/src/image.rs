@@ -7,9 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use sapwood::Kind;
+use sapwood_testing::oracle::{self, KernelMount};
 use tempfile::TempDir;
 
-use crate::mount::{KernelMount, Mounted, sapwood};
+use crate::mount::sapwood;
 use crate::{process, scratch};
 
 /// Which program makes the file system.
@@ -149,7 +150,7 @@ impl Image {
             kind: how.kind,
             ..Self::blank(how.size)
         };
-        make(how.command().arg(&image.path))?;
+        oracle::make(how.command().arg(&image.path))?;
         for words in &how.then {
             let mut command = process::command(&words[0], &words[1..]);
             process::succeed(command.arg(&image.path), process::ORDINARY)?;
@@ -157,7 +158,7 @@ impl Image {
         Ok(image)
     }
 
-    /// One made by the usual tool, whoever `how` says.
+    /// One made by the usual tool, whatever `how` says.
     ///
     /// # Errors
     /// What it said.
@@ -204,37 +205,11 @@ impl Image {
     /// # Errors
     /// With what it found.
     pub fn check_by_kernel(&self) -> Result<(), String> {
-        match self.kind {
-            Kind::Btrfs => self.check_btrfs(),
-            Kind::Ext4 => {
-                let mut command = process::command("e2fsck", &["-f", "-n"]);
-                process::succeed(command.arg(&self.path), Duration::from_secs(600)).map(drop)
-            }
-        }
-    }
-
-    fn check_btrfs(&self) -> Result<(), String> {
-        let mut command = Command::new("btrfs");
-        command
-            .args(["check", "--readonly", "--check-data-csum"])
-            .arg(&self.path);
-        let said = process::finish(&mut command, Duration::from_secs(600))?;
-        // It reports some findings (of the free-space tree, say) with a good exit code.
-        let bad = [
-            "ERROR",
-            "error:",
-            "mismatch",
-            "super generation don't match",
-        ];
-        let all = said.all();
-        if said.status.success() && !bad.iter().any(|bad| all.contains(bad)) {
-            return Ok(());
-        }
-        Err(format!(
-            "btrfs check: {}\n{}",
-            said.status,
-            process::tail(&all)
-        ))
+        let kind = match self.kind {
+            Kind::Btrfs => oracle::Kind::Btrfs,
+            Kind::Ext4 => oracle::Kind::Ext4,
+        };
+        kind.check(&self.path)
     }
 
     /// `sapwood check`, of btrfs with its data, unmounted.
@@ -250,8 +225,8 @@ impl Image {
         process::succeed(&mut command, Duration::from_secs(600)).map(drop)
     }
 
-    /// Both, of an image whose mount ended in a crash. `e2fsck -n` does not look behind the journal:
-    /// it judges copies, one recovered by the kernel and one by `e2fsck`.
+    /// Both, of an image whose mount ended in a crash. `e2fsck -n` does not look behind the
+    /// journal: it judges copies, one recovered by the kernel and one by `e2fsck`.
     ///
     /// # Errors
     /// With what was found.
@@ -261,7 +236,7 @@ impl Image {
             return self.check_by_kernel();
         }
         let by_kernel = self.copy()?;
-        Box::new(KernelMount::new(by_kernel.path(), "rw")?).unmount()?;
+        KernelMount::new(by_kernel.path(), "rw")?.unmount()?;
         by_kernel.check()?;
         let by_tool = self.copy()?;
         let mut preen = process::command("e2fsck", &["-f", "-p"]);
@@ -281,16 +256,4 @@ impl Image {
         self.check_by_kernel()?;
         self.check_by_us()
     }
-}
-
-/// Runs what makes a file system.
-fn make(command: &mut Command) -> Result<(), String> {
-    // mkfs.btrfs looks at all loop devices, and fails if one goes away meanwhile.
-    for _ in 0..5 {
-        match process::succeed(command, process::ORDINARY) {
-            Err(why) if why.contains("cannot check mount status") => {}
-            result => return result.map(drop),
-        }
-    }
-    process::succeed(command, process::ORDINARY).map(drop)
 }

@@ -1,7 +1,8 @@
 //! Helpers of the whole-system tests: a mixed tree to fill file systems with ([`fill`]), comparable
 //! listings of file systems ([`manifest`]), images and mounts that go away with their guards
-//! ([`image`], [`mount`]), forms of file systems for programs to work in ([`form`]), and what leaves a test out by name where the machine cannot run it
-//! ([`machine`]).
+//! ([`image`], [`mount`]), forms of file systems for programs to work in
+//! ([`form`]), and what
+//! the tests need of the machine ([`machine`]).
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -16,10 +17,9 @@ pub mod machine;
 pub mod manifest;
 pub mod matrix;
 pub mod mount;
-pub mod process;
 pub mod random;
-pub mod scratch;
 pub mod subvolumes;
 pub mod volume;
 
 pub use machine::{Need, Outcome, trial};
+pub use sapwood_testing::{process, scratch};

@@ -1,6 +1,5 @@
 //! Mounts, the kernel's and ours, that go away with their guards.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
-use sapwood::Kind;
+use sapwood_testing::oracle::{KernelMount, detach};
 use tempfile::TempDir;
 
 use crate::{process, scratch};
@@ -34,7 +33,7 @@ pub trait Mounted: Send {
     }
 }
 
-/// Who mounts.
+/// The user that mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driver {
     /// The kernel's driver, over a loop device.
@@ -68,7 +67,7 @@ pub fn sapwood() -> &'static Path {
         }
         let release = !cfg!(debug_assertions);
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        build.args(["build", "--quiet", "--package", "sapwood"]);
+        build.args(["build", "--quiet", "--package", "sapwood-cli"]);
         build.args(release.then_some("--release"));
         build.current_dir(workspace());
         process::succeed(&mut build, Duration::from_secs(1800)).unwrap();
@@ -84,12 +83,6 @@ pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// What an image holds, as far as can be told: else the driver is to say what is wrong.
-fn kind_of(image: &Path) -> Kind {
-    let known = sapwood::image::open_known(image, true);
-    known.map_or(Kind::Btrfs, |(_, kind)| kind)
-}
-
 /// Where what tests need from outside is kept from one run to the next.
 #[must_use]
 pub fn cache() -> PathBuf {
@@ -99,60 +92,13 @@ pub fn cache() -> PathBuf {
     dir
 }
 
-/// A mount by the kernel, on a loop device of its own; both go away with it.
-#[derive(Debug)]
-pub struct KernelMount {
-    dir: Option<TempDir>,
-}
-
-impl KernelMount {
-    /// Mounts an image.
-    ///
-    /// # Errors
-    /// What mount(8) said.
-    pub fn new(image: &Path, options: &str) -> Result<Self, String> {
-        let dir = scratch::directory();
-        let options = format!("loop,{options}");
-        let kind = kind_of(image);
-        let args: [&OsStr; 6] = [
-            "-t".as_ref(),
-            kind.name().as_ref(),
-            "-o".as_ref(),
-            options.as_ref(),
-            image.as_ref(),
-            dir.path().as_ref(),
-        ];
-        process::run("mount", &args)?;
-        Ok(Self { dir: Some(dir) })
-    }
-
-    fn end(&mut self) -> Result<(), String> {
-        let Some(dir) = self.dir.take() else {
-            return Ok(());
-        };
-        let ended = sapwood_testing::unmount(dir.path());
-        if ended.is_err() {
-            detach(dir);
-        }
-        ended
-    }
-}
-
 impl Mounted for KernelMount {
     fn path(&self) -> &Path {
-        self.dir.as_ref().map(TempDir::path).unwrap()
+        self.path()
     }
 
-    fn unmount(mut self: Box<Self>) -> Result<(), String> {
-        self.end()
-    }
-}
-
-impl Drop for KernelMount {
-    fn drop(&mut self) {
-        if let Err(why) = self.end() {
-            eprintln!("{why}");
-        }
+    fn unmount(self: Box<Self>) -> Result<(), String> {
+        (*self).unmount()
     }
 }
 
@@ -170,15 +116,6 @@ fn patiently<T, E>(
             }
             result => return result,
         }
-    }
-}
-
-/// Takes a mount away even if it is in use. What is still mounted is not deleted.
-fn detach(dir: TempDir) {
-    let _ = rustix::mount::unmount(dir.path(), UnmountFlags::DETACH);
-    if !scratch::mounts_below(dir.path()).is_empty() {
-        let path = dir.keep();
-        eprintln!("{} is still mounted", path.display());
     }
 }
 
@@ -277,8 +214,8 @@ impl SapwoodMount {
         said
     }
 
-    /// Ends the daemon with `SIGKILL` and leaves the dead mount where it is, so that whoever works
-    /// in it sees the mount's end and not an empty directory. What it said.
+    /// Ends the daemon with `SIGKILL` and leaves the dead mount where it is, so that a process that
+    /// works in it sees the mount's end and not an empty directory. What it said.
     pub fn kill_daemon(&mut self) -> String {
         if self.ended.is_none() {
             let _ = self.daemon.kill();

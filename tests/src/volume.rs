@@ -10,7 +10,7 @@ use crate::manifest::{Compare, Manifest, compare, library, mounted};
 use crate::mount::{Driver, Mounted};
 use crate::subvolumes;
 
-/// Who stands on our side: `sapwood`, or, to prove the tests themselves, the kernel
+/// The driver under test: `sapwood`, or, to prove the tests themselves, the kernel
 /// (`SAPWOOD_TEST_DRIVER=kernel`).
 #[must_use]
 pub fn ours() -> Driver {

@@ -24,7 +24,7 @@ const USER: u32 = 1001;
 
 fn trials() -> Vec<Trial> {
     let tools = [Need::Program("mkfs.btrfs")];
-    let mounts = [Need::Kernel, Need::Fuse];
+    let mounts = [machine::KERNEL, Need::Fuse];
     vec![
         trial("missing_image", &[], missing),
         trial("no_file_system", &[], no_file_system),
@@ -504,7 +504,7 @@ fn subvolumes_of_a_mount(uid: u32) -> Outcome {
 /// Whether this machine lets users open `/dev/fuse`.
 fn users_may_mount() -> bool {
     let mode = fs::metadata("/dev/fuse").map_or(0, |device| device.mode());
-    machine::missing(&[Need::Kernel, Need::Fuse]).is_none() && mode & 0o006 == 0o006
+    machine::missing(&[machine::KERNEL, Need::Fuse]).is_none() && mode & 0o006 == 0o006
 }
 
 fn demo(arguments: &[&str]) -> Outcome {

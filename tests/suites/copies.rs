@@ -40,8 +40,8 @@ touch -d '1999-09-09 09:09:09' a/b
 "#;
 
 fn trials() -> Vec<Trial> {
-    let needs = [Need::Program("setfattr"), Need::Kernel];
-    let ext4 = [Need::Program("setfattr"), Need::KernelExt4];
+    let needs = [Need::Program("setfattr"), machine::KERNEL];
+    let ext4 = [Need::Program("setfattr"), machine::KERNEL_EXT4];
     vec![
         trial("btrfs::in_and_out", &needs, || in_and_out(Kind::Btrfs)),
         trial("ext4::in_and_out", &ext4, || in_and_out(Kind::Ext4)),

@@ -11,10 +11,11 @@ use std::process::{Command, Stdio};
 use libtest_mimic::Trial;
 use rustix::fs::StatVfsMountFlags;
 use sapwood::Kind;
+use sapwood_testing::oracle::Loop;
 use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::mount::sapwood;
 use sapwood_tests::process::Said;
-use sapwood_tests::scratch::{Loop, SmallHost};
+use sapwood_tests::scratch::SmallHost;
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 use tempfile::TempDir;
 

@@ -42,7 +42,8 @@ fn filled(image: &Image, driver: Driver, variant: &Variant) -> Result<Manifest, 
     let mount = driver.mount(image.path(), variant.options)?;
     let after = mounted::list(mount.path())?;
     mount.unmount()?;
-    // Where data and holes are the kernel tells by the pages in its cache: only afterwards by blocks.
+    // Where data and holes are the kernel tells by the pages in its cache: only afterwards by
+    // blocks.
     if driver == Driver::Sapwood {
         compare(&before, &after, Compare::Live)
             .map_err(|why| format!("before and after an unmount: {why}"))?;
@@ -200,7 +201,7 @@ const REFUSALS: &[(&str, &str, &str)] = &[
 ];
 
 fn trials() -> Vec<Trial> {
-    let tools = [Need::KernelExt4, Need::Program("setfattr")];
+    let tools = [machine::KERNEL_EXT4, Need::Program("setfattr")];
     let mounts = [&tools[..], &[Need::Fuse]].concat();
     let (label, needs) = match ours() {
         Driver::Kernel => ("itself", &tools[..]),

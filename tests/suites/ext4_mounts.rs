@@ -1,5 +1,5 @@
-//! What a mount of ext4 promises about images that were not unmounted, and about features that we do
-//! not know.
+//! What a mount of ext4 promises about images that were not unmounted, and about features that we
+//! do not know.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -88,7 +88,7 @@ fn not_recovered(form: &Form) -> Outcome {
     }
 }
 
-/// Whether an image can be mounted that has a feature which nobody knows.
+/// Whether an image can be mounted that has an unknown feature.
 #[derive(Debug, Clone, Copy)]
 enum Mountable {
     Never,

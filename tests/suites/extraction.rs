@@ -1,5 +1,5 @@
-//! Attacks on copies without a mount: what an image contains must not decide where a copy writes, which rights it grants,
-//! or how long it takes. Each is a script; `$KIND` is the kind of image.
+//! Attacks on copies without a mount: what an image contains must not decide where a copy writes,
+//! which rights it grants, or how long it takes. Each is a script; `$KIND` is the kind of image.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions};
@@ -13,8 +13,8 @@ use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What scripts begin with. `user`: as an ordinary user; `refused HINT COMMAND...`: it exits with 1 within the time limit
-/// and says so; `mode FILE MODE`: permissions are these.
+/// What scripts begin with. `user`: as an ordinary user; `refused HINT COMMAND...`: it exits with 1
+/// within the time limit and says so; `mode FILE MODE`: permissions are these.
 const PRELUDE: &str = r#"
 umask 022
 image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M "$@"; }
@@ -242,12 +242,15 @@ fn attack(kind: &str, script: &str) -> Outcome {
     Ok(())
 }
 
-/// `TIE IMAGE DIRECTORY NAME PATH`: the entry NAME at PATH leads to DIRECTORY. Names have to be unique.
+/// `TIE IMAGE DIRECTORY NAME PATH`: the entry NAME at PATH leads to DIRECTORY. Names have to be
+/// unique.
 const TIE: &str = "--tie-entry";
-/// `PATCH IMAGE OLD NEW`: an entry of an ext4 directory gets another name of the same length; `@FILE` has the name.
+/// `PATCH IMAGE OLD NEW`: an entry of an ext4 directory gets another name of the same length;
+/// `@FILE` has the name.
 const PATCH: &str = "--patch-entry";
 
-/// `RING IMAGE UPPER LOWER`: the directory UPPER of a btrfs names LOWER, which is in it, as its parent.
+/// `RING IMAGE UPPER LOWER`: the directory UPPER of a btrfs names LOWER, which is in it, as its
+/// parent.
 const RING: &str = "--make-ring";
 
 fn tie(image: &str, directory: &str, name: &str, path: &str) -> Result<(), String> {
@@ -271,7 +274,8 @@ fn tie(image: &str, directory: &str, name: &str, path: &str) -> Result<(), Strin
         let places = (101..NODE - pattern.len()).filter(|at| block[*at..].starts_with(&pattern));
         let places: Vec<usize> = places.collect();
         for at in &places {
-            // A key of 17 bytes, a generation and the length of data are before the length of the name.
+            // A key of 17 bytes, a generation and the length of data are before the length of the
+            // name.
             block[at - 27..at - 19].copy_from_slice(&number.to_le_bytes());
         }
         places.len()
@@ -307,7 +311,8 @@ fn inode(image: &str, path: &str) -> Result<u64, String> {
 /// Bytes of a tree block of `sapwood mkfs`.
 const NODE: usize = 16384;
 
-/// Edits every tree block of a btrfs and renews the checksums; `edit` returns the number of its changes.
+/// Edits every tree block of a btrfs and renews the checksums; `edit` returns the number of its
+/// changes.
 fn edit_btrfs(image: &str, edit: &dyn Fn(&mut [u8]) -> usize) -> Result<(), String> {
     let edited = || -> std::io::Result<usize> {
         let (mut bytes, file) = (

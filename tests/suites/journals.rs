@@ -1,5 +1,5 @@
-//! Journals both ways: what our journal writes is recovered alike by us, by e2fsck and by the kernel; what
-//! debugfs writes is recovered by us as by e2fsck.
+//! Journals both ways: what our journal writes is recovered alike by us, by e2fsck and by the
+//! kernel; what debugfs writes is recovered by us as by e2fsck.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_jbd2::{Cache, Incompat, Journal, LayoutMap, LayoutRun, Log, Options};
+use sapwood_testing::oracle::KernelMount;
 use sapwood_tests::image::{Image, Mkfs};
-use sapwood_tests::mount::KernelMount;
 use sapwood_tests::{Need, Outcome, machine, process, trial};
 
 /// Blocks at the end of the device that no file system structure uses.
@@ -71,7 +71,7 @@ fn trials() -> Vec<Trial> {
         Need::Program("e2fsck"),
         Need::Program("debugfs"),
     ];
-    let kernel = [tools[0], tools[1], tools[2], Need::KernelExt4];
+    let kernel = [tools[0], tools[1], tools[2], machine::KERNEL_EXT4];
     let mut trials = Vec::new();
     for form in FORMS {
         let name = format!("journals::ours_elsewhere::{}", form.name);

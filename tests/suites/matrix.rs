@@ -124,7 +124,7 @@ fn both_ways(variant: &Variant, ours: Driver, label: &str, needs: &[Need]) -> [T
 }
 
 fn trials() -> Vec<Trial> {
-    let tools = [Need::Kernel, Need::Program("setfattr")];
+    let tools = [machine::KERNEL, Need::Program("setfattr")];
     let mut mounts = tools.to_vec();
     mounts.push(Need::Fuse);
     let mut trials = Vec::new();

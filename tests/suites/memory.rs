@@ -24,7 +24,7 @@ fn trials() -> Vec<Trial> {
         let name = kind.name();
         trials.push(machine::trial(
             format!("{name}_many_files_in_a_small_control_group"),
-            &[Need::Fuse, Need::MemoryGroup],
+            &[Need::Fuse, machine::MEMORY_GROUP],
             move || small_group(kind),
         ));
         trials.push(machine::trial(

@@ -10,17 +10,17 @@ use libtest_mimic::Trial;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use sapwood_testing::oracle::Loop;
 use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::machine::{self, Need};
 use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
 use sapwood_tests::process::Said;
-use sapwood_tests::scratch::Loop;
 use sapwood_tests::{Outcome, process, scratch};
 use tempfile::TempDir;
 
 fn trials() -> Vec<Trial> {
-    let kernel = [Need::Kernel, Need::Fuse];
-    let block = [Need::Kernel, Need::FuseBlk];
+    let kernel = [machine::KERNEL, Need::Fuse];
+    let block = [machine::KERNEL, machine::FUSE_BLK];
     vec![
         machine::trial("remount_ro_commits", &kernel, remount_ro),
         machine::trial(
@@ -34,7 +34,40 @@ fn trials() -> Vec<Trial> {
         machine::trial("umount_waits_for_a_block_device", &kernel, block_device),
         machine::trial("a_second_mount_is_a_bind_mount", &kernel, second_mount),
         machine::trial("mount_says_what_does_not_wait", &block, words),
+        machine::trial(
+            "a_daemon_finds_what_relative_paths_name",
+            &[Need::Fuse],
+            relative_paths,
+        ),
     ]
+}
+
+/// The daemon changes its directory before it opens the devices.
+fn relative_paths() -> Outcome {
+    use sapwood_block::{FileDevice, OpenOptions};
+    use sapwood_btrfs::mkfs::{MkfsOptions, mkfs_several};
+
+    let (dir, point) = (scratch::directory(), scratch::directory());
+    let device = |name: &str| {
+        let path = dir.path().join(name);
+        fs::File::create(&path)?.set_len(256 << 20)?;
+        FileDevice::open(&path, OpenOptions::default()).map_err(std::io::Error::other)
+    };
+    let (first, second) = (device("a.img")?, device("b.img")?);
+    mkfs_several(&[&first, &second], &MkfsOptions::default()).map_err(|e| e.to_string())?;
+    drop((first, second));
+    let run = |args: &[&std::ffi::OsStr]| {
+        let mut command = Command::new(sapwood());
+        command.current_dir(dir.path()).args(args);
+        process::succeed(&mut command, process::ORDINARY)
+    };
+    let point = point.path().as_os_str();
+    let mount = ["mount", "-q", "-o", "device=b.img", "a.img"];
+    let mount: Vec<_> = mount.iter().map(std::ffi::OsStr::new).collect();
+    run(&[&mount[..], &[point]].concat())?;
+    let written = fs::write(Path::new(point).join("file"), "x");
+    run(&["umount".as_ref(), point])?;
+    Ok(written?)
 }
 
 fn image() -> Result<Image, String> {

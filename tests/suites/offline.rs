@@ -1,5 +1,5 @@
-//! Everyday use of images without a mount: owners, streams, what cannot be read, names, sizes and times. Each test is a
-//! script; `$KIND` is the kind of image.
+//! Everyday use of images without a mount: owners, streams, what cannot be read, names, sizes and
+//! times. Each test is a script; `$KIND` is the kind of image.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -12,8 +12,8 @@ use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What scripts begin with. `fails CODE HINT COMMAND...`: it exits so, with one line that says so; `owner PLACE UID GID`:
-/// it belongs to them.
+/// What scripts begin with. `fails CODE HINT COMMAND...`: it exits so, with one line that says so;
+/// `owner PLACE UID GID`: it belongs to them.
 const PRELUDE: &str = r#"
 umask 022
 image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M "$@"; }
@@ -63,6 +63,17 @@ const SCRIPTS: &[(&str, &str)] = &[
         "$SAPWOOD" cp -qr p a.img:p; "$SAPWOOD" stat a.img:p | grep -c fifo
         fails 1 'no content' cp -q a.img:p out; [ ! -e out ]; fails 1 'no name' cp -q - a.img:/ < f
         printf a | "$SAPWOOD" cat - a.img:f1 | tr -d '\n' | grep -cx aone"#,
+    ),
+    (
+        "an_archive_is_put_into_an_image",
+        r#"mkdir -p t/d; echo x > t/d/f; chown 7:8 t/d/f; chmod 640 t/d/f; ln t/d/f t/hard; ln -s d/f t/soft; tar cf a.tar t
+        image a.img --tar a.tar; owner a.img:t/d/f 7 8; [ $("$SAPWOOD" cat a.img:t/hard) = x ]; owner a.img 0 0
+        image b.img; "$SAPWOOD" mkdir b.img:in; gzip -c a.tar | "$SAPWOOD" untar -q - b.img:in; owner b.img:in/t/d/f 7 8
+        "$SAPWOOD" stat b.img:in/t/soft | grep -c 'd/f'; zstd -q a.tar; "$SAPWOOD" untar -q a.tar.zst b.img:; owner b.img:t/hard 7 8
+        "$SAPWOOD" check -q a.img && "$SAPWOOD" check -q b.img
+        fails 2 'IMAGE:DIR' untar a.tar t; fails 1 'none' untar none.tar a.img:; fails 1 'nowhere' untar a.tar a.img:nowhere
+        head -c 2000 a.tar > cut.tar; fails 1 'cut.tar' untar -q cut.tar a.img:
+        fails 1 'cut.tar' mkfs -q -t $KIND --size 128M --tar cut.tar c.img; [ ! -e c.img ]; fails 2 'cannot be used with' mkfs --tar a.tar -r t --size 128M c.img"#,
     ),
     (
         "holes_are_zeros_in_a_stream",

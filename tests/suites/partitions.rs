@@ -1,4 +1,5 @@
-//! File systems in a part of a disk image: `IMAGE#N`, `IMAGE#LABEL`, `--offset`, and mounts of them.
+//! File systems in a part of a disk image: `IMAGE#N`, `IMAGE#LABEL`, `--offset`, and mounts of
+//! them.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -7,8 +8,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use libtest_mimic::Trial;
+use sapwood_testing::oracle::Loop;
 use sapwood_tests::mount::sapwood;
-use sapwood_tests::scratch::Loop;
 use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 use tempfile::TempDir;
 
@@ -31,7 +32,7 @@ const TABLES: [(&str, &str); 2] = [
 
 fn trials() -> Vec<Trial> {
     let tools = [Need::Program("sfdisk"), Need::Program("e2fsck")];
-    let mounts = [Need::Program("sfdisk"), Need::Kernel, Need::Fuse];
+    let mounts = [Need::Program("sfdisk"), machine::KERNEL, Need::Fuse];
     vec![
         trial("parts_of_a_disk_in_every_command", &tools, commands),
         trial("no_byte_outside_of_a_partition_changes", &tools, outside),

@@ -23,7 +23,7 @@ use sapwood_tests::{Need, Outcome, machine, subvolumes, trial};
 const MEMORY: u64 = 1536 << 20;
 
 fn trials() -> Vec<Trial> {
-    let needs = [Need::Kernel, Need::Fuse, Need::Full];
+    let needs = [machine::KERNEL, Need::Fuse, Need::Full];
     vec![
         trial("a_million_names", &needs, names),
         trial("a_hundred_thousand_extents", &needs, extents),

@@ -1,5 +1,5 @@
-//! What changes of a file leave of its set-id bits and of its file capability: the same in our mounts
-//! as in the kernel's.
+//! What changes of a file leave of its set-id bits and of its file capability: the same in our
+//! mounts as in the kernel's.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -10,10 +10,11 @@ use std::path::Path;
 use libtest_mimic::Trial;
 use rustix::fs::{FallocateFlags, XattrFlags, copy_file_range, fallocate, getxattr, setxattr};
 use sapwood::Kind;
+use sapwood_testing::oracle::KernelMount;
 use sapwood_tests::Outcome;
 use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::machine::{self, Need};
-use sapwood_tests::mount::{KernelMount, Mounted, SapwoodMount};
+use sapwood_tests::mount::{Mounted, SapwoodMount};
 
 use sapwood_testing::credentials;
 
@@ -37,8 +38,8 @@ fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for kind in [Kind::Btrfs, Kind::Ext4] {
         let need = match kind {
-            Kind::Btrfs => Need::Kernel,
-            Kind::Ext4 => Need::KernelExt4,
+            Kind::Btrfs => machine::KERNEL,
+            Kind::Ext4 => machine::KERNEL_EXT4,
         };
         for (transport, options) in [("io_uring", "io_uring=auto"), ("dev_fuse", "io_uring=off")] {
             for cache in ["no_writeback_cache", "writeback_cache"] {

@@ -24,8 +24,8 @@ fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for kind in [Kind::Btrfs, Kind::Ext4] {
         let need = match kind {
-            Kind::Btrfs => Need::Kernel,
-            Kind::Ext4 => Need::KernelExt4,
+            Kind::Btrfs => machine::KERNEL,
+            Kind::Ext4 => machine::KERNEL_EXT4,
         };
         let mut add = |name: &str, more: Need, run: fn(Kind) -> Outcome| {
             let name = format!("{}_{name}", kind.name());
@@ -33,16 +33,24 @@ fn trials() -> Vec<Trial> {
                 run(kind)
             }));
         };
-        add("sync_reaches_the_image", Need::FuseBlk, sync_of_all);
-        add("syncfs_reaches_the_image", Need::FuseBlk, syncfs);
+        add("sync_reaches_the_image", machine::FUSE_BLK, sync_of_all);
+        add("syncfs_reaches_the_image", machine::FUSE_BLK, syncfs);
         add("sapwood_sync_reaches_the_image", Need::Fuse, sapwood_sync);
-        add("umount_completes_the_image", Need::FuseBlk, umount);
+        add("umount_completes_the_image", machine::FUSE_BLK, umount);
         add("sapwood_umount_completes_the_image", Need::Fuse, our_umount);
-        add("lazy_umount_ends_well", Need::FuseBlk, lazy_umount);
-        add("forced_umount_ends_well", Need::FuseBlk, forced_umount);
-        add("a_dead_daemon_leaves_no_anchor", Need::FuseBlk, dead_daemon);
-        add("the_anchor_is_apart", Need::FuseBlk, anchor);
-        add("a_terminated_daemon_ends_well", Need::FuseBlk, terminated);
+        add("lazy_umount_ends_well", machine::FUSE_BLK, lazy_umount);
+        add("forced_umount_ends_well", machine::FUSE_BLK, forced_umount);
+        add(
+            "a_dead_daemon_leaves_no_anchor",
+            machine::FUSE_BLK,
+            dead_daemon,
+        );
+        add("the_anchor_is_apart", machine::FUSE_BLK, anchor);
+        add(
+            "a_terminated_daemon_ends_well",
+            machine::FUSE_BLK,
+            terminated,
+        );
     }
     trials
 }

@@ -31,8 +31,8 @@ fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for kind in [Kind::Btrfs, Kind::Ext4] {
         let need = match kind {
-            Kind::Btrfs => Need::Kernel,
-            Kind::Ext4 => Need::KernelExt4,
+            Kind::Btrfs => machine::KERNEL,
+            Kind::Ext4 => machine::KERNEL_EXT4,
         };
         for (transport, options) in [("io_uring", "io_uring=auto"), ("dev_fuse", "io_uring=off")] {
             for cache in ["no_writeback_cache", "writeback_cache"] {

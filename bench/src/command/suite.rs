@@ -18,8 +18,8 @@ pub(crate) struct Suite {
     #[arg(short, long = "group", value_delimiter = ',')]
     groups: Vec<Group>,
     /// Single workloads: dbench-N, commits-N, xattr-N, seq-N, rand-N, renames-N, renames-fsync-N,
-    /// create-N, create-NxFILES, stat-N, small-N, write-seq and so on, image-share, git-clone, untar,
-    /// rust-build, sqlite, postgres, idle
+    /// create-N, create-NxFILES, stat-N, small-N, write-seq and so on, image-share, git-clone,
+    /// untar, rust-build, sqlite, postgres, idle
     #[arg(short, long = "workload", value_delimiter = ',')]
     workloads: Vec<Workload>,
     /// Only these contestants: KIND-fuse, KIND-loop (without io_uring) and KIND-lib of btrfs and

@@ -173,7 +173,7 @@ impl<R: Rank, J: Send + 'static> Workers<R, J> {
     }
 
     /// Whether the threads were started.
-    pub fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.started.load(Ordering::Relaxed)
     }
 

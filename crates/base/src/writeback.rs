@@ -1,20 +1,20 @@
 //! Writeback of the dirty data of all files of a mount: threads, the bound on dirty bytes, ageing.
 //!
 //! # How it works
-//! Jobs go through two queues. *I/O* jobs allocate and write. *Completion* jobs change metadata after
-//! the I/O, in transactions that they join. Each queue has threads of its own, so that the device is
-//! kept busy while a completion waits for a commit, and so that an I/O job may wait for a completion.
-//! Threads start with the mount, or with the first job.
+//! Jobs go through two queues. *I/O* jobs allocate and write. *Completion* jobs change metadata
+//! after the I/O, in transactions that they join. Each queue has threads of its own, so that the
+//! device is kept busy while a completion waits for a commit, and so that an I/O job may wait for a
+//! completion. Threads start with the mount, or with the first job.
 //!
 //! A file with data in memory is *active*: [`ActiveFiles`] holds it, so that it is not evicted. It
 //! leaves when a completion or a truncation left nothing.
 //!
-//! A [`ByteBound`] counts the bytes in memory. At half of the bound writeback begins with the file that
-//! has been active longest, and goes on until a quarter of the bound is dirty. One more thread writes
-//! back what has been dirty for an interval.
+//! A [`ByteBound`] counts the bytes in memory. At half of the bound writeback begins with the file
+//! that has been active longest, and goes on until a quarter of the bound is dirty. One more thread
+//! writes back what has been dirty for an interval.
 //!
-//! An engine implements [`Engine`]: what a piece of work is, how it is done, and how the writeback of a
-//! file begins.
+//! An engine implements [`Engine`]: what a piece of work is, how it is done, and how the writeback
+//! of files begins. It gets all files at once, so that small ones can share a piece of work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +38,8 @@ pub trait File: Resident + Send + Sync + 'static {
     /// Bytes that are dirty and that no job writes yet.
     fn dirty_bytes(&self) -> u64;
 
-    /// Whether no byte is in memory that is not on disk. Called with the lock of the active files held.
+    /// Whether no byte is in memory that is not on disk. Called with the lock of the active files
+    /// held.
     fn is_idle(&self) -> bool;
 }
 
@@ -78,8 +79,8 @@ pub trait Engine: Send + Sync + Sized + 'static {
     /// Does a piece of work, in this thread.
     fn run(self: &Arc<Self>, work: Self::Work);
 
-    /// Begins the writeback of all that is dirty in a file. Waits for nothing.
-    fn begin(self: &Arc<Self>, file: &Arc<Self::File>);
+    /// Begins the writeback of all that is dirty in these files. Waits for nothing.
+    fn begin(self: &Arc<Self>, files: &[Arc<Self::File>]);
 }
 
 /// Sizes and names of a [`Writeback`].
@@ -140,8 +141,8 @@ impl<E: Engine> std::fmt::Debug for Writeback<E> {
 }
 
 impl<E: Engine> Writeback<E> {
-    /// No file has data in memory; without threads yet. `active` is the rank of the lock of the active
-    /// files, `leaf` that of all others, under which no other is taken.
+    /// No file has data in memory; without threads yet. `active` is the rank of the lock of the
+    /// active files, `leaf` that of all others, under which no other is taken.
     pub fn new(settings: Settings, active: E::Rank, leaf: E::Rank) -> Self {
         Self {
             settings,
@@ -153,8 +154,8 @@ impl<E: Engine> Writeback<E> {
         }
     }
 
-    /// Starts the threads, once. A mount does so when it begins: a thread may run only where the one
-    /// that started it may, and a request's may be bound to a CPU.
+    /// Starts the threads, once. A mount does so when it begins: a thread may run only where the
+    /// one that started it may, and a request's may be bound to a CPU.
     pub fn start(&self, engine: &Arc<E>) {
         if self.workers.is_started() {
             return;
@@ -220,8 +221,8 @@ impl<E: Engine> Writeback<E> {
         self.workers.hold(Queue::Completion.index(), hold);
     }
 
-    /// Waits until `bytes` more may be dirty, and counts them. False, and nothing is counted: nothing
-    /// can be written because the host has no space.
+    /// Waits until `bytes` more may be dirty, and counts them. False, and nothing is counted:
+    /// nothing can be written because the host has no space.
     #[must_use]
     pub fn enter(&self, engine: &Arc<E>, bytes: u64) -> bool {
         self.start(engine);
@@ -281,27 +282,25 @@ impl<E: Engine> Writeback<E> {
     /// Begins writeback of the files that have been active longest, until what is left dirty is a
     /// quarter of the bound.
     fn relieve(&self, engine: &Arc<E>) {
-        let files = self.active.oldest_first();
+        let mut files = self.active.oldest_first();
         let mut dirty: u64 = files.iter().map(|file| file.dirty_bytes()).sum();
-        for file in files {
-            if dirty <= self.bound.limit() / 4 {
-                break;
-            }
+        files.retain(|file| {
             let bytes = file.dirty_bytes();
-            if bytes > 0 {
-                engine.begin(&file);
+            let chosen = bytes > 0 && dirty > self.bound.limit() / 4;
+            if chosen {
                 dirty = dirty.saturating_sub(bytes);
             }
-        }
+            chosen
+        });
+        engine.begin(&files);
     }
 
-    /// Begins writeback of what is older than the interval. Returns how long the oldest of the others
-    /// has until then; `None` if no file is active.
+    /// Begins writeback of what is older than the interval. Returns how long the oldest of the
+    /// others has until then; `None` if no file is active.
     fn begin_due(&self, engine: &Arc<E>, interval: Duration) -> Option<Duration> {
-        let (files, next) = self.active.due(interval);
-        for file in files.iter().filter(|file| file.dirty_bytes() > 0) {
-            engine.begin(file);
-        }
+        let (mut files, next) = self.active.due(interval);
+        files.retain(|file| file.dirty_bytes() > 0);
+        engine.begin(&files);
         next
     }
 }
@@ -420,12 +419,14 @@ mod tests {
             }
         }
 
-        fn begin(self: &Arc<Self>, inode: &Arc<Inode>) {
-            self.begun.lock().unwrap().send(inode.number).unwrap();
-            let bytes = inode.dirty.swap(0, Ordering::SeqCst);
-            inode.in_flight.fetch_add(bytes, Ordering::SeqCst);
-            self.writeback
-                .push(self, Work::Write(Arc::clone(inode), bytes));
+        fn begin(self: &Arc<Self>, inodes: &[Arc<Inode>]) {
+            for inode in inodes {
+                self.begun.lock().unwrap().send(inode.number).unwrap();
+                let bytes = inode.dirty.swap(0, Ordering::SeqCst);
+                inode.in_flight.fetch_add(bytes, Ordering::SeqCst);
+                self.writeback
+                    .push(self, Work::Write(Arc::clone(inode), bytes));
+            }
         }
     }
 
@@ -528,7 +529,7 @@ mod tests {
         mount.writeback.start(&mount);
         mount.writeback.stop();
         assert!(write(&mount, &file, 100));
-        mount.begin(&file);
+        mount.begin(std::slice::from_ref(&file));
         assert!(file.is_idle());
         assert_eq!(mount.writeback.bytes(), 0);
     }

@@ -138,7 +138,7 @@ impl Error {
 
     /// Creates an [`Error::Busy`] because the same bytes are in use through `other`.
     #[must_use]
-    pub fn busy_through(device: &str, other: &Path) -> Self {
+    pub(crate) fn busy_through(device: &str, other: &Path) -> Self {
         Self::Busy {
             device: device.to_owned(),
             through: Some(other.to_owned()),

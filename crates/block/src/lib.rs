@@ -1,8 +1,8 @@
 //! Block devices: the only crate of Sapwood that opens a file or a device.
 //!
 //! Everything above works on the [`Device`] trait. There are devices for files, for memory, for
-//! exports of NBD servers, and for changes that stay in memory, and [`Layer`] for devices on top of another. The crate
-//! `sapwood-testing` has devices that record, fail, tear or hold chosen writes.
+//! exports of NBD servers, and for changes that stay in memory, and [`Layer`] for devices on top of
+//! another. The crate `sapwood-testing` has devices that record, fail, tear or hold chosen writes.
 
 mod device;
 mod error;
@@ -22,7 +22,8 @@ pub use error::{Error, NbdError, Result, Violation, check_range, check_writable}
 pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
-pub use nbd::{NbdDevice, NbdOptions, NbdUri};
+pub(crate) use nbd::NbdUri;
+pub use nbd::{NbdDevice, NbdOptions};
 pub use operand::{Operand, OperandError, Part};
 pub use overlay::{OVERLAY_PAGE, OverlayDevice};
 pub use part::PartDevice;

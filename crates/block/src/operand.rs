@@ -164,18 +164,21 @@ impl Operand {
         Ok(Arc::new(PartDevice::new(whole, name, start, len)?))
     }
 
-    /// The operand with the real path of its file, which a daemon can use from any directory.
+    /// The operand with the real path of its file or of its socket, which a daemon can use from any
+    /// directory.
     ///
     /// # Errors
     /// The file does not exist, or its path cannot be followed.
     pub fn canonical(operand: &Path) -> io::Result<PathBuf> {
-        if is_export(operand) {
-            return Ok(operand.to_owned());
-        }
-        let Some((file, part)) = split(operand) else {
-            return operand.canonicalize();
+        let real = |file: &Path| match file.to_str().filter(|_| is_export(file)) {
+            Some(uri) => NbdUri::absolute(uri).map(PathBuf::from),
+            None if is_export(file) => Ok(file.to_owned()),
+            None => file.canonicalize(),
         };
-        let mut text = file.canonicalize()?.into_os_string();
+        let Some((file, part)) = split(operand) else {
+            return real(operand);
+        };
+        let mut text = real(file)?.into_os_string();
         text.push("#");
         text.push(part);
         Ok(text.into())
@@ -200,8 +203,8 @@ impl Operand {
         is_export(operand) || split(operand).is_some()
     }
 
-    /// Where the name of an image may end in an argument `IMAGE:PATH`: at a colon from this byte on.
-    /// The colons before it belong to the address of an export.
+    /// Where the name of an image may end in an argument `IMAGE:PATH`: at a colon from this byte
+    /// on. The colons before it belong to the address of an export.
     #[must_use]
     pub fn least_end(argument: &[u8]) -> usize {
         let start = argument.windows(3).position(|three| three == b"://");
@@ -376,6 +379,10 @@ mod tests {
                 Path::new(text)
             );
         }
+        let part = Operand::canonical(Path::new("nbd+unix:///x?socket=s#2")).unwrap();
+        let socket = std::env::current_dir().unwrap().join("s");
+        let text = part.to_str().unwrap();
+        assert!(text.ends_with(&format!("{}#2", socket.display())), "{text}");
         let end = |text: &str| Operand::least_end(text.as_bytes());
         assert_eq!(end("nbd://box:7/x:etc"), "nbd://box:7".len());
         assert_eq!(end("nbd+unix:///x?socket=/s:etc"), "nbd+unix://".len());

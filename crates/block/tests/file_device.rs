@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use sapwood_block::{Device, Error, FileDevice, MemoryDevice, OpenOptions};
+use sapwood_testing::machine::note;
 
 const MIB: u64 = 1 << 20;
 
@@ -218,7 +219,10 @@ fn direct_requests_of_any_alignment() {
     let device = match FileDevice::open(&image.path, direct()) {
         Ok(device) => device,
         Err(error) => {
-            eprintln!("skipped: no direct I/O on the temporary directory: {error}");
+            note(
+                None,
+                &format!("no direct I/O on the temporary directory: {error}"),
+            );
             return;
         }
     };
@@ -263,7 +267,7 @@ fn direct_requests_of_any_alignment() {
 fn direct_partial_writes_of_one_block_do_not_undo_each_other() {
     let image = image(MIB);
     let Ok(device) = FileDevice::open(&image.path, direct()) else {
-        eprintln!("skipped: no direct I/O on the temporary directory");
+        note(None, "no direct I/O on the temporary directory");
         return;
     };
     std::thread::scope(|scope| {

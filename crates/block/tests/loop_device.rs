@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use sapwood_block::{Device, Error, FileDevice, OpenOptions};
+use sapwood_testing::machine::{Need, left_out};
+use sapwood_testing::oracle::{self, Kind};
+use sapwood_testing::process;
 
 const SIZE: u64 = 128 << 20;
 
@@ -14,6 +16,7 @@ struct Loop {
     dir: tempfile::TempDir,
     image: PathBuf,
     device: PathBuf,
+    _attached: oracle::Loop,
 }
 
 impl Loop {
@@ -29,30 +32,19 @@ impl Loop {
 
     /// With these arguments of `losetup`.
     fn made(args: &[&str]) -> Option<Self> {
+        if left_out(&[Need::Loop]) {
+            return None;
+        }
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");
         drop(FileDevice::create(&image, SIZE).unwrap());
-        let output = Command::new("losetup")
-            .args(["-f", "--show"])
-            .args(args)
-            .arg(&image)
-            .output();
-        let device = match output {
-            Ok(output) if output.status.success() => {
-                PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
-            }
-            _ => {
-                eprintln!("skipped: needs root and a free loop device");
-                return None;
-            }
-        };
-        Some(Self { dir, image, device })
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("-d").arg(&self.device).status();
+        let attached = oracle::Loop::new(&image, args).unwrap();
+        Some(Self {
+            dir,
+            image,
+            device: attached.path().to_owned(),
+            _attached: attached,
+        })
     }
 }
 
@@ -63,22 +55,21 @@ impl Mount {
     fn new(of: &Loop) -> Option<Self> {
         let target = of.dir.path().join("mount");
         std::fs::create_dir_all(&target).unwrap();
-        succeeds(Command::new("mount").arg(&of.device).arg(&target)).then(|| Self(target))
+        process::run("mount", &[&of.device, &target])
+            .is_ok()
+            .then(|| Self(target))
     }
 }
 
-fn succeeds(command: &mut Command) -> bool {
-    command.output().is_ok_and(|o| o.status.success())
-}
-
-/// Creates a file system on the device, and tests whether the kernel can mount it.
+/// Creates a file system on the device, which the kernel can mount.
 fn is_mountable(of: &Loop) -> bool {
-    let made = succeeds(Command::new("mkfs.btrfs").arg("-q").arg(&of.device));
-    let mountable = made && Mount::new(of).is_some();
-    if !mountable {
-        eprintln!("skipped: needs mkfs.btrfs and the right to mount");
+    if left_out(&[Need::Kernel(Kind::Btrfs)]) {
+        return false;
     }
-    mountable
+    let args = ["-q".as_ref(), of.device.as_os_str()];
+    process::run("mkfs.btrfs", &args).unwrap();
+    drop(Mount::new(of).unwrap());
+    true
 }
 
 impl Drop for Mount {

@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 
 use sapwood_block::partition::{PartitionTable, Scheme};
 use sapwood_block::{FileDevice, OpenOptions};
+use sapwood_testing::machine::{Need, left_out, note, part_left_out};
+use sapwood_testing::oracle::Loop;
 
 const SIZE: u64 = 64 << 20;
 
@@ -32,20 +34,17 @@ type Found = Vec<(u32, u64, u64)>;
 
 /// A disk image with the table that `sfdisk` makes of a script; nothing without `sfdisk`.
 fn disk(dir: &Path, script: &str) -> Option<PathBuf> {
+    if left_out(&[Need::Program("sfdisk")]) {
+        return None;
+    }
     let image = dir.join("disk");
     drop(FileDevice::create(&image, SIZE).unwrap());
-    let mut sfdisk = match Command::new("sfdisk")
+    let mut sfdisk = Command::new("sfdisk")
         .args(["--quiet", "--no-tell-kernel", "--no-reread"])
         .arg(&image)
         .stdin(Stdio::piped())
         .spawn()
-    {
-        Ok(child) => child,
-        Err(_) => {
-            eprintln!("skipped: needs sfdisk");
-            return None;
-        }
-    };
+        .unwrap();
     let mut input = sfdisk.stdin.take().unwrap();
     input.write_all(script.as_bytes()).unwrap();
     drop(input);
@@ -90,18 +89,11 @@ fn sfdisk(image: &Path) -> Found {
 /// What the kernel finds through a loop device, without extended partitions; nothing where loop
 /// devices cannot be made or do not read partition tables.
 fn kernel(image: &Path) -> Option<Found> {
-    let attached = Command::new("losetup")
-        .args(["-P", "-r", "-f", "--show"])
-        .arg(image)
-        .output();
-    let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
-        eprintln!("skipped: needs root and a free loop device");
+    if part_left_out("the kernel", &[Need::Loop]) {
         return None;
-    };
-    let device = String::from_utf8(attached.stdout)
-        .unwrap()
-        .trim()
-        .to_owned();
+    }
+    let attached = Loop::new(image, &["-P", "-r"]).unwrap();
+    let device = attached.path().to_str().unwrap().to_owned();
     let name = device.rsplit('/').next().unwrap().to_owned();
     let number =
         |path: PathBuf| -> Option<u64> { std::fs::read_to_string(path).ok()?.trim().parse().ok() };
@@ -112,11 +104,11 @@ fn kernel(image: &Path) -> Option<Found> {
             found.push((part, start * 512, size * 512));
         }
     }
-    let _ = Command::new("losetup").arg("-d").arg(&device).status();
+    drop(attached);
     // The kernel shows an extended partition with the size of its first sectors.
     found.retain(|(_, _, len)| *len > 1024);
     if found.is_empty() {
-        eprintln!("skipped: this kernel reads no partition tables");
+        note(Some("the kernel"), "it reads no partition tables");
         return None;
     }
     Some(found)

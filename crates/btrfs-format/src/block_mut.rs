@@ -348,7 +348,7 @@ impl<'a> BlockMut<'a> {
     }
 
     /// Removes pointers `slot..slot + count` of a node.
-    pub fn remove_ptrs(&mut self, slot: usize, count: usize) -> Result<(), Error> {
+    pub(crate) fn remove_ptrs(&mut self, slot: usize, count: usize) -> Result<(), Error> {
         self.want_node()?;
         let total = self.view().nritems();
         let Some(end) = slot.checked_add(count).filter(|end| *end <= total) else {

@@ -7,7 +7,7 @@ use blake2::{Blake2b, Digest};
 use sha2::Sha256;
 
 /// Bytes that every block reserves for its checksum.
-pub const CSUM_SIZE: usize = 32;
+pub(crate) const CSUM_SIZE: usize = 32;
 
 /// Algorithm of a file system, chosen by mkfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ impl ChecksumKind {
     pub const ALL: [Self; 4] = [Self::Crc32c, Self::XxHash64, Self::Sha256, Self::Blake2b];
 
     /// The kind with that number in the superblock.
-    pub const fn from_u16(raw: u16) -> Option<Self> {
+    pub(crate) const fn from_u16(raw: u16) -> Option<Self> {
         match raw {
             0 => Some(Self::Crc32c),
             1 => Some(Self::XxHash64),
@@ -109,7 +109,7 @@ impl ChecksumKind {
     ///
     /// # Errors
     /// Both checksums if they differ; a block of fewer than 32 bytes differs.
-    pub fn verify_block(self, block: &[u8]) -> Result<(), Mismatch> {
+    pub(crate) fn verify_block(self, block: &[u8]) -> Result<(), Mismatch> {
         let expected = self.compute(block.get(CSUM_SIZE..).unwrap_or_default());
         let head = block.get(..CSUM_SIZE).and_then(|head| self.read(head));
         let found = head.unwrap_or(Checksum {

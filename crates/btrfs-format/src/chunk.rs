@@ -137,7 +137,7 @@ pub struct ChunkItem {
 
 impl ChunkItem {
     /// Parses a chunk and returns the bytes after it.
-    pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, &[u8]), ItemError> {
+    pub(crate) fn parse_prefix(bytes: &[u8]) -> Result<(Self, &[u8]), ItemError> {
         let (chunk, rest) = Chunk::split(bytes)?;
         let count = usize::from(chunk.num_stripes.get());
         if count == 0 {

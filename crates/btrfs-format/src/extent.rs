@@ -156,7 +156,7 @@ impl InlineRef {
     }
 
     /// Parses the inline ref at the front of `bytes` and returns what follows.
-    pub fn parse_inline(bytes: &[u8]) -> Result<(Self, &[u8]), ItemError> {
+    pub(crate) fn parse_inline(bytes: &[u8]) -> Result<(Self, &[u8]), ItemError> {
         let what = "inline ref";
         let raw = *bytes.first().ok_or(ItemError::Short {
             what,
@@ -265,7 +265,7 @@ impl InlineRef {
     }
 
     /// Bytes as an inline ref.
-    pub fn encode_inline(&self) -> Vec<u8> {
+    pub(crate) fn encode_inline(&self) -> Vec<u8> {
         if let Self::ExtentData { .. } = self {
             let mut out = vec![self.kind()];
             out.extend(self.encode_keyed());
@@ -319,16 +319,6 @@ impl<'a> ExtentItemRef<'a> {
     /// The inline refs; ends after its first error.
     pub fn inline_refs(&self) -> InlineRefs<'a> {
         InlineRefs { rest: self.inline }
-    }
-
-    /// Byte offset in the item where inline refs begin.
-    pub fn inline_offset(&self) -> usize {
-        ExtentItem::SIZE
-            + if self.tree_block.is_some() {
-                TreeBlockInfo::SIZE
-            } else {
-                0
-            }
     }
 
     /// Bytes of an item with this head and the given refs (those in `inline` are not used).

@@ -139,11 +139,6 @@ pub struct DirItemRef<'a> {
 }
 
 impl DirItemRef<'_> {
-    /// Bytes of the entry on disk.
-    pub fn encoded_len(&self) -> usize {
-        DirItem::SIZE + self.name.len() + self.data.len()
-    }
-
     /// The entry's bytes. Name or data over 65535 bytes cannot be stored; they are then cut.
     pub fn encode(&self) -> Vec<u8> {
         let (name, name_len) = clip(self.name);

@@ -304,7 +304,7 @@ pub mod objectid {
     }
 
     /// Usual name of a tree, or `None` for a subvolume or an unknown one.
-    pub const fn tree_name(id: u64) -> Option<&'static str> {
+    pub(crate) const fn tree_name(id: u64) -> Option<&'static str> {
         Some(match id {
             ROOT_TREE => "ROOT_TREE",
             EXTENT_TREE => "EXTENT_TREE",

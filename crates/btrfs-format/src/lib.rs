@@ -25,10 +25,10 @@ mod validate;
 pub use block::{Block, Header, Item, KeyPtr, header_flag, leaf_data_size, node_ptrs};
 pub use block_mut::{BlockInit, BlockMut};
 pub use checksum::{
-    CSUM_SIZE, Checksum, ChecksumKind, Mismatch, extent_data_ref_hash, extref_hash, name_hash,
+    Checksum, ChecksumKind, Mismatch, extent_data_ref_hash, extref_hash, name_hash,
 };
 pub use chunk::{Chunk, ChunkItem, DevExtent, DevItem, DevStats, Stripe, StripeItem};
-pub use dump::{DumpBlock, DumpItem, DumpSuper};
+pub use dump::{DumpBlock, DumpSuper};
 pub use error::ItemError;
 pub use extent::{
     BlockGroupItem, ExtentDataRef, ExtentInlineRef, ExtentItem, ExtentItemRef, InlineRef,
@@ -47,17 +47,14 @@ pub use inode::{
 };
 pub use key::{DiskKey, Key, kind, objectid};
 pub use root::{
-    OLD_ROOT_ITEM_SIZE, RootItem, RootRef, RootRefRef, root_ref, uuid_from_key_parts, uuid_item,
-    uuid_key_parts,
+    RootItem, RootRef, RootRefRef, root_ref, uuid_from_key_parts, uuid_item, uuid_key_parts,
 };
 pub use space::{
     FREE_SPACE_BITMAP_BITS, FreeSpaceEntry, FreeSpaceHeader, FreeSpaceInfo, QgroupInfo,
     QgroupLimit, QgroupStatus,
 };
-pub use superblock::{
-    LABEL_SIZE, MAGIC, RootBackup, SUPER_OFFSETS, SUPER_SIZE, SYS_CHUNK_ARRAY_SIZE, SuperBlock,
-    SysChunks,
-};
+pub(crate) use superblock::SYS_CHUNK_ARRAY_SIZE;
+pub use superblock::{MAGIC, RootBackup, SUPER_OFFSETS, SUPER_SIZE, SuperBlock, SysChunks};
 pub use validate::{
     BlockError, Expect, ItemProblem, SuperError, validate_block, validate_content, validate_super,
 };

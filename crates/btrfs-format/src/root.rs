@@ -7,7 +7,7 @@ use crate::layout::{disk_struct, offsets};
 use crate::{DiskKey, ItemError, RootFlags};
 
 /// Bytes of a root item before generation_v2, uuids and times were added.
-pub const OLD_ROOT_ITEM_SIZE: usize = 239;
+pub(crate) const OLD_ROOT_ITEM_SIZE: usize = 239;
 
 disk_struct! {
     /// Root of a tree.

@@ -13,9 +13,9 @@ pub const SUPER_OFFSETS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
 /// Bytes of one superblock.
 pub const SUPER_SIZE: usize = 4096;
 /// Bytes of the embedded system chunk array.
-pub const SYS_CHUNK_ARRAY_SIZE: usize = 2048;
+pub(crate) const SYS_CHUNK_ARRAY_SIZE: usize = 2048;
 /// Bytes of the label, the closing zero included.
-pub const LABEL_SIZE: usize = 256;
+pub(crate) const LABEL_SIZE: usize = 256;
 
 disk_struct! {
     /// Roots as of one of the last four commits.

@@ -9,11 +9,12 @@ use std::fs::File;
 
 use common::Walker;
 use sapwood_btrfs_format::DumpBlock;
+use sapwood_testing::machine::note;
 
 #[test]
 fn images_of_the_environment_validate() {
     let Ok(dir) = std::env::var("SAPWOOD_IMAGES") else {
-        println!("skipped: SAPWOOD_IMAGES is not set");
+        note(None, "SAPWOOD_IMAGES is not set");
         return;
     };
     for entry in std::fs::read_dir(dir).unwrap() {

@@ -7,12 +7,15 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use common::{Pages, Source, Walker};
 use sapwood_btrfs_format::{DumpBlock, DumpSuper, SUPER_SIZE};
+use sapwood_testing::machine::{Need, left_out, note};
+use sapwood_testing::oracle::{KernelMount, Kind};
+use sapwood_testing::process;
 
 /// Name, arguments of mkfs, mount options, whether its metadata is a fixture.
 const VARIANTS: &[(&str, &str, &str, bool)] = &[
@@ -81,26 +84,6 @@ echo late > d/late; mv d/text d/renamed; sync d/late
 echo later >> d/inline; rm d/clone2; sync d/inline; rm d/clone; sync d
 "#;
 
-fn run(cmd: &mut Command) -> Result<(), String> {
-    let out = cmd.output().map_err(|err| format!("{cmd:?}: {err}"))?;
-    let text = String::from_utf8_lossy(&out.stderr).into_owned();
-    if out.status.success() {
-        Ok(())
-    } else {
-        Err(format!("{cmd:?}: {text}"))
-    }
-}
-
-/// A mount that is unmounted on drop.
-struct Mount(PathBuf);
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let done = sapwood_testing::unmount(self.0.as_ref());
-        assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
-    }
-}
-
 /// Creates, mounts and fills an image, and copies it before the unmount, so that it has a log.
 fn make(dir: &Path, mkfs: &str, options: &str) -> Result<PathBuf, String> {
     let (image, mnt, copy) = (dir.join("image"), dir.join("mnt"), dir.join("copy"));
@@ -109,22 +92,13 @@ fn make(dir: &Path, mkfs: &str, options: &str) -> Result<PathBuf, String> {
         .and_then(|f| f.set_len(300 << 20))
         .map_err(|e| e.to_string())?;
     std::fs::create_dir_all(&mnt).map_err(|e| e.to_string())?;
-    run(Command::new("mkfs.btrfs")
-        .arg("-q")
-        .args(mkfs.split_whitespace())
-        .arg(&image))?;
-    let options = format!("loop,noatime,commit=300,{options}");
-    let options = options.trim_end_matches(',');
-    run(Command::new("mount")
-        .args(["-t", "btrfs", "-o", options])
-        .arg(&image)
-        .arg(&mnt))?;
-    let mount = Mount(mnt);
-    run(Command::new("sh").args(["-c", FILL, "fill"]).arg(&mount.0))?;
-    run(Command::new("cp")
-        .arg("--sparse=always")
-        .arg(&image)
-        .arg(&copy))?;
+    Kind::Btrfs.format(&image, &mkfs.split_whitespace().collect::<Vec<_>>())?;
+    let options = format!("noatime,commit=300,{options}");
+    let mount = KernelMount::at(&image, options.trim_end_matches(','), &mnt)?;
+    let fill = ["-c", FILL, "fill"].map(OsStr::new);
+    process::run("sh", &[&fill[..], &[mount.path().as_os_str()]].concat())?;
+    let sparse = OsStr::new("--sparse=always");
+    process::run("cp", &[sparse, image.as_os_str(), copy.as_os_str()])?;
     Ok(copy)
 }
 
@@ -140,13 +114,7 @@ fn metadata(source: &dyn Source, walk: &Walker<'_>) -> Pages {
 
 #[test]
 fn kernel_made_images_validate() {
-    let root = Command::new("id")
-        .arg("-u")
-        .output()
-        .is_ok_and(|o| o.stdout == b"0\n");
-    let mkfs = Command::new("mkfs.btrfs").arg("--version").output().is_ok();
-    if !root || !mkfs || !Path::new("/dev/loop-control").exists() {
-        println!("skipped: needs root, loop devices and mkfs.btrfs");
+    if left_out(&[Need::Kernel(Kind::Btrfs)]) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +122,7 @@ fn kernel_made_images_validate() {
         let image = match make(dir.path(), mkfs, options) {
             Ok(image) => image,
             Err(why) if why.contains("mount") || why.contains("unrecognized") => {
-                println!("skipped {name}: {why}");
+                note(Some(name), &why);
                 continue;
             }
             Err(why) => panic!("{name}: {why}"),

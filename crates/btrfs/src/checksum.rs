@@ -261,6 +261,8 @@ fn add<H: TreeWrite>(
             None => cursor = root.seek(&*h, &key_of(at.saturating_add(1)))?,
         }
         let next = cursor.key().filter(is_sums);
+        // With the cursor's snapshot of the leaf alive, every change would copy the leaf.
+        drop(cursor);
         let room = next.map_or(u64::MAX, |next| (next.offset - at).div_ceil(rules.sector));
         let limit = usize::try_from(room).unwrap_or(usize::MAX).min(rules.max);
         let count =

@@ -17,9 +17,6 @@ pub mod mkfs;
 mod mount;
 mod namespace;
 mod options;
-#[cfg(test)]
-#[path = "../tests/common/mod.rs"]
-mod oracles;
 mod space;
 mod subvolume;
 mod transaction;

@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
-use common::Image;
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
+use sapwood_testing::oracle::Image;
 
 const SCRIPT: &str = r#"
 btrfs -q subvolume create sub

@@ -2,22 +2,25 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Image, Need, oracle};
 use libtest_mimic::Arguments;
 use sapwood_block::{Device, FileDevice, MemoryDevice, OpenOptions};
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
+use sapwood_testing::machine::{Need, trial};
+use sapwood_testing::oracle::{Image, Kind};
 use sapwood_vfs::{Credentials, Entry, FileSystem, Ino, NewInode, WriteMode};
 
 const MIB: u64 = 1 << 20;
-const ALL: &[Need] = &[Need::Mkfs, Need::Check, Need::Mount];
+const ALL: &[Need] = &[
+    Need::Program("mkfs.btrfs"),
+    Need::Program("btrfs"),
+    Need::Kernel(Kind::Btrfs),
+];
 
 fn open(path: &Path) -> Btrfs {
     let device = FileDevice::open(path, OpenOptions::default()).unwrap();
@@ -95,12 +98,12 @@ fn what_is_left_alone_becomes_durable() {
 }
 
 fn main() {
-    let mut tests = vec![oracle(
+    let mut tests = vec![trial(
         "empty_commit_changes_nothing",
-        &[Need::Mkfs],
+        &[Need::Program("mkfs.btrfs")],
         empty_commit_changes_nothing,
     )];
-    tests.push(oracle(
+    tests.push(trial(
         "what_is_left_alone_becomes_durable",
         &[],
         what_is_left_alone_becomes_durable,
@@ -117,7 +120,7 @@ fn main() {
     ];
     for &(name, args) in variants {
         let test = move || names_reach_the_disk(args);
-        tests.push(oracle(format!("names_reach_the_disk::{name}"), ALL, test));
+        tests.push(trial(format!("names_reach_the_disk::{name}"), ALL, test));
     }
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

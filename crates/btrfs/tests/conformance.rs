@@ -1,7 +1,6 @@
 //! The conformance suite of the `FileSystem` trait, on images in memory; every image is judged
 //! by `btrfs check` afterwards.
 
-mod common;
 mod image;
 
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! Power cuts at every point of a recorded workload: the next mount finds the last commit whole.
 #![allow(clippy::unwrap_used)]
 
-mod common;
 mod image;
 
 use std::sync::Arc;

@@ -2,18 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Image, Need, oracle};
 use libtest_mimic::{Arguments, Trial};
 use sapwood_block::{Device, FileDevice};
 use sapwood_btrfs::{Btrfs, Options};
+use sapwood_testing::machine::{Need, trial};
+use sapwood_testing::oracle::{Image, Kind, run};
 use sapwood_vfs::{FileKind, FileSystem, Ino, SeekFrom};
 
 /// Fills a mount with every kind of extent. `$1`: the compression to ask for.
@@ -148,7 +147,7 @@ fn assert_same(kernel: &BTreeMap<String, Vec<u8>>, ours: &BTreeMap<String, Vec<u
 /// Offsets where data begins and ends, by the kernel.
 fn stretches_of_kernel(path: &Path) -> String {
     let script = "import os,sys\nf=os.open(sys.argv[1],0);e=os.fstat(f).st_size;a=0\nwhile a<e:\n try: d=os.lseek(f,a,3)\n except OSError: break\n a=os.lseek(f,d,4);print(d,a)";
-    common::run(
+    run(
         "python3",
         &["-c".as_ref(), script.as_ref(), path.as_os_str()],
     )
@@ -192,9 +191,9 @@ fn kernel_writes_we_read(args: &[&str], options: &str) {
 
 fn main() {
     let reads = VARIANTS.map(|(name, args, options)| {
-        oracle(
+        trial(
             format!("kernel_writes_we_read_{name}"),
-            &[Need::Mkfs, Need::Mount],
+            &[Need::Program("mkfs.btrfs"), Need::Kernel(Kind::Btrfs)],
             move || {
                 kernel_writes_we_read(args, options);
             },

@@ -1,8 +1,8 @@
 //! File data against a model: random operations, written back, read from the image again, checked
-//! by `btrfs check` and read by the kernel. Without root or the tools those last steps are left out.
+//! by `btrfs check` and read by the kernel. Without root or the tools those last steps are left
+//! out.
 #![allow(clippy::unwrap_used)]
 
-mod common;
 mod data_files;
 
 use std::collections::BTreeMap;
@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use common::{Image, Need, left_out};
 use data_files::{After, FILES, Files, LIMIT, Random};
 use libtest_mimic::{Arguments, Trial};
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_btrfs_format::ChecksumKind;
+use sapwood_testing::machine::{Need, part_left_out};
+use sapwood_testing::oracle::{Image, Kind, run};
 use sapwood_vfs::FileSystem;
 
 const SIZE: u64 = 300 << 20;
@@ -49,12 +50,12 @@ for name in sys.argv[1:]:
 fn judge(device: &MemoryDevice, files: &[&Files], stretches: &[String]) {
     let image = Image::blank(0);
     device.save(image.path()).unwrap();
-    if !left_out("btrfs check", &[Need::Check])
+    if !part_left_out("btrfs check", &[Need::Program("btrfs")])
         && let Err(why) = image.try_check()
     {
         files[0].fail(&why);
     }
-    if !left_out("the kernel", &[Need::Mount]) {
+    if !part_left_out("the kernel", &[Need::Kernel(Kind::Btrfs)]) {
         let mount = image.mount_with("ro");
         for (files, own) in files.iter().zip(stretches) {
             files.compare_with_kernel(mount.path());
@@ -63,7 +64,7 @@ fn judge(device: &MemoryDevice, files: &[&Files], stretches: &[String]) {
                 .into_iter()
                 .chain(paths)
                 .collect();
-            let kernel = common::run("python3", &args);
+            let kernel = run("python3", &args);
             if kernel != *own {
                 files.fail(&format!("data by the kernel:\n{kernel}by us:\n{own}"));
             }

@@ -2,21 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{Image, Need, oracle, run, try_run};
 use libtest_mimic::Arguments;
 use sapwood_block::{Device, FileDevice};
 use sapwood_btrfs::check::{CheckOptions, Finding, check};
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs_several};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE, validate_super};
+use sapwood_testing::machine::{Need, trial};
+use sapwood_testing::oracle::{Image, Kind, run};
+use sapwood_testing::process;
 use sapwood_vfs::{Credentials, FileSystem, NewInode, SyncKind, WriteMode};
 
 const MIB: u64 = 1 << 20;
@@ -140,11 +140,11 @@ impl Pair {
 impl Drop for Loops {
     fn drop(&mut self) {
         if self.mounted {
-            let _ = try_run("umount", &[OsStr::new("-l"), self.dir.path().as_ref()]);
+            let _ = process::run("umount", &[OsStr::new("-l"), self.dir.path().as_ref()]);
         }
         for device in &self.devices {
-            let _ = try_run("btrfs", &["device", "scan", "--forget", device]);
-            let _ = try_run("losetup", &["-d", device]);
+            let _ = process::run("btrfs", &["device", "scan", "--forget", device]);
+            let _ = process::run("losetup", &["-d", device]);
         }
     }
 }
@@ -275,15 +275,19 @@ fn made_by_us(metadata: Profile) {
 }
 
 fn main() {
-    const NEEDS: &[Need] = &[Need::Mkfs, Need::Check, Need::Mount];
+    const NEEDS: &[Need] = &[
+        Need::Program("mkfs.btrfs"),
+        Need::Program("btrfs"),
+        Need::Kernel(Kind::Btrfs),
+    ];
     let tests = vec![
-        oracle("single_and_single", NEEDS, || {
+        trial("single_and_single", NEEDS, || {
             made_by_tools("single", "single")
         }),
-        oracle("dup_and_single", NEEDS, || made_by_tools("dup", "single")),
-        oracle("dup_and_dup", NEEDS, || made_by_tools("dup", "dup")),
-        oracle("our_mkfs_dup", NEEDS, || made_by_us(Profile::Dup)),
-        oracle("our_mkfs_single", NEEDS, || made_by_us(Profile::Single)),
+        trial("dup_and_single", NEEDS, || made_by_tools("dup", "single")),
+        trial("dup_and_dup", NEEDS, || made_by_tools("dup", "dup")),
+        trial("our_mkfs_dup", NEEDS, || made_by_us(Profile::Dup)),
+        trial("our_mkfs_single", NEEDS, || made_by_us(Profile::Single)),
     ];
     // One at a time: a process that another test starts has the lock of an image until it executes.
     let arguments = Arguments {

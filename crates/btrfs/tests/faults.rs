@@ -2,7 +2,6 @@
 //! was acknowledged stays, and the next mount is consistent.
 #![allow(clippy::unwrap_used)]
 
-mod common;
 mod image;
 
 use std::sync::Arc;

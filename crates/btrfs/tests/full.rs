@@ -2,7 +2,6 @@
 //! anything is half done, removing works, nothing leaks.
 #![allow(clippy::unwrap_used)]
 
-mod common;
 mod image;
 
 use std::sync::Arc;

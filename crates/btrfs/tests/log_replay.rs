@@ -5,7 +5,6 @@
 //! `SAPWOOD_LOG_IMAGES` names.
 #![allow(clippy::unwrap_used)] // A failed unwrap is a failed test.
 
-mod common;
 mod image;
 mod logs;
 
@@ -119,7 +118,8 @@ fn log_blocks(device: &Arc<MemoryDevice>) -> Vec<Place> {
     places
 }
 
-/// Blocks of the log, or of the trees of the last commit; these with some that no tree has any more.
+/// Blocks of the log, or of the trees of the last commit; these with some that no tree has any
+/// more.
 fn blocks(device: &Arc<MemoryDevice>, of_log: bool) -> Vec<Place> {
     let sb = inspect::super_block(&[device.clone() as Arc<dyn Device>]).unwrap();
     let last = sb.generation.get();

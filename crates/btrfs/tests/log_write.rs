@@ -2,7 +2,6 @@
 //! a replay, by our own view of the tree and by `btrfs check`.
 #![allow(clippy::unwrap_used)]
 
-mod common;
 mod image;
 mod small;
 

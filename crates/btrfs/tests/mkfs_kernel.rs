@@ -2,14 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Image, Need, oracle};
 use libtest_mimic::Arguments;
 use sapwood_block::MemoryDevice;
 use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
 use sapwood_btrfs_format::ChecksumKind;
+use sapwood_testing::machine::{Need, trial};
+use sapwood_testing::oracle::{Image, Kind};
 
 const MIB: u64 = 1 << 20;
 
@@ -219,10 +218,10 @@ fn clean(device: &MemoryDevice) {
 }
 
 fn main() {
-    let needs = &[Need::Check, Need::Mount];
+    let needs = &[Need::Program("btrfs"), Need::Kernel(Kind::Btrfs)];
     let tests = matrix()
         .into_iter()
-        .map(|(name, size, options)| oracle(name, needs, move || proved(name, size, &options)))
+        .map(|(name, size, options)| trial(name, needs, move || proved(name, size, &options)))
         .collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

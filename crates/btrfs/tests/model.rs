@@ -5,7 +5,6 @@
 //! of one thread.
 #![allow(clippy::unwrap_used)]
 
-mod common;
 mod image;
 
 use std::sync::Arc;

@@ -2,20 +2,19 @@
 //! with `btrfs check`. `make mutants` makes many, and other ones.
 #![allow(clippy::unwrap_used)]
 
-mod common;
 #[path = "hostile/image.rs"]
 mod image;
 
 use std::path::Path;
 use std::process::Command;
 
-use common::{Need, oracle};
 use fastrand::Rng;
 use image::{DEFAULT, Image, MIXED, Place, SUPER_OFFSET};
 use libtest_mimic::Arguments;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckOptions, Finding, check};
 use sapwood_btrfs_format::{Block, Item, SUPER_SIZE, kind};
+use sapwood_testing::machine::{Need, trial};
 use sapwood_testing::mutants::{Change, Mutant, Oracle, Plan, Said, compare};
 
 /// Bytes of a tree block's header.
@@ -184,6 +183,6 @@ fn mutants_are_found_as_btrfs_check_finds_them() {
 fn main() {
     let test = mutants_are_found_as_btrfs_check_finds_them;
     let name = "mutants_are_found_as_btrfs_check_finds_them";
-    let tests = vec![oracle(name, &[Need::Check], test)];
+    let tests = vec![trial(name, &[Need::Program("btrfs")], test)];
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

@@ -1,7 +1,7 @@
-//! Names whose hash is the same share one item, which ends where the leaf does. One more is refused,
-//! and nothing else: whoever may add names must not be able to end the writing of a mount.
+//! Names whose hash is the same share one item, which ends where the leaf does. One more is
+//! refused, and nothing else: a user that may add names must not be able to end the writing of a
+//! mount.
 
-mod common;
 mod image;
 
 use sapwood_btrfs::Btrfs;

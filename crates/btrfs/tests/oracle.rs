@@ -1,9 +1,8 @@
 //! The oracles themselves: they find nothing wrong with a good image, and something with a bad one.
 
-mod common;
-
-use common::{Image, Need, oracle};
 use libtest_mimic::Arguments;
+use sapwood_testing::machine::{Need, trial};
+use sapwood_testing::oracle::{Image, Kind};
 
 fn clean_image_is_clean() {
     let image = Image::new(256 << 20, &[]);
@@ -23,12 +22,20 @@ fn damage_is_found() {
 
 fn main() {
     let tests = vec![
-        oracle(
+        trial(
             "clean_image_is_clean",
-            &[Need::Mkfs, Need::Check, Need::Mount],
+            &[
+                Need::Program("mkfs.btrfs"),
+                Need::Program("btrfs"),
+                Need::Kernel(Kind::Btrfs),
+            ],
             clean_image_is_clean,
         ),
-        oracle("damage_is_found", &[Need::Check], damage_is_found),
+        trial(
+            "damage_is_found",
+            &[Need::Program("btrfs")],
+            damage_is_found,
+        ),
     ];
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

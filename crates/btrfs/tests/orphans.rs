@@ -1,7 +1,6 @@
 //! Files that were open and unlinked at a power cut: the next mount gives their space back.
 #![allow(clippy::unwrap_used)]
 
-mod common;
 mod image;
 mod small;
 

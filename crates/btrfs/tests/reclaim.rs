@@ -2,7 +2,6 @@
 //! `statfs` before the next commit.
 #![allow(clippy::unwrap_used)]
 
-mod common;
 mod image;
 
 use std::sync::Arc;

@@ -2,21 +2,24 @@
 //! the kernel's, listed by us.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Image, Need, oracle, run};
 use libtest_mimic::Arguments;
 use sapwood_block::{Device, FileDevice, OpenOptions};
 use sapwood_btrfs::{Btrfs, Options, SubvolumeChoice};
+use sapwood_testing::machine::{Need, trial};
+use sapwood_testing::oracle::{Image, Kind, run};
 use sapwood_vfs::{
     Credentials, Error, FileSystem, Ino, NewInode, SubvolumeId, Subvolumes, WriteMode,
 };
 
 const MIB: u64 = 1 << 20;
-const ALL: &[Need] = &[Need::Mkfs, Need::Check, Need::Mount];
+const ALL: &[Need] = &[
+    Need::Program("mkfs.btrfs"),
+    Need::Program("btrfs"),
+    Need::Kernel(Kind::Btrfs),
+];
 
 fn open_with(path: &Path, options: Options) -> Btrfs {
     let device = FileDevice::open(path, OpenOptions::default()).unwrap();
@@ -230,7 +233,7 @@ fn refusals() {
     let sub = fs.lookup(fs.root(), b"sub").unwrap().ino();
     fs.set_default_subvolume(SubvolumeId(5)).unwrap();
     fs.delete_subvolume(fs.root(), b"sub").unwrap();
-    // Whoever has something open in it keeps it.
+    // A reference to something in it keeps it.
     assert!(!fs.finish_cleaning());
     fs.forget(sub, 1);
     wait_clean(&fs);
@@ -430,20 +433,20 @@ fn storm(seed: u64) {
 
 fn main() {
     let mut tests = vec![
-        oracle(
+        trial(
             "made_by_us_read_by_the_kernel",
             ALL,
             made_by_us_read_by_the_kernel,
         ),
-        oracle(
+        trial(
             "deleted_by_the_kernel_in_part",
             ALL,
             deleted_by_the_kernel_in_part,
         ),
-        oracle("refusals", ALL, refusals),
-        oracle("paths_choose_subvolumes", ALL, paths_choose_subvolumes),
-        oracle("many_snapshots", ALL, many_snapshots),
-        oracle(
+        trial("refusals", ALL, refusals),
+        trial("paths_choose_subvolumes", ALL, paths_choose_subvolumes),
+        trial("many_snapshots", ALL, many_snapshots),
+        trial(
             "quota_numbers_are_marked_as_wrong",
             ALL,
             quota_numbers_are_marked_as_wrong,
@@ -456,10 +459,10 @@ fn main() {
     ];
     for &(name, args) in variants {
         let test = move || deleted_by_us(args);
-        tests.push(oracle(format!("deleted_by_us::{name}"), ALL, test));
+        tests.push(trial(format!("deleted_by_us::{name}"), ALL, test));
     }
     for seed in 1..=3 {
-        tests.push(oracle(format!("storm::{seed}"), ALL, move || storm(seed)));
+        tests.push(trial(format!("storm::{seed}"), ALL, move || storm(seed)));
     }
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

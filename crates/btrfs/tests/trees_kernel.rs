@@ -3,22 +3,21 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Image, Need, oracle};
 use libtest_mimic::{Arguments, Trial};
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::inspect::{TreeChoice, super_block, walk};
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Error, Options};
 use sapwood_btrfs_format::Block;
+use sapwood_testing::machine::{Need, trial};
+use sapwood_testing::oracle::{Image, Kind, run};
 
-const NEEDS: &[Need] = &[Need::Mkfs, Need::Mount];
+const NEEDS: &[Need] = &[Need::Program("mkfs.btrfs"), Need::Kernel(Kind::Btrfs)];
 
 fn matrix() -> Vec<(&'static str, &'static [&'static str], &'static str)> {
     vec![
@@ -197,7 +196,7 @@ fn any(path: &Path) -> Arc<dyn Device> {
 
 fn mkfs_on_two(profiles: &[&str], one: &Image, two: &Image) {
     let paths = [one.path(), two.path()].map(|p| p.to_str().unwrap());
-    common::run("mkfs.btrfs", &[&["-q", "-f"], profiles, &paths].concat());
+    run("mkfs.btrfs", &[&["-q", "-f"], profiles, &paths].concat());
 }
 
 fn a_missing_device_is_named() {
@@ -268,13 +267,13 @@ fn main() {
     let mut tests: Vec<Trial> = matrix()
         .into_iter()
         .map(|(name, args, options)| {
-            oracle(format!("all_blocks_{name}"), NEEDS, move || {
+            trial(format!("all_blocks_{name}"), NEEDS, move || {
                 all_blocks_are_read(args, options);
             })
         })
         .collect();
     macro_rules! add {
-        ($($test:ident),* $(,)?) => { $(tests.push(oracle(stringify!($test), NEEDS, $test));)* };
+        ($($test:ident),* $(,)?) => { $(tests.push(trial(stringify!($test), NEEDS, $test));)* };
     }
     add!(
         all_blocks_block_group_tree,

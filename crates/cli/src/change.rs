@@ -1,16 +1,17 @@
 //! Commands that change files inside an image: rm, mkdir, mv.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::io::ErrorKind;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
+use sapwood::Error;
 use sapwood::target::Target;
-use sapwood::tree::{self, Node};
-use sapwood_vfs::{Credentials, Error, FileSystem, NewInode, RenameMode};
 
 use super::choice::SubvolumeChoice;
 use super::copy::same_file;
 use super::failure::{Failure, Result};
-use super::files::{for_each, shown_path, with_image};
+use super::files::{failed, failed_on, for_each, in_image, shown_path, with_image};
 use super::owner;
 
 #[derive(Debug, clap::Args)]
@@ -60,116 +61,92 @@ pub(super) struct MvArgs {
 
 pub(super) fn rm(args: &RmArgs) -> Result<()> {
     for_each(&args.places, &args.choice, false, |fs, path| {
-        let found = tree::resolve_parent(fs, path);
-        let (dir, name) = match found {
-            Err(Error::NotFound) if args.force => return Ok(()),
-            other => other.map_err(|error| unnamed(path, error))?,
+        named(path)?;
+        let removed = match fs.symlink_metadata(path) {
+            Err(error) => Err(error),
+            Ok(found) if !found.is_dir() => fs.remove_file(path),
+            Ok(_) if args.recursive => fs.remove_dir_all(path),
+            Ok(_) => {
+                let why = "is a directory; -r removes it";
+                return Err(Failure::on(shown_path(path), why));
+            }
         };
-        let fail = |error: Error| Failure::on(shown_path(path), error);
-        match dir.child(&name) {
-            Err(Error::NotFound) if args.force => Ok(()),
-            Err(error) => Err(fail(error)),
-            Ok(node) if !node.is_dir() => fs.unlink(dir.ino(), &name).map_err(fail),
-            Ok(_) if !args.recursive => Err(Failure::on(
-                shown_path(path),
-                "is a directory; -r removes it",
-            )),
-            Ok(node) => tree::remove_all(&dir, node, &name).map_err(|(below, error)| {
-                let whole = [path, &below].concat();
-                Failure::on(shown_path(&whole), error)
-            }),
+        match removed {
+            Err(error) if args.force && error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(failed),
         }
     })
 }
 
-/// A path without a last name: the root, or one that ends with a dot.
-fn unnamed(path: &[u8], error: Error) -> Failure {
-    match error {
-        Error::Invalid if path.iter().all(|byte| *byte == b'/') => {
-            Failure::on(shown_path(b""), "is the root directory")
-        }
-        Error::Invalid => Failure::on(shown_path(path), "the last part has to be a name"),
-        error => Failure::on(shown_path(path), error),
+/// Refuses a path without a last name: the root, or one that ends with a dot.
+fn named(path: &Path) -> Result<()> {
+    let bytes = path.as_os_str().as_bytes();
+    let last = bytes
+        .split(|byte| *byte == b'/')
+        .rfind(|part| !part.is_empty());
+    match last {
+        None => Err(Failure::on(
+            shown_path(Path::new("")),
+            "is the root directory",
+        )),
+        Some(b"." | b"..") => Err(Failure::on(
+            shown_path(path),
+            "the last part has to be a name",
+        )),
+        Some(_) => Ok(()),
     }
 }
 
 pub(super) fn mkdir(args: &MkdirArgs) -> Result<()> {
-    let who = owner::chosen(args.owner);
+    let (uid, gid, umask) = owner::chosen(args.owner);
     for_each(&args.places, &args.choice, false, |fs, path| {
-        let fail = |error: Error| Failure::on(shown_path(path), error);
+        fs.set_creator(uid, gid);
+        fs.set_umask(umask);
         if !args.parents {
-            let (dir, name) =
-                tree::resolve_parent(fs, path).map_err(|error| unnamed(path, error))?;
-            return make(fs, &who, &dir, &name).map(drop).map_err(fail);
+            named(path)?;
+            return fs.create_dir_with(path, 0o777).map_err(failed);
         }
-        let mut at = Node::root(fs)?;
-        for part in path
-            .split(|byte| *byte == b'/')
-            .filter(|part| !part.is_empty())
-        {
-            at = match at.child(part) {
-                Err(Error::NotFound) => make(fs, &who, &at, part).map_err(fail)?,
-                other => other.map_err(fail)?,
-            };
-        }
-        if at.is_dir() {
-            Ok(())
-        } else {
-            Err(fail(Error::Exists))
-        }
+        fs.create_dir_all_with(path, 0o777).map_err(failed)
     })
 }
 
-fn make<'a>(
-    fs: &'a dyn FileSystem,
-    who: &Credentials,
-    dir: &Node<'_>,
-    name: &[u8],
-) -> Result<Node<'a>, Error> {
-    let entry = fs.create(who, dir.ino(), name, NewInode::Directory, 0o777)?;
-    Ok(Node::new(fs, entry))
-}
-
 /// Reads a second place of a command that works within one image; `IMAGE:` may be left out.
-pub(super) fn within(image: &Path, place: &OsStr, command: &str) -> Result<Vec<u8>> {
+pub(super) fn within(image: &Path, place: &OsStr, command: &str) -> Result<PathBuf> {
     match Target::parse(place)? {
-        Target::Image { image: other, path } if same_file(&other, image) => Ok(path),
+        Target::Image { image: other, path } if same_file(&other, image) => {
+            Ok(OsString::from_vec(path).into())
+        }
         Target::Image { .. } => Err(Failure::on(command, "both places must be in one image")),
-        Target::Local(path) => Ok(path.into_os_string().into_encoded_bytes()),
+        Target::Local(path) => Ok(path),
     }
 }
 
 pub(super) fn mv(args: &MvArgs) -> Result<()> {
-    let (image, from) = Target::parse_in_image(&args.from)?;
+    let (image, from) = in_image(&args.from)?;
     let to = within(&image, &args.to, "mv")?;
     with_image(&image, &args.choice, false, |fs| {
-        let fs: &dyn FileSystem = &**fs;
-        let (dir, name) = tree::resolve_parent(fs, &from).map_err(|error| unnamed(&from, error))?;
-        let node = dir
-            .child(&name)
-            .map_err(|error| Failure::on(shown_path(&from), error))?;
-        let fail = |error: Error| Failure::on(shown_path(&to), error);
-        let (to_dir, to_name) = match tree::resolve(fs, &to, true) {
-            Ok(there) if there.is_dir() => (there, name.clone()),
-            Ok(_) | Err(Error::NotFound) if to.ends_with(b"/") && !node.is_dir() => {
-                return Err(fail(Error::NotDirectory));
+        named(&from)?;
+        let moved = fs.symlink_metadata(&from).map_err(failed)?;
+        let fail = |error: Error| failed_on(&to, error);
+        let to_file = to.as_os_str().as_bytes().ends_with(b"/") && !moved.is_dir();
+        let target = match fs.metadata(&to) {
+            Ok(there) if there.is_dir() => to.join(from.file_name().unwrap_or_default()),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(fail(error)),
+            _ if to_file => return Err(Failure::on(shown_path(&to), "not a directory")),
+            _ => {
+                named(&to)?;
+                to.clone()
             }
-            Ok(_) | Err(Error::NotFound) => {
-                tree::resolve_parent(fs, &to).map_err(|error| unnamed(&to, error))?
-            }
-            Err(error) => return Err(fail(error)),
         };
-        let mode = if args.no_clobber {
-            RenameMode::NoReplace
-        } else {
-            RenameMode::Replace
+        let renamed = match args.no_clobber {
+            true => fs.rename_no_replace(&from, &target),
+            false => fs.rename(&from, &target),
         };
-        let renamed = fs.rename(dir.ino(), &name, to_dir.ino(), &to_name, mode);
-        renamed.map_err(|error| match error {
-            Error::Invalid if node.is_dir() => {
+        renamed.map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput if moved.is_dir() => {
                 Failure::on(shown_path(&from), "a directory cannot be moved into itself")
             }
-            error => fail(error),
+            _ => fail(error),
         })
     })
 }

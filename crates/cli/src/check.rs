@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use indicatif::ProgressBar;
 use sapwood::{CheckError, CheckFinding, CheckOptions, CheckReport, Progress};
 use serde_json::json;
 
@@ -33,10 +32,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         data: args.check_data_csum,
         max_findings: args.most,
     };
-    let bar = match args.quiet || args.json {
-        true => ProgressBar::hidden(),
-        false => progress::items("checking"),
-    };
+    let bar = progress::items(args.quiet || args.json, "checking");
     let checked = sapwood::check(&args.image, &options, &mut |step| {
         if let Progress::Done { phase, done } = step {
             bar.set_message(phase);

@@ -13,6 +13,7 @@ use sapwood::{FileSystem, Progress};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result, USAGE};
+use super::files::close;
 use super::{output, owner, progress};
 
 #[derive(Debug, clap::Args)]
@@ -124,27 +125,13 @@ fn copy(args: &Args, sources: &[Place<'_>], destination: &Place<'_>) -> Result<(
     options.recursive = args.recursive;
     options.archive = args.archive;
     options.owner = args.owner;
-    options.umask = owner::caller().umask;
-    let bar = bar(args.quiet);
+    options.umask = owner::umask();
+    let bar = progress::items(args.quiet, "copied");
     let copied = sapwood::copy::copy(sources, destination, &options, &mut |step| show(&bar, step));
     bar.finish_and_clear();
     match copied.map_err(failure)?.left_out {
         0 => Ok(()),
         _ => Err(Failure::reported()),
-    }
-}
-
-/// Closes an image after a command.
-pub(super) fn close(fs: FileSystem) -> Result<()> {
-    let image = fs.image_path().to_owned();
-    fs.close().map_err(|error| whole(&image, error))
-}
-
-/// The failure of an operation on a whole image.
-pub(super) fn whole(image: &Path, error: sapwood::Error) -> Failure {
-    match error.cause() {
-        Some(cause) => Failure::local(image, cause),
-        None => Failure::from(error),
     }
 }
 
@@ -154,13 +141,6 @@ pub(super) fn lift_file_limit() {
     let current = maximum;
     // With the limit as it is all but very deep trees can be copied.
     let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
-}
-
-pub(super) fn bar(quiet: bool) -> ProgressBar {
-    match quiet {
-        true => ProgressBar::hidden(),
-        false => progress::items("copied"),
-    }
 }
 
 /// Shows a step of a copy; prints what it leaves out.

@@ -9,8 +9,8 @@ use super::{info, output};
 pub(super) struct Args {
     /// Image
     pub(super) image: PathBuf,
-    /// btrfs: tree to print: super, root, chunk, log, a name (extent, dev, fs, csum, uuid, free-space, block-group), or a number;
-    /// without one all trees.
+    /// btrfs: tree to print: super, root, chunk, log, a name (extent, dev, fs, csum, uuid,
+    /// free-space, block-group), or a number; without one all trees.
     /// ext4: super, groups, group:N, journal, or inode:X, map:X, dir:X, attrs:X with the number or
     /// the path of an inode; without one super and groups
     tree: Option<String>,

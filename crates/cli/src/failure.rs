@@ -90,11 +90,5 @@ impl From<NoImage> for Failure {
     }
 }
 
-impl From<sapwood_vfs::Error> for Failure {
-    fn from(error: sapwood_vfs::Error) -> Self {
-        Self::new(FAILED, error)
-    }
-}
-
 /// Result of a command.
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;

@@ -1,13 +1,14 @@
 //! Commands that read files inside an image: ls, cat, tree.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read};
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
-use sapwood::image::Mounted;
+use sapwood::fs::Metadata;
 use sapwood::target::Target;
-use sapwood::tree;
-use sapwood_vfs::{Attr, Error, FileKind, FileSystem};
+use sapwood::vfs::FileKind;
+use sapwood::{Error, FileSystem};
 use serde::Serialize;
 
 use super::choice::SubvolumeChoice;
@@ -73,29 +74,42 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    fn new(fs: &dyn FileSystem, path: &[u8], attr: &Attr) -> Self {
-        let target =
-            (attr.kind == FileKind::Symlink).then(|| fs.readlink(attr.ino).unwrap_or_default());
+    /// What is at `path`, under the name `shown`.
+    fn new(fs: &FileSystem, path: &Path, shown: &Path, found: &Metadata) -> Self {
+        let target = found
+            .is_symlink()
+            .then(|| fs.read_link(path).unwrap_or_default());
         Self {
-            path: output::name(path),
-            kind: output::kind(attr.kind),
-            mode: format!("{:04o}", attr.perm),
-            ino: attr.ino.0,
-            links: attr.nlink,
-            uid: attr.uid,
-            gid: attr.gid,
-            size: attr.size,
-            mtime: times::json(attr.mtime),
-            target: target.map(|target| output::name(&target)),
+            path: text(shown),
+            kind: output::kind(found.file_type().kind()),
+            mode: format!("{:04o}", found.mode()),
+            ino: found.ino(),
+            links: found.nlink(),
+            uid: found.uid(),
+            gid: found.gid(),
+            size: found.len(),
+            mtime: times::json(found.attr().mtime),
+            target: target.map(|target| text(&target)),
         }
     }
 }
 
+/// A path as text.
+fn text(path: &Path) -> String {
+    output::name(path.as_os_str().as_bytes())
+}
+
+/// Reads a place in an image: the image and the path.
+pub(super) fn in_image(place: &OsStr) -> Result<(PathBuf, PathBuf)> {
+    let (image, path) = Target::parse_in_image(place)?;
+    Ok((image, OsString::from_vec(path).into()))
+}
+
 /// Paths grouped by the image that they are in, each image to be opened once.
-pub(super) fn by_image(places: &[OsString]) -> Result<Vec<(PathBuf, Vec<Vec<u8>>)>> {
-    let mut images: Vec<(PathBuf, Vec<Vec<u8>>)> = Vec::new();
+pub(super) fn by_image(places: &[OsString]) -> Result<Vec<(PathBuf, Vec<PathBuf>)>> {
+    let mut images: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     for place in places {
-        let (image, path) = Target::parse_in_image(place)?;
+        let (image, path) = in_image(place)?;
         match images.iter_mut().find(|(other, _)| *other == image) {
             Some((_, paths)) => paths.push(path),
             None => images.push((image, vec![path])),
@@ -104,35 +118,70 @@ pub(super) fn by_image(places: &[OsString]) -> Result<Vec<(PathBuf, Vec<Vec<u8>>
     Ok(images)
 }
 
-pub(super) fn shown_path(path: &[u8]) -> String {
-    format!("/{}", output::name(path))
+pub(super) fn shown_path(path: &Path) -> String {
+    format!("/{}", text(path).trim_start_matches('/'))
 }
 
-/// Opens images, runs `work` on each path, and unmounts them.
+/// The failure of an operation on a path in an image: the path, and the cause.
+pub(super) fn failed(error: Error) -> Failure {
+    match error {
+        Error::Path { path, source, .. } => Failure::on(shown_path(&path), source),
+        error => error.into(),
+    }
+}
+
+/// As [`failed`], on another path than that of the error.
+pub(super) fn failed_on(path: &Path, error: Error) -> Failure {
+    match error {
+        Error::Path { source, .. } => Failure::on(shown_path(path), source),
+        error => error.into(),
+    }
+}
+
+/// Opens images, runs `work` on each path, and closes them.
 pub(super) fn for_each(
     places: &[OsString],
     choice: &SubvolumeChoice,
     read_only: bool,
-    mut work: impl FnMut(&dyn FileSystem, &[u8]) -> Result<()>,
+    mut work: impl FnMut(&FileSystem, &Path) -> Result<()>,
 ) -> Result<()> {
     for (image, paths) in by_image(places)? {
         with_image(&image, choice, read_only, |fs| {
-            paths.iter().try_for_each(|path| work(&**fs, path))
+            paths.iter().try_for_each(|path| work(fs, path))
         })?;
     }
     Ok(())
 }
 
-/// Opens an image, runs `work` on it, and unmounts it whether that went well or not.
+/// Closes an image after a command.
+pub(super) fn close(fs: FileSystem) -> Result<()> {
+    let image = fs.image_path().to_owned();
+    fs.close().map_err(|error| whole(&image, error))
+}
+
+/// The failure of an operation on a whole image.
+pub(super) fn whole(image: &Path, error: sapwood::Error) -> Failure {
+    match error.cause() {
+        Some(cause) => Failure::local(image, cause),
+        None => Failure::from(error),
+    }
+}
+
+/// Opens an image, runs `work` on it, and closes it whether that succeeded or not.
 pub(super) fn with_image<T>(
-    image: &std::path::Path,
+    image: &Path,
     choice: &SubvolumeChoice,
     read_only: bool,
-    work: impl FnOnce(&Mounted) -> Result<T>,
+    work: impl FnOnce(&FileSystem) -> Result<T>,
 ) -> Result<T> {
-    let fs = sapwood::image::open(image, &choice.options(read_only)?)?;
+    let options = choice.options(read_only)?;
+    within(FileSystem::open_with_options(image, &options)?, work)
+}
+
+/// Runs `work` on an opened image, and closes it whether that succeeded or not.
+pub(super) fn within<T>(fs: FileSystem, work: impl FnOnce(&FileSystem) -> Result<T>) -> Result<T> {
     let result = work(&fs);
-    let ended = fs.unmount().map_err(|error| Failure::local(image, error));
+    let ended = close(fs);
     let value = result?;
     ended?;
     Ok(value)
@@ -142,25 +191,30 @@ pub(super) fn ls(args: &LsArgs) -> Result<()> {
     let several = args.places.len() > 1;
     let mut shown = Vec::new();
     for_each(&args.places, &args.choice, true, |fs, path| {
-        let node = tree::resolve(fs, path, !args.long)
-            .map_err(|error| Failure::on(shown_path(path), error))?;
-        let mut found: Vec<(Vec<u8>, Attr)> = Vec::new();
-        if node.is_dir() && !args.directory {
-            for entry in node.list()? {
-                found.push((entry.name.clone(), *node.child(&entry.name)?.attr()));
+        let top = match args.long {
+            true => fs.symlink_metadata(path),
+            false => fs.metadata(path),
+        };
+        let top = top.map_err(failed)?;
+        let mut found: Vec<(PathBuf, PathBuf, Metadata)> = Vec::new();
+        if top.is_dir() && !args.directory {
+            for entry in fs.read_dir(path).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let metadata = entry.metadata().map_err(failed)?;
+                found.push((entry.file_name().into(), entry.path(), metadata));
             }
-            found.sort_by(|(one, _), (other, _)| one.cmp(other));
+            found.sort_by(|(one, ..), (other, ..)| one.as_os_str().cmp(other.as_os_str()));
             if several && !args.json {
                 output::line(format!("{}:", shown_path(path)))?;
             }
         } else {
-            found.push((path.to_vec(), *node.attr()));
+            found.push((path.to_owned(), path.to_owned(), top));
         }
-        for (name, attr) in found {
+        for (name, path, metadata) in found {
             match (args.json, args.long) {
-                (true, _) => shown.push(Shown::new(fs, &name, &attr)),
-                (false, true) => output::line(long_line(fs, &name, &attr))?,
-                (false, false) => output::line(output::name(&name))?,
+                (true, _) => shown.push(Shown::new(fs, &path, &name, &metadata)),
+                (false, true) => output::line(long_line(fs, &path, &name, &metadata))?,
+                (false, false) => output::line(text(&name))?,
             }
         }
         Ok(())
@@ -171,8 +225,9 @@ pub(super) fn ls(args: &LsArgs) -> Result<()> {
     }
 }
 
-fn long_line(fs: &dyn FileSystem, name: &[u8], attr: &Attr) -> String {
-    let shown = Shown::new(fs, name, attr);
+fn long_line(fs: &FileSystem, path: &Path, name: &Path, metadata: &Metadata) -> String {
+    let shown = Shown::new(fs, path, name, metadata);
+    let attr = metadata.attr();
     let size = match attr.kind {
         FileKind::CharDevice | FileKind::BlockDevice => {
             let (major, minor) = (libc::major(attr.rdev), libc::minor(attr.rdev));
@@ -225,11 +280,10 @@ fn cat_input() -> Result<()> {
 fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
     let mut buf = vec![0; CHUNK];
     for_each(places, choice, true, |fs, path| {
-        let fail = |error: Error| Failure::on(shown_path(path), error);
-        let node = tree::resolve(fs, path, true).map_err(fail)?;
+        let file = fs.open_file(path).map_err(failed)?;
         let mut at = 0;
         loop {
-            let count = fs.read(node.ino(), at, &mut buf).map_err(fail)?;
+            let count = file.read_at(&mut buf, at).map_err(failed)?;
             if count == 0 {
                 return Ok(());
             }
@@ -240,41 +294,43 @@ fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
 }
 
 pub(super) fn tree(args: &TreeArgs) -> Result<()> {
-    for_each(
-        std::slice::from_ref(&args.place),
-        &args.choice,
-        true,
-        |fs, path| {
-            let top = tree::resolve(fs, path, true)
-                .map_err(|error| Failure::on(shown_path(path), error))?;
-            if !args.json {
-                output::line(shown_path(path))?;
+    let place = std::slice::from_ref(&args.place);
+    for_each(place, &args.choice, true, |fs, path| {
+        let below = fs.walk(path).map_err(failed)?;
+        if !args.json {
+            output::line(shown_path(path))?;
+        }
+        let mut counts = (0_u64, 0_u64);
+        for entry in below {
+            let entry = entry.map_err(failed)?;
+            let (path, below) = (entry.path(), entry.relative_path());
+            match entry.file_type().is_dir() {
+                true => counts.0 += 1,
+                false => counts.1 += 1,
             }
-            let mut counts = (0_u64, 0_u64);
-            tree::walk::<Failure>(&top, &mut |below, entry, attr| {
-                match attr.kind {
-                    FileKind::Directory => counts.0 += 1,
-                    _ => counts.1 += 1,
-                }
-                if args.json {
-                    return output::json_line(&Shown::new(fs, below, attr));
-                }
-                let depth = below.iter().filter(|byte| **byte == b'/').count() + 1;
-                let target = match attr.kind {
-                    FileKind::Symlink => format!(" -> {}", output::name(&fs.readlink(attr.ino)?)),
-                    FileKind::Directory => "/".to_owned(),
-                    _ => String::new(),
-                };
-                output::line(format!(
-                    "{}{}{target}",
-                    "  ".repeat(depth),
-                    output::name(&entry.name)
-                ))
-            })?;
             if args.json {
-                return Ok(());
+                output::json_line(&Shown::new(fs, path, below, entry.metadata()))?;
+                continue;
             }
-            output::line(format!("{} directories, {} files", counts.0, counts.1))
-        },
-    )
+            let target = match entry.file_type().kind() {
+                FileKind::Symlink => {
+                    format!(" -> {}", text(&fs.read_link(path).map_err(failed)?))
+                }
+                FileKind::Directory => "/".to_owned(),
+                _ => String::new(),
+            };
+            let bytes = below.as_os_str().as_bytes();
+            let depth = bytes.iter().filter(|byte| **byte == b'/').count() + 1;
+            let name = bytes
+                .rsplit(|byte| *byte == b'/')
+                .next()
+                .unwrap_or_default();
+            let indent = "  ".repeat(depth);
+            output::line(format!("{indent}{}{target}", output::name(name)))?;
+        }
+        if args.json {
+            return Ok(());
+        }
+        output::line(format!("{} directories, {} files", counts.0, counts.1))
+    })
 }

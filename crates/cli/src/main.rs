@@ -25,6 +25,7 @@ mod subvolume;
 mod sync;
 mod times;
 mod umount;
+mod untar;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -32,12 +33,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// btrfs and ext4 in user space: make, mount, read, write and check images, without root and without a
-/// kernel driver.
+/// btrfs and ext4 in user space: make, mount, read, write and check images, without root and
+/// without a kernel driver.
 ///
-/// Wherever a command takes IMAGE:PATH, the path is one inside the image; no mount is needed. IMAGE#N
-/// is the partition N of a disk image, IMAGE#LABEL the GPT partition of that name. nbd://HOST/EXPORT and
-/// nbd+unix:///EXPORT?socket=PATH are exports of an NBD server.
+/// Wherever a command takes IMAGE:PATH, the path is one inside the image; no mount is needed.
+/// IMAGE#N is the partition N of a disk image, IMAGE#LABEL the GPT partition of that name.
+/// nbd://HOST/EXPORT and nbd+unix:///EXPORT?socket=PATH are exports of an NBD server.
 #[derive(Debug, Parser)]
 #[command(
     name = "sapwood",
@@ -80,6 +81,8 @@ enum Command {
     Tree(files::TreeArgs),
     /// Copy files between this machine and images, or between images
     Cp(copy::Args),
+    /// Put the files of a tar archive into a directory of an image
+    Untar(untar::Args),
     /// Remove files in an image
     Rm(change::RmArgs),
     /// Make directories in an image
@@ -115,6 +118,7 @@ impl Command {
             Self::Cat(args) => range.places(&mut args.places),
             Self::Stat(args) => range.places(&mut args.places),
             Self::Tree(args) => range.place(&mut args.place),
+            Self::Untar(args) => range.place(&mut args.place),
             Self::Rm(args) => range.places(&mut args.places),
             Self::Mkdir(args) => range.places(&mut args.places),
             Self::Mv(args) => {
@@ -176,6 +180,7 @@ fn main() -> ExitCode {
         Command::Stat(args) => stat::run(&args),
         Command::Tree(args) => files::tree(&args),
         Command::Cp(args) => copy::run(&args),
+        Command::Untar(args) => untar::run(&args),
         Command::Rm(args) => change::rm(&args),
         Command::Mkdir(args) => change::mkdir(&args),
         Command::Mv(args) => change::mv(&args),

@@ -6,16 +6,14 @@ mod new_file;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sapwood::block::Operand;
+use sapwood::block::{Device, FileDevice, Operand};
 use sapwood::mkfs::{MkfsReport, table};
-use sapwood::{BuildError, Kind, MkfsOptions};
-use sapwood_block::{Device, FileDevice};
-use sapwood_vfs::SetAttr;
+use sapwood::{BuildError, FileSystem, Kind, MkfsOptions};
 use serde_json::{Value, json};
 
-use super::copy;
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::output;
+use super::files::{self, within};
+use super::{copy, output, owner, progress, untar};
 use given::Given;
 use new_file::NewFile;
 
@@ -36,6 +34,10 @@ pub(super) struct Args {
     /// Fill it with what is in this directory
     #[arg(short, long, value_name = "DIR")]
     rootdir: Option<PathBuf>,
+    /// Fill it with the files of this tar archive, plain or compressed with gzip or zstd; - for
+    /// standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "rootdir")]
+    tar: Option<PathBuf>,
     #[command(flatten)]
     given: Given,
     /// Print nothing
@@ -77,7 +79,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         Some(source) => fill(&args.image, source, args.quiet || args.json)?,
         None => 0,
     };
-    if let Some((uid, gid)) = root_owner(args, &options) {
+    if let Some(archive) = &args.tar {
+        extract(args, &options, archive)?;
+    } else if let Some((uid, gid)) = root_owner(args, &options) {
         set_root_owner(&args.image, uid, gid)?;
     }
     if let Some(new) = new {
@@ -120,8 +124,8 @@ fn print(args: &Args, options: &MkfsOptions, made: &MkfsReport) -> Result<()> {
     Ok(())
 }
 
-/// The device to make it on; a file is made anew if a size is given. A file that did not exist before is removed again
-/// unless it is kept.
+/// The device to make it on; a file is made anew if a size is given. A file that did not exist
+/// before is removed again unless it is kept.
 fn device(image: &Path, options: &MkfsOptions) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
     match options.size() {
         Some(size) if !is_device(image) && !Operand::is_fixed(image) => {
@@ -157,20 +161,20 @@ fn is_device(path: &Path) -> bool {
 /// Fills the image; the number of files that could not be copied.
 fn fill(image: &Path, source: &Path, quiet: bool) -> Result<u64> {
     copy::lift_file_limit();
-    let bar = copy::bar(quiet);
+    let bar = progress::items(quiet, "copied");
     let filled = sapwood::build::fill(image, source, &mut |step| copy::show(&bar, step));
     bar.finish_and_clear();
     filled
         .map(|report| report.left_out)
         .map_err(|error| match error {
             BuildError::Copy(error) => copy::failure(error),
-            BuildError::FileSystem(error) => copy::whole(image, error),
+            BuildError::FileSystem(error) => files::whole(image, error),
             error => Failure::new(FAILED, error),
         })
 }
 
-/// Whom the root directory is to belong to, if not to the superuser. An ordinary user could not
-/// write to a mount of the image otherwise. What comes from a directory keeps its owners.
+/// Owner and group of the root directory, unless it belongs to the superuser. An ordinary user
+/// could not write to a mount of the image otherwise. What comes from a directory keeps its owners.
 fn root_owner(args: &Args, options: &MkfsOptions) -> Option<(u32, u32)> {
     let caller = (rustix::process::geteuid(), rustix::process::getegid());
     let ordinary = !caller.0.is_root() && args.rootdir.is_none();
@@ -179,16 +183,21 @@ fn root_owner(args: &Args, options: &MkfsOptions) -> Option<(u32, u32)> {
         .or_else(|| ordinary.then(|| (caller.0.as_raw(), caller.1.as_raw())))
 }
 
+/// Fills the image from an archive. The root belongs to the owner given, else to the caller, unless
+/// the archive has an entry for it.
+fn extract(args: &Args, options: &MkfsOptions, archive: &Path) -> Result<()> {
+    let reader = untar::open(archive)?;
+    let (uid, gid, _) = owner::chosen(options.root_owner());
+    within(FileSystem::open(&args.image)?, |fs| {
+        fs.set_owner("/", Some(uid), Some(gid))?;
+        fs.set_creator(uid, gid);
+        untar::extract(fs, Path::new("/"), reader, archive, args.quiet || args.json)
+    })
+}
+
 fn set_root_owner(image: &Path, uid: u32, gid: u32) -> Result<()> {
-    let fs = sapwood::image::open(image, &sapwood::Options::default())?;
-    let changes = SetAttr {
-        uid: Some(uid),
-        gid: Some(gid),
-        ..SetAttr::default()
-    };
-    let set = fs.setattr(fs.root(), &changes);
-    fs.unmount()
-        .and(set)
-        .map(drop)
-        .map_err(|error| Failure::local(image, error))
+    let fs = FileSystem::open(image)?;
+    let set = fs.set_owner("/", Some(uid), Some(gid));
+    let closed = files::close(fs);
+    set.map_err(|error| files::whole(image, error)).and(closed)
 }

@@ -6,19 +6,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use sapwood::Options;
-use sapwood::block::Operand;
-use sapwood::mount::MountError;
+use sapwood::image::OpenError;
+use sapwood::mount::daemon::{self, ReadyNotifier};
+use sapwood::mount::{MountError, signals};
 use sapwood::options::table;
-use sapwood_fuse::daemon::{self, ReadyNotifier};
-use sapwood_fuse::signals;
 
 use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
 use super::{allocator, output, remount, umount};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Image file or block device; IMAGE#N is its partition N, nbd://HOST/EXPORT an export of an NBD
-    /// server
+    /// Image file or block device; IMAGE#N is its partition N, nbd://HOST/EXPORT an export of an
+    /// NBD server
     #[arg(value_name = "IMAGE")]
     pub(super) image: PathBuf,
     /// Directory to mount it on; with `-o remount` the image can be left out
@@ -35,7 +34,8 @@ pub(super) struct Args {
 }
 
 /// If the process was started as mount(8)'s helper (`mount.sapwood`, `mount.fuse.sapwood`,
-/// `mount.fuseblk.sapwood`), the arguments that mount(8) gave, as those of `sapwood mount`: `SOURCE DIR [-sfnv] [-N NS] [-o LIST] [-t TYPE]`.
+/// `mount.fuseblk.sapwood`), the arguments that mount(8) gave, as those of `sapwood mount`: `SOURCE
+/// DIR [-sfnv] [-N NS] [-o LIST] [-t TYPE]`.
 pub(super) fn helper_arguments(args: &[OsString]) -> Option<Result<Vec<OsString>>> {
     let called = Path::new(args.first()?).file_name()?;
     let ours = [
@@ -96,10 +96,11 @@ fn start(args: Args) -> Result<ExitCode> {
         .as_ref()
         .ok_or_else(|| Failure::new(USAGE, "a directory to mount on is missing"))?;
     let options = parse(&args.options)?;
-    let image = options.mounting().operand(&args.image);
-    let image = image.map_err(|error| Failure::new(USAGE, error))?;
-    let image = Operand::canonical(&image)
-        .map_err(|error| Failure::local(&image, error).with_code(MOUNT))?;
+    let located = sapwood::image::located(&args.image, &options);
+    let (image, options) = located.map_err(|error| match error {
+        OpenError::Operand(error) => Failure::new(USAGE, error),
+        error => Failure::new(MOUNT, error),
+    })?;
     let dir = real(dir)?;
     if let Some(done) = remount::again(&image, &dir, &args.options) {
         return done.map(|()| ExitCode::SUCCESS);
@@ -130,7 +131,7 @@ fn parse(lists: &[String]) -> Result<Options> {
     Ok(options)
 }
 
-/// Mounts, reports, and serves until somebody unmounts; then makes the image complete.
+/// Mounts, reports, and serves until the image is unmounted; then completes it.
 fn serve(
     image: &Path,
     dir: &Path,

@@ -1,7 +1,5 @@
 //! Owners of what a command makes in an image.
 
-use sapwood_vfs::Credentials;
-
 /// Reads `UID:GID`.
 ///
 /// # Errors
@@ -13,24 +11,22 @@ pub(super) fn parse(text: &str) -> Result<(u32, u32), String> {
     parsed.ok_or_else(|| format!("{text} is not UID:GID"))
 }
 
-/// The user that runs the command, with its umask. To be called before threads are started.
-pub(super) fn caller() -> Credentials {
+/// The umask of the process. To be read before threads are started.
+pub(super) fn umask() -> u32 {
     // Only setting the umask reads it.
     let umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     rustix::process::umask(umask);
-    Credentials {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        umask: umask.bits(),
-        keep_setgid: true,
-    }
+    umask.bits()
 }
 
-/// The caller, or the owner that an option names.
-pub(super) fn chosen(owner: Option<(u32, u32)>) -> Credentials {
-    let caller = caller();
-    match owner {
-        Some((uid, gid)) => Credentials { uid, gid, ..caller },
-        None => caller,
-    }
+/// The owner that an option names, or the user that runs the command; group; umask.
+pub(super) fn chosen(owner: Option<(u32, u32)>) -> (u32, u32, u32) {
+    let caller = || {
+        (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        )
+    };
+    let (uid, gid) = owner.unwrap_or_else(caller);
+    (uid, gid, umask())
 }

@@ -2,22 +2,14 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A counter of things whose number is not known.
-pub(super) fn items(what: &'static str) -> ProgressBar {
-    bar(
-        ProgressBar::no_length(),
-        ProgressStyle::with_template("{msg} {pos} {spinner} {elapsed}"),
-        what,
-    )
-}
-
-fn bar(
-    bar: ProgressBar,
-    style: Result<ProgressStyle, indicatif::style::TemplateError>,
-    what: &'static str,
-) -> ProgressBar {
+/// A counter of things whose number is not known; hidden if `quiet`.
+pub(super) fn items(quiet: bool, what: &'static str) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::no_length();
     // A template of ours that does not parse leaves the default look.
-    if let Ok(style) = style {
+    if let Ok(style) = ProgressStyle::with_template("{msg} {pos} {spinner} {elapsed}") {
         bar.set_style(style);
     }
     bar.set_message(what);

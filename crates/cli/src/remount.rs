@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use rustix::mount::MountFlags;
+use sapwood::mount::{self, MountEntry, control};
 use sapwood::options::{OptionError, table};
-use sapwood_fuse::{MountEntry, control};
 
 use super::failure::{Failure, MOUNT, Result};
 use super::output;
@@ -69,7 +69,7 @@ pub(super) fn is_wanted(lists: &[String]) -> bool {
 /// Changes the flags of the mount on `dir`. Options of the engine stay as they are.
 pub(super) fn run(dir: &Path, lists: &[String]) -> Result<()> {
     let failed = |why: &dyn std::fmt::Display| Failure::local(dir, why).with_code(MOUNT);
-    let entry = sapwood_fuse::mounted_on(dir)
+    let entry = mount::mounted_on(dir)
         .filter(MountEntry::is_ours)
         .ok_or_else(|| failed(&"not the mount point of a Sapwood mount"))?;
     let now = rustix::fs::statvfs(dir).map_err(|error| failed(&error))?;
@@ -124,7 +124,7 @@ pub(super) fn run(dir: &Path, lists: &[String]) -> Result<()> {
 /// A second mount of `image` on `dir`, as a bind mount of the one that is there: what the kernel
 /// does for its own file systems. `None` if the image is not mounted.
 pub(super) fn again(image: &Path, dir: &Path, lists: &[String]) -> Option<Result<()>> {
-    let table = sapwood_fuse::mount_table().ok()?;
+    let table = mount::mount_table().ok()?;
     let first = table
         .into_iter()
         .find(|entry| entry.is_ours() && Path::new(&entry.source) == image)?;

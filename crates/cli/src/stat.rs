@@ -1,14 +1,16 @@
 //! `sapwood stat`.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-use sapwood::tree;
-use sapwood_vfs::{Attr, FileKind, FileSystem};
+use sapwood::FileSystem;
+use sapwood::vfs::FileKind;
 use serde::Serialize;
 
 use super::choice::SubvolumeChoice;
-use super::failure::{Failure, Result};
-use super::files::{by_image, shown_path, with_image};
+use super::failure::Result;
+use super::files::{failed, for_each, shown_path};
 use super::{output, times};
 
 #[derive(Debug, clap::Args)]
@@ -47,34 +49,25 @@ struct Shown {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let mut all = Vec::new();
-    for (image, paths) in by_image(&args.places)? {
-        with_image(&image, &args.choice, true, |fs| {
-            for path in &paths {
-                all.push(
-                    look(&**fs, path, args.json)
-                        .map_err(|error| Failure::on(shown_path(path), error))?,
-                );
-            }
-            Ok(())
-        })?;
-    }
+    for_each(&args.places, &args.choice, true, |fs, path| {
+        all.push(look(fs, path, args.json).map_err(failed)?);
+        Ok(())
+    })?;
     match args.json {
         true => output::json(&all),
         false => all.iter().try_for_each(print),
     }
 }
 
-fn look(fs: &dyn FileSystem, path: &[u8], as_json: bool) -> sapwood_vfs::Result<Shown> {
-    let node = tree::resolve(fs, path, false)?;
+fn look(fs: &FileSystem, path: &Path, as_json: bool) -> sapwood::Result<Shown> {
+    let found = fs.symlink_metadata(path)?;
     let shown_time = if as_json { times::json } else { times::local };
-    let attr: &Attr = node.attr();
+    let attr = found.attr();
     let device = matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice);
     let mut xattrs = Vec::new();
-    for name in fs.listxattr(node.ino())? {
-        xattrs.push((
-            output::name(&name),
-            output::name(&fs.getxattr(node.ino(), &name)?),
-        ));
+    for name in fs.xattrs(path)? {
+        let value = fs.xattr(path, &name)?.unwrap_or_default();
+        xattrs.push((output::name(name.as_bytes()), output::name(&value)));
     }
     xattrs.sort();
     Ok(Shown {
@@ -90,7 +83,7 @@ fn look(fs: &dyn FileSystem, path: &[u8], as_json: bool) -> sapwood_vfs::Result<
         allocated: attr.allocated,
         device: device.then(|| format!("{}, {}", libc::major(attr.rdev), libc::minor(attr.rdev))),
         target: match attr.kind {
-            FileKind::Symlink => Some(output::name(&fs.readlink(node.ino())?)),
+            FileKind::Symlink => Some(output::name(fs.read_link(path)?.as_os_str().as_bytes())),
             _ => None,
         },
         atime: shown_time(attr.atime),

@@ -62,7 +62,7 @@ fn step(total: &Counters, change: &Counters) -> Result<()> {
 }
 
 fn read(dir: &Path) -> Result<Counters> {
-    let json = sapwood_fuse::control::stats(dir).map_err(|error| {
+    let json = sapwood::mount::control::stats(dir).map_err(|error| {
         let foreign = error.raw_os_error() == Some(libc::ENOTTY);
         match foreign {
             true => Failure::local(dir, "not in a mount of ours"),

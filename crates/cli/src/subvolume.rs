@@ -4,19 +4,16 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use sapwood::mount::{SubvolumeList, control};
 use sapwood::target::Target;
-use sapwood::tree::{self, Node};
-use sapwood_btrfs::{Btrfs, Options, SubvolumeChoice};
-use sapwood_fuse::{SubvolumeList, control};
-use sapwood_vfs::{FileSystem, SetAttr, SubvolumeId, Subvolumes};
+use sapwood::vfs::{self, SubvolumeId};
+use sapwood::{Error, FileSystem, Options};
 use serde_json::json;
 
-use super::change::within;
 use super::failure::{Failure, Result};
-use super::files::shown_path;
-use super::{output, owner, times};
+use super::files::{failed, failed_on, in_image};
+use super::{change, files, output, owner, times};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
@@ -102,17 +99,20 @@ pub(super) fn run(command: &Command) -> Result<()> {
         }
         Command::SetDefault { image, id } => {
             let id = SubvolumeId(*id);
-            let failed =
-                |error: sapwood_vfs::Error| Failure::on(format!("subvolume {}", id.0), error);
+            let failed = |error: &vfs::Error| Failure::on(format!("subvolume {}", id.0), error);
             match mounted(image) {
                 Some(path) => control::set_default_subvolume(path, id).map_err(|error| match error
                     .raw_os_error()
                 {
-                    Some(libc::ENOENT) => failed(sapwood_vfs::Error::NotFound),
+                    Some(libc::ENOENT) => failed(&vfs::Error::NotFound),
                     _ => refused(path, &error),
                 }),
                 None => with(image, false, |fs| {
-                    fs.set_default_subvolume(id).map_err(failed)
+                    fs.set_default_subvolume(id)
+                        .map_err(|error| match error.cause() {
+                            Some(cause) => failed(cause),
+                            None => error.into(),
+                        })
                 }),
             }
         }
@@ -129,19 +129,11 @@ fn create(place: &OsStr, owner: Option<(u32, u32)>) -> Result<()> {
             given.map_err(|error| refused(&path, &error))
         });
     }
-    let (image, path) = Target::parse_in_image(place)?;
-    let who = owner::chosen(owner);
+    let (image, path) = in_image(place)?;
+    let (uid, gid, _) = owner::chosen(owner);
     with(&image, false, |fs| {
-        let (dir, name) = parent(fs, &path)?;
-        let fail = |error| Failure::on(shown_path(&path), error);
-        let made = fs.create_subvolume(dir.ino(), &name).map_err(fail)?;
-        let made = Node::new(fs, made);
-        let changes = SetAttr {
-            uid: Some(who.uid),
-            gid: Some(who.gid),
-            ..SetAttr::default()
-        };
-        fs.setattr(made.ino(), &changes).map(drop).map_err(fail)
+        fs.set_creator(uid, gid);
+        fs.create_subvolume(&path).map_err(failed)
     })
 }
 
@@ -199,14 +191,10 @@ fn delete(places: &[OsString]) -> Result<()> {
         let (dir, name) = dir_and_name(&path)?;
         control::delete_subvolume(&dir, name).map_err(|error| refused(&path, &error))?;
     }
-    for (image, paths) in super::files::by_image(&in_images)? {
+    for (image, paths) in files::by_image(&in_images)? {
         with(&image, false, |fs| {
-            for path in &paths {
-                let (dir, name) = parent(fs, path)?;
-                let deleted = fs.delete_subvolume(dir.ino(), &name);
-                deleted.map_err(|error| Failure::on(shown_path(path), error))?;
-            }
-            Ok(())
+            let delete = |path| fs.delete_subvolume(path).map_err(failed);
+            paths.iter().try_for_each(delete)
         })?;
     }
     Ok(())
@@ -216,11 +204,10 @@ fn set_read_only(place: &OsStr, read_only: bool) -> Result<()> {
     if let Some(path) = live(place) {
         return control::set_read_only(&path, read_only).map_err(|error| refused(&path, &error));
     }
-    let (image, path) = Target::parse_in_image(place)?;
+    let (image, path) = in_image(place)?;
     with(&image, false, |fs| {
-        let failed = |error| Failure::on(shown_path(&path), error);
-        let root = tree::resolve(fs, &path, true).map_err(failed)?;
-        fs.set_read_only(root.ino(), read_only).map_err(failed)
+        let set = fs.set_subvolume_read_only(&path, read_only);
+        set.map_err(failed)
     })
 }
 
@@ -231,32 +218,19 @@ fn read_list(image: &Path) -> Result<SubvolumeList> {
     with(image, true, |fs| {
         Ok(SubvolumeList {
             default: fs.default_subvolume()?,
-            subvolumes: fs.list()?,
+            subvolumes: fs.subvolumes()?,
         })
     })
 }
 
 /// Opens the top level of an image, so that every subvolume can be reached.
 fn with<T>(
-    image: &std::path::Path,
+    image: &Path,
     read_only: bool,
-    work: impl FnOnce(&Btrfs) -> Result<T>,
+    work: impl FnOnce(&FileSystem) -> Result<T>,
 ) -> Result<T> {
-    let options = Options {
-        read_only,
-        subvolume: SubvolumeChoice::Id(5),
-        ..Options::default()
-    };
-    let fs: Arc<Btrfs> = sapwood::image::open_btrfs(image, options, "a subvolume")?;
-    let result = work(&fs);
-    let ended = fs.unmount().map_err(|error| Failure::local(image, error));
-    let value = result?;
-    ended?;
-    Ok(value)
-}
-
-fn parent<'a>(fs: &'a Btrfs, path: &[u8]) -> Result<(Node<'a>, Vec<u8>)> {
-    tree::resolve_parent(fs, path).map_err(|error| Failure::on(shown_path(path), error))
+    let options = Options::new().read_only(read_only);
+    files::within(FileSystem::open_top_level(image, &options)?, work)
 }
 
 fn print_list(found: &SubvolumeList, as_json: bool) -> Result<()> {
@@ -303,14 +277,14 @@ fn snapshot(source: &OsStr, place: &OsStr, read_only: bool) -> Result<()> {
             _ => refused(&path, &error),
         });
     }
-    let (image, from) = Target::parse_in_image(source)?;
-    let to = within(&image, place, "snapshot")?;
+    let (image, from) = in_image(source)?;
+    let to = change::within(&image, place, "snapshot")?;
     with(&image, false, |fs| {
-        let source = tree::resolve(fs, &from, true)
-            .map_err(|error| Failure::on(shown_path(&from), error))?;
-        let (dir, name) = parent(fs, &to)?;
-        let made = fs.snapshot(source.ino(), dir.ino(), &name, read_only);
-        made.map(|entry| drop(Node::new(fs, entry)))
-            .map_err(|error| Failure::on(shown_path(&to), error))
+        fs.metadata(&from).map_err(failed)?;
+        let made = match read_only {
+            true => fs.snapshot_read_only(&from, &to),
+            false => fs.snapshot(&from, &to),
+        };
+        made.map_err(|error: Error| failed_on(&to, error))
     })
 }

@@ -1,9 +1,10 @@
-//! How commands show times: for people in the time zone of the caller (`TZ`, or the system's), in JSON as RFC 3339 in UTC.
+//! How commands show times: for people in the time zone of the caller (`TZ`, or the system's), in
+//! JSON as RFC 3339 in UTC.
 
 use std::sync::OnceLock;
 
 use jiff::tz::TimeZone;
-use sapwood_vfs::Timestamp;
+use sapwood::vfs::Timestamp;
 
 /// Date and time in the caller's zone, to the nanosecond, and the offset of the zone.
 pub(super) fn local(time: Timestamp) -> String {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use sapwood::block::Operand;
-use sapwood_fuse::MountEntry;
-use sapwood_fuse::control::{self, Daemon};
+use sapwood::mount::control::Daemon;
+use sapwood::mount::{self, MountEntry, control};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::output;
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         return detach_if_dead(&args.dir);
     }
     let dir = resolve(&args.dir)?;
-    let entry = sapwood_fuse::mounted_on(&dir)
+    let entry = mount::mounted_on(&dir)
         .filter(MountEntry::is_ours)
         .ok_or_else(|| Failure::local(&dir, "no Sapwood image is mounted here"))?;
     if args.step_by_step {
@@ -217,7 +217,7 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
         }
     }
     waits("the kernel to unmount".to_owned())?;
-    sapwood_fuse::unmount(dir, lazy).map_err(|error| Failure::local(dir, error))?;
+    mount::unmount(dir, lazy).map_err(|error| Failure::local(dir, error))?;
     if !lazy && !is_mounted(entry) {
         waits(format!(
             "{} to release {}",
@@ -258,7 +258,7 @@ fn named(daemon: Option<&Daemon>) -> String {
 
 /// Whether the file system of `entry` is still mounted, on another directory.
 fn is_mounted(entry: &MountEntry) -> bool {
-    let table = sapwood_fuse::mount_table().unwrap_or_default();
+    let table = mount::mount_table().unwrap_or_default();
     table
         .iter()
         .any(|other| other.device == entry.device && other.is_ours())
@@ -320,10 +320,10 @@ fn detach_if_dead(dir: &Path) -> Result<()> {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     let end = Instant::now() + CLOSING;
     // The kernel may still be closing the connection.
-    while sapwood_fuse::mounted_on(dir).is_some_and(|entry| entry.is_ours()) {
+    while mount::mounted_on(dir).is_some_and(|entry| entry.is_ours()) {
         // Attributes may come from the kernel's cache.
         if let Err(rustix::io::Errno::NOTCONN) = rustix::fs::statfs(dir) {
-            return sapwood_fuse::unmount(dir, true).map_err(|error| Failure::local(dir, error));
+            return mount::unmount(dir, true).map_err(|error| Failure::local(dir, error));
         }
         if Instant::now() >= end {
             break;

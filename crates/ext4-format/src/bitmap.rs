@@ -143,7 +143,7 @@ pub const fn bitmap_bytes(kind: BitmapKind, geometry: &Geometry) -> u32 {
 ///
 /// # Errors
 /// `Short` if it has fewer bytes than the group has bits.
-pub fn bitmap_checksum(
+pub(crate) fn bitmap_checksum(
     kind: BitmapKind,
     bitmap: &[u8],
     geometry: &Geometry,

@@ -128,11 +128,6 @@ pub fn casefold(name: &[u8]) -> Option<Vec<u8>> {
     Some(folded.into_bytes())
 }
 
-/// Whether two names are equal in a casefolded directory.
-pub fn casefold_equal(a: &[u8], b: &[u8]) -> bool {
-    a == b || matches!((casefold(a), casefold(b)), (Some(a), Some(b)) if a == b)
-}
-
 /// Full case folding of one code point: lower case of its upper case. Exceptions are Cherokee,
 /// which folds to upper case; the dotless i, whose upper case is that of the dotted one; and the
 /// capital sharp s.

@@ -10,7 +10,7 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 }
 
 /// CRC-16 (polynomial 0x8005, reflected) over `bytes`, the register starting as `seed`.
-pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
+pub(crate) fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(seed, |crc, byte| {
         (crc >> 8) ^ CRC16_TABLE[usize::from((crc as u8) ^ byte)]
     })

@@ -59,7 +59,7 @@ const _: () = assert!(size_of::<DirTail>() == DIR_TAIL_SIZE);
 /// Bytes of an entry before its name.
 pub const DIR_HEADER_SIZE: usize = 8;
 /// Bytes of the tail.
-pub const DIR_TAIL_SIZE: usize = 12;
+pub(crate) const DIR_TAIL_SIZE: usize = 12;
 /// File type that marks the tail.
 pub const DIR_TAIL_TYPE: u8 = 0xde;
 /// Longest name, in bytes.
@@ -343,22 +343,6 @@ impl DirFormat {
     /// Finds a name by its exact bytes.
     pub fn find<'a>(&self, block: &'a [u8], name: &[u8]) -> Result<Option<DirEntry<'a>>, DirError> {
         find_in(self.entries(block), name)
-    }
-
-    /// Finds the first entry in use whose name `same` accepts: for casefolded directories, see
-    /// [`casefold_equal`](crate::casefold_equal).
-    pub fn find_with<'a>(
-        &self,
-        block: &'a [u8],
-        mut same: impl FnMut(&[u8]) -> bool,
-    ) -> Result<Option<DirEntry<'a>>, DirError> {
-        for entry in self.entries(block) {
-            let entry = entry?;
-            if entry.inode != 0 && same(entry.name) {
-                return Ok(Some(entry));
-            }
-        }
-        Ok(None)
     }
 
     /// Finds a name in a region without a tail.

@@ -199,7 +199,7 @@ impl GroupDesc {
     }
 
     /// Whether the bitmap checksums have 32 bits; else 16.
-    pub const fn wide_bitmap_csum(&self) -> bool {
+    pub(crate) const fn wide_bitmap_csum(&self) -> bool {
         self.size >= DESC_SIZE_64BIT
     }
 
@@ -218,13 +218,13 @@ impl GroupDesc {
     }
 
     /// Stored checksum of the inode bitmap; 16 bits without 64bit.
-    pub const fn inode_bitmap_csum(&self) -> u32 {
+    pub(crate) const fn inode_bitmap_csum(&self) -> u32 {
         (self.disk.inode_bitmap_csum_hi.get() as u32) << 16
             | self.disk.inode_bitmap_csum_lo.get() as u32
     }
 
     /// Stores the checksum of the inode bitmap, cut to what there is room for.
-    pub const fn set_inode_bitmap_csum(&mut self, sum: u32) {
+    pub(crate) const fn set_inode_bitmap_csum(&mut self, sum: u32) {
         self.disk.inode_bitmap_csum_lo = U16::new(sum as u16);
         if self.wide_bitmap_csum() {
             self.disk.inode_bitmap_csum_hi = U16::new((sum >> 16) as u16);
@@ -238,7 +238,7 @@ impl GroupDesc {
 
     /// Checksum of the descriptor: CRC-32C cut to 16 bits with metadata_csum, CRC-16 with
     /// uninit_bg, else 0.
-    pub fn compute_checksum(&self, group: u32, geometry: &Geometry) -> u16 {
+    pub(crate) fn compute_checksum(&self, group: u32, geometry: &Geometry) -> u16 {
         let head = usize::from(self.size.max(DESC_SIZE_MIN)).min(DiskGroupDesc::SIZE);
         let bytes = &self.disk.bytes()[..head];
         let (before, after) = (&bytes[..CHECKSUM_AT], &bytes[CHECKSUM_AT + 2..]);

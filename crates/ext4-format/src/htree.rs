@@ -197,13 +197,13 @@ impl DirFormat {
     }
 
     /// Entries for which a root has room.
-    pub fn dx_root_limit(&self) -> usize {
+    pub(crate) fn dx_root_limit(&self) -> usize {
         self.dx_limit(ROOT_ENTRIES_AT)
     }
 
     /// Number of entries in an inner node. Where entries have hashes, the kernel reserves room for
     /// them in the free entry at the node's start, although there are none.
-    pub fn dx_node_limit(&self) -> usize {
+    pub(crate) fn dx_node_limit(&self) -> usize {
         self.dx_limit(NODE_ENTRIES_AT + if self.hash_in_entry { 8 } else { 0 })
     }
 

@@ -5,8 +5,6 @@ use thiserror::Error;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
-/// Pointers in the inode, of which the first 12 are direct.
-pub const INDIRECT_ROOTS: usize = 15;
 /// Direct pointers in the inode.
 pub const INDIRECT_DIRECT: u32 = 12;
 const POINTER_SIZE: u32 = 4;

@@ -11,7 +11,7 @@
 /// Bytes of inline data in the inode's block map.
 pub const INLINE_IN_BLOCKS: usize = 60;
 /// Bytes of an inline directory before its first entry.
-pub const INLINE_DIR_HEAD: usize = 4;
+pub(crate) const INLINE_DIR_HEAD: usize = 4;
 /// Name of the xattr that holds the rest, behind the prefix `system.`.
 pub const INLINE_XATTR: &[u8] = b"data";
 

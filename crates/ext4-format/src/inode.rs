@@ -13,7 +13,6 @@ mod device;
 mod flags;
 mod time;
 
-pub use device::{DEVICE_MAJOR_MAX, DEVICE_MINOR_MAX};
 pub use flags::InodeFlags;
 pub use time::Timestamp;
 
@@ -222,7 +221,7 @@ impl Inode {
     }
 
     /// Bytes beyond the base that hold fields, as stored.
-    pub fn stored_extra_isize(&self) -> u16 {
+    pub(crate) fn stored_extra_isize(&self) -> u16 {
         match self.tail.first_chunk() {
             Some(bytes) => u16::from_le_bytes(*bytes),
             None => 0,

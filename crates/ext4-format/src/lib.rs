@@ -31,7 +31,7 @@ mod xattr;
 
 pub use acl::*;
 pub use casefold::*;
-pub use checksum::{crc16, crc32c, inode_seed, uuid_seed};
+pub use checksum::{crc32c, inode_seed, uuid_seed};
 pub use dir::*;
 pub use dump::{DumpGroup, DumpInode, DumpSuper};
 pub use error::{BitmapKind, FormatError};
@@ -44,11 +44,11 @@ pub use htree::*;
 pub use indirect::*;
 pub use inline::*;
 pub use inode::{
-    DEVICE_MAJOR_MAX, DEVICE_MINOR_MAX, DiskInode, EXTRA_ISIZE_FULL, I_BLOCK_SIZE, INODE_BASE_SIZE,
-    Inode, InodeFlags, LINK_MAX, Timestamp, file_mode, special_ino,
+    DiskInode, EXTRA_ISIZE_FULL, I_BLOCK_SIZE, INODE_BASE_SIZE, Inode, InodeFlags, LINK_MAX,
+    Timestamp, file_mode, special_ino,
 };
 
-pub use mmp::{MMP_MAGIC, MMP_SEQ_CLEAN, MMP_SEQ_FSCK, MMP_SEQ_MAX, MmpBlock};
+pub use mmp::{MMP_MAGIC, MMP_SEQ_CLEAN, MmpBlock};
 pub use orphan::*;
 pub use quota::*;
 pub use superblock::{

@@ -12,10 +12,6 @@ use crate::layout::{disk_struct, offsets};
 pub const MMP_MAGIC: u32 = 0x004d_4d50;
 /// Sequence: not in use.
 pub const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
-/// Sequence: a check is running.
-pub const MMP_SEQ_FSCK: u32 = 0xe24d_4d50;
-/// Largest sequence of a mount; after it comes 1.
-pub const MMP_SEQ_MAX: u32 = 0xe24d_4d4f;
 
 disk_struct! {
     /// The host that has the file system mounted: 1024 bytes at the start of the superblock's
@@ -70,7 +66,7 @@ impl MmpBlock {
     }
 
     /// Checksum of the bytes before the checksum field.
-    pub fn compute_checksum(&self, seed: u32) -> u32 {
+    pub(crate) fn compute_checksum(&self, seed: u32) -> u32 {
         crc32c(seed, &self.bytes()[..Self::SIZE - 4])
     }
 

@@ -494,12 +494,12 @@ impl SuperBlock {
     }
 
     /// User that may take reserved blocks.
-    pub const fn def_resuid(&self) -> u32 {
+    pub(crate) const fn def_resuid(&self) -> u32 {
         (self.def_resuid_hi.get() as u32) << 16 | self.def_resuid_lo.get() as u32
     }
 
     /// Group that may take reserved blocks.
-    pub const fn def_resgid(&self) -> u32 {
+    pub(crate) const fn def_resgid(&self) -> u32 {
         (self.def_resgid_hi.get() as u32) << 16 | self.def_resgid_lo.get() as u32
     }
 
@@ -543,7 +543,7 @@ impl SuperBlock {
     }
 
     /// Checksum of the bytes before the checksum field.
-    pub fn compute_checksum(&self) -> u32 {
+    pub(crate) fn compute_checksum(&self) -> u32 {
         crc32c(!0, &self.bytes()[..SUPER_SIZE - 4])
     }
 

@@ -25,9 +25,9 @@ pub const XATTR_MAGIC: u32 = 0xea02_0000;
 /// Most inodes that may share a block.
 pub const XATTR_REFCOUNT_MAX: u32 = 1024;
 /// Bytes of the list's head in an inode: the magic.
-pub const XATTR_IBODY_HEAD: usize = 4;
+pub(crate) const XATTR_IBODY_HEAD: usize = 4;
 /// Bytes of an entry before its name.
-pub const XATTR_ENTRY_SIZE: usize = 16;
+pub(crate) const XATTR_ENTRY_SIZE: usize = 16;
 /// Entries, names and values begin at multiples of this.
 const ALIGN: usize = 4;
 /// The zero word after the last entry.
@@ -176,7 +176,7 @@ impl Xattr {
     }
 
     /// Bytes that its value takes with the entries.
-    pub fn value_size(&self) -> usize {
+    pub(crate) fn value_size(&self) -> usize {
         match &self.value {
             XattrValue::Bytes(bytes) => bytes.len().next_multiple_of(ALIGN),
             XattrValue::Inode { .. } => 0,

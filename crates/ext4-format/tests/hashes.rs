@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use sapwood_ext4_format::{DirHasher, HashVersion, NameHash, casefold};
+use sapwood_testing::machine::{Need, trial};
 
 /// A numeric seed as `debugfs` takes it, and as the superblock holds it.
 const SEED_TEXT: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
@@ -25,17 +26,17 @@ const KINDS: [(&str, u8, bool); 6] = [
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let missing = !Path::new("/sbin/debugfs").exists() && !Path::new("/usr/sbin/debugfs").exists();
+    let needs = [Need::Program("mke2fs"), Need::Program("debugfs")];
     let mut tests: Vec<Trial> = KINDS
         .into_iter()
         .map(|(name, number, unsigned)| {
             let title = format!("hash_{name}_equals_debugfs");
-            Trial::test(title, move || against_debugfs(name, number, unsigned))
-                .with_ignored_flag(missing)
+            trial(title, &needs, move || {
+                against_debugfs(name, number, unsigned)
+            })
         })
         .collect();
-    let folded = Trial::test("folded_names_hash_as_with_debugfs", folded);
-    tests.push(folded.with_ignored_flag(missing));
+    tests.push(trial("folded_names_hash_as_with_debugfs", &needs, folded));
     libtest_mimic::run(&args, tests).exit_code()
 }
 

@@ -12,8 +12,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use sapwood_testing::machine::{Need, trial};
+use sapwood_testing::oracle::{KernelMount, Kind};
 use trees::fill::{Seen, fill, look};
-use trees::mount::{Mounted, clean, make, missing};
+use trees::mount::{clean, make};
 use trees::reader::{EXTENTS, INDEX, INLINE, Reader};
 
 use sapwood_ext4_format::{
@@ -75,21 +77,19 @@ const OWN: &[(&str, &str, u8, bool, usize, u8)] = &[
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let missing = missing();
+    let needs = [Need::Kernel(Kind::Ext4)];
     let mut tests: Vec<Trial> = Vec::new();
     for &(name, mkfs, names) in VARIANTS {
         let title = format!("kernel_made_{name}_reads_back");
-        tests.push(
-            Trial::test(title, move || reads_back(name, mkfs, names)).with_ignored_flag(missing),
-        );
+        tests.push(trial(title, &needs, move || reads_back(name, mkfs, names)));
     }
     for &(name, mkfs, hash, unsigned, names, levels) in OWN {
         let title = format!("own_hash_tree_{name}");
         let test = move || trees::own::build(mkfs, hash, unsigned, names, levels);
-        tests.push(Trial::test(title, test).with_ignored_flag(missing));
+        tests.push(trial(title, &needs, test));
     }
-    tests.push(Trial::test("orphan_file_of_the_kernel", orphans).with_ignored_flag(missing));
-    tests.push(Trial::test("quota_files_are_recognised", quota_files).with_ignored_flag(missing));
+    tests.push(trial("orphan_file_of_the_kernel", &needs, orphans));
+    tests.push(trial("quota_files_are_recognised", &needs, quota_files));
     libtest_mimic::run(&args, tests).exit_code()
 }
 
@@ -100,7 +100,7 @@ fn reads_back(name: &str, mkfs: &str, names: usize) -> Result<(), Failed> {
     let block_size = Reader::open(&image).block_size;
     let mut seen = Vec::new();
     {
-        let mounted = Mounted::new(&image, &at, "");
+        let mounted = KernelMount::at(&image, "rw", &at)?;
         fill(mounted.path(), block_size, names);
         if name == "ea_inode" {
             let value = vec![b'v'; 20_000];
@@ -122,7 +122,7 @@ fn reads_back(name: &str, mkfs: &str, names: usize) -> Result<(), Failed> {
     rewrite(&reader, &seen);
     clean(&image);
     let mut again = Vec::new();
-    look(Mounted::new(&image, &at, ",ro").path(), &mut again);
+    look(KernelMount::at(&image, "ro", &at)?.path(), &mut again);
     for (before, after) in seen.iter().zip(&again) {
         assert!(
             before.path == after.path
@@ -264,7 +264,7 @@ fn orphans() -> Result<(), Failed> {
         dir.path().join("copy"),
     );
     make(&image, 64 << 20, "-t ext4 -b 1024 -O orphan_file");
-    let mounted = Mounted::new(&image, &at, "");
+    let mounted = KernelMount::at(&image, "rw", &at)?;
     let mut open = Vec::new();
     for number in 0..20 {
         let path = at.join(format!("{number}"));

@@ -12,8 +12,9 @@ use sapwood_vfs::{
 };
 
 use crate::inode::{Inode, vfs_time};
-use crate::ops::rename::{self, Place};
-use crate::ops::{attr, create, link, reap, remove, sync};
+use crate::ops::create::Place;
+use crate::ops::rename;
+use crate::ops::{attr, create, reap, remove, sync};
 use crate::{Error, Ext4, data, dir, xattr};
 
 impl Ext4 {
@@ -306,7 +307,7 @@ impl front::Engine for Ext4 {
     }
 
     fn add_link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
-        Ok(link::add(&self.engine, inode, place.dir, place.name)?)
+        Ok(create::link(&self.engine, inode, place.dir, place.name)?)
     }
 
     fn remove(&self, place: Place<'_>, directory: bool) -> Result<()> {

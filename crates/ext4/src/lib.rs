@@ -11,7 +11,6 @@ mod engine;
 mod error;
 mod fast_commit;
 mod file_data;
-mod flags;
 mod front;
 mod group;
 mod inode;

@@ -1,15 +1,8 @@
 //! How a file system is mounted.
 
-mod alloc_policy;
-
 use std::time::Duration;
 
 use sapwood_base::Memory;
-
-#[cfg(not(feature = "ablation"))]
-pub(crate) use alloc_policy::AllocPolicy;
-#[cfg(feature = "ablation")]
-pub use alloc_policy::AllocPolicy;
 
 /// What is promised about the data of files (`data=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,5 +100,60 @@ impl Options {
         return self.alloc;
         #[cfg(not(feature = "ablation"))]
         AllocPolicy
+    }
+}
+
+/// How a free inode is found: with all mechanisms.
+///
+/// A normal build has no fields here, every answer is a constant, and the compiler removes what is
+/// excluded. With the feature `ablation` each mechanism can be replaced by what file systems did
+/// before, so that its worth can be measured.
+#[cfg(not(feature = "ablation"))]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AllocPolicy;
+
+#[cfg(not(feature = "ablation"))]
+impl AllocPolicy {
+    /// A thread that lost the race for a bit searches again while it holds the group's lock.
+    pub(crate) const fn search_again_locked(self) -> bool {
+        true
+    }
+
+    /// Directories spread over the groups, and searches begin at different places.
+    pub(crate) const fn spread(self) -> bool {
+        true
+    }
+}
+
+/// How a free inode is found.
+#[cfg(feature = "ablation")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllocPolicy {
+    /// A thread that lost the race for a bit searches again while it holds the group's lock; else
+    /// it starts over without the lock.
+    pub search_again_locked: bool,
+    /// Directories spread over the groups, and searches begin at different places; else all begin
+    /// at the same one.
+    pub spread: bool,
+}
+
+#[cfg(feature = "ablation")]
+impl Default for AllocPolicy {
+    fn default() -> Self {
+        Self {
+            search_again_locked: true,
+            spread: true,
+        }
+    }
+}
+
+#[cfg(feature = "ablation")]
+impl AllocPolicy {
+    pub(crate) const fn search_again_locked(self) -> bool {
+        self.search_again_locked
+    }
+
+    pub(crate) const fn spread(self) -> bool {
+        self.spread
     }
 }

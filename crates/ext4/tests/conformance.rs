@@ -69,8 +69,8 @@ fn capabilities(options: &[&str]) -> Capabilities {
     capabilities
 }
 
-/// Whether a case is about what a form cannot have: block maps reach less far; with small blocks there is no room for long link
-/// targets, much for attributes, and files of 8 TiB.
+/// Whether a case is about what a form cannot have: block maps reach less far; with small blocks
+/// there is no room for long link targets, much for attributes, and files of 8 TiB.
 fn is_beyond(form: &str, case: &str) -> bool {
     let beyond: &[&str] = match form {
         "block_maps" => &["far_offsets_work"],
@@ -89,7 +89,7 @@ fn is_beyond(form: &str, case: &str) -> bool {
 
 fn main() {
     image::show_log();
-    let missing = image::missing();
+    let missing = sapwood_testing::machine::missing(image::TOOLS);
     let mut trials = Vec::new();
     for (form, options) in FORMS {
         let capabilities = capabilities(options);

@@ -1,7 +1,9 @@
-//! Fast commits that we write: what they say is what was fsynced, by our own replay, by the kernel's and by `e2fsck`'s.
+//! Fast commits that we write: what they say is what was fsynced, by our own replay, by the
+//! kernel's and by `e2fsck`'s.
 //!
-//! Each story changes a file system with fast commits and fsyncs here and there. Then the device is taken as a power cut leaves
-//! it. What is recovered must be the tree at the last fsync. The kernel's part needs root and loop devices.
+//! Each story changes a file system with fast commits and fsyncs here and there. Then the device is
+//! taken as a power cut leaves it. What is recovered must be the tree at the last fsync. The
+//! kernel's part needs root and loop devices.
 
 mod image;
 mod stories;
@@ -11,14 +13,15 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 use sapwood_block::MemoryDevice;
 use sapwood_ext4::FastCommits;
+use sapwood_testing::machine::{Need, Outcome, trial};
+use sapwood_testing::oracle::{KernelMount, Kind};
 use stories::{STORIES, Story, mount};
 use tempfile::TempDir;
 use tree::Tree;
 
-type Outcome = Result<(), Failed>;
 type Judge = fn(&Arc<MemoryDevice>, &Tree) -> Outcome;
 
 /// What recoveries may set as they like in directories that get a name.
@@ -83,16 +86,9 @@ fn by_us(device: &Arc<MemoryDevice>, wanted: &Tree) -> Outcome {
 }
 
 fn shown_by_kernel(file: &Path) -> Result<Tree, Failed> {
-    let target = TempDir::new()?;
-    let (target, options) = (target.path(), "loop,noatime".as_ref());
-    let args = ["-t".as_ref(), "ext4".as_ref(), "-o".as_ref(), options];
-    let all: Vec<_> = args
-        .into_iter()
-        .chain([file.as_ref(), target.as_ref()])
-        .collect();
-    run("mount", &all)?;
-    let tree = Tree::of_mount(target);
-    sapwood_testing::unmount(target)?;
+    let mount = KernelMount::new(file, "noatime")?;
+    let tree = Tree::of_mount(mount.path());
+    mount.unmount()?;
     Ok(tree?)
 }
 
@@ -120,17 +116,6 @@ fn by_e2fsck(device: &Arc<MemoryDevice>, wanted: &Tree) -> Outcome {
     Ok(wanted.compare(&theirs, "what was synced", "e2fsck", &OF_DIRECTORIES)?)
 }
 
-/// Whether the kernel mounts an image here.
-fn mounts() -> bool {
-    image::missing().is_none()
-        && rustix::process::geteuid().is_root()
-        && TempDir::new().is_ok_and(|place| {
-            let file = place.path().join("image");
-            let saved = image::formatted(16 << 20, &[]).save(&file);
-            saved.is_ok() && shown_by_kernel(&file).is_ok()
-        })
-}
-
 fn keep(name: &str, device: &MemoryDevice) {
     if let Some(dir) = std::env::var_os("SAPWOOD_KEEP_IMAGES") {
         let _ = device.save(Path::new(&dir).join(format!("{name}.img")));
@@ -140,28 +125,30 @@ fn keep(name: &str, device: &MemoryDevice) {
 fn main() {
     image::show_log();
     let arguments = Arguments::from_args();
-    let (tools, mounts) = (image::missing().is_none(), mounts());
-    let full = std::env::var_os("SAPWOOD_FULL").is_some_and(|value| value == "1");
     let mut trials = Vec::new();
     for (form, options) in FORMS {
         for (name, story) in STORIES {
             let tell = move |mode| told(options, *story, mode);
-            let mut add = |judge: &str, mode, ignored, judged: Judge| {
+            let mut add = |judge: &str, mode, needs: &[Need], judged: Judge| {
                 let title = format!("{form}::{name}::{mode:?}::{judge}").to_lowercase();
-                let test = move || {
+                let test = move || -> Outcome {
                     let (device, wanted) = tell(mode)?;
                     keep(name, &device);
                     judged(&device, &wanted)
                 };
-                trials.push(Trial::test(title, test).with_ignored_flag(ignored));
+                trials.push(trial(title, needs, test));
             };
             // Mounting takes its time.
-            let mounts = mounts && (full || form == FORMS[0].0);
-            add("ours", FastCommits::Full, !tools, by_us);
-            add("kernel", FastCommits::Full, !mounts, by_kernel);
-            add("ours", FastCommits::Careful, !tools, by_us);
-            add("kernel", FastCommits::Careful, !mounts, by_kernel);
-            add("e2fsck", FastCommits::Careful, !tools, by_e2fsck);
+            let often = form == FORMS[0].0;
+            let more = (!often).then_some(Need::Full);
+            let tools = image::TOOLS.iter().copied();
+            let mounts = tools.chain([Need::Kernel(Kind::Ext4)]).chain(more);
+            let mounts: Vec<Need> = mounts.collect();
+            add("ours", FastCommits::Full, image::TOOLS, by_us);
+            add("kernel", FastCommits::Full, &mounts, by_kernel);
+            add("ours", FastCommits::Careful, image::TOOLS, by_us);
+            add("kernel", FastCommits::Careful, &mounts, by_kernel);
+            add("e2fsck", FastCommits::Careful, image::TOOLS, by_e2fsck);
         }
     }
     libtest_mimic::run(&arguments, trials).exit();

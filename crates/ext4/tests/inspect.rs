@@ -10,10 +10,11 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 use sapwood_block::{Device, FileDevice, OpenOptions};
 use sapwood_ext4::inspect::{Image, What};
 use sapwood_ext4::mkfs::{MkfsOptions, mkfs};
+use sapwood_testing::machine::{E2FSPROGS, trial};
 
 const MIB: u64 = 1 << 20;
 
@@ -62,7 +63,8 @@ impl Fixture {
     }
 
     fn device(&self) -> Arc<dyn Device> {
-        // A child that another test is just starting may hold the file until it is a program of its own.
+        // A child that another test is just starting may hold the file until it is a program of its
+        // own.
         for _ in 0..100 {
             match FileDevice::open(&self.path, OpenOptions::default()) {
                 Err(sapwood_block::Error::Busy { .. }) => {
@@ -263,8 +265,6 @@ type Case = fn() -> Result<(), Failed>;
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let has = |tool: &str| Command::new(tool).arg("-V").output().is_ok();
-    let able = has("debugfs") && has("e2fsck");
     let cases: &[(&str, Case)] = &[
         ("files", files),
         ("other_shapes", other_shapes),
@@ -275,7 +275,7 @@ fn main() -> ExitCode {
     ];
     let trials = cases
         .iter()
-        .map(|(name, body)| Trial::test(*name, *body).with_ignored_flag(!able))
+        .map(|(name, body)| trial(*name, &E2FSPROGS, *body))
         .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -1,8 +1,9 @@
-//! Journals that the kernel wrote: what we recover is what the kernel and `e2fsck` recover, and what was there.
+//! Journals that the kernel wrote: what we recover is what the kernel and `e2fsck` recover, and
+//! what was there.
 //!
-//! `journals/` has images as a power cut left them, with a listing of what the kernel recovered. Where root, loop devices and
-//! the kernel's ext4 are, `scripts/kernel-journals` makes many more kinds, with and without fast commits; all of them with
-//! `SAPWOOD_FULL=1`, some without.
+//! `journals/` has images as a power cut left them, with a listing of what the kernel recovered.
+//! Where root, loop devices and the kernel's ext4 are, `scripts/kernel-journals` makes many more
+//! kinds, with and without fast commits; all of them with `SAPWOOD_FULL=1`, some without.
 
 mod image;
 mod tree;
@@ -12,13 +13,13 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 use sapwood_block::{Device as _, MemoryDevice};
 use sapwood_ext4::{Ext4, Options};
+use sapwood_testing::machine::{Need, Outcome, missing, trial};
+use sapwood_testing::oracle::{KernelMount, Kind};
 use tempfile::TempDir;
 use tree::Tree;
-
-type Outcome = Result<(), Failed>;
 
 /// Kinds that always run.
 const QUICK: [&str; 6] = [
@@ -61,19 +62,9 @@ fn run(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, String> {
 
 /// What the kernel shows of an image, which it recovers.
 fn by_kernel(path: &Path) -> Result<Tree, Failed> {
-    let place = TempDir::new()?;
-    let target = place.path();
-    run(
-        "mount",
-        &[
-            "-o".as_ref(),
-            "loop,noatime".as_ref(),
-            path.as_ref(),
-            target.as_ref(),
-        ],
-    )?;
-    let tree = Tree::of_mount(target);
-    sapwood_testing::unmount(target)?;
+    let mount = KernelMount::new(path, "noatime")?;
+    let tree = Tree::of_mount(mount.path());
+    mount.unmount()?;
     Ok(tree?)
 }
 
@@ -141,8 +132,9 @@ fn against_others(name: &str, device: &Arc<MemoryDevice>, mounts: bool) -> Outco
         if !fast_commits(device)? {
             return Err(difference);
         }
-        // e2fsck 1.47 gives up on fast commits that a later commit made old, and drops transactions; it deletes a file that was emptied
-        // and written again, and keeps one that was unlinked. Then the kernel says what is right.
+        // e2fsck 1.47 gives up on fast commits that a later commit made old, and drops
+        // transactions; it deletes a file that was emptied and written again, and keeps one that
+        // was unlinked. Then the kernel says what is right.
         eprintln!(
             "e2fsck recovers {name} otherwise: {}",
             difference.message().unwrap_or_default()
@@ -215,28 +207,17 @@ fn names_in(directory: &Path, ending: &str) -> Vec<String> {
     names
 }
 
-/// Whether the kernel mounts an image here.
-fn mounts() -> bool {
-    let Ok(file) = tempfile::NamedTempFile::new() else {
-        return false;
-    };
-    let made = image::missing().is_none() && rustix::process::geteuid().is_root();
-    made && image::formatted(16 << 20, &[]).save(file.path()).is_ok()
-        && by_kernel(file.path()).is_ok()
-}
-
 fn main() {
     image::show_log();
     let arguments = Arguments::from_args();
-    let tools = image::missing().is_none();
-    let mounts = mounts();
-    let full = std::env::var_os("SAPWOOD_FULL").is_some_and(|value| value == "1");
+    let kernel = [image::TOOLS, &[Need::Kernel(Kind::Ext4)]].concat();
+    let mounts = missing(&kernel).is_none();
     let mut trials = Vec::new();
     let fixtures = names_in(&directory(), ".img.zst");
     assert!(!fixtures.is_empty(), "no journals");
     for name in fixtures {
         let title = format!("kept::{name}");
-        trials.push(Trial::test(title, move || fixture(&name, mounts)).with_ignored_flag(!tools));
+        trials.push(trial(title, image::TOOLS, move || fixture(&name, mounts)));
     }
     let kinds = names_in(&scripts().join("kernel-journals.d"), "");
     assert!(kinds.len() >= 20, "kinds of journals");
@@ -251,9 +232,10 @@ fn main() {
         if name.ends_with("+fast") && text.lines().any(|line| line.starts_with("# fast: no")) {
             continue;
         }
-        let ignored = !mounts || !(full || QUICK.contains(&name.as_str()));
+        let more = (!QUICK.contains(&name.as_str())).then_some(Need::Full);
+        let needs: Vec<Need> = kernel.iter().copied().chain(more).collect();
         let title = format!("made::{name}");
-        trials.push(Trial::test(title, move || kind(&name)).with_ignored_flag(ignored));
+        trials.push(trial(title, &needs, move || kind(&name)));
     }
     libtest_mimic::run(&arguments, trials).exit();
 }

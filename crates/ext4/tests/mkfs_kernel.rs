@@ -17,9 +17,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 use sapwood_block::{FileDevice, OpenOptions};
 use sapwood_ext4::mkfs::{DirHash, MkfsOptions, mkfs};
+use sapwood_testing::machine::{E2FSPROGS, Need, Outcome, trial};
+use sapwood_testing::oracle::Kind;
 
 const UUID: &str = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d";
 const SEED: &str = "11223344-5566-4788-99aa-bbccddeeff00";
@@ -182,25 +184,16 @@ fn must(program: &str, args: &[&str]) -> Result<String, Failed> {
     }
 }
 
-fn has(program: &str) -> bool {
-    Command::new(program)
-        .arg("-V")
-        .stdin(Stdio::null())
-        .output()
-        .is_ok()
-}
-
 /// Whether the kernel knows the format of quotas that ext4 uses.
 fn has_quotas() -> bool {
     Path::new("/sys/module/quota_v2").exists()
 }
 
-/// Whether the kernel can mount what a case makes: project ids need quotas, which not all have.
-fn can_mount(case: &Case) -> bool {
-    if case.name == "project" && !has_quotas() {
-        return false;
-    }
-    rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
+/// What the kernel needs to mount what a case makes: project ids need quotas, which not all have.
+fn mount_needs(case: &Case) -> Vec<Need> {
+    let quotas = Need::Other(|| (!has_quotas()).then(|| "no quotas in the kernel".to_owned()));
+    let more = (case.name == "project").then_some(quotas);
+    [Need::Kernel(Kind::Ext4)].into_iter().chain(more).collect()
 }
 
 fn bytes_of(uuid: &str) -> [u8; 16] {
@@ -351,8 +344,8 @@ fn data_ranges(file: &std::fs::File) -> Result<Vec<(u64, u64)>, Failed> {
     Ok(ranges)
 }
 
-/// Takes out of a superblock what counts written bytes, and its checksum; out of a journal's that it
-/// has fast commits.
+/// Takes out of a superblock what counts written bytes, and its checksum; out of a journal's that
+/// it has fast commits.
 fn mask(block: &mut [u8], case: &str) {
     if block[0x38..0x3a] == [0x53, 0xef] {
         block[0x178..0x180].fill(0);
@@ -480,34 +473,25 @@ fn over_old_bytes(case: &Case) -> Result<(), Failed> {
     Ok(())
 }
 
-fn trial(
-    group: &str,
-    case: &'static Case,
-    able: bool,
-    body: fn(&Case) -> Result<(), Failed>,
-) -> Trial {
-    Trial::test(format!("{group}::{}", case.name), move || body(case)).with_ignored_flag(!able)
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let tools = ["mke2fs", "dumpe2fs", "e2fsck"].into_iter().all(has);
-    let changing = tools && has("resize2fs") && has("tune2fs");
+    let resizing = [Need::Program("resize2fs"), Need::Program("tune2fs")];
+    let changing = [&E2FSPROGS[..], &resizing].concat();
     let mut trials = Vec::new();
     for case in CASES {
-        trials.push(trial("mke2fs", case, tools, equal_to_mke2fs));
-        trials.push(trial(
-            "kernel",
-            case,
-            tools && can_mount(case),
-            kernel_fills,
-        ));
+        let mut add = |group: &str, needs: &[Need], body: fn(&Case) -> Outcome| {
+            let name = format!("{group}::{}", case.name);
+            trials.push(trial(name, needs, move || body(case)));
+        };
+        add("mke2fs", &E2FSPROGS, equal_to_mke2fs);
+        let mounting = [&E2FSPROGS[..], &mount_needs(case)].concat();
+        add("kernel", &mounting, kernel_fills);
         if case.name == "small" {
-            trials.push(trial("old_bytes", case, tools, over_old_bytes));
+            add("old_bytes", &E2FSPROGS, over_old_bytes);
         }
         let resizable = ["defaults", "small", "csum_seed", "meta_bg", "32bit", "ext3"];
         if resizable.contains(&case.name) {
-            trials.push(trial("tools", case, changing, tools_change));
+            add("tools", &changing, tools_change);
         }
     }
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -9,11 +9,12 @@ mod image;
 
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 use sapwood_block::MemoryDevice;
 use sapwood_ext4::{DataMode, Ext4, Options};
 use sapwood_testing::MemoryFs;
 use sapwood_testing::conformance::Capabilities;
+use sapwood_testing::machine::trial;
 use sapwood_testing::model::{Settings, Threads, compare_trees, minimize, run_sequence};
 use sapwood_vfs::FileSystem;
 
@@ -173,15 +174,14 @@ fn number(variable: &str, default: u64) -> u64 {
 
 fn main() {
     image::show_log();
-    let ignored = image::missing().is_some();
     let mut trials = Vec::new();
     for form in &FORMS {
         let name = format!("sequences_agree::{}", form.name);
         let run = move || form.sequences();
-        trials.push(Trial::test(name, run).with_ignored_flag(ignored));
+        trials.push(trial(name, image::TOOLS, run));
         let name = format!("threads_agree::{}", form.name);
         let run = move || form.threads();
-        trials.push(Trial::test(name, run).with_ignored_flag(ignored));
+        trials.push(trial(name, image::TOOLS, run));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -11,17 +11,19 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use image::formatted;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::check::{CheckOptions, check};
 use sapwood_ext4::{Ext4, Options};
 use sapwood_ext4_format::{Geometry, GroupDesc, Inode, SuperBlock, validate_super};
+use sapwood_testing::machine::trial;
 use sapwood_testing::mutants::{Change, Mutant, Oracle, Plan, Said, compare};
 use sapwood_vfs::{AllocMode, Credentials, FileSystem, NewInode, Result, SetXattrMode, WriteMode};
 
 const BLOCK: usize = 1024;
 const SUPER: Range<u64> = 1024..2048;
-/// Of `mke2fs`. All checksums are made right again in the last only, of the superblock and of inodes.
+/// Of `mke2fs`. All checksums are made right again in the last only, of the superblock and of
+/// inodes.
 const FORMS: [&str; 3] = [
     "^metadata_csum,^uninit_bg,ea_inode",
     "^metadata_csum,^uninit_bg,^extent,^64bit",
@@ -241,10 +243,7 @@ fn mutants_are_found_as_e2fsck_finds_them() {
 }
 
 fn main() {
-    let trial = Trial::test("mutants_are_found_as_e2fsck_finds_them", || {
-        mutants_are_found_as_e2fsck_finds_them();
-        Ok(())
-    });
-    let tests = vec![trial.with_ignored_flag(image::missing().is_some())];
-    libtest_mimic::run(&Arguments::from_args(), tests).exit();
+    let name = "mutants_are_found_as_e2fsck_finds_them";
+    let test = trial(name, image::TOOLS, mutants_are_found_as_e2fsck_finds_them);
+    libtest_mimic::run(&Arguments::from_args(), vec![test]).exit();
 }

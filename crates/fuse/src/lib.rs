@@ -9,7 +9,7 @@
 //!
 //! [`mount`](mount()) gets a mounted `/dev/fuse` descriptor from the kernel (as root) or from
 //! `fusermount3` (as any other user), passes it to the transport, and returns once the kernel and
-//! the transport have agreed on the protocol. The [`Dispatcher`] decides what a request *means*
+//! the transport have agreed on the protocol. The `Dispatcher` decides what a request *means*
 //! (names, node ids, caching, directory pages, ioctls). It knows nothing of the wire format.
 //!
 //! Open files have no state in the daemon. The kernel sends no opens (`FUSE_NO_OPEN_SUPPORT`); its
@@ -39,16 +39,10 @@ mod transport;
 mod wire;
 
 pub use block_mount::{is_offered as offers_fuseblk, will_receive_sync};
-pub use dispatch::Dispatcher;
 pub use error::MountError;
 pub use mount_table::{MountEntry, mount_table, mounted_on};
 pub use mountpoint::{UnmountError, unmount};
-pub use node::NodeId;
 pub use options::MountOptions;
-pub use readdir::{DirAttributes, DirItem, DirSink, PageKind};
-pub use request::{
-    Caller, Changes, ControlAnswer, NodeEntry, Reply, Seek, Synchronous, WriteRequest, XattrReply,
-};
 pub use sapwood_vfs::{Access, Choice};
 pub use session::{Session, mount};
 pub use subvolume_page::SubvolumeList;

@@ -11,13 +11,13 @@ use sapwood_vfs::Ino;
 
 /// The kernel's number of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct NodeId(pub u64);
+pub(crate) struct NodeId(pub u64);
 
 impl NodeId {
     /// The root directory of a mount.
-    pub const ROOT: Self = Self(1);
+    pub(crate) const ROOT: Self = Self(1);
     /// No inode: a name that does not exist.
-    pub const NONE: Self = Self(0);
+    pub(crate) const NONE: Self = Self(0);
 }
 
 /// Translates between node ids and inodes of one file system.

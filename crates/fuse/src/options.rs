@@ -55,6 +55,9 @@ pub struct MountOptions {
     /// Whether requests come through io_uring (Linux 6.14 and newer, where
     /// `/sys/module/fuse/parameters/enable_uring` is on) or through `/dev/fuse`.
     pub io_uring: Choice,
+    /// Whether a request thread polls for the next request of a lone client, and the idle CPUs of a
+    /// virtual machine are kept from halting meanwhile. `Auto`: if there are two CPUs or more.
+    pub polling: Choice,
     /// Whether the mount is of type `fuseblk` (Linux 6.18 and newer): `sync` and `umount` wait
     /// until the daemon has made everything durable. Needs root, a loop device and
     /// [`anchor`](Self::anchor).
@@ -98,6 +101,7 @@ impl Default for MountOptions {
             threads: None,
             buffer_bytes: None,
             io_uring: Choice::Auto,
+            polling: Choice::Auto,
             fuseblk: Choice::Auto,
             anchor: None,
             writeback_cache: false,

@@ -16,7 +16,7 @@ use crate::node::{NodeId, NodeMap};
 
 /// The two kinds of page in the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PageKind {
+pub(crate) enum PageKind {
     /// Names, inode numbers and types (`FUSE_READDIR`).
     Names,
     /// Also attributes, with a lookup for each (`FUSE_READDIRPLUS`).
@@ -26,7 +26,7 @@ pub enum PageKind {
 impl PageKind {
     /// Size of an entry on the wire, in bytes: a header, the name, and padding to 8.
     #[must_use]
-    pub fn wire_size(self, name_len: usize) -> usize {
+    pub(crate) fn wire_size(self, name_len: usize) -> usize {
         let header = match self {
             Self::Names => 24,
             Self::Attributes => 24 + 128,
@@ -37,7 +37,7 @@ impl PageKind {
 
 /// One name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirItem {
+pub(crate) struct DirItem {
     /// Inode number to show.
     pub ino: Ino,
     /// Cookie from which the listing continues after this entry.
@@ -50,7 +50,7 @@ pub struct DirItem {
 
 /// Attributes of an entry in a page that has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DirAttributes {
+pub(crate) struct DirAttributes {
     /// The node, for which the kernel receives one lookup. `NodeId::NONE` for the two dots, for
     /// which it receives none.
     pub node: NodeId,
@@ -60,7 +60,7 @@ pub struct DirAttributes {
 
 /// Takes the entries of a page. Returns false if an entry did not fit. The attributes are present
 /// if the request asked for them.
-pub type DirSink<'a> = &'a mut dyn FnMut(&DirItem, Option<&DirAttributes>) -> bool;
+pub(crate) type DirSink<'a> = &'a mut dyn FnMut(&DirItem, Option<&DirAttributes>) -> bool;
 
 const DOT_COOKIE: u64 = 1;
 const DOT_DOT_COOKIE: u64 = 2;

@@ -5,11 +5,11 @@ use sapwood_vfs::{Attr, Credentials, SetAttr, SyncKind};
 use crate::node::NodeId;
 
 /// Result of a request: the answer, or an errno.
-pub type Reply<T> = Result<T, i32>;
+pub(crate) type Reply<T> = Result<T, i32>;
 
 /// Sender of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// File-system user id.
     pub uid: u32,
     /// File-system group id.
@@ -22,7 +22,7 @@ pub struct Caller {
 
 /// Changes that must be durable before they are answered, by the mount's options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Synchronous {
+pub(crate) struct Synchronous {
     /// All changes (`-o sync`). The kernel makes writes synchronous itself.
     pub all: bool,
     /// Changes of names (`-o dirsync`).
@@ -44,7 +44,7 @@ impl Caller {
 
 /// A node for the kernel, and how long it may cache name and attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeEntry {
+pub(crate) struct NodeEntry {
     /// The node.
     pub node: NodeId,
     /// Its attributes.
@@ -53,7 +53,7 @@ pub struct NodeEntry {
 
 /// Attributes to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Changes {
+pub(crate) struct Changes {
     /// Attributes to set; `kill_setid` is computed here.
     pub set: SetAttr,
     /// The caller may keep set-id bits on a truncation (`CAP_FSETID`).
@@ -62,7 +62,7 @@ pub struct Changes {
 
 /// A write.
 #[derive(Debug, Clone, Copy)]
-pub struct WriteRequest<'a> {
+pub(crate) struct WriteRequest<'a> {
     /// The file.
     pub node: NodeId,
     /// Offset in bytes.
@@ -77,7 +77,7 @@ pub struct WriteRequest<'a> {
 
 /// Answer to a request for an extended attribute or for their list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum XattrReply {
+pub(crate) enum XattrReply {
     /// The size in bytes, if the caller asked only for it.
     Size(u32),
     /// The value.
@@ -86,7 +86,7 @@ pub enum XattrReply {
 
 /// Result of a seek for data or a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seek {
+pub(crate) enum Seek {
     /// The offset.
     Found(i64),
     /// The kernel may hold dirty pages in this range, which would change the answer. Have it write
@@ -102,7 +102,7 @@ pub enum Seek {
 
 /// Answer to a control command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ControlAnswer {
+pub(crate) struct ControlAnswer {
     /// Output bytes.
     pub output: Vec<u8>,
     /// A name that the command created or removed in its directory: the kernel must drop its caches

@@ -14,7 +14,7 @@ use libtest_mimic::{Failed, Trial};
 use sapwood_fuse::{Access, MountOptions, daemon, mount, signals};
 use sapwood_testing::MemoryFs;
 use sapwood_vfs::{FileSystem, SetAttr};
-use support::{Detached, Needs, Outcome, eventually, trial};
+use support::{Detached, Need, Outcome, eventually, trial};
 
 /// Role of a process that is not the test runner.
 const ROLE: &str = "SAPWOOD_FUSE_TEST_ROLE";
@@ -26,20 +26,12 @@ fn main() -> ExitCode {
         Ok(role) => play(&role),
         Err(_) => {
             support::run(vec![
-                trial("background_mount_is_up_on_return", Needs::Root, background),
-                trial(
-                    "background_failure_has_its_code",
-                    Needs::Root,
-                    background_failure,
-                ),
-                trial(
-                    "background_crash_is_a_failure",
-                    Needs::Root,
-                    background_crash,
-                ),
-                trial("sigterm_unmounts", Needs::Root, sigterm),
-                trial("sigint_while_busy", Needs::Root, sigint_busy),
-                trial("killed_daemon_leaves_a_stale_mount", Needs::Root, killed),
+                trial("background_mount_is_up_on_return", &[], background),
+                trial("background_failure_has_its_code", &[], background_failure),
+                trial("background_crash_is_a_failure", &[], background_crash),
+                trial("sigterm_unmounts", &[], sigterm),
+                trial("sigint_while_busy", &[], sigint_busy),
+                trial("killed_daemon_leaves_a_stale_mount", &[], killed),
                 unprivileged_trial("ordinary_user_mounts", ordinary_user),
                 unprivileged_trial("ordinary_user_may_not_allow_other", allow_other),
             ]);
@@ -221,18 +213,20 @@ fn as_nobody(program: &Path) -> Command {
     command
 }
 
-/// Skips a test where that user cannot run this binary or use `/dev/fuse`.
+/// Leaves a test out where that user cannot run this binary or use `/dev/fuse`.
 fn unprivileged_trial(name: &str, run: fn() -> Outcome) -> Trial {
-    let reachable = std::env::current_exe().is_ok_and(|exe| {
-        as_nobody(Path::new("sh"))
-            .args(["-c", "test -x \"$0\" && test -w /dev/fuse"])
-            .arg(exe)
-            .status()
-            .is_ok_and(|status| status.success())
+    let programs = ["setpriv", "fusermount3"].map(Need::Program);
+    let reachable = Need::Other(|| {
+        let reachable = std::env::current_exe().is_ok_and(|exe| {
+            as_nobody(Path::new("sh"))
+                .args(["-c", "test -x \"$0\" && test -w /dev/fuse"])
+                .arg(exe)
+                .status()
+                .is_ok_and(|status| status.success())
+        });
+        (!reachable).then(|| "an ordinary user reaches no /dev/fuse or not this program".to_owned())
     });
-    let able = reachable && support::installed("fusermount3");
-    trial(name, Needs::Program("setpriv"), run)
-        .with_ignored_flag(!able || !rustix::process::geteuid().is_root())
+    trial(name, &[&programs[..], &[reachable]].concat(), run)
 }
 
 fn nobodys_daemon(role: &str, dir: &Path) -> Result<Command, Failed> {

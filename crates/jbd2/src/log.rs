@@ -71,11 +71,6 @@ impl Log {
         self.superblock().oddity()
     }
 
-    /// Clears the error number with the next write of the superblock.
-    pub fn clear_errno(&self) {
-        self.superblock.lock().set_errno(0);
-    }
-
     /// Its features.
     #[must_use]
     pub fn features(&self) -> Incompat {

@@ -235,10 +235,6 @@ impl Superblock {
         self.raw.errno.get() as i32
     }
 
-    pub(crate) fn set_errno(&mut self, errno: i32) {
-        self.raw.errno = (errno as u32).into();
-    }
-
     /// The bytes to write, including their checksum.
     pub(crate) fn to_bytes(self) -> [u8; SUPERBLOCK_SIZE] {
         let mut raw = self.raw;

@@ -1,4 +1,5 @@
-//! Prints the allocated space of each directory below the root: `cargo run --example disk_usage -- disk.img`.
+//! Prints the allocated space of each directory below the root: `cargo run --example disk_usage --
+//! disk.img`.
 
 use std::collections::BTreeMap;
 use std::path::{Component, PathBuf};

@@ -1,18 +1,21 @@
 //! The files of a tar archive, put into an image.
 //!
-//! Names are taken from the root of the image, with or without a leading `/`; one with `..` is
-//! refused. Symbolic links are followed within the image only. A later entry replaces an earlier one
+//! An archive may be compressed with gzip or zstd. Names are taken from the root of the image, or
+//! from a directory in it, with or without a leading `/`; one with `..` is refused. Symbolic links
+//! are followed within the image only, and below a directory not at all, because they could lead
+//! out of it. A later entry replaces an earlier one
 //! of its name. Owners are the numbers of the archive. Times and extended attributes of the pax
 //! format are kept (`mtime`, `SCHILY.xattr.*`), and runs of zeros become holes.
 
 use std::fs::File as HostFile;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use tar::EntryType;
 
 use crate::fs::{File, FileSystem};
+use crate::progress::{self, OnProgress, Progress};
 use crate::tree;
 use crate::vfs::{self, Credentials, NewInode, SetAttr, SetTime, SetXattrMode, Timestamp};
 
@@ -39,6 +42,13 @@ pub enum ArchiveError {
     /// The name of an entry, or what it is a hard link to, leads out of the archive.
     #[error("{}: the name leads out of the archive", .0.display())]
     Outside(PathBuf),
+    /// The name of an entry leads through a symbolic link, which could lead out of the directory
+    /// that the archive is put into.
+    #[error("{}: the name leads through a symbolic link", .0.display())]
+    ThroughLink(PathBuf),
+    /// It is compressed in a way that is not read.
+    #[error("the archive is compressed with {0}, which is not read: decompress it first")]
+    Compression(&'static str),
     /// An entry of a type that no image can have.
     #[error("{}: unknown type {kind:#x}", path.display())]
     Kind {
@@ -83,7 +93,7 @@ impl Archive {
     /// Reads all of an archive, and every header in it.
     pub(crate) fn read(mut reader: impl Read) -> Result<Self> {
         let mut file = tempfile::tempfile()?;
-        io::copy(&mut reader, &mut file)?;
+        io::copy(&mut plain(&mut reader)?, &mut file)?;
         let mut archive = Self {
             file,
             entries: 0,
@@ -116,38 +126,67 @@ impl Archive {
     }
 
     /// Makes every entry in an image.
-    pub(crate) fn extract(&self, fs: &FileSystem) -> Result<()> {
-        // What is made in a directory changes its times, so those come last.
-        let mut directories = Vec::new();
-        for entry in self.rewound()?.entries()? {
-            let mut entry = entry?;
-            let named = PathBuf::from(std::ffi::OsString::from_vec(
-                entry.path_bytes().into_owned(),
-            ));
-            let kind = entry.header().entry_type();
-            if kind == EntryType::XGlobalHeader {
-                continue;
-            }
-            let path = inside(&named)?;
-            let attributes = Attributes::of(&mut entry, &named)?;
-            if kind == EntryType::Directory || named.as_os_str().as_bytes().ends_with(b"/") {
-                vacate(fs, &path, true)?;
-                fs.create_dir_all(&path)?;
-                directories.push((path, attributes));
-                continue;
-            }
+    pub(crate) fn extract(&self, fs: &FileSystem, progress: &mut OnProgress<'_>) -> Result<()> {
+        extract(self.rewound()?, fs, Path::new("/"), progress)
+    }
+}
+
+/// Makes every entry of an archive below the directory `base` of an image.
+fn extract(
+    mut archive: tar::Archive<impl Read>,
+    fs: &FileSystem,
+    base: &Path,
+    progress: &mut OnProgress<'_>,
+) -> Result<()> {
+    // What is made in a directory changes its times, so those come last.
+    let mut directories = Vec::new();
+    for (done, entry) in (1..).zip(archive.entries()?) {
+        let mut entry = entry?;
+        let named = PathBuf::from(std::ffi::OsString::from_vec(
+            entry.path_bytes().into_owned(),
+        ));
+        let kind = entry.header().entry_type();
+        if kind == EntryType::XGlobalHeader {
+            continue;
+        }
+        let path = inside(base, &named)?;
+        without_links(fs, base, &path, &named)?;
+        let attributes = Attributes::of(&mut entry, &named)?;
+        if kind == EntryType::Directory || named.as_os_str().as_bytes().ends_with(b"/") {
+            vacate(fs, &path, true)?;
+            fs.create_dir_all(&path)?;
+            directories.push((path, attributes));
+        } else {
             vacate(fs, &path, false)?;
             if let Some(parent) = path.parent() {
                 fs.create_dir_all(parent)?;
             }
-            if make(fs, &mut entry, kind, &named, &path)? {
+            if make(fs, &mut entry, kind, &named, base, &path)? {
                 attributes.apply(fs, &path)?;
             }
         }
-        directories
-            .into_iter()
-            .try_for_each(|(path, attributes)| attributes.apply(fs, &path))
+        progress(Progress::Done {
+            phase: "extract",
+            done,
+        });
     }
+    directories
+        .into_iter()
+        .try_for_each(|(path, attributes)| attributes.apply(fs, &path))
+}
+
+/// What a reader has, decompressed.
+fn plain<'r>(mut reader: impl Read + 'r) -> Result<Box<dyn Read + 'r>> {
+    let mut start = Vec::new();
+    reader.by_ref().take(6).read_to_end(&mut start)?;
+    let all = Cursor::new(start.clone()).chain(reader);
+    Ok(match *start {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(all)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::Decoder::new(all)?),
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => return Err(ArchiveError::Compression("xz")),
+        [b'B', b'Z', b'h', ..] => return Err(ArchiveError::Compression("bzip2")),
+        _ => Box::new(all),
+    })
 }
 
 impl FileSystem {
@@ -158,13 +197,31 @@ impl FileSystem {
     /// # Errors
     /// [`ArchiveError`]; what was extracted until then stays.
     pub fn extract_tar(&self, archive: impl Read) -> Result<()> {
-        Archive::read(archive)?.extract(self)
+        self.extract_tar_into("/", archive, &mut progress::ignore)
+    }
+
+    /// As [`extract_tar`](Self::extract_tar), into a directory that exists, with progress. Below
+    /// any other directory than the root no symbolic link is followed.
+    ///
+    /// # Errors
+    /// [`ArchiveError`]; what was extracted until then stays.
+    pub fn extract_tar_into(
+        &self,
+        dir: impl AsRef<Path>,
+        archive: impl Read,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<()> {
+        let base = Path::new("/").join(dir);
+        self.read_dir(&base)?;
+        let buffered = BufReader::with_capacity(PIECE, plain(archive)?);
+        let archive = tar::Archive::new(buffered);
+        extract(archive, self, &base, progress)
     }
 }
 
-/// The path of an entry from the root of the image.
-fn inside(named: &Path) -> Result<PathBuf> {
-    let mut path = PathBuf::from("/");
+/// The path of an entry below `base`, from the root of the image.
+fn inside(base: &Path, named: &Path) -> Result<PathBuf> {
+    let mut path = base.to_owned();
     for part in named.as_os_str().as_bytes().split(|byte| *byte == b'/') {
         match part {
             b"" | b"." => {}
@@ -173,6 +230,25 @@ fn inside(named: &Path) -> Result<PathBuf> {
         }
     }
     Ok(path)
+}
+
+/// Fails if a directory of `path` below `base` is a symbolic link. Links of the whole image stay in
+/// the image, and are part of how systems are laid out (`/lib`).
+fn without_links(fs: &FileSystem, base: &Path, path: &Path, named: &Path) -> Result<()> {
+    if base == Path::new("/") {
+        return Ok(());
+    }
+    for dir in path.ancestors().skip(1).take_while(|dir| *dir != base) {
+        match fs.symlink_metadata(dir) {
+            Ok(found) if found.is_symlink() => {
+                return Err(ArchiveError::ThroughLink(named.to_owned()));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Removes what an earlier entry made under this name, unless both are directories.
@@ -196,6 +272,7 @@ fn make(
     entry: &mut tar::Entry<'_, impl Read>,
     kind: EntryType,
     named: &Path,
+    base: &Path,
     path: &Path,
 ) -> Result<bool> {
     let link = entry.link_name_bytes().map(std::borrow::Cow::into_owned);
@@ -211,7 +288,10 @@ fn make(
             write(entry, &fs.create(path)?)?;
         }
         EntryType::Link => {
-            fs.hard_link(inside(&target()?)?, path)?;
+            let target = target()?;
+            let source = inside(base, &target)?;
+            without_links(fs, base, &source, &target)?;
+            fs.hard_link(source, path)?;
             return Ok(false);
         }
         EntryType::Symlink => fs.symlink(target()?, path)?,
@@ -383,11 +463,13 @@ mod tests {
 
     #[test]
     fn names_stay_inside() {
-        assert_eq!(inside(Path::new("./a//b/")).unwrap(), Path::new("/a/b"));
-        assert_eq!(inside(Path::new("/etc")).unwrap(), Path::new("/etc"));
-        assert_eq!(inside(Path::new("./")).unwrap(), Path::new("/"));
+        let path = |base, named| inside(Path::new(base), Path::new(named)).unwrap();
+        assert_eq!(path("/", "./a//b/"), Path::new("/a/b"));
+        assert_eq!(path("/", "/etc"), Path::new("/etc"));
+        assert_eq!(path("/app", "/etc"), Path::new("/app/etc"));
+        assert_eq!(path("/", "./"), Path::new("/"));
         assert!(matches!(
-            inside(Path::new("a/../b")),
+            inside(Path::new("/"), Path::new("a/../b")),
             Err(ArchiveError::Outside(_))
         ));
     }

@@ -146,9 +146,10 @@ impl ImageBuilder {
         Ok(self)
     }
 
-    /// Fills the image with the files of a tar archive, which is read to its end here. Owners, modes,
-    /// times, links, device nodes and, of the pax format, extended attributes are those of the
-    /// archive. Without a [`size`](Self::size) the image has room for them and some more.
+    /// Fills the image with the files of a tar archive, plain or compressed with gzip or zstd,
+    /// which is read to its end here. Owners, modes, times, links, device nodes and, of the pax
+    /// format, extended attributes are those of the archive. Without a [`size`](Self::size) the
+    /// image has room for them and some more.
     ///
     /// ```no_run
     /// let archive = std::fs::File::open("root.tar")?;
@@ -163,9 +164,9 @@ impl ImageBuilder {
         Ok(self)
     }
 
-    /// Fills the image with everything that is in a directory of this machine, as `cp -a` copies it:
-    /// with owners, modes, times, links, special files, extended attributes and holes. Without a
-    /// [`size`](Self::size) the image has room for what the directory holds now, and some more.
+    /// Fills the image with everything that is in a directory of this machine, as `cp -a` copies
+    /// it: with owners, modes, times, links, special files, extended attributes and holes. Without
+    /// a [`size`](Self::size) the image has room for what the directory holds now, and some more.
     ///
     /// ```no_run
     /// sapwood::ImageBuilder::btrfs().from_dir("root")?.write_to("root.img")?;
@@ -204,8 +205,8 @@ impl ImageBuilder {
         })
     }
 
-    /// Makes the image. It gets its name when it is complete and durable; a file that has the name is
-    /// replaced then.
+    /// Makes the image. It gets its name when it is complete and durable; a file that has the name
+    /// is replaced then.
     ///
     /// # Errors
     /// [`BuildError`]; [`BuildError::Copy`] also for a file of the [directory](Self::from_dir) that
@@ -295,7 +296,7 @@ impl ImageBuilder {
                 let (uid, gid) = self.options.root_owner().unwrap_or_else(caller);
                 fs.set_owner("/", Some(uid), Some(gid))?;
                 fs.set_creator(uid, gid);
-                archive.extract(&fs)?;
+                archive.extract(&fs, progress)?;
             }
             Some(Source::Directory { path: source, .. }) => {
                 copy::fill(&fs, path, source, progress)?.complete()?;
@@ -330,8 +331,8 @@ pub fn fill(
     Ok(report)
 }
 
-/// How an image is open while it is filled: nothing has to be durable before the end, and what waits
-/// in memory to be written only takes memory.
+/// How an image is open while it is filled: nothing has to be durable before the end, and what
+/// waits in memory to be written only takes memory.
 fn filling() -> Result<Options, BuildError> {
     let mut options = Options::default();
     for (name, value) in [

@@ -14,8 +14,8 @@
 //! Both sides are a `Side`; a copy walks the source and makes the same at the destination, with
 //! several threads for the content of files (`walk`). What the caller names may lead through
 //! symbolic links; below it a copy follows none (`side`). An archive copy keeps owner, mode, times,
-//! xattrs (with ACLs), hard links, special files and holes. Any other copy belongs to the caller and
-//! has no set-id bits. A copy within an image shares the content where the format can.
+//! xattrs (with ACLs), hard links, special files and holes. Any other copy belongs to the caller
+//! and has no set-id bits. A copy within an image shares the content where the format can.
 
 mod error;
 mod image_side;
@@ -50,8 +50,8 @@ pub struct CopyOptions {
     /// Copy recursively, and keep owner, mode, times, extended attributes, hard links and special
     /// files.
     pub archive: bool,
-    /// Owner and group of what is made in an image; if `None`, of an archive copy the source's, else
-    /// the caller's effective ones.
+    /// Owner and group of what is made in an image; if `None`, of an archive copy the source's,
+    /// else the caller's effective ones.
     pub owner: Option<(u32, u32)>,
     /// Permission bits that a copy in an image does not get, unless it is an archive copy.
     pub umask: u32,
@@ -157,9 +157,9 @@ impl<'f> Place<'f> {
 /// Copies `sources` to `destination` as cp(1): into it if it is a directory, else to that name. A
 /// source that ends in `/.` is copied into the destination without its own name.
 ///
-/// A file that cannot be copied, or a source that does not exist, is reported to `progress` and left
-/// out. A walk holds a descriptor of this machine for each level of directories, and a few for each
-/// processor.
+/// A file that cannot be copied, or a source that does not exist, is reported to `progress` and
+/// left out. A walk holds a descriptor of this machine for each level of directories, and a few for
+/// each processor.
 ///
 /// # Errors
 /// What every further file would meet: a full or read-only destination; a destination of several
@@ -303,8 +303,8 @@ fn from_path<'s>(
     copy.tree(from, side.is_image(), target)
 }
 
-/// The name that a copy gets in a directory. `a/..` has none: joined to the destination it would lead
-/// out of it.
+/// The name that a copy gets in a directory. `a/..` has none: joined to the destination it would
+/// lead out of it.
 fn last_name(path: &[u8]) -> Option<&[u8]> {
     let last = path
         .rsplit(|byte| *byte == b'/')

@@ -11,6 +11,7 @@ use sapwood_vfs::FileSystem;
 
 use crate::kind::{DetectError, Kind, detect};
 use crate::options::{OptionError, Options};
+use crate::vfs;
 
 /// Why an image could not be opened, as one line for people.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +66,25 @@ pub enum OpenError {
         /// What the engine says.
         source: Box<sapwood_ext4::Error>,
     },
+}
+
+impl OpenError {
+    /// The error number of the system call that failed, or of the refusal; `None` for an image
+    /// whose content is the reason.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        use sapwood_block::Error;
+
+        let Self::Device(error) = self else {
+            return None;
+        };
+        match error {
+            Error::Io { source, .. } | Error::Open { source, .. } => source.raw_os_error(),
+            Error::ReadOnly { .. } => Some(vfs::Error::ReadOnly.errno()),
+            Error::Busy { .. } => Some(vfs::Error::Busy.errno()),
+            _ => Some(vfs::Error::io("").errno()),
+        }
+    }
 }
 
 /// What went wrong with an image, with its name once.
@@ -135,8 +155,26 @@ impl From<OperandError> for OpenError {
     }
 }
 
-/// Opens what holds an image, locked against other users: a file, a device, or a part of one. `path`
-/// is an [`Operand`].
+/// Names an image without regard to the current directory: the operand that `path` and the options
+/// `offset`, `length` and `partition` give together, with real paths, and the options without these
+/// three. A daemon needs it, because it changes its directory before it opens the image.
+///
+/// # Errors
+/// [`OpenError::Operand`]: more than one of them names a part. The image, or a device of the
+/// options, does not exist.
+pub fn located(path: &Path, options: &Options) -> Result<(PathBuf, Options), OpenError> {
+    let real = |path: &Path| {
+        Operand::canonical(path)
+            .map_err(|error| sapwood_block::Error::open(&path.display().to_string(), error))
+    };
+    let image = real(&options.mounting().operand(path)?)?;
+    let devices = options.devices().iter().map(|device| real(device));
+    let devices = devices.collect::<Result<_, _>>()?;
+    Ok((image, options.clone().of_whole(devices)))
+}
+
+/// Opens what holds an image, locked against other users: a file, a device, or a part of one.
+/// `path` is an [`Operand`].
 ///
 /// # Errors
 /// It does not exist, is in use, or may not be read (or written); the operand names no part of it.
@@ -170,25 +208,53 @@ pub fn known(path: &Path, device: &dyn Device) -> Result<Kind, OpenError> {
     })
 }
 
-/// Opens the file system in an image.
+/// Opens the file system in an image: in the part of `path` that the options `offset`, `length` and
+/// `partition` name, if they name one. A btrfs over several devices needs the others in the options
+/// ([`Options::add_device`]).
 ///
 /// # Errors
-/// As [`open_known`]; an option that does not fit; what the engine finds wrong.
+/// As [`open_known`]; two parts are named; an option that does not fit; what the engine finds
+/// wrong.
 pub fn open(path: &Path, options: &Options) -> Result<Mounted, OpenError> {
-    Ok(open_file(path, options)?.0)
+    Ok(open_file(path, options, |_| Ok(()))?.0)
 }
 
-/// As [`open`], with the files or devices, whose locks can then be given up while the file system
-/// still exists.
+/// As [`open`] for the top level of a btrfs, above all of its subvolumes. `what` only btrfs has.
 ///
 /// # Errors
-/// As [`open`].
-pub fn open_file(
+/// As [`open`]; [`OpenError::OtherKind`].
+pub(crate) fn open_top_level(
     path: &Path,
     options: &Options,
+    what: &'static str,
+) -> Result<Mounted, OpenError> {
+    let options = options.clone().of_top_level();
+    let only_btrfs = |found: Kind| match found {
+        Kind::Btrfs => Ok(()),
+        found => Err(OpenError::OtherKind {
+            path: path.to_owned(),
+            what,
+            needed: Kind::Btrfs,
+            found,
+        }),
+    };
+    Ok(open_file(path, &options, only_btrfs)?.0)
+}
+
+/// As [`open`], if `accept` does not refuse the kind. Returns the files or devices too, whose locks
+/// can then be given up while the file system still exists.
+///
+/// # Errors
+/// As [`open`] and `accept`.
+pub(crate) fn open_file(
+    path: &Path,
+    options: &Options,
+    accept: impl FnOnce(Kind) -> Result<(), OpenError>,
 ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
+    let path = &*options.mounting().operand(path)?;
     let file = open_device(path, options.is_read_only())?;
     let kind = known(path, &*file)?;
+    accept(kind)?;
     let misfit = |source| OpenError::Option {
         path: path.to_owned(),
         source,
@@ -216,27 +282,6 @@ pub fn open_file(
         }
     };
     Ok((fs, files))
-}
-
-/// Opens a btrfs, for `what` only btrfs has.
-///
-/// # Errors
-/// As [`open_known`]; [`OpenError::OtherKind`]; what the engine finds wrong.
-pub fn open_btrfs(
-    path: &Path,
-    options: sapwood_btrfs::Options,
-    what: &'static str,
-) -> Result<Arc<Btrfs>, OpenError> {
-    let (device, kind) = open_known(path, options.read_only)?;
-    match kind {
-        Kind::Btrfs => mount_btrfs(path, vec![device], options),
-        found => Err(OpenError::OtherKind {
-            path: path.to_owned(),
-            what,
-            needed: Kind::Btrfs,
-            found,
-        }),
-    }
 }
 
 fn mount_btrfs(

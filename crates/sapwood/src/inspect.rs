@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 use sapwood_btrfs::inspect::{self as btrfs, TreeChoice};
-use sapwood_btrfs::{Options, SubvolumeChoice};
 use sapwood_btrfs_format::{DumpBlock, DumpSuper};
 use sapwood_ext4::inspect::{Image, What};
 use sapwood_ext4_format::{Compat, FormatError, Incompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock};
 
 use crate::Kind;
 use crate::image::{self, OpenError, named};
-use crate::shown;
-use crate::vfs::{self, FileSystem, Subvolumes};
+use crate::vfs;
+use crate::{Options, shown};
 
 /// Why an image could not be inspected.
 #[derive(Debug, thiserror::Error)]
@@ -145,19 +144,17 @@ fn btrfs_info(path: &Path, device: Arc<dyn Device>) -> Result<Info, InspectError
         path: path.to_owned(),
         source: Box::new(source),
     })?;
-    let options = Options {
-        read_only: true,
-        no_log_replay: true,
-        subvolume: SubvolumeChoice::Id(5),
-        ..Options::default()
-    };
-    let fs = image::open_btrfs(path, options, "this")?;
+    let mut options = Options::new().read_only(true);
+    options.set_no_recovery();
+    let fs = image::open_top_level(path, &options, "this")?;
     let failed = |source| InspectError::FileSystem {
         path: path.to_owned(),
         source,
     };
     let stat = fs.statfs().map_err(failed)?;
-    let subvolumes = fs.list().map_err(failed)?.len();
+    let subvolumes = fs.subvolumes().ok_or(vfs::Error::NotSupported);
+    let subvolumes = subvolumes.and_then(vfs::Subvolumes::list);
+    let subvolumes = subvolumes.map_err(failed)?.len();
     fs.unmount().map_err(failed)?;
     let features = super_block.incompat().to_string();
     let compatible = super_block.compat_ro().to_string();
@@ -218,9 +215,9 @@ fn ext4_info(path: &Path, device: &dyn Device) -> Result<Info, InspectError> {
 
 /// Shows part of an image, with one call of `line` for each line or block. Changes nothing.
 ///
-/// `part` is, of btrfs, `super`, `log`, a tree by name or number, or nothing for all trees; of ext4,
-/// `super`, `groups`, `group:N`, `journal`, `inode:X`, `map:X`, `dir:X`, `attrs:X` with the number or
-/// path of an inode, or nothing for `super` and `groups`.
+/// `part` is, of btrfs, `super`, `log`, a tree by name or number, or nothing for all trees; of
+/// ext4, `super`, `groups`, `group:N`, `journal`, `inode:X`, `map:X`, `dir:X`, `attrs:X` with the
+/// number or path of an inode, or nothing for `super` and `groups`.
 ///
 /// # Errors
 /// [`InspectError`].

@@ -17,8 +17,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`fs`] has the files of an image in the shape of [`std::fs`]; [`Options`] says how an image is
-//! opened. [`vfs`] is the interface of the engines below, by inode.
+//! - [`fs`]: the files of an image, in the shape of [`std::fs`].
+//! - [`Options`]: how an image is opened. [`image`]: which image a path and options name.
+//! - [`ImageBuilder`], [`mkfs`](mod@mkfs): new images, empty or with files.
+//! - [`copy`](mod@copy): copies between this machine and images.
+//! - [`check()`], [`info()`], [`dump()`]: reading an image without opening its file system.
+//! - `mount` (feature `fuse`): FUSE mounts, and the control of those of other processes.
+//! - [`vfs`]: the interface of the engines below, by inode.
+//!
+//! A long operation takes a callback ([`OnProgress`]). An error names what was done and the path,
+//! and its [`source`](std::error::Error::source) leads to the block, key or inode:
+//!
+//! ```no_run
+//! let fs = sapwood::open("disk.img")?;
+//! match fs.create("etc/hostname") {
+//!     Ok(_) => {}
+//!     Err(error) if error.kind() == std::io::ErrorKind::StorageFull => println!("full"),
+//!     Err(error) => println!("{error} (errno {:?})", error.errno()),
+//! }
+//! # Ok::<(), sapwood::Error>(())
+//! ```
 
 mod archive;
 pub mod build;
@@ -35,13 +53,13 @@ pub mod options;
 pub mod progress;
 pub mod shown;
 pub mod target;
-pub mod tree;
+mod tree;
 
 pub use archive::ArchiveError;
 pub use build::{BuildError, ImageBuilder};
 pub use check::{CheckError, CheckFinding, CheckOptions, CheckReport, check};
 pub use copy::{CopyError, CopyOptions, CopyReport};
-pub use fs::{Error, File, FileSystem, OpenOptions, Result};
+pub use fs::{Error, File, FileSystem, OpenOptions, Result, errno};
 pub use inspect::{Info, dump, info};
 pub use kind::Kind;
 pub use mkfs::MkfsOptions;

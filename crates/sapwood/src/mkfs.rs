@@ -1,8 +1,8 @@
 //! Making a file system on a device, and the options of it.
 //!
 //! Each option is declared once ([`table`]), with what it means for each format. The declaration
-//! gives parsing, the help of `sapwood mkfs`, `sapwood mkfs-options`, `docs/mkfs-options.md` and the
-//! error for an option of the other format.
+//! gives parsing, the help of `sapwood mkfs`, `sapwood mkfs-options`, `docs/mkfs-options.md` and
+//! the error for an option of the other format.
 
 mod btrfs;
 mod ext4;
@@ -144,7 +144,8 @@ impl MkfsOptions {
         }
     }
 
-    /// Takes an option by its name on the command line, long or short, without dashes: `label`, `L`.
+    /// Takes an option by its name on the command line, long or short, without dashes: `label`,
+    /// `L`.
     ///
     /// # Errors
     /// There is none of that name, the other format has it, or the value makes no sense.
@@ -211,8 +212,8 @@ impl MkfsOptions {
     }
 }
 
-/// Makes a file system on a device that is open for writing and called `path` in errors. It uses all
-/// of the device, or, with `whole` false, the chosen [size](MkfsOptions::size).
+/// Makes a file system on a device that is open for writing and called `path` in errors. It uses
+/// all of the device, or, with `whole` false, the chosen [size](MkfsOptions::size).
 ///
 /// # Errors
 /// [`MkfsError`]. Nothing was written if the options contradict each other or something is there.

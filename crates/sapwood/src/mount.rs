@@ -1,7 +1,13 @@
 //! Mounting an image with FUSE.
 //!
+//! [`mount()`] serves a mount from this process. [`control`] asks the daemon of any Sapwood mount,
+//! by a path in it: `sync`, subvolumes, counters. [`mounted_on`] and [`mount_table`] find mounts,
+//! [`unmount`] ends one. [`daemon`] and [`signals`] are for a process that serves in the
+//! background.
+//!
 //! ```no_run
-//! let mount = sapwood::mount::mount("disk.img".as_ref(), "mnt".as_ref(), &sapwood::Options::default())?;
+//! let options = sapwood::Options::default();
+//! let mount = sapwood::mount::mount("disk.img".as_ref(), "mnt".as_ref(), &options)?;
 //! std::fs::write("mnt/hello", "world")?;
 //! mount.unmount()?;
 //! mount.wait()?; // the image is complete
@@ -13,8 +19,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use sapwood_base::memory::available as available_memory;
 use sapwood_block::Device;
-use sapwood_fuse::{Session, UnmountError};
+pub use sapwood_fuse::{
+    MountEntry, Session, SubvolumeList, UnmountError, control, daemon, mount_table, mounted_on,
+    signals, unmount,
+};
 
 use crate::image::{self, Mounted, OpenError, named};
 use crate::options::Options;
@@ -62,27 +72,27 @@ pub struct Mount {
     write_protected: bool,
 }
 
-/// Mounts an image on a directory and returns when programs can use it. Threads of this process serve
-/// it. Without a chosen interval of commits, one of 5 seconds is set where `sync(1)` does not reach
-/// the mount. The option `auto_unmount` is left to the caller.
+/// Mounts an image on a directory, under its real path, and returns when programs can use it.
+/// Threads of this process serve it. Without a chosen interval of commits, one of 5 seconds is set
+/// where `sync(1)` does not reach the mount. The option `auto_unmount` is left to the caller.
 ///
 /// # Errors
 /// [`MountError::Open`] and [`MountError::Mount`].
 pub fn mount(image: &Path, dir: &Path, options: &Options) -> Result<Mount, MountError> {
-    let mut options = options.clone();
-    let mut fuse = options.mounting().for_fuse(image);
+    let (image, mut options) = image::located(image, options)?;
+    let mut fuse = options.mounting().for_fuse(&image);
     // Beside the caches, which take a quarter at most.
     fuse.buffer_bytes = Some(sapwood_base::memory::available() / 8);
     fuse.auto_unmount = false;
     if !options.commit_is_chosen() && !sapwood_fuse::will_receive_sync(&fuse) {
         options.set_commit_interval(UNHEARD_COMMIT);
     }
-    let (fs, devices) = image::open_file(image, &options)?;
+    let (fs, devices) = image::open_file(&image, &options, |_| Ok(()))?;
     let write_protected = fs.read_only() && !fuse.read_only;
     fuse.read_only |= write_protected;
     match sapwood_fuse::mount(fs.shared(), dir, &fuse) {
         Ok(session) => Ok(Mount {
-            image: image.to_owned(),
+            image,
             dir: dir.to_owned(),
             fs,
             devices,
@@ -141,8 +151,8 @@ impl Mount {
         self.wait_with(|| {})
     }
 
-    /// As [`wait`](Self::wait), with `ended` called between the end of the mount and the completion of
-    /// the image.
+    /// As [`wait`](Self::wait), with `ended` called between the end of the mount and the completion
+    /// of the image.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

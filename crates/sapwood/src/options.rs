@@ -2,10 +2,11 @@
 //!
 //! # How it works
 //! Options are given by name before the image is read. Each is declared once, with the kind of file
-//! system that has it ([`table`]). One that every kind has is set for all of them; one that only one
-//! kind has is set for that, and recorded with its name. When the image is opened its kind is known,
-//! and an option of another kind refuses to open it. Tests: `common_options_reach_every_engine`,
-//! `foreign_options_are_refused`, `every_option_is_what_its_declaration_says`.
+//! system that has it ([`table`]). One that every kind has is set for all of them; one that only
+//! one kind has is set for that, and recorded with its name. When the image is opened its kind is
+//! known, and an option of another kind refuses to open it. Tests:
+//! `common_options_reach_every_engine`, `foreign_options_are_refused`,
+//! `every_option_is_what_its_declaration_says`.
 
 mod btrfs;
 #[cfg(test)]
@@ -52,7 +53,7 @@ pub enum OptionError {
     Foreign {
         /// The option.
         option: String,
-        /// Who has it.
+        /// The kind that has it.
         of: Kind,
         /// What the image is.
         found: Kind,
@@ -113,6 +114,9 @@ pub fn parse_size(text: &str) -> Option<u64> {
     let whole = whole.parse::<u64>().ok()?.checked_mul(unit)?;
     whole.checked_add(u64::try_from(part).ok()?)
 }
+
+/// Id of the subvolume that contains all others.
+const TOP_LEVEL: u64 = 5;
 
 /// Options of every kind of file system and of the mount, as they were given.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -197,7 +201,8 @@ impl Options {
         self.ext4.no_load = !sapwood_fault::planted(356);
     }
 
-    /// Looks into the subvolume at this path from the top level (`subvol=`), which need not be text.
+    /// Looks into the subvolume at this path from the top level (`subvol=`), which need not be
+    /// text.
     pub fn set_subvolume(&mut self, path: &[u8]) {
         self.btrfs.subvolume = sapwood_btrfs::SubvolumeChoice::Path(path.to_vec());
         self.own.push((Kind::Btrfs, "subvol".to_owned()));
@@ -271,8 +276,8 @@ impl Options {
         Ok(self.ext4.clone())
     }
 
-    /// Adds a device of a btrfs over several devices (`device=PATH`). The image itself is one of its
-    /// devices, and is not added.
+    /// Adds a device of a btrfs over several devices (`device=PATH`). The image itself is one of
+    /// its devices, and is not added.
     pub fn add_device(&mut self, path: impl AsRef<Path>) {
         let path = path.as_ref().to_owned();
         let option = format!("device={}", path.display());
@@ -284,6 +289,21 @@ impl Options {
     #[must_use]
     pub fn devices(&self) -> &[PathBuf] {
         &self.devices
+    }
+
+    /// The same for an image that is the whole of its operand, with these paths of its further
+    /// devices.
+    pub(crate) fn of_whole(mut self, devices: Vec<PathBuf>) -> Self {
+        (self.mount.offset, self.mount.length) = (None, None);
+        self.mount.partition = None;
+        self.devices = devices;
+        self
+    }
+
+    /// The same for the top level of a btrfs, above all subvolumes.
+    pub(crate) fn of_top_level(mut self) -> Self {
+        self.btrfs.subvolume = sapwood_btrfs::SubvolumeChoice::Id(TOP_LEVEL);
+        self
     }
 
     fn refuse_foreign(&self, found: Kind) -> Result<(), OptionError> {

@@ -13,8 +13,8 @@ pub enum Progress<'p> {
         /// Number of things that are done in this phase.
         done: u64,
     },
-    /// One thing could not be done, and the operation continues without it. The type of the error is
-    /// the one that the operation itself returns.
+    /// One thing could not be done, and the operation continues without it. The type of the error
+    /// is the one that the operation itself returns.
     Failed(&'p (dyn Error + 'static)),
 }
 

@@ -10,7 +10,7 @@ use sapwood_vfs::{Attr, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Resul
 const LINKS_MAX: u32 = 40;
 
 /// A held inode; dropping it gives the reference back.
-pub struct Node<'a> {
+pub(crate) struct Node<'a> {
     fs: &'a dyn FileSystem,
     attr: Attr,
     counted: bool,
@@ -19,7 +19,7 @@ pub struct Node<'a> {
 impl<'a> Node<'a> {
     /// Takes over the reference of an entry.
     #[must_use]
-    pub fn new(fs: &'a dyn FileSystem, entry: Entry) -> Self {
+    pub(crate) fn new(fs: &'a dyn FileSystem, entry: Entry) -> Self {
         Self {
             fs,
             attr: entry.attr,
@@ -31,7 +31,7 @@ impl<'a> Node<'a> {
     ///
     /// # Errors
     /// What reading its attributes says.
-    pub fn root(fs: &'a dyn FileSystem) -> Result<Self> {
+    pub(crate) fn root(fs: &'a dyn FileSystem) -> Result<Self> {
         let attr = fs.getattr(fs.root())?;
         Ok(Self {
             fs,
@@ -42,19 +42,19 @@ impl<'a> Node<'a> {
 
     /// Its identity.
     #[must_use]
-    pub fn ino(&self) -> Ino {
+    pub(crate) fn ino(&self) -> Ino {
         self.attr.ino
     }
 
     /// Its attributes as they were when it was found.
     #[must_use]
-    pub fn attr(&self) -> &Attr {
+    pub(crate) fn attr(&self) -> &Attr {
         &self.attr
     }
 
     /// True for a directory.
     #[must_use]
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.attr.kind == FileKind::Directory
     }
 
@@ -62,21 +62,8 @@ impl<'a> Node<'a> {
     ///
     /// # Errors
     /// As [`FileSystem::lookup`].
-    pub fn child(&self, name: &[u8]) -> Result<Self> {
+    pub(crate) fn child(&self, name: &[u8]) -> Result<Self> {
         Ok(Self::new(self.fs, self.fs.lookup(self.ino(), name)?))
-    }
-
-    /// All names in this directory, in the engine's order.
-    ///
-    /// # Errors
-    /// As [`FileSystem::readdir`].
-    pub fn list(&self) -> Result<Vec<DirEntry>> {
-        let mut all = Vec::new();
-        self.fs.readdir(self.ino(), 0, &mut |entry| {
-            all.push(entry);
-            ControlFlow::Continue(())
-        })?;
-        Ok(all)
     }
 
     /// The directory that holds this one.
@@ -104,8 +91,8 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
 /// one at the end only if `follow`.
 ///
 /// # Errors
-/// `NotFound`, `NotDirectory`, `Invalid` for too many links.
-pub fn resolve<'a>(fs: &'a dyn FileSystem, path: &[u8], follow: bool) -> Result<Node<'a>> {
+/// `NotFound`, `NotDirectory`, `SymlinkLoop`.
+pub(crate) fn resolve<'a>(fs: &'a dyn FileSystem, path: &[u8], follow: bool) -> Result<Node<'a>> {
     let mut at = Node::root(fs)?;
     let mut rest = components(path);
     rest.reverse();
@@ -126,7 +113,7 @@ pub fn resolve<'a>(fs: &'a dyn FileSystem, path: &[u8], follow: bool) -> Result<
         }
         links += 1;
         if links > LINKS_MAX {
-            return Err(Error::Invalid);
+            return Err(Error::SymlinkLoop);
         }
         let target = fs.readlink(next.ino())?;
         if target.first() == Some(&b'/') {
@@ -141,7 +128,10 @@ pub fn resolve<'a>(fs: &'a dyn FileSystem, path: &[u8], follow: bool) -> Result<
 ///
 /// # Errors
 /// As [`resolve`]; `Invalid` if the path has no last name.
-pub fn resolve_parent<'a>(fs: &'a dyn FileSystem, path: &[u8]) -> Result<(Node<'a>, Vec<u8>)> {
+pub(crate) fn resolve_parent<'a>(
+    fs: &'a dyn FileSystem,
+    path: &[u8],
+) -> Result<(Node<'a>, Vec<u8>)> {
     let mut parts = components(path);
     let name = parts.pop().ok_or(Error::Invalid)?;
     if name == b"." || name == b".." {
@@ -156,7 +146,7 @@ pub fn resolve_parent<'a>(fs: &'a dyn FileSystem, path: &[u8]) -> Result<(Node<'
 
 /// The names of one directory, read a batch at a time.
 #[derive(Debug, Default)]
-pub struct Names {
+pub(crate) struct Names {
     batch: VecDeque<DirEntry>,
     /// Position after the last name that was taken.
     next: u64,
@@ -170,7 +160,7 @@ impl Names {
     ///
     /// # Errors
     /// As [`FileSystem::readdir`].
-    pub fn next(&mut self, fs: &dyn FileSystem, dir: Ino) -> Result<Option<DirEntry>> {
+    pub(crate) fn next(&mut self, fs: &dyn FileSystem, dir: Ino) -> Result<Option<DirEntry>> {
         if self.batch.is_empty() {
             let batch = &mut self.batch;
             fs.readdir(dir, self.next, &mut |entry| {
@@ -229,7 +219,7 @@ struct Level {
 ///
 /// It holds references to inodes: call [`end`](Self::end) before it is dropped.
 #[derive(Debug)]
-pub struct Walker {
+pub(crate) struct Walker {
     entered: HashSet<Ino>,
     open: Vec<Level>,
     path: Vec<u8>,
@@ -238,7 +228,7 @@ pub struct Walker {
 impl Walker {
     /// A walk below `top`, to which the caller holds a reference until the walk ends.
     #[must_use]
-    pub fn new(top: Ino) -> Self {
+    pub(crate) fn new(top: Ino) -> Self {
         let level = Level {
             dir: top,
             names: Names::default(),
@@ -254,7 +244,7 @@ impl Walker {
 
     /// Path of what was found last, relative to the top.
     #[must_use]
-    pub fn path(&self) -> &[u8] {
+    pub(crate) fn path(&self) -> &[u8] {
         &self.path
     }
 
@@ -263,7 +253,7 @@ impl Walker {
     /// # Errors
     /// As [`FileSystem::readdir`] and [`FileSystem::lookup`]; `Corrupt` for a directory that is
     /// reached twice. The walk cannot go on after an error.
-    pub fn next(&mut self, fs: &dyn FileSystem) -> Result<Option<(DirEntry, Attr)>> {
+    pub(crate) fn next(&mut self, fs: &dyn FileSystem) -> Result<Option<(DirEntry, Attr)>> {
         while let Some(last) = self.open.last_mut() {
             self.path.truncate(last.path);
             let Some(entry) = last.names.next(fs, last.dir)? else {
@@ -304,39 +294,11 @@ impl Walker {
     }
 
     /// Gives all references back.
-    pub fn end(&mut self, fs: &dyn FileSystem) {
+    pub(crate) fn end(&mut self, fs: &dyn FileSystem) {
         while !self.open.is_empty() {
             self.leave(fs);
         }
     }
-}
-
-/// What [`walk`] calls: path relative to the top, entry, attributes.
-pub type Visit<'v, E> = dyn FnMut(&[u8], &DirEntry, &Attr) -> std::result::Result<(), E> + 'v;
-
-/// Calls `visit` for everything below `top`; see [`Walker`].
-///
-/// # Errors
-/// The first error of the walk or of `visit`; `Corrupt` for a directory that is reached twice.
-pub fn walk<E: From<Error>>(
-    top: &Node<'_>,
-    visit: &mut Visit<'_, E>,
-) -> std::result::Result<(), E> {
-    let fs = top.fs;
-    let mut walker = Walker::new(top.ino());
-    let result = loop {
-        match walker.next(fs) {
-            Ok(Some((entry, attr))) => {
-                if let Err(error) = visit(walker.path(), &entry, &attr) {
-                    break Err(error);
-                }
-            }
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error.into()),
-        }
-    };
-    walker.end(fs);
-    result
 }
 
 /// A directory that is being emptied.
@@ -346,13 +308,16 @@ struct Emptied<'a> {
     names: Names,
 }
 
-/// Removes the directory `top`, which is `name` in `dir`, and everything below it. Fails with the path from it.
+/// Removes the directory `top`, which is `name` in `dir`, and everything below it. Calls `removed`
+/// after each name. Fails with the path from `top`.
 ///
-/// An image can contain a directory below itself: such a loop is refused before anything in it is removed twice.
-pub fn remove_all<'a>(
+/// An image can contain a directory below itself: such a loop is refused before anything in it is
+/// removed twice.
+pub(crate) fn remove_all<'a>(
     dir: &Node<'a>,
     top: Node<'a>,
     name: &[u8],
+    removed: &mut dyn FnMut(),
 ) -> std::result::Result<(), (Vec<u8>, Error)> {
     let fs = dir.fs;
     let mut inside: HashSet<Ino> = HashSet::from([dir.ino(), top.ino()]);
@@ -361,7 +326,7 @@ pub fn remove_all<'a>(
         name: name.to_vec(),
         names: Names::default(),
     }];
-    let step = |open: &mut Vec<Emptied<'a>>, inside: &mut HashSet<Ino>| -> Result<bool> {
+    let mut step = |open: &mut Vec<Emptied<'a>>, inside: &mut HashSet<Ino>| -> Result<bool> {
         let Some(last) = open.last_mut() else {
             return Ok(false);
         };
@@ -372,10 +337,12 @@ pub fn remove_all<'a>(
             inside.remove(&node.ino());
             let parent = open.last().map_or(dir.ino(), |above| above.node.ino());
             fs.rmdir(parent, &name)?;
+            removed();
             return Ok(!open.is_empty());
         };
         if entry.kind != FileKind::Directory {
             fs.unlink(last.node.ino(), &entry.name)?;
+            removed();
             return Ok(true);
         }
         let below = last.node.child(&entry.name)?;

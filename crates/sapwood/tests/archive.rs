@@ -266,3 +266,66 @@ fn an_archive_is_added_to_an_image_that_has_files() {
         assert_eq!(fs.read("etc/kept").unwrap(), b"kept\n");
     });
 }
+
+/// An archive that a name, or a hard link, leads out of its directory through a symbolic link.
+fn through_link(kind: EntryType) -> Vec<u8> {
+    let mut tar = Builder::new(Vec::new());
+    link(&mut tar, "out", EntryType::Symlink, "../secret");
+    match kind {
+        EntryType::Link => link(&mut tar, "name", kind, "out/key"),
+        _ => add(&mut tar, "out/new", header(kind, 0o644, 2), b"x\n"),
+    }
+    tar.into_inner().unwrap()
+}
+
+#[test]
+fn no_entry_leaves_the_directory_that_an_archive_is_put_into() {
+    let mut tar = Builder::new(Vec::new());
+    add(
+        &mut tar,
+        "secret/key",
+        header(EntryType::Regular, 0o600, 4),
+        b"key\n",
+    );
+    each(&tar.into_inner().unwrap(), |fs, _| {
+        fs.create_dir("dir").unwrap();
+        for kind in [EntryType::Regular, EntryType::Link, EntryType::Directory] {
+            let archive = through_link(kind);
+            let into = fs.extract_tar_into("dir", archive.as_slice(), &mut |_| {});
+            assert!(
+                matches!(into, Err(ArchiveError::ThroughLink(_))),
+                "{into:?}"
+            );
+        }
+        assert_eq!(fs.read_dir("secret").unwrap().count(), 1);
+        assert!(fs.extract_tar_into("none", &[][..], &mut |_| {}).is_err());
+    });
+}
+
+#[test]
+fn a_compressed_archive_is_the_same_archive() {
+    let mut tar = Builder::new(Vec::new());
+    let content = vec![7; 100_000];
+    let entry = header(EntryType::Regular, 0o644, 100_000);
+    add(&mut tar, "file", entry, &content);
+    let plain = tar.into_inner().unwrap();
+    let level = flate2::Compression::default();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), level);
+    std::io::Write::write_all(&mut gzip, &plain).unwrap();
+    let zstd = zstd::encode_all(plain.as_slice(), 3).unwrap();
+    for archive in [gzip.finish().unwrap(), zstd] {
+        each(&archive, |fs, _| {
+            assert_eq!(fs.read("file").unwrap(), content);
+        });
+        assert!(matches!(
+            refused(&archive[..archive.len() / 2]),
+            BuildError::Archive(ArchiveError::Read(_))
+        ));
+    }
+    for (magic, name) in [(&b"\xfd7zXZ\0"[..], "xz"), (b"BZh91AY", "bzip2")] {
+        let BuildError::Archive(ArchiveError::Compression(found)) = refused(magic) else {
+            panic!("{name} is read");
+        };
+        assert_eq!(found, name);
+    }
+}

@@ -1,7 +1,8 @@
 //! The host has no space for what an engine writes: the image is sparse and its file system full.
 //!
-//! Data waits in memory, and whoever asks for it to be durable is told. Metadata waits too, for some
-//! time; then the mount is read-only, and nothing that was acknowledged is lost. On both engines.
+//! Data waits in memory, and a caller that asks for it to be durable is told. Metadata waits too,
+//! for some time; then the mount is read-only, and nothing that was acknowledged is lost. On both
+//! engines.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

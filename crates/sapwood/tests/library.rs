@@ -7,9 +7,9 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use sapwood::fs::Times;
+use sapwood::fs::{Times, WalkEntry};
 use sapwood::vfs::InodeFlags;
-use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions, Options};
+use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions, Options, Progress};
 use tempfile::TempDir;
 
 struct Image {
@@ -198,6 +198,9 @@ fn names_are_listed_and_walked() {
         assert_eq!(kind(fs.remove_dir("a")), ErrorKind::DirectoryNotEmpty);
         fs.remove_dir_all("a").unwrap();
         assert!(!fs.exists("a").unwrap());
+        // Its entries refer to the removed directory.
+        assert_eq!(fs.engine().referenced().len(), 1);
+        drop(listed);
         assert_eq!(fs.engine().referenced().len(), 0);
     });
 }
@@ -486,4 +489,95 @@ fn an_image_says_what_it_is_and_shows_its_structures() {
         let error = sapwood::dump(&image.path, Some("turbo"), &mut |_| {}).unwrap_err();
         assert!(error.to_string().contains("turbo"), "{error}");
     });
+}
+
+#[test]
+fn removing_a_tree_reports_every_name() {
+    each(|image| {
+        let fs = image.open();
+        fs.create_dir_all("top/a/b").unwrap();
+        for name in ["top/1", "top/a/2", "top/a/b/3"] {
+            fs.write(name, "x").unwrap();
+        }
+        let mut steps = Vec::new();
+        fs.remove_dir_all_with("top", &mut |step| match step {
+            Progress::Done { done, .. } => steps.push(done),
+            other => panic!("{other:?}"),
+        })
+        .unwrap();
+        assert_eq!(steps, [1, 2, 3, 4, 5, 6]);
+        assert!(!fs.exists("top").unwrap());
+    });
+}
+
+#[test]
+fn new_directories_have_mode_umask_and_creator() {
+    each(|image| {
+        let fs = image.open();
+        fs.set_creator(7, 8);
+        fs.set_umask(0o027);
+        fs.create_dir_all_with("a/b", 0o777).unwrap();
+        fs.create_dir_with("c", 0o1777).unwrap();
+        for (path, mode) in [("a", 0o750), ("a/b", 0o750), ("c", 0o1750)] {
+            let found = fs.metadata(path).unwrap();
+            assert_eq!((found.uid(), found.gid()), (7, 8), "{path}");
+            assert_eq!(found.mode(), mode, "{path}");
+        }
+    });
+}
+
+#[test]
+fn entries_and_walks_have_metadata_and_paths() {
+    each(|image| {
+        let fs = image.open();
+        fs.create_dir_all("d/e").unwrap();
+        fs.write("d/e/f", "four").unwrap();
+        fs.symlink("f", "d/e/link").unwrap();
+        let entries: sapwood::Result<Vec<_>> = fs.read_dir("/d/e").unwrap().collect();
+        let entries = entries.unwrap();
+        assert_eq!(entries.len(), 2);
+        for entry in &entries {
+            let found = entry.metadata().unwrap();
+            assert_eq!(found, fs.symlink_metadata(entry.path()).unwrap());
+            assert_eq!(found.is_symlink(), entry.file_name() == "link");
+        }
+        fs.remove_file("d/e/f").unwrap();
+        let gone = entries.iter().find(|entry| entry.file_name() == "f");
+        assert_eq!(kind(gone.unwrap().metadata()), ErrorKind::NotFound);
+        let walked: sapwood::Result<Vec<_>> = fs.walk("/d").unwrap().collect();
+        let walked = walked.unwrap();
+        let paths = |of: fn(&WalkEntry) -> &Path| walked.iter().map(of).collect::<Vec<_>>();
+        assert_eq!(
+            paths(WalkEntry::relative_path),
+            [Path::new("e"), Path::new("e/link")]
+        );
+        assert_eq!(
+            paths(WalkEntry::path),
+            [Path::new("/d/e"), Path::new("/d/e/link")]
+        );
+    });
+}
+
+#[test]
+fn the_top_level_contains_every_subvolume() {
+    let image = Image::new(Kind::Btrfs);
+    let fs = image.open();
+    fs.set_creator(7, 8);
+    fs.create_subvolume("home").unwrap();
+    let home = fs.subvolumes().unwrap();
+    let home = home.iter().find(|one| one.path == b"home").unwrap().id;
+    fs.set_default_subvolume(home).unwrap();
+    fs.close().unwrap();
+    let fs = image.open();
+    assert!(!fs.exists("home").unwrap());
+    fs.close().unwrap();
+    let options = Options::new().subvolume("home");
+    let fs = FileSystem::open_top_level(&image.path, &options).unwrap();
+    let found = fs.metadata("home").unwrap();
+    assert_eq!((found.uid(), found.gid()), (7, 8));
+    fs.close().unwrap();
+    let other = Image::new(Kind::Ext4);
+    let refused = FileSystem::open_top_level(&other.path, &Options::new());
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("a subvolume needs btrfs"), "{text}");
 }

@@ -8,21 +8,29 @@
 //! | [`tour`] | a walk over all of a file system |
 //! | [`mutants`] | images with wrong bytes, and a comparison of two checks on them |
 //! | [`device`] | devices that record, fail, tear, hold or count requests |
-//! | [`unmount`], [`aio`], [`credentials`] | system calls that tests need |
+//! | [`machine`] | what the machine can do; tests are left out by name where it cannot |
+//! | [`oracle`] | `btrfs check`, `e2fsck`, mounts by the kernel on loop devices |
+//! | [`process`], [`scratch`] | running programs; directories that a killed run leaves are removed |
+//! | [`aio`], [`credentials`] | system calls that tests need |
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 pub mod aio;
 pub mod conformance;
 pub mod credentials;
 pub mod device;
+pub mod machine;
 pub mod memory;
 pub mod model;
 pub mod mutants;
+pub mod oracle;
+pub mod process;
+pub mod scratch;
 pub mod tour;
-mod unmount;
 
-pub use self::unmount::unmount;
 pub use device::{
     Action, CountDevice, Counts, CrashPlan, Epoch, Fault, FaultDevice, FaultRule, GateDevice, Held,
     RecordDevice, RecordLog, Replayer, Request, RequestKind, RequestKinds, Step, Torn,
 };
 pub use memory::MemoryFs;
+pub use oracle::unmount;

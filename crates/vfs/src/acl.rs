@@ -251,7 +251,7 @@ impl Acl {
 
     /// True if the list is equivalent to its mode bits.
     #[must_use]
-    pub fn is_minimal(&self) -> bool {
+    pub(crate) fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
 

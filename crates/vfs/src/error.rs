@@ -75,6 +75,8 @@ pub enum Error {
     TooManyLinks,
     /// `EFBIG`
     FileTooLarge,
+    /// `ELOOP`
+    SymlinkLoop,
     /// `EXDEV`
     CrossDevice,
     /// `ENODATA`
@@ -116,6 +118,7 @@ impl fmt::Display for Error {
             Self::Quota => "quota exceeded",
             Self::TooManyLinks => "too many links",
             Self::FileTooLarge => "file too large",
+            Self::SymlinkLoop => "too many levels of symbolic links",
             Self::CrossDevice => "crosses a file system or subvolume",
             Self::NoAttribute => "no such attribute",
             Self::AttributeTooLarge => "attribute too large",
@@ -170,6 +173,7 @@ impl Error {
             Self::Quota => 122,
             Self::TooManyLinks => 31,
             Self::FileTooLarge => 27,
+            Self::SymlinkLoop => 40,
             Self::CrossDevice => 18,
             Self::NoAttribute => 61,
             Self::AttributeTooLarge => 7,

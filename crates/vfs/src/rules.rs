@@ -8,7 +8,7 @@ use crate::{
 /// Longest name of a directory entry or an extended attribute, in bytes.
 pub const NAME_MAX: usize = 255;
 /// Longest target of a symbolic link, in bytes.
-pub const TARGET_MAX: usize = 4095;
+pub(crate) const TARGET_MAX: usize = 4095;
 /// Longest file, in bytes.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 /// Longest value of an extended attribute that the system-call interface allows.
@@ -179,7 +179,7 @@ pub fn check_write(flags: InodeFlags, at_end: bool, writeback: bool) -> Result<(
 ///
 /// # Errors
 /// `NotPermitted`.
-pub fn check_allocate(flags: InodeFlags, mode: AllocMode) -> Result<()> {
+pub(crate) fn check_allocate(flags: InodeFlags, mode: AllocMode) -> Result<()> {
     let only_adds = matches!(mode, AllocMode::Allocate { .. });
     let fixed = flags.contains(InodeFlags::IMMUTABLE);
     match fixed || (flags.contains(InodeFlags::APPEND) && !only_adds) {
@@ -192,7 +192,7 @@ pub fn check_allocate(flags: InodeFlags, mode: AllocMode) -> Result<()> {
 ///
 /// # Errors
 /// `NotPermitted`.
-pub fn check_link(kind: FileKind, flags: InodeFlags) -> Result<()> {
+pub(crate) fn check_link(kind: FileKind, flags: InodeFlags) -> Result<()> {
     let fixed = flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
     match kind == FileKind::Directory || fixed {
         true => Err(Error::NotPermitted),
@@ -204,7 +204,7 @@ pub fn check_link(kind: FileKind, flags: InodeFlags) -> Result<()> {
 ///
 /// # Errors
 /// `NotDirectory`.
-pub fn check_directory(kind: FileKind) -> Result<()> {
+pub(crate) fn check_directory(kind: FileKind) -> Result<()> {
     match kind {
         FileKind::Directory => Ok(()),
         _ => Err(Error::NotDirectory),
@@ -217,7 +217,7 @@ const RELATIME_LIMIT: i64 = 24 * 60 * 60;
 /// Whether a read at `now` renews the access time (`relatime`), given the times of the last access,
 /// change of content, and change of the inode.
 #[must_use]
-pub fn access_time_is_due(
+pub(crate) fn access_time_is_due(
     (atime, mtime, ctime): (Timestamp, Timestamp, Timestamp),
     now: Timestamp,
 ) -> bool {

@@ -1,6 +1,6 @@
 //! A mixed tree, made by ordinary system calls in any mounted directory: every kind of inode,
-//! extent, name, attribute and time that the file system can hold. The same seed and the same limits make
-//! the same tree on every file system.
+//! extent, name, attribute and time that the file system can hold. The same seed and the same
+//! limits make the same tree on every file system.
 //!
 //! | part | where | what |
 //! |---|---|---|

@@ -17,7 +17,8 @@ pub enum Compare {
     /// Two images filled alike: all but what depends on when and where (inode numbers, times
     /// that were not set, allocation).
     AlikeFill,
-    /// As that, for file systems whose directories are as large as a seed and their history have it.
+    /// As that, for file systems whose directories are as large as a seed and their history have
+    /// it.
     AlikeTree,
 }
 
@@ -27,7 +28,8 @@ const PLACEHOLDER: u64 = 2;
 /// Flag of a file that was found not to compress (`m`).
 const NO_COMPRESS: u32 = 0x400;
 
-/// Flags by which ext4 tells how it stores a file (index, huge, extents, inline); two images may differ in that.
+/// Flags by which ext4 tells how it stores a file (index, huge, extents, inline); two images may
+/// differ in that.
 const LAYOUT: u32 = 0x1000 | 0x4_0000 | 0x8_0000 | 0x1000_0000;
 
 /// Paths below which times are as they came.
@@ -128,8 +130,9 @@ fn differences(path: &[u8], expected: &Entry, found: &Entry, how: Compare) -> Ve
     out
 }
 
-/// True if `found` is what ext4 keeps of a time: 34 bits of seconds, or 32 without nanoseconds. FUSE's cache shows what was
-/// asked for until it forgets the inode, and has no limits that could be told to it.
+/// True if `found` is what ext4 keeps of a time: 34 bits of seconds, or 32 without nanoseconds.
+/// FUSE's cache shows what was asked for until it forgets the inode, and has no limits that could
+/// be told to it.
 fn is_cut(asked: Timestamp, found: Timestamp) -> bool {
     let earliest = i64::from(i32::MIN);
     let short = asked.sec.clamp(earliest, i32::MAX.into());
@@ -143,7 +146,8 @@ fn in_flags(path: &[u8]) -> bool {
         .any(|name| name == b"flags")
 }
 
-/// What is in an entry. Of two images that were filled alike, one through FUSE, data is compared by pages.
+/// What is in an entry. Of two images that were filled alike, one through FUSE, data is compared by
+/// pages.
 fn paged(entry: &Entry, how: Compare) -> Content {
     match (&entry.content, how) {
         (Content::File { sha256, data }, Compare::AlikeTree) => Content::File {

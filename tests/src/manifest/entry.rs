@@ -90,7 +90,8 @@ impl Groups {
     }
 }
 
-/// Ranges of data, grown to whole pages: what FUSE's cache writes is a page, where blocks are smaller.
+/// Ranges of data, grown to whole pages: what FUSE's cache writes is a page, where blocks are
+/// smaller.
 pub(super) fn in_pages(size: u64, data: &[(u64, u64)]) -> Vec<(u64, u64)> {
     const PAGE: u64 = 4096;
     let mut pages: Vec<(u64, u64)> = Vec::new();

@@ -66,8 +66,8 @@ fn trials() -> Vec<Trial> {
     let rounds = number("SAPWOOD_DB_ROUNDS");
     // Of ten rounds three go to each journal mode and four to the server.
     let share = move |tenths: u64| rounds.map_or(1, |all| (all * tenths / 10).max(1));
-    let sqlite = [Need::Kernel, Need::Fuse, Need::Program("sqlite3")];
-    let server = [Need::Kernel, Need::Fuse, Need::Postgres];
+    let sqlite = [machine::KERNEL, Need::Fuse, Need::Program("sqlite3")];
+    let server = [machine::KERNEL, Need::Fuse, machine::POSTGRES];
     vec![
         trial("dbkill::sqlite_rollback_journal", &sqlite, move || {
             // SQLite's documentation on `synchronous`: with FULL the last commit before a power

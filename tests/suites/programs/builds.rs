@@ -12,7 +12,7 @@ use sapwood_tests::{Need, Outcome, machine, process};
 const LIMIT: Duration = Duration::from_secs(900);
 
 pub(super) fn trials() -> Vec<Trial> {
-    let git_needs = [Need::Program("git"), Need::History];
+    let git_needs = [Need::Program("git"), machine::HISTORY];
     let cargo_needs = [Need::Program("cargo")];
     let sqlite_needs = [Need::Program("sqlite3")];
     let mut trials = Vec::new();

@@ -28,9 +28,11 @@ pub(super) fn trials() -> Vec<Trial> {
         btrfs.trial(between, &needs, move |form| {
             mixed(form, &one, Limits::new(99, 16384, true))
         }),
-        ext4.trial(between, &[needs, [Need::Kernel; 2]].concat(), move |form| {
-            mixed(form, &two, Limits::ext4(99, 4096, true))
-        }),
+        ext4.trial(
+            between,
+            &[needs, [machine::KERNEL; 2]].concat(),
+            move |form| mixed(form, &two, Limits::ext4(99, 4096, true)),
+        ),
     ]
 }
 

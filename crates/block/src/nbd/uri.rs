@@ -1,8 +1,10 @@
 //! Addresses of exports.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::fmt::Write;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use crate::NbdError;
 
@@ -20,11 +22,11 @@ pub(crate) enum Address {
     Unix(PathBuf),
 }
 
-/// `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`. Special characters are written as
-/// `%` and two hexadecimal digits. The parameter `without-flush` consents to writes on a server
+/// `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`. Special characters are written
+/// as `%` and two hexadecimal digits. The parameter `without-flush` consents to writes on a server
 /// without flush.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NbdUri {
+pub(crate) struct NbdUri {
     pub(crate) address: Address,
     pub(crate) export: Vec<u8>,
     /// The user consents to writes that no flush makes durable.
@@ -33,11 +35,13 @@ pub struct NbdUri {
 
 /// The parameter by which a user consents to a server without flush.
 const WITHOUT_FLUSH: &str = "without-flush";
+/// The parameter with the path of the Unix socket.
+const SOCKET: &str = "socket=";
 
 impl NbdUri {
     /// Whether a text begins as an address does.
     #[must_use]
-    pub fn is_one(text: &[u8]) -> bool {
+    pub(crate) fn is_one(text: &[u8]) -> bool {
         [&b"nbd://"[..], b"nbd+unix://", b"nbds://", b"nbds+unix://"]
             .iter()
             .any(|scheme| text.starts_with(scheme))
@@ -47,7 +51,7 @@ impl NbdUri {
     ///
     /// # Errors
     /// [`NbdError::Uri`].
-    pub fn parse(text: &str) -> Result<Self, NbdError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, NbdError> {
         let found = if let Some(rest) = text.strip_prefix("nbd://") {
             tcp(rest)?
         } else if let Some(rest) = text.strip_prefix("nbd+unix://") {
@@ -61,6 +65,28 @@ impl NbdUri {
             true => Err(NbdError::Uri("the name of the export is too long")),
             false => Ok(found),
         }
+    }
+
+    /// The address with the absolute path of its Unix socket, which a process can use from any
+    /// directory. An address without a socket, and a text that is none, stay as they are.
+    ///
+    /// # Errors
+    /// The current directory cannot be read.
+    pub(crate) fn absolute(text: &str) -> io::Result<String> {
+        let address = Self::parse(text).map(|uri| uri.address);
+        let (Ok(Address::Unix(socket)), Some((start, query))) = (address, text.split_once('?'))
+        else {
+            return Ok(text.to_owned());
+        };
+        if socket.is_absolute() {
+            return Ok(text.to_owned());
+        }
+        let socket = format!("{SOCKET}{}", encode(&std::path::absolute(socket)?));
+        let query = query.split('&').map(|one| match one.starts_with(SOCKET) {
+            true => socket.as_str(),
+            false => one,
+        });
+        Ok(format!("{start}?{}", query.collect::<Vec<_>>().join("&")))
     }
 }
 
@@ -107,7 +133,7 @@ fn unix(rest: &str) -> Result<NbdUri, NbdError> {
     let path = rest.strip_prefix('/');
     let path = path.ok_or(NbdError::Uri("nbd+unix:// needs a third /"))?;
     let (export, query) = path.split_once('?').unwrap_or((path, ""));
-    let socket = query.split('&').find_map(|one| one.strip_prefix("socket="));
+    let socket = query.split('&').find_map(|one| one.strip_prefix(SOCKET));
     let socket = socket
         .filter(|socket| !socket.is_empty())
         .ok_or(NbdError::Uri("?socket=PATH is missing"))?;
@@ -116,6 +142,22 @@ fn unix(rest: &str) -> Result<NbdUri, NbdError> {
         export: decode(export)?,
         without_flush: query.split('&').any(|one| one == WITHOUT_FLUSH),
     })
+}
+
+/// A path as the value of a parameter.
+fn encode(path: &Path) -> String {
+    let mut out = String::new();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'~' => out.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => out.push(char::from(*byte)),
+            byte => {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out
 }
 
 /// Replaces `%` and two hexadecimal digits by their byte.
@@ -159,6 +201,34 @@ mod tests {
         assert_eq!(parse("nbd+unix:///x?socket=/run/a%20b"), unix);
         assert!(parse("nbd+unix:///x?socket=/a&without-flush").without_flush);
         assert!(parse("nbd://box/x?without-flush").without_flush);
+    }
+
+    #[test]
+    fn the_path_of_a_socket_becomes_absolute() {
+        let here = std::env::current_dir().unwrap();
+        for text in [
+            "nbd+unix:///x?socket=a%20b%26c:d",
+            "nbd+unix:///x?socket=./e",
+        ] {
+            let absolute = NbdUri::absolute(text).unwrap();
+            let Address::Unix(relative) = NbdUri::parse(text).unwrap().address else {
+                panic!("{text} has no socket");
+            };
+            let wanted = std::path::absolute(here.join(relative)).unwrap();
+            let found = NbdUri::parse(&absolute).unwrap();
+            assert_eq!(found.address, Address::Unix(wanted), "{absolute}");
+            assert_eq!(NbdUri::absolute(&absolute).unwrap(), absolute);
+        }
+        let both = NbdUri::absolute("nbd+unix:///x?without-flush&socket=s").unwrap();
+        assert!(NbdUri::parse(&both).unwrap().without_flush, "{both}");
+        for same in [
+            "nbd://box/x",
+            "nbd+unix:///x?socket=/s",
+            "nbd+unix:///x",
+            "file",
+        ] {
+            assert_eq!(NbdUri::absolute(same).unwrap(), same);
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //!   sector decides: an entry of type 0xEE stands for a GPT.
 //! - What is wrong with one partition (it overlaps another, or reaches past the end) is kept with
 //!   that partition. The others can still be used.
-//! - The crates for GPT panic or allocate without bound on a hostile header, so `gpt.rs` is our own.
-//!   It allocates at most `MAX_TABLE` bytes. `mbr.rs` follows at most
+//! - The crates for GPT panic or allocate without bound on a hostile header, so `gpt.rs` is our
+//!   own. It allocates at most `MAX_TABLE` bytes. `mbr.rs` follows at most
 //!   `MAX_LOGICAL` links.
 
 mod gpt;

@@ -1,6 +1,7 @@
 //! Servers that lie, answer twice, out of order or with garbage.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -139,9 +140,15 @@ fn data_for_a_write_is_a_violation() {
     );
 }
 
-/// How opening fails with a server that does this after the connection.
+/// How opening fails with a server that does this after the connection. It reads what the client
+/// sends until the client gives up: a socket that is closed with unread bytes may take back its own.
 fn open_fails(serve: impl Fn(UnixStream) -> io::Result<()> + Send + Sync + 'static) -> String {
-    let server = Server::start(serve);
+    let server = Server::start(move |stream| {
+        let mut rest = stream.try_clone()?;
+        serve(stream)?;
+        rest.shutdown(Shutdown::Write)?;
+        io::copy(&mut rest, &mut io::sink()).map(drop)
+    });
     let error = server.open(|_| {}).unwrap_err();
     assert!(matches!(error, Error::Nbd { .. }));
     error.to_string()

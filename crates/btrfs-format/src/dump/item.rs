@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Prints an item's content, beginning with `: `; prints nothing for an item without data.
-pub struct DumpItem<'a> {
+pub(crate) struct DumpItem<'a> {
     /// Key of the item.
     pub key: Key,
     /// Its data.

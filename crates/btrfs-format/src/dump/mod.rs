@@ -9,7 +9,7 @@ use std::fmt;
 use crate::block::{Block, header_flag};
 use crate::objectid;
 
-pub use item::DumpItem;
+pub(crate) use item::DumpItem;
 pub use superblock::DumpSuper;
 
 /// Prints a tree block: a line for the header, then one per item or pointer.

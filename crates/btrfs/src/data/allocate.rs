@@ -7,11 +7,11 @@ use sapwood_btrfs_format::InodeFlags;
 use sapwood_vfs::{self as vfs, AllocMode};
 
 use super::decide::MAX_EXTENT;
+use super::files::Files;
 use super::flush::{Wait, flush};
 use super::hole::clear;
 use super::items::{self, changing, data_ref, raise_disk_size, sector_ceil, sector_floor};
 use super::write;
-use super::writeback::Files;
 use crate::file_data::{Content, ExtentMap, Stored};
 use crate::inode::Inode;
 use crate::space::DataReservation;

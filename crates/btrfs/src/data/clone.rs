@@ -9,10 +9,10 @@ use std::sync::Arc;
 use sapwood_btrfs_format::InodeFlags;
 use sapwood_vfs::{self as vfs, CopyMode};
 
+use super::files::Files;
 use super::flush::{Wait, discard, flush};
 use super::hole::replace_with_hole;
 use super::items::{self, changing, data_ref, raise_disk_size, sector_ceil, sector_floor};
-use super::writeback::Files;
 use super::{read, write};
 use crate::Result;
 use crate::file_data::{Content, ExtentMap, Stored};

@@ -4,30 +4,39 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::FileExtent;
 
+use super::files::{Files, Work};
 use super::items::{self, ItemKind, Items, changing, damaged, data_ref, key_of, raise_disk_size};
-use super::writeback::{Files, Work};
-use crate::Result;
 use crate::file_data::{Content, ExtentMap, InFlightId, Ready, Stored};
 use crate::file_data::{OrderedExtent, Target};
 use crate::inode::Inode;
 use crate::space::DataReservation;
 use crate::transaction::{Handle, Store};
+use crate::{Error, Result};
 
-/// Completes ordered extents, of one or more inodes, whose I/O is done, or ends them if that failed.
-pub(super) fn complete(files: &Arc<Files>, batch: &[(Arc<Inode>, Arc<OrderedExtent>)]) {
-    for (inode, ordered) in batch {
-        complete_one(files, inode, ordered);
+/// An ordered extent and its inode.
+type Extent = (Arc<Inode>, Arc<OrderedExtent>);
+
+/// Completes ordered extents, of one or more inodes, whose I/O is done, or ends them if that
+/// failed.
+pub(super) fn complete(files: &Arc<Files>, batch: &[Extent]) {
+    let (failed, good): (Vec<&Extent>, Vec<&Extent>) =
+        batch.iter().partition(|(_, ordered)| ordered.failed());
+    for (inode, ordered) in failed {
+        finish(files, inode, ordered, Ok(None));
+    }
+    for ((inode, ordered), result) in good.iter().zip(insert(files, &good)) {
+        finish(files, inode, ordered, result.map(Some));
     }
 }
 
-/// Completes an ordered extent whose I/O is done, or ends it if that failed.
-fn complete_one(files: &Arc<Files>, inode: &Arc<Inode>, ordered: &Arc<OrderedExtent>) {
+/// Ends an ordered extent that is in the tree since the transaction `result`, or whose I/O failed.
+fn finish(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    ordered: &Arc<OrderedExtent>,
+    result: Result<Option<u64>>,
+) {
     let mut put_back = false;
-    let result = if ordered.failed() {
-        Ok(None)
-    } else {
-        insert(files, inode, ordered).map(Some)
-    };
     match result {
         Ok(Some(transid)) => {
             let mut state = inode.data.state.lock();
@@ -104,8 +113,8 @@ pub(super) fn end(
     };
     for ready in ready {
         let work = match ready {
-            Ready::Parked(id) => Work::Decide(Arc::clone(inode), id),
-            Ready::Complete(ordered) => Work::Complete(Arc::clone(inode), ordered),
+            Ready::Parked(id) => Work::Decide(vec![(Arc::clone(inode), id)]),
+            Ready::Complete(ordered) => Work::Complete(vec![(Arc::clone(inode), ordered)]),
         };
         files.writeback.push(files, work);
     }
@@ -126,22 +135,94 @@ fn promise_again(store: &Store, ordered: &OrderedExtent) -> Option<DataReservati
         })
 }
 
-/// Puts it into the tree; returns the transid.
-fn insert(files: &Arc<Files>, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<u64> {
-    let mut h = files.join()?;
-    h.reservation = inode.data.state.lock().share_of_metadata(ordered.len());
+/// Puts ordered extents into the tree, in one transaction; returns its transid for each.
+fn insert(files: &Arc<Files>, batch: &[&Extent]) -> Vec<Result<u64>> {
+    if batch.is_empty() {
+        return Vec::new();
+    }
+    let mut h = match files.join() {
+        Ok(h) => h,
+        Err(error) => return fail_all(files, batch, error),
+    };
     let transid = h.transid();
-    let change = changing(inode);
-    let result = apply(&mut h, inode, ordered);
-    match &result {
-        Ok(map) => change.done(ordered.range.clone(), &[*map]),
-        Err(error) => {
-            drop(change);
-            h.abort(error);
+    for of_inode in batch.chunk_by(|one, other| Arc::ptr_eq(&one.0, &other.0)) {
+        let bytes = of_inode.iter().map(|(_, ordered)| ordered.len()).sum();
+        let state = of_inode.first().map(|(inode, _)| inode.data.state.lock());
+        let share = state.and_then(|state| state.share_of_metadata(bytes));
+        match (&h.reservation, share) {
+            (Some(all), Some(share)) => all.merge(share),
+            (None, share) => h.reservation = share,
+            (Some(_), None) => {}
         }
     }
-    h.end()?;
-    result.map(|_| transid)
+    // Before the items that lead to the data, so that no reader finds data without checksums.
+    if let Err(error) = insert_sums(&mut h, batch) {
+        h.abort(&error);
+        return fail_all(files, batch, error);
+    }
+    let mut results: Vec<Result<u64>> = Vec::with_capacity(batch.len());
+    for (inode, ordered) in batch {
+        let change = changing(inode);
+        let result = match files.health.check() {
+            Ok(()) => apply(&mut h, inode, ordered),
+            Err(failed) => Err(failed.into()),
+        };
+        match &result {
+            Ok(map) => change.done(ordered.range.clone(), &[*map]),
+            Err(error) => {
+                drop(change);
+                h.abort(error);
+            }
+        }
+        results.push(result.map(|_| transid));
+    }
+    match h.end() {
+        Ok(()) => results,
+        Err(error) => fail_all(files, batch, error),
+    }
+}
+
+/// The first gets the error, the others what the mount says since.
+fn fail_all(files: &Files, batch: &[&Extent], error: Error) -> Vec<Result<u64>> {
+    files.health.fail(&error);
+    let mut first = Some(error);
+    let error = |_: &&Extent| match first.take() {
+        Some(error) => Err(error),
+        None => Err(files
+            .health
+            .check()
+            .err()
+            .map_or(Error::NoSpace, Error::from)),
+    };
+    batch.iter().map(error).collect()
+}
+
+/// Inserts the checksums of new extents; neighbours' with one change of the tree.
+fn insert_sums(h: &mut Handle, batch: &[&Extent]) -> Result<()> {
+    let mut sums: Vec<(u64, u64, Vec<u8>)> = batch
+        .iter()
+        .filter_map(|(_, ordered)| match &ordered.target {
+            Target::New(stored) => Some((stored.bytenr, stored.disk_len, ordered.sums())),
+            _ => None,
+        })
+        .filter(|(.., sums)| !sums.is_empty())
+        .collect();
+    sums.sort_by_key(|(start, ..)| *start);
+    let mut runs: Vec<(u64, u64, Vec<u8>)> = Vec::new();
+    for (start, len, sums) in sums {
+        match runs.last_mut() {
+            Some((_, end, run)) if *end == start => {
+                run.extend_from_slice(&sums);
+                *end += len;
+            }
+            _ => runs.push((start, start + len, sums)),
+        }
+    }
+    let store = Arc::clone(h.store());
+    for (start, _, sums) in runs {
+        store.checksums.insert(h, start, &sums)?;
+    }
+    Ok(())
 }
 
 fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<ExtentMap> {
@@ -159,7 +240,6 @@ fn apply(h: &mut Handle, inode: &Arc<Inode>, ordered: &OrderedExtent) -> Result<
             store
                 .space
                 .insert_data_extent(h, &data_ref(inode, map.start, &stored))?;
-            store.checksums.insert(h, stored.bytenr, &ordered.sums())?;
             (ordered.len(), dropped)
         }
         Target::Overwrite(_) => (0, 0),

@@ -1,4 +1,4 @@
-//! Decides where a range in flight goes.
+//! Decides where a range in flight goes, and makes its ordered extents.
 //!
 //! # How it works
 //! [`decide`] sends a range into the tree (inline), over what is there ([`overwrite`]), or to new
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{Header, Incompat, InodeFlags, compression as id};
 
 use super::complete::end;
-use super::compress::{self, heuristic};
-use super::submit::{Done, io_done};
-use super::writeback::{Dispatch, Files, Work};
-use super::{items, order, overwrite};
+use super::compress;
+use super::files::{Batch, DataWrite, Dispatch, Files, Work};
+use super::submit::{MAX_WRITE, SHORT, submit};
+use super::{items, overwrite};
 use crate::compression::Compression;
-use crate::file_data::{InFlightId, OrderedExtent, Slice, Stored, Target};
+use crate::file_data::{InFlightId, OrderedExtent, Slice, Stored, Target, cut};
 use crate::inode::Inode;
 use crate::transaction::Store;
 use crate::{Error, Result, xattr};
@@ -31,6 +31,21 @@ const HEADS: usize = 25 + 21;
 /// What a leaf can hold as inline data at most.
 fn leaf_limit(store: &Store) -> u64 {
     (store.nodesize as usize - Header::SIZE - HEADS) as u64
+}
+
+/// Decides where entries go, in a thread of writeback, and writes what is short.
+pub(super) fn decide_all(files: &Arc<Files>, taken: &[(Arc<Inode>, InFlightId)]) {
+    let batch = Batch::default();
+    for (inode, id) in taken {
+        decide(files, inode, *id, Dispatch::Queue(&batch));
+    }
+    end_batch(files, batch);
+}
+
+/// Allocates and writes what a thread of writeback has collected.
+pub(super) fn end_batch(files: &Arc<Files>, batch: Batch) {
+    place_together(files, &batch);
+    submit(files, batch.writes.into_inner(), true);
 }
 
 /// Decides where an entry goes, and sends it there.
@@ -62,14 +77,19 @@ fn try_decide(
     if let Some(target) = inline_target(files, inode, &range, &data)? {
         let ordered = Arc::new(OrderedExtent::new(range, size, target, id, 0));
         inode.data.unpromise(ordered.len());
-        order::register(inode, &ordered);
-        let queued = matches!(dispatch, Dispatch::Queue);
-        io_done(files, vec![Done::new(inode, &ordered)], queued);
+        register(inode, &ordered);
+        let write = DataWrite {
+            inode: Arc::clone(inode),
+            ordered,
+            at: 0,
+            slices: Vec::new(),
+        };
+        dispatch.batch().writes.borrow_mut().push(write);
         return Ok(());
     }
     if flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
         // What is on disk there is about to change. Not waited for here: that could take all
-        // threads from those who are to write it.
+        // threads from those that are to write it.
         if inode.data.state.lock().in_flight.park_if_blocked(id) {
             return Ok(());
         }
@@ -84,7 +104,7 @@ fn try_decide(
             match target {
                 Some(target) => {
                     inode.data.unpromise(part.end - part.start);
-                    order::order(files, inode, id, target, None, dispatch);
+                    order(files, inode, id, target, None, dispatch);
                 }
                 None => copy(files, inode, id, dispatch),
             }
@@ -119,9 +139,15 @@ fn inline_target(
     if items::find(files, inode, sector)?.end != u64::MAX {
         return Ok(None);
     }
+    // A whole sector gains nothing by standing in the tree.
+    let plain = size <= limit && size < sector;
+    let wanted = compression(files, inode)?;
+    if wanted.is_none() && !plain {
+        return Ok(None);
+    }
     let mut bytes = gather(data);
     bytes.truncate(size as usize);
-    if let Some(wanted) = compression(files, inode)? {
+    if let Some(wanted) = wanted {
         let most = limit.min(size - 1) as usize;
         if let Some(packed) = compress::compress(wanted.how, &bytes, most, sector as usize) {
             use_feature(files, wanted.how);
@@ -132,8 +158,7 @@ fn inline_target(
             }));
         }
     }
-    // A whole sector gains nothing by standing in the tree.
-    if size > limit || size >= sector {
+    if !plain {
         return Ok(None);
     }
     Ok(Some(Target::Inline {
@@ -153,7 +178,12 @@ fn copy(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispat
         Err(error) => return abandon(files, inode, id, &error),
     };
     if wanted.is_none() || range.end - range.start <= u64::from(files.sectorsize) {
-        return allocate(files, inode, id, dispatch);
+        return match dispatch {
+            Dispatch::Queue(batch) if range.end - range.start <= SHORT => {
+                batch.plain.borrow_mut().push((Arc::clone(inode), id));
+            }
+            _ => allocate(files, inode, id, dispatch),
+        };
     }
     let piece = compress::MAX_PIECE as u64;
     let cuts: Vec<u64> = (1..)
@@ -164,7 +194,7 @@ fn copy(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispat
     for id in ids {
         match dispatch {
             Dispatch::Here(_) => compress(files, inode, id, dispatch),
-            Dispatch::Queue => files
+            Dispatch::Queue(_) => files
                 .writeback
                 .push(files, Work::Compress(Arc::clone(inode), id)),
         }
@@ -244,7 +274,7 @@ pub(super) fn compress(
     });
     match result {
         Ok(Some((target, packed))) => {
-            order::order(
+            order(
                 files,
                 inode,
                 id,
@@ -260,13 +290,14 @@ pub(super) fn compress(
 
 /// The bytes of slices in one.
 fn gather(data: &[Slice]) -> Vec<u8> {
-    data.iter().flat_map(Slice::bytes).copied().collect()
+    let slices: Vec<&[u8]> = data.iter().map(Slice::bytes).collect();
+    slices.concat()
 }
 
 /// Compresses whole sectors; `None` unless at least one sector is saved. Padded to sectors.
 fn shrink(store: &Store, wanted: Wanted, bytes: &[u8]) -> Option<Vec<u8>> {
     let sector = store.sectorsize as usize;
-    if bytes.len() <= sector || !(wanted.force || heuristic::worth_trying(bytes)) {
+    if bytes.len() <= sector || !(wanted.force || compress::worth_trying(bytes)) {
         return None;
     }
     let mut packed = compress::compress(wanted.how, bytes, bytes.len() - sector, sector)?;
@@ -339,6 +370,34 @@ fn take_space(
     }
 }
 
+/// Takes space for short entries that go to disk as they are: one stretch for all, so that one
+/// request writes them. If there is none, each gets what there is.
+fn place_together(files: &Arc<Files>, batch: &Batch) {
+    let entries = batch.plain.take();
+    let dispatch = Dispatch::Queue(batch);
+    let parts: Option<Vec<_>> = entries
+        .iter()
+        .map(|(inode, id)| {
+            let state = inode.data.state.lock();
+            let (range, _) = state.in_flight.get(*id)?;
+            Some((state.promised.clone()?, range.end - range.start))
+        })
+        .collect();
+    let parts = parts.filter(|parts| parts.len() > 1).unwrap_or_default();
+    let Some(start) = files.space.reserve_data_stretch(&parts) else {
+        for (inode, id) in entries {
+            allocate(files, &inode, id, dispatch);
+        }
+        return;
+    };
+    let mut bytenr = start;
+    for ((inode, id), (_, len)) in entries.iter().zip(parts) {
+        inode.data.state.lock().hint = bytenr + len;
+        order_new(files, inode, *id, (bytenr, len), dispatch);
+        bytenr += len;
+    }
+}
+
 /// Takes extents for an entry that goes to disk as it is.
 fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Dispatch<'_>) {
     let Some((range, _)) = inode.data.state.lock().in_flight.get(id) else {
@@ -368,15 +427,26 @@ fn allocate(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, dispatch: Di
         }
     }
     let ids = inode.data.state.lock().in_flight.split(id, &cuts);
-    for (id, (bytenr, len)) in ids.into_iter().zip(extents) {
-        let stored = Stored {
-            bytenr,
-            disk_len: len,
-            ram_len: len,
-            ..Stored::default()
-        };
-        order::order(files, inode, id, Target::New(stored), None, dispatch);
+    for (id, extent) in ids.into_iter().zip(extents) {
+        order_new(files, inode, id, extent, dispatch);
     }
+}
+
+/// Makes the ordered extent of an entry that goes to a new extent as it is.
+fn order_new(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    id: InFlightId,
+    (bytenr, len): (u64, u64),
+    dispatch: Dispatch<'_>,
+) {
+    let stored = Stored {
+        bytenr,
+        disk_len: len,
+        ram_len: len,
+        ..Stored::default()
+    };
+    order(files, inode, id, Target::New(stored), None, dispatch);
 }
 
 /// Ends an entry that cannot be written. Its bytes are lost.
@@ -401,4 +471,65 @@ fn abandon(files: &Arc<Files>, inode: &Arc<Inode>, id: InFlightId, error: &Error
     inode.data.unpromise(bytes);
     inode.data.state.lock().failures += 1;
     end(files, inode, id, bytes, false);
+}
+
+/// Makes the ordered extent of an entry, and collects or queues its writes. `payload`: what goes to
+/// disk, if that is not the entry's data.
+pub(super) fn order(
+    files: &Arc<Files>,
+    inode: &Arc<Inode>,
+    id: InFlightId,
+    target: Target,
+    payload: Option<Vec<Slice>>,
+    dispatch: Dispatch<'_>,
+) {
+    let Some((range, data)) = inode.data.state.lock().in_flight.get(id) else {
+        return;
+    };
+    let payload = payload.unwrap_or(data);
+    let bytes: u64 = payload.iter().map(|slice| slice.bytes().len() as u64).sum();
+    let (flags, size) = {
+        let state = inode.state.lock();
+        (state.flags, state.size)
+    };
+    let summed = !flags.contains(InodeFlags::NODATASUM);
+    let sectors = (bytes / u64::from(files.sectorsize)) as usize;
+    let sums = if summed {
+        sectors * files.checksum.size()
+    } else {
+        0
+    };
+    let ordered = Arc::new(OrderedExtent::new(range, size, target, id, sums));
+    let write = |at| DataWrite {
+        inode: Arc::clone(inode),
+        ordered: Arc::clone(&ordered),
+        at,
+        slices: cut(&payload, at..(at + MAX_WRITE).min(bytes)),
+    };
+    let writes: Vec<DataWrite> = (0..bytes).step_by(MAX_WRITE as usize).map(write).collect();
+    ordered.set_writes(writes.len());
+    register(inode, &ordered);
+    match dispatch {
+        Dispatch::Queue(batch) if bytes <= SHORT => batch.writes.borrow_mut().extend(writes),
+        Dispatch::Here(batch) => batch.writes.borrow_mut().extend(writes),
+        Dispatch::Queue(_) => {
+            for write in writes {
+                files.writeback.push(files, Work::Write(write));
+            }
+        }
+    }
+}
+
+/// Lists an ordered extent with its range in flight and among the extents that changed.
+pub(super) fn register(inode: &Inode, ordered: &Arc<OrderedExtent>) {
+    let mut guard = inode.data.state.lock();
+    let state = &mut *guard;
+    let entry = ordered.entry;
+    state.in_flight.set_ordered(entry, Arc::clone(ordered));
+    let map = ordered.map();
+    // What was written again since, and may be listed already, is not taken back.
+    for part in state.in_flight.newest(entry, ordered.range.clone()) {
+        let listed = Some(Arc::clone(ordered));
+        state.modified.set(map.cut(&part), None, listed);
+    }
 }

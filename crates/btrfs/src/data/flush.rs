@@ -2,27 +2,25 @@
 //!
 //! # How it works
 //! [`begin`] takes dirty runs out; each becomes a range in flight, and the threads of writeback do
-//! the rest. A small flush that a thread waits for runs in the caller's thread, the I/O included:
-//! an fsync of a page must not pay for two changes of thread.
+//! the rest. Short ranges share a piece of work: a thread decides them together, writes them with
+//! few requests and has them completed together. A small flush that a thread waits for runs in the
+//! caller's thread, the I/O included: an fsync of a page must not pay for two changes of thread.
 //!
 //! ```text
 //!  flush     takes dirty runs
-//!  decide    inline, overwrite, compress, new extent
-//!  order     makes the ordered extent
+//!  decide    inline, overwrite, compress, new extent; makes the ordered extent
 //!  submit    checksums and I/O, in batches; the I/O is done
 //!  complete  changes the trees, and ends the range in flight
 //! ```
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::decide::{MAX_EXTENT, decide};
+use super::files::{Batch, Dispatch, Files, Work};
 use super::submit::submit;
-use super::writeback::{Batch, Dispatch, Files, Work};
 use crate::file_data::{InFlightId, Slice};
 use crate::inode::Inode;
-use crate::transaction::Participant;
 use crate::{Error, Result};
 
 /// How long a flush waits.
@@ -38,13 +36,17 @@ pub(crate) enum Wait {
 
 /// Bytes up to which a flush that is waited for runs in the caller's thread.
 const SMALL: u64 = 256 << 10;
+/// Bytes of ranges that end a piece of work.
+const JOB_BYTES: u64 = 1 << 20;
+/// Ranges of a piece of work at most.
+const JOB_RANGES: usize = 128;
 
 /// Writes back what is dirty in `range` and waits as asked, for all of the file that is in
 /// flight by then.
 ///
 /// # Errors
-/// [`Error::WriteFailed`] if a write failed since the last flush that waited; [`Error::NoSpace`] if the
-/// host has no space, and what is not written is kept.
+/// [`Error::WriteFailed`] if a write failed since the last flush that waited; [`Error::NoSpace`] if
+/// the host has no space, and what is not written is kept.
 pub(crate) fn flush(
     files: &Arc<Files>,
     inode: &Arc<Inode>,
@@ -55,10 +57,10 @@ pub(crate) fn flush(
     let small = wait != Wait::None && inode.data.state.lock().dirty.bytes() <= SMALL;
     if small {
         let batch = Batch::default();
-        for id in take(inode, range) {
+        for (id, _) in take(inode, range) {
             decide(files, inode, id, Dispatch::Here(&batch));
         }
-        submit(files, batch.into_inner());
+        submit(files, batch.writes.into_inner(), false);
     } else {
         begin(files, inode, range);
     }
@@ -77,14 +79,47 @@ pub(super) fn refusals(inode: &Inode) -> u64 {
 
 /// Takes what is dirty in `range` and starts its way to disk, by the threads of writeback.
 pub(super) fn begin(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) {
-    for id in take(inode, range) {
-        let work = Work::Decide(Arc::clone(inode), id);
-        files.writeback.push(files, work);
+    let mut job = Job::default();
+    job.add(files, inode, range);
+    job.push(files);
+}
+
+/// Takes what is dirty in files and starts its way to disk, by the threads of writeback.
+pub(super) fn begin_all(files: &Arc<Files>, inodes: &[Arc<Inode>]) {
+    let mut job = Job::default();
+    for inode in inodes {
+        job.add(files, inode, 0..u64::MAX);
+    }
+    job.push(files);
+}
+
+/// Taken ranges for one thread of writeback.
+#[derive(Default)]
+struct Job {
+    taken: Vec<(Arc<Inode>, InFlightId)>,
+    bytes: u64,
+}
+
+impl Job {
+    fn add(&mut self, files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>) {
+        for (id, bytes) in take(inode, range) {
+            self.taken.push((Arc::clone(inode), id));
+            self.bytes += bytes;
+            if self.bytes >= JOB_BYTES || self.taken.len() >= JOB_RANGES {
+                std::mem::take(self).push(files);
+            }
+        }
+    }
+
+    fn push(self, files: &Arc<Files>) {
+        if !self.taken.is_empty() {
+            files.writeback.push(files, Work::Decide(self.taken));
+        }
     }
 }
 
-/// Makes what is dirty in `range` entries in flight.
-fn take(inode: &Inode, range: Range<u64>) -> Vec<InFlightId> {
+/// Makes what is dirty in `range` entries in flight, and returns them with their lengths.
+fn take(inode: &Inode, range: Range<u64>) -> Vec<(InFlightId, u64)> {
     let mut taken = Vec::new();
     let mut guard = inode.data.state.lock();
     let state = &mut *guard;
@@ -94,7 +129,8 @@ fn take(inode: &Inode, range: Range<u64>) -> Vec<InFlightId> {
             .into_iter()
             .map(|(_, bytes)| Slice::new(bytes))
             .collect();
-        taken.push(state.in_flight.insert(run, slices));
+        let bytes = run.end - run.start;
+        taken.push((state.in_flight.insert(run, slices), bytes));
     }
     taken
 }
@@ -140,7 +176,8 @@ pub(crate) fn flush_complete(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<(
     flush(files, inode, 0..u64::MAX, Wait::Completion)
 }
 
-/// Writes back all files and waits until the trees have them. The first error is returned, after all were tried.
+/// Writes back all files and waits until the trees have them. The first error is returned, after
+/// all were tried.
 pub(crate) fn flush_all(files: &Arc<Files>) -> Result<()> {
     flush_some(files, Wait::Completion, |_| true)
 }
@@ -151,12 +188,10 @@ pub(crate) fn flush_root(files: &Arc<Files>, root: u64, wait: Wait) -> Result<()
 }
 
 fn flush_some(files: &Arc<Files>, wait: Wait, which: impl Fn(&Inode) -> bool) -> Result<()> {
-    let mut active = files.writeback.active.all();
+    let mut active = files.writeback.active();
     active.retain(|inode| which(inode));
     let refusals: Vec<u64> = active.iter().map(|inode| refusals(inode)).collect();
-    for inode in &active {
-        begin(files, inode, 0..u64::MAX);
-    }
+    begin_all(files, &active);
     let mut result = Ok(());
     if wait != Wait::None {
         for (inode, refusals) in active.iter().zip(refusals) {
@@ -164,35 +199,6 @@ fn flush_some(files: &Arc<Files>, wait: Wait, which: impl Fn(&Inode) -> bool) ->
         }
     }
     result
-}
-
-/// Begins writeback of the files that have been active longest, until what is left dirty is
-/// a quarter of the bound.
-pub(super) fn relieve(files: &Arc<Files>) {
-    let oldest = files.writeback.active.oldest_first();
-    let mut dirty: u64 = oldest.iter().map(|inode| inode.data.dirty_bytes()).sum();
-    for inode in oldest {
-        if dirty <= files.writeback.bound.limit() / 4 {
-            break;
-        }
-        let bytes = inode.data.dirty_bytes();
-        if bytes > 0 {
-            begin(files, &inode, 0..u64::MAX);
-            dirty = dirty.saturating_sub(bytes);
-        }
-    }
-}
-
-/// Begins writeback of what is older than the interval. Returns how long the oldest of the
-/// others has until then; `None` if no file is active.
-pub(super) fn write_back_old(files: &Arc<Files>, interval: Duration) -> Option<Duration> {
-    let (due, next) = files.writeback.active.due(interval);
-    for inode in due {
-        if inode.data.dirty_bytes() > 0 {
-            begin(files, &inode, 0..u64::MAX);
-        }
-    }
-    next
 }
 
 /// Throws away what is dirty in `range` (whole sectors) and waits until nothing of it is in
@@ -221,16 +227,5 @@ pub(super) fn discard(files: &Arc<Files>, inode: &Arc<Inode>, range: Range<u64>)
         if state.dirty.covered(range.clone()).next().is_none() {
             return;
         }
-    }
-}
-
-impl Participant for Files {
-    fn write_back(self: Arc<Self>) {
-        // What fails is reported to the threads that wait for their own file.
-        let _ = flush_all(&self);
-    }
-
-    fn hurry(&self) {
-        self.writeback.hurry();
     }
 }

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::files::Files;
 use super::flush::discard;
 use super::items::{self, Items, changing, raise_disk_size, sector_ceil};
-use super::writeback::Files;
 use crate::Result;
 use crate::file_data::{Content, ExtentMap};
 use crate::inode::Inode;

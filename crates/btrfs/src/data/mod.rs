@@ -7,21 +7,22 @@
 //!  write      reserves space, copies into the dirty ranges                    (write)
 //!  take       a dirty run becomes a range in flight                           (flush)
 //!  decide     inline? overwrite? compress? allocate                           (decide, overwrite)
-//!  order      the ordered extent: what goes where                             (order)
+//!  order      the ordered extent: what goes where                             (decide)
 //!  submit     checksums are computed once, bytes go to the device in batches  (submit)
 //!  complete   joins a transaction: old items out, new item and checksums in,  (complete)
 //!             nbytes, size on disk
 //! ```
 //!
 //! Each step is one module, and calls only those below. The threads of writeback begin at any step
-//! (`jobs`); a flush that is small does all up to the I/O in the caller's thread.
+//! ([`writeback`]); a flush that is small does all up to the I/O in the caller's thread.
 //!
 //! Reads look at the dirty ranges, then at what is in flight, then at the tree. A range is in
-//! flight until the tree has it. Nothing of a file is locked over I/O but its `io` lock, which callers
-//! hold: shared to read, exclusive to write, truncate, fallocate and clone. Writeback does not take
-//! it. So a reader's range that is not in memory cannot change under it: a thread that could begin
-//! to change it needs `io` exclusively. Completions change the items of other ranges of the file,
-//! in steps that leave each of those findable at any time ([`items`]), one change at a time.
+//! flight until the tree has it. Nothing of a file is locked over I/O but its `io` lock, which
+//! callers hold: shared to read, exclusive to write, truncate, fallocate and clone. Writeback does
+//! not take it. So a reader's range that is not in memory cannot change under it: a thread that
+//! could begin to change it needs `io` exclusively. Completions change the items of other ranges of
+//! the file, in steps that leave each of those findable at any time ([`items`]), one change at a
+//! time.
 //!
 //! Truncate, punch, clone and fallocate change items beside writeback. They first throw away or
 //! flush what is dirty in the range, and wait until nothing there is in flight.
@@ -29,28 +30,24 @@
 //! Dirty bytes are bounded over all files: a writer that would exceed the bound starts writeback
 //! and waits for room ([`writeback`]). It may hold `io`, as writeback never needs it.
 //!
-//! A failed write makes the mount read-only: the data is lost, and `flush` returns an error. If only
-//! the host has no space, the bytes become dirty again, and the space in the file system is promised
-//! to them again. Nothing reaches the tree or the log, `flush` returns an error, and the next one
-//! tries again.
+//! A failed write makes the mount read-only: the data is lost, and `flush` returns an error. If
+//! only the host has no space, the bytes become dirty again, and the space in the file system is
+//! promised to them again. Nothing reaches the tree or the log, `flush` returns an error, and the
+//! next one tries again.
 //!
 //! [`writeback`]: self::writeback
 
-mod ahead;
 mod allocate;
 mod clone;
 mod complete;
 pub(crate) mod compress;
 mod decide;
+mod files;
 mod flush;
 mod hole;
-mod inline;
 mod items;
-mod jobs;
-mod order;
 mod overwrite;
 mod read;
-mod seek;
 mod submit;
 #[cfg(test)]
 mod tests;
@@ -60,11 +57,9 @@ mod writeback;
 
 pub(crate) use allocate::fallocate;
 pub(crate) use clone::copy_range;
+pub(crate) use files::Files;
 pub(crate) use flush::{Wait, flush, flush_all, flush_complete, flush_root};
-pub(crate) use inline::read_symlink;
 pub(crate) use items::{drop_extents, preallocated_behind};
-pub(crate) use read::read;
-pub(crate) use seek::stretch;
+pub(crate) use read::{read, read_symlink, stretch};
 pub(crate) use truncate::{delete_content, truncate};
 pub(crate) use write::write;
-pub(crate) use writeback::Files;

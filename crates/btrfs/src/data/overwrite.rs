@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::InodeFlags;
 
+use super::files::Files;
 use super::items::{self, data_ref};
-use super::writeback::Files;
 use crate::Result;
 use crate::file_data::Target;
 use crate::file_data::{Content, ExtentMap, Stored};
@@ -34,7 +34,7 @@ pub(super) fn plan(
             Ok(judged) => judged,
             Err(error) => {
                 for _ in parts.iter().filter(|(_, target)| target.is_some()) {
-                    files.writeback.overwrite_done(inode.root.id());
+                    files.overwrites.end(inode.root.id());
                 }
                 return Err(error);
             }
@@ -55,17 +55,17 @@ fn target(files: &Arc<Files>, inode: &Inode, map: &ExtentMap) -> Result<Option<T
     };
     let root = inode.root.id();
     // Begun before it is judged: a snapshot either waits for it or is seen by the judgement.
-    if !files.writeback.begin_overwrite(root) {
+    if !files.overwrites.begin(root) {
         return Ok(None);
     }
     match is_ours(files, inode, map, &stored) {
         Ok(true) => Ok(Some(target)),
         Ok(false) => {
-            files.writeback.overwrite_done(root);
+            files.overwrites.end(root);
             Ok(None)
         }
         Err(error) => {
-            files.writeback.overwrite_done(root);
+            files.overwrites.end(root);
             Err(error)
         }
     }

@@ -1,13 +1,14 @@
-//! Reading: memory over disk, checksums, repair from another copy.
+//! Reads files: memory over disk, checksums, repair from another copy, inline extents. Reads ahead,
+//! and finds data and holes (`SEEK_DATA`, `SEEK_HOLE`).
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use sapwood_btrfs_format::{Checksum, InodeFlags};
+use sapwood_btrfs_format::{Checksum, FileExtent, InodeFlags, compression as id};
 
-use super::items::{self, damaged};
-use super::writeback::Files;
-use super::{ahead, compress, inline};
+use super::compress;
+use super::files::Files;
+use super::items::{self, damaged, key_of};
 use crate::file_data::{Content, ExtentMap, Stored};
 use crate::inode::Inode;
 use crate::transaction::Store;
@@ -27,7 +28,7 @@ pub(crate) fn read(
     let size = inode.state.lock().size;
     let len = size.saturating_sub(offset).min(buf.len() as u64) as usize;
     let buf = buf.get_mut(..len).unwrap_or_default();
-    ahead::note_read(files, inode, &(offset..offset + len as u64), size);
+    note_read(files, inode, &(offset..offset + len as u64), size);
     fill(files, inode, offset, buf)?;
     Ok(len)
 }
@@ -78,7 +79,7 @@ fn read_disk(files: &Arc<Files>, inode: &Inode, range: Range<u64>, buf: &mut [u8
         match &map.content {
             Content::Hole | Content::Prealloc(_) => front.fill(0),
             Content::Inline => {
-                let bytes = inline::read(files, inode)?
+                let bytes = read_inline(files, inode)?
                     .ok_or_else(|| damaged(inode, 0, "inline extent is gone"))?;
                 let from = bytes.get(map.start as usize..).unwrap_or_default();
                 let len = from.len().min(front.len());
@@ -129,7 +130,7 @@ fn read_compressed(
     stored: &Stored,
     buf: &mut [u8],
 ) -> Result<()> {
-    let bytes = match files.writeback.expanded(stored.bytenr, stored.generation) {
+    let bytes = match files.expanded.get(stored.bytenr, stored.generation) {
         Some(bytes) => bytes,
         None => expand(files, inode, map, stored)?,
     };
@@ -168,8 +169,8 @@ fn expand(
     })?;
     let bytes = Arc::new(bytes);
     files
-        .writeback
-        .keep_expanded(stored.bytenr, stored.generation, &bytes);
+        .expanded
+        .keep(stored.bytenr, stored.generation, &bytes);
     Ok(bytes)
 }
 
@@ -319,4 +320,113 @@ impl Sector<'_> {
         }
         Err(first)
     }
+}
+
+/// Records that `read` is being read. If the file is read from front to back, asks the devices for
+/// what follows, up to the end of the file at `size`. They read it in the background, into the
+/// system's page cache: there is no cache of data here. Checksums are compared when the data is
+/// read.
+pub(super) fn note_read(store: &Store, inode: &Inode, read: &Range<u64>, size: u64) {
+    let asked = inode.data.state.lock().ahead.note(read);
+    let Some(Range { start, end }) = asked else {
+        return;
+    };
+    let end = end.min(size);
+    let mut at = start;
+    while at < end {
+        // What is wrong with the items is found out by the thread that reads there.
+        let Ok(map) = items::find(store, inode, at) else {
+            return;
+        };
+        if let Content::Data(stored) = map.content {
+            let (from, len) = match stored.compression {
+                0 => {
+                    let part = map.cut(&(at..end));
+                    let begin = stored.offset + (part.start - map.start);
+                    (stored.bytenr + begin, part.end - part.start)
+                }
+                _ => (stored.bytenr, stored.disk_len),
+            };
+            store.volume.will_read(from, len);
+        }
+        if map.end <= at {
+            return;
+        }
+        at = map.end;
+    }
+}
+
+/// Bytes of the inline extent of a file, expanded; `None` if it has none.
+///
+/// # Errors
+/// Unreadable blocks, a damaged item.
+pub(super) fn read_inline(store: &Store, inode: &Inode) -> Result<Option<Vec<u8>>> {
+    let key = key_of(inode, 0);
+    let Some(item) = inode.root.get(store, &key)? else {
+        return Ok(None);
+    };
+    let bad = |source| Error::BadItem {
+        root: inode.root.id(),
+        key,
+        source,
+    };
+    let FileExtent::Inline {
+        ram_bytes,
+        compression,
+        data,
+        ..
+    } = FileExtent::parse(&item).map_err(bad)?
+    else {
+        return Ok(None);
+    };
+    if compression == id::NONE {
+        return Ok(Some(data.to_vec()));
+    }
+    let len = usize::try_from(ram_bytes)
+        .ok()
+        .filter(|len| *len <= compress::MAX_PIECE);
+    let len = len.ok_or_else(|| damaged(inode, 0, "inline data expands to too much"))?;
+    let sector = store.sectorsize as usize;
+    match compress::decompress(compression, data, len, sector) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(reason) => Err(Error::Compressed {
+            root: inode.root.id(),
+            objectid: inode.objectid,
+            offset: 0,
+            reason: reason.to_string(),
+        }),
+    }
+}
+
+/// Target of a symbolic link.
+///
+/// # Errors
+/// Unreadable blocks, a damaged item.
+pub(crate) fn read_symlink(files: &Arc<Files>, inode: &Inode) -> Result<Vec<u8>> {
+    let mut target = read_inline(files, inode)?
+        .ok_or_else(|| damaged(inode, 0, "symbolic link without target"))?;
+    let size = inode.state.lock().size;
+    target.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+    Ok(target)
+}
+
+/// Whether the byte at `at` is data, and up to where that is known to continue. Preallocated
+/// extents are holes, what is in memory is data. Expects `io`.
+pub(crate) fn stretch(files: &Arc<Files>, inode: &Inode, at: u64) -> Result<(bool, u64)> {
+    let next = {
+        let state = inode.data.state.lock();
+        let dirty = state.dirty.covered(at..u64::MAX).next();
+        let in_flight = state.in_flight.covered(at..u64::MAX).next();
+        dirty
+            .into_iter()
+            .chain(in_flight)
+            .min_by_key(|part| part.start)
+    };
+    if let Some(part) = next.clone().filter(|part| part.start <= at) {
+        return Ok((true, part.end));
+    }
+    let limit = next.map_or(u64::MAX, |part| part.start);
+    let map = items::find(files, inode, at)?;
+    let is_data = matches!(map.content, Content::Data(_) | Content::Inline);
+    Ok((is_data, map.end.min(limit)))
 }

@@ -1,10 +1,10 @@
 //! Submits batches: checksums, requests to the device, and what follows when the I/O is done.
 //!
 //! # How it works
-//! A flush in the caller's thread collects its writes in one batch, which may have bytes of several
-//! inodes. [`submit`] writes the batch in the order of addresses, and neighbours with one request:
-//! an fsync after random writes has many short extents, which were allocated side by side. The
-//! threads of writeback write what is queued one by one ([`submit_one`]).
+//! A flush in the caller's thread collects its writes in one batch. A thread of writeback does so
+//! with what is short, of all inodes of its piece of work. [`submit`] writes the batch in the order
+//! of addresses, and neighbours with one request: an fsync after random writes, or small files,
+//! have many short extents, which were allocated side by side.
 //!
 //! A failed request fails all ordered extents that it has bytes of
 //! (`a_failed_write_of_neighbours_fails_each`).
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::InodeFlags;
 
-use super::writeback::{DataWrite, Files, Work};
+use super::files::{DataWrite, Files, Work};
 use crate::Error;
 use crate::file_data::{OrderedExtent, Slice, Target};
 use crate::inode::Inode;
@@ -21,6 +21,8 @@ use crate::transaction::Store;
 
 /// Bytes of one write request.
 pub(super) const MAX_WRITE: u64 = 4 << 20;
+/// Bytes up to which an ordered extent is written by the thread that decided where it goes.
+pub(super) const SHORT: u64 = 1 << 20;
 
 impl DataWrite {
     /// Where its bytes go, if not into the tree.
@@ -39,8 +41,17 @@ impl DataWrite {
 }
 
 /// Writes the bytes of ordered extents, of one or more inodes, in as few requests as their places
-/// allow.
-pub(super) fn submit(files: &Arc<Files>, mut batch: Vec<DataWrite>) {
+/// allow. `queued`: in a thread of writeback.
+pub(super) fn submit(files: &Arc<Files>, batch: Vec<DataWrite>, queued: bool) {
+    let (inline, mut batch): (Vec<_>, Vec<_>) = batch
+        .into_iter()
+        .partition(|write| write.address().is_none());
+    if !inline.is_empty() {
+        let done = inline
+            .iter()
+            .map(|write| Done::new(&write.inode, &write.ordered));
+        io_done(files, done.collect(), queued);
+    }
     for write in &batch {
         checksum(files, write);
     }
@@ -56,15 +67,9 @@ pub(super) fn submit(files: &Arc<Files>, mut batch: Vec<DataWrite>) {
             fits
         });
         let (run, others) = rest.split_at(1 + neighbours.count());
-        write_run(files, run, false);
+        write_run(files, run, queued);
         rest = others;
     }
-}
-
-/// Writes bytes of an ordered extent, in a thread of writeback.
-pub(super) fn submit_one(files: &Arc<Files>, write: &DataWrite) {
-    checksum(files, write);
-    write_run(files, std::slice::from_ref(write), true);
 }
 
 fn checksum(store: &Store, write: &DataWrite) {
@@ -105,6 +110,15 @@ fn write_run(files: &Arc<Files>, run: &[DataWrite], queued: bool) {
         .check()
         .map_err(Error::from)
         .and_then(|()| files.volume.write_vectored(at, &bufs));
+    let several = run
+        .iter()
+        .any(|write| !Arc::ptr_eq(&write.inode, &first.inode));
+    if several && result.as_ref().is_err_and(Error::is_host_full) {
+        // A file whose bytes have space does not wait for the others.
+        run.chunk_by(|one, other| Arc::ptr_eq(&one.inode, &other.inode))
+            .for_each(|of_inode| write_run(files, of_inode, queued));
+        return;
+    }
     match &result {
         Err(error) if error.is_host_full() && !sapwood_fault::planted(77) => {
             log::warn!("{:?}: data stays in memory: {error}", first.inode);
@@ -147,7 +161,7 @@ impl Done {
 pub(super) fn io_done(files: &Arc<Files>, mut done: Vec<Done>, queued: bool) {
     for Done { inode, ordered, .. } in &done {
         if matches!(ordered.target, Target::Overwrite(_) | Target::Prealloc(_)) {
-            files.writeback.overwrite_done(inode.root.id());
+            files.overwrites.end(inode.root.id());
         }
     }
     for of_inode in done.chunk_by_mut(|one, other| Arc::ptr_eq(&one.inode, &other.inode)) {
@@ -168,13 +182,13 @@ pub(super) fn io_done(files: &Arc<Files>, mut done: Vec<Done>, queued: bool) {
         inode.data.changed.notify_all();
     }
     done.retain(|done| done.ready);
-    let any = !done.is_empty();
-    let failed = done.iter().any(|done| done.ordered.failed());
-    for Done { inode, ordered, .. } in done {
-        let work = Work::Complete(inode, ordered);
-        files.writeback.push(files, work);
+    if done.is_empty() {
+        return;
     }
-    if (any && queued) || failed {
+    let failed = done.iter().any(|done| done.ordered.failed());
+    let batch = done.into_iter().map(|done| (done.inode, done.ordered));
+    files.writeback.push(files, Work::Complete(batch.collect()));
+    if queued || failed {
         // The threads that wait for the completion do so already.
         files.writeback.hurry();
     }

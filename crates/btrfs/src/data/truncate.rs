@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, compression as id};
 
+use super::files::Files;
 use super::flush::discard;
 use super::items::{self, Item, changing, key_of, raise_disk_size, sector_ceil, sector_floor};
-use super::writeback::Files;
-use super::{inline, write};
+use super::{read, write};
 use crate::Result;
 use crate::file_data::{Content, ExtentMap};
 use crate::inode::Inode;
@@ -69,7 +69,7 @@ fn inline_on_disk(store: &Store, inode: &Inode) -> Result<bool> {
 
 /// Writes an inline extent again, shorter.
 fn cut_inline(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    let mut bytes = inline::read(files, inode)?.unwrap_or_default();
+    let mut bytes = read::read_inline(files, inode)?.unwrap_or_default();
     let had = bytes.len() as u64;
     let len = size.min(had);
     bytes.truncate(len as usize);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::Incompat;
 
+use super::files::Files;
 use super::flush::begin;
 use super::hole::clear;
 use super::items::{changing, raise_disk_size, sector_ceil, sector_floor};
-use super::writeback::Files;
 use super::{items, overwrite, read};
 use crate::file_data::{Content, ExtentMap};
 use crate::inode::Inode;
@@ -255,7 +255,9 @@ fn store(
         (bytes, pieces.count() as u64)
     };
     let (promised, metadata) = promise(files, inode, &range, bytes, pieces)?;
-    files.writeback.enter(files, bytes)?;
+    if !files.writeback.enter(files, bytes) {
+        return Err(Error::NoSpace);
+    }
     {
         let mut guard = inode.data.state.lock();
         let state = &mut *guard;

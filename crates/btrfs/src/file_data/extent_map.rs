@@ -1,7 +1,7 @@
 //! Extent maps: what the file extent items of one file say, in memory.
 //!
 //! # How it works
-//! The cache is filled by readers, who search the tree without a lock that would keep the items
+//! The cache is filled by readers, which search the tree without a lock that would keep the items
 //! from changing. So a search takes a *ticket* before; what it found goes into the cache only if no
 //! change began or ended meanwhile. A thread that changes items calls [`MapCache::begin`] before
 //! and [`MapCache::end`] after, with what is true then.
@@ -195,10 +195,10 @@ impl MapCache {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn data(start: u64, end: u64, bytenr: u64) -> ExtentMap {
+    pub(in crate::file_data) fn data(start: u64, end: u64, bytenr: u64) -> ExtentMap {
         let stored = Stored {
             bytenr,
             disk_len: end - start,

@@ -213,22 +213,9 @@ impl ModifiedMaps {
 #[cfg(test)]
 mod tests {
     use super::super::extent_map::Stored;
+    use super::super::extent_map::tests::data;
     use super::super::ordered::Target;
     use super::*;
-
-    fn data(start: u64, end: u64, bytenr: u64) -> ExtentMap {
-        let stored = Stored {
-            bytenr,
-            disk_len: end - start,
-            ram_len: end - start,
-            ..Stored::default()
-        };
-        ExtentMap {
-            start,
-            end,
-            content: Content::Data(stored),
-        }
-    }
 
     #[test]
     fn the_list_of_changes_keeps_what_is_not_durable() {

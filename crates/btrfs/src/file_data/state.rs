@@ -53,8 +53,8 @@ impl DataState {
         self.dirty.bytes() + self.in_flight.bytes()
     }
 
-    /// Makes the bytes of an entry dirty again, but for those that were written again since. Returns how
-    /// many.
+    /// Makes the bytes of an entry dirty again, but for those that were written again since.
+    /// Returns how many.
     pub(crate) fn put_back(&mut self, id: InFlightId) -> u64 {
         let Some((range, data)) = self.in_flight.get(id) else {
             return 0;

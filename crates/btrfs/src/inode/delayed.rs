@@ -2,8 +2,8 @@
 //!
 //! An inode whose state changed is queued in its transaction once, however often it changes;
 //! the commit, when no handle is open any more, writes the pending index items of each queued
-//! directory and then the inode items. A directory that gathers very many writes them earlier, in the
-//! handle of the operation that added the last one, to bound memory.
+//! directory and then the inode items. A directory that gathers very many writes them earlier, in
+//! the handle of the operation that added the last one, to bound memory.
 
 use std::sync::Arc;
 

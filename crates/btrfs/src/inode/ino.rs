@@ -1,4 +1,4 @@
-//! Inode numbers above the engine.
+//! Numbers of new inodes, and inode numbers above the engine.
 //!
 //! Inodes of the mounted subvolume keep their btrfs numbers. An inode of another one is shown
 //! as `subvolume << 40 | number`, which is unique and stable as long as both parts fit. What
@@ -9,11 +9,16 @@
 //! callers. Here a number is an identity, so that they get `top bit | place in a table << 40 | 2`.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
+use sapwood_btrfs_format::{Key, kind, objectid};
 use sapwood_vfs::Ino;
 
 use super::object::{STUB, STUB_TREE, Stub};
 use crate::lock::{Rank, RankedMutex};
+use crate::transaction::Store;
+use crate::tree::Root;
+use crate::{Error, Result};
 
 const NUMBER_BITS: u32 = 40;
 const SUBVOLUME_BITS: u32 = 23;
@@ -116,6 +121,31 @@ impl InoMap {
             0 => Some((self.mounted, ino.0)),
             tree => Some((tree, ino.0 & LOW)),
         }
+    }
+}
+
+/// Makes sure that the highest inode number of a tree is known. Before an inode goes: no mount
+/// uses a number twice, or a log could name an inode that the last commit has as another one.
+pub(crate) fn know_objectids(store: &Store, root: &Root) -> Result<()> {
+    let highest = root.highest_objectid();
+    if highest.load(Ordering::Acquire) == 0 {
+        let last = Key::new(objectid::LAST_FREE, kind::INODE_ITEM, u64::MAX);
+        let found = root
+            .seek_back(store, &last)?
+            .key()
+            .map_or(0, |key| key.objectid);
+        highest.fetch_max(found.max(objectid::FIRST_FREE), Ordering::AcqRel);
+    }
+    Ok(())
+}
+
+/// Number for a new inode of a tree.
+pub(crate) fn next_objectid(store: &Store, root: &Root) -> Result<u64> {
+    know_objectids(store, root)?;
+    let highest = root.highest_objectid();
+    match highest.fetch_add(1, Ordering::AcqRel) {
+        last if last < objectid::LAST_FREE - 1 => Ok(last + 1),
+        _ => Err(Error::InodesExhausted(root.id())),
     }
 }
 

@@ -3,7 +3,6 @@
 mod delayed;
 mod dir_index;
 mod ino;
-mod number;
 mod object;
 mod table;
 #[cfg(test)]
@@ -11,6 +10,6 @@ mod table_tests;
 
 pub(crate) use delayed::flush_if_many;
 pub(crate) use dir_index::Changes;
-pub(crate) use number::{know_objectids, next_objectid};
+pub(crate) use ino::{know_objectids, next_objectid};
 pub(crate) use object::{Inode, InodeState, from_dev};
 pub(crate) use table::InodeTable;

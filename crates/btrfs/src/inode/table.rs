@@ -2,15 +2,16 @@
 //!
 //! # How it works
 //! A [`ResidentTable`] by `(tree, objectid)`: it bounds how many stay in memory, and keeps the
-//! references to those that left. A transaction that still has to write an inode's item, or the data
-//! path, holds the `Arc`. What [may leave](Inode::may_leave): an inode without a name does not, its
-//! object tells that it is to be deleted. What changed in a transaction does not leave before that
-//! writes the inode's item, so the log finds all that it has to know of it.
+//! references to those that left. A transaction that still has to write an inode's item, or the
+//! data path, holds the `Arc`. What [may leave](Inode::may_leave): an inode without a name does
+//! not, its object tells that it is to be deleted. What changed in a transaction does not leave
+//! before that writes the inode's item, so the log finds all that it has to know of it.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use sapwood_base::writeback::File;
 use sapwood_base::{Residence, Resident, ResidentTable};
 use sapwood_btrfs_format::{InodeItem, Key, kind};
 use sapwood_vfs::{self as vfs, FileKind, Ino};
@@ -46,6 +47,16 @@ impl Resident for Inode {
 
     fn footprint(&self) -> usize {
         self.footprint()
+    }
+}
+
+impl File for Inode {
+    fn dirty_bytes(&self) -> u64 {
+        self.data.dirty_bytes()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.data.is_idle()
     }
 }
 

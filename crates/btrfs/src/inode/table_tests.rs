@@ -12,7 +12,7 @@ use crate::{Btrfs, Options};
 
 /// What the table keeps, in bytes.
 const BOUND: usize = 4 << 20;
-/// More than the table keeps, several times: who was asked for lately stays for a round.
+/// More than the table keeps, several times: an inode that was asked for lately stays for a round.
 const MANY: usize = 20_000;
 
 fn mount() -> Btrfs {
@@ -147,7 +147,8 @@ fn a_new_inode_is_in_memory_before_its_items_are_in_the_tree() {
     let before = file(&fs, fs.root(), "before");
     let (tree, objectid) = fs.engine.inodes.numbers().key(before).unwrap();
     let root = fs.engine.roots.get(tree).unwrap();
-    // Behind a commit the top block has to be copied. So nothing gets into the tree, but all can be read.
+    // Behind a commit the top block has to be copied. So nothing gets into the tree, but all can be
+    // read.
     fs.sync().unwrap();
     let held = root.hold_node();
     let creator = {

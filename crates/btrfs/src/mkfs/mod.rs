@@ -128,14 +128,14 @@ impl MkfsOptions {
     }
 
     /// Profile of metadata and system groups.
-    pub fn metadata_profile(&self) -> Profile {
+    pub(crate) fn metadata_profile(&self) -> Profile {
         let of_mixed = || self.data.unwrap_or(Profile::Single);
         self.metadata
             .unwrap_or_else(|| if self.mixed { of_mixed() } else { Profile::Dup })
     }
 
     /// Profile of data groups.
-    pub fn data_profile(&self) -> Profile {
+    pub(crate) fn data_profile(&self) -> Profile {
         let default = if self.mixed {
             self.metadata_profile()
         } else {

@@ -1,15 +1,17 @@
-//! Btrfs behind the [front]: from its methods to the engine's modules.
+//! Btrfs behind the [front] and the [`Subvolumes`] trait: from their methods to the engine's
+//! modules.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sapwood_vfs::front::{self, AttributeChange};
+use sapwood_btrfs_format::objectid;
+use sapwood_vfs::front::{self, AttributeChange, Front};
 use sapwood_vfs::rules::{self, XattrClass};
-use sapwood_vfs::{self as vfs};
 use sapwood_vfs::{
-    AllocMode, Attr, CopyMode, Credentials, DirEntry, FileKind, FsStat, Fsxattr, Ino, InodeFlags,
-    NewInode, RenameMode, Result, SetAttr, SetXattrMode, Subvolumes, SyncKind, Timestamp, acl,
+    self as vfs, AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, FileKind, FsStat,
+    Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SetAttr, SetXattrMode, SubvolumeId,
+    SubvolumeInfo, Subvolumes, SyncKind, Timestamp, acl,
 };
 
 use super::open::Btrfs;
@@ -18,7 +20,8 @@ use crate::inode::Inode;
 use crate::namespace::names::{self, Target};
 use crate::namespace::remove::Removal;
 use crate::namespace::rename::{self, Place};
-use crate::namespace::{attr, create, dir, link, orphan, remove};
+use crate::namespace::{attr, create, dir, orphan, remove};
+use crate::subvolume::{choose, default, delete, listing, snapshot};
 use crate::{Error, data, subvolume, xattr};
 
 /// A name with what it led to, as the front hands it over.
@@ -304,7 +307,7 @@ impl front::Engine for Btrfs {
     }
 
     fn add_link(&self, inode: &Arc<Inode>, place: Place<'_>) -> Result<()> {
-        Ok(link::add(&self.engine, inode, place.dir, place.name)?)
+        Ok(create::link(&self.engine, inode, place.dir, place.name)?)
     }
 
     fn remove(&self, place: Place<'_>, directory: bool) -> Result<()> {
@@ -440,5 +443,53 @@ impl front::Engine for Btrfs {
         mode: SetXattrMode,
     ) -> Result<()> {
         Ok(xattr::set_property(&self.engine, inode, name, value, mode)?)
+    }
+}
+
+impl Subvolumes for Btrfs {
+    fn list(&self) -> Result<Vec<SubvolumeInfo>> {
+        Ok(listing::list(&self.engine)?)
+    }
+
+    fn create_subvolume(&self, dir: Ino, name: &[u8]) -> Result<Entry> {
+        self.check_writable()?;
+        let dir = self.live(dir)?;
+        self.entry(&subvolume::create::create(&self.engine, &dir, name)?)
+    }
+
+    fn snapshot(&self, source: Ino, dir: Ino, name: &[u8], read_only: bool) -> Result<Entry> {
+        self.check_writable()?;
+        let source = snapshot::top_of(&*self.live(source)?)?;
+        let dir = self.live(dir)?;
+        let made = snapshot::snapshot(&self.engine, &source, &dir, name, read_only)?;
+        self.entry(&made)
+    }
+
+    fn delete_subvolume(&self, dir: Ino, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        Ok(delete::delete(&self.engine, &self.live(dir)?, name)?)
+    }
+
+    fn set_read_only(&self, root: Ino, read_only: bool) -> Result<()> {
+        self.check_writable()?;
+        let root = snapshot::top_of(&*self.live(root)?)?;
+        Ok(default::set_read_only(&self.engine, &root, read_only)?)
+    }
+
+    fn default_subvolume(&self) -> Result<SubvolumeId> {
+        let id = choose::default_id(&self.engine.blocks, &self.engine.roots)?;
+        Ok(SubvolumeId(id.unwrap_or(objectid::FS_TREE)))
+    }
+
+    fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()> {
+        self.check_writable()?;
+        match default::set_default(&self.engine, id.0) {
+            Err(Error::NoSuchSubvolume(_)) => Err(vfs::Error::NotFound),
+            other => Ok(other?),
+        }
+    }
+
+    fn subvolume_of(&self, ino: Ino) -> Result<SubvolumeId> {
+        Ok(SubvolumeId(self.live(ino)?.root.id()))
     }
 }

@@ -1,13 +1,15 @@
-//! Opening and closing a file system.
+//! Opening and closing a file system, and the threads of a mount.
 
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
+use parking_lot::Mutex;
 use sapwood_block::Device;
 
-use super::background::Background;
 use super::engine::Engine;
 use super::sync;
 use crate::options::SubvolumeChoice;
+use crate::subvolume::cleaner;
 use crate::tree::Root;
 use crate::volume::DeviceSet;
 use crate::{Error, Options, Result, namespace, subvolume, tree_log};
@@ -115,5 +117,62 @@ fn check_rest(engine: &Arc<Engine>, options: &Options) -> Result<()> {
 fn clean_orphans(engine: &Arc<Engine>, top: &Arc<Root>) {
     if let Err(error) = namespace::orphan::clean_once(engine, top) {
         log::warn!("unlinked files of tree {} stay on disk: {error}", top.id());
+    }
+}
+
+/// The threads of a mount, until they are stopped.
+pub(crate) struct Background {
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// Starts them, unless the mount is read-only or its options do without.
+    pub(crate) fn start(engine: &Arc<Engine>) -> Self {
+        let mut threads = Vec::new();
+        if engine.options.background && !engine.health.read_only() {
+            engine.writeback.start(engine);
+            threads.extend(spawn(engine, "btrfs-commit", committer));
+            threads.extend(spawn(engine, "btrfs-cleaner", |engine| {
+                cleaner::run(engine);
+            }));
+        }
+        Self {
+            threads: Mutex::new(threads),
+        }
+    }
+
+    /// Ends them and waits for that.
+    pub(crate) fn stop(&self, engine: &Engine) {
+        engine.transactions.stop();
+        engine.cleaner.stop();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.join().is_err() {
+                log::error!("a background thread panicked");
+            }
+        }
+    }
+}
+
+fn spawn(engine: &Arc<Engine>, name: &str, work: fn(&Arc<Engine>)) -> Option<JoinHandle<()>> {
+    let engine = engine.clone();
+    let builder = thread::Builder::new().name(name.to_owned());
+    match builder.spawn(move || work(&engine)) {
+        Ok(thread) => Some(thread),
+        Err(err) => {
+            log::error!("no thread {name}: {err}");
+            None
+        }
+    }
+}
+
+/// Commits what is older than the interval, or when asked. Sleeps while nothing changed.
+fn committer(engine: &Arc<Engine>) {
+    while engine.transactions.wait_due(engine.options.commit_interval) {
+        // An error made the mount read-only and was logged; there is nothing left to commit then.
+        if engine.commit(None).is_err() {
+            return;
+        }
+        // What the transaction held may leave memory now.
+        engine.inodes.trim();
     }
 }

@@ -1,4 +1,5 @@
-//! Making inodes: files, directories, symbolic links, device nodes, and files without a name.
+//! Creates inodes (files, directories, symbolic links, device nodes, files without a name), and
+//! gives inodes further names.
 
 use std::sync::Arc;
 
@@ -12,8 +13,7 @@ use super::{dir, orphan};
 use crate::data::Files;
 use crate::inode::{Inode, InodeState, from_dev, next_objectid};
 use crate::transaction::{Handle, Store};
-use crate::xattr;
-use crate::{Error, Result};
+use crate::{Error, Result, xattr};
 
 /// Items that creating an inode can touch: its own (item, ref, content), the two of its name,
 /// its directory, an orphan item; attributes come on top.
@@ -45,7 +45,7 @@ pub(crate) fn create(
         Key::new(objectid, kind::INODE_REF, dir.objectid),
         InodeRefRef { index, name }.encode(),
     );
-    // The name comes last: who finds it finds a whole inode.
+    // The name comes last: a thread that finds it finds a whole inode.
     let made = insert(files, &mut h, dir, objectid, plan, Some(reference)).and_then(|inode| {
         let target = Target::inode(objectid, target_kind);
         names::add_entry(&mut h, dir, name, target, index)?;
@@ -188,4 +188,55 @@ fn insert(
     let inode = inodes.insert_new(&dir.root, objectid, kind, state, default_acl)?;
     dir.root.insert_batch(h, &items)?;
     Ok(inode)
+}
+
+/// Most names of one inode.
+const LINK_MAX: u32 = 65535;
+
+/// Items that a further name can touch.
+const LINK_ITEMS: u64 = 6;
+
+/// Gives `inode` the name `name` in `dir`. Expects both `io` locks.
+///
+/// # Errors
+/// `TooManyLinks`.
+pub(crate) fn link(
+    store: &Arc<Store>,
+    inode: &Arc<Inode>,
+    dir: &Arc<Inode>,
+    name: &[u8],
+) -> Result<()> {
+    let fits = names::ref_fits(store, &dir.root, inode.objectid, dir.objectid, name)?;
+    if inode.state.lock().nlink >= LINK_MAX || !fits {
+        return Err(vfs::Error::TooManyLinks.into());
+    }
+    let index = dir::next_index(store, dir)?;
+    let mut h = store.start(LINK_ITEMS)?;
+    names::add_entry(
+        &mut h,
+        dir,
+        name,
+        Target::inode(inode.objectid, inode.kind),
+        index,
+    )?;
+    let was_orphan = inode.state.lock().nlink == 0;
+    let linked = names::add_ref(&mut h, &dir.root, inode.objectid, dir.objectid, index, name)
+        .and_then(|()| {
+            let now = Timestamp::now();
+            let transid = h.transid();
+            inode.change(&h, |state| {
+                state.names_changed(transid);
+                state.nlink = state
+                    .nlink
+                    .saturating_add(u32::from(!sapwood_fault::planted(82)));
+                state.linkable = false;
+                state.inode_changed(now);
+            });
+            if was_orphan {
+                orphan::remove(&mut h, &inode.root, inode.objectid)
+            } else {
+                Ok(())
+            }
+        });
+    h.finish(linked)
 }

@@ -9,10 +9,8 @@ pub(crate) mod attr;
 pub(crate) mod create;
 pub(crate) mod dir;
 mod layer;
-pub(crate) mod link;
 pub(crate) mod names;
 pub(crate) mod orphan;
-mod position;
 pub(crate) mod remove;
 pub(crate) mod rename;
 

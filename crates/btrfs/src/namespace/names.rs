@@ -119,8 +119,8 @@ pub(crate) fn find_for_sure(store: &Store, dir: &Inode, name: &[u8]) -> Result<O
     find(store, dir, name)
 }
 
-/// Refuses a name that `dir` has, or for which there is no room. Holds until the directory's lock is
-/// given back.
+/// Refuses a name that `dir` has, or for which there is no room. Holds until the directory's lock
+/// is given back.
 ///
 /// # Errors
 /// `Exists`; `Overflow`: too many names with its hash.

@@ -2,10 +2,10 @@
 //!
 //! # How it works
 //! The removal of the last name adds an orphan item to the tree in the same handle. When the
-//! last reference goes, [`reap`] deletes the content in steps of their own and then, in one handle, what
-//! is left of the inode together with the orphan item. A power cut in between leaves the orphan
-//! item. A later mount finishes the deletion ([`clean_once`]): in the mounted subvolume when it
-//! opens, in any other when a lookup first enters it.
+//! last reference goes, [`reap`] deletes the content in steps of their own and then, in one handle,
+//! what is left of the inode together with the orphan item. A power cut in between leaves the
+//! orphan item. A later mount finishes the deletion ([`clean_once`]): in the mounted subvolume when
+//! it opens, in any other when a lookup first enters it.
 
 use std::sync::Arc;
 

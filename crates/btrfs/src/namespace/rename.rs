@@ -34,8 +34,8 @@ pub(crate) struct Found<'a> {
 /// Moves a name, in place of `target`, or exchanges the two. Expects all `io` locks.
 ///
 /// # Errors
-/// `NotPermitted` for the stub of a subvolume, `CrossDevice`, `NotEmpty` for a subvolume in the way,
-/// `TooManyLinks`.
+/// `NotPermitted` for the stub of a subvolume, `CrossDevice`, `NotEmpty` for a subvolume in the
+/// way, `TooManyLinks`.
 pub(crate) fn move_name(
     namespace: &Arc<Namespace>,
     source: &Found<'_>,

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use sapwood_btrfs_format::{BlockGroupFlags, objectid};
 
 use super::group::{BlockGroup, Loaded};
-use super::info::{Reservation, SpaceInfo};
+use super::info::{DataReservation, Reservation, SpaceInfo};
 use super::state::Space;
 use super::write::SpaceWrite;
 use crate::error::{Error, Result};
@@ -115,6 +115,25 @@ impl Space {
                 Err(err) => return Err(err),
             }
         }
+    }
+
+    /// Allocates one stretch of data for several extents, so many bytes (multiples of the sector
+    /// size) from each promise, in this order. Returns its address; `None` if there are none, or no
+    /// loaded group has such a stretch. As for [`reserve_data_extent`](Self::reserve_data_extent),
+    /// something must follow for each.
+    pub(crate) fn reserve_data_stretch(
+        &self,
+        parts: &[(Arc<DataReservation>, u64)],
+    ) -> Option<u64> {
+        let all = parts.iter().map(|(_, len)| len).sum();
+        if all == 0 {
+            return None;
+        }
+        let (bytenr, _) = self.take_data(&self.data, 0, all, all)?;
+        for (promise, len) in parts {
+            promise.hand_out(*len);
+        }
+        Some(bytenr)
     }
 
     fn take_data(&self, info: &SpaceInfo, hint: u64, min: u64, want: u64) -> Option<(u64, u64)> {

@@ -13,8 +13,8 @@ use sapwood_btrfs_format::{
     objectid,
 };
 
-use super::chunk_size::{copies_on_device, wanted};
 use super::devices::{Devices, STRIPE_LEN, stripes};
+use super::devices::{copies_on_device, wanted};
 use super::free_space_tree;
 use super::group::BlockGroup;
 use super::info::SpaceInfo;

@@ -12,7 +12,7 @@ use sapwood_btrfs_format::{
     FREE_SPACE_BITMAP_BITS, FreeSpaceFlags, FreeSpaceInfo, Item, Key, kind,
 };
 
-use super::range_delta::RangeDelta;
+use super::free_space::RangeDelta;
 use super::store::{ItemRead, ItemStore};
 use crate::error::{Error, Result};
 use sapwood_base::RangeSet;

@@ -6,8 +6,8 @@ use parking_lot::Condvar;
 use sapwood_btrfs_format::BlockGroupFlags;
 
 use super::free_space::FreeSpace;
+use super::free_space::RangeDelta;
 use super::info::SpaceInfo;
-use super::range_delta::RangeDelta;
 use crate::error::{Error, Result};
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
 use sapwood_base::RangeSet;

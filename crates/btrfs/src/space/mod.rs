@@ -17,19 +17,13 @@
 mod alloc;
 mod cache_v1;
 mod chunk;
-mod chunk_size;
 mod delayed;
-mod deletions;
 mod devices;
 mod extent_refs;
 mod free_space;
 mod free_space_tree;
 mod group;
 mod info;
-mod items;
-mod pinned;
-mod queue;
-mod range_delta;
 mod refs;
 mod reserve;
 mod run;
@@ -39,6 +33,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod unpin;
+mod waiting;
 mod write;
 
 pub(crate) use info::{DataReservation, MetadataReservation, Reservation};

@@ -11,14 +11,14 @@
 //! 2. write back dirty data, whose reservations are larger than needed
 //! 3. commit, which frees pinned space
 //!
-//! Such a thread waits in a [queue](super::queue), so that later threads cannot take the space that
-//! the first one frees. A reservation of data also waits for deletions in progress, because the
-//! space of an unlinked file is in no sum before.
+//! Such a thread waits in a [queue](super::waiting), so that later threads cannot take the space
+//! that the first one frees. A reservation of data also waits for deletions in progress, because
+//! the space of an unlinked file is in no sum before.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::chunk_size::copies_on_device;
+use super::devices::copies_on_device;
 use super::info::{DataReservation, MetadataReservation, SpaceInfo};
 use super::state::Space;
 use crate::error::{Error, Result};

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use sapwood_btrfs_format::NAME_MAX;
 use sapwood_vfs::FsStat;
 
-use super::chunk_size::copies_on_device;
 use super::devices::STRIPE_LEN;
+use super::devices::copies_on_device;
 use super::group::BlockGroup;
 use super::info::SpaceInfo;
 use super::state::Space;

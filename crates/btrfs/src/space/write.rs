@@ -1,14 +1,45 @@
-//! The interface of a transaction that changes of space need.
+//! What changes of space need of a transaction, and what they collect in it.
 
 use std::sync::Arc;
+
+use sapwood_base::RangeSet;
 
 use super::delayed::DelayedRefs;
 use super::group::BlockGroup;
 use super::info::Reservation;
-use super::pinned::Pinned;
 use crate::error::Result;
 use crate::lock::{Rank, RankedMutex};
 use crate::tree::TreeWrite;
+
+/// Ranges that one transaction freed. They must not be reused before the transaction is durable,
+/// because the trees of the last commit, and the logs built on it, still refer to them.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    ranges: RankedMutex<RangeSet>,
+}
+
+impl Default for Pinned {
+    fn default() -> Self {
+        Self {
+            ranges: RankedMutex::new(Rank::Leaf, RangeSet::new()),
+        }
+    }
+}
+
+impl Pinned {
+    /// Pins a range.
+    pub(crate) fn add(&self, bytenr: u64, len: u64) {
+        self.ranges
+            .lock()
+            .insert(bytenr, bytenr.saturating_add(len));
+    }
+
+    /// Takes all ranges (start, end).
+    pub(crate) fn take(&self) -> Vec<(u64, u64)> {
+        let ranges = std::mem::take(&mut *self.ranges.lock());
+        ranges.iter().collect()
+    }
+}
 
 /// Changes of space that one transaction collects.
 #[derive(Debug)]

@@ -50,8 +50,8 @@ pub(crate) fn run(subvolumes: &Arc<Subvolumes>) {
 
 /// Cleans up all that was deleted before the call; false if that cannot be done now.
 pub(crate) fn clean_now(subvolumes: &Arc<Subvolumes>) -> bool {
-    // Between a commit and a round of ours there must be none of the cleaner's thread: it may change a
-    // tree, which then has to wait again.
+    // Between a commit and a round of ours there must be none of the cleaner's thread: it may
+    // change a tree, which then has to wait again.
     let _round = subvolumes.cleaner.round.lock();
     let begun = Instant::now();
     // Writing back what is dirty in a deleted tree needs one more commit each time.

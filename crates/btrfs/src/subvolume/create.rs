@@ -92,7 +92,7 @@ fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
     ];
     root.insert_batch(h, &items)?;
     root.highest_objectid().store(top, Ordering::Release);
-    // First the object: who finds the item must not load a second one.
+    // First the object: a thread that finds the item must not load a second one.
     h.store().roots.insert(root.clone());
     let root_tree = h.store().roots.root_tree.clone();
     root_tree.insert(h, &root.item_key(), item.bytes())?;

@@ -13,7 +13,6 @@
 
 pub(crate) mod choose;
 pub(crate) mod cleaner;
-mod cleaner_queue;
 pub(crate) mod create;
 pub(crate) mod default;
 pub(crate) mod delete;

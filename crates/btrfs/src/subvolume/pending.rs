@@ -76,7 +76,7 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
     let root = Arc::new(Root::new(pending.id, transid, top, item));
     let highest = source.highest_objectid().load(Ordering::Acquire);
     root.highest_objectid().store(highest, Ordering::Release);
-    // First the object: who finds the item must not load a second one.
+    // First the object: a thread that finds the item must not load a second one.
     h.store().roots.insert(root.clone());
     let root_tree = h.store().roots.root_tree.clone();
     root_tree.insert(h, &root.item_key(), item.bytes())?;

@@ -5,8 +5,8 @@
 //! running transaction and commits that. The commit, once no handle is open and all delayed changes
 //! are in the trees, copies the top block of the source; from then on blocks of this transaction
 //! count as shared in both trees (`last_snapshot`). So the snapshot has all of the transactions up
-//! to its own, and nothing of later ones. The thread that asked holds the lock of the directory for the
-//! new name until the commit is done.
+//! to its own, and nothing of later ones. The thread that asked holds the lock of the directory for
+//! the new name until the commit is done.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(crate) fn snapshot(
     }
     // First as usual, so that little is left to be copied that could have been overwritten.
     data::flush_root(subvolumes, source.id(), Wait::Completion)?;
-    let _frozen = subvolumes.writeback.freeze_overwrites(source.id());
+    let _frozen = subvolumes.overwrites.freeze(source.id());
     data::flush_root(subvolumes, source.id(), Wait::Completion)?;
     let id = next_id(subvolumes)?;
     let index = dir::next_index(subvolumes, dir)?;

@@ -11,9 +11,10 @@ use super::dropping::Dropping;
 use crate::check::{CheckOptions, check};
 use crate::mkfs::{MkfsOptions, mkfs};
 use crate::mount::Engine;
-use crate::oracles::{Image, Need, left_out};
 use crate::tree::Root;
 use crate::{Btrfs, Options, Result};
+use sapwood_testing::machine::{Need, part_left_out};
+use sapwood_testing::oracle::{Image, Kind};
 
 fn open(device: &Arc<MemoryDevice>) -> Arc<Engine> {
     let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
@@ -134,8 +135,8 @@ fn assert_clean(device: &MemoryDevice, what: &str) {
 
 #[test]
 fn each_step_can_be_the_last_before_a_crash() {
-    let check = !left_out("btrfs check", &[Need::Check]);
-    let mount = !left_out("the kernel", &[Need::Mount]);
+    let check = !part_left_out("btrfs check", &[Need::Program("btrfs")]);
+    let mount = !part_left_out("the kernel", &[Need::Kernel(Kind::Btrfs)]);
     let mut device = with_dead_origin();
     assert_clean(&device, "before");
     let mut steps = 0;

@@ -1,16 +1,15 @@
-//! The commit: makes one transaction durable.
+//! The commit: makes one transaction durable, with a new superblock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sapwood_btrfs_format::{Timespec, objectid};
+use sapwood_btrfs_format::{CompatRo, ItemError, RootBackup, SuperBlock, Timespec, objectid};
 use sapwood_vfs::Timestamp;
 
 use super::handle::Handle;
 use super::state::State;
 use super::store::Store;
-use super::super_copy;
 use super::table::{Transaction, Turn};
 use crate::counters::Counters;
 use crate::tree::{Root, write_blocks};
@@ -177,7 +176,7 @@ impl Claim<'_> {
         settle_roots(h)?;
         Counters::count(&store.counters.commits);
         let old = store.super_block.lock().clone();
-        let super_block = super_copy::next(store, &old, self.trans.transid)?;
+        let super_block = next_super(store, &old, self.trans.transid)?;
         for root in self.trans.dirty_roots.all() {
             root.switch_commit_root();
         }
@@ -261,6 +260,123 @@ impl Drop for Claim<'_> {
             let transid = self.trans.transid;
             self.store.health.fail(&Error::CommitFailed(transid));
             self.store.transactions.fail(&self.trans);
+        }
+    }
+}
+
+/// What the superblock of transaction `transid` says: `old` with the tops of all trees as they
+/// are now, the system chunks, and one more backup. The log of before is gone with it.
+///
+/// # Errors
+/// [`Error::SystemChunks`] if the system chunks do not fit; [`Error::NoSuchRoot`].
+fn next_super(store: &Store, old: &SuperSet, transid: u64) -> Result<SuperSet> {
+    let roots = &store.roots;
+    let mut sb = old.clone();
+    sb.generation = transid.into();
+    let top = roots.root_tree.node();
+    sb.root = top.bytenr().into();
+    sb.root_level = top.level();
+    let top = roots.chunk_tree.node();
+    sb.chunk_root = top.bytenr().into();
+    sb.chunk_root_level = top.level();
+    if !sapwood_fault::planted(47) {
+        sb.chunk_root_generation = top.generation().into();
+    }
+    if !sapwood_fault::planted(46) {
+        sb.log_root = 0.into();
+    }
+    sb.log_root_level = 0;
+    sb.incompat_flags = (sb.incompat() | store.new_incompat()).bits().into();
+    sb.bytes_used = store.space.bytes_used().into();
+    for (devid, total, used) in store.space.device_bytes() {
+        sb.set_device(devid, total, used);
+    }
+    if !sb.compat_ro().contains(CompatRo::FREE_SPACE_TREE) {
+        // No space cache of the first version is kept, and whatever there was is stale now.
+        sb.cache_generation = 0.into();
+    }
+    // It was right as of the last commit, and every change of a subvolume keeps it so.
+    if old.uuid_tree_generation == old.generation {
+        sb.uuid_tree_generation = transid.into();
+    }
+    let chunks = store.space.system_chunks();
+    let system = chunks.iter().map(|(logical, chunk)| (*logical, &**chunk));
+    sb.set_sys_chunks(system).map_err(system_chunks)?;
+    let slot = next_backup(old);
+    let backup = backup_of(store, &sb)?;
+    if let Some(place) = sb.super_roots.get_mut(slot) {
+        *place = backup;
+    }
+    Ok(sb)
+}
+
+fn system_chunks(_: ItemError) -> Error {
+    Error::SystemChunks
+}
+
+/// Slot of the ring after that of the newest backup.
+fn next_backup(old: &SuperBlock) -> usize {
+    let newest = old
+        .super_roots
+        .iter()
+        .position(|backup| backup.tree_root_gen == old.generation);
+    newest.map_or(0, |slot| (slot + 1) % old.super_roots.len())
+}
+
+fn backup_of(store: &Store, sb: &SuperBlock) -> Result<RootBackup> {
+    let roots = &store.roots;
+    let fs_tree = roots.get(objectid::FS_TREE)?;
+    let top = |root: &Root| {
+        let node = root.node();
+        (node.bytenr().into(), node.generation().into(), node.level())
+    };
+    let (tree_root, tree_root_gen, tree_root_level) = top(&roots.root_tree);
+    let (chunk_root, chunk_root_gen, chunk_root_level) = top(&roots.chunk_tree);
+    let (extent_root, extent_root_gen, extent_root_level) = top(&roots.extent_tree);
+    let (fs_root, fs_root_gen, fs_root_level) = top(&fs_tree);
+    let (dev_root, dev_root_gen, dev_root_level) = top(&roots.dev_tree);
+    let (csum_root, csum_root_gen, csum_root_level) = top(&roots.csum_tree);
+    Ok(RootBackup {
+        tree_root,
+        tree_root_gen,
+        chunk_root,
+        chunk_root_gen,
+        extent_root,
+        extent_root_gen,
+        fs_root,
+        fs_root_gen,
+        dev_root,
+        dev_root_gen,
+        csum_root,
+        csum_root_gen,
+        total_bytes: sb.total_bytes,
+        bytes_used: sb.bytes_used,
+        num_devices: sb.num_devices,
+        tree_root_level,
+        chunk_root_level,
+        extent_root_level,
+        fs_root_level,
+        dev_root_level,
+        csum_root_level,
+        ..RootBackup::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backups_go_round() {
+        let sb = SuperBlock {
+            generation: 7.into(),
+            ..SuperBlock::default()
+        };
+        assert_eq!(next_backup(&sb), 0);
+        for (slot, next) in [(0, 1), (2, 3), (3, 0)] {
+            let mut sb = sb;
+            sb.super_roots[slot].tree_root_gen = 7.into();
+            assert_eq!(next_backup(&sb), next);
         }
     }
 }

@@ -41,10 +41,8 @@
 mod commit;
 mod dirty;
 mod handle;
-mod log_blocks;
 mod state;
 mod store;
-mod super_copy;
 mod table;
 #[cfg(test)]
 mod table_tests;

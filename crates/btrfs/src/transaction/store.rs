@@ -1,4 +1,4 @@
-//! The parts of a mount that transactions work on, and who takes part in a commit.
+//! The parts of a mount that transactions work on, and what takes part in a commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -112,13 +112,13 @@ impl Store {
         }))
     }
 
-    /// Sets, once, who takes part in commits. A participant that is dropped takes part no longer.
+    /// Sets, once, what takes part in commits. A participant that is dropped takes part no longer.
     pub(crate) fn set_participants(&self, participants: Vec<Weak<dyn Participant>>) {
         let set = self.participants.set(participants);
         debug_assert!(set.is_ok(), "the participants are set twice");
     }
 
-    /// Who takes part in commits.
+    /// What takes part in commits.
     pub(super) fn participants(&self) -> impl Iterator<Item = Arc<dyn Participant>> {
         let all = self.participants.get().into_iter().flatten();
         all.filter_map(Weak::upgrade)

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 
+use super::dirty::LogBlocks;
 use super::dirty::{DelayedItems, DirtyBlocks, DirtyRoots};
-use super::log_blocks::LogBlocks;
 use super::state::{Entry, State};
 use crate::Result;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};

@@ -1,4 +1,4 @@
-//! The state machine alone: who enters, who waits, who shares a commit.
+//! The state machine alone: which thread enters, waits, or shares a commit.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};

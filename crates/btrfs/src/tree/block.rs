@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
 use parking_lot::{RawRwLock, RwLock};
-use sapwood_btrfs_format::{Block, BlockMut};
+use sapwood_btrfs_format::{Block, BlockMut, Key};
 
 use crate::lock::{Held, Rank, TreeClass};
 use crate::{Error, Result};
@@ -214,4 +214,9 @@ fn view(bytes: &[u8]) -> Result<Block<'_>> {
         // The header is invalid, so the tree is unknown.
         Error::Block { root: 0, source }
     })
+}
+
+/// First key of a block, or the smallest key if it is empty.
+pub(super) fn first_key(block: &Block<'_>) -> Key {
+    block.first_key().unwrap_or(Key::MIN)
 }

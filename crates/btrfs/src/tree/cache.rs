@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use sapwood_btrfs_format::Key;
 
-use super::{TreeBlock, TreeRead};
+use super::TreeBlock;
 use crate::lock::{Held, Rank, RankedRwLock, TreeClass};
 use crate::volume::{BlockExpect, Volume};
 use crate::{Error, Result};
@@ -100,6 +100,18 @@ impl std::fmt::Debug for BlockCache {
         f.debug_struct("BlockCache")
             .field("limit", &self.inner.limit)
             .finish()
+    }
+}
+
+/// What reading a tree needs: the engine, or only a cache while the engine is being created.
+pub(crate) trait TreeRead {
+    /// The block cache.
+    fn blocks(&self) -> &BlockCache;
+}
+
+impl<T: TreeRead + ?Sized> TreeRead for Arc<T> {
+    fn blocks(&self) -> &BlockCache {
+        (**self).blocks()
     }
 }
 

@@ -3,9 +3,9 @@
 use sapwood_btrfs_format::{Block, Key};
 
 use super::block::BlockBytes;
-use super::cache::BlockCache;
+use super::cache::{BlockCache, TreeRead};
 use super::read::{Found, find_leaf, find_next_leaf};
-use super::root::NodeLock;
+use super::root::{NodeLock, Root};
 use crate::{Error, Result};
 
 /// A position in a tree. Holds a snapshot of one leaf and no lock. It does not show later changes
@@ -151,4 +151,22 @@ impl Cursor {
 fn count(leaf: &BlockBytes, root: u64) -> Result<usize> {
     let block = Block::new(leaf).map_err(|source| Error::Block { root, source })?;
     Ok(block.nritems())
+}
+
+impl Root {
+    /// A cursor at the first item whose key is not smaller than `key`.
+    ///
+    /// # Errors
+    /// Unreadable blocks on the way.
+    pub(crate) fn seek(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Cursor> {
+        Cursor::seek(env.blocks(), self.node_lock(), key)
+    }
+
+    /// A cursor at the last item whose key is not larger than `key`.
+    ///
+    /// # Errors
+    /// Unreadable blocks on the way.
+    pub(crate) fn seek_back(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Cursor> {
+        Cursor::seek_back(env.blocks(), self.node_lock(), key)
+    }
 }

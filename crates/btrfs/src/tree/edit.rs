@@ -11,9 +11,8 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{Block, BlockMut, Item, Key, leaf_data_size};
 
-use super::balance::{self, is_underfull};
+use super::leaf::{self, Placed, is_underfull};
 use super::path::{Locked, LockedLeaf, Path, lock_leaf, lock_path};
-use super::split::{self, Placed};
 use super::{Root, TreeWrite};
 use crate::{Error, Result};
 
@@ -142,7 +141,7 @@ impl Root {
                 if at_front && let Some(first) = block.view().first_key() {
                     path.first_key_changed(self, nth, &first)?;
                 }
-                let shrunk = balance::shrink_leaf(h, self, &mut path);
+                let shrunk = leaf::shrink_leaf(h, self, &mut path);
                 shrunk.inspect_err(|err| h.abort(err))?;
             }
         }
@@ -161,7 +160,7 @@ impl Root {
             mut guard,
             slot,
             upper,
-        } = split::insert(h, self, path, slot, &op.key(), size)?;
+        } = leaf::insert(h, self, path, slot, &op.key(), size)?;
         let mut block = guard.edit()?;
         op.fill(block.item_data_mut(slot).map_err(|e| self.block_error(e))?);
         op.more(&mut block, upper.as_ref())

@@ -23,9 +23,9 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{Block, Key, node_ptrs};
 
-use super::block::{ReadGuard, WriteGuard};
+use super::block::{ReadGuard, WriteGuard, first_key};
 use super::root::{NodeRead, NodeWrite};
-use super::{Root, TreeBlock, TreeWrite, balance, cow, read, split};
+use super::{Root, TreeBlock, TreeWrite, cow, read};
 use crate::{Error, Result};
 
 /// Number of pointers for which a node must have room before its child is locked. Splitting a leaf
@@ -215,7 +215,7 @@ impl Path {
             if full {
                 self.top = Some(top);
                 self.grow(h, root)?;
-                split::split_node(h, root, self, None)?;
+                split_node(h, root, self, None)?;
                 self.top = None;
                 return Ok(());
             }
@@ -238,22 +238,18 @@ impl Path {
 
     /// Adds a new top block above the first step, which is the current top block.
     pub(super) fn grow(&mut self, h: &mut dyn TreeWrite, root: &Root) -> Result<()> {
-        let broken = || Error::StaleBlock {
-            root: root.id(),
-            logical: 0,
-            reason: "the path to a leaf does not begin at the top".to_owned(),
+        let Some(step) = self.steps.first().filter(|_| self.top.is_some()) else {
+            return Err(Error::StaleBlock {
+                root: root.id(),
+                logical: 0,
+                reason: "the path to a leaf does not begin at the top".to_owned(),
+            });
         };
-        let Some(step) = self.steps.first() else {
-            return Err(broken());
-        };
-        if self.top.is_none() {
-            return Err(broken());
-        }
         let level = step.block.level() + 1;
         if level > sapwood_btrfs_format::block::MAX_LEVEL {
             return Err(Error::TreeTooHigh { root: root.id() });
         }
-        let first = super::first_key(&step.guard.view()?);
+        let first = first_key(&step.guard.view()?);
         let (child, generation) = (step.block.bytenr(), step.block.generation());
         let block = cow::new_block(h, root, level, child)?;
         let mut guard = block.write_new(root.class());
@@ -287,9 +283,9 @@ impl Path {
                 return Ok(());
             }
             if !room {
-                split::split_node(h, root, self, Some(key))?;
+                split_node(h, root, self, Some(key))?;
             } else if few {
-                balance::balance_node(h, root, self, key)?;
+                balance_node(h, root, self, key)?;
             }
             self.let_go_above(key)?;
         }
@@ -346,4 +342,149 @@ pub(super) fn has_few(node: &Block<'_>) -> bool {
 /// Whether a change below a node can neither fill it nor leave it empty.
 fn is_safe(node: &Block<'_>) -> bool {
     has_room(node) && node.nritems() >= 2
+}
+
+/// The error for a path that ends too early.
+pub(super) fn broken(root: &Root) -> Error {
+    Error::StaleBlock {
+        root: root.id(),
+        logical: 0,
+        reason: "the path to a block has no parent for it".to_owned(),
+    }
+}
+
+/// Splits the last step, a full node; its parent has room. The path continues in the half that
+/// leads to `key`, or ends at the parent if there is no key.
+fn split_node(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    path: &mut Path,
+    key: Option<&Key>,
+) -> Result<()> {
+    let mut node = path.steps.pop().ok_or_else(|| broken(root))?;
+    let parent = path.steps.last_mut().ok_or_else(|| broken(root))?;
+    let right = cow::new_block(h, root, node.block.level(), node.block.bytenr())?;
+    let mut right_guard = right.write(root.class());
+    let view = node.guard.view()?;
+    let count = view.nritems();
+    // Ascending insertion leaves full nodes behind, but the new node must not have few pointers.
+    let at_end = key.is_some_and(|key| view.child_slot(key) == Some(count - 1));
+    let cut = if at_end { count * 5 / 8 } else { count / 2 };
+    let bad = |e| root.block_error(e);
+    let result = node.guard.edit().and_then(|mut left| {
+        let mut edit = right_guard.edit()?;
+        left.split_at(cut, &mut edit).map_err(bad)?;
+        let middle = first_key(&edit.view());
+        let (bytenr, generation) = (right.bytenr(), right.generation());
+        let mut above = parent.guard.edit()?;
+        above
+            .insert_ptr(parent.slot + 1, &middle, bytenr, generation)
+            .map_err(bad)?;
+        Ok(middle)
+    });
+    let middle = result.inspect_err(|err| h.abort(err))?;
+    match key {
+        None => {}
+        Some(key) if *key >= middle => {
+            parent.slot += 1;
+            path.steps.push(Step {
+                block: right,
+                guard: right_guard,
+                slot: 0,
+            });
+        }
+        Some(_) => {
+            path.steps.push(node);
+            // The other half is now to the right of the path, instead of what the parent had there.
+            path.upper = Some(middle);
+        }
+    }
+    Ok(())
+}
+
+/// Merges the last step, a node with few pointers, with a sibling, or balances the two. The parent
+/// is safe, so there is a sibling. The path continues in the block that leads to `key`.
+fn balance_node(h: &mut dyn TreeWrite, root: &Root, path: &mut Path, key: &Key) -> Result<()> {
+    let Some(node) = path.steps.pop() else {
+        return Ok(());
+    };
+    let Some(parent) = path.steps.last_mut() else {
+        path.steps.push(node);
+        return Ok(());
+    };
+    let view = parent.guard.view()?;
+    if view.nritems() < 2 {
+        path.steps.push(node);
+        return Ok(());
+    }
+    let to_left = parent.slot > 0;
+    let other_slot = if to_left {
+        parent.slot - 1
+    } else {
+        parent.slot + 1
+    };
+    let other = read::child(h.blocks(), root.id(), &view, other_slot)?;
+    let (block, guard) = cow::own_child(h, root, &mut parent.guard, other_slot, other)?;
+    let other = Step {
+        block,
+        guard,
+        slot: 0,
+    };
+    let left_slot = parent.slot.min(other_slot);
+    let (left, right) = if to_left {
+        (other, node)
+    } else {
+        (node, other)
+    };
+    let step =
+        even_out(h, root, parent, left_slot, left, right, key).inspect_err(|err| h.abort(err))?;
+    path.steps.push(step);
+    Ok(())
+}
+
+/// Merges `right` into `left` if that leaves room; otherwise moves pointers until both have equally
+/// many.
+fn even_out(
+    h: &mut dyn TreeWrite,
+    root: &Root,
+    parent: &mut Step,
+    left_slot: usize,
+    mut left: Step,
+    mut right: Step,
+    key: &Key,
+) -> Result<Step> {
+    let bad = |e| root.block_error(e);
+    let (l, r) = (left.guard.view()?.nritems(), right.guard.view()?.nritems());
+    let capacity = node_ptrs(left.guard.view()?.nodesize());
+    let mut above = parent.guard.edit()?;
+    if l + r <= capacity * 3 / 4 {
+        let mut edit = left.guard.edit()?;
+        right.guard.edit()?.push_left(&mut edit, r).map_err(bad)?;
+        above.remove_ptr(left_slot + 1).map_err(bad)?;
+        parent.slot = left_slot;
+        let gone: Arc<TreeBlock> = right.block.clone();
+        drop(right);
+        cow::let_go(h, root, &gone, true)?;
+        return Ok(left);
+    }
+    let mut right_edit = right.guard.edit()?;
+    let mut left_edit = left.guard.edit()?;
+    if l > r {
+        left_edit
+            .push_right(&mut right_edit, (l - r) / 2)
+            .map_err(bad)?;
+    } else {
+        right_edit
+            .push_left(&mut left_edit, (r - l) / 2)
+            .map_err(bad)?;
+    }
+    let middle = first_key(&right_edit.view());
+    above.set_key(left_slot + 1, &middle).map_err(bad)?;
+    if *key >= middle {
+        parent.slot = left_slot + 1;
+        Ok(right)
+    } else {
+        parent.slot = left_slot;
+        Ok(left)
+    }
 }

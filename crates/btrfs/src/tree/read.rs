@@ -7,7 +7,6 @@ use sapwood_btrfs_format::{Block, Header, Key};
 
 use super::block::{BlockBytes, ReadGuard};
 use super::cache::{BlockCache, expect_child};
-use super::cursor::Cursor;
 use super::root::NodeLock;
 use super::{Root, TreeBlock, TreeRead};
 use crate::lock::TreeClass;
@@ -153,22 +152,6 @@ impl Root {
             Ok(slot) => ItemBuf::of(&found.leaf, slot),
             Err(_) => None,
         })
-    }
-
-    /// A cursor at the first item whose key is not smaller than `key`.
-    ///
-    /// # Errors
-    /// Unreadable blocks on the way.
-    pub(crate) fn seek(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Cursor> {
-        Cursor::seek(env.blocks(), self.node_lock(), key)
-    }
-
-    /// A cursor at the last item whose key is not larger than `key`.
-    ///
-    /// # Errors
-    /// Unreadable blocks on the way.
-    pub(crate) fn seek_back(&self, env: &(impl TreeRead + ?Sized), key: &Key) -> Result<Cursor> {
-        Cursor::seek_back(env.blocks(), self.node_lock(), key)
     }
 
     /// Calls `each` for every item from `key` on, in the tree as of the last commit, until it

@@ -1,4 +1,4 @@
-//! Refs between blocks when a block is copied.
+//! What a change of a tree needs of its transaction, and the refs that copying a block changes.
 //!
 //! Facts (btrfs documentation, "Tree block and extent sharing"): the refs of a block to its
 //! children (or of a leaf to data extents) are counted for the tree that owns the block, or, once
@@ -10,8 +10,70 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{Block, ExtentFlags, FileExtent, Key, block::header_flag, kind};
 
-use super::{BlockRef, DataRef, Root, TreeBlock, TreeWrite};
+use super::{Root, TreeBlock, TreeRead};
 use crate::{Error, Result};
+
+/// A change of refs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockRef {
+    /// The first ref of a block that was just allocated.
+    New,
+    /// Adds one ref.
+    Add,
+    /// Drops one ref.
+    Drop,
+}
+
+/// A ref of a data extent, as a file extent item implies it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataRef {
+    /// Logical address of the extent.
+    pub(crate) bytenr: u64,
+    /// Bytes on disk.
+    pub(crate) len: u64,
+    /// Leaf that contains the item, if the ref is by parent.
+    pub(crate) parent: Option<u64>,
+    /// Tree that owns the item.
+    pub(crate) root_id: u64,
+    /// Inode.
+    pub(crate) objectid: u64,
+    /// File offset of the item minus its offset within the extent; wraps.
+    pub(crate) offset: u64,
+}
+
+/// What changing a tree needs: a transaction handle, or a small stand-in in tests.
+pub(crate) trait TreeWrite: TreeRead {
+    /// Transid of the running transaction.
+    fn transid(&self) -> u64;
+    /// Records that a tree changes in this transaction.
+    fn record_root(&mut self, root: &Arc<Root>) -> Result<()>;
+    /// Allocates the address of a new block of tree `root_id`; adds no ref yet. `hint`: preferred
+    /// neighbour.
+    fn alloc_block(&mut self, root_id: u64, hint: u64) -> Result<u64>;
+    /// Drops the ref of `root` on a block. `last`: it is the only one.
+    fn free_block(&mut self, root: &Root, block: &TreeBlock, last: bool) -> Result<()>;
+    /// Number of refs and extent flags of a block, including pending changes.
+    fn extent_info(&mut self, bytenr: u64, level: u8) -> Result<(u64, u64)>;
+    /// Sets the flag that all refs from a block are by parent.
+    fn set_full_backref(&mut self, bytenr: u64, level: u8) -> Result<()>;
+    /// Changes the refs of a block. `parent`: the block that points at it, if the ref is by parent.
+    fn block_ref(
+        &mut self,
+        bytenr: u64,
+        level: u8,
+        root_id: u64,
+        parent: Option<u64>,
+        change: BlockRef,
+    ) -> Result<()>;
+    /// Adds (or drops) one ref of a data extent.
+    fn data_ref(&mut self, data: &DataRef, add: bool) -> Result<()>;
+    /// Adds a new block to the transaction's set of blocks to write.
+    fn add_dirty(&mut self, block: &Arc<TreeBlock>);
+    /// Removes a freed block from that set.
+    fn remove_dirty(&mut self, block: &TreeBlock);
+    /// Aborts the transaction, which failed half-way and must not be committed.
+    fn abort(&self, err: &Error);
+}
 
 /// Adjusts refs when `root` replaces `old` by its copy `new`. Returns whether `root` had the only
 /// ref on `old`.

@@ -8,7 +8,7 @@ use parking_lot::lock_api::{ArcRwLockReadGuard, ArcRwLockWriteGuard};
 use parking_lot::{RawRwLock, RwLock};
 use sapwood_btrfs_format::{Key, RootFlags, RootItem, kind, objectid};
 
-use super::{TreeBlock, TreeRead, class_of, is_shareable};
+use super::{TreeBlock, TreeRead};
 use crate::lock::{Held, Rank, RankedMutex, RankedMutexGuard, RankedRwLock, TreeClass};
 use crate::{Error, Result};
 
@@ -290,4 +290,25 @@ impl fmt::Debug for Root {
             .field("last_snapshot", &self.last_snapshot())
             .finish()
     }
+}
+
+/// Class of a tree in the lock order.
+fn class_of(root_id: u64) -> TreeClass {
+    match root_id {
+        objectid::TREE_LOG => TreeClass::Log,
+        objectid::ROOT_TREE => TreeClass::Root,
+        objectid::CSUM_TREE => TreeClass::Csum,
+        objectid::EXTENT_TREE => TreeClass::Extent,
+        objectid::BLOCK_GROUP_TREE => TreeClass::BlockGroup,
+        objectid::FREE_SPACE_TREE => TreeClass::FreeSpace,
+        objectid::DEV_TREE => TreeClass::Device,
+        objectid::CHUNK_TREE => TreeClass::Chunk,
+        id if is_shareable(id) => TreeClass::Subvolume,
+        _ => TreeClass::Other,
+    }
+}
+
+/// Whether the blocks of a tree may be shared with snapshots, so that refs are counted per block.
+pub(super) fn is_shareable(root_id: u64) -> bool {
+    objectid::is_fs_tree(root_id) || root_id == objectid::DATA_RELOC_TREE
 }

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use sapwood_block::Device;
 use sapwood_btrfs_format::{
     ChunkItem, CompatRo, DevItem, Key, RootItem, SuperBlock, kind, objectid,
 };
@@ -15,6 +16,7 @@ use sapwood_btrfs_format::{
 use super::cache::Expect;
 use super::{BlockCache, Root};
 use crate::lock::{Rank, RankedRwLock};
+use crate::volume::{SuperSet, Volume};
 use crate::{Error, Result};
 
 /// The trees that every part of the engine needs, and a table of the others that were used.
@@ -268,4 +270,44 @@ fn read_chunks(blocks: &BlockCache, chunk_tree: &Root, num_devices: u64) -> Resu
         volume.add_chunk(logical, chunk)?;
     }
     Ok(())
+}
+
+/// Everything needed to read trees.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// Devices and chunk map.
+    pub(crate) volume: Arc<Volume>,
+    /// The newest superblock, for every device.
+    pub(crate) super_block: SuperSet,
+    /// Block cache.
+    pub(crate) blocks: BlockCache,
+    /// Trees.
+    pub(crate) roots: Roots,
+}
+
+/// Reads the superblocks, the chunk tree, and the top blocks of the trees that are always needed.
+/// Writes nothing.
+///
+/// # Errors
+/// Those of [`Volume::open`] and [`Roots::open`].
+pub(crate) fn open(
+    devices: &[Arc<dyn Device>],
+    read_only: bool,
+    cache_bytes: usize,
+) -> Result<Opened> {
+    let (volume, mut super_block) = Volume::open(devices, read_only)?;
+    let volume = Arc::new(volume);
+    let blocks = BlockCache::new(volume.clone(), cache_bytes);
+    let roots = Roots::open(&blocks, &super_block)?;
+    // The chunk tree is newer than the superblock of a device that a power cut left behind.
+    for item in volume.device_items() {
+        let (total, used) = (item.total_bytes.get(), item.bytes_used.get());
+        super_block.set_device(item.devid.get(), total, used);
+    }
+    Ok(Opened {
+        volume,
+        super_block,
+        blocks,
+        roots,
+    })
 }

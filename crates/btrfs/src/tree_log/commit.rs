@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::SUPER_SIZE;
 
-use super::fsyncs::Fsyncs;
+use super::state::Fsyncs;
 use super::state::{LogState, TransactionLog};
 use crate::Result;
 use crate::cause::Cause;

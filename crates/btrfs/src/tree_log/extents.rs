@@ -18,7 +18,7 @@ use std::sync::Arc;
 use sapwood_btrfs_format::{FileExtent, InodeFlags, Key, RegularExtent, kind};
 
 use super::state::Logged;
-use super::writer::Writer;
+use super::state::Writer;
 use crate::counters::Counters;
 use crate::data;
 use crate::file_data::{Content, ExtentMap, ModifiedMap, Stored, Target};

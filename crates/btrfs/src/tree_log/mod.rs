@@ -13,8 +13,8 @@
 //!  commit     the log is made durable, with what other callers logged meanwhile (commit)
 //! ```
 //!
-//! The log of T builds on T-1, which may still be on its way to disk. Everything up to the blocks of
-//! the log is done meanwhile; only its superblock waits for that of T-1.
+//! The log of T builds on T-1, which may still be on its way to disk. Everything up to the blocks
+//! of the log is done meanwhile; only its superblock waits for that of T-1.
 //!
 //! What makes it cheap:
 //! - A subvolume has one log tree per transaction. A log root tree names them all, and the
@@ -35,7 +35,6 @@
 
 mod commit;
 mod extents;
-mod fsyncs;
 mod names;
 mod pending;
 mod plan;
@@ -44,14 +43,13 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod write;
-mod writer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sapwood_vfs::FileKind;
 
-pub(crate) use fsyncs::Fsyncs;
+pub(crate) use state::Fsyncs;
 
 use crate::cause::Cause;
 use crate::counters::Counters;
@@ -62,8 +60,8 @@ use crate::namespace::NameLog;
 use crate::transaction::{Handle, Store};
 use crate::{Error, Result};
 use plan::{Locked, Plan, Planner, Refusal, Step};
+use state::Writer;
 use state::{SubvolumeLog, TransactionLog};
-use writer::Writer;
 
 /// Items that an fsync of one inode usually touches.
 const ITEMS: u64 = 8;

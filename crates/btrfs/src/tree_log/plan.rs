@@ -13,12 +13,14 @@
 //! - A name that only the log has, and has no more, leaves the entry that it displaced in the
 //!   last commit: that one is deleted as if its directory had lost it now.
 //! - The names of a file of the last commit changed, and it is the target of the fsync: then all
-//!   that changed in the directories of these names is logged, up to a limit, when no other fsync is
-//!   under way. Replay does not need this. Linux does it, also for files only and not for new ones.
+//!   that changed in the directories of these names is logged, up to a limit, when no other fsync
+//!   is under way. Replay does not need this. Linux does it, also for files only and not for new
+//!   ones.
 //! - An entry that a directory lost (of those logged in full) is deleted by replay; the inode
 //!   behind it, if it lives on elsewhere, needs its names logged, or it would be lost.
 //!
-//! Every inode that is touched by any of this brings what is [pending](super::pending) of its group.
+//! Every inode that is touched by any of this brings what is [pending](super::pending) of its
+//! group.
 //!
 //! All these inodes must keep their names meanwhile, so their `io` locks are needed, and locks
 //! of inodes are taken in one order. The plan is therefore made again and again, each time with
@@ -123,8 +125,8 @@ pub(super) struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    /// For a log of `root` in transaction `transid`, of which the caller holds a handle; with all that
-    /// is pending, or that of its `groups` only.
+    /// For a log of `root` in transaction `transid`, of which the caller holds a handle; with all
+    /// that is pending, or that of its `groups` only.
     pub(super) fn new(
         files: &'a Arc<Files>,
         root: &'a Arc<Root>,
@@ -174,7 +176,8 @@ impl<'a> Planner<'a> {
         found.map_or_else(Logged::default, |inode| *inode.logged.lock())
     }
 
-    /// The plan says something that depends on this inode: what is pending of its group is to be logged too.
+    /// The plan says something that depends on this inode: what is pending of its group is to be
+    /// logged too.
     fn touch(&mut self, objectid: u64) {
         let Some(log) = &self.log else {
             return;
@@ -478,8 +481,8 @@ impl<'a> Planner<'a> {
         let now = names::current(self.files, self.root, inode.objectid)?;
         let elsewhere = now.iter().any(|name| name.parent != dir.objectid);
         if elsewhere || inode.kind == FileKind::Directory {
-            // A directory with only its entry logged: Linux 6.18 cannot replay that if the directory's
-            // first item is that of a leaf.
+            // A directory with only its entry logged: Linux 6.18 cannot replay that if the
+            // directory's first item is that of a leaf.
             self.want_new(&inode);
         } else if !full {
             // Its new entry alone says it: the inode is one of the last commit.

@@ -1,8 +1,9 @@
-//! The log trees of a transaction, the threads that change them, and which log is durable.
+//! The log trees of a transaction, the threads that change them and the fsyncs under way, and
+//! which log is durable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Condvar;
 use sapwood_base::EventCount;
@@ -12,7 +13,7 @@ use super::pending::Pending;
 use crate::Result;
 use crate::cause::Cause;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard};
-use crate::transaction::{Handle, Transaction};
+use crate::transaction::{Handle, Store, Transaction};
 use crate::tree::{Root, create_root};
 
 /// The logs of one transaction. They build on the transaction before it and count until the
@@ -297,4 +298,52 @@ pub(super) struct Logged {
     pub(super) xattrs: u64,
     /// The newest log with something of it.
     pub(super) number: u64,
+}
+
+/// The fsyncs under way in a mount.
+#[derive(Debug, Default)]
+pub(crate) struct Fsyncs(AtomicUsize);
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct UnderWay<'a>(&'a Fsyncs);
+
+impl Fsyncs {
+    /// Begins one.
+    pub(super) fn begin(&self) -> UnderWay<'_> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self)
+    }
+
+    /// How many there are.
+    pub(super) fn under_way(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Writes one subvolume's log.
+pub(super) struct Writer<'a> {
+    pub(super) h: &'a mut Handle,
+    pub(super) store: Arc<Store>,
+    pub(super) log: Arc<SubvolumeLog>,
+    /// Number of the log that it fills.
+    pub(super) number: u64,
+}
+
+impl Writer<'_> {
+    /// The log tree.
+    pub(super) fn tree(&self) -> Arc<Root> {
+        Arc::clone(&self.log.tree)
+    }
+
+    /// Puts an item into the log.
+    pub(super) fn put(&mut self, key: &Key, data: &[u8]) -> Result<()> {
+        self.tree().put(self.h, key, data)
+    }
 }

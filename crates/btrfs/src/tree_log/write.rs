@@ -17,7 +17,7 @@ use super::extents;
 use super::names;
 use super::plan::{Plan, Step};
 use super::state::Logged;
-use super::writer::Writer;
+use super::state::Writer;
 use crate::counters::Counters;
 use crate::inode::Inode;
 use crate::namespace::dir;
@@ -103,8 +103,8 @@ impl Writer<'_> {
             let mut state = inode.state.lock();
             let mut item = state.to_item();
             item.size = state.size.into();
-            // A commit takes the place of this log, and must not show less: all data is on disk, and
-            // what the tree lacks of it is pinned to the same transaction.
+            // A commit takes the place of this log, and must not show less: all data is on disk,
+            // and what the tree lacks of it is pinned to the same transaction.
             if !sapwood_fault::planted(5) {
                 state.disk_size = state.disk_size.max(state.size);
             }

@@ -38,8 +38,8 @@ impl Volume {
         Ok(pieces)
     }
 
-    /// Name of the device, and offset there, of a byte of copy `mirror`; `?` and the logical address
-    /// if there is none. For errors.
+    /// Name of the device, and offset there, of a byte of copy `mirror`; `?` and the logical
+    /// address if there is none. For errors.
     pub(crate) fn place(&self, logical: u64, mirror: usize) -> (String, u64) {
         let pieces = self.map(logical, 1, mirror).unwrap_or_default();
         let place = pieces.first().and_then(|piece| {

@@ -2,10 +2,10 @@
 //!
 //! # How it works
 //! All other modules use logical addresses. The [chunk map](ChunkMap) says which chunk holds an
-//! address, [`stripe`] computes where on which devices the bytes of a chunk lie, and [`copies`] does
-//! the I/O: it reads one copy, writes all, and repairs a bad one. [`tree_block`] reads tree blocks
-//! and validates them. [`DeviceSet`] holds the devices, [`superblock`] what each of them says of
-//! itself.
+//! address, [`stripe`] computes where on which devices the bytes of a chunk lie, and [`copies`]
+//! does the I/O: it reads one copy, writes all, and repairs a bad one. [`tree_block`] reads tree
+//! blocks and validates them. [`DeviceSet`] holds the devices, [`superblock`] what each of them
+//! says of itself.
 //!
 //! The order of writes is the same for any number of devices: all of them are flushed before the
 //! superblock of the first is written.

@@ -1,8 +1,8 @@
 //! Stripe arithmetic: which bytes of which devices hold a byte of a chunk. No I/O.
 //!
-//! A *copy* is one full set of a chunk's bytes. A *stripe* is the part of a chunk on one device; its
-//! length there is that of a *device extent*. A profile with elements cuts a chunk into elements of
-//! `stripe_len` bytes:
+//! A *copy* is one full set of a chunk's bytes. A *stripe* is the part of a chunk on one device;
+//! its length there is that of a *device extent*. A profile with elements cuts a chunk into
+//! elements of `stripe_len` bytes:
 //!
 //! | profile | copies | element `n` of a copy lies on stripe |
 //! |---|---|---|

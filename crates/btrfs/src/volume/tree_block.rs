@@ -1,8 +1,8 @@
 //! Tree blocks on the devices: reading and validating them, copy after copy, and the repair of bad
 //! copies.
 //!
-//! Nothing is repaired before the mount has succeeded, so a refused mount has written nothing. Blocks
-//! with a bad copy that are found before then are read again by [`Volume::begin_repairs`].
+//! Nothing is repaired before the mount has succeeded, so a refused mount has written nothing.
+//! Blocks with a bad copy that are found before then are read again by [`Volume::begin_repairs`].
 
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ impl Volume {
         }
     }
 
-    /// Reads and validates a tree block. Tries one copy after another, and repairs the bad ones once
-    /// a good one is found.
+    /// Reads and validates a tree block. Tries one copy after another, and repairs the bad ones
+    /// once a good one is found.
     ///
     /// # Errors
     /// [`Error::Unmapped`]; if no copy is good, [`Error::BadBlock`] or [`Error::Device`] of the

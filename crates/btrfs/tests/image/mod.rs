@@ -9,7 +9,8 @@ use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_vfs::FileSystem;
 
-use crate::common::{Need, left_out, try_run};
+use sapwood_testing::machine::{Need, part_left_out};
+use sapwood_testing::process;
 
 /// A new file system of `size` bytes. Without a block-group tree, which older `btrfs check`
 /// does not know.
@@ -39,14 +40,14 @@ pub fn try_mount(device: Arc<dyn Device>) -> Result<Btrfs, sapwood_btrfs::Error>
 
 /// What `btrfs check` says against it; left out, by the test's name, where it is not installed.
 pub fn judge(device: &MemoryDevice) -> Result<(), String> {
-    if left_out("btrfs check", &[Need::Check]) {
+    if part_left_out("btrfs check", &[Need::Program("btrfs")]) {
         return Ok(());
     }
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let path = dir.path().join("image");
     device.save(&path).map_err(|error| error.to_string())?;
     let path = path.to_string_lossy().into_owned();
-    try_run("btrfs", &["check", "--check-data-csum", &path]).map(drop)
+    process::run("btrfs", &["check", "--check-data-csum", &path]).map(drop)
 }
 
 /// Mounts, runs `work`, unmounts, and judges what is left.

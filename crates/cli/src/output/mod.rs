@@ -13,7 +13,7 @@ pub(super) use stream::{
 };
 
 pub(super) use sapwood::shown::{kind, name};
-use sapwood_vfs::{Attr, FileKind};
+use sapwood::vfs::{Attr, FileKind};
 
 /// A size with a binary unit.
 pub(super) fn size(bytes: u64) -> String {

@@ -3,8 +3,8 @@
 //! # How it works
 //! What cannot be written to standard output is a failure of the command, even if everything else
 //! went well. The first error is kept here; every later call of [`line`] or [`bytes`] fails at
-//! once. The command cleans up as after any failure, and [`finish`] turns the error into a message and
-//! the exit code. A reader that closed its end of a pipe gets no message: the process ends by
+//! once. The command cleans up as after any failure, and [`finish`] turns the error into a message
+//! and the exit code. A reader that closed its end of a pipe gets no message: the process ends by
 //! `SIGPIPE`, as other programs do (a shell shows 141).
 //!
 //! Output is written without a buffer, so that nothing is left to write at the end.
@@ -94,7 +94,8 @@ pub(super) fn to_stderr(text: &dyn Display) {
     let _ = writeln!(io::stderr().lock(), "sapwood: {text}");
 }
 
-/// Prints the line of a failure and returns its exit code. A failure without a line was reported before.
+/// Prints the line of a failure and returns its exit code. A failure without a line was reported
+/// before.
 pub(crate) fn report(failure: &Failure) -> u8 {
     let line = failure.to_string();
     if !line.is_empty() {

@@ -53,7 +53,7 @@ impl Geometry {
     }
 
     /// Error if there is no such group.
-    pub const fn check_group(&self, group: u32) -> Result<(), FormatError> {
+    pub(crate) const fn check_group(&self, group: u32) -> Result<(), FormatError> {
         if group < self.group_count {
             return Ok(());
         }

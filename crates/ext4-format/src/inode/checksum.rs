@@ -23,7 +23,7 @@ impl Inode {
     }
 
     /// Checksum of the bytes, the checksum taken as zero; 16 bits if there is no room for more.
-    pub fn compute_checksum(&self, ino: u32, geometry: &Geometry) -> u32 {
+    pub(crate) fn compute_checksum(&self, ino: u32, geometry: &Geometry) -> u32 {
         const LOW_AT: usize = std::mem::offset_of!(DiskInode, checksum_lo);
         let base = self.base.bytes();
         let mut sum = geometry.inode_seed(ino, self.generation());

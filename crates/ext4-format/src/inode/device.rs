@@ -3,9 +3,9 @@
 use crate::{FormatError, Inode};
 
 /// Largest major number that the format holds.
-pub const DEVICE_MAJOR_MAX: u32 = 0xfff;
+pub(crate) const DEVICE_MAJOR_MAX: u32 = 0xfff;
 /// Largest minor number that the format holds.
-pub const DEVICE_MINOR_MAX: u32 = 0xf_ffff;
+pub(crate) const DEVICE_MINOR_MAX: u32 = 0xf_ffff;
 
 impl Inode {
     /// Word `index` of `i_block`; 0 beyond the 15 words.
@@ -15,7 +15,7 @@ impl Inode {
     }
 
     /// Stores word `index` of `i_block`; nothing happens beyond the 15 words.
-    pub fn set_block_word(&mut self, index: usize, value: u32) {
+    pub(crate) fn set_block_word(&mut self, index: usize, value: u32) {
         let (words, _) = self.block_mut().as_chunks_mut::<4>();
         if let Some(word) = words.get_mut(index) {
             *word = value.to_le_bytes();

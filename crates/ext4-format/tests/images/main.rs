@@ -7,9 +7,10 @@ mod checks;
 mod image;
 mod populate;
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
+use sapwood_testing::machine::{E2FSPROGS, Need, trial};
 
 use image::Image;
 
@@ -165,19 +166,6 @@ fn resized_case(((_, options, size), to): (Variant, &str)) -> Result<(), Failed>
     checks::bitmaps(&image)
 }
 
-fn missing_tool() -> Option<&'static str> {
-    ["mke2fs", "dumpe2fs", "debugfs", "resize2fs", "e2fsck"]
-        .into_iter()
-        .find(|tool| {
-            let run = Command::new(tool)
-                .arg("-V")
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status();
-            run.is_err()
-        })
-}
-
 fn structure(variant: Variant) -> Result<(), Failed> {
     let image = Image::make(variant.1, variant.2)?;
     checks::superblock(&image)?;
@@ -203,21 +191,16 @@ fn inodes(variant: Variant) -> Result<(), Failed> {
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let missing = missing_tool();
-    if let Some(tool) = missing {
-        eprintln!("skipped: {tool} is missing");
-    }
+    let needs = [&E2FSPROGS[..], &[Need::Program("resize2fs")]].concat();
     let structure = STRUCTURE
         .iter()
-        .map(|v| Trial::test(v.0, move || structure(*v)));
-    let inodes = INODES.iter().map(|v| Trial::test(v.0, move || inodes(*v)));
+        .map(|v| trial(v.0, &needs, move || structure(*v)));
+    let inodes = INODES
+        .iter()
+        .map(|v| trial(v.0, &needs, move || inodes(*v)));
     let resized = RESIZED
         .iter()
-        .map(|r| Trial::test(r.0.0, move || resized_case(*r)));
-    let trials = structure
-        .chain(inodes)
-        .chain(resized)
-        .map(|trial| trial.with_ignored_flag(missing.is_some()))
-        .collect();
+        .map(|r| trial(r.0.0, &needs, move || resized_case(*r)));
+    let trials = structure.chain(inodes).chain(resized).collect();
     libtest_mimic::run(&args, trials).exit_code()
 }

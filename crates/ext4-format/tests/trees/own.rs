@@ -8,8 +8,10 @@ use std::path::Path;
 use libtest_mimic::Failed;
 use sapwood_ext4_format::{DirFormat, DirHasher, NewEntry, dir_type};
 
+use sapwood_testing::oracle::KernelMount;
+
 use super::fill::name;
-use super::mount::{Mounted, clean, make, run};
+use super::mount::{clean, make, run};
 use super::reader::Reader;
 
 /// A tree in memory: its blocks by their logical number.
@@ -189,7 +191,7 @@ pub(crate) fn build(
     if reader.block_size > 4096 {
         return Ok(()); // The kernel mounts no blocks above the page size.
     }
-    let mounted = Mounted::new(&image, &at, ",ro");
+    let mounted = KernelMount::at(&image, "ro", &at)?;
     let listed: BTreeSet<Vec<u8>> = std::fs::read_dir(at.join("d"))?
         .map(|entry| entry.unwrap().file_name().into_vec())
         .collect();

@@ -55,10 +55,18 @@ pub(crate) struct Request {
 /// at a time; may read bitmaps. The blocks lie in one group.
 ///
 /// # Errors
-/// `NoSpace`: no group that is in use has a free block. Cannot happen to who was promised blocks,
-/// unless groups went out of use.
+/// `NoSpace`: no group that is in use has a free block. Cannot happen to a file that was promised
+/// blocks, unless groups went out of use.
 pub(crate) fn allocate(groups: &Groups, request: &Request) -> Result<Extent> {
     choose::allocate(groups, request)
+}
+
+/// Takes free blocks side by side for several files, as [`allocate`] does for one.
+///
+/// # Errors
+/// As [`allocate`].
+pub(crate) fn allocate_stretch(groups: &Groups, goal: u64, len: u32) -> Result<Extent> {
+    choose::allocate_plain(groups, goal, len)
 }
 
 /// Marks allocated blocks as used in the bitmap, in this transaction. Hold no group lock; may wait

@@ -6,7 +6,7 @@ use sapwood_block::{Device, MemoryDevice};
 
 use super::*;
 use crate::engine::Engine;
-use crate::oracles::{self, MIB, Need, clean, dumped, engine, image, left_out};
+use crate::oracles::{self, KERNEL, MIB, TOOLS, clean, dumped, engine, image, left_out};
 use crate::{Options, mount};
 
 /// A small file system without a journal.
@@ -35,7 +35,7 @@ fn blocks(extent: Extent) -> impl Iterator<Item = u64> {
 
 #[test]
 fn the_goal_is_given_if_it_is_free_and_else_what_is_near() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let (device, engine) = small(256 * MIB, "-b 1024");
@@ -60,7 +60,7 @@ fn the_goal_is_given_if_it_is_free_and_else_what_is_near() {
 
 #[test]
 fn a_request_goes_to_its_flex_group_before_it_leaves_it() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let (_device, engine) = small(256 * MIB, "-b 1024 -G 4");
@@ -93,7 +93,7 @@ fn cancel_kept(engine: &Engine) {
 
 #[test]
 fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for (seed, args) in [
@@ -189,7 +189,7 @@ fn claims_cancels_frees_and_commits_in_any_order_leave_what_a_model_says() {
 
 #[test]
 fn freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_blocks() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let (_device, engine) = small(16 * MIB, "-b 1024 -m 0");
@@ -230,7 +230,7 @@ fn freed_blocks_are_not_given_before_their_commit_and_a_promise_waits_for_freed_
 
 #[test]
 fn promises_never_exceed_what_is_free() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let (_device, engine) = small(16 * MIB, "-b 1024 -m 10");
@@ -249,7 +249,7 @@ fn promises_never_exceed_what_is_free() {
         all.merge(more);
     }
     assert!(all.blocks() >= ordinary + reserved * 9 / 10);
-    // Who was promised blocks gets them.
+    // A file that was promised blocks gets them.
     let mut left = all.blocks();
     while left > 0 {
         let len = u32::try_from(left.min(100)).unwrap();
@@ -273,7 +273,7 @@ fn extents(blocks: &[u64]) -> usize {
 
 #[test]
 fn files_that_grow_at_once_are_kept_apart() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let (device, engine) = small(256 * MIB, "-b 4096");
@@ -322,7 +322,7 @@ fn files_that_grow_at_once_are_kept_apart() {
 
 #[test]
 fn files_that_threads_append_to_are_kept_apart() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let (device, engine) = small(256 * MIB, "-b 4096");
@@ -379,7 +379,7 @@ fn files_that_threads_append_to_are_kept_apart() {
 
 #[test]
 fn what_is_kept_is_given_back_before_anyone_fails() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let (_device, engine) = small(16 * MIB, "-b 1024");
@@ -401,7 +401,7 @@ fn what_is_kept_is_given_back_before_anyone_fails() {
 
 #[test]
 fn what_contradicts_the_bitmap_is_an_error_and_puts_the_group_out_of_use() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let (_device, engine) = small(64 * MIB, "-b 1024");
@@ -442,7 +442,7 @@ fn what_contradicts_the_bitmap_is_an_error_and_puts_the_group_out_of_use() {
 
 #[test]
 fn what_is_freed_is_discarded_after_its_commit() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(64 * MIB, "-b 4096 -O ^has_journal");
@@ -467,7 +467,7 @@ fn what_is_freed_is_discarded_after_its_commit() {
 
 #[test]
 fn statfs_is_what_the_kernel_says() {
-    if left_out(Need::Mount) {
+    if left_out(KERNEL) {
         return;
     }
     for args in [
@@ -510,7 +510,7 @@ fn statfs_is_what_the_kernel_says() {
 
 #[test]
 fn threads_that_allocate_free_and_commit_never_share_a_block() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(32 * MIB, "-b 1024 -m 0");

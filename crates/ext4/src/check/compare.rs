@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use sapwood_ext4_format::{BitmapKind, GroupFlags, bitmap, dir_type};
 
-use super::Phase;
-use super::error::CheckError;
 use super::finding::Finding;
+use super::report::{CheckError, Phase};
 use super::state::{Check, View};
 
 /// Sums over the groups.

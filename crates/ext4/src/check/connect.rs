@@ -6,22 +6,11 @@ use std::sync::Arc;
 use sapwood_ext4_format::{RoCompat, dir_type, special_ino};
 
 use super::finding::Finding;
-use super::notes::Note;
+use super::notes::{Note, Parents};
 use super::state::{Check, View};
 
 /// Most links that an inode counts. A directory with more has 1.
 const MOST_LINKS: u64 = 65_000;
-
-/// The known facts about a directory's position.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Parents {
-    /// Directory that contains its first name; 0 if none was seen.
-    pub(super) named_in: u32,
-    /// Inode of its `..`; 0 if none was seen.
-    pub(super) dotdot: u32,
-    /// Number of its names, without `.` and `..`.
-    pub(super) names: u32,
-}
 
 impl Check<'_> {
     /// Checks positions and links of all inodes.

@@ -1,65 +1,23 @@
 //! All directories: blocks, names, and the inodes of the names.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::sync::Arc;
 
 use sapwood_ext4_format::{
     CREATOR_HURD, DirEntry, DirError, DirFormat, INLINE_XATTR, Incompat, Inode, InodeFlags,
-    XattrSet, XattrValue, casefold, dir_type, inline_dir_parent, inline_dir_region, special_ino,
-    xattr_index,
+    XattrSet, XattrValue, dir_type, inline_dir_parent, inline_dir_region, special_ino, xattr_index,
 };
 
-use super::Phase;
-use super::error::CheckError;
 use super::finding::{Finding, shown};
 use super::htree::Tree;
-use super::notes::Note;
+use super::notes::{Directory, Note};
+use super::report::{CheckError, Phase};
 use super::state::{Check, View};
 use super::walk::{self, Piece};
 
 /// Smallest length of an encrypted name.
 const CIPHER_BLOCK: usize = 16;
-
-/// A directory that is being read.
-pub(super) struct Directory<'a> {
-    pub(super) ino: u32,
-    pub(super) format: DirFormat,
-    pub(super) seed: u32,
-    pub(super) encrypted: bool,
-    pub(super) folds: bool,
-    /// Entries may lack the file type despite the feature: the Hurd writes none.
-    untyped: bool,
-    /// Runs of blocks: logical, physical, length; in order.
-    pub(super) runs: Vec<(u64, u64, u64)>,
-    /// Number of blocks, from its size.
-    pub(super) blocks: u32,
-    names: HashSet<u64>,
-    hasher: &'a RandomState,
-}
-
-impl Directory<'_> {
-    /// Location of a block.
-    pub(super) fn physical(&self, logical: u32) -> Option<u64> {
-        let logical = u64::from(logical);
-        let at = self.runs.partition_point(|run| run.0 <= logical);
-        let (first, physical, len) = *self.runs.get(at.checked_sub(1)?)?;
-        let within = logical - first;
-        (within < len).then(|| physical + within)
-    }
-
-    /// Whether an entry with this type must have that of its inode.
-    fn typed(&self, found: u8) -> bool {
-        self.format.file_type && !(self.untyped && found == dir_type::UNKNOWN)
-    }
-
-    /// Enters a name. Returns whether it is new.
-    fn enter(&mut self, name: &[u8]) -> bool {
-        let folded = self.folds.then(|| casefold(name)).flatten();
-        let name = folded.as_deref().unwrap_or(name);
-        self.names.insert(self.hasher.hash_one(name))
-    }
-}
 
 /// The directory's format, from superblock and inode.
 fn format(view: &View, inode: &Inode) -> DirFormat {

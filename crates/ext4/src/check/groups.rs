@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use sapwood_ext4_format::{FormatError, validate_group};
 
-use super::error::CheckError;
 use super::finding::Finding;
+use super::report::{CheckError, Phase};
+use super::state::View;
 use super::state::{Check, Group};
-use super::{Phase, state::View};
 
 impl Check<'_> {
     /// Reads all descriptors and claims the blocks that they name.

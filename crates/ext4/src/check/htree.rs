@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use sapwood_ext4_format::{DirEntry, DirHasher, DxNode, HashVersion, HtreeError, casefold};
 
-use super::dirs::Directory;
 use super::finding::{Finding, shown};
+use super::notes::Directory;
 use super::state::{Check, View};
 
 /// Hashes that a block may have: from `low` to below `high`.

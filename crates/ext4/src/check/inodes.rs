@@ -8,11 +8,11 @@ use sapwood_ext4_format::{
 };
 
 use super::claims::Taken;
-use super::error::CheckError;
 use super::finding::Finding;
+use super::report::{CheckError, Phase};
 use super::state::{Check, View};
+use super::walk;
 use super::xattrs::Attributes;
-use super::{Phase, walk};
 
 /// Bytes of a table that are read at once.
 const CHUNK: u32 = 64 << 10;

@@ -28,7 +28,6 @@ mod claims;
 mod compare;
 mod connect;
 mod dirs;
-mod error;
 mod finding;
 mod groups;
 mod htree;
@@ -36,6 +35,7 @@ mod inodes;
 mod journal;
 mod notes;
 mod orphans;
+mod report;
 mod special;
 mod state;
 mod superblock;
@@ -49,96 +49,10 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 
-pub use error::CheckError;
 pub use finding::{Finding, Severity};
+pub use report::{CheckError, CheckOptions, Counts, Phase, Progress, Report};
 
 use state::Check;
-
-/// Parameters of a check.
-#[derive(Clone, Debug)]
-pub struct CheckOptions {
-    /// Most findings to keep; further ones are only counted.
-    pub max_findings: usize,
-}
-
-impl Default for CheckOptions {
-    fn default() -> Self {
-        Self {
-            max_findings: 10_000,
-        }
-    }
-}
-
-/// Phase of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Group descriptors; counts groups.
-    Groups,
-    /// Inodes; counts groups.
-    Inodes,
-    /// Directories; counts groups.
-    Directories,
-    /// Bitmaps; counts groups.
-    Compare,
-}
-
-/// Progress of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Current phase.
-    pub phase: Phase,
-    /// Groups done in this phase.
-    pub done: u64,
-    /// Groups to do in this phase.
-    pub total: u64,
-}
-
-/// Statistics of a file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Inodes in use, including reserved ones.
-    pub inodes: u64,
-    /// Directories.
-    pub directories: u64,
-    /// Regular files.
-    pub files: u64,
-    /// Symbolic links.
-    pub symlinks: u64,
-    /// Names, without `.` and `..`.
-    pub names: u64,
-    /// Blocks of maps: extent nodes and blocks of pointers.
-    pub map_blocks: u64,
-    /// Attribute blocks.
-    pub xattr_blocks: u64,
-    /// Free blocks as counted, in whole clusters.
-    pub free_blocks: u64,
-    /// Free inodes as counted.
-    pub free_inodes: u64,
-}
-
-/// Result of a check.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Findings in the order in which they were made.
-    pub findings: Vec<Finding>,
-    /// Findings beyond the limit of the options.
-    pub suppressed: u64,
-    /// Numbers.
-    pub counts: Counts,
-}
-
-impl Report {
-    /// Whether there are no errors; warnings are allowed.
-    pub fn is_clean(&self) -> bool {
-        self.suppressed == 0 && self.errors().next().is_none()
-    }
-
-    /// Findings that are errors.
-    pub fn errors(&self) -> impl Iterator<Item = &Finding> {
-        let errors = self.findings.iter();
-        errors.filter(|f| f.severity() == Severity::Error)
-    }
-}
 
 /// Checks the file system on `device`. Writes nothing to it. Nothing else may write to it
 /// meanwhile. `progress` is called often; if it breaks, the check ends.
@@ -151,7 +65,10 @@ pub fn check(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Report, CheckError> {
-    let mut check = Check::open(device, options, progress)?;
+    let mut findings = Vec::new();
+    let opened = superblock::open(device, &mut findings)?;
+    let mut check = Check::new(opened.view, opened.recovered, options, progress);
+    check.found_all(findings);
     check.copies_of_super();
     check.load_groups()?;
     check.orphans();

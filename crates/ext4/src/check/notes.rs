@@ -1,8 +1,10 @@
-//! Records of a check about every block and inode: sets and counts, kept only for groups in use.
+//! Records of a check about every block and inode: sets and counts, kept only for groups in use;
+//! what is known about directories and attributes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 
-use sapwood_ext4_format::Geometry;
+use sapwood_ext4_format::{DirFormat, Geometry, casefold, dir_type};
 
 /// Clusters, by their number from the first cluster of group 0.
 #[derive(Debug)]
@@ -124,5 +126,77 @@ impl Notes {
     /// Facts about a group's inodes, possibly only the first ones.
     pub(super) fn group(&self, group: u32) -> &[Note] {
         self.groups.get(&group).map_or(&[], |notes| notes)
+    }
+}
+
+/// The known facts about a directory's position.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Parents {
+    /// Directory that contains its first name; 0 if none was seen.
+    pub(super) named_in: u32,
+    /// Inode of its `..`; 0 if none was seen.
+    pub(super) dotdot: u32,
+    /// Number of its names, without `.` and `..`.
+    pub(super) names: u32,
+}
+
+/// A block of attributes that several inodes may use.
+#[derive(Debug)]
+pub(super) struct BlockUse {
+    /// Reference count in its header.
+    pub(super) refcount: u32,
+    /// Inodes that use it.
+    pub(super) seen: u64,
+    /// Its contents are unknown.
+    pub(super) bad: bool,
+    /// Inodes with values that it names, and their clusters.
+    pub(super) values: Vec<u32>,
+    pub(super) clusters: u64,
+}
+
+/// An inode that contains an attribute's value.
+#[derive(Debug, Default)]
+pub(super) struct ValueUse {
+    pub(super) seen: u64,
+    pub(super) clusters: u64,
+}
+
+/// A directory that is being read.
+pub(super) struct Directory<'a> {
+    pub(super) ino: u32,
+    pub(super) format: DirFormat,
+    pub(super) seed: u32,
+    pub(super) encrypted: bool,
+    pub(super) folds: bool,
+    /// Entries may lack the file type despite the feature: the Hurd writes none.
+    pub(super) untyped: bool,
+    /// Runs of blocks: logical, physical, length; in order.
+    pub(super) runs: Vec<(u64, u64, u64)>,
+    /// Number of blocks, from its size.
+    pub(super) blocks: u32,
+    pub(super) names: HashSet<u64>,
+    pub(super) hasher: &'a RandomState,
+}
+
+impl Directory<'_> {
+    /// Location of a block.
+    pub(super) fn physical(&self, logical: u32) -> Option<u64> {
+        let logical = u64::from(logical);
+        let at = self.runs.partition_point(|run| run.0 <= logical);
+        let (first, physical, len) = *self.runs.get(at.checked_sub(1)?)?;
+        let within = logical - first;
+        (within < len).then(|| physical + within)
+    }
+
+    /// Whether an entry with this type must have that of its inode.
+    pub(super) fn typed(&self, found: u8) -> bool {
+        self.format.file_type && !(self.untyped && found == dir_type::UNKNOWN)
+    }
+
+    /// Enters a name. Returns whether it is new.
+    pub(super) fn enter(&mut self, name: &[u8]) -> bool {
+        let folded = self.folds.then(|| casefold(name)).flatten();
+        let name = folded.as_deref().unwrap_or(name);
+        self.names.insert(self.hasher.hash_one(name))
     }
 }

@@ -7,12 +7,10 @@ use std::sync::Arc;
 use sapwood_block::Device;
 use sapwood_ext4_format::{FormatError, Geometry, GroupDesc, Inode, SuperBlock};
 
-use super::connect::Parents;
-use super::error::CheckError;
 use super::finding::Finding;
-use super::notes::{ClusterSet, Notes};
-use super::xattrs::{BlockUse, ValueUse};
-use super::{CheckOptions, Phase, Progress, Report, superblock};
+use super::notes::{BlockUse, ClusterSet, Notes, Parents, ValueUse};
+use super::report::CheckError;
+use super::report::{CheckOptions, Phase, Progress, Report};
 
 /// Reads the image.
 #[derive(Debug)]
@@ -107,19 +105,19 @@ pub(super) struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    pub(super) fn open(
-        device: &Arc<dyn Device>,
+    /// A check that has read the superblock. `recovered`: the journal had to be replayed.
+    pub(super) fn new(
+        view: View,
+        recovered: bool,
         options: &'a CheckOptions,
         progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Self, CheckError> {
-        let mut findings = Vec::new();
-        let opened = superblock::open(device, &mut findings)?;
-        let geometry = &opened.view.geometry;
-        let mut check = Self {
+    ) -> Self {
+        let geometry = &view.geometry;
+        Self {
             options,
             report: Report::default(),
             progress,
-            recovered: opened.recovered,
+            recovered,
             groups: Vec::new(),
             system: ClusterSet::new(geometry),
             used: ClusterSet::new(geometry),
@@ -133,10 +131,8 @@ impl<'a> Check<'a> {
             parents: HashMap::new(),
             dir_blocks: ClusterSet::new(geometry),
             names_incomplete: false,
-            view: Arc::new(opened.view),
-        };
-        findings.into_iter().for_each(|f| check.found(f));
-        Ok(check)
+            view: Arc::new(view),
+        }
     }
 
     /// Records a finding.

@@ -8,9 +8,9 @@ use sapwood_ext4_format::{
     SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState, validate_super,
 };
 
-use super::error::CheckError;
 use super::finding::Finding;
 use super::journal;
+use super::report::CheckError;
 use super::state::{Check, View};
 
 /// Compatible features that are known.

@@ -8,29 +8,9 @@ use sapwood_ext4_format::{
 };
 
 use super::finding::Finding;
+use super::notes::BlockUse;
 use super::state::{Check, View};
 use super::walk::{self, Piece};
-
-/// A block of attributes that several inodes may use.
-#[derive(Debug)]
-pub(super) struct BlockUse {
-    /// Reference count in its header.
-    refcount: u32,
-    /// Inodes that use it.
-    seen: u64,
-    /// Its contents are unknown.
-    bad: bool,
-    /// Inodes with values that it names, and their clusters.
-    values: Vec<u32>,
-    clusters: u64,
-}
-
-/// An inode that contains an attribute's value.
-#[derive(Debug, Default)]
-pub(super) struct ValueUse {
-    seen: u64,
-    clusters: u64,
-}
 
 /// Attributes of an inode.
 #[derive(Debug, Default)]

@@ -1,7 +1,8 @@
 //! Completion: ranges whose I/O is done get into the map.
 //!
 //! One thread at a time completes the ranges of a file, in the order in which they were taken,
-//! several in one handle where its credits allow. It claims the new blocks in the bitmap, inserts
+//! several in one handle where its credits allow. Files whose I/O was done together share handles,
+//! too. It claims the new blocks in the bitmap, inserts
 //! them into the map, converts unwritten ones, and raises the size on disk to what is there. Each
 //! handle ends with the inode stored, so that a commit in between has a whole, shorter file.
 //!
@@ -9,8 +10,10 @@
 
 use std::sync::Arc;
 
+use sapwood_jbd2::Handle;
+
 use super::steps::{convert, insert, raise_disk_size, step_credits};
-use super::work::{Dispatch, Work};
+use super::work::{Dispatch, Taken, Work};
 use super::{journaled, plan};
 use crate::Result;
 use crate::block_alloc;
@@ -21,19 +24,28 @@ use crate::inode::Inode;
 /// Ranges that one handle completes, at most.
 const BATCH: usize = 32;
 
-/// The I/O of a range is done, or has failed. Called once for each.
-pub(super) fn io_finished(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    io: &Arc<InFlight>,
-    dispatch: Dispatch,
-) {
+/// The I/O of ranges, of one or more files, is done, or has failed. Called once for each.
+pub(super) fn io_finished(engine: &Arc<Engine>, finished: Vec<Taken>, dispatch: Dispatch) {
+    let mut ready = Vec::new();
+    for (inode, io) in finished {
+        if io_done(engine, &inode, &io) {
+            ready.push(inode);
+        }
+    }
+    if ready.is_empty() {
+        return;
+    }
+    match dispatch {
+        Dispatch::Here => complete(engine, ready),
+        Dispatch::Queue => engine.writeback.push(engine, Work::Complete(ready)),
+    }
+}
+
+/// True if the caller is to complete the file.
+fn io_done(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &Arc<InFlight>) -> bool {
     if !io.failed() && only_overwrote(engine, inode, io) {
         inode.data.state.lock().overwrites += 1;
-        if end(engine, inode, io) {
-            go_on(engine, inode, dispatch);
-        }
-        return;
+        return end(engine, inode, io);
     }
     if io.failed()
         && let Some(plan) = io.plan()
@@ -43,10 +55,7 @@ pub(super) fn io_finished(
             reserve_again(engine, inode, io, plan);
         }
     }
-    let ready = inode.data.state.lock().in_flight.io_done(io.id);
-    if ready {
-        go_on(engine, inode, dispatch);
-    }
+    inode.data.state.lock().in_flight.io_done(io.id)
 }
 
 /// Reserves blocks once more for a range that could not be written. Its bytes are lost if there are
@@ -70,15 +79,6 @@ fn reserve_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &Plan) {
     }
 }
 
-fn go_on(engine: &Arc<Engine>, inode: &Arc<Inode>, dispatch: Dispatch) {
-    match dispatch {
-        Dispatch::Here => complete(engine, inode),
-        Dispatch::Queue => engine
-            .writeback
-            .push(engine, Work::Complete(Arc::clone(inode))),
-    }
-}
-
 /// Whether neither map nor size on disk have to follow.
 fn only_overwrote(engine: &Engine, inode: &Inode, io: &InFlight) -> bool {
     let in_place = io.plan().is_some_and(|plan| !plan.changes_map());
@@ -89,34 +89,49 @@ fn only_overwrote(engine: &Engine, inode: &Inode, io: &InFlight) -> bool {
     io.range.end.min(state.size) <= state.raw.size(&engine.geometry)
 }
 
-/// Completes what is ready until nothing is. Only for the thread that `InFlightSet::io_done` or
-/// `InFlightSet::remove` asked to.
-pub(super) fn complete(engine: &Arc<Engine>, inode: &Arc<Inode>) {
-    loop {
-        let batch = inode.data.state.lock().in_flight.next_ready(BATCH);
-        if batch.is_empty() {
-            return;
+/// Completes what is ready of files until nothing is. Only for the thread that
+/// `InFlightSet::io_done` or `InFlightSet::remove` asked to.
+pub(super) fn complete(engine: &Arc<Engine>, mut inodes: Vec<Arc<Inode>>) {
+    while !inodes.is_empty() {
+        let mut handle = None;
+        let mut ended: Vec<Taken> = Vec::new();
+        inodes.retain(|inode| {
+            let batch = inode.data.state.lock().in_flight.next_ready(BATCH);
+            complete_batch(engine, inode, &batch, &mut handle);
+            let some = !batch.is_empty();
+            ended.extend(batch.into_iter().map(|io| (Arc::clone(inode), io)));
+            some
+        });
+        // A waiter that is woken may begin a commit, which waits for the handle.
+        drop(handle);
+        for (inode, io) in ended {
+            end(engine, &inode, &io);
         }
-        let good: Vec<_> = batch.iter().filter(|io| !io.failed()).collect();
-        let mut claimed = 0;
-        let result = match good.is_empty() {
-            true => Ok(()),
-            false => bring(engine, inode, &good, &mut claimed),
-        };
-        if let Err(error) = &result {
-            log::error!("inode {}: written data is lost: {error}", inode.ino);
-            engine.health.fail(error);
-            for segment in segments(&good)
-                .filter(|s| s.1.change == Change::Insert)
-                .skip(claimed)
-            {
-                plan::cancel(engine, std::slice::from_ref(segment.1));
-            }
-            good.iter().for_each(|io| io.fail());
+    }
+}
+
+/// Puts ranges of a file into the map, in a handle that others may have begun.
+fn complete_batch(
+    engine: &Arc<Engine>,
+    inode: &Arc<Inode>,
+    batch: &[Arc<InFlight>],
+    handle: &mut Option<Handle>,
+) {
+    let good: Vec<_> = batch.iter().filter(|io| !io.failed()).collect();
+    if good.is_empty() {
+        return;
+    }
+    let mut claimed = 0;
+    if let Err(error) = bring(engine, inode, &good, &mut claimed, handle) {
+        log::error!("inode {}: written data is lost: {error}", inode.ino);
+        engine.health.fail(&error);
+        for segment in segments(&good)
+            .filter(|s| s.1.change == Change::Insert)
+            .skip(claimed)
+        {
+            plan::cancel(engine, std::slice::from_ref(segment.1));
         }
-        for io in batch {
-            end(engine, inode, &io);
-        }
+        good.iter().for_each(|io| io.fail());
     }
 }
 
@@ -128,15 +143,27 @@ fn segments<'a>(ios: &'a [&Arc<InFlight>]) -> impl Iterator<Item = (&'a InFlight
     })
 }
 
-/// Puts ranges into the map. `claimed`: how many of their new segments are in the bitmap.
+/// Puts ranges into the map. `claimed`: how many of their new segments are in the bitmap. The
+/// handle stays for the next file; after an error there is none.
 fn bring(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     ios: &[&Arc<InFlight>],
     claimed: &mut usize,
+    handle: &mut Option<Handle>,
 ) -> Result<()> {
     let journaled = journaled::applies(engine, inode);
-    let mut h = engine.start_tracked(step_credits(engine, inode, 1))?;
+    let step = step_credits(engine, inode, 1);
+    let mut h = match handle.take() {
+        None => engine.start_tracked(step)?,
+        Some(mut h) => {
+            engine.health.check()?;
+            if !h.ensure(step) {
+                h.restart(step)?;
+            }
+            h
+        }
+    };
     engine.fast_commits.data_written(&h);
     for (io, segment) in segments(ios) {
         let step = step_credits(engine, inode, segment.extent().len.into());
@@ -163,7 +190,9 @@ fn bring(
         }
         raise_disk_size(engine, inode, segment.blocks.end)?;
     }
-    inode.store(engine, &h)
+    inode.store(engine, &h)?;
+    *handle = Some(h);
+    Ok(())
 }
 
 /// Takes a range out and wakes the threads that waited for it. True if the caller is to complete

@@ -4,6 +4,9 @@
 //! [`begin`] takes dirty runs out; each becomes in-flight I/O, which [`submit`] plans and writes.
 //! After the last request it is ready to be [completed](super::complete).
 //!
+//! Short ranges, of one or more files, share a piece of work: a thread plans them together, writes
+//! them with few requests and has them completed together.
+//!
 //! Small flushes that a thread waits for run in the caller's thread from end to end, so that an
 //! fsync of a page does not pay for waking threads.
 //!
@@ -18,7 +21,7 @@ use std::sync::Arc;
 
 use super::range::blocks_of;
 use super::submit;
-use super::work::{Dispatch, Work};
+use super::work::{Dispatch, Taken, Work};
 use crate::block_alloc::Reservation;
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -28,6 +31,10 @@ use crate::{Error, Result};
 const MAX_IO: u64 = 64 << 20;
 /// Bytes up to which a flush that is waited for runs in the caller's thread.
 const SMALL: u64 = 256 << 10;
+/// Bytes of ranges that end a piece of work.
+const JOB_BYTES: u64 = 1 << 20;
+/// Ranges of a piece of work at most.
+const JOB_RANGES: usize = 128;
 
 /// Writes back all of a file and waits until the map has it, in a transaction that need not be
 /// durable. Waits for nothing of other files. Hold no handle.
@@ -147,34 +154,66 @@ pub(super) fn begin(
     range: Range<u64>,
     dispatch: Dispatch,
 ) -> bool {
-    let mut taken = Vec::new();
-    let mut left = false;
-    {
-        let mut guard = inode.data.state.lock();
-        let state = &mut *guard;
-        let mut at = range.start;
-        while let Some(run) = state.dirty.run(at, range.end, MAX_IO) {
-            at = run.end;
-            let free = state.in_flight.gaps(run.clone());
-            left |=
-                free.iter().map(|part| part.end - part.start).sum::<u64>() < run.end - run.start;
-            for part in free {
-                let pieces = state.dirty.take(part.clone());
-                let blocks = blocks_of(engine, &part);
-                let delayed = state.delayed.remove(blocks.start, blocks.end);
-                taken.push(state.in_flight.insert(part, pieces, delayed));
-            }
-        }
-    }
-    for io in taken {
-        match dispatch {
-            Dispatch::Here => submit::prepare(engine, inode, &io, dispatch),
-            Dispatch::Queue => engine
-                .writeback
-                .push(engine, Work::Prepare(Arc::clone(inode), io)),
-        }
+    let (taken, left) = take(engine, inode, range);
+    match dispatch {
+        Dispatch::Here => submit::prepare(engine, &taken, dispatch),
+        Dispatch::Queue => push(engine, taken),
     }
     left
+}
+
+/// Takes what is dirty in files and starts its way to disk, by the threads of writeback. Returns
+/// the files of which some was left because it is in flight already.
+pub(super) fn begin_all<'f>(engine: &Arc<Engine>, files: &'f [Arc<Inode>]) -> Vec<&'f Arc<Inode>> {
+    let (mut all, mut left) = (Vec::new(), Vec::new());
+    for inode in files {
+        let (taken, some) = take(engine, inode, 0..u64::MAX);
+        all.extend(taken);
+        if some {
+            left.push(inode);
+        }
+    }
+    push(engine, all);
+    left
+}
+
+/// Makes what is dirty in `range` in-flight ranges. True if some was left.
+fn take(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>) -> (Vec<Taken>, bool) {
+    let mut taken = Vec::new();
+    let mut left = false;
+    let mut guard = inode.data.state.lock();
+    let state = &mut *guard;
+    let mut at = range.start;
+    while let Some(run) = state.dirty.run(at, range.end, MAX_IO) {
+        at = run.end;
+        let free = state.in_flight.gaps(run.clone());
+        left |= free.iter().map(|part| part.end - part.start).sum::<u64>() < run.end - run.start;
+        for part in free {
+            let pieces = state.dirty.take(part.clone());
+            let blocks = blocks_of(engine, &part);
+            let delayed = state.delayed.remove(blocks.start, blocks.end);
+            let io = state.in_flight.insert(part, pieces, delayed);
+            taken.push((Arc::clone(inode), io));
+        }
+    }
+    (taken, left)
+}
+
+/// Queues ranges. Short ones share a piece of work.
+fn push(engine: &Arc<Engine>, taken: Vec<Taken>) {
+    let (mut job, mut bytes) = (Vec::new(), 0);
+    for (inode, io) in taken {
+        bytes += io.len();
+        job.push((inode, io));
+        if bytes >= JOB_BYTES || job.len() >= JOB_RANGES {
+            bytes = 0;
+            let work = Work::Prepare(std::mem::take(&mut job));
+            engine.writeback.push(engine, work);
+        }
+    }
+    if !job.is_empty() {
+        engine.writeback.push(engine, Work::Prepare(job));
+    }
 }
 
 /// Throws away what is dirty in `range` (whole blocks, in bytes) and waits until nothing of it is
@@ -209,13 +248,7 @@ pub(super) fn drain(engine: &Arc<Engine>) {
 }
 
 fn drain_files(engine: &Arc<Engine>, files: &[Arc<Inode>]) {
-    let mut left = Vec::new();
-    for inode in files {
-        if begin(engine, inode, 0..u64::MAX, Dispatch::Queue) {
-            left.push(inode);
-        }
-    }
-    for inode in left {
+    for inode in begin_all(engine, files) {
         wait_for_io(inode);
         begin(engine, inode, 0..u64::MAX, Dispatch::Queue);
     }

@@ -39,7 +39,7 @@
 //! | written again while in flight | `tests::order::what_is_written_again_in_flight_is_kept` |
 //! | a write fails | `tests::order::a_failed_write_is_told_once` |
 //! | fsync beside other files' writeback | `tests::order::fsync_waits_for_its_file_only` |
-//! | a later part is written first | `tests::order::a_growing_file_lands_in_order` |
+//! | a later part is written first | `tests::order::a_growing_file_is_completed_in_order` |
 //! | no block left | `tests::space::a_full_file_system_refuses_at_the_write` |
 
 mod complete;
@@ -51,10 +51,9 @@ mod journaled;
 mod plan;
 mod range;
 mod read;
-mod seek;
 mod steps;
+mod stretch;
 mod submit;
-mod symlink;
 #[cfg(test)]
 mod tests;
 mod truncate;
@@ -65,9 +64,9 @@ mod writeback;
 pub(crate) use copy::copy_range;
 pub(crate) use fallocate::fallocate;
 pub(crate) use flush::{flush, flush_all, overwrites, overwrites_synced, sync_overwrites};
+pub(crate) use inline::{read_symlink, write_symlink};
 pub(crate) use read::read;
-pub(crate) use seek::stretch;
-pub(crate) use symlink::{read_symlink, write_symlink};
+pub(crate) use read::stretch;
 pub(crate) use truncate::{delete_content, is_bare, truncate};
 pub(crate) use write::write;
 pub(crate) use writeback::new_writeback;

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::range::{blocks_of, hint};
+use super::stretch::Stretch;
 use crate::block_alloc::{self, Extent, Request};
 use crate::file_data::{Change, InFlight, Plan, Segment};
 use crate::inode::Inode;
@@ -20,9 +21,21 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// The map is damaged; [`Error::NoSpace`], which a reservation should have kept away.
-pub(super) fn make(store: &Store, inode: &Arc<Inode>, io: &InFlight) -> Result<Plan> {
+pub(super) fn make(
+    store: &Store,
+    inode: &Arc<Inode>,
+    io: &InFlight,
+    stretch: &mut Stretch<'_>,
+) -> Result<Plan> {
     let mut plan = Plan::default();
-    match fill(store, inode, blocks_of(store, &io.range), &mut plan) {
+    stretch.next();
+    match fill(
+        store,
+        inode,
+        blocks_of(store, &io.range),
+        &mut plan,
+        stretch,
+    ) {
         Ok(()) => Ok(plan),
         Err(error) => {
             cancel(store, &plan.segments);
@@ -40,7 +53,13 @@ pub(super) fn cancel(store: &Store, segments: &[Segment]) {
     }
 }
 
-fn fill(store: &Store, inode: &Arc<Inode>, blocks: Range<u64>, plan: &mut Plan) -> Result<()> {
+fn fill(
+    store: &Store,
+    inode: &Arc<Inode>,
+    blocks: Range<u64>,
+    plan: &mut Plan,
+    stretch: &mut Stretch<'_>,
+) -> Result<()> {
     let mut at = blocks.start;
     while at < blocks.end {
         let run = map::lookup(store, inode, at, blocks.end - at)?;
@@ -49,7 +68,7 @@ fn fill(store: &Store, inode: &Arc<Inode>, blocks: Range<u64>, plan: &mut Plan) 
             Mapped::Written(physical) => (physical, Change::None),
             Mapped::Unwritten(physical) => (physical, Change::Convert),
             Mapped::Hole => {
-                allocate(store, inode, at..end, plan)?;
+                allocate(store, inode, at..end, plan, stretch)?;
                 at = end;
                 continue;
             }
@@ -65,7 +84,14 @@ fn fill(store: &Store, inode: &Arc<Inode>, blocks: Range<u64>, plan: &mut Plan) 
 }
 
 /// Takes blocks for a hole.
-fn allocate(store: &Store, inode: &Arc<Inode>, hole: Range<u64>, plan: &mut Plan) -> Result<()> {
+fn allocate(
+    store: &Store,
+    inode: &Arc<Inode>,
+    hole: Range<u64>,
+    plan: &mut Plan,
+    stretch: &mut Stretch<'_>,
+) -> Result<()> {
+    let is_first = plan.segments.is_empty() && hole.start == 0;
     let mut goal = match plan.segments.last() {
         Some(last) => last
             .physical
@@ -78,7 +104,14 @@ fn allocate(store: &Store, inode: &Arc<Inode>, hole: Range<u64>, plan: &mut Plan
     let mut at = hole.start;
     while at < hole.end {
         let want = u32::try_from(hole.end - at).unwrap_or(u32::MAX);
-        let extent = take(store, inode, goal, want)?;
+        let together = match is_first && at == hole.start {
+            true => stretch.take(goal, want),
+            false => None,
+        };
+        let extent = match together {
+            Some(extent) => extent,
+            None => take(store, inode, goal, want)?,
+        };
         let end = at + u64::from(extent.len);
         plan.segments.push(Segment {
             blocks: at..end,

@@ -1,4 +1,4 @@
-//! Reading: memory over disk.
+//! Reads files: memory over disk. Finds data and holes.
 //!
 //! What is dirty or in flight is copied from memory. The rest stays as it is while the caller holds
 //! `io`, so it is looked up and read without a lock, straight into the caller's buffer.
@@ -13,6 +13,7 @@ use super::{inline, journaled};
 use crate::Result;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
+use crate::store::Store;
 use crate::volume::Volume;
 
 /// Reads up to `buf.len()` bytes at `offset`; returns how many (fewer only at the end of the file).
@@ -140,4 +141,31 @@ fn follows(piece: &Piece, device: Option<u64>) -> bool {
         (None, None) => true,
         _ => false,
     }
+}
+
+/// Whether the byte at `at` is data, and up to where that is known to go on; inline data is data.
+/// The caller holds `io`.
+///
+/// # Errors
+/// The map is damaged.
+pub(crate) fn stretch(store: &Store, inode: &Inode, at: u64, size: u64) -> Result<(bool, u64)> {
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return Ok((true, size));
+    }
+    let next = {
+        let state = inode.data.state.lock();
+        let dirty = state.dirty.covered(at..u64::MAX).next();
+        let io = state.in_flight.covered(at..u64::MAX).next();
+        dirty.into_iter().chain(io).min_by_key(|part| part.start)
+    };
+    if let Some(part) = next.clone().filter(|part| part.start <= at) {
+        return Ok((true, part.end));
+    }
+    let limit = next.map_or(u64::MAX, |part| part.start);
+    let block_size = store.block_size();
+    let (block, end) = (at / block_size, size.div_ceil(block_size));
+    let run = map::lookup(store, inode, block, end - block)?;
+    let run_end = map::run_end(inode.ino, &run, block, end)?;
+    let is_data = matches!(run.what, Mapped::Written(_));
+    Ok((is_data, run_end.saturating_mul(block_size).min(limit)))
 }

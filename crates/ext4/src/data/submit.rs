@@ -1,10 +1,14 @@
-//! From a taken range to the device: plan it, cut the plan into requests, write them.
+//! From taken ranges to the device: plan them, cut the plans into requests, write them.
+//!
+//! Requests that follow each other on the device become one, also those of several files. If it
+//! fails, each range fails that has bytes in it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::range::check;
-use super::work::{Dispatch, Request, Work};
+use super::stretch::Stretch;
+use super::work::{Dispatch, Part, Request, Taken, Work};
 use super::{complete, journaled, plan};
 use crate::Error;
 use crate::engine::Engine;
@@ -14,37 +18,44 @@ use crate::inode::Inode;
 /// Bytes of one write request.
 const MAX_WRITE: u64 = 4 << 20;
 
-/// Plans a range and sends it on.
-pub(super) fn prepare(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    io: &Arc<InFlight>,
-    dispatch: Dispatch,
-) {
-    let plan = check(engine).and_then(|()| plan::make(engine, inode, io));
-    inode.data.state.lock().unpromise(io.delayed);
-    let plan = match plan {
-        Ok(plan) => plan,
-        Err(error) => {
-            lost(engine, inode, io, &error);
-            return complete::io_finished(engine, inode, io, dispatch);
-        }
-    };
-    if journaled::applies(engine, inode) {
-        // Completion puts it into the journal.
-        io.set_plan(plan, 0);
-        return complete::io_finished(engine, inode, io, dispatch);
-    }
-    let requests = requests(engine.block_size(), &plan);
-    io.set_plan(plan, requests.len());
-    for request in requests {
-        match dispatch {
-            Dispatch::Here => write_part(engine, inode, io, &request, dispatch),
-            Dispatch::Queue => {
-                let work = Work::Write(Arc::clone(inode), Arc::clone(io), request);
-                engine.writeback.push(engine, work);
+/// Plans ranges of one or more files and sends them on.
+pub(super) fn prepare(engine: &Arc<Engine>, taken: &[Taken], dispatch: Dispatch) {
+    let mut parts = Vec::new();
+    let mut finished = Vec::new();
+    let mut stretch = Stretch::new(engine, taken);
+    for (inode, io) in taken {
+        let plan = check(engine).and_then(|()| plan::make(engine, inode, io, &mut stretch));
+        inode.data.state.lock().unpromise(io.delayed);
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(error) => {
+                lost(engine, inode, io, &error);
+                finished.push((Arc::clone(inode), Arc::clone(io)));
+                continue;
             }
+        };
+        if journaled::applies(engine, inode) {
+            // Completion puts it into the journal.
+            io.set_plan(plan, 0);
+            finished.push((Arc::clone(inode), Arc::clone(io)));
+            continue;
         }
+        let requests = requests(engine.block_size(), &plan);
+        io.set_plan(plan, requests.len());
+        parts.extend(requests.into_iter().map(|request| Part {
+            inode: Arc::clone(inode),
+            io: Arc::clone(io),
+            request,
+        }));
+    }
+    drop(stretch);
+    complete::io_finished(engine, finished, dispatch);
+    let bytes: u64 = parts.iter().map(Part::len).sum();
+    if dispatch == Dispatch::Here || bytes <= MAX_WRITE {
+        return write(engine, parts, dispatch);
+    }
+    for part in parts {
+        engine.writeback.push(engine, Work::Write(part));
     }
 }
 
@@ -103,26 +114,54 @@ fn requests(block_size: u64, plan: &Plan) -> Vec<Request> {
     whole.into_iter().flat_map(cut).collect()
 }
 
-/// Writes a part of a range; after the last one the range goes on to completion.
-pub(super) fn write_part(
-    engine: &Arc<Engine>,
-    inode: &Arc<Inode>,
-    io: &Arc<InFlight>,
-    request: &Request,
-    dispatch: Dispatch,
-) {
-    let slices = io.slices(request.range.clone());
-    let result =
-        check(engine).and_then(|()| Ok(engine.device.write_vectored_at(request.at, &slices)?));
-    if let Err(error) = &result {
-        lost(engine, inode, io, error);
+/// Writes parts of ranges, neighbours with one request; a range goes on to completion after its
+/// last part.
+pub(super) fn write(engine: &Arc<Engine>, mut parts: Vec<Part>, dispatch: Dispatch) {
+    parts.sort_by_key(|part| part.request.at);
+    let mut rest = &parts[..];
+    while let Some(first) = rest.first() {
+        let mut end = first.request.at + first.len();
+        let neighbours = rest.iter().skip(1).take_while(|part| {
+            let fits = part.request.at == end && end + part.len() - first.request.at <= MAX_WRITE;
+            end += part.len();
+            fits
+        });
+        let (run, others) = rest.split_at(1 + neighbours.count());
+        write_run(engine, first.request.at, run, dispatch);
+        rest = others;
     }
-    if io.request_done(result.is_ok()) {
-        complete::io_finished(engine, inode, io, dispatch);
+}
+
+/// Writes parts that follow each other on the device from `at` on.
+fn write_run(engine: &Arc<Engine>, at: u64, run: &[Part], dispatch: Dispatch) {
+    let slices: Vec<&[u8]> = run
+        .iter()
+        .flat_map(|part| part.io.slices(part.request.range.clone()))
+        .collect();
+    let result = check(engine).and_then(|()| Ok(engine.device.write_vectored_at(at, &slices)?));
+    let several = run
+        .windows(2)
+        .any(|pair| matches!(pair, [one, other] if !Arc::ptr_eq(&one.inode, &other.inode)));
+    if several && result.as_ref().is_err_and(Error::is_host_full) {
+        // A file whose bytes have space does not wait for the others.
+        run.chunk_by(|one, other| Arc::ptr_eq(&one.inode, &other.inode))
+            .filter_map(|of_inode| Some((of_inode.first()?.request.at, of_inode)))
+            .for_each(|(at, of_inode)| write_run(engine, at, of_inode, dispatch));
+        return;
     }
-    if matches!(dispatch, Dispatch::Queue) && result.is_ok() {
-        let len = request.range.end - request.range.start;
-        engine.device.write_behind(request.at, len);
+    let mut finished = Vec::new();
+    for Part { inode, io, .. } in run {
+        if let Err(error) = &result {
+            lost(engine, inode, io, error);
+        }
+        if io.request_done(result.is_ok()) {
+            finished.push((Arc::clone(inode), Arc::clone(io)));
+        }
+    }
+    complete::io_finished(engine, finished, dispatch);
+    if dispatch == Dispatch::Queue && result.is_ok() {
+        let len = run.iter().map(Part::len).sum();
+        engine.device.write_behind(at, len);
     }
 }
 

@@ -15,7 +15,10 @@ pub(crate) enum Dispatch {
     Queue,
 }
 
-/// A part of an in-flight range that is one request.
+/// A range that was taken, and its file.
+pub(crate) type Taken = (Arc<Inode>, Arc<InFlight>);
+
+/// A part of an in-flight range that is side by side on the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Byte on the device.
@@ -26,10 +29,24 @@ pub(crate) struct Request {
 
 /// Work for a thread.
 pub(crate) enum Work {
-    /// Plan a range that was taken.
-    Prepare(Arc<Inode>, Arc<InFlight>),
+    /// Plan ranges that were taken, and write what is short.
+    Prepare(Vec<Taken>),
     /// Write a part of a range.
-    Write(Arc<Inode>, Arc<InFlight>, Request),
-    /// Complete what is ready of a file.
-    Complete(Arc<Inode>),
+    Write(Part),
+    /// Complete what is ready of files.
+    Complete(Vec<Arc<Inode>>),
+}
+
+/// A request, and the range that it is part of.
+pub(crate) struct Part {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) io: Arc<InFlight>,
+    pub(crate) request: Request,
+}
+
+impl Part {
+    /// Bytes of it.
+    pub(crate) fn len(&self) -> u64 {
+        self.request.range.end - self.request.range.start
+    }
 }

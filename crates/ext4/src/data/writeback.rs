@@ -42,15 +42,13 @@ impl WritebackEngine for Engine {
 
     fn run(self: &Arc<Self>, work: Work) {
         match work {
-            Work::Prepare(inode, io) => submit::prepare(self, &inode, &io, Dispatch::Queue),
-            Work::Write(inode, io, request) => {
-                submit::write_part(self, &inode, &io, &request, Dispatch::Queue);
-            }
-            Work::Complete(inode) => complete::complete(self, &inode),
+            Work::Prepare(taken) => submit::prepare(self, &taken, Dispatch::Queue),
+            Work::Write(part) => submit::write(self, vec![part], Dispatch::Queue),
+            Work::Complete(inodes) => complete::complete(self, inodes),
         }
     }
 
-    fn begin(self: &Arc<Self>, inode: &Arc<Inode>) {
-        flush::begin(self, inode, 0..u64::MAX, Dispatch::Queue);
+    fn begin(self: &Arc<Self>, inodes: &[Arc<Inode>]) {
+        flush::begin_all(self, inodes);
     }
 }

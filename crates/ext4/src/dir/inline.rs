@@ -11,8 +11,7 @@ use sapwood_ext4_format::{
 };
 use sapwood_jbd2::Handle;
 
-use super::Found;
-use super::shape::{Dir, Wanted, new_entry};
+use super::shape::{Dir, Found, Wanted, new_entry};
 use crate::inode::{Inode, MAP_BYTES};
 use crate::seal::SealKind;
 use crate::store::Store;

@@ -21,17 +21,18 @@ use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 use sapwood_ext4_format::DirHasher;
+use sapwood_jbd2::BufferRead;
 use sapwood_vfs::{DirEntry, FileKind, Ino};
 
-use super::htree;
+use super::htree::{self, Path};
 use super::inline::Inline;
 use super::shape::{Dir, Form, kind_of};
 use crate::Result;
-use crate::inode::table_place;
+use crate::inode::{Inode, table_place};
 use crate::store::Store;
 
 /// Where names go.
-pub(super) type Sink<'a> = dyn FnMut(DirEntry) -> ControlFlow<()> + 'a;
+type Sink<'a> = dyn FnMut(DirEntry) -> ControlFlow<()> + 'a;
 
 /// Bits of a byte in a block in a position by place: blocks have at most 64 KiB.
 const PLACE_BITS: u32 = 17;
@@ -41,12 +42,12 @@ const PLACE_BITS: u32 = 17;
 static SECOND: LazyLock<std::hash::RandomState> = LazyLock::new(std::hash::RandomState::new);
 
 /// The place of a name as a position.
-pub(super) fn place(logical: u32, offset: usize) -> u64 {
+fn place(logical: u32, offset: usize) -> u64 {
     (u64::from(logical) << PLACE_BITS) | (offset as u64 & ((1 << PLACE_BITS) - 1))
 }
 
 /// The hashes of a name as a position. `major` is even.
-pub(super) fn key(major: u32, name: &[u8]) -> u64 {
+fn key(major: u32, name: &[u8]) -> u64 {
     let second = SECOND.hash_one(name) as u32;
     (u64::from(major >> 1) << 32) | u64::from(second)
 }
@@ -63,7 +64,7 @@ fn kind_in_table(store: &Store, ino: u32) -> FileKind {
 }
 
 /// Passes on one name.
-pub(super) fn emit(
+fn emit(
     dir: &Dir<'_>,
     entry: &sapwood_ext4_format::DirEntry<'_>,
     next: u64,
@@ -141,11 +142,83 @@ fn first_block(dir: &Dir<'_>, hasher: &DirHasher, from: u64, sink: &mut Sink<'_>
     few(dir, names, Some(hasher), from, sink)
 }
 
-/// Lists a directory from a position on.
+/// A name in a leaf: its position, which leaf of the batch, and where in that.
+type Item = (u64, usize, usize);
+
+/// Lists by hash, from a position on.
+///
+/// # Errors
+/// The index or a leaf is damaged (a name in the wrong leaf counts as that: its position would lead
+/// elsewhere), the device.
+fn by_hash(dir: &Dir<'_>, hasher: &DirHasher, from: u64, sink: &mut Sink<'_>) -> Result<()> {
+    let Ok(major) = u32::try_from(from >> 31) else {
+        return Ok(());
+    };
+    let mut path = Path::to(dir, htree::root(dir)?.0, major & !1)?;
+    let (mut batch, mut items): (Vec<BufferRead>, Vec<Item>) = (Vec::new(), Vec::new());
+    loop {
+        gather(dir, hasher, &path, &mut batch, &mut items)?;
+        // Names of the last hash go on in the next leaf: they have to be sorted together.
+        let last = path.high();
+        let more = path.advance(dir)?;
+        if more && last.is_some_and(|high| high & 1 == 1) {
+            continue;
+        }
+        items.sort_unstable();
+        for &(key, leaf, offset) in items.iter().filter(|item| item.0 >= from) {
+            let entry = batch
+                .get(leaf)
+                .and_then(|content| dir.format.entry_at(content, offset).ok())
+                .ok_or_else(|| dir.bad("a name vanished"))?;
+            if emit(dir, &entry, key + 1, sink).is_break() {
+                return Ok(());
+            }
+        }
+        if !more {
+            return Ok(());
+        }
+        batch.clear();
+        items.clear();
+    }
+}
+
+/// Adds the names of the leaf at `path` to a batch.
+fn gather(
+    dir: &Dir<'_>,
+    hasher: &DirHasher,
+    path: &Path,
+    batch: &mut Vec<BufferRead>,
+    items: &mut Vec<Item>,
+) -> Result<()> {
+    let leaf = dir.leaf(path.leaf)?;
+    let content = leaf.read();
+    for entry in dir.format.entries(&content) {
+        let entry = entry.map_err(|reason| dir.bad_block(leaf.block(), reason))?;
+        if entry.inode == 0 {
+            continue;
+        }
+        let hash = htree::hash(dir, hasher, entry.name)?.major;
+        if !path.holds(hash) {
+            let reason = format!(
+                "a name with hash {hash:#010x} in the leaf from {:#010x} on",
+                path.low
+            );
+            return Err(dir.bad_block(leaf.block(), reason));
+        }
+        items.push((key(hash, entry.name), batch.len(), entry.offset));
+    }
+    batch.push(content);
+    Ok(())
+}
+
+/// Lists from position `from` on; see [`readdir`](sapwood_vfs::FileSystem::readdir). The caller
+/// holds `io` of the directory.
 ///
 /// # Errors
 /// It is damaged, the device.
-pub(super) fn list(dir: &Dir<'_>, from: u64, sink: &mut Sink<'_>) -> Result<()> {
+pub(crate) fn list(store: &Store, dir: &Inode, from: u64, sink: &mut Sink<'_>) -> Result<()> {
+    let dir = &Dir::open(store, dir)?;
+    dir.check_readable()?;
     let hasher = match dir.form {
         Form::Indexed => htree::root(dir)?.1,
         Form::Inline | Form::Linear if dir.may_index() => htree::default_hasher(dir),
@@ -156,7 +229,7 @@ pub(super) fn list(dir: &Dir<'_>, from: u64, sink: &mut Sink<'_>) -> Result<()> 
             let inline = Inline::read(dir)?;
             few(dir, inline.names(dir), hasher.as_ref(), from, sink)
         }
-        (Form::Indexed, Some(hasher)) => htree::list(dir, hasher, from, sink),
+        (Form::Indexed, Some(hasher)) => by_hash(dir, hasher, from, sink),
         // Names that cannot be hashed cannot be written either: no split moves them.
         (Form::Indexed, None) => by_place(dir, htree::leaves(dir)?.into_iter(), from, sink),
         (Form::Linear, Some(hasher)) if dir.blocks == 1 => first_block(dir, hasher, from, sink),

@@ -12,14 +12,22 @@ use sapwood_ext4_format::{
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::FileKind;
 
-use super::Found;
 use crate::inode::Inode;
 use crate::seal::SealKind;
 use crate::store::Store;
-use crate::{Error, Result, map};
+use crate::{Error, Result, block_alloc, map};
 
 /// Blocks of a directory whose map is looked up quickly enough.
 const FEW: u32 = 4;
+
+/// A name that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Inode that it leads to.
+    pub(crate) ino: u32,
+    /// Type that the entry says, if the image keeps it.
+    pub(crate) kind: Option<FileKind>,
+}
 
 /// How names are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -345,4 +353,48 @@ impl<'a> Dir<'a> {
             kind: kind_of(entry.file_type),
         }
     }
+}
+
+/// Blocks that one change of names may touch.
+pub(super) struct Growth {
+    /// Blocks that are there.
+    pub(super) changed: u32,
+    /// Blocks that are added.
+    pub(super) added: u32,
+}
+
+impl Growth {
+    /// Credits for mapping the new blocks.
+    pub(super) fn map_credits(&self, dir: &Dir<'_>) -> u32 {
+        match self.added {
+            0 => 0,
+            added => map::append_credits(dir.store, dir.inode, added),
+        }
+    }
+
+    /// Credits for all of it.
+    pub(super) fn credits(&self, dir: &Dir<'_>) -> u32 {
+        let map = self.map_credits(dir);
+        // Each new block may be in another group.
+        self.changed + (1 + block_alloc::CREDITS) * self.added + map
+    }
+}
+
+/// Puts the checksum into a block of names.
+pub(crate) fn seal_leaf(geometry: &Geometry, content: &mut [u8], seed: u32) -> Result<(), String> {
+    let seed = if sapwood_fault::planted(119) {
+        !seed
+    } else {
+        seed
+    };
+    format_of(geometry, InodeFlags::empty())
+        .seal(content, seed)
+        .map_err(|reason| reason.to_string())
+}
+
+/// Puts the checksum into a root or node of a hash tree.
+pub(crate) fn seal_node(geometry: &Geometry, content: &mut [u8], seed: u32) -> Result<(), String> {
+    format_of(geometry, InodeFlags::empty())
+        .dx_seal(content, seed)
+        .map_err(|reason| reason.to_string())
 }

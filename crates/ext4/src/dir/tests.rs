@@ -7,12 +7,15 @@ use std::sync::Arc;
 use fastrand::Rng;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4_format::{SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperFlags};
+use sapwood_jbd2::Handle;
 use sapwood_vfs::{Credentials, DirEntry, FileKind, FileSystem, Ino, NewInode};
 
+use super::shape::{Dir, Form};
 use super::*;
 use crate::engine::Engine;
-use crate::oracles::{self, MIB, Need, clean, image, left_out};
-use crate::{Ext4, Options};
+use crate::inode::Inode;
+use crate::oracles::{self, KERNEL, MIB, TOOLS, clean, image, left_out};
+use crate::{Error, Ext4, Options, Result, map};
 
 mod damage;
 mod kernel;

@@ -56,8 +56,7 @@
 //! Tags: kernel documentation, `filesystems/ext4/journal.rst` ("Fast commits"), and what the kernel
 //! writes.
 
-mod encode;
-pub(crate) mod tag;
+pub(crate) mod encode;
 #[cfg(test)]
 mod tests;
 mod write;

@@ -14,7 +14,7 @@ use sapwood_vfs::{
 };
 
 use super::encode::Encoder;
-use crate::oracles::{Need, clean, image, left_out};
+use crate::oracles::{TOOLS, clean, image, left_out};
 use crate::recovery;
 use crate::track::{Name, Naming, Range, Record};
 use crate::{Error, Ext4, FastCommits, Options, inode_alloc};
@@ -33,7 +33,7 @@ fn mount(device: Arc<dyn Device>) -> Result<Ext4, Error> {
 
 /// A file system with a file of 100 bytes, durable.
 fn begin() -> Option<(Arc<MemoryDevice>, Ext4, Ino)> {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return None;
     }
     let device = image(SIZE, "-b 1024 -J size=4 -O fast_commit");
@@ -169,7 +169,7 @@ fn mount_raw(device: &MemoryDevice) -> Ext4 {
 
 #[test]
 fn a_failed_write_ends_the_mount() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let image = image(SIZE, "-b 1024 -J size=4 -O fast_commit");

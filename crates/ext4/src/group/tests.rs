@@ -2,7 +2,7 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4_format::{BitmapKind, Geometry, GroupDesc, bitmap};
 
 use super::*;
-use crate::oracles::{self, MIB, Need, dumped, image, left_out};
+use crate::oracles::{self, MIB, TOOLS, dumped, image, left_out};
 use crate::{Options, mount};
 
 /// The groups of an image, without an engine.
@@ -19,7 +19,7 @@ fn geometry(device: &dyn Device) -> Geometry {
 
 #[test]
 fn groups_of_all_kinds_of_images_are_what_dumpe2fs_says() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for args in [
@@ -176,7 +176,7 @@ const DAMAGE: &[Damage] = &[
 
 #[test]
 fn damage_puts_a_group_out_of_use_and_no_other() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for (number, damage) in DAMAGE.iter().enumerate() {
@@ -205,7 +205,7 @@ fn damage_puts_a_group_out_of_use_and_no_other() {
 
 #[test]
 fn a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let plain = "-b 1024 -O ^metadata_csum,^uninit_bg";
@@ -239,7 +239,7 @@ fn a_wrong_bitmap_puts_its_group_out_of_use_when_it_is_read() {
 
 #[test]
 fn a_bitmap_that_was_never_written_is_computed_and_then_written() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(64 * MIB, "-b 1024 -O ^has_journal");
@@ -285,7 +285,7 @@ fn a_bitmap_that_was_never_written_is_computed_and_then_written() {
 /// What a group out of use has is not lost: `e2fsck` finds it, and the superblock counts it.
 #[test]
 fn an_unmount_counts_the_groups_out_of_use() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let counts = |device: &MemoryDevice| {

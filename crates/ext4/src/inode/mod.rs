@@ -15,11 +15,10 @@
 //! of the operation, in its handle. What changed without a handle (times) goes with the next store;
 //! before a commit nothing is stored on its own.
 
-mod places;
 mod table;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use sapwood_base::Residence;
 use sapwood_ext4_format::{
@@ -27,13 +26,12 @@ use sapwood_ext4_format::{
     validate_inode,
 };
 use sapwood_jbd2::{Buffer, Handle, Tid};
-use sapwood_vfs::{Attr, FileKind, Ino, Timestamp};
+use sapwood_vfs::{self as vfs, Attr, FileKind, Ino, Timestamp};
 
 use crate::file_data::FileData;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard, RankedRwLock};
 use crate::store::Store;
 use crate::{Error, Result};
-use places::DirState;
 pub(crate) use table::InodeTable;
 
 /// Bytes in the inode that say where its blocks are.
@@ -299,7 +297,7 @@ impl Inode {
 
     /// Flags as callers see them.
     pub(crate) fn vfs_flags(&self) -> sapwood_vfs::InodeFlags {
-        crate::flags::vfs_flags(self.flags())
+        vfs_flags(self.flags())
     }
 
     /// Seed of all checksums of this inode's metadata blocks.
@@ -355,8 +353,8 @@ impl Inode {
             btime: vfs_time(raw.crtime().unwrap_or_default()),
             generation: self.generation.into(),
             blksize: store.geometry.block_size(),
-            flags: crate::flags::vfs_flags(raw.flags()),
-            layout: crate::flags::layout_flags(raw.flags()),
+            flags: vfs_flags(raw.flags()),
+            layout: layout_flags(raw.flags()),
         }
     }
 }
@@ -409,5 +407,139 @@ pub(crate) fn disk_time(time: Timestamp) -> DiskTime {
     DiskTime {
         seconds: time.sec,
         nanos: if within { time.nsec } else { 0 },
+    }
+}
+
+/// Blocks in a part of the table.
+const PART: usize = 64;
+/// Parts: blocks after the last one are not recorded.
+const PARTS: usize = 32;
+
+type Part = OnceLock<Box<[AtomicU64; PART]>>;
+
+/// What a directory keeps in memory besides: where its blocks are, and where it has room. Empty for
+/// everything else.
+///
+/// The map is asked once for each block of a directory. A directory only grows, so a recorded place
+/// stays true. A thread that takes blocks out of a map, or moves them, calls [`Places::forget`].
+#[derive(Debug, Default)]
+pub(crate) struct DirState {
+    /// No block before this one has room, as far as was seen. Only for directories without an
+    /// index.
+    pub(crate) room: AtomicU32,
+    /// Where its blocks are.
+    pub(crate) places: Places,
+}
+
+/// Where the blocks are. Empty, and small, until the first place is recorded.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// By the place in the directory; 0: not known, which no block of a directory is.
+    parts: OnceLock<Box<[Part; PARTS]>>,
+}
+
+impl Places {
+    /// Where block `logical` is, if that is known.
+    pub(crate) fn get(&self, logical: u32) -> Option<u64> {
+        let (part, index) = place(logical);
+        let known = self.parts.get()?.get(part)?.get()?.get(index)?;
+        Some(known.load(Ordering::Acquire)).filter(|place| *place != 0)
+    }
+
+    /// Notes where block `logical` is. The caller holds `io` of the directory.
+    pub(crate) fn note(&self, logical: u32, physical: u64) {
+        let (part, index) = place(logical);
+        let parts = self.parts.get_or_init(Box::default);
+        let part = parts
+            .get(part)
+            .map(|part| part.get_or_init(|| Box::new([const { AtomicU64::new(0) }; PART])));
+        if let Some(known) = part.and_then(|part| part.get(index)) {
+            known.store(physical, Ordering::Release);
+        }
+    }
+
+    /// Bytes that the table takes beside its fields.
+    pub(crate) fn footprint(&self) -> usize {
+        let Some(parts) = self.parts.get() else {
+            return 0;
+        };
+        let there = parts.iter().filter(|part| part.get().is_some()).count();
+        size_of_val(&**parts) + there * size_of::<[AtomicU64; PART]>()
+    }
+
+    /// Forgets all. The caller holds `io` of the directory exclusively.
+    pub(crate) fn forget(&self) {
+        let parts = self.parts.get().into_iter().flat_map(|parts| parts.iter());
+        for known in parts.filter_map(OnceLock::get).flat_map(|part| part.iter()) {
+            known.store(0, Ordering::Release);
+        }
+    }
+}
+
+fn place(logical: u32) -> (usize, usize) {
+    let logical = logical as usize;
+    (logical / PART, logical % PART)
+}
+
+/// Flags that callers see and may change. Both sides use the numbers of `FS_IOC_GETFLAGS`.
+const COMMON: [(InodeFlags, vfs::InodeFlags); 6] = [
+    (InodeFlags::SYNC, vfs::InodeFlags::SYNC),
+    (InodeFlags::IMMUTABLE, vfs::InodeFlags::IMMUTABLE),
+    (InodeFlags::APPEND, vfs::InodeFlags::APPEND),
+    (InodeFlags::NODUMP, vfs::InodeFlags::NODUMP),
+    (InodeFlags::NOATIME, vfs::InodeFlags::NOATIME),
+    (InodeFlags::DIRSYNC, vfs::InodeFlags::DIRSYNC),
+];
+
+/// Flags that callers see, out of those on disk.
+pub(crate) fn vfs_flags(flags: InodeFlags) -> vfs::InodeFlags {
+    let seen = COMMON.iter().filter(|(disk, _)| flags.contains(*disk));
+    seen.fold(vfs::InodeFlags::empty(), |all, (_, flag)| all | *flag)
+}
+
+/// Bits of `FS_IOC_GETFLAGS` that callers see and cannot change: how the inode is stored, and what
+/// only other tools set.
+pub(crate) fn layout_flags(flags: InodeFlags) -> u32 {
+    let known = InodeFlags::INDEX
+        | InodeFlags::ENCRYPT
+        | InodeFlags::JOURNAL_DATA
+        | InodeFlags::TOPDIR
+        | InodeFlags::HUGE_FILE
+        | InodeFlags::EXTENTS
+        | InodeFlags::VERITY
+        | InodeFlags::EA_INODE
+        | InodeFlags::INLINE_DATA
+        | InodeFlags::PROJINHERIT
+        | InodeFlags::CASEFOLD;
+    (flags & known).bits()
+}
+
+/// Flags on disk after callers set `asked`; those that they cannot see stay.
+pub(crate) fn disk_flags(current: InodeFlags, asked: vfs::InodeFlags) -> InodeFlags {
+    let mut flags = current;
+    for (disk, flag) in COMMON {
+        flags.set(disk, asked.contains(flag));
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_known_until_all_is_forgotten() {
+        let places = Places::default();
+        assert_eq!(places.get(0), None);
+        let last = (PART * PARTS) as u32 - 1;
+        for logical in [0, 63, 64, last] {
+            places.note(logical, 1000 + u64::from(logical));
+        }
+        places.note(last + 1, 7);
+        assert_eq!(places.get(64), Some(1064));
+        assert_eq!(places.get(last), Some(1000 + u64::from(last)));
+        assert_eq!((places.get(1), places.get(last + 1)), (None, None));
+        places.forget();
+        assert_eq!((places.get(0), places.get(64)), (None, None));
     }
 }

@@ -1,4 +1,4 @@
-//! The claim of a free inode in one group.
+//! The search for a free inode in one group, and its claim.
 //!
 //! # How it works
 //! ```text
@@ -27,9 +27,66 @@
 
 use std::ops::Range;
 
-use super::search::{Bits, search};
 use crate::counters::{AllocCounters, count};
+use crate::group::{InodeMap, WORD};
 use crate::options::AllocPolicy;
+
+/// What a search sees of a group: with the group's lock or without, with a journal or not.
+pub(crate) trait Bits {
+    /// Inodes `index * 64 ..` of the group, a set bit is one in use. Without the lock it may be out
+    /// of date at once.
+    fn used(&self, index: u32) -> u64;
+
+    /// Those of the same inodes that were deleted so recently that they had better wait. None with
+    /// a journal, which makes a deletion and what follows it durable in their order.
+    fn recent(&self, index: u32) -> u64;
+}
+
+impl Bits for InodeMap {
+    fn used(&self, index: u32) -> u64 {
+        self.used(index)
+    }
+
+    fn recent(&self, index: u32) -> u64 {
+        self.recent(index)
+    }
+}
+
+/// The first free inode of `span` from `start` on, going round. One that was recently deleted is
+/// found only if no other is free: to wait for it is a preference, not a reason to leave the group.
+/// `None`: the span is full.
+pub(crate) fn search(bits: &impl Bits, span: &Range<u32>, start: u32) -> Option<u32> {
+    let start = if span.contains(&start) {
+        start
+    } else {
+        span.start
+    };
+    let mut recent = None;
+    for part in [start..span.end, span.start..start] {
+        for index in part.start / WORD..part.end.div_ceil(WORD) {
+            let free = !bits.used(index) & mask(index, &part);
+            if free == 0 {
+                continue;
+            }
+            let waiting = bits.recent(index);
+            if free & !waiting != 0 {
+                return Some(index * WORD + (free & !waiting).trailing_zeros());
+            }
+            recent = recent.or(Some(index * WORD + free.trailing_zeros()));
+        }
+    }
+    recent
+}
+
+/// The bits of word `index` that are in the range.
+fn mask(index: u32, range: &Range<u32>) -> u64 {
+    let first = index * WORD;
+    let below = |end: u32| match end.saturating_sub(first) {
+        bits if bits >= WORD => !0,
+        bits => (1u64 << bits) - 1,
+    };
+    below(range.end) & !below(range.start)
+}
 
 /// A group whose lock is held.
 pub(crate) trait Locked: Bits {
@@ -103,5 +160,74 @@ pub(crate) fn claim<'a, P: Pool>(
         };
         // No other thread can have set it: this thread has the lock since it saw it clear.
         return Ok(group.test_and_set(bit)?.then_some((group, bit)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Plain {
+        used: Vec<u64>,
+        recent: Vec<u64>,
+    }
+
+    impl Bits for Plain {
+        fn used(&self, index: u32) -> u64 {
+            self.used[index as usize]
+        }
+        fn recent(&self, index: u32) -> u64 {
+            self.recent[index as usize]
+        }
+    }
+
+    fn bit(words: &[u64], bit: u32) -> bool {
+        words[(bit / 64) as usize] >> (bit % 64) & 1 == 1
+    }
+
+    #[test]
+    fn goes_round_and_stays_in_its_span() {
+        let mut bits = Plain {
+            used: vec![0; 2],
+            recent: vec![0; 2],
+        };
+        assert_eq!(search(&bits, &(10..100), 0), Some(10));
+        assert_eq!(search(&bits, &(10..100), 99), Some(99));
+        assert_eq!(search(&bits, &(10..100), 100), Some(10));
+        bits.used = vec![!0 << 12, !0];
+        assert_eq!(search(&bits, &(10..100), 12), Some(10));
+        bits.used = vec![!0 << 10, !0];
+        assert_eq!(search(&bits, &(10..100), 12), None);
+    }
+
+    #[test]
+    fn a_recently_deleted_inode_comes_last() {
+        let mut bits = Plain {
+            used: vec![!0b1011, !0],
+            recent: vec![0b0011, 0],
+        };
+        assert_eq!(search(&bits, &(0..128), 0), Some(3));
+        bits.used[0] |= 0b1000;
+        assert_eq!(search(&bits, &(0..128), 0), Some(0));
+        assert_eq!(search(&bits, &(0..128), 1), Some(1));
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_going_bit_by_bit_finds(
+            used in prop::collection::vec(prop_oneof![Just(!0u64), any::<u64>()], 4),
+            recent in prop::collection::vec(any::<u64>(), 4),
+            first in 0u32..256, last in 0u32..256, start in 0u32..256,
+        ) {
+            let span = first.min(last)..first.max(last) + 1;
+            let from = if span.contains(&start) { start } else { span.start };
+            let order = || (from..span.end).chain(span.start..from);
+            let free = |b: &u32| !bit(&used, *b);
+            let expected = order().find(|b| free(b) && !bit(&recent, *b)).or_else(|| order().find(free));
+            let bits = Plain { used: used.clone(), recent: recent.clone() };
+            prop_assert_eq!(search(&bits, &span, start), expected);
+        }
     }
 }

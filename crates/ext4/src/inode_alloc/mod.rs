@@ -11,7 +11,6 @@ mod claim;
 mod policy;
 #[cfg(test)]
 mod schedules;
-mod search;
 #[cfg(test)]
 mod tests;
 
@@ -27,9 +26,8 @@ use sapwood_ext4_format::{
 use sapwood_jbd2::{Buffer, Handle};
 use sapwood_vfs::{FileKind, Timestamp};
 
-use claim::{Locked, Pool, claim};
+use claim::{Bits, Locked, Pool, claim};
 use policy::Wish;
-use search::Bits;
 
 use crate::counters::{AllocCounters, count};
 use crate::group::{Group, GroupState, Groups, InodeMap};

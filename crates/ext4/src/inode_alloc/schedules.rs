@@ -14,8 +14,7 @@ use shuttle::sync::atomic::AtomicU64;
 use shuttle::sync::{Mutex, MutexGuard};
 use shuttle::{Config, Runner, thread};
 
-use super::claim::{Locked, Pool, claim};
-use super::search::Bits;
+use super::claim::{Bits, Locked, Pool, claim};
 use crate::counters::AllocCounters;
 use crate::options::AllocPolicy;
 

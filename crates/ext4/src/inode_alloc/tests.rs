@@ -8,7 +8,7 @@ use super::*;
 use crate::Ext4;
 use crate::Options;
 use crate::group::Recent;
-use crate::oracles::{self, MIB, Need, clean, dumped, image, image_on_garbage, left_out};
+use crate::oracles::{self, MIB, TOOLS, clean, dumped, image, image_on_garbage, left_out};
 
 const OLD: AllocPolicy = AllocPolicy {
     search_again_locked: false,
@@ -65,7 +65,7 @@ fn wish(parent: u32) -> Wish {
 
 #[test]
 fn threads_with_directories_of_their_own_leave_a_clean_image() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for (policy, args) in [
@@ -120,7 +120,7 @@ fn threads_with_directories_of_their_own_leave_a_clean_image() {
 
 #[test]
 fn a_table_that_was_never_zeroed_is_used_without_gaps() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for (policy, args) in [
@@ -143,7 +143,7 @@ fn a_table_that_was_never_zeroed_is_used_without_gaps() {
 
 #[test]
 fn directories_spread_and_files_stay_with_them() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(256 * MIB, "-b 1024 -G 8 -O ^has_journal");
@@ -179,7 +179,7 @@ fn directories_spread_and_files_stay_with_them() {
 
 #[test]
 fn directories_begin_their_search_at_places_of_their_own() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(256 * MIB, "-b 4096 -N 65536 -O ^has_journal");
@@ -201,7 +201,7 @@ fn directories_begin_their_search_at_places_of_their_own() {
 
 #[test]
 fn all_inodes_can_be_had_and_no_more() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for policy in [AllocPolicy::default(), OLD] {
@@ -240,7 +240,7 @@ fn all_inodes_can_be_had_and_no_more() {
 
 #[test]
 fn without_a_journal_a_deleted_inode_waits_and_with_one_it_does_not() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for (args, waits) in [("-O ^has_journal", true), ("", false)] {
@@ -277,7 +277,7 @@ fn a_deletion_is_forgotten_after_some_seconds() {
 
 #[test]
 fn what_contradicts_the_bitmap_is_an_error_and_puts_the_group_out_of_use() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(64 * MIB, "-b 1024 -O ^has_journal");
@@ -302,7 +302,7 @@ fn what_contradicts_the_bitmap_is_an_error_and_puts_the_group_out_of_use() {
 
 #[test]
 fn the_bit_of_a_claim_is_set_in_the_block_that_is_committed() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(64 * MIB, "-b 1024 -O ^has_journal");

@@ -11,7 +11,7 @@ use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 use super::*;
 use crate::block_alloc::Request;
 use crate::engine::Engine;
-use crate::oracles::{self, MIB, Need, clean, left_out};
+use crate::oracles::{self, KERNEL, MIB, TOOLS, clean, left_out};
 use crate::{Ext4, Options};
 
 /// Blocks of the file that the changes are within.
@@ -230,7 +230,7 @@ impl File {
 /// Many small changes in many extents, in images of all kinds, with and without a journal.
 #[test]
 fn changes_please_e2fsck_and_the_kernel() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for (args, extents) in [
@@ -256,7 +256,7 @@ fn changes_please_e2fsck_and_the_kernel() {
             file.judge(args);
             file.compare();
         }
-        if !left_out(Need::Mount) {
+        if !left_out(KERNEL) {
             file.compare_kernel();
             file.fs = mounted(&file.device);
         }
@@ -275,7 +275,7 @@ fn changes_please_e2fsck_and_the_kernel() {
 /// A file of the kernel's making is what the kernel says it is: see [`standalone`] too.
 #[test]
 fn a_map_reads_the_same_before_there_is_an_engine() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for args in ["-b 1024", "-t ext3 -b 1024", "-b 4096"] {

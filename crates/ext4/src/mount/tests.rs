@@ -3,7 +3,7 @@
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_vfs::FileSystem;
 
-use crate::oracles::{MIB, Need, clean, debugfs_only, image, left_out};
+use crate::oracles::{MIB, TOOLS, clean, debugfs_only, image, left_out};
 use crate::{Error, Ext4, Options};
 
 /// Offset of the Hurd's upper mode bits in an inode (Linux: upper bits of the attribute block's
@@ -26,7 +26,7 @@ fn hurd() -> std::sync::Arc<MemoryDevice> {
 /// The fields of Linux would be written over those of the Hurd.
 #[test]
 fn an_image_of_the_hurd_is_only_read() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = hurd();

@@ -14,7 +14,7 @@ use sapwood_vfs::{
 
 use crate::Ext4;
 use crate::oracles::{
-    MIB, Need, clean, debugfs_only, image, kernel_writes, left_out, open as mount,
+    KERNEL, MIB, TOOLS, clean, debugfs_only, image, kernel_writes, left_out, open as mount,
 };
 
 /// What is done to `/dir`, which is there, and below it.
@@ -189,10 +189,10 @@ fn summary(device: &MemoryDevice) -> (Features, u32, u32, u16) {
 
 #[test]
 fn an_operation_sets_the_features_that_the_kernel_sets() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
-    let kernel = !left_out(Need::Mount);
+    let kernel = !left_out(KERNEL);
     for (args, step, added) in TABLE {
         let what = format!("{args}: {step:?}");
         let fresh = debugfs_only(&image(16 * MIB, &format!("-b 1024 {args}")), "mkdir dir");
@@ -220,10 +220,10 @@ fn an_operation_sets_the_features_that_the_kernel_sets() {
 /// Links of `/dir` after one more subdirectory, or the refusal.
 #[test]
 fn links_of_a_directory_overflow_as_with_the_kernel() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
-    let kernel = !left_out(Need::Mount);
+    let kernel = !left_out(KERNEL);
     // Options, links before, whether the directory has a hash tree, links after.
     let (most, refused) = (u32::from(LINK_MAX), None);
     let cases = [

@@ -9,7 +9,7 @@ use sapwood_vfs::{self as vfs, FileKind, InodeFlags, SetAttr, SetTime, Timestamp
 
 use super::reap;
 use crate::engine::Engine;
-use crate::flags::disk_flags;
+use crate::inode::disk_flags;
 use crate::inode::{Inode, disk_time};
 use crate::{Result, xattr};
 

@@ -8,7 +8,6 @@
 
 pub(crate) mod attr;
 pub(crate) mod create;
-pub(crate) mod link;
 pub(crate) mod reap;
 pub(crate) mod remove;
 pub(crate) mod rename;

@@ -8,7 +8,7 @@ use sapwood_vfs::front::lock_all;
 use sapwood_vfs::rules;
 use sapwood_vfs::{self as vfs, FileKind, Timestamp};
 
-use super::link::links_of_dir;
+use super::create::links_of_dir;
 use super::reap::{self, reap_if_unused};
 use crate::engine::Engine;
 use crate::inode::Inode;

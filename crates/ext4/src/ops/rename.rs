@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use sapwood_jbd2::Handle;
-use sapwood_vfs::{FileKind, RenameMode, Timestamp, front};
+use sapwood_vfs::{FileKind, RenameMode, Timestamp};
 
-use super::link::links_of_dir;
+use super::create::{Place, links_of_dir};
 use super::remove::{self, lose_link};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Result, dir, orphan};
 
-/// A name in a directory.
-pub(crate) type Place<'a> = front::Place<'a, Inode>;
 /// A name together with what it led to when it was looked up.
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {

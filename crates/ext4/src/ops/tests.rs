@@ -9,7 +9,7 @@ use sapwood_vfs::{self as vfs, FileSystem, SetAttr, SetXattrMode, WriteMode};
 
 use crate::Ext4;
 use crate::inode::Inode;
-use crate::oracles::{MIB, Need, clean, file, image, left_out, open as mount};
+use crate::oracles::{MIB, TOOLS, clean, file, image, left_out, open as mount};
 
 /// Handles that `work` takes.
 fn handles(fs: &Ext4, work: impl FnOnce()) -> u64 {
@@ -25,7 +25,7 @@ fn handles(fs: &Ext4, work: impl FnOnce()) -> u64 {
 
 #[test]
 fn an_empty_file_goes_in_the_handle_that_takes_its_name() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096");
@@ -44,7 +44,7 @@ fn an_empty_file_goes_in_the_handle_that_takes_its_name() {
 
 #[test]
 fn what_somebody_refers_to_or_has_content_goes_by_the_orphans() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096");
@@ -88,7 +88,7 @@ fn what_somebody_refers_to_or_has_content_goes_by_the_orphans() {
 
 #[test]
 fn a_value_that_a_change_drops_is_deleted_with_it() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096 -O ea_inode");
@@ -121,7 +121,7 @@ fn a_value_that_a_change_drops_is_deleted_with_it() {
 /// the operation.
 #[test]
 fn inodes_of_the_file_systems_own_have_no_name() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096 -O ea_inode,orphan_file");
@@ -175,7 +175,7 @@ fn inodes_of_the_file_systems_own_have_no_name() {
 
 #[test]
 fn a_dead_inode_of_the_same_number_is_not_what_the_name_leads_to() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096");
@@ -196,7 +196,7 @@ fn a_dead_inode_of_the_same_number_is_not_what_the_name_leads_to() {
 
 #[test]
 fn an_fsync_stores_the_access_time() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096");
@@ -220,7 +220,7 @@ fn an_fsync_stores_the_access_time() {
 
 #[test]
 fn an_fsync_makes_the_size_durable_and_the_time_with_it() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096");
@@ -244,7 +244,7 @@ fn an_fsync_makes_the_size_durable_and_the_time_with_it() {
 
 #[test]
 fn an_fsync_of_what_was_overwritten_in_place_flushes_the_device() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = Arc::new(CountDevice::new(image(16 * MIB, "-b 4096").snapshot()));
@@ -271,7 +271,7 @@ fn an_fsync_of_what_was_overwritten_in_place_flushes_the_device() {
 
 #[test]
 fn an_fsync_that_waits_for_a_commit_flushes_what_was_overwritten_beside_it() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let memory = CountDevice::new(image(16 * MIB, "-b 4096").snapshot());
@@ -318,7 +318,7 @@ fn panic_of(work: impl FnOnce() + Send) -> String {
 #[test]
 #[cfg(debug_assertions)]
 fn locks_of_the_engine_and_the_journal_have_one_order() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096");

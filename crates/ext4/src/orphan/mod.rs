@@ -2,9 +2,9 @@
 //!
 //! # How it works
 //! Older images have one list: the superblock names its first inode, and each inode the next one,
-//! in the field that is otherwise the time of its deletion. Images with an orphan file have slots in
-//! its blocks, so that threads that delete do not contend for the superblock. The list is used when
-//! all slots are taken. [`orphan_set`](crate::orphan_set) has where each orphan is recorded.
+//! in the field that is otherwise the time of its deletion. Images with an orphan file have slots
+//! in its blocks, so that threads that delete do not contend for the superblock. The list is used
+//! when all slots are taken. [`orphan_set`](crate::orphan_set) has where each orphan is recorded.
 //!
 //! A thread adds or removes an orphan in the handle of the change that makes it one. A mount that
 //! may write finishes the orphans that it finds ([`recovery`](crate::recovery)): an inode without a

@@ -6,7 +6,7 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4_format::{SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, WriteMode};
 
-use crate::oracles::{MIB, Need, clean, file, image, left_out, open as mount};
+use crate::oracles::{MIB, TOOLS, clean, file, image, left_out, open as mount};
 use crate::{Ext4, Options};
 
 const FORMS: [&str; 3] = ["-O ^orphan_file", "-O orphan_file", "-O ^has_journal"];
@@ -34,7 +34,7 @@ fn free(fs: &Ext4) -> (u64, u64) {
 
 #[test]
 fn orphans_leave_the_list_in_any_order() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for form in FORMS {
@@ -53,7 +53,7 @@ fn orphans_leave_the_list_in_any_order() {
 
 #[test]
 fn the_next_mount_deletes_what_was_left() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for form in FORMS {
@@ -72,7 +72,7 @@ fn the_next_mount_deletes_what_was_left() {
 
 #[test]
 fn what_the_file_cannot_hold_goes_to_the_list() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(32 * MIB, "-b 1024 -N 12000 -O orphan_file");
@@ -98,7 +98,7 @@ fn what_the_file_cannot_hold_goes_to_the_list() {
 /// superblock says that a check is due.
 #[test]
 fn a_damaged_list_ends_where_it_is() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-O ^has_journal,^metadata_csum,^orphan_file");
@@ -171,7 +171,7 @@ fn super_block(device: &MemoryDevice) -> SuperBlock {
 /// Slots of the orphan file that name no orphan stay; the others are finished.
 #[test]
 fn a_damaged_slot_does_not_spoil_the_others() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-O orphan_file,^metadata_csum");
@@ -200,7 +200,7 @@ fn a_damaged_slot_does_not_spoil_the_others() {
 /// It is told and stays; the others go, and the mount is there.
 #[test]
 fn an_orphan_that_is_damaged_does_not_fail_the_mount() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-O ^has_journal,^metadata_csum,^orphan_file");

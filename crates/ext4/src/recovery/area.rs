@@ -3,7 +3,7 @@
 use sapwood_ext4_format::{Geometry, NAME_MAX, crc32c};
 use sapwood_jbd2::{FastCommits, Log};
 
-use crate::fast_commit::tag::{
+use crate::fast_commit::encode::{
     ADD_RANGE, CREATE, DEL_RANGE, HEAD, INODE, LINK, PAD, TAG_HEADER, TAIL, UNLINK,
 };
 use crate::map::BLOCKS_MAX;

@@ -7,9 +7,10 @@
 //! refused before anything changes. Then the plan is *applied* in a handle.
 //!
 //! A block that several inodes share is never changed: an inode that changes its set gets another
-//! block. An inode whose set equals that of a block written recently shares that block ([`shared`]).
-//! An inode with a value counts the attributes that refer to it. When the last one is removed it
-//! becomes an orphan, to be deleted outside of the handle ([`reap_values`](crate::ops::reap::reap_values)).
+//! block. An inode whose set equals that of a block written recently shares that block
+//! ([`shared`]). An inode with a value counts the attributes that refer to it. When the last one is
+//! removed it becomes an orphan, to be deleted outside of the handle
+//! ([`reap_values`](crate::ops::reap::reap_values)).
 //!
 //! Trouble cases: a value that no place holds (`what_fits_nowhere_is_refused`), a shared block that
 //! one of its inodes changes (`a_shared_block_is_left_alone`), a value that outgrows its place

@@ -3,7 +3,7 @@
 use sapwood_vfs::{self as vfs, FileSystem, Ino, SetXattrMode};
 
 use crate::Ext4;
-use crate::oracles::{MIB, Need, clean, file, image, left_out, open as mount};
+use crate::oracles::{MIB, TOOLS, clean, file, image, left_out, open as mount};
 
 fn set(fs: &Ext4, ino: Ino, name: &str, value: &[u8]) -> vfs::Result<()> {
     fs.setxattr(ino, name.as_bytes(), value, SetXattrMode::Any)
@@ -24,7 +24,7 @@ fn users(fs: &Ext4, block: u64) -> u32 {
 
 #[test]
 fn what_fits_nowhere_is_refused() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 1024");
@@ -42,7 +42,7 @@ fn what_fits_nowhere_is_refused() {
 
 #[test]
 fn a_shared_block_is_left_alone() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096");
@@ -68,7 +68,7 @@ fn a_shared_block_is_left_alone() {
 
 #[test]
 fn values_move_between_places() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096 -O ea_inode");
@@ -100,7 +100,7 @@ fn values_move_between_places() {
 
 #[test]
 fn values_go_with_their_inode() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096 -O ea_inode");
@@ -126,7 +126,7 @@ fn values_go_with_their_inode() {
 
 #[test]
 fn a_value_in_an_inode_of_its_own_goes_with_its_attribute() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 4096 -O ea_inode");

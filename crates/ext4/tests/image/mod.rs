@@ -3,33 +3,19 @@
 
 use std::io::Write as _;
 use std::ops::ControlFlow;
-use std::process::Command;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::check::{CheckOptions, check};
+use sapwood_testing::machine::{E2FSPROGS, Need};
+use sapwood_testing::oracle::ext4;
 
-/// Why `mke2fs` or `e2fsck` is not there.
-pub fn missing() -> Option<String> {
-    ["mke2fs", "e2fsck"].into_iter().find_map(|name| {
-        let found = Command::new(name).arg("-V").output().is_ok();
-        (!found).then(|| format!("no {name}"))
-    })
-}
+/// What a test needs that makes an image and checks it.
+pub const TOOLS: &[Need] = &E2FSPROGS;
 
 /// An image of `bytes` bytes in memory, made with these options of `mke2fs`.
 pub fn formatted(bytes: u64, options: &[&str]) -> Arc<MemoryDevice> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    file.as_file().set_len(bytes).unwrap();
-    let out = Command::new("mke2fs")
-        .args(["-q", "-F", "-t", "ext4"])
-        .args(options)
-        .arg(file.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "mke2fs {options:?}: {said}");
-    Arc::new(MemoryDevice::load(file.path()).unwrap())
+    ext4::image(bytes, &options.join(" "))
 }
 
 /// What `e2fsck`, or our own check, finds wrong with an image that was unmounted.
@@ -41,29 +27,7 @@ pub fn judge(device: &Arc<MemoryDevice>) -> Result<(), String> {
     if !report.is_clean() {
         return Err(format!("our check: {:?}", report.findings));
     }
-    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-    device
-        .save(file.path())
-        .map_err(|error| error.to_string())?;
-    let out = Command::new("e2fsck")
-        .arg("-fn")
-        .arg(file.path())
-        .output()
-        .unwrap();
-    if out.status.success() {
-        return Ok(());
-    }
-    let kept = std::env::var_os("SAPWOOD_KEEP_IMAGES").map(|dir| {
-        let path = std::path::Path::new(&dir).join(format!("{}.img", fastrand::u32(..)));
-        std::fs::copy(file.path(), &path).unwrap();
-        path
-    });
-    Err(format!(
-        "e2fsck -fn: {}\n{}{}{kept:?}",
-        out.status,
-        String::from_utf8_lossy(&out.stdout),
-        String::from_utf8_lossy(&out.stderr)
-    ))
+    ext4::check(device)
 }
 
 /// Shows what the engine logs, on standard error.

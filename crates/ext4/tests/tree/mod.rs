@@ -215,8 +215,9 @@ impl Tree {
         Ok(())
     }
 
-    /// What a listing of `find`, `stat` and `sha256sum` notes; see the files in `journals/`. Where data is it does not say: it was
-    /// asked after the files were read, when unwritten blocks in memory count as data.
+    /// What a listing of `find`, `stat` and `sha256sum` notes; see the files in `journals/`. Where
+    /// data is it does not say: it was asked after the files were read, when unwritten blocks in
+    /// memory count as data.
     pub fn of_text(listing: &str) -> Result<Self, String> {
         let mut tree = Self::default();
         let mut section = "";

@@ -14,7 +14,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
+    pub(crate) fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
         let _open = self.enter()?;
         self.fs.read(self.map.ino(node), offset, buf).map_err(errno)
     }
@@ -24,7 +24,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn write(&self, request: &WriteRequest<'_>) -> Reply<()> {
+    pub(crate) fn write(&self, request: &WriteRequest<'_>) -> Reply<()> {
         let _open = self.enter()?;
         let mode = WriteMode {
             kill_setid: request.kill_setid,
@@ -45,7 +45,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `EOPNOTSUPP` for other bits.
-    pub fn fallocate(
+    pub(crate) fn fallocate(
         &self,
         who: Caller,
         node: NodeId,
@@ -87,7 +87,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `EINVAL` for another `whence`.
-    pub fn lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<Seek> {
+    pub(crate) fn lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<Seek> {
         let found = self.seek(node, offset, whence);
         if !self.writeback.load(Ordering::Acquire) {
             return found.map(Seek::Found);
@@ -117,7 +117,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// As there.
-    pub fn settled_lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
+    pub(crate) fn settled_lseek(&self, node: NodeId, offset: i64, whence: i32) -> Reply<i64> {
         self.seek(node, offset, whence)
     }
 
@@ -137,7 +137,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn copy_file_range(
+    pub(crate) fn copy_file_range(
         &self,
         who: Caller,
         from: (NodeId, u64),

@@ -48,7 +48,7 @@ const NAME_MAX: usize = 255;
 use prune::Prune;
 
 /// Turns requests into calls of one file system.
-pub struct Dispatcher {
+pub(crate) struct Dispatcher {
     fs: Arc<dyn FileSystem>,
     map: NodeMap,
     ttl: Duration,
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Dispatcher {
 impl Dispatcher {
     /// A dispatcher for `fs`. The kernel may cache answers for `ttl`.
     #[must_use]
-    pub fn new(fs: Arc<dyn FileSystem>, ttl: Duration) -> Self {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, ttl: Duration) -> Self {
         let map = NodeMap::new(fs.root());
         Self {
             fs,
@@ -91,7 +91,7 @@ impl Dispatcher {
 
     /// Sets which changes must be durable before they are answered.
     #[must_use]
-    pub fn synchronous(self, synchronous: Synchronous) -> Self {
+    pub(crate) fn synchronous(self, synchronous: Synchronous) -> Self {
         Self {
             synchronous,
             ..self
@@ -100,7 +100,7 @@ impl Dispatcher {
 
     /// How long the kernel may cache names and attributes.
     #[must_use]
-    pub fn ttl(&self) -> Duration {
+    pub(crate) fn ttl(&self) -> Duration {
         self.ttl
     }
 
@@ -110,7 +110,7 @@ impl Dispatcher {
     }
 
     /// Sets whether the kernel uses the write-back cache; it then maintains file times.
-    pub fn set_writeback(&self, on: bool) {
+    pub(crate) fn set_writeback(&self, on: bool) {
         self.writeback.store(on, Ordering::Release);
     }
 
@@ -120,7 +120,7 @@ impl Dispatcher {
     }
 
     /// Ends all service: waits for calls in progress, answers later ones with `EIO`.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         *self.closed.write() = true;
     }
 
@@ -157,19 +157,19 @@ impl Dispatcher {
     }
 
     /// Sets whether the kernel can forget nodes on request.
-    pub fn set_prunes(&self, on: bool) {
+    pub(crate) fn set_prunes(&self, on: bool) {
         self.prune.set_possible(on);
     }
 
     /// Whether to ask the kernel to forget nodes. Returns true once, until the call of
     /// [`nodes_to_prune`](Self::nodes_to_prune).
-    pub fn wants_pruning(&self) -> bool {
+    pub(crate) fn wants_pruning(&self) -> bool {
         self.prune.is_due()
     }
 
     /// The nodes that the kernel should forget if it does not use them.
     #[must_use]
-    pub fn nodes_to_prune(&self) -> Vec<u64> {
+    pub(crate) fn nodes_to_prune(&self) -> Vec<u64> {
         let Ok(_open) = self.enter() else {
             return Vec::new();
         };
@@ -192,7 +192,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, and `ENAMETOOLONG`.
-    pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Reply<Option<NodeEntry>> {
+    pub(crate) fn lookup(&self, dir: NodeId, name: &[u8]) -> Reply<Option<NodeEntry>> {
         let _open = self.enter()?;
         let dir = self.map.ino(dir);
         let found = match name {
@@ -211,7 +211,7 @@ impl Dispatcher {
     }
 
     /// Releases `count` lookups of a node. Lookups of the root are not counted.
-    pub fn forget(&self, node: NodeId, count: u64) {
+    pub(crate) fn forget(&self, node: NodeId, count: u64) {
         let count = match () {
             () if sapwood_fault::planted(260) => count + 1,
             () if sapwood_fault::planted(261) => count - 1,
@@ -226,7 +226,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn getattr(&self, node: NodeId) -> Reply<Attr> {
+    pub(crate) fn getattr(&self, node: NodeId) -> Reply<Attr> {
         let _open = self.enter()?;
         self.fs.getattr(self.map.ino(node)).map_err(errno)
     }
@@ -236,7 +236,7 @@ impl Dispatcher {
     ///
     /// The engine's, `EACCES` if not permitted.
     /// The engine's, `EACCES` if not.
-    pub fn access(&self, node: NodeId, mask: u32) -> Reply<()> {
+    pub(crate) fn access(&self, node: NodeId, mask: u32) -> Reply<()> {
         let attr = self.getattr(node)?;
         if sapwood_fault::planted(265) {
             return Ok(());
@@ -250,7 +250,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn setattr(&self, who: Caller, node: NodeId, changes: &Changes) -> Reply<Attr> {
+    pub(crate) fn setattr(&self, who: Caller, node: NodeId, changes: &Changes) -> Reply<Attr> {
         let _open = self.enter()?;
         let ino = self.map.ino(node);
         let mut set = changes.set;
@@ -289,7 +289,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
+    pub(crate) fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
         let _open = self.enter()?;
         self.fs.readlink(self.map.ino(node)).map_err(errno)
     }
@@ -299,7 +299,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ENAMETOOLONG`, `EINVAL` for an unknown type.
-    pub fn mknod(
+    pub(crate) fn mknod(
         &self,
         who: Caller,
         dir: NodeId,
@@ -323,7 +323,13 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ENAMETOOLONG`.
-    pub fn mkdir(&self, who: Caller, dir: NodeId, name: &[u8], mode: u32) -> Reply<NodeEntry> {
+    pub(crate) fn mkdir(
+        &self,
+        who: Caller,
+        dir: NodeId,
+        name: &[u8],
+        mode: u32,
+    ) -> Reply<NodeEntry> {
         self.create(who, dir, name, NewInode::Directory, mode)
     }
 
@@ -331,7 +337,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ENAMETOOLONG`.
-    pub fn symlink(
+    pub(crate) fn symlink(
         &self,
         who: Caller,
         dir: NodeId,
@@ -364,7 +370,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn tmpfile(&self, who: Caller, dir: NodeId, mode: u32) -> Reply<NodeEntry> {
+    pub(crate) fn tmpfile(&self, who: Caller, dir: NodeId, mode: u32) -> Reply<NodeEntry> {
         let _open = self.enter()?;
         self.fs
             .tmpfile(&who.credentials(), self.map.ino(dir), mode & 0o7777)
@@ -376,7 +382,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ENAMETOOLONG`.
-    pub fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Reply<NodeEntry> {
+    pub(crate) fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Reply<NodeEntry> {
         let _open = self.enter()?;
         check_name(name)?;
         let dir = self.map.ino(dir);
@@ -390,7 +396,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ENAMETOOLONG`.
-    pub fn unlink(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
+    pub(crate) fn unlink(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
         let _open = self.enter()?;
         check_name(name)?;
         let dir = self.map.ino(dir);
@@ -402,7 +408,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ENAMETOOLONG`.
-    pub fn rmdir(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
+    pub(crate) fn rmdir(&self, dir: NodeId, name: &[u8]) -> Reply<()> {
         let _open = self.enter()?;
         check_name(name)?;
         let dir = self.map.ino(dir);
@@ -414,7 +420,12 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ENAMETOOLONG`, `EINVAL` for other flags.
-    pub fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Reply<()> {
+    pub(crate) fn rename(
+        &self,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        flags: u32,
+    ) -> Reply<()> {
         let _open = self.enter()?;
         check_name(from.1)?;
         check_name(to.1)?;
@@ -440,7 +451,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
+    pub(crate) fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
         let _open = self.enter()?;
         if sapwood_fault::planted(252) {
             return Ok(());
@@ -457,7 +468,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn syncfs(&self) -> Reply<()> {
+    pub(crate) fn syncfs(&self) -> Reply<()> {
         let _open = self.enter()?;
         self.fs.sync().map_err(errno)
     }
@@ -467,7 +478,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn readdir(
+    pub(crate) fn readdir(
         &self,
         dir: NodeId,
         cookie: u64,
@@ -496,7 +507,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn statfs(&self) -> Reply<FsStat> {
+    pub(crate) fn statfs(&self) -> Reply<FsStat> {
         let _open = self.enter()?;
         self.fs.statfs().map_err(errno)
     }
@@ -505,7 +516,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// `EIO` after the end.
-    pub fn referenced(&self) -> Reply<Vec<NodeId>> {
+    pub(crate) fn referenced(&self) -> Reply<Vec<NodeId>> {
         let _open = self.enter()?;
         let inos = self.fs.referenced().into_iter();
         Ok(inos.map(|ino| self.map.node(ino)).collect())
@@ -517,7 +528,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ENOTTY` for an unknown command.
-    pub fn ioctl(
+    pub(crate) fn ioctl(
         &self,
         who: Caller,
         node: NodeId,

@@ -12,7 +12,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `EINVAL` for other flags.
-    pub fn setxattr(
+    pub(crate) fn setxattr(
         &self,
         node: NodeId,
         name: &[u8],
@@ -47,7 +47,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ERANGE` if it is larger.
-    pub fn getxattr(&self, node: NodeId, name: &[u8], size: u32) -> Reply<XattrReply> {
+    pub(crate) fn getxattr(&self, node: NodeId, name: &[u8], size: u32) -> Reply<XattrReply> {
         let _open = self.enter()?;
         match self.fs.getxattr(self.map.ino(node), name) {
             Ok(value) => xattr_reply(value, size),
@@ -64,7 +64,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's, `ERANGE` if they are longer.
-    pub fn listxattr(&self, node: NodeId, size: u32) -> Reply<XattrReply> {
+    pub(crate) fn listxattr(&self, node: NodeId, size: u32) -> Reply<XattrReply> {
         let _open = self.enter()?;
         let names = self.fs.listxattr(self.map.ino(node)).map_err(errno)?;
         let mut list = Vec::with_capacity(names.iter().map(|name| name.len() + 1).sum());
@@ -79,7 +79,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The engine's.
-    pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Reply<()> {
+    pub(crate) fn removexattr(&self, node: NodeId, name: &[u8]) -> Reply<()> {
         let _open = self.enter()?;
         let ino = self.map.ino(node);
         self.fs.removexattr(ino, name).map_err(errno)?;

@@ -57,6 +57,17 @@ pub(super) fn takes_long(opcode: u32, mut body: Body<'_>) -> bool {
     })
 }
 
+/// Whether a request waits for the device to make something durable, or runs for long.
+pub(super) fn waits(opcode: u32, body: Body<'_>) -> bool {
+    let short = [
+        Opcode::Read,
+        Opcode::ReadDir,
+        Opcode::ReadDirPlus,
+        Opcode::Lseek,
+    ];
+    takes_long(opcode, body) && !short.iter().any(|&short| short as u32 == opcode)
+}
+
 /// What a write must make durable before its answer.
 fn durable(args: &WriteIn) -> Option<SyncKind> {
     let flags = args.flags.cast_signed();

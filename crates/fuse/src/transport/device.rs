@@ -9,10 +9,11 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
-use super::content::takes_long;
+use super::content::{takes_long, waits};
 use super::later::Helper;
+use super::lone::{Lone, Poll};
 use super::pool::{Load, Need, Pool};
 use super::server::{Outcome, Server};
 use super::{HEADROOM, KEEP, LARGE, MAX_IO};
@@ -103,7 +104,7 @@ impl Device {
     }
 
     /// Whether a request arrives, or the connection ends, within `time`.
-    fn has_request(&self, time: Duration) -> bool {
+    pub(super) fn has_request(&self, time: Duration) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         let time = Timespec::try_from(time).ok();
         // The next read returns the error.
@@ -164,6 +165,7 @@ pub(super) struct Plain {
     server: Arc<Server>,
     helper: Helper,
     pool: Arc<Pool>,
+    lone: Arc<Lone>,
     load: Load,
 }
 
@@ -174,6 +176,7 @@ impl Plain {
         server: Arc<Server>,
         helper: Helper,
         pool: &Arc<Pool>,
+        lone: &Arc<Lone>,
         (first, most): (usize, usize),
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -181,6 +184,7 @@ impl Plain {
             server,
             helper,
             pool: Arc::clone(pool),
+            lone: Arc::clone(lone),
             load: Load::new(first, first, most),
         })
     }
@@ -221,17 +225,27 @@ impl Plain {
 
     /// Serves requests until the connection ends.
     fn serve(self: &Arc<Self>, device: &Arc<Device>) -> io::Result<()> {
+        let _forgets = self.server.reads_forgets(&self.device);
+        let reader = self.lone.reader();
+        let mut poll = Poll::default();
         let mut buffers = Buffers::new();
-        let mut large = false;
+        // Whether a client waited for the last answer, and one of its buffers was large.
+        let (mut answered, mut large) = (false, false);
         loop {
             if large && !device.has_request(KEEP) {
                 buffers = Buffers::new();
                 large = false;
             }
+            let at_once = reader.turn() && poll.wait(|| device.has_request(Duration::ZERO));
             let Some(len) = device.receive(&mut buffers.request)? else {
                 return Ok(());
             };
             let message = buffers.request.get(..len).unwrap_or(&[]);
+            let awaited = !is_forget(message);
+            if at_once && answered && awaited {
+                self.lone.overlap();
+            }
+            answered = awaited;
             let sent = self.one(device, message, &mut buffers.answer);
             large |= len.max(sent) > LARGE;
         }
@@ -246,6 +260,7 @@ impl Plain {
                 return 0;
             }
         };
+        let _serving = self.lone.begin(waits(header_in.opcode, body));
         if !takes_long(header_in.opcode, body) {
             return self.answer(device, &header_in, body, answer);
         }
@@ -299,6 +314,13 @@ impl Plain {
         }
         len
     }
+}
+
+/// Whether no client waits for the message.
+fn is_forget(message: &[u8]) -> bool {
+    InHeader::read_from_prefix(message).is_ok_and(|(header, _)| {
+        [Opcode::Forget as u32, Opcode::BatchForget as u32].contains(&header.opcode)
+    })
 }
 
 /// Buffers of a thread: a request, and its answer. Pages that were never touched take no memory.

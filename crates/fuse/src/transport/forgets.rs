@@ -17,8 +17,9 @@
 //! message that was read is counted.
 //!
 //! **Without io_uring** requests and forgets arrive in one order, and are counted after they are
-//! read. A thread may be delayed between the read and the count, so a request without space is
-//! retried only after a moment ([`Forgets::retry`]). `statfs` does not wait for that moment.
+//! read. A thread may be delayed between the read and the count, or before the read, so a request
+//! without space is retried only when no other request thread is about to run and the kernel has no
+//! message ([`Plain::is_quiet`]), or after [`MOST_MOMENTS`]. `statfs` does not wait for that.
 //!
 //! Test: `many_names` in `tests/suites/enospc.rs`, over both transports.
 
@@ -28,6 +29,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::thread::Pid;
 use zerocopy::FromBytes;
 
 use super::device::{Device, Received};
@@ -36,8 +38,10 @@ use crate::wire::abi::{ForgetOne, InHeader};
 
 /// How long messages are collected with io_uring.
 const BATCH_TIME: Duration = Duration::from_millis(2);
-/// How long a thread without io_uring may take from the read of a forget to its count.
+/// How long a request without space waits, without io_uring, between two looks at the other
+/// threads, and how often it looks at most.
 const MOMENT: Duration = Duration::from_millis(2);
+const MOST_MOMENTS: u32 = 50;
 /// Most messages that a settling thread reads: the kernel delivers interrupts before forgets.
 const MOST_MESSAGES: usize = 16;
 /// Most attempts of a request that finds no space.
@@ -46,6 +50,7 @@ const MOST_TRIES: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct Forgets {
     device: OnceLock<ForgetDevice>,
+    plain: OnceLock<Plain>,
     state: Mutex<State>,
     one_done: Condvar,
 }
@@ -65,6 +70,47 @@ struct ForgetDevice {
     device: Arc<Device>,
     /// Held by the thread that polls for a message.
     poller: Mutex<()>,
+}
+
+/// The device that carries all messages without io_uring, and the threads that read it.
+#[derive(Debug)]
+struct Plain {
+    device: Arc<Device>,
+    readers: Mutex<Vec<Pid>>,
+}
+
+/// A thread that reads messages without io_uring.
+pub(super) struct Reader<'a>(&'a Forgets, Pid);
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        if let Some(plain) = self.0.plain.get() {
+            plain.readers.lock().retain(|&reader| reader != self.1);
+        }
+    }
+}
+
+impl Plain {
+    /// Whether all readers but the calling thread sleep, and the kernel has no message for them.
+    /// Then every message that was read is counted.
+    fn is_quiet(&self) -> bool {
+        let caller = rustix::thread::gettid();
+        let readers = self.readers.lock().clone();
+        let mut others = readers.into_iter().filter(|&reader| reader != caller);
+        !others.any(may_run) && !self.device.has_request(Duration::ZERO)
+    }
+}
+
+/// Whether a thread of this process runs or waits for a CPU.
+fn may_run(thread: Pid) -> bool {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    std::fs::read_to_string(path).is_ok_and(|stat| state_of(&stat) == Some('R'))
+}
+
+/// The state of a thread in a line of `stat`, described in `proc_pid_stat(5)`. It follows the name,
+/// which may have spaces and parentheses.
+fn state_of(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// A message from the device that carries forgets with io_uring.
@@ -120,6 +166,17 @@ impl Forgets {
                 poller: Mutex::new(()),
             })
             .map_err(|_| io::Error::other("the device is read by two"))
+    }
+
+    /// The calling thread begins to read `device`, which carries all messages.
+    pub(super) fn reader(&self, device: &Arc<Device>) -> Reader<'_> {
+        let thread = rustix::thread::gettid();
+        let plain = self.plain.get_or_init(|| Plain {
+            device: Arc::clone(device),
+            readers: Mutex::default(),
+        });
+        plain.readers.lock().push(thread);
+        Reader(self, thread)
     }
 
     /// Counts a forget that was read without io_uring.
@@ -208,7 +265,12 @@ impl Forgets {
     /// As [`settle`](Self::settle), and also waits for forgets that were read but not yet counted.
     fn settle_after_moment(&self, serve: impl Fn(&Device, &[u8])) {
         if self.device.get().is_none() {
-            std::thread::sleep(MOMENT);
+            for _ in 0..MOST_MOMENTS {
+                std::thread::sleep(MOMENT);
+                if self.plain.get().is_none_or(Plain::is_quiet) {
+                    break;
+                }
+            }
         }
         self.settle(serve);
     }
@@ -245,6 +307,28 @@ mod tests {
             false
         });
         assert_eq!(never, MOST_TRIES);
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_cpu_may_run() {
+        let stat = |state| format!("7 (fuse ) R (x) {state} 1 2 3");
+        assert_eq!(state_of(&stat('S')), Some('S'));
+        assert_eq!(state_of(&stat('R')), Some('R'));
+        assert_eq!(state_of("7"), None);
+        assert!(may_run(rustix::thread::gettid()));
+        let (sleeps, told) = std::sync::mpsc::channel();
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                sleeps.send(rustix::thread::gettid()).ok();
+                wait.recv().ok();
+            });
+            let thread = told.recv().unwrap_or_else(|error| panic!("{error}"));
+            while may_run(thread) {
+                std::thread::yield_now();
+            }
+            go_on.send(()).ok();
+        });
     }
 
     #[test]

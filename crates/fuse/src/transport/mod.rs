@@ -11,6 +11,7 @@
 //!   the kernel), reads a request and writes the answer.
 //! - io_uring ([`uring`]): where the kernel offers it, most requests arrive this way. Forgets do
 //!   not; they are taken in batches ([`forgets`]).
+//! - [`lone`] recognizes a client that sends one request at a time, and saves wake-ups.
 //! - [`pool`] adds threads while requests take long.
 //! - [`later`] answers requests that must wait for the kernel first, because a request thread that
 //!   waits may be needed by the kernel.
@@ -27,6 +28,7 @@ mod device;
 mod forgets;
 mod init;
 mod later;
+mod lone;
 mod pool;
 mod server;
 mod uring;
@@ -42,6 +44,7 @@ use crate::permissions::{Admission, kernel_checks};
 use device::{Device, Plain};
 use init::{Handshake, Wanted};
 use later::Helper;
+use lone::Lone;
 use pool::Pool;
 use sapwood_vfs::Choice;
 use server::Server;
@@ -64,6 +67,7 @@ pub(crate) struct Transport {
     device: Arc<Device>,
     server: Arc<Server>,
     pool: Arc<Pool>,
+    lone: Arc<Lone>,
     helper: Helper,
     /// Number of threads on `/dev/fuse`: at the start, and at most.
     threads: (usize, usize),
@@ -107,6 +111,7 @@ impl Transport {
             device,
             server,
             pool: Arc::default(),
+            lone: Arc::new(Lone::new(options.polling)),
             threads: options.thread_count(),
             rings: false,
             receives_sync: agreed.syncfs,
@@ -150,6 +155,7 @@ impl Transport {
                 &self.device,
                 &self.server,
                 &self.pool,
+                &self.lone,
                 &self.helper,
                 mount_point,
             );
@@ -180,6 +186,17 @@ impl Transport {
     /// # Errors
     /// The connection failed.
     pub(crate) fn serve(self) -> io::Result<()> {
+        self.lone.watch();
+        let lone = Arc::clone(&self.lone);
+        let pool = Arc::clone(&self.pool);
+        let started = self.start();
+        let served = started.and_then(|()| pool.wait());
+        lone.end();
+        served
+    }
+
+    /// Starts the threads that serve.
+    fn start(self) -> io::Result<()> {
         if self.rings {
             self.server.use_for_forgets(&self.device)?;
             for number in 0..FORGET_THREADS {
@@ -197,10 +214,11 @@ impl Transport {
                 self.server,
                 self.helper,
                 &self.pool,
+                &self.lone,
                 self.threads,
             );
             plain.start(first)?;
         }
-        self.pool.wait()
+        Ok(())
     }
 }

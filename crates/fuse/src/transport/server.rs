@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::content::{Readers, changes};
 use super::device::{self, Device};
-use super::forgets::{Arrival, Forgets};
+use super::forgets::{Arrival, Forgets, Reader};
 use super::later::Job;
 use super::{HEADROOM, MAX_IO, OnDestroy};
 use crate::control;
@@ -84,6 +84,11 @@ impl Server {
     /// Runs a control command that was deferred.
     pub(super) fn command(&self, command: &Command, out: &mut [u8]) -> Outcome {
         guarded(&self.dispatcher, || command.run(&self.dispatcher, out))
+    }
+
+    /// The calling thread begins to read `device`, which carries requests and forgets.
+    pub(super) fn reads_forgets(&self, device: &Arc<Device>) -> Reader<'_> {
+        self.forgets.reader(device)
     }
 
     /// Takes over the `/dev/fuse` device while most requests arrive through io_uring.

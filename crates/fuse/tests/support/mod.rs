@@ -11,10 +11,8 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Failed, Trial};
 use sapwood_fuse::{Access, Choice, MountOptions, Session, mount};
 use sapwood_testing::MemoryFs;
+pub(crate) use sapwood_testing::machine::{self, Need, Outcome};
 use sapwood_vfs::FileSystem;
-
-/// What a test returns; `?` works on anything that can be shown.
-pub(crate) type Outcome = Result<(), Failed>;
 
 /// A `MemoryFs` mounted on a directory of its own.
 pub(crate) struct Mounted {
@@ -108,30 +106,6 @@ impl Drop for Detached {
     }
 }
 
-/// What a test requires of the machine.
-#[derive(Clone, Copy)]
-pub(crate) enum Needs {
-    /// Root, to mount with the system call.
-    Root,
-    /// Root, and this program.
-    Program(&'static str),
-}
-
-impl Needs {
-    fn missing(self) -> bool {
-        let root = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-        match self {
-            Self::Root => !root,
-            Self::Program(name) => !root || !installed(name),
-        }
-    }
-}
-
-pub(crate) fn installed(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
-}
-
 thread_local! {
     /// The transport of the trials being listed, and of the mounts of the running one.
     static TRANSPORT: Cell<Choice> = const { Cell::new(Choice::Auto) };
@@ -144,13 +118,9 @@ pub(crate) fn writes_back() -> bool {
     WRITEBACK.get()
 }
 
-pub(crate) fn trial(name: &str, needs: Needs, run: fn() -> Outcome) -> Trial {
+/// A test that needs FUSE, what its transport needs, and `needs`.
+pub(crate) fn trial(name: &str, needs: &[Need], run: fn() -> Outcome) -> Trial {
     let (transport, writeback) = (TRANSPORT.get(), WRITEBACK.get());
-    let named = Trial::test(name, move || {
-        TRANSPORT.set(transport);
-        WRITEBACK.set(writeback);
-        run()
-    });
     let kind = match (transport, writeback) {
         (Choice::Auto, _) => "",
         (Choice::On, false) => "io_uring",
@@ -158,9 +128,16 @@ pub(crate) fn trial(name: &str, needs: Needs, run: fn() -> Outcome) -> Trial {
         (Choice::Off, false) => "/dev/fuse",
         (Choice::Off, true) => "/dev/fuse, writeback cache",
     };
-    named
-        .with_kind(kind)
-        .with_ignored_flag(needs.missing() || (transport == Choice::On && !rings()))
+    let rings = Need::Other(|| (!rings()).then(|| "no FUSE over io_uring".to_owned()));
+    let rings = (transport == Choice::On).then_some(rings);
+    let needs = needs.iter().copied().chain(rings);
+    let needs: Vec<Need> = [Need::Fuse].into_iter().chain(needs).collect();
+    let run = move || {
+        TRANSPORT.set(transport);
+        WRITEBACK.set(writeback);
+        run()
+    };
+    machine::trial(name, &needs, run).with_kind(kind)
 }
 
 /// The trials of `list`, once for each transport, with and without the kernel's write-back cache.

@@ -1,6 +1,7 @@
 //! A copy's side in an image.
 //!
-//! A node holds a reference to its inode; every step below an operand looks up one name in a directory.
+//! A node holds a reference to its inode; every step below an operand looks up one name in a
+//! directory.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! A node of this machine: a descriptor of its directory, and one name in it.
 //!
-//! Every system call below an operand names one component and does not follow a link, so it stays in the directory
-//! whatever the tree looks like meanwhile.
+//! Every system call below an operand names one component and does not follow a link, so it stays
+//! in the directory whatever the tree looks like meanwhile.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -51,6 +51,8 @@ pub(super) struct LocalNode {
     follow: bool,
     shown: String,
     meta: Meta,
+    /// A regular file that fits into one piece and seems to have no holes.
+    dense: bool,
     /// The node itself, once it was opened.
     opened: OnceLock<Arc<OwnedFd>>,
 }
@@ -73,12 +75,17 @@ impl LocalNode {
     fn new(base: Base, name: Vec<u8>, follow: bool, shown: String, stat: &Stat) -> Result<Self> {
         let meta = meta_of(stat).ok_or_else(|| CopyError::on(&shown, CopyCause::UnknownKind))?;
         let opened = OnceLock::new();
+        let stored = u64::try_from(stat.st_blocks)
+            .unwrap_or(0)
+            .saturating_mul(512);
+        let dense = meta.size <= CHUNK as u64 && stored >= meta.size;
         Ok(Self {
             base,
             name,
             follow,
             shown,
             meta,
+            dense,
             opened,
         })
     }
@@ -115,8 +122,8 @@ impl LocalNode {
         self.descriptor(OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// A path for the system calls that take no descriptor: its last component is the name, before it is the descriptor
-    /// of the directory.
+    /// A path for the system calls that take no descriptor: its last component is the name, before
+    /// it is the descriptor of the directory.
     fn by_path(&self) -> PathBuf {
         by_path(&self.base, self.os_name())
     }
@@ -164,7 +171,8 @@ impl LocalNode {
         };
         match chown(Some(uid)) {
             Ok(()) => Ok(true),
-            // The group alone may be one of the user's. INVAL: a user namespace that does not know the owner.
+            // The group alone may be one of the user's. INVAL: a user namespace that does not know
+            // the owner.
             Err(Errno::PERM | Errno::INVAL) => {
                 let _ = chown(None);
                 Ok(false)
@@ -209,10 +217,10 @@ impl LocalNode {
         })
     }
 
-    fn read_stream(&self, file: &File, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
+    fn read_stream(&self, fd: &OwnedFd, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
         let mut at = 0;
         loop {
-            let count = match rustix::io::read(file, &mut *buf) {
+            let count = match rustix::io::read(fd, &mut *buf) {
                 Err(Errno::INTR) => continue,
                 other => self.on(other)?,
             };
@@ -224,20 +232,44 @@ impl LocalNode {
         }
     }
 
-    fn read_extents(&self, file: &File, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
+    fn read_at(&self, fd: &OwnedFd, buf: &mut [u8], at: u64) -> Result<usize> {
+        loop {
+            match rustix::io::pread(fd, &mut *buf, at) {
+                Err(Errno::INTR) => {}
+                other => return self.on(other),
+            }
+        }
+    }
+
+    /// Reads a file that has no holes. It has ended where a read at its known size is short, so
+    /// one call reads a small file.
+    fn read_dense(&self, fd: &OwnedFd, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
         let mut at = 0;
         loop {
-            at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            let count = self.read_at(fd, buf, at)?;
+            if count == 0 {
+                return Ok(());
+            }
+            sink(at, buf.get(..count).unwrap_or_default())?;
+            at += count as u64;
+            if at == self.meta.size && count < buf.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read_extents(&self, fd: &OwnedFd, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
+        let mut at = 0;
+        loop {
+            at = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
                 Ok(data) => data,
                 Err(Errno::NXIO) => return Ok(()),
                 Err(error) => return Err(failure(&self.shown, error)),
             };
-            let end = self.on(rustix::fs::seek(file, SeekFrom::Hole(at)))?;
+            let end = self.on(rustix::fs::seek(fd, SeekFrom::Hole(at)))?;
             while at < end {
                 let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-                let count = file
-                    .read_at(buf.get_mut(..want).unwrap_or_default(), at)
-                    .map_err(|error| CopyError::on(&self.shown, error))?;
+                let count = self.read_at(fd, buf.get_mut(..want).unwrap_or_default(), at)?;
                 if count == 0 {
                     return Ok(());
                 }
@@ -293,7 +325,8 @@ impl<'s> Node<'s> for LocalNode {
     }
 
     fn open(&self) -> Result<()> {
-        // Not to wait if a fifo took the place of a file meanwhile; of a fifo that the user named the content is wanted.
+        // Not to wait if a fifo took the place of a file meanwhile; of a fifo that the user named
+        // the content is wanted.
         let wait = match self.meta.kind {
             FileKind::Regular => OFlags::NONBLOCK,
             _ => OFlags::empty(),
@@ -303,10 +336,12 @@ impl<'s> Node<'s> for LocalNode {
 
     fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
         self.open()?;
-        let file = self.duplicate(OFlags::RDONLY)?;
+        let fd = self.descriptor(OFlags::RDONLY)?;
+        let buf = &mut scratch.piece;
         match self.meta.kind {
-            FileKind::Regular => self.read_extents(&file, &mut scratch.piece, sink),
-            _ => self.read_stream(&file, &mut scratch.piece, sink),
+            FileKind::Regular if self.dense => self.read_dense(fd, buf, sink),
+            FileKind::Regular => self.read_extents(fd, buf, sink),
+            _ => self.read_stream(fd, buf, sink),
         }
     }
 
@@ -535,7 +570,8 @@ fn meta_of(stat: &Stat) -> Option<Meta> {
     })
 }
 
-/// A failed system call on a named file. Without space, or where nothing may be written, the copy ends.
+/// A failed system call on a named file. Without space, or where nothing may be written, the copy
+/// ends.
 pub(super) fn failure(shown: &str, error: Errno) -> CopyError {
     let failure = CopyError::on(shown, std::io::Error::from(error));
     match error {

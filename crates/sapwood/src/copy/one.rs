@@ -41,7 +41,8 @@ impl<'a> Copy<'_> {
         }
     }
 
-    /// True if the content is copied, not the node. Of a fifo, device or socket it is without -r, as with cp(1).
+    /// True if the content is copied, not the node. Of a fifo, device or socket it is without -r,
+    /// as with cp(1).
     pub(super) fn by_content(&self, meta: &Meta) -> bool {
         match meta.kind {
             FileKind::Regular => true,

@@ -1,8 +1,8 @@
 //! What a copy asks of either side: open nodes, found by one name at a time.
 //!
-//! A path is resolved once, for the operand that the user named. Below it every step takes a single name in a directory
-//! that is held open, and never follows a symbolic link. No name of the source and no link at the destination can lead
-//! a copy out of the directory that it was told to fill.
+//! A path is resolved once, for the operand that the user named. Below it every step takes a single
+//! name in a directory that is held open, and never follows a symbolic link. No name of the source
+//! and no link at the destination can lead a copy out of the directory that it was told to fill.
 
 use std::os::fd::BorrowedFd;
 
@@ -57,8 +57,8 @@ impl Rules {
         }
     }
 
-    /// Mode of a copy that belongs to `owner`. Set-id bits stay only with an archive copy that keeps the owner, because
-    /// with another owner they grant other rights.
+    /// Mode of a copy that belongs to `owner`. Set-id bits stay only with an archive copy that
+    /// keeps the owner, because with another owner they grant other rights.
     pub(super) fn perm(&self, meta: &Meta, owner: (u32, u32)) -> u32 {
         match self.archive {
             true if owner == (meta.uid, meta.gid) => meta.perm,
@@ -135,7 +135,8 @@ pub(super) trait Node<'s>: Send + Sync {
     fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()>;
     fn read_link(&self) -> Result<Vec<u8>>;
     fn xattrs(&self, scratch: &mut Scratch) -> Result<Xattrs>;
-    /// Names in this directory after a position (0 is the start), each with the position after it. None: the end.
+    /// Names in this directory after a position (0 is the start), each with the position after it.
+    /// None: the end.
     fn names(&self, from: u64) -> Result<Vec<(Vec<u8>, u64)>>;
 
     /// The node of a name in this directory; of a symbolic link the link itself.
@@ -144,7 +145,8 @@ pub(super) trait Node<'s>: Send + Sync {
 
     /// Makes a new node of that kind in this directory; fails if the name exists.
     fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>>;
-    /// Makes a further name in this directory of what `old` is in the directory `old_dir` of the same side.
+    /// Makes a further name in this directory of what `old` is in the directory `old_dir` of the
+    /// same side.
     fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()>;
     /// Removes a name of anything but a directory from this directory.
     fn remove(&self, name: &[u8]) -> Result<()>;
@@ -157,10 +159,11 @@ pub(super) trait Node<'s>: Send + Sync {
         Ok(false)
     }
 
-    /// Writes a file's content: `fill` hands over its pieces; `size` is its length if it ends with a hole.
+    /// Writes a file's content: `fill` hands over its pieces; `size` is its length if it ends with
+    /// a hole.
     fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()>;
-    /// Gives the node owner, attributes, mode and times, in this order: a change of the owner drops capabilities and
-    /// set-id bits. `made`: this command made the node.
+    /// Gives the node owner, attributes, mode and times, in this order: a change of the owner drops
+    /// capabilities and set-id bits. `made`: this command made the node.
     fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()>;
 }
 

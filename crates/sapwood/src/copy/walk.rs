@@ -1,15 +1,17 @@
 //! Walking a source and making the same at the destination.
 //!
 //! # How it works
-//! One thread walks the source, makes directories and everything that holds no data, and hands regular files to workers,
-//! one for each processor. A directory gets its mode, owner and times when the last file in it is done, because
-//! everything that is made in it changes them; then its descriptor is closed.
+//! One thread walks the source, makes directories and everything that holds no data, and hands
+//! regular files to workers, one for each processor, in batches: waking a worker costs more than
+//! copying a small file. A directory gets its mode, owner and times when the last file in it is
+//! done, because everything that is made in it changes them; then its descriptor is closed.
 //!
 //! A failure on one file is reported, and the copy goes on. A failure that would meet every further
 //! file (no space) ends the copy at once.
 //!
-//! An image can contain a directory below itself, or twice. The walk refuses both: it enters a directory of an image
-//! once, and no directory that it is in. It holds one batch of names for each level, and the number of each directory.
+//! An image can contain a directory below itself, or twice. The walk refuses both: it enters a
+//! directory of an image once, and no directory that it is in. It holds one batch of names for each
+//! level, and the number of each directory.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,8 +29,12 @@ use super::side::{Found, New, Node, Rules, Scratch};
 use crate::progress::{OnProgress, Progress};
 use crate::shown;
 
-/// Files that wait for a worker; each may hold descriptors.
-const WAITING: usize = 128;
+/// Batches that wait for a worker.
+const WAITING: usize = 4;
+/// Files of a batch; each may hold descriptors.
+const BATCH_FILES: usize = 32;
+/// Bytes of files that end a batch.
+const BATCH_BYTES: u64 = 1 << 20;
 const MOST_THREADS: usize = 8;
 /// Levels of directories; cp(1) ends earlier, where a path gets too long.
 const MOST_LEVELS: usize = 4096;
@@ -127,7 +133,11 @@ struct Level<'a> {
 struct Walk<'w, 'a> {
     /// The source is an image, and may contain anything.
     from_image: bool,
-    send: &'w mut dyn FnMut(Job<'a>) -> Result<()>,
+    send: &'w mut dyn FnMut(Vec<Job<'a>>) -> Result<()>,
+    /// Files for the next batch.
+    batch: Vec<Job<'a>>,
+    /// Bytes of them.
+    batch_bytes: u64,
     scratch: Scratch,
     /// Names, from the top, of the first name of an inode that has several.
     firsts: HashMap<(u64, u64), Vec<Vec<u8>>>,
@@ -160,8 +170,8 @@ impl<'a> Copy<'_> {
             }
             drop(jobs);
             let sender = sender;
-            let mut send = |job: Job<'a>| {
-                let sent = !ended.load(Ordering::Relaxed) && sender.send(job).is_ok();
+            let mut send = |batch: Vec<Job<'a>>| {
+                let sent = !ended.load(Ordering::Relaxed) && sender.send(batch).is_ok();
                 // The worker that failed has left the reason.
                 sent.then_some(())
                     .ok_or_else(|| CopyError::on("", CopyCause::Ended).that_ends())
@@ -169,13 +179,16 @@ impl<'a> Copy<'_> {
             let mut walk = Walk {
                 from_image,
                 send: &mut send,
+                batch: Vec::new(),
+                batch_bytes: 0,
                 scratch: Scratch::default(),
                 firsts: HashMap::new(),
                 top: None,
                 inside: HashSet::new(),
                 entered: HashSet::new(),
             };
-            if let Err(failure) = self.walk(from, place, &mut walk) {
+            let walked = self.walk(from, place, &mut walk);
+            if let Err(failure) = walked.and_then(|()| walk.hand_over()) {
                 end(failure);
             }
             let Walk {
@@ -198,31 +211,39 @@ impl<'a> Copy<'_> {
     }
 
     /// Copies files until there are none.
-    fn serve(&self, jobs: &Mutex<Receiver<Job<'a>>>, ended: &AtomicBool, end: &dyn Fn(CopyError)) {
+    fn serve(
+        &self,
+        batches: &Mutex<Receiver<Vec<Job<'a>>>>,
+        ended: &AtomicBool,
+        end: &dyn Fn(CopyError),
+    ) {
         let mut scratch = Scratch::default();
         loop {
-            let next = jobs.lock().recv();
-            let Ok(job) = next else { return };
-            // The rest is taken, so that the walk does not wait for room.
-            if ended.load(Ordering::Relaxed) {
-                continue;
+            let next = batches.lock().recv();
+            let Ok(batch) = next else { return };
+            for job in batch {
+                // The rest is taken, so that the walk does not wait for room.
+                if !ended.load(Ordering::Relaxed) {
+                    self.job(job, &mut scratch).unwrap_or_else(end);
+                }
             }
-            let Job {
-                from,
-                dir,
-                name,
-                made,
-            } = job;
-            let copied = match made {
-                Some(made) => self.content(&*from, &*made, true, &mut scratch),
-                None => self.file(&*from, &*dir.to, &name, &mut scratch),
-            };
-            drop(from);
-            let done = self
-                .go_on(copied)
-                .and_then(|()| self.release(Some(dir), &mut scratch));
-            done.unwrap_or_else(end);
         }
+    }
+
+    fn job(&self, job: Job<'a>, scratch: &mut Scratch) -> Result<()> {
+        let Job {
+            from,
+            dir,
+            name,
+            made,
+        } = job;
+        let copied = match made {
+            Some(made) => self.content(&*from, &*made, true, scratch),
+            None => self.file(&*from, &*dir.to, &name, scratch),
+        };
+        drop(from);
+        self.go_on(copied)?;
+        self.release(Some(dir), scratch)
     }
 
     /// Gives a directory back; the last holder finishes it, and its parents alike.
@@ -291,7 +312,8 @@ impl<'a> Copy<'_> {
         Ok(())
     }
 
-    /// The next name of a directory. An image can give a directory two names; its content is copied for the first.
+    /// The next name of a directory. An image can give a directory two names; its content is copied
+    /// for the first.
     fn next_name(&self, level: &mut Level<'a>, walk: &mut Walk<'_, 'a>) -> Result<Option<Vec<u8>>> {
         let name = level.next_name()?;
         if name.is_some() && !level.entered {
@@ -338,7 +360,8 @@ impl<'a> Copy<'_> {
         }
     }
 
-    /// Copies what a name in a directory is, or hands it to a worker; a directory is returned to be walked.
+    /// Copies what a name in a directory is, or hands it to a worker; a directory is returned to be
+    /// walked.
     fn one(
         &self,
         dir: &Arc<Open<'a>>,
@@ -386,7 +409,7 @@ impl<'a> Copy<'_> {
         }
         if meta.kind == FileKind::Regular {
             let dir = Arc::clone(dir);
-            (walk.send)(Job {
+            walk.add(Job {
                 from,
                 dir,
                 name,
@@ -439,7 +462,8 @@ impl<'a> Copy<'_> {
         }))
     }
 
-    /// Makes a further name of a file that was copied. The way to it is walked from the top, and follows no link.
+    /// Makes a further name of a file that was copied. The way to it is walked from the top, and
+    /// follows no link.
     fn link(
         &self,
         dir: &Open<'a>,
@@ -461,6 +485,28 @@ impl<'a> Copy<'_> {
         }
         let old_dir = at.as_ref().map_or(&top.to, |at| at);
         dir.to.link(name, &**old_dir, old)
+    }
+}
+
+impl<'a> Walk<'_, 'a> {
+    /// Adds a file to the batch, which goes to a worker when it is full.
+    fn add(&mut self, job: Job<'a>) -> Result<()> {
+        let size = job.from.meta().size;
+        self.batch_bytes = self.batch_bytes.saturating_add(size);
+        self.batch.push(job);
+        match self.batch.len() >= BATCH_FILES || self.batch_bytes >= BATCH_BYTES {
+            true => self.hand_over(),
+            false => Ok(()),
+        }
+    }
+
+    /// Hands the files of the batch to a worker.
+    fn hand_over(&mut self) -> Result<()> {
+        self.batch_bytes = 0;
+        match std::mem::take(&mut self.batch) {
+            batch if batch.is_empty() => Ok(()),
+            batch => (self.send)(batch),
+        }
     }
 }
 

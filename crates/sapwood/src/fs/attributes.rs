@@ -1,7 +1,7 @@
 //! Changing mode, owner, times and extended attributes.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use super::error::Result;
@@ -56,12 +56,16 @@ impl FileSystem {
     ///
     /// # Errors
     /// There is no such file; an unknown namespace.
-    pub fn xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Option<Vec<u8>>> {
+    pub fn xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+    ) -> Result<Option<Vec<u8>>> {
         self.with(
             "read attributes of",
             path.as_ref(),
             false,
-            |fs, node| match fs.getxattr(node.ino(), name.as_bytes()) {
+            |fs, node| match fs.getxattr(node.ino(), name.as_ref().as_bytes()) {
                 Ok(value) => Ok(Some(value)),
                 Err(vfs::Error::NoAttribute) => Ok(None),
                 Err(error) => Err(error),
@@ -85,9 +89,19 @@ impl FileSystem {
     ///
     /// # Errors
     /// There is no such file; an unknown namespace; no space for the value.
-    pub fn set_xattr(&self, path: impl AsRef<Path>, name: &str, value: &[u8]) -> Result<()> {
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: &[u8],
+    ) -> Result<()> {
         self.with("set an attribute of", path.as_ref(), false, |fs, node| {
-            fs.setxattr(node.ino(), name.as_bytes(), value, SetXattrMode::Any)
+            fs.setxattr(
+                node.ino(),
+                name.as_ref().as_bytes(),
+                value,
+                SetXattrMode::Any,
+            )
         })
     }
 
@@ -95,12 +109,12 @@ impl FileSystem {
     ///
     /// # Errors
     /// There is no such file or attribute.
-    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<()> {
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
         self.with(
             "remove an attribute of",
             path.as_ref(),
             false,
-            |fs, node| fs.removexattr(node.ino(), name.as_bytes()),
+            |fs, node| fs.removexattr(node.ino(), name.as_ref().as_bytes()),
         )
     }
 

@@ -3,17 +3,18 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::error::{Error, Result};
 use super::handle::Handle;
 use super::metadata::{FileType, Metadata};
-use crate::tree::{Names, Walker};
+use crate::tree::{Names, Node, Walker};
 use crate::vfs;
 
 /// The entries of a directory. It keeps the file system open.
 #[derive(Debug)]
 pub struct ReadDir {
-    handle: Handle,
+    handle: Arc<Handle>,
     path: PathBuf,
     names: Names,
     ended: bool,
@@ -22,7 +23,7 @@ pub struct ReadDir {
 impl ReadDir {
     pub(super) fn new(handle: Handle, path: &Path) -> Self {
         Self {
-            handle,
+            handle: Arc::new(handle),
             path: path.to_owned(),
             names: Names::default(),
             ended: false,
@@ -42,7 +43,8 @@ impl Iterator for ReadDir {
                 self.ended = entry.is_none();
                 let entry = entry?;
                 let path = self.path.join(OsStr::from_bytes(&entry.name));
-                Some(Ok(DirEntry { entry, path }))
+                let dir = Arc::clone(&self.handle);
+                Some(Ok(DirEntry { entry, path, dir }))
             }
             Err(error) => {
                 self.ended = true;
@@ -52,9 +54,10 @@ impl Iterator for ReadDir {
     }
 }
 
-/// A name in a directory.
+/// A name in a directory. It keeps the file system open.
 #[derive(Debug, Clone)]
 pub struct DirEntry {
+    dir: Arc<Handle>,
     entry: vfs::DirEntry,
     path: PathBuf,
 }
@@ -78,6 +81,18 @@ impl DirEntry {
         FileType::new(self.entry.kind)
     }
 
+    /// Metadata of the file that has the name now; of a symbolic link itself.
+    ///
+    /// # Errors
+    /// The name was removed meanwhile; a damaged image; the device.
+    pub fn metadata(&self) -> Result<Metadata> {
+        let fs = self.dir.vfs();
+        match fs.lookup(self.dir.ino(), &self.entry.name) {
+            Ok(found) => Ok(Metadata::new(*Node::new(fs, found).attr())),
+            Err(error) => Err(Error::at("stat", &self.path)(error)),
+        }
+    }
+
     /// Inode number.
     #[must_use]
     pub fn ino(&self) -> u64 {
@@ -87,8 +102,8 @@ impl DirEntry {
 
 /// Everything below a directory. It keeps the file system open.
 ///
-/// An image can contain a directory below itself. The walk enters no directory twice: it reports the
-/// second time as an error, and ends.
+/// An image can contain a directory below itself. The walk enters no directory twice: it reports
+/// the second time as an error, and ends.
 #[derive(Debug)]
 pub struct Walk {
     handle: Handle,
@@ -124,6 +139,7 @@ impl Iterator for Walk {
                 let (_, attr) = found?;
                 Some(Ok(WalkEntry {
                     path: self.path.join(below),
+                    relative: below.into(),
                     metadata: Metadata::new(attr),
                 }))
             }
@@ -145,6 +161,7 @@ impl Drop for Walk {
 #[derive(Debug, Clone)]
 pub struct WalkEntry {
     path: PathBuf,
+    relative: PathBuf,
     metadata: Metadata,
 }
 
@@ -153,6 +170,12 @@ impl WalkEntry {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The path below the top.
+    #[must_use]
+    pub fn relative_path(&self) -> &Path {
+        &self.relative
     }
 
     /// Metadata as the walk found it; of a symbolic link itself.

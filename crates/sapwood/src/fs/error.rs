@@ -8,8 +8,8 @@ use crate::vfs;
 
 /// Why an operation failed: what was done, to which path, and the cause.
 ///
-/// [`source`](std::error::Error::source) leads to the engine's own error, which names the block, key
-/// or inode.
+/// [`source`](std::error::Error::source) leads to the engine's own error, which names the block,
+/// key or inode.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -58,13 +58,17 @@ impl Error {
         }
     }
 
-    /// The error number that a system call would return for this cause.
+    /// The error number that a system call would return for this cause; `None` where there is none,
+    /// as for an image without a known file system.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
-        self.cause().map(vfs::Error::errno)
+        match self {
+            Self::Open(error) => error.errno(),
+            Self::Path { source, .. } | Self::FileSystem { source, .. } => Some(source.errno()),
+        }
     }
 
-    /// The standard library's kind of this error.
+    /// The standard library's kind of this error: that of the [`errno`](Self::errno).
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         self.errno().map_or(io::ErrorKind::Other, |errno| {
@@ -73,11 +77,35 @@ impl Error {
     }
 }
 
-/// The kind is the one of the errno; the error itself, with path and cause, is inside.
+/// The [`kind`](io::Error::kind) is the one of the errno. The error itself, with path and cause, is
+/// inside: [`io::Error::get_ref`] and [`io::Error::downcast`] lead to it.
+///
+/// An [`io::Error`] contains either an error number or another error. This one contains the error,
+/// so [`io::Error::raw_os_error`] is `None`; [`errno`] finds the number.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         Self::new(error.kind(), error)
     }
+}
+
+/// The error number of an [`io::Error`], whether it came from a system call or from this library.
+///
+/// ```
+/// use std::io;
+///
+/// fn is_full(error: &io::Error) -> bool {
+///     sapwood::errno(error) == Some(28) // ENOSPC
+/// }
+/// # assert!(is_full(&io::Error::from_raw_os_error(28)));
+/// ```
+#[must_use]
+pub fn errno(error: &io::Error) -> Option<i32> {
+    let inside = error.get_ref();
+    let ours = inside.and_then(|inside| inside.downcast_ref::<Error>());
+    let engine = || inside.and_then(|inside| inside.downcast_ref::<vfs::Error>());
+    ours.and_then(Error::errno)
+        .or_else(|| engine().map(vfs::Error::errno))
+        .or_else(|| error.raw_os_error())
 }
 
 /// Result of an operation of the library.

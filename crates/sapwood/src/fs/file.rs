@@ -87,8 +87,8 @@ impl OpenOptions {
 
 /// An open file of an image. It keeps the file system open.
 ///
-/// Reads, writes and seeks through [`Read`], [`Write`] and [`Seek`] share one position, also through
-/// `&File`. [`read_at`](Self::read_at) and [`write_at`](Self::write_at) leave it alone.
+/// Reads, writes and seeks through [`Read`], [`Write`] and [`Seek`] share one position, also
+/// through `&File`. [`read_at`](Self::read_at) and [`write_at`](Self::write_at) leave it alone.
 pub struct File {
     handle: Handle,
     path: PathBuf,
@@ -226,8 +226,8 @@ impl File {
         self.find(SeekFrom::Data(offset))
     }
 
-    /// The first byte of a hole at or after `offset`; the end of the file counts as one. `None` past
-    /// the end.
+    /// The first byte of a hole at or after `offset`; the end of the file counts as one. `None`
+    /// past the end.
     ///
     /// # Errors
     /// A damaged image; the device.

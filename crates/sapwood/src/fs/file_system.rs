@@ -1,8 +1,7 @@
 //! An open image.
 
-use std::ffi::OsString;
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,9 +15,7 @@ use super::handle::Handle;
 use super::metadata::Metadata;
 use crate::image::{self, Mounted};
 use crate::tree::{self, Node};
-use crate::vfs::{
-    self, CopyMode, Credentials, FileKind, FsStat, Ino, NewInode, RenameMode, SetAttr,
-};
+use crate::vfs::{self, CopyMode, Credentials, FileKind, FsStat, Ino, NewInode, SetAttr};
 use crate::{Kind, Options};
 
 /// Most symbolic links that lead to the place of a new file.
@@ -26,8 +23,8 @@ const LINKS_MAX: u32 = 40;
 
 /// An open image. Clones share it; see the [module](super).
 ///
-/// [`close`](Self::close) makes everything durable and reports errors. When the last clone, [`File`]
-/// and iterator is dropped without it, the same happens and an error is logged.
+/// [`close`](Self::close) makes everything durable and reports errors. When the last clone,
+/// [`File`] and iterator is dropped without it, the same happens and an error is logged.
 #[derive(Clone)]
 pub struct FileSystem {
     inner: Arc<Inner>,
@@ -63,8 +60,8 @@ impl FileSystem {
     /// meanwhile, unless both only read.
     ///
     /// # Errors
-    /// [`Error::Open`]: the image does not exist, is in use, or is not btrfs or ext4; a log or journal
-    /// cannot be recovered.
+    /// [`Error::Open`]: the image does not exist, is in use, or is not btrfs or ext4; a log or
+    /// journal cannot be recovered.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with_options(path, &Options::default())
     }
@@ -75,21 +72,35 @@ impl FileSystem {
     /// As [`open`](Self::open); an option of the other format.
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        let mounted = image::open(path, options)?;
+        Ok(Self::of(path, image::open(path, options)?))
+    }
+
+    /// Opens the top level of a btrfs, above all of its subvolumes, whatever subvolume is the
+    /// default one and the options name. Every subvolume has a path there.
+    ///
+    /// # Errors
+    /// As [`open_with_options`](Self::open_with_options); the image is of another format.
+    pub fn open_top_level(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let path = path.as_ref();
+        let mounted = image::open_top_level(path, options, "a subvolume")?;
+        Ok(Self::of(path, mounted))
+    }
+
+    fn of(path: &Path, mounted: Mounted) -> Self {
         let creator = Credentials {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             umask: 0,
             keep_setgid: true,
         };
-        Ok(Self {
+        Self {
             inner: Arc::new(Inner {
                 mounted,
                 path: path.to_owned(),
                 creator: Mutex::new(creator),
                 closed: AtomicBool::new(false),
             }),
-        })
+        }
     }
 
     /// Makes everything durable and ends. Operations on other clones and on open files fail after
@@ -105,6 +116,12 @@ impl FileSystem {
     pub fn set_creator(&self, uid: u32, gid: u32) {
         let mut creator = self.inner.creator.lock();
         (creator.uid, creator.gid) = (uid, gid);
+    }
+
+    /// Permission bits that inodes created from now on do not get, through any clone; none at
+    /// first. A default ACL of the directory counts instead, as for umask(2).
+    pub fn set_umask(&self, umask: u32) {
+        self.inner.creator.lock().umask = umask & 0o777;
     }
 
     /// The path that the image was opened by.
@@ -211,7 +228,7 @@ impl FileSystem {
                 Err(error) => return Err(error),
             }
         }
-        Err(vfs::Error::Invalid)
+        Err(vfs::Error::SymlinkLoop)
     }
 
     /// The content of a file.
@@ -302,134 +319,6 @@ impl FileSystem {
         }
     }
 
-    /// Creates a directory with mode `0o755`.
-    ///
-    /// # Errors
-    /// The name exists; the directory above does not.
-    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.make(
-            "create directory",
-            path.as_ref(),
-            NewInode::Directory,
-            0o755,
-        )
-    }
-
-    /// Creates a directory and all missing ones above it.
-    ///
-    /// # Errors
-    /// As [`create_dir`](Self::create_dir); a name above is no directory.
-    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let mut made = PathBuf::new();
-        for part in path.components() {
-            made.push(part);
-            let std::path::Component::Normal(_) = part else {
-                continue;
-            };
-            match self.create_dir(&made) {
-                Err(Error::Path {
-                    source: vfs::Error::Exists,
-                    ..
-                }) if self.metadata(&made)?.is_dir() => {}
-                other => other?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Creates a symbolic link at `link` that contains `target`.
-    ///
-    /// # Errors
-    /// The name exists; the target is too long.
-    pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
-        let target = target.as_ref().as_os_str().as_bytes();
-        self.make(
-            "create symbolic link",
-            link.as_ref(),
-            NewInode::Symlink(target),
-            0o777,
-        )
-    }
-
-    /// The target of a symbolic link.
-    ///
-    /// # Errors
-    /// It is none.
-    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        self.with("read link", path.as_ref(), false, |fs, node| {
-            let target = fs.readlink(node.ino())?;
-            Ok(OsString::from_vec(target).into())
-        })
-    }
-
-    /// Gives the file at `original` one more name. A symbolic link itself gets it.
-    ///
-    /// # Errors
-    /// The name exists; `original` is a directory or in another subvolume.
-    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
-        let link = link.as_ref();
-        self.with("link", original.as_ref(), false, |fs, node| {
-            let (dir, name) = tree::resolve_parent(fs, link.as_os_str().as_bytes())?;
-            drop(Node::new(fs, fs.link(node.ino(), dir.ino(), &name)?));
-            Ok(())
-        })
-    }
-
-    /// Removes a name of anything but a directory.
-    ///
-    /// # Errors
-    /// There is none; it is a directory.
-    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.in_parent("remove", path.as_ref(), |fs, dir, name| {
-            fs.unlink(dir, name)
-        })
-    }
-
-    /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// There is none; it is not empty.
-    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.in_parent("remove directory", path.as_ref(), |fs, dir, name| {
-            fs.rmdir(dir, name)
-        })
-    }
-
-    /// Removes a directory and everything below it. A symbolic link below is removed, not followed.
-    ///
-    /// # Errors
-    /// The first failure, with its path; what was removed until then is gone.
-    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        let fs = self.vfs();
-        let at = Error::at("remove", path);
-        let found = tree::resolve_parent(fs, path.as_os_str().as_bytes())
-            .and_then(|(dir, name)| Ok((dir.child(&name)?, dir, name)))
-            .and_then(|found| match found.0.is_dir() {
-                true => Ok(found),
-                false => Err(vfs::Error::NotDirectory),
-            });
-        let (top, dir, name) = found.map_err(at)?;
-        tree::remove_all(&dir, top, &name).map_err(|(below, error)| {
-            let mut whole = path.as_os_str().to_owned().into_vec();
-            whole.extend_from_slice(&below);
-            Error::at("remove", Path::new(&OsString::from_vec(whole)))(error)
-        })
-    }
-
-    /// Renames; replaces a file or an empty directory at `to`.
-    ///
-    /// # Errors
-    /// As rename(2); `to` in another subvolume.
-    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        let to = to.as_ref();
-        self.in_parent("rename", from.as_ref(), |fs, dir, name| {
-            let (to_dir, to_name) = tree::resolve_parent(fs, to.as_os_str().as_bytes())?;
-            fs.rename(dir, name, to_dir.ino(), &to_name, RenameMode::Replace)
-        })
-    }
-
     /// Copies a file's content and permission bits within the image; shares the content where the
     /// format can (btrfs). Returns the number of bytes.
     ///
@@ -484,7 +373,7 @@ impl FileSystem {
         &*self.inner.mounted
     }
 
-    fn creator(&self) -> Credentials {
+    pub(super) fn creator(&self) -> Credentials {
         *self.inner.creator.lock()
     }
 
@@ -499,27 +388,6 @@ impl FileSystem {
         let node = tree::resolve(fs, path.as_os_str().as_bytes(), follow);
         node.and_then(|node| work(fs, &node))
             .map_err(Error::at(action, path))
-    }
-
-    pub(super) fn in_parent<T>(
-        &self,
-        action: &'static str,
-        path: &Path,
-        work: impl FnOnce(&dyn vfs::FileSystem, Ino, &[u8]) -> vfs::Result<T>,
-    ) -> Result<T> {
-        let fs = self.vfs();
-        let parent = tree::resolve_parent(fs, path.as_os_str().as_bytes());
-        parent
-            .and_then(|(dir, name)| work(fs, dir.ino(), &name))
-            .map_err(Error::at(action, path))
-    }
-
-    fn make(&self, action: &'static str, path: &Path, what: NewInode<'_>, mode: u32) -> Result<()> {
-        self.in_parent(action, path, |fs, dir, name| {
-            let made = fs.create(&self.creator(), dir, name, what, mode)?;
-            drop(Node::new(fs, made));
-            Ok(())
-        })
     }
 }
 

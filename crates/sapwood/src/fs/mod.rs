@@ -4,8 +4,8 @@
 //! without a leading `/`; a symbolic link is followed within the image, and never leads out of it.
 //! [`File`], [`ReadDir`] and [`Walk`] keep the file system open as long as they live.
 //!
-//! No permission is checked: whoever may write the image may do everything in it. New inodes belong
-//! to the caller's effective user and group, or to [`FileSystem::set_creator`]'s.
+//! No permission is checked: a process that may write the image may do everything in it. New inodes
+//! belong to the caller's effective user and group, or to [`FileSystem::set_creator`]'s.
 
 mod attributes;
 mod dir;
@@ -14,10 +14,11 @@ mod file;
 mod file_system;
 mod handle;
 mod metadata;
+mod names;
 mod subvolumes;
 
 pub use dir::{DirEntry, ReadDir, Walk, WalkEntry};
-pub use error::{Error, Result};
+pub use error::{Error, Result, errno};
 pub use file::{File, OpenOptions};
 pub use file_system::FileSystem;
 pub use metadata::{FileType, Metadata, Times};

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::{Error, Result};
 use super::file_system::FileSystem;
 use crate::tree::{self, Node};
-use crate::vfs::{self, SubvolumeId, SubvolumeInfo, Subvolumes};
+use crate::vfs::{self, SetAttr, SubvolumeId, SubvolumeInfo, Subvolumes};
 
 impl FileSystem {
     /// All subvolumes below the top level, by id.
@@ -18,15 +18,20 @@ impl FileSystem {
         listed.map_err(Error::whole("list the subvolumes of"))
     }
 
-    /// Creates an empty subvolume.
+    /// Creates an empty subvolume, which belongs to the [creator](Self::set_creator).
     ///
     /// # Errors
     /// The format has none; the name exists.
     pub fn create_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
         self.in_parent("create subvolume", path.as_ref(), |fs, dir, name| {
             let made = self.engine_subvolumes()?.create_subvolume(dir, name)?;
-            drop(Node::new(fs, made));
-            Ok(())
+            let (made, creator) = (Node::new(fs, made), self.creator());
+            let changes = SetAttr {
+                uid: Some(creator.uid),
+                gid: Some(creator.gid),
+                ..SetAttr::default()
+            };
+            fs.setattr(made.ino(), &changes).map(drop)
         })
     }
 

@@ -189,6 +189,13 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .default("auto"),
     MountOption::served(
+        &["polling"],
+        Value("auto|on|off"),
+        polling,
+        "poll for the next request of a client that sends one at a time",
+    )
+    .default("auto"),
+    MountOption::served(
         &["fuseblk"],
         Value("auto|on|off"),
         fuseblk,
@@ -457,6 +464,11 @@ fn auto_unmount(options: &mut Options, _: &str, _: Option<&str>) -> Taken {
 
 fn io_uring(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     options.mount.io_uring = number(name, value)?;
+    Ok(())
+}
+
+fn polling(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    options.mount.polling = number(name, value)?;
     Ok(())
 }
 

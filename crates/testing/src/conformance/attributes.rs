@@ -113,7 +113,8 @@ fn times_are_set_to_the_nanosecond(t: &mut Fixture) -> Outcome {
 
 fn times_before_1970_and_far_ahead_are_kept(t: &mut Fixture) -> Outcome {
     let file = t.root().file("f")?;
-    // 1901 (the very first second of 32 bits has no nanoseconds on Linux's ext4), the second before 1970, and 2400.
+    // 1901 (the very first second of 32 bits has no nanoseconds on Linux's ext4), the second before
+    // 1970, and 2400.
     for sec in [-2_147_483_647, -1, 0, 13_569_465_600] {
         let time = Timestamp { sec, nsec: 5 };
         file.set(&SetAttr {

@@ -125,7 +125,7 @@ pub struct Found<'a, E: Engine> {
 }
 
 /// Result of a lookup: the directory's entry for the name, and the inode.
-pub type Hit<E> = (<E as Engine>::Target, Arc<<E as Engine>::Inode>);
+pub(crate) type Hit<E> = (<E as Engine>::Target, Arc<<E as Engine>::Inode>);
 
 /// A change of one extended attribute.
 #[derive(Debug, Clone, Copy)]

@@ -22,5 +22,5 @@ mod filesystem;
 mod rename;
 mod shared;
 
-pub use engine::{AttributeChange, Engine, Found, Hit, Inode, Place, lock_all};
+pub use engine::{AttributeChange, Engine, Found, Inode, Place, lock_all};
 pub use shared::Front;

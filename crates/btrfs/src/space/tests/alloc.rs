@@ -6,11 +6,12 @@ use std::thread;
 use sapwood_btrfs_format::{BlockGroupFlags, objectid};
 
 use super::world::{Numbers, SLOT, World};
-use super::{MIB, checked, open, skip};
+use super::{MIB, checked, open};
 use crate::Error;
 use crate::mount::Engine;
-use crate::oracles::{Image, Need};
 use sapwood_base::RangeSet;
+use sapwood_testing::machine::{Need, left_out};
+use sapwood_testing::oracle::Image;
 
 /// Allocates blocks and data extents and frees some of them. Returns what it still has at the end.
 fn take_and_give(engine: &Arc<Engine>, seed: u64) -> Vec<(u64, u64)> {
@@ -42,7 +43,7 @@ fn take_and_give(engine: &Arc<Engine>, seed: u64) -> Vec<(u64, u64)> {
 
 #[test]
 fn threads_never_get_the_same_space() {
-    if skip("threads_never_get_the_same_space", &[Need::Mkfs]) {
+    if left_out(&[Need::Program("mkfs.btrfs")]) {
         return;
     }
     let image = Image::new(2048 * MIB, &[]);
@@ -81,7 +82,7 @@ fn threads_never_get_the_same_space() {
 
 #[test]
 fn chunks_are_allocated_and_freed() {
-    if skip("chunks_are_allocated_and_freed", &[Need::Mkfs, Need::Check]) {
+    if left_out(&[Need::Program("mkfs.btrfs"), Need::Program("btrfs")]) {
         return;
     }
     for args in [&[][..], &["-m", "single"], &["-d", "dup"], &["--mixed"]] {
@@ -132,10 +133,7 @@ fn chunks_are_allocated_and_freed() {
 
 #[test]
 fn a_full_file_system_fails_at_the_reservation() {
-    if skip(
-        "a_full_file_system_fails_at_the_reservation",
-        &[Need::Mkfs, Need::Check],
-    ) {
+    if left_out(&[Need::Program("mkfs.btrfs"), Need::Program("btrfs")]) {
         return;
     }
     for args in [&[][..], &["-m", "single"], &["--mixed"]] {

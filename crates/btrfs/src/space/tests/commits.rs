@@ -3,10 +3,11 @@
 use sapwood_btrfs_format::{InodeItem, Key, kind, objectid};
 
 use super::images::{FILL, VARIANTS};
-use super::{MIB, checked, open, skip};
+use super::{MIB, checked, open};
 use crate::mount::Engine;
-use crate::oracles::{Image, Need};
 use crate::tree::verify::verify_tree;
+use sapwood_testing::machine::{Need, left_out};
+use sapwood_testing::oracle::{Image, Kind};
 use std::sync::Arc;
 
 /// Changes the top directory's inode, so that a leaf of the top-level tree is copied.
@@ -26,7 +27,7 @@ fn touch(engine: &Arc<Engine>) {
 
 #[test]
 fn small_commits_are_clean() {
-    if skip("small_commits_are_clean", &[Need::Mount, Need::Check]) {
+    if left_out(&[Need::Kernel(Kind::Btrfs), Need::Program("btrfs")]) {
         return;
     }
     for &(mib, args) in VARIANTS {

@@ -2,8 +2,9 @@
 
 use sapwood_btrfs_format::BlockGroupFlags;
 
-use super::{MIB, checked, open, skip};
-use crate::oracles::{Image, Need};
+use super::{MIB, checked, open};
+use sapwood_testing::machine::{Need, left_out};
+use sapwood_testing::oracle::{Image, Kind};
 
 /// Features that affect space.
 pub(super) const VARIANTS: &[(u64, &[&str])] = &[
@@ -28,7 +29,7 @@ pub(super) const FILL: &str =
 
 #[test]
 fn statfs_agrees_with_the_kernel() {
-    if skip("statfs_agrees_with_the_kernel", &[Need::Mount]) {
+    if left_out(&[Need::Kernel(Kind::Btrfs)]) {
         return;
     }
     for &(mib, args) in VARIANTS {
@@ -47,7 +48,7 @@ fn statfs_agrees_with_the_kernel() {
 
 #[test]
 fn statfs_of_a_full_image_agrees() {
-    if skip("statfs_of_a_full_image_agrees", &[Need::Mount]) {
+    if left_out(&[Need::Kernel(Kind::Btrfs)]) {
         return;
     }
     for args in [&[][..], &["--mixed"], &["-m", "single"]] {
@@ -65,7 +66,7 @@ fn statfs_of_a_full_image_agrees() {
 
 #[test]
 fn free_space_tree_and_extent_tree_agree() {
-    if skip("free_space_tree_and_extent_tree_agree", &[Need::Mount]) {
+    if left_out(&[Need::Kernel(Kind::Btrfs)]) {
         return;
     }
     for &(mib, args) in VARIANTS {
@@ -96,7 +97,7 @@ fn free_space_tree_and_extent_tree_agree() {
 #[test]
 fn space_cache_of_the_first_version_is_dropped() {
     let test = "space_cache_of_the_first_version_is_dropped";
-    if skip(test, &[Need::Mount, Need::Check]) {
+    if left_out(&[Need::Kernel(Kind::Btrfs), Need::Program("btrfs")]) {
         return;
     }
     // The kernel keeps caches only for groups from 100 MiB on.

@@ -12,14 +12,9 @@ use sapwood_block::{Device, MemoryDevice};
 
 use crate::Options;
 use crate::mount::Engine;
-use crate::oracles::{Image, Need, left_out};
+use sapwood_testing::oracle::Image;
 
 const MIB: u64 = 1 << 20;
-
-/// Whether a test must be skipped; prints the reason.
-fn skip(test: &str, needs: &[Need]) -> bool {
-    left_out(test, needs)
-}
 
 /// An engine without background threads on a copy of the image in memory.
 fn open(image: &Image) -> (Arc<MemoryDevice>, Arc<Engine>) {

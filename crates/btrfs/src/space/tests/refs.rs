@@ -2,8 +2,9 @@
 
 use super::images::{FILL, VARIANTS};
 use super::world::{Numbers, SLOT, World};
-use super::{MIB, checked, open, skip};
-use crate::oracles::{Image, Need};
+use super::{MIB, checked, open};
+use sapwood_testing::machine::{Need, left_out};
+use sapwood_testing::oracle::{Image, Kind};
 
 /// Random fills, clones and clears over several commits.
 fn churn(world: &mut World, seed: u64, commits: usize, steps: usize) {
@@ -33,7 +34,7 @@ fn churn(world: &mut World, seed: u64, commits: usize, steps: usize) {
 
 #[test]
 fn random_data_refs_are_clean() {
-    if skip("random_data_refs_are_clean", &[Need::Mount, Need::Check]) {
+    if left_out(&[Need::Kernel(Kind::Btrfs), Need::Program("btrfs")]) {
         return;
     }
     for (n, &(mib, args)) in VARIANTS.iter().enumerate() {
@@ -54,7 +55,7 @@ fn random_data_refs_are_clean() {
 
 #[test]
 fn emptied_files_leave_no_refs() {
-    if skip("emptied_files_leave_no_refs", &[Need::Mkfs, Need::Check]) {
+    if left_out(&[Need::Program("mkfs.btrfs"), Need::Program("btrfs")]) {
         return;
     }
     let image = Image::new(600 * MIB, &[]);
@@ -78,8 +79,7 @@ fn emptied_files_leave_no_refs() {
 
 #[test]
 fn threads_run_delayed_refs_while_others_commit() {
-    let test = "threads_run_delayed_refs_while_others_commit";
-    if skip(test, &[Need::Mkfs, Need::Check]) {
+    if left_out(&[Need::Program("mkfs.btrfs"), Need::Program("btrfs")]) {
         return;
     }
     for args in [&[][..], &["--mixed"], &["-n", "4096"]] {

@@ -14,8 +14,7 @@ use crate::Result;
 use crate::tree::read::child;
 use crate::tree::verify::{TreeStats, verify_tree};
 use crate::tree::{
-    BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeWrite, create_root, is_shareable,
-    write_blocks,
+    BlockCache, BlockRef, DataRef, Root, TreeBlock, TreeRead, TreeWrite, create_root, write_blocks,
 };
 use crate::volume::Volume;
 
@@ -393,5 +392,6 @@ impl Random {
 
 #[test]
 fn shareable_trees_are_those_with_files() {
+    use super::super::root::is_shareable;
     assert!(is_shareable(5) && is_shareable(256) && !is_shareable(2));
 }

@@ -1,11 +1,14 @@
-//! What directories log: entries, and ranges in which every entry is logged.
+//! What directories log: entries, and ranges in which every entry is logged. After replay every
+//! directory must still lead to the top.
+
+use std::collections::BTreeSet;
 
 use sapwood_btrfs_format::{DirItemRef, DirLogItem, ItemError, Key, dir_items, kind};
 
 use super::entries::{inode_of, is_dir};
 use super::{LogItem, Replay};
-use crate::Result;
 use crate::namespace::names;
+use crate::{Error, Result};
 
 /// The entry of a directory index.
 fn parse(item: &LogItem) -> Result<DirItemRef<'_>> {
@@ -84,5 +87,39 @@ impl Replay<'_> {
             self.unlink(dir, entry.name, inode)?;
         }
         self.link((dir, index, entry.name), inode, &target)
+    }
+}
+
+impl Replay<'_> {
+    /// Follows every directory that replay gave a name up to the top of the subvolume. A log that
+    /// was made up can put a directory below itself: nothing would lead to that ring, and a thread
+    /// that walked it would not come to an end. Every ring has a name that replay made.
+    ///
+    /// # Errors
+    /// [`Error::LogRing`].
+    pub(super) fn check_ancestors(&self) -> Result<()> {
+        let mut followed = BTreeSet::from([self.top_dir()]);
+        self.moved
+            .iter()
+            .try_for_each(|dir| self.follow(*dir, &mut followed))
+    }
+
+    fn follow(&self, dir: u64, followed: &mut BTreeSet<u64>) -> Result<()> {
+        let (mut at, mut way) = (dir, BTreeSet::new());
+        while followed.insert(at) {
+            way.insert(at);
+            // One without a name is an orphan, and empty.
+            let Some((parent, _)) = self.names_of(at)?.into_iter().next() else {
+                return Ok(());
+            };
+            at = parent;
+        }
+        match way.contains(&at) {
+            true => Err(Error::LogRing {
+                subvolume: self.root.id(),
+                directory: at,
+            }),
+            false => Ok(()),
+        }
     }
 }

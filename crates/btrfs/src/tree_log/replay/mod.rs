@@ -11,7 +11,7 @@
 //!    ones need what earlier ones make: inodes, with what their attributes and names lost
 //!    ([`inode`], [`dir`]); names that directories log ([`dir`]); then the names of inodes
 //!    ([`refs`]), attributes and extents ([`extents`]).
-//! 3. [`links`] counts the names of every inode that was touched. One without a name becomes an
+//! 3. [`refs`] counts the names of every inode that was touched. One without a name becomes an
 //!    orphan, a directory without one loses its entries.
 //! 4. The commit clears the log in the superblock.
 //!
@@ -36,12 +36,10 @@
 //! images; `tests/log_replay.rs` compares with the latter, and goes through the trouble cases:
 //! damage in every block of a log, cuts at every write of a replay.
 
-mod ancestors;
 mod dir;
 mod entries;
 mod extents;
 mod inode;
-mod links;
 mod refs;
 mod scan;
 mod tree;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 use sapwood_block::{Device, MemoryDevice};
 
-use crate::oracles::{MIB, Need, image, left_out};
+use crate::oracles::{KERNEL, MIB, TOOLS, image, left_out};
 
 use super::tools::{Saved, fill, lines, report, with_kernel};
 
@@ -78,7 +78,7 @@ fn damaged(device: &MemoryDevice, places: &[u64], rng: &mut Rng) -> (Arc<MemoryD
 
 #[test]
 fn every_finding_of_e2fsck_is_found() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     let images = filled();
@@ -113,7 +113,7 @@ fn every_finding_of_e2fsck_is_found() {
 
 #[test]
 fn few_findings_are_unknown_to_e2fsck() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     let images = filled();

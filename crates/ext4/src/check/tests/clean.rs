@@ -1,6 +1,8 @@
 //! Images of `mke2fs` and of the kernel have no findings.
 
-use crate::oracles::{MIB, Need, image, left_out};
+use sapwood_testing::machine::note;
+
+use crate::oracles::{KERNEL, MIB, TOOLS, image, left_out};
 
 use super::tools::{Saved, assert_clean, fill, with_kernel};
 
@@ -48,7 +50,7 @@ const VARIANTS: &[(&str, u64, bool)] = &[
 
 #[test]
 fn images_of_mke2fs_are_clean() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for (args, size, _) in VARIANTS {
@@ -59,7 +61,7 @@ fn images_of_mke2fs_are_clean() {
 
 #[test]
 fn images_filled_by_the_kernel_are_clean() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     let mut filled = 0;
@@ -67,7 +69,7 @@ fn images_filled_by_the_kernel_are_clean() {
         let device = match with_kernel(&image(size * MIB, args), fill) {
             Ok(device) => device,
             Err(why) => {
-                eprintln!("left out: kernel-filled image of mke2fs {args}: {why}");
+                note(Some(&format!("kernel-filled image of mke2fs {args}")), &why);
                 continue;
             }
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 
-use crate::oracles::{MIB, Need, image, left_out};
+use crate::oracles::{KERNEL, MIB, TOOLS, image, left_out};
 
 use super::tools::{Saved, fill, lines, report, with_kernel};
 
@@ -98,7 +98,7 @@ fn filled(args: &str) -> Arc<MemoryDevice> {
 
 #[test]
 fn contradicting_fields_are_found() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     let kinds = [PLAIN, OLD, SUMS];
@@ -134,7 +134,7 @@ fn journal(device: &MemoryDevice) -> u64 {
 
 #[test]
 fn journal_fields_of_another_version_are_found() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 1024 -O ^metadata_csum");
@@ -161,7 +161,7 @@ fn journal_fields_of_another_version_are_found() {
 /// The Hurd writes no file types despite the feature; its images are valid.
 #[test]
 fn names_of_the_hurd_need_no_type() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let made = image(16 * MIB, "-t ext2 -o hurd -b 1024 -I 128");

@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock};
 use proptest::prelude::*;
 use sapwood_block::{Device, MemoryDevice};
 
-use crate::oracles::{MIB, Need, image, left_out};
+use crate::oracles::{MIB, TOOLS, image, left_out};
 
 use super::tools::{Saved, report};
 
 /// Names and files without a kernel, made by `debugfs`.
 fn sample(args: &str) -> Arc<MemoryDevice> {
     let saved = Saved::new(&image(8 * MIB, args));
-    let source = saved.dir.path().join("source");
+    let source = saved.beside("source");
     std::fs::write(&source, vec![5; 40_000]).unwrap();
     let source = source.to_str().unwrap();
     let mut commands = String::from("mkdir /d\nmkdir /d/e\nsymlink /s target\n");
@@ -57,7 +57,7 @@ proptest! {
         which in 0..3_usize,
         changes in prop::collection::vec(change(), 1..8),
     ) {
-        if left_out(Need::Tools) {
+        if left_out(TOOLS) {
             return Ok(());
         }
         let device = Saved::new(&samples()[which]).load();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use sapwood_block::{Device, MemoryDevice};
 
-use crate::oracles::{MIB, Need, image, left_out};
+use crate::oracles::{KERNEL, MIB, TOOLS, image, left_out};
 
 use super::tools::{Saved, fill, lines, report, with_kernel};
 
@@ -33,7 +33,7 @@ fn caught(args: &str) -> Arc<MemoryDevice> {
 
 #[test]
 fn a_journal_is_replayed_in_memory_only() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     for args in ["-b 1024", "-O ^orphan_file", "-O orphan_file", "-t ext3"] {
@@ -56,7 +56,7 @@ fn a_journal_is_replayed_in_memory_only() {
 
 #[test]
 fn an_unusable_journal_is_a_finding() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     let saved = Saved::new(&caught("-b 1024"));

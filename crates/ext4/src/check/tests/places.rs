@@ -11,7 +11,7 @@ use sapwood_testing::{Fault, FaultDevice, FaultRule, RequestKinds};
 use crate::check::state::View;
 use crate::check::walk::{Piece, walk};
 use crate::check::{CheckOptions, check};
-use crate::oracles::{MIB, Need, image, left_out};
+use crate::oracles::{KERNEL, MIB, TOOLS, image, left_out};
 
 use super::tools::{Saved, fill, lines, report, with_kernel};
 
@@ -63,7 +63,7 @@ fn filled(args: &str) -> Arc<MemoryDevice> {
 
 #[test]
 fn bitmaps() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 1024");
@@ -84,7 +84,7 @@ fn bitmaps() {
 
 #[test]
 fn attributes() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     let device = filled("-b 1024 -O ^has_journal,^metadata_csum");
@@ -111,7 +111,7 @@ fn attributes() {
 
 #[test]
 fn values_in_inodes() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     let device = filled("-O ea_inode");
@@ -130,7 +130,7 @@ fn values_in_inodes() {
 
 #[test]
 fn nodes_of_extents() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     let device = filled("-b 1024 -O ^has_journal,^metadata_csum");
@@ -149,7 +149,7 @@ fn nodes_of_extents() {
     // The first extent's logical block: 1, where the parent has 0.
     plant(&device, (node.unwrap(), 12), &[1], "ExtentNodeStart");
     let clustered = Saved::new(&image(64 * MIB, "-O bigalloc -b 4096"));
-    let source = clustered.dir.path().join("source");
+    let source = clustered.beside("source");
     std::fs::write(&source, vec![3; 9000]).unwrap();
     clustered.debugfs(&format!("write {} /f\n", source.display()));
     clustered.debugfs("sif /f block[5] 8001\n");
@@ -158,7 +158,7 @@ fn nodes_of_extents() {
 
 #[test]
 fn files_of_the_file_system() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 1024 -O orphan_file");
@@ -185,7 +185,7 @@ fn files_of_the_file_system() {
 
 #[test]
 fn blocks_that_cannot_be_read() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 1024");
@@ -206,7 +206,7 @@ fn blocks_that_cannot_be_read() {
 
 #[test]
 fn the_caller_can_cancel_and_bound_a_check() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(16 * MIB, "-b 1024");
@@ -231,7 +231,7 @@ fn the_caller_can_cancel_and_bound_a_check() {
 
 #[test]
 fn deep_hash_trees() {
-    if left_out(Need::Tools) || left_out(Need::Mount) {
+    if left_out(TOOLS) || left_out(KERNEL) {
         return;
     }
     let device = image(16 * MIB, "-b 1024 -O ^has_journal,^metadata_csum");

@@ -2,14 +2,13 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
-use tempfile::TempDir;
+pub(super) use sapwood_testing::oracle::Saved;
+pub(super) use sapwood_testing::oracle::ext4::try_kernel_writes as with_kernel;
 
 use crate::check::{CheckError, CheckOptions, Report, check};
-use crate::oracles;
 
 /// Checks what is on a device.
 pub(super) fn report(device: &Arc<MemoryDevice>) -> Result<Report, CheckError> {
@@ -33,88 +32,6 @@ pub(super) fn assert_clean(device: &Arc<MemoryDevice>, what: &str) -> Report {
     let report = report(device).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(report.findings.is_empty(), "{what}:\n{}", lines(&report));
     report
-}
-
-/// An image in a file, for the tools.
-pub(super) struct Saved {
-    pub(super) dir: TempDir,
-}
-
-impl Saved {
-    pub(super) fn new(device: &MemoryDevice) -> Self {
-        let dir = tempfile::Builder::new().prefix("sapwood-check-").tempdir();
-        let dir = dir.unwrap();
-        device.save(dir.path().join("image")).unwrap();
-        Self { dir }
-    }
-
-    pub(super) fn path(&self) -> std::path::PathBuf {
-        self.dir.path().join("image")
-    }
-
-    /// Whether `e2fsck -fn` finds nothing, and its output.
-    pub(super) fn e2fsck(&self) -> (bool, String) {
-        let output = Command::new("e2fsck").arg("-fn").arg(self.path()).output();
-        let output = output.unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        (output.status.code() == Some(0), text)
-    }
-
-    /// Runs `debugfs` commands, one per line, on the image.
-    pub(super) fn debugfs(&self, commands: &str) {
-        let file = self.dir.path().join("commands");
-        std::fs::write(&file, commands).unwrap();
-        let output = Command::new("debugfs")
-            .args(["-w", "-f"])
-            .arg(&file)
-            .arg(self.path())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-    }
-
-    pub(super) fn load(&self) -> Arc<MemoryDevice> {
-        Arc::new(MemoryDevice::load(self.path()).unwrap())
-    }
-}
-
-fn run(program: &str, args: &[&str]) -> Result<(), String> {
-    let output = Command::new(program).args(args).output();
-    let output = output.map_err(|error| format!("{program}: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
-    }
-}
-
-/// Lets the kernel mount the image and `body` change it. Returns the result.
-///
-/// # Errors
-/// The kernel cannot mount the image, because not every kernel has every feature. Any other failure
-/// of mount(8) panics.
-pub(super) fn with_kernel(
-    device: &MemoryDevice,
-    body: impl FnOnce(&Path),
-) -> Result<Arc<MemoryDevice>, String> {
-    struct Mounted(String);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            oracles::unmount(Path::new(&self.0));
-        }
-    }
-    let saved = Saved::new(device);
-    let at = saved.dir.path().join("mnt");
-    std::fs::create_dir(&at).unwrap();
-    let (image, at) = (saved.path(), at.to_str().unwrap().to_owned());
-    let image = image.to_str().unwrap();
-    if let Err(why) = run("mount", &["-t", "ext4", "-o", "loop", image, &at]) {
-        assert!(why.contains("wrong fs type"), "mount: {why}");
-        return Err(why);
-    }
-    let mounted = Mounted(at);
-    body(Path::new(&mounted.0));
-    drop(mounted);
-    Ok(saved.load())
 }
 
 /// Files of every kind, made by the kernel: many names, long names, links, holes, attributes.

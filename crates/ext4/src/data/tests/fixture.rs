@@ -9,6 +9,7 @@ use sapwood_block::{Device, MemoryDevice};
 use tempfile::TempDir;
 
 use crate::inode::Inode;
+use crate::oracles::{TOOLS, left_out};
 use crate::{Error, Ext4, Options, Result, data, dir};
 
 /// Files in each image.
@@ -20,21 +21,10 @@ pub(super) struct Image {
     pub(super) device: MemoryDevice,
 }
 
-/// Whether the tools are there; says so if not.
-fn has_tools(test: &str) -> bool {
-    let missing = ["mke2fs", "e2fsck"]
-        .into_iter()
-        .find(|tool| Command::new(tool).arg("-V").output().is_err());
-    if let Some(tool) = missing {
-        eprintln!("{test}: skipped: no {tool}");
-    }
-    missing.is_none()
-}
-
 impl Image {
     /// An image of `size` (as `mke2fs` understands it); `None` where the tools are missing.
-    pub(super) fn new(test: &str, options: &[&str], size: &str) -> Option<Self> {
-        if !has_tools(test) {
+    pub(super) fn new(options: &[&str], size: &str) -> Option<Self> {
+        if left_out(TOOLS) {
             return None;
         }
         let place = TempDir::new().unwrap();

@@ -237,9 +237,9 @@ impl Run<'_> {
     }
 }
 
-fn run(test: &str, arguments: &[&str], tree: bool, options: &Options, seeds: u64) {
+fn run(arguments: &[&str], tree: bool, options: &Options, seeds: u64) {
     for seed in 0..seeds {
-        let Some(image) = Image::new(test, arguments, "32M") else {
+        let Some(image) = Image::new(arguments, "32M") else {
             return;
         };
         let device = Arc::new(image.device.snapshot());
@@ -268,33 +268,33 @@ fn run(test: &str, arguments: &[&str], tree: bool, options: &Options, seeds: u64
 
 #[test]
 fn extents() {
-    run("extents", &["-t", "ext4"], true, &quiet(), 4);
+    run(&["-t", "ext4"], true, &quiet(), 4);
 }
 
 #[test]
 fn extents_in_small_blocks() {
     let arguments = ["-t", "ext4", "-b", "1024", "-O", "^has_journal,^64bit"];
-    run("extents_in_small_blocks", &arguments, true, &quiet(), 3);
+    run(&arguments, true, &quiet(), 3);
 }
 
 #[test]
 fn block_maps() {
     let arguments = ["-t", "ext2", "-b", "1024"];
-    run("block_maps", &arguments, false, &quiet(), 3);
+    run(&arguments, false, &quiet(), 3);
     let arguments = ["-t", "ext3", "-b", "2048"];
-    run("block_maps", &arguments, false, &quiet(), 1);
+    run(&arguments, false, &quiet(), 1);
 }
 
 #[test]
 fn inline_data() {
     let arguments = ["-t", "ext4", "-I", "512", "-O", "inline_data"];
-    run("inline_data", &arguments, true, &quiet(), 4);
+    run(&arguments, true, &quiet(), 4);
 }
 
 #[test]
 fn large_blocks() {
     let arguments = ["-t", "ext4", "-b", "65536", "-O", "^has_journal"];
-    run("large_blocks", &arguments, true, &quiet(), 1);
+    run(&arguments, true, &quiet(), 1);
 }
 
 #[test]
@@ -303,9 +303,9 @@ fn data_in_the_journal() {
         data: DataMode::Journal,
         ..quiet()
     };
-    run("data_in_the_journal", &["-t", "ext4"], true, &options, 3);
+    run(&["-t", "ext4"], true, &options, 3);
     let arguments = ["-t", "ext3", "-b", "1024"];
-    run("data_in_the_journal", &arguments, false, &options, 1);
+    run(&arguments, false, &options, 1);
 }
 
 #[test]
@@ -315,11 +315,5 @@ fn little_memory() {
         cache_bytes: 64 << 10,
         ..Options::default()
     };
-    run(
-        "little_memory",
-        &["-t", "ext4", "-b", "1024"],
-        true,
-        &options,
-        1,
-    );
+    run(&["-t", "ext4", "-b", "1024"], true, &options, 1);
 }

@@ -1,4 +1,5 @@
-//! What may be on the device before what, and who waits for whom. Requests are held at a gate.
+//! What may be on the device before what, and which thread waits for which. Requests are held at a
+//! gate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +9,14 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_testing::{CountDevice, GateDevice, RequestKind};
 use sapwood_vfs::AllocMode;
 
-use super::fixture::{Image, content, file, open, quiet, write};
+use super::fixture::{FILES, Image, content, file, open, quiet, write};
 use crate::map::{self, Mapped};
 use crate::{Error, Ext4, data};
 
 type Gate = Arc<GateDevice<MemoryDevice>>;
 
-fn mounted(test: &str) -> Option<(Image, Gate, Ext4)> {
-    let image = Image::new(test, &["-t", "ext4", "-b", "4096"], "32M")?;
+fn mounted() -> Option<(Image, Gate, Ext4)> {
+    let image = Image::new(&["-t", "ext4", "-b", "4096"], "32M")?;
     let gate = Arc::new(GateDevice::new(image.device.snapshot()));
     let fs = open(Arc::clone(&gate) as Arc<dyn Device>, &quiet());
     Some((image, gate, fs))
@@ -33,7 +34,7 @@ fn hold_data(gate: &Gate, byte: u8) {
 
 #[test]
 fn extents_follow_their_data() {
-    let Some((_image, gate, fs)) = mounted("extents_follow_their_data") else {
+    let Some((_image, gate, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -58,9 +59,52 @@ fn extents_follow_their_data() {
     assert_eq!(inode.data.pending_bytes(), 0);
 }
 
+/// Blocks of three small files are side by side. The files are `failed` with the request that has
+/// their data, or are all complete after it.
+fn small_files_share_a_request(fails: bool) {
+    let Some((image, gate, fs)) = mounted() else {
+        return;
+    };
+    let files = FILES.map(|name| file(&fs, name));
+    for inode in &files {
+        write(&fs, inode, 0, &[7; 4096]).unwrap();
+    }
+    hold_data(&gate, 7);
+    data::flush::begin_all(&fs.engine, &files);
+    let held = gate.wait_held(1);
+    assert_eq!(held[0].len, 3 * 4096);
+    match fails {
+        true => assert_eq!(gate.fail_all(), 1),
+        false => gate.open(),
+    }
+    for inode in &files {
+        assert_eq!(data::flush(&fs.engine, inode).is_err(), fails);
+        assert_eq!(inode.data.pending_bytes(), 0);
+    }
+    if !fails {
+        fs.engine.journal.commit_and_settle().unwrap();
+        image.check(&gate.inner().snapshot());
+        let crashed = Arc::new(gate.inner().snapshot());
+        let fs = open(crashed, &quiet());
+        for name in FILES {
+            assert_eq!(content(&fs, &file(&fs, name)), [7; 4096]);
+        }
+    }
+}
+
+#[test]
+fn small_files_are_written_with_one_request() {
+    small_files_share_a_request(false);
+}
+
+#[test]
+fn a_failed_write_of_small_files_fails_each() {
+    small_files_share_a_request(true);
+}
+
 #[test]
 fn an_allocation_writes_back_all_that_the_size_waits_for() {
-    let Some((image, gate, fs)) = mounted("an_allocation_writes_back_all") else {
+    let Some((image, gate, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -94,7 +138,7 @@ fn an_allocation_writes_back_all_that_the_size_waits_for() {
 
 #[test]
 fn blocks_in_flight_are_counted_once() {
-    let Some((_image, gate, fs)) = mounted("blocks_in_flight_are_counted_once") else {
+    let Some((_image, gate, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -124,7 +168,7 @@ fn blocks_in_flight_are_counted_once() {
 
 #[test]
 fn what_is_written_again_in_flight_is_kept() {
-    let Some((image, gate, fs)) = mounted("what_is_written_again_in_flight_is_kept") else {
+    let Some((image, gate, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -154,7 +198,7 @@ fn what_is_written_again_in_flight_is_kept() {
 
 #[test]
 fn fsync_waits_for_its_file_only() {
-    let Some((_image, gate, fs)) = mounted("fsync_waits_for_its_file_only") else {
+    let Some((_image, gate, fs)) = mounted() else {
         return;
     };
     let (slow, fast) = (file(&fs, "a"), file(&fs, "b"));
@@ -176,7 +220,7 @@ fn fsync_waits_for_its_file_only() {
 
 #[test]
 fn overwrites_need_no_handle() {
-    let Some((_image, _gate, fs)) = mounted("overwrites_need_no_handle") else {
+    let Some((_image, _gate, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -194,8 +238,7 @@ fn overwrites_need_no_handle() {
 
 #[test]
 fn a_writeback_of_all_hides_no_failure_from_the_file() {
-    let test = "a_writeback_of_all_hides_no_failure_from_the_file";
-    let Some((_image, gate, fs)) = mounted(test) else {
+    let Some((_image, gate, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -216,7 +259,7 @@ fn a_writeback_of_all_hides_no_failure_from_the_file() {
 
 #[test]
 fn a_failed_write_is_told_once() {
-    let Some((_image, gate, fs)) = mounted("a_failed_write_is_told_once") else {
+    let Some((_image, gate, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -243,8 +286,8 @@ fn a_failed_write_is_told_once() {
 }
 
 #[test]
-fn a_growing_file_lands_in_order() {
-    let Some((_image, gate, fs)) = mounted("a_growing_file_lands_in_order") else {
+fn a_growing_file_is_completed_in_order() {
+    let Some((_image, gate, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -270,7 +313,7 @@ fn a_growing_file_lands_in_order() {
 #[test]
 fn only_a_big_writeback_has_the_device_begin_at_once() {
     let options = ["-t", "ext4", "-b", "4096"];
-    let Some(image) = Image::new("only_a_big_writeback", &options, "32M") else {
+    let Some(image) = Image::new(&options, "32M") else {
         return;
     };
     let behind = |len: usize| {

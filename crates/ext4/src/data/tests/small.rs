@@ -9,8 +9,8 @@ use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 use super::fixture::{Image, content, file, open, quiet, write};
 use crate::{Ext4, data};
 
-fn mounted(test: &str, options: &[&str]) -> Option<(Image, Arc<MemoryDevice>, Ext4)> {
-    let image = Image::new(test, options, "16M")?;
+fn mounted(options: &[&str]) -> Option<(Image, Arc<MemoryDevice>, Ext4)> {
+    let image = Image::new(options, "16M")?;
     let device = Arc::new(image.device.snapshot());
     let fs = open(Arc::clone(&device) as Arc<dyn Device>, &quiet());
     Some((image, device, fs))
@@ -26,7 +26,7 @@ fn again(image: &Image, device: &Arc<MemoryDevice>, fs: &Ext4) -> Ext4 {
 #[test]
 fn a_short_file_is_inline_until_it_grows() {
     let options = ["-t", "ext4", "-b", "4096", "-I", "512", "-O", "inline_data"];
-    let Some((image, device, mut fs)) = mounted("a_short_file_is_inline", &options) else {
+    let Some((image, device, mut fs)) = mounted(&options) else {
         return;
     };
     let free = fs.engine.groups.free_blocks();
@@ -72,7 +72,7 @@ fn a_short_file_is_inline_until_it_grows() {
 #[test]
 fn fallocate_makes_blocks_of_inline_data() {
     let options = ["-t", "ext4", "-b", "4096", "-I", "256", "-O", "inline_data"];
-    let Some((image, device, fs)) = mounted("fallocate_makes_blocks", &options) else {
+    let Some((image, device, fs)) = mounted(&options) else {
         return;
     };
     let inode = file(&fs, "b");
@@ -96,7 +96,7 @@ fn links_of_all_lengths_lead_where_they_should() {
         &["-t", "ext2", "-b", "1024"],
         &["-t", "ext4", "-b", "1024", "-O", "inline_data,ea_inode"],
     ] {
-        let Some((image, device, fs)) = mounted("links_of_all_lengths", options) else {
+        let Some((image, device, fs)) = mounted(options) else {
             return;
         };
         let free = fs.engine.groups.free_blocks();
@@ -141,7 +141,7 @@ fn first_block(fs: &Ext4, device: &MemoryDevice, name: &str) -> Vec<u8> {
 
 #[test]
 fn a_cut_block_is_zero_behind_the_end_on_the_device() {
-    let Some((_image, device, fs)) = mounted("a_cut_block", &["-t", "ext4", "-b", "4096"]) else {
+    let Some((_image, device, fs)) = mounted(&["-t", "ext4", "-b", "4096"]) else {
         return;
     };
     let inode = file(&fs, "a");
@@ -160,7 +160,7 @@ fn a_cut_block_is_zero_behind_the_end_on_the_device() {
 #[test]
 fn what_stands_behind_the_end_is_zeroed_when_the_file_grows() {
     let options = ["-t", "ext4", "-b", "4096"];
-    let Some((image, device, fs)) = mounted("what_stands_behind_the_end", &options) else {
+    let Some((image, device, fs)) = mounted(&options) else {
         return;
     };
     let inode = file(&fs, "a");

@@ -8,9 +8,8 @@ use sapwood_vfs::AllocMode;
 use super::fixture::{Image, content, file, is_vfs, open, quiet, write};
 use crate::{Error, Ext4, data};
 
-fn mounted(test: &str) -> Option<(Image, Arc<sapwood_block::MemoryDevice>, Ext4)> {
+fn mounted() -> Option<(Image, Arc<sapwood_block::MemoryDevice>, Ext4)> {
     let image = Image::new(
-        test,
         &["-t", "ext4", "-b", "4096", "-m", "0", "-O", "^has_journal"],
         "16M",
     )?;
@@ -21,7 +20,7 @@ fn mounted(test: &str) -> Option<(Image, Arc<sapwood_block::MemoryDevice>, Ext4)
 
 #[test]
 fn a_full_file_system_refuses_at_the_write() {
-    let Some((image, device, fs)) = mounted("a_full_file_system_refuses_at_the_write") else {
+    let Some((image, device, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -55,7 +54,7 @@ fn a_full_file_system_refuses_at_the_write() {
 
 #[test]
 fn promises_are_given_back() {
-    let Some((image, device, fs)) = mounted("promises_are_given_back") else {
+    let Some((image, device, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -91,7 +90,7 @@ fn promises_are_given_back() {
 
 #[test]
 fn blocks_behind_the_end_stay_until_a_truncation() {
-    let Some((image, device, fs)) = mounted("blocks_behind_the_end_stay") else {
+    let Some((image, device, fs)) = mounted() else {
         return;
     };
     let inode = file(&fs, "a");
@@ -126,7 +125,7 @@ fn files_end_where_the_format_does() {
         &["-t", "ext4", "-b", "1024"],
         &["-t", "ext2", "-b", "1024"],
     ] {
-        let Some(image) = Image::new("files_end_where_the_format_does", options, "16M") else {
+        let Some(image) = Image::new(options, "16M") else {
             return;
         };
         let device = Arc::new(image.device.snapshot());
@@ -165,14 +164,13 @@ fn files_end_where_the_format_does() {
 /// What `statfs` calls available can be allocated, metadata and promises included.
 #[test]
 fn what_is_available_can_be_allocated() {
-    let test = "what_is_available_can_be_allocated";
     for (block, reserved, size) in [
         ("1024", "0", "16M"),
         ("1024", "5", "64M"),
         ("4096", "1", "64M"),
     ] {
         let options = ["-t", "ext4", "-b", block, "-m", reserved];
-        let Some(image) = Image::new(test, &options, size) else {
+        let Some(image) = Image::new(&options, size) else {
             return;
         };
         let device = Arc::new(image.device.snapshot());

@@ -44,7 +44,7 @@ fn writers_share_a_small_bound() {
         &["-t", "ext4", "-b", "1024"][..],
         &["-t", "ext3", "-b", "4096"],
     ] {
-        let Some(image) = Image::new("writers_share_a_small_bound", options, "32M") else {
+        let Some(image) = Image::new(options, "32M") else {
             return;
         };
         let device = Arc::new(image.device.snapshot());

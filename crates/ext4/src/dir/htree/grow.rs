@@ -5,9 +5,9 @@ use std::sync::Arc;
 use sapwood_ext4_format::{DirHasher, Incoming, InodeFlags, LeafSplit, NewEntry};
 use sapwood_jbd2::{Buffer, Handle};
 
-use super::super::shape::Dir;
-use super::super::{Growth, linear};
-use super::path::{Frame, Path, entries};
+use super::super::linear;
+use super::super::shape::{Dir, Growth};
+use super::path::{self, Frame, Path, entries};
 use crate::seal::SealKind;
 use crate::{Error, Result};
 
@@ -33,7 +33,7 @@ fn split(
         hash: entry.hash.0,
         size: format.entry_size(entry.name),
     };
-    let hash = |name: &[u8]| super::hash(dir, hasher, name).map_or(0, |hash| hash.major);
+    let hash = |name: &[u8]| path::hash(dir, hasher, name).map_or(0, |hash| hash.major);
     let split = format
         .split_leaf_for(&mut low, &mut high, hash, incoming)
         .map_err(|reason| dir.bad_block(block, reason))?;
@@ -224,7 +224,7 @@ impl Path {
 pub(in super::super) fn growth(dir: &Dir<'_>, name: &[u8]) -> Result<Growth> {
     let (root, hasher) = super::root(dir)?;
     let hash = match hasher {
-        Some(hasher) => super::hash(dir, &hasher, name)?.major,
+        Some(hasher) => path::hash(dir, &hasher, name)?.major,
         None => return Err(dir.bad("names of this directory cannot be hashed")),
     };
     let path = Path::to(dir, root, hash)?;
@@ -268,7 +268,7 @@ pub(in super::super) fn make_indexed(
     hasher: &DirHasher,
     entry: &NewEntry<'_>,
 ) -> Result<()> {
-    let hash = super::hash(dir, hasher, entry.name)?;
+    let hash = path::hash(dir, hasher, entry.name)?;
     let entry = &NewEntry {
         hash: (hash.major, hash.minor),
         ..*entry

@@ -20,32 +20,14 @@
 mod grow;
 mod path;
 
-use sapwood_ext4_format::{DirHasher, HashVersion, InodeFlags, NameHash, NewEntry, casefold};
-use sapwood_jbd2::{BufferRead, Handle};
+use sapwood_ext4_format::NewEntry;
+use sapwood_jbd2::Handle;
 
 use super::linear::{self, Place};
-use super::list::{self, Sink};
 use super::shape::{Dir, Wanted};
 use crate::Result;
 pub(super) use grow::{growth, make_indexed};
-pub(super) use path::{Path, root};
-
-/// Hash of a name; in a casefolded directory, of what all equal names fold to.
-pub(super) fn hash(dir: &Dir<'_>, hasher: &DirHasher, name: &[u8]) -> Result<NameHash> {
-    let folds = dir.flags.contains(InodeFlags::CASEFOLD);
-    let folded = folds.then(|| casefold(name)).flatten();
-    hasher
-        .hash(folded.as_deref().unwrap_or(name))
-        .ok_or_else(|| dir.bad("its names are hashed with a key"))
-}
-
-/// The hash that an index made today gets.
-pub(super) fn default_hasher(dir: &Dir<'_>) -> Option<DirHasher> {
-    let geometry = &dir.store.geometry;
-    let number = dir.store.super_block.lock().def_hash_version;
-    let version = HashVersion::from_disk(number, geometry.unsigned_hash());
-    path::usable(dir, version.unwrap_or(HashVersion::HalfMd4))
-}
+pub(super) use path::{Path, default_hasher, hash, root};
 
 /// Finds a name. Room for it is noted only in the leaf to which [`insert`] would bring it.
 ///
@@ -158,78 +140,4 @@ pub(super) fn set_parent(dir: &Dir<'_>, h: &Handle, parent: u32) -> Result<()> {
     dir.change(h, &root, |format, content| {
         format.dx_set_parent(content, parent)
     })
-}
-
-/// A name in a leaf: its position, which leaf of the batch, and where in that.
-type Item = (u64, usize, usize);
-
-/// Lists by hash, from a position on.
-///
-/// # Errors
-/// The index or a leaf is damaged (a name in the wrong leaf counts as that: its position would lead
-/// elsewhere), the device.
-pub(super) fn list(
-    dir: &Dir<'_>,
-    hasher: &DirHasher,
-    from: u64,
-    sink: &mut Sink<'_>,
-) -> Result<()> {
-    let Ok(major) = u32::try_from(from >> 31) else {
-        return Ok(());
-    };
-    let mut path = Path::to(dir, root(dir)?.0, major & !1)?;
-    let (mut batch, mut items): (Vec<BufferRead>, Vec<Item>) = (Vec::new(), Vec::new());
-    loop {
-        gather(dir, hasher, &path, &mut batch, &mut items)?;
-        // Names of the last hash go on in the next leaf: they have to be sorted together.
-        let last = path.high();
-        let more = path.advance(dir)?;
-        if more && last.is_some_and(|high| high & 1 == 1) {
-            continue;
-        }
-        items.sort_unstable();
-        for &(key, leaf, offset) in items.iter().filter(|item| item.0 >= from) {
-            let entry = batch
-                .get(leaf)
-                .and_then(|content| dir.format.entry_at(content, offset).ok())
-                .ok_or_else(|| dir.bad("a name vanished"))?;
-            if list::emit(dir, &entry, key + 1, sink).is_break() {
-                return Ok(());
-            }
-        }
-        if !more {
-            return Ok(());
-        }
-        batch.clear();
-        items.clear();
-    }
-}
-
-/// Adds the names of the leaf at `path` to a batch.
-fn gather(
-    dir: &Dir<'_>,
-    hasher: &DirHasher,
-    path: &Path,
-    batch: &mut Vec<BufferRead>,
-    items: &mut Vec<Item>,
-) -> Result<()> {
-    let leaf = dir.leaf(path.leaf)?;
-    let content = leaf.read();
-    for entry in dir.format.entries(&content) {
-        let entry = entry.map_err(|reason| dir.bad_block(leaf.block(), reason))?;
-        if entry.inode == 0 {
-            continue;
-        }
-        let hash = hash(dir, hasher, entry.name)?.major;
-        if !path.holds(hash) {
-            let reason = format!(
-                "a name with hash {hash:#010x} in the leaf from {:#010x} on",
-                path.low
-            );
-            return Err(dir.bad_block(leaf.block(), reason));
-        }
-        items.push((list::key(hash, entry.name), batch.len(), entry.offset));
-    }
-    batch.push(content);
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sapwood_ext4_format::{DirHasher, DxNode, HashVersion};
+use sapwood_ext4_format::{DirHasher, DxNode, HashVersion, InodeFlags, NameHash, casefold};
 use sapwood_jbd2::Buffer;
 
 use super::super::shape::Dir;
@@ -46,9 +46,26 @@ fn hasher(dir: &Dir<'_>, root: &Buffer) -> Result<Option<DirHasher>> {
 }
 
 /// A hasher, if names of this directory can be hashed: not with a key.
-pub(super) fn usable(dir: &Dir<'_>, version: HashVersion) -> Option<DirHasher> {
+fn usable(dir: &Dir<'_>, version: HashVersion) -> Option<DirHasher> {
     let keyed = version == HashVersion::SipHash || dir.format.hash_in_entry;
     (!keyed).then(|| DirHasher::new(version, dir.store.geometry.hash_seed()))
+}
+
+/// Hash of a name; in a casefolded directory, of what all equal names fold to.
+pub(in super::super) fn hash(dir: &Dir<'_>, hasher: &DirHasher, name: &[u8]) -> Result<NameHash> {
+    let folds = dir.flags.contains(InodeFlags::CASEFOLD);
+    let folded = folds.then(|| casefold(name)).flatten();
+    hasher
+        .hash(folded.as_deref().unwrap_or(name))
+        .ok_or_else(|| dir.bad("its names are hashed with a key"))
+}
+
+/// The hash that an index made today gets.
+pub(in super::super) fn default_hasher(dir: &Dir<'_>) -> Option<DirHasher> {
+    let geometry = &dir.store.geometry;
+    let number = dir.store.super_block.lock().def_hash_version;
+    let version = HashVersion::from_disk(number, geometry.unsigned_hash());
+    usable(dir, version.unwrap_or(HashVersion::HalfMd4))
 }
 
 /// The root, judged, and the hash of names, if they can be hashed.

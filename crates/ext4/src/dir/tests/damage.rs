@@ -103,7 +103,7 @@ fn verdict(broken: &Broken, changes: &[(usize, usize, &[u8])]) -> String {
 
 #[test]
 fn damage_of_an_index_is_told_by_block() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let plain = sound("-b 1024 -O ^metadata_csum,^has_journal");
@@ -141,7 +141,7 @@ fn damage_of_an_index_is_told_by_block() {
 
 #[test]
 fn a_wrong_checksum_is_told_by_block() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let sealed = sound("-b 1024 -O ^has_journal");
@@ -157,7 +157,7 @@ fn a_wrong_checksum_is_told_by_block() {
 
 #[test]
 fn random_damage_ends_in_an_answer() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let plain = sound("-b 1024 -O ^metadata_csum,^has_journal");

@@ -75,7 +75,7 @@ fn to_and_fro(args: &str, count: usize) {
 
 #[test]
 fn the_kernels_directories_are_read_and_changed_and_ours_by_it() {
-    if left_out(Need::Mount) {
+    if left_out(KERNEL) {
         return;
     }
     to_and_fro("-b 1024 -N 8000", 2000);
@@ -87,7 +87,7 @@ fn the_kernels_directories_are_read_and_changed_and_ours_by_it() {
 
 #[test]
 fn names_that_fold_to_the_same_are_found() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for count in [3, 400] {

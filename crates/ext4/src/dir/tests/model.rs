@@ -157,7 +157,7 @@ const LONG: Play = Play {
 
 #[test]
 fn a_linear_directory_is_what_the_model_is() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for args in ["-O ^dir_index -b 1024", "-t ext2 -O ^dir_index,^filetype"] {
@@ -173,7 +173,7 @@ fn a_linear_directory_is_what_the_model_is() {
 
 #[test]
 fn an_index_of_any_hash_is_what_the_model_is() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for hash in ["legacy", "half_md4", "tea"] {
@@ -208,7 +208,7 @@ fn set_hash(device: &MemoryDevice, hash: &str, unsigned: bool) {
 
 #[test]
 fn old_block_maps_hold_indexed_directories() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let args = "-t ext3 -b 1024";
@@ -220,7 +220,7 @@ fn old_block_maps_hold_indexed_directories() {
 
 #[test]
 fn names_in_the_inode_are_what_the_model_is() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for (size, index) in [(256, ""), (512, ",^dir_index"), (1024, "")] {
@@ -245,7 +245,7 @@ fn names_in_the_inode_are_what_the_model_is() {
 
 #[test]
 fn a_full_index_grows_a_third_level_or_says_so() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     for large in [false, true] {
@@ -297,7 +297,7 @@ fn colliding(hasher: &sapwood_ext4_format::DirHasher) -> Vec<Vec<u8>> {
 
 #[test]
 fn names_of_one_hash_in_two_leaves_are_found_and_listed_once() {
-    if left_out(Need::Tools) {
+    if left_out(TOOLS) {
         return;
     }
     let device = image(32 * MIB, "-b 1024");

@@ -13,10 +13,7 @@
 //!
 //! The property tests in `tests` compare all of it with a map in memory, on blocks of 1024 bytes,
 //! down to depth 3.
-
-mod convert;
 mod insert;
-mod lookup;
 mod path;
 mod remove;
 mod shift;
@@ -27,8 +24,8 @@ mod tests;
 
 use sapwood_ext4_format::{Extent, ExtentError, ExtentNode, ExtentNodeMut};
 
-pub(crate) use lookup::lookup;
 pub(crate) use path::Root;
+pub(crate) use path::lookup;
 use path::{Level, Path, descend};
 
 use super::nodes::{Blocks, Changes};

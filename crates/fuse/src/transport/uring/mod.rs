@@ -48,6 +48,7 @@ use std::time::Duration;
 use super::MAX_IO;
 use super::device::Device;
 use super::later::Helper;
+use super::lone::Lone;
 use super::pool::{Load, Need, Pool};
 use super::server::Server;
 use ring::Ring;
@@ -68,6 +69,7 @@ pub(super) struct Shared {
     device: Arc<Device>,
     server: Arc<Server>,
     pool: Arc<Pool>,
+    lone: Arc<Lone>,
     helper: Helper,
     mount_point: PathBuf,
     queues: OnceLock<Vec<Weak<Queue>>>,
@@ -78,6 +80,7 @@ impl Shared {
         device: &Arc<Device>,
         server: &Arc<Server>,
         pool: &Arc<Pool>,
+        lone: &Arc<Lone>,
         helper: &Helper,
         mount_point: &Path,
     ) -> Self {
@@ -85,6 +88,7 @@ impl Shared {
             device: Arc::clone(device),
             server: Arc::clone(server),
             pool: Arc::clone(pool),
+            lone: Arc::clone(lone),
             helper: helper.clone(),
             mount_point: mount_point.to_path_buf(),
             queues: OnceLock::new(),

@@ -11,7 +11,7 @@ use super::Queue;
 use super::memory::{MESSAGE, RING, STRUCT};
 use super::ring::{Arrival, Ring};
 use crate::request::Reply;
-use crate::transport::content::takes_long;
+use crate::transport::content::{takes_long, waits};
 use crate::transport::device::header;
 use crate::transport::later::Job;
 use crate::transport::server::Outcome;
@@ -114,7 +114,10 @@ impl Worker {
         // Data to write is served in place, because its answer is small. Other requests have short
         // arguments, and their answers may need the whole payload.
         let mut small = [0; 64];
-        let long = takes_long(request.opcode, Body::split(place, &[]));
+        let body = Body::split(place, &[]);
+        let long = takes_long(request.opcode, body);
+        let shared = Arc::clone(&self.queue.shared);
+        let _serving = shared.lone.begin(waits(request.opcode, body));
         if long {
             let need = self.queue.load.begin();
             // It does not matter here whether the entry is there yet.

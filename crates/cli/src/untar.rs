@@ -1,0 +1,75 @@
+//! `sapwood untar`.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use sapwood::target::Target;
+use sapwood::{ArchiveError, FileSystem};
+
+use super::choice::SubvolumeChoice;
+use super::failure::{FAILED, Failure, Result, USAGE};
+use super::files::with_image;
+use super::{copy, owner, progress};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Archive, plain or compressed with gzip or zstd; - for standard input
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// The directory of the image to put it into; IMAGE: is its root
+    #[arg(value_name = "IMAGE:DIR")]
+    pub(super) place: OsString,
+    /// No progress
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let Target::Image { image, path } = Target::parse(&args.place)? else {
+        return Err(Failure::new(
+            USAGE,
+            "untar needs IMAGE:DIR to put the archive into",
+        ));
+    };
+    let dir = PathBuf::from(OsString::from_vec(path));
+    let archive = open(&args.archive)?;
+    with_image(&image, &args.choice, false, |fs| {
+        let (uid, gid, umask) = owner::chosen(None);
+        fs.set_creator(uid, gid);
+        fs.set_umask(umask);
+        extract(fs, &dir, archive, &args.archive, args.quiet)
+    })
+}
+
+/// Opens an archive; `-` is standard input.
+pub(super) fn open(archive: &Path) -> Result<Box<dyn Read + Send>> {
+    if archive == Path::new("-") {
+        return Ok(Box::new(std::io::stdin()));
+    }
+    match File::open(archive) {
+        Ok(file) => Ok(Box::new(file)),
+        Err(error) => Err(Failure::local(archive, error)),
+    }
+}
+
+/// Extracts `reader`, which is called `archive` in errors.
+pub(super) fn extract(
+    fs: &FileSystem,
+    dir: &Path,
+    reader: impl Read,
+    archive: &Path,
+    quiet: bool,
+) -> Result<()> {
+    let bar = progress::items(quiet, "extracted");
+    let extracted = fs.extract_tar_into(dir, reader, &mut |step| copy::show(&bar, step));
+    bar.finish_and_clear();
+    extracted.map_err(|error| match error {
+        ArchiveError::FileSystem(error) => Failure::from(error),
+        error => Failure::new(FAILED, format_args!("{}: {error}", archive.display())),
+    })
+}

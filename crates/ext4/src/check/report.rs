@@ -1,0 +1,120 @@
+//! What a check is told, what it reports, and why it reports nothing.
+
+use sapwood_ext4_format::FormatError;
+use thiserror::Error;
+
+use super::finding::{Finding, Severity};
+
+/// Parameters of a check.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    /// Most findings to keep; further ones are only counted.
+    pub max_findings: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            max_findings: 10_000,
+        }
+    }
+}
+
+/// Phase of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Group descriptors; counts groups.
+    Groups,
+    /// Inodes; counts groups.
+    Inodes,
+    /// Directories; counts groups.
+    Directories,
+    /// Bitmaps; counts groups.
+    Compare,
+}
+
+/// Progress of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Current phase.
+    pub phase: Phase,
+    /// Groups done in this phase.
+    pub done: u64,
+    /// Groups to do in this phase.
+    pub total: u64,
+}
+
+/// Statistics of a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Inodes in use, including reserved ones.
+    pub inodes: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Names, without `.` and `..`.
+    pub names: u64,
+    /// Blocks of maps: extent nodes and blocks of pointers.
+    pub map_blocks: u64,
+    /// Attribute blocks.
+    pub xattr_blocks: u64,
+    /// Free blocks as counted, in whole clusters.
+    pub free_blocks: u64,
+    /// Free inodes as counted.
+    pub free_inodes: u64,
+}
+
+/// Result of a check.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Findings in the order in which they were made.
+    pub findings: Vec<Finding>,
+    /// Findings beyond the limit of the options.
+    pub suppressed: u64,
+    /// Numbers.
+    pub counts: Counts,
+}
+
+impl Report {
+    /// Whether there are no errors; warnings are allowed.
+    pub fn is_clean(&self) -> bool {
+        self.suppressed == 0 && self.errors().next().is_none()
+    }
+
+    /// Findings that are errors.
+    pub fn errors(&self) -> impl Iterator<Item = &Finding> {
+        let errors = self.findings.iter();
+        errors.filter(|f| f.severity() == Severity::Error)
+    }
+}
+
+/// Why a check produced no report.
+#[derive(Debug, Error)]
+pub enum CheckError {
+    /// The device could not be read.
+    #[error(transparent)]
+    Device(#[from] sapwood_block::Error),
+    /// No sign of ext2, ext3 or ext4.
+    #[error("{device}: no ext4 file system")]
+    NotExt4 {
+        /// Device name.
+        device: String,
+    },
+    /// The superblock has no usable content.
+    #[error("{device}: {error}")]
+    Super {
+        /// Device name.
+        device: String,
+        /// The error.
+        error: FormatError,
+    },
+    /// Features that change what would have to be checked.
+    #[error("unsupported features: {0}")]
+    Features(String),
+    /// The caller's progress function cancelled the check.
+    #[error("the check was cancelled")]
+    Cancelled,
+}
