@@ -174,15 +174,20 @@ impl Saved {
         (said.status.success(), said.stdout)
     }
 
-    /// Runs commands of `debugfs`, one per line, on the image.
+    /// Runs commands of `debugfs`, one per line, on the image. Returns its output: `debugfs` exits
+    /// with 0 even when a command fails.
     ///
     /// # Panics
-    /// With its output, if it fails.
-    pub fn debugfs(&self, commands: &str) {
+    /// With its output, if it fails or cannot open the image.
+    pub fn debugfs(&self, commands: &str) -> String {
         let list = self.beside("commands");
         std::fs::write(&list, commands).unwrap();
         let mut debugfs = process::command("debugfs", &["-w", "-f"]);
-        debugfs.arg(list).arg(self.path());
-        process::succeed(&mut debugfs, process::ORDINARY).unwrap();
+        let command = debugfs.arg(list).arg(self.path());
+        let said = process::finish(command, process::ORDINARY).unwrap();
+        let output = said.all();
+        let opened = !output.contains("Filesystem not open");
+        assert!(said.status.success() && opened, "{}: {output}", said.status);
+        output
     }
 }

@@ -202,8 +202,8 @@ fn planted_damage_is_found() {
     };
     for (args, commands, code) in TABLE {
         let damaged = Saved::new(&of(args).load());
-        damaged.debugfs(commands);
-        judge(&damaged.load(), commands, code);
+        let output = damaged.debugfs(commands);
+        judge(&damaged.load(), &format!("{commands}\n{output}"), code);
     }
     for (args, offset, bytes, code) in BYTES {
         let device = of(args).load();
