@@ -6,6 +6,7 @@
 //! [engine](crate::engine::Engine) with the writeback of file data. A function takes the lowest
 //! layer that it can do with.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sapwood_base::Health;
@@ -14,7 +15,7 @@ use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock, specia
 use sapwood_jbd2::{Buffer, Cache, Handle, Journal};
 
 use crate::alarm::Alarm;
-use crate::block_alloc::Space;
+use crate::block_alloc::{self, Extent, Space};
 use crate::commit_reason::Reason;
 use crate::counters::Counters;
 use crate::group::Groups;
@@ -22,7 +23,7 @@ use crate::lock::{Rank, RankedMutex, assert_held_at_most};
 use crate::on_demand::{OnDemand, OnDemandFeature};
 use crate::orphan_set::Orphans;
 use crate::track::Tracker;
-use crate::{Options, Result};
+use crate::{Error, Options, Result};
 
 /// The lowest layer of a mount.
 pub(crate) struct Store {
@@ -58,11 +59,62 @@ impl Store {
         u64::from(self.geometry.block_size())
     }
 
+    /// Start of the block that `offset` lies in.
+    pub(crate) fn block_floor(&self, offset: u64) -> u64 {
+        offset - offset % self.block_size()
+    }
+
+    /// End of the blocks that `end` bytes take.
+    pub(crate) fn block_ceil(&self, end: u64) -> u64 {
+        end.checked_next_multiple_of(self.block_size())
+            .unwrap_or_else(|| self.block_floor(u64::MAX))
+    }
+
+    /// The blocks of a range of bytes that begins and ends with whole ones; the end may be
+    /// [`u64::MAX`].
+    pub(crate) fn blocks_of(&self, range: &Range<u64>) -> Range<u64> {
+        let block_size = self.block_size();
+        range.start / block_size..range.end.div_ceil(block_size)
+    }
+
     /// Whether only the file system itself uses an inode: the reserved ones but for the root, quota
     /// files, the orphan file.
     pub(crate) fn is_special(&self, ino: u32) -> bool {
         let reserved = ino < self.geometry.first_ino() && ino != special_ino::ROOT;
         reserved || self.hidden.contains(&ino)
+    }
+
+    /// Refuses changes if the mount takes none.
+    ///
+    /// # Errors
+    /// What made the mount read-only.
+    pub(crate) fn check(&self) -> Result<()> {
+        Ok(self.health.check()?)
+    }
+
+    /// Takes at most `want` blocks for an inode, in memory only. If there seem to be none, blocks
+    /// that were freed and wait for a commit may help: hold no handle.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn take_blocks(&self, ino: u32, goal: u64, want: u32) -> Result<Extent> {
+        let request = block_alloc::Request {
+            goal,
+            len: want,
+            ino,
+        };
+        let extent = match block_alloc::allocate(&self.groups, &request) {
+            Err(Error::NoSpace) => {
+                self.journal.commit_and_settle()?;
+                block_alloc::allocate(&self.groups, &request)?
+            }
+            other => other?,
+        };
+        if extent.len == 0 || extent.len > want {
+            block_alloc::cancel(&self.groups, extent);
+            return Err(Error::NoSpace);
+        }
+        Ok(extent)
     }
 
     /// Starts a handle that may change `credits` blocks. May wait for a commit. A fast commit
@@ -83,7 +135,7 @@ impl Store {
     /// As [`start`](Self::start).
     pub(crate) fn start_tracked(&self, credits: u32) -> Result<Handle> {
         assert_held_at_most(Rank::Inode);
-        self.health.check()?;
+        self.check()?;
         self.alarm.change();
         Ok(self.journal.start(credits)?)
     }

@@ -23,7 +23,6 @@ mod host;
 mod journal;
 mod layout;
 mod log;
-mod log_write;
 mod nesting;
 mod pending;
 mod rank;

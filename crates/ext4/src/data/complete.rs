@@ -1,28 +1,37 @@
-//! Completion: ranges whose I/O is done get into the map.
+//! I/O done, and completion: ranges that were written get into the map.
 //!
+//! # How it works
 //! One thread at a time completes the ranges of a file, in the order in which they were taken,
 //! several in one handle where its credits allow. Files whose I/O was done together share handles,
-//! too. It claims the new blocks in the bitmap, inserts
-//! them into the map, converts unwritten ones, and raises the size on disk to what is there. Each
-//! handle ends with the inode stored, so that a commit in between has a whole, shorter file.
+//! too. It claims the new blocks in the bitmap, inserts them into the map, converts unwritten ones,
+//! and raises the size on disk to what is there. Each handle ends with the inode stored, so that a
+//! commit in between has a whole, shorter file.
 //!
-//! With `data=journal` the bytes themselves go into the journal ([`journaled`]).
+//! A range that only overwrote blocks ends when its I/O is done.
+//!
+//! **`data=journal`.** No I/O of its own is submitted for a range of such a file. Completion puts
+//! its blocks into the handle as buffers, with the map and the size in the same transaction. The
+//! newest content of a block is in the cache until the journal has written it back to its home
+//! location, so [reads](super::read) look there first. Freed blocks are revoked, as the log may
+//! hold them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use sapwood_jbd2::Handle;
+use sapwood_jbd2::{Buffer, Handle};
 
-use super::steps::{convert, insert, raise_disk_size, step_credits};
 use super::work::{Dispatch, Taken, Work};
-use super::{journaled, plan};
-use crate::Result;
-use crate::block_alloc;
+use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
 use crate::file_data::{Change, InFlight, Plan, Segment};
-use crate::inode::Inode;
+use crate::inode::{Inode, STORE_CREDITS};
+use crate::store::Store;
+use crate::{Result, map};
 
 /// Ranges that one handle completes, at most.
 const BATCH: usize = 32;
+/// Blocks of journaled data that go into one handle at once, at most.
+const CHUNK: u32 = 256;
 
 /// The I/O of ranges, of one or more files, is done, or has failed. Called once for each.
 pub(super) fn io_finished(engine: &Arc<Engine>, finished: Vec<Taken>, dispatch: Dispatch) {
@@ -50,7 +59,9 @@ fn io_done(engine: &Arc<Engine>, inode: &Arc<Inode>, io: &Arc<InFlight>) -> bool
     if io.failed()
         && let Some(plan) = io.plan()
     {
-        plan::cancel(engine, &plan.segments);
+        for segment in &plan.segments {
+            segment.cancel(&engine.groups);
+        }
         if io.refused() {
             reserve_again(engine, inode, io, plan);
         }
@@ -82,7 +93,7 @@ fn reserve_again(engine: &Engine, inode: &Inode, io: &InFlight, plan: &Plan) {
 /// Whether neither map nor size on disk have to follow.
 fn only_overwrote(engine: &Engine, inode: &Inode, io: &InFlight) -> bool {
     let in_place = io.plan().is_some_and(|plan| !plan.changes_map());
-    if !in_place || journaled::applies(engine, inode) {
+    if !in_place || inode.is_journaled(engine) {
         return false;
     }
     let state = inode.state.lock();
@@ -122,14 +133,14 @@ fn complete_batch(
         return;
     }
     let mut claimed = 0;
-    if let Err(error) = bring(engine, inode, &good, &mut claimed, handle) {
+    if let Err(error) = map_ranges(engine, inode, &good, &mut claimed, handle) {
         log::error!("inode {}: written data is lost: {error}", inode.ino);
         engine.health.fail(&error);
         for segment in segments(&good)
             .filter(|s| s.1.change == Change::Insert)
             .skip(claimed)
         {
-            plan::cancel(engine, std::slice::from_ref(segment.1));
+            segment.1.cancel(&engine.groups);
         }
         good.iter().for_each(|io| io.fail());
     }
@@ -145,14 +156,14 @@ fn segments<'a>(ios: &'a [&Arc<InFlight>]) -> impl Iterator<Item = (&'a InFlight
 
 /// Puts ranges into the map. `claimed`: how many of their new segments are in the bitmap. The
 /// handle stays for the next file; after an error there is none.
-fn bring(
+fn map_ranges(
     engine: &Arc<Engine>,
     inode: &Arc<Inode>,
     ios: &[&Arc<InFlight>],
     claimed: &mut usize,
     handle: &mut Option<Handle>,
 ) -> Result<()> {
-    let journaled = journaled::applies(engine, inode);
+    let journaled = inode.is_journaled(engine);
     let step = step_credits(engine, inode, 1);
     let mut h = match handle.take() {
         None => engine.start_tracked(step)?,
@@ -173,7 +184,7 @@ fn bring(
             engine.fast_commits.data_written(&h);
         }
         if journaled {
-            journaled::bring(engine, inode, &mut h, io, segment)?;
+            journal_segment(engine, inode, &mut h, io, segment)?;
             *claimed += usize::from(segment.change == Change::Insert);
             continue;
         }
@@ -192,6 +203,112 @@ fn bring(
     }
     inode.store(engine, &h)?;
     *handle = Some(h);
+    Ok(())
+}
+
+/// Puts a segment of a range into the journal and into the map, in as many handles as it takes.
+fn journal_segment(
+    store: &Store,
+    inode: &Arc<Inode>,
+    h: &mut Handle,
+    io: &InFlight,
+    segment: &Segment,
+) -> Result<()> {
+    let step = step_credits(store, inode, CHUNK.into());
+    let chunk = (store.journal.most_credits() / 2).saturating_sub(step);
+    let chunk = chunk.clamp(1, CHUNK);
+    let blocks = segment.blocks.clone();
+    for at in blocks.clone().step_by(chunk as usize) {
+        let len = (blocks.end - at).min(chunk.into()) as u32;
+        if !h.ensure(step + len) {
+            inode.store(store, h)?;
+            h.restart(step + len)?;
+        }
+        let start = segment.physical + (at - blocks.start);
+        let end = at + u64::from(len);
+        match segment.change {
+            Change::None => {}
+            Change::Convert => {
+                convert(store, inode, h, at..end)?;
+                if !h.ensure(step + len) {
+                    inode.store(store, h)?;
+                    h.restart(step + len)?;
+                }
+            }
+            Change::Insert => {
+                block_alloc::claim(&store.groups, h, Extent { start, len })?;
+                insert(store, h, inode, io, at, Extent { start, len })?;
+            }
+        }
+        for block in at..end {
+            let buffer = buffer(store, start + (block - at))?;
+            let block_size = store.block_size();
+            let slices = io.slices(block * block_size..(block + 1) * block_size);
+            let mut content = h.modify(&buffer)?;
+            let mut rest: &mut [u8] = &mut content;
+            for slice in slices {
+                let (front, back) = rest.split_at_mut(slice.len().min(rest.len()));
+                front.copy_from_slice(slice.get(..front.len()).unwrap_or_default());
+                rest = back;
+            }
+        }
+        raise_disk_size(store, inode, end)?;
+    }
+    Ok(())
+}
+
+/// The buffer of a block that will be overwritten as a whole.
+fn buffer(store: &Store, block: u64) -> Result<Arc<Buffer>> {
+    match store.cache.peek(block) {
+        Some(buffer) => Ok(buffer),
+        None => Ok(store.cache.get_new(block)?),
+    }
+}
+
+/// Credits for a change of the map in which `blocks` blocks become written, and for storing the
+/// inode.
+fn step_credits(store: &Store, inode: &Inode, blocks: u64) -> u32 {
+    map::insert_credits(store, inode, blocks).saturating_add(block_alloc::CREDITS + STORE_CREDITS)
+}
+
+/// Puts an extent of an in-flight range into the map.
+fn insert(
+    store: &Store,
+    h: &Handle,
+    inode: &Inode,
+    io: &InFlight,
+    at: u64,
+    extent: Extent,
+) -> Result<()> {
+    let delayed = io.uncharged(extent.len.into());
+    map::insert_delayed(store, h, inode, at, extent, delayed)?;
+    io.charge(delayed);
+    Ok(())
+}
+
+/// Makes unwritten blocks written, in as many handles as it takes.
+fn convert(store: &Store, inode: &Inode, h: &mut Handle, blocks: Range<u64>) -> Result<()> {
+    let step = step_credits(store, inode, blocks.end - blocks.start);
+    let mut left = blocks;
+    loop {
+        left = map::convert(store, h, inode, left)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        raise_disk_size(store, inode, left.start)?;
+        inode.store(store, h)?;
+        h.restart(step)?;
+        store.fast_commits.data_written(h);
+    }
+}
+
+/// The size on disk may go up to the end of block `end` (exclusive), if the file does.
+fn raise_disk_size(store: &Store, inode: &Inode, end: u64) -> Result<()> {
+    let mut state = inode.state.lock();
+    let size = end.saturating_mul(store.block_size()).min(state.size);
+    if size > state.raw.size(&store.geometry) && !sapwood_fault::planted(114) {
+        state.raw.set_size(size, &store.geometry)?;
+    }
     Ok(())
 }
 

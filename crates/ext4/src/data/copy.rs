@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use sapwood_vfs::{self as vfs, CopyMode};
 
-use super::range::{check, check_changeable, max_size};
 use super::{read, write};
 use crate::Result;
 use crate::engine::Engine;
@@ -27,19 +26,19 @@ pub(crate) fn copy_range(
     len: u64,
     mode: CopyMode,
 ) -> Result<u64> {
-    check(engine)?;
+    engine.check()?;
     if mode == CopyMode::ShareOnly {
         return Err(vfs::Error::NotSupported.into());
     }
     let ((from, from_offset), (to, to_offset)) = (source, target);
-    check_changeable(to)?;
+    to.check_changeable()?;
     let left = from.size().saturating_sub(from_offset);
     let len = if len == 0 { left } else { len.min(left) };
     let end = to_offset.checked_add(len).ok_or(vfs::Error::FileTooLarge)?;
     if len == 0 {
         return Ok(0);
     }
-    if end > max_size(engine, to) {
+    if end > to.max_size(engine) {
         return Err(vfs::Error::FileTooLarge.into());
     }
     // `left` says that the end of the source is no overflow.

@@ -11,17 +11,12 @@ use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::{self as vfs, AllocMode};
 
 use super::flush::{discard, settle_range};
-use super::range::{
-    END, block_ceil, block_floor, blocks_of, check, check_changeable, hint, max_size,
-};
-use super::steps::in_steps;
-use super::steps::{CLAIM_CREDITS, STORE_CREDITS};
 use super::truncate::{remove_blocks, set_size};
-use super::{flush, inline, plan, write};
+use super::{flush, inline, write};
 use crate::Result;
 use crate::block_alloc;
 use crate::engine::Engine;
-use crate::inode::Inode;
+use crate::inode::{Inode, STORE_CREDITS};
 use crate::map::{self, Mapped};
 
 /// Blocks of the longest unwritten extent.
@@ -40,8 +35,8 @@ pub(crate) fn fallocate(
     len: u64,
     mode: AllocMode,
 ) -> Result<()> {
-    check(engine)?;
-    check_changeable(inode)?;
+    engine.check()?;
+    inode.check_changeable()?;
     let end = offset.checked_add(len).ok_or(vfs::Error::FileTooLarge)?;
     let range = offset..end;
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -52,7 +47,7 @@ pub(crate) fn fallocate(
         return Err(vfs::Error::NotSupported.into());
     }
     let grows = !matches!(mode, AllocMode::PunchHole | AllocMode::CollapseRange);
-    if grows && end > max_size(engine, inode) {
+    if grows && end > inode.max_size(engine) {
         return Err(vfs::Error::FileTooLarge.into());
     }
     match mode {
@@ -76,9 +71,9 @@ fn allocate(
     if !keep_size && range.end > old {
         write::zero_tail(engine, inode, old)?;
     }
-    let whole = block_floor(engine, range.start)..block_ceil(engine, range.end);
+    let whole = engine.block_floor(range.start)..engine.block_ceil(range.end);
     settle_range(engine, inode, to_settle(engine, inode, &whole))?;
-    let blocks = blocks_of(engine, &whole);
+    let blocks = engine.blocks_of(&whole);
     let size = if keep_size { 0 } else { range.end };
     let mut at = blocks.start;
     while at < blocks.end {
@@ -118,15 +113,15 @@ fn to_settle(engine: &Engine, inode: &Inode, range: &Range<u64>) -> Range<u64> {
 fn fill_hole(engine: &Arc<Engine>, inode: &Arc<Inode>, hole: Range<u64>, size: u64) -> Result<u64> {
     let len = hole.end - hole.start;
     let mut promised = flush::reserve(engine, len, false)?;
-    let goal = match hint(inode, hole.start) {
+    let goal = match inode.data.hint(hole.start) {
         Some(goal) => goal,
         None => map::goal(engine, inode, hole.start)?,
     };
     let want = u32::try_from(len).unwrap_or(u32::MAX);
-    let extent = plan::take(engine, inode, goal, want)?;
+    let extent = engine.take_blocks(inode.ino, goal, want)?;
     promised.give_back(extent.len.into());
     let end = hole.start + u64::from(extent.len);
-    let credits = map::insert_credits(engine, inode, len) + CLAIM_CREDITS + STORE_CREDITS;
+    let credits = map::insert_credits(engine, inode, len) + block_alloc::CREDITS + STORE_CREDITS;
     let h = match engine.start_tracked(credits) {
         Ok(h) => h,
         Err(error) => {
@@ -162,7 +157,7 @@ fn punch(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result<
         return Ok(());
     }
     let range = range.start..match range.end >= size {
-        true => block_ceil(engine, size),
+        true => engine.block_ceil(size),
         false => range.end,
     };
     clear(engine, inode, &range)
@@ -174,7 +169,7 @@ fn clear(engine: &Arc<Engine>, inode: &Arc<Inode>, range: &Range<u64>) -> Result
     if inner.is_empty() {
         return Ok(());
     }
-    engine.abort(remove_blocks(engine, inode, blocks_of(engine, &inner)))
+    engine.abort(remove_blocks(engine, inode, engine.blocks_of(&inner)))
 }
 
 /// Zeroes the edges of a range and throws away what its whole blocks have in memory; returns those.
@@ -198,8 +193,8 @@ fn settle(engine: &Arc<Engine>, inode: &Arc<Inode>, range: &Range<u64>) -> Resul
 
 /// The whole blocks within a range.
 fn inner(engine: &Engine, range: &Range<u64>) -> Range<u64> {
-    let start = block_ceil(engine, range.start);
-    start..block_floor(engine, range.end).max(start)
+    let start = engine.block_ceil(range.start);
+    start..engine.block_floor(range.end).max(start)
 }
 
 /// The parts of blocks that a range covers beside its whole ones; each lies in one block.
@@ -219,16 +214,16 @@ fn zero(
 ) -> Result<()> {
     let inner = settle(engine, inode, &range)?;
     if !inner.is_empty() {
-        let blocks = blocks_of(engine, &inner);
+        let blocks = engine.blocks_of(&inner);
         let step = map::insert_credits(engine, inode, blocks.end - blocks.start);
-        engine.abort(in_steps(engine, inode, blocks, step, map::unwrite))?;
+        engine.abort(map::in_steps(engine, inode, blocks, step, map::unwrite))?;
     }
     allocate(engine, inode, range, keep_size)
 }
 
 /// Whether a range begins and ends with whole blocks.
 fn is_aligned(engine: &Engine, range: &Range<u64>) -> bool {
-    block_floor(engine, range.start) == range.start && block_floor(engine, range.end) == range.end
+    engine.block_floor(range.start) == range.start && engine.block_floor(range.end) == range.end
 }
 
 /// Takes a range out; what follows moves down.
@@ -238,16 +233,16 @@ fn collapse(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Resu
         return Err(vfs::Error::Invalid.into());
     }
     settle_range(engine, inode, range.start..u64::MAX)?;
-    let blocks = blocks_of(engine, &range);
+    let blocks = engine.blocks_of(&range);
     inode.data.forget_shape();
     engine.abort((|| {
         remove_blocks(engine, inode, blocks.clone())?;
         let by = blocks.end - blocks.start;
         let step = map::insert_credits(engine, inode, 1);
-        in_steps(
+        map::in_steps(
             engine,
             inode,
-            blocks.end..END,
+            blocks.end..map::BLOCKS_MAX,
             step,
             |engine, h, inode, range| map::shift_left(engine, h, inode, range, by),
         )?;
@@ -264,20 +259,20 @@ fn insert(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) -> Result
     }
     let size = size
         .checked_add(len)
-        .filter(|size| *size <= max_size(engine, inode));
+        .filter(|size| *size <= inode.max_size(engine));
     let size = size.ok_or(vfs::Error::FileTooLarge)?;
     settle_range(engine, inode, range.start..u64::MAX)?;
-    let blocks = blocks_of(engine, &range);
+    let blocks = engine.blocks_of(&range);
     inode.data.forget_shape();
     engine.abort((|| {
         // First the size: no block is behind the end at any time.
         set_size(engine, inode, size)?;
         let by = blocks.end - blocks.start;
         let step = map::insert_credits(engine, inode, 1);
-        in_steps(
+        map::in_steps(
             engine,
             inode,
-            blocks.start..END,
+            blocks.start..map::BLOCKS_MAX,
             step,
             |engine, h, inode, range| map::shift_right(engine, h, inode, range, by),
         )

@@ -19,7 +19,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::range::blocks_of;
 use super::submit;
 use super::work::{Dispatch, Taken, Work};
 use crate::block_alloc::Reservation;
@@ -43,14 +42,13 @@ const JOB_RANGES: usize = 128;
 /// [`Error::WriteFailed`] if a write failed since the last call; [`Error::NoSpace`] if the host has
 /// no space, and all that is not written is kept.
 pub(crate) fn flush(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    let refusals = refusals(inode);
+    let refusals = inode.data.refusals();
     flush_range(engine, inode, 0..u64::MAX);
-    let told = failure(inode, refusals);
-    if let Err(Error::WriteFailed(_)) = told {
-        let mut state = inode.data.state.lock();
-        state.failures_told = state.failures;
+    let written = inode.data.check_written(inode.ino, refusals);
+    if let Err(Error::WriteFailed(_)) = written {
+        inode.data.failures_reported();
     }
-    told
+    written
 }
 
 /// Writes back what is dirty in a range and waits until the map has it, before the map is changed
@@ -75,75 +73,20 @@ pub(super) fn settle_range(
     clean.then_some(()).ok_or(Error::NoSpace)
 }
 
-/// How often the host had no space for what was to be written.
-pub(super) fn refusals(inode: &Inode) -> u64 {
-    inode.data.state.lock().refusals
-}
-
 /// Writes back what is dirty in a range and waits until the map has it.
 fn flush_range(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64>) {
     let dispatch = match inode.data.dirty_bytes() <= SMALL {
         true => Dispatch::Here,
         false => Dispatch::Queue,
     };
-    let left = begin(engine, inode, range.clone(), dispatch);
-    wait_for_io(inode);
-    if left {
-        begin(engine, inode, range, dispatch);
-        wait_for_io(inode);
-    }
-}
-
-/// Waits for what is in flight now.
-pub(super) fn wait_for_io(inode: &Inode) {
-    let mut state = inode.data.state.lock();
-    let mark = state.in_flight.mark();
-    while state.in_flight.pending(mark) {
-        state.wait(&inode.data.changed);
-    }
-}
-
-/// An error if a write failed that no [`flush`] of the file has reported, or one was refused since
-/// there were so many `refusals`. It is still to be reported then: a thread that writes back all
-/// files must not hide a failure from the fsync of the file that it concerns.
-pub(super) fn failure(inode: &Inode, refusals: u64) -> Result<()> {
-    let state = inode.data.state.lock();
-    if state.failures == state.failures_told {
-        let refused = state.refusals != refusals && !sapwood_fault::planted(173);
-        return (!refused).then_some(()).ok_or(Error::NoSpace);
-    }
-    Err(Error::WriteFailed(inode.ino))
-}
-
-/// Makes durable what was overwritten in place since the device was last flushed for this file. For
-/// an fsync after [`flush`], if no commit of a transaction did it.
-///
-/// # Errors
-/// The device.
-pub(crate) fn sync_overwrites(engine: &Engine, inode: &Inode) -> Result<()> {
-    let overwrites = {
-        let state = inode.data.state.lock();
-        if state.overwrites == state.overwrites_synced {
-            return Ok(());
+    // What is left because it is in flight can be taken after the first wait.
+    for _pass in 0..2 {
+        let left = begin(engine, inode, range.clone(), dispatch);
+        inode.data.wait_in_flight();
+        if !left {
+            return;
         }
-        state.overwrites
-    };
-    if !sapwood_fault::planted(137) {
-        engine.device.flush()?;
     }
-    overwrites_synced(inode, overwrites);
-    Ok(())
-}
-
-/// Number of overwrites in place whose I/O is done.
-pub(crate) fn overwrites(inode: &Inode) -> u64 {
-    inode.data.state.lock().overwrites
-}
-
-/// The device was flushed since there were so many of them.
-pub(crate) fn overwrites_synced(inode: &Inode, overwrites: u64) {
-    let mut state = inode.data.state.lock();
-    state.overwrites_synced = state.overwrites_synced.max(overwrites);
 }
 
 /// Takes what is dirty in `range` and starts its way to disk. True if some was left because it is
@@ -156,8 +99,8 @@ pub(super) fn begin(
 ) -> bool {
     let (taken, left) = take(engine, inode, range);
     match dispatch {
-        Dispatch::Here => submit::prepare(engine, &taken, dispatch),
         Dispatch::Queue => push(engine, taken),
+        Dispatch::Here => submit::prepare(engine, &taken, dispatch),
     }
     left
 }
@@ -190,7 +133,7 @@ fn take(engine: &Engine, inode: &Arc<Inode>, range: Range<u64>) -> (Vec<Taken>, 
         left |= free.iter().map(|part| part.end - part.start).sum::<u64>() < run.end - run.start;
         for part in free {
             let pieces = state.dirty.take(part.clone());
-            let blocks = blocks_of(engine, &part);
+            let blocks = engine.blocks_of(&part);
             let delayed = state.delayed.remove(blocks.start, blocks.end);
             let io = state.in_flight.insert(part, pieces, delayed);
             taken.push((Arc::clone(inode), io));
@@ -225,7 +168,7 @@ pub(super) fn discard(engine: &Arc<Engine>, inode: &Arc<Inode>, range: Range<u64
             let before = state.dirty.bytes();
             let taken = state.dirty.take(range.clone());
             let bytes = before - state.dirty.bytes();
-            let blocks = blocks_of(engine, &range);
+            let blocks = engine.blocks_of(&range);
             let count = state.delayed.remove(blocks.start, blocks.end);
             state.unpromise(count);
             drop(taken);
@@ -249,11 +192,11 @@ pub(super) fn drain(engine: &Arc<Engine>) {
 
 fn drain_files(engine: &Arc<Engine>, files: &[Arc<Inode>]) {
     for inode in begin_all(engine, files) {
-        wait_for_io(inode);
+        inode.data.wait_in_flight();
         begin(engine, inode, 0..u64::MAX, Dispatch::Queue);
     }
     for inode in files {
-        wait_for_io(inode);
+        inode.data.wait_in_flight();
     }
 }
 
@@ -280,9 +223,9 @@ pub(super) fn reserve(engine: &Arc<Engine>, blocks: u64, privileged: bool) -> Re
 /// As [`flush`], of one of them.
 pub(crate) fn flush_all(engine: &Arc<Engine>) -> Result<()> {
     let files = engine.writeback.active();
-    let refusals: Vec<u64> = files.iter().map(|inode| refusals(inode)).collect();
+    let refusals: Vec<u64> = files.iter().map(|inode| inode.data.refusals()).collect();
     drain_files(engine, &files);
     let told = files.iter().zip(refusals);
-    told.map(|(inode, refusals)| failure(inode, refusals))
+    told.map(|(inode, refusals)| inode.data.check_written(inode.ino, refusals))
         .fold(Ok(()), Result::and)
 }

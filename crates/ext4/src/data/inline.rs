@@ -21,10 +21,9 @@ use sapwood_jbd2::Handle;
 use sapwood_vfs as vfs;
 use sapwood_vfs::FileKind;
 
-use super::steps::{CLAIM_CREDITS, STORE_CREDITS};
-use super::{flush, plan};
+use super::flush;
 use crate::engine::Engine;
-use crate::inode::{Inode, MAP_BYTES};
+use crate::inode::{Inode, MAP_BYTES, STORE_CREDITS};
 use crate::map::{self, Mapped};
 use crate::store::Store;
 use crate::volume::Volume;
@@ -182,7 +181,7 @@ pub(super) fn convert(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     };
     let credits = xattr::credits(engine, inode, 0)
         + map::insert_credits(engine, inode, 1)
-        + CLAIM_CREDITS
+        + block_alloc::CREDITS
         + STORE_CREDITS;
     let h = match engine.start(credits) {
         Ok(h) => h,
@@ -223,7 +222,7 @@ fn place(engine: &Arc<Engine>, inode: &Inode, mut bytes: Vec<u8>) -> Result<bloc
     bytes.resize(block_size as usize, 0);
     let _promised = flush::reserve(engine, 1, true)?;
     let goal = u64::from(engine.geometry.first_data_block());
-    let extent = plan::take(engine, inode, goal, 1)?;
+    let extent = engine.take_blocks(inode.ino, goal, 1)?;
     let at = extent.start.saturating_mul(block_size);
     let written = engine.device.write_at(at, &bytes);
     if let Err(error) = written {

@@ -8,9 +8,8 @@
 //!  write      reserves blocks, copies into the dirty ranges
 //!  writeback  decides when a file is written (threads, bound, age); an fsync does not wait for it
 //!  flush      takes a dirty run: it is in flight from here on
-//!  plan       in place? unwritten? a hole: allocate, in memory only
-//!  submit     cuts the plan into requests and writes them
-//!  complete   one handle: bitmap, map, size on disk, inode
+//!  submit     plans it (in place? unwritten? a hole: allocate, in memory only), writes requests
+//!  complete   I/O done; one handle: bitmap, map, size on disk, inode
 //! ```
 //!
 //! Data is on its way to the device before any handle knows of it, and the device is flushed before
@@ -47,12 +46,7 @@ mod copy;
 mod fallocate;
 mod flush;
 mod inline;
-mod journaled;
-mod plan;
-mod range;
 mod read;
-mod steps;
-mod stretch;
 mod submit;
 #[cfg(test)]
 mod tests;
@@ -63,7 +57,7 @@ mod writeback;
 
 pub(crate) use copy::copy_range;
 pub(crate) use fallocate::fallocate;
-pub(crate) use flush::{flush, flush_all, overwrites, overwrites_synced, sync_overwrites};
+pub(crate) use flush::{flush, flush_all};
 pub(crate) use inline::{read_symlink, write_symlink};
 pub(crate) use read::read;
 pub(crate) use read::stretch;
@@ -73,13 +67,6 @@ pub(crate) use writeback::new_writeback;
 
 #[cfg(test)]
 use crate::inode::Inode;
-
-/// Whether data was overwritten since the device was last flushed for this file.
-#[cfg(test)]
-pub(crate) fn owes_flush(inode: &Inode) -> bool {
-    let state = inode.data.state.lock();
-    state.overwrites != state.overwrites_synced
-}
 
 /// Whether something was written that waits for what is before it in the file.
 #[cfg(test)]

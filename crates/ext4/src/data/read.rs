@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs as vfs;
 
-use super::{inline, journaled};
+use super::inline;
 use crate::Result;
 use crate::inode::Inode;
 use crate::map::{self, Mapped};
@@ -94,15 +94,38 @@ struct Piece {
 
 /// Reads a range as the map has it.
 fn read_disk(volume: &Volume, inode: &Inode, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
-    let journaled = journaled::applies(volume, inode);
+    let journaled = inode.is_journaled(volume);
     let mut rest = buf;
     for piece in pieces(volume, inode, range)? {
         let (front, back) = rest.split_at_mut(piece.len.min(rest.len() as u64) as usize);
         match piece.device {
             None => front.fill(0),
-            Some(at) if journaled => journaled::read(volume, at, front)?,
+            Some(at) if journaled => read_journaled(volume, at, front)?,
             Some(at) => volume.device.read_at(at, front)?,
         }
+        rest = back;
+    }
+    Ok(())
+}
+
+/// Fills `buf` from byte `at` of the device, or with what is newer in the cache.
+fn read_journaled(store: &Store, at: u64, buf: &mut [u8]) -> Result<()> {
+    let block_size = store.block_size();
+    let mut at = at;
+    let mut rest = buf;
+    while !rest.is_empty() {
+        let within = at % block_size;
+        let len = (block_size - within).min(rest.len() as u64) as usize;
+        let (front, back) = rest.split_at_mut(len);
+        match store.cache.peek(at / block_size) {
+            Some(buffer) => {
+                let content = buffer.read();
+                let part = content.get(within as usize..within as usize + len);
+                front.copy_from_slice(part.unwrap_or_default());
+            }
+            None => store.device.read_at(at, front)?,
+        }
+        at = at.saturating_add(len as u64);
         rest = back;
     }
     Ok(())

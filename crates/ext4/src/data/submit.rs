@@ -1,32 +1,45 @@
-//! From taken ranges to the device: plan them, cut the plans into requests, write them.
+//! From taken ranges to the device: where they go, and the requests that write them.
 //!
-//! Requests that follow each other on the device become one, also those of several files. If it
-//! fails, each range fails that has bytes in it.
+//! # How it works
+//! **Plan.** A plan is made before anything is written. Written blocks are overwritten in place.
+//! Unwritten blocks are written, and converted on completion. For holes, blocks are allocated, in
+//! memory only. No other thread changes the map in an in-flight range, so the plan stays true until
+//! completion. The small files of a batch get blocks side by side ([`Stretch`]), so that one
+//! request writes them.
+//!
+//! **Submit.** The plans are cut into requests. Requests that follow each other on the device
+//! become one, also those of several files. If it fails, each range fails that has bytes in it.
+//! [`complete`] goes on with ranges whose last request ended.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::range::check;
-use super::stretch::Stretch;
+use super::complete;
 use super::work::{Dispatch, Part, Request, Taken, Work};
-use super::{complete, journaled, plan};
-use crate::Error;
+use crate::block_alloc::{self, Extent};
 use crate::engine::Engine;
-use crate::file_data::{InFlight, Plan};
+use crate::file_data::{Change, InFlight, Plan, Segment};
 use crate::inode::Inode;
+use crate::map::{self, Mapped};
+use crate::store::Store;
+use crate::{Error, Result};
 
 /// Bytes of one write request.
 const MAX_WRITE: u64 = 4 << 20;
+/// Blocks up to which a file takes part in a [`Stretch`]. The allocator places small files alike.
+const SMALL: u32 = 16;
 
-/// Plans ranges of one or more files and sends them on.
+/// Plans ranges of one or more files and writes them.
 pub(super) fn prepare(engine: &Arc<Engine>, taken: &[Taken], dispatch: Dispatch) {
     let mut parts = Vec::new();
     let mut finished = Vec::new();
     let mut stretch = Stretch::new(engine, taken);
     for (inode, io) in taken {
-        let plan = check(engine).and_then(|()| plan::make(engine, inode, io, &mut stretch));
+        let made = engine
+            .check()
+            .and_then(|()| plan(engine, inode, io, &mut stretch));
         inode.data.state.lock().unpromise(io.delayed);
-        let plan = match plan {
+        let plan = match made {
             Ok(plan) => plan,
             Err(error) => {
                 lost(engine, inode, io, &error);
@@ -34,7 +47,7 @@ pub(super) fn prepare(engine: &Arc<Engine>, taken: &[Taken], dispatch: Dispatch)
                 continue;
             }
         };
-        if journaled::applies(engine, inode) {
+        if inode.is_journaled(engine) {
             // Completion puts it into the journal.
             io.set_plan(plan, 0);
             finished.push((Arc::clone(inode), Arc::clone(io)));
@@ -49,39 +62,202 @@ pub(super) fn prepare(engine: &Arc<Engine>, taken: &[Taken], dispatch: Dispatch)
         }));
     }
     drop(stretch);
-    complete::io_finished(engine, finished, dispatch);
     let bytes: u64 = parts.iter().map(Part::len).sum();
     if dispatch == Dispatch::Here || bytes <= MAX_WRITE {
-        return write(engine, parts, dispatch);
+        write(engine, parts, dispatch);
+    } else {
+        for part in parts {
+            engine.writeback.push(engine, Work::Write(part));
+        }
     }
-    for part in parts {
-        engine.writeback.push(engine, Work::Write(part));
+    complete::io_finished(engine, finished, dispatch);
+}
+
+/// Plans a range. After an error nothing is allocated.
+///
+/// # Errors
+/// The map is damaged; [`Error::NoSpace`], which a reservation should have kept away.
+fn plan(
+    store: &Store,
+    inode: &Arc<Inode>,
+    io: &InFlight,
+    stretch: &mut Stretch<'_>,
+) -> Result<Plan> {
+    let mut plan = Plan::default();
+    stretch.next();
+    let blocks = store.blocks_of(&io.range);
+    match fill(store, inode, blocks, &mut plan, stretch) {
+        Ok(()) => Ok(plan),
+        Err(error) => {
+            for segment in &plan.segments {
+                segment.cancel(&store.groups);
+            }
+            Err(error)
+        }
     }
 }
 
-/// The bytes of a range are lost: logs that, and makes the mount read-only unless this damages only
-/// the file. If only the host has no space, the bytes are kept.
-fn lost(engine: &Engine, inode: &Inode, io: &InFlight, error: &Error) {
-    let Range { start, end } = io.range;
-    if error.is_host_full() && !sapwood_fault::planted(174) {
-        log::warn!(
-            "inode {}: {start}..{end} stays in memory: {error}",
-            inode.ino
-        );
-        io.refuse();
-        return io.fail();
+fn fill(
+    store: &Store,
+    inode: &Arc<Inode>,
+    blocks: Range<u64>,
+    plan: &mut Plan,
+    stretch: &mut Stretch<'_>,
+) -> Result<()> {
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let run = map::lookup(store, inode, at, blocks.end - at)?;
+        let end = map::run_end(inode.ino, &run, at, blocks.end)?;
+        let (physical, change) = match run.what {
+            Mapped::Written(physical) => (physical, Change::None),
+            Mapped::Unwritten(physical) => (physical, Change::Convert),
+            Mapped::Hole => {
+                allocate(store, inode, at..end, plan, stretch)?;
+                at = end;
+                continue;
+            }
+        };
+        plan.segments.push(Segment {
+            blocks: at..end,
+            physical,
+            change,
+        });
+        at = end;
     }
-    let lost = format!(
-        "inode {}: bytes {start}..{end} are lost: {error}",
-        inode.ino
-    );
-    log::error!("{lost}");
-    engine.health.record(&lost);
-    // Nothing on disk contradicts anything if only space was lacking.
-    if !matches!(error, Error::NoSpace) {
-        engine.health.fail(error);
+    Ok(())
+}
+
+/// Takes blocks for a hole.
+fn allocate(
+    store: &Store,
+    inode: &Arc<Inode>,
+    hole: Range<u64>,
+    plan: &mut Plan,
+    stretch: &mut Stretch<'_>,
+) -> Result<()> {
+    let is_first = plan.segments.is_empty() && hole.start == 0;
+    let mut goal = match plan.segments.last() {
+        Some(last) => last
+            .physical
+            .saturating_add(last.blocks.end - last.blocks.start),
+        None => match inode.data.hint(hole.start) {
+            Some(goal) => goal,
+            None => map::goal(store, inode, hole.start)?,
+        },
+    };
+    let mut at = hole.start;
+    while at < hole.end {
+        let want = u32::try_from(hole.end - at).unwrap_or(u32::MAX);
+        let together = match is_first && at == hole.start {
+            true => stretch.take(goal, want),
+            false => None,
+        };
+        let extent = match together {
+            Some(extent) => extent,
+            None => store.take_blocks(inode.ino, goal, want)?,
+        };
+        let end = at + u64::from(extent.len);
+        plan.segments.push(Segment {
+            blocks: at..end,
+            physical: extent.start,
+            change: Change::Insert,
+        });
+        goal = extent.start.saturating_add(extent.len.into());
+        at = end;
     }
-    io.fail();
+    inode.data.set_hint(at, goal);
+    Ok(())
+}
+
+/// Blocks side by side for the small files of one piece of work: those that it has taken and not
+/// given to a file.
+///
+/// The first file of a group takes what the following files of that group will want, too. Each of
+/// them gets the next blocks of this stretch. What is left goes back to the group.
+struct Stretch<'a> {
+    store: &'a Store,
+    /// Delayed blocks of the small files that are still to be planned, by group of their inodes.
+    wanted: Vec<(u32, u32)>,
+    /// The next file.
+    at: usize,
+    left: Extent,
+    /// The group that `left` was taken for.
+    group: u32,
+}
+
+impl<'a> Stretch<'a> {
+    /// For the files of a piece of work, in this order.
+    fn new(store: &'a Store, taken: &[Taken]) -> Self {
+        let small = |io: &Arc<InFlight>| {
+            let delayed = u32::try_from(io.delayed).unwrap_or(u32::MAX);
+            if delayed <= SMALL { delayed } else { 0 }
+        };
+        let group = |ino| {
+            store
+                .geometry
+                .inode_location(ino)
+                .map_or(0, |found| found.0)
+        };
+        let wanted = match taken.len() {
+            0 | 1 => Vec::new(),
+            _ => taken
+                .iter()
+                .map(|(inode, io)| (group(inode.ino), small(io)))
+                .collect(),
+        };
+        Self {
+            store,
+            wanted,
+            at: 0,
+            left: Extent { start: 0, len: 0 },
+            group: 0,
+        }
+    }
+
+    /// The next range of the piece of work is being planned.
+    fn next(&mut self) {
+        self.at += 1;
+    }
+
+    /// Blocks for the range that is being planned, if it is small; `goal` is where they had best
+    /// be.
+    fn take(&mut self, goal: u64, want: u32) -> Option<Extent> {
+        let rest = self.wanted.get(self.at.checked_sub(1)?..)?;
+        let (group, delayed) = *rest.first()?;
+        if want > delayed {
+            return None;
+        }
+        if self.left.len < want || self.group != group {
+            let same = rest.iter().take_while(|(other, _)| *other == group);
+            let all = same.map(|(_, delayed)| *delayed).sum();
+            self.give_back();
+            self.left = block_alloc::allocate_stretch(&self.store.groups, goal, all).ok()?;
+            self.group = group;
+        }
+        let extent = Extent {
+            start: self.left.start,
+            len: want,
+        };
+        if self.left.len < want {
+            return None;
+        }
+        self.left.start += u64::from(want);
+        self.left.len -= want;
+        Some(extent)
+    }
+
+    fn give_back(&mut self) {
+        if self.left.len > 0 {
+            block_alloc::cancel(&self.store.groups, self.left);
+        }
+        self.left.len = 0;
+    }
+}
+
+impl Drop for Stretch<'_> {
+    fn drop(&mut self) {
+        self.give_back();
+    }
 }
 
 /// Cuts a plan into requests: what is side by side goes at once.
@@ -138,7 +314,9 @@ fn write_run(engine: &Arc<Engine>, at: u64, run: &[Part], dispatch: Dispatch) {
         .iter()
         .flat_map(|part| part.io.slices(part.request.range.clone()))
         .collect();
-    let result = check(engine).and_then(|()| Ok(engine.device.write_vectored_at(at, &slices)?));
+    let result = engine
+        .check()
+        .and_then(|()| Ok(engine.device.write_vectored_at(at, &slices)?));
     let several = run
         .windows(2)
         .any(|pair| matches!(pair, [one, other] if !Arc::ptr_eq(&one.inode, &other.inode)));
@@ -165,10 +343,34 @@ fn write_run(engine: &Arc<Engine>, at: u64, run: &[Part], dispatch: Dispatch) {
     }
 }
 
+/// The bytes of a range are lost: logs that, and makes the mount read-only unless this damages only
+/// the file. If only the host has no space, the bytes are kept.
+fn lost(engine: &Engine, inode: &Inode, io: &InFlight, error: &Error) {
+    let Range { start, end } = io.range;
+    if error.is_host_full() && !sapwood_fault::planted(174) {
+        log::warn!(
+            "inode {}: {start}..{end} stays in memory: {error}",
+            inode.ino
+        );
+        io.refuse();
+        return io.fail();
+    }
+    let lost = format!(
+        "inode {}: bytes {start}..{end} are lost: {error}",
+        inode.ino
+    );
+    log::error!("{lost}");
+    engine.health.record(&lost);
+    // Nothing on disk contradicts anything if only space was lacking.
+    if !matches!(error, Error::NoSpace) {
+        engine.health.fail(error);
+    }
+    io.fail();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_data::{Change, Segment};
 
     fn segment(blocks: Range<u64>, physical: u64) -> Segment {
         Segment {

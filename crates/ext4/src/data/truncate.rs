@@ -17,11 +17,9 @@ use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs::{self as vfs, FileKind};
 
 use super::flush::discard;
-use super::range::{END, block_ceil, check, check_changeable, max_size};
-use super::steps::{STORE_CREDITS, in_steps};
 use super::{inline, write};
 use crate::engine::Engine;
-use crate::inode::Inode;
+use crate::inode::{Inode, STORE_CREDITS};
 use crate::map::{self, Mapped};
 use crate::{Result, block_alloc, orphan};
 
@@ -36,9 +34,9 @@ const STEP: u32 = 32;
 /// [`vfs::Error::FileTooLarge`]; [`NoSpace`](crate::Error::NoSpace); the map is damaged, the
 /// device.
 pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    check(engine)?;
+    engine.check()?;
     if size != inode.size() {
-        check_changeable(inode)?;
+        inode.check_changeable()?;
     }
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
         if inline::truncate(engine, inode, size)? {
@@ -48,19 +46,19 @@ pub(crate) fn truncate(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> R
     }
     let old = inode.size();
     if size > old {
-        if size > max_size(engine, inode) {
+        if size > inode.max_size(engine) {
             return Err(vfs::Error::FileTooLarge.into());
         }
         write::zero_tail(engine, inode, old)?;
         return set_size(engine, inode, size);
     }
     block_alloc::end_stream(&engine.groups, inode.ino);
-    let end = block_ceil(engine, size);
+    let end = engine.block_ceil(size);
     if size < old && !sapwood_fault::planted(122) {
         write::zero_part(engine, inode, size..end, old)?;
     }
     discard(engine, inode, end..u64::MAX);
-    let blocks = end / engine.block_size()..END;
+    let blocks = end / engine.block_size()..map::BLOCKS_MAX;
     if !has_blocks(engine, inode, blocks.clone())? {
         return match size == old {
             true => Ok(()),
@@ -144,7 +142,7 @@ pub(super) fn remove_blocks(
         return Ok(());
     }
     let step = remove_credits(engine, inode);
-    in_steps(engine, inode, blocks, step, map::remove)
+    map::in_steps(engine, inode, blocks, step, map::remove)
 }
 
 /// Frees everything that an inode without a name has. The caller holds `io` exclusively and no
@@ -153,11 +151,11 @@ pub(super) fn remove_blocks(
 /// # Errors
 /// The map is damaged, the device.
 pub(crate) fn delete_content(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
-    check(engine)?;
+    engine.check()?;
     discard(engine, inode, 0..u64::MAX);
     block_alloc::end_stream(&engine.groups, inode.ino);
-    if has_map(engine, inode) && has_blocks(engine, inode, 0..END)? {
-        engine.abort(remove_blocks(engine, inode, 0..END))?;
+    if has_map(engine, inode) && has_blocks(engine, inode, 0..map::BLOCKS_MAX)? {
+        engine.abort(remove_blocks(engine, inode, 0..map::BLOCKS_MAX))?;
     }
     inode.state.lock().size = 0;
     Ok(())
@@ -172,7 +170,7 @@ pub(crate) fn is_bare(engine: &Engine, inode: &Inode) -> Result<bool> {
     if !inode.data.is_idle() || block_alloc::has_stream(&engine.groups, inode.ino) {
         return Ok(false);
     }
-    Ok(!has_map(engine, inode) || !has_blocks(engine, inode, 0..END)?)
+    Ok(!has_map(engine, inode) || !has_blocks(engine, inode, 0..map::BLOCKS_MAX)?)
 }
 
 /// Whether the inode's 60 bytes are a map.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use sapwood_ext4_format::InodeFlags;
 use sapwood_vfs as vfs;
 
-use super::range::{END, block_ceil, block_floor, blocks_of, check, check_changeable, max_size};
 use super::work::Dispatch;
 use super::{flush, inline, read};
 use crate::block_alloc::Reservation;
@@ -38,8 +37,8 @@ pub(crate) fn write(
     data: &[u8],
     privileged: bool,
 ) -> Result<()> {
-    check(engine)?;
-    check_changeable(inode)?;
+    engine.check()?;
+    inode.check_changeable()?;
     if data.is_empty() {
         return Ok(());
     }
@@ -55,7 +54,7 @@ pub(crate) fn write(
             inline::convert(engine, inode)?;
         }
     }
-    if end > max_size(engine, inode) {
+    if end > inode.max_size(engine) {
         return Err(vfs::Error::FileTooLarge.into());
     }
     let size = inode.size();
@@ -80,7 +79,7 @@ pub(crate) fn write(
 /// Zeroes the rest of the last block of a file that ends at `size` and is about to grow: nothing
 /// says that it is zero on disk.
 pub(super) fn zero_tail(engine: &Arc<Engine>, inode: &Arc<Inode>, size: u64) -> Result<()> {
-    zero_part(engine, inode, size..block_ceil(engine, size), size)
+    zero_part(engine, inode, size..engine.block_ceil(size), size)
 }
 
 /// Zeroes part of a block, if it has anything else there. The file does not grow beyond `size` by
@@ -99,7 +98,7 @@ pub(super) fn zero_part(
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(());
     }
-    let start = block_floor(engine, range.start);
+    let start = engine.block_floor(range.start);
     let mut block = vec![0; engine.block_size() as usize];
     read::fill(engine, inode, start, &mut block)?;
     let part = block.get_mut((range.start - start) as usize..(range.end - start) as usize);
@@ -128,7 +127,7 @@ fn write_chunk(
 ) -> Result<()> {
     let block_size = engine.block_size();
     let end = offset + data.len() as u64;
-    let (first, last) = (block_floor(engine, offset), block_floor(engine, end));
+    let (first, last) = (engine.block_floor(offset), engine.block_floor(end));
     loop {
         let mut edges = Vec::new();
         let dirty = |at: u64| inode.data.state.lock().dirty.contains(at);
@@ -166,7 +165,7 @@ fn store(
     privileged: bool,
 ) -> Result<bool> {
     let end = offset + data.len() as u64;
-    let range = block_floor(engine, offset)..block_ceil(engine, end);
+    let range = engine.block_floor(offset)..engine.block_ceil(end);
     let gaps = inode.data.state.lock().dirty.gaps(range);
     let bytes: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
     let (holes, promised) = promise(engine, inode, &gaps, privileged)?;
@@ -179,7 +178,7 @@ fn store(
         // Writeback may have taken pieces since, so that more is new than was counted.
         let before = state.dirty.bytes();
         let cuts = [offset, end]
-            .map(|at| (!at.is_multiple_of(engine.block_size())).then(|| block_floor(engine, at)));
+            .map(|at| (!at.is_multiple_of(engine.block_size())).then(|| engine.block_floor(at)));
         let has = |at: &u64| state.dirty.contains(*at) || edges.iter().any(|(edge, _)| edge == at);
         if !cuts.iter().flatten().all(has) {
             drop(guard);
@@ -222,7 +221,7 @@ fn promise(
     for gap in gaps {
         let free = inode.data.state.lock().in_flight.gaps(gap.clone());
         for part in free {
-            find_holes(engine, inode, blocks_of(engine, &part), &mut holes)?;
+            find_holes(engine, inode, engine.blocks_of(&part), &mut holes)?;
         }
     }
     let blocks: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
@@ -249,7 +248,7 @@ fn find_holes(
             return Ok(());
         }
         let max = if tree {
-            END - at.min(END - 1)
+            map::BLOCKS_MAX - at.min(map::BLOCKS_MAX - 1)
         } else {
             blocks.end - at
         };
@@ -257,7 +256,7 @@ fn find_holes(
         let end = map::run_end(inode.ino, &run, at, u64::MAX)?;
         if run.what == Mapped::Hole {
             holes.push(at..end.min(blocks.end));
-            if tree && end >= END {
+            if tree && end >= map::BLOCKS_MAX {
                 inode.data.state.lock().hole_from = Some(at);
             }
         }

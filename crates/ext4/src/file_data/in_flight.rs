@@ -20,7 +20,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::block_alloc::Extent;
+use crate::block_alloc::{self, Extent};
+use crate::group::Groups;
 
 /// What has to be done to the map for a part of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,13 @@ impl Segment {
         Extent {
             start: self.physical,
             len: u32::try_from(self.blocks.end - self.blocks.start).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Gives its blocks back if they are new. They are not claimed in the bitmap.
+    pub(crate) fn cancel(&self, groups: &Groups) {
+        if self.change == Change::Insert {
+            block_alloc::cancel(groups, self.extent());
         }
     }
 }

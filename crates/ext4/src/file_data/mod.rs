@@ -11,6 +11,7 @@ use sapwood_base::{DirtyRanges, RangeSet, ReadAhead};
 
 use crate::block_alloc::Reservation;
 use crate::lock::{Rank, RankedMutex};
+use crate::{Error, Result};
 use in_flight::InFlightSet;
 pub(crate) use in_flight::{Change, InFlight, Plan, Segment};
 
@@ -135,6 +136,13 @@ impl FileData {
         self.state.lock().hint = Some((logical, physical));
     }
 
+    /// Where new blocks at `block` of the file had best be, if that is known without looking.
+    pub(crate) fn hint(&self, block: u64) -> Option<u64> {
+        let hint = self.state.lock().hint;
+        hint.filter(|(logical, _)| *logical == block)
+            .map(|(_, physical)| physical)
+    }
+
     /// Forgets what is known of the end of the map: a thread adds blocks beside writeback.
     pub(crate) fn forget_shape(&self) {
         let mut state = self.state.lock();
@@ -148,5 +156,54 @@ impl FileData {
         while state.in_flight.overlaps(range.clone()) {
             state.wait(&self.changed);
         }
+    }
+
+    /// Waits for what is in flight now.
+    pub(crate) fn wait_in_flight(&self) {
+        let mut state = self.state.lock();
+        let mark = state.in_flight.mark();
+        while state.in_flight.pending(mark) {
+            state.wait(&self.changed);
+        }
+    }
+
+    /// How often the host had no space for what was to be written.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.state.lock().refusals
+    }
+
+    /// An error if a write failed that no flush of the file has reported, or one was refused since
+    /// there were so many `refusals`. It is still to be reported then: a thread that writes back
+    /// all files must not hide a failure from the fsync of the file that it concerns.
+    pub(crate) fn check_written(&self, ino: u32, refusals: u64) -> Result<()> {
+        let state = self.state.lock();
+        if state.failures == state.failures_told {
+            let refused = state.refusals != refusals && !sapwood_fault::planted(173);
+            return (!refused).then_some(()).ok_or(Error::NoSpace);
+        }
+        Err(Error::WriteFailed(ino))
+    }
+
+    /// A flush has reported what failed until now.
+    pub(crate) fn failures_reported(&self) {
+        let mut state = self.state.lock();
+        state.failures_told = state.failures;
+    }
+
+    /// Number of overwrites in place whose I/O is done.
+    pub(crate) fn overwrites(&self) -> u64 {
+        self.state.lock().overwrites
+    }
+
+    /// Whether data was overwritten in place since the device was last flushed for this file.
+    pub(crate) fn owes_flush(&self) -> bool {
+        let state = self.state.lock();
+        state.overwrites != state.overwrites_synced
+    }
+
+    /// The device was flushed since there were so many of them.
+    pub(crate) fn overwrites_synced(&self, overwrites: u64) {
+        let mut state = self.state.lock();
+        state.overwrites_synced = state.overwrites_synced.max(overwrites);
     }
 }

@@ -30,12 +30,15 @@ use sapwood_vfs::{self as vfs, Attr, FileKind, Ino, Timestamp};
 
 use crate::file_data::FileData;
 use crate::lock::{Rank, RankedMutex, RankedMutexGuard, RankedRwLock};
+use crate::options::DataMode;
 use crate::store::Store;
 use crate::{Error, Result};
 pub(crate) use table::InodeTable;
 
 /// Bytes in the inode that say where its blocks are.
 pub(crate) const MAP_BYTES: usize = 60;
+/// Credits to store an inode.
+pub(crate) const STORE_CREDITS: u32 = 1;
 
 /// An inode in memory. See the module's documentation.
 pub struct Inode {
@@ -262,6 +265,36 @@ impl Inode {
     /// Length in bytes as callers see it.
     pub(crate) fn size(&self) -> u64 {
         self.state.lock().size
+    }
+
+    /// Whether its data goes through the journal, by its flag or by the mount's option. Neither
+    /// changes while it is mounted. Before the flag could be cleared, all of the file would have to
+    /// be checkpointed: no other write may go to a block whose older content the journal still is
+    /// to write there.
+    pub(crate) fn is_journaled(&self, store: &Store) -> bool {
+        self.kind == FileKind::Regular
+            && (store.options.data == DataMode::Journal
+                || self.flags().contains(InodeFlags::JOURNAL_DATA))
+    }
+
+    /// Longest that the file may become, in bytes.
+    pub(crate) fn max_size(&self, store: &Store) -> u64 {
+        match self.flags().contains(InodeFlags::EXTENTS) {
+            true => store.geometry.max_extent_file_size(),
+            false => store.geometry.max_indirect_file_size(),
+        }
+    }
+
+    /// Refuses to change content whose keys or whose hashes are not kept here.
+    pub(crate) fn check_changeable(&self) -> Result<()> {
+        let flags = self.flags();
+        if flags.contains(InodeFlags::ENCRYPT) {
+            return Err(vfs::Error::NotSupported.into());
+        }
+        if flags.contains(InodeFlags::VERITY) {
+            return Err(vfs::Error::NotPermitted.into());
+        }
+        Ok(())
     }
 
     /// Whether it has a name.

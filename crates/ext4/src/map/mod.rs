@@ -38,7 +38,7 @@ use sapwood_vfs::FileKind;
 
 use crate::block_alloc::{self, Extent};
 use crate::commit_reason::Reason;
-use crate::inode::{Inode, MAP_BYTES};
+use crate::inode::{Inode, MAP_BYTES, STORE_CREDITS};
 use crate::store::Store;
 use crate::{Error, Result};
 use extent::Tree;
@@ -422,6 +422,31 @@ pub(crate) fn shift_right(
         |mut tree| tree.shift_right(range, by),
         unsupported,
     )
+}
+
+/// Changes the map in a range, as far in each handle as its credits allow: `change` returns what is
+/// left. `step`: credits that it needs to get on.
+///
+/// # Errors
+/// What `change` meets; the journal.
+pub(crate) fn in_steps(
+    store: &Store,
+    inode: &Inode,
+    blocks: Range<u64>,
+    step: u32,
+    change: impl Fn(&Store, &Handle, &Inode, Range<u64>) -> Result<Range<u64>>,
+) -> Result<()> {
+    let step = step.saturating_add(STORE_CREDITS);
+    let mut h = store.start_tracked(step)?;
+    let mut left = blocks;
+    loop {
+        left = change(store, &h, inode, left)?;
+        inode.store(store, &h)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        h.restart(step)?;
+    }
 }
 
 /// Flags that a new inode of this kind gets for its content: a tree of extents, where the file

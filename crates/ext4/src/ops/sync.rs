@@ -1,4 +1,9 @@
 //! Making things durable.
+//!
+//! # How it works
+//! An fsync writes the file's data back, which puts its blocks into the map in a handle. Then it
+//! makes the last transaction durable that stored the inode, by a fast commit or by a commit; both
+//! flush the device. Data that went to blocks which the file had needs no transaction, but a flush.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,36 +34,35 @@ pub(crate) fn fsync(engine: &Arc<Engine>, inode: &Arc<Inode>, kind: SyncKind) ->
         SyncKind::Data => inode.datasync_tid(),
     };
     let tid = tid.saturating_sub(u64::from(sapwood_fault::planted(123)));
+    let overwrites = inode.data.overwrites();
+    let flushed = commit(engine, inode.ino, tid)?;
+    if !flushed && inode.data.owes_flush() && !sapwood_fault::planted(137) {
+        engine.device.flush()?;
+    }
+    inode.data.overwrites_synced(overwrites);
+    Ok(())
+}
+
+/// Makes durable what transaction `tid` has of an inode. True if the device was flushed since the
+/// call began.
+fn commit(engine: &Engine, ino: u32, tid: u64) -> Result<bool> {
+    let counters = &engine.counters;
     if tid <= engine.journal.durable_tid() {
-        engine.counters.fsyncs_clean.fetch_add(1, Ordering::Relaxed);
-        // Data that went to blocks which the file had needs no transaction, but a flush.
-        return data::sync_overwrites(engine, inode);
+        counters.fsyncs_clean.fetch_add(1, Ordering::Relaxed);
+        return Ok(false);
     }
     if engine.fast_commits.enabled() {
-        let overwrites = data::overwrites(inode);
-        match fast_commit::commit(engine, inode.ino, tid)? {
-            Outcome::Written => {
-                data::overwrites_synced(inode, overwrites);
-                return Ok(());
-            }
-            Outcome::Found => return data::sync_overwrites(engine, inode),
-            Outcome::Whole(reason) => engine.counters.fast_commits.whole(reason),
+        match fast_commit::commit(engine, ino, tid)? {
+            Outcome::Written => return Ok(true),
+            Outcome::Found => return Ok(false),
+            Outcome::Whole(reason) => counters.fast_commits.whole(reason),
         }
     }
-    engine
-        .counters
-        .fsyncs_committed
-        .fetch_add(1, Ordering::Relaxed);
-    let overwrites = data::overwrites(inode);
-    // A commit that has left the running state may have flushed the device before this file's data
-    // was written.
+    counters.fsyncs_committed.fetch_add(1, Ordering::Relaxed);
+    // A commit that has left the running state may have flushed the device before the call.
     let covered = tid >= engine.journal.running_tid() || sapwood_fault::planted(152);
     engine.journal.commit(tid)?;
-    if covered {
-        data::overwrites_synced(inode, overwrites);
-        return Ok(());
-    }
-    data::sync_overwrites(engine, inode)
+    Ok(covered)
 }
 
 /// Makes everything durable.

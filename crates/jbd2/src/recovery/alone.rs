@@ -6,7 +6,7 @@
 
 use crate::codec::{Codec, Tag};
 use crate::log::Log;
-use crate::{Result, log_write};
+use crate::{Result, commit};
 
 impl Log {
     /// Replaces the log by one transaction with these blocks, in rising order, and makes it
@@ -33,7 +33,7 @@ impl Log {
             for (block, content) in part {
                 let escaped = Codec::needs_escape(content);
                 let piece = match escaped {
-                    true => log_write::escape(content),
+                    true => commit::escape(content),
                     false => content.clone(),
                 };
                 tags.push(Tag {
@@ -49,8 +49,8 @@ impl Log {
         let first = u32::try_from(self.block_at(0)).unwrap_or(1);
         self.update_superblock(|superblock| superblock.set_tail(first, sequence))?;
         let bytes: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-        log_write::write_uncommitted(self, 0, &bytes)?;
-        log_write::write_commit(self, sequence.into(), pieces.len() as u64)?;
+        commit::write_uncommitted(self, 0, &bytes)?;
+        commit::write_commit(self, sequence.into(), pieces.len() as u64)?;
         // `e2fsck` leaves out the whole log if the area holds those of a committed transaction.
         if self.fast_commit_blocks() > 0 && !sapwood_fault::planted(365) {
             self.erase_fast_commits()?;

@@ -7,10 +7,11 @@ use std::thread;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_testing::{CountDevice, GateDevice, RequestKind};
-use sapwood_vfs::AllocMode;
+use sapwood_vfs::{AllocMode, SyncKind};
 
 use super::fixture::{FILES, Image, content, file, open, quiet, write};
 use crate::map::{self, Mapped};
+use crate::ops::sync;
 use crate::{Error, Ext4, data};
 
 type Gate = Arc<GateDevice<MemoryDevice>>;
@@ -231,9 +232,9 @@ fn overwrites_need_no_handle() {
     write(&fs, &inode, 5, b"again").unwrap();
     data::flush(&fs.engine, &inode).unwrap();
     assert_eq!(inode.datasync_tid(), before);
-    assert!(data::owes_flush(&inode));
-    data::sync_overwrites(&fs.engine, &inode).unwrap();
-    assert!(!data::owes_flush(&inode));
+    assert!(inode.data.owes_flush());
+    sync::fsync(&fs.engine, &inode, SyncKind::Data).unwrap();
+    assert!(!inode.data.owes_flush());
 }
 
 #[test]

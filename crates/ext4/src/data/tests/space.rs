@@ -131,7 +131,7 @@ fn files_end_where_the_format_does() {
         let device = Arc::new(image.device.snapshot());
         let fs = open(Arc::clone(&device) as Arc<dyn Device>, &quiet());
         let inode = file(&fs, "a");
-        let most = data::range::max_size(&fs.engine, &inode);
+        let most = inode.max_size(&fs.engine);
         let too_large = |result| is_vfs(&result, &sapwood_vfs::Error::FileTooLarge);
         assert!(too_large(write(&fs, &inode, most, b"x")));
         assert!(too_large(write(&fs, &inode, most - 2, b"xyz")));
