@@ -6,66 +6,57 @@
 //! of direct write apart, so the server makes every synchronous direct write durable before its
 //! answer ([`durable`]). An fsync that follows finds nothing to do.
 //!
-//! **Direct writes and the page cache.** The kernel drops the pages of the range before it sends a
-//! direct write, and again after the answer only if the caller waits. In between, a reader can fill
-//! the pages with the old content. So the server has the pages dropped by a notification before it
-//! answers, if the file was ever read or written through the page cache ([`Readers`]). Of very many
-//! concurrent direct writes, some are answered while their pages are being dropped ([`Slot`]); a
-//! reader may then see old content for that moment.
+//! After a direct write the kernel may have to drop [pages](super::pages) before the answer.
 //!
 //! Tests: `tests/mount/synchronous.rs`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sapwood_vfs::SyncKind;
 
-use sapwood_vfs::{SetAttr, SetTime, SyncKind, Timestamp};
-
-use super::init::MAX_BACKGROUND;
-use super::later::{Job, found};
-use super::server::{Call, Outcome};
+use super::later::{Job, Outcome};
+use super::server::Call;
 use crate::node::NodeId;
-use crate::request::{Changes, Reply, Seek, WriteRequest};
-use crate::wire::abi::{
-    CopyFileRangeIn, CopyFileRangeOut, LseekIn, ReadIn, SetAttrIn, WriteIn, WriteOut,
-};
-use crate::wire::flags::{READ_LOCKOWNER, SetAttrValid, WRITE_KILL_SUIDGID, WRITE_LOCKOWNER};
+use crate::request::{Reply, Seek, WriteRequest};
+use crate::wire::abi::{CopyFileRangeIn, CopyFileRangeOut, LseekIn, ReadIn, WriteIn, WriteOut};
+use crate::wire::flags::{READ_LOCKOWNER, WRITE_KILL_SUIDGID, WRITE_LOCKOWNER};
 use crate::wire::{Body, Opcode, reply};
 
-/// Whether a request may wait for the device. Threads are added for such requests only: a few
-/// threads that never sleep serve short requests faster than many that must be woken.
-pub(super) fn takes_long(opcode: u32, mut body: Body<'_>) -> bool {
-    if opcode == Opcode::Write as u32 {
-        return body
-            .header("write")
-            .is_ok_and(|args| durable(&args).is_some());
-    }
-    Opcode::try_from(opcode).is_ok_and(|opcode| {
-        matches!(
-            opcode,
-            Opcode::Fsync
-                | Opcode::FsyncDir
-                | Opcode::SyncFs
-                | Opcode::Read
-                | Opcode::ReadDir
-                | Opcode::ReadDirPlus
-                | Opcode::Lseek
-                | Opcode::Ioctl
-                | Opcode::Fallocate
-                | Opcode::CopyFileRange
-                | Opcode::CopyFileRange64
-        )
-    })
+/// Whether a request waits for the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It does not wait for the device. A few threads that never sleep serve such requests faster
+    /// than many that must be woken, so no thread is added for them.
+    No,
+    /// It may wait for the device to read.
+    Reads,
+    /// It waits for the device to make something durable, or runs for long.
+    Long,
 }
 
-/// Whether a request waits for the device to make something durable, or runs for long.
-pub(super) fn waits(opcode: u32, body: Body<'_>) -> bool {
-    let short = [
-        Opcode::Read,
-        Opcode::ReadDir,
-        Opcode::ReadDirPlus,
-        Opcode::Lseek,
-    ];
-    takes_long(opcode, body) && !short.iter().any(|&short| short as u32 == opcode)
+impl Wait {
+    /// Of a request.
+    pub(super) fn of(opcode: u32, mut body: Body<'_>) -> Self {
+        let Ok(opcode) = Opcode::try_from(opcode) else {
+            return Self::No;
+        };
+        match opcode {
+            Opcode::Write => {
+                let args = body.header("write");
+                match args.is_ok_and(|args| durable(&args).is_some()) {
+                    true => Self::Long,
+                    false => Self::No,
+                }
+            }
+            Opcode::Read | Opcode::ReadDir | Opcode::ReadDirPlus | Opcode::Lseek => Self::Reads,
+            Opcode::Fsync
+            | Opcode::FsyncDir
+            | Opcode::SyncFs
+            | Opcode::Ioctl
+            | Opcode::Fallocate
+            | Opcode::CopyFileRange
+            | Opcode::CopyFileRange64 => Self::Long,
+            _ => Self::No,
+        }
+    }
 }
 
 /// What a write must make durable before its answer.
@@ -84,89 +75,6 @@ fn durable(args: &WriteIn) -> Option<SyncKind> {
 /// Whether a write bypassed the page cache: only for those does the kernel set the lock owner.
 fn is_direct(args: &WriteIn) -> bool {
     args.write_flags & WRITE_LOCKOWNER != 0
-}
-
-/// Nodes whose pages the kernel may hold: one bit per hash of a node, never cleared. A collision
-/// only costs a needless notification.
-pub(super) struct Readers {
-    cached: Box<[AtomicU64; Self::WORDS]>,
-    direct: Box<[AtomicU64; Self::WORDS]>,
-    waiting: Arc<AtomicUsize>,
-}
-
-/// Permission for a direct write to wait until the kernel has dropped pages.
-///
-/// The kernel locks a page while a read into it is in flight, and sends a limited number of reads
-/// and direct writes at a time. If all of them were direct writes that wait for the page, it would
-/// never send the read. So at most half of them wait.
-#[derive(Debug)]
-pub(super) struct Slot(Arc<AtomicUsize>);
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Default for Readers {
-    fn default() -> Self {
-        let none = || Box::new([const { AtomicU64::new(0) }; Self::WORDS]);
-        Self {
-            cached: none(),
-            direct: none(),
-            waiting: Arc::default(),
-        }
-    }
-}
-
-impl Readers {
-    const WORDS: usize = 1024;
-    const MOST_WAITING: usize = MAX_BACKGROUND as usize / 2;
-
-    /// Records a read into the page cache. Call it before the engine reads.
-    fn reads(&self, node: NodeId) {
-        set(&self.cached, node);
-    }
-
-    /// Records a write through the page cache. It matters only for files that also have direct
-    /// writes: a file that is written through the cache and later directly costs no notification.
-    fn writes(&self, node: NodeId) {
-        if is_set(&self.direct, node) {
-            set(&self.cached, node);
-        }
-    }
-
-    /// Records a direct write that the engine has completed. Returns whether pages may be stale.
-    fn wrote_directly(&self, node: NodeId) -> bool {
-        set(&self.direct, node) || is_set(&self.cached, node)
-    }
-}
-
-impl Readers {
-    fn slot(&self) -> Option<Slot> {
-        let slot = Slot(Arc::clone(&self.waiting));
-        (self.waiting.fetch_add(1, Ordering::Relaxed) < Self::MOST_WAITING).then_some(slot)
-    }
-}
-
-type Bits = [AtomicU64; Readers::WORDS];
-
-fn place(bits: &Bits, node: NodeId) -> Option<(&AtomicU64, u64)> {
-    // Fibonacci hashing: the upper bits depend on all bits of the number.
-    let hash = node.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-    let word = bits.get(usize::try_from(hash >> 6).ok()?)?;
-    Some((word, 1 << (hash & 63)))
-}
-
-fn is_set(bits: &Bits, node: NodeId) -> bool {
-    place(bits, node).is_some_and(|(word, bit)| word.load(Ordering::SeqCst) & bit != 0)
-}
-
-/// Sets a node's bit. True if it was not set before.
-fn set(bits: &Bits, node: NodeId) -> bool {
-    place(bits, node).is_some_and(|(word, bit)| {
-        word.load(Ordering::SeqCst) & bit == 0 && word.fetch_or(bit, Ordering::SeqCst) & bit == 0
-    })
 }
 
 impl Call<'_> {
@@ -216,7 +124,7 @@ impl Call<'_> {
     pub(super) fn lseek(&self, args: &LseekIn, out: &mut [u8]) -> Outcome {
         let (offset, whence) = (args.offset.cast_signed(), args.whence.cast_signed());
         match self.dispatcher().lseek(self.node(), offset, whence) {
-            Ok(Seek::Found(at)) => found(out, at).into(),
+            Ok(Seek::Found(at)) => reply::offset(out, at).into(),
             Ok(Seek::Unsettled { offset: start, len }) => {
                 let start = i64::try_from(start).unwrap_or(i64::MAX);
                 let len = len.and_then(|len| i64::try_from(len).ok()).unwrap_or(0);
@@ -254,47 +162,4 @@ impl Call<'_> {
 
 fn write_out(size: u32) -> WriteOut {
     WriteOut { size, padding: 0 }
-}
-
-pub(super) fn changes(args: &SetAttrIn) -> Changes {
-    let valid = SetAttrValid::from_bits_truncate(args.valid);
-    let time = |set: SetAttrValid, now: SetAttrValid, sec: i64, nsec: u32| {
-        if valid.contains(now) {
-            Some(SetTime::Now)
-        } else {
-            valid
-                .contains(set)
-                .then_some(SetTime::To(Timestamp { sec, nsec }))
-        }
-    };
-    let set = SetAttr {
-        perm: valid
-            .contains(SetAttrValid::MODE)
-            .then_some(args.mode & 0o7777),
-        uid: valid.contains(SetAttrValid::UID).then_some(args.uid),
-        gid: valid.contains(SetAttrValid::GID).then_some(args.gid),
-        size: valid.contains(SetAttrValid::SIZE).then_some(args.size),
-        atime: time(
-            SetAttrValid::ATIME,
-            SetAttrValid::ATIME_NOW,
-            args.atime,
-            args.atimensec,
-        ),
-        mtime: time(
-            SetAttrValid::MTIME,
-            SetAttrValid::MTIME_NOW,
-            args.mtime,
-            args.mtimensec,
-        ),
-        ctime: valid.contains(SetAttrValid::CTIME).then_some(Timestamp {
-            sec: args.ctime,
-            nsec: args.ctimensec,
-        }),
-        btime: None,
-        kill_setid: false,
-    };
-    Changes {
-        set,
-        keep_setid: !valid.contains(SetAttrValid::KILL_SUIDGID),
-    }
 }

@@ -2,26 +2,25 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
-use super::content::{takes_long, waits};
-use super::later::Helper;
-use super::lone::{Lone, Poll};
-use super::pool::{Load, Need, Pool};
-use super::server::{Outcome, Server};
-use super::{HEADROOM, KEEP, LARGE, MAX_IO};
-use crate::wire::abi::{InHeader, OutHeader};
-use crate::wire::{self, Body, Malformed, Opcode, reply};
+use crate::wire::abi::OutHeader;
+use crate::wire::{Malformed, Opcode};
 
 /// Size of an answer's header in bytes.
-const HEADER: usize = size_of::<OutHeader>();
+pub(super) const HEADER: usize = size_of::<OutHeader>();
+/// Room for headers and the fixed part of any request or answer, in addition to `MAX_IO`.
+pub(super) const HEADROOM: usize = 4096;
+/// A request or answer larger than this, in bytes, leaves resident pages in the buffer. They are
+/// returned to the system when no request arrives for [`KEEP`].
+pub(super) const LARGE: usize = 128 << 10;
+pub(super) const KEEP: Duration = Duration::from_secs(1);
 
 /// Result of reading a device.
 #[derive(Debug)]
@@ -156,186 +155,6 @@ pub(super) fn header(unique: u64, errno: i32, payload: usize) -> OutHeader {
         len: u32::try_from(HEADER + payload).unwrap_or(u32::MAX),
         error: errno.saturating_neg(),
         unique,
-    }
-}
-
-/// The request loop on `/dev/fuse`, run by several threads.
-pub(super) struct Plain {
-    device: Arc<Device>,
-    server: Arc<Server>,
-    helper: Helper,
-    pool: Arc<Pool>,
-    lone: Arc<Lone>,
-    load: Load,
-}
-
-impl Plain {
-    /// A loop for `first` threads, started by [`start`](Self::start), and at most `most`.
-    pub(super) fn new(
-        device: Arc<Device>,
-        server: Arc<Server>,
-        helper: Helper,
-        pool: &Arc<Pool>,
-        lone: &Arc<Lone>,
-        (first, most): (usize, usize),
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            device,
-            server,
-            helper,
-            pool: Arc::clone(pool),
-            lone: Arc::clone(lone),
-            load: Load::new(first, first, most),
-        })
-    }
-
-    /// Starts the first threads.
-    ///
-    /// # Errors
-    /// Not even one thread could be started.
-    pub(super) fn start(self: &Arc<Self>, first: usize) -> io::Result<()> {
-        for number in 0..first {
-            match self.add() {
-                Err(error) if number == 0 => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts one more thread, which is counted already.
-    fn add(self: &Arc<Self>) -> io::Result<()> {
-        let plain = Arc::clone(self);
-        let started = self.pool.start(move || {
-            // An ordinary user may not be allowed to open the device a second time.
-            let device = match plain.device.another() {
-                Ok(device) => Arc::new(device),
-                Err(error) => {
-                    log::debug!("request threads share a descriptor: {error}");
-                    Arc::clone(&plain.device)
-                }
-            };
-            plain.serve(&device)
-        });
-        started.inspect_err(|error| {
-            self.load.lost();
-            log::warn!("fewer request threads than wanted: {error}");
-        })
-    }
-
-    /// Serves requests until the connection ends.
-    fn serve(self: &Arc<Self>, device: &Arc<Device>) -> io::Result<()> {
-        let _forgets = self.server.reads_forgets(&self.device);
-        let reader = self.lone.reader();
-        let mut poll = Poll::default();
-        let mut buffers = Buffers::new();
-        // Whether a client waited for the last answer, and one of its buffers was large.
-        let (mut answered, mut large) = (false, false);
-        loop {
-            if large && !device.has_request(KEEP) {
-                buffers = Buffers::new();
-                large = false;
-            }
-            let at_once = reader.turn() && poll.wait(|| device.has_request(Duration::ZERO));
-            let Some(len) = device.receive(&mut buffers.request)? else {
-                return Ok(());
-            };
-            let message = buffers.request.get(..len).unwrap_or(&[]);
-            let awaited = !is_forget(message);
-            if at_once && answered && awaited {
-                self.lone.overlap();
-            }
-            answered = awaited;
-            let sent = self.one(device, message, &mut buffers.answer);
-            large |= len.max(sent) > LARGE;
-        }
-    }
-
-    /// Serves one request. Returns the size of the answer.
-    fn one(self: &Arc<Self>, device: &Arc<Device>, message: &[u8], answer: &mut [u8]) -> usize {
-        let (header_in, body) = match wire::split_message(message) {
-            Ok(split) => split,
-            Err(error) => {
-                malformed(device, message, error);
-                return 0;
-            }
-        };
-        let _serving = self.lone.begin(waits(header_in.opcode, body));
-        if !takes_long(header_in.opcode, body) {
-            return self.answer(device, &header_in, body, answer);
-        }
-        if self.load.begin() == Need::OneMore {
-            // A failure was logged; the existing threads continue.
-            let _ = self.add();
-        }
-        let len = self.answer(device, &header_in, body, answer);
-        self.load.end();
-        len
-    }
-
-    fn answer(
-        &self,
-        device: &Arc<Device>,
-        header_in: &InHeader,
-        body: Body<'_>,
-        answer: &mut [u8],
-    ) -> usize {
-        let Some((space, payload)) = answer.split_at_mut_checked(HEADER) else {
-            return 0;
-        };
-        let unique = header_in.unique;
-        let reply = match self.server.handle(header_in, body, payload) {
-            Outcome::Silent => return 0,
-            Outcome::Later(job) => {
-                self.helper.answer_later(device, unique, job);
-                return 0;
-            }
-            Outcome::AnswerThen(reply, job) => {
-                self.helper.post(job);
-                reply
-            }
-            Outcome::Answer(reply) => reply,
-        };
-        let (sent, len) = match reply {
-            Err(errno) => (device.refuse(unique, errno), 0),
-            Ok(len) => {
-                space.copy_from_slice(header(unique, 0, len).as_bytes());
-                let sent = device.send(answer.get(..HEADER + len).unwrap_or(&[]));
-                if sent.is_err() {
-                    let payload = answer.get(HEADER..HEADER + len).unwrap_or(&[]);
-                    let granted = reply::granted(header_in.opcode, payload);
-                    self.server.release(&granted);
-                }
-                (sent, len)
-            }
-        };
-        if let Err(error) = sent {
-            undelivered(header_in.opcode, &error);
-        }
-        len
-    }
-}
-
-/// Whether no client waits for the message.
-fn is_forget(message: &[u8]) -> bool {
-    InHeader::read_from_prefix(message).is_ok_and(|(header, _)| {
-        [Opcode::Forget as u32, Opcode::BatchForget as u32].contains(&header.opcode)
-    })
-}
-
-/// Buffers of a thread: a request, and its answer. Pages that were never touched take no memory.
-struct Buffers {
-    request: Vec<u8>,
-    answer: Vec<u8>,
-}
-
-impl Buffers {
-    fn new() -> Self {
-        let size = usize::try_from(MAX_IO).unwrap_or(0) + HEADROOM;
-        Self {
-            request: vec![0; size],
-            answer: vec![0; size],
-        }
     }
 }
 

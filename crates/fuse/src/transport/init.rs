@@ -4,8 +4,8 @@ use std::io;
 
 use zerocopy::IntoBytes;
 
-use super::device::Device;
-use super::{HEADROOM, MAX_IO};
+use super::device::{Device, HEADROOM};
+use crate::options::MAX_IO;
 use crate::wire::abi::{InHeader, InitIn, InitOut};
 use crate::wire::flags::InitFlags;
 use crate::wire::{self, MAJOR, MINOR, OLDEST_MINOR, Opcode, Operation};

@@ -6,20 +6,38 @@
 //! a user writes to `abort` below `/sys/fs/fuse/connections`.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, mpsc};
 
-use super::HEADROOM;
-use super::content::Slot;
-use super::device::{Device, undelivered};
-use super::server::{Command, Outcome, Server};
+use super::device::{Device, HEADROOM, undelivered};
+use super::pages::Slot;
 use crate::dispatch::Dispatcher;
 use crate::node::NodeId;
-use crate::request::Reply;
-use crate::wire::abi::{LseekOut, WriteOut};
+use crate::request::{Caller, ControlAnswer, Reply};
+use crate::wire::abi::{IoctlOut, WriteOut};
 use crate::wire::{Opcode, notify, reply};
 
 /// Most nodes in one message that asks the kernel to forget them.
 const PRUNE_AT_ONCE: usize = 1024;
+
+/// What to do with a request.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// Answer it, with this number of bytes or an errno.
+    Answer(Reply<usize>),
+    /// Send no answer: the kernel expects none.
+    Silent,
+    /// Complete the job first, outside the request threads, then answer.
+    Later(Job),
+    /// Answer it now, and run the job some time.
+    AnswerThen(Reply<usize>, Job),
+}
+
+impl From<Reply<usize>> for Outcome {
+    fn from(reply: Reply<usize>) -> Self {
+        Self::Answer(reply)
+    }
+}
 
 /// A request to answer later.
 #[derive(Debug)]
@@ -68,8 +86,12 @@ impl Job {
     }
 
     /// Sends the notification, waits for the kernel to handle it, and writes the answer into `out`.
-    fn finish(&self, device: &Device, server: &Server, out: &mut [u8]) -> Reply<usize> {
-        let dispatcher = server.dispatcher();
+    fn finish(
+        &self,
+        device: &Device,
+        dispatcher: &Arc<Dispatcher>,
+        out: &mut [u8],
+    ) -> Reply<usize> {
         match self {
             Self::Settled(command) => {
                 for node in dispatcher.referenced()? {
@@ -77,14 +99,14 @@ impl Job {
                         notify_kernel(device, &notify::inval_inode(node.0, 0, 0));
                     }
                 }
-                Self::command(command, device, server, out)
+                Self::command(command, device, dispatcher, out)
             }
             Self::Flags(command) => {
-                let node = command.node().0;
+                let node = command.node.0;
                 if !sapwood_fault::planted(266) && !sapwood_fault::planted(267) {
                     notify_kernel(device, &notify::inval_inode(node, 0, 0));
                 }
-                let answer = Self::command(command, device, server, out);
+                let answer = Self::command(command, device, dispatcher, out);
                 if !sapwood_fault::planted(266) {
                     notify_kernel(device, &notify::inval_inode(node, -1, 0));
                 }
@@ -113,7 +135,7 @@ impl Job {
                 if !sapwood_fault::planted(271) {
                     notify_kernel(device, &notify::inval_inode(node.0, range.0, range.1));
                 }
-                found(out, dispatcher.settled_lseek(*node, *offset, *whence)?)
+                reply::offset(out, dispatcher.settled_lseek(*node, *offset, *whence)?)
             }
             Self::Control { dir, name, output } => {
                 if !sapwood_fault::planted(270) {
@@ -129,15 +151,64 @@ impl Job {
     fn command(
         command: &Command,
         device: &Device,
-        server: &Server,
+        dispatcher: &Arc<Dispatcher>,
         out: &mut [u8],
     ) -> Reply<usize> {
-        match server.command(command, out) {
+        match guarded(dispatcher, || command.run(dispatcher, out)) {
             Outcome::Answer(answer) | Outcome::AnswerThen(answer, _) => answer,
-            Outcome::Later(job) => job.finish(device, server, out),
+            Outcome::Later(job) => job.finish(device, dispatcher, out),
             Outcome::Silent => Ok(0),
         }
     }
+}
+
+/// A control command.
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) who: Caller,
+    pub(super) node: NodeId,
+    pub(super) number: u32,
+    pub(super) input: Vec<u8>,
+    /// Bytes that fit into the caller's buffer.
+    pub(super) out_size: usize,
+}
+
+impl Command {
+    /// Runs it. The answer goes to the start of `out`.
+    pub(super) fn run(&self, to: &Dispatcher, out: &mut [u8]) -> Outcome {
+        let room = out.len().saturating_sub(size_of::<IoctlOut>());
+        let most = self.out_size.min(room);
+        match to.ioctl(self.who, self.node, self.number, &self.input, most) {
+            Ok(ControlAnswer {
+                output,
+                changed_name: None,
+            }) => reply::ioctl(out, &output).into(),
+            Ok(ControlAnswer {
+                output,
+                changed_name: Some(name),
+            }) => Outcome::Later(Job::Control {
+                dir: self.node,
+                name,
+                output,
+            }),
+            Err(errno) => Err(errno).into(),
+        }
+    }
+}
+
+/// Runs a call of the engine. If it panics, ends all service with `EIO`.
+pub(super) fn guarded(dispatcher: &Arc<Dispatcher>, call: impl FnOnce() -> Outcome) -> Outcome {
+    // The engine's state may be inconsistent, but no later call uses it.
+    std::panic::catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        log::error!("the engine panicked: the mount answers EIO to every request from now on");
+        let dispatcher = Arc::clone(dispatcher);
+        // Closing waits for calls in progress, perhaps for ever.
+        let closing = std::thread::Builder::new().name("fuse-close".to_owned());
+        if let Err(error) = closing.spawn(move || dispatcher.close()) {
+            log::error!("the dispatcher cannot be closed: {error}");
+        }
+        Outcome::Answer(Err(libc::EIO))
+    })
 }
 
 /// Sends a notification. An error for a node or name that the kernel does not have is ignored.
@@ -205,12 +276,12 @@ pub(super) struct Helper(mpsc::Sender<QueuedJob>);
 impl Helper {
     /// # Errors
     /// The thread could not be started.
-    pub(super) fn start(device: &Arc<Device>, server: &Arc<Server>) -> io::Result<Self> {
+    pub(super) fn start(device: &Arc<Device>, dispatcher: &Arc<Dispatcher>) -> io::Result<Self> {
         let (sender, jobs) = mpsc::channel();
-        let (device, server) = (Arc::clone(device), Arc::clone(server));
+        let (device, dispatcher) = (Arc::clone(device), Arc::clone(dispatcher));
         std::thread::Builder::new()
             .name("fuse-helper".to_owned())
-            .spawn(move || run(&jobs, &device, &server))?;
+            .spawn(move || run(&jobs, &device, &dispatcher))?;
         Ok(Self(sender))
     }
 
@@ -247,19 +318,13 @@ impl Helper {
     }
 }
 
-fn run(jobs: &mpsc::Receiver<QueuedJob>, notifier: &Device, server: &Server) {
+fn run(jobs: &mpsc::Receiver<QueuedJob>, notifier: &Device, dispatcher: &Arc<Dispatcher>) {
     let mut out = vec![0; 8 * HEADROOM];
     for QueuedJob { job, to } in jobs {
-        let done = job.finish(notifier, server, &mut out);
+        let done = job.finish(notifier, dispatcher, &mut out);
         to.answer(
             job.opcode(),
             done.and_then(|len| out.get(..len).ok_or(libc::EIO)),
         );
     }
-}
-
-/// The answer to a seek.
-pub(super) fn found(out: &mut [u8], offset: i64) -> Reply<usize> {
-    let offset = u64::try_from(offset).map_err(|_| libc::EIO)?;
-    reply::put(out, &LseekOut { offset })
 }

@@ -7,7 +7,7 @@
 //! decodes each request, [`server::Server`] passes it to the dispatcher, and the same thread
 //! answers it from a buffer that the thread keeps. So the transport allocates nothing per request.
 //!
-//! - `/dev/fuse` ([`device`]): each thread has its own descriptor (a clone with its own queue in
+//! - `/dev/fuse` ([`plain`], [`device`]): each thread has its own descriptor (a clone with its own queue in
 //!   the kernel), reads a request and writes the answer.
 //! - io_uring ([`uring`]): where the kernel offers it, most requests arrive this way. Forgets do
 //!   not; they are taken in batches ([`forgets`]).
@@ -29,6 +29,8 @@ mod forgets;
 mod init;
 mod later;
 mod lone;
+mod pages;
+mod plain;
 mod pool;
 mod server;
 mod uring;
@@ -39,28 +41,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::dispatch::Dispatcher;
-use crate::options::{MAX_IO, MountOptions};
+use crate::options::MountOptions;
 use crate::permissions::{Admission, kernel_checks};
-use device::{Device, Plain};
+use device::Device;
 use init::{Handshake, Wanted};
 use later::Helper;
 use lone::Lone;
+use plain::Plain;
 use pool::Pool;
 use sapwood_vfs::Choice;
-use server::Server;
+use server::{OnDestroy, Server};
 use uring::{Rings, Shared};
 
-/// Room for headers and the fixed part of any request or answer, in addition to `MAX_IO`.
-const HEADROOM: usize = 4096;
-/// A request or answer larger than this, in bytes, leaves resident pages in the buffer. They are
-/// returned to the system when no request arrives for [`KEEP`].
-const LARGE: usize = 128 << 10;
-const KEEP: std::time::Duration = std::time::Duration::from_secs(1);
 /// Threads on `/dev/fuse` when io_uring is in use; they serve forgets.
 const FORGET_THREADS: usize = 2;
-
-/// Called for the kernel's last request, which is answered when this returns.
-pub(crate) type OnDestroy = Box<dyn Fn() + Send + Sync>;
 
 /// A connection after the handshake, ready to serve.
 pub(crate) struct Transport {
@@ -100,6 +94,7 @@ impl Transport {
         let agreed = handshake.agreed(wanted);
         dispatcher.set_writeback(agreed.writeback);
         dispatcher.set_prunes(agreed.prune);
+        let helper = Helper::start(&device, &dispatcher)?;
         let server = Arc::new(Server::new(
             dispatcher,
             agreed.long_setxattr,
@@ -107,7 +102,7 @@ impl Transport {
             on_destroy,
         ));
         let transport = Self {
-            helper: Helper::start(&device, &server)?,
+            helper,
             device,
             server,
             pool: Arc::default(),

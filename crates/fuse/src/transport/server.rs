@@ -1,44 +1,29 @@
 //! Passes decoded requests to the dispatcher and encodes the results.
 
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use super::content::{Readers, changes};
-use super::device::{self, Device};
+use sapwood_vfs::{SetAttr, SetTime, Timestamp};
+
+use super::device::{self, Device, HEADROOM};
 use super::forgets::{Arrival, Forgets, Reader};
-use super::later::Job;
-use super::{HEADROOM, MAX_IO, OnDestroy};
+use super::later::{Command, Job, Outcome, guarded};
+use super::pages::Readers;
 use crate::control;
 use crate::dispatch::Dispatcher;
 use crate::ioctl;
 use crate::node::NodeId;
+use crate::options::MAX_IO;
 use crate::permissions::Admission;
 use crate::readdir::{DirAttributes, DirItem, PageKind};
-use crate::request::{Caller, ControlAnswer, NodeEntry, Reply, XattrReply};
-use crate::wire::abi::{GetXattrOut, InHeader, IoctlIn, IoctlOut, ReadIn};
-use crate::wire::flags::{FSYNC_FDATASYNC, SETXATTR_ACL_KILL_SGID};
+use crate::request::{Caller, Changes, NodeEntry, Reply, XattrReply};
+use crate::wire::abi::{GetXattrOut, InHeader, IoctlIn, ReadIn, SetAttrIn};
+use crate::wire::flags::{FSYNC_FDATASYNC, SETXATTR_ACL_KILL_SGID, SetAttrValid};
 use crate::wire::reply::{self, Page};
 use crate::wire::{self, Body, Opcode, Operation};
 
-/// What to do with a request.
-#[derive(Debug)]
-pub(super) enum Outcome {
-    /// Answer it, with this number of bytes or an errno.
-    Answer(Reply<usize>),
-    /// Send no answer: the kernel expects none.
-    Silent,
-    /// Complete the job first, outside the request threads, then answer.
-    Later(Job),
-    /// Answer it now, and run the job some time.
-    AnswerThen(Reply<usize>, Job),
-}
-
-impl From<Reply<usize>> for Outcome {
-    fn from(reply: Reply<usize>) -> Self {
-        Self::Answer(reply)
-    }
-}
+/// Called for the kernel's last request, which is answered when this returns.
+pub(crate) type OnDestroy = Box<dyn Fn() + Send + Sync>;
 
 /// Turns requests into calls of the dispatcher. All request threads share it.
 pub(super) struct Server {
@@ -67,10 +52,6 @@ impl Server {
         }
     }
 
-    pub(super) fn dispatcher(&self) -> &Dispatcher {
-        &self.dispatcher
-    }
-
     /// Releases the references of an answer that could not be delivered.
     pub(super) fn release(&self, nodes: &[NodeId]) {
         if sapwood_fault::planted(273) {
@@ -79,11 +60,6 @@ impl Server {
         for &node in nodes {
             self.dispatcher.forget(node, 1);
         }
-    }
-
-    /// Runs a control command that was deferred.
-    pub(super) fn command(&self, command: &Command, out: &mut [u8]) -> Outcome {
-        guarded(&self.dispatcher, || command.run(&self.dispatcher, out))
     }
 
     /// The calling thread begins to read `device`, which carries requests and forgets.
@@ -176,21 +152,6 @@ impl Server {
             outcome => outcome,
         }
     }
-}
-
-/// Runs a call of the engine. If it panics, ends all service with `EIO`.
-fn guarded(dispatcher: &Arc<Dispatcher>, call: impl FnOnce() -> Outcome) -> Outcome {
-    // The engine's state may be inconsistent, but no later call uses it.
-    std::panic::catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        log::error!("the engine panicked: the mount answers EIO to every request from now on");
-        let dispatcher = Arc::clone(dispatcher);
-        // Closing waits for calls in progress, perhaps for ever.
-        let closing = std::thread::Builder::new().name("fuse-close".to_owned());
-        if let Err(error) = closing.spawn(move || dispatcher.close()) {
-            log::error!("the dispatcher cannot be closed: {error}");
-        }
-        Outcome::Answer(Err(libc::EIO))
-    })
 }
 
 /// One request in progress.
@@ -376,40 +337,47 @@ impl Call<'_> {
     }
 }
 
-/// A control command.
-#[derive(Debug)]
-pub(super) struct Command {
-    who: Caller,
-    node: NodeId,
-    number: u32,
-    input: Vec<u8>,
-    /// Bytes that fit into the caller's buffer.
-    out_size: usize,
-}
-
-impl Command {
-    pub(super) fn node(&self) -> NodeId {
-        self.node
-    }
-
-    fn run(&self, to: &Dispatcher, out: &mut [u8]) -> Outcome {
-        let room = out.len().saturating_sub(size_of::<IoctlOut>());
-        let most = self.out_size.min(room);
-        match to.ioctl(self.who, self.node, self.number, &self.input, most) {
-            Ok(ControlAnswer {
-                output,
-                changed_name: None,
-            }) => reply::ioctl(out, &output).into(),
-            Ok(ControlAnswer {
-                output,
-                changed_name: Some(name),
-            }) => Outcome::Later(Job::Control {
-                dir: self.node,
-                name,
-                output,
-            }),
-            Err(errno) => Err(errno).into(),
+/// The changes that a `setattr` asks for.
+fn changes(args: &SetAttrIn) -> Changes {
+    let valid = SetAttrValid::from_bits_truncate(args.valid);
+    let time = |set: SetAttrValid, now: SetAttrValid, sec: i64, nsec: u32| {
+        if valid.contains(now) {
+            Some(SetTime::Now)
+        } else {
+            valid
+                .contains(set)
+                .then_some(SetTime::To(Timestamp { sec, nsec }))
         }
+    };
+    let set = SetAttr {
+        perm: valid
+            .contains(SetAttrValid::MODE)
+            .then_some(args.mode & 0o7777),
+        uid: valid.contains(SetAttrValid::UID).then_some(args.uid),
+        gid: valid.contains(SetAttrValid::GID).then_some(args.gid),
+        size: valid.contains(SetAttrValid::SIZE).then_some(args.size),
+        atime: time(
+            SetAttrValid::ATIME,
+            SetAttrValid::ATIME_NOW,
+            args.atime,
+            args.atimensec,
+        ),
+        mtime: time(
+            SetAttrValid::MTIME,
+            SetAttrValid::MTIME_NOW,
+            args.mtime,
+            args.mtimensec,
+        ),
+        ctime: valid.contains(SetAttrValid::CTIME).then_some(Timestamp {
+            sec: args.ctime,
+            nsec: args.ctimensec,
+        }),
+        btime: None,
+        kill_setid: false,
+    };
+    Changes {
+        set,
+        keep_setid: !valid.contains(SetAttrValid::KILL_SUIDGID),
     }
 }
 

@@ -10,7 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Opcode;
 use super::abi::{
-    Attr, AttrOut, Dirent, EntryOut, IoctlOut, OpenOut, StatFsOut, Statx, StatxOut, SxTime,
+    Attr, AttrOut, Dirent, EntryOut, IoctlOut, LseekOut, OpenOut, StatFsOut, Statx, StatxOut,
+    SxTime,
 };
 use super::flags::FOPEN_KEEP_CACHE;
 use crate::node::{NodeId, encode_device};
@@ -160,6 +161,12 @@ pub(crate) fn statfs(of: &FsStat) -> StatFsOut {
         frsize: of.block_size,
         ..StatFsOut::default()
     }
+}
+
+/// The answer to a seek.
+pub(crate) fn offset(out: &mut [u8], offset: i64) -> Reply<usize> {
+    let offset = u64::try_from(offset).map_err(|_| libc::EIO)?;
+    put(out, &LseekOut { offset })
 }
 
 /// The output of a control command.

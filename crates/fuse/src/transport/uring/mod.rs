@@ -45,12 +45,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::time::Duration;
 
-use super::MAX_IO;
 use super::device::Device;
 use super::later::Helper;
 use super::lone::Lone;
 use super::pool::{Load, Need, Pool};
 use super::server::Server;
+use crate::options::MAX_IO;
 use ring::Ring;
 use worker::Worker;
 

@@ -11,11 +11,9 @@ use super::Queue;
 use super::memory::{MESSAGE, RING, STRUCT};
 use super::ring::{Arrival, Ring};
 use crate::request::Reply;
-use crate::transport::content::{takes_long, waits};
-use crate::transport::device::header;
-use crate::transport::later::Job;
-use crate::transport::server::Outcome;
-use crate::transport::{KEEP, LARGE};
+use crate::transport::content::Wait;
+use crate::transport::device::{KEEP, LARGE, header};
+use crate::transport::later::{Job, Outcome};
 use crate::wire::abi::{InHeader, RingHeader};
 use crate::wire::{Body, Opcode, reply};
 
@@ -115,9 +113,10 @@ impl Worker {
         // arguments, and their answers may need the whole payload.
         let mut small = [0; 64];
         let body = Body::split(place, &[]);
-        let long = takes_long(request.opcode, body);
+        let kind = Wait::of(request.opcode, body);
+        let long = kind != Wait::No;
         let shared = Arc::clone(&self.queue.shared);
-        let _serving = shared.lone.begin(waits(request.opcode, body));
+        let _serving = shared.lone.begin(kind == Wait::Long);
         if long {
             let need = self.queue.load.begin();
             // It does not matter here whether the entry is there yet.
