@@ -12,7 +12,7 @@
 //! **`data=journal`.** No I/O of its own is submitted for a range of such a file. Completion puts
 //! its blocks into the handle as buffers, with the map and the size in the same transaction. The
 //! newest content of a block is in the cache until the journal has written it back to its home
-//! location, so [reads](super::read) look there first. Freed blocks are revoked, as the log may
+//! location, so [reads](mod@super::read) look there first. Freed blocks are revoked, as the log may
 //! hold them.
 
 use std::ops::Range;
