@@ -143,7 +143,7 @@ miri: need-build
 
 # What would be published, each package built from its archive alone.
 package: need-build
-	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-layers
+	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers
 
 # Builds nothing, so that no build runs as root: `make` first.
 install: BINARY = target/release/sapwood

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sapwood_fuse::mounted_on;
+use sapwood_testing::oracle::{self, Loop};
 
 use crate::error::{io_error, run_program};
 use crate::{Error, Result};
@@ -108,7 +109,7 @@ impl PeerMount {
     /// Its mount point.
     pub(crate) fn dir(&self) -> &Path {
         match self {
-            Self::Kernel(mount) => &mount.dir,
+            Self::Kernel(mount) => mount.mount.path(),
             Self::Fuse2fs(mount) => &mount.dir,
         }
     }
@@ -124,7 +125,10 @@ impl PeerMount {
     /// Unmounts.
     pub(crate) fn stop(self) -> Result<()> {
         match self {
-            Self::Kernel(mut mount) => mount.end(),
+            Self::Kernel(kernel) => {
+                let ended = kernel.mount.unmount();
+                ended.map_err(|why| program_error("umount", why))
+            }
             Self::Fuse2fs(mut mount) => mount.end(),
         }
     }
@@ -133,52 +137,21 @@ impl PeerMount {
 /// On a loop device, which is detached when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct KernelMount {
-    device: String,
-    dir: PathBuf,
-    mounted: bool,
+    // Dropped before the loop device.
+    mount: oracle::KernelMount,
+    _device: Loop,
 }
 
 impl KernelMount {
     /// Attaches and mounts; bypasses the host's page cache if the host's file system supports that.
     fn start(kind: &str, options: &str, image: &Path, dir: &Path) -> Result<Self> {
-        let attach = |direct: bool| {
-            let mut command = Command::new("losetup");
-            command.args(["--find", "--show"]);
-            if direct {
-                command.arg("--direct-io=on");
-            }
-            run_program(command.arg(image))
-        };
-        let device = attach(true).or_else(|_| attach(false))?;
-        let mut mount = Self {
-            device: device.trim().to_owned(),
-            dir: dir.to_owned(),
-            mounted: false,
-        };
-        let mut command = Command::new("mount");
-        command.args(["-t", kind, "-o", options, &mount.device]);
-        run_program(command.arg(dir))?;
-        mount.mounted = true;
-        Ok(mount)
-    }
-
-    fn end(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.mounted) {
-            run_program(Command::new("umount").arg(&self.dir))?;
-        }
-        let device = std::mem::take(&mut self.device);
-        if !device.is_empty() {
-            run_program(Command::new("losetup").arg("--detach").arg(device))?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for KernelMount {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            eprintln!("left behind: {error}");
-        }
+        let device = Loop::new(image, &["--direct-io=on"]).or_else(|_| Loop::new(image, &[]));
+        let device = device.map_err(|why| program_error("losetup", why))?;
+        let mount = oracle::KernelMount::of_device(device.path(), kind, options, dir);
+        Ok(Self {
+            mount: mount.map_err(|why| program_error("mount", why))?,
+            _device: device,
+        })
     }
 }
 
@@ -218,7 +191,7 @@ impl Fuse2fs {
             let gone = mount.child.try_wait().map_err(io_error("fuse2fs"))?;
             if gone.is_some() || began.elapsed() > MOUNT_TIME {
                 let why = "it did not mount".to_owned();
-                return Err(program_error(why));
+                return Err(program_error("fuse2fs", why));
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -244,7 +217,7 @@ impl Fuse2fs {
         let status = self.child.wait().map_err(io_error("fuse2fs"))?;
         match status.success() {
             true => Ok(()),
-            false => Err(program_error(status.to_string())),
+            false => Err(program_error("fuse2fs", status.to_string())),
         }
     }
 }
@@ -257,7 +230,7 @@ impl Drop for Fuse2fs {
     }
 }
 
-fn program_error(why: String) -> Error {
-    let program = "fuse2fs".to_owned();
+fn program_error(program: &str, why: String) -> Error {
+    let program = program.to_owned();
     Error::Program { program, why }
 }

@@ -6,11 +6,11 @@ mod ext4;
 
 use std::fmt;
 use std::path::Path;
-use std::process::Command;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
+use sapwood_testing::oracle::Kind;
 use sapwood_vfs::FileSystem;
 
 use crate::base::BaseKind;
@@ -34,9 +34,15 @@ impl Engine {
     /// Its name, which mount(8) accepts too.
     #[must_use]
     pub fn name(self) -> &'static str {
+        self.kind().name()
+    }
+
+    /// Its kind of file system, as the kernel and the tools know it.
+    #[must_use]
+    pub fn kind(self) -> Kind {
         match self {
-            Self::Btrfs => "btrfs",
-            Self::Ext4 => "ext4",
+            Self::Btrfs => Kind::Btrfs,
+            Self::Ext4 => Kind::Ext4,
         }
     }
 
@@ -146,10 +152,7 @@ impl Engine {
     /// # Errors
     /// Its findings.
     pub(crate) fn tool_check(self, file: &Path) -> Result<(), String> {
-        match self {
-            Self::Btrfs => btrfs::tool_check(file),
-            Self::Ext4 => ext4::tool_check(file),
-        }
+        self.kind().check(file)
     }
 
     /// The image as that program reads it, if this is known to differ from what a kernel and our
@@ -193,14 +196,4 @@ impl FromStr for Engine {
         let found = Self::ALL.into_iter().find(|engine| engine.name() == text);
         found.ok_or_else(|| format!("no engine is named {text:?}"))
     }
-}
-
-/// Runs a program; returns its exit code (`None`: ended by a signal) and its whole output.
-fn run(mut command: Command) -> Result<(Option<i32>, String), String> {
-    let output = command
-        .output()
-        .map_err(|error| format!("{:?}: {error}", command.get_program()))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
-    Ok((output.status.code(), said))
 }

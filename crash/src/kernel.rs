@@ -11,10 +11,12 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use sapwood_block::MemoryDevice;
+use sapwood_testing::machine::{self, Need};
+use sapwood_testing::oracle::KernelMount;
+use sapwood_testing::scratch;
 use sapwood_vfs::{FileKind, Ino, Timestamp};
 use tempfile::TempDir;
 
@@ -34,10 +36,13 @@ impl Kernel {
     /// # Errors
     /// What is missing on this machine.
     pub fn new(engine: Engine, image: &MemoryDevice) -> Result<Self, String> {
-        let dir = tempfile::Builder::new().prefix("sapwood-crash-").tempdir();
-        let dir = dir.map_err(|error| error.to_string())?;
-        fs::create_dir(dir.path().join("mnt")).map_err(|error| error.to_string())?;
-        let kernel = Self { engine, dir };
+        if let Some(why) = machine::missing(&[Need::Kernel(engine.kind())]) {
+            return Err(why);
+        }
+        let kernel = Self {
+            engine,
+            dir: scratch::directory(),
+        };
         kernel.recover(image)?;
         Ok(kernel)
     }
@@ -65,8 +70,8 @@ impl Kernel {
 
     /// Mounts an image, reads everything, and unmounts.
     fn read(&self, file: &Path, began: Timestamp) -> Result<Tree, String> {
-        let mount = Mounted::new(self.engine, file, self.path("mnt"))?;
-        let tree = read_tree(&mount.0);
+        let mount = KernelMount::at(file, "noatime", &self.path("mnt"))?;
+        let tree = read_tree(mount.path());
         mount.unmount()?;
         Ok(Tree {
             recovered: Some(began),
@@ -108,38 +113,6 @@ impl Kernel {
         self.engine.tool_check(&file)?;
         self.read(&file, began).map(Some)
     }
-}
-
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn new(engine: Engine, image: &Path, at: PathBuf) -> Result<Self, String> {
-        let mut command = Command::new("mount");
-        command
-            .args(["-t", engine.name(), "-o", "loop,noatime"])
-            .arg(image)
-            .arg(&at);
-        said(command)?;
-        Ok(Self(at))
-    }
-
-    fn unmount(&self) -> Result<(), String> {
-        sapwood_testing::unmount(&self.0)
-    }
-}
-
-fn said(mut command: Command) -> Result<(), String> {
-    let output = command
-        .output()
-        .map_err(|error| format!("{command:?}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!(
-        "{:?}: {}",
-        command.get_program(),
-        String::from_utf8_lossy(&output.stderr).trim()
-    ))
 }
 
 /// Inode numbers repeat in other subvolumes; the device number distinguishes them.

@@ -12,7 +12,7 @@ use sapwood_block::MemoryDevice;
 use sapwood_btrfs::check::{CheckOptions, check};
 use sapwood_btrfs::mkfs::{MkfsOptions, mkfs};
 use sapwood_btrfs::{Btrfs, Compression};
-use sapwood_fuzz::explore::options;
+use sapwood_hostile::explore::options;
 use sapwood_fuzz::step::Step;
 use sapwood_testing::MemoryFs;
 use sapwood_testing::model::{Settings, compare_trees, replay};

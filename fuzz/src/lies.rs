@@ -2,8 +2,7 @@
 
 use arbitrary::Arbitrary;
 use sapwood_block::MemoryDevice;
-
-use crate::image::{Image, Place};
+use sapwood_hostile::image::{Image, Place};
 
 /// A change of a tree block or of another part of an image.
 #[derive(Arbitrary, Debug)]

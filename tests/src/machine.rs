@@ -40,17 +40,8 @@ pub fn cached(program: &str) -> PathBuf {
     mount::cache().join("bin").join(program)
 }
 
-/// Where Debian has put the programs of the newest installed PostgreSQL: they are not in the
-/// search path.
+/// Where the programs of PostgreSQL's server are.
 #[must_use]
 pub fn postgres_programs() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
-    let versions = versions.flatten().filter_map(|entry| {
-        let number: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let programs = entry.path().join("bin");
-        let all = ["initdb", "postgres", "psql", "pg_isready", "pg_amcheck"];
-        let there = all.iter().all(|program| programs.join(program).is_file());
-        there.then_some((number, programs))
-    });
-    versions.max().map(|(_, programs)| programs)
+    postgres(&["initdb", "postgres", "psql", "pg_isready", "pg_amcheck"])
 }

@@ -12,6 +12,7 @@ use sapwood_bench::contestant::Room;
 use sapwood_bench::report::Report;
 use sapwood_bench::runner::{Case, Runner};
 use sapwood_bench::{Error, Result};
+use sapwood_testing::machine::installed;
 
 /// Prints the needed time and space, and fails if a program is missing.
 pub(crate) fn announce(runner: &Runner, cases: &[Case]) -> Result<()> {
@@ -35,12 +36,8 @@ fn missing(cases: &[Case]) -> Option<&'static str> {
         own.into_iter()
             .chain(contestants().flat_map(|one| one.programs().iter().copied()))
     });
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs: Vec<_> = std::env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/sbin".into()])
-        .collect();
     let mut needed = needed;
-    needed.find(|program| !dirs.iter().any(|dir| dir.join(program).exists()))
+    needed.find(|program| !installed(program))
 }
 
 /// Runs `cases` into `report`. `save` gets the report after each row, so that an interruption loses

@@ -1,7 +1,5 @@
 //! btrfs.
 
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
@@ -10,7 +8,7 @@ use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
 use sapwood_btrfs::{Btrfs, Groups, LogPolicy, Options};
 use sapwood_vfs::FileSystem;
 
-use super::{Engine, run};
+use super::Engine;
 use crate::base::BaseKind;
 use crate::policy::Policy;
 
@@ -93,18 +91,4 @@ pub(super) fn only_super(device_size: u64) -> Option<(u64, u64)> {
 pub(super) fn has_log(image: &MemoryDevice) -> bool {
     let mut root = [0; 8];
     image.read_at((64 << 10) + 96, &mut root).is_ok() && root != [0; 8]
-}
-
-pub(super) fn tool_check(file: &Path) -> Result<(), String> {
-    let mut command = Command::new("btrfs");
-    command
-        .args(["check", "--readonly", "--check-data-csum"])
-        .arg(file);
-    let (code, said) = run(command)?;
-    // After some findings the exit code is still 0.
-    let bad = ["ERROR", "error:", "mismatch"];
-    if code == Some(0) && !bad.iter().any(|bad| said.contains(bad)) {
-        return Ok(());
-    }
-    Err(format!("btrfs check: {code:?}: {said}"))
 }

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::check::CheckOptions;
 use sapwood_ext4::{DataMode, Ext4, FastCommits, Options};
+use sapwood_testing::oracle::Kind;
+use sapwood_testing::{process, scratch};
 use sapwood_vfs::FileSystem;
 
-use super::{Engine, run};
+use super::Engine;
 use crate::base::BaseKind;
 use crate::op::Op;
 use crate::policy::Policy;
@@ -31,36 +32,27 @@ pub(super) fn can(op: &Op) -> bool {
 
 /// An empty file system by mke2fs, without `lost+found`: the model has none.
 pub(super) fn format(kind: BaseKind, size: u64) -> Result<MemoryDevice, String> {
-    let dir = tempfile::Builder::new().prefix("sapwood-crash-").tempdir();
-    let file = dir.map_err(|error| error.to_string())?;
-    let file = file.path().join("base");
+    let dir = scratch::directory();
+    let file = dir.path().join("base");
     MemoryDevice::new(size)
         .save(&file)
         .map_err(|error| error.to_string())?;
-    let mut command = Command::new("mke2fs");
-    command.args(["-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0"]);
-    command.args(match kind {
+    let args = match kind {
         BaseKind::Ext4Usual => &["-b", "4096"][..],
         BaseKind::Ext4Indirect => &["-b", "1024", "-J", "size=1", "-O", "^extents,^64bit"],
         BaseKind::Ext4Fast => &["-b", "1024", "-J", "size=2", "-O", "fast_commit"],
         _ => &["-b", "1024", "-J", "size=1"],
-    });
-    let made = {
-        command.arg(&file);
-        run(command)?
     };
-    if made.0 != Some(0) {
-        return Err(format!("mke2fs: {}", made.1));
-    }
+    let args = [&["-E", "lazy_itable_init=0"], args].concat();
+    Kind::Ext4.format(&file, &args)?;
     remove_lost_and_found(&file)?;
     MemoryDevice::load(&file).map_err(|error| error.to_string())
 }
 
 /// Removes `lost+found` only if it is empty: files that e2fsck put there must show as a difference.
 fn remove_lost_and_found(file: &Path) -> Result<(), String> {
-    let mut command = Command::new("debugfs");
-    command.args(["-w", "-R", "rmdir lost+found"]).arg(file);
-    run(command).map(drop)
+    let mut command = process::command("debugfs", &["-w", "-R", "rmdir lost+found"]);
+    process::finish(command.arg(file), process::ORDINARY).map(drop)
 }
 
 pub(super) fn open(
@@ -172,24 +164,15 @@ pub(super) fn has_stale_fast_commits(image: &MemoryDevice) -> bool {
     !committed.is_disjoint(&fast)
 }
 
-pub(super) fn tool_check(file: &Path) -> Result<(), String> {
-    let mut command = Command::new("e2fsck");
-    command.args(["-f", "-n"]).arg(file);
-    match run(command)? {
-        (Some(0), _) => Ok(()),
-        (code, said) => Err(format!("e2fsck -fn: {code:?}: {said}")),
-    }
-}
-
 /// Preening replays the journal and empties the orphan list. The exit status is 0 or 1 if there was
 /// nothing else to do; for damage that a crash must not leave, e2fsck gives up. It creates
 /// `lost+found` again.
 pub(super) fn tool_recovery(file: &Path) -> Result<(), String> {
-    let mut command = Command::new("e2fsck");
-    command.args(["-f", "-p"]).arg(file);
-    match run(command)? {
-        (Some(0 | 1), _) => remove_lost_and_found(file),
-        (code, said) => Err(format!("e2fsck -fp: {code:?}: {said}")),
+    let mut command = process::command("e2fsck", &["-f", "-p"]);
+    let said = process::finish(command.arg(file), process::ORDINARY)?;
+    match said.status.code() {
+        Some(0 | 1) => remove_lost_and_found(file),
+        code => Err(format!("e2fsck -fp: {code:?}: {}", said.all())),
     }
 }
 

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +14,8 @@ use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs_several};
 use sapwood_btrfs::{Btrfs, Options};
 use sapwood_btrfs_format::{SUPER_OFFSETS, SUPER_SIZE, validate_super};
 use sapwood_testing::machine::{Need, trial};
-use sapwood_testing::oracle::{Image, Kind, run};
-use sapwood_testing::process;
+use sapwood_testing::oracle::{Image, KernelMount, Kind, Loop, run};
+use sapwood_testing::{process, scratch};
 use sapwood_vfs::{Credentials, FileSystem, NewInode, SyncKind, WriteMode};
 
 const MIB: u64 = 1 << 20;
@@ -31,11 +30,8 @@ struct Pair {
     by_tools: bool,
 }
 
-struct Loops {
-    devices: Vec<String>,
-    dir: tempfile::TempDir,
-    mounted: bool,
-}
+/// The loop devices, known to the kernel as devices of one file system.
+struct Attached([Loop; 2]);
 
 impl Pair {
     fn blank(by_tools: bool) -> Self {
@@ -58,56 +54,40 @@ impl Pair {
         Btrfs::open(devices, options).unwrap()
     }
 
-    fn attach(&self) -> Loops {
-        let mut loops = Loops {
-            devices: Vec::new(),
-            dir: tempfile::Builder::new()
-                .prefix("sapwood-mnt-")
-                .tempdir()
-                .unwrap(),
-            mounted: false,
-        };
-        for image in &self.images {
-            let args = ["-f".as_ref(), "--show".as_ref(), image.path().as_os_str()];
-            let device = run("losetup", &args).trim().to_owned();
-            loops.devices.push(device);
-        }
-        let scan = ["device", "scan"].into_iter();
-        let scan: Vec<&str> = scan
-            .chain(loops.devices.iter().map(String::as_str))
-            .collect();
-        run("btrfs", &scan);
-        loops
+    fn attach(&self) -> Attached {
+        let attach = |image: &Image| Loop::new(image.path(), &[]).unwrap();
+        let attached = Attached(self.images.each_ref().map(attach));
+        let [one, two] = attached.paths();
+        run("btrfs", &["device", "scan", one, two]);
+        attached
     }
 
     /// `work` in a mount by the kernel, then `btrfs check` and our own.
     fn by_kernel<T>(&self, work: impl FnOnce(&Path) -> T) -> T {
-        let mut loops = self.attach();
-        run(
-            "mount",
-            &[loops.devices[0].as_ref(), loops.dir.path().as_os_str()],
-        );
-        loops.mounted = true;
-        let done = work(loops.dir.path());
-        sapwood_testing::unmount(loops.dir.path()).unwrap();
-        loops.mounted = false;
-        drop(loops);
+        let attached = self.attach();
+        let dir = scratch::directory();
+        let device = attached.0[0].path();
+        let mount = KernelMount::of_device(device, "btrfs", "rw", dir.path()).unwrap();
+        let done = work(mount.path());
+        mount.unmount().unwrap();
+        drop(attached);
         self.check();
         done
     }
 
     fn check(&self) {
-        let loops = self.attach();
+        let attached = self.attach();
+        let dir = scratch::directory();
         // A cache of its own: the common one has what the loop devices held before.
-        let cache = format!("BLKID_FILE={}/blkid", loops.dir.path().display());
+        let cache = format!("BLKID_FILE={}/blkid", dir.path().display());
         let args = ["btrfs", "check", "--readonly", "--check-data-csum"];
-        let args = [&[&*cache], &args[..], &[&*loops.devices[1]]].concat();
+        let args = [&[&*cache], &args[..], &attached.paths()[1..]].concat();
         let said = run("env", &args);
         let bad = ["ERROR", "mismatch"]
             .iter()
             .find(|bad| said.contains(**bad));
         assert_eq!(bad, None, "{said}");
-        drop(loops);
+        drop(attached);
         let devices = self
             .images
             .each_ref()
@@ -137,14 +117,16 @@ impl Pair {
     }
 }
 
-impl Drop for Loops {
+impl Attached {
+    fn paths(&self) -> [&str; 2] {
+        self.0.each_ref().map(|one| one.path().to_str().unwrap())
+    }
+}
+
+impl Drop for Attached {
     fn drop(&mut self) {
-        if self.mounted {
-            let _ = process::run("umount", &[OsStr::new("-l"), self.dir.path().as_ref()]);
-        }
-        for device in &self.devices {
+        for device in self.paths() {
             let _ = process::run("btrfs", &["device", "scan", "--forget", device]);
-            let _ = process::run("losetup", &["-d", device]);
         }
     }
 }

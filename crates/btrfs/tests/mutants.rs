@@ -2,18 +2,15 @@
 //! with `btrfs check`. `make mutants` makes many, and other ones.
 #![allow(clippy::unwrap_used)]
 
-#[path = "hostile/image.rs"]
-mod image;
-
 use std::path::Path;
 use std::process::Command;
 
 use fastrand::Rng;
-use image::{DEFAULT, Image, MIXED, Place, SUPER_OFFSET};
 use libtest_mimic::Arguments;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::{CheckOptions, Finding, check};
 use sapwood_btrfs_format::{Block, Item, SUPER_SIZE, kind};
+use sapwood_hostile::image::{DEFAULT, Image, MIXED, Place, SUPER_OFFSET};
 use sapwood_testing::machine::{Need, trial};
 use sapwood_testing::mutants::{Change, Mutant, Oracle, Plan, Said, compare};
 

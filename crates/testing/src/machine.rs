@@ -65,6 +65,20 @@ pub fn installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
+/// The directory of these programs of the newest installed PostgreSQL. Debian does not put it into
+/// the search path.
+#[must_use]
+pub fn postgres(programs: &[&str]) -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let versions = versions.flatten().filter_map(|entry| {
+        let number: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let dir = entry.path().join("bin");
+        let there = programs.iter().all(|program| dir.join(program).is_file());
+        there.then_some((number, dir))
+    });
+    versions.max().map(|(_, dir)| dir)
+}
+
 /// Why the first of `needs` that is missing is missing.
 #[must_use]
 pub fn missing(needs: &[Need]) -> Option<String> {

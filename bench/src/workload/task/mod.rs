@@ -12,6 +12,8 @@ mod small;
 mod sqlite;
 mod stat;
 
+use sapwood_testing::machine;
+
 use super::Place;
 use crate::contestant::Standing;
 use crate::figures::Seen;
@@ -92,7 +94,7 @@ impl Task {
             Self::Postgres if postgres::programs().is_none() => {
                 Some("PostgreSQL is not installed".to_owned())
             }
-            Self::Postgres if !rustix::process::geteuid().is_root() => {
+            Self::Postgres if !machine::is_root() => {
                 Some("PostgreSQL is run as its own user, which needs root".to_owned())
             }
             _ => None,

@@ -7,6 +7,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sapwood_testing::machine;
+
 use crate::contestant::Standing;
 use crate::error::{on, run_program};
 use crate::figures::Seen;
@@ -15,18 +17,9 @@ use crate::{Error, Result};
 const USER: &str = "postgres";
 const CLIENTS: &str = "4";
 
-/// Directory of the programs of the newest installed server; Debian does not add it to the search
-/// path.
+/// Directory of the server's programs.
 pub(super) fn programs() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
-    let versions = versions.flatten().filter_map(|entry| {
-        let number: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let dir = entry.path().join("bin");
-        let all = ["initdb", "pg_ctl", "pgbench"];
-        let there = all.iter().all(|program| dir.join(program).is_file());
-        there.then_some((number, dir))
-    });
-    versions.max().map(|(_, dir)| dir)
+    machine::postgres(&["initdb", "pg_ctl", "pgbench"])
 }
 
 /// A running server; dropping it stops it.

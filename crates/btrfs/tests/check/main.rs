@@ -8,8 +8,6 @@ mod editor;
 mod extents;
 mod fields;
 mod garbage;
-#[path = "../hostile/image.rs"]
-mod image;
 mod names;
 mod roots;
 mod space;

@@ -1,6 +1,5 @@
 //! Mounts by the kernel and loop devices, which go away with their guards.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::UnmountFlags;
@@ -35,17 +34,19 @@ impl KernelMount {
     /// # Errors
     /// The output of mount(8).
     pub fn at(image: &Path, options: &str, at: &Path) -> Result<Self, String> {
+        let kind = Kind::of(image).name();
+        Self::of_device(image, kind, &format!("loop,{options}"), at)
+    }
+
+    /// Mounts a block device with a file system of this type on a directory, which is made if it is
+    /// missing.
+    ///
+    /// # Errors
+    /// The output of mount(8).
+    pub fn of_device(device: &Path, kind: &str, options: &str, at: &Path) -> Result<Self, String> {
         std::fs::create_dir_all(at).map_err(|error| error.to_string())?;
-        let options = format!("loop,{options}");
-        let args: [&OsStr; 6] = [
-            "-t".as_ref(),
-            Kind::of(image).name().as_ref(),
-            "-o".as_ref(),
-            options.as_ref(),
-            image.as_ref(),
-            at.as_ref(),
-        ];
-        process::run("mount", &args)?;
+        let mut mount = process::command("mount", &["-t", kind, "-o", options]);
+        process::succeed(mount.arg(device).arg(at), process::ORDINARY)?;
         Ok(Self {
             at: at.to_owned(),
             mounted: true,

@@ -1,6 +1,5 @@
-//! Small images that the kernel filled with every kind of inode and extent, and where their tree
-//! blocks stand: what hostile images are made of. The fuzz targets use this file too.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+//! Small images that the kernel filled with every kind of inode and extent, and the places of their
+//! tree blocks.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -11,10 +10,10 @@ use sapwood_btrfs_format::{Block, ChecksumKind, ChunkItem, SUPER_SIZE, SuperBloc
 
 /// 24 MiB, mixed block groups, nodes of 4 KiB, holes with items, v1 space cache, quotas.
 pub const MIXED: &[u8] = include_bytes!("../images/mixed.img.zst");
-/// 128 MiB, what `mkfs.btrfs` makes by default: nodes of 16 KiB, metadata twice.
+/// 128 MiB, as `mkfs.btrfs` makes it by default: nodes of 16 KiB, metadata twice.
 pub const DEFAULT: &[u8] = include_bytes!("../images/default.img.zst");
 
-/// Where the first superblock stands.
+/// Offset of the first superblock.
 pub const SUPER_OFFSET: u64 = 64 << 10;
 
 /// A tree block of the image.
@@ -24,11 +23,11 @@ pub struct Place {
     pub logical: u64,
     /// Byte offsets of its copies on the device.
     pub copies: Vec<u64>,
-    /// Byte ranges of the block that say something; the rest is free space.
+    /// Byte ranges of the block with a meaning; the rest is free space.
     pub used: [std::ops::Range<usize>; 2],
 }
 
-/// An image, good as it is.
+/// A good image.
 #[derive(Debug)]
 pub struct Image {
     /// Its content. Work on a [`MemoryDevice::snapshot`] of it.
@@ -41,6 +40,7 @@ pub struct Image {
 
 impl Image {
     /// Expands one of the images above.
+    #[must_use]
     pub fn expand(packed: &[u8]) -> Self {
         let mut size = 0;
         let mut pages = Vec::new();
@@ -70,6 +70,7 @@ impl Image {
     }
 
     /// Finds the tree blocks of a good image.
+    #[must_use]
     pub fn of(device: MemoryDevice) -> Self {
         let shared: Vec<Arc<dyn Device>> = vec![Arc::new(device.snapshot())];
         let super_block = inspect::super_block(&shared).unwrap();
@@ -114,16 +115,19 @@ impl Image {
     }
 
     /// Bytes of a tree block.
+    #[must_use]
     pub fn nodesize(&self) -> usize {
         self.super_block.nodesize.get() as usize
     }
 
     /// Checksum algorithm.
+    #[must_use]
     pub fn checksum(&self) -> ChecksumKind {
         self.super_block.checksum_kind().unwrap()
     }
 
     /// The bytes of a tree block.
+    #[must_use]
     pub fn block(&self, place: &Place) -> Vec<u8> {
         let mut bytes = vec![0; self.nodesize()];
         self.device.read_at(place.copies[0], &mut bytes).unwrap();
@@ -158,7 +162,7 @@ impl Image {
         for offset in copies.filter(|at| at + SUPER_SIZE as u64 <= device.size()) {
             let bytenr = offset - SUPER_OFFSET;
             let mut copy = bytes.clone();
-            // Each copy says where it stands; a changed address stays changed.
+            // Each copy has its own address; a changed address stays changed.
             for (to, add) in copy[48..56].iter_mut().zip(bytenr.to_le_bytes()) {
                 *to = to.wrapping_add(add);
             }
