@@ -14,6 +14,7 @@ use std::str::FromStr;
 use fastrand::Rng;
 use sapwood_block::MemoryDevice;
 use sapwood_testing::MemoryFs;
+use sapwood_testing::tree::{Detail, Node, Tree};
 use sapwood_vfs::{
     Credentials, FileKind, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, WriteMode,
 };
@@ -26,7 +27,6 @@ use crate::judge::recover;
 use crate::op::{Op, from_text, to_text};
 use crate::record::{Recording, Setting, Workload};
 use crate::threads::{Threads, by_chance};
-use crate::tree::{Node, Tree};
 
 /// Two workloads with a crash between them. Its text is `again: BASE: OP; OP @ CUT => OP; OP`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,7 +146,8 @@ pub fn model_of(tree: &Tree) -> Result<MemoryFs, String> {
     for ino in made.values().filter(|ino| **ino != model.root()) {
         model.forget(*ino, 1);
     }
-    let mut copy = Tree::of(&model).map_err(failed)?;
+    let mut copy = Tree::of(&model, Detail::Bytes)
+        .map_err(|why| format!("model of the first recovery: {why}"))?;
     for node in copy.nodes.values_mut() {
         node.times = None;
     }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use sapwood_block::{Device, MemoryDevice, Result as BlockResult};
 use sapwood_testing::{CrashPlan, Replayer};
 
+use sapwood_testing::tree::{Detail, Tree};
 use sapwood_vfs::Timestamp;
 
 use crate::cut::Cut;
@@ -19,7 +20,6 @@ use crate::image::{Footprint, Images, digest};
 use crate::oracle::Oracle;
 use crate::policy::Policy;
 use crate::record::{Progress, Recording};
-use crate::tree::Tree;
 
 /// The result of a recovery: the tree, or the reason why there is none.
 pub type Outcome = Result<Tree, String>;
@@ -246,7 +246,8 @@ fn recovered(engine: Engine, device: &Arc<Tracked>) -> Outcome {
     let began = Timestamp::now();
     let fs = engine.open(device.clone(), Policy::Now, 1);
     let fs = fs.map_err(|error| format!("mount: {error}"))?;
-    let mut tree = Tree::of(&*fs).map_err(|error| format!("reading all: {error}"))?;
+    let mut tree =
+        Tree::of(&*fs, Detail::Bytes).map_err(|error| format!("reading all: {error}"))?;
     tree.recovered = Some(began);
     fs.unmount().map_err(|error| format!("unmount: {error}"))?;
     drop(fs);

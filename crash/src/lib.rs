@@ -42,4 +42,3 @@ pub mod shrink;
 pub mod step;
 pub mod subject;
 pub mod threads;
-pub mod tree;

@@ -34,11 +34,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sapwood_testing::tree::{Node, Place, Tree};
 use sapwood_vfs::{FileKind, Ino, Timestamp};
 
 use crate::engine::Engine;
 use crate::record::{Lane, Progress, Promise};
-use crate::tree::{Node, Place, Tree};
 
 /// Unit that is written whole. For files that are overwritten in place even that is not guaranteed.
 const SECTOR: usize = 512;
@@ -246,11 +246,15 @@ impl View<'_> {
         let mut times = times.into_iter().enumerate();
         let possible = |number: usize, (name, time)| {
             let mut versions = versions.iter().filter_map(|version| version.get(number));
-            let new = self.found.recovered.is_some_and(|began| began <= time);
+            let new = self
+                .found
+                .recovered
+                .is_some_and(|began| Some(began) <= time);
             // A recovery that a crash interrupts starts again, and sets its times again.
             let again = |possible| {
                 let recovery = self.oracle.recovery;
-                new && recovery.is_some_and(|(began, end)| began <= possible && possible <= end)
+                new && recovery
+                    .is_some_and(|(began, end)| Some(began) <= possible && possible <= Some(end))
             };
             new && self.recovery_sets(ino, name, since)
                 || versions.any(|(_, possible)| *possible == time || again(*possible))

@@ -22,6 +22,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use sapwood_testing::tree::Tree;
 use sapwood_testing::{RecordLog, Step};
 use sapwood_vfs::{Error, Ino};
 
@@ -30,7 +31,6 @@ use crate::op::{Op, Target};
 use crate::oracle::{Moment, Oracle};
 use crate::record::{BEGIN, END, Lane, Progress, Promise};
 use crate::step::step;
-use crate::tree::Tree;
 
 /// Limit of orders. A workload with more is checked with these orders; a crash that fits none of
 /// them counts as undecided.
@@ -395,7 +395,7 @@ fn same(state: &Tree, end: &Tree) -> bool {
     state.nodes.len() == end.nodes.len()
         && state.nodes.iter().all(|(ino, node)| {
             end.nodes.get(ino).is_some_and(|other| {
-                node.entries == other.entries && node.difference(other).is_none()
+                node.entries == other.entries && node.differences(other, node.plain()).is_empty()
             })
         })
 }

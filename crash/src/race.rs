@@ -16,6 +16,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Barrier};
 
 use fastrand::Rng;
+use sapwood_testing::tree::{Detail, Tree};
 use sapwood_vfs::{
     Credentials, Error, FileSystem, Ino, NewInode, RenameMode, SetAttr, SetXattrMode, SyncKind,
     WriteMode,
@@ -29,7 +30,6 @@ use crate::orders::{self, Call};
 use crate::plant::Plant;
 use crate::record::{BEGIN, END, Recording, Setting};
 use crate::subject::Subject;
-use crate::tree::Tree;
 
 /// The operations of each thread. Its text is `race: BASE: OP; OP | OP; OP`, with threads separated
 /// by `|`.
@@ -128,14 +128,14 @@ impl Race {
         let fs = engine.open(setting.planted(&recorder), setting.policy, 2);
         let fs = fs.map_err(|error| format!("mount: {error}"))?;
         let failed = |error: Error| error.to_string();
-        let start = Tree::of(&*fs).map_err(failed)?;
+        let start = Tree::of(&*fs, Detail::Bytes)?;
         let opened = open_all(&*fs, &start).map_err(failed)?;
         let seed = seed_of(&Subject::from(self.clone()));
         recorder.inner().set(setting.delays(seed));
         let skip_fsync = setting.plant == Some(Plant::SkipFsync);
         let calls = self.all(&*fs, &opened, &recorder, skip_fsync)?;
         let log = recorder.take_log();
-        let end = Tree::of(&*fs).map_err(failed)?;
+        let end = Tree::of(&*fs, Detail::Bytes)?;
         for (path, ino) in &opened.inodes {
             if path != "." {
                 fs.forget(*ino, 1);

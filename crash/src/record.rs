@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
+use sapwood_testing::tree::{Detail, Times, Tree};
 use sapwood_testing::{MemoryFs, RecordLog};
 use sapwood_vfs::{FileSystem, Ino, Timestamp};
 
@@ -21,7 +22,6 @@ use crate::op::{Op, SLOTS, Target, from_text, to_text};
 use crate::orders::Orders;
 use crate::plant::{Plant, Planted};
 use crate::policy::Policy;
-use crate::tree::{Times, Tree};
 
 /// A base and operations on it. Its text is `BASE: OP; OP; ...`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -302,7 +302,8 @@ impl<'a> Run<'a> {
     /// The model's state with the engine's inode numbers and times: the model's times are not
     /// comparable.
     fn state(&mut self) -> Result<Tree, String> {
-        let mut tree = Tree::of(self.model_fs).map_err(|error| format!("model: {error}"))?;
+        let mut tree =
+            Tree::of(self.model_fs, Detail::Bytes).map_err(|error| format!("model: {error}"))?;
         let held = (0..SLOTS).filter_map(|slot| self.model.held(slot));
         tree.add_held(self.model_fs, held)
             .map_err(|error| format!("model: {error}"))?;

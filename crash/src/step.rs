@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sapwood_testing::tree::{Node, Owner, Place, Tree};
 use sapwood_vfs::{Error, FileKind, Ino};
 
 use crate::op::{Op, pattern};
 use crate::orders::Call;
-use crate::tree::{Node, Owner, Place, Tree};
 
 /// The tree after a call, if the result of the call fits the tree before it.
 #[must_use]
@@ -191,20 +191,12 @@ impl Next<'_> {
             return None;
         }
         self.tree.nameless.remove(&ino);
-        let node = Node {
-            kind,
-            owner: Owner {
-                perm,
-                uid: 0,
-                gid: 0,
-                rdev: 0,
-            },
-            nlink: 1,
-            content: content.into(),
-            xattrs: Arc::default(),
-            entries: Arc::default(),
-            times: None,
+        let owner = Owner {
+            perm,
+            ..Owner::default()
         };
+        let mut node = Node::new(ino.0, kind, owner);
+        node.set_content(content.to_vec());
         self.tree.nodes.insert(ino, node);
         self.name(&self.place(at)?, ino)
     }
@@ -249,7 +241,7 @@ impl Next<'_> {
             let end = offset as usize + data.len();
             content.resize(content.len().max(end), 0);
             content[offset as usize..end].copy_from_slice(data);
-            node.content = content.into();
+            node.set_content(content);
         };
         match &call.op {
             Op::Write {
@@ -259,7 +251,7 @@ impl Next<'_> {
             Op::Truncate { size, .. } => {
                 let mut content = node.content.to_vec();
                 content.resize(*size as usize, 0);
-                node.content = content.into();
+                node.set_content(content);
             }
             Op::Chmod { perm, .. } => node.owner.perm = *perm,
             Op::SetXattr { name, len, tag, .. } => {

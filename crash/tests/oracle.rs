@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sapwood_crash::engine::Engine;
 use sapwood_crash::oracle::Oracle;
 use sapwood_crash::record::{Lane, Progress, Recording, Setting};
-use sapwood_crash::tree::{Node, Tree};
+use sapwood_testing::tree::{Node, Tree};
 use sapwood_vfs::{FileKind, Ino, Timestamp};
 
 /// The history of a workload on the standard base.
@@ -237,7 +237,7 @@ fn times_are_of_a_possible_state() {
                 "atime" => &mut times.atime,
                 "mtime" => &mut times.mtime,
                 "ctime" => &mut times.ctime,
-                _ => &mut times.btime,
+                _ => times.btime.as_mut().unwrap(),
             };
             time.nsec ^= 1;
         });

@@ -11,7 +11,7 @@ use sapwood_crash::op::{Op, from_text};
 use sapwood_crash::oracle::Oracle;
 use sapwood_crash::orders::{Call, Orders, find, target_of};
 use sapwood_crash::record::Progress;
-use sapwood_crash::tree::Tree;
+use sapwood_testing::tree::{Detail, Tree};
 use sapwood_testing::{MemoryFs, RecordDevice};
 use sapwood_vfs::{Error, Ino};
 
@@ -28,7 +28,7 @@ impl Story {
     fn new(threads: &[&str], marks: &'static str) -> Self {
         let model = MemoryFs::new();
         perform(&model, "mkdir d; creat d/f; write d/f 0 1000 1; creat d/g");
-        let start = Tree::of(&model).unwrap();
+        let start = Tree::of(&model, Detail::Bytes).unwrap();
         let opened = start.paths();
         let call = |op: &Op| {
             let target = target_of(op).and_then(|target| opened.get(&target.to_string()));
@@ -67,7 +67,7 @@ impl Story {
         let model = MemoryFs::new();
         perform(&model, "mkdir d; creat d/f; write d/f 0 1000 1; creat d/g");
         perform(&model, ops);
-        Tree::of(&model).unwrap()
+        Tree::of(&model, Detail::Bytes).unwrap()
     }
 
     /// The mistakes in a crash state that has the tree of these operations.

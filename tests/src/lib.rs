@@ -1,5 +1,5 @@
 //! Helpers of the whole-system tests: a mixed tree to fill file systems with ([`fill`]), comparable
-//! listings of file systems ([`manifest`]), images and mounts that go away with their guards
+//! comparisons of trees ([`compare`]), images and mounts that go away with their guards
 //! ([`image`], [`mount`]), forms of file systems for programs to work in
 //! ([`form`]), and what
 //! the tests need of the machine ([`machine`]).
@@ -9,12 +9,12 @@
     reason = "a failed step fails the test"
 )]
 
+pub mod compare;
 pub mod ext4;
 pub mod fill;
 pub mod form;
 pub mod image;
 pub mod machine;
-pub mod manifest;
 pub mod matrix;
 pub mod mount;
 pub mod random;

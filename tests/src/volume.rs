@@ -4,9 +4,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use sapwood::{Kind, Options};
+use sapwood_testing::tree::{Detail, Tree};
 
+use crate::compare::{Compare, compare};
 use crate::image::{Image, Mkfs};
-use crate::manifest::{Compare, Manifest, compare, library, mounted};
 use crate::mount::{Driver, Mounted};
 use crate::subvolumes;
 
@@ -35,9 +36,9 @@ pub fn check(image: &Image) -> Result<(), String> {
 ///
 /// # Errors
 /// What could not be read.
-pub fn list(image: &Image, driver: Driver) -> Result<Manifest, String> {
+pub fn list(image: &Image, driver: Driver) -> Result<Tree, String> {
     let mount = driver.mount(image.path(), "ro")?;
-    let listing = mounted::list(mount.path())?;
+    let listing = Tree::of_mount(mount.path(), Detail::Sums)?;
     mount.unmount()?;
     Ok(listing)
 }
@@ -46,10 +47,10 @@ pub fn list(image: &Image, driver: Driver) -> Result<Manifest, String> {
 ///
 /// # Errors
 /// It cannot be opened or read.
-pub fn list_by_library(image: &Image) -> Result<Manifest, String> {
+pub fn list_by_library(image: &Image) -> Result<Tree, String> {
     let fs = sapwood::image::open(image.path(), &Options::new().read_only(true));
     let fs = fs.map_err(|error| error.to_string())?;
-    let listing = library::list(&*fs);
+    let listing = Tree::of(&*fs, Detail::Sums);
     fs.unmount().map_err(|error| error.to_string())?;
     listing
 }
@@ -155,8 +156,8 @@ impl Volume {
     ///
     /// # Errors
     /// What went wrong, or was found, or differs.
-    pub fn finish_and_compare(mut self) -> Result<Manifest, String> {
-        let listing = mounted::list(self.path())?;
+    pub fn finish_and_compare(mut self) -> Result<Tree, String> {
+        let listing = Tree::of_mount(self.path(), Detail::Sums)?;
         self.unmount()?;
         check(&self.image)?;
         let found = list(&self.image, Driver::Kernel)?;

@@ -6,9 +6,10 @@ use std::fs;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sapwood_testing::tree::{Detail, Tree};
+use sapwood_tests::compare::{Compare, compare};
 use sapwood_tests::form::Form;
 use sapwood_tests::image::Image;
-use sapwood_tests::manifest::{Compare, Manifest, compare, mounted};
 use sapwood_tests::mount::{Driver, SapwoodMount};
 use sapwood_tests::volume::{list, list_by_library};
 use sapwood_tests::{Outcome, machine, process};
@@ -48,7 +49,7 @@ fn unclean(form: &Form) -> Result<Image, String> {
     }
 }
 
-fn same(expected: &Manifest, found: &Manifest, what: &str) -> Result<(), String> {
+fn same(expected: &Tree, found: &Tree, what: &str) -> Result<(), String> {
     compare(expected, found, Compare::SameImage).map_err(|why| format!("{what}: {why}"))
 }
 
@@ -100,7 +101,7 @@ fn unknown_feature(form: &Form, feature: &str, mountable: Mountable) -> Outcome 
     let image = Image::new(&form.mkfs.clone().sized(64 << 20))?;
     let mount = Driver::Kernel.mount(image.path(), "rw")?;
     process::shell(mount.path(), BEFORE, Duration::from_secs(60))?;
-    let expected = mounted::list(mount.path())?;
+    let expected = Tree::of_mount(mount.path(), Detail::Sums)?;
     mount.unmount()?;
     let request = format!("feature {feature}");
     let args = ["-w", "-R", &request].map(std::ffi::OsStr::new);

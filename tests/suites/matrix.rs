@@ -7,37 +7,38 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sapwood_testing::tree::{Detail, Tree};
+use sapwood_tests::compare::{Compare, compare};
 use sapwood_tests::fill::{self, Limits};
 use sapwood_tests::image::{Image, Mkfs};
-use sapwood_tests::manifest::{Compare, Manifest, compare, mounted};
 use sapwood_tests::matrix::{Variant, variants};
 use sapwood_tests::mount::Driver;
 use sapwood_tests::volume::{check, list, list_by_library, ours};
 use sapwood_tests::{Need, Outcome, machine, process, trial};
 
 /// Fills an image through mounts by `driver`; a listing of it as it was before the last unmount.
-fn filled(image: &Image, driver: Driver, variant: &Variant) -> Result<Manifest, String> {
+fn filled(image: &Image, driver: Driver, variant: &Variant) -> Result<Tree, String> {
     let (limits, options) = (variant.limits(), variant.options_for(driver));
     let mount = driver.mount(image.path(), options)?;
     fill::fill(mount.path(), limits)?;
-    let before = mounted::list(mount.path())?;
+    let before = Tree::of_mount(mount.path(), Detail::Sums)?;
     mount.unmount()?;
     // Nothing may change by itself over an unmount.
     let mount = driver.mount(image.path(), options)?;
-    let after = mounted::list(mount.path())?;
+    let after = Tree::of_mount(mount.path(), Detail::Sums)?;
     mount.unmount()?;
     compare(&before, &after, Compare::Live)
         .map_err(|why| format!("before and after an unmount: {why}"))?;
     fill::subvolumes::fill(image, driver, options, limits.seed)?;
     let mount = driver.mount(image.path(), options)?;
-    let listing = mounted::list(mount.path())?;
+    let listing = Tree::of_mount(mount.path(), Detail::Sums)?;
     mount.unmount()?;
     Ok(listing)
 }
 
 /// What the kernel's tree looks like that was filled as this variant is.
-fn reference(variant: &Variant) -> Result<Arc<Manifest>, String> {
-    type Cell = Arc<OnceLock<Result<Arc<Manifest>, String>>>;
+fn reference(variant: &Variant) -> Result<Arc<Tree>, String> {
+    type Cell = Arc<OnceLock<Result<Arc<Tree>, String>>>;
     static KNOWN: Mutex<Option<HashMap<(Limits, &str), Cell>>> = Mutex::new(None);
     let outcome = variant.outcome();
     let cell = {
@@ -86,7 +87,7 @@ fn us_to_kernel(variant: &Variant, ours: Driver) -> Outcome {
         .map_err(|why| format!("the kernel's tree and ours: {why}"))?;
     let mount = Driver::Kernel.mount(image.path(), variant.options)?;
     process::shell(mount.path(), GO_ON, Duration::from_secs(300))?;
-    let expected = mounted::list(mount.path())?;
+    let expected = Tree::of_mount(mount.path(), Detail::Sums)?;
     mount.unmount()?;
     check(&image)?;
     let found = match ours {

@@ -12,9 +12,10 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use rustix::mount::UnmountFlags;
 use sapwood::Kind;
+use sapwood_testing::tree::{Detail, Tree};
+use sapwood_tests::compare::{Compare, compare};
 use sapwood_tests::image::{Image, Mkfs};
 use sapwood_tests::machine::{self, Need};
-use sapwood_tests::manifest::{Compare, Manifest, compare, mounted};
 use sapwood_tests::mount::{Mounted, SapwoodMount, sapwood};
 use sapwood_tests::{Outcome, process};
 
@@ -71,7 +72,7 @@ fn block_mount(image: &Image, transport: &str) -> Result<SapwoodMount, String> {
 }
 
 /// Writes more than the caches write back by themselves at once, and changes names.
-fn work(root: &Path) -> Result<Manifest, Box<dyn std::error::Error>> {
+fn work(root: &Path) -> Result<Tree, Box<dyn std::error::Error>> {
     for number in 0..40_u8 {
         let dir = root.join(format!("dir{}", number % 3));
         fs::create_dir_all(&dir)?;
@@ -84,7 +85,7 @@ fn work(root: &Path) -> Result<Manifest, Box<dyn std::error::Error>> {
         .write(true)
         .open(root.join("dir1/file4"))?
         .write_all_at(b"changed", 70_000)?;
-    Ok(mounted::list(root)?)
+    Ok(Tree::of_mount(root, Detail::Sums)?)
 }
 
 /// Kills the daemon after `sync`, and expects all that was written before in the next mount.
@@ -96,7 +97,7 @@ fn survives(kind: Kind, options: &str, sync: impl Fn(&Path) -> Result<(), String
         sync(mount.path())?;
         mount.kill();
         let mount = SapwoodMount::new(image.path(), "rw")?;
-        let found = mounted::list(mount.path())?;
+        let found = Tree::of_mount(mount.path(), Detail::Sums)?;
         Box::new(mount).unmount()?;
         compare(&expected, &found, Compare::SameImage)?;
         image.check()?;
@@ -143,10 +144,10 @@ fn completes(kind: Kind, options: &str, unmount: impl Fn(&Path) -> Result<(), St
 }
 
 /// Expects a clean image with this content, and no need to recover it.
-fn same(image: &Image, expected: &Manifest) -> Result<(), String> {
+fn same(image: &Image, expected: &Tree) -> Result<(), String> {
     image.check()?;
     let mount = SapwoodMount::new(image.path(), "ro,norecovery")?;
-    let found = mounted::list(mount.path())?;
+    let found = Tree::of_mount(mount.path(), Detail::Sums)?;
     Box::new(mount).unmount()?;
     compare(expected, &found, Compare::SameImage)
 }

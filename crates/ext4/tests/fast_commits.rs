@@ -7,7 +7,6 @@
 
 mod image;
 mod stories;
-mod tree;
 
 use std::path::Path;
 use std::process::Command;
@@ -18,14 +17,25 @@ use sapwood_block::MemoryDevice;
 use sapwood_ext4::FastCommits;
 use sapwood_testing::machine::{Need, Outcome, trial};
 use sapwood_testing::oracle::{KernelMount, Kind};
+use sapwood_testing::tree::{Detail, Facts, Node, Tree};
 use stories::{STORIES, Story, mount};
 use tempfile::TempDir;
-use tree::Tree;
 
 type Judge = fn(&Arc<MemoryDevice>, &Tree) -> Outcome;
 
-/// What recoveries may set as they like in directories that get a name.
-const OF_DIRECTORIES: [&str; 3] = ["mtime", "ctime", "size"];
+/// What must be recovered. A recovery may set size and times of a directory that gets a name.
+fn kept(_: &str, node: &Node, _: &Node) -> Facts {
+    match node.is_dir() {
+        true => Facts::OF_IMAGE - (Facts::MTIME | Facts::CTIME | Facts::SIZE),
+        false => Facts::OF_IMAGE,
+    }
+}
+
+/// Compares what was synced with what a recovery shows.
+fn same(wanted: &Tree, found: &Tree, by: &str) -> Result<(), String> {
+    let same = wanted.compare(found, kept);
+    same.map_err(|why| format!("what was synced, and {by}: {why}"))
+}
 
 /// Forms of the format.
 const FORMS: [(&str, &[&str]); 5] = [
@@ -64,30 +74,20 @@ fn told(
 fn by_us(device: &Arc<MemoryDevice>, wanted: &Tree) -> Outcome {
     let before = device.snapshot();
     let shown = mount(device, true, FastCommits::Careful)?;
-    wanted.compare(
-        &Tree::of_ours(&shown)?,
-        "what was synced",
-        "memory",
-        &OF_DIRECTORIES,
-    )?;
+    same(wanted, &Tree::of(&shown, Detail::Sums)?, "memory")?;
     shown.close()?;
     if device.first_difference(&before).is_some() {
         return Err("a read-only mount wrote".into());
     }
     let fs = mount(device, false, FastCommits::Careful)?;
-    wanted.compare(
-        &Tree::of_ours(&fs)?,
-        "what was synced",
-        "ours",
-        &OF_DIRECTORIES,
-    )?;
+    same(wanted, &Tree::of(&fs, Detail::Sums)?, "ours")?;
     fs.close()?;
     Ok(image::judge(device)?)
 }
 
 fn shown_by_kernel(file: &Path) -> Result<Tree, Failed> {
     let mount = KernelMount::new(file, "noatime")?;
-    let tree = Tree::of_mount(mount.path());
+    let tree = Tree::of_mount(mount.path(), Detail::Sums);
     mount.unmount()?;
     Ok(tree?)
 }
@@ -97,7 +97,7 @@ fn by_kernel(device: &Arc<MemoryDevice>, wanted: &Tree) -> Outcome {
     let file = place.path().join("image");
     device.save(&file)?;
     let theirs = shown_by_kernel(&file)?;
-    wanted.compare(&theirs, "what was synced", "the kernel", &OF_DIRECTORIES)?;
+    same(wanted, &theirs, "the kernel")?;
     run("e2fsck", &["-fn".as_ref(), file.as_ref()])?;
     Ok(())
 }
@@ -112,8 +112,8 @@ fn by_e2fsck(device: &Arc<MemoryDevice>, wanted: &Tree) -> Outcome {
     }
     run("e2fsck", &["-fn".as_ref(), file.as_ref()])?;
     let repaired = Arc::new(MemoryDevice::load(&file)?);
-    let theirs = Tree::of_ours(&mount(&repaired, true, FastCommits::Off)?)?;
-    Ok(wanted.compare(&theirs, "what was synced", "e2fsck", &OF_DIRECTORIES)?)
+    let theirs = Tree::of(&mount(&repaired, true, FastCommits::Off)?, Detail::Sums)?;
+    Ok(same(wanted, &theirs, "e2fsck")?)
 }
 
 fn keep(name: &str, device: &MemoryDevice) {

@@ -6,20 +6,19 @@
 //! kinds, with and without fast commits; all of them with `SAPWOOD_FULL=1`, some without.
 
 mod image;
-mod tree;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use libtest_mimic::{Arguments, Failed};
 use sapwood_block::{Device as _, MemoryDevice};
 use sapwood_ext4::{Ext4, Options};
 use sapwood_testing::machine::{Need, Outcome, missing, trial};
 use sapwood_testing::oracle::{KernelMount, Kind};
+use sapwood_testing::tree::{Detail, Facts, Node, Tree};
+use sapwood_vfs::Timestamp;
 use tempfile::TempDir;
-use tree::Tree;
 
 /// Kinds that always run.
 const QUICK: [&str; 6] = [
@@ -31,10 +30,21 @@ const QUICK: [&str; 6] = [
     "orphans",
 ];
 
-/// What recoveries may set as they like in directories that get a name.
-const OF_DIRECTORIES: [&str; 3] = ["mtime", "ctime", "size"];
-/// What the kernel gets wrong besides.
-const OF_DAMAGED: [&str; 4] = ["mtime", "ctime", "size", "links"];
+/// Facts of a directory that a recovery may set if the directory gets a name.
+const OF_DIRECTORIES: Facts = Facts::MTIME.union(Facts::CTIME).union(Facts::SIZE);
+
+/// Compares two recoveries, without these facts of directories.
+fn same(
+    (one, mine): (&str, &Tree),
+    (other, theirs): (&str, &Tree),
+    left_out: Facts,
+) -> Result<(), String> {
+    let same = mine.compare(theirs, |_, node, _| match node.is_dir() {
+        true => Facts::OF_IMAGE - left_out,
+        false => Facts::OF_IMAGE,
+    });
+    same.map_err(|why| format!("{one} and {other}: {why}"))
+}
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/journals")
@@ -63,7 +73,7 @@ fn run(program: &str, args: &[&std::ffi::OsStr]) -> Result<String, String> {
 /// What the kernel shows of an image, which it recovers.
 fn by_kernel(path: &Path) -> Result<Tree, Failed> {
     let mount = KernelMount::new(path, "noatime")?;
-    let tree = Tree::of_mount(mount.path());
+    let tree = Tree::of_mount(mount.path(), Detail::Sums);
     mount.unmount()?;
     Ok(tree?)
 }
@@ -80,26 +90,39 @@ fn open(device: &Arc<MemoryDevice>, read_only: bool) -> Result<Ext4, Failed> {
 /// Recovers an image, in memory and for good. Returns what it shows.
 fn by_us(device: &Arc<MemoryDevice>) -> Result<Tree, Failed> {
     let before = device.snapshot();
-    let begun = SystemTime::now();
+    let begun = Timestamp::now();
     let shown = open(device, true)?;
-    let in_memory = Tree::of_ours(&shown)?;
+    let in_memory = Tree::of(&shown, Detail::Sums)?;
     shown.close()?;
     if device.first_difference(&before).is_some() {
         return Err("a read-only mount wrote".into());
     }
     let fs = open(device, false)?;
-    let tree = Tree::of_ours(&fs)?;
+    let tree = Tree::of(&fs, Detail::Sums)?;
     fs.close()?;
     // A replay of fast commits gives the directories that it changes its own time.
-    in_memory.without_times_since(begun).compare(
-        &tree.clone().without_times_since(begun),
-        "in memory",
-        "for good",
-        &[],
-    )?;
+    let late = |time: Option<Timestamp>| time >= Some(begun);
+    let same_or_late = |_: &str, one: &Node, two: &Node| {
+        let mut facts = Facts::OF_IMAGE;
+        for time in [Facts::MTIME, Facts::CTIME] {
+            let of = |node: &Node| match time {
+                Facts::MTIME => node.times.map(|times| times.mtime),
+                _ => node.times.map(|times| times.ctime),
+            };
+            facts.set(time, !(one.is_dir() && late(of(one)) && late(of(two))));
+        }
+        facts
+    };
+    let same_so_far = in_memory.compare(&tree, same_or_late);
+    same_so_far.map_err(|why| format!("in memory and for good: {why}"))?;
     image::judge(device)?;
     let again = open(device, false)?;
-    Tree::of_ours(&again)?.compare(&tree, "mounted again", "recovered", &[])?;
+    let shown = Tree::of(&again, Detail::Sums)?;
+    same(
+        ("mounted again", &shown),
+        ("recovered", &tree),
+        Facts::empty(),
+    )?;
     again.close()?;
     Ok(tree)
 }
@@ -110,8 +133,8 @@ fn like_e2fsck(ours: &Tree, image: &Path) -> Outcome {
         return Err("it does not recover the journal".into());
     }
     let repaired = Arc::new(MemoryDevice::load(image)?);
-    let theirs = Tree::of_ours(&open(&repaired, true)?)?;
-    Ok(ours.compare(&theirs, "ours", "e2fsck's", &OF_DIRECTORIES)?)
+    let theirs = Tree::of(&open(&repaired, true)?, Detail::Sums)?;
+    Ok(same(("ours", ours), ("e2fsck's", &theirs), OF_DIRECTORIES)?)
 }
 
 /// Whether the superblock has the feature.
@@ -142,22 +165,22 @@ fn against_others(name: &str, device: &Arc<MemoryDevice>, mounts: bool) -> Outco
     }
     if mounts {
         let theirs = by_kernel(&mounted)?;
-        let mut left_out: &[&str] = &OF_DIRECTORIES;
+        let mut left_out = OF_DIRECTORIES;
         if let Err(wrong) = run("e2fsck", &["-fn".as_ref(), mounted.as_ref()])
             && fast_commits(device)?
         {
             // Linux 6.18 does not count the links of directories that fast commits made.
             eprintln!("the kernel leaves {name} damaged: {wrong}");
-            left_out = &OF_DAMAGED;
+            left_out |= Facts::LINKS;
         }
-        ours.compare(&theirs, "ours", "the kernel's", left_out)?;
+        same(("ours", &ours), ("the kernel's", &theirs), left_out)?;
         let saved = place.path().join("ours");
         device.save(&saved)?;
-        ours.compare(
-            &by_kernel(&saved)?,
-            "as we see it",
-            "as the kernel does",
-            &[],
+        let shown = by_kernel(&saved)?;
+        same(
+            ("ours", &ours),
+            ("shown by the kernel", &shown),
+            Facts::empty(),
         )?;
     }
     Ok(())
@@ -169,12 +192,14 @@ fn fixture(name: &str, mounts: bool) -> Outcome {
     let wanted = std::fs::read_to_string(directory().join(format!("{name}.txt")))?;
     let device = Arc::new(MemoryDevice::from_bytes(&bytes));
     let ours = by_us(&device)?;
-    ours.compare(
-        &Tree::of_text(&wanted)?,
-        "ours",
-        "what was noted",
-        &OF_DIRECTORIES,
-    )?;
+    // The data map of the listing was taken after the files were read, when unwritten blocks in
+    // memory count as data.
+    let noted = ours.compare(&Tree::of_text(&wanted)?, |path, node, _| match path {
+        "." => Facts::KIND | Facts::PERM | Facts::LINKS,
+        _ if node.is_dir() => Facts::OF_IMAGE - (OF_DIRECTORIES | Facts::DATA),
+        _ => Facts::OF_IMAGE - Facts::DATA,
+    });
+    noted.map_err(|why| format!("ours, and the listing: {why}"))?;
     against_others(name, &Arc::new(MemoryDevice::from_bytes(&bytes)), mounts)
 }
 

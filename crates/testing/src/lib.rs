@@ -5,7 +5,8 @@
 //! | [`conformance`] | the suite that every engine passes |
 //! | [`memory`] | a file system in memory, the model |
 //! | [`model`] | random operations on an engine and on the model, compared |
-//! | [`tour`] | a walk over all of a file system |
+//! | [`tree`] | everything that can be seen of a file system, and the differences of two |
+//! | [`tour`] | one call of each kind on every inode of a hostile image |
 //! | [`mutants`] | images with wrong bytes, and a comparison of two checks on them |
 //! | [`device`] | devices that record, fail, tear, hold or count requests |
 //! | [`machine`] | what the machine can do; tests are left out by name where it cannot |
@@ -27,6 +28,7 @@ pub mod oracle;
 pub mod process;
 pub mod scratch;
 pub mod tour;
+pub mod tree;
 
 pub use device::{
     Action, CountDevice, Counts, CrashPlan, Epoch, Fault, FaultDevice, FaultRule, GateDevice, Held,

@@ -1,8 +1,6 @@
 //! Images with a log that the kernel wrote, and what it made of them.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
-pub mod listing;
-
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use libtest_mimic::Failed;
 use sapwood_block::MemoryDevice;
 use sapwood_ext4::{Ext4, FastCommits, Options};
+use sapwood_testing::tree::{Detail, Tree};
 use sapwood_vfs::{
     AllocMode, Credentials, FileSystem, Ino, NewInode, RenameMode, SetAttr, SetXattrMode, SyncKind,
     WriteMode,
 };
 
 use crate::image;
-use crate::tree::Tree;
 pub use told::STORIES;
 
 /// Why a careful mount commits where another one does not.
@@ -62,7 +62,7 @@ impl Story {
             story.write(name, 0, size, 1);
         }
         story.fs.sync()?;
-        *story.durable.borrow_mut() = Tree::of_ours(&story.fs)?;
+        *story.durable.borrow_mut() = Tree::of(&story.fs, Detail::Sums)?;
         Ok(story)
     }
 
@@ -160,7 +160,7 @@ impl Story {
     /// Makes it durable, in one way or the other.
     fn sync(&self, path: &str) {
         self.fs.fsync(self.find(path), SyncKind::All).unwrap();
-        *self.durable.borrow_mut() = Tree::of_ours(&self.fs).unwrap();
+        *self.durable.borrow_mut() = Tree::of(&self.fs, Detail::Sums).unwrap();
     }
 
     fn counter(&self, name: &str) -> u64 {

@@ -24,17 +24,15 @@
 //! threads.compare(&fs).unwrap();
 //! ```
 
-mod compare;
 mod generate;
 mod op;
 mod run;
 mod session;
 mod shadow;
 
-pub use compare::{Difference, compare_below, compare_trees};
 pub use generate::Generator;
 pub use op::{Fill, Kind, Op, Place, Subject, Who};
-pub use run::{Failure, Threads, minimize, replay, run_sequence};
+pub use run::{Failure, Threads, compare_trees, minimize, replay, run_sequence};
 pub use session::{Outcome, Seen, Session};
 
 use crate::conformance::Capabilities;

@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 
-use super::{Difference, Generator, Op, Outcome, Session, Settings, compare_below};
+use super::{Generator, Op, Outcome, Session, Settings};
+use crate::tree::{Detail, Facts, Tree};
 use crate::{MemoryFs, conformance};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
 
@@ -79,6 +80,24 @@ pub fn replay(
     run(ops, (fs, fs.root()), (model, model.root()), settings)
 }
 
+/// Compares two whole file systems: names, types, permissions, owners, link counts, sizes,
+/// content, extended attributes, targets, device numbers, flags, and which names lead to the same
+/// inode. Times, inode numbers and allocation are not compared.
+///
+/// # Errors
+/// The differences, or an error of either.
+pub fn compare_trees(one: &dyn FileSystem, other: &dyn FileSystem) -> Result<(), String> {
+    compare_below((one, one.root()), (other, other.root()))
+}
+
+/// As [`compare_trees`], for two directories and everything below them.
+fn compare_below(one: Side<'_>, other: Side<'_>) -> Result<(), String> {
+    let read = |side: Side<'_>| Tree::of_directory(side.0, side.1, Detail::Bytes);
+    let one = read(one).map_err(|why| format!("the first: {why}"))?;
+    let other = read(other).map_err(|why| format!("the second: {why}"))?;
+    one.compare(&other, |_, node, _| node.plain() | Facts::FLAGS)
+}
+
 fn run(ops: &[Op], fs: Side<'_>, model: Side<'_>, settings: &Settings) -> Result<(), Box<Failure>> {
     let failure = |step: usize, what: String| {
         Box::new(Failure {
@@ -97,10 +116,10 @@ fn run(ops: &[Op], fs: Side<'_>, model: Side<'_>, settings: &Settings) -> Result
             return Err(failure(step, what));
         }
         if step % settings.compare_every.max(1) == 0 {
-            compare_below(fs, model).map_err(|found| failure(step, found.to_string()))?;
+            compare_below(fs, model).map_err(|found| failure(step, found))?;
         }
     }
-    compare_below(fs, model).map_err(|found| failure(ops.len(), found.to_string()))
+    compare_below(fs, model).map_err(|found| failure(ops.len(), found))
 }
 
 /// An outcome with long data shortened.
@@ -269,18 +288,13 @@ fn in_own_directory(
     end
 }
 
-fn compare_directories(
-    number: usize,
-    fs: &dyn FileSystem,
-    model: &MemoryFs,
-) -> Result<(), Difference> {
+fn compare_directories(number: usize, fs: &dyn FileSystem, model: &MemoryFs) -> Result<(), String> {
     let name = Threads::name(number);
     let find = |fs: &dyn FileSystem| {
         let found = fs.lookup(fs.root(), name.as_bytes());
-        found.map(|entry| entry.ino()).map_err(|error| Difference {
-            path: name.clone(),
-            what: format!("lookup: {error:?}"),
-        })
+        found
+            .map(|entry| entry.ino())
+            .map_err(|error| format!("{name}: lookup: {error:?}"))
     };
     let (real, reference) = (find(fs)?, find(model)?);
     let end = compare_below((fs, real), (model, reference));
