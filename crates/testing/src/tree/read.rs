@@ -147,7 +147,9 @@ fn read_below<S: Source>(source: &S, top: S::At, detail: Detail) -> Result<Tree>
             Some(ino) if stat.node.number != PLACEHOLDER || ino == root => {
                 return Err(failed(format!("directory {ino} has two names")));
             }
-            _ if tree.nodes.contains_key(&Ino(stat.id.1)) => Ino(u64::MAX - tree.nodes.len() as u64),
+            _ if tree.nodes.contains_key(&Ino(stat.id.1)) => {
+                Ino(u64::MAX - tree.nodes.len() as u64)
+            }
             _ => Ino(stat.id.1),
         };
         known.insert(stat.id, ino);
