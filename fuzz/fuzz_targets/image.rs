@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::{Corpus, fuzz_target};
+use sapwood_fuzz::lies::{Change, apply, other_block};
 use sapwood_hostile::explore::{check_all, explore, options};
 use sapwood_hostile::image::{DEFAULT, Image, MIXED};
-use sapwood_fuzz::lies::{Change, apply, other_block};
 
 /// The changes, and the use of the image after them.
 #[derive(Arbitrary, Debug)]

@@ -13,9 +13,9 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::Btrfs;
 use sapwood_btrfs::inspect::{self, TreeChoice};
 use sapwood_btrfs_format::Block;
+use sapwood_fuzz::lies::Change;
 use sapwood_hostile::explore::{check_all, explore, options};
 use sapwood_hostile::image::{Image, Place};
-use sapwood_fuzz::lies::Change;
 use sapwood_vfs::FileSystem;
 
 /// The changes, and the use of the image after them.
