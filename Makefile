@@ -147,10 +147,17 @@ package: need-build
 
 # Builds nothing, so that no build runs as root: `make` first.
 install: BINARY = target/release/sapwood
+# Prints man pages and completions; another one than BINARY where that is for another machine.
+install: GENERATOR = $(BINARY)
 install:
 	@test -x $(BINARY) || { echo "$(BINARY) is missing: run 'make' first" >&2; exit 1; }
 	install -Dm755 $(BINARY) $(DESTDIR)/usr/bin/sapwood
-	install -d $(DESTDIR)/usr/sbin
+	install -d $(DESTDIR)/usr/sbin $(DESTDIR)/usr/share/man
+	$(GENERATOR) generate man $(DESTDIR)/usr/share/man
+	for file in bash:bash-completion/completions/sapwood zsh:zsh/vendor-completions/_sapwood fish:fish/vendor_completions.d/sapwood.fish; do \
+		target=$(DESTDIR)/usr/share/$${file#*:} && install -d $$(dirname $$target) && \
+		$(GENERATOR) generate completions $${file%%:*} > $$target || exit 1; \
+	done
 	for name in sapwood fuse.sapwood fuseblk.sapwood; do \
 		ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/mount.$$name && \
 		ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/umount.$$name || exit 1; \

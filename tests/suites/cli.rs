@@ -34,6 +34,7 @@ fn trials() -> Vec<Trial> {
         trial("unknown_features", &tools, unknown_features),
         trial("missing_paths_inside", &tools, missing_inside),
         trial("usage", &[], usage),
+        trial("errors_say_what_to_do_next", &[], next_steps),
         trial("read_only_image", &mounts, read_only),
         trial("mounted_by_us", &mounts, mounted_by_us),
         trial("mounted_by_the_kernel", &mounts, mounted_by_kernel),
@@ -292,6 +293,58 @@ fn usage() -> Outcome {
         USAGE,
         "bogus",
     )?;
+    Ok(())
+}
+
+/// What a first-time user meets.
+fn next_steps() -> Outcome {
+    let image = Image::blank(128 << 20);
+    let path = image.path().to_str().unwrap();
+    fails(&["info", path], IMAGE, "`sapwood info")?;
+    said(&["mkfs", "-qf", "-t", "ext4", path])?;
+    let (dir, gone) = (scratch::directory(), image.beside("gone"));
+    let (dir, gone) = (dir.path().to_str().unwrap(), gone.to_str().unwrap());
+    let inside = |name: &str| format!("{path}:{name}");
+    for (args, code, hint) in [
+        (&["ls", gone][..], IMAGE, "`sapwood mkfs --size 10G"),
+        (&["ls", &format!("{gone}:/etc")], IMAGE, "no such image"),
+        (&["mkfs", gone], FAILED, "--size makes it"),
+        (&["mount", path, gone], MOUNT, "`mkdir`"),
+        (
+            &["mount", "-o", "bogus", path, dir],
+            USAGE,
+            "`sapwood mount-options`",
+        ),
+        (&["umount", dir], FAILED, "`findmnt`"),
+        (&["df", dir], FAILED, "name an image or a mount"),
+        (&["cat", path], FAILED, "IMAGE:/PATH"),
+        (&["rm", "-r", path], FAILED, "IMAGE:/PATH"),
+        (&["mkdir", &inside("a/b")], FAILED, "-p makes"),
+        (&["rm", &inside("lost+found")], FAILED, "-r removes it"),
+        (&["cp", &inside("lost+found"), dir], FAILED, "-r copies it"),
+        (
+            &["mv", &inside("a"), &format!("{gone}:b")],
+            IMAGE,
+            "no such image",
+        ),
+        (
+            &["chown", "ann", &inside("lost+found")],
+            FAILED,
+            "give a number",
+        ),
+        (&["write", path], USAGE, ":/PATH"),
+        (&["subvolume", "list", path], IMAGE, "needs btrfs"),
+        (&["lss", path], USAGE, "a similar subcommand"),
+        (&["cp", "--recursiv", path, dir], USAGE, "--recursive"),
+        (&["find", path, "-size", "big"], USAGE, "as 10k"),
+        (&["chmod", "rwx", path], USAGE, "as 644"),
+    ] {
+        fails(args, code, hint)?;
+    }
+    let big = image.beside("big");
+    fs::write(&big, vec![7; 160 << 20])?;
+    let copy = ["cp", "-q", big.to_str().unwrap(), &inside("big")];
+    fails(&copy, FAILED, "`sapwood df`")?;
     Ok(())
 }
 

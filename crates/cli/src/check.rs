@@ -71,7 +71,7 @@ impl<'f> Shown<'f> {
 
 fn print(args: &Args, report: &CheckReport) -> Result<()> {
     if args.json {
-        return output::json(&json!({
+        return output::object(&json!({
             "clean": report.clean,
             "findings": report.findings.iter().map(Shown::new).collect::<Vec<_>>(),
             "suppressed": report.suppressed,

@@ -5,14 +5,17 @@ use std::path::PathBuf;
 
 use super::failure::Result;
 
+/// The heading of options that name a part of an image.
+pub(super) const PART: &str = "Part of the image";
+
 /// The subvolume that a command looks into.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct SubvolumeChoice {
     /// Subvolume to look into, by path from the top level [default: the default subvolume]
-    #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
+    #[arg(long, value_name = "PATH", conflicts_with = "subvolid", help_heading = PART)]
     subvol: Option<PathBuf>,
     /// Subvolume to look into, by id
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", help_heading = PART)]
     subvolid: Option<u64>,
 }
 

@@ -1,32 +1,44 @@
 //! `sapwood cp`: the arguments of [`sapwood::copy`], and what it prints.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use indicatif::ProgressBar;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sapwood::copy::{CopyCause, CopyError, CopyOptions, Place};
+use sapwood::copy::{CopyCause, CopyError, CopyOptions, Existing, Place};
 use sapwood::target::Target;
-use sapwood::{FileSystem, Progress};
+use sapwood::{FileSystem, Progress, vfs};
 
 use super::choice::SubvolumeChoice;
-use super::failure::{Failure, Result, USAGE};
-use super::files::close;
-use super::{output, owner, progress};
+use super::failure::{FULL, Failure, Result, USAGE};
+use super::files::{close, failed, same_file};
+use super::{interrupt, output, owner, progress};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to copy, then where to; each [IMAGE:]PATH, or - for standard input or output
+    /// What to copy, then where to; each [IMAGE:]PATH, or - for standard input or output. A name in
+    /// an image may be a pattern
     #[arg(value_name = "SOURCE... DESTINATION", required = true, num_args = 2..)]
     pub(super) places: Vec<OsString>,
     /// Copy directories with all below them
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
     /// As -r, and keep owner, mode, times, extended attributes, hard links and special files
     #[arg(short, long)]
     archive: bool,
+    /// Keep owner, mode, times and extended attributes
+    #[arg(short, long)]
+    preserve: bool,
+    /// Leave out what exists at the destination
+    #[arg(short, long, conflicts_with = "update")]
+    no_clobber: bool,
+    /// Leave out what exists at the destination and was not changed before the source
+    #[arg(short, long)]
+    update: bool,
+    /// Say what is copied
+    #[arg(short, long)]
+    verbose: bool,
     /// Owner of what is made in an image [default: the user that calls; with -a the source's]
     #[arg(long, value_name = "UID:GID", value_parser = owner::parse)]
     owner: Option<(u32, u32)>,
@@ -76,22 +88,33 @@ impl Images {
 }
 
 impl Operand {
+    /// The places that a source means; a path in an image may be a pattern.
+    fn expand<'f>(&self, images: &'f [FileSystem]) -> Result<Vec<Place<'f>>> {
+        match self {
+            Self::Image(index, path) => match images.get(*index) {
+                Some(fs) => {
+                    let paths = fs.glob(OsStr::from_bytes(path)).map_err(failed)?;
+                    Ok(paths
+                        .into_iter()
+                        .map(|path| Place::image(fs, path))
+                        .collect())
+                }
+                None => Ok(Vec::new()),
+            },
+            Self::Standard | Self::Local(_) => Ok(vec![self.place(images)]),
+        }
+    }
+
     fn place<'f>(&self, images: &'f [FileSystem]) -> Place<'f> {
         match self {
             Self::Standard => Place::Standard,
             Self::Local(path) => Place::host(path),
             Self::Image(index, path) => match images.get(*index) {
-                Some(fs) => Place::image(fs, std::ffi::OsStr::from_bytes(path)),
+                Some(fs) => Place::image(fs, OsStr::from_bytes(path)),
                 None => Place::Standard,
             },
         }
     }
-}
-
-/// True if two paths lead to one file.
-pub(super) fn same_file(one: &Path, other: &Path) -> bool {
-    let id = |path: &Path| path.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
-    one == other || id(one).is_some_and(|found| id(other) == Some(found))
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
@@ -111,9 +134,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let options = args.choice.options(!written)?;
         images.push(FileSystem::open_with_options(image, &options)?);
     }
-    let sources: Vec<_> = sources.iter().map(|source| source.place(&images)).collect();
-    let result = copy(args, &sources, &destination.place(&images));
-    drop(sources);
+    let expanded: Result<Vec<_>> = sources.iter().map(|one| one.expand(&images)).collect();
+    let sources = expanded.map(std::iter::IntoIterator::into_iter);
+    let result = sources.and_then(|sources| {
+        let sources: Vec<_> = sources.flatten().collect();
+        copy(args, &sources, &destination.place(&images))
+    });
     for fs in images {
         close(fs)?;
     }
@@ -124,14 +150,52 @@ fn copy(args: &Args, sources: &[Place<'_>], destination: &Place<'_>) -> Result<(
     let mut options = CopyOptions::default();
     options.recursive = args.recursive;
     options.archive = args.archive;
+    options.preserve = args.preserve;
+    options.existing = match (args.no_clobber, args.update) {
+        (true, _) => Existing::Keep,
+        (_, true) => Existing::KeepNewer,
+        _ => Existing::Replace,
+    };
     options.owner = args.owner;
     options.umask = owner::umask();
-    let bar = progress::items(args.quiet, "copied");
-    let copied = sapwood::copy::copy(sources, destination, &options, &mut |step| show(&bar, step));
-    bar.finish_and_clear();
-    match copied.map_err(failure)?.left_out {
-        0 => Ok(()),
-        _ => Err(Failure::reported()),
+    options.stop = interrupt::stop();
+    let mut bar = progress::Bytes::new(args.quiet || args.verbose);
+    bar.measure(sources);
+    let mut files = 0;
+    let copied = sapwood::copy::copy(sources, destination, &options, &mut |step| match step {
+        Progress::Done { done, .. } => {
+            files = done;
+            bar.files(done);
+        }
+        Progress::Bytes(done) => bar.bytes(done),
+        Progress::Item(item) if args.verbose => {
+            // An error of standard output ends the command.
+            if output::line(item).is_err() {
+                options.stop.stop();
+            }
+        }
+        step => show(bar.bar(), step),
+    });
+    bar.end();
+    match copied {
+        Ok(report) if report.left_out == 0 => Ok(()),
+        Ok(_) => Err(Failure::reported()),
+        Err(_) if output::broken() => Err(Failure::reported()),
+        Err(error) if matches!(error.cause(), CopyCause::Interrupted) => {
+            let begun = if files == 1 {
+                "1 name was begun"
+            } else {
+                "names were begun"
+            };
+            let done = match files {
+                1 => begun.to_owned(),
+                many => format!("{many} {begun}"),
+            };
+            Err(interrupt::failure(&format!(
+                "{done}, the last may be incomplete"
+            )))
+        }
+        Err(error) => Err(failure(error)),
     }
 }
 
@@ -176,6 +240,9 @@ fn said(error: &CopyError) -> Failure {
                 output::kind(*kind)
             ),
         ),
+        CopyCause::Image(vfs::Error::NoSpace) => {
+            Failure::new(super::failure::FAILED, error).advise(FULL)
+        }
         _ => Failure::new(super::failure::FAILED, error),
     }
 }

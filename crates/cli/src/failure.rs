@@ -1,11 +1,14 @@
 //! How a command fails: one line, and an exit code that means something.
 
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use sapwood::image::OpenError;
+use sapwood::kind::DetectError;
 use sapwood::options::OptionError;
 use sapwood::target::NoImage;
+use sapwood::vfs;
 
 /// Something that was asked for could not be done.
 pub(super) const FAILED: u8 = 1;
@@ -25,10 +28,8 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(code: u8, line: impl Display) -> Self {
-        Self {
-            code,
-            line: line.to_string(),
-        }
+        let line = without_numbers(&line.to_string());
+        Self { code, line }
     }
 
     /// A failure whose lines were printed before.
@@ -44,6 +45,15 @@ impl Failure {
     /// An operation on a path of this machine failed.
     pub(super) fn local(path: &Path, why: impl Display) -> Self {
         Self::new(FAILED, sapwood::image::named(path, why))
+    }
+
+    /// The same failure, which also says what to do next.
+    pub(super) fn advise(self, next: impl Display) -> Self {
+        let line = match self.line.is_empty() {
+            true => self.line,
+            false => format!("{}; {next}", self.line),
+        };
+        Self { line, ..self }
     }
 
     /// The same failure with another exit code.
@@ -65,22 +75,86 @@ impl Display for Failure {
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
-        Self::new(IMAGE, error)
+        let next = next(&error);
+        let failure = Self::new(IMAGE, error);
+        match next {
+            Some(next) => failure.advise(next),
+            None => failure,
+        }
     }
+}
+
+/// A line without the number that the standard library adds to an error of the system.
+fn without_numbers(line: &str) -> String {
+    let mut parts = line.split(" (os error ");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|char: char| char.is_ascii_digit() || char == '-');
+        text.push_str(rest.strip_prefix(')').unwrap_or(rest));
+    }
+    text
+}
+
+/// What a person can do about an image that does not open.
+fn next(error: &OpenError) -> Option<String> {
+    use sapwood::block::Error;
+
+    Some(match error {
+        OpenError::Device(Error::Open { device, source }) => match source.kind() {
+            ErrorKind::NotFound => format!("`sapwood mkfs --size 10G {device}` would make it"),
+            ErrorKind::PermissionDenied => {
+                "the user that calls needs read access, and write access for changes".to_owned()
+            }
+            ErrorKind::ReadOnlyFilesystem => "only reading commands work there".to_owned(),
+            _ => return None,
+        },
+        OpenError::Device(Error::Busy { .. }) => {
+            "`sapwood umount DIR` releases a mount, `lsof` shows programs".to_owned()
+        }
+        OpenError::Device(Error::ReadOnly { .. }) => "only reading commands work there".to_owned(),
+        OpenError::Kind {
+            path,
+            source: DetectError::Neither,
+        } => match named_part(path) {
+            true => return None,
+            false => format!(
+                "`sapwood info {}` lists the partitions of a disk",
+                path.display()
+            ),
+        },
+        _ => return None,
+    })
+}
+
+/// Whether an operand names a part of an image.
+fn named_part(path: &Path) -> bool {
+    sapwood::block::Operand::file_of(path) != path
 }
 
 impl From<sapwood::Error> for Failure {
     fn from(error: sapwood::Error) -> Self {
         match error {
             sapwood::Error::Open(error) => error.into(),
-            error => Self::new(FAILED, error),
+            error => {
+                let full = matches!(error.cause(), Some(vfs::Error::NoSpace));
+                let failure = Self::new(FAILED, error);
+                if full { failure.advise(FULL) } else { failure }
+            }
         }
     }
 }
 
+/// What a person can do about a full image.
+pub(super) const FULL: &str = "`sapwood df` and `sapwood du` show what takes it";
+
 impl From<OptionError> for Failure {
     fn from(error: OptionError) -> Self {
-        Self::new(USAGE, error)
+        let unknown = matches!(error, OptionError::Unknown(_));
+        let failure = Self::new(USAGE, error);
+        match unknown {
+            true => failure.advise("`sapwood mount-options` explains all"),
+            false => failure,
+        }
     }
 }
 
@@ -92,3 +166,15 @@ impl From<NoImage> for Failure {
 
 /// Result of a command.
 pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_system_has_no_number() {
+        let error = std::io::Error::from_raw_os_error(2);
+        let line = Failure::on("a.img", error).advise("make it").to_string();
+        assert_eq!(line, "a.img: No such file or directory; make it");
+    }
+}

@@ -1,44 +1,26 @@
-//! Commands that read files inside an image: ls, cat, tree.
+//! Opening images and finding places in them; the commands cat and tree.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use sapwood::fs::Metadata;
 use sapwood::target::Target;
-use sapwood::vfs::FileKind;
-use sapwood::{Error, FileSystem};
-use serde::Serialize;
+use sapwood::{Error, FileSystem, vfs};
 
 use super::choice::SubvolumeChoice;
-use super::failure::{Failure, Result};
-use super::{output, times};
+use super::entry::{self, Entry};
+use super::failure::{FULL, Failure, Result};
+use super::interrupt;
+use super::output::{self, Array};
 
 /// Bytes per read.
 const CHUNK: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
-pub(super) struct LsArgs {
-    /// What to list
-    #[arg(value_name = "IMAGE[:PATH]", required = true)]
-    pub(super) places: Vec<OsString>,
-    /// Long form: mode, links, owner, size, time
-    #[arg(short, long)]
-    long: bool,
-    /// List a directory itself, not what is in it
-    #[arg(short, long)]
-    directory: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    choice: SubvolumeChoice,
-}
-
-#[derive(Debug, clap::Args)]
 pub(super) struct CatArgs {
-    /// Files to print; - is standard input
+    /// Files to print, whose names may be patterns; - is standard input
     #[arg(value_name = "IMAGE:PATH | -", required = true)]
     pub(super) places: Vec<OsString>,
     #[command(flatten)]
@@ -50,48 +32,11 @@ pub(super) struct TreeArgs {
     /// Directory to show
     #[arg(value_name = "IMAGE[:PATH]")]
     pub(super) place: OsString,
-    /// Print JSON, one object a line
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     choice: SubvolumeChoice,
-}
-
-/// A file or directory as `--json` shows it.
-#[derive(Serialize)]
-pub(super) struct Shown {
-    path: String,
-    kind: &'static str,
-    mode: String,
-    ino: u64,
-    links: u32,
-    uid: u32,
-    gid: u32,
-    size: u64,
-    mtime: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<String>,
-}
-
-impl Shown {
-    /// What is at `path`, under the name `shown`.
-    fn new(fs: &FileSystem, path: &Path, shown: &Path, found: &Metadata) -> Self {
-        let target = found
-            .is_symlink()
-            .then(|| fs.read_link(path).unwrap_or_default());
-        Self {
-            path: text(shown),
-            kind: output::kind(found.file_type().kind()),
-            mode: format!("{:04o}", found.mode()),
-            ino: found.ino(),
-            links: found.nlink(),
-            uid: found.uid(),
-            gid: found.gid(),
-            size: found.len(),
-            mtime: times::json(found.attr().mtime),
-            target: target.map(|target| text(&target)),
-        }
-    }
 }
 
 /// A path as text.
@@ -125,7 +70,7 @@ pub(super) fn shown_path(path: &Path) -> String {
 /// The failure of an operation on a path in an image: the path, and the cause.
 pub(super) fn failed(error: Error) -> Failure {
     match error {
-        Error::Path { path, source, .. } => Failure::on(shown_path(&path), source),
+        Error::Path { path, source, .. } => on_path(&path, &source),
         error => error.into(),
     }
 }
@@ -133,24 +78,82 @@ pub(super) fn failed(error: Error) -> Failure {
 /// As [`failed`], on another path than that of the error.
 pub(super) fn failed_on(path: &Path, error: Error) -> Failure {
     match error {
-        Error::Path { source, .. } => Failure::on(shown_path(path), source),
+        Error::Path { source, .. } => on_path(path, &source),
         error => error.into(),
     }
 }
 
-/// Opens images, runs `work` on each path, and closes them.
+fn on_path(path: &Path, cause: &vfs::Error) -> Failure {
+    let failure = Failure::on(shown_path(path), cause);
+    let root = shown_path(path) == "/";
+    match cause {
+        vfs::Error::NoSpace => failure.advise(FULL),
+        vfs::Error::IsDirectory if root => failure.advise("a file is named as IMAGE:/PATH"),
+        vfs::Error::NotPermitted => failure.advise("`sapwood stat` shows the flags of the file"),
+        _ => failure,
+    }
+}
+
+/// True if two paths lead to one file.
+pub(super) fn same_file(one: &Path, other: &Path) -> bool {
+    let id = |path: &Path| path.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    one == other || id(one).is_some_and(|found| id(other) == Some(found))
+}
+
+/// Reads a second place of a command that works within one image; `IMAGE:` may be left out.
+pub(super) fn within_place(image: &Path, place: &OsStr, command: &str) -> Result<PathBuf> {
+    match Target::parse(place)? {
+        Target::Image { image: other, path } if same_file(&other, image) => {
+            Ok(OsString::from_vec(path).into())
+        }
+        Target::Image { .. } => Err(Failure::on(command, "both places must be in one image")),
+        Target::Local(path) => Ok(path),
+    }
+}
+
+/// A path of an image that begins with a slash.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    Path::new("/").join(path)
+}
+
+/// The paths that `paths` name, with patterns expanded.
+pub(super) fn expand(fs: &FileSystem, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for path in paths {
+        all.extend(fs.glob(path).map_err(failed)?);
+    }
+    Ok(all)
+}
+
+/// Opens images, runs `work` on each path, and closes them. Patterns are expanded; `work` is also
+/// told whether a pattern led to several paths. As with coreutils, a path that fails is reported,
+/// and the others follow.
 pub(super) fn for_each(
     places: &[OsString],
     choice: &SubvolumeChoice,
     read_only: bool,
-    mut work: impl FnMut(&FileSystem, &Path) -> Result<()>,
+    mut work: impl FnMut(&FileSystem, &Path, bool) -> Result<()>,
 ) -> Result<()> {
+    let mut all_done = Ok(());
     for (image, paths) in by_image(places)? {
         with_image(&image, choice, read_only, |fs| {
-            paths.iter().try_for_each(|path| work(fs, path))
+            let found = expand(fs, &paths)?;
+            let several = found.len() > paths.len();
+            let mut go_on = |done| match done {
+                Err(failure) if output::broken() || interrupt::came() => Err(failure),
+                Err(failure) => {
+                    output::report(&failure);
+                    all_done = Err(Failure::reported());
+                    Ok(())
+                }
+                Ok(()) => Ok(()),
+            };
+            found
+                .iter()
+                .try_for_each(|path| go_on(work(fs, path, several)))
         })?;
     }
-    Ok(())
+    all_done
 }
 
 /// Closes an image after a command.
@@ -187,69 +190,6 @@ pub(super) fn within<T>(fs: FileSystem, work: impl FnOnce(&FileSystem) -> Result
     Ok(value)
 }
 
-pub(super) fn ls(args: &LsArgs) -> Result<()> {
-    let several = args.places.len() > 1;
-    let mut shown = Vec::new();
-    for_each(&args.places, &args.choice, true, |fs, path| {
-        let top = match args.long {
-            true => fs.symlink_metadata(path),
-            false => fs.metadata(path),
-        };
-        let top = top.map_err(failed)?;
-        let mut found: Vec<(PathBuf, PathBuf, Metadata)> = Vec::new();
-        if top.is_dir() && !args.directory {
-            for entry in fs.read_dir(path).map_err(failed)? {
-                let entry = entry.map_err(failed)?;
-                let metadata = entry.metadata().map_err(failed)?;
-                found.push((entry.file_name().into(), entry.path(), metadata));
-            }
-            found.sort_by(|(one, ..), (other, ..)| one.as_os_str().cmp(other.as_os_str()));
-            if several && !args.json {
-                output::line(format!("{}:", shown_path(path)))?;
-            }
-        } else {
-            found.push((path.to_owned(), path.to_owned(), top));
-        }
-        for (name, path, metadata) in found {
-            match (args.json, args.long) {
-                (true, _) => shown.push(Shown::new(fs, &path, &name, &metadata)),
-                (false, true) => output::line(long_line(fs, &path, &name, &metadata))?,
-                (false, false) => output::line(text(&name))?,
-            }
-        }
-        Ok(())
-    })?;
-    match args.json {
-        true => output::json(&shown),
-        false => Ok(()),
-    }
-}
-
-fn long_line(fs: &FileSystem, path: &Path, name: &Path, metadata: &Metadata) -> String {
-    let shown = Shown::new(fs, path, name, metadata);
-    let attr = metadata.attr();
-    let size = match attr.kind {
-        FileKind::CharDevice | FileKind::BlockDevice => {
-            let (major, minor) = (libc::major(attr.rdev), libc::minor(attr.rdev));
-            format!("{major}, {minor}")
-        }
-        _ => attr.size.to_string(),
-    };
-    let time = times::local_seconds(attr.mtime);
-    let target = shown
-        .target
-        .map(|target| format!(" -> {target}"))
-        .unwrap_or_default();
-    format!(
-        "{} {:>3} {:>5} {:>5} {size:>12} {time} {}{target}",
-        output::mode(attr),
-        attr.nlink,
-        attr.uid,
-        attr.gid,
-        shown.path
-    )
-}
-
 pub(super) fn cat(args: &CatArgs) -> Result<()> {
     let standard = |place: &OsString| place == "-";
     for places in args
@@ -279,7 +219,7 @@ fn cat_input() -> Result<()> {
 
 fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
     let mut buf = vec![0; CHUNK];
-    for_each(places, choice, true, |fs, path| {
+    for_each(places, choice, true, |fs, path, _| {
         let file = fs.open_file(path).map_err(failed)?;
         let mut at = 0;
         loop {
@@ -295,9 +235,10 @@ fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
 
 pub(super) fn tree(args: &TreeArgs) -> Result<()> {
     let place = std::slice::from_ref(&args.place);
-    for_each(place, &args.choice, true, |fs, path| {
+    let mut array = args.json.then(Array::begin).transpose()?;
+    let shown = for_each(place, &args.choice, true, |fs, path, _| {
         let below = fs.walk(path).map_err(failed)?;
-        if !args.json {
+        if array.is_none() {
             output::line(shown_path(path))?;
         }
         let mut counts = (0_u64, 0_u64);
@@ -308,16 +249,13 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
                 true => counts.0 += 1,
                 false => counts.1 += 1,
             }
-            if args.json {
-                output::json_line(&Shown::new(fs, path, below, entry.metadata()))?;
+            if let Some(array) = &mut array {
+                array.push(&Entry::new(fs, path, below, entry.metadata())?)?;
                 continue;
             }
-            let target = match entry.file_type().kind() {
-                FileKind::Symlink => {
-                    format!(" -> {}", text(&fs.read_link(path).map_err(failed)?))
-                }
-                FileKind::Directory => "/".to_owned(),
-                _ => String::new(),
+            let target = match entry.file_type().is_dir() {
+                true => "/".to_owned(),
+                false => entry::arrow(fs, path, entry.metadata())?,
             };
             let bytes = below.as_os_str().as_bytes();
             let depth = bytes.iter().filter(|byte| **byte == b'/').count() + 1;
@@ -328,9 +266,13 @@ pub(super) fn tree(args: &TreeArgs) -> Result<()> {
             let indent = "  ".repeat(depth);
             output::line(format!("{indent}{}{target}", output::name(name)))?;
         }
-        if args.json {
-            return Ok(());
+        match array {
+            Some(_) => Ok(()),
+            None => output::line(format!("{} directories, {} files", counts.0, counts.1)),
         }
-        output::line(format!("{} directories, {} files", counts.0, counts.1))
-    })
+    });
+    if let Some(array) = array {
+        array.end()?;
+    }
+    shown
 }

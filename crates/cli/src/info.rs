@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let info = sapwood::info(&args.image).map_err(failure)?;
     let rows = rows(&info);
     if args.json {
-        return output::json(
+        return output::object(
             &rows
                 .into_iter()
                 .map(|(key, value)| (key.to_owned(), value))

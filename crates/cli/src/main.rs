@@ -3,16 +3,24 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod allocator;
+mod attributes;
 mod change;
 mod check;
 mod choice;
 mod copy;
 mod demo;
 mod dump;
+mod entry;
 mod failure;
 mod files;
+mod find;
+mod generate;
+mod help;
 mod info;
+mod interrupt;
+mod list;
 mod mkfs;
+mod mode;
 mod mount;
 mod output;
 mod owner;
@@ -26,19 +34,18 @@ mod sync;
 mod times;
 mod umount;
 mod untar;
+mod usage;
+mod write;
+mod xattr;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// btrfs and ext4 in user space: make, mount, read, write and check images, without root and
 /// without a kernel driver.
-///
-/// Wherever a command takes IMAGE:PATH, the path is one inside the image; no mount is needed.
-/// IMAGE#N is the partition N of a disk image, IMAGE#LABEL the GPT partition of that name.
-/// nbd://HOST/EXPORT and nbd+unix:///EXPORT?socket=PATH are exports of an NBD server.
 #[derive(Debug, Parser)]
 #[command(
     name = "sapwood",
@@ -72,13 +79,19 @@ enum Command {
     /// Show what an image is: features, sizes, use
     Info(info::Args),
     /// List a directory in an image
-    Ls(files::LsArgs),
+    Ls(list::Args),
     /// Print files of an image
     Cat(files::CatArgs),
     /// Show all attributes of files in an image
     Stat(stat::Args),
     /// Show a directory of an image and all below it
     Tree(files::TreeArgs),
+    /// Find files in an image by name, kind, size, time, owner or mode
+    Find(Box<find::Args>),
+    /// Show how much space directories of an image take
+    Du(usage::DuArgs),
+    /// Show how full images and mounts are
+    Df(usage::DfArgs),
     /// Copy files between this machine and images, or between images
     Cp(copy::Args),
     /// Put the files of a tar archive into a directory of an image
@@ -89,6 +102,23 @@ enum Command {
     Mkdir(change::MkdirArgs),
     /// Rename or move within an image
     Mv(change::MvArgs),
+    /// Make hard and symbolic links in an image
+    Ln(change::LnArgs),
+    /// Write standard input to a file in an image
+    Write(write::WriteArgs),
+    /// Edit a file in an image with $VISUAL or $EDITOR
+    Edit(write::EditArgs),
+    /// Change times of files in an image, or make empty files
+    Touch(attributes::TouchArgs),
+    /// Change the size of files in an image
+    Truncate(attributes::TruncateArgs),
+    /// Change modes of files in an image
+    Chmod(attributes::ChmodArgs),
+    /// Change owners of files in an image
+    Chown(attributes::ChownArgs),
+    /// List, print, set and remove extended attributes
+    #[command(subcommand)]
+    Xattr(xattr::Command),
     /// List, create, snapshot and delete subvolumes
     #[command(subcommand)]
     Subvolume(subvolume::Command),
@@ -100,6 +130,9 @@ enum Command {
     Dump(dump::Args),
     /// Show what Sapwood does: make an image, work in it, pull the plug, recover
     Demo(demo::Args),
+    /// Make man pages and shell completions
+    #[command(subcommand, hide = true)]
+    Generate(generate::Args),
 }
 
 impl Command {
@@ -121,20 +154,39 @@ impl Command {
             Self::Untar(args) => range.place(&mut args.place),
             Self::Rm(args) => range.places(&mut args.places),
             Self::Mkdir(args) => range.places(&mut args.places),
-            Self::Mv(args) => {
-                range.place(&mut args.from)?;
-                range.place_with_path(&mut args.to)
+            Self::Find(args) => {
+                range.places(&mut args.places)?;
+                range.optional(args.newer.as_mut())
             }
-            Self::Cp(args) => {
-                let mut places = args.places.iter_mut();
-                places.try_for_each(|place| range.place_with_path(place))
+            Self::Du(args) => range.places(&mut args.places),
+            Self::Df(args) => args
+                .images
+                .iter_mut()
+                .try_for_each(|image| range.image(image)),
+            Self::Mv(args) => range.places_with_paths(&mut args.places),
+            Self::Ln(args) if args.symbolic => match args.places.last_mut() {
+                Some(new) => range.place(new),
+                None => Ok(()),
+            },
+            Self::Ln(args) => range.places_with_paths(&mut args.places),
+            Self::Write(args) => range.place(&mut args.place),
+            Self::Edit(args) => range.place(&mut args.place),
+            Self::Touch(args) => {
+                range.places(&mut args.places)?;
+                range.optional(args.reference.as_mut())
             }
+            Self::Truncate(args) => range.places(&mut args.places),
+            Self::Chmod(args) => range.places(&mut args.places),
+            Self::Chown(args) => range.places(&mut args.places),
+            Self::Xattr(command) => range.places(command.places()),
+            Self::Cp(args) => range.places_with_paths(&mut args.places),
             Self::Subvolume(command) => range.subvolume(command),
             Self::MountOptions(_)
             | Self::MkfsOptions(_)
             | Self::Umount(_)
             | Self::Sync(_)
             | Self::Stats(_)
+            | Self::Generate(_)
             | Self::Demo(_) => range.refuse(),
         }
     }
@@ -152,7 +204,10 @@ fn main() -> ExitCode {
         };
     }
     output::start_log();
-    let mut cli = match Cli::try_parse_from(args) {
+    let parsed = help::complete(Cli::command())
+        .try_get_matches_from(find::with_long_options(args))
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let mut cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             let printed = error.print();
@@ -167,33 +222,53 @@ fn main() -> ExitCode {
     if let Err(failure) = cli.command.apply(cli.range) {
         return ExitCode::from(output::report(&failure));
     }
-    let result = match cli.command {
+    if let Command::Mount(args) = cli.command {
+        return mount::run(args);
+    }
+    let result = run(cli.command);
+    output::finish(match result {
+        Ok(()) => 0,
+        Err(failure) => output::report(&failure),
+    })
+}
+
+/// Runs any command but `mount`, which becomes a daemon.
+fn run(command: Command) -> failure::Result<()> {
+    match command {
+        Command::Mount(_) => Ok(()),
         Command::Mkfs(args) => mkfs::run(&args),
-        Command::Mount(args) => return mount::run(args),
         Command::MountOptions(args) => output::line(args.page().trim_end()),
         Command::MkfsOptions(args) => output::line(args.page().trim_end()),
         Command::Umount(args) => umount::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Info(args) => info::run(&args),
-        Command::Ls(args) => files::ls(&args),
+        Command::Ls(args) => list::run(&args),
         Command::Cat(args) => files::cat(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Tree(args) => files::tree(&args),
+        Command::Find(args) => find::run(&args),
+        Command::Du(args) => usage::du(&args),
+        Command::Df(args) => usage::df(&args),
         Command::Cp(args) => copy::run(&args),
         Command::Untar(args) => untar::run(&args),
         Command::Rm(args) => change::rm(&args),
         Command::Mkdir(args) => change::mkdir(&args),
         Command::Mv(args) => change::mv(&args),
+        Command::Ln(args) => change::ln(&args),
+        Command::Write(args) => write::write(&args),
+        Command::Edit(args) => write::edit(&args),
+        Command::Touch(args) => attributes::touch(&args),
+        Command::Truncate(args) => attributes::truncate(&args),
+        Command::Chmod(args) => attributes::chmod(&args),
+        Command::Chown(args) => attributes::chown(&args),
+        Command::Xattr(command) => xattr::run(&command),
         Command::Subvolume(command) => subvolume::run(&command),
         Command::Stats(args) => stats::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => demo::run(&args),
-    };
-    output::finish(match result {
-        Ok(()) => 0,
-        Err(failure) => output::report(&failure),
-    })
+        Command::Generate(args) => generate::run(&args, help::complete(Cli::command())),
+    }
 }
 
 #[derive(Debug, clap::Args)]

@@ -116,7 +116,7 @@ fn print(args: &Args, options: &MkfsOptions, made: &MkfsReport) -> Result<()> {
         if let (Value::Object(map), Value::Object(more)) = (&mut object, more) {
             map.extend(more);
         }
-        output::json(&object)?;
+        output::object(&object)?;
     } else if !args.quiet {
         let (image, size) = (args.image.display(), output::size(size));
         output::line(format!("{image}: {}, {size}, uuid {uuid}", args.kind))?;

@@ -1,6 +1,7 @@
 //! `sapwood mount`, and being mount(8)'s helper.
 
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -83,8 +84,13 @@ pub(super) fn run(args: Args) -> ExitCode {
 
 fn start(args: Args) -> Result<ExitCode> {
     let real = |path: &Path| {
-        path.canonicalize()
-            .map_err(|error| Failure::local(path, error).with_code(MOUNT))
+        path.canonicalize().map_err(|error| {
+            let failure = Failure::local(path, &error).with_code(MOUNT);
+            match error.kind() {
+                ErrorKind::NotFound => failure.advise("`mkdir` makes a directory to mount on"),
+                _ => failure,
+            }
+        })
     };
     if remount::is_wanted(&args.options) {
         let dir = real(args.dir.as_ref().unwrap_or(&args.image))?;

@@ -1,17 +1,205 @@
-//! Progress of long work, on a terminal only.
+//! Progress of long work, on a terminal only: how far it is, how fast, and how long it takes yet.
+
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use sapwood::FileSystem;
+use sapwood::copy::Place;
+
+/// Names between two looks at whether a count is still wanted.
+const STEP: u64 = 256;
+
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    // A template of ours that does not parse leaves the default look.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("##-"));
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
 
 /// A counter of things whose number is not known; hidden if `quiet`.
 pub(super) fn items(quiet: bool, what: &'static str) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::no_length();
-    // A template of ours that does not parse leaves the default look.
-    if let Ok(style) = ProgressStyle::with_template("{msg} {pos} {spinner} {elapsed}") {
-        bar.set_style(style);
-    }
+    let template = "{spinner} {msg} {human_pos}, {per_sec}, {elapsed}";
+    let bar = styled(ProgressBar::no_length(), template);
     bar.set_message(what);
     bar
+}
+
+/// The progress of a copy: files and bytes. The bytes that there are to copy are counted meanwhile,
+/// by a thread of its own; when it is done, the bar shows how long the copy takes yet.
+pub(super) struct Bytes {
+    bar: ProgressBar,
+    /// Bytes in all, once they are counted.
+    total: Arc<AtomicU64>,
+    ended: Arc<AtomicBool>,
+    counting: Option<JoinHandle<()>>,
+}
+
+/// The count is not done.
+const UNKNOWN: u64 = u64::MAX;
+
+impl Bytes {
+    /// Hidden if `quiet`.
+    pub(super) fn new(quiet: bool) -> Self {
+        let bar = match quiet {
+            true => ProgressBar::hidden(),
+            false => styled(
+                ProgressBar::no_length(),
+                "{spinner} copied {msg}{binary_bytes}, {binary_bytes_per_sec}, {elapsed}",
+            ),
+        };
+        Self {
+            bar,
+            total: Arc::new(AtomicU64::new(UNKNOWN)),
+            ended: Arc::new(AtomicBool::new(false)),
+            counting: None,
+        }
+    }
+
+    /// Begins to count what there is to copy, if anybody sees it.
+    pub(super) fn measure(&mut self, sources: &[Place<'_>]) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let mut all = Vec::new();
+        for source in sources {
+            all.push(match source {
+                Place::Host(path) => Source::Host(path.clone()),
+                Place::Image(fs, path) => Source::Image((*fs).clone(), path.clone()),
+                // Of a stream the end is not known.
+                _ => return,
+            });
+        }
+        let (total, ended) = (Arc::clone(&self.total), Arc::clone(&self.ended));
+        self.counting = Some(std::thread::spawn(move || {
+            let mut count = Count::new(&ended);
+            for source in all {
+                count.source(&source);
+            }
+            if !ended.load(Ordering::Relaxed) {
+                total.store(count.bytes, Ordering::Relaxed);
+            }
+        }));
+    }
+
+    pub(super) fn bar(&self) -> &ProgressBar {
+        &self.bar
+    }
+
+    pub(super) fn files(&self, done: u64) {
+        self.bar.set_message(format!("{done} files, "));
+    }
+
+    pub(super) fn bytes(&mut self, done: u64) {
+        let total = self.total.load(Ordering::Relaxed);
+        if total != UNKNOWN && self.bar.length().is_none() {
+            self.bar.set_length(total);
+            let template = "copied {msg}{binary_bytes} of {binary_total_bytes} [{bar:16}] \
+                            {binary_bytes_per_sec}, {eta} left";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                self.bar.set_style(style.progress_chars("##-"));
+            }
+        }
+        self.bar.set_position(done);
+    }
+
+    pub(super) fn end(self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(counting) = self.counting {
+            // It uses the images, which are closed next. A panic there was printed.
+            let _ = counting.join();
+        }
+        self.bar.finish_and_clear();
+    }
+}
+
+enum Source {
+    Host(PathBuf),
+    Image(FileSystem, PathBuf),
+}
+
+/// Bytes of the files below sources. What cannot be read counts nothing: the copy reports it.
+struct Count<'e> {
+    bytes: u64,
+    names: u64,
+    ended: &'e AtomicBool,
+}
+
+impl<'e> Count<'e> {
+    fn new(ended: &'e AtomicBool) -> Self {
+        Self {
+            bytes: 0,
+            names: 0,
+            ended,
+        }
+    }
+
+    fn is_ended(&mut self) -> bool {
+        self.names += 1;
+        self.names.is_multiple_of(STEP) && self.ended.load(Ordering::Relaxed)
+    }
+
+    fn source(&mut self, source: &Source) {
+        match source {
+            Source::Host(path) => {
+                if let Ok(found) = path.metadata() {
+                    self.host(path, &found);
+                }
+            }
+            Source::Image(fs, path) => {
+                let Ok(found) = fs.metadata(path) else { return };
+                if !found.is_dir() {
+                    self.bytes = self.bytes.saturating_add(found.len());
+                    return;
+                }
+                for entry in fs.walk(path).into_iter().flatten() {
+                    let Ok(entry) = entry else { return };
+                    let found = entry.metadata();
+                    if found.is_file() {
+                        let bytes = found.len();
+                        self.bytes = self.bytes.saturating_add(bytes);
+                    }
+                    if self.is_ended() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn host(&mut self, path: &Path, found: &Metadata) {
+        use std::os::unix::fs::MetadataExt;
+
+        if !found.is_dir() {
+            let bytes = found.len().min(found.blocks().saturating_mul(512));
+            self.bytes = self.bytes.saturating_add(bytes);
+            return;
+        }
+        let mut waiting = vec![path.to_owned()];
+        while let Some(dir) = waiting.pop() {
+            for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+                let Ok(found) = entry.metadata() else {
+                    continue;
+                };
+                if found.is_dir() {
+                    waiting.push(entry.path());
+                } else if found.is_file() {
+                    let bytes = found.len().min(found.blocks().saturating_mul(512));
+                    self.bytes = self.bytes.saturating_add(bytes);
+                }
+                if self.is_ended() {
+                    return;
+                }
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@ use sapwood::block::Operand;
 use sapwood::options::parse_size;
 use sapwood::target::Target;
 
+use super::choice::PART;
 use super::failure::{Failure, Result, USAGE};
 use super::subvolume;
 
@@ -14,10 +15,12 @@ use super::subvolume;
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct Range {
     /// Where the file system begins in the image: bytes, or with k, M, G, T
-    #[arg(long, value_name = "BYTES", value_parser = size, global = true)]
+    #[arg(long, value_name = "BYTES", value_parser = size, global = true,
+        help_heading = PART, display_order = 1000)]
     offset: Option<u64>,
     /// How much of the image the file system may use [default: all that follows the offset]
-    #[arg(long, value_name = "BYTES", value_parser = size, global = true)]
+    #[arg(long, value_name = "BYTES", value_parser = size, global = true,
+        help_heading = PART, display_order = 1000)]
     length: Option<u64>,
 }
 
@@ -76,6 +79,18 @@ impl Range {
             }
             Target::Image { .. } => self.place_with_path(place),
         }
+    }
+
+    /// A place that may be left out.
+    pub(super) fn optional(self, place: Option<&mut OsString>) -> Result<()> {
+        place.map_or(Ok(()), |place| self.place_with_path(place))
+    }
+
+    /// Places of which each is a path of this machine, or one in an image.
+    pub(super) fn places_with_paths(self, places: &mut [OsString]) -> Result<()> {
+        places
+            .iter_mut()
+            .try_for_each(|place| self.place_with_path(place))
     }
 
     /// Several of them.

@@ -5,17 +5,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use sapwood::FileSystem;
-use sapwood::vfs::FileKind;
+use sapwood::vfs::Attr;
 use serde::Serialize;
 
 use super::choice::SubvolumeChoice;
+use super::entry::{self, Entry};
 use super::failure::Result;
-use super::files::{failed, for_each, shown_path};
-use super::{output, times};
+use super::files::{absolute, failed, for_each, shown_path};
+use super::output::{self, Array};
+use super::times;
+use super::xattr::{self, Attribute};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to show
+    /// What to show; a name may be a pattern
     #[arg(value_name = "IMAGE[:PATH]", required = true)]
     pub(super) places: Vec<OsString>,
     /// Print JSON
@@ -25,114 +28,96 @@ pub(super) struct Args {
     choice: SubvolumeChoice,
 }
 
+/// An object of `--json`.
 #[derive(Serialize)]
 struct Shown {
-    path: String,
-    kind: &'static str,
-    ino: u64,
+    #[serde(flatten)]
+    entry: Entry,
     generation: u64,
-    mode: String,
-    links: u32,
-    uid: u32,
-    gid: u32,
-    size: u64,
-    allocated: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
-    target: Option<String>,
     atime: String,
-    mtime: String,
     ctime: String,
     btime: String,
     flags: String,
-    xattrs: Vec<(String, String)>,
+    xattrs: Vec<Attribute>,
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let mut all = Vec::new();
-    for_each(&args.places, &args.choice, true, |fs, path| {
-        all.push(look(fs, path, args.json).map_err(failed)?);
-        Ok(())
-    })?;
-    match args.json {
-        true => output::json(&all),
-        false => all.iter().try_for_each(print),
+    let mut array = args.json.then(Array::begin).transpose()?;
+    let shown = for_each(
+        &args.places,
+        &args.choice,
+        true,
+        |fs, path, _| match &mut array {
+            Some(array) => array.push(&look(fs, path)?),
+            None => print(fs, path),
+        },
+    );
+    if let Some(array) = array {
+        array.end()?;
     }
+    shown
 }
 
-fn look(fs: &FileSystem, path: &Path, as_json: bool) -> sapwood::Result<Shown> {
-    let found = fs.symlink_metadata(path)?;
-    let shown_time = if as_json { times::json } else { times::local };
+fn flags(attr: &Attr) -> String {
+    let names = attr.flags.iter_names().map(|(name, _)| name.to_lowercase());
+    names.collect::<Vec<_>>().join(",")
+}
+
+fn look(fs: &FileSystem, path: &Path) -> Result<Shown> {
+    let found = fs.symlink_metadata(path).map_err(failed)?;
     let attr = found.attr();
-    let device = matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice);
-    let mut xattrs = Vec::new();
-    for name in fs.xattrs(path)? {
-        let value = fs.xattr(path, &name)?.unwrap_or_default();
-        xattrs.push((output::name(name.as_bytes()), output::name(&value)));
-    }
-    xattrs.sort();
     Ok(Shown {
-        path: shown_path(path),
-        kind: output::kind(attr.kind),
-        ino: attr.ino.0,
+        entry: Entry::new(fs, path, &absolute(path), &found)?,
         generation: attr.generation,
-        mode: format!("{:04o}", attr.perm),
-        links: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        size: attr.size,
-        allocated: attr.allocated,
-        device: device.then(|| format!("{}, {}", libc::major(attr.rdev), libc::minor(attr.rdev))),
-        target: match attr.kind {
-            FileKind::Symlink => Some(output::name(fs.read_link(path)?.as_os_str().as_bytes())),
-            _ => None,
-        },
-        atime: shown_time(attr.atime),
-        mtime: shown_time(attr.mtime),
-        ctime: shown_time(attr.ctime),
-        btime: shown_time(attr.btime),
-        flags: attr
-            .flags
-            .iter_names()
-            .map(|(name, _)| name.to_lowercase())
-            .collect::<Vec<_>>()
-            .join(","),
-        xattrs,
+        device: entry::device(&found),
+        atime: times::json(attr.atime),
+        ctime: times::json(attr.ctime),
+        btime: times::json(attr.btime),
+        flags: flags(attr),
+        xattrs: xattr::all(fs, path)?,
     })
 }
 
-fn print(shown: &Shown) -> Result<()> {
-    output::line(format!("{}: {}", shown.path, shown.kind))?;
-    if let Some(target) = &shown.target {
-        output::line(format!("  target  {target}"))?;
+fn print(fs: &FileSystem, path: &Path) -> Result<()> {
+    let found = fs.symlink_metadata(path).map_err(failed)?;
+    let attr = found.attr();
+    output::line(format!("{}: {}", shown_path(path), output::kind(attr.kind)))?;
+    let mut rows = Vec::new();
+    if found.is_symlink() {
+        let target = fs.read_link(path).map_err(failed)?;
+        rows.push(format!(
+            "target  {}",
+            output::name(target.as_os_str().as_bytes())
+        ));
     }
-    if let Some(device) = &shown.device {
-        output::line(format!("  device  {device}"))?;
-    }
-    output::line(format!(
-        "  inode   {} (generation {}), {} links",
-        shown.ino, shown.generation, shown.links
-    ))?;
-    output::line(format!(
-        "  mode    {}, uid {}, gid {}",
-        shown.mode, shown.uid, shown.gid
-    ))?;
-    output::line(format!(
-        "  size    {} bytes, {} allocated",
-        shown.size, shown.allocated
-    ))?;
+    rows.extend(entry::device(&found).map(|device| format!("device  {device}")));
+    rows.push(format!(
+        "inode   {} (generation {}), {} links",
+        attr.ino, attr.generation, attr.nlink
+    ));
+    rows.push(format!(
+        "mode    {:04o}, uid {}, gid {}",
+        attr.perm, attr.uid, attr.gid
+    ));
+    rows.push(format!(
+        "size    {} bytes, {} allocated",
+        attr.size, attr.allocated
+    ));
     for (name, time) in [
-        ("access", &shown.atime),
-        ("modify", &shown.mtime),
-        ("change", &shown.ctime),
-        ("birth ", &shown.btime),
+        ("access", attr.atime),
+        ("modify", attr.mtime),
+        ("change", attr.ctime),
+        ("birth ", attr.btime),
     ] {
-        output::line(format!("  {name}  {time}"))?;
+        rows.push(format!("{name}  {}", times::local(time)));
     }
-    if !shown.flags.is_empty() {
-        output::line(format!("  flags   {}", shown.flags))?;
+    if !attr.flags.is_empty() {
+        rows.push(format!("flags   {}", flags(attr)));
     }
-    for (name, value) in &shown.xattrs {
-        output::line(format!("  xattr   {name} = {value}"))?;
-    }
-    Ok(())
+    let attributes = xattr::all(fs, path)?;
+    rows.extend(attributes.iter().map(|one| format!("xattr   {one}")));
+    rows.iter()
+        .try_for_each(|row| output::line(format_args!("  {row}")))
 }

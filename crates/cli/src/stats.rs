@@ -38,7 +38,7 @@ struct Step<'s> {
 pub(super) fn run(args: &Args) -> Result<()> {
     let mut total = read(&args.dir)?;
     match (args.watch, args.json) {
-        (false, true) => output::json(&total)?,
+        (false, true) => output::object(&total)?,
         (true, true) => step(&total, &total)?,
         (_, false) => output::line(Table::of(&total))?,
     }

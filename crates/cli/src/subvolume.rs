@@ -13,7 +13,8 @@ use serde_json::json;
 
 use super::failure::{Failure, Result};
 use super::files::{failed, failed_on, in_image};
-use super::{change, files, output, owner, times};
+use super::output::{self, Array};
+use super::{files, owner, times};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
@@ -236,15 +237,22 @@ fn with<T>(
 fn print_list(found: &SubvolumeList, as_json: bool) -> Result<()> {
     let (subvolumes, default) = (&found.subvolumes, found.default);
     if as_json {
-        let rows = subvolumes.iter().map(|one| {
-            json!({
-                "id": one.id.0, "path": output::name(&one.path), "parent": one.parent.map(|id| id.0),
+        let mut array = Array::begin()?;
+        for one in subvolumes {
+            let (path, path_bytes) = output::json::text(&one.path);
+            let mut row = json!({
+                "id": one.id.0, "path": path, "parent": one.parent.map(|id| id.0),
                 "generation": one.generation, "created_generation": one.created_generation,
-                "created": times::json(one.created), "read_only": one.read_only, "uuid": output::uuid(&one.uuid),
-                "parent_uuid": output::uuid(&one.parent_uuid), "default": one.id == default,
-            })
-        });
-        return output::json(&rows.collect::<Vec<_>>());
+                "created": times::json(one.created), "read_only": one.read_only,
+                "uuid": output::uuid(&one.uuid), "parent_uuid": output::uuid(&one.parent_uuid),
+                "default": one.id == default,
+            });
+            if let (Some(bytes), Some(row)) = (path_bytes, row.as_object_mut()) {
+                row.insert("path_bytes".to_owned(), bytes.into());
+            }
+            array.push(&row)?;
+        }
+        return array.end();
     }
     for one in subvolumes {
         let marks = match (one.read_only, one.id == default) {
@@ -278,7 +286,7 @@ fn snapshot(source: &OsStr, place: &OsStr, read_only: bool) -> Result<()> {
         });
     }
     let (image, from) = in_image(source)?;
-    let to = change::within(&image, place, "snapshot")?;
+    let to = files::within_place(&image, place, "snapshot")?;
     with(&image, false, |fs| {
         fs.metadata(&from).map_err(failed)?;
         let made = match read_only {

@@ -2,6 +2,7 @@
 //! JSON as RFC 3339 in UTC.
 
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
 
 use jiff::tz::TimeZone;
 use sapwood::vfs::Timestamp;
@@ -32,6 +33,40 @@ fn in_zone(time: Timestamp, zone: &TimeZone) -> String {
 /// Date and time in UTC, to the nanosecond, as RFC 3339 has it.
 pub(super) fn json(time: Timestamp) -> String {
     format!("{}Z", utc(time, 'T'))
+}
+
+/// Reads a time that a user gives: `@SECONDS`, RFC 3339, or a date with or without a time in the
+/// caller's zone.
+///
+/// # Errors
+/// It is something else.
+pub(super) fn parse(text: &str) -> Result<SystemTime, String> {
+    let wrong =
+        || format!("{text} is no time: as 2025-07-01T12:00:00Z, '2025-07-01 12:00' or @1751371200");
+    if let Some(seconds) = text.strip_prefix('@') {
+        let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
+        let whole: i64 = whole.parse().map_err(|_| wrong())?;
+        let nanoseconds = match fraction.len() <= 9 && fraction.bytes().all(|b| b.is_ascii_digit())
+        {
+            true => format!("{fraction:0<9}")
+                .parse::<u32>()
+                .map_err(|_| wrong())?,
+            false => return Err(wrong()),
+        };
+        let seconds = Duration::from_secs(whole.unsigned_abs());
+        let time = match whole < 0 {
+            true => SystemTime::UNIX_EPOCH.checked_sub(seconds),
+            false => SystemTime::UNIX_EPOCH.checked_add(seconds),
+        };
+        let time = time.and_then(|time| time.checked_add(Duration::from_nanos(nanoseconds.into())));
+        return time.ok_or_else(wrong);
+    }
+    if let Ok(time) = text.parse::<jiff::Timestamp>() {
+        return Ok(time.into());
+    }
+    let local = text.parse::<jiff::civil::DateTime>().map_err(|_| wrong())?;
+    let zoned = local.to_zoned(TimeZone::system()).map_err(|_| wrong())?;
+    Ok(zoned.into())
 }
 
 fn utc(time: Timestamp, between: char) -> String {
@@ -87,6 +122,25 @@ mod tests {
         assert_eq!(at(-1, 999_999_999), "1970-01-01 00:59:59.999999999 +0100");
         for sec in [i64::MIN, i64::MAX] {
             assert!(at(sec, 0).ends_with(" +0000"));
+        }
+    }
+
+    #[test]
+    fn times_of_a_user_are_read() {
+        let at = |text: &str| parse(text).map(|time| json(time.into()));
+        let noon = Ok("2025-07-01T12:00:00.000000000Z".to_owned());
+        assert_eq!(at("2025-07-01T12:00:00Z"), noon);
+        assert_eq!(at("2025-07-01 14:00:00+02"), noon);
+        assert_eq!(at("@1751371200"), noon);
+        assert_eq!(
+            at("@-1.25"),
+            Ok("1969-12-31T23:59:59.250000000Z".to_owned())
+        );
+        for text in ["2025-07-01 12:00", "2025-07-01 12:00:30.5", "2025-07-01"] {
+            assert!(parse(text).is_ok(), "{text}");
+        }
+        for text in ["", "@", "@x", "@1.x", "yesterday", "2025-13-01"] {
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 }

@@ -85,7 +85,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let dir = resolve(&args.dir)?;
     let entry = mount::mounted_on(&dir)
         .filter(MountEntry::is_ours)
-        .ok_or_else(|| Failure::local(&dir, "no Sapwood image is mounted here"))?;
+        .ok_or_else(|| {
+            Failure::local(
+                &dir,
+                "no Sapwood image is mounted here; `findmnt` lists mounts",
+            )
+        })?;
     if args.step_by_step {
         let done = unmount(&dir, &entry, args.lazy);
         let why = done.as_ref().map_err(ToString::to_string).err();
@@ -217,7 +222,16 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
         }
     }
     waits("the kernel to unmount".to_owned())?;
-    mount::unmount(dir, lazy).map_err(|error| Failure::local(dir, error))?;
+    mount::unmount(dir, lazy).map_err(|error| {
+        let busy = matches!(error, mount::UnmountError::Busy(_));
+        let failure = Failure::local(dir, error);
+        match busy {
+            true => {
+                failure.advise("`fuser -vm` shows by what, `sapwood umount --lazy` detaches it")
+            }
+            false => failure,
+        }
+    })?;
     if !lazy && !is_mounted(entry) {
         waits(format!(
             "{} to release {}",

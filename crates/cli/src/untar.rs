@@ -7,11 +7,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use sapwood::target::Target;
-use sapwood::{ArchiveError, FileSystem};
+use sapwood::{ArchiveError, FileSystem, Progress};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files::with_image;
+use super::interrupt::{self, Input};
 use super::{copy, owner, progress};
 
 #[derive(Debug, clap::Args)]
@@ -38,6 +39,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     };
     let dir = PathBuf::from(OsString::from_vec(path));
     let archive = open(&args.archive)?;
+    interrupt::stop();
     with_image(&image, &args.choice, false, |fs| {
         let (uid, gid, umask) = owner::chosen(None);
         fs.set_creator(uid, gid);
@@ -49,10 +51,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// Opens an archive; `-` is standard input.
 pub(super) fn open(archive: &Path) -> Result<Box<dyn Read + Send>> {
     if archive == Path::new("-") {
-        return Ok(Box::new(std::io::stdin()));
+        return Ok(Box::new(Input(std::io::stdin())));
     }
     match File::open(archive) {
-        Ok(file) => Ok(Box::new(file)),
+        Ok(file) => Ok(Box::new(Input(file))),
         Err(error) => Err(Failure::local(archive, error)),
     }
 }
@@ -66,8 +68,15 @@ pub(super) fn extract(
     quiet: bool,
 ) -> Result<()> {
     let bar = progress::items(quiet, "extracted");
-    let extracted = fs.extract_tar_into(dir, reader, &mut |step| copy::show(&bar, step));
+    let mut names = 0;
+    let extracted = fs.extract_tar_into(dir, reader, &mut |step| {
+        if let Progress::Done { done, .. } = step {
+            names = done;
+        }
+        copy::show(&bar, step);
+    });
     bar.finish_and_clear();
+    interrupt::check(|| format!("{names} entries were extracted, the last may be incomplete"))?;
     extracted.map_err(|error| match error {
         ArchiveError::FileSystem(error) => Failure::from(error),
         error => Failure::new(FAILED, format_args!("{}: {error}", archive.display())),

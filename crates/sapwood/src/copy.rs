@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 pub use error::{CopyCause, CopyError};
 
 use crate::fs::FileSystem;
-use crate::progress::OnProgress;
+use crate::progress::{OnProgress, Stop};
 use crate::shown;
 use crate::vfs::{Credentials, FileKind};
 use error::Result;
@@ -53,8 +53,26 @@ pub struct CopyOptions {
     /// Owner and group of what is made in an image; if `None`, of an archive copy the source's,
     /// else the caller's effective ones.
     pub owner: Option<(u32, u32)>,
+    /// Keep owner, mode, times and extended attributes, as `cp -p`.
+    pub preserve: bool,
+    /// What happens to a file that has the name of a copy.
+    pub existing: Existing,
     /// Permission bits that a copy in an image does not get, unless it is an archive copy.
     pub umask: u32,
+    /// Ends the copy early.
+    pub stop: Stop,
+}
+
+/// What a copy does where a file exists already. Directories are always merged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// The copy replaces it.
+    #[default]
+    Replace,
+    /// It stays, and the copy is left out without an error, as with `cp -n`.
+    Keep,
+    /// It stays unless the source was changed later, as with `cp -u`.
+    KeepNewer,
 }
 
 impl Default for CopyOptions {
@@ -64,7 +82,10 @@ impl Default for CopyOptions {
             recursive: false,
             archive: false,
             owner: None,
+            preserve: false,
+            existing: Existing::Replace,
             umask: 0o022,
+            stop: Stop::new(),
         }
     }
 }
@@ -90,7 +111,7 @@ impl CopyOptions {
 
     fn rules(&self) -> Rules {
         Rules {
-            archive: self.archive,
+            archive: self.archive || self.preserve,
             owner: self.owner,
             caller: Credentials {
                 uid: rustix::process::geteuid().as_raw(),
@@ -111,7 +132,11 @@ pub struct CopyReport {
     /// Names that were left out; each was reported as [`Progress::Failed`](crate::Progress::Failed)
     /// with a [`CopyError`].
     pub left_out: u64,
-    /// Why the first of them was left out.
+    /// Files that stayed as they were, because of [`CopyOptions::existing`].
+    pub kept: u64,
+    /// Bytes of content that were copied, without holes.
+    pub bytes: u64,
+    /// Why the first of the names that were left out was.
     pub first_error: Option<CopyError>,
 }
 
@@ -248,9 +273,11 @@ fn copy_operands(
             return Err(CopyError::on(place, CopyCause::DestinationNotDirectory));
         }
     }
-    let report = Report::new(progress);
+    let report = Report::new(progress, options.stop.clone());
     let copy = Copy {
         recursive: options.recursive || options.archive,
+        links: options.archive,
+        existing: options.existing,
         rules: options.rules(),
         report: &report,
     };
@@ -266,7 +293,8 @@ fn copy_operands(
 }
 
 fn from_standard(copy: &Copy<'_>, to: Option<&mut Destination<'_>>) -> Result<()> {
-    let from: Found<'_> = Box::new(LocalSide::standard(false)?);
+    let stop = copy.report.stop();
+    let from: Found<'_> = Box::new(LocalSide::standard(false)?.stopped_by(stop));
     let Some(to) = to else {
         let output = Box::new(LocalSide::standard(true)?);
         return copy.tree(from, false, Target::Content(output));
@@ -286,7 +314,7 @@ fn from_path<'s>(
     to: Option<&mut Destination<'s>>,
 ) -> Result<()> {
     // A slash at the end asks for what the link leads to.
-    let follow = !copy.rules.archive || path.ends_with(b"/");
+    let follow = !copy.links || path.ends_with(b"/");
     let gone = || CopyError::on(side.shown(path), CopyCause::Missing);
     let from = side.find(path, follow)?.ok_or_else(gone)?;
     let directory = from.meta().kind == FileKind::Directory;
@@ -366,9 +394,11 @@ pub(crate) fn fill(
         return Err(on_source(CopyCause::NotDirectory));
     }
     let root = to.find(b"", true)?.ok_or_else(gone)?;
-    let report = Report::new(progress);
+    let report = Report::new(progress, Stop::new());
     let copy = Copy {
         recursive: true,
+        links: true,
+        existing: Existing::Replace,
         rules: CopyOptions::archive().rules(),
         report: &report,
     };

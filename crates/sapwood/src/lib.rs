@@ -50,6 +50,7 @@ pub mod mkfs;
 #[cfg(feature = "fuse")]
 pub mod mount;
 pub mod options;
+pub mod pattern;
 pub mod progress;
 pub mod shown;
 pub mod target;
@@ -64,7 +65,7 @@ pub use inspect::{Info, dump, info};
 pub use kind::Kind;
 pub use mkfs::MkfsOptions;
 pub use options::Options;
-pub use progress::{OnProgress, Progress};
+pub use progress::{OnProgress, Progress, Stop};
 pub use sapwood_block as block;
 pub use sapwood_btrfs as btrfs;
 pub use sapwood_ext4 as ext4;

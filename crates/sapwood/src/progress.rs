@@ -1,9 +1,12 @@
 //! What a long operation reports to its caller.
 
 use std::error::Error;
+use std::fmt::Display;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A step of a long operation.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Progress<'p> {
     /// A phase is this far.
@@ -13,9 +16,24 @@ pub enum Progress<'p> {
         /// Number of things that are done in this phase.
         done: u64,
     },
+    /// So many bytes of content are copied.
+    Bytes(u64),
+    /// The thing that is being done. Its text costs something only where it is displayed.
+    Item(&'p dyn Display),
     /// One thing could not be done, and the operation continues without it. The type of the error
     /// is the one that the operation itself returns.
     Failed(&'p (dyn Error + 'static)),
+}
+
+impl std::fmt::Debug for Progress<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Done { phase, done } => write!(f, "Done({phase}, {done})"),
+            Self::Bytes(done) => write!(f, "Bytes({done})"),
+            Self::Item(item) => write!(f, "Item({item})"),
+            Self::Failed(error) => write!(f, "Failed({error})"),
+        }
+    }
 }
 
 /// The callback of a long operation. It is called by one thread at a time, not always by the
@@ -24,3 +42,29 @@ pub type OnProgress<'p> = dyn FnMut(Progress<'_>) + Send + 'p;
 
 /// A callback that ignores every step.
 pub fn ignore(_: Progress<'_>) {}
+
+/// Asks a long operation to end early. Clones are the same request.
+///
+/// The operation completes the step that it is in, and returns with
+/// [`Interrupted`](std::io::ErrorKind::Interrupted). What it did until then stays.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// A request that is not made yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks every operation that has this request to end.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`stop`](Self::stop) was called.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -2,12 +2,15 @@
 //! back, path lookup, and whole-directory listings.
 
 use std::collections::{HashSet, VecDeque};
+use std::fmt::Display;
 use std::ops::ControlFlow;
 
 use sapwood_vfs::{Attr, DirEntry, Entry, Error, FileKind, FileSystem, Ino, Result};
 
+use crate::shown;
+
 /// Most symbolic links that one path may lead through.
-const LINKS_MAX: u32 = 40;
+pub(crate) const LINKS_MAX: u32 = 40;
 
 /// A held inode; dropping it gives the reference back.
 pub(crate) struct Node<'a> {
@@ -80,7 +83,8 @@ impl Drop for Node<'_> {
     }
 }
 
-fn components(path: &[u8]) -> Vec<Vec<u8>> {
+/// The names of a path.
+pub(crate) fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/')
         .filter(|part| !part.is_empty())
         .map(<[u8]>::to_vec)
@@ -222,6 +226,8 @@ struct Level {
 pub(crate) struct Walker {
     entered: HashSet<Ino>,
     open: Vec<Level>,
+    /// Most levels below the top whose names are walked.
+    deepest: usize,
     path: Vec<u8>,
 }
 
@@ -238,7 +244,16 @@ impl Walker {
         Self {
             entered: HashSet::from([top]),
             open: vec![level],
+            deepest: usize::MAX,
             path: Vec::new(),
+        }
+    }
+
+    /// Ends the walk at names that are `depth` components long.
+    pub(crate) fn limit(&mut self, depth: usize) {
+        self.deepest = depth;
+        if depth == 0 {
+            self.open.clear();
         }
     }
 
@@ -269,11 +284,13 @@ impl Walker {
                 self.path.push(b'/');
             }
             self.path.extend_from_slice(&entry.name);
-            if attr.kind != FileKind::Directory {
+            if attr.kind != FileKind::Directory || self.open.len() >= self.deepest {
                 fs.forget(attr.ino, 1);
                 return Ok(Some((entry, attr)));
             }
-            last.names.shed();
+            if let Some(last) = self.open.last_mut() {
+                last.names.shed();
+            }
             self.open.push(Level {
                 dir: attr.ino,
                 names: Names::default(),
@@ -308,8 +325,27 @@ struct Emptied<'a> {
     names: Names,
 }
 
+/// The path of a removed name from the top.
+struct Removed<'r, 'a> {
+    /// The directories above it, with the top.
+    above: &'r [Emptied<'a>],
+    name: &'r [u8],
+}
+
+impl Display for Removed<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.above.is_empty() {
+            return Ok(());
+        }
+        for one in self.above.iter().skip(1) {
+            write!(f, "/{}", shown::name(&one.name))?;
+        }
+        write!(f, "/{}", shown::name(self.name))
+    }
+}
+
 /// Removes the directory `top`, which is `name` in `dir`, and everything below it. Calls `removed`
-/// after each name. Fails with the path from `top`.
+/// after each name, with its path from `top`. Fails with the path from `top`.
 ///
 /// An image can contain a directory below itself: such a loop is refused before anything in it is
 /// removed twice.
@@ -317,7 +353,7 @@ pub(crate) fn remove_all<'a>(
     dir: &Node<'a>,
     top: Node<'a>,
     name: &[u8],
-    removed: &mut dyn FnMut(),
+    removed: &mut dyn FnMut(&dyn Display) -> Result<()>,
 ) -> std::result::Result<(), (Vec<u8>, Error)> {
     let fs = dir.fs;
     let mut inside: HashSet<Ino> = HashSet::from([dir.ino(), top.ino()]);
@@ -337,12 +373,18 @@ pub(crate) fn remove_all<'a>(
             inside.remove(&node.ino());
             let parent = open.last().map_or(dir.ino(), |above| above.node.ino());
             fs.rmdir(parent, &name)?;
-            removed();
+            removed(&Removed {
+                above: open,
+                name: &name,
+            })?;
             return Ok(!open.is_empty());
         };
         if entry.kind != FileKind::Directory {
             fs.unlink(last.node.ino(), &entry.name)?;
-            removed();
+            removed(&Removed {
+                above: open,
+                name: &entry.name,
+            })?;
             return Ok(true);
         }
         let below = last.node.child(&entry.name)?;

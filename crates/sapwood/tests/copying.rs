@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use sapwood::copy::{CopyCause, CopyOptions, Place, copy};
+use sapwood::copy::{CopyCause, CopyOptions, Existing, Place, copy};
 use sapwood::{BuildError, CopyError, FileSystem, ImageBuilder, Kind, Progress};
 use tempfile::TempDir;
 
@@ -208,4 +208,97 @@ fn options_of_mkfs_reach_the_image() {
     let fs = sapwood::open(&path).unwrap();
     assert_eq!(fs.statfs().unwrap().inodes, 1024);
     assert!(ImageBuilder::btrfs().option("inodes", Some("1")).is_err());
+}
+
+/// A copy of `a/small` to an image that has it already, with the content `old`.
+fn over(existing: Existing, newer: bool) -> (Vec<u8>, u64) {
+    let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+    let fs = image(Kind::Ext4, dir.path(), "image");
+    fs.write("small", "old").unwrap();
+    let day = std::time::Duration::from_secs(86_400);
+    let now = std::time::SystemTime::now();
+    let time = if newer { now + day } else { now - day };
+    fs.set_times("small", sapwood::fs::Times::new().modified(time))
+        .unwrap();
+    let mut options = CopyOptions::recursive();
+    options.existing = existing;
+    let from = [Place::host(tree.path().join("a/small"))];
+    let report = copy(&from, &Place::image(&fs, "/"), &options, &mut |_| {}).unwrap();
+    (fs.read("small").unwrap(), report.kept)
+}
+
+#[test]
+fn an_existing_file_stays_where_that_is_asked_for() {
+    let (old, new) = (b"old".to_vec(), b"small".to_vec());
+    for newer in [false, true] {
+        assert_eq!(over(Existing::Replace, newer), (new.clone(), 0));
+        assert_eq!(over(Existing::Keep, newer), (old.clone(), 1));
+    }
+    assert_eq!(over(Existing::KeepNewer, false), (new, 0));
+    assert_eq!(over(Existing::KeepNewer, true), (old, 1));
+}
+
+#[test]
+fn a_copy_names_and_counts_what_it_copies() {
+    let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+    let fs = image(Kind::Btrfs, dir.path(), "image");
+    let (mut names, mut bytes) = (Vec::new(), 0);
+    let from = [Place::host(tree.path().join("a"))];
+    let report = copy(
+        &from,
+        &Place::image(&fs, "/"),
+        &CopyOptions::recursive(),
+        &mut |step| match step {
+            Progress::Item(item) => names.push(item.to_string()),
+            Progress::Bytes(done) => bytes = done,
+            _ => {}
+        },
+    );
+    // Without -a a file with two names is copied twice; the hole of `sparse` is no content.
+    assert_eq!((report.unwrap().bytes, bytes), (3_000_011, 3_000_011));
+    let (at, image) = (tree.path().display(), dir.path().join("image"));
+    let line = format!("{at}/a/b/large -> {}:/a/b/large", image.display());
+    assert!(names.contains(&line), "{names:?}");
+    assert_eq!(names.len(), 6);
+}
+
+#[test]
+fn a_preserving_copy_keeps_mode_and_times_and_follows_links() {
+    let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+    let fs = image(Kind::Ext4, dir.path(), "image");
+    let mut options = CopyOptions::default();
+    options.preserve = true;
+    let from = ["a/small", "a/link"].map(|name| Place::host(tree.path().join(name)));
+    let to = Place::image(&fs, "/");
+    copy(&from, &to, &options, &mut |_| {})
+        .unwrap()
+        .complete()
+        .unwrap();
+    let source = std::fs::metadata(tree.path().join("a/small")).unwrap();
+    let copied = fs.metadata("small").unwrap();
+    assert_eq!((copied.mode(), copied.uid()), (0o640, source.uid()));
+    assert_eq!(copied.modified(), source.modified().unwrap());
+    assert!(fs.symlink_metadata("link").unwrap().is_file());
+}
+
+#[test]
+fn a_copy_ends_when_it_is_asked_to() {
+    let (tree, dir) = (tree(), tempfile::tempdir().unwrap());
+    let fs = image(Kind::Btrfs, dir.path(), "image");
+    let options = CopyOptions::recursive();
+    let stop = options.stop.clone();
+    let from = [Place::host(tree.path().join("a"))];
+    let copied = copy(&from, &Place::image(&fs, "/"), &options, &mut |step| {
+        if matches!(step, Progress::Done { done: 2, .. }) {
+            stop.stop();
+        }
+    });
+    assert!(matches!(
+        copied.unwrap_err().cause(),
+        CopyCause::Interrupted
+    ));
+    fs.close().unwrap();
+    let path = dir.path().join("image");
+    let checked = sapwood::check(&path, &sapwood::CheckOptions::default(), &mut |_| {});
+    assert!(checked.unwrap().clean);
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use sapwood::fs::{Times, WalkEntry};
 use sapwood::vfs::InodeFlags;
-use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions, Options, Progress};
+use sapwood::{File, FileSystem, ImageBuilder, Kind, OpenOptions, Options, Progress, Stop};
 use tempfile::TempDir;
 
 struct Image {
@@ -500,12 +500,17 @@ fn removing_a_tree_reports_every_name() {
             fs.write(name, "x").unwrap();
         }
         let mut steps = Vec::new();
-        fs.remove_dir_all_with("top", &mut |step| match step {
+        let mut names = Vec::new();
+        fs.remove_dir_all_with("top", &Stop::new(), &mut |step| match step {
             Progress::Done { done, .. } => steps.push(done),
+            Progress::Item(name) => names.push(name.to_string()),
             other => panic!("{other:?}"),
         })
         .unwrap();
         assert_eq!(steps, [1, 2, 3, 4, 5, 6]);
+        names.sort();
+        let all = ["top", "top/1", "top/a", "top/a/2", "top/a/b", "top/a/b/3"];
+        assert_eq!(names, all);
         assert!(!fs.exists("top").unwrap());
     });
 }
@@ -580,4 +585,159 @@ fn the_top_level_contains_every_subvolume() {
     let refused = FileSystem::open_top_level(&other.path, &Options::new());
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("a subvolume needs btrfs"), "{text}");
+}
+
+#[test]
+fn patterns_of_paths_are_expanded() {
+    each(|image| {
+        let fs = image.open();
+        fs.create_dir_all("etc/conf.d").unwrap();
+        fs.create_dir_all("opt/conf.d").unwrap();
+        for name in [
+            "etc/b.conf",
+            "etc/a.conf",
+            "etc/.c.conf",
+            "etc/[x].conf",
+            "opt/conf.d/1",
+        ] {
+            fs.write(name, "").unwrap();
+        }
+        fs.symlink("../etc", "opt/link").unwrap();
+        let found = |pattern: &str| -> Vec<String> {
+            let found = fs.glob(pattern).unwrap();
+            found
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect()
+        };
+        assert_eq!(
+            found("/etc/*.conf"),
+            ["/etc/[x].conf", "/etc/a.conf", "/etc/b.conf"]
+        );
+        assert_eq!(found("etc/.*"), ["etc/.c.conf"]);
+        assert_eq!(found("*/conf.d/?"), ["opt/conf.d/1"]);
+        assert_eq!(
+            found("opt/l*/[ab].conf"),
+            ["opt/link/a.conf", "opt/link/b.conf"]
+        );
+        // A name that exists means itself.
+        assert_eq!(found("etc/[x].conf"), ["etc/[x].conf"]);
+        assert_eq!(found("e*/"), ["etc/"]);
+        // What leads nowhere stays as it is.
+        assert_eq!(found("etc/*.none"), ["etc/*.none"]);
+        assert_eq!(found("etc/a.conf/*"), ["etc/a.conf/*"]);
+        assert_eq!(found("none/x"), ["none/x"]);
+    });
+}
+
+#[test]
+fn a_canonical_path_has_no_links() {
+    each(|image| {
+        let fs = image.open();
+        fs.create_dir_all("a/b").unwrap();
+        fs.write("a/b/f", "").unwrap();
+        fs.symlink("/a/b/../b", "one").unwrap();
+        fs.symlink("../one/f", "a/two").unwrap();
+        fs.symlink("loop", "loop").unwrap();
+        assert_eq!(fs.canonicalize("a/two").unwrap(), Path::new("/a/b/f"));
+        assert_eq!(fs.canonicalize("/one/./..").unwrap(), Path::new("/a"));
+        assert_eq!(fs.canonicalize("../..").unwrap(), Path::new("/"));
+        assert_eq!(kind(fs.canonicalize("one/none")), ErrorKind::NotFound);
+        assert_eq!(kind(fs.canonicalize("a/b/f/x")), ErrorKind::NotADirectory);
+        assert_eq!(fs.canonicalize("loop").unwrap_err().errno(), Some(40));
+    });
+}
+
+#[test]
+fn a_replaced_file_keeps_everything_but_its_content() {
+    each(|image| {
+        let fs = image.open();
+        fs.create_dir("d").unwrap();
+        fs.write("d/f", "old").unwrap();
+        fs.set_owner("d/f", Some(7), Some(8)).unwrap();
+        fs.set_permissions("d/f", 0o4750).unwrap();
+        fs.set_xattr("d/f", "user.note", b"kept").unwrap();
+        fs.hard_link("d/f", "other").unwrap();
+        fs.symlink("d/f", "link").unwrap();
+        fs.replace("link", "new content").unwrap();
+        assert_eq!(fs.read("d/f").unwrap(), b"new content");
+        let found = fs.symlink_metadata("d/f").unwrap();
+        assert_eq!((found.uid(), found.gid(), found.mode()), (7, 8, 0o4750));
+        assert_eq!(fs.xattr("d/f", "user.note").unwrap().unwrap(), b"kept");
+        assert_eq!(fs.read("other").unwrap(), b"old");
+        assert!(fs.symlink_metadata("link").unwrap().is_symlink());
+        fs.set_umask(0o027);
+        fs.replace("d/new", "made").unwrap();
+        assert_eq!(fs.metadata("d/new").unwrap().mode(), 0o640);
+        assert_eq!(kind(fs.replace("d", "")), ErrorKind::IsADirectory);
+        assert_eq!(kind(fs.replace("none/f", "")), ErrorKind::NotFound);
+        // Nothing temporary is left.
+        assert_eq!(fs.read_dir("d").unwrap().count(), 2);
+        assert_eq!(
+            fs.read_dir("/")
+                .unwrap()
+                .filter(|entry| {
+                    entry
+                        .as_ref()
+                        .unwrap()
+                        .file_name()
+                        .to_string_lossy()
+                        .starts_with(".sapwood")
+                })
+                .count(),
+            0
+        );
+    });
+}
+
+#[test]
+fn users_and_groups_have_the_names_of_the_image() {
+    each(|image| {
+        let fs = image.open();
+        assert_eq!(fs.user_id("ann").unwrap(), None);
+        fs.create_dir("etc").unwrap();
+        fs.write("etc/passwd", "root:x:0:0:::\nann:x:1042:50:::\n")
+            .unwrap();
+        fs.write("etc/group", "staff:x:50:ann\n").unwrap();
+        assert_eq!(fs.user_id("ann").unwrap(), Some(1042));
+        assert_eq!(fs.group_id("staff").unwrap(), Some(50));
+        assert_eq!(fs.group_id("ann").unwrap(), None);
+    });
+}
+
+#[test]
+fn a_walk_ends_at_its_depth() {
+    each(|image| {
+        let fs = image.open();
+        fs.create_dir_all("top/a/b/c").unwrap();
+        let names = |depth: usize| -> Vec<String> {
+            let walk = fs.walk("top").unwrap().max_depth(depth);
+            walk.map(|entry| entry.unwrap().relative_path().display().to_string())
+                .collect()
+        };
+        assert_eq!(names(0), [""; 0]);
+        assert_eq!(names(1), ["a"]);
+        assert_eq!(names(2), ["a", "a/b"]);
+        assert_eq!(names(9), ["a", "a/b", "a/b/c"]);
+        fs.close().unwrap();
+    });
+}
+
+#[test]
+fn a_removal_ends_when_it_is_asked_to() {
+    each(|image| {
+        let fs = image.open();
+        fs.create_dir("top").unwrap();
+        for name in 0..5 {
+            fs.write(format!("top/{name}"), "").unwrap();
+        }
+        let stop = Stop::new();
+        let removed = fs.remove_dir_all_with("top", &stop, &mut |step| {
+            if matches!(step, Progress::Done { done: 2, .. }) {
+                stop.stop();
+            }
+        });
+        assert_eq!(kind(removed), ErrorKind::Interrupted);
+        assert_eq!(fs.read_dir("top").unwrap().count(), 3);
+    });
 }

@@ -89,6 +89,8 @@ pub enum Error {
     NotSupported,
     /// `ETXTBSY`
     TextBusy,
+    /// `EINTR`: the caller asked for an early end
+    Interrupted,
     /// `EBUSY`
     Busy,
     /// `ESTALE`: the inode is gone
@@ -125,6 +127,7 @@ impl fmt::Display for Error {
             Self::NoSuchOffset => "no such data or hole",
             Self::NotSupported => "operation not supported",
             Self::TextBusy => "file is in use as swap or text",
+            Self::Interrupted => "interrupted",
             Self::Busy => "busy",
             Self::Stale => "stale inode",
             Self::Overflow => "value too large",
@@ -180,6 +183,7 @@ impl Error {
             Self::NoSuchOffset => 6,
             Self::NotSupported => 95,
             Self::TextBusy => 26,
+            Self::Interrupted => 4,
             Self::Busy => 16,
             Self::Stale => 116,
             Self::Overflow => 75,

@@ -46,7 +46,7 @@ pub(super) fn print(disk: &Disk, json: bool) -> Result<()> {
         let shown: Vec<Value> = partitions.map(|(part, kind)| object(part, *kind)).collect();
         let table = disk.table.scheme.to_string();
         let damage = disk.table.damage.as_ref().map(ToString::to_string);
-        return output::json(
+        return output::object(
             &json!({ "table": table.to_lowercase(), "partitions": shown, "damage": damage }),
         );
     }

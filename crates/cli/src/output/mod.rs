@@ -3,13 +3,17 @@
 //!
 //! No command prints in any other way: `main.rs` denies `println` and `eprintln`.
 
+mod columns;
+pub(super) mod json;
 mod logger;
 mod stream;
 mod syslog;
 
+pub(super) use columns::{columns, terminal_width};
+pub(super) use json::Array;
 pub(super) use logger::{start_log, to_syslog};
 pub(super) use stream::{
-    bytes, failed, finish, json, json_line, line, line_or_end, message, report,
+    broken, bytes, failed, finish, json_line, line, line_or_end, message, object, report,
 };
 
 pub(super) use sapwood::shown::{kind, name};
@@ -18,6 +22,27 @@ use sapwood::vfs::{Attr, FileKind};
 /// A size with a binary unit.
 pub(super) fn size(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
+}
+
+/// A size in at most five columns, rounded up, as `ls -h` shows it: `17`, `1.5K`, `230M`.
+pub(super) fn human(bytes: u64) -> String {
+    const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
+    if bytes < 1024 {
+        return bytes.to_string();
+    }
+    let mut unit = 1_u128;
+    for (nth, name) in UNITS.iter().enumerate() {
+        unit <<= 10;
+        let tenths = (u128::from(bytes) * 10).div_ceil(unit);
+        let whole = u128::from(bytes).div_ceil(unit);
+        if tenths < 100 {
+            return format!("{}.{}{name}", tenths / 10, tenths % 10);
+        }
+        if whole < 1024 || nth + 1 == UNITS.len() {
+            return format!("{whole}{name}");
+        }
+    }
+    bytes.to_string()
 }
 
 /// Type and permissions as `ls -l` shows them.
@@ -60,4 +85,26 @@ pub(super) fn uuid(bytes: &[u8; 16]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::human;
+
+    #[test]
+    fn sizes_are_short_and_rounded_up() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10 << 10, "10K"),
+            ((10 << 10) + 1, "11K"),
+            ((1 << 20) - 1, "1.0M"),
+            (1 << 30, "1.0G"),
+            (u64::MAX, "16E"),
+        ] {
+            assert_eq!(human(bytes), text, "{bytes}");
+        }
+    }
 }

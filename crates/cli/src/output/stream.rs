@@ -68,12 +68,17 @@ pub(crate) fn failed(error: io::Error) -> Failure {
     silent()
 }
 
+/// Whether standard output has failed, so that nothing more is to be done.
+pub(crate) fn broken() -> bool {
+    ERROR.lock().is_some()
+}
+
 fn silent() -> Failure {
     Failure::reported()
 }
 
 /// Prints a value as JSON on standard output.
-pub(crate) fn json(value: &impl serde::Serialize) -> Result<()> {
+pub(crate) fn object(value: &impl serde::Serialize) -> Result<()> {
     line(serde_json::to_string_pretty(value).map_err(|error| Failure::on("json", error))?)
 }
 

@@ -102,6 +102,9 @@ pub enum CopyCause {
     /// A file of this machine of a type that no image has.
     #[error("unknown kind of file")]
     UnknownKind,
+    /// The caller asked for an early end.
+    #[error("interrupted")]
+    Interrupted,
     /// Another thread ended the copy, and returns why.
     #[error("the copy has ended")]
     Ended,
@@ -153,6 +156,7 @@ impl From<CopyError> for io::Error {
             CopyCause::Directory | CopyCause::NeedsRecursive | CopyCause::Nameless => {
                 io::ErrorKind::IsADirectory
             }
+            CopyCause::Interrupted => io::ErrorKind::Interrupted,
             _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)

@@ -14,8 +14,8 @@ use crate::vfs::{
 
 use super::error::{CopyCause, CopyError, Result};
 use super::side::{
-    CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Side, Sink, Xattrs, join,
-    single_name,
+    CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Side, Sink, Xattrs,
+    join, single_name,
 };
 use crate::shown;
 
@@ -126,13 +126,15 @@ impl ImageNode<'_> {
     }
 }
 
+impl Shown for ImageNode<'_> {
+    fn shown(&self) -> String {
+        self.side.shown(&self.path)
+    }
+}
+
 impl<'s> Node<'s> for ImageNode<'s> {
     fn meta(&self) -> &Meta {
         &self.meta
-    }
-
-    fn shown(&self) -> String {
-        self.side.shown(&self.path)
     }
 
     fn open(&self) -> Result<()> {

@@ -12,7 +12,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use crate::progress::Stop;
 use crate::vfs::{FileKind, Timestamp};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
     XattrFlags,
@@ -21,9 +23,16 @@ use rustix::io::Errno;
 
 use super::error::{CopyCause, CopyError, Result};
 use super::side::{
-    CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Sink, Xattrs, single_name,
+    CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Sink, Xattrs,
+    single_name,
 };
 use crate::shown;
+
+/// How long a stream is waited for before the stop request is looked at again.
+const WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// Where the name of a node starts.
 #[derive(Clone)]
@@ -53,6 +62,8 @@ pub(super) struct LocalNode {
     meta: Meta,
     /// A regular file that fits into one piece and seems to have no holes.
     dense: bool,
+    /// Ends the wait for a stream.
+    stop: Stop,
     /// The node itself, once it was opened.
     opened: OnceLock<Arc<OwnedFd>>,
 }
@@ -72,6 +83,11 @@ impl LocalNode {
         Ok(node)
     }
 
+    /// The same stream; reading from it ends when `stop` asks for it.
+    pub(super) fn stopped_by(self, stop: Stop) -> Self {
+        Self { stop, ..self }
+    }
+
     fn new(base: Base, name: Vec<u8>, follow: bool, shown: String, stat: &Stat) -> Result<Self> {
         let meta = meta_of(stat).ok_or_else(|| CopyError::on(&shown, CopyCause::UnknownKind))?;
         let opened = OnceLock::new();
@@ -86,6 +102,7 @@ impl LocalNode {
             shown,
             meta,
             dense,
+            stop: Stop::new(),
             opened,
         })
     }
@@ -220,6 +237,7 @@ impl LocalNode {
     fn read_stream(&self, fd: &OwnedFd, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
         let mut at = 0;
         loop {
+            self.wait_for_input(fd)?;
             let count = match rustix::io::read(fd, &mut *buf) {
                 Err(Errno::INTR) => continue,
                 other => self.on(other)?,
@@ -229,6 +247,20 @@ impl LocalNode {
             }
             sink(at, buf.get(..count).unwrap_or_default())?;
             at += count as u64;
+        }
+    }
+
+    /// Waits until a read of a stream returns at once, or until the caller ends the copy.
+    fn wait_for_input(&self, fd: &OwnedFd) -> Result<()> {
+        let mut fds = [PollFd::new(fd, PollFlags::IN)];
+        loop {
+            if self.stop.is_stopped() {
+                return Err(CopyError::on(&self.shown, CopyCause::Interrupted).that_ends());
+            }
+            match rustix::event::poll(&mut fds, Some(&WAIT)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                other => return self.on(other).map(drop),
+            }
         }
     }
 
@@ -315,13 +347,15 @@ impl LocalNode {
     }
 }
 
+impl Shown for LocalNode {
+    fn shown(&self) -> String {
+        self.shown.clone()
+    }
+}
+
 impl<'s> Node<'s> for LocalNode {
     fn meta(&self) -> &Meta {
         &self.meta
-    }
-
-    fn shown(&self) -> String {
-        self.shown.clone()
     }
 
     fn open(&self) -> Result<()> {

@@ -3,19 +3,27 @@
 use crate::vfs::FileKind;
 
 use super::error::{CopyCause, CopyError, Result};
-use super::side::{Meta, New, Node, Scratch, Sink, Xattrs};
-use super::walk::{Copy, Target};
+use super::side::{Meta, New, Node, Scratch, Shown, Sink, Xattrs};
+use super::walk::{Copy, Item, Target};
 
 impl<'a> Copy<'_> {
     /// Copies one thing that is no directory.
     pub(super) fn single(&self, from: &dyn Node<'a>, place: Target<'a>) -> Result<()> {
-        self.report.one();
+        self.report.check_stop()?;
         let mut scratch = Scratch::default();
         let reads = self.by_content(from.meta());
+        let began = |to: &dyn Shown, name: &[u8]| {
+            let from = &Source(from);
+            self.report.one(&Item { from, to, name });
+        };
         let (dir, name) = match place {
             Target::Name(dir, name) => (dir, name),
             Target::Directory(dir) => return Err(CopyError::on(dir.shown(), CopyCause::Directory)),
             Target::Content(to) => {
+                if self.keeps(from.meta(), to.meta()) {
+                    return Ok(());
+                }
+                began(&to, b"");
                 refuse_same(from, &*to)?;
                 if !reads {
                     return Err(CopyError::on(from.shown(), CopyCause::ReplacesNone));
@@ -25,7 +33,14 @@ impl<'a> Copy<'_> {
                 return self.content(from, &*to, false, &mut scratch);
             }
         };
-        if let Some(there) = dir.child(&name)? {
+        let there = dir.child(&name)?;
+        if let Some(there) = &there
+            && self.keeps(from.meta(), there.meta())
+        {
+            return Ok(());
+        }
+        began(&dir, &name);
+        if let Some(there) = there {
             refuse_same(from, &*there)?;
             if there.meta().kind == FileKind::Directory {
                 return Err(CopyError::on(there.shown(), CopyCause::Directory));
@@ -106,8 +121,17 @@ impl<'a> Copy<'_> {
     ) -> Result<()> {
         let meta = from.meta();
         let filled = meta.size > 0 || meta.kind != FileKind::Regular;
-        if filled && !to.share(from)? {
-            let mut fill = |sink: &mut Sink<'_>| from.read(scratch, sink);
+        if filled && to.share(from)? {
+            self.report.bytes(meta.size);
+        } else if filled {
+            let mut fill = |sink: &mut Sink<'_>| {
+                from.read(scratch, &mut |at, data| {
+                    self.report.check_stop()?;
+                    sink(at, data)?;
+                    self.report.bytes(data.len() as u64);
+                    Ok(())
+                })
+            };
             to.write(meta.size, &mut fill)?;
         }
         self.finish(from, to, made, scratch)
@@ -125,6 +149,15 @@ impl<'a> Copy<'_> {
             false => Xattrs::new(),
         };
         to.finish(&self.rules, from.meta(), &xattrs, made)
+    }
+}
+
+/// The source of a copy, as text.
+struct Source<'n, 'a>(&'n dyn Node<'a>);
+
+impl Shown for Source<'_, '_> {
+    fn shown(&self) -> String {
+        self.0.shown()
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) const SET_ID: u32 = 0o6000;
 /// What a copy keeps, and which owner new files get.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
-    /// Keep owner, mode, times, extended attributes and hard links.
+    /// Keep owner, mode, times and extended attributes.
     pub(super) archive: bool,
     /// Owner of everything that is made in an image, whatever the source says.
     pub(super) owner: Option<(u32, u32)>,
@@ -124,10 +124,20 @@ pub(super) trait Side: Sync {
 /// A node of a side that lives as long as `'s`.
 pub(super) type Found<'s> = Box<dyn Node<'s> + 's>;
 
-/// A file, directory, link or special file of one side, held open.
-pub(super) trait Node<'s>: Send + Sync {
-    fn meta(&self) -> &Meta;
+/// What people know a node as.
+pub(super) trait Shown {
     fn shown(&self) -> String;
+}
+
+impl Shown for Found<'_> {
+    fn shown(&self) -> String {
+        (**self).shown()
+    }
+}
+
+/// A file, directory, link or special file of one side, held open.
+pub(super) trait Node<'s>: Shown + Send + Sync {
+    fn meta(&self) -> &Meta;
 
     /// Opens a regular file for reading, so that a copy of an unreadable file makes nothing.
     fn open(&self) -> Result<()>;

@@ -14,6 +14,7 @@
 //! level, and the number of each directory.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -22,11 +23,11 @@ use std::thread;
 use crate::vfs::FileKind;
 use parking_lot::Mutex;
 
-use super::CopyReport;
 use super::error::{CopyCause, CopyError, Result};
 use super::one::refuse_same;
-use super::side::{Found, New, Node, Rules, Scratch};
-use crate::progress::{OnProgress, Progress};
+use super::side::{Found, Meta, New, Node, Rules, Scratch, Shown};
+use super::{CopyReport, Existing};
+use crate::progress::{OnProgress, Progress, Stop};
 use crate::shown;
 
 /// Batches that wait for a worker.
@@ -44,15 +45,21 @@ const BATCHES: usize = 32;
 /// What a copy reports, and counts.
 pub(super) struct Report<'p> {
     done: AtomicU64,
+    bytes: AtomicU64,
+    kept: AtomicU64,
+    stop: Stop,
     failed: AtomicU64,
     first: Mutex<Option<CopyError>>,
     progress: Mutex<&'p mut OnProgress<'p>>,
 }
 
 impl<'p> Report<'p> {
-    pub(super) fn new(progress: &'p mut OnProgress<'p>) -> Self {
+    pub(super) fn new(progress: &'p mut OnProgress<'p>, stop: Stop) -> Self {
         Self {
             done: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
+            stop,
             failed: AtomicU64::new(0),
             first: Mutex::new(None),
             progress: Mutex::new(progress),
@@ -60,11 +67,36 @@ impl<'p> Report<'p> {
     }
 
     /// One more name is being copied.
-    pub(super) fn one(&self) {
+    pub(super) fn one(&self, item: &Item<'_>) {
         let mut progress = self.progress.lock();
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         let phase = "copied";
         progress(Progress::Done { phase, done });
+        progress(Progress::Item(item));
+    }
+
+    /// So many more bytes are copied.
+    pub(super) fn bytes(&self, count: u64) {
+        let mut progress = self.progress.lock();
+        let done = self.bytes.fetch_add(count, Ordering::Relaxed);
+        progress(Progress::Bytes(done.saturating_add(count)));
+    }
+
+    /// A file stays as it is, and its copy is left out.
+    pub(super) fn kept(&self) {
+        self.kept.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends the copy if the caller asks for it.
+    pub(super) fn check_stop(&self) -> Result<()> {
+        match self.stop.is_stopped() {
+            false => Ok(()),
+            true => Err(CopyError::on("", CopyCause::Interrupted).that_ends()),
+        }
+    }
+
+    pub(super) fn stop(&self) -> Stop {
+        self.stop.clone()
     }
 
     fn failed(&self, error: CopyError) {
@@ -79,14 +111,38 @@ impl<'p> Report<'p> {
         CopyReport {
             copied: self.done.load(Ordering::Relaxed).saturating_sub(left_out),
             left_out,
+            kept: self.kept.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
             first_error: self.first.lock().take(),
         }
+    }
+}
+
+/// A source and its copy, as text.
+pub(super) struct Item<'i> {
+    pub(super) from: &'i dyn Shown,
+    pub(super) to: &'i dyn Shown,
+    /// Name of the copy in the directory `to`; empty for `to` itself.
+    pub(super) name: &'i [u8],
+}
+
+impl Display for Item<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (from, to, name) = (self.from.shown(), self.to.shown(), shown::name(self.name));
+        let slash = match self.name.is_empty() || to.ends_with('/') {
+            true => "",
+            false => "/",
+        };
+        write!(f, "{from} -> {to}{slash}{name}")
     }
 }
 
 /// A copy from one side to the other.
 pub(super) struct Copy<'a> {
     pub(super) recursive: bool,
+    /// Keep hard links, and copy a symbolic link that is named, not what it leads to.
+    pub(super) links: bool,
+    pub(super) existing: Existing,
     pub(super) rules: Rules,
     pub(super) report: &'a Report<'a>,
 }
@@ -199,6 +255,20 @@ impl<'a> Copy<'_> {
         last.into_inner().map_or(Ok(()), Err)
     }
 
+    /// Whether a file that exists stays; counts it then.
+    pub(super) fn keeps(&self, from: &Meta, there: &Meta) -> bool {
+        let replaceable = from.kind != FileKind::Directory && there.kind != FileKind::Directory;
+        let keeps = match self.existing {
+            Existing::Replace => false,
+            Existing::Keep => replaceable,
+            Existing::KeepNewer => replaceable && there.mtime >= from.mtime,
+        };
+        if keeps {
+            self.report.kept();
+        }
+        keeps
+    }
+
     /// Reports a failure, unless it ends the copy.
     pub(super) fn go_on(&self, result: Result<()>) -> Result<()> {
         match result {
@@ -277,6 +347,7 @@ impl<'a> Copy<'_> {
         walk.inside.insert(top.from.meta().id);
         let mut levels = vec![Level::new(top)];
         while let Some(level) = levels.last_mut() {
+            self.report.check_stop()?;
             let name = self
                 .next_name(level, walk)
                 .or_else(|failure| self.go_on(Err(failure)).map(|()| None))?;
@@ -371,12 +442,21 @@ impl<'a> Copy<'_> {
     ) -> Result<Option<Arc<Open<'a>>>> {
         let gone = || CopyError::on(dir.from.shown(), CopyCause::EntryGone(shown::name(&name)));
         let from = dir.from.child(&name)?.ok_or_else(gone)?;
-        self.report.one();
         let there = match dir.fresh {
             true => None,
             false => dir.to.child(&name)?,
         };
         let meta = from.meta().clone();
+        if let Some(there) = &there
+            && self.keeps(&meta, there.meta())
+        {
+            return Ok(None);
+        }
+        self.report.one(&Item {
+            from: &from,
+            to: &dir.to,
+            name: &name,
+        });
         if meta.kind == FileKind::Directory {
             return self.directory(dir, name, from, there, top, walk).map(Some);
         }
@@ -387,7 +467,7 @@ impl<'a> Copy<'_> {
             }
             dir.to.remove(&name)?;
         }
-        let several = self.rules.archive && meta.nlink > 1;
+        let several = self.links && meta.nlink > 1;
         if several && let Some(first) = walk.firsts.get(&meta.id) {
             return self
                 .link(dir, &name, first, walk.top.as_deref())

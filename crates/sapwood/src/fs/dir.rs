@@ -122,6 +122,13 @@ impl Walk {
             ended: false,
         }
     }
+
+    /// Ends the walk at this depth: 1 is what is in the top directory.
+    #[must_use]
+    pub fn max_depth(mut self, depth: usize) -> Self {
+        self.walker.limit(depth);
+        self
+    }
 }
 
 impl Iterator for Walk {

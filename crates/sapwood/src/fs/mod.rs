@@ -7,6 +7,7 @@
 //! No permission is checked: a process that may write the image may do everything in it. New inodes
 //! belong to the caller's effective user and group, or to [`FileSystem::set_creator`]'s.
 
+mod accounts;
 mod attributes;
 mod dir;
 mod error;
@@ -15,6 +16,8 @@ mod file_system;
 mod handle;
 mod metadata;
 mod names;
+mod paths;
+mod replace;
 mod subvolumes;
 
 pub use dir::{DirEntry, ReadDir, Walk, WalkEntry};

@@ -1,6 +1,7 @@
 //! Names: directories and links, rename, removal.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use super::error::{Error, Result};
 use super::file_system::FileSystem;
 use crate::tree::{self, Node};
 use crate::vfs::{self, Ino, NewInode, RenameMode};
-use crate::{OnProgress, Progress, progress};
+use crate::{OnProgress, Progress, Stop, progress, shown};
 
 impl FileSystem {
     /// Creates a directory with mode `0o755`.
@@ -124,16 +125,18 @@ impl FileSystem {
     /// # Errors
     /// The first failure, with its path; what was removed until then is gone.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.remove_dir_all_with(path, &mut progress::ignore)
+        self.remove_dir_all_with(path, &Stop::new(), &mut progress::ignore)
     }
 
-    /// As [`remove_dir_all`](Self::remove_dir_all); reports the number of names that are removed.
+    /// As [`remove_dir_all`](Self::remove_dir_all); reports each name that is removed, with its
+    /// path in the image, and their number. Ends early when it is asked to.
     ///
     /// # Errors
-    /// As [`remove_dir_all`](Self::remove_dir_all).
+    /// As [`remove_dir_all`](Self::remove_dir_all); [`Interrupted`](std::io::ErrorKind::Interrupted).
     pub fn remove_dir_all_with(
         &self,
         path: impl AsRef<Path>,
+        stop: &Stop,
         progress: &mut OnProgress<'_>,
     ) -> Result<()> {
         let path = path.as_ref();
@@ -147,10 +150,16 @@ impl FileSystem {
             });
         let (top, dir, name) = found.map_err(at)?;
         let mut done = 0;
-        let mut removed = || {
+        let shown = shown::name(path.as_os_str().as_bytes());
+        let mut removed = |below: &dyn Display| {
             done += 1;
             let phase = "removed";
             progress(Progress::Done { phase, done });
+            progress(Progress::Item(&format_args!("{shown}{below}")));
+            match stop.is_stopped() {
+                true => Err(vfs::Error::Interrupted),
+                false => Ok(()),
+            }
         };
         tree::remove_all(&dir, top, &name, &mut removed).map_err(|(below, error)| {
             let mut whole = path.as_os_str().to_owned().into_vec();

@@ -2,6 +2,9 @@
 //! times. Each test is a script; `$KIND` is the kind of image.
 #![allow(clippy::unwrap_used)]
 
+mod commands;
+mod pages;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -148,7 +151,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         "$SAPWOOD" ls -l a.img | grep -c '2025-07-01 02:00:00 f'; "$SAPWOOD" stat a.img:f | grep -c 'modify  2025-07-01 02:00:00.500000000 +0200'
         for command in stat 'ls -l' ls tree; do "$SAPWOOD" $command --json a.img:f 2> err.txt | grep -c '"mtime": *"2025-07-01T00:00:00.500000000Z"' ||
             { [ "$command" = tree ] || { echo $command; exit 1; }; }; done
-        "$SAPWOOD" tree --json a.img | grep -c '"mtime":"2025-07-01T00:00:00.500000000Z"'"#,
+        "$SAPWOOD" tree --json a.img | grep -c '"mtime": *"2025-07-01T00:00:00.500000000Z"'"#,
     ),
 ];
 
@@ -158,8 +161,9 @@ fn trials() -> Vec<Trial> {
         &[Need::Program("make")],
         install,
     )];
+    trials.extend(pages::trials());
     for kind in ["btrfs", "ext4"] {
-        for (name, script) in SCRIPTS {
+        for (name, script) in SCRIPTS.iter().chain(commands::SCRIPTS) {
             let run = move || everyday(kind, script);
             trials.push(trial(format!("{kind}::{name}"), &[Need::Root], run));
         }
@@ -194,9 +198,21 @@ fn install() -> Outcome {
         return Err("it installed, or built, what was not there".into());
     }
     make(sapwood())?;
+    let new = dir.path().join("new/usr");
     for helper in ["mount.sapwood", "mount.fuse.sapwood"] {
-        let link = dir.path().join("new/usr/sbin").join(helper);
+        let link = new.join("sbin").join(helper);
         process::run("test", &["-x".as_ref(), link.as_os_str()])?;
+    }
+    let share = new.join("share");
+    for file in [
+        "man/man1/sapwood.1",
+        "man/man1/sapwood-subvolume-create.1",
+        "man/man8/mount.fuse.sapwood.8",
+        "bash-completion/completions/sapwood",
+        "zsh/vendor-completions/_sapwood",
+        "fish/vendor_completions.d/sapwood.fish",
+    ] {
+        process::run("test", &["-s".as_ref(), share.join(file).as_os_str()])?;
     }
     Ok(())
 }

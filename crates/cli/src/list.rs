@@ -1,0 +1,267 @@
+//! `sapwood ls`.
+
+use std::cmp::Reverse;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use sapwood::FileSystem;
+use sapwood::fs::Metadata;
+
+use super::choice::SubvolumeChoice;
+use super::entry::{self, Entry};
+use super::failure::Result;
+use super::files::{failed, for_each, shown_path};
+use super::output::{self, Array};
+use super::times;
+
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+#[expect(clippy::struct_excessive_bools, reason = "the options of ls(1)")]
+pub(super) struct Args {
+    /// What to list; a name may be a pattern
+    #[arg(value_name = "IMAGE[:PATH]", required = true)]
+    pub(super) places: Vec<OsString>,
+    /// Long form: mode, links, owner, size, time
+    #[arg(short, long)]
+    long: bool,
+    /// Show hidden names too, with . and ..
+    #[arg(short, long)]
+    all: bool,
+    /// Show hidden names too, without . and ..
+    #[arg(short = 'A', long)]
+    almost_all: bool,
+    /// Sizes with units, as 1.5K
+    #[arg(short, long)]
+    human_readable: bool,
+    /// List directories below too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Newest first
+    #[arg(short = 't', long, overrides_with = "by_size")]
+    by_time: bool,
+    /// Largest first
+    #[arg(short = 'S', long, overrides_with = "by_time")]
+    by_size: bool,
+    /// In reverse order
+    #[arg(short, long)]
+    reverse: bool,
+    /// One name in each line, also on a terminal
+    #[arg(short = '1', long)]
+    one: bool,
+    /// List a directory itself, not what is in it
+    #[arg(short, long)]
+    directory: bool,
+    /// Show inode numbers
+    #[arg(short, long)]
+    inode: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+/// A name of a list.
+struct Row {
+    /// What is shown as its name.
+    name: PathBuf,
+    path: PathBuf,
+    metadata: Metadata,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let mut lister = Lister {
+        args,
+        array: args.json.then(Array::begin).transpose()?,
+        several: args.places.len() > 1,
+        begun: false,
+    };
+    let listed = for_each(&args.places, &args.choice, true, |fs, path, several| {
+        lister.several |= several;
+        lister.place(fs, path)
+    });
+    if let Some(array) = lister.array {
+        array.end()?;
+    }
+    listed
+}
+
+struct Lister<'a> {
+    args: &'a Args,
+    array: Option<Array>,
+    several: bool,
+    /// Something was printed.
+    begun: bool,
+}
+
+impl Lister<'_> {
+    fn place(&mut self, fs: &FileSystem, path: &Path) -> Result<()> {
+        let top = match self.args.long || self.args.directory {
+            true => fs.symlink_metadata(path),
+            false => fs.metadata(path).or_else(|_| fs.symlink_metadata(path)),
+        };
+        let metadata = top.map_err(failed)?;
+        if metadata.is_dir() && !self.args.directory {
+            return self.directory(fs, path);
+        }
+        let name = path.to_owned();
+        let path = path.to_owned();
+        self.print(
+            fs,
+            &[Row {
+                name,
+                path,
+                metadata,
+            }],
+        )
+    }
+
+    /// A directory, and with `-R` all below it.
+    fn directory(&mut self, fs: &FileSystem, top: &Path) -> Result<()> {
+        let mut waiting = vec![top.to_owned()];
+        let mut entered = std::collections::HashSet::new();
+        while let Some(dir) = waiting.pop() {
+            if self.args.recursive {
+                let ino = fs.metadata(&dir).map_err(failed)?.ino();
+                if !entered.insert(ino) {
+                    let why = "directory loop: it is reached a second time";
+                    return Err(super::failure::Failure::on(shown_path(&dir), why));
+                }
+            }
+            let mut rows = self.rows(fs, &dir)?;
+            if self.args.json && self.args.recursive {
+                for row in &mut rows {
+                    row.name = row.path.clone();
+                }
+            }
+            if (self.several || self.args.recursive) && !self.args.json {
+                let blank = if self.begun { "\n" } else { "" };
+                output::line(format!("{blank}{}:", shown_path(&dir)))?;
+            }
+            self.print(fs, &rows)?;
+            if self.args.recursive {
+                let below = rows.into_iter().rev().filter(|row| {
+                    let dots = [".", ".."].map(Path::new).contains(&row.name.as_path());
+                    row.metadata.is_dir() && !dots
+                });
+                waiting.extend(below.map(|row| row.path));
+            }
+        }
+        Ok(())
+    }
+
+    fn rows(&self, fs: &FileSystem, dir: &Path) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for entry in fs.read_dir(dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let hidden = name.as_bytes().starts_with(b".");
+            if hidden && !self.args.all && !self.args.almost_all {
+                continue;
+            }
+            rows.push(Row {
+                name: name.into(),
+                path: entry.path(),
+                metadata: entry.metadata().map_err(failed)?,
+            });
+        }
+        if self.args.all {
+            for name in [".", ".."] {
+                let path = dir.join(name);
+                let metadata = fs.metadata(&path).map_err(failed)?;
+                let name = PathBuf::from(name);
+                rows.push(Row {
+                    name,
+                    path,
+                    metadata,
+                });
+            }
+        }
+        let name = |row: &Row| row.name.as_os_str().as_bytes().to_vec();
+        match (self.args.by_time, self.args.by_size) {
+            (true, _) => rows.sort_by_key(|row| (Reverse(row.metadata.attr().mtime), name(row))),
+            (_, true) => rows.sort_by_key(|row| (Reverse(row.metadata.len()), name(row))),
+            _ => rows.sort_by_key(name),
+        }
+        if self.args.reverse {
+            rows.reverse();
+        }
+        Ok(rows)
+    }
+
+    fn print(&mut self, fs: &FileSystem, rows: &[Row]) -> Result<()> {
+        self.begun = true;
+        if let Some(array) = &mut self.array {
+            return rows.iter().try_for_each(|row| {
+                let shown = Entry::new(fs, &row.path, &row.name, &row.metadata)?;
+                array.push(&shown)
+            });
+        }
+        if self.args.long {
+            return self.long(fs, rows);
+        }
+        let widest = rows.iter().map(|row| row.metadata.ino().to_string().len());
+        let widest = widest.max().unwrap_or(0);
+        let names = rows.iter().map(|row| {
+            let name = output::name(row.name.as_os_str().as_bytes());
+            match self.args.inode {
+                true => format!("{:>widest$} {name}", row.metadata.ino()),
+                false => name,
+            }
+        });
+        let names: Vec<String> = names.collect();
+        match output::terminal_width().filter(|_| !self.args.one) {
+            Some(width) => output::columns(&names, width)
+                .iter()
+                .try_for_each(output::line),
+            None => names.iter().try_for_each(output::line),
+        }
+    }
+
+    /// The long form, in columns that are as wide as their widest field.
+    fn long(&self, fs: &FileSystem, rows: &[Row]) -> Result<()> {
+        let fields: Vec<[String; 5]> = rows.iter().map(|row| self.fields(&row.metadata)).collect();
+        let width = |nth: usize| {
+            let all = fields.iter().filter_map(|row| row.get(nth));
+            all.map(String::len).max().unwrap_or(0)
+        };
+        let [ino, links, uid, gid, size] = [0, 1, 2, 3, 4].map(width);
+        for (row, fields) in rows.iter().zip(&fields) {
+            let inode = match self.args.inode {
+                true => format!("{:>ino$} ", fields[0]),
+                false => String::new(),
+            };
+            output::line(format!(
+                "{inode}{} {:>links$} {:>uid$} {:>gid$} {:>size$} {} {}{}",
+                output::mode(row.metadata.attr()),
+                fields[1],
+                fields[2],
+                fields[3],
+                fields[4],
+                times::local_seconds(row.metadata.attr().mtime),
+                output::name(row.name.as_os_str().as_bytes()),
+                entry::arrow(fs, &row.path, &row.metadata)?,
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// Inode number, links, owner, group, size.
+    fn fields(&self, metadata: &Metadata) -> [String; 5] {
+        let size = || match self.args.human_readable {
+            true => output::human(metadata.len()),
+            false => metadata.len().to_string(),
+        };
+        [
+            metadata.ino().to_string(),
+            metadata.nlink().to_string(),
+            metadata.uid().to_string(),
+            metadata.gid().to_string(),
+            entry::device(metadata).unwrap_or_else(size),
+        ]
+    }
+}

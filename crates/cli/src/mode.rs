@@ -1,0 +1,204 @@
+//! Modes as chmod(1) takes them: octal, or symbolic as `u+rwX,go-w`.
+
+/// A change of a mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ModeChange {
+    /// Exactly these bits; of a directory, set-id bits stay unless five digits are given.
+    Exact {
+        bits: u32,
+        all: bool,
+    },
+    Symbolic(Vec<Clause>),
+}
+
+/// One operator with what it works on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Clause {
+    /// The bits of those that are meant: `u`, `g`, `o`.
+    who: u32,
+    /// Nobody was named: the umask limits the change.
+    unnamed: bool,
+    operator: char,
+    what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    /// Letters of `rwxXst`.
+    Letters(Vec<char>),
+    /// The bits that these have now, as the shift to them.
+    CopyOf(u32),
+}
+
+const ALL: u32 = 0o7777;
+const SET_ID: u32 = 0o6000;
+
+impl std::str::FromStr for ModeChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text} is no mode: octal as 644, or symbolic as u+rwX,go-w");
+        if text.starts_with(|char: char| char.is_ascii_digit()) {
+            let bits = u32::from_str_radix(text, 8).map_err(|_| wrong())?;
+            let all = text.len() > 4;
+            return if bits <= ALL {
+                Ok(Self::Exact { bits, all })
+            } else {
+                Err(wrong())
+            };
+        }
+        let mut clauses = Vec::new();
+        for part in text.split(',') {
+            clauses.extend(clauses_of(part).ok_or_else(wrong)?);
+        }
+        Ok(Self::Symbolic(clauses))
+    }
+}
+
+fn clauses_of(part: &str) -> Option<Vec<Clause>> {
+    let mut chars = part.chars().peekable();
+    let (mut who, mut unnamed) = (0, true);
+    while let Some(letter) = chars.next_if(|char| "ugoa".contains(*char)) {
+        unnamed = false;
+        who |= match letter {
+            'u' => 0o4700,
+            'g' => 0o2070,
+            'o' => 0o1007,
+            _ => ALL,
+        };
+    }
+    if unnamed {
+        who = ALL;
+    }
+    let mut clauses = Vec::new();
+    while let Some(operator) = chars.next() {
+        if !"+-=".contains(operator) {
+            return None;
+        }
+        let copied = chars.next_if(|char| "ugo".contains(*char));
+        let what = match copied {
+            Some('u') => What::CopyOf(6),
+            Some('g') => What::CopyOf(3),
+            Some(_) => What::CopyOf(0),
+            None => {
+                let mut letters = Vec::new();
+                while let Some(letter) = chars.next_if(|char| "rwxXst".contains(*char)) {
+                    letters.push(letter);
+                }
+                What::Letters(letters)
+            }
+        };
+        clauses.push(Clause {
+            who,
+            unnamed,
+            operator,
+            what,
+        });
+    }
+    (!clauses.is_empty()).then_some(clauses)
+}
+
+impl ModeChange {
+    /// The mode that `mode` becomes.
+    pub(super) fn apply(&self, mode: u32, is_dir: bool, umask: u32) -> u32 {
+        match self {
+            Self::Exact { bits, all } => match is_dir && !all {
+                true => bits | (mode & SET_ID),
+                false => *bits,
+            },
+            Self::Symbolic(clauses) => clauses
+                .iter()
+                .fold(mode, |mode, clause| clause.apply(mode, is_dir, umask)),
+        }
+    }
+}
+
+impl Clause {
+    fn apply(&self, mode: u32, is_dir: bool, umask: u32) -> u32 {
+        let bits = match &self.what {
+            What::CopyOf(shift) => (mode >> shift & 7) * 0o111,
+            What::Letters(letters) => letters.iter().fold(0, |bits, letter| {
+                bits | match letter {
+                    'r' => 0o444,
+                    'w' => 0o222,
+                    'x' => 0o111,
+                    'X' if is_dir || mode & 0o111 != 0 => 0o111,
+                    's' => SET_ID,
+                    't' => 0o1000,
+                    _ => 0,
+                }
+            }),
+        };
+        // The sticky bit belongs to all, and without a name to everybody that the umask allows.
+        let who = self.who
+            | if self.who & 0o1000 != 0 || self.unnamed {
+                0o1000
+            } else {
+                0
+            };
+        let allowed = if self.unnamed { !umask } else { !0 };
+        let bits = bits & who & allowed;
+        match self.operator {
+            '+' => mode | bits,
+            '-' => mode & !bits,
+            _ => {
+                // Of a directory, set-id bits stay unless they are named.
+                let kept = if is_dir { SET_ID & !bits } else { 0 };
+                let cleared = who & !kept & if self.unnamed { ALL } else { who };
+                (mode & !cleared) | bits
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(text: &str, mode: u32, is_dir: bool) -> u32 {
+        text.parse::<ModeChange>()
+            .unwrap()
+            .apply(mode, is_dir, 0o022)
+    }
+
+    #[test]
+    fn modes_change_as_with_chmod() {
+        for (text, before, after) in [
+            ("644", 0o4755, 0o644),
+            ("u+x", 0o644, 0o744),
+            ("+x", 0o644, 0o755),
+            ("+w", 0o444, 0o644),
+            ("a+w", 0o444, 0o666),
+            ("go-rwx", 0o755, 0o700),
+            ("u=rw,go=r", 0o777, 0o644),
+            ("g=u", 0o740, 0o770),
+            ("a+X", 0o644, 0o644),
+            ("a+X", 0o744, 0o755),
+            ("u+s,g+s", 0o755, 0o6755),
+            ("+t", 0o755, 0o1755),
+            ("o+t", 0o755, 0o1755),
+            ("u+r-w", 0o200, 0o400),
+            ("a=", 0o6755, 0),
+            ("=r", 0o777, 0o444),
+        ] {
+            let found = changed(text, before, false);
+            assert_eq!(found, after, "{text}: {found:o}");
+        }
+    }
+
+    #[test]
+    fn directories_keep_set_id_bits() {
+        assert_eq!(changed("755", 0o2700, true), 0o2755);
+        assert_eq!(changed("00755", 0o2700, true), 0o755);
+        assert_eq!(changed("g-s", 0o2755, true), 0o755);
+        assert_eq!(changed("a+X", 0o600, true), 0o711);
+        assert_eq!(changed("g=rx", 0o2777, true), 0o2757);
+    }
+
+    #[test]
+    fn what_is_no_mode_is_refused() {
+        for text in ["", "8", "77777", "u", "u+q", "u+x,", "x+u", "u+ur"] {
+            assert!(text.parse::<ModeChange>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! `sapwood df` and `sapwood du`.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use sapwood::FileSystem;
+use sapwood::fs::Metadata;
+use serde::Serialize;
+
+use super::choice::SubvolumeChoice;
+use super::entry::Entry;
+use super::failure::{Failure, Result};
+use super::files::{absolute, failed, for_each, shown_path, within};
+use super::output::{self, Array};
+use super::progress;
+
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(super) struct DfArgs {
+    /// Images, or directories of mounts
+    #[arg(value_name = "IMAGE|MOUNT_DIR", required = true)]
+    pub(super) images: Vec<PathBuf>,
+    /// Sizes with units, as 1.5G
+    #[arg(short, long)]
+    human_readable: bool,
+    /// Show inodes, not space
+    #[arg(short, long)]
+    inodes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// A row of `df`. Sizes are bytes.
+#[derive(Serialize)]
+struct Space {
+    image: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image_bytes: Option<String>,
+    kind: String,
+    size: u64,
+    used: u64,
+    available: u64,
+    inodes: u64,
+    inodes_used: u64,
+    inodes_free: u64,
+}
+
+pub(super) fn df(args: &DfArgs) -> Result<()> {
+    let mut rows = Vec::new();
+    for image in &args.images {
+        rows.push(match image.is_dir() {
+            true => of_mount(image)?,
+            false => of_image(image)?,
+        });
+    }
+    if args.json {
+        let mut array = Array::begin()?;
+        rows.iter().try_for_each(|row| array.push(row))?;
+        return array.end();
+    }
+    let size = |bytes: u64| match args.human_readable {
+        true => output::human(bytes),
+        false => bytes.div_ceil(1024).to_string(),
+    };
+    let count = |number: u64| number.to_string();
+    let unit = if args.human_readable {
+        "Size"
+    } else {
+        "1K-blocks"
+    };
+    let mut table = vec![match args.inodes {
+        true => ["Image", "Type", "Inodes", "IUsed", "IFree", "IUse%"].map(String::from),
+        false => ["Image", "Type", unit, "Used", "Avail", "Use%"].map(String::from),
+    }];
+    table.extend(rows.iter().map(|row| {
+        let name = output::name(row.image.as_bytes());
+        let kind = row.kind.clone();
+        match args.inodes {
+            true => [
+                name,
+                kind,
+                count(row.inodes),
+                count(row.inodes_used),
+                count(row.inodes_free),
+                percent(row.inodes_used, row.inodes_free),
+            ],
+            false => [
+                name,
+                kind,
+                size(row.size),
+                size(row.used),
+                size(row.available),
+                percent(row.used, row.available),
+            ],
+        }
+    }));
+    let width = |nth: usize| table.iter().map(|row| row[nth].chars().count()).max();
+    let widths = [0, 1, 2, 3, 4, 5].map(|nth| width(nth).unwrap_or(0));
+    table.iter().try_for_each(|row| {
+        let mut line = String::new();
+        for (nth, (field, width)) in row.iter().zip(widths).enumerate() {
+            line.push_str(&match nth {
+                0 => format!("{field:<width$}"),
+                1 => format!("  {field:<width$}"),
+                _ => format!("  {field:>width$}"),
+            });
+        }
+        output::line(line)
+    })
+}
+
+/// Used of what is usable, rounded up, as df(1) does.
+fn percent(used: u64, free: u64) -> String {
+    let whole = u128::from(used) + u128::from(free);
+    match (u128::from(used) * 100).checked_div(whole) {
+        None => "-".to_owned(),
+        Some(_) => format!("{}%", (u128::from(used) * 100).div_ceil(whole)),
+    }
+}
+
+fn of_image(image: &Path) -> Result<Space> {
+    let options = sapwood::Options::new().read_only(true);
+    let fs = FileSystem::open_with_options(image, &options)?;
+    within(fs, |fs| {
+        let found = fs.statfs()?;
+        let unit = u64::from(found.block_size);
+        let (name, image_bytes) = output::json::text(image.as_os_str().as_bytes());
+        Ok(Space {
+            image: name,
+            image_bytes,
+            kind: fs.kind().to_string(),
+            size: found.blocks.saturating_mul(unit),
+            used: found
+                .blocks
+                .saturating_sub(found.blocks_free)
+                .saturating_mul(unit),
+            available: found.blocks_available.saturating_mul(unit),
+            inodes: found.inodes,
+            inodes_used: found.inodes.saturating_sub(found.inodes_free),
+            inodes_free: found.inodes_free,
+        })
+    })
+}
+
+fn of_mount(dir: &Path) -> Result<Space> {
+    let local = |error: std::io::Error| Failure::local(dir, error);
+    let real = dir.canonicalize().map_err(local)?;
+    let mut above = real.ancestors();
+    let entry = above.find_map(sapwood::mount::mounted_on);
+    let entry = entry
+        .filter(sapwood::mount::MountEntry::is_ours)
+        .ok_or_else(|| {
+            Failure::local(
+                dir,
+                "a directory in no mount of sapwood; name an image or a mount",
+            )
+        })?;
+    let found = rustix::fs::statvfs(dir).map_err(|error| local(error.into()))?;
+    let unit = found.f_frsize;
+    let (image, image_bytes) = output::json::text(entry.source.as_bytes());
+    Ok(Space {
+        image,
+        image_bytes,
+        kind: entry.kind.to_string_lossy().into_owned(),
+        size: found.f_blocks.saturating_mul(unit),
+        used: found
+            .f_blocks
+            .saturating_sub(found.f_bfree)
+            .saturating_mul(unit),
+        available: found.f_bavail.saturating_mul(unit),
+        inodes: found.f_files,
+        inodes_used: found.f_files.saturating_sub(found.f_ffree),
+        inodes_free: found.f_ffree,
+    })
+}
+
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+#[expect(clippy::struct_excessive_bools, reason = "the options of du(1)")]
+pub(super) struct DuArgs {
+    /// Directories and files; a name may be a pattern
+    #[arg(value_name = "IMAGE[:PATH]", required = true)]
+    pub(super) places: Vec<OsString>,
+    /// Sizes with units, as 1.5G
+    #[arg(short, long)]
+    human_readable: bool,
+    /// Only the sum of each argument
+    #[arg(short, long, conflicts_with_all = ["all", "max_depth"])]
+    summarize: bool,
+    /// Files too, not only directories
+    #[arg(short, long)]
+    all: bool,
+    /// Directories to this depth only; 0 is the argument itself
+    #[arg(short = 'd', long, value_name = "N")]
+    max_depth: Option<usize>,
+    /// Add the sum of all arguments
+    #[arg(short = 'c', long)]
+    total: bool,
+    /// Count lengths of files, not the blocks that they take
+    #[arg(long)]
+    apparent_size: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// No progress
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+/// A row of `du --json`.
+#[derive(Serialize)]
+struct Used {
+    #[serde(flatten)]
+    entry: Entry,
+    /// Bytes of it and of everything below it.
+    usage: u64,
+}
+
+/// A directory whose sum is not complete.
+struct Open {
+    path: PathBuf,
+    metadata: Metadata,
+    sum: u64,
+}
+
+struct Du<'a> {
+    args: &'a DuArgs,
+    bar: indicatif::ProgressBar,
+    array: Option<Array>,
+    /// Files with several names that were counted, of the image that is open.
+    seen: HashSet<u64>,
+    total: u64,
+}
+
+pub(super) fn du(args: &DuArgs) -> Result<()> {
+    let mut du = Du {
+        args,
+        bar: progress::items(args.quiet, "counted"),
+        array: args.json.then(Array::begin).transpose()?,
+        seen: HashSet::new(),
+        total: 0,
+    };
+    let mut image = PathBuf::new();
+    let counted = for_each(&args.places, &args.choice, true, |fs, path, _| {
+        if image != fs.image_path() {
+            image = fs.image_path().to_owned();
+            du.seen.clear();
+        }
+        du.place(fs, path)
+    });
+    du.bar.finish_and_clear();
+    if let Some(array) = du.array {
+        array.end()?;
+    } else if args.total {
+        output::line(format!("{}\ttotal", du.size(du.total)))?;
+    }
+    counted
+}
+
+impl Du<'_> {
+    fn place(&mut self, fs: &FileSystem, path: &Path) -> Result<()> {
+        let metadata = fs.symlink_metadata(path).map_err(failed)?;
+        let sum = self.count(&metadata);
+        let mut open = vec![Open {
+            path: path.to_owned(),
+            metadata,
+            sum,
+        }];
+        if metadata.is_dir() {
+            for entry in fs.walk(path).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let below = entry.relative_path().components().count();
+                while open.len() > below {
+                    self.close(fs, &mut open)?;
+                }
+                self.bar.inc(1);
+                let sum = self.count(entry.metadata());
+                open.push(Open {
+                    path: entry.path().to_owned(),
+                    metadata: *entry.metadata(),
+                    sum,
+                });
+            }
+        }
+        while open.len() > 1 {
+            self.close(fs, &mut open)?;
+        }
+        self.total = self
+            .total
+            .saturating_add(open.first().map_or(0, |top| top.sum));
+        self.close(fs, &mut open)
+    }
+
+    /// Bytes of a file itself; of one with several names only the first time.
+    fn count(&mut self, metadata: &Metadata) -> u64 {
+        let again = !metadata.is_dir() && metadata.nlink() > 1 && !self.seen.insert(metadata.ino());
+        match (again, self.args.apparent_size) {
+            (true, _) => 0,
+            (false, true) if metadata.is_dir() => 0,
+            (false, true) => metadata.len(),
+            (false, false) => metadata.allocated(),
+        }
+    }
+
+    /// Adds the last sum to the directory above it, and prints it if it is wanted.
+    fn close(&mut self, fs: &FileSystem, open: &mut Vec<Open>) -> Result<()> {
+        let Some(last) = open.pop() else {
+            return Ok(());
+        };
+        let depth = open.len();
+        if let Some(above) = open.last_mut() {
+            above.sum = above.sum.saturating_add(last.sum);
+        }
+        let deepest = match self.args.summarize {
+            true => 0,
+            false => self.args.max_depth.unwrap_or(usize::MAX),
+        };
+        let wanted = depth <= deepest && (depth == 0 || self.args.all || last.metadata.is_dir());
+        if !wanted {
+            return Ok(());
+        }
+        if let Some(array) = &mut self.array {
+            let entry = Entry::new(fs, &last.path, &absolute(&last.path), &last.metadata)?;
+            let usage = last.sum;
+            return array.push(&Used { entry, usage });
+        }
+        let line = format!("{}\t{}", self.size(last.sum), shown_path(&last.path));
+        self.bar.suspend(|| output::line(line))
+    }
+
+    fn size(&self, bytes: u64) -> String {
+        match self.args.human_readable {
+            true => output::human(bytes),
+            false => bytes.div_ceil(1024).to_string(),
+        }
+    }
+}
