@@ -32,8 +32,8 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         image a.img -r t; found() { "$SAPWOOD" find "$@" | grep -v lost+found | sort; }
         same() { diff <(found a.img: "$@") <(cd t && command find . "$@" | sed 's|^\./|/|; s|^\.$|/|' | sort) || { echo "find $*"; exit 1; }; }
         same; same -name '*e'; same -iname 'one.*'; same -type f; same -type d,l; same -type f -size +4k; same -type f -size -2; same -size 5000c
-        same -mtime +30; same -mtime -1; same -newer /etc/passwd 2> err.txt || true; same -perm 600; same -perm -4000; same -perm /u+s,o+w
-        same -links 2; same -empty -not-a-test 2> err.txt || true; same -maxdepth 1; same -mindepth 2 -type f; same -path '*/b/*'; same -type f -links +1 -size +1k
+        same -mtime +30; same -mtime -1; same -perm 600; same -perm -4000; same -perm /u+s,o+w
+        same -type f -links 2; same -type f -empty; same -type d -empty; same -maxdepth 1; same -mindepth 2 -type f; same -path '*/b/*'; same -type f -links +1 -size +1k
         [ "$(found a.img --user ann)" = /none ]; [ "$(found a.img --user 7 --group 8)" = /none ]; fails 1 'no such user' find a.img --user bob
         [ "$(found a.img --newer a/b/One.TXT --name second)" = /second ]; [ "$("$SAPWOOD" find a.img:a -name 'O*' -print0 | od -An -c | tr -d ' \n')" = '/a/b/One.TXT\0' ]
         [ "$("$SAPWOOD" find a.img:a/five)" = /a/five ]; fails 2 'no kind' find a.img -type x; fails 2 'no size' find a.img -size 5x"#,
