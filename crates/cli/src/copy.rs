@@ -182,18 +182,8 @@ fn copy(args: &Args, sources: &[Place<'_>], destination: &Place<'_>) -> Result<(
         Ok(_) => Err(Failure::reported()),
         Err(_) if output::broken() => Err(Failure::reported()),
         Err(error) if matches!(error.cause(), CopyCause::Interrupted) => {
-            let begun = if files == 1 {
-                "1 name was begun"
-            } else {
-                "names were begun"
-            };
-            let done = match files {
-                1 => begun.to_owned(),
-                many => format!("{many} {begun}"),
-            };
-            Err(interrupt::failure(&format!(
-                "{done}, the last may be incomplete"
-            )))
+            let done = format!("{files} files copied, the last of them perhaps in part");
+            Err(interrupt::failure(&done))
         }
         Err(error) => Err(failure(error)),
     }

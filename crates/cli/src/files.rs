@@ -1,7 +1,6 @@
-//! Opening images and finding places in them; the commands cat and tree.
+//! Opening images, and finding places in them.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,34 +9,9 @@ use sapwood::target::Target;
 use sapwood::{Error, FileSystem, vfs};
 
 use super::choice::SubvolumeChoice;
-use super::entry::{self, Entry};
 use super::failure::{FULL, Failure, Result};
 use super::interrupt;
-use super::output::{self, Array};
-
-/// Bytes per read.
-const CHUNK: usize = 1 << 20;
-
-#[derive(Debug, clap::Args)]
-pub(super) struct CatArgs {
-    /// Files to print, whose names may be patterns; - is standard input
-    #[arg(value_name = "IMAGE:PATH | -", required = true)]
-    pub(super) places: Vec<OsString>,
-    #[command(flatten)]
-    choice: SubvolumeChoice,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct TreeArgs {
-    /// Directory to show
-    #[arg(value_name = "IMAGE[:PATH]")]
-    pub(super) place: OsString,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    choice: SubvolumeChoice,
-}
+use super::output;
 
 /// A path as text.
 fn text(path: &Path) -> String {
@@ -188,91 +162,4 @@ pub(super) fn within<T>(fs: FileSystem, work: impl FnOnce(&FileSystem) -> Result
     let value = result?;
     ended?;
     Ok(value)
-}
-
-pub(super) fn cat(args: &CatArgs) -> Result<()> {
-    let standard = |place: &OsString| place == "-";
-    for places in args
-        .places
-        .chunk_by(|one, next| standard(one) == standard(next))
-    {
-        if !places.iter().any(standard) {
-            cat_files(places, &args.choice)?;
-            continue;
-        }
-        cat_input()?;
-    }
-    Ok(())
-}
-
-fn cat_input() -> Result<()> {
-    let mut buf = vec![0; CHUNK];
-    loop {
-        match std::io::stdin().read(&mut buf) {
-            Ok(0) => return Ok(()),
-            Ok(count) => output::bytes(buf.get(..count).unwrap_or_default())?,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failure::on("standard input", error)),
-        }
-    }
-}
-
-fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
-    let mut buf = vec![0; CHUNK];
-    for_each(places, choice, true, |fs, path, _| {
-        let file = fs.open_file(path).map_err(failed)?;
-        let mut at = 0;
-        loop {
-            let count = file.read_at(&mut buf, at).map_err(failed)?;
-            if count == 0 {
-                return Ok(());
-            }
-            output::bytes(buf.get(..count).unwrap_or_default())?;
-            at += count as u64;
-        }
-    })
-}
-
-pub(super) fn tree(args: &TreeArgs) -> Result<()> {
-    let place = std::slice::from_ref(&args.place);
-    let mut array = args.json.then(Array::begin).transpose()?;
-    let shown = for_each(place, &args.choice, true, |fs, path, _| {
-        let below = fs.walk(path).map_err(failed)?;
-        if array.is_none() {
-            output::line(shown_path(path))?;
-        }
-        let mut counts = (0_u64, 0_u64);
-        for entry in below {
-            let entry = entry.map_err(failed)?;
-            let (path, below) = (entry.path(), entry.relative_path());
-            match entry.file_type().is_dir() {
-                true => counts.0 += 1,
-                false => counts.1 += 1,
-            }
-            if let Some(array) = &mut array {
-                array.push(&Entry::new(fs, path, below, entry.metadata())?)?;
-                continue;
-            }
-            let target = match entry.file_type().is_dir() {
-                true => "/".to_owned(),
-                false => entry::arrow(fs, path, entry.metadata())?,
-            };
-            let bytes = below.as_os_str().as_bytes();
-            let depth = bytes.iter().filter(|byte| **byte == b'/').count() + 1;
-            let name = bytes
-                .rsplit(|byte| *byte == b'/')
-                .next()
-                .unwrap_or_default();
-            let indent = "  ".repeat(depth);
-            output::line(format!("{indent}{}{target}", output::name(name)))?;
-        }
-        match array {
-            Some(_) => Ok(()),
-            None => output::line(format!("{} directories, {} files", counts.0, counts.1)),
-        }
-    });
-    if let Some(array) = array {
-        array.end()?;
-    }
-    shown
 }

@@ -1,4 +1,4 @@
-//! `sapwood ls`.
+//! `sapwood ls` and `sapwood tree`.
 
 use std::cmp::Reverse;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use super::times;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 #[expect(clippy::struct_excessive_bools, reason = "the options of ls(1)")]
-pub(super) struct Args {
+pub(super) struct LsArgs {
     /// What to list; a name may be a pattern
     #[arg(value_name = "IMAGE[:PATH]", required = true)]
     pub(super) places: Vec<OsString>,
@@ -65,6 +65,18 @@ pub(super) struct Args {
     choice: SubvolumeChoice,
 }
 
+#[derive(Debug, clap::Args)]
+pub(super) struct TreeArgs {
+    /// Directory to show
+    #[arg(value_name = "IMAGE[:PATH]")]
+    pub(super) place: OsString,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
 /// A name of a list.
 struct Row {
     /// What is shown as its name.
@@ -73,7 +85,7 @@ struct Row {
     metadata: Metadata,
 }
 
-pub(super) fn run(args: &Args) -> Result<()> {
+pub(super) fn ls(args: &LsArgs) -> Result<()> {
     let mut lister = Lister {
         args,
         array: args.json.then(Array::begin).transpose()?,
@@ -91,7 +103,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 struct Lister<'a> {
-    args: &'a Args,
+    args: &'a LsArgs,
     array: Option<Array>,
     several: bool,
     /// Something was printed.
@@ -264,4 +276,48 @@ impl Lister<'_> {
             entry::device(metadata).unwrap_or_else(size),
         ]
     }
+}
+
+pub(super) fn tree(args: &TreeArgs) -> Result<()> {
+    let place = std::slice::from_ref(&args.place);
+    let mut array = args.json.then(Array::begin).transpose()?;
+    let shown = for_each(place, &args.choice, true, |fs, path, _| {
+        let below = fs.walk(path).map_err(failed)?;
+        if array.is_none() {
+            output::line(shown_path(path))?;
+        }
+        let mut counts = (0_u64, 0_u64);
+        for entry in below {
+            let entry = entry.map_err(failed)?;
+            let (path, below) = (entry.path(), entry.relative_path());
+            match entry.file_type().is_dir() {
+                true => counts.0 += 1,
+                false => counts.1 += 1,
+            }
+            if let Some(array) = &mut array {
+                array.push(&Entry::new(fs, path, below, entry.metadata())?)?;
+                continue;
+            }
+            let target = match entry.file_type().is_dir() {
+                true => "/".to_owned(),
+                false => entry::arrow(fs, path, entry.metadata())?,
+            };
+            let bytes = below.as_os_str().as_bytes();
+            let depth = bytes.iter().filter(|byte| **byte == b'/').count() + 1;
+            let name = bytes
+                .rsplit(|byte| *byte == b'/')
+                .next()
+                .unwrap_or_default();
+            let indent = "  ".repeat(depth);
+            output::line(format!("{indent}{}{target}", output::name(name)))?;
+        }
+        match array {
+            Some(_) => Ok(()),
+            None => output::line(format!("{} directories, {} files", counts.0, counts.1)),
+        }
+    });
+    if let Some(array) = array {
+        array.end()?;
+    }
+    shown
 }

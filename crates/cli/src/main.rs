@@ -7,6 +7,7 @@ mod attributes;
 mod change;
 mod check;
 mod choice;
+mod content;
 mod copy;
 mod demo;
 mod dump;
@@ -35,7 +36,6 @@ mod times;
 mod umount;
 mod untar;
 mod usage;
-mod write;
 mod xattr;
 
 use std::ffi::OsString;
@@ -79,13 +79,13 @@ enum Command {
     /// Show what an image is: features, sizes, use
     Info(info::Args),
     /// List a directory in an image
-    Ls(list::Args),
+    Ls(list::LsArgs),
     /// Print files of an image
-    Cat(files::CatArgs),
+    Cat(content::CatArgs),
     /// Show all attributes of files in an image
     Stat(stat::Args),
     /// Show a directory of an image and all below it
-    Tree(files::TreeArgs),
+    Tree(list::TreeArgs),
     /// Find files in an image by name, kind, size, time, owner or mode
     Find(Box<find::Args>),
     /// Show how much space directories of an image take
@@ -105,9 +105,9 @@ enum Command {
     /// Make hard and symbolic links in an image
     Ln(change::LnArgs),
     /// Write standard input to a file in an image
-    Write(write::WriteArgs),
+    Write(content::WriteArgs),
     /// Edit a file in an image with $VISUAL or $EDITOR
-    Edit(write::EditArgs),
+    Edit(content::EditArgs),
     /// Change times of files in an image, or make empty files
     Touch(attributes::TouchArgs),
     /// Change the size of files in an image
@@ -242,10 +242,10 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Umount(args) => umount::run(&args),
         Command::Sync(args) => sync::run(&args),
         Command::Info(args) => info::run(&args),
-        Command::Ls(args) => list::run(&args),
-        Command::Cat(args) => files::cat(&args),
+        Command::Ls(args) => list::ls(&args),
+        Command::Cat(args) => content::cat(&args),
         Command::Stat(args) => stat::run(&args),
-        Command::Tree(args) => files::tree(&args),
+        Command::Tree(args) => list::tree(&args),
         Command::Find(args) => find::run(&args),
         Command::Du(args) => usage::du(&args),
         Command::Df(args) => usage::df(&args),
@@ -255,8 +255,8 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Mkdir(args) => change::mkdir(&args),
         Command::Mv(args) => change::mv(&args),
         Command::Ln(args) => change::ln(&args),
-        Command::Write(args) => write::write(&args),
-        Command::Edit(args) => write::edit(&args),
+        Command::Write(args) => content::write(&args),
+        Command::Edit(args) => content::edit(&args),
         Command::Touch(args) => attributes::touch(&args),
         Command::Truncate(args) => attributes::truncate(&args),
         Command::Chmod(args) => attributes::chmod(&args),

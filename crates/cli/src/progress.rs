@@ -1,5 +1,6 @@
 //! Progress of long work, on a terminal only: how far it is, how fast, and how long it takes yet.
 
+use std::fmt::Write;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use sapwood::FileSystem;
 use sapwood::copy::Place;
 
@@ -17,6 +18,10 @@ const STEP: u64 = 256;
 fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
     // A template of ours that does not parse leaves the default look.
     if let Ok(style) = ProgressStyle::with_template(template) {
+        let style = style.with_key("rate", |state: &ProgressState, to: &mut dyn Write| {
+            // An error would be one of memory.
+            let _ = write!(to, "{:.0}/s", state.per_sec());
+        });
         bar.set_style(style.progress_chars("##-"));
     }
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -28,7 +33,7 @@ pub(super) fn items(quiet: bool, what: &'static str) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }
-    let template = "{spinner} {msg} {human_pos}, {per_sec}, {elapsed}";
+    let template = "{spinner} {msg} {human_pos}, {rate}, {elapsed}";
     let bar = styled(ProgressBar::no_length(), template);
     bar.set_message(what);
     bar
@@ -96,7 +101,8 @@ impl Bytes {
     }
 
     pub(super) fn files(&self, done: u64) {
-        self.bar.set_message(format!("{done} files, "));
+        let files = if done == 1 { "file" } else { "files" };
+        self.bar.set_message(format!("{done} {files}, "));
     }
 
     pub(super) fn bytes(&mut self, done: u64) {

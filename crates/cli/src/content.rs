@@ -1,4 +1,4 @@
-//! Commands that write the content of a file in an image: write, edit.
+//! Commands that print and write the content of files in an image: cat, write, edit.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read};
@@ -10,14 +10,23 @@ use sapwood::{FileSystem, OpenOptions};
 
 use super::choice::SubvolumeChoice;
 use super::failure::{Failure, Result, USAGE};
-use super::files::{failed, in_image, shown_path, with_image};
+use super::files::{failed, for_each, in_image, shown_path, with_image};
 use super::interrupt::{self, Input};
 use super::{output, owner};
 
-/// Bytes that are written at once.
+/// Bytes that are read or written at once.
 const CHUNK: usize = 1 << 20;
 /// Largest file that is edited.
 const EDIT_MAX: u64 = 1 << 30;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct CatArgs {
+    /// Files to print, whose names may be patterns; - is standard input
+    #[arg(value_name = "IMAGE:PATH | -", required = true)]
+    pub(super) places: Vec<OsString>,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
 
 #[derive(Debug, clap::Args)]
 pub(super) struct WriteArgs {
@@ -44,6 +53,49 @@ pub(super) struct EditArgs {
     editor: Option<OsString>,
     #[command(flatten)]
     choice: SubvolumeChoice,
+}
+
+pub(super) fn cat(args: &CatArgs) -> Result<()> {
+    let standard = |place: &OsString| place == "-";
+    for places in args
+        .places
+        .chunk_by(|one, next| standard(one) == standard(next))
+    {
+        if !places.iter().any(standard) {
+            cat_files(places, &args.choice)?;
+            continue;
+        }
+        cat_input()?;
+    }
+    Ok(())
+}
+
+fn cat_input() -> Result<()> {
+    let mut buf = vec![0; CHUNK];
+    loop {
+        match std::io::stdin().read(&mut buf) {
+            Ok(0) => return Ok(()),
+            Ok(count) => output::bytes(buf.get(..count).unwrap_or_default())?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::on("standard input", error)),
+        }
+    }
+}
+
+fn cat_files(places: &[OsString], choice: &SubvolumeChoice) -> Result<()> {
+    let mut buf = vec![0; CHUNK];
+    for_each(places, choice, true, |fs, path, _| {
+        let file = fs.open_file(path).map_err(failed)?;
+        let mut at = 0;
+        loop {
+            let count = file.read_at(&mut buf, at).map_err(failed)?;
+            if count == 0 {
+                return Ok(());
+            }
+            output::bytes(buf.get(..count).unwrap_or_default())?;
+            at += count as u64;
+        }
+    })
 }
 
 /// The image and the path of a command that needs a file.
