@@ -14,6 +14,7 @@ use std::str::FromStr;
 use fastrand::Rng;
 use sapwood_block::MemoryDevice;
 use sapwood_testing::MemoryFs;
+use sapwood_testing::op::{Op, from_text, to_text};
 use sapwood_testing::tree::{Detail, Node, Tree};
 use sapwood_vfs::{
     Credentials, FileKind, FileSystem, Ino, NewInode, SetAttr, SetXattrMode, WriteMode,
@@ -24,7 +25,6 @@ use crate::cut::{Cut, Depth, cuts};
 use crate::engine::Engine;
 use crate::explore::seed_of;
 use crate::judge::recover;
-use crate::op::{Op, from_text, to_text};
 use crate::record::{Recording, Setting, Workload};
 use crate::threads::{Threads, by_chance};
 

@@ -8,11 +8,10 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use sapwood_block::MemoryDevice;
 use sapwood_testing::MemoryFs;
+use sapwood_testing::op::{Op, Session, from_text};
 use sapwood_vfs::FileSystem;
 
-use crate::actor::Actor;
 use crate::engine::Engine;
-use crate::op::{Op, from_text};
 use crate::policy::Policy;
 
 /// The kinds of bases of all engines.
@@ -184,10 +183,10 @@ impl Base {
 }
 
 fn perform(fs: &dyn FileSystem, ops: &[Op]) -> Result<(), String> {
-    let mut actor = Actor::new(fs);
+    let mut actor = Session::new(fs, fs.root());
     for op in ops {
         actor
-            .apply(op)
+            .perform(op)
             .map_err(|error| format!("setup: {op}: {error}"))?;
     }
     Ok(())

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 
 use fastrand::Rng;
 use sapwood_testing::MemoryFs;
+use sapwood_testing::op::{Op, Session, Target, from_text};
+use sapwood_vfs::FileSystem;
 
-use crate::actor::Actor;
 use crate::base::{Base, BaseKind};
-use crate::op::{Op, Target, from_text};
 use crate::record::Workload;
 
 /// The operations, over the names of [`crate::base::STANDARD`] and a few new ones. An operation
@@ -190,7 +190,7 @@ impl Bounded {
         );
         ends.extend(other.cloned());
         ends.push(Op::Sync {});
-        let actor = Actor::new(&model);
+        let actor = Session::new(&model, model.root());
         let possible = |end: &Op| match end {
             Op::Fsync { on } | Op::Fdatasync { on } => actor.ino(on).is_ok(),
             _ => true,
@@ -200,8 +200,8 @@ impl Bounded {
 }
 
 fn succeeds(model: &MemoryFs, ops: &[Op]) -> bool {
-    let mut actor = Actor::new(model);
-    ops.iter().all(|op| actor.apply(op).is_ok())
+    let mut actor = Session::new(model, model.root());
+    ops.iter().all(|op| actor.perform(op).is_ok())
 }
 
 fn parent(path: &str) -> Option<String> {
@@ -216,10 +216,10 @@ fn names(op: &Op) -> Vec<String> {
         Target::Held(_) => ".".to_owned(),
     };
     match op {
-        Op::Create { at }
-        | Op::Mkdir { at }
+        Op::Create { at, .. }
+        | Op::Mkdir { at, .. }
         | Op::Symlink { at, .. }
-        | Op::Mknod { at }
+        | Op::Mknod { at, .. }
         | Op::Hold { at, .. }
         | Op::Unlink { at }
         | Op::Rmdir { at }
@@ -245,10 +245,12 @@ fn names(op: &Op) -> Vec<String> {
         | Op::Fsync { on }
         | Op::Fdatasync { on } => vec![path(on)],
         Op::Link { from, to } => vec![path(from), to.clone()],
-        Op::Rename { from, to } | Op::Exchange { a: from, b: to } => vec![from.clone(), to.clone()],
+        Op::Rename { from, to, .. } | Op::Exchange { a: from, b: to } => {
+            vec![from.clone(), to.clone()]
+        }
         Op::Reflink { from, to, .. } => vec![path(to), path(from)],
         Op::Tmpfile { dir, .. } => vec![dir.clone()],
-        Op::Release { .. } | Op::Sync {} => Vec::new(),
+        _ => Vec::new(),
     }
 }
 

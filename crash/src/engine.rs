@@ -10,11 +10,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
+use sapwood_testing::op::Op;
 use sapwood_testing::oracle::Kind;
 use sapwood_vfs::FileSystem;
 
 use crate::base::BaseKind;
-use crate::op::Op;
 use crate::policy::Policy;
 
 /// The engines under test.

@@ -17,7 +17,6 @@
 //! [`shrink`] makes a failing workload smaller. The id of a failure, the text of workload and
 //! crash, is enough to reproduce it.
 
-pub mod actor;
 pub mod again;
 pub mod base;
 pub mod bounded;
@@ -31,7 +30,6 @@ pub mod image;
 pub mod judge;
 pub mod kernel;
 pub mod kernel_queue;
-pub mod op;
 pub mod oracle;
 pub mod orders;
 pub mod plant;

@@ -12,13 +12,13 @@ use sapwood_crash::engine::Engine;
 use sapwood_crash::explore::{explore, parse_id, replay};
 use sapwood_crash::kernel::Kernel;
 use sapwood_crash::kernel_queue;
-use sapwood_crash::op::to_text;
 use sapwood_crash::plant::Plant;
 use sapwood_crash::policy::Policy;
 use sapwood_crash::record::Setting;
 use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
 use sapwood_testing::CrashPlan;
+use sapwood_testing::op::to_text;
 
 /// Check the states that power cuts leave.
 #[derive(Debug, Parser)]

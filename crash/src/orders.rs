@@ -22,12 +22,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use sapwood_testing::op::{Op, Target};
 use sapwood_testing::tree::Tree;
 use sapwood_testing::{RecordLog, Step};
 use sapwood_vfs::{Error, Ino};
 
 use crate::engine::Engine;
-use crate::op::{Op, Target};
 use crate::oracle::{Moment, Oracle};
 use crate::record::{BEGIN, END, Lane, Progress, Promise};
 use crate::step::step;

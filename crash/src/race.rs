@@ -16,16 +16,13 @@ use std::str::FromStr;
 use std::sync::{Arc, Barrier};
 
 use fastrand::Rng;
+use sapwood_testing::op::{Op, Session, Target, from_text, to_text};
 use sapwood_testing::tree::{Detail, Tree};
-use sapwood_vfs::{
-    Credentials, Error, FileSystem, Ino, NewInode, RenameMode, SetAttr, SetXattrMode, SyncKind,
-    WriteMode,
-};
+use sapwood_vfs::{Error, FileSystem, Ino};
 
 use crate::base::{Base, BaseKind};
 use crate::delay::{Delays, Recorder, recorder};
 use crate::explore::seed_of;
-use crate::op::{Op, Target, from_text, pattern, to_text};
 use crate::orders::{self, Call};
 use crate::plant::Plant;
 use crate::record::{BEGIN, END, Recording, Setting};
@@ -161,24 +158,20 @@ impl Race {
     ) -> Result<Vec<Vec<Call>>, String> {
         let barrier = Barrier::new(self.plans.len());
         let run = |number: usize, plan: &[Op]| {
-            let mut caller = Caller {
-                fs,
-                opened,
-                created: Vec::new(),
-            };
+            let mut session = Session::on_opened(fs, &opened.inodes);
             barrier.wait();
             let calls = plan.iter().map(|op| {
                 recorder.mark(format!("{BEGIN}{number}"));
-                let created = caller.created.last().copied();
+                let created = session.last_created();
                 let result = match skip_fsync && op.persists() {
                     true => Ok(None),
-                    false => caller.call(op),
+                    false => session.perform(op).map(|()| session.new_inode()),
                 };
                 recorder.mark(format!("{END}{number}"));
-                Call::new(op, created, caller.target(op, created), result)
+                Call::new(op, created, opened.target(op, created), result)
             });
             let calls: Vec<Call> = calls.collect();
-            (calls, caller.created)
+            (calls, session.take_created())
         };
         let run = &run;
         let ended: Vec<_> = std::thread::scope(|scope| {
@@ -217,132 +210,12 @@ fn open_all(fs: &dyn FileSystem, tree: &Tree) -> Result<Opened, Error> {
     Ok(Opened { inodes })
 }
 
-/// One thread.
-struct Caller<'a> {
-    fs: &'a dyn FileSystem,
-    opened: &'a Opened,
-    /// The files that the thread created, with a reference to each.
-    created: Vec<Ino>,
-}
-
-impl Caller<'_> {
-    fn ino(&self, target: &Target) -> Result<Ino, Error> {
-        let ino = match target {
-            Target::Path(path) => self.opened.inodes.get(path),
-            Target::Held(_) => self.created.last(),
-        };
-        ino.copied().ok_or(Error::Stale)
-    }
-
+impl Opened {
     /// The inode that an operation changes, if it changes one.
     fn target(&self, op: &Op, created: Option<Ino>) -> Option<Ino> {
         match orders::target_of(op)? {
-            Target::Path(path) => self.opened.inodes.get(path).copied(),
+            Target::Path(path) => self.inodes.get(path).copied(),
             Target::Held(_) => created,
         }
-    }
-
-    fn place<'p>(&self, path: &'p str) -> Result<(Ino, &'p [u8]), Error> {
-        let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
-        let dir = self.opened.inodes.get(dir).copied().ok_or(Error::Stale)?;
-        Ok((dir, name.as_bytes()))
-    }
-
-    fn call(&mut self, op: &Op) -> Result<Option<Ino>, Error> {
-        let fs = self.fs;
-        match op {
-            Op::Create { at } => return self.create(at, NewInode::Regular, 0o644),
-            Op::Mkdir { at } => return self.create(at, NewInode::Directory, 0o755),
-            Op::Symlink { target, at } => {
-                return self.create(at, NewInode::Symlink(target.as_bytes()), 0o777);
-            }
-            Op::Link { from, to } => {
-                let (dir, name) = self.place(to)?;
-                let linked = fs.link(self.ino(from)?, dir, name)?;
-                fs.forget(linked.ino(), 1);
-            }
-            Op::Rename { from, to } => self.rename(from, to, RenameMode::Replace)?,
-            Op::Exchange { a, b } => self.rename(a, b, RenameMode::Exchange)?,
-            Op::Unlink { at } => {
-                let (dir, name) = self.place(at)?;
-                fs.unlink(dir, name)?;
-            }
-            Op::Rmdir { at } => {
-                let (dir, name) = self.place(at)?;
-                fs.rmdir(dir, name)?;
-            }
-            Op::Fsync { on } => fs.fsync(self.ino(on)?, SyncKind::All)?,
-            Op::Fdatasync { on } => fs.fsync(self.ino(on)?, SyncKind::Data)?,
-            Op::Sync {} => fs.sync()?,
-            _ => self.data(op)?,
-        }
-        Ok(None)
-    }
-
-    fn data(&self, op: &Op) -> Result<(), Error> {
-        let fs = self.fs;
-        match op {
-            Op::Write {
-                file,
-                offset,
-                len,
-                tag,
-            } => {
-                let data = pattern(*tag, *offset, *len);
-                fs.write(self.ino(file)?, *offset, &data, WriteMode::default())
-                    .map(drop)
-            }
-            Op::Append { file, len, tag } => {
-                let append = WriteMode {
-                    append: true,
-                    ..WriteMode::default()
-                };
-                let data = pattern(*tag, 0, *len);
-                fs.write(self.ino(file)?, 0, &data, append).map(drop)
-            }
-            Op::Truncate { file, size } => {
-                let size = SetAttr {
-                    size: Some(*size),
-                    ..SetAttr::default()
-                };
-                fs.setattr(self.ino(file)?, &size).map(drop)
-            }
-            Op::Chmod { on, perm } => {
-                let perm = SetAttr {
-                    perm: Some(*perm),
-                    ..SetAttr::default()
-                };
-                fs.setattr(self.ino(on)?, &perm).map(drop)
-            }
-            Op::SetXattr { on, name, len, tag } => {
-                let name = format!("user.{name}");
-                let value = pattern(*tag, 0, *len);
-                fs.setxattr(self.ino(on)?, name.as_bytes(), &value, SetXattrMode::Any)
-            }
-            Op::RemoveXattr { on, name } => {
-                fs.removexattr(self.ino(on)?, format!("user.{name}").as_bytes())
-            }
-            _ => Err(Error::NotSupported),
-        }
-    }
-
-    fn create(&mut self, path: &str, what: NewInode<'_>, perm: u32) -> Result<Option<Ino>, Error> {
-        let (dir, name) = self.place(path)?;
-        let new = self
-            .fs
-            .create(&Credentials::ROOT, dir, name, what, perm)?
-            .ino();
-        // `@0` is always a file.
-        if what == NewInode::Regular {
-            self.created.push(new);
-        } else {
-            self.fs.forget(new, 1);
-        }
-        Ok(Some(new))
-    }
-
-    fn rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<(), Error> {
-        let ((from_dir, from), (to_dir, to)) = (self.place(from)?, self.place(to)?);
-        self.fs.rename(from_dir, from, to_dir, to, mode)
     }
 }

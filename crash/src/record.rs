@@ -10,15 +10,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
+use sapwood_testing::op::{Op, SLOTS, Session, Target, from_text, to_text};
 use sapwood_testing::tree::{Detail, Times, Tree};
 use sapwood_testing::{MemoryFs, RecordLog};
 use sapwood_vfs::{FileSystem, Ino, Timestamp};
 
-use crate::actor::Actor;
 use crate::base::{Base, BaseKind};
 use crate::delay::{Delays, Recorder, recorder};
 use crate::engine::Engine;
-use crate::op::{Op, SLOTS, Target, from_text, to_text};
 use crate::orders::Orders;
 use crate::plant::{Plant, Planted};
 use crate::policy::Policy;
@@ -212,8 +211,8 @@ pub(crate) const END: &str = "e";
 /// One thread of a workload.
 pub struct Run<'a> {
     on: Engine,
-    engine: Actor<'a>,
-    model: Actor<'a>,
+    engine: Session<'a>,
+    model: Session<'a>,
     model_fs: &'a dyn FileSystem,
     /// From the model's inode numbers to the engine's.
     map: BTreeMap<Ino, Ino>,
@@ -232,8 +231,8 @@ impl<'a> Run<'a> {
     ) -> Self {
         Self {
             on,
-            engine: Actor::below(engine, root),
-            model: Actor::new(model),
+            engine: Session::new(engine, root),
+            model: Session::new(model, model.root()),
             model_fs: model,
             map: BTreeMap::from([(model.root(), root)]),
             root,
@@ -269,11 +268,11 @@ impl<'a> Run<'a> {
     }
 
     fn step(&mut self, op: &Op) -> Result<Promise, String> {
-        let expected = self.model.apply(op);
+        let expected = self.model.perform(op);
         if self.skip_fsync && op.persists() {
             return Ok(self.promise(op));
         }
-        let found = self.engine.apply(op);
+        let found = self.engine.perform(op);
         if expected != found {
             return Err(format!(
                 "{op}: the engine says {found:?}, the model {expected:?}"

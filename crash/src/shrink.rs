@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::cut::Depth;
 use crate::explore::{Found, explore};
-use crate::op::Op;
 use crate::record::{Setting, Workload};
 use crate::subject::Subject;
 use crate::threads::Threads;
+use sapwood_testing::op::Op;
 
 /// Greatest number of runs.
 const PATIENCE: usize = 400;
@@ -103,35 +103,30 @@ fn shorter(workload: &Workload) -> Vec<Workload> {
 fn simpler(op: &Op) -> Vec<Op> {
     const BLOCK: u64 = 4096;
     let mut all = Vec::new();
-    match op.clone() {
-        Op::Write {
-            file,
-            offset,
-            len,
-            tag,
-        } => {
-            for (offset, len) in [(0, len), (offset, BLOCK), (offset / BLOCK * BLOCK, len)] {
-                all.push(Op::Write {
-                    file: file.clone(),
-                    offset,
-                    len,
-                    tag,
+    let mut add = |change: &dyn Fn(&mut Op)| {
+        let mut simpler = op.clone();
+        change(&mut simpler);
+        all.push(simpler);
+    };
+    match *op {
+        Op::Write { offset, len, .. } => {
+            for (at, less) in [(0, len), (offset, BLOCK), (offset / BLOCK * BLOCK, len)] {
+                add(&|op| {
+                    if let Op::Write { offset, len, .. } = op {
+                        (*offset, *len) = (at, less);
+                    }
                 });
             }
         }
-        Op::Append { file, len, tag } if len > BLOCK => {
-            all.push(Op::Append {
-                file,
-                len: BLOCK,
-                tag,
-            });
-        }
-        Op::SetXattr { on, name, len, tag } if len > 1 => {
-            all.push(Op::SetXattr {
-                on,
-                name,
-                len: 1,
-                tag,
+        Op::Append { len, .. } | Op::SetXattr { len, .. } => {
+            let least = match op {
+                Op::Append { .. } => len.min(BLOCK),
+                _ => 1,
+            };
+            add(&|op| {
+                if let Op::Append { len, .. } | Op::SetXattr { len, .. } = op {
+                    *len = least.min(*len);
+                }
             });
         }
         Op::Fsync { .. } | Op::Fdatasync { .. } => all.push(Op::Sync {}),

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sapwood_testing::op::{Op, attribute};
 use sapwood_testing::tree::{Node, Owner, Place, Tree};
 use sapwood_vfs::{Error, FileKind, Ino};
 
-use crate::op::{Op, pattern};
 use crate::orders::Call;
 
 /// The tree after a call, if the result of the call fits the tree before it.
@@ -78,7 +78,7 @@ impl Next<'_> {
         let mut if_so = |is: bool, error: Error| causes.extend(is.then_some(error));
         let gone = |place: &Place| !self.tree.nodes.contains_key(&place.0);
         match &call.op {
-            Op::Create { at } | Op::Mkdir { at } | Op::Symlink { at, .. } => {
+            Op::Create { at, .. } | Op::Mkdir { at, .. } | Op::Symlink { at, .. } => {
                 let at = self.place(at)?;
                 if_so(gone(&at), Error::NotFound);
                 if_so(self.find(&at).is_some(), Error::Exists);
@@ -103,7 +103,7 @@ impl Next<'_> {
                     Some(ino) => if_so(self.is_dir(ino), Error::IsDirectory),
                 }
             }
-            Op::Rename { from, to } => {
+            Op::Rename { from, to, .. } => {
                 let (from, to) = (self.place(from)?, self.place(to)?);
                 if_so(gone(&from) || gone(&to), Error::NotFound);
                 let (Some(moved), old) = (self.find(&from), self.find(&to)) else {
@@ -130,7 +130,7 @@ impl Next<'_> {
                 if_so(into(one, &b) || into(other, &a), Error::Invalid);
             }
             Op::RemoveXattr { name, .. } => {
-                let key = format!("user.{name}").into_bytes();
+                let key = attribute(name).into_bytes();
                 let node = self.tree.node(call.target?)?;
                 if_so(!node.xattrs.contains_key(&key), Error::NoAttribute);
             }
@@ -142,15 +142,15 @@ impl Next<'_> {
 
     fn change(&mut self, call: &Call, new: Option<Ino>) -> Option<()> {
         match &call.op {
-            Op::Create { at } => self.create(at, new?, FileKind::Regular, 0o644, b""),
-            Op::Mkdir { at } => self.create(at, new?, FileKind::Directory, 0o755, b""),
-            Op::Symlink { target, at } => {
+            Op::Create { at, perm, .. } => self.create(at, new?, FileKind::Regular, *perm, b""),
+            Op::Mkdir { at, perm, .. } => self.create(at, new?, FileKind::Directory, *perm, b""),
+            Op::Symlink { target, at, .. } => {
                 let target = target.as_bytes();
                 self.create(at, new?, FileKind::Symlink, 0o777, target)
             }
             Op::Link { to, .. } => self.enter(&self.place(to)?, call.target?),
             Op::Unlink { at } | Op::Rmdir { at } => self.leave(&self.place(at)?),
-            Op::Rename { from, to } => {
+            Op::Rename { from, to, .. } => {
                 let (from, to) = (self.place(from)?, self.place(to)?);
                 let moved = self.find(&from)?;
                 match self.find(&to) {
@@ -245,21 +245,23 @@ impl Next<'_> {
         };
         match &call.op {
             Op::Write {
-                offset, len, tag, ..
-            } => put(*offset, &pattern(*tag, *offset, *len)),
-            Op::Append { len, tag, .. } => put(size, &pattern(*tag, 0, *len)),
+                offset, len, fill, ..
+            } => put(*offset, &fill.bytes(*offset, *len)),
+            Op::Append { len, fill, .. } => put(size, &fill.bytes(0, *len)),
             Op::Truncate { size, .. } => {
                 let mut content = node.content.to_vec();
                 content.resize(*size as usize, 0);
                 node.set_content(content);
             }
             Op::Chmod { perm, .. } => node.owner.perm = *perm,
-            Op::SetXattr { name, len, tag, .. } => {
-                let name = format!("user.{name}").into_bytes();
-                Arc::make_mut(&mut node.xattrs).insert(name, pattern(*tag, 0, *len));
+            Op::SetXattr {
+                name, len, fill, ..
+            } => {
+                let name = attribute(name).into_bytes();
+                Arc::make_mut(&mut node.xattrs).insert(name, fill.bytes(0, *len));
             }
             Op::RemoveXattr { name, .. } => {
-                let name = format!("user.{name}").into_bytes();
+                let name = attribute(name).into_bytes();
                 Arc::make_mut(&mut node.xattrs).remove(&name);
             }
             _ => return None,

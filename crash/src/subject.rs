@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use crate::again::{self, Again};
 use crate::engine::Engine;
-use crate::op::Op;
 use crate::race::{self, Race};
 use crate::record::{Recording, Setting, Workload};
 use crate::threads::{self, Threads};
+use sapwood_testing::op::Op;
 
 /// A workload of one of these kinds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

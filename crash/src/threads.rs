@@ -10,15 +10,14 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use sapwood_testing::MemoryFs;
-use sapwood_vfs::FileSystem;
+use sapwood_testing::op::{Op, Session, Who};
+use sapwood_vfs::{FileSystem, NewInode};
 
-use crate::actor::Actor;
 use crate::base::Base;
 use crate::bounded;
 use crate::delay::{Delays, recorder};
 use crate::engine::Engine;
 use crate::explore::seed_of;
-use crate::op::Op;
 use crate::plant::Plant;
 use crate::record::{Lane, Recording, Run, Setting};
 use crate::subject::Subject;
@@ -152,12 +151,13 @@ impl Threads {
 fn prepare(fs: &dyn FileSystem, lane: usize, setup: &[Op]) -> Result<sapwood_vfs::Ino, String> {
     let name = format!("T{lane}");
     let failed = |error: sapwood_vfs::Error| format!("setup of {name}: {error}");
-    let mut top = Actor::new(fs);
-    top.apply(&Op::Mkdir { at: name.clone() }).map_err(failed)?;
+    let mut top = Session::new(fs, fs.root());
+    let make = Op::create(name.clone(), NewInode::Directory, 0o755, Who::Root);
+    top.perform(&make).map_err(failed)?;
     let dir = fs.lookup(fs.root(), name.as_bytes()).map_err(failed)?.ino();
-    let mut actor = Actor::below(fs, dir);
+    let mut actor = Session::new(fs, dir);
     for op in setup {
-        actor.apply(op).map_err(failed)?;
+        actor.perform(op).map_err(failed)?;
     }
     Ok(dir)
 }
@@ -172,7 +172,7 @@ pub(crate) fn by_chance(
     random: &mut Rng,
     ops: usize,
 ) -> Result<Vec<Op>, String> {
-    let mut actor = Actor::new(model);
+    let mut actor = Session::new(model, model.root());
     let persists = bounded::persists()?;
     let mut plan = Vec::new();
     // Most choices can be performed; the others are skipped.
@@ -187,7 +187,7 @@ pub(crate) fn by_chance(
         let Some(op) = random.choice(list) else { break };
         // The directory of a thread is no subvolume.
         let fits = engine.can(&op) && !matches!(op, Op::Snapshot { .. });
-        if fits && actor.apply(&op).is_ok() {
+        if fits && actor.perform(&op).is_ok() {
             plan.push(op);
         }
     }

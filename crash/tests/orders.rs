@@ -5,15 +5,14 @@
 use std::collections::BTreeMap;
 
 use sapwood_block::MemoryDevice;
-use sapwood_crash::actor::Actor;
 use sapwood_crash::engine::Engine;
-use sapwood_crash::op::{Op, from_text};
 use sapwood_crash::oracle::Oracle;
 use sapwood_crash::orders::{Call, Orders, find, target_of};
 use sapwood_crash::record::Progress;
+use sapwood_testing::op::{Op, Session, from_text};
 use sapwood_testing::tree::{Detail, Tree};
 use sapwood_testing::{MemoryFs, RecordDevice};
-use sapwood_vfs::{Error, Ino};
+use sapwood_vfs::{Error, FileSystem, Ino};
 
 /// The calls of threads on `d/f` and `d/g`: begins and ends in their order, `0+` and `0-` for
 /// thread 0.
@@ -90,9 +89,9 @@ impl Story {
 }
 
 fn perform(model: &MemoryFs, ops: &str) {
-    let mut actor = Actor::new(model);
+    let mut actor = Session::new(model, model.root());
     for op in from_text(ops).unwrap() {
-        actor.apply(&op).unwrap();
+        actor.perform(&op).unwrap();
     }
 }
 

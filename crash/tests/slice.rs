@@ -9,7 +9,6 @@ use sapwood_crash::cut::{Cut, Depth};
 use sapwood_crash::engine::Engine;
 use sapwood_crash::explore::{Found, explore, parse_id, replay};
 use sapwood_crash::judge::Tally;
-use sapwood_crash::op::{Op, from_text};
 use sapwood_crash::plant::Plant;
 use sapwood_crash::policy::Policy;
 use sapwood_crash::race::Race;
@@ -17,6 +16,7 @@ use sapwood_crash::record::{Recording, Setting, Workload};
 use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
 use sapwood_testing::CrashPlan;
+use sapwood_testing::op::{Op, from_text};
 
 fn all(workloads: impl IntoIterator<Item = impl Into<Subject>>) -> Tally {
     let setting = Setting::default();

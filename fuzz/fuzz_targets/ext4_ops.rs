@@ -13,7 +13,8 @@ use sapwood_ext4::{DataMode, Ext4};
 use sapwood_fuzz::ext4::{FORMS, check_all, empty, options};
 use sapwood_fuzz::step::Step;
 use sapwood_testing::MemoryFs;
-use sapwood_testing::model::{Op, Settings, compare_trees, replay};
+use sapwood_testing::model::{Settings, compare_trees, replay};
+use sapwood_testing::op::Op;
 use sapwood_vfs::FileSystem;
 
 /// The mount options, and the operations.
@@ -42,7 +43,7 @@ fn fresh(form: usize) -> MemoryDevice {
 
 /// Files with block maps have no unwritten blocks.
 fn possible(op: &Op, form: usize) -> bool {
-    form != 1 || !matches!(op, Op::Allocate { .. })
+    form != 1 || op.allocation().is_none()
 }
 
 fuzz_target!(|run: Run| -> Corpus {

@@ -1,8 +1,8 @@
 //! Operations of the model, in a few bytes that a fuzzer can mutate well.
 
 use arbitrary::Arbitrary;
-use sapwood_testing::model::{Fill, Kind, Op, Place, Subject, Who};
-use sapwood_vfs::{AllocMode, CopyMode, RenameMode, SeekFrom, SetAttr, SetXattrMode, SyncKind};
+use sapwood_testing::op::{Fill, Op, Target, Who};
+use sapwood_vfs::{AllocMode, NewInode};
 
 /// Few names, so that operations collide; the fourth and fifth have the same hash in a directory.
 const NAMES: [&str; 8] = [
@@ -25,19 +25,19 @@ const SLOTS: u8 = 3;
 pub struct Path(u8);
 
 impl Path {
-    fn place(self) -> Place {
+    fn place(self) -> String {
         let name = |bits: u8| NAMES[usize::from(bits % 8)];
         match self.0 {
-            0..=127 => Place(vec![name(self.0)]),
-            128..=250 => Place(vec![name(self.0 >> 3), name(self.0)]),
-            _ => Place(Vec::new()),
+            0..=127 => name(self.0).to_owned(),
+            128..=250 => format!("{}/{}", name(self.0 >> 3), name(self.0)),
+            _ => ".".to_owned(),
         }
     }
 
-    fn subject(self) -> Subject {
+    fn target(self) -> Target {
         match self.0 {
-            100..=127 => Subject::Held(usize::from(self.0 % SLOTS)),
-            _ => Subject::At(self.place()),
+            100..=127 => Target::Held(usize::from(self.0 % SLOTS)),
+            _ => Target::Path(self.place()),
         }
     }
 }
@@ -88,132 +88,132 @@ pub enum Step {
 impl Step {
     /// The operation; `None` for a mount.
     pub fn op(&self) -> Option<Op> {
+        let slot = |slot: u8| usize::from(slot % SLOTS);
         Some(match *self {
             Self::Remount => return None,
-            Self::Create(at, kind) => Op::Create {
-                at: at.place(),
-                kind: kind_of(kind),
-                perm: 0o755,
-                who: Who::Root,
-            },
-            Self::Tmpfile(dir, slot) => Op::Tmpfile {
+            Self::Create(at, kind) => Op::create(at.place(), kind_of(kind), 0o755, Who::Root),
+            Self::Tmpfile(dir, number) => Op::Tmpfile {
                 dir: dir.place(),
+                slot: slot(number),
                 perm: 0o644,
                 who: Who::User,
-                slot: usize::from(slot % SLOTS),
             },
             Self::Link(path, to) => Op::Link {
-                subject: path.subject(),
+                from: path.target(),
                 to: to.place(),
             },
-            Self::Unlink(at) => Op::Unlink(at.place()),
-            Self::Rmdir(at) => Op::Rmdir(at.place()),
+            Self::Unlink(at) => Op::Unlink { at: at.place() },
+            Self::Rmdir(at) => Op::Rmdir { at: at.place() },
+            Self::Rename(from, to, mode) if mode % 4 == 1 => Op::Exchange {
+                a: from.place(),
+                b: to.place(),
+            },
             Self::Rename(from, to, mode) => Op::Rename {
                 from: from.place(),
                 to: to.place(),
-                mode: match mode % 4 {
-                    0 => RenameMode::NoReplace,
-                    1 => RenameMode::Exchange,
-                    _ => RenameMode::Replace,
-                },
+                no_replace: mode % 4 == 0,
             },
-            Self::Hold(at, slot) => Op::Hold {
+            Self::Hold(at, number) => Op::Hold {
                 at: at.place(),
-                slot: usize::from(slot % SLOTS),
+                slot: slot(number),
             },
-            Self::Release(slot) => Op::Release(usize::from(slot % SLOTS)),
+            Self::Release(number) => Op::Release { slot: slot(number) },
             Self::SetXattr(path, name, len) => Op::SetXattr {
-                subject: path.subject(),
-                name: XATTRS[usize::from(name % 4)],
-                value: vec![len; usize::from(len)],
-                mode: SetXattrMode::Any,
+                on: path.target(),
+                name: XATTRS[usize::from(name % 4)].to_owned(),
+                len: len.into(),
+                fill: Fill::Byte(len),
+                create: false,
+                replace: false,
             },
             Self::RemoveXattr(path, name) => Op::RemoveXattr {
-                subject: path.subject(),
-                name: XATTRS[usize::from(name % 4)],
+                on: path.target(),
+                name: XATTRS[usize::from(name % 4)].to_owned(),
             },
             Self::List(dir) => Op::List {
                 dir: dir.place(),
                 page: 2,
             },
-            Self::Perm(path, perm) => Op::SetAttr {
-                subject: path.subject(),
-                changes: SetAttr {
-                    perm: Some(u32::from(perm) & 0o7777),
-                    ..SetAttr::default()
-                },
+            Self::Perm(path, perm) => Op::Chmod {
+                on: path.target(),
+                perm: u32::from(perm) & 0o7777,
             },
-            Self::Sync => Op::Sync,
+            Self::Sync => Op::Sync {},
             _ => return self.content(),
         })
     }
 
     fn content(&self) -> Option<Op> {
         Some(match *self {
-            Self::Write(path, offset, len, fill) => Op::Write {
-                subject: path.subject(),
-                offset: offset.bytes(),
-                len: len.bytes() as usize,
-                fill: match fill % 2 {
+            Self::Write(path, offset, len, fill) => {
+                let (file, offset, len) = (path.target(), offset.bytes(), len.bytes());
+                let content = match fill % 2 {
                     0 => Fill::Byte(fill),
                     _ => Fill::Seed(fill.into()),
-                },
-                append: fill >= 240,
+                };
+                match fill {
+                    240.. => Op::Append {
+                        file,
+                        len,
+                        fill: content,
+                        offset,
+                        kill_setid: false,
+                    },
+                    _ => Op::Write {
+                        file,
+                        offset,
+                        len,
+                        fill: content,
+                        kill_setid: false,
+                    },
+                }
+            }
+            Self::Read(path, offset, len) => Op::Read {
+                file: path.target(),
+                offset: offset.bytes(),
+                len: len.bytes(),
+            },
+            Self::Size(path, size) => Op::Truncate {
+                file: path.target(),
+                size: size.bytes(),
                 kill_setid: false,
             },
-            Self::Read(path, offset, len) => Op::Read {
-                subject: path.subject(),
-                offset: offset.bytes(),
-                len: len.bytes() as usize,
-            },
-            Self::Size(path, size) => Op::SetAttr {
-                subject: path.subject(),
-                changes: SetAttr {
-                    size: Some(size.bytes()),
-                    ..SetAttr::default()
-                },
-            },
-            Self::Allocate(path, offset, len, mode) => Op::Allocate {
-                subject: path.subject(),
-                offset: offset.bytes(),
-                len: len.bytes().max(1),
-                mode: match mode % 5 {
+            Self::Allocate(path, offset, len, mode) => {
+                let mode = match mode % 5 {
                     0 => AllocMode::Allocate { keep_size: false },
                     1 => AllocMode::Allocate { keep_size: true },
                     2 => AllocMode::PunchHole,
                     3 => AllocMode::ZeroRange { keep_size: false },
                     _ => AllocMode::ZeroRange { keep_size: true },
-                },
+                };
+                Op::allocate(path.target(), offset.bytes(), len.bytes().max(1), mode)
+            }
+            Self::Seek(path, at, true) => Op::SeekData {
+                file: path.target(),
+                offset: at.bytes(),
             },
-            Self::Seek(path, at, data) => Op::Seek {
-                subject: path.subject(),
-                from: match data {
-                    true => SeekFrom::Data(at.bytes()),
-                    false => SeekFrom::Hole(at.bytes()),
-                },
+            Self::Seek(path, at, false) => Op::SeekHole {
+                file: path.target(),
+                offset: at.bytes(),
             },
             Self::Copy(from, from_offset, to, to_offset, len) => Op::Copy {
-                from: from.subject(),
+                from: from.target(),
                 from_offset: from_offset.bytes(),
-                to: to.subject(),
+                to: to.target(),
                 to_offset: to_offset.bytes(),
                 len: len.bytes(),
-                mode: CopyMode::Any,
             },
-            Self::Fsync(path) => Op::Fsync {
-                subject: path.subject(),
-                kind: SyncKind::All,
-            },
+            Self::Fsync(path) => Op::Fsync { on: path.target() },
             _ => return None,
         })
     }
 }
 
-fn kind_of(byte: u8) -> Kind {
+fn kind_of(byte: u8) -> NewInode<'static> {
     match byte % 8 {
-        0..=3 => Kind::Regular,
-        4 | 5 => Kind::Directory,
-        6 => Kind::Symlink("../b/c"),
-        _ => Kind::CharDevice(0x103),
+        0..=3 => NewInode::Regular,
+        4 | 5 => NewInode::Directory,
+        6 => NewInode::Symlink(b"../b/c"),
+        _ => NewInode::CharDevice(0x103),
     }
 }

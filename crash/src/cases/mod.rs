@@ -54,6 +54,9 @@ pub fn all(engine: Engine) -> Result<Vec<Case>, String> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use sapwood_testing::op::Session;
+    use sapwood_vfs::FileSystem;
+
     use crate::engine::Engine;
 
     #[test]
@@ -66,9 +69,9 @@ mod tests {
             for case in &cases {
                 let base = crate::base::Base::get(case.workload.base).unwrap();
                 let model = base.model().unwrap();
-                let mut actor = crate::actor::Actor::new(&model);
+                let mut actor = Session::new(&model, model.root());
                 for op in &case.workload.ops {
-                    let done = actor.apply(op);
+                    let done = actor.perform(op);
                     assert!(done.is_ok(), "{}: {op}: {done:?}", case.name);
                 }
             }

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::check::CheckOptions;
 use sapwood_ext4::{DataMode, Ext4, FastCommits, Options};
+use sapwood_testing::op::Op;
 use sapwood_testing::oracle::Kind;
 use sapwood_testing::{process, scratch};
 use sapwood_vfs::FileSystem;
 
 use super::Engine;
 use crate::base::BaseKind;
-use crate::op::Op;
 use crate::policy::Policy;
 
 /// ext4 has no subvolumes, no shared extents, no compression and no copy on write.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`conformance`] | the suite that every engine passes |
 //! | [`memory`] | a file system in memory, the model |
+//! | [`op`] | one operation on a file system: its text, and how it is applied |
 //! | [`model`] | random operations on an engine and on the model, compared |
 //! | [`tree`] | everything that can be seen of a file system, and the differences of two |
 //! | [`tour`] | one call of each kind on every inode of a hostile image |
@@ -24,6 +25,7 @@ pub mod machine;
 pub mod memory;
 pub mod model;
 pub mod mutants;
+pub mod op;
 pub mod oracle;
 pub mod process;
 pub mod scratch;

@@ -7,9 +7,9 @@ mod common;
 use common::{BUGS, Bug, Faulty};
 use sapwood_testing::MemoryFs;
 use sapwood_testing::model::{
-    Failure, Generator, Op, Outcome, Session, Settings, Threads, compare_trees, minimize, replay,
-    run_sequence,
+    Failure, Generator, Settings, Threads, compare_trees, minimize, replay, run_sequence,
 };
+use sapwood_testing::op::{Op, Outcome, Session};
 use sapwood_vfs::{Credentials, FileSystem, NewInode};
 
 fn all() -> Settings {
@@ -116,7 +116,7 @@ fn a_report_shows_seed_and_operations() {
         text.contains(&format!("seed {}", failure.seed.unwrap())),
         "{text}"
     );
-    assert!(text.contains("NoReplace"), "{text}");
+    assert!(text.contains("no_replace=true"), "{text}");
 }
 
 #[test]

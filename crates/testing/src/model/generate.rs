@@ -1,14 +1,12 @@
 //! Random operations from a seed.
 
+use super::Settings;
 use super::shadow::{Class, Shadow};
-use super::{Fill, Kind, Op, Place, Settings, Subject, Who};
+use crate::op::{Fill, Op, Target, Who};
 use sapwood_vfs::acl::{ACCESS, Acl, AclEntry, DEFAULT, Tag};
-use sapwood_vfs::{
-    AllocMode, CopyMode, InodeFlags, RenameMode, SeekFrom, SetAttr, SetTime, SetXattrMode,
-    SyncKind, Timestamp,
-};
+use sapwood_vfs::{AllocMode, InodeFlags, NewInode, Timestamp};
 
-/// Number of slots in which a session may hold inodes.
+/// Number of slots that the operations use.
 pub(super) const SLOTS: usize = 3;
 
 /// Few names, so that operations collide. The third and fourth have the same CRC-32C; the last is
@@ -76,13 +74,14 @@ impl Generator {
     }
 
     /// A random path.
-    fn somewhere(&mut self) -> Place {
+    fn somewhere(&mut self) -> String {
         let depth = self.pick(&[1, 1, 2, 3]);
-        Place((0..depth).map(|_| self.name()).collect())
+        let names: Vec<&str> = (0..depth).map(|_| self.name()).collect();
+        names.join("/")
     }
 
     /// A path that probably leads to an inode of the wanted class; sometimes a random path.
-    fn place(&mut self, wanted: fn(Class) -> bool) -> Place {
+    fn place(&mut self, wanted: fn(Class) -> bool) -> String {
         let known = self.shadow.known.iter();
         let fitting: Vec<_> = known.filter(|(_, class)| wanted(*class)).collect();
         if fitting.is_empty() || self.random.u8(..10) == 0 {
@@ -91,40 +90,40 @@ impl Generator {
         fitting[self.random.usize(..fitting.len())].0.clone()
     }
 
-    fn dir(&mut self) -> Place {
+    fn dir(&mut self) -> String {
         match self.seldom(3) {
-            true => Place(Vec::new()),
+            true => ".".to_owned(),
             false => self.place(Class::is_dir),
         }
     }
 
     /// A name in a directory that probably exists.
-    fn entry(&mut self) -> Place {
-        let mut place = self.dir();
-        if place.0.len() > 2 {
-            place.0.clear();
+    fn entry(&mut self) -> String {
+        let dir = self.dir();
+        let name = self.name();
+        match dir == "." || dir.split('/').count() > 2 {
+            true => name.to_owned(),
+            false => format!("{dir}/{name}"),
         }
-        place.0.push(self.name());
-        place
     }
 
-    fn subject(&mut self, wanted: fn(Class) -> bool) -> Subject {
+    fn subject(&mut self, wanted: fn(Class) -> bool) -> Target {
         let held = self.shadow.held.iter().enumerate();
         let held = held.filter(|(_, class)| class.is_some_and(wanted));
         let slots: Vec<usize> = held.map(|(slot, _)| slot).collect();
         if !slots.is_empty() && self.seldom(3) {
-            return Subject::Held(self.pick(&slots));
+            return Target::Held(self.pick(&slots));
         }
-        Subject::At(self.place(wanted))
+        Target::Path(self.place(wanted))
     }
 
-    fn file(&mut self) -> Subject {
+    fn file(&mut self) -> Target {
         self.subject(|class| class == Class::File)
     }
 
-    fn inode(&mut self) -> Subject {
+    fn inode(&mut self) -> Target {
         match self.seldom(20) {
-            true => Subject::At(Place(Vec::new())),
+            true => Target::from("."),
             false => self.subject(|_| true),
         }
     }
@@ -183,12 +182,11 @@ impl Generator {
 
     fn names_op(&mut self) -> Op {
         match self.random.u32(..30) {
-            0..11 => Op::Create {
-                at: self.entry(),
-                kind: self.kind(),
-                perm: self.perm(),
-                who: self.who(),
-            },
+            0..11 => {
+                let (at, what) = (self.entry(), self.kind());
+                let (perm, who) = (self.perm(), self.who());
+                Op::create(at, what, perm, who)
+            }
             11 if self.settings.capabilities.tmpfile => Op::Tmpfile {
                 dir: self.dir(),
                 perm: self.perm(),
@@ -196,98 +194,126 @@ impl Generator {
                 slot: self.slot(),
             },
             12..15 => Op::Link {
-                subject: self.subject(|class| !class.is_dir()),
+                from: self.subject(|class| !class.is_dir()),
                 to: self.entry(),
             },
-            15..18 => Op::Unlink(self.place(|class| !class.is_dir())),
-            18 | 19 => Op::Rmdir(self.place(Class::is_dir)),
+            15..18 => Op::Unlink {
+                at: self.place(|class| !class.is_dir()),
+            },
+            18 | 19 => Op::Rmdir {
+                at: self.place(Class::is_dir),
+            },
             20..22 => Op::Hold {
                 at: self.place(|_| true),
                 slot: self.slot(),
             },
-            22 => Op::Release(self.slot()),
-            _ => Op::Rename {
-                from: self.place(|_| true),
-                to: match self.random.bool() {
+            22 => Op::Release { slot: self.slot() },
+            _ => {
+                let from = self.place(|_| true);
+                let to = match self.random.bool() {
                     true => self.entry(),
                     false => self.place(|_| true),
-                },
-                mode: self.pick(&[
-                    RenameMode::Replace,
-                    RenameMode::Replace,
-                    RenameMode::NoReplace,
-                    RenameMode::Exchange,
-                ]),
-            },
+                };
+                match self.random.u8(..4) {
+                    3 => Op::Exchange { a: from, b: to },
+                    mode => Op::Rename {
+                        from,
+                        to,
+                        no_replace: mode == 2,
+                    },
+                }
+            }
         }
     }
 
-    fn kind(&mut self) -> Kind {
+    fn kind(&mut self) -> NewInode<'static> {
         match self.random.u8(..12) {
-            0..5 => Kind::Regular,
-            5..8 => Kind::Directory,
-            8 => Kind::Symlink(self.pick(&TARGETS)),
-            9 => Kind::CharDevice(0x0103),
-            10 => Kind::BlockDevice(0x1_0002),
-            _ => self.pick(&[Kind::Fifo, Kind::Socket]),
+            0..5 => NewInode::Regular,
+            5..8 => NewInode::Directory,
+            8 => NewInode::Symlink(self.pick(&TARGETS).as_bytes()),
+            9 => NewInode::CharDevice(0x0103),
+            10 => NewInode::BlockDevice(0x1_0002),
+            _ => self.pick(&[NewInode::Fifo, NewInode::Socket]),
         }
     }
 
     fn content_op(&mut self) -> Op {
         match self.random.u32(..32) {
-            0..14 => Op::Write {
-                subject: self.file(),
-                offset: self.offset(),
-                len: self.len() as usize,
-                fill: match self.random.bool() {
-                    true => Fill::Byte(self.random.u8(..)),
-                    false => Fill::Seed(self.random.u64(..)),
-                },
-                append: self.seldom(5),
-                kill_setid: self.seldom(3),
-            },
-            14..19 => Op::SetAttr {
-                subject: self.file(),
-                changes: SetAttr {
-                    size: Some(self.offset()),
-                    kill_setid: self.seldom(4),
-                    ..SetAttr::default()
-                },
+            0..14 => self.write_op(),
+            14..19 => Op::Truncate {
+                file: self.file(),
+                size: self.offset(),
+                kill_setid: self.seldom(4),
             },
             19..24 => self.allocate_op(),
-            24..29 => Op::Copy {
-                from: self.file(),
-                from_offset: self.offset(),
-                to: self.file(),
-                to_offset: self.offset(),
-                len: match self.seldom(4) {
-                    true => 0,
-                    false => self.len(),
-                },
-                mode: match self.settings.capabilities.reflink && self.random.bool() {
-                    true => CopyMode::ShareOnly,
-                    false => CopyMode::Any,
-                },
+            24..29 => self.copy_op(),
+            _ if !self.settings.syncs => Op::Stat { on: self.inode() },
+            29 => Op::Sync {},
+            _ => {
+                let on = self.inode();
+                match self.random.bool() {
+                    true => Op::Fsync { on },
+                    false => Op::Fdatasync { on },
+                }
+            }
+        }
+    }
+
+    fn write_op(&mut self) -> Op {
+        let (file, offset, len) = (self.file(), self.offset(), self.len());
+        let fill = match self.random.bool() {
+            true => Fill::Byte(self.random.u8(..)),
+            false => Fill::Seed(self.random.u64(..)),
+        };
+        let (append, kill_setid) = (self.seldom(5), self.seldom(3));
+        match append {
+            true => Op::Append {
+                file,
+                len,
+                fill,
+                offset,
+                kill_setid,
             },
-            _ if !self.settings.syncs => Op::Stat(self.inode()),
-            29 => Op::Sync,
-            _ => Op::Fsync {
-                subject: self.inode(),
-                kind: self.pick(&[SyncKind::All, SyncKind::Data]),
+            false => Op::Write {
+                file,
+                offset,
+                len,
+                fill,
+                kill_setid,
+            },
+        }
+    }
+
+    fn copy_op(&mut self) -> Op {
+        let (from, from_offset) = (self.file(), self.offset());
+        let (to, to_offset) = (self.file(), self.offset());
+        let len = match self.seldom(4) {
+            true => 0,
+            false => self.len(),
+        };
+        match self.settings.capabilities.reflink && self.random.bool() {
+            true => Op::Reflink {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
+            },
+            false => Op::Copy {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                len,
             },
         }
     }
 
     fn allocate_op(&mut self) -> Op {
-        let (subject, offset, len) = (self.file(), self.offset(), self.len());
+        let (file, offset, len) = (self.file(), self.offset(), self.len());
         match self.alloc_mode() {
-            Some(mode) => Op::Allocate {
-                subject,
-                offset,
-                len,
-                mode,
-            },
-            None => Op::Stat(subject),
+            Some(mode) => Op::allocate(file, offset, len, mode),
+            None => Op::Stat { on: file },
         }
     }
 
@@ -312,25 +338,22 @@ impl Generator {
     }
 
     fn attributes_op(&mut self) -> Op {
-        let subject = self.inode();
+        let on = self.inode();
         match self.random.u32(..18) {
-            0..6 => Op::SetAttr {
-                subject,
-                changes: self.changes(),
-            },
-            6..12 => self.set_xattr(subject),
+            0..6 => self.set_attr(on),
+            6..12 => self.set_xattr(on),
             12 | 13 => Op::RemoveXattr {
-                subject,
-                name: self.pick(&XATTRS),
+                on,
+                name: self.pick(&XATTRS).to_owned(),
             },
             14 | 15 => Op::GetXattr {
-                subject,
-                name: self.pick(&XATTRS),
+                on,
+                name: self.pick(&XATTRS).to_owned(),
             },
-            16 => Op::ListXattr(subject),
+            16 => Op::ListXattr { on },
             _ => Op::SetFlags {
-                subject,
-                flags: self.flags(),
+                on,
+                flags: self.flags().bits(),
             },
         }
     }
@@ -348,34 +371,33 @@ impl Generator {
         flag & self.settings.capabilities.flags
     }
 
-    fn changes(&mut self) -> SetAttr {
-        let time = SetTime::To(Timestamp {
+    fn set_attr(&mut self, on: Target) -> Op {
+        let time = Timestamp {
             sec: i64::from(self.random.i32(..)),
             nsec: self.random.u32(..1_000_000_000),
-        });
-        let changes = SetAttr {
-            uid: self.seldom(3).then(|| self.random.u32(..5000)),
-            gid: self.seldom(3).then(|| self.random.u32(..5000)),
-            atime: self.seldom(3).then_some(time),
-            mtime: self.seldom(3).then_some(time),
-            kill_setid: self.seldom(3),
-            ..SetAttr::default()
         };
+        let uid = self.seldom(3).then(|| self.random.u32(..5000));
+        let gid = self.seldom(3).then(|| self.random.u32(..5000));
+        let atime = self.seldom(3).then_some(time);
+        let mtime = self.seldom(3).then_some(time);
+        let kill_setid = self.seldom(3);
+        let nothing = uid.or(gid).is_none() && atime.or(mtime).is_none() && !kill_setid;
         // Engines may skip the checks of a change that changes nothing.
-        let perm = self.random.bool() || changes == SetAttr::default();
-        SetAttr {
+        let perm = self.random.bool() || nothing;
+        Op::SetAttr {
+            on,
             perm: perm.then(|| self.perm()),
-            ..changes
+            uid,
+            gid,
+            atime,
+            mtime,
+            kill_setid,
         }
     }
 
-    fn set_xattr(&mut self, subject: Subject) -> Op {
-        let mode = self.pick(&[
-            SetXattrMode::Any,
-            SetXattrMode::Any,
-            SetXattrMode::Create,
-            SetXattrMode::Replace,
-        ]);
+    fn set_xattr(&mut self, on: Target) -> Op {
+        let (create, replace) =
+            self.pick(&[(false, false), (false, false), (true, false), (false, true)]);
         let (name, value) = match self.random.u8(..8) {
             0 => (text(ACCESS), self.acl()),
             1 => (text(DEFAULT), self.acl()),
@@ -384,16 +406,24 @@ impl Generator {
                 ("btrfs.compression", self.pick(&values).into())
             }
             _ => {
-                let len = self.random.usize(..200);
+                let len = self.random.u64(..200);
                 let fill = Fill::Seed(self.random.u64(..));
-                (self.pick(&XATTRS), fill.bytes(len))
+                return Op::SetXattr {
+                    on,
+                    name: self.pick(&XATTRS).to_owned(),
+                    len,
+                    fill,
+                    create,
+                    replace,
+                };
             }
         };
-        Op::SetXattr {
-            subject,
-            name,
+        Op::SetValue {
+            on,
+            name: name.to_owned(),
             value,
-            mode,
+            create,
+            replace,
         }
     }
 
@@ -417,36 +447,44 @@ impl Generator {
     fn looking_op(&mut self) -> Op {
         match self.random.u32(..17) {
             0..5 => Op::Read {
-                subject: self.file(),
+                file: self.file(),
                 offset: self.offset(),
-                len: self.len() as usize,
+                len: self.len(),
             },
-            5..8 => Op::Stat(self.inode()),
-            8 => Op::Parent(self.place(Class::is_dir)),
-            9 | 10 => Op::Readlink(self.subject(|class| class == Class::Other)),
+            5..8 => Op::Stat { on: self.inode() },
+            8 => Op::Parent {
+                at: self.place(Class::is_dir),
+            },
+            9 | 10 => Op::Readlink {
+                on: self.subject(|class| class == Class::Other),
+            },
             11..14 => Op::List {
                 dir: self.dir(),
                 page: self.pick(&[1, 2, 3, 100]),
             },
-            _ => Op::Seek {
-                subject: self.file(),
-                from: match self.random.bool() {
-                    true => SeekFrom::Data(self.offset()),
-                    false => SeekFrom::Hole(self.offset()),
-                },
-            },
+            _ => {
+                let file = self.file();
+                let data = self.random.bool();
+                let offset = self.offset();
+                match data {
+                    true => Op::SeekData { file, offset },
+                    false => Op::SeekHole { file, offset },
+                }
+            }
         }
     }
 
     fn subvolume_op(&mut self) -> Op {
         match self.random.u8(..8) {
-            0..3 => Op::CreateSubvolume(self.entry()),
+            0..3 => Op::Subvolume { at: self.entry() },
             3..6 => Op::Snapshot {
                 source: self.place(|class| class == Class::Subvolume),
-                to: self.entry(),
+                at: self.entry(),
                 read_only: self.random.bool(),
             },
-            6 => Op::DeleteSubvolume(self.place(|class| class == Class::Subvolume)),
+            6 => Op::DeleteSubvolume {
+                at: self.place(|class| class == Class::Subvolume),
+            },
             _ => Op::SetReadOnly {
                 at: self.place(|class| class == Class::Subvolume),
                 read_only: self.seldom(3),

@@ -2,8 +2,9 @@
 //! engines, with [`MemoryFs`](crate::MemoryFs) as the model.
 //!
 //! # How it works
-//! A [`Generator`] makes [`Op`]s from a seed, with few names in a small tree, so that operations
-//! collide. A [`Session`] applies them to a file system and returns each result as an [`Outcome`],
+//! A [`Generator`] makes [`Op`](crate::op::Op)s from a seed, with few names in a small tree, so that operations
+//! collide. A [`Session`](crate::op::Session) applies them to a file system and returns each result as an
+//! [`Outcome`](crate::op::Outcome),
 //! which leaves out all that may differ (times, inode numbers, allocation). [`run_sequence`]
 //! applies the same operations to two file systems, compares every outcome and, at intervals, the
 //! whole visible state ([`compare_trees`]). The first difference is a [`Failure`] with the seed and
@@ -25,15 +26,11 @@
 //! ```
 
 mod generate;
-mod op;
 mod run;
-mod session;
 mod shadow;
 
 pub use generate::Generator;
-pub use op::{Fill, Kind, Op, Place, Subject, Who};
 pub use run::{Failure, Threads, compare_trees, minimize, replay, run_sequence};
-pub use session::{Outcome, Seen, Session};
 
 use crate::conformance::Capabilities;
 

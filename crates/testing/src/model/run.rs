@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 
-use super::{Generator, Op, Outcome, Session, Settings};
+use super::{Generator, Settings};
+use crate::op::{Op, Outcome, Session};
 use crate::tree::{Detail, Facts, Tree};
 use crate::{MemoryFs, conformance};
 use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode};
@@ -35,7 +36,7 @@ impl Display for Failure {
             writeln!(f, "  ({left_out} operations before these)")?;
         }
         for (number, op) in self.ops.iter().enumerate().skip(left_out) {
-            writeln!(f, "  {:4} {op:?}", number + 1)?;
+            writeln!(f, "  {:4} {op}", number + 1)?;
         }
         Ok(())
     }
@@ -110,6 +111,10 @@ fn run(ops: &[Op], fs: Side<'_>, model: Side<'_>, settings: &Settings) -> Result
     let mut reference = Session::new(model.0, model.1);
     for (number, op) in ops.iter().enumerate() {
         let step = number + 1;
+        if op.changes_subvolumes() {
+            real.release_all();
+            reference.release_all();
+        }
         let (got, want) = (real.apply(op), reference.apply(op));
         if got != want || matches!(got, Outcome::Wrong(_)) {
             let what = format!("got {}, the model says {}", short(&got), short(&want));

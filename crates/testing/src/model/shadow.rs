@@ -1,8 +1,7 @@
 //! A guess of the tree that the operations so far have left: the generator chooses its paths by it.
 
 use super::generate::SLOTS;
-use super::{Kind, Op, Place, Subject};
-use sapwood_vfs::RenameMode;
+use crate::op::{Op, Target};
 
 /// The kind of inode that a name leads to, as precisely as the generator needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,69 +19,64 @@ impl Class {
     }
 }
 
-impl From<Kind> for Class {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Regular => Self::File,
-            Kind::Directory => Self::Dir,
-            _ => Self::Other,
-        }
-    }
-}
-
 /// A guess: an operation may fail for a reason that the shadow does not know. Then the generator
 /// only chooses some paths badly.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shadow {
-    pub(super) known: Vec<(Place, Class)>,
+    pub(super) known: Vec<(String, Class)>,
     pub(super) held: [Option<Class>; SLOTS],
 }
 
-fn parent(place: &Place) -> &[&'static str] {
-    place.0.split_last().map_or(&[], |(_, dirs)| dirs)
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or(".", |(dir, _)| dir)
+}
+
+/// The rest of a path that leads to a directory or into it.
+fn below<'a>(path: &'a str, dir: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(dir)?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
 impl Shadow {
-    fn class(&self, place: &Place) -> Option<Class> {
+    fn class(&self, place: &str) -> Option<Class> {
         let found = self.known.iter().find(|(known, _)| known == place);
         found.map(|(_, class)| *class)
     }
 
-    fn class_of(&self, subject: &Subject) -> Option<Class> {
+    fn class_of(&self, subject: &Target) -> Option<Class> {
         match subject {
-            Subject::At(place) => self.class(place),
-            Subject::Held(slot) => self.held.get(*slot).copied().flatten(),
+            Target::Path(place) => self.class(place),
+            Target::Held(slot) => self.held.get(*slot).copied().flatten(),
         }
     }
 
     /// True if the directory of `place` can exist.
-    fn has_parent(&self, place: &Place) -> bool {
+    fn has_parent(&self, place: &str) -> bool {
         let dir = parent(place);
         let mut known = self.known.iter();
-        dir.is_empty() || known.any(|(place, class)| place.0 == dir && class.is_dir())
+        dir == "." || known.any(|(place, class)| place == dir && class.is_dir())
     }
 
-    fn is_empty(&self, place: &Place) -> bool {
-        !self.known.iter().any(|(known, _)| parent(known) == place.0)
+    fn is_empty(&self, place: &str) -> bool {
+        !self.known.iter().any(|(known, _)| parent(known) == place)
     }
 
-    fn add(&mut self, place: &Place, class: Class) {
+    fn add(&mut self, place: &str, class: Class) {
         if self.has_parent(place) && self.class(place).is_none() {
-            self.known.push((place.clone(), class));
+            self.known.push((place.to_owned(), class));
         }
     }
 
     /// Removes a place and everything below it.
-    fn remove(&mut self, place: &Place) {
+    fn remove(&mut self, place: &str) {
         self.known
-            .retain(|(known, _)| !known.0.starts_with(&place.0));
+            .retain(|(known, _)| below(known, place).is_none());
     }
 
     /// Moves a place and everything below it; with `swap`, exchanges two places.
-    fn move_to(&mut self, from: &Place, to: &Place, swap: bool) {
-        let renamed = |place: &Place, from: &Place, to: &Place| {
-            let rest = place.0.strip_prefix(&from.0[..])?;
-            Some(Place([&to.0[..], rest].concat()))
+    fn move_to(&mut self, from: &str, to: &str, swap: bool) {
+        let renamed = |place: &str, from: &str, to: &str| {
+            below(place, from).map(|rest| format!("{to}{rest}"))
         };
         for (place, _) in &mut self.known {
             if let Some(moved) = renamed(place, from, to) {
@@ -102,31 +96,40 @@ impl Shadow {
     /// Applies an operation, as if it succeeded.
     pub(super) fn note(&mut self, op: &Op) {
         match op {
-            Op::Create { at, kind, .. } => self.add(at, (*kind).into()),
+            Op::Create { at, .. } => self.add(at, Class::File),
+            Op::Mkdir { at, .. } => self.add(at, Class::Dir),
+            Op::Symlink { at, .. } | Op::Mknod { at, .. } => self.add(at, Class::Other),
             Op::Tmpfile { slot, .. } => self.hold(*slot, Some(Class::File)),
-            Op::Link { subject, to } => match self.class_of(subject) {
+            Op::Link { from, to } => match self.class_of(from) {
                 Some(class) if !class.is_dir() => self.add(to, class),
                 _ => {}
             },
-            Op::Unlink(at) if self.class(at).is_some_and(|class| !class.is_dir()) => {
+            Op::Unlink { at } if self.class(at).is_some_and(|class| !class.is_dir()) => {
                 self.remove(at);
             }
-            Op::Rmdir(at) => {
+            Op::Rmdir { at } => {
                 self.held = Default::default();
                 if self.class(at).is_some_and(Class::is_dir) && self.is_empty(at) {
                     self.remove(at);
                 }
             }
-            Op::Rename { from, to, mode } => self.rename(from, to, *mode),
+            Op::Rename {
+                from,
+                to,
+                no_replace,
+            } => self.rename(from, to, *no_replace),
+            Op::Exchange { a, b } if self.can_move(a, b).is_some() && self.class(b).is_some() => {
+                self.move_to(a, b, true);
+            }
             Op::Hold { at, slot } => {
                 if let Some(class) = self.class(at) {
                     self.hold(*slot, Some(class));
                 }
             }
-            Op::Release(slot) => self.hold(*slot, None),
-            Op::CreateSubvolume(at) => self.add(at, Class::Subvolume),
-            Op::Snapshot { source, to, .. } => self.snapshot(source, to),
-            Op::DeleteSubvolume(at) => {
+            Op::Release { slot } => self.hold(*slot, None),
+            Op::Subvolume { at } => self.add(at, Class::Subvolume),
+            Op::Snapshot { source, at, .. } => self.snapshot(source, at),
+            Op::DeleteSubvolume { at } => {
                 self.held = Default::default();
                 if self.class(at) == Some(Class::Subvolume) {
                     self.remove(at);
@@ -136,15 +139,20 @@ impl Shadow {
         }
     }
 
-    fn rename(&mut self, from: &Place, to: &Place, mode: RenameMode) {
-        let inside = to.0.starts_with(&from.0) || from.0.starts_with(&to.0);
-        let (Some(class), false) = (self.class(from), inside || !self.has_parent(to)) else {
+    /// The class of what may be renamed to another path.
+    fn can_move(&self, from: &str, to: &str) -> Option<Class> {
+        let inside = below(to, from).is_some() || below(from, to).is_some();
+        let class = self.class(from)?;
+        (!inside && to != "." && self.has_parent(to)).then_some(class)
+    }
+
+    fn rename(&mut self, from: &str, to: &str, no_replace: bool) {
+        let Some(class) = self.can_move(from, to) else {
             return;
         };
-        match (self.class(to), mode) {
-            (Some(_), RenameMode::Exchange) => self.move_to(from, to, true),
-            (None, RenameMode::Exchange) | (Some(_), RenameMode::NoReplace) => {}
-            (Some(target), _) if target.is_dir() != class.is_dir() || !self.is_empty(to) => {}
+        match self.class(to) {
+            Some(_) if no_replace => {}
+            Some(target) if target.is_dir() != class.is_dir() || !self.is_empty(to) => {}
             _ => {
                 self.remove(to);
                 self.move_to(from, to, false);
@@ -152,16 +160,21 @@ impl Shadow {
         }
     }
 
-    fn snapshot(&mut self, source: &Place, to: &Place) {
+    fn snapshot(&mut self, source: &str, to: &str) {
         self.held = Default::default();
         let from = self.class(source);
-        if !source.0.is_empty() && from != Some(Class::Subvolume) {
+        if source != "." && from != Some(Class::Subvolume) {
             return;
         }
         let below = self.known.iter().filter_map(|(place, class)| {
-            let rest = place.0.strip_prefix(&source.0[..])?;
-            let moved = Place([&to.0[..], rest].concat());
-            (!rest.is_empty()).then_some((moved, *class))
+            let moved = match source {
+                "." => format!("{to}/{place}"),
+                source => format!(
+                    "{to}{}",
+                    below(place, source).filter(|rest| !rest.is_empty())?
+                ),
+            };
+            Some((moved, *class))
         });
         let below: Vec<_> = below.collect();
         self.add(to, Class::Subvolume);
