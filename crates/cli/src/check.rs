@@ -32,12 +32,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
         data: args.check_data_csum,
         max_findings: args.most,
     };
-    let bar = progress::items(args.quiet || args.json, "checking");
-    let checked = sapwood::check(&args.image, &options, &mut |step| {
-        if let Progress::Done { phase, done } = step {
+    let bar = progress::phases(args.quiet || args.json);
+    let checked = sapwood::check(&args.image, &options, &mut |step| match step {
+        Progress::Total(total) => progress::begin_phase(&bar, total),
+        Progress::Done { phase, done } => {
             bar.set_message(phase);
             bar.set_position(done);
         }
+        _ => {}
     });
     bar.finish_and_clear();
     let report = checked.map_err(|error| match error {

@@ -79,7 +79,7 @@ pub(super) struct Args {
         long,
         visible_alias = "max-depth",
         value_name = "N",
-        help_heading = "Options"
+        help_heading = "Depth and output"
     )]
     maxdepth: Option<usize>,
     /// Leave out so many levels
@@ -87,14 +87,19 @@ pub(super) struct Args {
         long,
         visible_alias = "min-depth",
         value_name = "N",
-        help_heading = "Options"
+        help_heading = "Depth and output"
     )]
     mindepth: Option<usize>,
     /// End each path with a zero byte, and escape nothing
-    #[arg(short = '0', long, conflicts_with = "json", help_heading = "Options")]
+    #[arg(
+        short = '0',
+        long,
+        conflicts_with = "json",
+        help_heading = "Depth and output"
+    )]
     print0: bool,
     /// Print JSON
-    #[arg(long, help_heading = "Options")]
+    #[arg(long, help_heading = "Depth and output")]
     json: bool,
     #[command(flatten)]
     choice: SubvolumeChoice,

@@ -172,6 +172,10 @@ fn overview(command: &Command) -> io::Result<Vec<u8>> {
             entry(&mut rest, &name, &about);
         }
     }
+    rest.control("SH", ["PLACES"]);
+    for (place, what) in help::PLACES {
+        entry(&mut rest, place, what);
+    }
     rest.to_writer(&mut text)?;
     man.render_options_section(&mut text)?;
     let mut rest = Roff::new();

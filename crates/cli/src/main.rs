@@ -128,7 +128,7 @@ enum Command {
     Check(check::Args),
     /// Print the trees of an image
     Dump(dump::Args),
-    /// Show what Sapwood does: make an image, work in it, pull the plug, recover
+    /// Make an image, work in it, pull the plug, recover
     Demo(demo::Args),
     /// Make man pages and shell completions
     #[command(subcommand, hide = true)]

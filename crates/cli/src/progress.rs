@@ -39,6 +39,33 @@ pub(super) fn items(quiet: bool, what: &'static str) -> ProgressBar {
     bar
 }
 
+/// The progress of work in phases; hidden if `quiet`.
+pub(super) fn phases(quiet: bool) -> ProgressBar {
+    match quiet {
+        true => ProgressBar::hidden(),
+        false => styled(ProgressBar::no_length(), UNKNOWN_PHASE).with_message("the image"),
+    }
+}
+
+/// A phase whose end is not known.
+const UNKNOWN_PHASE: &str = "{spinner} checking {msg}, {elapsed}";
+const PHASE: &str = "checking {msg} [{bar:20}] {percent}%, {eta} left";
+
+/// Begins a phase with so much to do; 0: it is not known.
+pub(super) fn begin_phase(bar: &ProgressBar, total: u64) {
+    bar.reset();
+    let template = match total {
+        0 => UNKNOWN_PHASE,
+        total => {
+            bar.set_length(total);
+            PHASE
+        }
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("##-"));
+    }
+}
+
 /// The progress of a copy: files and bytes. The bytes that there are to copy are counted meanwhile,
 /// by a thread of its own; when it is done, the bar shows how long the copy takes yet.
 pub(super) struct Bytes {

@@ -20,7 +20,7 @@ pub(super) struct Range {
     offset: Option<u64>,
     /// How much of the image the file system may use [default: all that follows the offset]
     #[arg(long, value_name = "BYTES", value_parser = size, global = true,
-        help_heading = PART, display_order = 1000)]
+        help_heading = PART, display_order = 1001)]
     length: Option<u64>,
 }
 

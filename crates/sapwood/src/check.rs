@@ -99,7 +99,11 @@ pub fn check(
                 check_data_csum: options.data,
                 max_findings: options.max_findings,
             };
+            let mut current = None;
             let report = btrfs::check(&[&*device], &engine, &mut |step| {
+                if current.replace(step.phase) != Some(step.phase) {
+                    progress(Progress::Total(step.total));
+                }
                 let phase = match step.phase {
                     btrfs::Phase::Space => "space",
                     btrfs::Phase::Trees => "trees",
@@ -128,7 +132,11 @@ pub fn check(
             let engine = ext4::CheckOptions {
                 max_findings: options.max_findings,
             };
+            let mut current = None;
             let report = ext4::check(&device, &engine, &mut |step| {
+                if current.replace(step.phase) != Some(step.phase) {
+                    progress(Progress::Total(step.total));
+                }
                 let phase = match step.phase {
                     ext4::Phase::Groups => "groups",
                     ext4::Phase::Inodes => "inodes",

@@ -16,6 +16,9 @@ pub enum Progress<'p> {
         /// Number of things that are done in this phase.
         done: u64,
     },
+    /// A phase begins; this is how much it has to do, in the unit of [`Done`](Self::Done). 0: it is
+    /// not known.
+    Total(u64),
     /// So many bytes of content are copied.
     Bytes(u64),
     /// The thing that is being done. Its text costs something only where it is displayed.
@@ -29,6 +32,7 @@ impl std::fmt::Debug for Progress<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Done { phase, done } => write!(f, "Done({phase}, {done})"),
+            Self::Total(total) => write!(f, "Total({total})"),
             Self::Bytes(done) => write!(f, "Bytes({done})"),
             Self::Item(item) => write!(f, "Item({item})"),
             Self::Failed(error) => write!(f, "Failed({error})"),

@@ -121,4 +121,10 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         mkdir t/many; for n in $(seq 4000); do echo $n > t/many/$n; done; code=0; for try in $(seq 30); do "$SAPWOOD" cp -r t a.img:c$try 2> err.txt & pid=$!; sleep 0.0$try; kill -INT $pid 2> out.txt || true
             code=0; wait $pid || code=$?; [ $code = 0 ] && continue; [ $code = 130 ]; "$SAPWOOD" check -q a.img; grep -q interrupted err.txt && break; done; [ $code = 130 ]"#,
     ),
+    (
+        "progress_is_for_terminals",
+        r#"head -c 30M /dev/zero > t/z; image a.img; [ -z "$("$SAPWOOD" cp -r t a.img: 2>&1)" ]; script -qec "$SAPWOOD cp -r t a.img:two" log > out.txt; grep -aq copied log
+        script -qec "$SAPWOOD check a.img" log > out.txt; grep -aq checking log; [ "$("$SAPWOOD" check a.img 2>&1)" = clean ]; script -qec "$SAPWOOD cp -qr t a.img:three" log > out.txt; ! grep -aq copied log
+        script -qec "stty cols 40; $SAPWOOD ls a.img:two a.img:two" log > out.txt; grep -ac '^/two:' log"#,
+    ),
 ];
