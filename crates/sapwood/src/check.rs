@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use sapwood_block::Device;
 use sapwood_btrfs::check as btrfs;
 use sapwood_ext4::check as ext4;
 
@@ -94,73 +96,87 @@ pub fn check(
     let path = path.as_ref();
     let (device, kind) = image::open_known(path, true)?;
     match kind {
-        Kind::Btrfs => {
-            let engine = btrfs::CheckOptions {
-                check_data_csum: options.data,
-                max_findings: options.max_findings,
-            };
-            let mut current = None;
-            let report = btrfs::check(&[&*device], &engine, &mut |step| {
-                if current.replace(step.phase) != Some(step.phase) {
-                    progress(Progress::Total(step.total));
-                }
-                let phase = match step.phase {
-                    btrfs::Phase::Space => "space",
-                    btrfs::Phase::Trees => "trees",
-                    btrfs::Phase::Compare => "cross references",
-                    btrfs::Phase::Data => "data",
-                };
-                let done = step.done;
-                progress(Progress::Done { phase, done });
-            });
-            let report = report.map_err(|source| CheckError::Btrfs {
-                path: path.to_owned(),
-                source: Box::new(source),
-            })?;
-            let findings = report.findings.iter().map(|finding| CheckFinding {
-                code: finding.code(),
-                warning: finding.severity() == btrfs::Severity::Warning,
-                text: finding.to_string(),
-            });
-            Ok(CheckReport {
-                clean: report.is_clean(),
-                findings: findings.collect(),
-                suppressed: report.suppressed,
-            })
-        }
-        Kind::Ext4 => {
-            let engine = ext4::CheckOptions {
-                max_findings: options.max_findings,
-            };
-            let mut current = None;
-            let report = ext4::check(&device, &engine, &mut |step| {
-                if current.replace(step.phase) != Some(step.phase) {
-                    progress(Progress::Total(step.total));
-                }
-                let phase = match step.phase {
-                    ext4::Phase::Groups => "groups",
-                    ext4::Phase::Inodes => "inodes",
-                    ext4::Phase::Directories => "directories",
-                    ext4::Phase::Compare => "bitmaps",
-                };
-                let done = step.done;
-                progress(Progress::Done { phase, done });
-                ControlFlow::Continue(())
-            });
-            let report = report.map_err(|source| CheckError::Ext4 {
-                path: path.to_owned(),
-                source: Box::new(source),
-            })?;
-            let findings = report.findings.iter().map(|finding| CheckFinding {
-                code: finding.code(),
-                warning: finding.severity() == ext4::Severity::Warning,
-                text: finding.to_string(),
-            });
-            Ok(CheckReport {
-                clean: report.is_clean(),
-                findings: findings.collect(),
-                suppressed: report.suppressed,
-            })
-        }
+        Kind::Btrfs => check_btrfs(path, &*device, options, progress),
+        Kind::Ext4 => check_ext4(path, &device, options, progress),
     }
+}
+
+fn check_btrfs(
+    path: &Path,
+    device: &dyn Device,
+    options: &CheckOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<CheckReport, CheckError> {
+    let engine = btrfs::CheckOptions {
+        check_data_csum: options.data,
+        max_findings: options.max_findings,
+    };
+    let mut current = None;
+    let report = btrfs::check(&[device], &engine, &mut |step| {
+        if current.replace(step.phase) != Some(step.phase) {
+            progress(Progress::Total(step.total));
+        }
+        let phase = match step.phase {
+            btrfs::Phase::Space => "space",
+            btrfs::Phase::Trees => "trees",
+            btrfs::Phase::Compare => "cross references",
+            btrfs::Phase::Data => "data",
+        };
+        let done = step.done;
+        progress(Progress::Done { phase, done });
+    });
+    let report = report.map_err(|source| CheckError::Btrfs {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?;
+    let findings = report.findings.iter().map(|finding| CheckFinding {
+        code: finding.code(),
+        warning: finding.severity() == btrfs::Severity::Warning,
+        text: finding.to_string(),
+    });
+    Ok(CheckReport {
+        clean: report.is_clean(),
+        findings: findings.collect(),
+        suppressed: report.suppressed,
+    })
+}
+
+fn check_ext4(
+    path: &Path,
+    device: &Arc<dyn Device>,
+    options: &CheckOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<CheckReport, CheckError> {
+    let engine = ext4::CheckOptions {
+        max_findings: options.max_findings,
+    };
+    let mut current = None;
+    let report = ext4::check(device, &engine, &mut |step| {
+        if current.replace(step.phase) != Some(step.phase) {
+            progress(Progress::Total(step.total));
+        }
+        let phase = match step.phase {
+            ext4::Phase::Groups => "groups",
+            ext4::Phase::Inodes => "inodes",
+            ext4::Phase::Directories => "directories",
+            ext4::Phase::Compare => "bitmaps",
+        };
+        let done = step.done;
+        progress(Progress::Done { phase, done });
+        ControlFlow::Continue(())
+    });
+    let report = report.map_err(|source| CheckError::Ext4 {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?;
+    let findings = report.findings.iter().map(|finding| CheckFinding {
+        code: finding.code(),
+        warning: finding.severity() == ext4::Severity::Warning,
+        text: finding.to_string(),
+    });
+    Ok(CheckReport {
+        clean: report.is_clean(),
+        findings: findings.collect(),
+        suppressed: report.suppressed,
+    })
 }

@@ -22,7 +22,9 @@ mod image_side;
 mod local_node;
 mod local_side;
 mod one;
+mod report;
 mod side;
+mod stream;
 mod walk;
 
 use std::collections::HashSet;
@@ -38,8 +40,9 @@ use crate::vfs::{Credentials, FileKind};
 use error::Result;
 use image_side::ImageSide;
 use local_side::LocalSide;
+use report::Report;
 use side::{Found, Rules, Side};
-use walk::{Copy, Report, Target};
+use walk::{Copy, Target};
 
 /// What a copy keeps.
 #[derive(Debug, Clone)]

@@ -741,3 +741,22 @@ fn a_removal_ends_when_it_is_asked_to() {
         assert_eq!(fs.read_dir("top").unwrap().count(), 3);
     });
 }
+
+#[test]
+fn a_check_reports_how_much_there_is_to_do() {
+    each(|image| {
+        let options = sapwood::CheckOptions {
+            data: true,
+            ..sapwood::CheckOptions::default()
+        };
+        let (mut total, mut known) = (0, 0);
+        let checked = sapwood::check(&image.path, &options, &mut |step| match step {
+            Progress::Total(now) => (total, known) = (now, known + u32::from(now > 0)),
+            Progress::Done { phase, done } if total > 0 => {
+                assert!(done <= total, "{phase}: {done} of {total}");
+            }
+            _ => {}
+        });
+        assert!(checked.unwrap().clean && known > 0);
+    });
+}

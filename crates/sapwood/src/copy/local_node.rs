@@ -5,7 +5,6 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -14,7 +13,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::progress::Stop;
 use crate::vfs::{FileKind, Timestamp};
-use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid,
     XattrFlags,
@@ -27,12 +25,6 @@ use super::side::{
     single_name,
 };
 use crate::shown;
-
-/// How long a stream is waited for before the stop request is looked at again.
-const WAIT: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
 
 /// Where the name of a node starts.
 #[derive(Clone)]
@@ -86,6 +78,10 @@ impl LocalNode {
     /// The same stream; reading from it ends when `stop` asks for it.
     pub(super) fn stopped_by(self, stop: Stop) -> Self {
         Self { stop, ..self }
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.is_stopped()
     }
 
     fn new(base: Base, name: Vec<u8>, follow: bool, shown: String, stat: &Stat) -> Result<Self> {
@@ -234,36 +230,6 @@ impl LocalNode {
         })
     }
 
-    fn read_stream(&self, fd: &OwnedFd, buf: &mut [u8], sink: &mut Sink<'_>) -> Result<()> {
-        let mut at = 0;
-        loop {
-            self.wait_for_input(fd)?;
-            let count = match rustix::io::read(fd, &mut *buf) {
-                Err(Errno::INTR) => continue,
-                other => self.on(other)?,
-            };
-            if count == 0 {
-                return Ok(());
-            }
-            sink(at, buf.get(..count).unwrap_or_default())?;
-            at += count as u64;
-        }
-    }
-
-    /// Waits until a read of a stream returns at once, or until the caller ends the copy.
-    fn wait_for_input(&self, fd: &OwnedFd) -> Result<()> {
-        let mut fds = [PollFd::new(fd, PollFlags::IN)];
-        loop {
-            if self.stop.is_stopped() {
-                return Err(CopyError::on(&self.shown, CopyCause::Interrupted).that_ends());
-            }
-            match rustix::event::poll(&mut fds, Some(&WAIT)) {
-                Ok(0) | Err(Errno::INTR) => {}
-                other => return self.on(other).map(drop),
-            }
-        }
-    }
-
     fn read_at(&self, fd: &OwnedFd, buf: &mut [u8], at: u64) -> Result<usize> {
         loop {
             match rustix::io::pread(fd, &mut *buf, at) {
@@ -315,35 +281,6 @@ impl LocalNode {
         let fd = self.descriptor(flags)?;
         self.on(rustix::io::fcntl_dupfd_cloexec(fd, 3))
             .map(File::from)
-    }
-
-    /// Writes to a pipe or terminal: holes as zeros.
-    fn write_stream(&self, mut file: File, size: u64, fill: &mut Fill<'_>) -> Result<()> {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        let mut end = 0;
-        let zeros_to = |file: &mut File, end: &mut u64, at: u64| -> std::io::Result<()> {
-            while *end < at {
-                let want = usize::try_from(at - *end)
-                    .unwrap_or(ZEROS.len())
-                    .min(ZEROS.len());
-                file.write_all(ZEROS.get(..want).unwrap_or_default())?;
-                *end += want as u64;
-            }
-            Ok(())
-        };
-        let on = |error: std::io::Error| match error.kind() {
-            ErrorKind::BrokenPipe => {
-                CopyError::on(&self.shown, CopyCause::Closed(error)).that_ends()
-            }
-            _ => CopyError::on(&self.shown, error),
-        };
-        fill(&mut |at, data| {
-            zeros_to(&mut file, &mut end, at).map_err(on)?;
-            file.write_all(data).map_err(on)?;
-            end = at + data.len() as u64;
-            Ok(())
-        })?;
-        zeros_to(&mut file, &mut end, size).map_err(on)
     }
 }
 

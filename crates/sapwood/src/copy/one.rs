@@ -3,8 +3,9 @@
 use crate::vfs::FileKind;
 
 use super::error::{CopyCause, CopyError, Result};
+use super::report::Item;
 use super::side::{Meta, New, Node, Scratch, Shown, Sink, Xattrs};
-use super::walk::{Copy, Item, Target};
+use super::walk::{Copy, Target};
 
 impl<'a> Copy<'_> {
     /// Copies one thing that is no directory.

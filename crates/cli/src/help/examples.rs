@@ -1,0 +1,376 @@
+//! Examples of each command, for its help and its man page.
+
+/// A command line, and what it does.
+pub(crate) type Example = (&'static str, &'static str);
+
+/// Examples by command; a subcommand follows its command after a space.
+pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
+    (
+        "mkfs",
+        &[
+            ("sapwood mkfs --size 10G disk.img", "a new btrfs"),
+            (
+                "sapwood mkfs -t ext4 --size 2G -r tree/ root.img",
+                "an ext4 with the files of tree/",
+            ),
+        ],
+    ),
+    (
+        "untar",
+        &[
+            (
+                "sapwood untar root.tar.zst disk.img:",
+                "an archive into the root of an image",
+            ),
+            (
+                "sapwood untar - disk.img:/srv < files.tar",
+                "an archive from standard input",
+            ),
+        ],
+    ),
+    (
+        "ls",
+        &[
+            (
+                "sapwood ls -la disk.img:/etc",
+                "long form, with hidden names",
+            ),
+            (
+                "sapwood ls 'disk.img:/etc/*.conf'",
+                "a pattern; the quotes keep it from the shell",
+            ),
+            ("sapwood ls -lhSr disk.img:/var/log", "the largest last"),
+        ],
+    ),
+    (
+        "cat",
+        &[("sapwood cat disk.img:/etc/fstab", "print a file")],
+    ),
+    (
+        "stat",
+        &[(
+            "sapwood stat disk.img:/etc/passwd",
+            "everything about a file",
+        )],
+    ),
+    (
+        "tree",
+        &[(
+            "sapwood tree disk.img:/home",
+            "a directory and all below it",
+        )],
+    ),
+    (
+        "find",
+        &[
+            (
+                "sapwood find disk.img:/etc -name '*.conf' -type f",
+                "by name and kind",
+            ),
+            (
+                "sapwood find disk.img --size +100M --mtime -7",
+                "large, and changed this week",
+            ),
+            (
+                "sapwood find disk.img --perm /6000 --json",
+                "set-id files, as JSON",
+            ),
+        ],
+    ),
+    (
+        "du",
+        &[
+            (
+                "sapwood du -h -d 1 disk.img",
+                "what the top directories take",
+            ),
+            ("sapwood du -sh 'disk.img:/home/*'", "each home directory"),
+        ],
+    ),
+    (
+        "df",
+        &[
+            ("sapwood df -h disk.img", "how full an image is"),
+            (
+                "sapwood df -i disk.img mnt",
+                "inodes of an image and of a mount",
+            ),
+        ],
+    ),
+    (
+        "info",
+        &[
+            ("sapwood info disk.img", "format, sizes and features"),
+            (
+                "sapwood info whole-disk.img",
+                "the partitions of a disk image",
+            ),
+        ],
+    ),
+    (
+        "cp",
+        &[
+            (
+                "sapwood cp -a tree/ disk.img:/srv",
+                "a directory into an image, with owners",
+            ),
+            (
+                "sapwood cp 'disk.img:/var/log/*.log' .",
+                "files out of an image",
+            ),
+            (
+                "sapwood cp -r disk.img#2:/etc other.img:/",
+                "from a partition into another image",
+            ),
+            (
+                "sapwood cp - disk.img:/etc/motd < motd",
+                "standard input into a file",
+            ),
+        ],
+    ),
+    (
+        "mv",
+        &[
+            ("sapwood mv disk.img:/a.txt /b.txt", "a new name"),
+            (
+                "sapwood mv -v 'disk.img:/*.txt' /docs",
+                "several into a directory",
+            ),
+        ],
+    ),
+    (
+        "rm",
+        &[
+            ("sapwood rm disk.img:/tmp/file", "a file"),
+            (
+                "sapwood rm -rf 'disk.img:/var/cache/*'",
+                "all that is in a directory",
+            ),
+        ],
+    ),
+    (
+        "mkdir",
+        &[(
+            "sapwood mkdir -p -m 750 disk.img:/srv/www/html",
+            "with missing ones above it",
+        )],
+    ),
+    (
+        "ln",
+        &[
+            ("sapwood ln -s ../run disk.img:/var/run", "a symbolic link"),
+            (
+                "sapwood ln disk.img:/bin/sh /bin/bash",
+                "a further name of a file",
+            ),
+        ],
+    ),
+    (
+        "write",
+        &[
+            (
+                "echo box | sapwood write disk.img:/etc/hostname",
+                "standard input becomes a file",
+            ),
+            (
+                "date | sapwood write --append disk.img:/var/log/notes",
+                "add to a file",
+            ),
+        ],
+    ),
+    (
+        "edit",
+        &[
+            (
+                "sapwood edit disk.img:/etc/fstab",
+                "with $VISUAL or $EDITOR",
+            ),
+            (
+                "sapwood edit -e 'sed -i s/a/b/' disk.img:/etc/motd",
+                "with a command",
+            ),
+        ],
+    ),
+    (
+        "touch",
+        &[
+            (
+                "sapwood touch disk.img:/etc/ready",
+                "an empty file, or a new time",
+            ),
+            (
+                "sapwood touch -d '2025-07-01 12:00' disk.img:/f",
+                "a given time",
+            ),
+        ],
+    ),
+    (
+        "truncate",
+        &[(
+            "sapwood truncate -s 1G disk.img:/swapfile",
+            "a file of that size, with a hole",
+        )],
+    ),
+    (
+        "chmod",
+        &[
+            ("sapwood chmod 640 disk.img:/etc/shadow", "octal"),
+            (
+                "sapwood chmod -R u+rwX,go-w disk.img:/srv",
+                "symbolic, with all below",
+            ),
+        ],
+    ),
+    (
+        "chown",
+        &[
+            (
+                "sapwood chown -R www-data: disk.img:/srv/www",
+                "a name of the image's /etc/passwd",
+            ),
+            ("sapwood chown 1000:1000 disk.img:/home/ann", "numbers"),
+        ],
+    ),
+    (
+        "xattr",
+        &[
+            ("sapwood xattr list -v disk.img:/f", "names and values"),
+            ("sapwood xattr set user.note hello disk.img:/f", "set one"),
+        ],
+    ),
+    (
+        "xattr list",
+        &[(
+            "sapwood xattr list --values disk.img:/f",
+            "names and values",
+        )],
+    ),
+    (
+        "xattr get",
+        &[(
+            "sapwood xattr get -e hex security.capability disk.img:/bin/ping",
+            "in hex",
+        )],
+    ),
+    (
+        "xattr set",
+        &[(
+            "sapwood xattr set user.key 0x00ff disk.img:/f",
+            "bytes in hex",
+        )],
+    ),
+    (
+        "xattr remove",
+        &[("sapwood xattr remove user.note disk.img:/f", "remove one")],
+    ),
+    (
+        "mount",
+        &[
+            (
+                "sapwood mount disk.img mnt",
+                "as root or as an ordinary user",
+            ),
+            (
+                "sapwood mount -o ro,subvol=home disk.img mnt",
+                "one subvolume, read-only",
+            ),
+        ],
+    ),
+    (
+        "umount",
+        &[("sapwood umount mnt", "returns when the image is complete")],
+    ),
+    (
+        "sync",
+        &[("sapwood sync mnt", "everything written so far is durable")],
+    ),
+    (
+        "stats",
+        &[(
+            "sapwood stats --watch mnt",
+            "each second, what a mount does",
+        )],
+    ),
+    (
+        "subvolume",
+        &[
+            ("sapwood subvolume list disk.img", "all of them"),
+            (
+                "sapwood subvolume snapshot -r disk.img:/home /monday",
+                "a read-only snapshot",
+            ),
+        ],
+    ),
+    (
+        "subvolume list",
+        &[("sapwood subvolume list --json disk.img", "as JSON")],
+    ),
+    (
+        "subvolume create",
+        &[(
+            "sapwood subvolume create disk.img:/home",
+            "an empty subvolume",
+        )],
+    ),
+    (
+        "subvolume snapshot",
+        &[(
+            "sapwood subvolume snapshot -r disk.img:/home /monday",
+            "a read-only snapshot",
+        )],
+    ),
+    (
+        "subvolume delete",
+        &[(
+            "sapwood subvolume delete disk.img:/monday",
+            "delete a snapshot",
+        )],
+    ),
+    (
+        "subvolume get-default",
+        &[("sapwood subvolume get-default disk.img", "its id and path")],
+    ),
+    (
+        "subvolume set-default",
+        &[("sapwood subvolume set-default disk.img 256", "by id")],
+    ),
+    (
+        "subvolume set-read-only",
+        &[(
+            "sapwood subvolume set-read-only disk.img:/home",
+            "no more changes",
+        )],
+    ),
+    (
+        "check",
+        &[
+            ("sapwood check disk.img", "exit code 0 if nothing is wrong"),
+            (
+                "sapwood check --check-data-csum --json disk.img",
+                "all data too, as JSON",
+            ),
+        ],
+    ),
+    ("dump", &[("sapwood dump disk.img super", "the superblock")]),
+    (
+        "demo",
+        &[(
+            "sapwood demo -t ext4",
+            "create, mount, crash and recover an ext4",
+        )],
+    ),
+    (
+        "mount-options",
+        &[("sapwood mount-options", "every option of mount -o")],
+    ),
+    (
+        "mkfs-options",
+        &[("sapwood mkfs-options", "every option of mkfs")],
+    ),
+];
+
+/// The examples of a command.
+pub(crate) fn examples(path: &str) -> &'static [Example] {
+    let found = EXAMPLES.iter().find(|(command, _)| *command == path);
+    found.map_or(&[], |(_, examples)| examples)
+}
