@@ -121,6 +121,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let Some((destination, sources)) = args.places.split_last() else {
         return Ok(());
     };
+    // Before an image is opened, so that a signal interrupts no recovery.
+    interrupt::stop();
     let mut named = Images::default();
     let sources = sources.iter().map(|place| named.operand(place, false));
     let sources = sources.collect::<Result<Vec<_>>>()?;
