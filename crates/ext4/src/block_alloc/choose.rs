@@ -14,8 +14,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Extent, Request, give_back};
-use crate::group::{Buddy, Group, Groups, Known, Piece};
+use crate::group::{Buddy, Extent, Group, Groups, Known, Piece};
 use crate::{Error, Result};
 
 /// Blocks up to which a request is small.
@@ -26,6 +25,17 @@ const GOOD_RUN: u32 = 64;
 const TRIES: usize = 3;
 /// Streams keep blocks only while this part of all blocks is free.
 const PLENTY: u64 = 32;
+
+/// What is wanted of an allocation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    /// Block near which it had best be.
+    pub(crate) goal: u64,
+    /// Blocks wanted; fewer may come, at least one.
+    pub(crate) len: u32,
+    /// Inode that it is for: files that grow at once are kept apart.
+    pub(crate) ino: u32,
+}
 
 /// See [`super::allocate`].
 pub(super) fn allocate(groups: &Groups, request: &Request) -> Result<Extent> {
@@ -176,4 +186,25 @@ fn take(
         start: group.first_block + u64::from(start),
         len,
     }))
+}
+
+/// Blocks that are counted as free go back to the buddy.
+pub(super) fn give_back(groups: &Groups, extent: Extent) {
+    let Ok((group, start)) = groups.place(extent) else {
+        return;
+    };
+    let mut state = group.lock();
+    if state.is_out_of_use() {
+        groups.count_blocks(extent.len, false);
+        return;
+    }
+    let given = match &mut state.buddy {
+        Some(buddy) => buddy.give(start, extent.len),
+        None => false,
+    };
+    if !given {
+        groups.count_blocks(extent.len, false);
+        groups.put_out_of_use(group, &mut state, "blocks were given back twice");
+    }
+    group.publish(&state);
 }

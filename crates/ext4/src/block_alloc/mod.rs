@@ -30,6 +30,8 @@ mod tests;
 use sapwood_ext4_format::{BitmapKind, bitmap};
 use sapwood_jbd2::Handle;
 
+pub(crate) use choose::Request;
+use choose::give_back;
 pub(crate) use space::{Reservation, Space};
 
 pub(crate) use crate::group::Extent;
@@ -39,17 +41,6 @@ use crate::{Error, Result};
 /// Credits that [`claim`], [`allocate_meta`] or [`free`] needs for each group it touches: bitmap
 /// and descriptor. An allocated extent lies in one group.
 pub(crate) const CREDITS: u32 = 2;
-
-/// What is wanted of an allocation.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Request {
-    /// Block near which it had best be.
-    pub(crate) goal: u64,
-    /// Blocks wanted; fewer may come, at least one.
-    pub(crate) len: u32,
-    /// Inode that it is for: files that grow at once are kept apart.
-    pub(crate) ino: u32,
-}
 
 /// Takes free blocks, in memory only: [`claim`] or [`cancel`] must follow. Takes group locks, one
 /// at a time; may read bitmaps. The blocks lie in one group.
@@ -75,7 +66,7 @@ pub(crate) fn allocate_stretch(groups: &Groups, goal: u64, len: u32) -> Result<E
 /// # Errors
 /// The bitmap says they are in use (the image is damaged), the group is out of use; the journal.
 pub(crate) fn claim(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
-    let (group, start) = place(groups, extent)?;
+    let (group, start) = groups.place(extent)?;
     let buffer = groups.bitmap(group, BitmapKind::Block)?;
     h.write_access(&buffer)?;
     groups.join_desc(h, group.number)?;
@@ -105,7 +96,7 @@ pub(crate) fn claim(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
 /// # Errors
 /// They were freed in the same transaction; the group is out of use; the journal.
 pub(crate) fn mark_used(groups: &Groups, h: &Handle, extent: Extent) -> Result<()> {
-    let (group, start) = place(groups, extent)?;
+    let (group, start) = groups.place(extent)?;
     let buffer = groups.bitmap(group, BitmapKind::Block)?;
     h.write_access(&buffer)?;
     groups.join_desc(h, group.number)?;
@@ -198,45 +189,6 @@ pub(crate) fn end_stream(groups: &Groups, ino: u32) {
 /// Whether blocks may be kept for an inode.
 pub(crate) fn has_stream(groups: &Groups, ino: u32) -> bool {
     groups.streams().has(ino)
-}
-
-/// The group of an extent, and its first block counted from the group's.
-fn place(groups: &Groups, extent: Extent) -> Result<(&Group, u32)> {
-    let (number, start) = groups.geometry().group_of_block(extent.start)?;
-    let group = groups.group(number)?;
-    let end = start.checked_add(extent.len);
-    if end.is_none_or(|end| end > group.blocks) {
-        let after = extent.start.saturating_add(extent.len.into());
-        groups
-            .geometry()
-            .check_blocks(extent.start, extent.len.into())?;
-        return Err(Error::BadGroup {
-            group: number,
-            reason: format!("blocks {} to {after} are not all in it", extent.start),
-        });
-    }
-    Ok((group, start))
-}
-
-/// Blocks that are counted as free go back to the buddy.
-fn give_back(groups: &Groups, extent: Extent) {
-    let Ok((group, start)) = place(groups, extent) else {
-        return;
-    };
-    let mut state = group.lock();
-    if state.is_out_of_use() {
-        groups.count_blocks(extent.len, false);
-        return;
-    }
-    let given = match &mut state.buddy {
-        Some(buddy) => buddy.give(start, extent.len),
-        None => false,
-    };
-    if !given {
-        groups.count_blocks(extent.len, false);
-        groups.put_out_of_use(group, &mut state, "blocks were given back twice");
-    }
-    group.publish(&state);
 }
 
 fn free_piece(groups: &Groups, h: &Handle, group: &Group, piece: Piece) -> Result<()> {

@@ -291,6 +291,26 @@ impl Groups {
         u64::try_from(self.freed.load(Ordering::Acquire)).unwrap_or(0)
     }
 
+    /// The group of an extent, and its first block counted from the group's.
+    ///
+    /// # Errors
+    /// The extent is not within one group.
+    pub(crate) fn place(&self, extent: Extent) -> Result<(&Group, u32)> {
+        let (number, start) = self.geometry().group_of_block(extent.start)?;
+        let group = self.group(number)?;
+        let end = start.checked_add(extent.len);
+        if end.is_none_or(|end| end > group.blocks) {
+            let after = extent.start.saturating_add(extent.len.into());
+            self.geometry()
+                .check_blocks(extent.start, extent.len.into())?;
+            return Err(Error::BadGroup {
+                group: number,
+                reason: format!("blocks {} to {after} are not all in it", extent.start),
+            });
+        }
+        Ok((group, start))
+    }
+
     /// Counts blocks that were allocated (or, with `free`, given back).
     pub(crate) fn count_blocks(&self, blocks: u32, free: bool) {
         let blocks = i64::from(blocks);

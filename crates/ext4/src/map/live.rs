@@ -8,8 +8,7 @@ use sapwood_ext4_format::{Geometry, InodeFlags};
 use sapwood_jbd2::{Buffer, Handle, Seal};
 use sapwood_vfs::FileKind;
 
-use super::nodes::{Blocks, Changes, NodeKind, World};
-use super::too_large;
+use super::nodes::{Blocks, Changes, NodeKind, World, too_large};
 use crate::block_alloc::{self, Extent};
 use crate::inode::Inode;
 use crate::seal::SealKind;

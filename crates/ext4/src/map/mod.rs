@@ -44,15 +44,9 @@ use crate::{Error, Result};
 use extent::Tree;
 use indirect::Pointers;
 use live::{Reader, Writer, free_credits};
+pub(crate) use nodes::BLOCKS_MAX;
 use nodes::Blocks;
 pub(crate) use run::{Mapped, Run, run_end};
-
-/// Blocks that a file can have: the last block number is not used.
-pub(crate) const BLOCKS_MAX: u64 = u32::MAX as u64;
-
-fn too_large() -> Error {
-    Error::Vfs(sapwood_vfs::Error::FileTooLarge)
-}
 
 /// The map of a new inode without a block.
 pub(crate) fn empty(flags: InodeFlags) -> [u8; MAP_BYTES] {

@@ -8,6 +8,14 @@ use std::ops::Deref;
 
 use crate::{Error, Result};
 
+/// Blocks that a file can have: the last block number is not used.
+pub(crate) const BLOCKS_MAX: u64 = u32::MAX as u64;
+
+/// A map cannot have a block there, or cannot count it.
+pub(super) fn too_large() -> Error {
+    Error::Vfs(sapwood_vfs::Error::FileTooLarge)
+}
+
 /// What a block of a map is; noted at its buffer once it was judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeKind {

@@ -6,7 +6,7 @@
 
 use sapwood_ext4_format::{Compat, Features, Incompat, RoCompat};
 
-use super::MkfsError;
+use super::error::MkfsError;
 
 const DEFAULT: Features = Features {
     compat: Compat::HAS_JOURNAL

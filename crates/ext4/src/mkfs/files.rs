@@ -6,10 +6,11 @@ use sapwood_ext4_format::{
 };
 use sapwood_jbd2::NewJournal;
 
+use super::error::MkfsError;
 use super::layout::{Layout, Run};
 use super::map::{self, Block, Mapped};
+use super::options::MkfsOptions;
 use super::sizes::JournalSize;
-use super::{MkfsError, MkfsOptions};
 
 /// Bytes of lost+found, if this many fit without blocks of pointers.
 const LOST_FOUND_SIZE: u64 = 16 << 10;

@@ -7,7 +7,7 @@
 use sapwood_base::RangeSet;
 use sapwood_ext4_format::Geometry;
 
-use super::MkfsError;
+use super::error::MkfsError;
 
 /// Locations of a group's metadata, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

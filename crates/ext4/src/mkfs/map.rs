@@ -5,7 +5,7 @@ use sapwood_ext4_format::{
     INDIRECT_DIRECT, Incompat, IndirectGeometry, InodeFlags, extent_block_max, extent_block_seal,
 };
 
-use super::MkfsError;
+use super::error::MkfsError;
 use super::layout::{Layout, Run};
 
 /// A block and its contents.

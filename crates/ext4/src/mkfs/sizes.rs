@@ -9,7 +9,9 @@ use sapwood_ext4_format::{
     RoCompat, SUPER_MAGIC, SuperBlock, SuperFlags, SuperState, errors_behaviour, uuid_seed,
 };
 
-use super::{MkfsError, MkfsOptions, features};
+use super::error::MkfsError;
+use super::features;
+use super::options::MkfsOptions;
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;

@@ -6,10 +6,11 @@ use sapwood_ext4_format::{
     special_ino,
 };
 
+use super::error::MkfsError;
 use super::files::Files;
 use super::layout::{GroupPlace, Layout, Run};
 use super::map::Block;
-use super::{MkfsError, MkfsOptions};
+use super::options::MkfsOptions;
 
 /// Most bytes of one read or write when zeroing.
 const STEP: u64 = 1 << 20;

@@ -9,7 +9,7 @@ use sapwood_ext4_format::{
 use sapwood_jbd2::Handle;
 use sapwood_vfs::FileKind;
 
-use super::damaged;
+use super::sets::damaged;
 use crate::inode::Inode;
 use crate::volume::Volume;
 use crate::{Error, Result, inode_alloc, map, orphan};

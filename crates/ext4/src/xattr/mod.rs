@@ -16,103 +16,33 @@
 //! one of its inodes changes (`a_shared_block_is_left_alone`), a value that outgrows its place
 //! (`values_move_between_places`).
 
-mod change;
 mod inode_value;
 mod plan;
+mod sets;
 mod shared;
 #[cfg(test)]
 mod tests;
 
-use sapwood_ext4_format::{
-    Geometry, Incompat, XattrSet, XattrValue, acl_from_disk, xattr_block_seal, xattr_block_verify,
-    xattr_full_name, xattr_index, xattr_split_name,
-};
-use sapwood_jbd2::Buffer;
-use sapwood_vfs as vfs;
 use std::sync::Arc;
 
-pub(crate) use change::{change, drop_all, set_in};
+use sapwood_ext4_format::{
+    Geometry, Incompat, XattrSet, XattrValue, acl_from_disk, xattr_block_seal, xattr_full_name,
+    xattr_index,
+};
+use sapwood_jbd2::Handle;
+use sapwood_vfs::front::AttributeChange;
+use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp};
 
+use crate::Result;
+use crate::commit_reason::Reason;
 use crate::inode::Inode;
 use crate::volume::Volume;
-use crate::{Error, Result};
+use plan::{Plan, plan};
+use sets::{block_of, block_set, body_set, damaged, is_acl, parse_block, split};
 
 /// Credits with which [`drop_all`] is begun: the block, its bitmap and descriptor; inodes of
 /// values.
 pub(crate) const DROP_CREDITS: u32 = 16;
-
-/// Kind of a validated block of attributes, see [`Buffer::kind`].
-const KIND: u8 = crate::seal::SealKind::Xattr as u8;
-
-fn damaged(inode: &Inode, reason: impl ToString) -> Error {
-    Error::BadInode {
-        ino: inode.ino,
-        reason: format!("attributes: {}", reason.to_string()),
-    }
-}
-
-/// The set that stands in the inode.
-fn body_set(volume: &Volume, inode: &Inode) -> Result<XattrSet> {
-    let state = inode.state.lock();
-    XattrSet::parse_ibody(state.raw.attr_area(), volume.geometry.inodes_count())
-        .map_err(|reason| damaged(inode, reason))
-}
-
-/// The block of attributes of an inode, validated, if it has one.
-fn block_of(volume: &Volume, inode: &Inode) -> Result<Option<Arc<Buffer>>> {
-    let block = inode.state.lock().raw.file_acl();
-    if block == 0 {
-        return Ok(None);
-    }
-    let buffer = volume.block(block)?;
-    if buffer.kind() != KIND {
-        let content = buffer.read();
-        let bad = |reason: String| Error::BadBlock {
-            ino: inode.ino,
-            block,
-            reason,
-        };
-        if volume.geometry.metadata_csum() {
-            xattr_block_verify(&content, volume.geometry.csum_seed(), block)
-                .map_err(|reason| bad(reason.to_string()))?;
-        }
-        XattrSet::parse_block(&content, volume.geometry.inodes_count())
-            .map_err(|reason| bad(reason.to_string()))?;
-        buffer.set_kind(KIND);
-    }
-    Ok(Some(buffer))
-}
-
-/// The set that stands in a block.
-fn parse_block(volume: &Volume, inode: &Inode, buffer: &Buffer) -> Result<(u32, XattrSet)> {
-    XattrSet::parse_block(&buffer.read(), volume.geometry.inodes_count())
-        .map(|(header, set)| (header.refcount.get(), set))
-        .map_err(|reason| Error::BadBlock {
-            ino: inode.ino,
-            block: buffer.block(),
-            reason: reason.to_string(),
-        })
-}
-
-/// The set that stands in the inode's block; empty without one.
-fn block_set(volume: &Volume, inode: &Inode) -> Result<XattrSet> {
-    match block_of(volume, inode)? {
-        Some(buffer) => Ok(parse_block(volume, inode, &buffer)?.1),
-        None => Ok(XattrSet::default()),
-    }
-}
-
-/// Index and name on disk of a full name.
-fn split(name: &[u8]) -> Result<(u8, &[u8])> {
-    Ok(xattr_split_name(name).ok_or(vfs::Error::NotSupported)?)
-}
-
-fn is_acl(index: u8) -> bool {
-    matches!(
-        index,
-        xattr_index::POSIX_ACL_ACCESS | xattr_index::POSIX_ACL_DEFAULT
-    )
-}
 
 /// Value of an attribute by its full name. The caller holds `io` shared.
 ///
@@ -192,4 +122,136 @@ pub(crate) fn seal_block(
     content: &mut [u8],
 ) -> Result<(), String> {
     xattr_block_seal(content, geometry.csum_seed(), block).map_err(|reason| reason.to_string())
+}
+
+/// Sets or removes (`None`) an attribute within a handle; no rules are applied. The caller holds
+/// `io` exclusively (or the inode is new), stores the inode, and deletes unused values when the
+/// handle has ended.
+///
+/// # Errors
+/// `NoSpace`, `AttributeTooLarge` before anything changed; damage, the journal.
+pub(crate) fn set_in(
+    volume: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    name: &[u8],
+    value: Option<&[u8]>,
+) -> Result<()> {
+    let plan = plan(volume, inode, name, value)?;
+    apply(volume, h, inode, plan)
+}
+
+fn apply(volume: &Volume, h: &Handle, inode: &Inode, mut plan: Plan) -> Result<()> {
+    volume.fast_commits.whole(h, Reason::Xattrs);
+    if !plan.inline_data {
+        volume.set_on_demand(h, &volume.on_demand.ext_attr)?;
+    }
+    if let Some(outside) = &plan.outside {
+        let value = inode_value::write(volume, h, inode, &outside.name, &outside.value)?;
+        let set = match outside.in_body {
+            true => &mut plan.body,
+            false => &mut plan.block,
+        };
+        set.set(outside.index, &outside.name, value);
+    }
+    if plan.body_changed {
+        let mut state = inode.state.lock();
+        plan.body
+            .write_ibody(state.raw.attr_area_mut())
+            .map_err(|reason| damaged(inode, reason))?;
+    }
+    if plan.block_changed {
+        shared::replace(volume, h, inode, &plan.block)?;
+    }
+    match plan.released {
+        Some(ino) => inode_value::release(volume, h, inode, ino),
+        None => Ok(()),
+    }
+}
+
+/// One change of one attribute, with the permission bits that go with it. The caller holds `io`
+/// exclusively.
+///
+/// # Errors
+/// See [`vfs::front::Engine::change_attribute`]. The caller deletes unused values afterwards.
+pub(crate) fn change(
+    volume: &Volume,
+    inode: &Arc<Inode>,
+    change: AttributeChange<'_>,
+) -> Result<()> {
+    let AttributeChange {
+        name,
+        value,
+        mode,
+        perm,
+        ..
+    } = change;
+    let found = match mode {
+        SetXattrMode::Any => false,
+        _ => get(volume, inode, name)?.is_some(),
+    };
+    match (mode, found) {
+        (SetXattrMode::Create, true) => return Err(vfs::Error::Exists.into()),
+        (SetXattrMode::Replace, false) => return Err(vfs::Error::NoAttribute.into()),
+        _ => {}
+    }
+    let plan = plan(volume, inode, name, value)?;
+    let len = value.map_or(0, <[u8]>::len);
+    let blocks = match plan.outside.is_some() {
+        true => (len as u64).div_ceil(volume.block_size()) + 1,
+        false => u64::from(plan.block_changed && value.is_some()),
+    };
+    let _reserved = volume.space.reserve(blocks, true)?;
+    let h = volume.start_tracked(1 + credits(volume, inode, len))?;
+    volume.abort((|| {
+        apply(volume, &h, inode, plan)?;
+        {
+            let mut state = inode.state.lock();
+            if let Some(perm) = perm {
+                state.set_perm(perm);
+            }
+            state.changed(Timestamp::now());
+        }
+        inode.store(volume, &h)
+    })())?;
+    Ok(())
+}
+
+/// Frees all attributes of an inode that is being deleted; restarts the handle as needed. The
+/// caller stores the inode, and deletes unused values when the handle has ended.
+///
+/// # Errors
+/// Damage, the journal.
+pub(crate) fn drop_all(volume: &Volume, h: &mut Handle, inode: &Inode) -> Result<()> {
+    for ino in own_values(volume, inode)? {
+        if !h.ensure(DROP_CREDITS) {
+            h.restart(DROP_CREDITS)?;
+        }
+        volume.fast_commits.whole(h, Reason::Xattrs);
+        inode_value::release(volume, h, inode, ino)?;
+    }
+    {
+        let mut state = inode.state.lock();
+        state.raw.attr_area_mut().fill(0);
+        if state.raw.file_acl() != 0 {
+            volume.fast_commits.whole(h, Reason::Xattrs);
+        }
+    }
+    shared::replace(volume, h, inode, &XattrSet::default())
+}
+
+/// Inodes of values that go with this inode: those of a block that others share stay.
+fn own_values(volume: &Volume, inode: &Inode) -> Result<Vec<u32>> {
+    let mut entries = body_set(volume, inode)?.entries;
+    if let Some(buffer) = block_of(volume, inode)? {
+        let (users, set) = parse_block(volume, inode, &buffer)?;
+        if users <= 1 {
+            entries.extend(set.entries);
+        }
+    }
+    let values = entries.iter().filter_map(|xattr| match xattr.value {
+        XattrValue::Inode { inode, .. } => Some(inode),
+        XattrValue::Bytes(_) => None,
+    });
+    Ok(values.collect())
 }

@@ -3,7 +3,7 @@
 use sapwood_ext4_format::{Incompat, XATTR_VALUE_MAX, XattrSet, XattrValue, acl_to_disk};
 use sapwood_vfs as vfs;
 
-use super::{body_set, is_acl, split};
+use super::sets::{block_of, body_set, is_acl, parse_block, split};
 use crate::inode::Inode;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -46,8 +46,8 @@ pub(super) fn plan(
 ) -> Result<Plan> {
     let (index, rest) = split(name)?;
     let mut body = body_set(volume, inode)?;
-    let (users, mut block) = match super::block_of(volume, inode)? {
-        Some(buffer) => super::parse_block(volume, inode, &buffer)?,
+    let (users, mut block) = match block_of(volume, inode)? {
+        Some(buffer) => parse_block(volume, inode, &buffer)?,
         None => (0, XattrSet::default()),
     };
     let in_body = body.remove(index, rest);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use sapwood_ext4_format::{XATTR_REFCOUNT_MAX, Xattr, XattrHeader, XattrSet, XattrValue};
 use sapwood_jbd2::{Buffer, Handle};
 
-use super::{KIND, damaged, inode_value, parse_block};
+use super::inode_value;
+use super::sets::{KIND, block_of, damaged, parse_block};
 use crate::block_alloc::{self, Extent};
 use crate::inode::Inode;
 use crate::seal::SealKind;
@@ -40,7 +41,7 @@ fn set_count(h: &Handle, buffer: &Arc<Buffer>, count: u32) -> Result<()> {
 /// No space, the journal, damage.
 pub(super) fn replace(volume: &Volume, h: &Handle, inode: &Inode, set: &XattrSet) -> Result<()> {
     let mut known = volume.xattr_blocks.known.lock();
-    let old = super::block_of(volume, inode)?;
+    let old = block_of(volume, inode)?;
     if set.entries.is_empty() {
         if let Some(old) = old {
             release(volume, h, inode, &old)?;

@@ -7,7 +7,7 @@ use sapwood_ext4_format::{EXTENT_MAX_LEN, EXTENT_MAX_UNWRITTEN_LEN, Extent};
 use super::{Path, Tree};
 use crate::Result;
 use crate::map::nodes::Changes;
-use crate::map::{BLOCKS_MAX, too_large};
+use crate::map::nodes::{BLOCKS_MAX, too_large};
 
 /// Blocks of the longest extent of a kind.
 pub(super) fn longest(unwritten: bool) -> u32 {

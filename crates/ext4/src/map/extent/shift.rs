@@ -14,8 +14,9 @@ use sapwood_ext4_format::Extent;
 use super::insert::part;
 use super::{Path, Tree};
 use crate::Result;
+use crate::map::Mapped;
 use crate::map::nodes::Changes;
-use crate::map::{BLOCKS_MAX, Mapped, too_large};
+use crate::map::nodes::{BLOCKS_MAX, too_large};
 
 impl<S: Changes> Tree<'_, S> {
     /// Moves the extents in `range` by `by` blocks to the front, over a hole. Returns what is left

@@ -3,8 +3,8 @@
 use sapwood_ext4_format::{INDIRECT_DIRECT, IndirectPath};
 
 use super::{Place, Pointers, blocks_max, pointer_block};
+use crate::map::nodes::too_large;
 use crate::map::nodes::{Changes, NodeKind};
-use crate::map::too_large;
 use crate::{Error, Result};
 
 impl<S: Changes> Pointers<'_, S> {

@@ -50,7 +50,7 @@ pub(crate) struct Pointers<'a, S> {
 pub(crate) fn blocks_max(block_size: u32) -> u64 {
     IndirectGeometry::new(block_size)
         .max_blocks()
-        .min(super::BLOCKS_MAX)
+        .min(super::nodes::BLOCKS_MAX)
 }
 
 /// What is wrong with pointers.
