@@ -3,7 +3,7 @@
 use sapwood_btrfs_format::block::Item;
 use sapwood_btrfs_format::{BlockInit, BlockMut, Key, leaf_data_size, node_ptrs};
 
-use super::MkfsError;
+use super::error::MkfsError;
 
 /// Items of one tree, sorted by key.
 pub(super) type Items = Vec<(Key, Vec<u8>)>;

@@ -2,7 +2,8 @@
 
 use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, SUPER_OFFSETS, StripeItem, objectid};
 
-use super::{MkfsError, MkfsOptions, SECTOR_SIZE};
+use super::error::MkfsError;
+use super::options::{MkfsOptions, SECTOR_SIZE};
 
 /// Only the superblock is before this offset.
 pub(super) const RESERVED: u64 = 1 << 20;

@@ -11,7 +11,7 @@ use sapwood_btrfs_format::{
 
 use super::bulk::Items;
 use super::layout::PlannedChunk;
-use super::{MkfsOptions, SECTOR_SIZE};
+use super::options::{MkfsOptions, SECTOR_SIZE};
 
 /// Transid of all that mkfs writes.
 pub(super) const GENERATION: u64 = 1;

@@ -10,9 +10,10 @@ use sapwood_btrfs_format::{
 };
 
 use super::bulk::{self, NewBlock};
+use super::error::MkfsError;
 use super::layout::{PlannedChunk, RESERVED};
+use super::options::{MkfsOptions, SECTOR_SIZE};
 use super::trees::{GENERATION, Ids, Placed, Plan};
-use super::{MkfsError, MkfsOptions, SECTOR_SIZE};
 
 /// Random identities, except the file system's own if the options name it.
 pub(super) fn new_ids(options: &MkfsOptions, devices: usize) -> Ids {
