@@ -7,6 +7,7 @@ pub mod ahead;
 pub mod bound;
 pub mod dirty;
 pub mod event;
+pub mod finding;
 pub mod hash;
 pub mod health;
 pub(crate) mod histogram;

@@ -2,8 +2,8 @@
 
 use sapwood_btrfs_format::{Block, ChecksumKind, kind, objectid};
 
-use super::Phase;
 use super::finding::Finding;
+use super::report::Phase;
 use super::source::CopyAt;
 use super::state::Check;
 use super::walk::{Leaves, entries};

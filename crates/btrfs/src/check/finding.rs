@@ -1,16 +1,8 @@
 //! Everything that a check can find, one variant per cause.
 
+use sapwood_base::findings;
 use sapwood_btrfs_format::{BlockError, BlockGroupFlags, Checksum, InlineRef, Key, SuperError};
 use thiserror::Error;
-
-/// Severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Severity {
-    /// Unusual, but a writer may leave it (for example after a crash), and every reader copes.
-    Warning,
-    /// Data, space or names are lost or in danger.
-    Error,
-}
 
 /// Why a copy of a block could not be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -29,37 +21,11 @@ pub enum BlockFault {
     },
 }
 
-/// Declares [`Finding`] together with its severities, so that none is missing.
-macro_rules! findings {
-    ($($(#[doc = $doc:literal])* $severity:ident $text:literal $name:ident {
-        $($field:ident : $ty:ty = $about:literal),* $(,)?
-    })*) => {
-        /// One problem. [`Display`](std::fmt::Display) gives one line that names the block, key or
-        /// inode. Addresses are logical unless the name says `physical`; `tree` is a tree id;
-        /// lengths are bytes.
-        #[derive(Clone, Debug, PartialEq, Eq, Error)]
-        pub enum Finding {
-            $($(#[doc = $doc])* #[error($text)] $name { $(#[doc = $about] $field: $ty),* },)*
-        }
-
-        impl Finding {
-            /// Its severity.
-            pub fn severity(&self) -> Severity {
-                match self { $(Self::$name { .. } => Severity::$severity,)* }
-            }
-
-            /// Name of the variant, for scripts.
-            pub fn code(&self) -> &'static str {
-                match self { $(Self::$name { .. } => stringify!($name),)* }
-            }
-
-            /// Names of all variants.
-            pub const CODES: &'static [&'static str] = &[$(stringify!($name)),*];
-        }
-    };
-}
-
 findings! {
+    /// One problem. [`Display`](std::fmt::Display) gives one line that names the block, key or
+    /// inode. Addresses are logical unless the name says `physical`; `tree` is a tree id;
+    /// lengths are bytes.
+    enum Finding;
     /// A superblock copy that the validator refuses.
     Error "{device}: superblock at {offset}: {error}" SuperBad {
         device: String = "Device name.", offset: u64 = "Byte offset of the copy.",
@@ -534,6 +500,8 @@ pub(super) fn shown(name: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sapwood_base::finding::Severity;
+
     use super::*;
 
     #[test]

@@ -36,6 +36,7 @@ mod inodes;
 mod log;
 mod qgroups;
 mod refs;
+mod report;
 mod roots;
 mod source;
 mod state;
@@ -46,92 +47,11 @@ mod walk;
 use sapwood_block::Device;
 
 pub use error::CheckError;
-pub use finding::{BlockFault, Finding, Severity};
+pub use finding::{BlockFault, Finding};
+pub use report::{CheckOptions, CheckReport, CheckStats, Phase, Progress};
+pub use sapwood_base::finding::Severity;
 
 use state::Check;
-
-/// Extent of a check.
-#[derive(Clone, Debug)]
-pub struct CheckOptions {
-    /// Also read all data that has checksums, in every copy.
-    pub check_data_csum: bool,
-    /// Most findings to keep; further ones are only counted.
-    pub max_findings: usize,
-}
-
-impl Default for CheckOptions {
-    fn default() -> Self {
-        Self {
-            check_data_csum: false,
-            max_findings: 10_000,
-        }
-    }
-}
-
-/// Phase of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Trees about space.
-    Space,
-    /// Subvolumes and all other trees.
-    Trees,
-    /// Comparing.
-    Compare,
-    /// Data checksums.
-    Data,
-}
-
-/// Progress of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Current phase.
-    pub phase: Phase,
-    /// Bytes done in this phase.
-    pub done: u64,
-    /// Bytes to do in this phase, as far as known.
-    pub total: u64,
-}
-
-/// Statistics of a file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CheckStats {
-    /// Tree blocks reached.
-    pub tree_blocks: u64,
-    /// Bytes in data extents.
-    pub data_bytes: u64,
-    /// Data extents.
-    pub data_extents: u64,
-    /// Subvolumes and snapshots, including the top level.
-    pub subvolumes: u64,
-    /// Inodes; those in shared blocks count once.
-    pub inodes: u64,
-    /// Bytes of data whose checksums were verified, counting all copies.
-    pub verified_bytes: u64,
-}
-
-/// Result of a check.
-#[derive(Clone, Debug, Default)]
-pub struct CheckReport {
-    /// Findings in the order in which they were made.
-    pub findings: Vec<Finding>,
-    /// Findings beyond the limit of the options.
-    pub suppressed: u64,
-    /// Numbers.
-    pub stats: CheckStats,
-}
-
-impl CheckReport {
-    /// Whether there are no errors; warnings are allowed.
-    pub fn is_clean(&self) -> bool {
-        self.suppressed == 0 && self.errors().next().is_none()
-    }
-
-    /// Findings that are errors.
-    pub fn errors(&self) -> impl Iterator<Item = &Finding> {
-        let errors = self.findings.iter();
-        errors.filter(|f| f.severity() == Severity::Error)
-    }
-}
 
 /// Checks the file system on `devices` (all of its devices, in any order). Writes nothing. Nothing
 /// else may write to them meanwhile.

@@ -6,8 +6,8 @@ use sapwood_btrfs_format::{
     CompatRo, DirItemRef, Key, RootItem, dir_items, kind, name_hash, objectid, root_ref,
 };
 
-use super::Phase;
 use super::finding::{Finding, shown};
+use super::report::Phase;
 use super::state::{Check, Pointer};
 use super::walk::{Dropped, Walk, entries};
 

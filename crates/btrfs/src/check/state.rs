@@ -12,9 +12,10 @@ use super::extents::Extents;
 use super::finding::{BlockFault, Finding};
 use super::free_space::FreeItems;
 use super::inodes::Cache;
+use super::report::{CheckOptions, CheckReport, Phase, Progress};
 use super::roots::RootTree;
 use super::source::Source;
-use super::{CheckOptions, CheckReport, Phase, Progress, superblock};
+use super::superblock;
 
 /// Location of a tree block, and the known facts about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +89,7 @@ impl<'a> Check<'a> {
 
     /// Records a finding.
     pub(super) fn found(&mut self, finding: Finding) {
-        if self.report.findings.len() < self.options.max_findings {
-            self.report.findings.push(finding);
-        } else {
-            self.report.suppressed += 1;
-        }
+        self.report.add(finding, self.options.max_findings);
     }
 
     pub(super) fn phase(&mut self, phase: Phase, total: u64) {

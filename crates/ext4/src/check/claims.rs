@@ -80,7 +80,7 @@ impl Check<'_> {
         }
         taken.incomplete = walked.incomplete;
         self.incomplete |= walked.incomplete;
-        self.report.counts.map_blocks += taken.nodes;
+        self.report.stats.map_blocks += taken.nodes;
         self.found_all(walked.findings);
         for (block, count) in of_groups.runs {
             self.found(Finding::BlocksOfGroups { ino, block, count });

@@ -34,7 +34,7 @@ impl Check<'_> {
             self.inodes_of(&view, group, &mut sums);
         }
         let ratio = view.geometry.cluster_ratio_bits();
-        let counts = &mut self.report.counts;
+        let counts = &mut self.report.stats;
         counts.free_blocks = sums.free_clusters << ratio;
         counts.free_inodes = sums.free_inodes;
         let (blocks, inodes) = (counts.free_blocks, counts.free_inodes);

@@ -295,7 +295,7 @@ impl Check<'_> {
                 why: "`.` or `..` where it does not belong",
             });
         }
-        self.report.counts.names += 1;
+        self.report.stats.names += 1;
         let name = || shown(entry.name);
         if !dir.enter(entry.name) {
             self.found(Finding::NameTwice {

@@ -1,52 +1,17 @@
 //! Everything that a check can find, one variant per cause.
 
+use sapwood_base::findings;
 use sapwood_ext4_format::{
     AclFormatError, BitmapKind, DirError, ExtentError, FormatError, HtreeError, IndirectError,
     OrphanError, XattrError,
 };
 use thiserror::Error;
 
-/// Severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Severity {
-    /// Unusual, or repaired by the next mount (for example a journal to replay); every reader
-    /// copes.
-    Warning,
-    /// Data, space or names are lost or in danger.
-    Error,
-}
-
-/// Declares [`Finding`] together with its severities, so that none is missing.
-macro_rules! findings {
-    ($($(#[doc = $doc:literal])* $severity:ident $text:literal $name:ident {
-        $($field:ident : $ty:ty = $about:literal),* $(,)?
-    })*) => {
-        /// One problem. [`Display`](std::fmt::Display) gives one line that names the group, inode,
-        /// block or name. `block` is a block of the device, `logical` a block of a file; names are
-        /// escaped.
-        #[derive(Clone, Debug, PartialEq, Eq, Error)]
-        pub enum Finding {
-            $($(#[doc = $doc])* #[error($text)] $name { $(#[doc = $about] $field: $ty),* },)*
-        }
-
-        impl Finding {
-            /// Its severity.
-            pub fn severity(&self) -> Severity {
-                match self { $(Self::$name { .. } => Severity::$severity,)* }
-            }
-
-            /// Name of the variant, for scripts.
-            pub fn code(&self) -> &'static str {
-                match self { $(Self::$name { .. } => stringify!($name),)* }
-            }
-
-            /// Names of all variants.
-            pub const CODES: &'static [&'static str] = &[$(stringify!($name)),*];
-        }
-    };
-}
-
 findings! {
+    /// One problem. [`Display`](std::fmt::Display) gives one line that names the group, inode,
+    /// block or name. `block` is a block of the device, `logical` a block of a file; names are
+    /// escaped.
+    enum Finding;
     /// A block that the device did not give.
     Error "block {block}: cannot be read: {error}" Unreadable {
         block: u64 = "Block.", error: String = "What the device said."
@@ -352,6 +317,8 @@ pub(super) fn shown(name: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sapwood_base::finding::Severity;
+
     use super::*;
 
     #[test]

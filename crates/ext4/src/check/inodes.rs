@@ -142,7 +142,7 @@ impl Check<'_> {
 
     /// Checks an inode in use, also a reserved one.
     pub(super) fn in_use(&mut self, view: &View, ino: u32, inode: &Inode) {
-        self.report.counts.inodes += 1;
+        self.report.stats.inodes += 1;
         let orphan = self.orphans.contains(&ino);
         if let Err(error) = inode.verify_checksum(ino, &view.geometry) {
             self.found(Finding::InodeChecksum { ino, error });
@@ -166,9 +166,9 @@ impl Check<'_> {
             self.found(Finding::DeletedInUse { ino });
         }
         match inode.file_type() {
-            file_mode::DIR => self.report.counts.directories += 1,
-            file_mode::REGULAR => self.report.counts.files += 1,
-            file_mode::SYMLINK => self.report.counts.symlinks += 1,
+            file_mode::DIR => self.report.stats.directories += 1,
+            file_mode::REGULAR => self.report.stats.files += 1,
+            file_mode::SYMLINK => self.report.stats.symlinks += 1,
             _ => {}
         }
         for why in field_faults(view, ino, inode) {

@@ -49,8 +49,9 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 
-pub use finding::{Finding, Severity};
-pub use report::{CheckError, CheckOptions, Counts, Phase, Progress, Report};
+pub use finding::Finding;
+pub use report::{CheckError, CheckOptions, CheckReport, CheckStats, Phase, Progress};
+pub use sapwood_base::finding::Severity;
 
 use state::Check;
 
@@ -64,7 +65,7 @@ pub fn check(
     device: &Arc<dyn Device>,
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<Report, CheckError> {
+) -> Result<CheckReport, CheckError> {
     let mut findings = Vec::new();
     let opened = superblock::open(device, &mut findings)?;
     let mut check = Check::new(opened.view, opened.recovered, options, progress);

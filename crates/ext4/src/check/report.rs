@@ -1,9 +1,10 @@
 //! What a check is told, what it reports, and why it reports nothing.
 
+use sapwood_base::finding;
 use sapwood_ext4_format::FormatError;
 use thiserror::Error;
 
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 
 /// Parameters of a check.
 #[derive(Clone, Debug)]
@@ -34,19 +35,11 @@ pub enum Phase {
 }
 
 /// Progress of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Current phase.
-    pub phase: Phase,
-    /// Groups done in this phase.
-    pub done: u64,
-    /// Groups to do in this phase.
-    pub total: u64,
-}
+pub type Progress = finding::Progress<Phase>;
 
 /// Statistics of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CheckStats {
     /// Inodes in use, including reserved ones.
     pub inodes: u64,
     /// Directories.
@@ -68,28 +61,7 @@ pub struct Counts {
 }
 
 /// Result of a check.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Findings in the order in which they were made.
-    pub findings: Vec<Finding>,
-    /// Findings beyond the limit of the options.
-    pub suppressed: u64,
-    /// Numbers.
-    pub counts: Counts,
-}
-
-impl Report {
-    /// Whether there are no errors; warnings are allowed.
-    pub fn is_clean(&self) -> bool {
-        self.suppressed == 0 && self.errors().next().is_none()
-    }
-
-    /// Findings that are errors.
-    pub fn errors(&self) -> impl Iterator<Item = &Finding> {
-        let errors = self.findings.iter();
-        errors.filter(|f| f.severity() == Severity::Error)
-    }
-}
+pub type CheckReport = finding::CheckReport<Finding, CheckStats>;
 
 /// Why a check produced no report.
 #[derive(Debug, Error)]

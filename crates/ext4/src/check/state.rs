@@ -10,7 +10,7 @@ use sapwood_ext4_format::{FormatError, Geometry, GroupDesc, Inode, SuperBlock};
 use super::finding::Finding;
 use super::notes::{BlockUse, ClusterSet, Notes, Parents, ValueUse};
 use super::report::CheckError;
-use super::report::{CheckOptions, Phase, Progress, Report};
+use super::report::{CheckOptions, CheckReport, Phase, Progress};
 
 /// Reads the image.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(super) struct Group {
 pub(super) struct Check<'a> {
     pub(super) view: Arc<View>,
     options: &'a CheckOptions,
-    pub(super) report: Report,
+    pub(super) report: CheckReport,
     progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
     /// The journal had to be replayed.
     pub(super) recovered: bool,
@@ -115,7 +115,7 @@ impl<'a> Check<'a> {
         let geometry = &view.geometry;
         Self {
             options,
-            report: Report::default(),
+            report: CheckReport::default(),
             progress,
             recovered,
             groups: Vec::new(),
@@ -137,11 +137,7 @@ impl<'a> Check<'a> {
 
     /// Records a finding.
     pub(super) fn found(&mut self, finding: Finding) {
-        if self.report.findings.len() < self.options.max_findings {
-            self.report.findings.push(finding);
-        } else {
-            self.report.suppressed += 1;
-        }
+        self.report.add(finding, self.options.max_findings);
     }
 
     pub(super) fn found_all(&mut self, findings: impl IntoIterator<Item = Finding>) {
@@ -172,7 +168,7 @@ impl<'a> Check<'a> {
         self.view.inode(group.desc.inode_table(), ino).ok()
     }
 
-    pub(super) fn into_report(self) -> Report {
+    pub(super) fn into_report(self) -> CheckReport {
         self.report
     }
 }

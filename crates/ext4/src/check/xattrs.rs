@@ -68,7 +68,7 @@ impl Check<'_> {
         if self.used.insert(block) {
             self.shared.insert(block);
         }
-        self.report.counts.xattr_blocks += 1;
+        self.report.stats.xattr_blocks += 1;
         let mut known = BlockUse {
             refcount: 0,
             seen: 1,

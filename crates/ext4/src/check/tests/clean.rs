@@ -76,7 +76,7 @@ fn images_filled_by_the_kernel_are_clean() {
         let (clean, text) = Saved::new(&device).e2fsck();
         assert!(clean, "{args}: {text}");
         let report = assert_clean(&device, args);
-        assert!(report.counts.names > 200, "{args}: {:?}", report.counts);
+        assert!(report.stats.names > 200, "{args}: {:?}", report.stats);
         filled += 1;
     }
     assert!(filled >= 20, "only {filled} variants were filled");

@@ -47,7 +47,7 @@ fn a_journal_is_replayed_in_memory_only() {
             .map(|finding| finding.code())
             .collect();
         assert_eq!(codes, ["NeedsRecovery"], "{args}: {}", lines(&report));
-        assert!(report.counts.names > 200, "{args}: {:?}", report.counts);
+        assert!(report.stats.names > 200, "{args}: {:?}", report.stats);
         let mut after = vec![0; before.len()];
         device.read_at(0, &mut after).unwrap();
         assert!(before == after, "{args}: the image was changed");

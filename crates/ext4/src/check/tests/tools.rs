@@ -8,10 +8,10 @@ use sapwood_block::{Device, MemoryDevice};
 pub(super) use sapwood_testing::oracle::Saved;
 pub(super) use sapwood_testing::oracle::ext4::try_kernel_writes as with_kernel;
 
-use crate::check::{CheckError, CheckOptions, Report, check};
+use crate::check::{CheckError, CheckOptions, CheckReport, check};
 
 /// Checks what is on a device.
-pub(super) fn report(device: &Arc<MemoryDevice>) -> Result<Report, CheckError> {
+pub(super) fn report(device: &Arc<MemoryDevice>) -> Result<CheckReport, CheckError> {
     let device: Arc<dyn Device> = Arc::clone(device) as Arc<dyn Device>;
     check(&device, &CheckOptions::default(), &mut |_| {
         ControlFlow::Continue(())
@@ -19,7 +19,7 @@ pub(super) fn report(device: &Arc<MemoryDevice>) -> Result<Report, CheckError> {
 }
 
 /// The lines of a report.
-pub(super) fn lines(report: &Report) -> String {
+pub(super) fn lines(report: &CheckReport) -> String {
     let findings = report.findings.iter();
     let lines: Vec<String> = findings
         .map(|finding| format!("{}: {finding}", finding.code()))
@@ -28,7 +28,7 @@ pub(super) fn lines(report: &Report) -> String {
 }
 
 /// Asserts that there are no findings.
-pub(super) fn assert_clean(device: &Arc<MemoryDevice>, what: &str) -> Report {
+pub(super) fn assert_clean(device: &Arc<MemoryDevice>, what: &str) -> CheckReport {
     let report = report(device).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(report.findings.is_empty(), "{what}:\n{}", lines(&report));
     report
