@@ -53,28 +53,27 @@ pub(crate) fn flush(
     range: Range<u64>,
     wait: Wait,
 ) -> Result<()> {
-    let refusals = refusals(inode);
-    let small = wait != Wait::None && inode.data.state.lock().dirty.bytes() <= SMALL;
-    if small {
+    let refusals = inode.data.refusals();
+    if wait == Wait::None || inode.data.dirty_bytes() > SMALL {
+        begin(files, inode, range);
+    } else {
         let batch = Batch::default();
         for (id, _) in take(inode, range) {
             decide(files, inode, id, Dispatch::Here(&batch));
         }
         submit(files, batch.writes.into_inner(), false);
-    } else {
-        begin(files, inode, range);
     }
-    let waited = wait_for(files, inode, wait, refusals);
-    if let Err(Error::WriteFailed { .. }) = waited {
-        let mut state = inode.data.state.lock();
-        state.failures_told = state.failures;
+    match wait {
+        Wait::None => return Ok(()),
+        Wait::Io => {}
+        Wait::Completion => files.writeback.hurry(),
     }
-    waited
-}
-
-/// How often the host had no space for what was to be written.
-pub(super) fn refusals(inode: &Inode) -> u64 {
-    inode.data.state.lock().refusals
+    inode.data.wait_in_flight(wait == Wait::Completion);
+    let written = inode.check_written(refusals);
+    if let Err(Error::WriteFailed { .. }) = written {
+        inode.data.failures_reported();
+    }
+    written
 }
 
 /// Takes what is dirty in `range` and starts its way to disk, by the threads of writeback.
@@ -135,39 +134,6 @@ fn take(inode: &Inode, range: Range<u64>) -> Vec<(InFlightId, u64)> {
     taken
 }
 
-/// Waits for what is in flight now. An error if something was refused since there were so many
-/// `refusals`, or if a write failed that no [`flush`] of the file has reported. It is still to be
-/// reported then: writing back many files, for space or a snapshot, must not hide a failure from
-/// the fsync of the file that it concerns.
-pub(super) fn wait_for(files: &Files, inode: &Inode, wait: Wait, refusals: u64) -> Result<()> {
-    match wait {
-        Wait::None => return Ok(()),
-        Wait::Io => {}
-        Wait::Completion => files.writeback.hurry(),
-    }
-    let mut state = inode.data.state.lock();
-    let mark = state.in_flight.mark();
-    loop {
-        let pending = match wait {
-            Wait::None => false,
-            Wait::Io => state.in_flight.io_pending(mark),
-            Wait::Completion => state.in_flight.pending(mark),
-        };
-        if !pending {
-            break;
-        }
-        state.wait(&inode.data.changed);
-    }
-    if state.failures > state.failures_told {
-        return Err(Error::WriteFailed {
-            root: inode.root.id(),
-            objectid: inode.objectid,
-        });
-    }
-    let refused = state.refusals != refusals && !sapwood_fault::planted(78);
-    (!refused).then_some(()).ok_or(Error::NoSpace)
-}
-
 /// Writes back all of a file and waits until the tree has it, so that a commit makes it durable.
 ///
 /// # Errors
@@ -190,13 +156,18 @@ pub(crate) fn flush_root(files: &Arc<Files>, root: u64, wait: Wait) -> Result<()
 fn flush_some(files: &Arc<Files>, wait: Wait, which: impl Fn(&Inode) -> bool) -> Result<()> {
     let mut active = files.writeback.active();
     active.retain(|inode| which(inode));
-    let refusals: Vec<u64> = active.iter().map(|inode| refusals(inode)).collect();
+    let refusals: Vec<u64> = active.iter().map(|inode| inode.data.refusals()).collect();
     begin_all(files, &active);
+    if wait == Wait::None {
+        return Ok(());
+    }
     let mut result = Ok(());
-    if wait != Wait::None {
-        for (inode, refusals) in active.iter().zip(refusals) {
-            result = result.and(wait_for(files, inode, wait, refusals));
+    for (inode, refusals) in active.iter().zip(refusals) {
+        if wait == Wait::Completion {
+            files.writeback.hurry();
         }
+        inode.data.wait_in_flight(wait == Wait::Completion);
+        result = result.and(inode.check_written(refusals));
     }
     result
 }

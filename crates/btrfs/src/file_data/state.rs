@@ -188,6 +188,29 @@ impl FileData {
         self.state.lock().modified.set(map, Some(transid), None);
     }
 
+    /// Waits until the I/O of what is in flight now is done, or until the tree has it (`complete`).
+    pub(crate) fn wait_in_flight(&self, complete: bool) {
+        let mut state = self.state.lock();
+        let mark = state.in_flight.mark();
+        while match complete {
+            true => state.in_flight.pending(mark),
+            false => state.in_flight.io_pending(mark),
+        } {
+            state.wait(&self.changed);
+        }
+    }
+
+    /// How often the host had no space for what was to be written.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.state.lock().refusals
+    }
+
+    /// A flush has reported what failed until now.
+    pub(crate) fn failures_reported(&self) {
+        let mut state = self.state.lock();
+        state.failures_told = state.failures;
+    }
+
     /// Waits until nothing in `range` is in flight. What is dirty stays.
     pub(crate) fn wait_not_in_flight(&self, range: &Range<u64>) {
         let mut state = self.state.lock();

@@ -21,10 +21,10 @@ use sapwood_btrfs_format::{InodeFlags, InodeItem, Timespec};
 use sapwood_vfs::{self as vfs, FileKind, Ino, Timestamp};
 
 use super::dir_index::DirState;
-use crate::Result;
 use crate::file_data::FileData;
 use crate::lock::{Rank, RankedMutex, RankedRwLock};
 use crate::tree::Root;
+use crate::{Error, Result};
 
 /// Number of the empty directory that a snapshot shows in place of a subvolume that was in what
 /// it is a snapshot of.
@@ -314,6 +314,22 @@ impl Inode {
             FileKind::Directory => Ok(()),
             _ => Err(vfs::Error::NotDirectory.into()),
         }
+    }
+
+    /// An error if something was refused since there were so many `refusals`, or if a write failed
+    /// that no flush of the file has reported. It is still to be reported then: writing back many
+    /// files, for space or a snapshot, must not hide a failure from the fsync of the file that it
+    /// concerns.
+    pub(crate) fn check_written(&self, refusals: u64) -> Result<()> {
+        let state = self.data.state.lock();
+        if state.failures > state.failures_told {
+            return Err(Error::WriteFailed {
+                root: self.root.id(),
+                objectid: self.objectid,
+            });
+        }
+        let refused = state.refusals != refusals && !sapwood_fault::planted(78);
+        (!refused).then_some(()).ok_or(Error::NoSpace)
     }
 
     /// Whether it stands for a subvolume that a snapshot has the name of, but not the content.
