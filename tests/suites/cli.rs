@@ -470,6 +470,15 @@ fn stats() -> Outcome {
     if !json.contains("\"fsyncs\": 2") || !json.contains("\"fsync_latency\": {") {
         return Err(json.into());
     }
+    let page = said(&["stats", "--prometheus", dir])?.stdout;
+    let sample = format!("sapwood_fsyncs_total{{mount=\"{dir}\",engine=\"btrfs\"}} 2");
+    let kind = "# TYPE sapwood_fsync_latency_seconds histogram";
+    if ![&*sample, kind]
+        .iter()
+        .all(|wanted| page.lines().any(|line| line == *wanted))
+    {
+        return Err(page.into());
+    }
     let watched = said(&["stats", "--watch", "--seconds", "1", "--json", dir])?.stdout;
     let unchanged = "\"change\":{\"fsyncs\":0,";
     let lines: Vec<&str> = watched.lines().collect();

@@ -1,6 +1,7 @@
 //! `sapwood stats`.
 
 mod counters;
+mod prometheus;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +26,9 @@ pub(super) struct Args {
     /// Print JSON; with --watch an object in each line, with "total" and "change"
     #[arg(long)]
     json: bool,
+    /// Print the text format of Prometheus, with the labels mount and engine
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    prometheus: bool,
 }
 
 /// A line of `--watch --json`.
@@ -37,6 +41,10 @@ struct Step<'s> {
 /// Shows what the mount counted since it began, and goes on with what it counts.
 pub(super) fn run(args: &Args) -> Result<()> {
     let mut total = read(&args.dir)?;
+    if args.prometheus {
+        let page = prometheus::page(&total, &mount_point(&args.dir));
+        return output::bytes(page.as_bytes());
+    }
     match (args.watch, args.json) {
         (false, true) => output::object(&total)?,
         (true, true) => step(&total, &total)?,
@@ -55,6 +63,17 @@ pub(super) fn run(args: &Args) -> Result<()> {
         total = now;
     }
     Ok(())
+}
+
+/// The mount point above `dir`.
+fn mount_point(dir: &Path) -> PathBuf {
+    let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let table = sapwood::mount::mount_table().unwrap_or_default();
+    let above = table
+        .into_iter()
+        .filter(|entry| real.starts_with(&entry.point));
+    let nearest = above.max_by_key(|entry| entry.point.as_os_str().len());
+    nearest.map_or(real, |entry| entry.point)
 }
 
 fn step(total: &Counters, change: &Counters) -> Result<()> {

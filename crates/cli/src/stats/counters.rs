@@ -13,13 +13,14 @@ pub(super) struct Counters(Map<String, Value>);
 
 /// Durations in nanoseconds. A bucket is the longest duration in it and how many there are.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Durations {
-    count: u64,
-    sum: u64,
+pub(super) struct Durations {
+    pub(super) count: u64,
+    pub(super) sum: u64,
     p50: u64,
     p99: u64,
     max: u64,
-    buckets: Vec<(u64, u64)>,
+    /// The longest duration of each, and how many there are.
+    pub(super) buckets: Vec<(u64, u64)>,
 }
 
 /// What follows from counts: a name, what is divided, and by what.
@@ -35,6 +36,11 @@ impl Counters {
         let mut counters = Self(serde_json::from_str(json)?);
         counters.add_ratios();
         Ok(counters)
+    }
+
+    /// Names and values, in order.
+    pub(super) fn members(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
     /// What happened since `before`.
@@ -78,7 +84,8 @@ fn change(now: &Value, before: Option<&Value>) -> Value {
     count(now).saturating_sub(before.map_or(0, count)).into()
 }
 
-fn durations(value: &Value) -> Option<Durations> {
+/// The durations that a member is, if it is that.
+pub(super) fn durations(value: &Value) -> Option<Durations> {
     value.get("buckets")?;
     Durations::deserialize(value).ok()
 }
