@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs foreign-images mutants db-kill crash faults scale bench bench-log bench-create fuzz lint msrv miri package install help
+.PHONY: all demo test test-programs foreign-images mutants db-kill kill-mounts crash faults scale bench bench-log bench-create fuzz lint msrv miri package install help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -13,6 +13,7 @@ help:
 	@echo "make foreign-images   sapwood check and the tools' own on the test images of e2fsprogs and btrfs-progs"
 	@echo "make mutants  images with wrong bytes and right checksums: sapwood check beside the tools' own (MUTANTS=1500, SEED=1)"
 	@echo "make db-kill   databases in the mount, the daemon killed 200 times (ROUNDS=20: 20 times)"
+	@echo "make kill-mounts   SQLite in the mount, the daemon killed or told to end 1000 times (ROUNDS=20)"
 	@echo "make crash  every power cut of very many workloads, judged, per engine (CRASH_SECONDS=1500)"
 	@echo "make faults plants faults one at a time and shows that the tests find each (ONLY='7 20-29 block', SECONDS=600)"
 	@echo "make scale  very many names, extents, snapshots: time and memory"
@@ -90,6 +91,15 @@ db-kill: need-test
 	SAPWOOD_DB_ROUNDS=$(ROUNDS) SAPWOOD_DB_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
 		cargo test -p sapwood-tests --test dbkill -- --nocapture
 
+# Long: SQLite commits on both engines while the daemon is killed, or told to end, in ROUNDS rounds,
+# for at most SECONDS for each engine.
+kill-mounts: ROUNDS = 1000
+kill-mounts: SECONDS = 7200
+kill-mounts: need-test
+	cargo build --release -p sapwood-cli
+	SAPWOOD_MOUNT_ROUNDS=$(ROUNDS) SAPWOOD_MOUNT_SECONDS=$(SECONDS) SAPWOOD_BIN=$(CURDIR)/target/release/sapwood \
+		cargo test -p sapwood-tests --test dbkill -- kill_mounts --nocapture
+
 # Long: what is complete (all sequences of two operations) takes some minutes; what is chosen by
 # chance fills the rest of the time. As root with btrfs-progs and e2fsprogs the kernel judges a share.
 crash: CRASH_SECONDS = 1500
@@ -152,6 +162,7 @@ install: GENERATOR = $(BINARY)
 install:
 	@test -x $(BINARY) || { echo "$(BINARY) is missing: run 'make' first" >&2; exit 1; }
 	install -Dm755 $(BINARY) $(DESTDIR)/usr/bin/sapwood
+	install -Dm644 systemd/sapwood@.service $(DESTDIR)/usr/lib/systemd/system/sapwood@.service
 	install -d $(DESTDIR)/usr/sbin $(DESTDIR)/usr/share/man
 	$(GENERATOR) generate man $(DESTDIR)/usr/share/man
 	for file in bash:bash-completion/completions/sapwood zsh:zsh/vendor-completions/_sapwood fish:fish/vendor_completions.d/sapwood.fish; do \

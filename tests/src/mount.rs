@@ -224,6 +224,34 @@ impl SapwoodMount {
         self.said()
     }
 
+    /// Sends the daemon `SIGTERM`, as a system does that shuts down.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn tell_to_end(&self) -> Result<(), String> {
+        let number = i32::try_from(self.daemon.id()).ok();
+        let process = number.and_then(rustix::process::Pid::from_raw);
+        let process = process.ok_or("no process")?;
+        rustix::process::kill_process(process, rustix::process::Signal::TERM)
+            .map_err(|error| format!("{error}\n{}", self.said()))
+    }
+
+    /// Clears away the mount of a daemon that was killed, with `sapwood umount`.
+    ///
+    /// # Errors
+    /// What the command said, or that something is still mounted.
+    pub fn cleaned(mut self) -> Result<(), String> {
+        let mut umount = Command::new(sapwood());
+        umount.arg("umount").arg(self.path());
+        process::succeed(&mut umount, PATIENCE)?;
+        let clean = scratch::mounts_below(self.path()).is_empty();
+        self.stop();
+        match clean {
+            true => Ok(()),
+            false => Err("the dead mount stays".to_owned()),
+        }
+    }
+
     fn stop(&mut self) {
         self.kill_daemon();
         if let Some(dir) = self.dir.take() {

@@ -128,19 +128,36 @@ impl Operand {
     /// # Errors
     /// [`OperandError`].
     pub fn open(&self, options: OpenOptions) -> Result<Arc<dyn Device>, OperandError> {
+        self.part_of(self.open_whole(options)?)
+    }
+
+    /// As [`open`](Self::open) for the whole file, device or export, of which nothing is read.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn open_whole(&self, options: OpenOptions) -> Result<Arc<dyn Device>, Error> {
         if !is_export(&self.file) {
-            return self.part_of(Arc::new(FileDevice::open(&self.file, options)?));
+            return Ok(Arc::new(FileDevice::open(&self.file, options)?));
         }
         let uri = self.file.to_string_lossy();
         let options = NbdOptions {
             read_only: options.read_only,
             ..NbdOptions::default()
         };
-        self.part_of(Arc::new(NbdDevice::open(&uri, options)?))
+        Ok(Arc::new(NbdDevice::open(&uri, options)?))
+    }
+
+    /// Whether it is, or is a part of, an export of an NBD server.
+    #[must_use]
+    pub fn is_export(&self) -> bool {
+        is_export(&self.file)
     }
 
     /// The wanted part of the opened file or device.
-    fn part_of(&self, whole: Arc<dyn Device>) -> Result<Arc<dyn Device>, OperandError> {
+    ///
+    /// # Errors
+    /// [`OperandError`].
+    pub fn part_of(&self, whole: Arc<dyn Device>) -> Result<Arc<dyn Device>, OperandError> {
         let device = whole.name().to_owned();
         let (start, len) = match &self.part {
             Part::Whole => return Ok(whole),

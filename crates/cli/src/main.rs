@@ -4,6 +4,7 @@
 
 mod allocator;
 mod attributes;
+mod broker;
 mod change;
 mod check;
 mod choice;
@@ -23,6 +24,7 @@ mod list;
 mod mkfs;
 mod mode;
 mod mount;
+mod notify;
 mod output;
 mod owner;
 mod progress;

@@ -9,11 +9,14 @@ use std::sync::Arc;
 use sapwood::Options;
 use sapwood::image::OpenError;
 use sapwood::mount::daemon::{self, ReadyNotifier};
-use sapwood::mount::{MountError, signals};
-use sapwood::options::table;
+use sapwood::mount::{MountError, Session, signals};
+use sapwood::options::{Choice, table};
+use sapwood::vfs::FileSystem;
 
 use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
-use super::{allocator, output, remount, umount};
+use super::notify::Notifier;
+use super::output::SystemLog;
+use super::{allocator, broker, output, remount};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -32,6 +35,9 @@ pub(super) struct Args {
     /// Do not say what `sync` and `umount` do not wait for
     #[arg(short, long)]
     quiet: bool,
+    /// Be the process that mounts and unmounts for a daemon; the sockets are the standard streams
+    #[arg(long, hide = true)]
+    broker: bool,
 }
 
 /// If the process was started as mount(8)'s helper (`mount.sapwood`, `mount.fuse.sapwood`,
@@ -102,6 +108,9 @@ fn start(args: Args) -> Result<ExitCode> {
         .as_ref()
         .ok_or_else(|| Failure::new(USAGE, "a directory to mount on is missing"))?;
     let options = parse(&args.options)?;
+    if args.broker {
+        return broker::serve(&args.image, dir, &options).map(|()| ExitCode::SUCCESS);
+    }
     let located = sapwood::image::located(&args.image, &options);
     let (image, options) = located.map_err(|error| match error {
         OpenError::Operand(error) => Failure::new(USAGE, error),
@@ -112,18 +121,10 @@ fn start(args: Args) -> Result<ExitCode> {
         return done.map(|()| ExitCode::SUCCESS);
     }
     allocator::limit_arenas();
-    let (quiet, foreground) = (args.quiet, args.foreground);
-    let work = move |ready: ReadyNotifier| {
-        let begun = || {
-            if !foreground {
-                output::to_syslog(&image, &dir);
-            }
-            ready.ready();
-        };
-        match serve(&image, &dir, options, quiet, begun) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => ExitCode::from(output::report(&failure.with_code(MOUNT))),
-        }
+    let foreground = args.foreground;
+    let work = move |ready: ReadyNotifier| match serve(&image, &dir, &options, &args, ready) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => ExitCode::from(output::report(&failure.with_code(MOUNT))),
     };
     daemon::daemonize(foreground, work)
         .map_err(|error| Failure::on("mount", error).with_code(MOUNT))
@@ -141,36 +142,71 @@ fn parse(lists: &[String]) -> Result<Options> {
 fn serve(
     image: &Path,
     dir: &Path,
-    options: Options,
-    quiet: bool,
-    begun: impl FnOnce(),
+    options: &Options,
+    args: &Args,
+    ready: ReadyNotifier,
 ) -> Result<()> {
+    let mounting = options.mounting();
     // First, so that no mount is ever without it.
-    let _watcher = options
-        .mounting()
-        .auto_unmount
-        .then(|| umount::watch(dir))
+    let broker = (mounting.auto_unmount || mounting.sandbox != Choice::Off)
+        .then(|| broker::start(image, dir, &args.options))
         .transpose()
-        .map_err(|error| Failure::on("auto_unmount", error))?;
-    let mount = sapwood::mount::mount(image, dir, &options).map_err(failure)?;
+        .map_err(|error| Failure::on("the process that mounts", error))?;
+    let system = SystemLog::new(image, dir, broker.clone());
+    let manager = Arc::new(match args.foreground {
+        true => Notifier::from_environment(),
+        false => Notifier::default(),
+    });
+    let mount = match &broker {
+        Some(broker) => sapwood::mount::mount_confined(image, dir, options, broker),
+        None => sapwood::mount::mount(image, dir, options),
+    };
+    let mount = mount.map_err(failure)?;
     if mount.is_write_protected() {
         output::message(format_args!(
             "{}: write-protected, mounted read-only",
             image.display()
         ));
     }
-    let session = Arc::clone(mount.session());
-    let watch = signals::on_termination(move |_| {
-        if let Err(error) = session.unmount() {
-            log::warn!("cannot unmount: {error}");
-        }
-    })
-    .map_err(|error| Failure::on("signals", error))?;
-    if !quiet && !mount.is_read_only() && !mount.session().waits() {
+    let stop = Stop {
+        session: Arc::clone(mount.session()),
+        engine: mount.engine(),
+        manager: Arc::clone(&manager),
+    };
+    let watch = signals::on_termination(move |_| stop.run())
+        .map_err(|error| Failure::on("signals", error))?;
+    if !args.quiet && !mount.is_read_only() && !mount.session().waits() {
         tell(dir, mount.session().receives_sync());
     }
-    begun();
+    if !args.foreground {
+        system.begin();
+    }
+    ready.ready();
+    manager.ready();
     mount.wait_with(|| drop(watch)).map_err(failure)
+}
+
+/// What a signal does that ends the daemon.
+struct Stop {
+    session: Arc<Session>,
+    engine: Arc<dyn FileSystem>,
+    manager: Arc<Notifier>,
+}
+
+impl Stop {
+    /// Unmounts; [`Session::unmount`] detaches a mount that is in use. If that fails, the daemon goes
+    /// on, and makes durable what was written until now.
+    fn run(&self) {
+        self.manager.stopping();
+        let Err(error) = self.session.unmount() else {
+            return;
+        };
+        let synced = match self.engine.sync() {
+            Ok(()) => "everything written until now is durable".to_owned(),
+            Err(error) => format!("not everything was written: {error}"),
+        };
+        output::message(format_args!("{error}: the mount stays; {synced}"));
+    }
 }
 
 fn failure(error: MountError) -> Failure {

@@ -1,7 +1,7 @@
 //! `sapwood umount`, and being the helper of umount(8).
 
-use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader, Read};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -30,9 +30,6 @@ pub(super) struct Args {
     /// Report each step on standard output, for the process that waits
     #[arg(long, hide = true, conflicts_with = "timeout")]
     step_by_step: bool,
-    /// Wait for the end of standard input, then detach the mount if its daemon has died
-    #[arg(long, hide = true)]
-    if_dead: bool,
 }
 
 /// Begins the last line of the process that unmounts; an error follows if there is one.
@@ -41,8 +38,6 @@ const DONE: &str = "done: ";
 const SILENCE: Duration = Duration::from_secs(3);
 /// How often a condition is looked at that cannot be waited for.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// How long the kernel may take to end the connection of a process that has ended.
-const CLOSING: Duration = Duration::from_secs(30);
 
 /// The arguments of umount(8)'s helper, as those of `sapwood umount`: `DIR [-flnrv] [-N NS]
 /// [-t TYPE]`. `None` if the process was not started as one.
@@ -79,9 +74,6 @@ fn translate(args: &[OsString]) -> Result<Vec<OsString>> {
 
 /// Unmounts, and waits until the daemon has completed the image and released it.
 pub(super) fn run(args: &Args) -> Result<()> {
-    if args.if_dead {
-        return detach_if_dead(&args.dir);
-    }
     let dir = resolve(&args.dir)?;
     let entry = mount::mounted_on(&dir)
         .filter(MountEntry::is_ours)
@@ -207,9 +199,13 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
     let mut end = None;
     let mut synced = Ok(());
     let mut first = None;
+    // The users of a dead mount can do nothing there but close their files.
+    let mut dead = false;
     if !lazy {
         waits("the daemon to answer".to_owned())?;
-        daemon = control::daemon(dir).ok();
+        let answer = control::daemon(dir);
+        dead = matches!(&answer, Err(error) if error.raw_os_error() == Some(libc::ENOTCONN));
+        daemon = answer.ok();
         waits(format!(
             "{} to write {}",
             named(daemon.as_ref()),
@@ -222,7 +218,7 @@ fn unmount(dir: &Path, entry: &MountEntry, lazy: bool) -> Result<()> {
         }
     }
     waits("the kernel to unmount".to_owned())?;
-    mount::unmount(dir, lazy).map_err(|error| {
+    mount::unmount(dir, lazy || dead).map_err(|error| {
         let busy = matches!(error, mount::UnmountError::Busy(_));
         let failure = Failure::local(dir, error);
         match busy {
@@ -298,53 +294,6 @@ fn wait_for_release(image: &Path) {
     while let Err(rustix::io::Errno::BUSY) = claim() {
         std::thread::sleep(INTERVAL);
     }
-}
-
-/// Starts the process that detaches the mount on `dir` should this process die.
-///
-/// # Errors
-/// The system's.
-pub(super) fn watch(dir: &Path) -> std::io::Result<Watcher> {
-    use std::os::unix::process::CommandExt;
-
-    let (reader, writer) = std::io::pipe()?;
-    std::process::Command::new("/proc/self/exe")
-        .arg0("sapwood")
-        .args([
-            OsStr::new("umount"),
-            OsStr::new("--if-dead"),
-            dir.as_os_str(),
-        ])
-        .current_dir("/")
-        .stdin(reader)
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .process_group(0)
-        .spawn()?;
-    Ok(Watcher(writer))
-}
-
-/// Held for as long as the process lives.
-#[derive(Debug)]
-pub(super) struct Watcher(#[expect(dead_code, reason = "closed by the end")] std::io::PipeWriter);
-
-/// Waits until the process at the other end of standard input is gone, and detaches its mount if
-/// that is still there.
-fn detach_if_dead(dir: &Path) -> Result<()> {
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    let end = Instant::now() + CLOSING;
-    // The kernel may still be closing the connection.
-    while mount::mounted_on(dir).is_some_and(|entry| entry.is_ours()) {
-        // Attributes may come from the kernel's cache.
-        if let Err(rustix::io::Errno::NOTCONN) = rustix::fs::statfs(dir) {
-            return mount::unmount(dir, true).map_err(|error| Failure::local(dir, error));
-        }
-        if Instant::now() >= end {
-            break;
-        }
-        std::thread::sleep(INTERVAL);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

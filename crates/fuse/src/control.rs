@@ -153,7 +153,7 @@ fn answer_daemon(fs: &dyn FileSystem) -> ControlAnswer {
 }
 
 /// Inode number of this process's PID namespace.
-fn pid_namespace() -> io::Result<u64> {
+pub(crate) fn pid_namespace() -> io::Result<u64> {
     std::fs::metadata("/proc/self/ns/pid").map(|namespace| namespace.ino())
 }
 

@@ -15,6 +15,7 @@
 //!
 //! `tests/daemon.rs` tests each of these ends.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -24,7 +25,14 @@ use rustix::process::{Pid, WaitOptions};
 /// Reports to the parent process that the mount is up.
 #[derive(Debug)]
 pub struct ReadyNotifier {
-    pipe: Option<io::PipeWriter>,
+    background: Option<Background>,
+}
+
+/// What a process in the background reports with, opened before it may be confined.
+#[derive(Debug)]
+struct Background {
+    pipe: io::PipeWriter,
+    null: File,
 }
 
 impl ReadyNotifier {
@@ -32,8 +40,10 @@ impl ReadyNotifier {
     /// releases the terminal and its working directory. Does nothing if this process runs in the
     /// foreground.
     pub fn ready(self) {
-        let Some(mut pipe) = self.pipe else { return };
-        if let Err(error) = release_terminal() {
+        let Some(Background { mut pipe, null }) = self.background else {
+            return;
+        };
+        if let Err(error) = release_terminal(&null) {
             log::warn!("cannot let go of the terminal: {error}");
         }
         // If the parent is gone, no process waits for the report.
@@ -54,17 +64,18 @@ pub fn daemonize(
     work: impl FnOnce(ReadyNotifier) -> ExitCode,
 ) -> io::Result<ExitCode> {
     if foreground {
-        return Ok(work(ReadyNotifier { pipe: None }));
+        return Ok(work(ReadyNotifier { background: None }));
     }
     let (mut reader, writer) = io::pipe()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
     io::stdout().flush()?;
     match fork::fork()? {
         fork::Forked::Child => {
             drop(reader);
             // Fails only for a process-group leader, which a new child is not.
             let _ = rustix::process::setsid();
-            let code = work(ReadyNotifier { pipe: Some(writer) });
-            Ok(code)
+            let background = Some(Background { pipe: writer, null });
+            Ok(work(ReadyNotifier { background }))
         }
         fork::Forked::Parent(child) => {
             drop(writer);
@@ -95,17 +106,18 @@ fn exit_code_of(child: Pid) -> ExitCode {
 }
 
 /// Redirects the standard streams to `/dev/null` and leaves the caller's working directory.
-fn release_terminal() -> io::Result<()> {
+fn release_terminal(null: &File) -> io::Result<()> {
     std::env::set_current_dir("/")?;
-    let null = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
     io::stdout().flush()?;
     rustix::stdio::dup2_stdin(null.as_fd())?;
     rustix::stdio::dup2_stdout(null.as_fd())?;
     rustix::stdio::dup2_stderr(null.as_fd())?;
     Ok(())
+}
+
+/// Whether the calling thread is the only one of this process, as far as can be seen.
+pub(crate) fn has_one_thread() -> bool {
+    std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) <= 1
 }
 
 /// `fork` is unsafe: in a process with several threads the child has only the forking thread, and
@@ -123,8 +135,7 @@ mod fork {
     }
 
     pub(super) fn fork() -> io::Result<Forked> {
-        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-        if threads > 1 {
+        if !super::has_one_thread() {
             return Err(io::Error::other(
                 "cannot go into the background: the process has threads already",
             ));

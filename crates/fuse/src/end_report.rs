@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
+use crate::broker::Broker;
 use crate::request::Reply;
 
 /// Most processes that one mount reports to.
@@ -23,19 +24,34 @@ const REASON_BYTES: usize = 4096;
 /// First byte of a datagram.
 const COMPLETE: u8 = 0;
 const FAILED: u8 = 1;
+/// Begins the name of each socket that waits.
+const PREFIX: &str = "sapwood-end-";
 
 /// Processes that wait for the end of a mount.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<Vec<UnixDatagram>>);
+pub(crate) struct Waiters {
+    sockets: Mutex<Vec<UnixDatagram>>,
+    /// Connects for a confined daemon.
+    broker: Option<Broker>,
+}
 
 impl Waiters {
+    /// Waiters of a daemon that connects through `broker`, if there is one.
+    pub(crate) fn new(broker: Option<Broker>) -> Self {
+        Self {
+            sockets: Mutex::default(),
+            broker,
+        }
+    }
+
     pub(crate) fn add(&self, name: &[u8]) -> Reply<()> {
+        let connected = match &self.broker {
+            Some(broker) => broker.connect_to_waiter(name),
+            None => SocketAddr::from_abstract_name(name).and_then(|address| connect(&address)),
+        };
         let errno = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        let address = SocketAddr::from_abstract_name(name).map_err(errno)?;
-        let socket = UnixDatagram::unbound().map_err(errno)?;
-        socket.set_nonblocking(true).map_err(errno)?;
-        socket.connect_addr(&address).map_err(errno)?;
-        let mut all = self.0.lock();
+        let socket = connected.map_err(errno)?;
+        let mut all = self.sockets.lock();
         if all.len() == MOST {
             return Err(libc::EUSERS);
         }
@@ -49,11 +65,24 @@ impl Waiters {
         let mut datagram = vec![if failed { FAILED } else { COMPLETE }];
         let reason = failure.unwrap_or_default().as_bytes();
         datagram.extend(reason.iter().take(REASON_BYTES));
-        for socket in self.0.lock().drain(..) {
+        for socket in self.sockets.lock().drain(..) {
             // A process that no longer waits loses nothing.
             let _ = socket.send(&datagram);
         }
     }
+}
+
+/// A socket that is connected to `address` and does not block.
+pub(crate) fn connect(address: &SocketAddr) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.connect_addr(address)?;
+    Ok(socket)
+}
+
+/// Whether an abstract name is that of a process that waits for a report.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    name.starts_with(PREFIX.as_bytes())
 }
 
 /// The receiving end in a process that unmounts; see
@@ -68,7 +97,7 @@ impl EndReport {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |since| since.as_nanos());
-        let name = format!("sapwood-end-{}-{number}-{now:x}", std::process::id());
+        let name = format!("{PREFIX}{}-{number}-{now:x}", std::process::id());
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         socket.set_nonblocking(true)?;
         Ok((Self(socket), name))

@@ -51,6 +51,12 @@ pub enum MountError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The broker of a confined daemon could not mount, with the message of another variant.
+    #[error("{0}")]
+    Broker(String),
+    /// The sandbox of the daemon was required, but failed.
+    #[error("cannot mount with sandbox=on: {0}")]
+    Sandbox(#[source] crate::sandbox::SandboxError),
     /// The kernel and the daemon share no protocol version, or no thread could be started.
     #[error("cannot start the FUSE session: {0}")]
     Session(#[source] io::Error),

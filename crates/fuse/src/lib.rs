@@ -17,6 +17,8 @@
 
 mod anchor;
 mod block_mount;
+pub mod broker;
+pub mod broker_process;
 pub mod control;
 pub mod daemon;
 mod dispatch;
@@ -32,17 +34,19 @@ mod privileges;
 mod readdir;
 mod request;
 mod request_counts;
+pub mod sandbox;
 mod session;
 pub mod signals;
 mod subvolume_page;
 mod transport;
+mod unmount;
 mod wire;
 
 pub use block_mount::{is_offered as offers_fuseblk, will_receive_sync};
 pub use error::MountError;
 pub use mount_table::{MountEntry, mount_table, mounted_on};
-pub use mountpoint::{UnmountError, unmount};
 pub use options::MountOptions;
 pub use sapwood_vfs::{Access, Choice};
-pub use session::{Session, mount};
+pub use session::{Session, mount, mount_through};
 pub use subvolume_page::SubvolumeList;
+pub use unmount::{UnmountError, unmount};

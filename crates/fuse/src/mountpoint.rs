@@ -9,23 +9,21 @@ use std::ffi::CString;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 
 use crate::block_mount;
+use crate::broker::{self, Broker};
 use crate::error::MountError;
-use crate::mount_table::mounted_on;
 use crate::options::MountOptions;
 use crate::permissions::kernel_checks;
+use crate::unmount::{self, FUSERMOUNT, UnmountError, mounted_by_fuse};
 use sapwood_vfs::{Access, Choice};
-
-const FUSERMOUNT: &str = "fusermount3";
 
 /// A mount, from its creation until it is unmounted.
 #[derive(Debug)]
@@ -36,6 +34,8 @@ pub(crate) struct MountPoint {
     device: OwnedFd,
     /// With `auto_unmount`: open as long as `fusermount3` should wait.
     _keeper: Option<UnixStream>,
+    /// Unmounts for a confined daemon.
+    broker: Option<Broker>,
 }
 
 /// File-system types that the kernel has for FUSE.
@@ -47,37 +47,103 @@ pub(crate) enum Type {
     Block,
 }
 
-/// Mounts on `dir`. Returns the mount and the descriptor to serve it with.
+impl Type {
+    /// As the broker sends it.
+    pub(crate) fn to_byte(self) -> u8 {
+        u8::from(self == Self::Block)
+    }
+}
+
+/// A mount that was just made.
+pub(crate) struct Attached {
+    path: PathBuf,
+    pub(crate) kind: Type,
+    /// The descriptor to serve it with.
+    pub(crate) device: OwnedFd,
+    keeper: Option<UnixStream>,
+    /// Why it is not of the type that was preferred.
+    pub(crate) warning: Option<String>,
+}
+
+/// Mounts on `dir`, through `broker` if there is one. Returns the mount and the descriptor to serve
+/// it with.
 pub(crate) fn attach(
     dir: &Path,
     options: &MountOptions,
     read_only: bool,
+    broker: Option<&Broker>,
 ) -> Result<(MountPoint, OwnedFd), MountError> {
+    let attached = match broker {
+        Some(broker) => attach_through(broker, dir, read_only)?,
+        None => attach_directly(dir, options, read_only)?,
+    };
+    if let Some(warning) = attached.warning {
+        log::warn!("{warning}");
+    }
+    let copy = attached.device.try_clone().map_err(MountError::Device)?;
+    let mount_point = MountPoint {
+        path: attached.path,
+        kind: attached.kind,
+        device: copy,
+        _keeper: attached.keeper,
+        broker: broker.cloned(),
+    };
+    Ok((mount_point, attached.device))
+}
+
+fn attach_through(broker: &Broker, dir: &Path, read_only: bool) -> Result<Attached, MountError> {
+    let request = [broker::MOUNT, u8::from(read_only)];
+    let (answer, device) = broker.ask(&request).map_err(MountError::Session)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match (&*answer, device) {
+        ([broker::DONE, kind, warning @ ..], Some(device)) => Ok(Attached {
+            path: dir.to_owned(),
+            kind: match *kind == Type::Block.to_byte() {
+                true => Type::Block,
+                false => Type::Ordinary,
+            },
+            device,
+            keeper: None,
+            warning: Some(text(warning)).filter(|warning| !warning.is_empty()),
+        }),
+        ([broker::REFUSED, message @ ..], _) => Err(MountError::Broker(text(message))),
+        _ => Err(MountError::Session(ErrorKind::InvalidData.into())),
+    }
+}
+
+/// Mounts on `dir` with the rights of this process.
+pub(crate) fn attach_directly(
+    dir: &Path,
+    options: &MountOptions,
+    read_only: bool,
+) -> Result<Attached, MountError> {
     let path = check(dir)?;
     let direct = if options.auto_unmount {
         None
     } else {
         mount_directly(&path, options, read_only)?
     };
-    let (device, kind, keeper) = match direct {
-        Some((device, kind)) => (device, kind, None),
-        None if options.nosymfollow => {
-            let why = "nosymfollow is not known to fusermount3".to_owned();
-            return Err(MountError::Fusermount(why));
-        }
-        None => {
-            let (device, keeper) = mount_with_fusermount(&path, options, read_only)?;
-            (device, Type::Ordinary, keeper)
-        }
-    };
-    let copy = device.try_clone().map_err(MountError::Device)?;
-    let mount_point = MountPoint {
+    if let Some((device, kind, warning)) = direct {
+        return Ok(Attached {
+            path,
+            kind,
+            device,
+            keeper: None,
+            warning,
+        });
+    }
+    if options.nosymfollow {
+        let why = "nosymfollow is not known to fusermount3".to_owned();
+        return Err(MountError::Fusermount(why));
+    }
+    let (device, keeper) = mount_with_fusermount(&path, options, read_only)?;
+    Ok(Attached {
         path,
-        kind,
-        device: copy,
-        _keeper: keeper,
-    };
-    Ok((mount_point, device))
+        kind: Type::Ordinary,
+        device,
+        keeper,
+        warning: None,
+    })
 }
 
 fn check(dir: &Path) -> Result<PathBuf, MountError> {
@@ -113,21 +179,15 @@ fn path_error(path: PathBuf, error: io::Error) -> MountError {
     }
 }
 
-/// Whether the topmost mount at `path` is one of FUSE.
-fn mounted_by_fuse(path: &Path) -> bool {
-    let kind = mounted_on(path).map(|entry| entry.kind);
-    kind.is_some_and(|kind| {
-        let name = kind.as_bytes().split(|&byte| byte == b'.').next();
-        matches!(name, Some(b"fuse" | b"fuseblk"))
-    })
-}
+/// The open `/dev/fuse`, the type of the mount, and why it is not the preferred one.
+type Direct = (OwnedFd, Type, Option<String>);
 
 /// Mounts with the system call; `None` if this process may not.
 fn mount_directly(
     path: &Path,
     options: &MountOptions,
     read_only: bool,
-) -> Result<Option<(OwnedFd, Type)>, MountError> {
+) -> Result<Option<Direct>, MountError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
@@ -149,11 +209,12 @@ fn mount_directly(
         .map_err(|error| path_error(path.to_path_buf(), error))?
         .permissions()
         .mode();
+    let mut warning = None;
     if let Some(image) = block_mount::wanted(options) {
         match block_mount::mount((&device, mode), path, image, options, read_only) {
-            Ok(()) => return Ok(Some((device, Type::Block))),
+            Ok(()) => return Ok(Some((device, Type::Block, None))),
             Err(error) if options.fuseblk == Choice::On => return Err(MountError::Block(error)),
-            Err(error) => log::warn!("mounting without fuseblk: {error}"),
+            Err(error) => warning = Some(format!("mounting without fuseblk: {error}")),
         }
     }
     let kernel_error = |source: io::Error| MountError::Kernel {
@@ -176,7 +237,7 @@ fn mount_directly(
     let kind = format!("fuse.{}", options.subtype);
     let flags = flags(options, read_only);
     match rustix::mount::mount(&*options.fsname, path, &*kind, flags, data.as_c_str()) {
-        Ok(()) => Ok(Some((device, Type::Ordinary))),
+        Ok(()) => Ok(Some((device, Type::Ordinary, warning))),
         Err(Errno::PERM) => Ok(None),
         Err(Errno::NODEV) => Err(MountError::NoDevice),
         Err(Errno::BUSY) => Err(MountError::Busy(path.to_path_buf())),
@@ -334,10 +395,24 @@ impl MountPoint {
     /// Detaches a mount that no thread serves. Ends the connection first: otherwise the kernel
     /// would wait for an answer to its last request.
     pub(crate) fn abort(&self) -> Result<(), UnmountError> {
-        let flags = UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH;
-        match rustix::mount::unmount(&self.path, flags) {
-            Ok(()) => Ok(()),
-            Err(_) => self.detach(true),
+        match &self.broker {
+            Some(broker) => self.ask(broker, broker::ABORT),
+            None => unmount::abort(&self.path),
+        }
+    }
+
+    fn ask(&self, broker: &Broker, request: u8) -> Result<(), UnmountError> {
+        let failed = |reason: String| UnmountError::Failed {
+            path: self.path.clone(),
+            reason,
+        };
+        let (answer, _) = broker
+            .ask(&[request])
+            .map_err(|error| failed(error.to_string()))?;
+        match &*answer {
+            [broker::DONE, ..] => Ok(()),
+            [_, kind, reason @ ..] => Err(UnmountError::of_bytes(*kind, reason, &self.path)),
+            _ => Err(failed("the broker process gave no reason".to_owned())),
         }
     }
 
@@ -357,115 +432,37 @@ impl MountPoint {
         }
     }
 
-    /// Unmounts. If `lazily`, detaches instead: the name disappears now, and the mount ends when
-    /// its last user does.
-    pub(crate) fn detach(&self, lazily: bool) -> Result<(), UnmountError> {
+    /// Unmounts.
+    pub(crate) fn unmount(&self) -> Result<(), UnmountError> {
+        self.detach_with(broker::UNMOUNT, |path| unmount::detach(path, false))
+    }
+
+    /// Has the kernel write back its dirty pages, and detaches the mount although it is in use: its
+    /// name disappears now, and the mount ends when its last user does.
+    pub(crate) fn detach_busy(&self) -> Result<(), UnmountError> {
+        self.detach_with(broker::DETACH_BUSY, unmount::detach_busy)
+    }
+
+    fn detach_with(
+        &self,
+        request: u8,
+        directly: impl FnOnce(&Path) -> Result<(), UnmountError>,
+    ) -> Result<(), UnmountError> {
         // A mount that replaced this one after its end is not ours to unmount.
         if !self.is_alive() {
             return Ok(());
         }
-        match detach(&self.path, lazily) {
+        let result = match &self.broker {
+            Some(broker) => self.ask(broker, request),
+            None => directly(&self.path),
+        };
+        match result {
             // Another process already detached it lazily.
             Err(UnmountError::NotMounted(_)) => Ok(()),
             Err(UnmountError::Failed { .. }) if !self.is_alive() => Ok(()),
             result => result,
         }
     }
-}
-
-/// Why a directory could not be unmounted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum UnmountError {
-    /// It is not a FUSE mount.
-    #[error("{} is not the mount point of a FUSE file system", .0.display())]
-    NotMounted(PathBuf),
-    /// Files are open there, or it is the working directory of a process.
-    #[error("{} is in use", .0.display())]
-    Busy(PathBuf),
-    /// It is the mount of another user.
-    #[error("no permission to unmount {}", .0.display())]
-    Denied(PathBuf),
-    /// The kernel or `fusermount3` refused.
-    #[error("cannot unmount {}: {reason}", path.display())]
-    Failed {
-        /// The mount point.
-        path: PathBuf,
-        /// Their message.
-        reason: String,
-    },
-}
-
-/// Unmounts the FUSE mount on `dir`, whichever process serves it, or detaches it while it is in
-/// use, if `lazily`. On return the kernel has written back its dirty pages; the daemon may still be
-/// making them durable.
-///
-/// # Errors
-/// See the variants of [`UnmountError`].
-pub fn unmount(dir: &Path, lazily: bool) -> Result<(), UnmountError> {
-    // A mount whose daemon has died cannot be resolved, but the parent of its directory can.
-    let path = dir.canonicalize().or_else(|_| resolve_parent(dir));
-    match path {
-        Ok(path) if mounted_by_fuse(&path) => detach(&path, lazily),
-        _ => Err(UnmountError::NotMounted(dir.to_path_buf())),
-    }
-}
-
-fn resolve_parent(dir: &Path) -> io::Result<PathBuf> {
-    let absolute = std::path::absolute(dir)?;
-    match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
-        _ => Err(ErrorKind::NotFound.into()),
-    }
-}
-
-fn detach(path: &Path, lazily: bool) -> Result<(), UnmountError> {
-    let mut flags = UnmountFlags::NOFOLLOW;
-    flags.set(UnmountFlags::DETACH, lazily);
-    match rustix::mount::unmount(path, flags) {
-        Ok(()) => Ok(()),
-        Err(Errno::BUSY) => Err(UnmountError::Busy(path.to_path_buf())),
-        Err(Errno::PERM) => detach_with_fusermount(path, lazily),
-        Err(Errno::INVAL | Errno::NOENT) => Err(UnmountError::NotMounted(path.to_path_buf())),
-        Err(error) => Err(UnmountError::Failed {
-            path: path.to_path_buf(),
-            reason: io::Error::from(error).to_string(),
-        }),
-    }
-}
-
-fn detach_with_fusermount(path: &Path, lazily: bool) -> Result<(), UnmountError> {
-    let output = Command::new(FUSERMOUNT)
-        .args(if lazily {
-            &["-u", "-z"][..]
-        } else {
-            &["-u"][..]
-        })
-        .arg("--")
-        .arg(path)
-        .stdin(Stdio::null())
-        .output();
-    let path = path.to_path_buf();
-    let words = match output {
-        Ok(output) if output.status.success() => return Ok(()),
-        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(UnmountError::Denied(path));
-        }
-        Err(error) => error.to_string(),
-    };
-    Err(if words.contains("busy") {
-        UnmountError::Busy(path)
-    } else if words.contains("not permitted") {
-        UnmountError::Denied(path)
-    } else if words.contains("not found in") {
-        UnmountError::NotMounted(path)
-    } else {
-        UnmountError::Failed {
-            path,
-            reason: words,
-        }
-    })
 }
 
 #[cfg(test)]

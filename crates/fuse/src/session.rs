@@ -24,12 +24,14 @@ use parking_lot::{Condvar, Mutex};
 use sapwood_vfs::FileSystem;
 
 use crate::block_mount;
+use crate::broker::Broker;
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
-use crate::mountpoint::{self, MountPoint, UnmountError};
+use crate::mountpoint::{self, MountPoint};
 use crate::options::MountOptions;
 use crate::request::Synchronous;
 use crate::transport::Transport;
+use crate::unmount::UnmountError;
 use sapwood_vfs::Choice;
 
 /// Mounts `fs` on `dir`. On return the kernel and the daemon have agreed on the protocol: the mount
@@ -42,7 +44,21 @@ pub fn mount(
     dir: &Path,
     options: &MountOptions,
 ) -> Result<Session, MountError> {
-    match attempt(&fs, dir, options) {
+    mount_through(fs, dir, options, None)
+}
+
+/// As [`mount`], with the mount made and ended by `broker`, if there is one. Its options are those
+/// that the broker's process was given.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_through(
+    fs: Arc<dyn FileSystem>,
+    dir: &Path,
+    options: &MountOptions,
+    broker: Option<&Broker>,
+) -> Result<Session, MountError> {
+    match attempt(&fs, dir, options, broker) {
         // A connection that agreed to io_uring cannot go back to `/dev/fuse`.
         Err(MountError::Session(error)) if options.io_uring == Choice::Auto => {
             log::warn!("mounting once more without io_uring: {error}");
@@ -50,7 +66,7 @@ pub fn mount(
                 io_uring: Choice::Off,
                 ..options.clone()
             };
-            attempt(&fs, dir, &plain)
+            attempt(&fs, dir, &plain, broker)
         }
         result => result,
     }
@@ -60,13 +76,16 @@ fn attempt(
     fs: &Arc<dyn FileSystem>,
     dir: &Path,
     options: &MountOptions,
+    broker: Option<&Broker>,
 ) -> Result<Session, MountError> {
     let read_only = options.read_only || fs.read_only();
-    let (mount_point, device) = mountpoint::attach(dir, options, read_only)?;
-    let dispatcher = Dispatcher::new(Arc::clone(fs), options.ttl).synchronous(Synchronous {
-        all: options.sync,
-        names: options.dirsync,
-    });
+    let (mount_point, device) = mountpoint::attach(dir, options, read_only, broker)?;
+    let dispatcher = Dispatcher::new(Arc::clone(fs), options.ttl)
+        .connecting_through(broker.cloned())
+        .synchronous(Synchronous {
+            all: options.sync,
+            names: options.dirsync,
+        });
     let dispatcher = Arc::new(dispatcher);
     let shared = Arc::new(Shared {
         mount_point,
@@ -228,9 +247,12 @@ impl Session {
         }
         // The engine is unmounted after this call, so the kernel must not wait for it here.
         shared.finish();
-        match shared.mount_point.detach(false) {
+        match shared.mount_point.unmount() {
             Ok(()) => {}
-            Err(UnmountError::Busy(_)) => self.detach_busy()?,
+            Err(UnmountError::Busy(path)) => {
+                log::warn!("{} is in use: detaching it", path.display());
+                shared.mount_point.detach_busy()?;
+            }
             Err(error) => return Err(error),
         }
         // After a plain unmount the last requests may still be in flight.
@@ -239,25 +261,6 @@ impl Session {
         }
         shared.dispatcher.close();
         shared.end(State::Abandoned);
-        Ok(())
-    }
-
-    /// Detaches a mount that is in use, after the kernel has written back its dirty pages.
-    fn detach_busy(&self) -> Result<(), UnmountError> {
-        let shared = &*self.shared;
-        let path = shared.mount_point.path();
-        log::warn!("{} is in use: detaching it", path.display());
-        let root = std::fs::File::open(path);
-        if let Ok(root) = &root {
-            write_back(root);
-        }
-        shared.mount_point.detach(true)?;
-        if let Ok(root) = root {
-            // Writes back everything up to the detach. The open root itself keeps the mount alive,
-            // so it must be closed before the wait for the end.
-            write_back(&root);
-            drop(root);
-        }
         Ok(())
     }
 
@@ -312,11 +315,5 @@ impl Session {
             State::Ended(result) => result,
             State::Serving | State::Abandoned => Ok(()),
         }
-    }
-}
-
-fn write_back(root: &std::fs::File) {
-    if let Err(error) = rustix::fs::syncfs(root) {
-        log::warn!("writing back before detaching: {error}");
     }
 }

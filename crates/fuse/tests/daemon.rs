@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use sapwood_fuse::{Access, MountOptions, daemon, mount, signals};
+use sapwood_fuse::{Access, MountOptions, daemon, mount, sandbox, signals};
 use sapwood_testing::MemoryFs;
 use sapwood_vfs::{FileSystem, SetAttr};
 use support::{Detached, Need, Outcome, eventually, trial};
@@ -19,7 +19,7 @@ use support::{Detached, Need, Outcome, eventually, trial};
 /// Role of a process that is not the test runner.
 const ROLE: &str = "SAPWOOD_FUSE_TEST_ROLE";
 /// The mount point for that process.
-const DIR: &str = "SAPWOOD_FUSE_TEST_DIR";
+pub(crate) const DIR: &str = "SAPWOOD_FUSE_TEST_DIR";
 
 fn main() -> ExitCode {
     match std::env::var(ROLE) {
@@ -32,6 +32,10 @@ fn main() -> ExitCode {
                 trial("sigterm_unmounts", &[], sigterm),
                 trial("sigint_while_busy", &[], sigint_busy),
                 trial("killed_daemon_leaves_a_stale_mount", &[], killed),
+                trial("a_confined_process_reaches_nothing", &[], confined),
+                trial("a_confined_process_executes_nothing", &[], executes),
+                trial("a_process_with_threads_is_not_confined", &[], threads),
+                unprivileged_trial("a_confined_user_reaches_nothing", confined_user),
                 unprivileged_trial("ordinary_user_mounts", ordinary_user),
                 unprivileged_trial("ordinary_user_may_not_allow_other", allow_other),
             ]);
@@ -42,6 +46,12 @@ fn main() -> ExitCode {
 
 /// Plays the role of a process other than the runner.
 fn play(role: &str) -> ExitCode {
+    match role {
+        "confined" => return support::confined::attack(),
+        "executes" => return support::confined::execute(),
+        "threads" => return support::confined::with_a_thread(),
+        _ => {}
+    }
     let dir = std::env::var(DIR).unwrap_or_default();
     let serve = |ready: daemon::ReadyNotifier| serve(Path::new(&dir), role, ready);
     let foreground = !role.starts_with("background");
@@ -198,6 +208,54 @@ fn killed() -> Outcome {
     same!(output.status.code(), Some(7));
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     holds!(words.contains("held by a dead mount") && words.lines().count() == 1);
+    Ok(())
+}
+
+/// What a process in the sandbox could do that it should not, one line each.
+fn outcome_of_attack(mut command: Command) -> Outcome {
+    let output = command.output()?;
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if errors.contains(&sandbox::SandboxError::NoLandlock.to_string()) {
+        eprintln!("the kernel has no Landlock: not tested");
+        return Ok(());
+    }
+    same!(words, "");
+    same!(errors, "");
+    holds!(output.status.success());
+    Ok(())
+}
+
+fn confined() -> Outcome {
+    let dir = Detached::new()?;
+    fs::write(dir.path().join("there"), b"content")?;
+    outcome_of_attack(command("confined", dir.path())?)?;
+    same!(fs::read_dir(dir.path())?.count(), 1);
+    Ok(())
+}
+
+fn confined_user() -> Outcome {
+    let dir = Detached::new()?;
+    fs::write(dir.path().join("there"), b"content")?;
+    outcome_of_attack(nobodys_daemon("confined", dir.path())?)?;
+    same!(fs::read_dir(dir.path())?.count(), 1);
+    Ok(())
+}
+
+fn executes() -> Outcome {
+    use std::os::unix::process::ExitStatusExt;
+
+    let dir = Detached::new()?;
+    let output = command("executes", dir.path())?.output()?;
+    same!(output.stdout, b"");
+    same!(output.status.signal(), Some(libc::SIGSYS));
+    Ok(())
+}
+
+fn threads() -> Outcome {
+    let dir = Detached::new()?;
+    let output = command("threads", dir.path())?.output()?;
+    same!(output.stdout, b"the process has threads already\n");
     Ok(())
 }
 

@@ -251,37 +251,87 @@ pub(crate) fn open_file(
     options: &Options,
     accept: impl FnOnce(Kind) -> Result<(), OpenError>,
 ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
-    let path = &*options.mounting().operand(path)?;
-    let file = open_device(path, options.is_read_only())?;
-    let kind = known(path, &*file)?;
-    accept(kind)?;
-    let misfit = |source| OpenError::Option {
-        path: path.to_owned(),
-        source,
-    };
-    let mut files = vec![Arc::clone(&file)];
-    let fs = match kind {
-        Kind::Btrfs => {
-            let engine = options.for_btrfs().map_err(misfit)?;
-            for device in options.devices() {
-                files.push(open_device(device, options.is_read_only())?);
+    OpenFiles::open(path, options)?.mount(options, accept)
+}
+
+/// The files, devices and exports of an image, opened and locked. Nothing of them was read.
+pub(crate) struct OpenFiles {
+    path: PathBuf,
+    operand: Operand,
+    whole: Arc<dyn Device>,
+    others: Vec<(Operand, Arc<dyn Device>)>,
+}
+
+impl OpenFiles {
+    /// Opens the image, and the devices of the options.
+    pub(crate) fn open(path: &Path, options: &Options) -> Result<Self, OpenError> {
+        let path = options.mounting().operand(path)?;
+        let how = match options.is_read_only() {
+            true => OpenOptions::read_only(),
+            false => OpenOptions::default(),
+        };
+        let open = |path: &Path| -> Result<_, OpenError> {
+            let operand = Operand::parse(path)?;
+            let whole = operand.open_whole(how)?;
+            Ok((operand, whole))
+        };
+        let (operand, whole) = open(&path)?;
+        let others = options.devices().iter().map(|device| open(device));
+        Ok(Self {
+            others: others.collect::<Result<_, _>>()?,
+            path,
+            operand,
+            whole,
+        })
+    }
+
+    /// Whether an NBD server has one of them.
+    #[cfg(feature = "fuse")]
+    pub(crate) fn has_export(&self) -> bool {
+        let others = self.others.iter().map(|(operand, _)| operand);
+        std::iter::once(&self.operand)
+            .chain(others)
+            .any(Operand::is_export)
+    }
+
+    /// As [`open_file`].
+    pub(crate) fn mount(
+        self,
+        options: &Options,
+        accept: impl FnOnce(Kind) -> Result<(), OpenError>,
+    ) -> Result<(Mounted, Vec<Arc<dyn Device>>), OpenError> {
+        let path = &*self.path;
+        let file = self.operand.part_of(self.whole)?;
+        let kind = known(path, &*file)?;
+        accept(kind)?;
+        let misfit = |source| OpenError::Option {
+            path: path.to_owned(),
+            source,
+        };
+        let mut files = vec![Arc::clone(&file)];
+        let fs = match kind {
+            Kind::Btrfs => {
+                let engine = options.for_btrfs().map_err(misfit)?;
+                for (operand, whole) in self.others {
+                    files.push(operand.part_of(whole)?);
+                }
+                Mounted::Btrfs(mount_btrfs(path, files.clone(), engine)?)
             }
-            Mounted::Btrfs(mount_btrfs(path, files.clone(), engine)?)
-        }
-        Kind::Ext4 => {
-            let engine = options.for_ext4().map_err(misfit)?;
-            match Ext4::open(Arc::clone(&file), engine) {
-                Ok(fs) => Mounted::Ext4(Arc::new(fs)),
-                Err(error) => {
-                    return Err(OpenError::Ext4 {
-                        path: path.to_owned(),
-                        source: Box::new(error),
-                    });
+            Kind::Ext4 => {
+                let engine = options.for_ext4().map_err(misfit)?;
+                match Ext4::open(Arc::clone(&file), engine) {
+                    Ok(fs) => Mounted::Ext4(Arc::new(fs)),
+                    Err(error) => {
+                        return Err(OpenError::Ext4 {
+                            path: path.to_owned(),
+                            source: Box::new(error),
+                        });
+                    }
                 }
             }
-        }
-    };
-    Ok((fs, files))
+        };
+        Ok((fs, files))
+    }
 }
 
 fn mount_btrfs(

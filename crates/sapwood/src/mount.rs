@@ -22,11 +22,12 @@ use std::time::Duration;
 pub use sapwood_base::memory::available as available_memory;
 use sapwood_block::Device;
 pub use sapwood_fuse::{
-    MountEntry, Session, SubvolumeList, UnmountError, control, daemon, mount_table, mounted_on,
-    signals, unmount,
+    MountEntry, MountOptions, Session, SubvolumeList, UnmountError, broker, broker_process,
+    control, daemon, mount_table, mounted_on, sandbox, signals, unmount,
 };
+use sapwood_vfs::{Choice, FileSystem};
 
-use crate::image::{self, Mounted, OpenError, named};
+use crate::image::{self, Mounted, OpenError, OpenFiles, named};
 use crate::options::Options;
 
 /// How long a change may stay in memory only, in a mount in which `sync(1)` does not reach the
@@ -74,35 +75,104 @@ pub struct Mount {
 
 /// Mounts an image on a directory, under its real path, and returns when programs can use it.
 /// Threads of this process serve it. Without a chosen interval of commits, one of 5 seconds is set
-/// where `sync(1)` does not reach the mount. The option `auto_unmount` is left to the caller.
+/// where `sync(1)` does not reach the mount. The options `auto_unmount` and `sandbox` are left to
+/// the caller.
 ///
 /// # Errors
 /// [`MountError::Open`] and [`MountError::Mount`].
 pub fn mount(image: &Path, dir: &Path, options: &Options) -> Result<Mount, MountError> {
-    let (image, mut options) = image::located(image, options)?;
-    let mut fuse = options.mounting().for_fuse(&image);
-    // Beside the caches, which take a quarter at most.
-    fuse.buffer_bytes = Some(sapwood_base::memory::available() / 8);
-    fuse.auto_unmount = false;
-    if !options.commit_is_chosen() && !sapwood_fuse::will_receive_sync(&fuse) {
-        options.set_commit_interval(UNHEARD_COMMIT);
+    let prepared = Prepared::new(image, options)?;
+    let files = OpenFiles::open(&prepared.image, &prepared.options)?;
+    prepared.mount(files, dir, None)
+}
+
+/// As [`mount()`], for a process that does nothing else: `broker` mounts and unmounts, and this
+/// process is confined as the option `sandbox` says, for the rest of its life and before it reads
+/// the first byte of the image. It must have one thread. An image of an NBD server is served
+/// without a sandbox, because a lost connection must be made again.
+///
+/// # Errors
+/// As [`mount()`].
+pub fn mount_confined(
+    image: &Path,
+    dir: &Path,
+    options: &Options,
+    broker: &broker::Broker,
+) -> Result<Mount, MountError> {
+    let prepared = Prepared::new(image, options)?;
+    let files = OpenFiles::open(&prepared.image, &prepared.options)?;
+    let wanted = options.mounting().sandbox;
+    if wanted != Choice::Off {
+        let strict = wanted == Choice::On;
+        if !files.has_export() {
+            let needs = sandbox::Needs::of(&prepared.fuse);
+            sandbox::confine(needs, strict).map_err(sapwood_fuse::MountError::Sandbox)?;
+        } else if strict {
+            let error = sandbox::SandboxError::Connections;
+            return Err(sapwood_fuse::MountError::Sandbox(error).into());
+        } else {
+            log::info!("without a sandbox: a lost connection must be made again");
+        }
     }
-    let (fs, devices) = image::open_file(&image, &options, |_| Ok(()))?;
-    let write_protected = fs.read_only() && !fuse.read_only;
-    fuse.read_only |= write_protected;
-    match sapwood_fuse::mount(fs.shared(), dir, &fuse) {
-        Ok(session) => Ok(Mount {
+    prepared.mount(files, dir, Some(broker))
+}
+
+/// The options of the mount that a [`broker`] makes for [`mount_confined`], of an image that
+/// [`located`](image::located) has named.
+#[must_use]
+pub fn broker_options(image: &Path, options: &Options) -> MountOptions {
+    let mut fuse = options.mounting().for_fuse(image);
+    fuse.auto_unmount = false;
+    fuse
+}
+
+/// What is settled before the image is opened.
+struct Prepared {
+    image: PathBuf,
+    options: Options,
+    fuse: MountOptions,
+}
+
+impl Prepared {
+    fn new(image: &Path, options: &Options) -> Result<Self, MountError> {
+        let (image, mut options) = image::located(image, options)?;
+        let mut fuse = broker_options(&image, &options);
+        // Beside the caches, which take a quarter at most.
+        fuse.buffer_bytes = Some(sapwood_base::memory::available() / 8);
+        if !options.commit_is_chosen() && !sapwood_fuse::will_receive_sync(&fuse) {
+            options.set_commit_interval(UNHEARD_COMMIT);
+        }
+        Ok(Self {
             image,
-            dir: dir.to_owned(),
-            fs,
-            devices,
-            session: Arc::new(session),
-            write_protected,
-        }),
-        Err(error) => {
-            // Nothing was changed yet; what failed is the mount.
-            let _ = fs.unmount();
-            Err(error.into())
+            options,
+            fuse,
+        })
+    }
+
+    fn mount(
+        self,
+        files: OpenFiles,
+        dir: &Path,
+        broker: Option<&broker::Broker>,
+    ) -> Result<Mount, MountError> {
+        let mut fuse = self.fuse;
+        let (fs, devices) = files.mount(&self.options, |_| Ok(()))?;
+        let write_protected = fs.read_only() && !fuse.read_only;
+        fuse.read_only |= write_protected;
+        match sapwood_fuse::mount_through(fs.shared(), dir, &fuse, broker) {
+            Ok(session) => Ok(Mount {
+                image: self.image,
+                dir: dir.to_owned(),
+                fs,
+                devices,
+                session: Arc::new(session),
+                write_protected,
+            }),
+            Err(error) => {
+                // Nothing was changed yet; what failed is the mount.
+                let _ = fs.unmount();
+                Err(error.into())
+            }
         }
     }
 }
@@ -121,6 +191,12 @@ impl Mount {
     #[must_use]
     pub fn session(&self) -> &Arc<Session> {
         &self.session
+    }
+
+    /// The file system that is mounted.
+    #[must_use]
+    pub fn engine(&self) -> Arc<dyn FileSystem> {
+        self.fs.shared()
     }
 
     /// Whether nothing can be changed.

@@ -214,7 +214,31 @@ fn install() -> Outcome {
     ] {
         process::run("test", &["-s".as_ref(), share.join(file).as_os_str()])?;
     }
+    verify_unit(&dir.path().join("new"))?;
     Ok(())
+}
+
+/// systemd finds nothing wrong with the installed unit. It looks for the program below the root.
+fn verify_unit(root: &Path) -> Result<(), String> {
+    let unit = root.join("usr/lib/systemd/system/sapwood@.service");
+    let text = std::fs::read_to_string(&unit).map_err(|error| error.to_string())?;
+    if !machine::installed("systemd-analyze") {
+        return Ok(());
+    }
+    let dir = scratch::directory();
+    let copy = dir.path().join("sapwood@test.service");
+    let program = root.join("usr/bin/sapwood").display().to_string();
+    std::fs::write(&copy, text.replace("/usr/bin/sapwood", &program))
+        .map_err(|error| error.to_string())?;
+    let verify = ["verify".as_ref(), "--man=no".as_ref(), copy.as_os_str()];
+    let mut command = process::command("systemd-analyze", &verify);
+    let said = process::finish(&mut command, LIMIT)?;
+    // Units of the machine that it reads too are no matter of ours.
+    let ours = |line: &&str| line.contains("sapwood@");
+    match said.all().lines().find(ours) {
+        None => Ok(()),
+        Some(line) => Err(line.to_owned()),
+    }
 }
 
 fn main() {

@@ -228,6 +228,17 @@ impl FileDevice {
     }
 }
 
+/// `/dev/null`, opened once. The open of a device calls it, because a process that has opened its
+/// image may be confined.
+fn null() -> io::Result<&'static File> {
+    static NULL: OnceLock<File> = OnceLock::new();
+    if let Some(null) = NULL.get() {
+        return Ok(null);
+    }
+    let opened = File::open("/dev/null")?;
+    Ok(NULL.get_or_init(|| opened))
+}
+
 impl Device for FileDevice {
     fn size(&self) -> u64 {
         self.size
@@ -334,10 +345,10 @@ impl Device for FileDevice {
     fn release_lock(&self) -> Result<()> {
         // The descriptor stays open, so that a late request cannot reach another file that reuses
         // its number. It is replaced by `/dev/null`, opened read-only.
-        let null = File::open("/dev/null").map_err(|e| self.error("release", 0, 0, e))?;
+        let null = null().map_err(|e| self.error("release", 0, 0, e))?;
         std::iter::once(&self.file)
             .chain(&self.behind)
-            .try_for_each(|file| sys::replace(file, &null))
+            .try_for_each(|file| sys::replace(file, null))
             .map_err(|e| self.error("release", 0, 0, e))
     }
 }

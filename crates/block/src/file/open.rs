@@ -183,6 +183,8 @@ fn finish(
     options: OpenOptions,
 ) -> Result<FileDevice> {
     let stat = rustix::fs::fstat(&file).map_err(|e| Error::open(&name, e))?;
+    // Without it the device can be used, but not released.
+    let _ = super::null();
     let mut read_only = options.read_only;
     let (medium, mut size) = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => (Medium::File, u64::try_from(stat.st_size).unwrap_or(0)),

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use sapwood::mount::broker::Broker;
 
 use super::stream;
 use super::syslog::Syslog;
@@ -41,12 +42,23 @@ pub(crate) fn start_log() {
     log::set_max_level(LEVEL);
 }
 
-/// From now on the log, messages and panics go to the system's log: this is the daemon of the
-/// mount of `image` on `dir`, about to lose its standard streams.
-pub(crate) fn to_syslog(image: &Path, dir: &Path) {
-    let about = format!("{} on {}", image.display(), dir.display());
-    let _ = SYSTEM.set(Syslog::new(&about));
-    std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
+/// The system's log of the daemon of a mount, which is not in use yet. The daemon may be confined
+/// before it begins to use it.
+pub(crate) struct SystemLog(Syslog);
+
+impl SystemLog {
+    /// For the mount of `image` on `dir`. If there is a `broker`, that connects.
+    pub(crate) fn new(image: &Path, dir: &Path, broker: Option<Broker>) -> Self {
+        let about = format!("{} on {}", image.display(), dir.display());
+        Self(Syslog::new(&about, broker))
+    }
+
+    /// From now on the log, messages and panics go to the system's log: the process is about to
+    /// lose its standard streams.
+    pub(crate) fn begin(self) {
+        let _ = SYSTEM.set(self.0);
+        std::panic::set_hook(Box::new(|panic| log::error!("{panic}")));
+    }
 }
 
 /// Sends a line to the system's log; false if this process does not log there.

@@ -11,10 +11,11 @@ mod syslog;
 
 pub(super) use columns::{columns, terminal_width};
 pub(super) use json::Array;
-pub(super) use logger::{start_log, to_syslog};
+pub(super) use logger::{SystemLog, start_log};
 pub(super) use stream::{
     broken, bytes, failed, finish, json_line, line, line_or_end, message, object, report,
 };
+pub(super) use syslog::socket as log_socket;
 
 pub(super) use sapwood::shown::{kind, name};
 use sapwood::vfs::{Attr, FileKind};

@@ -10,8 +10,11 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use log::Level;
 use parking_lot::Mutex;
+use sapwood::mount::broker::Broker;
 
 use super::name;
 
@@ -30,6 +33,10 @@ const WINDOW: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Syslog {
     path: PathBuf,
+    /// Connects for a confined daemon.
+    broker: Option<Broker>,
+    /// Read once, because a confined daemon cannot read it again.
+    zone: TimeZone,
     /// The image and where it is mounted.
     about: String,
     state: Mutex<State>,
@@ -65,12 +72,19 @@ impl Window {
     }
 }
 
+/// The socket of the system's log.
+pub(crate) fn socket() -> PathBuf {
+    let path = std::env::var_os(SOCKET_VARIABLE);
+    path.unwrap_or_else(|| SOCKET.into()).into()
+}
+
 impl Syslog {
     /// A log whose lines begin with `about`. Needs no program that takes them.
-    pub(super) fn new(about: &str) -> Self {
-        let path = std::env::var_os(SOCKET_VARIABLE).unwrap_or_else(|| SOCKET.into());
+    pub(super) fn new(about: &str, broker: Option<Broker>) -> Self {
         Self {
-            path: path.into(),
+            path: socket(),
+            broker,
+            zone: TimeZone::system(),
             about: name(about.as_bytes()),
             state: Mutex::default(),
         }
@@ -117,6 +131,9 @@ impl Syslog {
     }
 
     fn connect(&self) -> Option<UnixDatagram> {
+        if let Some(broker) = &self.broker {
+            return broker.connect_to_log().ok();
+        }
         let socket = UnixDatagram::unbound().ok()?;
         socket.set_nonblocking(true).ok()?;
         socket.connect(&self.path).ok()?;
@@ -130,7 +147,8 @@ impl Syslog {
             Level::Info => 6,
             Level::Debug | Level::Trace => 7,
         };
-        let time = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
+        let time = Timestamp::now().to_zoned(self.zone.clone());
+        let time = time.strftime("%b %e %H:%M:%S");
         let mut message = format!(
             "<{}>{time} sapwood[{}]: {}: {}",
             FACILITY | severity,
@@ -156,6 +174,8 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let syslog = Syslog {
             path,
+            broker: None,
+            zone: TimeZone::UTC,
             about: "a.img on /mnt".to_owned(),
             state: Mutex::default(),
         };

@@ -32,6 +32,7 @@ use sapwood_vfs::{
     Attr, Entry, Error, FileKind, FileSystem, FsStat, Ino, NewInode, RenameMode, SetAttr, SyncKind,
 };
 
+use crate::broker::Broker;
 use crate::control;
 use crate::end_report::Waiters;
 use crate::ioctl;
@@ -94,6 +95,15 @@ impl Dispatcher {
     pub(crate) fn synchronous(self, synchronous: Synchronous) -> Self {
         Self {
             synchronous,
+            ..self
+        }
+    }
+
+    /// Has `broker`, if there is one, connect to the processes that wait for the end of the mount.
+    #[must_use]
+    pub(crate) fn connecting_through(self, broker: Option<Broker>) -> Self {
+        Self {
+            waiters: Waiters::new(broker),
             ..self
         }
     }

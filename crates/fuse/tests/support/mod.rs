@@ -2,6 +2,8 @@
 //! name where the machine cannot run them.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod confined;
+
 use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -204,6 +204,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .default("auto"),
     MountOption::served(
+        &["sandbox"],
+        Value("auto|on|off"),
+        sandbox,
+        "confine the daemon before it reads the image: no capabilities, no other file, no \
+        network, few system calls; on: fail where a part is missing",
+    )
+    .default("auto"),
+    MountOption::served(
         &["fsname"],
         Value("NAME"),
         name,
@@ -474,6 +482,11 @@ fn polling(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
 
 fn fuseblk(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     options.mount.fuseblk = number(name, value)?;
+    Ok(())
+}
+
+fn sandbox(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    options.mount.sandbox = number(name, value)?;
     Ok(())
 }
 

@@ -28,6 +28,7 @@ pub struct Mounting {
     pub io_uring: Choice,
     pub polling: Choice,
     pub fuseblk: Choice,
+    pub sandbox: Choice,
     pub writeback_cache: bool,
     pub fsname: Option<String>,
     pub offset: Option<u64>,

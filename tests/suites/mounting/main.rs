@@ -18,10 +18,12 @@ use sapwood_tests::process::Said;
 use sapwood_tests::{Outcome, process, scratch};
 use tempfile::TempDir;
 
+mod service;
+
 fn trials() -> Vec<Trial> {
     let kernel = [machine::KERNEL, Need::Fuse];
     let block = [machine::KERNEL, machine::FUSE_BLK];
-    vec![
+    let mut trials = vec![
         machine::trial("remount_ro_commits", &kernel, remount_ro),
         machine::trial(
             "remount_rw_of_a_read_only_image_is_refused",
@@ -39,7 +41,9 @@ fn trials() -> Vec<Trial> {
             &[Need::Fuse],
             relative_paths,
         ),
-    ]
+    ];
+    trials.extend(service::trials());
+    trials
 }
 
 /// The daemon changes its directory before it opens the devices.
