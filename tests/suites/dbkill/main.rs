@@ -15,6 +15,12 @@
 //!
 //! `SAPWOOD_DB_ROUNDS` is the number of rounds in all, `SAPWOOD_DB_SECONDS` the time after which
 //! each kind of database stops early.
+//!
+//! The trials `kill_mounts` end the daemon with `SIGKILL` or `SIGTERM` by chance. A daemon that was
+//! killed leaves a mount that `sapwood umount` clears away; one that was told to end, while the
+//! clients commit, ends by itself with success and leaves a complete image.
+//! `SAPWOOD_MOUNT_ROUNDS` is the number of rounds of both engines, `SAPWOOD_MOUNT_SECONDS` the time
+//! after which each engine stops early.
 #![allow(clippy::unwrap_used)]
 
 mod client;
@@ -78,18 +84,85 @@ fn trials() -> Vec<Trial> {
                 "journal_mode=DELETE; PRAGMA synchronous=EXTRA",
                 "journal_mode=DELETE; PRAGMA synchronous=FULL",
             ];
-            rounds_of(&mut sqlite::Sqlite::new(&setup), ledgers, share(3), 0xdb01)
+            rounds_of(
+                &mut sqlite::Sqlite::new(&setup),
+                ledgers,
+                &killed(share(3), 0xdb01),
+            )
         }),
         trial("dbkill::sqlite_wal", &sqlite, move || {
             let ledgers = vec![Ledger::new(0), Ledger::new(1)];
             let setup = ["journal_mode=WAL; PRAGMA synchronous=FULL"; 2];
-            rounds_of(&mut sqlite::Sqlite::new(&setup), ledgers, share(3), 0xdb02)
+            rounds_of(
+                &mut sqlite::Sqlite::new(&setup),
+                ledgers,
+                &killed(share(3), 0xdb02),
+            )
         }),
         trial("dbkill::postgresql", &server, move || {
             let ledgers = (0..4).map(Ledger::new).collect();
-            rounds_of(&mut postgres::Postgres::new()?, ledgers, share(4), 0xdb03)
+            rounds_of(
+                &mut postgres::Postgres::new()?,
+                ledgers,
+                &killed(share(4), 0xdb03),
+            )
+        }),
+        trial("dbkill::kill_mounts_btrfs", &sqlite, || {
+            kill_mounts(Mkfs::default(), 0xdb04)
+        }),
+        trial("dbkill::kill_mounts_ext4", &sqlite, || {
+            kill_mounts(Mkfs::ext4(""), 0xdb05)
         }),
     ]
+}
+
+/// What a run of rounds is made of.
+struct Plan {
+    mkfs: Mkfs,
+    rounds: u64,
+    seconds: Option<u64>,
+    seed: u64,
+    /// Options of the mounts in turn.
+    options: &'static [&'static str],
+    /// Whether the daemon is told to end in some rounds, and killed in the others.
+    told: bool,
+    /// Most acknowledged commits before the end of a round.
+    commits: u64,
+}
+
+/// Rounds on btrfs, each of which ends with the death of the daemon.
+fn killed(rounds: u64, seed: u64) -> Plan {
+    Plan {
+        mkfs: Mkfs::default(),
+        rounds,
+        seconds: number("SAPWOOD_DB_SECONDS"),
+        seed,
+        options: &OPTIONS,
+        told: false,
+        commits: 120,
+    }
+}
+
+fn kill_mounts(mkfs: Mkfs, seed: u64) -> Outcome {
+    let ledgers = vec![Ledger::new(0), Ledger::new(1)];
+    let setup = [
+        "journal_mode=WAL; PRAGMA synchronous=FULL",
+        "journal_mode=DELETE; PRAGMA synchronous=EXTRA",
+    ];
+    let plan = Plan {
+        mkfs,
+        rounds: number("SAPWOOD_MOUNT_ROUNDS").map_or(4, |all| (all / 2).max(1)),
+        seconds: number("SAPWOOD_MOUNT_SECONDS"),
+        seed,
+        options: &[
+            "allow_other",
+            "allow_other,commit=1",
+            "allow_other,fuseblk=off",
+        ],
+        told: true,
+        commits: 20,
+    };
+    rounds_of(&mut sqlite::Sqlite::new(&setup), ledgers, &plan)
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -101,29 +174,29 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-fn rounds_of(
-    database: &mut dyn Database,
-    mut ledgers: Vec<Ledger>,
-    rounds: u64,
-    default_seed: u64,
-) -> Outcome {
-    let start = seed(default_seed);
-    let end = number("SAPWOOD_DB_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
-    let image = Image::new(&Mkfs::default().sized(4 << 30))?;
-    let mount = Driver::Sapwood.mount(image.path(), OPTIONS[0])?;
+fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &Plan) -> Outcome {
+    let start = seed(plan.seed);
+    let end = plan
+        .seconds
+        .map(|s| Instant::now() + Duration::from_secs(s));
+    let image = Image::new(&plan.mkfs.clone().sized(4 << 30))?;
+    let mount = Driver::Sapwood.mount(image.path(), plan.options[0])?;
     database.create(mount.path(), &ledgers)?;
     mount.unmount()?;
     let mut done = 0;
-    while done < rounds && end.is_none_or(|end| Instant::now() < end) {
+    while done < plan.rounds && end.is_none_or(|end| Instant::now() < end) {
         let seed = start.wrapping_add(done);
         let failed = |why: String| format!("round {done}, SAPWOOD_SEED={seed}: {why}");
-        round(database, &mut ledgers, &image, done, seed).map_err(failed)?;
+        round(database, &mut ledgers, &image, done, seed, plan).map_err(failed)?;
         done += 1;
     }
     verified(database, &mut ledgers, &image, Driver::Sapwood)?;
     image.check()?;
     let acknowledged: u64 = ledgers.iter().map(|ledger| ledger.all_acknowledged).sum();
-    println!("{done} of {rounds} rounds, {acknowledged} acknowledged commits, none lost");
+    println!(
+        "{done} of {} rounds, {acknowledged} acknowledged commits, none lost",
+        plan.rounds
+    );
     Ok(())
 }
 
@@ -133,29 +206,52 @@ fn round(
     image: &Image,
     nth: u64,
     seed: u64,
+    plan: &Plan,
 ) -> Result<(), String> {
     let mut random = Random::new(seed);
     if nth % 3 == 2 {
         verified(database, ledgers, image, Driver::Kernel)?;
     }
-    let options = OPTIONS[usize::try_from(nth).unwrap() % OPTIONS.len()];
+    let options = plan.options[usize::try_from(nth).unwrap() % plan.options.len()];
     let mut mount = SapwoodMount::new(image.path(), options)?;
     let root = mount.path().to_owned();
     database.start(&root)?;
     compare(database, &root, ledgers)?;
-    // Killed behind this many acknowledged commits, and a little.
-    let target = 5 + random.below(120);
-    let pause = Duration::from_micros(random.below(50_000));
-    let loaded = load(database, &mut mount, ledgers, target, pause);
+    // Ended behind this many acknowledged commits, and a little.
+    let moment = Moment {
+        target: 5 + random.below(plan.commits),
+        pause: Duration::from_micros(random.below(50_000)),
+        told: plan.told && random.below(2) == 0,
+        lead: Duration::from_micros(random.below(100_000)),
+    };
+    let loaded = load(database, &mut mount, ledgers, &moment);
     let stopped = database.stop();
-    mount.kill();
+    match plan.told {
+        true if moment.told => mount.unmounted()?,
+        true => mount.cleaned()?,
+        false => drop(mount.kill()),
+    }
     loaded?;
     stopped?;
     // Before anybody has recovered it, and of a log if there is one.
-    if nth.is_multiple_of(4) {
-        image.check()?;
+    match nth.is_multiple_of(4) {
+        // A check by e2fsprogs replays no journal.
+        true if plan.told && !moment.told => image.check_after_crash(),
+        true => image.check(),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// When a round ends the daemon, and how.
+struct Moment {
+    /// After so many acknowledged commits,
+    target: u64,
+    /// and so much time.
+    pause: Duration,
+    /// The daemon is told to end, not killed,
+    told: bool,
+    /// and the clients go on for so long.
+    lead: Duration,
 }
 
 /// Mounts, compares, and unmounts as one should.
@@ -198,9 +294,9 @@ fn load(
     database: &mut dyn Database,
     mount: &mut SapwoodMount,
     ledgers: &mut [Ledger],
-    target: u64,
-    pause: Duration,
+    moment: &Moment,
 ) -> Result<(), String> {
+    let target = moment.target;
     let root = mount.path().to_owned();
     let mut clients = Vec::new();
     for ledger in ledgers.iter() {
@@ -225,10 +321,17 @@ fn load(
         {
             std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(pause);
+        std::thread::sleep(moment.pause);
         let early = workers.iter().position(|worker| worker.is_finished());
         killed.store(true, Ordering::SeqCst);
-        let said = mount.kill_daemon();
+        let said = match moment.told {
+            true => {
+                mount.tell_to_end()?;
+                std::thread::sleep(moment.lead);
+                mount.said()
+            }
+            false => mount.kill_daemon(),
+        };
         // A client may wait for the server, which may wait for nothing any more.
         clients.iter_mut().for_each(Client::kill);
         let joined = workers.into_iter().all(|worker| worker.join().is_ok());
