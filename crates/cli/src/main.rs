@@ -11,6 +11,7 @@ mod choice;
 mod content;
 mod copy;
 mod demo;
+mod dropin;
 mod dump;
 mod entry;
 mod failure;
@@ -206,6 +207,9 @@ fn main() -> ExitCode {
         };
     }
     output::start_log();
+    if let Some(code) = dropin::run_by_name(&args) {
+        return output::finish(code);
+    }
     let parsed = help::complete(Cli::command())
         .try_get_matches_from(find::with_long_options(args))
         .and_then(|matches| Cli::from_arg_matches(&matches));

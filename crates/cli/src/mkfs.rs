@@ -15,7 +15,7 @@ use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files::{self, within};
 use super::{copy, output, owner, progress, untar};
 use given::Given;
-use new_file::NewFile;
+pub(super) use new_file::NewFile;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

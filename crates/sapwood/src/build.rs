@@ -1,5 +1,7 @@
 //! Making images.
 
+mod subvolumes;
+
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +17,7 @@ use crate::fs::FileSystem;
 use crate::mkfs::{MkfsError, MkfsOptionError, MkfsOptions, mkfs};
 use crate::options::{OptionError, Options};
 use crate::progress::{self, OnProgress};
+pub use subvolumes::NewSubvolume;
 
 /// Unit of space of both formats, in bytes, as the need of files is estimated.
 const BLOCK: u64 = 4096;
@@ -79,6 +82,14 @@ pub enum BuildError {
     /// An option with which the image is opened.
     #[error(transparent)]
     Option(OptionError),
+    /// A directory that was to become a subvolume is none.
+    #[error("{}: to be a subvolume it has to be a directory in {}", path.display(), source_dir.display())]
+    NoSubvolume {
+        /// Its path in the directory.
+        path: PathBuf,
+        /// The directory that the image is filled with.
+        source_dir: PathBuf,
+    },
     /// The new image could not be opened, completed, or given to its owner.
     #[error(transparent)]
     FileSystem(#[from] crate::Error),
@@ -183,8 +194,10 @@ impl ImageBuilder {
         Ok(self)
     }
 
-    /// Room for the files, for what the format takes, and an eighth more, in whole MiB.
-    fn needed_size(&self) -> Option<u64> {
+    /// Bytes that an image needs for its source: room for the files, for what the format takes, and
+    /// an eighth more, in whole MiB. `None` without a source.
+    #[must_use]
+    pub fn needed_size(&self) -> Option<u64> {
         let need = self.need()?;
         let own = match self.options.kind() {
             Kind::Btrfs => 256 << 20,
@@ -313,6 +326,41 @@ impl ImageBuilder {
     }
 }
 
+/// How a directory is put into an image.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct FillOptions {
+    /// Directories that become subvolumes of btrfs.
+    pub subvolumes: Vec<NewSubvolume>,
+    /// Compression of btrfs, as the mount option `compress` takes it: `zstd:3`.
+    pub compress: Option<String>,
+}
+
+impl FillOptions {
+    /// Finds what would make [`fill_with`] fail at once, before an image is made for it.
+    ///
+    /// # Errors
+    /// [`BuildError::File`]: `source` is no directory; [`BuildError::NoSubvolume`];
+    /// [`BuildError::Option`]: no such compression.
+    pub fn check(&self, source: &Path) -> Result<(), BuildError> {
+        fs::read_dir(source).map_err(|error| BuildError::File {
+            path: source.to_owned(),
+            source: error,
+        })?;
+        subvolumes::checked(&self.subvolumes, source)?;
+        self.opening().map(drop)
+    }
+
+    fn opening(&self) -> Result<Options, BuildError> {
+        let mut opening = filling()?;
+        if let Some(compression) = &self.compress {
+            let set = opening.set("compress", Some(compression));
+            set.map_err(BuildError::Option)?;
+        }
+        Ok(opening)
+    }
+}
+
 /// Fills the image or device `image` with everything that is in the directory `source`, as
 /// [`ImageBuilder::from_dir`]. What cannot be copied is reported to `progress` and left out.
 ///
@@ -323,8 +371,26 @@ pub fn fill(
     source: &Path,
     progress: &mut OnProgress<'_>,
 ) -> Result<CopyReport, BuildError> {
-    let fs = FileSystem::open_with_options(image, &filling()?)?;
-    let filled = copy::fill(&fs, image, source, progress);
+    fill_with(image, source, &FillOptions::default(), progress)
+}
+
+/// As [`fill`], with options.
+///
+/// # Errors
+/// As [`fill`]; [`BuildError::NoSubvolume`]; [`BuildError::Option`]: no such compression.
+pub fn fill_with(
+    image: &Path,
+    source: &Path,
+    options: &FillOptions,
+    progress: &mut OnProgress<'_>,
+) -> Result<CopyReport, BuildError> {
+    let wanted = subvolumes::checked(&options.subvolumes, source)?;
+    let fs = FileSystem::open_with_options(image, &options.opening()?)?;
+    let filled = subvolumes::create(&fs, &wanted).and_then(|()| {
+        let report = copy::fill(&fs, image, source, progress)?;
+        subvolumes::finish(&fs, &wanted)?;
+        Ok(report)
+    });
     let ended = fs.close();
     let report = filled?;
     ended?;

@@ -22,6 +22,7 @@ mod image_side;
 mod local_node;
 mod local_side;
 mod one;
+mod preloaded;
 mod report;
 mod side;
 mod stream;

@@ -187,6 +187,11 @@ impl MkfsOptions {
         self.btrfs.force
     }
 
+    /// Whether a device is discarded first. It is, unless this says otherwise.
+    pub fn set_discard(&mut self, discard: bool) {
+        (self.btrfs.discard, self.ext4.discard) = (discard, discard);
+    }
+
     pub(crate) fn set_size(&mut self, bytes: u64) {
         self.size = Some(bytes);
     }

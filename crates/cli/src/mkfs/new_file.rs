@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// A new file; dropped before it is kept, and at a signal that ends the command, it is removed.
-pub(super) struct NewFile {
+pub(crate) struct NewFile {
     unfinished: Arc<Mutex<Option<Unfinished>>>,
 }
 
@@ -26,7 +26,7 @@ impl NewFile {
     ///
     /// # Errors
     /// It exists, or cannot be made.
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let unfinished = Arc::new(Mutex::new(None));
         let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
         let file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
@@ -47,7 +47,7 @@ impl NewFile {
     }
 
     /// The file system is complete: the file stays.
-    pub(super) fn keep(self) {
+    pub(crate) fn keep(self) {
         *self.unfinished.lock() = None;
     }
 }

@@ -32,7 +32,7 @@ use std::time::SystemTime;
 use sapwood_block::Device;
 
 pub use error::MkfsError;
-pub use options::{DirHash, MkfsOptions};
+pub use options::{DirHash, MkfsOptions, OnError};
 
 /// Result of [`mkfs`].
 #[derive(Clone, Debug)]

@@ -24,6 +24,18 @@ impl DirHash {
     }
 }
 
+/// What a kernel does when it finds an error in the file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// It goes on.
+    #[default]
+    Continue,
+    /// It makes the mount read-only.
+    ReadOnly,
+    /// It panics.
+    Panic,
+}
+
 /// Parameters of a new file system. The defaults are those of Debian's `mke2fs -t ext4`.
 #[derive(Clone, Debug)]
 pub struct MkfsOptions {
@@ -56,6 +68,8 @@ pub struct MkfsOptions {
     pub hash_seed: Option<[u8; 16]>,
     /// Owner (user, group) of the root directory.
     pub root_owner: (u32, u32),
+    /// What a kernel does when it finds an error.
+    pub on_error: OnError,
     /// Leave inode tables unchanged, for a kernel to zero them in the background. By default they
     /// are zeroed.
     pub lazy_itable_init: bool,
@@ -90,6 +104,7 @@ impl Default for MkfsOptions {
             dir_hash: DirHash::default(),
             hash_seed: None,
             root_owner: (0, 0),
+            on_error: OnError::default(),
             lazy_itable_init: false,
             stride: 0,
             stripe_width: 0,

@@ -11,7 +11,7 @@ use sapwood_ext4_format::{
 
 use super::error::MkfsError;
 use super::features;
-use super::options::MkfsOptions;
+use super::options::{MkfsOptions, OnError};
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
@@ -263,6 +263,10 @@ fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsErro
             needs: "inodes of 256 bytes",
         });
     }
+    if features.has_compat(Compat::RESIZE_INODE) && block_size == 4096 {
+        // The size of that inode is all that its blocks of pointers could address: over 2 GiB.
+        features.ro_compat |= RoCompat::LARGE_FILE;
+    }
     let end = bytes / PAGE * PAGE;
     let blocks = end / u64::from(block_size);
     let wide = features.has_incompat(Incompat::BIT64);
@@ -423,7 +427,12 @@ fn identity(sb: &mut SuperBlock, options: &MkfsOptions, now: u64) {
         sb.checksum_seed = uuid_seed(&sb.uuid).into();
     }
     sb.max_mnt_count = u16::MAX.into();
-    sb.errors = errors_behaviour::CONTINUE.into();
+    let errors = match options.on_error {
+        OnError::Continue => errors_behaviour::CONTINUE,
+        OnError::ReadOnly => errors_behaviour::READ_ONLY,
+        OnError::Panic => errors_behaviour::PANIC,
+    };
+    sb.errors = errors.into();
     sb.default_mount_opts = (MountOpts::XATTR_USER | MountOpts::ACL).bits().into();
     sb.raid_stride = options.stride.into();
     sb.raid_stripe_width = options.stripe_width.into();

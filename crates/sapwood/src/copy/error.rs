@@ -111,6 +111,11 @@ pub enum CopyCause {
 }
 
 impl CopyError {
+    /// A hard link would lead from one subvolume into another.
+    pub(super) fn crosses_subvolumes(&self) -> bool {
+        matches!(self.cause, CopyCause::Image(vfs::Error::CrossDevice))
+    }
+
     pub(super) fn on(place: impl Display, cause: impl Into<CopyCause>) -> Self {
         Self {
             place: place.to_string(),

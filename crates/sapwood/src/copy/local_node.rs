@@ -20,6 +20,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::error::{CopyCause, CopyError, Result};
+use super::preloaded;
 use super::side::{
     CHUNK, Fill, Found, Handle, Meta, New, Node, Rules, SET_ID, Scratch, Shown, Sink, Xattrs,
     single_name,
@@ -85,7 +86,9 @@ impl LocalNode {
     }
 
     fn new(base: Base, name: Vec<u8>, follow: bool, shown: String, stat: &Stat) -> Result<Self> {
-        let meta = meta_of(stat).ok_or_else(|| CopyError::on(&shown, CopyCause::UnknownKind))?;
+        let meta = preloaded::meta(|| by_path(&base, OsStr::from_bytes(&name)), follow);
+        let meta = meta.or_else(|| meta_of(stat));
+        let meta = meta.ok_or_else(|| CopyError::on(&shown, CopyCause::UnknownKind))?;
         let opened = OnceLock::new();
         let stored = u64::try_from(stat.st_blocks)
             .unwrap_or(0)

@@ -373,9 +373,11 @@ impl<'a> Copy<'_> {
         }
         let several = self.links && meta.nlink > 1;
         if several && let Some(first) = walk.firsts.get(&meta.id) {
-            return self
-                .link(dir, &name, first, walk.top.as_deref())
-                .map(|()| None);
+            match self.link(dir, &name, first, walk.top.as_deref()) {
+                // In another subvolume, where no link leads: a file of its own.
+                Err(error) if error.crosses_subvolumes() => {}
+                linked => return linked.map(|()| None),
+            }
         }
         let mut made = None;
         if meta.kind != FileKind::Regular {

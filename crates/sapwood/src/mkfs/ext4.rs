@@ -1,6 +1,6 @@
 //! Options of ext4: those of mke2fs.
 
-use sapwood_ext4::mkfs::DirHash;
+use sapwood_ext4::mkfs::{DirHash, OnError};
 
 use super::generic::{number, owner, size, store, switched, uuid};
 use super::table::{Form, Meaning, MkfsOption, bad};
@@ -91,6 +91,25 @@ pub(super) const OPTIONS: &[MkfsOption] = &[
         Some("journal"),
         Form::List("size=MEGABYTES"),
         &[Meaning::of(Kind::Ext4, "size of the journal", journal).default("by the size")],
+    ),
+    MkfsOption::new(
+        Some('e'),
+        Some("errors"),
+        Form::Value("continue|remount-ro|panic"),
+        &[Meaning::of(
+            Kind::Ext4,
+            "what a kernel does when it finds an error",
+            |options, name, value| {
+                options.ext4.on_error = match value {
+                    "continue" => OnError::Continue,
+                    "remount-ro" => OnError::ReadOnly,
+                    "panic" => OnError::Panic,
+                    _ => return Err(bad(name, value)),
+                };
+                Ok(())
+            },
+        )
+        .default("continue")],
     ),
 ];
 

@@ -1,0 +1,208 @@
+//! The program under the name of another one: `mke2fs`, `mkfs.ext2`, `mkfs.ext3`, `mkfs.ext4` and
+//! `mkfs.btrfs`.
+//!
+//! Image builders call those tools. Under such a name the program takes the tool's options, as
+//! far as builders use them, and exits with 1 on any failure, as the tool does. An option that
+//! changes nothing here is accepted, and one that cannot be served is refused by name.
+
+mod btrfs;
+mod mke2fs;
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use sapwood::block::Operand;
+use sapwood::build::FillOptions;
+use sapwood::mkfs::mkfs;
+use sapwood::{BuildError, FileSystem, ImageBuilder, MkfsOptions};
+
+use super::failure::{FAILED, Failure, Result};
+use super::mkfs::NewFile;
+use super::{copy, files, output, progress};
+
+/// What a tool is asked to make.
+struct Request {
+    options: MkfsOptions,
+    /// The file or device that has to exist.
+    file: PathBuf,
+    /// First byte of the file system in it.
+    offset: u64,
+    /// Bytes of the file system; else all of the file from the offset on.
+    size: Option<u64>,
+    /// A file that does not exist is made.
+    creates: bool,
+    rootdir: Option<PathBuf>,
+    filling: FillOptions,
+    /// What the root directory has, unless it has what that of `rootdir` has.
+    root: Option<RootDirectory>,
+    quiet: bool,
+}
+
+/// Attributes of the root directory.
+struct RootDirectory {
+    owner: (u32, u32),
+    mode: u32,
+}
+
+/// What the words after the name of a tool ask for.
+enum Asked {
+    /// A file system.
+    Make(Box<Request>),
+    /// A text, on standard output.
+    Print(String),
+}
+
+/// Runs the tool whose name the program was called by; its exit code. `None` for any other name.
+pub(super) fn run_by_name(args: &[OsString]) -> Option<u8> {
+    let name = Path::new(args.first()?).file_name()?.to_str()?;
+    let asked = match name {
+        "mkfs.btrfs" => btrfs::parse(args),
+        "mke2fs" | "mkfs.ext2" | "mkfs.ext3" | "mkfs.ext4" => mke2fs::parse(name, args),
+        _ => return None,
+    };
+    let done = asked.and_then(|asked| match asked {
+        Asked::Make(request) => request.make(),
+        Asked::Print(text) => output::line(text.trim_end()),
+    });
+    Some(match done {
+        Ok(()) => 0,
+        Err(failure) => {
+            let line = failure.to_string();
+            if !line.is_empty() {
+                output::message(format_args!("{name}: {line}"));
+            }
+            FAILED
+        }
+    })
+}
+
+/// Reads the words of a tool; the inner error is a text that they ask for.
+fn words<A: clap::Parser>(args: &[OsString]) -> Result<Result<A, String>> {
+    match A::try_parse_from(args) {
+        Ok(args) => Ok(Ok(args)),
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => Ok(Err(error.to_string())),
+        Err(error) => {
+            let text = error.to_string();
+            let text = text.trim_end();
+            let text = text.strip_prefix("error: ").unwrap_or(text);
+            Err(Failure::new(FAILED, text))
+        }
+    }
+}
+
+fn refused(what: impl std::fmt::Display) -> Failure {
+    Failure::new(FAILED, format_args!("{what} is not supported"))
+}
+
+impl Request {
+    fn make(&self) -> Result<()> {
+        if let Some(source) = &self.rootdir {
+            let checked = self.filling.check(source);
+            checked.map_err(|error| Failure::new(FAILED, error))?;
+        }
+        let new = self.prepare()?;
+        let operand = self.operand();
+        let device = sapwood::image::open_device(&operand, false)?;
+        let whole = self.size.is_none() || self.offset > 0;
+        let made = mkfs(&*device, &operand, &self.options, whole);
+        let made = made.map_err(|error| Failure::new(FAILED, error))?;
+        drop(device);
+        if let Some(source) = &self.rootdir {
+            self.fill(&operand, source)?;
+        }
+        if let Some(new) = new {
+            new.keep();
+        }
+        match self.quiet {
+            true => Ok(()),
+            false => output::line(format_args!(
+                "{}: {}, {}, uuid {}",
+                self.file.display(),
+                self.options.kind(),
+                output::size(made.size()),
+                output::uuid(&made.uuid())
+            )),
+        }
+    }
+
+    /// Makes the file, or makes it as large as the file system needs it.
+    fn prepare(&self) -> Result<Option<NewFile>> {
+        let failed = |error| Failure::local(&self.file, error);
+        if Operand::is_fixed(&self.file) {
+            return Ok(None);
+        }
+        let new = match self.file.exists() {
+            true => None,
+            false if self.creates => Some(NewFile::create(&self.file).map_err(failed)?),
+            false => {
+                let why = "does not exist, and no size was given";
+                return Err(Failure::local(&self.file, why));
+            }
+        };
+        let wanted = match (self.size, &self.rootdir) {
+            (Some(size), _) => Some(self.offset.saturating_add(size)),
+            (None, Some(source)) if new.is_some() => Some(self.needed(source)?),
+            (None, _) => None,
+        };
+        let found = self.file.metadata().map_err(failed)?;
+        if let Some(wanted) = wanted.filter(|wanted| found.is_file() && found.len() < *wanted) {
+            let file = OpenOptions::new().write(true).open(&self.file);
+            let sized = file.and_then(|file| file.set_len(wanted));
+            sized.map_err(failed)?;
+        }
+        Ok(new)
+    }
+
+    /// Bytes of a file system with room for everything in a directory.
+    fn needed(&self, source: &Path) -> Result<u64> {
+        let builder = ImageBuilder::new(self.options.kind()).from_dir(source);
+        let builder = builder.map_err(|error| Failure::new(FAILED, error))?;
+        builder
+            .needed_size()
+            .ok_or_else(|| Failure::local(&self.file, "the image needs a size"))
+    }
+
+    /// The image as the library takes it: with the range of the file, if it is not all of it.
+    fn operand(&self) -> PathBuf {
+        if self.offset == 0 {
+            return self.file.clone();
+        }
+        let mut operand = self.file.clone().into_os_string();
+        operand.push(format!("#offset={}", self.offset));
+        if let Some(size) = self.size {
+            operand.push(format!(",length={size}"));
+        }
+        operand.into()
+    }
+
+    fn fill(&self, operand: &Path, source: &Path) -> Result<()> {
+        copy::lift_file_limit();
+        let bar = progress::items(self.quiet, "copied");
+        let filling = &self.filling;
+        let filled = sapwood::build::fill_with(operand, source, filling, &mut |step| {
+            copy::show(&bar, step);
+        });
+        bar.finish_and_clear();
+        let report = filled.map_err(|error| match error {
+            BuildError::Copy(error) => copy::failure(error),
+            BuildError::FileSystem(error) => files::whole(operand, error),
+            error => Failure::new(FAILED, error),
+        })?;
+        if report.left_out > 0 {
+            let why = format!("{} files could not be copied", report.left_out);
+            return Err(Failure::local(&self.file, why));
+        }
+        let Some(root) = &self.root else {
+            return Ok(());
+        };
+        let fs = FileSystem::open(operand)?;
+        let (uid, gid) = root.owner;
+        let set = fs.set_owner("/", Some(uid), Some(gid));
+        let set = set.and_then(|()| fs.set_permissions("/", root.mode));
+        let closed = files::close(fs);
+        set.map_err(|error| files::whole(operand, error))
+            .and(closed)
+    }
+}

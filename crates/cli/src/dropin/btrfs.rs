@@ -1,0 +1,253 @@
+//! The options of mkfs.btrfs.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::ArgAction;
+use sapwood::build::{FillOptions, NewSubvolume};
+use sapwood::options::parse_size;
+use sapwood::{Kind, MkfsOptions};
+
+use super::{Asked, Request, refused, words};
+use crate::failure::{FAILED, Failure, Result};
+
+/// Make a btrfs file system, with the options of mkfs.btrfs
+#[derive(Debug, clap::Parser)]
+#[command(name = "mkfs.btrfs", max_term_width = 100, args_override_self = true)]
+#[command(disable_version_flag = true, infer_long_args = true)]
+struct Args {
+    /// Image file or block device
+    #[arg(value_name = "DEVICE", required_unless_present_any = ["version", "features"])]
+    devices: Vec<PathBuf>,
+    /// Copies of data: single or dup
+    #[arg(short, long, value_name = "PROFILE")]
+    data: Option<String>,
+    /// Copies of metadata: single or dup
+    #[arg(short, long, value_name = "PROFILE")]
+    metadata: Option<String>,
+    /// Keep data and metadata together
+    #[arg(short = 'M', long)]
+    mixed: bool,
+    /// Checksum: crc32c, xxhash, sha256, blake2
+    #[arg(long, visible_alias = "csum", value_name = "NAME")]
+    checksum: Option<String>,
+    /// Bytes of a tree block
+    #[arg(short, long, visible_short_alias = 'l', visible_alias = "leafsize")]
+    #[arg(value_name = "BYTES")]
+    nodesize: Option<String>,
+    /// Bytes of a sector: 4096
+    #[arg(short, long, value_name = "BYTES")]
+    sectorsize: Option<String>,
+    /// Features, or list-all
+    #[arg(short = 'O', long, value_name = "FEATURE,...", action = ArgAction::Append)]
+    features: Vec<String>,
+    /// The same as --features
+    #[arg(short = 'R', long, value_name = "FEATURE,...", action = ArgAction::Append)]
+    runtime_features: Vec<String>,
+    /// Label
+    #[arg(short = 'L', long, value_name = "LABEL", allow_hyphen_values = true)]
+    label: Option<String>,
+    /// UUID of the file system
+    #[arg(short = 'U', long, value_name = "UUID")]
+    uuid: Option<String>,
+    /// Size of the file system
+    #[arg(short, long, value_name = "SIZE")]
+    byte_count: Option<String>,
+    /// Fill it with what is in this directory
+    #[arg(short, long, value_name = "DIR")]
+    rootdir: Option<PathBuf>,
+    /// Make a directory of it a subvolume
+    #[arg(short = 'u', long, value_name = "[rw|ro|default|default-ro:]DIR")]
+    #[arg(action = ArgAction::Append)]
+    subvol: Vec<String>,
+    /// Compress what is copied: no, zlib, lzo or zstd
+    #[arg(long, value_name = "ALGORITHM[:LEVEL]")]
+    compress: Option<String>,
+    /// Do not discard the device
+    #[arg(short = 'K', long)]
+    nodiscard: bool,
+    /// Overwrite what is there
+    #[arg(short, long)]
+    force: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Accepted, and changes nothing
+    #[arg(short, long, action = ArgAction::Count)]
+    verbose: u8,
+    /// Accepted, and changes nothing
+    #[arg(short = 'A', long, value_name = "BYTES")]
+    alloc_start: Option<OsString>,
+    /// Print the version
+    #[arg(short = 'V', long)]
+    version: bool,
+    #[command(flatten)]
+    refused: Refused,
+}
+
+/// Options that are refused by name.
+#[derive(Debug, clap::Args)]
+struct Refused {
+    #[arg(long, hide = true)]
+    shrink: bool,
+    #[arg(long, hide = true)]
+    inode_flags: Option<OsString>,
+    #[arg(long, hide = true)]
+    reflink: bool,
+    #[arg(long, hide = true)]
+    device_uuid: Option<OsString>,
+}
+
+impl Refused {
+    fn first(&self) -> Option<&'static str> {
+        let all = [
+            (self.shrink, "--shrink"),
+            (self.inode_flags.is_some(), "--inode-flags"),
+            (self.reflink, "--reflink"),
+            (self.device_uuid.is_some(), "--device-uuid"),
+        ];
+        let first = all.into_iter().find(|(given, _)| *given);
+        first.map(|(_, name)| name)
+    }
+}
+
+const FEATURES: &str = "mixed-bg, extref, skinny-metadata, no-holes, free-space-tree (fst), \
+                        block-group-tree (bgt)";
+
+/// What the tool is asked for.
+pub(super) fn parse(args: &[OsString]) -> Result<Asked> {
+    let args: Args = match words(args)? {
+        Ok(args) => args,
+        Err(text) => return Ok(Asked::Print(text)),
+    };
+    if args.version {
+        let version = env!("CARGO_PKG_VERSION");
+        return Ok(Asked::Print(format!(
+            "mkfs.btrfs, part of sapwood {version}"
+        )));
+    }
+    let lists = || args.features.iter().chain(&args.runtime_features);
+    if lists().any(|list| list == "list-all") {
+        return Ok(Asked::Print(FEATURES.to_owned()));
+    }
+    if let Some(what) = args.refused.first() {
+        return Err(refused(what));
+    }
+    let file = match &*args.devices {
+        [device] => device.clone(),
+        [] => return Err(Failure::new(FAILED, "no device")),
+        _ => return Err(refused("a file system on several devices")),
+    };
+    let size = args.byte_count.as_deref().map(size_of).transpose()?;
+    Ok(Asked::Make(Box::new(Request {
+        options: args.options(size)?,
+        file,
+        offset: 0,
+        size,
+        creates: args.rootdir.is_some(),
+        filling: args.filling()?,
+        rootdir: args.rootdir,
+        root: None,
+        quiet: args.quiet,
+    })))
+}
+
+fn size_of(text: &str) -> Result<u64> {
+    let bad = || Failure::new(FAILED, format_args!("{text:?} is no size"));
+    parse_size(text).filter(|size| *size > 0).ok_or_else(bad)
+}
+
+/// `single` or `dup`, in small letters.
+fn profile(letter: char, name: &str) -> Result<String> {
+    let small = name.to_ascii_lowercase();
+    match &*small {
+        "single" | "dup" => Ok(small),
+        _ => Err(refused(format_args!("-{letter} {name}"))),
+    }
+}
+
+impl Args {
+    fn options(&self, size: Option<u64>) -> Result<MkfsOptions> {
+        let mut options = MkfsOptions::new(Kind::Btrfs);
+        let mut set = |name: &str, value: Option<&str>| {
+            let set = options.set(name, value);
+            set.map_err(|error| Failure::new(FAILED, error))
+        };
+        if let Some(bytes) = &self.sectorsize
+            && size_of(bytes)? != 4096
+        {
+            return Err(refused(format_args!("--sectorsize {bytes}")));
+        }
+        if let Some(name) = &self.data {
+            set("data", Some(&profile('d', name)?))?;
+        }
+        if let Some(name) = &self.metadata {
+            set("metadata", Some(&profile('m', name)?))?;
+        }
+        for list in self.features.iter().chain(&self.runtime_features) {
+            set("O", Some(list))?;
+        }
+        let given = [
+            ("checksum", &self.checksum),
+            ("nodesize", &self.nodesize),
+            ("label", &self.label),
+            ("uuid", &self.uuid),
+        ];
+        for (name, value) in given {
+            if let Some(value) = value {
+                set(name, Some(value))?;
+            }
+        }
+        if let Some(size) = size {
+            set("size", Some(&size.to_string()))?;
+        }
+        for (name, given) in [("mixed", self.mixed), ("force", self.force)] {
+            if given {
+                set(name, None)?;
+            }
+        }
+        if self.nodiscard {
+            options.set_discard(false);
+        }
+        Ok(options)
+    }
+
+    fn filling(&self) -> Result<FillOptions> {
+        if self.rootdir.is_none() {
+            let given = [
+                (!self.subvol.is_empty(), "--subvol"),
+                (self.compress.is_some(), "--compress"),
+            ];
+            return match given.into_iter().find(|(given, _)| *given) {
+                Some((_, name)) => {
+                    Err(Failure::new(FAILED, format_args!("{name} needs --rootdir")))
+                }
+                None => Ok(FillOptions::default()),
+            };
+        }
+        let mut filling = FillOptions::default();
+        filling.compress = self.compress.clone().filter(|name| name != "no");
+        for one in &self.subvol {
+            let (form, path) = one.split_once(':').unwrap_or(("rw", one));
+            let (default, read_only) = match form {
+                "rw" => (false, false),
+                "ro" => (false, true),
+                "default" => (true, false),
+                "default-ro" => (true, true),
+                _ => return Err(refused(format_args!("--subvol {one}"))),
+            };
+            filling.subvolumes.push(NewSubvolume {
+                path: path.into(),
+                read_only,
+                default,
+            });
+        }
+        if filling.subvolumes.iter().filter(|one| one.default).count() > 1 {
+            return Err(Failure::new(
+                FAILED,
+                "--subvol: several are the default one",
+            ));
+        }
+        Ok(filling)
+    }
+}
