@@ -1,5 +1,5 @@
 //! What image builders do with the program: the calls of `mke2fs` and `mkfs.btrfs` that they make,
-//! and one of them, unmodified. Each test is a script.
+//! one of them, unmodified, and exports of what was built. Each test is a script.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -309,6 +309,161 @@ END
     "$SAPWOOD" cat out/disk.img#root:sub/deep/file | grep -q in
     "$SAPWOOD" cat out/disk.img#data:sub/deep/file | grep -q in"#;
 
+/// Exports, for each kind of image (`$KIND`). `image FILE DIR`: an image of a directory; `apply
+/// LAYER DIR`: what a container engine does with a layer.
+const EXPORT_PRELUDE: &str = r#"
+image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M -r "$2" "$1"; }
+more() {
+    local deep="$1/d/$(printf 'd%.0s' {1..90})/$(printf 'e%.0s' {1..90})"
+    mkdir -p "$deep"; echo deep > "$deep/$(printf 'f%.0s' {1..200})"
+    ln "$deep/$(printf 'f%.0s' {1..200})" "$1/deephard"
+    chown 3000000:4000000 "$1/d/empty"; touch -d '1960-01-02 03:04:05.25' "$1/d/empty"
+    setfacl -m u:77:rwx,g:88:r "$1/d/text"; setfacl -d -m u:77:rx "$1/sub"
+    setfattr -n security.capability -v 0x0100000200040000000000000000000000000000 "$1/d/e/large"
+}
+untar() { mkdir -p "$2"; tar -x --xattrs --xattrs-include='*' --acls --numeric-owner -p -f "$1" -C "$2"; }
+apply() {
+    tar -tf "$1" --quoting-style=literal | grep -E '(^|/)\.wh\.' | while IFS= read -r path; do
+        dir=$(dirname "$path"); name=$(basename "$path")
+        case $name in
+            .wh..wh..opq) find "$2/$dir" -mindepth 1 -delete;;
+            *) rm -r "$2/$dir/${name#.wh.}";;
+        esac
+    done
+    tar -x --xattrs --xattrs-include='*' --acls --numeric-owner -p --exclude='.wh.*' -f "$1" -C "$2"
+}
+"#;
+
+/// The tests of exports.
+const EXPORTS: &[(&str, &str)] = &[
+    (
+        "an_archive_has_the_whole_tree",
+        r#"tree r; more r; listing r > expected; image i r
+        "$SAPWOOD" export i --tar t; untar t out; listing out > found; same expected found
+        [ "$(stat -c '%a %u %g %Y' out)" = "$(stat -c '%a %u %g %Y' r)" ]
+        [ $(tar -tvf t | wc -l) = $(($(find r -not -name '*'$'\n''*' | wc -l) + 1)) ]
+        [ $(bsdtar -tf t | wc -l) = $(tar -tf t | wc -l) ]
+        python3 -c 'import tarfile; assert len(tarfile.open("t").getnames()) == '$(tar -tf t | wc -l)
+        ! tar -tf t | grep -q lost+found
+        "$SAPWOOD" mkfs -q -t $KIND --tar t --size 128M again; sound again; kernel again"#,
+    ),
+    (
+        "the_same_tree_gives_the_same_bytes",
+        r#"tree r; more r; image i r; "$SAPWOOD" mkfs -q -t btrfs --size 256M -r r other
+        "$SAPWOOD" export i --tar t; "$SAPWOOD" export i: --tar - > u; cmp t u
+        "$SAPWOOD" export other --tar v; cmp t v
+        "$SAPWOOD" mkfs -q -t $KIND --tar t --size 128M again; "$SAPWOOD" export again --tar w; cmp t w
+        mkdir part; cp -a r/d part/d; "$SAPWOOD" export i:/d --tar x; untar x y; listing y > found; listing part/d > expected; same expected found"#,
+    ),
+    (
+        "archives_are_compressed_and_their_digests_are_right",
+        r#"tree r; image i r; "$SAPWOOD" export i --tar t
+        for form in gzip gzip:9 zstd zstd:19; do
+            "$SAPWOOD" export i --tar c --compress $form; "$SAPWOOD" export i --tar c2 --compress $form; cmp c c2
+            case $form in gzip*) gzip -dc c;; *) zstd -dqc c;; esac | cmp - t
+        done
+        "$SAPWOOD" export i --oci-layer l > layer.json; gzip -dc l | cmp - t
+        grep -q "\"digest\": \"sha256:$(sha256sum < l | cut -d' ' -f1)\"" layer.json
+        grep -q "\"diffID\": \"sha256:$(sha256sum < t | cut -d' ' -f1)\"" layer.json
+        grep -q "\"size\": $(stat -c %s l)," layer.json; grep -q 'layer.v1.tar+gzip"' layer.json"#,
+    ),
+    (
+        "changes_since_another_image_make_the_new_tree",
+        r#"tree r; more r; mkdir -p r/gone/x r/cleared/a r/kept; touch r/gone/x/y r/cleared/1 r/cleared/a/2 r/kept/k
+        echo file > r/to_dir; mkdir r/to_file; echo x > r/to_file/x; echo one > r/samesize; touch -d @1 r/samesize
+        echo h > r/h1; ln r/h1 r/h2; echo s > r/s1; ln r/s1 r/s2; ln -s a r/relinked; mkdir r/modes; echo q > r/quiet
+        image i r; cp -a r n
+        rm -r n/gone n/cleared/*; echo 3 > n/cleared/3; rm n/d/link n/to_dir; mkdir n/to_dir; echo in > n/to_dir/in
+        rm -r n/to_file; echo file > n/to_file; echo two > n/samesize; touch -d @1 n/samesize
+        rm n/h2; echo h > n/h2; ln n/s1 n/s3; rm n/relinked; ln -s b n/relinked; chmod 700 n/modes
+        setfattr -n user.note -v other n/d/text; mv n/kept n/moved; echo new > n/d/e/new; rm n/char; mknod n/char c 5 301
+        touch -h -d @5 n/d/longlink
+        image j n; listing n > expected
+        "$SAPWOOD" export i --tar base; "$SAPWOOD" export j --tar layer --since i; "$SAPWOOD" export j --tar again --since i:/
+        cmp layer again; untar base out; apply layer out; listing out > found; same expected found
+        tar -tf layer > names; grep -qx 'cleared/.wh..wh..opq' names; grep -qx '.wh.gone' names; grep -qx '.wh.kept' names
+        ! grep -qx quiet names; ! grep -qx d/e/large names; ! grep -q '^gone' names; grep -qx s2 names
+        "$SAPWOOD" export j --tar none --since j; [ $(tar -tf none | wc -l) = 0 ]"#,
+    ),
+    (
+        "what_no_archive_can_have_is_said",
+        r#"mkdir -p r/d; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("r/sock")'; touch r/d/.wh.x
+        image i r; "$SAPWOOD" export i --tar t 2> err; grep -q 'sock: a socket is left out' err; tar -tf t | grep -q 'd/.wh.x'
+        refused 'd/.wh.x: in a layer' "$SAPWOOD" export i --oci-layer l; [ ! -e l ]
+        refused 'd/.wh.x: in a layer' "$SAPWOOD" export i --tar l --since i:d; [ ! -e l ]
+        refused 'not a directory' "$SAPWOOD" export i:d/.wh.x --tar l; [ ! -e l ]
+        refused 'o such file' "$SAPWOOD" export i:none --tar l; [ ! -e l ]
+        refused 'o such file' "$SAPWOOD" export i --tar l --since none; [ ! -e l ]
+        echo old > l; refused 'd/.wh.x' "$SAPWOOD" export i --oci-layer l; [ "$(cat l)" = old ]; [ -z "$(ls -A | grep '^\.sapwood')" ]
+        ! "$SAPWOOD" export i --tar /dev/full 2> err; grep -q 'No space' err
+        ! "$SAPWOOD" export i 2> err; ! "$SAPWOOD" export i --tar t --compress xz 2> err; grep -q 'none, gzip or zstd' err
+        umask 077; "$SAPWOOD" export i --tar p; [ $(stat -c %a p) = 600 ]"#,
+    ),
+];
+
+/// Changes since a snapshot.
+const SNAPSHOT: &str = r#"KIND=btrfs; tree r; image i r; cp -a r n
+    "$SAPWOOD" subvolume create i:work; "$SAPWOOD" cp -qa r/. i:work; "$SAPWOOD" subvolume snapshot -r i:work i:monday
+    "$SAPWOOD" rm -r i:work/sub; rm -r n/sub; echo new > n/new; touch -d @7 n/new; "$SAPWOOD" cp -qa n/new i:work/new
+    "$SAPWOOD" export i:work --tar layer --since monday; cp -a r out; apply layer out
+    touch -r n out; listing out > found; listing n > expected; same expected found
+    [ "$(tar -tf layer)" = ./$'\n'.wh.sub$'\n'new ]
+    "$SAPWOOD" export --subvol work i --oci-layer other > /dev/null; tar -tf other | grep -qx d/text"#;
+
+/// The tests of whole disks.
+const DISKS: &[(&str, &str)] = &[
+    (
+        "a_disk_is_what_the_tools_and_the_kernel_take",
+        r#"trap 'mountpoint -q m && umount m || true; [ -z "${loop:-}" ] || losetup -d $loop' EXIT
+        tree r; listing r > expected; tar -c --xattrs --numeric-owner --format=pax -f root.tar -C r .
+        head -c 3000000 /dev/urandom > esp.img
+        "$SAPWOOD" mkdisk disk --part esp:file=esp.img --part root:ext4:tar=root.tar:label=rootfs:type=root-x86-64:opt=inode-size=512 \
+            --part data:btrfs:rootdir=r:size=300M:uuid=22222222-3333-4444-5555-666666666666 --part swap:size=8M --uuid $U
+        sfdisk --verify disk > check.txt 2>&1; grep -q 'No errors detected' check.txt; [ $(stat -c %a disk) = 644 ]
+        sgdisk -v disk | grep -q 'No problems found'
+        sfdisk -d disk > table; grep -q "label-id: ${U^^}" table; [ $(grep -c '^disk' table) = 4 ]
+        grep -q 'disk1 : start= *2048, .*C12A7328-F81F-11D2-BA4B-00A0C93EC93B.*name="esp"' table
+        grep -q 'disk2 : .*4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709.*name="root"' table
+        grep -q 'disk3 : .*size= *614400, type=0FC63DAF.*uuid=22222222-3333-4444-5555-666666666666, name="data"' table
+        grep -q 'disk4 : .*size= *16384, type=0657FD6D.*name="swap"' table
+        for start in $(sed -n 's/.*start= *\([0-9]*\),.*/\1/p' table); do [ $((start % 2048)) = 0 ]; done
+        tail -c +1048577 disk | cmp -n 3000000 - esp.img
+        "$SAPWOOD" check 'disk#root'; "$SAPWOOD" check 'disk#3'; "$SAPWOOD" cat 'disk#2:sub/deep/file' | grep -qx in
+        loop=$(losetup --find --show --partscan disk)
+        for part in 2 3; do mount -o ro ${loop}p$part m; listing m > found; umount m; same expected found; done
+        blkid -p -s LABEL -o value ${loop}p2 | grep -qx rootfs; e2fsck -fn ${loop}p2 > check.txt 2>&1; btrfs check --readonly ${loop}p3 > check.txt 2>&1"#,
+    ),
+    (
+        "a_disk_with_a_uuid_is_the_same_each_time",
+        r#"head -c 3000000 /dev/urandom > a; make() { "$SAPWOOD" mkdisk -q "$@" --part a:file=a --part swap:size=1M --part b:file=a:size=4M; }
+        make one -U $U; make two -U $U; cmp one two; make three; ! cmp -s one three; sgdisk -v three | grep -q 'No problems found'
+        [ "$(sfdisk -d one | grep -o 'uuid=[^,]*' | sort -u | wc -l)" = 3 ]"#,
+    ),
+    (
+        "the_rest_of_a_disk_is_filled",
+        r#"mkdir r; echo x > r/f; "$SAPWOOD" mkdisk disk --size 500M --align 4M --part 'first:size=10M' --part root:btrfs:rootdir=r:size=rest --part last:size=10M:type=lvm
+        [ $(stat -c %s disk) = 524288000 ]; sgdisk -v disk | grep -q 'No problems found'; "$SAPWOOD" check disk#root
+        sfdisk -d disk > table; grep -q 'disk2 : start= *32768, size= *' table
+        size=$(sed -n 's/.*disk2 .*size= *\([0-9]*\),.*/\1/p' table); [ $size -ge 950000 ]; [ "$("$SAPWOOD" cat disk#root:f)" = x ]
+        cp r/f 'a:b'; truncate -s 1M 'a:b'; "$SAPWOOD" mkdisk -q other --part 'x:file=a\:b'; tail -c +1048577 other | cmp -n 1048576 - 'a:b'"#,
+    ),
+    (
+        "a_disk_that_cannot_be_made_is_refused_and_leaves_no_file",
+        r#"head -c 3000000 /dev/urandom > a; mkdir r
+        bad() { local hint=$1; shift; refused "$hint" "$SAPWOOD" mkdisk disk "$@"; [ ! -e disk ]; [ -z "$(ls -A | grep '^\.sapwood')" ]; }
+        usage() { local code=0; "$SAPWOOD" mkdisk disk "$@" 2> err.txt || code=$?; [ $code = 2 ]; [ ! -e disk ]; }
+        bad 'do not fit into 1048576' --part x:file=a:size=1M; bad 'are needed, and the disk has' --size 3M --part x:file=a
+        bad 'x: needs a size' --part x; bad 'the rest is for one partition' --part x:size=rest
+        bad 'the rest is for one partition' --size 9M --part x:size=rest --part y:size=rest
+        bad 'only one partition has it' --part x:size=1M --part x:size=1M; bad 'has 1 to 36 characters' --part "$(printf 'x%.0s' {1..37}):size=1M"
+        bad 'o such file' --part x:file=none; bad 'power of two' --align 3M --part x:size=1M
+        bad 'partition x' --part x:ext4:size=100k; bad 'none' --part x:ext4:tar=none
+        usage --part x:turbo=1; usage --part x:xfs; usage --part x:type=none; usage; usage --part x:file=a:label=l
+        echo old > disk; refused 'do not fit' "$SAPWOOD" mkdisk disk --part x:file=a:size=1M; [ "$(cat disk)" = old ]
+        "$SAPWOOD" mkdisk -q disk --part x:file=a; sgdisk -v disk | grep -q 'No problems found'"#,
+    ),
+];
+
 fn run(script: &str) -> Outcome {
     let dir = scratch::directory();
     let program = sapwood().display();
@@ -366,6 +521,26 @@ fn trials() -> Vec<Trial> {
         &with("fakeroot"),
         || run(FAKEROOT),
     ));
+    let tools = [Need::Program("sfdisk"), Need::Program("sgdisk")];
+    let for_disks = [&needs[..], &tools].concat();
+    for (name, script) in DISKS {
+        trials.push(trial(*name, &for_disks, move || run(script)));
+    }
+    let needs = [
+        &with("setfacl")[..],
+        &[Need::Program("bsdtar"), Need::Program("python3")],
+    ]
+    .concat();
+    for (name, script) in EXPORTS {
+        for kind in ["btrfs", "ext4"] {
+            let script = format!("KIND={kind}\n{EXPORT_PRELUDE}\n{script}");
+            let name = format!("{name}_{kind}");
+            trials.push(trial(name, &needs, move || run(&script)));
+        }
+    }
+    trials.push(trial("changes_since_a_snapshot", &needs, || {
+        run(&format!("{EXPORT_PRELUDE}\n{SNAPSHOT}"))
+    }));
     trials.push(trial(
         "genimage_builds_a_disk_unmodified",
         &with("genimage"),

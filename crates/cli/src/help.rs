@@ -16,7 +16,7 @@ struct Task {
 const TASKS: &[Task] = &[
     Task {
         title: "Make an image",
-        commands: &["mkfs", "untar"],
+        commands: &["mkfs", "untar", "mkdisk", "export"],
     },
     Task {
         title: "Look inside",

@@ -14,6 +14,7 @@ mod demo;
 mod dropin;
 mod dump;
 mod entry;
+mod export;
 mod failure;
 mod files;
 mod find;
@@ -22,6 +23,7 @@ mod help;
 mod info;
 mod interrupt;
 mod list;
+mod mkdisk;
 mod mkfs;
 mod mode;
 mod mount;
@@ -67,6 +69,8 @@ struct Cli {
 enum Command {
     /// Make a new file system in an image or on a device
     Mkfs(Box<mkfs::Args>),
+    /// Make a whole disk image: a partition table, and file systems in the partitions
+    Mkdisk(mkdisk::Args),
     /// Mount an image on a directory
     Mount(mount::Args),
     /// Explain every mount option
@@ -99,6 +103,8 @@ enum Command {
     Cp(copy::Args),
     /// Put the files of a tar archive into a directory of an image
     Untar(untar::Args),
+    /// Write the files of an image to a tar archive, or to a layer of an OCI image
+    Export(export::Args),
     /// Remove files in an image
     Rm(change::RmArgs),
     /// Make directories in an image
@@ -155,6 +161,7 @@ impl Command {
             Self::Stat(args) => range.places(&mut args.places),
             Self::Tree(args) => range.place(&mut args.place),
             Self::Untar(args) => range.place(&mut args.place),
+            Self::Export(args) => range.place(&mut args.place),
             Self::Rm(args) => range.places(&mut args.places),
             Self::Mkdir(args) => range.places(&mut args.places),
             Self::Find(args) => {
@@ -184,7 +191,8 @@ impl Command {
             Self::Xattr(command) => range.places(command.places()),
             Self::Cp(args) => range.places_with_paths(&mut args.places),
             Self::Subvolume(command) => range.subvolume(command),
-            Self::MountOptions(_)
+            Self::Mkdisk(_)
+            | Self::MountOptions(_)
             | Self::MkfsOptions(_)
             | Self::Umount(_)
             | Self::Sync(_)
@@ -243,6 +251,7 @@ fn run(command: Command) -> failure::Result<()> {
     match command {
         Command::Mount(_) => Ok(()),
         Command::Mkfs(args) => mkfs::run(&args),
+        Command::Mkdisk(args) => mkdisk::run(&args),
         Command::MountOptions(args) => output::line(args.page().trim_end()),
         Command::MkfsOptions(args) => output::line(args.page().trim_end()),
         Command::Umount(args) => umount::run(&args),
@@ -257,6 +266,7 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Df(args) => usage::df(&args),
         Command::Cp(args) => copy::run(&args),
         Command::Untar(args) => untar::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Rm(args) => change::rm(&args),
         Command::Mkdir(args) => change::mkdir(&args),
         Command::Mv(args) => change::mv(&args),

@@ -140,6 +140,12 @@ impl ImageBuilder {
         self
     }
 
+    /// UUID of the file system, and the seed of its directories' hashes, unless they were chosen.
+    pub(crate) fn default_uuid(mut self, uuid: [u8; 16]) -> Self {
+        self.options.default_uuid(uuid);
+        self
+    }
+
     /// Owner and group of the root directory.
     #[must_use]
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {

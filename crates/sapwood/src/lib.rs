@@ -20,7 +20,9 @@
 //! - [`fs`]: the files of an image, in the shape of [`std::fs`].
 //! - [`Options`]: how an image is opened. [`image`]: which image a path and options name.
 //! - [`ImageBuilder`], [`mkfs`](mod@mkfs): new images, empty or with files.
+//! - [`disk`]: whole disk images with partitions.
 //! - [`copy`](mod@copy): copies between this machine and images.
+//! - [`export`]: tar archives and layers of the files of an image.
 //! - [`check()`], [`info()`], [`dump()`]: reading an image without opening its file system.
 //! - `mount` (feature `fuse`): FUSE mounts, and the control of those of other processes.
 //! - [`vfs`]: the interface of the engines below, by inode.
@@ -42,6 +44,8 @@ mod archive;
 pub mod build;
 mod check;
 pub mod copy;
+pub mod disk;
+pub mod export;
 pub mod fs;
 pub mod image;
 pub mod inspect;
@@ -60,6 +64,7 @@ pub use archive::ArchiveError;
 pub use build::{BuildError, ImageBuilder};
 pub use check::{CheckError, CheckFinding, CheckOptions, CheckReport, check};
 pub use copy::{CopyError, CopyOptions, CopyReport};
+pub use export::{ExportError, ExportOptions, ExportReport};
 pub use fs::{Error, File, FileSystem, OpenOptions, Result, errno};
 pub use inspect::{Info, dump, info};
 pub use kind::Kind;

@@ -205,6 +205,12 @@ impl MkfsOptions {
         (self.btrfs.uuid, self.ext4.uuid) = (Some(uuid), Some(uuid));
     }
 
+    pub(crate) fn default_uuid(&mut self, uuid: [u8; 16]) {
+        self.btrfs.uuid.get_or_insert(uuid);
+        self.ext4.uuid.get_or_insert(uuid);
+        self.ext4.hash_seed.get_or_insert(uuid);
+    }
+
     pub(crate) fn set_root_owner(&mut self, uid: u32, gid: u32) {
         self.root_owner = Some((uid, gid));
     }

@@ -43,6 +43,12 @@ impl<'a> Node<'a> {
         })
     }
 
+    /// The file system that it is in.
+    #[must_use]
+    pub(crate) fn file_system(&self) -> &'a dyn FileSystem {
+        self.fs
+    }
+
     /// Its identity.
     #[must_use]
     pub(crate) fn ino(&self) -> Ino {

@@ -28,6 +28,8 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
+    ("mkdisk", crate::mkdisk::EXAMPLES),
+    ("export", crate::export::EXAMPLES),
     (
         "ls",
         &[

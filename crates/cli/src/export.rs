@@ -1,0 +1,196 @@
+//! `sapwood export`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use sapwood::export::{ExportCompression, ExportError, ExportOptions, ExportReport};
+use sapwood::target::Target;
+use sapwood::{FileSystem, Options};
+use serde_json::json;
+
+use super::choice::SubvolumeChoice;
+use super::failure::{FAILED, Failure, Result};
+use super::files::{close, in_image, same_file, with_image};
+use super::{copy, output, owner, progress};
+
+/// For `sapwood help export`.
+pub(super) const EXAMPLES: &[(&str, &str)] = &[
+    (
+        "sapwood export disk.img --tar root.tar",
+        "everything as an archive",
+    ),
+    (
+        "sapwood export disk.img:work --oci-layer layer.tgz --since monday",
+        "what changed since a snapshot, as a layer",
+    ),
+];
+
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("form").required(true)))]
+pub(super) struct Args {
+    /// The directory to export; IMAGE: is the root of the image
+    #[arg(value_name = "IMAGE[:PATH]")]
+    pub(super) place: OsString,
+    /// Write a tar archive; - for standard output
+    #[arg(long, value_name = "FILE", group = "form")]
+    tar: Option<PathBuf>,
+    /// Write a layer of an OCI image, and print its digests; - for standard output
+    #[arg(long, value_name = "FILE", group = "form")]
+    oci_layer: Option<PathBuf>,
+    /// Only what changed since this snapshot, another directory of the image, or another image;
+    /// what is gone becomes a whiteout
+    #[arg(long, value_name = "PATH|IMAGE[:PATH]")]
+    since: Option<OsString>,
+    /// Compression: none, gzip or zstd, with a level if need be (zstd:19) [default: gzip for a
+    /// layer, else none]
+    #[arg(long, value_name = "NAME[:LEVEL]", value_parser = compression)]
+    compress: Option<ExportCompression>,
+    /// No progress
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    choice: SubvolumeChoice,
+}
+
+fn compression(text: &str) -> Result<ExportCompression, String> {
+    let (name, level) = match text.split_once(':') {
+        Some((name, level)) => (name, Some(level)),
+        None => (text, None),
+    };
+    let level = level.map(str::parse::<u32>).transpose();
+    let level = level.map_err(|_| "the level is no number".to_owned())?;
+    match (name, level) {
+        ("none", None) => Ok(ExportCompression::None),
+        ("gzip", None | Some(0..=9)) => Ok(ExportCompression::Gzip(level.unwrap_or(6))),
+        ("zstd", None | Some(1..=22)) => {
+            let level = i32::try_from(level.unwrap_or(3)).unwrap_or(3);
+            Ok(ExportCompression::Zstd(level))
+        }
+        ("gzip" | "zstd", Some(_)) => Err("no such level".to_owned()),
+        _ => Err("none, gzip or zstd, with :LEVEL".to_owned()),
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let umask = owner::umask();
+    let (image, path) = in_image(&args.place)?;
+    let file = args.tar.as_ref().or(args.oci_layer.as_ref());
+    let Some(file) = file else {
+        return Err(Failure::new(FAILED, "no archive"));
+    };
+    let default = match args.oci_layer {
+        Some(_) => ExportCompression::Gzip(6),
+        None => ExportCompression::None,
+    };
+    let mut options = ExportOptions::default();
+    options.layer = args.oci_layer.is_some();
+    options.compression = args.compress.unwrap_or(default);
+    let report = with_image(&image, &args.choice, true, |fs| {
+        let base = match &args.since {
+            None => None,
+            Some(since) => Some(base(fs, &image, since)?),
+        };
+        options.since.clone_from(&base);
+        let exported = export(fs, &path, file, &options, (args.quiet, umask));
+        options.since = None;
+        let ended = match base {
+            Some((base, _)) if !base.is_same(fs) => close(base),
+            _ => Ok(()),
+        };
+        let report = exported?;
+        ended.map(|()| report)
+    })?;
+    match args.oci_layer.is_some() && file != Path::new("-") {
+        true => print(&report, options.compression),
+        false => Ok(()),
+    }
+}
+
+/// What `--since` names: another image or a directory in one, or a directory of this image.
+fn base(fs: &FileSystem, image: &Path, since: &OsStr) -> Result<(FileSystem, PathBuf)> {
+    let here = |path: PathBuf| (fs.clone(), path);
+    let (other, path) = match Target::parse(since) {
+        Ok(Target::Image { image, path }) => (image, OsString::from_vec(path).into()),
+        Ok(Target::Local(path)) if path.exists() => (path, PathBuf::new()),
+        _ => return Ok(here(since.into())),
+    };
+    if same_file(&other, image) {
+        return Ok(here(path));
+    }
+    let options = Options::new().read_only(true);
+    let other = FileSystem::open_with_options(&other, &options)?;
+    Ok((other, path))
+}
+
+/// Exports to a file, which gets its name when it is complete.
+fn export(
+    fs: &FileSystem,
+    path: &Path,
+    file: &Path,
+    options: &ExportOptions,
+    (quiet, umask): (bool, u32),
+) -> Result<ExportReport> {
+    let bar = progress::items(quiet || file == Path::new("-"), "exported");
+    let write = |out: &mut dyn io::Write| {
+        let written = fs.export_tar(path, out, options, &mut |step| copy::show(&bar, step));
+        written.map_err(|error| failed(file, error))
+    };
+    if file == Path::new("-") {
+        return write(&mut BufWriter::with_capacity(1 << 20, io::stdout().lock()));
+    }
+    let local = |error| Failure::local(file, error);
+    // A pipe or a device is written to as it stands.
+    if file.metadata().is_ok_and(|found| !found.is_file()) {
+        let mut out = File::options().write(true).open(file).map_err(local)?;
+        return write(&mut out);
+    }
+    let dir = match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let unfinished = tempfile::Builder::new()
+        .prefix(".sapwood-")
+        .tempfile_in(dir);
+    let mut unfinished = unfinished.map_err(local)?;
+    let report = write(&mut BufWriter::with_capacity(1 << 20, &mut unfinished))?;
+    bar.finish_and_clear();
+    let mode = std::fs::Permissions::from_mode(0o666 & !umask);
+    let synced = unfinished.as_file().set_permissions(mode);
+    synced
+        .and_then(|()| unfinished.as_file().sync_all())
+        .map_err(local)?;
+    let kept = unfinished.persist(file);
+    kept.map_err(|error| local(error.error))?;
+    Ok(report)
+}
+
+fn failed(file: &Path, error: ExportError) -> Failure {
+    match error {
+        ExportError::Write(error) if file == Path::new("-") => output::failed(error),
+        ExportError::Write(error) => Failure::local(file, error),
+        error => Failure::new(FAILED, error),
+    }
+}
+
+/// The descriptor of a layer, and its `diff_id`.
+fn print(report: &ExportReport, compression: ExportCompression) -> Result<()> {
+    let hex = |bytes: &[u8]| -> String {
+        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+        format!("sha256:{}", digits.collect::<String>())
+    };
+    let end = match compression {
+        ExportCompression::Gzip(_) => "+gzip",
+        ExportCompression::Zstd(_) => "+zstd",
+        _ => "",
+    };
+    output::object(&json!({
+        "mediaType": format!("application/vnd.oci.image.layer.v1.tar{end}"),
+        "digest": hex(&report.digest),
+        "size": report.size,
+        "diffID": hex(&report.diff_id),
+    }))
+}

@@ -1,0 +1,241 @@
+//! `sapwood mkdisk`.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use sapwood::disk::{
+    DiskBuilder, NewPartition, PartitionContent, PartitionSize, partition_type, type_names,
+};
+use sapwood::options::parse_size;
+use sapwood::{BuildError, ImageBuilder, Kind};
+
+use super::failure::{FAILED, Failure, Result, USAGE};
+use super::{copy, output, progress};
+
+/// For `sapwood help mkdisk`.
+pub(super) const EXAMPLES: &[(&str, &str)] = &[(
+    "sapwood mkdisk d.img --part esp:file=esp.img --part root:ext4:tar=r.tar",
+    "a disk with two partitions",
+)];
+
+/// Each --part is NAME, a format or nothing, and fields, with colons between: esp:file=esp.img,
+/// root:ext4:tar=root.tar:size=2G, swap:type=swap:size=512M. A colon in a value is written \:.
+///
+/// Fields: file=, tar=, rootdir= (what is in it); size=SIZE or size=rest; type=NAME or GUID
+/// [default: the name, if it is one of a type, else linux]; uuid= of the partition; label= of the
+/// file system; opt=NAME or opt=NAME=VALUE, an option of mkfs by its name without dashes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Disk image; a file of that name is replaced
+    #[arg(value_name = "FILE")]
+    image: PathBuf,
+    /// A partition, in the order of the disk; can be given several times
+    #[arg(
+        short,
+        long,
+        value_name = "NAME[:FORMAT][:FIELD=VALUE...]",
+        required = true
+    )]
+    part: Vec<String>,
+    /// Size of the disk [default: as large as it has to be]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    size: Option<u64>,
+    /// UUID of the disk, from which those of partitions and file systems derive [default: random]
+    #[arg(short = 'U', long, value_name = "UUID", value_parser = uuid)]
+    uuid: Option<[u8; 16]>,
+    /// Partitions begin at multiples of this
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1M")]
+    align: u64,
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).ok_or_else(|| "bytes, or a number with k, M, G or T".to_owned())
+}
+
+fn uuid(text: &str) -> Result<[u8; 16], String> {
+    // A GUID is a type as well.
+    let known = type_names().any(|name| name == text);
+    let parsed = partition_type(text).filter(|_| !known);
+    parsed.ok_or_else(|| "no UUID".to_owned())
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    copy::lift_file_limit();
+    let mut builder = DiskBuilder::new().alignment(args.align);
+    if let Some(size) = args.size {
+        builder = builder.size(size);
+    }
+    if let Some(uuid) = args.uuid {
+        builder = builder.uuid(uuid);
+    }
+    for part in &args.part {
+        builder = builder.partition(partition(part)?);
+    }
+    if args.image.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(Failure::local(&args.image, "is no regular file"));
+    }
+    let bar = progress::items(args.quiet, "files");
+    let written = builder.write_with_progress(&args.image, &mut |step| copy::show(&bar, step));
+    bar.finish_and_clear();
+    written.map_err(|error| Failure::new(FAILED, error))?;
+    match args.quiet {
+        true => Ok(()),
+        false => {
+            let size = args.image.metadata().map_or(0, |found| found.len());
+            let (image, count) = (args.image.display(), args.part.len());
+            output::line(format!(
+                "{image}: {count} partitions, {}",
+                output::size(size)
+            ))
+        }
+    }
+}
+
+/// The parts of a text between colons; `\:` is a colon in one.
+fn fields(text: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(char) = chars.next() {
+        match char {
+            ':' => fields.push(String::new()),
+            other => {
+                let escaped = other == '\\' && chars.peek() == Some(&':');
+                let char = if escaped { chars.next() } else { Some(other) };
+                if let (Some(field), Some(char)) = (fields.last_mut(), char) {
+                    field.push(char);
+                }
+            }
+        }
+    }
+    fields
+}
+
+fn partition(text: &str) -> Result<NewPartition> {
+    let bad = |why: &str| Failure::new(USAGE, format_args!("--part {text}: {why}"));
+    let mut parts = fields(text).into_iter();
+    let mut made = NewPartition::default();
+    made.name = parts.next().unwrap_or_default();
+    made.kind = type_names()
+        .find(|name| *name == made.name)
+        .and_then(partition_type);
+    let mut builder: Option<ImageBuilder> = None;
+    for field in parts {
+        let Some((name, value)) = field.split_once('=') else {
+            let kind: Kind = field
+                .parse()
+                .map_err(|_| bad("formats are btrfs and ext4"))?;
+            if builder.replace(ImageBuilder::new(kind)).is_some() {
+                return Err(bad("one format"));
+            }
+            continue;
+        };
+        let image = builder.take();
+        let needs = || bad(&format!("{name}= needs a format before it"));
+        match name {
+            "size" if value == "rest" => made.size = PartitionSize::Rest,
+            "size" => {
+                let size = parse_size(value).ok_or_else(|| bad("size= is no size"))?;
+                made.size = PartitionSize::Bytes(size);
+            }
+            "type" => {
+                let kind = partition_type(value);
+                made.kind = Some(kind.ok_or_else(|| bad(&unknown_type(value)))?);
+            }
+            "uuid" => made.uuid = Some(uuid(value).map_err(|why| bad(&why))?),
+            "file" => made.content = PartitionContent::File(value.into()),
+            "tar" | "rootdir" | "label" | "opt" => {
+                let filled = filled(image.ok_or_else(needs)?, name, value)?;
+                builder = Some(filled);
+                continue;
+            }
+            _ => return Err(bad(&format!("unknown field {name}="))),
+        }
+        builder = image;
+    }
+    match (builder, &made.content) {
+        (Some(_), PartitionContent::File(_)) => Err(bad("a file, or a format")),
+        (Some(builder), _) => {
+            made.content = PartitionContent::Image(Box::new(builder));
+            Ok(made)
+        }
+        (None, _) => Ok(made),
+    }
+}
+
+fn unknown_type(value: &str) -> String {
+    let names: Vec<&str> = type_names().collect();
+    format!(
+        "unknown type {value}; a GUID, or one of {}",
+        names.join(", ")
+    )
+}
+
+/// The builder with a field that belongs to a file system.
+fn filled(builder: ImageBuilder, name: &str, value: &str) -> Result<ImageBuilder> {
+    let failed = |error: BuildError| Failure::new(FAILED, error);
+    match name {
+        "tar" => {
+            let path = Path::new(value);
+            let archive = File::open(path).map_err(|error| Failure::local(path, error))?;
+            builder.from_tar(archive).map_err(|error| match error {
+                BuildError::Archive(error) => Failure::local(path, error),
+                error => failed(error),
+            })
+        }
+        "rootdir" => builder.from_dir(value).map_err(failed),
+        "label" => Ok(builder.label(value)),
+        _ => {
+            let (option, given) = match value.split_once('=') {
+                Some((option, given)) => (option, Some(given)),
+                None => (value, None),
+            };
+            let set = builder.option(option, given);
+            set.map_err(|error| Failure::new(USAGE, error))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_between_colons() {
+        assert_eq!(fields("a:b=c"), ["a", "b=c"]);
+        assert_eq!(fields(r"a:file=x\:y\z"), ["a", r"file=x:y\z"]);
+        assert_eq!(fields(""), [""]);
+    }
+
+    #[test]
+    fn a_partition_is_read() {
+        let made = partition("esp:size=3M:uuid=11111111-2222-3333-4444-555555555555").unwrap();
+        assert_eq!(
+            made.kind,
+            partition_type("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
+        );
+        assert_eq!(
+            (made.size, made.uuid.unwrap()[0]),
+            (PartitionSize::Bytes(3 << 20), 0x11)
+        );
+        assert!(matches!(made.content, PartitionContent::Empty));
+        let made = partition("x:ext4:label=l:opt=inode-size=512:type=home:size=rest").unwrap();
+        assert_eq!(made.kind, partition_type("home"));
+        assert!(matches!(made.content, PartitionContent::Image(_)));
+        for wrong in [
+            "x:xfs",
+            "x:size=y",
+            "x:type=y",
+            "x:uuid=esp",
+            "x:label=y",
+            "x:turbo=1",
+            "x:ext4:btrfs",
+            "x:ext4:file=y",
+            "x:ext4:opt=turbo",
+        ] {
+            assert!(partition(wrong).is_err(), "{wrong}");
+        }
+    }
+}

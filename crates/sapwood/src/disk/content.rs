@@ -1,0 +1,184 @@
+//! What is in a partition: built in a file of its own, and copied to its place.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use tempfile::NamedTempFile;
+
+use super::{DiskError, NewPartition, PartitionContent, PartitionSize, Place, Result, SECTOR};
+use crate::build::ImageBuilder;
+use crate::progress::OnProgress;
+
+/// Bytes that are copied at a time.
+const PIECE: usize = 1 << 20;
+
+/// The content of a partition, before it is copied to its place.
+pub(super) enum Built {
+    Nothing,
+    File(File, PathBuf),
+    Made(NamedTempFile),
+}
+
+/// A file that will get a name later, with the permissions of any new file.
+pub(super) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
+    let permissions = fs::Permissions::from_mode(0o666);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".sapwood-").permissions(permissions);
+    builder.tempfile_in(dir)
+}
+
+impl NewPartition {
+    /// Builds the content: of `size` bytes, or of its own size.
+    pub(super) fn build(
+        &self,
+        size: Option<u64>,
+        uuid: Option<[u8; 16]>,
+        dir: &Path,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<Built> {
+        let builder = match &self.content {
+            PartitionContent::Empty => return Ok(Built::Nothing),
+            PartitionContent::File(path) => {
+                let file = File::open(path).map_err(|source| DiskError::File {
+                    path: path.clone(),
+                    source,
+                })?;
+                return Ok(Built::File(file, path.clone()));
+            }
+            PartitionContent::Image(builder) => builder,
+        };
+        let mut builder = ImageBuilder::clone(builder);
+        let size = match self.size {
+            PartitionSize::Bytes(bytes) => Some(bytes),
+            _ => size,
+        };
+        if let Some(size) = size {
+            builder = builder.size(size);
+        }
+        if let Some(uuid) = uuid {
+            builder = builder.default_uuid(uuid);
+        }
+        let failed = |source| DiskError::File {
+            path: dir.to_owned(),
+            source,
+        };
+        let file = temporary(dir).map_err(failed)?;
+        let made = builder.write_with_progress(file.path(), progress);
+        made.map_err(|source| DiskError::Build {
+            name: self.name.clone(),
+            source: Box::new(source),
+        })?;
+        Ok(Built::Made(file))
+    }
+
+    /// Bytes of the partition; `None` if it takes the rest.
+    pub(super) fn bytes(&self, content: &Built) -> Result<Option<u64>> {
+        let found = match content {
+            Built::Nothing => None,
+            Built::File(file, path) => Some(size_of(file, path)?),
+            Built::Made(file) => {
+                let found = fs::metadata(file.path()).map_err(|source| DiskError::File {
+                    path: file.path().to_owned(),
+                    source,
+                })?;
+                Some(found.len())
+            }
+        };
+        let sectors = |bytes: u64| bytes.div_ceil(SECTOR).saturating_mul(SECTOR);
+        match (self.size, found) {
+            (PartitionSize::Rest, _) => Ok(None),
+            (PartitionSize::Bytes(size), Some(content)) if content > sectors(size) => {
+                let name = self.name.clone();
+                Err(DiskError::TooLarge {
+                    name,
+                    content,
+                    size,
+                })
+            }
+            (PartitionSize::Bytes(size), _) if size > 0 => Ok(Some(sectors(size))),
+            (PartitionSize::Content, Some(content)) if content > 0 => Ok(Some(sectors(content))),
+            _ => Err(DiskError::NoSize(self.name.clone())),
+        }
+    }
+
+    /// Copies the content to its place on the disk.
+    pub(super) fn copy(
+        &self,
+        content: &Built,
+        place: Place,
+        disk: &File,
+        path: &Path,
+    ) -> Result<()> {
+        let (source, source_path) = match content {
+            Built::Nothing => return Ok(()),
+            Built::File(file, path) => (file.try_clone(), path.clone()),
+            Built::Made(file) => (File::open(file.path()), file.path().to_owned()),
+        };
+        let read = |source| DiskError::File {
+            path: source_path.clone(),
+            source,
+        };
+        let source = source.map_err(read)?;
+        let len = size_of(&source, &source_path)?;
+        if len > place.len {
+            return Err(DiskError::TooLarge {
+                name: self.name.clone(),
+                content: len,
+                size: place.len,
+            });
+        }
+        copy_data(&source, len, disk, place.start).map_err(|error| match error {
+            Copied::Read(source) => read(source),
+            Copied::Write(source) => DiskError::File {
+                path: path.to_owned(),
+                source,
+            },
+        })
+    }
+}
+
+/// Bytes of a file or block device.
+fn size_of(mut file: &File, path: &Path) -> Result<u64> {
+    let end = io::Seek::seek(&mut file, io::SeekFrom::End(0));
+    end.map_err(|source| DiskError::File {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Which side of a copy failed.
+enum Copied {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+/// Copies all but holes and zeros.
+fn copy_data(from: &File, len: u64, to: &File, start: u64) -> std::result::Result<(), Copied> {
+    let mut piece = vec![0; PIECE];
+    let mut at = 0;
+    while at < len {
+        at = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok(()),
+            // A file system or device that knows no holes.
+            Err(_) => at,
+        };
+        let end = rustix::fs::seek(from, SeekFrom::Hole(at))
+            .unwrap_or(len)
+            .min(len);
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
+            let bytes = piece.get_mut(..want).unwrap_or_default();
+            from.read_exact_at(bytes, at).map_err(Copied::Read)?;
+            if bytes.iter().any(|byte| *byte != 0) {
+                to.write_all_at(bytes, start + at).map_err(Copied::Write)?;
+            }
+            at += want as u64;
+        }
+    }
+    Ok(())
+}

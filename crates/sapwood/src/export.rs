@@ -1,0 +1,342 @@
+//! Exporting the files of an image as a tar archive, or as a layer of a container image.
+//!
+//! # How it works
+//! The tree is walked depth first, each directory in the order of its names' bytes, so that the
+//! same tree gives the same bytes. With a base ([`ExportOptions::since`]) both trees are walked
+//! together. What is equal in both is left out, and what only the base has becomes a whiteout of
+//! the OCI image specification: an entry `.wh.NAME`, or `.wh..wh..opq` where a directory keeps
+//! nothing that the base had in it. Whiteouts come before all other entries of their directory.
+//!
+//! The first name of an inode has its content, and every further one is a hard link to it. If
+//! anything about an inode with several names changed, all of its names are exported.
+//!
+//! Headers are ustar with pax records for what ustar cannot express: fractions of seconds, long
+//! names, large numbers, extended attributes and ACLs. Access times are left out.
+
+mod compare;
+mod entry;
+mod stream;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::fs::FileSystem;
+use crate::kind::Kind;
+use crate::progress::{OnProgress, Progress};
+use crate::tree::{self, Names, Node};
+use crate::vfs::{self, FileKind, Ino};
+use compare::Side;
+use entry::Entries;
+use stream::Stream;
+
+/// How an archive is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum ExportCompression {
+    /// Not at all.
+    #[default]
+    None,
+    /// gzip, at this level: 0 to 9.
+    Gzip(u32),
+    /// zstd, at this level: 1 to 22.
+    Zstd(i32),
+}
+
+/// What is exported, and how.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ExportOptions {
+    /// Export the changes since this directory of this image; it may be the same image.
+    pub since: Option<(FileSystem, PathBuf)>,
+    /// Make a layer of an OCI image: names that mean a whiteout are refused. So are they with a
+    /// base.
+    pub layer: bool,
+    /// Compression.
+    pub compression: ExportCompression,
+}
+
+/// What an export wrote.
+#[derive(Debug, Clone)]
+#[must_use = "an export leaves out sockets"]
+pub struct ExportReport {
+    /// Entries, whiteouts among them.
+    pub entries: u64,
+    /// Sockets, which an archive cannot have.
+    pub left_out: u64,
+    /// SHA-256 of the archive before compression: the layer's `diff_id`.
+    pub diff_id: [u8; 32],
+    /// SHA-256 of what was written: the layer's digest.
+    pub digest: [u8; 32],
+    /// Bytes that were written.
+    pub size: u64,
+}
+
+/// Why an export failed. What was written until then is no complete archive.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The archive could not be written.
+    #[error("the archive cannot be written: {0}")]
+    Write(#[from] io::Error),
+    /// A file of the image could not be read.
+    #[error("{}: {source}", path.display())]
+    Image {
+        /// Its path.
+        path: PathBuf,
+        /// What the file system says.
+        source: vfs::Error,
+    },
+    /// What is to be exported is no directory.
+    #[error("{}: not a directory", .0.display())]
+    NotDirectory(PathBuf),
+    /// The image has a name that is no file name.
+    #[error("{}: a name in it is no file name", .0.display())]
+    BadName(PathBuf),
+    /// A name that would mean the removal of another one.
+    #[error("{}: in a layer a name with .wh. at its start means a removal", .0.display())]
+    Whiteout(PathBuf),
+    /// A device number that no archive can have.
+    #[error("{}: the device number {rdev:#x} is too large for an archive", path.display())]
+    Device {
+        /// Path of the device node.
+        path: PathBuf,
+        /// The number.
+        rdev: u64,
+    },
+}
+
+type Result<T> = std::result::Result<T, ExportError>;
+
+/// The start of a whiteout's name.
+const WHITEOUT: &[u8] = b".wh.";
+/// The whiteout of all that the base has in a directory.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+
+fn shown(path: &[u8]) -> PathBuf {
+    PathBuf::from(std::ffi::OsStr::from_bytes(path))
+}
+
+/// An error of the file system at a path.
+fn at(path: &[u8]) -> impl Fn(vfs::Error) -> ExportError {
+    let path = shown(path);
+    move |source| ExportError::Image {
+        path: path.clone(),
+        source,
+    }
+}
+
+impl FileSystem {
+    /// Writes everything below the directory `path`, and its own attributes as the entry `./`, as
+    /// a tar archive. The same tree gives the same bytes. An empty `lost+found` at the root of an
+    /// ext4 image belongs to the format, and is left out.
+    ///
+    /// # Errors
+    /// [`ExportError`].
+    pub fn export_tar(
+        &self,
+        path: impl AsRef<Path>,
+        writer: impl Write,
+        options: &ExportOptions,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<ExportReport> {
+        let new = top(self, path.as_ref())?;
+        let base = options.since.as_ref();
+        let old = base.map(|(fs, path)| top(fs, path)).transpose()?;
+        let mut export = Export {
+            new: Side::new(&**self.engine(), self.kind()),
+            old: base.map(|(fs, _)| Side::new(&**fs.engine(), fs.kind())),
+            out: Entries::new(Stream::new(writer, options.compression)?),
+            refuses_whiteouts: options.layer || base.is_some(),
+            firsts: HashMap::new(),
+            entries: 0,
+            left_out: 0,
+            progress,
+        };
+        if let (Some(old), Some(side)) = (&old, &mut export.old) {
+            side.collect_links(old)?;
+            export.new.collect_links(&new)?;
+        }
+        export.tree(new, old)?;
+        let (diff_id, digest, size) = export.out.finish()?.finish()?;
+        Ok(ExportReport {
+            entries: export.entries,
+            left_out: export.left_out,
+            diff_id,
+            digest,
+            size,
+        })
+    }
+}
+
+/// The directory that is exported, or the base of it.
+fn top<'a>(fs: &'a FileSystem, path: &Path) -> Result<Node<'a>> {
+    let name = path.as_os_str().as_bytes();
+    let vfs: &dyn vfs::FileSystem = &**fs.engine();
+    let node = tree::resolve(vfs, name, true).map_err(at(name))?;
+    match node.is_dir() {
+        true => Ok(node),
+        false => Err(ExportError::NotDirectory(path.to_owned())),
+    }
+}
+
+/// A directory that the walk is in.
+struct Level<'a> {
+    node: Node<'a>,
+    /// The same directory of the base.
+    old: Option<Node<'a>>,
+    /// Path from the top, without a slash at its end.
+    path: Vec<u8>,
+    /// Names that are still to be exported.
+    names: std::vec::IntoIter<Vec<u8>>,
+}
+
+/// The state of an export.
+struct Export<'a, 'p, 'q, W: Write> {
+    new: Side<'a>,
+    old: Option<Side<'a>>,
+    out: Entries<Stream<W>>,
+    refuses_whiteouts: bool,
+    /// The exported path of each inode with several names.
+    firsts: HashMap<Ino, Vec<u8>>,
+    entries: u64,
+    left_out: u64,
+    progress: &'p mut OnProgress<'q>,
+}
+
+impl<'a, W: Write> Export<'a, '_, '_, W> {
+    fn tree(&mut self, new: Node<'a>, old: Option<Node<'a>>) -> Result<()> {
+        self.entry(&new, old.as_ref(), b"")?;
+        let mut open = vec![self.level(new, old, Vec::new())?];
+        let mut inside = std::collections::HashSet::new();
+        while let Some(level) = open.last_mut() {
+            let Some(name) = level.names.next() else {
+                open.pop();
+                continue;
+            };
+            let path = compare::join(&level.path, &name);
+            let node = level.node.child(&name).map_err(at(&path))?;
+            let old = match &level.old {
+                Some(dir) => compare::child(dir, &name).map_err(at(&path))?,
+                None => None,
+            };
+            self.entry(&node, old.as_ref(), &path)?;
+            if node.is_dir() {
+                if !inside.insert(node.ino()) {
+                    return Err(at(&path)(tree::directory_loop(&name)));
+                }
+                let old = old.filter(Node::is_dir);
+                let level = self.level(node, old, path)?;
+                open.push(level);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a directory: writes its whiteouts, and reads its names.
+    fn level(&mut self, node: Node<'a>, old: Option<Node<'a>>, path: Vec<u8>) -> Result<Level<'a>> {
+        let names = self.new.names(&node, &path)?;
+        if self.refuses_whiteouts
+            && let Some(name) = names.iter().find(|name| name.starts_with(WHITEOUT))
+        {
+            return Err(ExportError::Whiteout(shown(&compare::join(&path, name))));
+        }
+        if let (Some(old), Some(side)) = (&old, &self.old) {
+            let before = side.names(old, &path)?;
+            let mut gone = Vec::new();
+            for name in &before {
+                let path = compare::join(&path, name);
+                let is_gone = match names.binary_search(name) {
+                    Err(_) => true,
+                    // A directory does not replace a file, nor a file a directory.
+                    Ok(_) => {
+                        let now = node.child(name).map_err(at(&path))?;
+                        let then = old.child(name).map_err(at(&path))?;
+                        now.is_dir() != then.is_dir()
+                    }
+                };
+                if is_gone {
+                    gone.push([WHITEOUT, name].concat());
+                }
+            }
+            if !gone.is_empty() && gone.len() == before.len() {
+                gone = vec![OPAQUE.to_vec()];
+            }
+            for name in gone {
+                self.out.whiteout(&compare::join(&path, &name))?;
+                self.count();
+            }
+        }
+        Ok(Level {
+            node,
+            old,
+            path,
+            names: names.into_iter(),
+        })
+    }
+
+    fn count(&mut self) {
+        self.entries += 1;
+        (self.progress)(Progress::Done {
+            phase: "export",
+            done: self.entries,
+        });
+    }
+
+    /// Writes one entry, unless the base has it as it is.
+    fn entry(&mut self, node: &Node<'_>, old: Option<&Node<'_>>, path: &[u8]) -> Result<()> {
+        let attr = node.attr();
+        if attr.kind == FileKind::Socket {
+            log::warn!("{}: a socket is left out", shown(path).display());
+            self.left_out += 1;
+            return Ok(());
+        }
+        if let (Some(side), Some(old)) = (&self.old, old)
+            && self.new.same_names(node, side, old)
+            && compare::same(node, old).map_err(at(path))?
+        {
+            return Ok(());
+        }
+        if attr.kind != FileKind::Directory && attr.nlink > 1 {
+            if let Some(first) = self.firsts.get(&attr.ino) {
+                self.out.link(path, first, attr)?;
+                self.count();
+                return Ok(());
+            }
+            self.firsts.insert(attr.ino, path.to_vec());
+        }
+        self.out.node(path, node)?;
+        self.count();
+        Ok(())
+    }
+}
+
+/// The names of a directory, sorted.
+fn sorted_names(node: &Node<'_>, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let mut names = Names::default();
+    let mut sorted = Vec::new();
+    while let Some(entry) = names
+        .next(node.file_system(), node.ino())
+        .map_err(at(path))?
+    {
+        let name = entry.name;
+        let bad = name.is_empty() || name == b"." || name == b"..";
+        if bad || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+            return Err(ExportError::BadName(shown(path)));
+        }
+        sorted.push(name);
+    }
+    sorted.sort();
+    Ok(sorted)
+}
+
+/// Whether a name at the root of an image belongs to its format: an empty `lost+found` of ext4.
+fn is_of_format(kind: Kind, dir: &Node<'_>, name: &[u8]) -> vfs::Result<bool> {
+    let fs = dir.file_system();
+    if kind != Kind::Ext4 || dir.ino() != fs.root() || name != b"lost+found" {
+        return Ok(false);
+    }
+    let found = dir.child(name)?;
+    Ok(found.is_dir() && Names::default().next(fs, found.ino())?.is_none())
+}
