@@ -46,6 +46,10 @@ fn trials() -> Vec<Trial> {
     vec![
         trial("btrfs::in_and_out", &needs, || in_and_out(Kind::Btrfs)),
         trial("ext4::in_and_out", &ext4, || in_and_out(Kind::Ext4)),
+        trial("btrfs::from_archives", &needs, || {
+            from_archives(Kind::Btrfs)
+        }),
+        trial("ext4::from_archives", &ext4, || from_archives(Kind::Ext4)),
         trial("btrfs::over_what_is_there", &needs, || over(Kind::Btrfs)),
         trial("btrfs::too_much", &[], || too_much(Kind::Btrfs, "128M")),
         trial("ext4::too_much", &[], || too_much(Kind::Ext4, "16M")),
@@ -100,6 +104,54 @@ fn in_and_out(kind: Kind) -> Outcome {
     );
     run(&["cp".as_ref(), "-aq".as_ref(), inside.as_ref(), &back])?;
     same(&tree, &back)
+}
+
+/// Archives of the tree in several formats, and a container image with a layer that restores what
+/// another one hides.
+const ARCHIVES: &str = r#"
+set -e
+rm "tree/two words/pipe" # tar(1) keeps no second name of a fifo
+pack() { tar --create --sparse --xattrs --xattrs-include='user.*' --directory tree "$@" .; }
+pack --format pax | zstd -q > pax.tar
+pack --format pax --sparse-version 0.1 --acls > acl.tar
+tar -cf dir.tar --format pax --no-recursion -C tree a
+mkdir -p oci/blobs/sha256
+blob() { local sum; sum=$(sha256sum "$1" | cut -d' ' -f1); cp "$1" oci/blobs/sha256/$sum; \
+    printf '{"mediaType":"%s","digest":"sha256:%s","size":%s}' "$2" $sum $(stat -c %s "$1"); }
+pack --format pax > base.tar; mkdir -p wh/empty; touch wh/.wh.large wh/.wh.a wh/empty/.wh..wh..opq
+tar -cf hidden.tar -C wh .
+layer=application/vnd.oci.image.layer.v1.tar
+printf '{"layers":[%s,%s,%s]}' "$(blob base.tar $layer)" "$(blob hidden.tar $layer)" \
+    "$(blob pax.tar $layer+zstd)" > manifest
+printf '{"manifests":[%s]}' "$(blob manifest application/vnd.oci.image.manifest.v1+json)" \
+    > oci/index.json
+"#;
+
+/// An image made of archives shows what they have when the kernel mounts it.
+fn from_archives(kind: Kind) -> Outcome {
+    let dir = scratch::directory();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree)?;
+    source(&tree)?;
+    process::shell(dir.path(), ARCHIVES, LIMIT)?;
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let sources = [
+        format!("--tar {}", at("pax.tar")),
+        format!("--rootdir {} --tar {}", at("wh/empty"), at("acl.tar")),
+        format!("--oci {}", at("oci")),
+    ];
+    for source in sources {
+        let args = format!("-t {} --exclude .wh.* {source}", kind.name());
+        let image = Image::new(&Mkfs {
+            kind,
+            ..Mkfs::ours(&args)
+        })?;
+        image.check()?;
+        let mount = Driver::Kernel.mount(image.path(), "ro")?;
+        same(&tree, mount.path()).map_err(|error| format!("{source}: {error:?}"))?;
+        mount.unmount()?;
+    }
+    Ok(())
 }
 
 /// What is there already is replaced, but for directories, which get what is new.

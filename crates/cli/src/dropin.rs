@@ -113,7 +113,8 @@ impl Request {
             self.fill(&operand, source)?;
         }
         if let Some(new) = new {
-            new.keep();
+            let kept = new.keep();
+            kept.map_err(|error| Failure::local(&self.file, error))?;
         }
         match self.quiet {
             true => Ok(()),
@@ -159,9 +160,9 @@ impl Request {
     fn needed(&self, source: &Path) -> Result<u64> {
         let builder = ImageBuilder::new(self.options.kind()).from_dir(source);
         let builder = builder.map_err(|error| Failure::new(FAILED, error))?;
-        builder
-            .needed_size()
-            .ok_or_else(|| Failure::local(&self.file, "the image needs a size"))
+        let needed = builder.needed_size();
+        let needed = needed.map_err(|error| Failure::new(FAILED, error))?;
+        needed.ok_or_else(|| Failure::local(&self.file, "the image needs a size"))
     }
 
     /// The image as the library takes it: with the range of the file, if it is not all of it.

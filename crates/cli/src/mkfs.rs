@@ -2,20 +2,22 @@
 
 mod given;
 mod new_file;
+mod sources;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sapwood::block::{Device, FileDevice, Operand};
 use sapwood::mkfs::{MkfsReport, table};
-use sapwood::{BuildError, FileSystem, Kind, MkfsOptions};
+use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Sources};
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::files::{self, within};
-use super::{copy, output, owner, progress, untar};
+use super::files;
+use super::{copy, output, progress};
 use given::Given;
 pub(super) use new_file::NewFile;
+use sources::ChangeArgs;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -31,13 +33,10 @@ pub(super) struct Args {
         default_value = "btrfs"
     )]
     kind: Kind,
-    /// Fill it with what is in this directory
-    #[arg(short, long, value_name = "DIR")]
-    rootdir: Option<PathBuf>,
-    /// Fill it with the files of this tar archive, plain or compressed with gzip or zstd; - for
-    /// standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "rootdir")]
-    tar: Option<PathBuf>,
+    #[command(flatten)]
+    sources: sources::Given,
+    #[command(flatten)]
+    changes: ChangeArgs,
     #[command(flatten)]
     given: Given,
     /// Print nothing
@@ -70,22 +69,25 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let taken = option.take(&mut options, value.as_deref());
         taken.map_err(|error| Failure::new(USAGE, error))?;
     }
+    let sources = args.sources.sources(&args.changes)?;
     let (device, new) = device(&args.image, &options)?;
     let whole = !is_device(&args.image);
     let made = sapwood::mkfs::mkfs(&*device, &args.image, &options, whole);
     let made = made.map_err(|error| Failure::new(FAILED, error))?;
     drop(device);
-    let missing = match &args.rootdir {
-        Some(source) => fill(&args.image, source, args.quiet || args.json)?,
-        None => 0,
+    let file = new.as_ref().map_or(args.image.as_path(), NewFile::path);
+    let missing = match sources.is_empty() {
+        false => fill(args, file, &sources, &options)?,
+        true => {
+            if let Some((uid, gid)) = root_owner(&options) {
+                set_root_owner(file, uid, gid)?;
+            }
+            0
+        }
     };
-    if let Some(archive) = &args.tar {
-        extract(args, &options, archive)?;
-    } else if let Some((uid, gid)) = root_owner(args, &options) {
-        set_root_owner(&args.image, uid, gid)?;
-    }
     if let Some(new) = new {
-        new.keep();
+        let kept = new.keep();
+        kept.map_err(|error| Failure::local(&args.image, error))?;
     }
     print(args, &options, &made)?;
     match missing {
@@ -124,8 +126,8 @@ fn print(args: &Args, options: &MkfsOptions, made: &MkfsReport) -> Result<()> {
     Ok(())
 }
 
-/// The device to make it on; a file is made anew if a size is given. A file that did not exist
-/// before is removed again unless it is kept.
+/// The device to make it on. A file is made anew if a size is given; it gets its name when it is
+/// complete.
 fn device(image: &Path, options: &MkfsOptions) -> Result<(Arc<dyn Device>, Option<NewFile>)> {
     match options.size() {
         Some(size) if !is_device(image) && !Operand::is_fixed(image) => {
@@ -136,15 +138,15 @@ fn device(image: &Path, options: &MkfsOptions) -> Result<(Arc<dyn Device>, Optio
                     "exists; --force makes it anew with that size",
                 ));
             }
-            let new = match exists {
-                true => None,
-                false => {
-                    Some(NewFile::create(image).map_err(|error| Failure::local(image, error))?)
-                }
+            // A file that is in use is not replaced.
+            let old = match exists {
+                true => Some(sapwood::image::open_device(image, false)?),
+                false => None,
             };
-            let made = FileDevice::create(image, size);
+            let new = NewFile::beside(image, old).map_err(|error| Failure::local(image, error))?;
+            let made = FileDevice::create(new.path(), size);
             let made = made.map_err(|error| Failure::new(super::failure::IMAGE, error))?;
-            Ok((Arc::new(made), new))
+            Ok((Arc::new(made), Some(new)))
         }
         None if !Operand::exists(image) && !image.is_dir() => {
             Err(Failure::local(image, "does not exist; --size makes it"))
@@ -158,41 +160,33 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
-/// Fills the image; the number of files that could not be copied.
-fn fill(image: &Path, source: &Path, quiet: bool) -> Result<u64> {
+/// Fills the image in `file`; the number of files that could not be copied.
+fn fill(args: &Args, file: &Path, sources: &Sources, options: &MkfsOptions) -> Result<u64> {
     copy::lift_file_limit();
-    let bar = progress::items(quiet, "copied");
-    let filled = sapwood::build::fill(image, source, &mut |step| copy::show(&bar, step));
+    let bar = progress::items(args.quiet || args.json, "files");
+    let filled = sapwood::build::fill(
+        file,
+        &args.image,
+        sources,
+        options.root_owner(),
+        &mut |step| copy::show(&bar, step),
+    );
     bar.finish_and_clear();
     filled
         .map(|report| report.left_out)
         .map_err(|error| match error {
             BuildError::Copy(error) => copy::failure(error),
-            BuildError::FileSystem(error) => files::whole(image, error),
+            BuildError::FileSystem(error) => files::whole(&args.image, error),
             error => Failure::new(FAILED, error),
         })
 }
 
-/// Owner and group of the root directory, unless it belongs to the superuser. An ordinary user
-/// could not write to a mount of the image otherwise. What comes from a directory keeps its owners.
-fn root_owner(args: &Args, options: &MkfsOptions) -> Option<(u32, u32)> {
-    let caller = (rustix::process::geteuid(), rustix::process::getegid());
-    let ordinary = !caller.0.is_root() && args.rootdir.is_none();
-    options
-        .root_owner()
-        .or_else(|| ordinary.then(|| (caller.0.as_raw(), caller.1.as_raw())))
-}
-
-/// Fills the image from an archive. The root belongs to the owner given, else to the caller, unless
-/// the archive has an entry for it.
-fn extract(args: &Args, options: &MkfsOptions, archive: &Path) -> Result<()> {
-    let reader = untar::open(archive)?;
-    let (uid, gid, _) = owner::chosen(options.root_owner());
-    within(FileSystem::open(&args.image)?, |fs| {
-        fs.set_owner("/", Some(uid), Some(gid))?;
-        fs.set_creator(uid, gid);
-        untar::extract(fs, Path::new("/"), reader, archive, args.quiet || args.json)
-    })
+/// Owner and group of the root directory of an empty image, unless it belongs to the superuser. An
+/// ordinary user could not write to a mount of the image otherwise.
+fn root_owner(options: &MkfsOptions) -> Option<(u32, u32)> {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let caller = (!uid.is_root()).then(|| (uid.as_raw(), gid.as_raw()));
+    options.root_owner().or(caller)
 }
 
 fn set_root_owner(image: &Path, uid: u32, gid: u32) -> Result<()> {

@@ -2,10 +2,12 @@
 //! JSON as RFC 3339 in UTC.
 
 use std::sync::OnceLock;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
 use sapwood::vfs::Timestamp;
+
+use super::failure::{Failure, Result, USAGE};
 
 /// Date and time in the caller's zone, to the nanosecond, and the offset of the zone.
 pub(super) fn local(time: Timestamp) -> String {
@@ -98,6 +100,26 @@ fn civil(days: i64) -> (i64, i64, i64) {
         shifted_month - 9
     };
     (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+}
+
+/// The time in `SOURCE_DATE_EPOCH`, if it is set.
+///
+/// # Errors
+/// It is no number of seconds.
+pub(super) fn source_date_epoch() -> Result<Option<SystemTime>> {
+    const NAME: &str = "SOURCE_DATE_EPOCH";
+    let Some(text) = std::env::var_os(NAME).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let seconds = text.to_str().and_then(|text| text.parse().ok());
+    let time = seconds.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+    let why = || {
+        Failure::new(
+            USAGE,
+            format_args!("{NAME}: {} makes no sense", text.display()),
+        )
+    };
+    time.map(Some).ok_or_else(why)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::{copy, owner, progress};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Archive, plain or compressed with gzip or zstd; - for standard input
+    /// Archive, plain or compressed with gzip, zstd, xz or bzip2; - for standard input
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
     /// The directory of the image to put it into; IMAGE: is its root

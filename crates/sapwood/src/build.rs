@@ -4,19 +4,20 @@ mod subvolumes;
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use sapwood_block::FileDevice;
 
 use crate::Kind;
-use crate::archive::{Archive, ArchiveError};
-use crate::copy::{self, CopyError, CopyReport};
+use crate::archive::ArchiveError;
+use crate::changes::Changes;
+use crate::copy::{self, CopyReport};
 use crate::fs::FileSystem;
-use crate::mkfs::{MkfsError, MkfsOptionError, MkfsOptions, mkfs};
-use crate::options::{OptionError, Options};
+use crate::mkfs::{MkfsOptionError, MkfsOptions, mkfs};
+use crate::options::Options;
 use crate::progress::{self, OnProgress};
+pub use crate::sources::BuildError;
+use crate::sources::{Filled, Need, Sources};
 pub use subvolumes::NewSubvolume;
 
 /// Unit of space of both formats, in bytes, as the need of files is estimated.
@@ -34,65 +35,7 @@ const BLOCK: u64 = 4096;
 #[derive(Debug, Clone)]
 pub struct ImageBuilder {
     options: MkfsOptions,
-    source: Option<Source>,
-}
-
-/// Where the files of an image come from.
-#[derive(Debug, Clone)]
-enum Source {
-    Archive(Arc<Archive>),
-    Directory { path: PathBuf, need: Need },
-}
-
-/// What the files of an image take.
-#[derive(Debug, Clone, Copy, Default)]
-struct Need {
-    entries: u64,
-    /// Bytes of content in whole blocks.
-    bytes: u64,
-}
-
-/// Why an image was not made. There is no file under its name then.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// No size was given.
-    #[error("{}: the image needs a size", .0.display())]
-    NoSize(PathBuf),
-    /// The file could not be made.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// The image.
-        path: PathBuf,
-        /// What the host says.
-        source: io::Error,
-    },
-    /// The device.
-    #[error(transparent)]
-    Device(#[from] sapwood_block::Error),
-    /// The format cannot be made so.
-    #[error(transparent)]
-    Mkfs(#[from] MkfsError),
-    /// The archive could not be read, or put into the image.
-    #[error(transparent)]
-    Archive(#[from] ArchiveError),
-    /// A file could not be copied into the image.
-    #[error(transparent)]
-    Copy(#[from] CopyError),
-    /// An option with which the image is opened.
-    #[error(transparent)]
-    Option(OptionError),
-    /// A directory that was to become a subvolume is none.
-    #[error("{}: to be a subvolume it has to be a directory in {}", path.display(), source_dir.display())]
-    NoSubvolume {
-        /// Its path in the directory.
-        path: PathBuf,
-        /// The directory that the image is filled with.
-        source_dir: PathBuf,
-    },
-    /// The new image could not be opened, completed, or given to its owner.
-    #[error(transparent)]
-    FileSystem(#[from] crate::Error),
+    sources: Sources,
 }
 
 impl ImageBuilder {
@@ -102,7 +45,7 @@ impl ImageBuilder {
     pub fn new(kind: Kind) -> Self {
         Self {
             options: MkfsOptions::new(kind),
-            source: None,
+            sources: Sources::default(),
         }
     }
 
@@ -163,10 +106,20 @@ impl ImageBuilder {
         Ok(self)
     }
 
-    /// Fills the image with the files of a tar archive, plain or compressed with gzip or zstd,
-    /// which is read to its end here. Owners, modes, times, links, device nodes and, of the pax
-    /// format, extended attributes are those of the archive. Without a [`size`](Self::size) the
-    /// image has room for them and some more.
+    /// Fills the image from these sources, after those that it has.
+    #[must_use]
+    pub fn sources(mut self, sources: Sources) -> Self {
+        self.sources.append(sources);
+        self
+    }
+
+    /// Adds the files of a tar archive, plain or compressed with gzip, zstd, xz or bzip2, which is
+    /// read to its end here. Owners, modes, times, links, device nodes, extended attributes, ACLs
+    /// and holes are those of the archive. Without a [`size`](Self::size) the image has room for
+    /// all sources and some more.
+    ///
+    /// Sources are applied in the order of these calls. A later file replaces an earlier one of
+    /// its name, and directories are merged.
     ///
     /// ```no_run
     /// let archive = std::fs::File::open("root.tar")?;
@@ -175,15 +128,32 @@ impl ImageBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`BuildError::Archive`].
+    /// [`BuildError::Archive`]: it cannot be read. What is wrong with its content is an error of
+    /// [`write_to`](Self::write_to).
     pub fn from_tar(mut self, archive: impl Read) -> Result<Self, BuildError> {
-        self.source = Some(Source::Archive(Arc::new(Archive::read(archive)?)));
+        self.sources.tar_stream(copied(archive)?);
         Ok(self)
     }
 
-    /// Fills the image with everything that is in a directory of this machine, as `cp -a` copies
-    /// it: with owners, modes, times, links, special files, extended attributes and holes. Without
-    /// a [`size`](Self::size) the image has room for what the directory holds now, and some more.
+    /// As [`from_tar`](Self::from_tar), for a cpio archive (`newc`, with or without checksums).
+    ///
+    /// # Errors
+    /// As [`from_tar`](Self::from_tar).
+    pub fn from_cpio(mut self, archive: impl Read) -> Result<Self, BuildError> {
+        self.sources.cpio_stream(copied(archive)?);
+        Ok(self)
+    }
+
+    /// Adds the files of a container image: an OCI layout in a directory or an archive, or an
+    /// archive of `docker save`; `PATH:TAG` chooses one of several images.
+    #[must_use]
+    pub fn from_oci(mut self, path: impl Into<PathBuf>) -> Self {
+        self.sources.oci(path);
+        self
+    }
+
+    /// Adds everything that is in a directory of this machine, as `cp -a` copies it: with owners,
+    /// modes, times, links, special files, extended attributes and holes.
     ///
     /// ```no_run
     /// sapwood::ImageBuilder::btrfs().from_dir("root")?.write_to("root.img")?;
@@ -194,34 +164,39 @@ impl ImageBuilder {
     /// [`BuildError::File`]: the directory cannot be listed.
     pub fn from_dir(mut self, path: impl Into<PathBuf>) -> Result<Self, BuildError> {
         let path = path.into();
-        let mut need = Need::default();
-        need.add_directory(&path)?;
-        self.source = Some(Source::Directory { path, need });
+        fs::read_dir(&path).map_err(|source| BuildError::File {
+            path: path.clone(),
+            source,
+        })?;
+        self.sources.dir(path);
         Ok(self)
     }
 
-    /// Bytes that an image needs for its source: room for the files, for what the format takes, and
-    /// an eighth more, in whole MiB. `None` without a source.
+    /// Metadata that files get in place of their source's.
     #[must_use]
-    pub fn needed_size(&self) -> Option<u64> {
-        let need = self.need()?;
+    pub fn changes(mut self, changes: Changes) -> Self {
+        *self.sources.changes_mut() = changes;
+        self
+    }
+
+    /// Bytes that an image needs for its sources: room for the files, for what the format takes, and
+    /// an eighth more, in whole MiB. `None` without a source.
+    ///
+    /// # Errors
+    /// [`BuildError`]: a source cannot be read.
+    pub fn needed_size(&self) -> Result<Option<u64>, BuildError> {
+        let need = self.sources.need()?;
+        Ok((!self.sources.is_empty()).then(|| self.size_for(need)))
+    }
+
+    fn size_for(&self, need: Need) -> u64 {
         let own = match self.options.kind() {
             Kind::Btrfs => 256 << 20,
             Kind::Ext4 => 96 << 20,
         };
         let files = need.entries.saturating_mul(BLOCK);
         let all = need.bytes.saturating_add(files);
-        Some(all.saturating_add(all / 8).saturating_add(own) & !0xf_ffff)
-    }
-
-    fn need(&self) -> Option<Need> {
-        Some(match self.source.as_ref()? {
-            Source::Directory { need, .. } => *need,
-            Source::Archive(archive) => Need {
-                entries: archive.entries(),
-                bytes: archive.bytes(),
-            },
-        })
+        all.saturating_add(all / 8).saturating_add(own) & !0xf_ffff
     }
 
     /// Makes the image. It gets its name when it is complete and durable; a file that has the name
@@ -244,11 +219,12 @@ impl ImageBuilder {
         progress: &mut OnProgress<'_>,
     ) -> Result<(), BuildError> {
         let path = path.as_ref();
-        let size = self
-            .options
-            .size()
-            .or_else(|| self.needed_size())
-            .ok_or_else(|| BuildError::NoSize(path.to_owned()))?;
+        let need = self.sources.need()?;
+        let size = match self.options.size() {
+            Some(size) => size,
+            None if self.sources.is_empty() => return Err(BuildError::NoSize(path.to_owned())),
+            None => self.size_for(need),
+        };
         let failed = |source| BuildError::File {
             path: path.to_owned(),
             source,
@@ -262,7 +238,7 @@ impl ImageBuilder {
             .tempfile_in(dir)
             .map_err(failed)?
             .into_temp_path();
-        self.format(&unfinished, path, size)?;
+        self.format(&unfinished, path, size, need)?;
         self.fill(&unfinished, path, progress)?;
         let file = fs::File::open(&unfinished).map_err(failed)?;
         file.sync_all().map_err(failed)?;
@@ -275,7 +251,13 @@ impl ImageBuilder {
     }
 
     /// Makes the file system in `file`, which is called `path` in errors.
-    fn format(&self, file: &Path, path: &Path, size: u64) -> Result<(), BuildError> {
+    fn format(
+        &self,
+        file: &Path,
+        path: &Path,
+        size: u64,
+        Need { entries, .. }: Need,
+    ) -> Result<(), BuildError> {
         let device = FileDevice::create(file, size)?;
         let mut options = self.options.clone();
         if options.root_owner().is_none() {
@@ -283,11 +265,9 @@ impl ImageBuilder {
             options.set_root_owner(uid, gid);
         }
         // More than an image of that size has.
-        if let Some(Need { entries, .. }) = self.need() {
-            let needed = entries + entries / 8 + 64;
-            if needed > size / 16_384 {
-                options.suggest_inodes(needed);
-            }
+        let needed = entries.saturating_add(entries / 8).saturating_add(64);
+        if entries > 0 && needed > size / 16_384 {
+            options.suggest_inodes(needed);
         }
         mkfs(&device, path, &options, true)?;
         Ok(())
@@ -300,34 +280,18 @@ impl ImageBuilder {
         path: &Path,
         progress: &mut OnProgress<'_>,
     ) -> Result<(), BuildError> {
-        let owner = match &self.source {
-            Some(Source::Directory { .. }) => self.options.root_owner(),
-            _ => Some(self.options.root_owner().unwrap_or_else(caller)),
-        };
-        let owned = owner.is_none_or(|owner| self.options.kind() == Kind::Ext4 || owner == (0, 0));
-        if owned && self.source.is_none() {
-            return Ok(());
+        let given = self.options.root_owner();
+        if self.sources.is_empty() {
+            // mkfs of ext4 gives the root its owner.
+            let owner = given.unwrap_or_else(caller);
+            if self.options.kind() == Kind::Ext4 || owner == (0, 0) {
+                return Ok(());
+            }
         }
         let fs = FileSystem::open_with_options(file, &filling()?)?;
-        match &self.source {
-            None => {}
-            Some(Source::Archive(archive)) => {
-                let (uid, gid) = self.options.root_owner().unwrap_or_else(caller);
-                fs.set_owner("/", Some(uid), Some(gid))?;
-                fs.set_creator(uid, gid);
-                archive.extract(&fs, progress)?;
-            }
-            Some(Source::Directory { path: source, .. }) => {
-                copy::fill(&fs, path, source, progress)?.complete()?;
-            }
-        }
-        let given = match &self.source {
-            Some(Source::Archive(_)) => None,
-            _ => owner,
-        };
-        if let Some((uid, gid)) = given {
-            fs.set_owner("/", Some(uid), Some(gid))?;
-        }
+        fill_open(&fs, path, &self.sources, given, progress)?
+            .copied
+            .complete()?;
         Ok(fs.close()?)
     }
 }
@@ -371,19 +335,8 @@ impl FillOptions {
 /// [`ImageBuilder::from_dir`]. What cannot be copied is reported to `progress` and left out.
 ///
 /// # Errors
-/// [`BuildError::FileSystem`] and [`BuildError::Copy`].
-pub fn fill(
-    image: &Path,
-    source: &Path,
-    progress: &mut OnProgress<'_>,
-) -> Result<CopyReport, BuildError> {
-    fill_with(image, source, &FillOptions::default(), progress)
-}
-
-/// As [`fill`], with options.
-///
-/// # Errors
-/// As [`fill`]; [`BuildError::NoSubvolume`]; [`BuildError::Option`]: no such compression.
+/// [`BuildError::FileSystem`], [`BuildError::Copy`], [`BuildError::NoSubvolume`];
+/// [`BuildError::Option`]: no such compression.
 pub fn fill_with(
     image: &Path,
     source: &Path,
@@ -393,7 +346,7 @@ pub fn fill_with(
     let wanted = subvolumes::checked(&options.subvolumes, source)?;
     let fs = FileSystem::open_with_options(image, &options.opening()?)?;
     let filled = subvolumes::create(&fs, &wanted).and_then(|()| {
-        let report = copy::fill(&fs, image, source, progress)?;
+        let report = copy::fill(&fs, image, source, &Changes::default(), progress)?;
         subvolumes::finish(&fs, &wanted)?;
         Ok(report)
     });
@@ -401,6 +354,51 @@ pub fn fill_with(
     let report = filled?;
     ended?;
     Ok(report)
+}
+
+/// Fills the image in `file`, which is called `image` in errors, from sources in their order. The
+/// root belongs to the owner given, else to that of the last source that has one, else to the
+/// caller. What cannot be copied from a directory is reported to `progress` and left out.
+///
+/// # Errors
+/// [`BuildError`]; what was filled until then stays.
+pub fn fill(
+    file: &Path,
+    image: &Path,
+    sources: &Sources,
+    root_owner: Option<(u32, u32)>,
+    progress: &mut OnProgress<'_>,
+) -> Result<CopyReport, BuildError> {
+    let fs = FileSystem::open_with_options(file, &filling()?)?;
+    let filled = fill_open(&fs, image, sources, root_owner, progress);
+    let ended = fs.close();
+    let filled = filled?;
+    ended?;
+    Ok(filled.copied)
+}
+
+fn fill_open(
+    fs: &FileSystem,
+    image: &Path,
+    sources: &Sources,
+    root_owner: Option<(u32, u32)>,
+    progress: &mut OnProgress<'_>,
+) -> Result<Filled, BuildError> {
+    let owner = root_owner.unwrap_or_else(caller);
+    fs.set_owner("/", Some(owner.0), Some(owner.1))?;
+    let filled = sources.fill(fs, image, owner, progress)?;
+    if let Some((uid, gid)) = root_owner.filter(|_| sources.has_dir()) {
+        fs.set_owner("/", Some(uid), Some(gid))?;
+    }
+    Ok(filled)
+}
+
+/// A copy of a stream, in a file without a name.
+fn copied(mut stream: impl Read) -> Result<fs::File, ArchiveError> {
+    let mut file = tempfile::tempfile()?;
+    io::copy(&mut stream, &mut file)?;
+    io::Seek::rewind(&mut file)?;
+    Ok(file)
 }
 
 /// How an image is open while it is filled: nothing has to be durable before the end, and what
@@ -422,30 +420,4 @@ fn caller() -> (u32, u32) {
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     )
-}
-
-impl Need {
-    fn add_directory(&mut self, path: &Path) -> Result<(), BuildError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| BuildError::File { path, source }
-        };
-        let mut waiting = vec![path.to_owned()];
-        while let Some(dir) = waiting.pop() {
-            for entry in fs::read_dir(&dir).map_err(failed(&dir))? {
-                let entry = entry.map_err(failed(&dir))?;
-                let path = entry.path();
-                let found = entry.metadata().map_err(failed(&path))?;
-                self.entries += 1;
-                if found.is_dir() {
-                    waiting.push(path);
-                } else if found.is_file() {
-                    let blocks = found.len().min(found.blocks().saturating_mul(512));
-                    let bytes = blocks.div_ceil(BLOCK).saturating_mul(BLOCK);
-                    self.bytes = self.bytes.saturating_add(bytes);
-                }
-            }
-        }
-        Ok(())
-    }
 }

@@ -17,6 +17,7 @@
 //! xattrs (with ACLs), hard links, special files and holes. Any other copy belongs to the caller
 //! and has no set-id bits. A copy within an image shares the content where the format can.
 
+mod changed;
 mod error;
 mod image_side;
 mod local_node;
@@ -34,10 +35,12 @@ use std::path::{Path, PathBuf};
 
 pub use error::{CopyCause, CopyError};
 
+use crate::changes::Changes;
 use crate::fs::FileSystem;
 use crate::progress::{OnProgress, Stop};
 use crate::shown;
 use crate::vfs::{Credentials, FileKind};
+use changed::Changed;
 use error::Result;
 use image_side::ImageSide;
 use local_side::LocalSide;
@@ -145,6 +148,17 @@ pub struct CopyReport {
 }
 
 impl CopyReport {
+    /// Adds the report of a further copy.
+    pub(crate) fn add(&mut self, later: Self) {
+        self.copied = self.copied.saturating_add(later.copied);
+        self.left_out = self.left_out.saturating_add(later.left_out);
+        self.kept = self.kept.saturating_add(later.kept);
+        self.bytes = self.bytes.saturating_add(later.bytes);
+        if self.first_error.is_none() {
+            self.first_error = later.first_error;
+        }
+    }
+
     /// The number of names that were copied, if nothing was left out.
     ///
     /// # Errors
@@ -381,12 +395,13 @@ impl<'d> Destination<'d> {
     }
 }
 
-/// Copies everything that is in a directory of this machine to the root of a file system, which is
-/// called `image` in errors.
+/// Copies everything that is in a directory of this machine, with changes, to the root of a file
+/// system, which is called `image` in errors.
 pub(crate) fn fill(
     fs: &FileSystem,
     image: &Path,
     source: &Path,
+    changes: &Changes,
     progress: &mut OnProgress<'_>,
 ) -> Result<CopyReport> {
     let from = LocalSide::new(source.to_owned());
@@ -406,6 +421,7 @@ pub(crate) fn fill(
         rules: CopyOptions::archive().rules(),
         report: &report,
     };
-    copy.tree(top, false, Target::Directory(root))?;
+    let top = Changed::new(top, Vec::new(), changes);
+    copy.tree(Box::new(top), false, Target::Directory(root))?;
     Ok(report.end())
 }

@@ -42,6 +42,7 @@
 
 mod archive;
 pub mod build;
+mod changes;
 mod check;
 pub mod copy;
 pub mod disk;
@@ -50,31 +51,38 @@ pub mod fs;
 pub mod image;
 pub mod inspect;
 pub mod kind;
+mod manifest;
 pub mod mkfs;
 #[cfg(feature = "fuse")]
 pub mod mount;
+mod oci;
 pub mod options;
 pub mod pattern;
 pub mod progress;
 pub mod shown;
+mod sources;
 pub mod target;
 mod tree;
 
 pub use archive::ArchiveError;
 pub use build::{BuildError, ImageBuilder};
+pub use changes::{ChangeError, Changes, IdRange};
 pub use check::{CheckError, CheckFinding, CheckOptions, CheckReport, check};
 pub use copy::{CopyError, CopyOptions, CopyReport};
 pub use export::{ExportError, ExportOptions, ExportReport};
 pub use fs::{Error, File, FileSystem, OpenOptions, Result, errno};
 pub use inspect::{Info, dump, info};
 pub use kind::Kind;
+pub use manifest::ManifestError;
 pub use mkfs::MkfsOptions;
+pub use oci::OciError;
 pub use options::Options;
 pub use progress::{OnProgress, Progress, Stop};
 pub use sapwood_block as block;
 pub use sapwood_btrfs as btrfs;
 pub use sapwood_ext4 as ext4;
 pub use sapwood_vfs as vfs;
+pub use sources::Sources;
 
 /// Opens an image for reading and writing; see [`FileSystem::open`].
 ///

@@ -373,7 +373,7 @@ impl FileSystem {
         &*self.inner.mounted
     }
 
-    pub(super) fn creator(&self) -> Credentials {
+    pub(crate) fn creator(&self) -> Credentials {
         *self.inner.creator.lock()
     }
 

@@ -1,0 +1,226 @@
+//! What `sapwood mkfs` fills an image from, in the order of the command line, and the metadata that
+//! the files get in place of their source's.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use sapwood::{Changes, IdRange, Sources};
+
+use crate::failure::{FAILED, Failure, Result, USAGE};
+use crate::times;
+
+/// An option that names a source.
+struct Kind {
+    long: &'static str,
+    short: Option<char>,
+    value: &'static str,
+    help: &'static str,
+    add: fn(&mut Sources, &Path),
+}
+
+const KINDS: &[Kind] = &[
+    Kind {
+        long: "rootdir",
+        short: Some('r'),
+        value: "DIR",
+        help: "Fill it with what is in this directory. Sources can be given several times and mixed: \
+               a later file replaces an earlier one of its name",
+        add: |sources, path| sources.dir(path),
+    },
+    Kind {
+        long: "tar",
+        short: None,
+        value: "FILE",
+        help: "Fill it with the files of this tar archive, plain or compressed with gzip, zstd, xz \
+               or bzip2; - for standard input",
+        add: |sources, path| match path == Path::new("-") {
+            true => sources.tar_stream(std::io::stdin()),
+            false => sources.tar(path),
+        },
+    },
+    Kind {
+        long: "oci",
+        short: None,
+        value: "PATH[:TAG]",
+        help: "Fill it with the layers of a container image: an OCI layout in a directory or an \
+               archive, or an archive of docker save",
+        add: |sources, path| sources.oci(path),
+    },
+    Kind {
+        long: "cpio",
+        short: None,
+        value: "FILE",
+        help: "Fill it with the files of this cpio archive (newc), plain or compressed; - for \
+               standard input",
+        add: |sources, path| match path == Path::new("-") {
+            true => sources.cpio_stream(std::io::stdin()),
+            false => sources.cpio(path),
+        },
+    },
+];
+
+/// Sources in their order: the place in [`KINDS`], and the value.
+#[derive(Debug)]
+pub(super) struct Given(Vec<(usize, OsString)>);
+
+impl clap::Args for Given {
+    fn augment_args(command: Command) -> Command {
+        command.args(KINDS.iter().map(|kind| {
+            let parser = clap::value_parser!(OsString);
+            let arg = Arg::new(kind.long).long(kind.long).help(kind.help);
+            let arg = arg.value_name(kind.value).value_parser(parser);
+            let arg = arg.action(ArgAction::Append);
+            match kind.short {
+                Some(letter) => arg.short(letter),
+                None => arg,
+            }
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = Vec::new();
+        for (at, kind) in KINDS.iter().enumerate() {
+            let values = matches.get_many::<OsString>(kind.long);
+            let places = matches.indices_of(kind.long).into_iter().flatten();
+            let values = values.into_iter().flatten();
+            given.extend(
+                places
+                    .zip(values)
+                    .map(|(place, value)| (place, at, value.clone())),
+            );
+        }
+        given.sort_by_key(|(place, ..)| *place);
+        let given = given.into_iter().map(|(_, at, value)| (at, value));
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.extend(Self::from_arg_matches(matches)?.0);
+        Ok(())
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct ChangeArgs {
+    /// Everything belongs to root
+    #[arg(long)]
+    all_root: bool,
+    /// The COUNT owners from FROM on become those from TO on; others stay
+    #[arg(long, value_name = "FROM:TO:COUNT")]
+    uid_map: Vec<IdRange>,
+    /// As --uid-map, for groups
+    #[arg(long, value_name = "FROM:TO:COUNT")]
+    gid_map: Vec<IdRange>,
+    /// Leave out what the pattern matches, with everything below it: names, or paths from the root
+    /// if it has a slash. * ? [a-z] {a,b} match within a name, ** any number of directories
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+    /// Times of files after SOURCE_DATE_EPOCH become that time
+    #[arg(long)]
+    clamp_mtime: bool,
+    /// Metadata from this list, in the format of BSD mtree or the dump format of composefs: owners,
+    /// modes, times, attributes, and device nodes, links and empty files that no source has
+    #[arg(long, value_name = "FILE")]
+    manifest: Vec<PathBuf>,
+    /// Owners of the files of the same paths in this tar or cpio archive, or list as --manifest
+    #[arg(long, value_name = "FILE")]
+    owner_from: Vec<PathBuf>,
+    /// SELinux labels from this file_contexts file
+    #[arg(long, value_name = "FILE")]
+    file_contexts: Option<PathBuf>,
+}
+
+impl Given {
+    /// The sources with their changes.
+    ///
+    /// # Errors
+    /// A pattern or file that makes no sense; no `SOURCE_DATE_EPOCH`.
+    pub(super) fn sources(&self, changes: &ChangeArgs) -> Result<Sources> {
+        let mut sources = Sources::default();
+        let stdin = self.0.iter().filter(|(at, value)| {
+            let archive = KINDS.get(*at).is_some_and(|kind| kind.value == "FILE");
+            archive && value == "-"
+        });
+        if stdin.count() > 1 {
+            let why = "standard input can only be one source";
+            return Err(Failure::new(USAGE, why));
+        }
+        for (at, value) in &self.0 {
+            if let Some(kind) = KINDS.get(*at) {
+                (kind.add)(&mut sources, Path::new(value));
+            }
+        }
+        for path in &changes.manifest {
+            sources.manifest(path);
+        }
+        for path in &changes.owner_from {
+            let read = sources.owners_from(path);
+            read.map_err(|error| Failure::new(FAILED, error))?;
+        }
+        changes.apply(sources.changes_mut())?;
+        Ok(sources)
+    }
+}
+
+impl ChangeArgs {
+    fn apply(&self, changes: &mut Changes) -> Result<()> {
+        if self.all_root {
+            changes.all_root();
+        }
+        for range in &self.uid_map {
+            changes.map_uids(*range);
+        }
+        for range in &self.gid_map {
+            changes.map_gids(*range);
+        }
+        for pattern in &self.exclude {
+            let added = changes.exclude(pattern);
+            added.map_err(|error| Failure::new(USAGE, format_args!("--exclude: {error}")))?;
+        }
+        if self.clamp_mtime {
+            let epoch = times::source_date_epoch()?.ok_or_else(|| {
+                Failure::new(
+                    USAGE,
+                    "--clamp-mtime needs SOURCE_DATE_EPOCH in the environment",
+                )
+            })?;
+            changes.clamp_times(epoch);
+        }
+        if let Some(path) = &self.file_contexts {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|error| Failure::local(path, error))?;
+            let added = changes.file_contexts(&text);
+            added.map_err(|error| Failure::local(path, error))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{Cli, Command};
+    use clap::Parser;
+
+    #[test]
+    fn sources_are_taken_in_their_order() {
+        let words = [
+            "sapwood", "mkfs", "--tar", "a", "-r", "b", "--cpio", "c", "--tar=d", "img", "--oci",
+            "e:1",
+        ];
+        let Command::Mkfs(args) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("another command");
+        };
+        let given = args.sources.0.iter();
+        let given: Vec<_> = given
+            .map(|(at, value)| (*at, value.to_str().unwrap()))
+            .collect();
+        assert_eq!(given, [(1, "a"), (0, "b"), (3, "c"), (1, "d"), (2, "e:1")]);
+    }
+}

@@ -1,0 +1,108 @@
+//! Entries of archives, whatever their format.
+
+use super::error::Result;
+pub(crate) use crate::changes::{Attributes, Xattrs};
+use crate::vfs::{FileKind, Timestamp};
+
+/// One entry of an archive.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// Its name as the archive has it.
+    pub(crate) path: Vec<u8>,
+    pub(crate) kind: EntryKind,
+    pub(crate) attributes: Attributes,
+    /// Length of the content, with holes.
+    pub(crate) size: u64,
+}
+
+/// What an entry makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    Regular,
+    Directory,
+    Symlink(Vec<u8>),
+    /// A further name of the entry of this name. An entry of cpio may bring the content as well.
+    Link(Vec<u8>),
+    /// A device of this number, a fifo or a socket.
+    Special(FileKind, u64),
+}
+
+impl EntryKind {
+    /// The kind of the inode; `None` for a further name.
+    pub(crate) fn kind(&self) -> Option<FileKind> {
+        Some(match self {
+            Self::Regular => FileKind::Regular,
+            Self::Directory => FileKind::Directory,
+            Self::Symlink(_) => FileKind::Symlink,
+            Self::Special(kind, _) => *kind,
+            Self::Link(_) => return None,
+        })
+    }
+}
+
+/// The entries of an archive in their order.
+pub(crate) trait Entries {
+    /// The next entry; what was not read of the content of the last one is skipped.
+    ///
+    /// # Errors
+    /// What is wrong with the archive.
+    fn next(&mut self) -> Result<Option<Entry>>;
+
+    /// Reads the next piece of the content of the last entry: its offset in the file, and the
+    /// number of bytes, which is 0 at the end. What is between two pieces is a hole.
+    ///
+    /// # Errors
+    /// What is wrong with the archive.
+    fn read(&mut self, piece: &mut [u8]) -> Result<(u64, usize)>;
+}
+
+/// Number of a device node, if an inode of both formats can have it.
+pub(crate) fn device(major: u64, minor: u64) -> Option<u64> {
+    let major = u32::try_from(major).ok().filter(|major| *major < 1 << 12)?;
+    let minor = u32::try_from(minor).ok().filter(|minor| *minor < 1 << 20)?;
+    Some(rustix::fs::makedev(major, minor))
+}
+
+/// A time of the pax format: seconds, and a fraction if there is one.
+pub(crate) fn time(text: &[u8]) -> Option<Timestamp> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let sec: i64 = whole.parse().ok()?;
+    let digits: String = fraction
+        .chars()
+        .chain("000000000".chars())
+        .take(9)
+        .collect();
+    let nsec: u32 = digits.parse().ok()?;
+    match (whole.starts_with('-'), nsec) {
+        (true, 1..) => Some(Timestamp {
+            sec: sec.checked_sub(1)?,
+            nsec: 1_000_000_000_u32.checked_sub(nsec)?,
+        }),
+        _ => Some(Timestamp { sec, nsec }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_fractions_and_may_be_before_1970() {
+        let at = |sec, nsec| Some(Timestamp { sec, nsec });
+        assert_eq!(time(b"17"), at(17, 0));
+        assert_eq!(time(b"17.25"), at(17, 250_000_000));
+        assert_eq!(time(b"17.1234567899"), at(17, 123_456_789));
+        assert_eq!(time(b"-1.25"), at(-2, 750_000_000));
+        assert_eq!(time(b"soon"), None);
+        assert_eq!(time(b"1.x"), None);
+    }
+
+    #[test]
+    fn device_numbers_are_those_that_inodes_can_store() {
+        assert_eq!(device(1, 3), Some(rustix::fs::makedev(1, 3)));
+        assert_eq!(device(4095, 1_048_575), Some(0xffff_ffff));
+        assert_eq!(device(4096, 0), None);
+        assert_eq!(device(0, 1 << 20), None);
+    }
+}

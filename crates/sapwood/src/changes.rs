@@ -1,0 +1,287 @@
+//! Metadata that the files of an image get in place of their source's.
+//!
+//! ```
+//! use sapwood::Changes;
+//!
+//! let mut changes = Changes::default();
+//! changes.all_root();
+//! changes.exclude("*.o")?;
+//! changes.exclude("/var/cache/**")?;
+//! # Ok::<(), sapwood::ChangeError>(())
+//! ```
+
+mod contexts;
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::str::FromStr;
+
+use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+
+use crate::vfs::{FileKind, Timestamp};
+use contexts::Contexts;
+
+/// Names and values of extended attributes.
+pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Attributes that a source says of an inode.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Attributes {
+    /// Permission, set-id and sticky bits.
+    pub(crate) perm: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Last change of the content, which is also taken for the last access.
+    pub(crate) mtime: Timestamp,
+    pub(crate) xattrs: Xattrs,
+}
+
+/// Why a change is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// A pattern of names that is none.
+    #[error("{0}")]
+    Pattern(#[from] globset::Error),
+    /// A range of ids is not `FROM:TO:COUNT`.
+    #[error("{0} is not FROM:TO:COUNT")]
+    Range(String),
+    /// A line of a `file_contexts` file makes no sense.
+    #[error("line {line}: {text} is no rule of SELinux file contexts")]
+    Context {
+        /// Number of the line.
+        line: usize,
+        /// The line.
+        text: String,
+    },
+    /// The pattern of a `file_contexts` line is no regular expression.
+    #[error("line {line}: {source}")]
+    Expression {
+        /// Number of the line.
+        line: usize,
+        /// What is wrong with it.
+        source: Box<regex::Error>,
+    },
+}
+
+/// `COUNT` ids from `FROM` on, which become those from `TO` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdRange {
+    from: u32,
+    to: u32,
+    count: u32,
+}
+
+impl FromStr for IdRange {
+    type Err = ChangeError;
+
+    fn from_str(text: &str) -> Result<Self, ChangeError> {
+        let wrong = || ChangeError::Range(text.to_owned());
+        let numbers: Result<Vec<u32>, _> = text.split(':').map(str::parse).collect();
+        let Ok(&[from, to, count]) = numbers.as_deref() else {
+            return Err(wrong());
+        };
+        // The largest number means none.
+        let fits = |first: u32| first.checked_add(count).is_some();
+        match fits(from) && fits(to) && count > 0 {
+            true => Ok(Self { from, to, count }),
+            false => Err(wrong()),
+        }
+    }
+}
+
+impl IdRange {
+    fn map(&self, id: u32) -> Option<u32> {
+        let place = id.checked_sub(self.from)?;
+        (place < self.count).then(|| self.to + place)
+    }
+}
+
+/// Metadata that the files of an image get in place of their source's, and files that are left out.
+#[derive(Debug, Clone, Default)]
+pub struct Changes {
+    all_root: bool,
+    uids: Vec<IdRange>,
+    gids: Vec<IdRange>,
+    owners: HashMap<Vec<u8>, (u32, u32)>,
+    patterns: Vec<globset::Glob>,
+    excluded: GlobSet,
+    latest: Option<Timestamp>,
+    contexts: Contexts,
+}
+
+impl Changes {
+    /// Everything belongs to the superuser.
+    pub fn all_root(&mut self) {
+        self.all_root = true;
+    }
+
+    /// Owners in a range become those of another range. The first range that has an owner counts;
+    /// an owner in none stays.
+    pub fn map_uids(&mut self, range: IdRange) {
+        self.uids.push(range);
+    }
+
+    /// As [`map_uids`](Self::map_uids), for groups.
+    pub fn map_gids(&mut self, range: IdRange) {
+        self.gids.push(range);
+    }
+
+    /// Leaves out what a pattern matches, with everything below it. `*`, `?`, `[a-z]` and `{a,b}`
+    /// match within a name, `**` any number of directories. A pattern without a slash matches
+    /// names anywhere, another one paths from the root.
+    ///
+    /// # Errors
+    /// [`ChangeError::Pattern`].
+    pub fn exclude(&mut self, pattern: &str) -> Result<(), ChangeError> {
+        let trimmed = pattern.trim_end_matches('/');
+        let anchored = match trimmed.strip_prefix('/') {
+            Some(rest) => rest.to_owned(),
+            None if trimmed.contains('/') => trimmed.to_owned(),
+            None => format!("**/{trimmed}"),
+        };
+        let glob = GlobBuilder::new(&anchored)
+            .literal_separator(true)
+            .backslash_escape(true)
+            .build()?;
+        self.patterns.push(glob);
+        let mut set = GlobSetBuilder::new();
+        for glob in &self.patterns {
+            set.add(glob.clone());
+        }
+        self.excluded = set.build()?;
+        Ok(())
+    }
+
+    /// Times after this one become this one.
+    pub fn clamp_times(&mut self, latest: std::time::SystemTime) {
+        self.latest = Some(latest.into());
+    }
+
+    /// SELinux labels from the text of a `file_contexts` file: a regular expression, optionally
+    /// a kind of file (`--`, `-d`, `-l`, ...), and the label of each line.
+    ///
+    /// # Errors
+    /// [`ChangeError::Context`], [`ChangeError::Expression`].
+    pub fn file_contexts(&mut self, text: &str) -> Result<(), ChangeError> {
+        self.contexts.add(text)
+    }
+
+    /// The owner and group of the file at this path.
+    pub(crate) fn set_owner(&mut self, path: Vec<u8>, owner: (u32, u32)) {
+        self.owners.insert(path, owner);
+    }
+
+    /// Whether the file at a path, relative to the root, is left out.
+    pub(crate) fn excludes(&self, path: &[u8]) -> bool {
+        if self.excluded.is_empty() {
+            return false;
+        }
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let ends = ends.map(|(at, _)| at).chain([path.len()]);
+        ends.filter_map(|end| path.get(..end)).any(|path| {
+            let path = Path::new(OsStr::from_bytes(path));
+            self.excluded.is_match_candidate(&Candidate::new(path))
+        })
+    }
+
+    /// Owner and group of the file at a path.
+    pub(crate) fn owner(&self, path: &[u8], owner: (u32, u32)) -> (u32, u32) {
+        let (uid, gid) = self.owners.get(path).copied().unwrap_or(owner);
+        if self.all_root {
+            return (0, 0);
+        }
+        let map = |ranges: &[IdRange], id| ranges.iter().find_map(|range| range.map(id));
+        (
+            map(&self.uids, uid).unwrap_or(uid),
+            map(&self.gids, gid).unwrap_or(gid),
+        )
+    }
+
+    /// The time that takes the place of another one.
+    pub(crate) fn time(&self, time: Timestamp) -> Timestamp {
+        self.latest.map_or(time, |latest| time.min(latest))
+    }
+
+    /// Sets the SELinux label of the file at a path, if a rule has one.
+    pub(crate) fn label(&self, path: &[u8], kind: FileKind, xattrs: &mut Xattrs) {
+        const NAME: &[u8] = b"security.selinux";
+        if let Some(label) = self.contexts.find(path, kind) {
+            xattrs.retain(|(name, _)| name != NAME);
+            xattrs.push((NAME.to_vec(), [label, b"\0"].concat()));
+        }
+    }
+
+    /// Changes all attributes of the file at a path.
+    pub(crate) fn apply(&self, path: &[u8], kind: FileKind, attributes: &mut Attributes) {
+        let owner = (attributes.uid, attributes.gid);
+        (attributes.uid, attributes.gid) = self.owner(path, owner);
+        attributes.mtime = self.time(attributes.mtime);
+        self.label(path, kind, &mut attributes.xattrs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_names_or_paths_and_what_is_below() {
+        let mut changes = Changes::default();
+        for pattern in ["*.o", "/var/cache/**", "a/{b,c}", "tmp/"] {
+            changes.exclude(pattern).unwrap();
+        }
+        for path in [
+            "x.o",
+            "d/x.o",
+            "d.o/x",
+            "var/cache/a/b",
+            "a/b",
+            "a/c/d",
+            "x/tmp/y",
+        ] {
+            assert!(changes.excludes(path.as_bytes()), "{path}");
+        }
+        for path in ["x.oo", "var/cache", "x/var/cache/a", "x/a/b", "a/d", "tmpx"] {
+            assert!(!changes.excludes(path.as_bytes()), "{path}");
+        }
+        assert!(changes.excludes(b"\xff.o"));
+        assert!(changes.exclude("[").is_err());
+    }
+
+    #[test]
+    fn ranges_map_ids_and_leave_others() {
+        let mut changes = Changes::default();
+        changes.map_uids("1000:0:1".parse().unwrap());
+        changes.map_uids("100000:1:65535".parse().unwrap());
+        changes.map_gids("0:500:10".parse().unwrap());
+        assert_eq!(changes.owner(b"f", (1000, 3)), (0, 503));
+        assert_eq!(changes.owner(b"f", (100_999, 10)), (1000, 10));
+        assert_eq!(changes.owner(b"f", (7, 9)), (7, 509));
+        changes.all_root();
+        assert_eq!(changes.owner(b"f", (7, 9)), (0, 0));
+        for bad in [
+            "",
+            "1:2",
+            "1:2:0",
+            "1:2:3:4",
+            "-1:2:3",
+            "4294967295:0:1",
+            "0:1:4294967295",
+        ] {
+            assert!(bad.parse::<IdRange>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_later_times_are_clamped() {
+        let mut changes = Changes::default();
+        let at = |sec| Timestamp { sec, nsec: 5 };
+        assert_eq!(changes.time(at(9)), at(9));
+        changes.clamp_times(std::time::UNIX_EPOCH + std::time::Duration::from_secs(7));
+        assert_eq!(changes.time(at(9)), Timestamp { sec: 7, nsec: 0 });
+        assert_eq!(changes.time(at(3)), at(3));
+    }
+}

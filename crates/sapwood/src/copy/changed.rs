@@ -1,0 +1,111 @@
+//! A source whose files get other metadata, and of which some are left out.
+
+use super::error::Result;
+use super::side::{
+    Fill, Found, Handle, Meta, New, Node, Rules, Scratch, Shown, Sink, Xattrs, join,
+};
+use crate::changes::Changes;
+
+/// A node of the source, as its copy is to be.
+pub(super) struct Changed<'s> {
+    node: Found<'s>,
+    /// Below the directory that is copied.
+    path: Vec<u8>,
+    meta: Meta,
+    changes: &'s Changes,
+}
+
+impl<'s> Changed<'s> {
+    pub(super) fn new(node: Found<'s>, path: Vec<u8>, changes: &'s Changes) -> Self {
+        let mut meta = node.meta().clone();
+        (meta.uid, meta.gid) = changes.owner(&path, (meta.uid, meta.gid));
+        meta.mtime = changes.time(meta.mtime);
+        meta.atime = changes.time(meta.atime);
+        Self {
+            node,
+            path,
+            meta,
+            changes,
+        }
+    }
+}
+
+impl Shown for Changed<'_> {
+    fn shown(&self) -> String {
+        self.node.shown()
+    }
+}
+
+impl<'s> Node<'s> for Changed<'s> {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn open(&self) -> Result<()> {
+        self.node.open()
+    }
+
+    fn read(&self, scratch: &mut Scratch, sink: &mut Sink<'_>) -> Result<()> {
+        self.node.read(scratch, sink)
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        self.node.read_link()
+    }
+
+    fn xattrs(&self, scratch: &mut Scratch) -> Result<Xattrs> {
+        let mut xattrs = self.node.xattrs(scratch)?;
+        self.changes.label(&self.path, self.meta.kind, &mut xattrs);
+        Ok(xattrs)
+    }
+
+    fn names(&self, mut from: u64) -> Result<Vec<(Vec<u8>, u64)>> {
+        loop {
+            let mut names = self.node.names(from)?;
+            let Some((_, next)) = names.last() else {
+                return Ok(names);
+            };
+            from = *next;
+            names.retain(|(name, _)| !self.changes.excludes(&join(&self.path, name)));
+            if !names.is_empty() {
+                return Ok(names);
+            }
+        }
+    }
+
+    fn child(&self, name: &[u8]) -> Result<Option<Found<'s>>> {
+        let Some(child) = self.node.child(name)? else {
+            return Ok(None);
+        };
+        let path = join(&self.path, name);
+        Ok(Some(Box::new(Self::new(child, path, self.changes))))
+    }
+
+    fn handle(&self) -> Result<Handle<'_>> {
+        self.node.handle()
+    }
+
+    fn create(&self, name: &[u8], rules: &Rules, like: &New<'_>) -> Result<Found<'s>> {
+        self.node.create(name, rules, like)
+    }
+
+    fn link(&self, name: &[u8], old_dir: &dyn Node<'s>, old: &[u8]) -> Result<()> {
+        self.node.link(name, old_dir, old)
+    }
+
+    fn remove(&self, name: &[u8]) -> Result<()> {
+        self.node.remove(name)
+    }
+
+    fn truncate(&self, rules: &Rules) -> Result<()> {
+        self.node.truncate(rules)
+    }
+
+    fn write(&self, size: u64, fill: &mut Fill<'_>) -> Result<()> {
+        self.node.write(size, fill)
+    }
+
+    fn finish(&self, rules: &Rules, meta: &Meta, xattrs: &Xattrs, made: bool) -> Result<()> {
+        self.node.finish(rules, meta, xattrs, made)
+    }
+}

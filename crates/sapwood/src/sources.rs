@@ -1,0 +1,436 @@
+//! What an image is filled from: directories, archives, container images and manifests, in any mix.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::archive::{
+    ArchiveError, Entries, Extraction, Into as Place, components, cpio_entries, plain, tar_entries,
+};
+use crate::changes::Changes;
+use crate::copy::{self, CopyError, CopyReport};
+use crate::fs::FileSystem;
+use crate::manifest::{Manifest, ManifestError};
+use crate::mkfs::MkfsError;
+use crate::oci::{OciError, OciImage};
+use crate::options::OptionError;
+use crate::progress::OnProgress;
+use crate::tree::Node;
+use crate::vfs::{self, Credentials, Timestamp};
+
+/// Unit of space of both formats, in bytes, as the need of files is estimated.
+const BLOCK: u64 = 4096;
+
+/// Sources of the files of an image, applied in their order: a later file replaces an earlier one
+/// of its name, and directories are merged.
+///
+/// ```no_run
+/// use sapwood::{ImageBuilder, Sources};
+///
+/// let mut sources = Sources::default();
+/// sources.oci("debian.tar:12");
+/// sources.tar("overlay.tar.zst");
+/// sources.dir("root");
+/// sources.changes_mut().all_root();
+/// ImageBuilder::ext4().sources(sources).write_to("root.img")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    list: Vec<Source>,
+    manifests: Vec<PathBuf>,
+    changes: Changes,
+    time: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    Directory(PathBuf),
+    Tar(Input),
+    Cpio(Input),
+    Oci(PathBuf),
+}
+
+/// Where an archive is read from.
+#[derive(Clone)]
+enum Input {
+    File(PathBuf),
+    /// A stream, which is copied to a file when it has to be read twice.
+    Stream(Arc<Mutex<Stream>>),
+}
+
+enum Stream {
+    Unread(Box<dyn Read + Send>),
+    Copied(File),
+    Read,
+}
+
+impl std::fmt::Debug for Input {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => path.fmt(f),
+            Self::Stream(_) => f.write_str("a stream"),
+        }
+    }
+}
+
+/// What the files of sources take.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Need {
+    pub(crate) entries: u64,
+    /// Bytes of content in whole blocks.
+    pub(crate) bytes: u64,
+}
+
+/// What filling an image left out.
+#[derive(Debug, Default)]
+pub(crate) struct Filled {
+    /// The report of the directories.
+    pub(crate) copied: CopyReport,
+}
+
+/// Why an image was not made. There is no file under its name then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No size was given.
+    #[error("{}: the image needs a size", .0.display())]
+    NoSize(PathBuf),
+    /// The file could not be made.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The image.
+        path: PathBuf,
+        /// What the host says.
+        source: io::Error,
+    },
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] sapwood_block::Error),
+    /// The format cannot be made so.
+    #[error(transparent)]
+    Mkfs(#[from] MkfsError),
+    /// The archive could not be read, or put into the image.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The container image could not be read, or put into the image.
+    #[error(transparent)]
+    Oci(#[from] OciError),
+    /// The list of files could not be read, or applied.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A file could not be copied into the image.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    /// An option with which the image is opened.
+    #[error(transparent)]
+    Option(OptionError),
+    /// A directory that was to become a subvolume is none.
+    #[error("{}: to be a subvolume it has to be a directory in {}", path.display(), source_dir.display())]
+    NoSubvolume {
+        /// Its path in the directory.
+        path: PathBuf,
+        /// The directory that the image is filled with.
+        source_dir: PathBuf,
+    },
+    /// The new image could not be opened, completed, or given to its owner.
+    #[error(transparent)]
+    FileSystem(#[from] crate::Error),
+}
+
+impl Sources {
+    /// Everything that is in a directory of this machine, as `cp -a` copies it.
+    pub fn dir(&mut self, path: impl Into<PathBuf>) {
+        self.list.push(Source::Directory(path.into()));
+    }
+
+    /// The files of a tar archive, plain or compressed with gzip, zstd, xz or bzip2.
+    pub fn tar(&mut self, path: impl Into<PathBuf>) {
+        self.list.push(Source::Tar(Input::File(path.into())));
+    }
+
+    /// As [`tar`](Self::tar), from a stream.
+    pub fn tar_stream(&mut self, stream: impl Read + Send + 'static) {
+        self.list.push(Source::Tar(Input::stream(stream)));
+    }
+
+    /// The files of a cpio archive (`newc`, with or without checksums), plain or compressed.
+    pub fn cpio(&mut self, path: impl Into<PathBuf>) {
+        self.list.push(Source::Cpio(Input::File(path.into())));
+    }
+
+    /// As [`cpio`](Self::cpio), from a stream.
+    pub fn cpio_stream(&mut self, stream: impl Read + Send + 'static) {
+        self.list.push(Source::Cpio(Input::stream(stream)));
+    }
+
+    /// A container image: an OCI layout in a directory or an archive, or an archive of `docker
+    /// save`; `PATH:TAG` chooses one of several.
+    pub fn oci(&mut self, path: impl Into<PathBuf>) {
+        self.list.push(Source::Oci(path.into()));
+    }
+
+    /// Metadata from a list in the format of BSD mtree or the dump format of composefs, which is
+    /// applied when all sources are there: owners, modes, times, attributes; and what has no
+    /// content, as device nodes, links and empty files.
+    pub fn manifest(&mut self, path: impl Into<PathBuf>) {
+        self.manifests.push(path.into());
+    }
+
+    /// Owners and groups of the files of the same paths in a tar or cpio archive, or in a list as
+    /// of [`manifest`](Self::manifest). The file is read here.
+    ///
+    /// # Errors
+    /// [`BuildError`]: what is wrong with it.
+    pub fn owners_from(&mut self, path: impl AsRef<Path>) -> Result<(), BuildError> {
+        let path = path.as_ref();
+        let mut start = Vec::new();
+        let opened = File::open(path).map_err(ArchiveError::Read);
+        let read = opened.and_then(|file| Ok(plain(file)?.take(6).read_to_end(&mut start)?));
+        read.map_err(|error| error.of(path))?;
+        if start.starts_with(b"#mtree") || start.starts_with(b"/") {
+            for item in Manifest::read(path)?.items() {
+                if let (Some(uid), Some(gid)) = (item.uid, item.gid) {
+                    self.changes.set_owner(item.path.clone(), (uid, gid));
+                }
+            }
+            return Ok(());
+        }
+        let tar = !start.starts_with(b"0707");
+        let changes = &mut self.changes;
+        Input::File(path.to_owned()).with(tar, |entries| {
+            while let Some(entry) = entries.next()? {
+                let owner = (entry.attributes.uid, entry.attributes.gid);
+                changes.set_owner(components(&entry.path)?.join(&b'/'), owner);
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Adds the sources of another list; its changes count if this one has no sources.
+    pub(crate) fn append(&mut self, mut later: Self) {
+        if self.is_empty() {
+            self.changes = later.changes;
+        }
+        self.list.append(&mut later.list);
+        self.manifests.append(&mut later.manifests);
+        self.time = later.time.or(self.time);
+    }
+
+    /// Metadata that the files get in place of their source's.
+    #[must_use]
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// As [`changes`](Self::changes), to change it.
+    pub fn changes_mut(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.manifests.is_empty()
+    }
+
+    /// Whether one is a directory, whose owner the root gets.
+    #[must_use]
+    pub fn has_dir(&self) -> bool {
+        let is_dir = |source: &Source| matches!(source, Source::Directory(_));
+        self.list.iter().any(is_dir)
+    }
+
+    /// What the files take. A stream is copied to a file for that.
+    pub(crate) fn need(&self) -> Result<Need, BuildError> {
+        let mut need = Need::default();
+        for path in &self.manifests {
+            need.entries += Manifest::read(path)?.items().len() as u64;
+        }
+        for source in &self.list {
+            match source {
+                Source::Directory(path) => need.add_directory(path)?,
+                Source::Tar(input) => {
+                    input.keep()?;
+                    input.with(true, |entries| need.add(entries))?;
+                }
+                Source::Cpio(input) => {
+                    input.keep()?;
+                    input.with(false, |entries| need.add(entries))?;
+                }
+                Source::Oci(path) => {
+                    let image = OciImage::open(path)?;
+                    for layer in 0..image.layers() {
+                        image.layer(layer, |entries| need.add(entries))?;
+                    }
+                }
+            }
+        }
+        Ok(need)
+    }
+
+    /// Fills a file system, which is called `image` in errors. Directories that no source has
+    /// belong to `owner`.
+    pub(crate) fn fill(
+        &self,
+        fs: &FileSystem,
+        image: &Path,
+        owner: (u32, u32),
+        progress: &mut OnProgress<'_>,
+    ) -> Result<Filled, BuildError> {
+        let mut filled = Filled::default();
+        let time = self.time.unwrap_or_else(Timestamp::now);
+        for source in &self.list {
+            let mut extract = |entries: &mut dyn Entries, layer| {
+                let into = place(fs, &self.changes, owner, time, layer)?;
+                Extraction::new(into).run(entries, progress)
+            };
+            match source {
+                Source::Directory(path) => {
+                    let report = copy::fill(fs, image, path, &self.changes, progress)?;
+                    filled.copied.add(report);
+                }
+                Source::Tar(input) => input.with(true, |entries| extract(entries, false))?,
+                Source::Cpio(input) => input.with(false, |entries| extract(entries, false))?,
+                Source::Oci(path) => {
+                    let image = OciImage::open(path)?;
+                    for layer in 0..image.layers() {
+                        if layer > 0 {
+                            image.layer(layer, |entries| {
+                                let into = place(fs, &self.changes, owner, time, true)?;
+                                Extraction::new(into).whiteouts(entries)
+                            })?;
+                        }
+                        image.layer(layer, |entries| extract(entries, true))?;
+                    }
+                }
+            }
+        }
+        for path in &self.manifests {
+            Manifest::read(path)?.apply(fs, &self.changes, self.changes.time(time))?;
+        }
+        Ok(filled)
+    }
+}
+
+/// The root of an image that is built.
+fn place<'f>(
+    fs: &'f FileSystem,
+    changes: &'f Changes,
+    owner: (u32, u32),
+    time: Timestamp,
+    layer: bool,
+) -> Result<Place<'f>, ArchiveError> {
+    let fs: &dyn vfs::FileSystem = &**fs.engine();
+    let base = Node::root(fs).map_err(|source| ArchiveError::Inode {
+        path: "/".into(),
+        source,
+    })?;
+    Ok(Place {
+        fs,
+        base,
+        through_links: true,
+        creator: Credentials {
+            uid: owner.0,
+            gid: owner.1,
+            umask: 0o022,
+            keep_setgid: true,
+        },
+        changes,
+        building: Some(changes.time(time)),
+        layer,
+    })
+}
+
+impl Input {
+    fn stream(stream: impl Read + Send + 'static) -> Self {
+        let stream = Stream::Unread(Box::new(stream));
+        Self::Stream(Arc::new(Mutex::new(stream)))
+    }
+
+    /// Makes sure that it can be read several times.
+    fn keep(&self) -> Result<(), ArchiveError> {
+        let Self::Stream(stream) = self else {
+            return Ok(());
+        };
+        let mut stream = stream.lock();
+        if let Stream::Unread(reader) = &mut *stream {
+            let mut file = tempfile::tempfile()?;
+            std::io::copy(reader, &mut file)?;
+            *stream = Stream::Copied(file);
+        }
+        Ok(())
+    }
+
+    /// Hands the entries of the archive, a tar or a cpio, to `work`.
+    fn with(
+        &self,
+        tar: bool,
+        work: impl FnOnce(&mut dyn Entries) -> Result<(), ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let read = |reader: &mut dyn Read| match tar {
+            true => work(&mut *tar_entries(reader)?),
+            false => work(&mut *cpio_entries(reader)?),
+        };
+        match self {
+            Self::File(path) => {
+                let opened = File::open(path).map_err(ArchiveError::Read);
+                let read = opened.and_then(|mut file| read(&mut file));
+                read.map_err(|error| error.of(path))
+            }
+            Self::Stream(stream) => match &mut *stream.lock() {
+                Stream::Copied(file) => {
+                    file.rewind()?;
+                    read(file)
+                }
+                Stream::Read => Err(ArchiveError::Read(std::io::ErrorKind::UnexpectedEof.into())),
+                unread @ Stream::Unread(_) => match std::mem::replace(unread, Stream::Read) {
+                    Stream::Unread(mut reader) => read(&mut reader),
+                    _ => Ok(()),
+                },
+            },
+        }
+    }
+}
+
+impl Need {
+    fn add(&mut self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
+        while let Some(entry) = entries.next()? {
+            self.entries += 1;
+            self.add_bytes(entry.size);
+        }
+        Ok(())
+    }
+
+    fn add_bytes(&mut self, bytes: u64) {
+        let blocks = bytes.div_ceil(BLOCK).saturating_mul(BLOCK);
+        self.bytes = self.bytes.saturating_add(blocks);
+    }
+
+    fn add_directory(&mut self, path: &Path) -> Result<(), BuildError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| BuildError::File { path, source }
+        };
+        let mut waiting = vec![path.to_owned()];
+        while let Some(dir) = waiting.pop() {
+            for entry in fs::read_dir(&dir).map_err(failed(&dir))? {
+                let entry = entry.map_err(failed(&dir))?;
+                let path = entry.path();
+                let found = entry.metadata().map_err(failed(&path))?;
+                self.entries += 1;
+                if found.is_dir() {
+                    waiting.push(path);
+                } else if found.is_file() {
+                    self.add_bytes(found.len().min(found.blocks().saturating_mul(512)));
+                }
+            }
+        }
+        Ok(())
+    }
+}
