@@ -336,6 +336,7 @@ fn next_steps() -> Outcome {
         (&["subvolume", "list", path], IMAGE, "needs btrfs"),
         (&["lss", path], USAGE, "a similar subcommand"),
         (&["cp", "--recursiv", path, dir], USAGE, "--recursive"),
+        (&["cp", "/etc/passwd", path], USAGE, "is an image"),
         (&["find", path, "-size", "big"], USAGE, "as 10k"),
         (&["chmod", "rwx", path], USAGE, "as 644"),
     ] {

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -127,6 +127,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let sources = sources.iter().map(|place| named.operand(place, false));
     let sources = sources.collect::<Result<Vec<_>>>()?;
     let destination = named.operand(destination, true)?;
+    let from_here = |source: &Operand| !matches!(source, Operand::Image(..));
+    if let Operand::Local(path) = &destination
+        && sources.iter().all(from_here)
+    {
+        spare_image(path)?;
+    }
     if args.owner.is_some() && !matches!(destination, Operand::Image(..)) {
         return Err(Failure::new(USAGE, "--owner is for copies into an image"));
     }
@@ -146,6 +152,27 @@ pub(super) fn run(args: &Args) -> Result<()> {
         close(fs)?;
     }
     result
+}
+
+/// Refuses to overwrite an image, because a user who forgets the colon means a place in it.
+fn spare_image(path: &Path) -> Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+
+    use sapwood::block::Error;
+    use sapwood::image::OpenError;
+
+    // Opening anything else could wait, as a fifo does.
+    let kind = path.metadata().map(|found| found.file_type());
+    if !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
+        return Ok(());
+    }
+    match sapwood::image::open_known(path, true) {
+        Ok(_) | Err(OpenError::Device(Error::Busy { .. })) => {}
+        Err(_) => return Ok(()),
+    }
+    let image = path.display();
+    let line = format!("{image} is an image; its root is {image}:, and `rm {image}` removes it");
+    Err(Failure::new(USAGE, line))
 }
 
 fn copy(args: &Args, sources: &[Place<'_>], destination: &Place<'_>) -> Result<()> {

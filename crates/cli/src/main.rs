@@ -69,7 +69,7 @@ struct Cli {
 enum Command {
     /// Make a new file system in an image or on a device
     Mkfs(Box<mkfs::Args>),
-    /// Make a whole disk image: a partition table, and file systems in the partitions
+    /// Make a disk image: a partition table with filled partitions
     Mkdisk(mkdisk::Args),
     /// Mount an image on a directory
     Mount(mount::Args),
