@@ -1,4 +1,4 @@
-//! The process that mounts and unmounts for a confined daemon; [`broker`](crate::broker) has the
+//! The process that mounts and unmounts for a confined daemon; [`broker`] has the
 //! protocol.
 //!
 //! The broker unmounts only the mount that it made, which it recognizes by the device number that

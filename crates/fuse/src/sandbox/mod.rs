@@ -11,7 +11,7 @@
 //! 2. `no_new_privs`: no program that the process could start gains a privilege.
 //! 3. Landlock: no file can be opened but those of [`READ`] and [`READ_WRITE`]; no TCP port can be
 //!    bound or connected to; no abstract socket and no process outside can be reached.
-//! 4. A seccomp filter ([`filter`]): system calls that the daemon needs.
+//! 4. A seccomp filter (`filter.rs`): system calls that the daemon needs.
 //!
 //! A part that the kernel lacks is left out, unless the caller is strict. Without Landlock, the
 //! filter refuses every open.
