@@ -103,7 +103,7 @@ enum Command {
     Cp(copy::Args),
     /// Put the files of a tar archive into a directory of an image
     Untar(untar::Args),
-    /// Write the files of an image to a tar archive, or to a layer of an OCI image
+    /// Write files of an image to a tar archive or OCI layer
     Export(export::Args),
     /// Remove files in an image
     Rm(change::RmArgs),
