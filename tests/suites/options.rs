@@ -81,6 +81,9 @@ fn each_option() -> Outcome {
             ..Mkfs::ours("").sized(128 << 20)
         };
         let image = Image::new(&mkfs)?;
+        // A device that can be opened: the format is found out after that.
+        let device = image.beside("device");
+        std::fs::write(&device, [0; 4096])?;
         for option in table::all() {
             for name in option.names {
                 let mut options = Options::default();
@@ -88,7 +91,10 @@ fn each_option() -> Outcome {
                     options.set_read_only();
                 }
                 let name = name.replace('*', "word");
-                let value = sample(option.form).filter(|_| name != "barrier");
+                let value = match (&*name, kind) {
+                    ("device", Kind::Ext4) => device.to_str(),
+                    _ => sample(option.form).filter(|_| name != "barrier"),
+                };
                 let taken = options.set(&name, value);
                 if matches!(option.effect, Effect::Refused) {
                     if !matches!(taken, Err(OptionError::Unsupported { .. })) {
