@@ -251,10 +251,10 @@ const SCRIPTS: &[(&str, &str)] = &[
         grep -q 'Blocks per group: *8192' h; grep -q 'volume name: *1234567890123456$' h
         grep -q 'UUID: *<none>' h; grep -q 'Reserved block count: *512' h; sound i
         mkfs.ext4 -q -T largefile i 2g; [ "$(dumpe2fs -h i 2>/dev/null | sed -n 's/^Inode count: *//p')" = 2048 ]
-        mkfs.ext4 -q -b 1024 i 65536; dumpe2fs -h i 2>/dev/null | grep -q 'Block count: *65536'
+        mkfs.ext4 -q -b 1024 i 65536; dumpe2fs -h i 2>/dev/null | grep -c 'Block count: *65536'
         mke2fs -q j 10M; [ "$(blkid -p -s TYPE -o value j)" = ext2 ]
         mke2fs -q -j j 10M; [ "$(blkid -p -s TYPE -o value j)" = ext3 ]
-        mke2fs -V; mkfs.btrfs --version; mkfs.btrfs -O list-all | grep -q no-holes; mkfs.ext4 --help | grep -q -- -E"#,
+        mke2fs -V; mkfs.btrfs --version; mkfs.btrfs -O list-all | grep -c no-holes; mkfs.ext4 --help | grep -c -- -E"#,
     ),
 ];
 
@@ -306,8 +306,8 @@ END
     grep -q 'volume name: *lab' h; grep -q "UUID: *$U" h; ! grep -q metadata_csum h
     grep -q 'Filesystem created: *Wed Jan  1 00:00:00 2020' h
     "$SAPWOOD" check out/disk.img#1; "$SAPWOOD" check out/disk.img#data
-    "$SAPWOOD" cat out/disk.img#root:sub/deep/file | grep -q in
-    "$SAPWOOD" cat out/disk.img#data:sub/deep/file | grep -q in"#;
+    "$SAPWOOD" cat out/disk.img#root:sub/deep/file | grep -c in
+    "$SAPWOOD" cat out/disk.img#data:sub/deep/file | grep -c in"#;
 
 /// Exports, for each kind of image (`$KIND`). `image FILE DIR`: an image of a directory; `apply
 /// LAYER DIR`: what a container engine does with a layer.
@@ -344,7 +344,7 @@ const EXPORTS: &[(&str, &str)] = &[
         [ $(tar -tvf t | wc -l) = $(($(find r -not -name '*'$'\n''*' | wc -l) + 1)) ]
         [ $(bsdtar -tf t | wc -l) = $(tar -tf t | wc -l) ]
         python3 -c 'import tarfile; assert len(tarfile.open("t").getnames()) == '$(tar -tf t | wc -l)
-        ! tar -tf t | grep -q lost+found
+        ! tar -tf t | grep -c lost+found
         "$SAPWOOD" mkfs -q -t $KIND --tar t --size 128M again; sound again; kernel again"#,
     ),
     (
@@ -388,7 +388,7 @@ const EXPORTS: &[(&str, &str)] = &[
     (
         "what_no_archive_can_have_is_said",
         r#"mkdir -p r/d; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("r/sock")'; touch r/d/.wh.x
-        image i r; "$SAPWOOD" export i --tar t 2> err; grep -q 'sock: a socket is left out' err; tar -tf t | grep -q 'd/.wh.x'
+        image i r; "$SAPWOOD" export i --tar t 2> err; grep -q 'sock: a socket is left out' err; tar -tf t | grep -c 'd/.wh.x'
         refused 'd/.wh.x: in a layer' "$SAPWOOD" export i --oci-layer l; [ ! -e l ]
         refused 'd/.wh.x: in a layer' "$SAPWOOD" export i --tar l --since i:d; [ ! -e l ]
         refused 'not a directory' "$SAPWOOD" export i:d/.wh.x --tar l; [ ! -e l ]
@@ -408,7 +408,7 @@ const SNAPSHOT: &str = r#"KIND=btrfs; tree r; image i r; cp -a r n
     "$SAPWOOD" export i:work --tar layer --since monday; cp -a r out; apply layer out
     touch -r n out; listing out > found; listing n > expected; same expected found
     [ "$(tar -tf layer)" = ./$'\n'.wh.sub$'\n'new ]
-    "$SAPWOOD" export --subvol work i --oci-layer other > /dev/null; tar -tf other | grep -qx d/text"#;
+    "$SAPWOOD" export --subvol work i --oci-layer other > /dev/null; tar -tf other | grep -cx d/text"#;
 
 /// The tests of whole disks.
 const DISKS: &[(&str, &str)] = &[
@@ -420,7 +420,7 @@ const DISKS: &[(&str, &str)] = &[
         "$SAPWOOD" mkdisk disk --part esp:file=esp.img --part root:ext4:tar=root.tar:label=rootfs:type=root-x86-64:opt=inode-size=512 \
             --part data:btrfs:rootdir=r:size=300M:uuid=22222222-3333-4444-5555-666666666666 --part swap:size=8M --uuid $U
         sfdisk --verify disk > check.txt 2>&1; grep -q 'No errors detected' check.txt; [ $(stat -c %a disk) = 644 ]
-        sgdisk -v disk | grep -q 'No problems found'
+        sgdisk -v disk | grep -c 'No problems found'
         sfdisk -d disk > table; grep -q "label-id: ${U^^}" table; [ $(grep -c '^disk' table) = 4 ]
         grep -q 'disk1 : start= *2048, .*C12A7328-F81F-11D2-BA4B-00A0C93EC93B.*name="esp"' table
         grep -q 'disk2 : .*4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709.*name="root"' table
@@ -428,14 +428,14 @@ const DISKS: &[(&str, &str)] = &[
         grep -q 'disk4 : .*size= *16384, type=0657FD6D.*name="swap"' table
         for start in $(sed -n 's/.*start= *\([0-9]*\),.*/\1/p' table); do [ $((start % 2048)) = 0 ]; done
         cmp -n 3000000 -i 1048576:0 disk esp.img
-        "$SAPWOOD" check 'disk#root'; "$SAPWOOD" check 'disk#3'; "$SAPWOOD" cat 'disk#2:sub/deep/file' | grep -qx in
+        "$SAPWOOD" check 'disk#root'; "$SAPWOOD" check 'disk#3'; "$SAPWOOD" cat 'disk#2:sub/deep/file' | grep -cx in
         # Not every machine has nodes for the partitions of a loop device.
         for part in 2 3; do
             read -r start size < <(sed -n "s/^disk$part : start= *\([0-9]*\), size= *\([0-9]*\),.*/\1 \2/p" table)
             loop=$(losetup --find --show --offset $((start * 512)) --sizelimit $((size * 512)) disk)
             mount -o ro $loop m; listing m > found; umount m; same expected found
             case $part in
-                2) blkid -p -s LABEL -o value $loop | grep -qx rootfs; e2fsck -fn $loop > check.txt 2>&1;;
+                2) blkid -p -s LABEL -o value $loop | grep -cx rootfs; e2fsck -fn $loop > check.txt 2>&1;;
                 3) btrfs check --readonly $loop > check.txt 2>&1;;
             esac
             losetup -d $loop; loop=
@@ -444,13 +444,13 @@ const DISKS: &[(&str, &str)] = &[
     (
         "a_disk_with_a_uuid_is_the_same_each_time",
         r#"head -c 3000000 /dev/urandom > a; make() { "$SAPWOOD" mkdisk -q "$@" --part a:file=a --part swap:size=1M --part b:file=a:size=4M; }
-        make one -U $U; make two -U $U; cmp one two; make three; ! cmp -s one three; sgdisk -v three | grep -q 'No problems found'
+        make one -U $U; make two -U $U; cmp one two; make three; ! cmp -s one three; sgdisk -v three | grep -c 'No problems found'
         [ "$(sfdisk -d one | grep -o 'uuid=[^,]*' | sort -u | wc -l)" = 3 ]"#,
     ),
     (
         "the_rest_of_a_disk_is_filled",
         r#"mkdir r; echo x > r/f; "$SAPWOOD" mkdisk disk --size 500M --align 4M --part 'first:size=10M' --part root:btrfs:rootdir=r:size=rest --part last:size=10M:type=lvm
-        [ $(stat -c %s disk) = 524288000 ]; sgdisk -v disk | grep -q 'No problems found'; "$SAPWOOD" check disk#root
+        [ $(stat -c %s disk) = 524288000 ]; sgdisk -v disk | grep -c 'No problems found'; "$SAPWOOD" check disk#root
         sfdisk -d disk > table; grep -q 'disk2 : start= *32768, size= *' table
         size=$(sed -n 's/.*disk2 .*size= *\([0-9]*\),.*/\1/p' table); [ $size -ge 950000 ]; [ "$("$SAPWOOD" cat disk#root:f)" = x ]
         cp r/f 'a:b'; truncate -s 1M 'a:b'; "$SAPWOOD" mkdisk -q other --part 'x:file=a\:b'; cmp -n 1048576 -i 1048576:0 other 'a:b'"#,
@@ -468,7 +468,7 @@ const DISKS: &[(&str, &str)] = &[
         bad 'partition x' --part x:ext4:size=100k; bad 'none' --part x:ext4:tar=none
         usage --part x:turbo=1; usage --part x:xfs; usage --part x:type=none; usage; usage --part x:file=a:label=l
         echo old > disk; refused 'do not fit' "$SAPWOOD" mkdisk disk --part x:file=a:size=1M; [ "$(cat disk)" = old ]
-        "$SAPWOOD" mkdisk -q disk --part x:file=a; sgdisk -v disk | grep -q 'No problems found'"#,
+        "$SAPWOOD" mkdisk -q disk --part x:file=a; sgdisk -v disk | grep -c 'No problems found'"#,
     ),
 ];
 

@@ -10,11 +10,19 @@ mod mix;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::thread::yield_now;
+use std::time::{Duration, Instant, SystemTime};
 
+use sapwood::block::Error as DeviceError;
+use sapwood::image::OpenError;
 use sapwood::vfs::FileKind;
-use sapwood::{ArchiveError, BuildError, FileSystem, ImageBuilder, Kind};
+use sapwood::{ArchiveError, BuildError, CheckError, FileSystem, ImageBuilder, Kind};
 use tar::{Builder, EntryType, Header};
+
+/// Error number of an image that is in use.
+const EBUSY: i32 = 16;
+/// How long an image may be in use by a process that is about to begin.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_ustar();
@@ -43,13 +51,39 @@ fn each(archive: &[u8], test: impl Fn(&FileSystem, &Path)) {
         let path = dir.path().join("disk.img");
         let builder = ImageBuilder::new(kind).from_tar(archive).unwrap();
         builder.write_to(&path).unwrap();
-        let fs = sapwood::open(&path).unwrap();
+        let fs = opened(&path);
         test(&fs, &path);
         fs.close().unwrap();
-        let options = sapwood::CheckOptions::default();
-        let report = sapwood::check(&path, &options, &mut |_| {}).unwrap();
-        assert!(report.findings.is_empty(), "{kind:?}: {report:?}");
+        assert_clean(kind, &path);
     }
+}
+
+/// Opens an image. A process that another test starts holds its lock from fork to exec.
+fn opened(image: &Path) -> FileSystem {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match sapwood::open(image) {
+            Err(error) if error.errno() == Some(EBUSY) && Instant::now() < end => yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
+/// As [`opened`], for a check, which must find nothing.
+fn assert_clean(kind: Kind, image: &Path) {
+    let options = sapwood::CheckOptions::default();
+    let end = Instant::now() + PATIENCE;
+    let report = loop {
+        match sapwood::check(image, &options, &mut |_| {}) {
+            Err(CheckError::Open(OpenError::Device(DeviceError::Busy { .. })))
+                if Instant::now() < end =>
+            {
+                yield_now();
+            }
+            report => break report.unwrap(),
+        }
+    };
+    assert!(report.findings.is_empty(), "{kind:?}: {report:?}");
 }
 
 fn refused(archive: &[u8]) -> BuildError {

@@ -6,19 +6,17 @@ use std::time::{Duration, SystemTime};
 use sapwood::{Changes, FileSystem, ImageBuilder, Kind, Sources};
 use tar::{Builder, EntryType};
 
-use super::{add, header, link};
+use super::{add, assert_clean, header, link, opened};
 
 fn build(builder: impl Fn(Kind) -> ImageBuilder, test: impl Fn(&FileSystem)) {
     for kind in Kind::ALL {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.img");
         builder(kind).write_to(&path).unwrap();
-        let fs = sapwood::open(&path).unwrap();
+        let fs = opened(&path);
         test(&fs);
         fs.close().unwrap();
-        let options = sapwood::CheckOptions::default();
-        let report = sapwood::check(&path, &options, &mut |_| {}).unwrap();
-        assert!(report.findings.is_empty(), "{kind:?}: {report:?}");
+        assert_clean(kind, &path);
     }
 }
 
