@@ -17,6 +17,7 @@ pub mod mkfs;
 mod mount;
 mod namespace;
 mod options;
+pub mod resize;
 mod space;
 mod subvolume;
 mod transaction;

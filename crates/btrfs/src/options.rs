@@ -55,6 +55,8 @@ pub struct Options {
     pub noatime: bool,
     /// Tell the device what was freed.
     pub discard: bool,
+    /// Largest chunk in bytes, so that little of the last one of each kind is unused.
+    pub largest_chunk: Option<u64>,
     /// Largest file in bytes whose content stands in the tree.
     pub max_inline: u32,
     /// Mount without replaying the log; needs `read_only`.
@@ -88,6 +90,7 @@ impl Default for Options {
             nodatasum: false,
             noatime: false,
             discard: false,
+            largest_chunk: None,
             max_inline: 2048,
             no_log_replay: false,
             threads: 0,

@@ -39,7 +39,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         title: "Check and maintain",
-        commands: &["check", "dump"],
+        commands: &["check", "resize", "trim", "dump"],
     },
     Task {
         title: "Learn",

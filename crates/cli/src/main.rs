@@ -33,11 +33,13 @@ mod owner;
 mod progress;
 mod range;
 mod remount;
+mod resize;
 mod stat;
 mod stats;
 mod subvolume;
 mod sync;
 mod times;
+mod trim;
 mod umount;
 mod untar;
 mod usage;
@@ -133,6 +135,10 @@ enum Command {
     Subvolume(subvolume::Command),
     /// Show what a mount counted: fsyncs, commits, how long they took
     Stats(stats::Args),
+    /// Make the file system of an image larger or smaller
+    Resize(resize::Args),
+    /// Give the free space of an image back to the file system that it is on, or to the device
+    Trim(trim::Args),
     /// Check an image, without changing it
     Check(check::Args),
     /// Print the trees of an image
@@ -155,6 +161,8 @@ impl Command {
             Self::Mount(args) => range.image(&mut args.image),
             Self::Info(args) => range.image(&mut args.image),
             Self::Check(args) => range.image(&mut args.image),
+            Self::Resize(args) => range.image(&mut args.image),
+            Self::Trim(args) => range.image(&mut args.image),
             Self::Dump(args) => range.image(&mut args.image),
             Self::Ls(args) => range.places(&mut args.places),
             Self::Cat(args) => range.places(&mut args.places),
@@ -280,6 +288,8 @@ fn run(command: Command) -> failure::Result<()> {
         Command::Xattr(command) => xattr::run(&command),
         Command::Subvolume(command) => subvolume::run(&command),
         Command::Stats(args) => stats::run(&args),
+        Command::Resize(args) => resize::run(&args),
+        Command::Trim(args) => trim::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -1,5 +1,6 @@
 //! `sapwood mkfs`.
 
+mod fitted;
 mod given;
 mod new_file;
 mod sources;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use sapwood::block::{Device, FileDevice, Operand};
 use sapwood::mkfs::{MkfsReport, table};
-use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Sources};
+use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Room, Sources};
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
@@ -37,6 +38,13 @@ pub(super) struct Args {
     sources: sources::Given,
     #[command(flatten)]
     changes: ChangeArgs,
+    /// Without --size, leave this much free beyond the smallest size that holds the files: bytes, or
+    /// with k, M, G, T, or a percentage of that size
+    #[arg(long, value_name = "SIZE|PERCENT%", default_value = "0")]
+    free: Room,
+    /// Without --size, leave this many inodes free at least (ext4)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    free_inodes: u64,
     #[command(flatten)]
     given: Given,
     /// Print nothing
@@ -70,6 +78,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         taken.map_err(|error| Failure::new(USAGE, error))?;
     }
     let sources = args.sources.sources(&args.changes)?;
+    if fitted::is_wanted(args, &options, &sources) {
+        return fitted::run(args, options, sources);
+    }
     let (device, new) = device(&args.image, &options)?;
     let whole = !is_device(&args.image);
     let made = sapwood::mkfs::mkfs(&*device, &args.image, &options, whole);
@@ -90,6 +101,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
         kept.map_err(|error| Failure::local(&args.image, error))?;
     }
     print(args, &options, &made)?;
+    complete(args, missing)
+}
+
+/// Fails if something could not be copied.
+fn complete(args: &Args, missing: u64) -> Result<()> {
     match missing {
         0 => Ok(()),
         _ => Err(Failure::local(
@@ -148,9 +164,10 @@ fn device(image: &Path, options: &MkfsOptions) -> Result<(Arc<dyn Device>, Optio
             let made = made.map_err(|error| Failure::new(super::failure::IMAGE, error))?;
             Ok((Arc::new(made), Some(new)))
         }
-        None if !Operand::exists(image) && !image.is_dir() => {
-            Err(Failure::local(image, "does not exist; --size makes it"))
-        }
+        None if !Operand::exists(image) && !image.is_dir() => Err(Failure::local(
+            image,
+            "does not exist; --size makes it; a source makes it as large as needed",
+        )),
         _ => Ok((sapwood::image::open_device(image, false)?, None)),
     }
 }

@@ -8,14 +8,14 @@ use sapwood_vfs::rules::XattrClass;
 use sapwood_vfs::{self as vfs};
 use sapwood_vfs::{
     AllocMode, Attr, CopyMode, Credentials, DirEntry, FileKind, FsStat, Fsxattr, Ino, InodeFlags,
-    NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp, acl,
+    NewInode, RenameMode, Result, SetAttr, SyncKind, Timestamp, TrimRange, acl,
 };
 
 use crate::inode::{Inode, vfs_time};
 use crate::ops::create::Place;
 use crate::ops::rename;
 use crate::ops::{attr, create, reap, remove, sync};
-use crate::{Error, Ext4, data, dir, xattr};
+use crate::{Error, Ext4, block_alloc, data, dir, xattr};
 
 impl Ext4 {
     /// The inode of a number.
@@ -383,6 +383,10 @@ impl front::Engine for Ext4 {
 
     fn make_all_durable(&self) -> Result<()> {
         Ok(sync::sync(&self.engine)?)
+    }
+
+    fn discard_free(&self, range: &TrimRange) -> Result<u64> {
+        Ok(block_alloc::discard_free(&self.engine.groups, range)?)
     }
 
     fn attribute(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {

@@ -28,6 +28,7 @@ mod oracles;
 mod orphan;
 mod orphan_set;
 mod recovery;
+pub mod resize;
 mod seal;
 mod store;
 mod track;

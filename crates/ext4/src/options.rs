@@ -56,6 +56,8 @@ pub struct Options {
     pub minix_df: bool,
     /// Tell the device what was freed.
     pub discard: bool,
+    /// Inodes are taken in the order of their numbers, so that the file system can shrink later.
+    pub dense: bool,
     /// Threads for writeback; 0: as many as there are processors.
     pub threads: usize,
     /// How a free inode is found.
@@ -84,6 +86,7 @@ impl Default for Options {
             noatime: false,
             minix_df: false,
             discard: false,
+            dense: false,
             threads: 0,
             #[cfg(feature = "ablation")]
             alloc: AllocPolicy::default(),

@@ -117,7 +117,7 @@ fn subvolumes(fs: &dyn FileSystem, who: Caller) -> Reply<&dyn Subvolumes> {
     fs.subvolumes().ok_or(libc::EOPNOTSUPP)
 }
 
-fn check_owner(who: Caller) -> Reply<()> {
+pub(crate) fn check_owner(who: Caller) -> Reply<()> {
     if who.uid != 0 && who.uid != rustix::process::geteuid().as_raw() {
         return Err(libc::EPERM);
     }

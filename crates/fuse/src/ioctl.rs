@@ -5,7 +5,7 @@
 //! `FS_IOC_FS*XATTR` into the numbers below. `FICLONE` and `FIEMAP` never arrive: the kernel fails
 //! them for FUSE with "not supported".
 
-use sapwood_vfs::{Error, FileSystem, Fsxattr, Ino, InodeFlags};
+use sapwood_vfs::{Error, FileSystem, Fsxattr, Ino, InodeFlags, TrimRange};
 
 use crate::request::Reply;
 
@@ -19,6 +19,9 @@ const GET_VERSION: [u32; 2] = [0x8008_7601, 0x8004_7601];
 const FS_GET_XATTR: u32 = 0x801c_581f;
 /// `_IOW('X', 32, struct fsxattr)`
 const FS_SET_XATTR: u32 = 0x401c_5820;
+
+/// `_IOWR('X', 121, struct fstrim_range)`
+pub(crate) const FITRIM: u32 = 0xc018_5879;
 
 /// `FS_EXTENT_FL`: the file is mapped by extents. Clearing it requests another mapping.
 const EXTENTS: u32 = 0x8_0000;
@@ -62,8 +65,32 @@ pub(crate) fn handle(fs: &dyn FileSystem, ino: Ino, command: u32, input: &[u8]) 
             fs.set_fsxattr(ino, &value).map_err(errno)?;
             Ok(Vec::new())
         }
+        FITRIM => trim(fs, input),
         _ => Err(libc::ENOTTY),
     }
+}
+
+/// `struct fstrim_range`: start, length, least length. The answer has the bytes that were discarded
+/// in place of the length.
+fn trim(fs: &dyn FileSystem, input: &[u8]) -> Reply<Vec<u8>> {
+    let mut range = TrimRange {
+        start: long(input, 0)?,
+        len: long(input, 8)?,
+        least: long(input, 16)?,
+    };
+    // What was deleted before is free only once that is durable.
+    fs.sync().map_err(errno)?;
+    range.len = fs.trim(&range).map_err(errno)?;
+    let words = [range.start, range.len, range.least];
+    Ok(words.iter().flat_map(|word| word.to_ne_bytes()).collect())
+}
+
+fn long(input: &[u8], at: usize) -> Reply<u64> {
+    input
+        .get(at..)
+        .and_then(|rest| rest.first_chunk::<8>())
+        .map(|bytes| u64::from_ne_bytes(*bytes))
+        .ok_or(libc::EINVAL)
 }
 
 fn errno(error: Error) -> i32 {

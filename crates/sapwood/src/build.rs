@@ -13,15 +13,19 @@ use crate::archive::ArchiveError;
 use crate::changes::Changes;
 use crate::copy::{self, CopyReport};
 use crate::fs::FileSystem;
-use crate::mkfs::{MkfsOptionError, MkfsOptions, mkfs};
+use crate::mkfs::{MkfsOptionError, MkfsOptions, MkfsReport, mkfs};
 use crate::options::Options;
 use crate::progress::{self, OnProgress};
+use crate::resize::{NewSize, Room, resize_with_inodes};
 pub use crate::sources::BuildError;
 use crate::sources::{Filled, Need, Sources};
+use crate::vfs;
 pub use subvolumes::NewSubvolume;
 
 /// Unit of space of both formats, in bytes, as the need of files is estimated.
 const BLOCK: u64 = 4096;
+/// Times that an image is made again with more room.
+const MORE_ROOM: u32 = 5;
 
 /// Makes a file system in a new image file.
 ///
@@ -36,6 +40,20 @@ const BLOCK: u64 = 4096;
 pub struct ImageBuilder {
     options: MkfsOptions,
     sources: Sources,
+    free: Room,
+    free_inodes: u64,
+}
+
+/// An image that was made.
+#[derive(Debug, Clone)]
+pub struct BuiltImage {
+    /// What mkfs made. Its sizes are those before the image was filled.
+    pub report: MkfsReport,
+    /// Bytes of the image.
+    pub size: u64,
+    /// Names of [directories](ImageBuilder::from_dir) that could not be copied; each was reported
+    /// as [`Progress::Failed`](crate::Progress::Failed).
+    pub left_out: u64,
 }
 
 impl ImageBuilder {
@@ -46,6 +64,18 @@ impl ImageBuilder {
         Self {
             options: MkfsOptions::new(kind),
             sources: Sources::default(),
+            free: Room::default(),
+            free_inodes: 0,
+        }
+    }
+
+    /// An image with these options of mkfs.
+    #[must_use]
+    pub fn with_options(options: MkfsOptions) -> Self {
+        let kind = options.kind();
+        Self {
+            options,
+            ..Self::new(kind)
         }
     }
 
@@ -61,11 +91,25 @@ impl ImageBuilder {
         Self::new(Kind::Ext4)
     }
 
-    /// Size of the image in bytes. It may be left out with an
-    /// [archive](Self::from_tar) or a [directory](Self::from_dir).
+    /// Size of the image in bytes. Without one, an image with sources is as small as it can be,
+    /// with [`free`](Self::free) space.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.options.set_size(bytes);
+        self
+    }
+
+    /// Space beyond the smallest size, if no size is given.
+    #[must_use]
+    pub fn free(mut self, room: Room) -> Self {
+        self.free = room;
+        self
+    }
+
+    /// Free inodes at least, if no size is given. btrfs makes inodes as it needs them.
+    #[must_use]
+    pub fn free_inodes(mut self, count: u64) -> Self {
+        self.free_inodes = count;
         self
     }
 
@@ -179,7 +223,7 @@ impl ImageBuilder {
         self
     }
 
-    /// Bytes that an image needs for its sources: room for the files, for what the format takes, and
+    /// Bytes for an image of a fixed size that its sources fit into: room for the files, for what the format takes, and
     /// an eighth more, in whole MiB. `None` without a source.
     ///
     /// # Errors
@@ -218,13 +262,31 @@ impl ImageBuilder {
         path: impl AsRef<Path>,
         progress: &mut OnProgress<'_>,
     ) -> Result<(), BuildError> {
-        let path = path.as_ref();
+        self.make(path.as_ref(), true, progress).map(drop)
+    }
+
+    /// As [`write_to`](Self::write_to), with progress. The image is made although names of a
+    /// [directory](Self::from_dir) could not be copied.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    pub fn build(
+        &self,
+        path: impl AsRef<Path>,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<BuiltImage, BuildError> {
+        self.make(path.as_ref(), false, progress)
+    }
+
+    /// Makes the image under another name, and gives it its own at the end. `strict`: every name is
+    /// copied.
+    fn make(
+        &self,
+        path: &Path,
+        strict: bool,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<BuiltImage, BuildError> {
         let need = self.sources.need()?;
-        let size = match self.options.size() {
-            Some(size) => size,
-            None if self.sources.is_empty() => return Err(BuildError::NoSize(path.to_owned())),
-            None => self.size_for(need),
-        };
         let failed = |source| BuildError::File {
             path: path.to_owned(),
             source,
@@ -238,8 +300,19 @@ impl ImageBuilder {
             .tempfile_in(dir)
             .map_err(failed)?
             .into_temp_path();
-        self.format(&unfinished, path, size, need)?;
-        self.fill(&unfinished, path, progress)?;
+        let built = match self.options.size() {
+            Some(size) => {
+                let report = self.format(&unfinished, path, &self.options, size, need)?;
+                let left_out = self.fill(&unfinished, path, strict, &filling()?, progress)?;
+                BuiltImage {
+                    report,
+                    size,
+                    left_out,
+                }
+            }
+            None if self.sources.is_empty() => return Err(BuildError::NoSize(path.to_owned())),
+            None => self.make_fitting(&unfinished, path, need, strict, progress)?,
+        };
         let file = fs::File::open(&unfinished).map_err(failed)?;
         file.sync_all().map_err(failed)?;
         unfinished
@@ -247,7 +320,47 @@ impl ImageBuilder {
             .map_err(|error| failed(error.error))?;
         fs::File::open(dir)
             .and_then(|dir| dir.sync_all())
-            .map_err(failed)
+            .map_err(failed)?;
+        Ok(built)
+    }
+
+    /// Makes the image with more room than it should need, and shrinks it. If the files took more
+    /// than they seemed to, it begins again with more room.
+    fn make_fitting(
+        &self,
+        file: &Path,
+        path: &Path,
+        need: Need,
+        strict: bool,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<BuiltImage, BuildError> {
+        let mut content = need.bytes;
+        for attempt in 0.. {
+            let mut options = self.options.clone();
+            let inodes = need
+                .entries
+                .saturating_add(self.free_inodes)
+                .saturating_add(16);
+            let size = options.size_to_shrink(content, inodes);
+            let report = self.format(file, path, &options, size, need)?;
+            let filling = filling()?.shrinking_later(content);
+            match self.fill(file, path, strict, &filling, progress) {
+                Ok(left_out) => {
+                    let min = NewSize::Min(self.free);
+                    let resized = resize_with_inodes(file, min, self.free_inodes, progress)?;
+                    return Ok(BuiltImage {
+                        report,
+                        size: resized.after,
+                        left_out,
+                    });
+                }
+                Err(error) if attempt < MORE_ROOM && is_full(&error) => {
+                    content = content.saturating_mul(4).saturating_add(1 << 30);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(BuildError::NoSize(path.to_owned()))
     }
 
     /// Makes the file system in `file`, which is called `path` in errors.
@@ -255,11 +368,12 @@ impl ImageBuilder {
         &self,
         file: &Path,
         path: &Path,
+        options: &MkfsOptions,
         size: u64,
         Need { entries, .. }: Need,
-    ) -> Result<(), BuildError> {
+    ) -> Result<MkfsReport, BuildError> {
         let device = FileDevice::create(file, size)?;
-        let mut options = self.options.clone();
+        let mut options = options.clone();
         if options.root_owner().is_none() {
             let (uid, gid) = caller();
             options.set_root_owner(uid, gid);
@@ -269,31 +383,49 @@ impl ImageBuilder {
         if entries > 0 && needed > size / 16_384 {
             options.suggest_inodes(needed);
         }
-        mkfs(&device, path, &options, true)?;
-        Ok(())
+        Ok(mkfs(&device, path, &options, true)?)
     }
 
     /// Fills the image in `file`, which is called `path` in errors, and gives the root its owner.
+    /// Returns how many names could not be copied, unless that is an error.
     fn fill(
         &self,
         file: &Path,
         path: &Path,
+        strict: bool,
+        filling: &Options,
         progress: &mut OnProgress<'_>,
-    ) -> Result<(), BuildError> {
+    ) -> Result<u64, BuildError> {
         let given = self.options.root_owner();
         if self.sources.is_empty() {
             // mkfs of ext4 gives the root its owner.
             let owner = given.unwrap_or_else(caller);
             if self.options.kind() == Kind::Ext4 || owner == (0, 0) {
-                return Ok(());
+                return Ok(0);
             }
         }
-        let fs = FileSystem::open_with_options(file, &filling()?)?;
-        fill_open(&fs, path, &self.sources, given, progress)?
-            .copied
-            .complete()?;
-        Ok(fs.close()?)
+        let fs = FileSystem::open_with_options(file, filling)?;
+        let report = fill_open(&fs, path, &self.sources, given, progress)?.copied;
+        let left_out = report.left_out;
+        let first = report.first_error.as_ref();
+        if strict || first.is_some_and(|error| is_full(error)) {
+            report.complete()?;
+        }
+        fs.close()?;
+        Ok(left_out)
     }
+}
+
+/// Whether an error came from a lack of space.
+fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let full = |error: &(dyn std::error::Error + 'static)| {
+        let kind = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
+        let library = error.downcast_ref::<crate::Error>();
+        library.is_some_and(|error| error.kind() == io::ErrorKind::StorageFull)
+            || error.downcast_ref::<io::Error>().is_some_and(kind)
+            || matches!(error.downcast_ref(), Some(vfs::Error::NoSpace))
+    };
+    std::iter::successors(Some(error), |error| error.source()).any(full)
 }
 
 /// How a directory is put into an image.

@@ -23,6 +23,7 @@
 //! - [`disk`]: whole disk images with partitions.
 //! - [`copy`](mod@copy): copies between this machine and images.
 //! - [`export`]: tar archives and layers of the files of an image.
+//! - [`resize()`], [`trim()`]: the size of an image, and its free space.
 //! - [`check()`], [`info()`], [`dump()`]: reading an image without opening its file system.
 //! - `mount` (feature `fuse`): FUSE mounts, and the control of those of other processes.
 //! - [`vfs`]: the interface of the engines below, by inode.
@@ -59,13 +60,15 @@ mod oci;
 pub mod options;
 pub mod pattern;
 pub mod progress;
+pub mod resize;
 pub mod shown;
 mod sources;
 pub mod target;
 mod tree;
+mod trim;
 
 pub use archive::ArchiveError;
-pub use build::{BuildError, ImageBuilder};
+pub use build::{BuildError, BuiltImage, ImageBuilder};
 pub use changes::{ChangeError, Changes, IdRange};
 pub use check::{CheckError, CheckFinding, CheckOptions, CheckReport, check};
 pub use copy::{CopyError, CopyOptions, CopyReport};
@@ -78,11 +81,13 @@ pub use mkfs::MkfsOptions;
 pub use oci::OciError;
 pub use options::Options;
 pub use progress::{OnProgress, Progress, Stop};
+pub use resize::{NewSize, ResizeError, ResizeReport, Room, resize};
 pub use sapwood_block as block;
 pub use sapwood_btrfs as btrfs;
 pub use sapwood_ext4 as ext4;
 pub use sapwood_vfs as vfs;
 pub use sources::Sources;
+pub use trim::{TrimError, trim};
 
 /// Opens an image for reading and writing; see [`FileSystem::open`].
 ///

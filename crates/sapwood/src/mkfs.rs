@@ -215,6 +215,41 @@ impl MkfsOptions {
         self.root_owner = Some((uid, gid));
     }
 
+    /// Chooses what is not chosen for an image with room for everything, which shrinks to about
+    /// `content` bytes of files once it holds them, with so many inodes at least. Returns the size
+    /// of the image until then. It is sparse.
+    pub(crate) fn size_to_shrink(&mut self, content: u64, inodes: u64) -> u64 {
+        let expected = content.saturating_add(inodes.saturating_mul(1024));
+        // An inode may take blocks of its own for names and attributes.
+        let most = content / 4 * 5 + inodes.saturating_mul(3 * 4096);
+        match self.kind {
+            Kind::Btrfs => {
+                let nodes = u64::from(self.btrfs.node_size()) * 640;
+                self.btrfs.metadata_chunk.get_or_insert(nodes);
+                most.saturating_mul(2).saturating_add(1 << 30) & !0xf_ffff
+            }
+            Kind::Ext4 => {
+                let ext4 = &mut self.ext4;
+                let block = ext4_mkfs::usual_block_size(expected);
+                let block = *ext4.block_size.get_or_insert(block);
+                let unit = u64::from(block).max(1024);
+                let journal = ext4_mkfs::usual_journal(expected / unit, block);
+                let journal = *ext4.journal_size.get_or_insert(journal);
+                // Tables of inodes are a quarter of a group at most.
+                let size = (most / 3).saturating_mul(4).saturating_add(journal);
+                let size = size.saturating_add(64 << 20) & !0xf_ffff;
+                if ext4.inodes.is_none() && ext4.bytes_per_inode.is_none() {
+                    // As many in each group as the groups need that remain.
+                    let group = ext4.blocks_per_group.map_or(8 * unit, u64::from) * unit;
+                    let remaining = (content / group).max(1);
+                    let each = inodes.div_ceil(remaining).min(8 * unit);
+                    ext4.inodes = Some(each.saturating_mul(size.div_ceil(group)));
+                }
+                size
+            }
+        }
+    }
+
     /// Has ext4 make this many inodes, unless a number was chosen.
     pub(crate) fn suggest_inodes(&mut self, count: u64) {
         if self.ext4.inodes.is_none() && self.ext4.bytes_per_inode.is_none() {

@@ -276,6 +276,13 @@ impl Options {
         Ok(self.ext4.clone())
     }
 
+    /// What makes an image small when it shrinks after it was filled with about `bytes`.
+    pub(crate) fn shrinking_later(mut self, bytes: u64) -> Self {
+        self.ext4.dense = true;
+        self.btrfs.largest_chunk = Some((bytes / 16).clamp(16 << 20, 1 << 30));
+        self
+    }
+
     /// Adds a device of a btrfs over several devices (`device=PATH`). The image itself is one of
     /// its devices, and is not added.
     pub fn add_device(&mut self, path: impl AsRef<Path>) {

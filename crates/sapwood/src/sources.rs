@@ -19,6 +19,7 @@ use crate::mkfs::MkfsError;
 use crate::oci::{OciError, OciImage};
 use crate::options::OptionError;
 use crate::progress::OnProgress;
+use crate::resize::ResizeError;
 use crate::tree::Node;
 use crate::vfs::{self, Credentials, Timestamp};
 
@@ -126,6 +127,9 @@ pub enum BuildError {
     /// A file could not be copied into the image.
     #[error(transparent)]
     Copy(#[from] CopyError),
+    /// The filled image could not get its size.
+    #[error(transparent)]
+    Resize(#[from] ResizeError),
     /// An option with which the image is opened.
     #[error(transparent)]
     Option(OptionError),

@@ -79,6 +79,28 @@ pub enum CopyMode {
     ShareOnly,
 }
 
+/// Which free space is discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrimRange {
+    /// First byte of the file system.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Smaller free ranges stay as they are.
+    pub least: u64,
+}
+
+impl Default for TrimRange {
+    /// All free space.
+    fn default() -> Self {
+        Self {
+            start: 0,
+            len: u64::MAX,
+            least: 0,
+        }
+    }
+}
+
 /// What an fsync must make durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncKind {
@@ -292,6 +314,15 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// As [`fsync`](FileSystem::fsync).
     fn sync(&self) -> Result<()>;
+
+    /// Discards free space on the device. Returns the number of bytes, all copies counted.
+    ///
+    /// # Errors
+    /// `NotSupported` by default; `ReadOnly`.
+    fn trim(&self, range: &TrimRange) -> Result<u64> {
+        let _ = range;
+        Err(crate::Error::NotSupported)
+    }
 
     /// Value of an extended attribute, by its full name (`user.x`).
     ///

@@ -19,7 +19,8 @@ pub use attr::{
 };
 pub use error::{Cause, Error, Result};
 pub use fs::{
-    AllocMode, CopyMode, FileSystem, RenameMode, SeekFrom, SetXattrMode, SyncKind, WriteMode,
+    AllocMode, CopyMode, FileSystem, RenameMode, SeekFrom, SetXattrMode, SyncKind, TrimRange,
+    WriteMode,
 };
 pub use mounting::{Access, Choice};
 pub use subvolume::{SubvolumeId, SubvolumeInfo, Subvolumes};

@@ -16,7 +16,7 @@ use sapwood_tests::{Need, Outcome, machine, process, scratch, trial};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What scripts begin with. `fails CODE HINT COMMAND...`: it exits so, with one line that says so;
-/// `owner PLACE UID GID`: it belongs to them.
+/// `owner PLACE UID GID`: it belongs to them. `tools IMAGE`: the tools of its kind find nothing wrong.
 const PRELUDE: &str = r#"
 umask 022
 image() { "$SAPWOOD" mkfs -q -t $KIND --size 128M "$@"; }
@@ -31,6 +31,7 @@ fails() {
     grep -q -- "$hint" err.txt || { echo "$* says:"; cat err.txt; exit 1; }
     [ $expected = 2 ] || [ $(wc -l < err.txt) = 1 ] || { echo "$* says more:"; cat err.txt; exit 1; }
 }
+tools() { [ $KIND = ext4 ] && check=(e2fsck -fn) || check=(btrfs check --check-data-csum); "${check[@]}" "$1" > tools.txt 2>&1 || { cat tools.txt; exit 1; }; }
 mkdir t; echo text > f
 "#;
 
@@ -78,6 +79,26 @@ const SCRIPTS: &[(&str, &str)] = &[
         head -c 2000 a.tar > cut.tar; fails 1 'cut.tar' untar -q cut.tar a.img:
         fails 1 'cut.tar' mkfs -q -t $KIND --size 128M --tar cut.tar c.img; [ ! -e c.img ]
         "$SAPWOOD" mkfs -q -t $KIND --size 128M --tar a.tar -r t m.img; owner m.img:t/d/f 7 8; owner m.img:hard 7 8; "$SAPWOOD" check -q m.img"#,
+    ),
+    (
+        "an_image_without_a_size_is_as_large_as_needed",
+        r#"mkdir -p t/d; for i in $(seq 300); do head -c $((i * 97)) /dev/urandom > t/d/f$i; done; truncate -s 50M t/sparse
+        "$SAPWOOD" mkfs -q -t $KIND -r t a.img; size() { stat -c %s "$1"; }; [ $(size a.img) -lt 100000000 ]
+        "$SAPWOOD" cp -qr a.img:/d out; diff -r t/d out; "$SAPWOOD" check -q a.img; tools a.img
+        tar cf - -C t . | "$SAPWOOD" mkfs -q -t $KIND --tar - b.img; [ $(size b.img) -lt 100000000 ]; "$SAPWOOD" check -q b.img; tools b.img
+        "$SAPWOOD" mkfs -q -t $KIND -r t --free 64M --free-inodes 5000 c.img; [ $(size c.img) -gt $(($(size a.img) + 60000000)) ]; tools c.img
+        "$SAPWOOD" mkfs -q -t $KIND -r t --free 50% d.img; [ $(size d.img) -gt $(($(size a.img) * 14 / 10)) ]
+        fails 1 'does not exist' mkfs -t $KIND e.img; fails 2 'percentage' mkfs -t $KIND -r t --free x% e.img; [ ! -e e.img ]"#,
+    ),
+    (
+        "an_image_changes_its_size_and_gives_back_free_space",
+        r#"mkdir -p t/d; for i in $(seq 100); do head -c $((i * 997)) /dev/urandom > t/d/f$i; done; head -c 30M /dev/urandom > big
+        image a.img -r t; "$SAPWOOD" cp -q big a.img:; same() { rm -rf out; "$SAPWOOD" cp -qr a.img:/d out; diff -r t/d out; "$SAPWOOD" check -q a.img; tools a.img; }
+        for size in 300M 200M +10M -20M min +50M; do "$SAPWOOD" resize -q a.img $size; same; done
+        [ $(stat -c %s a.img) -ge 52428800 ]; "$SAPWOOD" resize a.img --json min | grep -c '"after"'
+        "$SAPWOOD" resize -q a.img 400M; [ $(stat -c %s a.img) = 419430400 ]; "$SAPWOOD" rm a.img:big
+        before=$(stat -c %b a.img); "$SAPWOOD" trim a.img | grep -c trimmed; [ $(($(stat -c %b a.img) + 50000)) -lt $before ]; same
+        fails 1 'fit\|inodes' resize a.img 2M; fails 2 'not min' resize a.img max; fails 1 'has only' resize a.img -900M; fails 3 'o such file' resize none.img min; same"#,
     ),
     (
         "holes_are_zeros_in_a_stream",

@@ -101,7 +101,10 @@ fn newest(device: &dyn Device, findings: &mut Vec<Finding>) -> Result<SuperBlock
     let mut valid: Vec<(u64, SuperBlock)> = Vec::new();
     let mut first_error = None;
     for offset in SUPER_OFFSETS {
-        if offset.saturating_add(SUPER_SIZE as u64) > device.size() {
+        // A device may be larger than the file system on it.
+        let own = valid.first().map(|(_, sb)| sb.dev_item.total_bytes.get());
+        let end = device.size().min(own.unwrap_or(u64::MAX));
+        if offset.saturating_add(SUPER_SIZE as u64) > end {
             continue;
         }
         let mut bytes = vec![0; SUPER_SIZE];

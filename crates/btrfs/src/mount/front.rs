@@ -11,7 +11,7 @@ use sapwood_vfs::rules::{self, XattrClass};
 use sapwood_vfs::{
     self as vfs, AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, FileKind, FsStat,
     Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SetAttr, SetXattrMode, SubvolumeId,
-    SubvolumeInfo, Subvolumes, SyncKind, Timestamp, acl,
+    SubvolumeInfo, Subvolumes, SyncKind, Timestamp, TrimRange, acl,
 };
 
 use super::open::Btrfs;
@@ -404,6 +404,10 @@ impl front::Engine for Btrfs {
 
     fn make_all_durable(&self) -> Result<()> {
         Ok(sync::sync(&self.engine)?)
+    }
+
+    fn discard_free(&self, range: &TrimRange) -> Result<u64> {
+        Ok(self.engine.space.discard_free(range)?)
     }
 
     fn attribute(&self, inode: &Arc<Inode>, name: &[u8]) -> Result<Option<Vec<u8>>> {

@@ -82,7 +82,10 @@ impl Space {
             0
         };
         let room = devices.unallocated().saturating_sub(owed) / copies;
-        let want = wanted(info.content, self.total_bytes).min(room);
+        let largest = self.largest_chunk.load(Ordering::Relaxed);
+        let want = wanted(info.content, self.total_bytes())
+            .min(room)
+            .min(largest);
         let logical = devices.next_logical.next_multiple_of(STRIPE_LEN);
         let candidates = devices.by_id.values();
         let holes = candidates.filter_map(|device| {
@@ -148,7 +151,11 @@ impl Space {
         Ok(any)
     }
 
-    fn insert_chunk_items(&self, h: &mut dyn SpaceWrite, group: &Arc<BlockGroup>) -> Result<()> {
+    pub(super) fn insert_chunk_items(
+        &self,
+        h: &mut dyn SpaceWrite,
+        group: &Arc<BlockGroup>,
+    ) -> Result<()> {
         let (logical, chunk) = self.volume.chunk_at(group.start)?;
         let key = chunk_key(logical);
         self.trees.chunk.insert(h, &key, &chunk.encode())?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sapwood_base::RangeSet;
-use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, DevItem};
+use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, DevItem, SUPER_OFFSETS};
 
 /// Chunks are never in the first MiB of a device, which has boot loaders and the superblock.
 pub(crate) const FIRST_CHUNK_OFFSET: u64 = 1 << 20;
@@ -20,6 +20,8 @@ pub(crate) struct DeviceSpace {
     pub(crate) uuid: [u8; 16],
     /// Bytes that the file system may use.
     pub(crate) total: u64,
+    /// New chunks end before this, while the device shrinks.
+    pub(crate) limit: u64,
     /// Bytes in device extents that have items.
     pub(crate) used: u64,
     /// Ranges of chunks, including chunks whose removal is not durable yet.
@@ -33,6 +35,7 @@ impl DeviceSpace {
             devid: item.devid.get(),
             uuid: item.uuid,
             total: item.total_bytes.get(),
+            limit: u64::MAX,
             used: item.bytes_used.get(),
             taken: RangeSet::new(),
         }
@@ -44,11 +47,31 @@ impl DeviceSpace {
     }
 
     fn holes(&self) -> impl Iterator<Item = (u64, u64)> {
-        let holes = self.taken.gaps(FIRST_CHUNK_OFFSET, self.total);
+        let end = self.total.min(self.limit);
+        let holes = self.taken.gaps(FIRST_CHUNK_OFFSET, end);
         holes.into_iter().filter_map(|(from, to)| {
             let (from, to) = (from.next_multiple_of(STRIPE_LEN), to - to % STRIPE_LEN);
             (from < to).then_some((from, to))
         })
+    }
+
+    /// Ranges below `end` that belong to no chunk and to no copy of the superblock: (start, end).
+    pub(crate) fn clear_holes(&self, end: u64) -> Vec<(u64, u64)> {
+        let mut taken = self.taken.clone();
+        for copy in SUPER_OFFSETS {
+            taken.insert(copy, copy + STRIPE_LEN);
+        }
+        let holes = taken.gaps(FIRST_CHUNK_OFFSET, end.min(self.total));
+        let aligned = holes.into_iter().map(|(from, to)| {
+            let from = from.next_multiple_of(STRIPE_LEN);
+            (from, to - to % STRIPE_LEN)
+        });
+        aligned.filter(|(from, to)| from < to).collect()
+    }
+
+    /// Ranges that belong to no chunk (start, end), whatever lies there.
+    pub(crate) fn unused(&self) -> Vec<(u64, u64)> {
+        self.clear_holes(u64::MAX)
     }
 
     /// The first hole of `want` bytes, else the largest one: (start, bytes).
@@ -68,6 +91,18 @@ impl DeviceSpace {
     /// Records a chunk's stripe.
     pub(crate) fn take(&mut self, offset: u64, len: u64) {
         self.taken.insert(offset, offset.saturating_add(len));
+    }
+
+    /// Records a range as a chunk's, if all of it belongs to none.
+    pub(crate) fn claim(&mut self, offset: u64, len: u64) -> bool {
+        let free = self
+            .taken
+            .within(offset, offset.saturating_add(len))
+            .is_empty();
+        if free {
+            self.take(offset, len);
+        }
+        free
     }
 
     /// Removes a chunk's stripe.

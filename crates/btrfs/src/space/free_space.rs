@@ -38,7 +38,6 @@ impl FreeSpace {
     }
 
     /// All free extents `(start, length)`, ascending.
-    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_start.iter().map(|(start, len)| (*start, *len))
     }

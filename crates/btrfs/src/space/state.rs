@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use sapwood_btrfs_format::{
     BlockGroupFlags, BlockGroupItem, CompatRo, Incompat, Key, SUPER_OFFSETS, SuperBlock, kind,
@@ -29,8 +29,10 @@ pub(crate) struct Space {
     pub(super) rules: ItemRules,
     pub(super) sector: u64,
     pub(super) nodesize: u64,
-    /// Bytes of all devices, from the superblock.
-    pub(super) total_bytes: u64,
+    /// Bytes of all devices, for the superblock.
+    pub(super) total_bytes: AtomicU64,
+    /// Bytes that a new chunk has at most.
+    pub(super) largest_chunk: AtomicU64,
     /// Data and metadata share groups.
     pub(super) mixed: bool,
     pub(super) data: Arc<SpaceInfo>,
@@ -104,7 +106,8 @@ impl Space {
             },
             sector: sb.sectorsize.get().into(),
             nodesize: sb.nodesize.get().into(),
-            total_bytes: sb.total_bytes.get(),
+            total_bytes: AtomicU64::new(sb.total_bytes.get()),
+            largest_chunk: AtomicU64::new(u64::MAX),
             mixed,
             deletions: Deletions::default(),
             delayed: metadata.promise(0),
@@ -283,6 +286,17 @@ impl Space {
     pub(super) fn note_level(&self, level: u8) {
         self.height
             .fetch_max(level.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// From now on a new chunk has at most so many bytes.
+    pub(crate) fn set_largest_chunk(&self, bytes: u64) {
+        let bytes = bytes.max(STRIPE_LEN) / STRIPE_LEN * STRIPE_LEN;
+        self.largest_chunk.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of all devices.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.total_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes in extents, for the superblock.

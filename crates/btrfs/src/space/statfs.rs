@@ -89,7 +89,7 @@ impl Space {
         let used = data_used + system_used + metadata_used;
         let global = self.global_reserve();
         let unit = |bytes: u64| bytes / self.sector;
-        let blocks = unit(self.total_bytes / copies);
+        let blocks = unit(self.total_bytes() / copies);
         let free = blocks
             .saturating_sub(unit(used / copies))
             .saturating_sub(unit(global));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sapwood_btrfs_format::{Key, kind};
+use sapwood_btrfs_format::{ChunkItem, Key, kind};
 
 use super::chunk::{chunk_key, group_key};
 use super::devices::stripes;
@@ -104,6 +104,20 @@ impl Space {
     }
 
     fn remove_group(&self, h: &mut dyn SpaceWrite, group: &Arc<BlockGroup>) -> Result<()> {
+        let (_, chunk) = self.volume.chunk_at(group.start)?;
+        self.delete_chunk_items(h, group, &chunk)?;
+        self.groups.write().remove(&group.start);
+        h.changes().removed.lock().push(group.clone());
+        Ok(())
+    }
+
+    /// Deletes the items of a group and its chunk.
+    pub(super) fn delete_chunk_items(
+        &self,
+        h: &mut dyn SpaceWrite,
+        group: &BlockGroup,
+        chunk: &ChunkItem,
+    ) -> Result<()> {
         let root = self.group_tree().clone();
         let key = group_key(group);
         if !root.delete(h, &key)? {
@@ -114,15 +128,12 @@ impl Space {
             let (first, last) = key_range(&self.span(group));
             tree.delete_range(h, &first, &last)?;
         }
-        let (logical, chunk) = self.volume.chunk_at(group.start)?;
-        for (devid, offset, len) in stripes(&chunk) {
+        for (devid, offset, len) in stripes(chunk) {
             let key = Key::new(devid, kind::DEV_EXTENT, offset);
             self.trees.device.delete(h, &key)?;
             self.change_device_used(h, devid, -(len as i64))?;
         }
-        self.trees.chunk.delete(h, &chunk_key(logical))?;
-        self.groups.write().remove(&group.start);
-        h.changes().removed.lock().push(group.clone());
+        self.trees.chunk.delete(h, &chunk_key(group.start))?;
         Ok(())
     }
 }

@@ -288,6 +288,7 @@ fn next_super(store: &Store, old: &SuperSet, transid: u64) -> Result<SuperSet> {
     sb.log_root_level = 0;
     sb.incompat_flags = (sb.incompat() | store.new_incompat()).bits().into();
     sb.bytes_used = store.space.bytes_used().into();
+    sb.total_bytes = store.space.total_bytes().into();
     for (devid, total, used) in store.space.device_bytes() {
         sb.set_device(devid, total, used);
     }

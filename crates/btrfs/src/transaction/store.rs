@@ -91,10 +91,14 @@ impl Store {
         } = opened;
         volume.set_patience(options.patience);
         let checksum = volume.geometry().checksum;
+        let space = Space::open(&blocks, &roots, &super_block)?;
+        if let Some(bytes) = options.largest_chunk {
+            space.set_largest_chunk(bytes);
+        }
         Ok(Arc::new(Self {
             counters: Counters::default(),
             checksums: Checksums::new(&roots.csum_tree, &super_block, checksum),
-            space: Space::open(&blocks, &roots, &super_block)?,
+            space,
             new_incompat: AtomicU64::new(0),
             health: Health::new(read_only),
             transactions: Transactions::new(super_block.generation.get()),

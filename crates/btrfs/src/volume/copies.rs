@@ -11,6 +11,9 @@ use sapwood_block::{Device, patiently};
 use super::{Piece, Volume, stripe};
 use crate::{Error, Result};
 
+/// Most bytes of one request of a copy.
+const COPY_STEP: u64 = 4 << 20;
+
 impl Volume {
     /// Number of copies of each byte at a logical address.
     ///
@@ -166,6 +169,32 @@ impl Volume {
         self.write_mirror(logical, &[good], good.len() as u64, mirror)?;
         self.repaired.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Copies bytes from one place of a device to another one that does not overlap it.
+    ///
+    /// # Errors
+    /// [`Error::Device`], [`Error::MissingDevice`].
+    pub(crate) fn copy_within(&self, devid: u64, from: u64, to: u64, len: u64) -> Result<()> {
+        let device = self.device(devid)?;
+        let mut buf = vec![0; COPY_STEP.min(len) as usize];
+        let mut done = 0;
+        while done < len {
+            let step = COPY_STEP.min(len - done);
+            let part = buf.get_mut(..step as usize).unwrap_or_default();
+            device.read_at(from + done, part)?;
+            patiently(self.patience(), || device.write_at(to + done, part))?;
+            done += step;
+        }
+        Ok(())
+    }
+
+    /// Discards a range of a device.
+    ///
+    /// # Errors
+    /// [`Error::Device`], [`Error::MissingDevice`].
+    pub(crate) fn discard_physical(&self, devid: u64, from: u64, len: u64) -> Result<()> {
+        Ok(self.device(devid)?.discard(from, len)?)
     }
 
     /// Discards all copies of a logical range.

@@ -44,6 +44,15 @@ impl ChunkMap {
         self.chunks.remove(&logical)
     }
 
+    /// Puts `chunks` in the place of the chunk at `logical`, all of whose stripes and sizes were
+    /// checked before.
+    pub(crate) fn replace(&mut self, logical: u64, chunks: Vec<(u64, ChunkItem)>) {
+        self.chunks.remove(&logical);
+        let chunks = chunks.into_iter();
+        self.chunks
+            .extend(chunks.map(|(at, chunk)| (at, Arc::new(chunk))));
+    }
+
     /// The chunk that holds a byte, with the chunk's logical address.
     pub(crate) fn find(&self, logical: u64) -> Option<(u64, Arc<ChunkItem>)> {
         let (&at, chunk) = self.chunks.range(..=logical).next_back()?;

@@ -161,6 +161,17 @@ impl Volume {
         self.chunks.write().remove(logical)
     }
 
+    /// Puts parts of the chunk at `logical`, or the same chunk elsewhere, in its place. The new
+    /// places hold all bytes that are in use.
+    pub(crate) fn replace_chunk(&self, logical: u64, chunks: Vec<(u64, ChunkItem)>) {
+        self.chunks.write().replace(logical, chunks);
+    }
+
+    /// Number of devices.
+    pub(crate) fn device_count(&self) -> usize {
+        self.devices.members().len()
+    }
+
     /// The chunk that holds a logical address, with the chunk's own address.
     ///
     /// # Errors

@@ -180,7 +180,9 @@ pub(crate) fn write_all(device: &dyn Device, sb: &SuperBlock) -> Result<()> {
     let Some(kind) = sb.checksum_kind() else {
         return Err(Error::UnsupportedFeature("checksum algorithm".to_owned()));
     };
-    for (nth, offset) in copies(device.size()).enumerate() {
+    // A block device may be larger than the file system on it.
+    let end = device.size().min(sb.dev_item.total_bytes.get());
+    for (nth, offset) in copies(end).enumerate() {
         let mut copy = *sb;
         if nth > 0 && sapwood_fault::planted(45) {
             continue;

@@ -23,6 +23,7 @@
 //! Which blocks: see [`choose`]; files that grow at once are kept apart by [`Groups::streams`].
 
 mod choose;
+mod discard;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use sapwood_jbd2::Handle;
 
 pub(crate) use choose::Request;
 use choose::give_back;
+pub(crate) use discard::discard_free;
 pub(crate) use space::{Reservation, Space};
 
 pub(crate) use crate::group::Extent;

@@ -36,6 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use sapwood_block::Device;
 use sapwood_ext4_format::{BitmapKind, Geometry, GroupDesc, GroupFlags, bitmap};
 use sapwood_jbd2::{Buffer, BufferRead, Cache, Closing, Handle, Tid};
 
@@ -253,6 +254,11 @@ impl Groups {
     /// Number of groups.
     pub(crate) fn count(&self) -> u32 {
         self.geometry.group_count()
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Arc<dyn Device> {
+        self.cache.device()
     }
 
     /// Sizes and places.

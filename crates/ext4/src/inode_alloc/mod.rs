@@ -56,6 +56,7 @@ pub(crate) fn allocate(store: &Store, h: &Handle, parent: &Inode, kind: FileKind
         parent: parent.ino,
         parent_group,
         directory: kind == FileKind::Directory,
+        dense: store.options.dense,
         top,
     };
     let allocator = Allocator {

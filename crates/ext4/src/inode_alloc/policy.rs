@@ -34,6 +34,8 @@ pub(crate) struct Wish {
     pub(crate) parent_group: u32,
     /// It is a directory.
     pub(crate) directory: bool,
+    /// The free inode with the smallest number is wanted.
+    pub(crate) dense: bool,
     /// Its directory is the root, or marked as the top of a tree: what is in it is not related.
     pub(crate) top: bool,
 }
@@ -46,7 +48,9 @@ pub(crate) fn groups(
     policy: AllocPolicy,
 ) -> impl Iterator<Item = u32> {
     let count = groups.count().max(1);
-    let home = if wish.directory {
+    let home = if wish.dense {
+        0
+    } else if wish.directory {
         directory_group(groups, wish, policy)
     } else {
         wish.parent_group % count
@@ -56,7 +60,7 @@ pub(crate) fn groups(
     let hashed = u64::from(wish.parent_group) + u64::from(wish.parent);
     let steps = (0..u32::BITS)
         .map(|bit| 1u64 << bit)
-        .take_while(move |step| *step < u64::from(count))
+        .take_while(move |step| !wish.dense && *step < u64::from(count))
         // After the steps 1, 2, ... 2^k it stands at 2^(k+1) - 1 from its begin.
         .map(move |step| ((hashed + 2 * step - 1) % u64::from(count)) as u32);
     let linear = (home..count).chain(0..home);
@@ -69,7 +73,7 @@ pub(crate) fn groups(
 
 /// Where to begin in a group.
 pub(crate) fn start(group: &Group, wish: Wish, inodes: u32, policy: AllocPolicy) -> u32 {
-    if !policy.spread() {
+    if wish.dense || !policy.spread() {
         return 0;
     }
     let words = inodes / WORD;

@@ -59,6 +59,7 @@ fn wish(parent: u32) -> Wish {
         parent,
         parent_group: 0,
         directory: false,
+        dense: false,
         top: false,
     }
 }

@@ -33,6 +33,7 @@ use sapwood_block::Device;
 
 pub use error::MkfsError;
 pub use options::{DirHash, MkfsOptions, OnError};
+pub use sizes::{usual_block_size, usual_journal};
 
 /// Result of [`mkfs`].
 #[derive(Clone, Debug)]

@@ -291,6 +291,20 @@ fn wanted(device: &dyn Device, options: &MkfsOptions) -> Result<Wanted, MkfsErro
     Ok(wanted)
 }
 
+/// Bytes of the journal that a file system of so many blocks gets.
+pub fn usual_journal(blocks: u64, block_size: u32) -> u64 {
+    let found = JOURNAL_SIZES.iter().find(|(below, _)| blocks < *below);
+    let blocks = found
+        .map_or(0, |(_, size)| *size)
+        .max(*JOURNAL_BLOCKS.start());
+    blocks * u64::from(block_size)
+}
+
+/// Bytes of a block that a file system of so many bytes gets.
+pub fn usual_block_size(bytes: u64) -> u32 {
+    usage(bytes).0
+}
+
 fn journal(
     features: &Features,
     options: &MkfsOptions,

@@ -451,7 +451,7 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
 }
 
 /// How a log of this file system is written: as the kernel writes it.
-fn log_form(sb: &SuperBlock, options: &Options) -> sapwood_jbd2::Incompat {
+pub(crate) fn log_form(sb: &SuperBlock, options: &Options) -> sapwood_jbd2::Incompat {
     let features = sb.features();
     let mut form = sapwood_jbd2::Incompat::empty();
     form.set(sapwood_jbd2::Incompat::CSUM_V3, features.metadata_csum());

@@ -548,6 +548,9 @@ impl Dispatcher {
     ) -> Reply<ControlAnswer> {
         let _open = self.enter()?;
         let ino = self.map.ino(node);
+        if command == ioctl::FITRIM {
+            control::check_owner(who)?;
+        }
         let mut answer = match control::handle(
             &*self.fs,
             &self.requests,

@@ -6,9 +6,33 @@
 
 use crate::codec::{Codec, Tag};
 use crate::log::Log;
-use crate::{Result, commit};
+use crate::{Error, Result, commit};
 
 impl Log {
+    /// Makes these blocks, in rising order, the only transaction of an empty log, durably. Returns
+    /// false, with nothing changed, if they do not fit. A recovery would write them home;
+    /// [`finish_alone`](Self::finish_alone) follows once they are there.
+    ///
+    /// # Errors
+    /// [`Error::NeedsRecovery`](crate::Error::NeedsRecovery) if the log is not empty;
+    /// [`Error::Device`](crate::Error::Device).
+    pub fn commit_alone(&self, blocks: &[(u64, Vec<u8>)]) -> Result<bool> {
+        if self.needs_recovery() {
+            return Err(Error::NeedsRecovery);
+        }
+        self.write_alone(self.superblock().sequence(), blocks)
+    }
+
+    /// Marks the log empty after its transaction of [`commit_alone`](Self::commit_alone) is durable
+    /// at home.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device).
+    pub fn finish_alone(&self) -> Result<()> {
+        let next = self.superblock().sequence().wrapping_add(1);
+        self.update_superblock(|superblock| superblock.set_tail(0, next))
+    }
+
     /// Replaces the log by one transaction with these blocks, in rising order, and makes it
     /// durable. Returns false, with nothing changed, if they do not fit. `sequence` is the number
     /// after that of the last transaction of the log, whose blocks must be durable at home. The new

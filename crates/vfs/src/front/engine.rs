@@ -9,7 +9,7 @@ use crate::rules::XattrClass;
 use crate::{
     AllocMode, Attr, CopyMode, Credentials, DirEntry, Error, FileKind, FsStat, Fsxattr, Ino,
     InodeFlags, NewInode, RenameMode, Result, SetAttr, SetXattrMode, Subvolumes, SyncKind,
-    Timestamp,
+    Timestamp, TrimRange,
 };
 
 /// An inode in memory.
@@ -367,6 +367,9 @@ pub trait Engine: Send + Sync + Sized {
     fn make_durable(&self, inode: &Arc<Self::Inode>, kind: SyncKind) -> Result<()>;
     /// Makes everything durable.
     fn make_all_durable(&self) -> Result<()>;
+    /// Discards free space; see [`FileSystem::trim`](crate::FileSystem::trim). Operations go on
+    /// meanwhile.
+    fn discard_free(&self, range: &TrimRange) -> Result<u64>;
 
     /// Value of an extended attribute. The caller holds the I/O lock.
     fn attribute(&self, inode: &Arc<Self::Inode>, name: &[u8]) -> Result<Option<Vec<u8>>>;

@@ -10,7 +10,7 @@ use crate::rules::{self, XattrClass};
 use crate::{
     AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, Error, FileKind, FileSystem, FsStat,
     Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode,
-    Subvolumes, SyncKind, Timestamp, WriteMode,
+    Subvolumes, SyncKind, Timestamp, TrimRange, WriteMode,
 };
 
 impl<E: Engine> FileSystem for E {
@@ -347,6 +347,11 @@ impl<E: Engine> FileSystem for E {
     fn sync(&self) -> Result<()> {
         self.check_open()?;
         self.make_all_durable()
+    }
+
+    fn trim(&self, range: &TrimRange) -> Result<u64> {
+        self.check_writable()?;
+        self.discard_free(range)
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

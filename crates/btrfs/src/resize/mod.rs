@@ -1,0 +1,317 @@
+//! Changes the size of a file system that is not mounted.
+//!
+//! # How it works
+//! Growing records the new size, in one transaction. Shrinking is a series of transactions, each of
+//! which leaves a complete file system of the old size; the last one records the new size:
+//!
+//! 1. What is deleted is dropped, and empty block groups are removed.
+//! 2. While the topmost device extent reaches past the new end, its chunk moves into a hole below
+//!    ([`Space::move_stripe`](crate::space::Space::move_stripe)). If no hole is large enough, unused
+//!    space is cut out of the chunk, or it is split so that its end fits the largest hole.
+//! 3. The new size is recorded.
+//!
+//! [`shrink_to_fit`] cuts the unused space out of every chunk first, and then does the same as long
+//! as the topmost chunk can move. What the next mount needs to change anything stays free in the
+//! metadata ([`parts`]).
+//!
+//! The caller shortens a file after that, and lengthens it before.
+
+mod parts;
+
+use std::sync::Arc;
+
+use sapwood_block::Device;
+use sapwood_btrfs_format::{BlockGroupFlags, SUPER_OFFSETS, SUPER_SIZE};
+
+use crate::options::SubvolumeChoice;
+use crate::space::{Placed, Replaced};
+use crate::transaction::{Handle, Store};
+use crate::volume::superblock;
+use crate::{Btrfs, Error, Options};
+use parts::{Group, STRIPE_LEN};
+
+/// Sizes are multiples of this.
+const UNIT: u64 = 4096;
+/// Items that a step changes, about. It may take more than that from what stays free.
+const STEP_ITEMS: u64 = 12;
+/// Smallest part of a chunk that is split off to fill a hole, if no size has to be reached.
+const LEAST_PART: u64 = 1 << 20;
+
+/// Why a file system keeps its size.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// What the engine says.
+    #[error(transparent)]
+    Engine(#[from] Error),
+    /// It has several devices.
+    #[error("the file system has {0} devices; only one of one device is resized")]
+    Devices(usize),
+    /// The device is smaller.
+    #[error("{device}: has {size} bytes, fewer than {wanted}")]
+    PastEnd {
+        /// Device name.
+        device: String,
+        /// Its size in bytes.
+        size: u64,
+        /// The size that was asked for.
+        wanted: u64,
+    },
+    /// What is in use does not fit.
+    #[error("what it holds does not fit into {wanted} bytes; it reaches to {end}")]
+    NoRoom {
+        /// The size that was asked for.
+        wanted: u64,
+        /// First byte after the last chunk, which cannot be moved.
+        end: u64,
+    },
+}
+
+type Result<T> = std::result::Result<T, ResizeError>;
+
+/// Is told the number of bytes moved so far.
+pub type OnMoved<'p> = dyn FnMut(u64) + Send + 'p;
+
+/// Bytes of the file system on a device.
+///
+/// # Errors
+/// There is no valid superblock.
+pub fn size(device: &dyn Device) -> std::result::Result<u64, Error> {
+    Ok(superblock::read_newest(device)?.total_bytes.get())
+}
+
+/// Gives the file system on `device` this size, rounded down to whole sectors. Returns that size.
+///
+/// # Errors
+/// [`ResizeError`]. The file system is complete and has its old size then.
+pub fn resize(device: &Arc<dyn Device>, size: u64, moved: &mut OnMoved<'_>) -> Result<u64> {
+    let size = size - size % UNIT;
+    if size > device.size() {
+        return Err(ResizeError::PastEnd {
+            device: device.name().to_owned(),
+            size: device.size(),
+            wanted: size,
+        });
+    }
+    run(device, moved, |resize| {
+        let old = resize.store().space.total_bytes();
+        if size < old {
+            resize.store().space.limit_chunks(size);
+            resize.drop_unused()?;
+            resize.pack(Some(size))?;
+        }
+        resize.finish(size)
+    })
+}
+
+/// Makes the file system on `device` as small as it can be made without moving single extents.
+/// Returns its new size.
+///
+/// # Errors
+/// [`ResizeError`]. The file system is complete and has its old size then.
+pub fn shrink_to_fit(device: &Arc<dyn Device>, moved: &mut OnMoved<'_>) -> Result<u64> {
+    run(device, moved, |resize| {
+        resize.drop_unused()?;
+        resize.cut_all()?;
+        resize.pack(None)?;
+        let end = resize.store().space.placed().last().map_or(0, Placed::end);
+        let size = end.next_multiple_of(UNIT);
+        resize.finish(size.min(resize.store().space.total_bytes()))
+    })
+}
+
+fn run(
+    device: &Arc<dyn Device>,
+    moved: &mut OnMoved<'_>,
+    work: impl FnOnce(&mut Resize<'_, '_>) -> Result<u64>,
+) -> Result<u64> {
+    let options = Options {
+        subvolume: SubvolumeChoice::Id(0),
+        background: false,
+        ..Options::default()
+    };
+    let fs = Btrfs::open(vec![Arc::clone(device)], options)?;
+    let devices = fs.engine.volume.device_count();
+    if devices != 1 {
+        fs.close()?;
+        return Err(ResizeError::Devices(devices));
+    }
+    let mut resize = Resize {
+        fs: &fs,
+        device,
+        moved,
+        bytes: 0,
+    };
+    let result = work(&mut resize);
+    let closed = fs.close();
+    let size = result?;
+    closed?;
+    Ok(size)
+}
+
+struct Resize<'f, 'p> {
+    fs: &'f Btrfs,
+    device: &'f Arc<dyn Device>,
+    moved: &'f mut OnMoved<'p>,
+    bytes: u64,
+}
+
+impl Resize<'_, '_> {
+    fn store(&self) -> &Arc<Store> {
+        &self.fs.engine
+    }
+
+    /// Drops deleted subvolumes and empty groups.
+    fn drop_unused(&self) -> Result<()> {
+        self.fs.finish_cleaning();
+        Ok(self.store().commit_and_unpin(None)?)
+    }
+
+    /// One transaction. What it gives up is free afterwards.
+    fn step(
+        &self,
+        work: impl FnOnce(&mut Handle) -> std::result::Result<Replaced, Error>,
+    ) -> Result<()> {
+        let store = self.store();
+        store.commit_and_unpin(None)?;
+        let mut h = store.start_urgent(STEP_ITEMS)?;
+        let worked = work(&mut h);
+        let replaced = h.finish(worked)?;
+        store.commit_and_unpin(None)?;
+        store.space.release_replaced(&replaced);
+        Ok(())
+    }
+
+    fn group(&self, logical: u64) -> Result<Group> {
+        let space = &self.store().space;
+        let (flags, len) = space.group_shape(logical)?;
+        Ok(Group {
+            start: logical,
+            len,
+            flags,
+            extents: space.extents_of(logical)?,
+        })
+    }
+
+    /// All groups, in order of their addresses.
+    fn groups(&self) -> Result<Vec<Group>> {
+        let chunks = self.store().volume.chunks();
+        let each = chunks.iter().map(|(logical, _)| self.group(*logical));
+        each.collect()
+    }
+
+    fn replace(&self, group: &Group, parts: &[(u64, u64)]) -> Result<()> {
+        let space = &self.store().space;
+        self.step(|h| space.replace_chunk(h, group.start, parts))
+    }
+
+    /// Cuts the unused space out of every chunk.
+    fn cut_all(&self) -> Result<()> {
+        let nodesize = self.store().nodesize.into();
+        for group in &self.groups()? {
+            // The groups change with each step, and with them what has to stay free.
+            let parts = match group.is_data() {
+                true => parts::of_data(group, &self.groups()?),
+                false => parts::of_metadata(&self.group(group.start)?, &self.groups()?, nodesize),
+            };
+            if parts.iter().map(|(_, len)| len).sum::<u64>() < group.len {
+                self.replace(group, &parts)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the topmost chunk down, until it ends before `limit`, or, without one, as long as it
+    /// can move.
+    fn pack(&mut self, limit: Option<u64>) -> Result<()> {
+        loop {
+            let placed = self.store().space.placed();
+            let Some(top) = placed.last().copied() else {
+                return Ok(());
+            };
+            if limit.is_some_and(|limit| top.end() <= limit) {
+                return Ok(());
+            }
+            if self.lower(&top, limit)? {
+                continue;
+            }
+            return match limit {
+                None => Ok(()),
+                Some(wanted) => Err(ResizeError::NoRoom {
+                    wanted,
+                    end: top.end(),
+                }),
+            };
+        }
+    }
+
+    /// Brings the topmost chunk nearer to its place. False if nothing more can be done.
+    fn lower(&mut self, top: &Placed, limit: Option<u64>) -> Result<bool> {
+        let space = &self.store().space;
+        let below = limit.unwrap_or(u64::MAX).min(top.offset);
+        let holes = space.clear_holes(top.devid, below);
+        if let Some((to, _)) = holes.iter().find(|(from, to)| to - from >= top.len) {
+            self.step(|h| space.move_stripe(h, top, *to))?;
+            self.bytes += top.len;
+            (self.moved)(self.bytes);
+            return Ok(true);
+        }
+        let group = self.group(top.logical)?;
+        let parts = match (group.is_data(), limit) {
+            (true, Some(_)) => parts::of_data(&group, &self.groups()?),
+            (false, Some(_)) => {
+                parts::of_metadata(&group, &self.groups()?, self.store().nodesize.into())
+            }
+            (_, None) => vec![(group.start, group.len)],
+        };
+        if parts.iter().map(|(_, len)| len).sum::<u64>() < group.len {
+            self.replace(&group, &parts)?;
+            return Ok(true);
+        }
+        let largest = holes.iter().map(|(from, to)| to - from).max().unwrap_or(0);
+        let least = if limit.is_some() {
+            STRIPE_LEN
+        } else {
+            LEAST_PART
+        };
+        let single = group.flags.profile().is_empty();
+        if !group.is_data() || !single || largest < least {
+            return Ok(false);
+        }
+        match parts::split(&group, largest) {
+            Some(parts) => self.replace(&group, &parts).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Records the new size. Copies of the superblock past the end are erased: they would be found
+    /// once something else is there.
+    fn finish(&self, size: u64) -> Result<u64> {
+        let old = self.store().space.total_bytes();
+        let devid = self.store().space.placed().first().map_or(1, |p| p.devid);
+        if size != old {
+            let space = &self.store().space;
+            self.step(|h| {
+                space.set_device_size(h, devid, size)?;
+                Ok(Replaced::default())
+            })?;
+        }
+        for copy in SUPER_OFFSETS {
+            let end = copy + SUPER_SIZE as u64;
+            if copy >= size && end <= old.min(self.device.size()) {
+                let erased = self.device.write_at(copy, &[0; SUPER_SIZE]);
+                erased.map_err(Error::from)?;
+            }
+        }
+        self.device.flush().map_err(Error::from)?;
+        Ok(size)
+    }
+}
+
+impl Group {
+    /// Whether only data is in it.
+    fn is_data(&self) -> bool {
+        let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        self.flags.contains(BlockGroupFlags::DATA) && !self.flags.contains(mixed)
+    }
+}

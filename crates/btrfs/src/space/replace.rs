@@ -1,0 +1,349 @@
+//! Moves chunks on their device, and cuts out of them what is not in use, so that a file system can
+//! become smaller.
+//!
+//! # How it works
+//! Logical addresses never change, so no reference to an extent does. Only the chunk item, the
+//! device extents and the block group say where bytes lie and how long a chunk is.
+//!
+//! - **Move**: the bytes in use are copied to a free place of the device. The map in memory changes,
+//!   so that what the transaction writes goes to the new place. The commit makes the new place
+//!   count. Until then the superblock leads to the old place, which nothing overwrites.
+//! - **Replace**: a chunk becomes several smaller ones, which cover every extent of it.
+//!
+//! The caller has committed everything before, and no other thread uses the file system. Device
+//! space that becomes free is used again only after the commit: see [`Space::release_replaced`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sapwood_btrfs_format::{BlockGroupFlags, ChunkItem, DevExtent, DevItem, Key, kind, objectid};
+
+use super::chunk::chunk_key;
+use super::devices::{STRIPE_LEN, stripes};
+use super::free_space::RangeDelta;
+use super::free_space_tree;
+use super::group::BlockGroup;
+use super::state::Space;
+use super::store::TreeStore;
+use super::write::SpaceWrite;
+use crate::error::{Error, Result};
+use sapwood_base::RangeSet;
+
+/// A stripe of a chunk on its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// Logical address of the chunk.
+    pub(crate) logical: u64,
+    /// Which of its stripes.
+    pub(crate) stripe: usize,
+    /// Device id.
+    pub(crate) devid: u64,
+    /// Offset on the device.
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+}
+
+impl Placed {
+    /// First byte after it.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+}
+
+/// Device ranges that a transaction gave up and took.
+#[derive(Debug, Default)]
+pub(crate) struct Replaced {
+    given: Vec<(u64, u64, u64)>,
+    taken: Vec<(u64, u64, u64)>,
+}
+
+impl Space {
+    /// All stripes, in order of their offsets.
+    pub(crate) fn placed(&self) -> Vec<Placed> {
+        let mut all = Vec::new();
+        for (logical, chunk) in self.volume.chunks() {
+            let of_chunk = stripes(&chunk).enumerate();
+            all.extend(of_chunk.map(|(stripe, (devid, offset, len))| Placed {
+                logical,
+                stripe,
+                devid,
+                offset,
+                len,
+            }));
+        }
+        all.sort_by_key(|placed| placed.offset);
+        all
+    }
+
+    /// Free ranges of a device below `end`, without the places of superblocks: (start, end).
+    pub(crate) fn clear_holes(&self, devid: u64, end: u64) -> Vec<(u64, u64)> {
+        let devices = self.devices.lock();
+        let device = devices.by_id.get(&devid);
+        device.map_or_else(Vec::new, |device| device.clear_holes(end))
+    }
+
+    /// Ranges of all devices that belong to no chunk: device id, start, end.
+    pub(crate) fn unused_ranges(&self) -> Vec<(u64, u64, u64)> {
+        let devices = self.devices.lock();
+        let each = devices.by_id.values().flat_map(|device| {
+            let unused = device.unused().into_iter();
+            unused.map(|(from, to)| (device.devid, from, to))
+        });
+        each.collect()
+    }
+
+    /// From now on new chunks end before `limit`.
+    pub(crate) fn limit_chunks(&self, limit: u64) {
+        for device in self.devices.lock().by_id.values_mut() {
+            device.limit = limit;
+        }
+    }
+
+    /// Content and profile, and bytes, of the group at an address.
+    ///
+    /// # Errors
+    /// [`Error::Unmapped`].
+    pub(crate) fn group_shape(&self, logical: u64) -> Result<(BlockGroupFlags, u64)> {
+        let group = self.group_at(logical)?;
+        Ok((group.flags, group.len))
+    }
+
+    /// The extents of a group as of the last commit: (start, bytes), in order.
+    ///
+    /// # Errors
+    /// Unreadable blocks; [`Error::Unmapped`].
+    pub(crate) fn extents_of(&self, logical: u64) -> Result<Vec<(u64, u64)>> {
+        let group = self.group_at(logical)?;
+        let mut found = Vec::new();
+        let first = Key::new(group.start, 0, 0);
+        let extent = &self.trees.extent;
+        extent.walk_committed(self, &first, &mut |key, _| {
+            if key.objectid >= group.end() {
+                return Ok(false);
+            }
+            match key.kind {
+                kind::EXTENT_ITEM => found.push((key.objectid, key.offset)),
+                kind::METADATA_ITEM => found.push((key.objectid, self.nodesize)),
+                _ => {}
+            }
+            Ok(true)
+        })?;
+        Ok(found)
+    }
+
+    /// Moves a stripe to the free place `to` of its device.
+    ///
+    /// # Errors
+    /// The device, unreadable blocks, no space. The transaction must not be committed then.
+    pub(crate) fn move_stripe(
+        &self,
+        h: &mut dyn SpaceWrite,
+        placed: &Placed,
+        to: u64,
+    ) -> Result<Replaced> {
+        let (logical, chunk) = self.volume.chunk_at(placed.logical)?;
+        for (from, len) in merged(&self.extents_of(logical)?) {
+            let within = from - logical;
+            let (old, new) = (placed.offset + within, to + within);
+            self.volume.copy_within(placed.devid, old, new, len)?;
+        }
+        let mut moved = (*chunk).clone();
+        if let Some(stripe) = moved.stripes.get_mut(placed.stripe) {
+            stripe.offset = to;
+        }
+        let item = moved.encode();
+        self.volume.replace_chunk(logical, vec![(logical, moved)]);
+        self.trees.chunk.put(h, &chunk_key(logical), &item)?;
+        let tree = &self.trees.device;
+        let old = Key::new(placed.devid, kind::DEV_EXTENT, placed.offset);
+        let root = tree.id();
+        let found = tree.get(self, &old)?;
+        let found = found
+            .ok_or(Error::ItemNotFound { root, key: old })?
+            .to_vec();
+        DevExtent::read(&found).map_err(|source| Error::BadItem {
+            root,
+            key: old,
+            source,
+        })?;
+        tree.delete(h, &old)?;
+        let new = Key::new(placed.devid, kind::DEV_EXTENT, to);
+        tree.insert(h, &new, &found)?;
+        let range = |offset| vec![(placed.devid, offset, placed.len)];
+        Ok(Replaced {
+            given: range(placed.offset),
+            taken: range(to),
+        })
+    }
+
+    /// Replaces the chunk at `logical` by chunks that cover `parts` of it: (start, bytes), in order.
+    /// Every extent lies in one part.
+    ///
+    /// # Errors
+    /// Unreadable blocks, no space. The transaction must not be committed then.
+    pub(crate) fn replace_chunk(
+        &self,
+        h: &mut dyn SpaceWrite,
+        logical: u64,
+        parts: &[(u64, u64)],
+    ) -> Result<Replaced> {
+        let group = self.group_at(logical)?;
+        let (_, chunk) = self.volume.chunk_at(logical)?;
+        let used = merged(&self.extents_of(logical)?);
+        self.detach(&group)?;
+        let part = |(start, len): &(u64, u64)| {
+            let mut part = (*chunk).clone();
+            part.length = *len;
+            for stripe in &mut part.stripes {
+                stripe.offset += start - logical;
+            }
+            (*start, part)
+        };
+        let chunks: Vec<(u64, ChunkItem)> = parts.iter().map(part).collect();
+        let mut replaced = Replaced {
+            given: stripes(&chunk).collect(),
+            taken: Vec::new(),
+        };
+        for (_, chunk) in &chunks {
+            replaced.taken.extend(stripes(chunk));
+        }
+        self.volume.replace_chunk(logical, chunks);
+        let mut groups = Vec::new();
+        for (start, len) in parts {
+            let inside = within(&used, *start, *len);
+            let bytes = inside.bytes();
+            let group = self.add_group(*start, *len, group.flags, Some(bytes));
+            let free = inside.gaps(*start, start + len);
+            group.load(|| Ok(free))?;
+            groups.push((group, inside));
+        }
+        self.delete_chunk_items(h, &group, &chunk)?;
+        for (group, used) in &groups {
+            self.insert_chunk_items(h, group)?;
+            self.record_used(h, group, used)?;
+        }
+        Ok(replaced)
+    }
+
+    /// Writes to the free-space tree what is in use of a group that is all free there.
+    fn record_used(
+        &self,
+        h: &mut dyn SpaceWrite,
+        group: &BlockGroup,
+        used: &RangeSet,
+    ) -> Result<()> {
+        let Some(root) = &self.trees.free_space else {
+            return Ok(());
+        };
+        let mut delta = RangeDelta::default();
+        for (from, to) in used.iter() {
+            delta.take(from, to);
+        }
+        let mut store = TreeStore {
+            root,
+            blocks: &self.blocks,
+            h,
+        };
+        free_space_tree::update(&mut store, &self.span(group), &delta)
+    }
+
+    /// Removes a group from memory in which nothing is under way.
+    fn detach(&self, group: &Arc<BlockGroup>) -> Result<()> {
+        let state = group.lock();
+        let busy = state.reserved > 0 || state.pinned > 0 || !state.delta.is_empty();
+        let used = state.used;
+        drop(state);
+        if busy {
+            return Err(Error::BadBlockGroup {
+                group: group.start,
+                reason: "it changes while it is replaced".to_owned(),
+            });
+        }
+        self.groups.write().remove(&group.start);
+        let mut groups = group.info.groups.write();
+        groups.retain(|other| !Arc::ptr_eq(other, group));
+        drop(groups);
+        group.info.change(|sums| {
+            sums.total -= group.len;
+            sums.used -= used;
+            sums.read_only -= group.super_bytes();
+        });
+        Ok(())
+    }
+
+    /// Records device space that a durable transaction gave up.
+    pub(crate) fn release_replaced(&self, replaced: &Replaced) {
+        let mut devices = self.devices.lock();
+        for (devid, offset, len) in &replaced.given {
+            if let Some(device) = devices.by_id.get_mut(devid) {
+                device.give(*offset, *len);
+            }
+        }
+        for (devid, offset, len) in &replaced.taken {
+            if let Some(device) = devices.by_id.get_mut(devid) {
+                device.take(*offset, *len);
+            }
+        }
+        drop(devices);
+        for info in [&self.data, &self.metadata, &self.system] {
+            info.full.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the size of the only device.
+    ///
+    /// # Errors
+    /// Unreadable blocks, no space.
+    pub(crate) fn set_device_size(
+        &self,
+        h: &mut dyn SpaceWrite,
+        devid: u64,
+        size: u64,
+    ) -> Result<()> {
+        let key = Key::new(objectid::DEV_ITEMS, kind::DEV_ITEM, devid);
+        let root = objectid::CHUNK_TREE;
+        let found = self.trees.chunk.get(self, &key)?;
+        let found = found.ok_or(Error::ItemNotFound { root, key })?;
+        let mut item =
+            DevItem::read(&found).map_err(|source| Error::BadItem { root, key, source })?;
+        item.total_bytes = size.into();
+        self.trees.chunk.put(h, &key, item.bytes())?;
+        if let Some(device) = self.devices.lock().by_id.get_mut(&devid) {
+            device.total = size;
+        }
+        self.total_bytes.store(size, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Extents that touch, as one range: (start, bytes).
+fn merged(extents: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for (start, len) in extents {
+        match ranges.last_mut() {
+            Some((from, bytes)) if *from + *bytes >= *start => {
+                *bytes = (*bytes).max(start + len - *from);
+            }
+            _ => ranges.push((*start, *len)),
+        }
+    }
+    ranges
+}
+
+/// The part of ranges (start, bytes) that lies in one range.
+fn within(ranges: &[(u64, u64)], start: u64, len: u64) -> RangeSet {
+    let mut inside = RangeSet::new();
+    for (from, bytes) in ranges {
+        let (from, to) = ((*from).max(start), (from + bytes).min(start + len));
+        if from < to {
+            inside.insert(from, to);
+        }
+    }
+    inside
+}
+
+/// Where a chunk that begins at `logical` may be cut: from the boundary at or before `at`.
+pub(crate) fn boundary(logical: u64, at: u64) -> u64 {
+    at - (at - logical) % STRIPE_LEN
+}

@@ -1,0 +1,47 @@
+//! `sapwood resize`.
+
+use std::path::PathBuf;
+
+use sapwood::{NewSize, Progress, ResizeError};
+use serde_json::json;
+
+use super::failure::{FAILED, Failure, Result};
+use super::{output, progress};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Image that nothing has mounted
+    pub(super) image: PathBuf,
+    /// New size: bytes, or with k, M, G, T; +SIZE or -SIZE for a change; min for the smallest size
+    #[arg(allow_hyphen_values = true)]
+    size: NewSize,
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let bar = progress::items(args.quiet || args.json, "moving");
+    let resized = sapwood::resize(&args.image, args.size, &mut |step| {
+        if let Progress::Done { phase, done } = step {
+            bar.set_message(phase);
+            bar.set_position(done);
+        }
+    });
+    bar.finish_and_clear();
+    let report = resized.map_err(|error| match error {
+        ResizeError::Open(error) => error.into(),
+        error => Failure::new(FAILED, error),
+    })?;
+    if args.json {
+        return output::object(&json!({ "before": report.before, "after": report.after }));
+    }
+    if args.quiet {
+        return Ok(());
+    }
+    let (image, size) = (args.image.display(), output::size(report.after));
+    output::line(format!("{image}: {size} ({report})"))
+}

@@ -1,0 +1,36 @@
+//! `sapwood trim`.
+
+use std::path::PathBuf;
+
+use sapwood::TrimError;
+use serde_json::json;
+
+use super::failure::{FAILED, Failure, Result};
+use super::output;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Image that nothing has mounted; fstrim(8) is for mounts
+    pub(super) image: PathBuf,
+    /// Print nothing
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let bytes = sapwood::trim(&args.image).map_err(|error| match error {
+        TrimError::Open(error) => error.into(),
+        error => Failure::new(FAILED, error),
+    })?;
+    if args.json {
+        return output::object(&json!({ "bytes": bytes }));
+    }
+    if args.quiet {
+        return Ok(());
+    }
+    let (image, size) = (args.image.display(), output::size(bytes));
+    output::line(format!("{image}: {size} ({bytes} bytes) trimmed"))
+}

@@ -1,0 +1,279 @@
+//! Adds groups, and makes the last group longer.
+
+use sapwood_base::RangeSet;
+use sapwood_ext4_format::{
+    BitmapKind, Compat, Geometry, GroupDesc, GroupFlags, INDIRECT_DIRECT, Incompat, bitmap,
+    special_ino,
+};
+
+use super::image::{Image, places};
+use super::{ResizeError, Result};
+
+/// Fewest blocks for data in the last group.
+const LAST_GROUP_ROOM: u64 = 50;
+/// Bytes of one request when a table is zeroed.
+const STEP: u64 = 1 << 20;
+
+/// Gives the file system so many blocks, or fewer if the last group would be too short.
+pub(super) fn grow(image: &mut Image, blocks: u64) -> Result<()> {
+    let old = image.geometry.clone();
+    let wanted = blocks << old.block_bits();
+    if !old.features().has_incompat(Incompat::BIT64) && blocks > u64::from(u32::MAX) {
+        let why = "it lacks the feature 64bit";
+        return Err(ResizeError::TooLarge { wanted, why });
+    }
+    let Some(new) = larger(image, &old, blocks)? else {
+        return Ok(());
+    };
+    extend_last(image, &old, &new)?;
+    let placed = place(&old, &new)?;
+    image.geometry = new.clone();
+    for (group, place) in (old.group_count()..).zip(&placed.groups) {
+        add_group(image, group, *place, &placed.used)?;
+    }
+    resize_inode(image)?;
+    image.commit(None)?;
+    image.write_backups(0)
+}
+
+/// Overhead of a group at the end of the file system.
+pub(super) fn least_last(geometry: &Geometry, group: u32) -> u64 {
+    let own = 2 + u64::from(geometry.inode_table_blocks());
+    u64::from(geometry.fixed_blocks(group)) + own + LAST_GROUP_ROOM
+}
+
+/// The superblock gets its new numbers. `None` if the file system cannot grow by so little.
+fn larger(image: &mut Image, old: &Geometry, mut blocks: u64) -> Result<Option<Geometry>> {
+    loop {
+        let mut sb = image.sb.clone();
+        let wanted = blocks << old.block_bits();
+        let in_groups = blocks - u64::from(old.first_data_block());
+        let count = in_groups.div_ceil(u64::from(old.blocks_per_group()));
+        let inodes = count.saturating_mul(u64::from(old.inodes_per_group()));
+        let why = "too many inodes";
+        let inodes = u32::try_from(inodes).map_err(|_| ResizeError::TooLarge { wanted, why })?;
+        let reserved = old.reserved_gdt_blocks();
+        sb.set_blocks_count(blocks)?;
+        sb.inodes_count = inodes.into();
+        let needed = descriptor_blocks(&Geometry::new(&sb)?).saturating_sub(descriptor_blocks(old));
+        if needed > u32::from(reserved) {
+            return Err(ResizeError::Descriptors {
+                needed,
+                reserved: reserved.into(),
+            });
+        }
+        sb.reserved_gdt_blocks = (reserved - needed as u16).into();
+        let kept = image.sb.reserved_blocks_count();
+        let share = u128::from(kept) * u128::from(blocks) / u128::from(old.blocks_count());
+        sb.set_reserved_blocks_count(u64::try_from(share).unwrap_or(kept))?;
+        let new = Geometry::new(&sb)?;
+        let last = new.group_count() - 1;
+        let short = u64::from(new.group_blocks(last));
+        if last >= old.group_count() && short < least_last(&new, last) {
+            blocks -= short;
+            if blocks <= old.blocks_count() {
+                return Ok(None);
+            }
+            continue;
+        }
+        set_overhead(&mut sb, old, &new);
+        image.sb = sb;
+        return Ok(Some(new));
+    }
+}
+
+/// Blocks of the descriptor table that follow the superblock.
+fn descriptor_blocks(geometry: &Geometry) -> u32 {
+    match geometry.features().has_incompat(Incompat::META_BG) {
+        true => geometry.desc_blocks().min(geometry.first_meta_bg()),
+        false => geometry.desc_blocks(),
+    }
+}
+
+/// Renews the number of blocks that belong to no file, if it is recorded.
+pub(super) fn set_overhead(
+    sb: &mut sapwood_ext4_format::SuperBlock,
+    old: &Geometry,
+    new: &Geometry,
+) {
+    let of = |geometry: &Geometry| -> u64 {
+        let own = 2 + u64::from(geometry.inode_table_blocks());
+        let groups = 0..geometry.group_count();
+        groups
+            .map(|group| u64::from(geometry.fixed_blocks(group)) + own)
+            .sum()
+    };
+    let recorded = u64::from(sb.overhead_clusters.get());
+    if recorded != 0 {
+        let renewed = (recorded + of(new)).saturating_sub(of(old));
+        sb.overhead_clusters = u32::try_from(renewed).unwrap_or(0).into();
+    }
+}
+
+/// The last group of before gets the blocks that follow it.
+fn extend_last(image: &mut Image, old: &Geometry, new: &Geometry) -> Result<()> {
+    let last = old.group_count() - 1;
+    let (from, to) = (old.group_blocks(last), new.group_blocks(last));
+    if to > from {
+        bitmap::clear_range(image.bitmap(last)?, from, to);
+        let desc = image.desc_mut(last)?;
+        let free = desc.free_clusters() + (to - from);
+        desc.set_free_clusters(free)?;
+    }
+    Ok(())
+}
+
+/// First blocks of a new group's two bitmaps and table.
+#[derive(Clone, Copy)]
+struct Place {
+    block_bitmap: u64,
+    inode_bitmap: u64,
+    table: u64,
+}
+
+/// Places of all new groups, and the blocks that they use.
+struct Placed {
+    groups: Vec<Place>,
+    used: RangeSet,
+}
+
+/// Places the metadata of the new groups: that of a flex group side by side.
+fn place(old: &Geometry, new: &Geometry) -> Result<Placed> {
+    let first = old.group_count();
+    let mut used = RangeSet::new();
+    for group in first..new.group_count() {
+        let start = new.group_first_block(group)?;
+        used.insert(start, start + u64::from(new.fixed_blocks(group)));
+    }
+    let mut groups = Vec::new();
+    let mut at = first;
+    while at < new.group_count() {
+        let end = ((new.flex_of_group(at) + 1) * new.flex_size()).min(new.group_count());
+        let from = new.group_first_block(at)?;
+        let to = new.group_first_block(end - 1)? + u64::from(new.group_blocks(end - 1));
+        let mut take = |len: u64| {
+            let gaps = used.gaps(from, to);
+            let found = gaps.into_iter().find(|(start, end)| end - start >= len);
+            let (start, _) = found.ok_or(ResizeError::NoRoom {
+                wanted: new.blocks_count() << new.block_bits(),
+            })?;
+            used.insert(start, start + len);
+            Ok::<u64, ResizeError>(start)
+        };
+        for _ in at..end {
+            groups.push(Place {
+                block_bitmap: take(1)?,
+                inode_bitmap: take(1)?,
+                table: take(new.inode_table_blocks().into())?,
+            });
+        }
+        at = end;
+    }
+    Ok(Placed { groups, used })
+}
+
+/// Writes the inode bitmap and the table of a new group, which no reader knows yet, and adds its
+/// descriptor and block bitmap.
+fn add_group(image: &mut Image, group: u32, place: Place, used: &RangeSet) -> Result<()> {
+    let geometry = image.geometry.clone();
+    let first = geometry.group_first_block(group)?;
+    let blocks = geometry.group_blocks(group);
+    let bits = geometry.block_size() * 8;
+    let mut block_bitmap = vec![0; geometry.block_size() as usize];
+    for (from, to) in used.within(first, first + u64::from(blocks)) {
+        // Within a group, so both fit 32 bits.
+        bitmap::set_range(
+            &mut block_bitmap,
+            (from - first) as u32,
+            (to - first) as u32,
+        );
+    }
+    let free = bitmap::count_zero(&block_bitmap, 0, blocks);
+    bitmap::set_range(&mut block_bitmap, blocks, bits);
+    let mut inode_bitmap = vec![0; geometry.block_size() as usize];
+    bitmap::set_range(&mut inode_bitmap, geometry.inodes_per_group(), bits);
+    let mut desc = GroupDesc::new(&geometry);
+    desc.set_block_bitmap(place.block_bitmap)?;
+    desc.set_inode_bitmap(place.inode_bitmap)?;
+    desc.set_inode_table(place.table)?;
+    desc.set_free_clusters(free)?;
+    desc.set_free_inodes(geometry.inodes_per_group())?;
+    let mut flags = GroupFlags::INODE_ZEROED;
+    if geometry.features().group_csum() {
+        desc.set_itable_unused(geometry.inodes_per_group())?;
+        flags |= GroupFlags::INODE_UNINIT;
+    }
+    desc.set_flags(flags);
+    bitmap::set_bitmap_checksum(BitmapKind::Inode, &inode_bitmap, &mut desc, &geometry)?;
+    let at = place.inode_bitmap << geometry.block_bits();
+    image.device.write_at(at, &inode_bitmap)?;
+    for (start, len) in places(&desc, geometry.inode_table_blocks().into())
+        .iter()
+        .skip(2)
+    {
+        zero(image, *start, *len)?;
+    }
+    image.descs.push(desc);
+    image.set_bitmap(group, block_bitmap);
+    Ok(())
+}
+
+/// Makes sure that blocks are zero, without writing those of a hole.
+fn zero(image: &Image, start: u64, len: u64) -> Result<()> {
+    let bits = image.geometry.block_bits();
+    let (mut at, end) = (start << bits, (start + len) << bits);
+    let mut buf = vec![0; STEP.min(end - at) as usize];
+    while at < end {
+        let step = STEP.min(end - at);
+        let part = buf.get_mut(..step as usize).unwrap_or_default();
+        image.device.read_at(at, part)?;
+        if part.iter().any(|byte| *byte != 0) {
+            part.fill(0);
+            image.device.write_at(at, part)?;
+        }
+        at += step;
+    }
+    Ok(())
+}
+
+/// Makes the inode of the blocks reserved for descriptors name those of the new geometry: a block of
+/// pointers to the reserved blocks of group 0, each of which names its copies.
+pub(super) fn resize_inode(image: &mut Image) -> Result<()> {
+    let geometry = image.geometry.clone();
+    if !geometry.features().has_compat(Compat::RESIZE_INODE) {
+        return Ok(());
+    }
+    let mut inode = image.inode(special_ino::RESIZE)?;
+    let table = u64::from(inode.block_word(INDIRECT_DIRECT as usize + 1));
+    if table == 0 {
+        return Ok(());
+    }
+    let backups = (1..geometry.group_count()).filter(|group| geometry.has_super(*group));
+    let backups: Vec<u32> = backups.collect();
+    let size = geometry.block_size() as usize;
+    let first = geometry.super_block() + 1 + u64::from(geometry.desc_blocks());
+    let mut top = vec![0; size];
+    let count = u64::from(geometry.reserved_gdt_blocks());
+    for n in 0..count {
+        let number = first + n;
+        let slot = (u64::from(geometry.desc_blocks()) + n) as usize % (size / 4);
+        set_pointer(&mut top, slot, number);
+        let mut copies = vec![0; size];
+        for (slot, group) in backups.iter().enumerate() {
+            let copy = geometry.group_first_block(*group)? + (number - geometry.super_block());
+            set_pointer(&mut copies, slot, copy);
+        }
+        image.put(number, copies)?;
+    }
+    image.put(table, top)?;
+    let blocks = 1 + count * (1 + backups.len() as u64);
+    inode.set_sectors(blocks * (u64::from(geometry.block_size()) / 512), &geometry)?;
+    image.put_inode(special_ino::RESIZE, inode)
+}
+
+/// Stores a block number of 32 bits. Slots past the end are ignored.
+fn set_pointer(bytes: &mut [u8], slot: usize, number: u64) {
+    if let Some(word) = bytes.get_mut(slot * 4..slot * 4 + 4) {
+        word.copy_from_slice(&(number as u32).to_le_bytes());
+    }
+}

@@ -1,0 +1,591 @@
+//! The metadata of an image that is not mounted: read from the device, changed in memory, and
+//! written as one transaction.
+//!
+//! With a journal, [`Image::commit`] makes everything that changed one transaction of it, and then
+//! writes the blocks home. A power cut leaves all of it or nothing. Without a journal, blocks are
+//! first marked as used, then the inodes change, then blocks become free, and the superblock is
+//! last; in between it says that the file system is not clean. A power cut then leaves blocks that
+//! are marked as used and are not, which `e2fsck` corrects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sapwood_base::RangeSet;
+use sapwood_block::Device;
+use sapwood_ext4_format::{
+    BitmapKind, Compat, Geometry, GroupDesc, GroupFlags, Incompat, Inode, SUPER_OFFSET, SUPER_SIZE,
+    SuperBlock, SuperState, bitmap, validate_block_bitmap,
+};
+use sapwood_jbd2::{LayoutMap, Log};
+
+use super::{ResizeError, Result};
+use crate::mount::{journal_layout, log_form, read_super};
+use crate::{Ext4, Options};
+
+/// Bytes of one request of a copy.
+const COPY_STEP: u64 = 1 << 20;
+
+/// See the module.
+pub(super) struct Image {
+    pub(super) device: Arc<dyn Device>,
+    /// As it will be written.
+    pub(super) sb: SuperBlock,
+    /// That of the superblock.
+    pub(super) geometry: Geometry,
+    pub(super) descs: Vec<GroupDesc>,
+    /// The superblock as it is on the device.
+    stored: SuperBlock,
+    /// Blocks of the file system on the device.
+    stored_blocks: u64,
+    bitmaps: BTreeMap<u32, Vec<u8>>,
+    /// Groups whose descriptor or bitmap changed.
+    dirty: BTreeSet<u32>,
+    changed: BTreeMap<u64, Vec<u8>>,
+    /// Blocks that become free with the next commit.
+    freed: Vec<(u64, u64)>,
+    /// Group where the search for free blocks goes on.
+    cursor: u32,
+    log: Option<Log>,
+}
+
+impl Image {
+    /// Opens an image after a recovery.
+    ///
+    /// # Errors
+    /// What a mount refuses; [`ResizeError::Unclean`].
+    pub(super) fn open(device: &Arc<dyn Device>) -> Result<Self> {
+        let options = Options {
+            background: false,
+            ..Options::default()
+        };
+        let fs = Ext4::open(Arc::clone(device), options)?;
+        fs.close()?;
+        drop(fs);
+        let sb = read_super(&**device)?;
+        if !sb.state().contains(SuperState::VALID) || sb.state().contains(SuperState::ERROR) {
+            return Err(ResizeError::Unclean);
+        }
+        let geometry = Geometry::new(&sb)?;
+        let mut image = Self {
+            device: Arc::clone(device),
+            stored: sb.clone(),
+            stored_blocks: geometry.blocks_count(),
+            log: open_log(device, &sb, &geometry)?,
+            sb,
+            geometry,
+            descs: Vec::new(),
+            bitmaps: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            changed: BTreeMap::new(),
+            freed: Vec::new(),
+            cursor: 0,
+        };
+        for group in 0..image.geometry.group_count() {
+            let (block, offset) = image.geometry.descriptor_block(group)?;
+            let bytes = image.block(block)?;
+            let bytes = bytes.get(offset as usize..).unwrap_or_default();
+            let desc = GroupDesc::read(bytes, &image.geometry)?;
+            desc.verify_checksum(group, &image.geometry)?;
+            image.descs.push(desc);
+        }
+        Ok(image)
+    }
+
+    /// Bytes of a block.
+    pub(super) fn block_size(&self) -> u64 {
+        u64::from(self.geometry.block_size())
+    }
+
+    /// A group's descriptor.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub(super) fn desc(&self, group: u32) -> Result<&GroupDesc> {
+        let found = self.descs.get(group as usize);
+        found.ok_or_else(|| self.no_group(group).into())
+    }
+
+    /// A group's descriptor, for a change.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub(super) fn desc_mut(&mut self, group: u32) -> Result<&mut GroupDesc> {
+        self.dirty.insert(group);
+        let error = self.no_group(group);
+        let found = self.descs.get_mut(group as usize);
+        found.ok_or_else(|| error.into())
+    }
+
+    fn no_group(&self, group: u32) -> sapwood_ext4_format::FormatError {
+        sapwood_ext4_format::FormatError::NoGroup {
+            group,
+            count: self.geometry.group_count(),
+        }
+    }
+
+    /// The content of a block as it is or will be.
+    ///
+    /// # Errors
+    /// The device.
+    pub(super) fn block(&self, block: u64) -> Result<Vec<u8>> {
+        if let Some(bytes) = self.changed.get(&block) {
+            return Ok(bytes.clone());
+        }
+        let mut bytes = vec![0; self.block_size() as usize];
+        let at = block << self.geometry.block_bits();
+        self.device.read_at(at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Changes a block, unless it has that content.
+    ///
+    /// # Errors
+    /// The device.
+    pub(super) fn put(&mut self, block: u64, bytes: Vec<u8>) -> Result<()> {
+        if self.changed.contains_key(&block) || self.block(block)? != bytes {
+            self.changed.insert(block, bytes);
+        }
+        Ok(())
+    }
+
+    /// Copies blocks on the device, at once, to a place that is free there.
+    ///
+    /// # Errors
+    /// The device.
+    pub(super) fn copy(&self, from: u64, to: u64, count: u64) -> Result<()> {
+        let bits = self.geometry.block_bits();
+        let (from, to, len) = (from << bits, to << bits, count << bits);
+        let mut buf = vec![0; COPY_STEP.min(len) as usize];
+        let mut done = 0;
+        while done < len {
+            let part = COPY_STEP.min(len - done) as usize;
+            let part = buf.get_mut(..part).unwrap_or_default();
+            self.device.read_at(from + done, part)?;
+            self.device.write_at(to + done, part)?;
+            done += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The block bitmap of a group.
+    ///
+    /// # Errors
+    /// The device; the bitmap is wrong.
+    pub(super) fn bitmap(&mut self, group: u32) -> Result<&mut Vec<u8>> {
+        if !self.bitmaps.contains_key(&group) {
+            let desc = self.desc(group)?.clone();
+            let bytes = if desc.flags().contains(GroupFlags::BLOCK_UNINIT) {
+                let flags = desc.flags() - GroupFlags::BLOCK_UNINIT;
+                self.desc_mut(group)?.set_flags(flags);
+                self.computed(group)?
+            } else {
+                let bytes = self.block(desc.block_bitmap())?;
+                validate_block_bitmap(group, &bytes, &desc, &self.geometry)?;
+                bytes
+            };
+            self.bitmaps.insert(group, bytes);
+        }
+        let error = self.no_group(group);
+        let found = self.bitmaps.get_mut(&group);
+        found.ok_or_else(|| error.into())
+    }
+
+    /// Gives a new group its block bitmap.
+    pub(super) fn set_bitmap(&mut self, group: u32, bytes: Vec<u8>) {
+        self.bitmaps.insert(group, bytes);
+        self.dirty.insert(group);
+    }
+
+    /// The bitmap of a group in which only metadata of groups is in use.
+    fn computed(&self, group: u32) -> Result<Vec<u8>> {
+        let geometry = &self.geometry;
+        let first = geometry.group_first_block(group)?;
+        let end = first + u64::from(geometry.group_blocks(group));
+        let mut bytes = vec![0; geometry.block_size() as usize];
+        for (from, to) in self.system(self.geometry.group_count())?.within(first, end) {
+            // Within a group, so both fit 32 bits.
+            bitmap::set_range(&mut bytes, (from - first) as u32, (to - first) as u32);
+        }
+        let bits = geometry.block_size() * 8;
+        bitmap::set_range(&mut bytes, geometry.group_blocks(group), bits);
+        Ok(bytes)
+    }
+
+    /// Blocks of superblocks, descriptors, bitmaps and tables of the first groups.
+    ///
+    /// # Errors
+    /// There are fewer groups.
+    pub(super) fn system(&self, groups: u32) -> Result<RangeSet> {
+        let table = u64::from(self.geometry.inode_table_blocks());
+        let mut system = RangeSet::new();
+        for group in 0..groups {
+            let first = self.geometry.group_first_block(group)?;
+            let fixed = u64::from(self.geometry.fixed_blocks(group));
+            system.insert(first, first + fixed);
+            for (start, len) in places(self.desc(group)?, table) {
+                system.insert(start, start.saturating_add(len));
+            }
+        }
+        Ok(system)
+    }
+
+    /// Takes up to `want` free blocks side by side below `limit`.
+    ///
+    /// # Errors
+    /// [`ResizeError::NoRoom`]; wrong bitmaps.
+    pub(super) fn take(&mut self, limit: u64, want: u64) -> Result<(u64, u64)> {
+        for round in 0..2 {
+            let mut group = self.cursor;
+            while group < self.geometry.group_count() {
+                let first = self.geometry.group_first_block(group)?;
+                if first >= limit {
+                    break;
+                }
+                if let Some(found) = self.take_in(group, first, limit, want)? {
+                    self.cursor = group;
+                    return Ok(found);
+                }
+                group += 1;
+            }
+            if round == 0 {
+                self.cursor = 0;
+            }
+        }
+        Err(ResizeError::NoRoom {
+            wanted: limit << self.geometry.block_bits(),
+        })
+    }
+
+    fn take_in(
+        &mut self,
+        group: u32,
+        first: u64,
+        limit: u64,
+        want: u64,
+    ) -> Result<Option<(u64, u64)>> {
+        if self.desc(group)?.free_clusters() == 0 {
+            return Ok(None);
+        }
+        let blocks = u64::from(self.geometry.group_blocks(group)).min(limit - first) as u32;
+        let bytes = self.bitmap(group)?;
+        let Some(start) = bitmap::find_next_zero(bytes, 0, blocks) else {
+            return Ok(None);
+        };
+        let end = bitmap::find_next_set(bytes, start, blocks).unwrap_or(blocks);
+        let len = want.min(u64::from(end - start)) as u32;
+        bitmap::set_range(bytes, start, start + len);
+        let desc = self.desc_mut(group)?;
+        let free = desc.free_clusters().saturating_sub(len);
+        desc.set_free_clusters(free)?;
+        Ok(Some((first + u64::from(start), len.into())))
+    }
+
+    /// Frees blocks with the next commit.
+    pub(super) fn free(&mut self, start: u64, len: u64) {
+        self.freed.push((start, len));
+    }
+
+    /// Clears the bits of what becomes free.
+    fn apply_freed(&mut self) -> Result<Vec<(u64, u64)>> {
+        let freed = std::mem::take(&mut self.freed);
+        for (start, len) in &freed {
+            let mut at = *start;
+            while at < start + len {
+                let (group, bit) = self.geometry.group_of_block(at)?;
+                let left = u64::from(self.geometry.group_blocks(group) - bit);
+                let count = left.min(start + len - at).max(1) as u32;
+                let bytes = self.bitmap(group)?;
+                let cleared = bitmap::count_set(bytes, bit, bit + count);
+                bitmap::clear_range(bytes, bit, bit + count);
+                let desc = self.desc_mut(group)?;
+                let free = desc.free_clusters().saturating_add(cleared);
+                desc.set_free_clusters(free)?;
+                at += u64::from(count);
+            }
+        }
+        Ok(freed)
+    }
+
+    /// An inode as it is or will be.
+    ///
+    /// # Errors
+    /// The device; the inode is wrong.
+    pub(super) fn inode(&self, ino: u32) -> Result<Inode> {
+        let (block, offset) = self.inode_place(ino)?;
+        let bytes = self.block(block)?;
+        let bytes = bytes.get(offset as usize..).unwrap_or_default();
+        let bytes = bytes.get(..usize::from(self.geometry.inode_size()));
+        let inode = Inode::read(bytes.unwrap_or_default(), &self.geometry)?;
+        inode.verify_checksum(ino, &self.geometry)?;
+        Ok(inode)
+    }
+
+    /// Changes an inode.
+    ///
+    /// # Errors
+    /// The device.
+    pub(super) fn put_inode(&mut self, ino: u32, mut inode: Inode) -> Result<()> {
+        inode.set_checksum(ino, &self.geometry);
+        let (block, offset) = self.inode_place(ino)?;
+        let mut bytes = self.block(block)?;
+        inode.write(bytes.get_mut(offset as usize..).unwrap_or_default())?;
+        self.put(block, bytes)
+    }
+
+    /// Block of the table that holds an inode, and the offset in it.
+    ///
+    /// # Errors
+    /// There is no such inode.
+    pub(super) fn inode_place(&self, ino: u32) -> Result<(u64, u32)> {
+        let (group, index) = self.geometry.inode_location(ino)?;
+        let table = self.desc(group)?.inode_table();
+        Ok(self.geometry.inode_in_table(table, index))
+    }
+
+    /// The inodes in use of some groups.
+    ///
+    /// # Errors
+    /// The device.
+    pub(super) fn inodes(&self, groups: std::ops::Range<u32>) -> Result<Vec<u32>> {
+        let mut all = Vec::new();
+        for group in groups {
+            let desc = self.desc(group)?;
+            if desc.flags().contains(GroupFlags::INODE_UNINIT) {
+                continue;
+            }
+            let bytes = self.block(desc.inode_bitmap())?;
+            let count = self.geometry.inodes_per_group();
+            let mut at = 0;
+            while let Some(index) = bitmap::find_next_set(&bytes, at, count) {
+                all.extend(self.geometry.ino(group, index));
+                at = index + 1;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether so much changed that a commit is due.
+    pub(super) fn is_full(&self) -> bool {
+        let most = self.log.as_ref().map_or(1024, |log| log.size() / 4);
+        (self.changed.len() + 2 * self.dirty.len()) as u64 >= most
+    }
+
+    /// Drops the groups from `count` on.
+    pub(super) fn forget_groups(&mut self, count: u32) {
+        self.descs.truncate(count as usize);
+        self.bitmaps.split_off(&count);
+        self.dirty.split_off(&count);
+    }
+
+    /// Renews checksums, bitmaps and the descriptor table.
+    fn finish_groups(&mut self) -> Result<()> {
+        let dirty = std::mem::take(&mut self.dirty);
+        let geometry = self.geometry.clone();
+        let mut tables = BTreeSet::new();
+        for group in dirty {
+            let Some(desc) = self.descs.get_mut(group as usize) else {
+                continue;
+            };
+            if let Some(bytes) = self.bitmaps.get(&group) {
+                bitmap::set_bitmap_checksum(BitmapKind::Block, bytes, desc, &geometry)?;
+                let (block, bytes) = (desc.block_bitmap(), bytes.clone());
+                desc.set_checksum(group, &geometry);
+                self.put(block, bytes)?;
+            } else {
+                desc.set_checksum(group, &geometry);
+            }
+            tables.insert(group / geometry.descs_per_block());
+        }
+        for index in tables {
+            let bytes = self.table_block(index)?;
+            self.put(geometry.desc_table_block(index), bytes)?;
+        }
+        Ok(())
+    }
+
+    /// A block of the descriptor table.
+    pub(super) fn table_block(&self, index: u32) -> Result<Vec<u8>> {
+        let size = usize::from(self.geometry.desc_size());
+        let mut bytes = vec![0; self.block_size() as usize];
+        let first = (index * self.geometry.descs_per_block()) as usize;
+        let descs = self.descs.get(first..).unwrap_or_default();
+        for (desc, place) in descs.iter().zip(bytes.chunks_exact_mut(size)) {
+            desc.write(place)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Writes everything that changed, as the module says. `last`: a block that is written home
+    /// after all others, and whose new content makes another journal count.
+    ///
+    /// # Errors
+    /// The device; [`ResizeError::Journal`] if the journal is too small.
+    pub(super) fn commit(&mut self, last: Option<u64>) -> Result<()> {
+        let freed = self.apply_freed()?;
+        self.finish_groups()?;
+        let sum = |of: fn(&GroupDesc) -> u32| self.descs.iter().map(|d| u64::from(of(d))).sum();
+        let (blocks, inodes): (u64, u64) =
+            (sum(GroupDesc::free_clusters), sum(GroupDesc::free_inodes));
+        self.sb.set_free_blocks_count(blocks)?;
+        self.sb.free_inodes_count = u32::try_from(inodes).unwrap_or(u32::MAX).into();
+        self.sb.set_checksum();
+        let mut changed = std::mem::take(&mut self.changed);
+        // What is past the end of the file system on the device is no part of it yet.
+        for (block, bytes) in changed.split_off(&self.stored_blocks) {
+            self.device
+                .write_at(block << self.geometry.block_bits(), &bytes)?;
+        }
+        if self.geometry.blocks_count() > self.stored_blocks {
+            self.write_backups(self.stored_blocks)?;
+        }
+        self.device.flush()?;
+        match self.log.is_some() {
+            true => self.commit_logged(changed, last)?,
+            false => self.commit_in_place(changed, &freed)?,
+        }
+        self.stored = self.sb.clone();
+        self.stored_blocks = self.geometry.blocks_count();
+        Ok(())
+    }
+
+    /// Writes the superblock to its place, durably.
+    fn write_super(&self, sb: &SuperBlock) -> Result<()> {
+        let mut sb = sb.clone();
+        sb.set_checksum();
+        Ok(self.device.write_fua(SUPER_OFFSET, sb.bytes())?)
+    }
+
+    fn write_home<'b>(
+        &self,
+        blocks: impl IntoIterator<Item = (&'b u64, &'b Vec<u8>)>,
+    ) -> Result<()> {
+        for (block, bytes) in blocks {
+            self.device
+                .write_at(block << self.geometry.block_bits(), bytes)?;
+        }
+        Ok(self.device.flush()?)
+    }
+
+    fn commit_logged(&self, mut changed: BTreeMap<u64, Vec<u8>>, last: Option<u64>) -> Result<()> {
+        let Some(log) = &self.log else {
+            return Ok(());
+        };
+        let recovering = |sb: &SuperBlock| {
+            let mut sb = sb.clone();
+            let mut features = sb.features();
+            features.incompat |= Incompat::RECOVER;
+            sb.set_features(features);
+            sb.set_checksum();
+            sb
+        };
+        self.write_super(&recovering(&self.stored))?;
+        let place = self.geometry.super_block();
+        let mut content = self.block(place)?;
+        let at = (SUPER_OFFSET % self.block_size()) as usize;
+        if let Some(bytes) = content.get_mut(at..at + SUPER_SIZE) {
+            bytes.copy_from_slice(recovering(&self.sb).bytes());
+        }
+        changed.insert(place, content);
+        let count = changed.len() as u64;
+        let blocks: Vec<(u64, Vec<u8>)> = changed.into_iter().collect();
+        if !log.commit_alone(&blocks).map_err(crate::Error::from)? {
+            self.write_super(&self.stored)?;
+            return Err(ResizeError::Journal { blocks: count });
+        }
+        let (late, early): (Vec<_>, Vec<_>) = blocks
+            .into_iter()
+            .partition(|(block, _)| Some(*block) == last);
+        self.write_home(early.iter().map(|(block, bytes)| (block, bytes)))?;
+        // A journal that moved may have kept its first block.
+        self.write_home(late.iter().map(|(block, bytes)| (block, bytes)))?;
+        log.finish_alone().map_err(crate::Error::from)?;
+        self.write_super(&self.sb)
+    }
+
+    fn commit_in_place(&self, changed: BTreeMap<u64, Vec<u8>>, freed: &[(u64, u64)]) -> Result<()> {
+        let mut unclean = self.stored.clone();
+        unclean.set_state(unclean.state() - SuperState::VALID);
+        self.write_super(&unclean)?;
+        self.device.flush()?;
+        let bitmaps: BTreeMap<u64, u32> = (0..)
+            .zip(&self.descs)
+            .map(|(group, desc)| (desc.block_bitmap(), group))
+            .collect();
+        let (maps, others): (BTreeMap<_, _>, BTreeMap<_, _>) = changed
+            .into_iter()
+            .partition(|(block, _)| bitmaps.contains_key(block));
+        let mut marked = maps.clone();
+        for (start, len) in freed {
+            for block in *start..start + len {
+                let (group, bit) = self.geometry.group_of_block(block)?;
+                let place = self.desc(group)?.block_bitmap();
+                if let Some(bytes) = marked.get_mut(&place) {
+                    bitmap::set_bit(bytes, bit);
+                }
+            }
+        }
+        self.write_home(&marked)?;
+        self.write_home(&others)?;
+        self.write_home(&maps)?;
+        self.write_super(&self.sb)
+    }
+
+    /// Opens the journal again, after it moved.
+    ///
+    /// # Errors
+    /// The journal is wrong.
+    pub(super) fn reopen_log(&mut self) -> Result<()> {
+        self.log = open_log(&self.device, &self.sb, &self.geometry)?;
+        Ok(())
+    }
+
+    /// Writes the copies of the superblock and of the descriptor table from a block on.
+    ///
+    /// # Errors
+    /// The device.
+    pub(super) fn write_backups(&self, from: u64) -> Result<()> {
+        let bits = self.geometry.block_bits();
+        for index in 0..self.geometry.desc_blocks() {
+            let bytes = self.table_block(index)?;
+            let copies = self.geometry.desc_table_backups(index).into_iter();
+            for block in copies.filter(|block| *block >= from) {
+                self.device.write_at(block << bits, &bytes)?;
+            }
+        }
+        for group in 1..self.geometry.group_count() {
+            let block = self.geometry.backup_super_block(group);
+            let Some(block) = block.filter(|block| *block >= from) else {
+                continue;
+            };
+            let mut copy = self.sb.clone();
+            // Numbers beyond 16 bits do not fit; nothing uses them.
+            copy.block_group_nr = (group as u16).into();
+            copy.set_state(copy.state() - SuperState::VALID);
+            copy.set_checksum();
+            self.device.write_at(block << bits, copy.bytes())?;
+        }
+        Ok(self.device.flush()?)
+    }
+}
+
+/// Bitmaps and inode table of a group: first block, and blocks.
+pub(super) fn places(desc: &GroupDesc, table: u64) -> [(u64, u64); 3] {
+    [
+        (desc.block_bitmap(), 1),
+        (desc.inode_bitmap(), 1),
+        (desc.inode_table(), table),
+    ]
+}
+
+fn open_log(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometry) -> Result<Option<Log>> {
+    if !sb.features().has_compat(Compat::HAS_JOURNAL) {
+        return Ok(None);
+    }
+    let runs = journal_layout(&**device, sb, geometry)?;
+    let layout = LayoutMap::new(runs, geometry.blocks_count()).map_err(crate::Error::from)?;
+    let log = Log::load(Arc::clone(device), layout, geometry.block_size());
+    let mut log = log.map_err(crate::Error::from)?;
+    let form = log_form(sb, &Options::default());
+    log.set_form(form).map_err(crate::Error::from)?;
+    Ok(Some(log))
+}

@@ -1,0 +1,193 @@
+//! Changes the size of a file system that is not mounted.
+//!
+//! # How it works
+//! Growing writes the metadata of the new groups past the old end, where no reader looks. Then one
+//! transaction changes the superblock, the descriptor table, and the last of the old groups
+//! ([`grow`]).
+//!
+//! Shrinking first moves what lies past the new end, in transactions that each leave a complete file
+//! system of the old size ([`relocate`]): contents, blocks of maps, attributes, at last the journal.
+//! Then one transaction changes the superblock and what belongs to it ([`shrink`]). The caller
+//! shortens a file after that.
+//!
+//! [`Image::commit`](image::Image::commit) says what a power cut leaves. Copies of the superblock
+//! and of the descriptor table are written at the end.
+//!
+//! Inodes keep their numbers. So a file system cannot shrink below the group of its last inode, and
+//! growing needs room for descriptors, which most file systems reserve.
+
+mod grow;
+mod image;
+mod relocate;
+mod shrink;
+
+use std::sync::Arc;
+
+use sapwood_block::Device;
+use sapwood_ext4_format::Geometry;
+
+use crate::mount::read_super;
+use image::Image;
+
+/// Passes of [`shrink_to_fit`]: what one sets free, another one can use.
+const PASSES: usize = 4;
+/// Larger sizes that are tried if the smallest has too little room.
+const TRIES: u64 = 12;
+
+/// Why a file system keeps its size.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// What the engine says.
+    #[error(transparent)]
+    Engine(#[from] crate::Error),
+    /// It has errors.
+    #[error("the file system has errors: check it first (e2fsck -f)")]
+    Unclean,
+    /// The device is smaller.
+    #[error("{device}: has {size} bytes, fewer than {wanted}")]
+    PastEnd {
+        /// Device name.
+        device: String,
+        /// Its size in bytes.
+        size: u64,
+        /// The size that was asked for.
+        wanted: u64,
+    },
+    /// More blocks or inodes than the features allow.
+    #[error("{wanted} bytes are more than the file system can have: {why}")]
+    TooLarge {
+        /// The size that was asked for.
+        wanted: u64,
+        /// What it lacks.
+        why: &'static str,
+    },
+    /// The descriptor table cannot grow.
+    #[error("{needed} blocks of descriptors are needed, but only {reserved} are reserved")]
+    Descriptors {
+        /// Further blocks that are needed.
+        needed: u32,
+        /// Those that are reserved.
+        reserved: u32,
+    },
+    /// What is in use does not fit.
+    #[error("what it holds does not fit into {wanted} bytes")]
+    NoRoom {
+        /// The size that was asked for.
+        wanted: u64,
+    },
+    /// Inodes would have to change their numbers.
+    #[error(
+        "{count} inodes are in groups that {wanted} bytes do not have; inode {last} is the last"
+    )]
+    Inodes {
+        /// How many.
+        count: usize,
+        /// The last of them.
+        last: u32,
+        /// The size that was asked for.
+        wanted: u64,
+    },
+    /// Bitmaps or tables of groups that stay would have to move.
+    #[error("metadata of group {group} lies past {wanted} bytes")]
+    Metadata {
+        /// The group.
+        group: u32,
+        /// The size that was asked for.
+        wanted: u64,
+    },
+    /// What belongs together does not fit into the journal.
+    #[error("the journal is too small for {blocks} blocks that change together")]
+    Journal {
+        /// Blocks.
+        blocks: u64,
+    },
+}
+
+impl From<sapwood_block::Error> for ResizeError {
+    fn from(error: sapwood_block::Error) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+impl From<sapwood_ext4_format::FormatError> for ResizeError {
+    fn from(error: sapwood_ext4_format::FormatError) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
+type Result<T> = std::result::Result<T, ResizeError>;
+
+/// Is told the number of bytes moved so far.
+pub type OnMoved<'p> = dyn FnMut(u64) + Send + 'p;
+
+/// Bytes of the file system on a device.
+///
+/// # Errors
+/// There is no valid superblock.
+pub fn size(device: &dyn Device) -> std::result::Result<u64, crate::Error> {
+    let geometry = Geometry::new(&read_super(device)?)?;
+    Ok(geometry.blocks_count() << geometry.block_bits())
+}
+
+/// Gives the file system on `device` this size, or the next smaller one that it can have: the last
+/// group needs room for its own metadata. Returns that size.
+///
+/// # Errors
+/// [`ResizeError`]. The file system is complete and has its old size then.
+pub fn resize(device: &Arc<dyn Device>, size: u64, moved: &mut OnMoved<'_>) -> Result<u64> {
+    if size > device.size() {
+        return Err(ResizeError::PastEnd {
+            device: device.name().to_owned(),
+            size: device.size(),
+            wanted: size,
+        });
+    }
+    let mut image = Image::open(device)?;
+    let bits = image.geometry.block_bits();
+    let blocks = size >> bits;
+    if blocks > image.geometry.blocks_count() {
+        grow::grow(&mut image, blocks)?;
+    } else if blocks < image.geometry.blocks_count() {
+        shrink::shrink(&mut image, blocks, moved)?;
+    }
+    Ok(image.geometry.blocks_count() << bits)
+}
+
+/// Makes the file system on `device` as small as it can be made without changing the numbers of
+/// inodes, with at least `inodes` free ones. Returns its new size.
+///
+/// # Errors
+/// [`ResizeError`]. The file system is complete then.
+pub fn shrink_to_fit(
+    device: &Arc<dyn Device>,
+    inodes: u64,
+    moved: &mut OnMoved<'_>,
+) -> Result<u64> {
+    for _ in 0..PASSES {
+        let mut image = Image::open(device)?;
+        let (least, now) = (
+            shrink::least(&image, inodes)?,
+            image.geometry.blocks_count(),
+        );
+        let mut shrunk = false;
+        for attempt in 0..TRIES {
+            let blocks = least.saturating_add(least / 128 * attempt + 32 * attempt);
+            if blocks >= now {
+                break;
+            }
+            match shrink::shrink(&mut image, blocks, moved) {
+                Ok(()) => {
+                    shrunk = image.geometry.blocks_count() < now;
+                    break;
+                }
+                Err(ResizeError::NoRoom { .. }) => image = Image::open(device)?,
+                Err(error) => return Err(error),
+            }
+        }
+        if !shrunk {
+            break;
+        }
+    }
+    Ok(size(&**device)?)
+}

@@ -1,0 +1,414 @@
+//! Moves everything that files have past a limit below it.
+//!
+//! The content of a block is copied to a free block first, on the device. Then the map of its inode
+//! changes, in a transaction that also frees the old block.
+
+use std::collections::BTreeMap;
+
+use sapwood_ext4_format::{
+    EXTENT_MAX_LEN, EXTENT_ROOT_MAX, Extent, ExtentBounds, ExtentIndex, ExtentNode, ExtentNodeMut,
+    INDIRECT_DIRECT, Inode, InodeFlags, extent_block_max, extent_block_seal, extent_block_verify,
+    orphan_seal, special_ino, xattr_block_seal,
+};
+
+use super::image::Image;
+use super::{OnMoved, Result};
+use crate::Error;
+
+/// Longest run that one extent covers, written or not.
+const RUN: u64 = EXTENT_MAX_LEN as u64 - 1;
+
+/// Moves the blocks of all inodes below `limit`. Everything is durable on return.
+///
+/// # Errors
+/// No room; the image is wrong; the device.
+pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -> Result<()> {
+    let mut run = Run {
+        image,
+        limit,
+        moved,
+        blocks: 0,
+    };
+    let mut attributes: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    for ino in run.image.inodes(0..run.image.geometry.group_count())? {
+        let inode = run.image.inode(ino)?;
+        if inode.file_acl() >= limit {
+            attributes.entry(inode.file_acl()).or_default().push(ino);
+        }
+        let special = [special_ino::RESIZE, special_ino::JOURNAL].contains(&ino);
+        if special || !has_map(run.image, &inode) {
+            continue;
+        }
+        run.map_of(ino, inode)?;
+        if run.image.is_full() {
+            run.image.commit(None)?;
+        }
+    }
+    for (block, inodes) in attributes {
+        run.attributes(block, &inodes)?;
+        if run.image.is_full() {
+            run.image.commit(None)?;
+        }
+    }
+    run.image.commit(None)?;
+    run.journal()
+}
+
+/// Whether an inode maps blocks.
+fn has_map(image: &Image, inode: &Inode) -> bool {
+    let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+    let kind = inode.is_regular() || inode.is_dir() || inode.is_symlink();
+    kind && !inline && !inode.is_fast_symlink(&image.geometry)
+}
+
+struct Run<'i, 'p> {
+    image: &'i mut Image,
+    limit: u64,
+    moved: &'i mut OnMoved<'p>,
+    /// Blocks moved so far.
+    blocks: u64,
+}
+
+impl Run<'_, '_> {
+    fn bad(ino: u32, reason: impl ToString) -> Error {
+        Error::BadInode {
+            ino,
+            reason: reason.to_string(),
+        }
+    }
+
+    /// Copies blocks to free ones below the limit. Returns the runs.
+    fn copy(&mut self, ino: u32, from: u64, len: u64, written: bool) -> Result<Vec<(u64, u64)>> {
+        let mut runs = Vec::new();
+        let mut done = 0;
+        while done < len {
+            let (to, count) = self.image.take(self.limit, (len - done).min(RUN))?;
+            if written {
+                self.image.copy(from + done, to, count)?;
+                self.seal_orphans(ino, to, count)?;
+            }
+            runs.push((to, count));
+            done += count;
+        }
+        self.image.free(from, len);
+        self.blocks += len;
+        (self.moved)(self.blocks << self.image.geometry.block_bits());
+        Ok(runs)
+    }
+
+    /// The blocks of the orphan file have their own numbers in their checksums.
+    fn seal_orphans(&self, ino: u32, first: u64, count: u64) -> Result<()> {
+        if ino != self.image.sb.orphan_file_inum.get() || !self.image.geometry.metadata_csum() {
+            return Ok(());
+        }
+        let seed = self
+            .image
+            .geometry
+            .inode_seed(ino, self.image.inode(ino)?.generation());
+        for block in first..first + count {
+            let mut bytes = self.image.block(block)?;
+            orphan_seal(&mut bytes, seed, block).map_err(|reason| Self::bad(ino, reason))?;
+            let at = block << self.image.geometry.block_bits();
+            self.image.device.write_at(at, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Moves what an inode maps, and its map.
+    fn map_of(&mut self, ino: u32, mut inode: Inode) -> Result<bool> {
+        let before = *inode.block();
+        if inode.flags().contains(InodeFlags::EXTENTS) {
+            self.extents(ino, &mut inode)?;
+        } else {
+            let mut words = [0; 15];
+            for (index, word) in words.iter_mut().enumerate() {
+                let depth = (index + 1).saturating_sub(INDIRECT_DIRECT as usize) as u8;
+                *word = self.pointer(ino, inode.block_word(index), depth)?;
+            }
+            for (place, word) in inode.block_mut().chunks_exact_mut(4).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        let changed = *inode.block() != before;
+        if changed {
+            self.image.put_inode(ino, inode)?;
+        }
+        Ok(changed)
+    }
+
+    /// Moves what a pointer leads to, `depth` blocks of pointers above data. Returns the new one.
+    fn pointer(&mut self, ino: u32, block: u32, depth: u8) -> Result<u32> {
+        let number = u64::from(block);
+        if block == 0 {
+            return Ok(0);
+        }
+        self.image.geometry.check_blocks(number, 1)?;
+        let stays = number < self.limit;
+        if depth == 0 {
+            if stays {
+                return Ok(block);
+            }
+            let runs = self.copy(ino, number, 1, true)?;
+            // Without extents there are no more than 2^32 blocks.
+            return Ok(runs.first().map_or(0, |(to, _)| *to as u32));
+        }
+        let before = self.image.block(number)?;
+        let mut after = before.clone();
+        for word in after.chunks_exact_mut(4) {
+            let old = word.first_chunk().copied().unwrap_or_default();
+            let new = self.pointer(ino, u32::from_le_bytes(old), depth - 1)?;
+            word.copy_from_slice(&new.to_le_bytes());
+        }
+        if stays {
+            if after != before {
+                self.image.put(number, after)?;
+            }
+            return Ok(block);
+        }
+        let (to, _) = self.image.take(self.limit, 1)?;
+        self.image.put(to, after)?;
+        self.image.free(number, 1);
+        Ok(to as u32)
+    }
+
+    /// Moves extents, and builds the tree anew if it changed.
+    fn extents(&mut self, ino: u32, inode: &mut Inode) -> Result<()> {
+        let tree = read_tree(self.image, ino, inode)?;
+        let high = |extent: &Extent| extent.physical + u64::from(extent.len) > self.limit;
+        if !tree.extents.iter().any(high) && tree.nodes.iter().all(|node| *node < self.limit) {
+            return Ok(());
+        }
+        let mut list: Vec<Extent> = Vec::new();
+        for extent in &tree.extents {
+            let len = u64::from(extent.len);
+            let stays = self.limit.saturating_sub(extent.physical).min(len);
+            let mut runs = Vec::new();
+            if stays > 0 {
+                runs.push((extent.physical, stays));
+            }
+            if stays < len {
+                let from = extent.physical + stays;
+                runs.extend(self.copy(ino, from, len - stays, !extent.unwritten)?);
+            }
+            let mut logical = extent.logical;
+            for (physical, len) in runs {
+                let piece = Extent {
+                    logical,
+                    len: len as u32,
+                    physical,
+                    unwritten: extent.unwritten,
+                };
+                logical = logical.saturating_add(piece.len);
+                push(&mut list, piece);
+            }
+        }
+        self.rebuild(ino, inode, &list, tree.nodes)
+    }
+
+    /// Builds an extent tree, in the old nodes as far as they stay.
+    fn rebuild(
+        &mut self,
+        ino: u32,
+        inode: &mut Inode,
+        list: &[Extent],
+        nodes: Vec<u64>,
+    ) -> Result<()> {
+        let before = nodes.len() as u64;
+        let (mut kept, gone): (Vec<u64>, Vec<u64>) =
+            nodes.into_iter().partition(|node| *node < self.limit);
+        for node in gone {
+            self.image.free(node, 1);
+        }
+        let seed = self.image.geometry.inode_seed(ino, inode.generation());
+        let size = self.image.block_size() as usize;
+        let most = usize::from(extent_block_max(size));
+        let bad = |reason: sapwood_ext4_format::ExtentError| Self::bad(ino, reason);
+        let mut count = 0;
+        let mut depth = 0;
+        let mut entries = Entries::Leaf(list.to_vec());
+        while entries.len() > usize::from(EXTENT_ROOT_MAX) {
+            let mut above = Vec::new();
+            for part in entries.parts(most) {
+                let node = match kept.pop() {
+                    Some(node) => node,
+                    None => self.image.take(self.limit, 1)?.0,
+                };
+                let mut bytes = vec![0; size];
+                part.write(depth, &mut bytes).map_err(bad)?;
+                if self.image.geometry.metadata_csum() {
+                    extent_block_seal(&mut bytes, seed).map_err(bad)?;
+                }
+                self.image.put(node, bytes)?;
+                count += 1;
+                let logical = part.first();
+                let child = node;
+                above.push(ExtentIndex { logical, child });
+            }
+            entries = Entries::Index(above);
+            depth += 1;
+        }
+        for node in kept {
+            self.image.free(node, 1);
+        }
+        let mut root = [0; sapwood_ext4_format::I_BLOCK_SIZE];
+        entries.write(depth, &mut root).map_err(bad)?;
+        *inode.block_mut() = root;
+        let unit = self.image.block_size() / 512;
+        let sectors = inode.sectors(&self.image.geometry) + count * unit;
+        let sectors = sectors.saturating_sub(before * unit);
+        inode.set_sectors(sectors, &self.image.geometry)?;
+        Ok(())
+    }
+
+    /// Moves a block of attributes, which several inodes may share.
+    fn attributes(&mut self, block: u64, inodes: &[u32]) -> Result<()> {
+        let (to, _) = self.image.take(self.limit, 1)?;
+        let mut bytes = self.image.block(block)?;
+        if self.image.geometry.metadata_csum() {
+            let seed = self.image.geometry.csum_seed();
+            let owner = inodes.first().copied().unwrap_or(0);
+            xattr_block_seal(&mut bytes, seed, to).map_err(|reason| Self::bad(owner, reason))?;
+        }
+        self.image.put(to, bytes)?;
+        for ino in inodes {
+            let mut inode = self.image.inode(*ino)?;
+            inode.set_file_acl(to)?;
+            self.image.put_inode(*ino, inode)?;
+        }
+        self.image.free(block, 1);
+        Ok(())
+    }
+
+    /// Moves the journal. The old one has the transaction that makes the new one count; the inode is
+    /// written home last.
+    fn journal(&mut self) -> Result<()> {
+        let ino = self.image.sb.journal_inum.get();
+        if ino == 0 {
+            return Ok(());
+        }
+        let inode = self.image.inode(ino)?;
+        if !self.map_of(ino, inode)? {
+            return Ok(());
+        }
+        let inode = self.image.inode(ino)?;
+        if self.image.sb.jnl_backup_type == 1 {
+            let words = (0..15).map(|index| inode.block_word(index));
+            for (place, word) in self.image.sb.jnl_blocks.iter_mut().zip(words) {
+                *place = word.into();
+            }
+        }
+        let (last, _) = self.image.inode_place(ino)?;
+        self.image.commit(Some(last))?;
+        self.image.reopen_log()
+    }
+}
+
+/// Adds an extent to a list, as part of the last one if it continues that.
+fn push(list: &mut Vec<Extent>, piece: Extent) {
+    if let Some(last) = list.last_mut() {
+        let follows = last.end() == u64::from(piece.logical)
+            && last.physical + u64::from(last.len) == piece.physical
+            && last.unwritten == piece.unwritten;
+        if follows && u64::from(last.len) + u64::from(piece.len) <= RUN {
+            last.len += piece.len;
+            return;
+        }
+    }
+    list.push(piece);
+}
+
+/// The entries of a level of a tree.
+enum Entries {
+    Leaf(Vec<Extent>),
+    Index(Vec<ExtentIndex>),
+}
+
+impl Entries {
+    fn len(&self) -> usize {
+        match self {
+            Self::Leaf(list) => list.len(),
+            Self::Index(list) => list.len(),
+        }
+    }
+
+    fn first(&self) -> u32 {
+        match self {
+            Self::Leaf(list) => list.first().map_or(0, |extent| extent.logical),
+            Self::Index(list) => list.first().map_or(0, |index| index.logical),
+        }
+    }
+
+    fn parts(&self, most: usize) -> Vec<Self> {
+        match self {
+            Self::Leaf(list) => list
+                .chunks(most)
+                .map(|part| Self::Leaf(part.to_vec()))
+                .collect(),
+            Self::Index(list) => list
+                .chunks(most)
+                .map(|part| Self::Index(part.to_vec()))
+                .collect(),
+        }
+    }
+
+    fn write(
+        &self,
+        depth: u16,
+        bytes: &mut [u8],
+    ) -> std::result::Result<(), sapwood_ext4_format::ExtentError> {
+        let mut node = ExtentNodeMut::init(bytes, depth)?;
+        match self {
+            Self::Leaf(list) => list
+                .iter()
+                .enumerate()
+                .try_for_each(|(at, extent)| node.insert_extent(at, extent)),
+            Self::Index(list) => list
+                .iter()
+                .enumerate()
+                .try_for_each(|(at, index)| node.insert_index(at, index)),
+        }
+    }
+}
+
+/// An extent tree.
+struct Tree {
+    extents: Vec<Extent>,
+    nodes: Vec<u64>,
+}
+
+fn read_tree(image: &Image, ino: u32, inode: &Inode) -> Result<Tree> {
+    let geometry = &image.geometry;
+    let bad = |reason: sapwood_ext4_format::ExtentError| Run::bad(ino, reason);
+    let bounds = ExtentBounds::root(geometry.first_data_block().into(), geometry.blocks_count());
+    let mut tree = Tree {
+        extents: Vec::new(),
+        nodes: Vec::new(),
+    };
+    let mut waiting = vec![(None, bounds)];
+    while let Some((block, bounds)) = waiting.pop() {
+        let bytes = match block {
+            None => inode.block().to_vec(),
+            Some(block) => {
+                let bytes = image.block(block)?;
+                if geometry.metadata_csum() {
+                    let seed = geometry.inode_seed(ino, inode.generation());
+                    extent_block_verify(&bytes, seed).map_err(bad)?;
+                }
+                tree.nodes.push(block);
+                bytes
+            }
+        };
+        let node = ExtentNode::parse(&bytes, &bounds).map_err(bad)?;
+        if node.is_leaf() {
+            tree.extents.extend(node.extents());
+            continue;
+        }
+        for (at, index) in node.indexes().enumerate() {
+            if let Some(below) = node.child_bounds(at, &bounds) {
+                waiting.push((Some(index.child), below));
+            }
+        }
+    }
+    tree.extents.sort_by_key(|extent| extent.logical);
+    Ok(tree)
+}

@@ -1,0 +1,336 @@
+//! Making a file system larger or smaller where it is.
+
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sapwood_block::{Device, Operand};
+use sapwood_btrfs::resize as btrfs;
+use sapwood_ext4::resize as ext4;
+
+use crate::Kind;
+use crate::image::{self, OpenError, named};
+use crate::options::parse_size;
+use crate::progress::{OnProgress, Progress};
+
+/// Sizes of file systems are multiples of this.
+const UNIT: u64 = 4096;
+
+/// The size that a file system is to have.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum NewSize {
+    /// The smallest that holds what is in it, and so much more.
+    Min(Room),
+    /// So many bytes.
+    Exactly(u64),
+    /// More bytes than now.
+    More(u64),
+    /// Fewer bytes than now.
+    Less(u64),
+}
+
+/// Space beyond the smallest size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Room {
+    /// Bytes.
+    Bytes(u64),
+    /// Per cent of the smallest size.
+    Percent(f64),
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::Bytes(0)
+    }
+}
+
+/// A text that is no size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not {1}")]
+pub struct BadSize(String, &'static str);
+
+impl FromStr for Room {
+    type Err = BadSize;
+
+    fn from_str(text: &str) -> Result<Self, BadSize> {
+        let bad = || BadSize(text.to_owned(), "a size, or a percentage like 10%");
+        if let Some(number) = text.strip_suffix('%') {
+            let percent: f64 = number.parse().map_err(|_| bad())?;
+            let sane = (0.0..=10_000.0).contains(&percent);
+            return sane.then_some(Self::Percent(percent)).ok_or_else(bad);
+        }
+        parse_size(text).map(Self::Bytes).ok_or_else(bad)
+    }
+}
+
+impl FromStr for NewSize {
+    type Err = BadSize;
+
+    fn from_str(text: &str) -> Result<Self, BadSize> {
+        let size = |text| parse_size(text);
+        let found = match text.as_bytes() {
+            b"min" => Some(Self::Min(Room::default())),
+            [b'+', ..] => size(&text[1..]).map(Self::More),
+            [b'-', ..] => size(&text[1..]).map(Self::Less),
+            _ => size(text).map(Self::Exactly),
+        };
+        let what = "min, or a size: bytes, or with k, M, G, T; with + or - in front a change";
+        found.ok_or_else(|| BadSize(text.to_owned(), what))
+    }
+}
+
+impl Room {
+    /// The size of a file system whose smallest size is `least`.
+    fn beyond(self, least: u64) -> u64 {
+        let more = match self {
+            Self::Bytes(bytes) => bytes,
+            // A float represents sizes exactly enough; the fraction is dropped.
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            #[expect(clippy::cast_precision_loss)]
+            Self::Percent(percent) => (least as f64 * percent / 100.0) as u64,
+        };
+        least.saturating_add(more).next_multiple_of(UNIT)
+    }
+}
+
+/// What a resize did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResizeReport {
+    /// Bytes of the file system before.
+    pub before: u64,
+    /// Bytes of the file system now.
+    pub after: u64,
+}
+
+/// Why a file system keeps its size. It is complete, with everything in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// It cannot be opened; something uses it.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The file cannot be made longer or shorter.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The image.
+        path: PathBuf,
+        /// What the host says.
+        source: std::io::Error,
+    },
+    /// The change is larger than the file system.
+    #[error("{}: the file system has only {size} bytes", path.display())]
+    TooMuchLess {
+        /// The image.
+        path: PathBuf,
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// What the btrfs engine says.
+    #[error("{}", named(path, source))]
+    Btrfs {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        source: Box<btrfs::ResizeError>,
+    },
+    /// What the ext4 engine says.
+    #[error("{}", named(path, source))]
+    Ext4 {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        source: Box<ext4::ResizeError>,
+    },
+}
+
+impl fmt::Display for ResizeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes, {} before", self.after, self.before)
+    }
+}
+
+/// Gives the file system in an image another size. Nothing else may use the image. A file gets the
+/// size of its file system: it is made longer first, and cut last. A partition, a block device and
+/// an export keep theirs, and the file system must fit.
+///
+/// A crash at any moment leaves a complete file system of the old or the new size.
+///
+/// # Errors
+/// [`ResizeError`].
+pub fn resize(
+    path: impl AsRef<Path>,
+    size: NewSize,
+    progress: &mut OnProgress<'_>,
+) -> Result<ResizeReport, ResizeError> {
+    resize_with_inodes(path.as_ref(), size, 0, progress)
+}
+
+/// As [`resize`]. The smallest size of an ext4 leaves so many inodes free.
+pub(crate) fn resize_with_inodes(
+    path: &Path,
+    size: NewSize,
+    inodes: u64,
+    progress: &mut OnProgress<'_>,
+) -> Result<ResizeReport, ResizeError> {
+    let mut image = Image::open(path)?;
+    let before = image.size()?;
+    let wanted = match size {
+        NewSize::Exactly(bytes) => bytes,
+        NewSize::More(bytes) => before.saturating_add(bytes),
+        NewSize::Less(bytes) => before.checked_sub(bytes).ok_or(ResizeError::TooMuchLess {
+            path: path.to_owned(),
+            size: before,
+        })?,
+        NewSize::Min(room) => room.beyond(image.shrink_to_fit(inodes, progress)?),
+    };
+    let wanted = wanted - wanted % UNIT;
+    let after = if wanted == image.size()? {
+        wanted
+    } else {
+        image.make_room(wanted)?;
+        image.resize(wanted, progress)?
+    };
+    image.cut(after)?;
+    Ok(ResizeReport { before, after })
+}
+
+/// An open image.
+struct Image<'p> {
+    path: &'p Path,
+    device: Arc<dyn Device>,
+    kind: Kind,
+    /// A file of its own, which gets the size of the file system.
+    file: bool,
+}
+
+impl<'p> Image<'p> {
+    fn open(path: &'p Path) -> Result<Self, ResizeError> {
+        let (device, kind) = image::open_known(path, false)?;
+        let block = path
+            .metadata()
+            .is_ok_and(|meta| meta.file_type().is_block_device());
+        Ok(Self {
+            path,
+            device,
+            kind,
+            file: !block && !Operand::is_fixed(path),
+        })
+    }
+
+    fn size(&self) -> Result<u64, ResizeError> {
+        match self.kind {
+            Kind::Btrfs => btrfs::size(&*self.device).map_err(|error| self.btrfs(error.into())),
+            Kind::Ext4 => ext4::size(&*self.device).map_err(|error| self.ext4(error.into())),
+        }
+    }
+
+    fn btrfs(&self, source: btrfs::ResizeError) -> ResizeError {
+        ResizeError::Btrfs {
+            path: self.path.to_owned(),
+            source: Box::new(source),
+        }
+    }
+
+    fn ext4(&self, source: ext4::ResizeError) -> ResizeError {
+        ResizeError::Ext4 {
+            path: self.path.to_owned(),
+            source: Box::new(source),
+        }
+    }
+
+    fn shrink_to_fit(
+        &self,
+        inodes: u64,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<u64, ResizeError> {
+        let mut moved = |done| progress(moved(done));
+        match self.kind {
+            Kind::Btrfs => {
+                let fitted = btrfs::shrink_to_fit(&self.device, &mut moved);
+                fitted.map_err(|error| self.btrfs(error))
+            }
+            Kind::Ext4 => {
+                let fitted = ext4::shrink_to_fit(&self.device, inodes, &mut moved);
+                fitted.map_err(|error| self.ext4(error))
+            }
+        }
+    }
+
+    fn resize(&self, size: u64, progress: &mut OnProgress<'_>) -> Result<u64, ResizeError> {
+        let mut moved = |done| progress(moved(done));
+        match self.kind {
+            Kind::Btrfs => {
+                let resized = btrfs::resize(&self.device, size, &mut moved);
+                resized.map_err(|error| self.btrfs(error))
+            }
+            Kind::Ext4 => {
+                let resized = ext4::resize(&self.device, size, &mut moved);
+                resized.map_err(|error| self.ext4(error))
+            }
+        }
+    }
+
+    /// Makes a file at least this long. The file stays locked by the old device until the new one
+    /// is opened.
+    fn make_room(&mut self, size: u64) -> Result<(), ResizeError> {
+        if !self.file || size <= self.device.size() {
+            return Ok(());
+        }
+        self.set_len(size)?;
+        self.device = Arc::new(sapwood_block::MemoryDevice::new(0));
+        (self.device, _) = image::open_known(self.path, false)?;
+        Ok(())
+    }
+
+    /// Cuts a file to the size of its file system.
+    fn cut(&self, size: u64) -> Result<(), ResizeError> {
+        match self.file && size < self.device.size() {
+            true => self.set_len(size),
+            false => Ok(()),
+        }
+    }
+
+    fn set_len(&self, size: u64) -> Result<(), ResizeError> {
+        let file = File::options().write(true).open(self.path);
+        let set = file.and_then(|file| {
+            file.set_len(size)?;
+            file.sync_all()
+        });
+        set.map_err(|source| ResizeError::File {
+            path: self.path.to_owned(),
+            source,
+        })
+    }
+}
+
+fn moved(done: u64) -> Progress<'static> {
+    Progress::Done {
+        phase: "bytes moved",
+        done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        let parsed = |text: &str| text.parse::<NewSize>();
+        assert_eq!(parsed("min"), Ok(NewSize::Min(Room::Bytes(0))));
+        assert_eq!(parsed("+1M"), Ok(NewSize::More(1 << 20)));
+        assert_eq!(parsed("-4k"), Ok(NewSize::Less(4096)));
+        assert_eq!(parsed("2G"), Ok(NewSize::Exactly(2 << 30)));
+        for bad in ["", "max", "+", "-x", "++1", "10%"] {
+            assert!(parsed(bad).is_err(), "{bad}");
+        }
+        assert_eq!("10%".parse(), Ok(Room::Percent(10.0)));
+        assert_eq!("64M".parse(), Ok(Room::Bytes(64 << 20)));
+        assert!("-1%".parse::<Room>().is_err() && "x".parse::<Room>().is_err());
+        assert_eq!(Room::Percent(50.0).beyond(8192), 12288);
+        assert_eq!(Room::Bytes(1).beyond(8192), 12288);
+    }
+}

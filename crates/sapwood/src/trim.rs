@@ -1,0 +1,44 @@
+//! Giving the free space of an image back to what holds it.
+
+use std::path::{Path, PathBuf};
+
+use crate::image;
+use crate::options::Options;
+use crate::vfs::{self, TrimRange};
+
+/// Why an image was not trimmed, or not all of it. Its contents are as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrimError {
+    /// It cannot be opened, or not be closed; something uses it.
+    #[error(transparent)]
+    Open(#[from] image::OpenError),
+    /// The free space could not be found or discarded.
+    #[error("{}: {source}", path.display())]
+    FileSystem {
+        /// The image.
+        path: PathBuf,
+        /// What the engine says.
+        source: vfs::Error,
+    },
+}
+
+/// Discards all free space of an image: a file gets holes, a block device discards, an export is
+/// trimmed. Returns the number of bytes. Nothing else may use the image.
+///
+/// # Errors
+/// [`TrimError`].
+pub fn trim(path: impl AsRef<Path>) -> Result<u64, TrimError> {
+    let path = path.as_ref();
+    let fs = image::open(path, &Options::default())?;
+    let failed = |source| TrimError::FileSystem {
+        path: path.to_owned(),
+        source,
+    };
+    // What the open recovered or deleted is free only once it is durable.
+    let trimmed = fs.sync().and_then(|()| fs.trim(&TrimRange::default()));
+    let closed = fs.unmount();
+    let bytes = trimmed.map_err(failed)?;
+    closed.map_err(failed)?;
+    Ok(bytes)
+}

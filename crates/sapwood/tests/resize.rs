@@ -1,0 +1,305 @@
+//! Resizing and trimming, on both engines: every power cut leaves a file system of the old or the
+//! new size with everything in it.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use sapwood_block::{Device, MemoryDevice};
+use sapwood_btrfs::Btrfs;
+use sapwood_ext4::Ext4;
+use sapwood_testing::{CrashPlan, RecordDevice, Replayer};
+use sapwood_vfs::{Credentials, FileSystem, Ino, NewInode, SetXattrMode, TrimRange, WriteMode};
+
+const MIB: u64 = 1 << 20;
+const FILES: u32 = 16;
+const DIRS: u32 = 3;
+/// Cuts that are tried of each change of size.
+const CUTS: usize = 8;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Engine {
+    Btrfs,
+    /// ext4 with these features switched.
+    Ext4(&'static str),
+}
+
+type Result<T> = std::result::Result<T, String>;
+
+impl Engine {
+    /// A file system of `size` bytes.
+    fn format(self, device: &dyn Device, size: u64) {
+        match self {
+            Self::Btrfs => {
+                let options = sapwood_btrfs::mkfs::MkfsOptions {
+                    size: Some(size),
+                    ..Default::default()
+                };
+                sapwood_btrfs::mkfs::mkfs(device, &options).unwrap();
+            }
+            Self::Ext4(features) => {
+                let named = features.split(',').filter(|name| !name.is_empty());
+                let switched = named.map(|name| match name.strip_prefix('^') {
+                    Some(name) => (name.to_owned(), false),
+                    None => (name.to_owned(), true),
+                });
+                let options = sapwood_ext4::mkfs::MkfsOptions {
+                    size: Some(size),
+                    features: switched.collect(),
+                    ..Default::default()
+                };
+                sapwood_ext4::mkfs::mkfs(device, &options).unwrap();
+            }
+        }
+    }
+
+    fn mount(self, device: Arc<dyn Device>) -> Result<Box<dyn FileSystem>> {
+        Ok(match self {
+            Self::Btrfs => {
+                let fs = Btrfs::open(vec![device], sapwood_btrfs::Options::default());
+                Box::new(fs.map_err(|error| error.to_string())?)
+            }
+            Self::Ext4(_) => {
+                let fs = Ext4::open(device, sapwood_ext4::Options::default());
+                Box::new(fs.map_err(|error| error.to_string())?)
+            }
+        })
+    }
+
+    fn size(self, device: &dyn Device) -> u64 {
+        match self {
+            Self::Btrfs => sapwood_btrfs::resize::size(device).unwrap(),
+            Self::Ext4(_) => sapwood_ext4::resize::size(device).unwrap(),
+        }
+    }
+
+    /// A new size, or the smallest.
+    fn resize(self, device: &Arc<dyn Device>, size: Option<u64>) -> Result<u64> {
+        let ignore = &mut |_| ();
+        match (self, size) {
+            (Self::Btrfs, Some(size)) => sapwood_btrfs::resize::resize(device, size, ignore)
+                .map_err(|error| error.to_string()),
+            (Self::Btrfs, None) => sapwood_btrfs::resize::shrink_to_fit(device, ignore)
+                .map_err(|error| error.to_string()),
+            (Self::Ext4(_), Some(size)) => sapwood_ext4::resize::resize(device, size, ignore)
+                .map_err(|error| error.to_string()),
+            (Self::Ext4(_), None) => sapwood_ext4::resize::shrink_to_fit(device, 0, ignore)
+                .map_err(|error| error.to_string()),
+        }
+    }
+
+    fn check(self, device: &Arc<dyn Device>) -> Result<()> {
+        let findings: Vec<String> = match self {
+            Self::Btrfs => {
+                let options = sapwood_btrfs::check::CheckOptions {
+                    check_data_csum: true,
+                    ..Default::default()
+                };
+                let report = sapwood_btrfs::check::check(&[&**device], &options, &mut |_| ());
+                let report = report.map_err(|error| error.to_string())?;
+                report.errors().map(ToString::to_string).collect()
+            }
+            Self::Ext4(_) => {
+                let report = sapwood_ext4::check::check(
+                    device,
+                    &sapwood_ext4::check::CheckOptions::default(),
+                    &mut |_| std::ops::ControlFlow::Continue(()),
+                );
+                let report = report.map_err(|error| error.to_string())?;
+                report.errors().map(ToString::to_string).collect()
+            }
+        };
+        match findings.is_empty() {
+            true => Ok(()),
+            false => Err(findings.join("; ")),
+        }
+    }
+}
+
+fn content(number: u32) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(number.into());
+    let len = match number % 4 {
+        0 => 100,
+        1 => 5000 + number as usize,
+        2 => 70_000,
+        _ => 400_000,
+    };
+    (0..len).map(|_| random.u8(..)).collect()
+}
+
+fn create(fs: &dyn FileSystem, dir: Ino, name: &str, what: NewInode<'_>) -> Ino {
+    let made = fs.create(&Credentials::ROOT, dir, name.as_bytes(), what, 0o755);
+    made.unwrap().ino()
+}
+
+/// Directories with files, written one after another and then in part removed, so that what is left
+/// has gaps.
+fn fill(fs: &dyn FileSystem) {
+    for dir in 0..DIRS {
+        let dir = create(fs, fs.root(), &format!("d{dir}"), NewInode::Directory);
+        for number in 0..FILES {
+            for (prefix, write) in [("gap", 300_000), ("f", 0)] {
+                let file = create(fs, dir, &format!("{prefix}{number}"), NewInode::Regular);
+                let bytes = match write {
+                    0 => content(number),
+                    len => vec![7; len],
+                };
+                fs.write(file, 0, &bytes, WriteMode::default()).unwrap();
+                if number % 8 == 0 {
+                    let value = [number as u8; 300];
+                    let mode = SetXattrMode::Any;
+                    fs.setxattr(file, b"user.x", &value, mode).unwrap();
+                }
+            }
+        }
+        fs.sync().unwrap();
+        for number in 0..FILES {
+            fs.unlink(dir, format!("gap{number}").as_bytes()).unwrap();
+        }
+    }
+    fs.sync().unwrap();
+}
+
+/// Everything that [`fill`] made is there.
+fn verify(fs: &dyn FileSystem) -> Result<()> {
+    let lookup = |dir: Ino, name: String| {
+        let found = fs.lookup(dir, name.as_bytes());
+        found.map_err(|error| format!("{name}: {error}"))
+    };
+    for dir in 0..DIRS {
+        let dir = lookup(fs.root(), format!("d{dir}"))?.ino();
+        for number in 0..FILES {
+            let file = lookup(dir, format!("f{number}"))?;
+            let expected = content(number);
+            let mut found = vec![0; expected.len() + 1];
+            let read = fs.read(file.ino(), 0, &mut found);
+            let read = read.map_err(|error| format!("f{number}: {error}"))?;
+            if read != expected.len() || found[..read] != expected {
+                return Err(format!("f{number} has other content"));
+            }
+            if number % 8 == 0 {
+                let value = fs.getxattr(file.ino(), b"user.x");
+                if value.ok() != Some(vec![number as u8; 300]) {
+                    return Err(format!("f{number} lost its attribute"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The image is complete: mounted, unmounted, and checked.
+fn whole(engine: Engine, device: &Arc<dyn Device>) -> Result<()> {
+    let fs = engine.mount(Arc::clone(device))?;
+    verify(&*fs)?;
+    fs.unmount().map_err(|error| error.to_string())?;
+    drop(fs);
+    engine.check(device)
+}
+
+/// A filled file system of `size` bytes on a device of `room` bytes.
+fn filled(engine: Engine, size: u64, room: u64) -> Arc<MemoryDevice> {
+    let memory = Arc::new(MemoryDevice::new(room));
+    engine.format(&*memory, size);
+    let fs = engine.mount(memory.clone()).unwrap();
+    fill(&*fs);
+    fs.unmount().unwrap();
+    memory
+}
+
+/// Records a change of size, and tries power cuts of it.
+fn cuts(engine: Engine, memory: &Arc<MemoryDevice>, size: Option<u64>) -> u64 {
+    let base = memory.snapshot();
+    let record = Arc::new(RecordDevice::new(Arc::clone(memory)));
+    let device: Arc<dyn Device> = record.clone();
+    let before = engine.size(&*device);
+    let after = engine.resize(&device, size).unwrap();
+    assert_eq!(engine.size(&*device), after);
+    let log = record.log();
+    drop((device, record));
+    let mut replayer = Replayer::new(&log, &base);
+    let points = log.crash_points();
+    assert!(points.len() > 5, "only {} cuts", points.len());
+    let step = points.len().div_ceil(CUTS).max(1);
+    for at in points.into_iter().step_by(step) {
+        let try_image = |image: MemoryDevice, plan: &CrashPlan| {
+            let image: Arc<dyn Device> = Arc::new(image);
+            let result = whole(engine, &image);
+            let size = engine.size(&*image);
+            let known = [before, after].contains(&size);
+            assert!(
+                result.is_ok() && known,
+                "{engine:?}, {before} to {after}, {plan:?}: {size} bytes, {result:?}"
+            );
+        };
+        let plan = CrashPlan::at(at);
+        try_image(replayer.image(&plan), &plan);
+        let mut plan = log.random_plan(at, at as u64);
+        // ext4 has one copy of its superblock that is read: it is written whole or not at all.
+        plan.torn.retain(|entry, _| {
+            let entry = log.entries().get(*entry);
+            let range = entry.and_then(|entry| entry.action.range());
+            range.is_none_or(|(offset, _)| offset > 64 << 10)
+        });
+        try_image(log.image(&base, &plan), &plan);
+    }
+    after
+}
+
+/// Grows, shrinks, and shrinks to the least.
+fn every_change(engine: Engine, size: u64, room: u64) {
+    let memory = filled(engine, size, room);
+    assert_eq!(cuts(engine, &memory, Some(room)), room);
+    let smaller = cuts(engine, &memory, Some(size));
+    assert!(smaller <= size && smaller > size - size / 8, "{smaller}");
+    let least = cuts(engine, &memory, None);
+    assert!(least <= smaller);
+    let device: Arc<dyn Device> = memory;
+    whole(engine, &device).unwrap();
+    let refused = engine.resize(&device, Some(4 * MIB)).unwrap_err();
+    assert!(
+        refused.contains("fit") || refused.contains("inodes"),
+        "{refused}"
+    );
+    assert!(engine.resize(&device, Some(room + MIB)).is_err());
+    whole(engine, &device).unwrap();
+}
+
+#[test]
+fn a_cut_leaves_the_old_or_the_new_size_of_btrfs() {
+    every_change(Engine::Btrfs, 128 * MIB, 192 * MIB);
+}
+
+#[test]
+fn a_cut_leaves_the_old_or_the_new_size_of_ext4() {
+    every_change(Engine::Ext4(""), 48 * MIB, 96 * MIB);
+}
+
+#[test]
+fn a_cut_leaves_the_old_or_the_new_size_of_other_forms_of_ext4() {
+    every_change(
+        Engine::Ext4("meta_bg,^resize_inode,^flex_bg"),
+        48 * MIB,
+        96 * MIB,
+    );
+    every_change(
+        Engine::Ext4("^64bit,^metadata_csum,^extent"),
+        48 * MIB,
+        80 * MIB,
+    );
+}
+
+#[test]
+fn a_trim_discards_free_space_and_nothing_else() {
+    for engine in [Engine::Btrfs, Engine::Ext4("")] {
+        let memory = filled(engine, 200 * MIB, 200 * MIB);
+        let device: Arc<dyn Device> = memory.clone();
+        let fs = engine.mount(Arc::clone(&device)).unwrap();
+        let bytes = fs.trim(&TrimRange::default()).unwrap();
+        assert!(bytes > 80 * MIB, "{engine:?}: {bytes}");
+        // Operations go on afterwards.
+        fs.sync().unwrap();
+        fs.unmount().unwrap();
+        drop(fs);
+        whole(engine, &device).unwrap();
+    }
+}
