@@ -1,26 +1,21 @@
-//! The C library's allocator in a daemon.
+//! The allocator of the command.
 //!
-//! Each thread gets an arena of its own, up to eight for each processor, and memory that is free in
-//! one arena serves no other. A mount has many threads and bounds on what it keeps, so without a
-//! limit the process takes about half as much again as the bounds say.
-#![expect(unsafe_code, reason = "the C library has no other way to say it")]
+//! What one thread allocates, another often releases: data goes from a request to writeback, blocks
+//! of metadata from a change to the commit. The C library's allocator merges and splits chunks for
+//! it, under the lock of the arena, and grows and shrinks arenas with system calls. jemalloc does
+//! not. Few arenas and a short decay keep a daemon within the bounds of its caches.
+#![expect(
+    unsafe_code,
+    reason = "a symbol that the allocator reads its settings from"
+)]
 
-/// With less memory than this one arena serves all threads.
-#[cfg(target_env = "gnu")]
-const LITTLE: u64 = 1 << 30;
+use tikv_jemallocator::Jemalloc;
 
-/// Limits the arenas. Call it before threads start.
-pub(super) fn limit_arenas() {
-    #[cfg(target_env = "gnu")]
-    {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        let arenas = match sapwood::mount::available_memory() < LITTLE {
-            true => 1,
-            false => i32::try_from(cores).unwrap_or(i32::MAX),
-        };
-        // SAFETY: it sets a number, under the allocator's own lock.
-        if unsafe { libc::mallopt(libc::M_ARENA_MAX, arenas) } == 0 {
-            log::debug!("the allocator takes no limit of arenas");
-        }
-    }
-}
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
+
+/// Read when the process starts.
+// SAFETY: the allocator declares a pointer to a string of this name, which ends with NUL.
+#[used]
+#[unsafe(export_name = "_rjem_malloc_conf")]
+static SETTINGS: &[u8; 64] = b"narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0,lg_tcache_max:14\0";

@@ -16,7 +16,7 @@ use sapwood::vfs::FileSystem;
 use super::failure::{FAILED, Failure, MOUNT, Result, USAGE};
 use super::notify::Notifier;
 use super::output::SystemLog;
-use super::{allocator, broker, output, remount};
+use super::{broker, output, remount};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -120,7 +120,6 @@ fn start(args: Args) -> Result<ExitCode> {
     if let Some(done) = remount::again(&image, &dir, &args.options) {
         return done.map(|()| ExitCode::SUCCESS);
     }
-    allocator::limit_arenas();
     let foreground = args.foreground;
     let work = move |ready: ReadyNotifier| match serve(&image, &dir, &options, &args, ready) {
         Ok(()) => ExitCode::SUCCESS,

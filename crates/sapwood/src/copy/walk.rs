@@ -31,10 +31,13 @@ use crate::shown;
 
 /// Batches that wait for a worker.
 const WAITING: usize = 4;
-/// Files of a batch; each may hold descriptors.
-const BATCH_FILES: usize = 32;
+/// Files of the first batches. Later ones grow, so that workers are in different directories most
+/// of the time: a directory is changed by one at a time.
+const FIRST_FILES: usize = 16;
+/// Most files of a batch.
+const MOST_FILES: usize = 256;
 /// Bytes of files that end a batch.
-const BATCH_BYTES: u64 = 1 << 20;
+const BATCH_BYTES: u64 = 2 << 20;
 const MOST_THREADS: usize = 8;
 /// Levels of directories; cp(1) ends earlier, where a path gets too long.
 const MOST_LEVELS: usize = 4096;
@@ -96,6 +99,8 @@ struct Walk<'w, 'a> {
     send: &'w mut dyn FnMut(Vec<Job<'a>>) -> Result<()>,
     /// Files for the next batch.
     batch: Vec<Job<'a>>,
+    /// How many of them end the batch.
+    batch_files: usize,
     /// Bytes of them.
     batch_bytes: u64,
     scratch: Scratch,
@@ -140,6 +145,7 @@ impl<'a> Copy<'_> {
                 from_image,
                 send: &mut send,
                 batch: Vec::new(),
+                batch_files: FIRST_FILES,
                 batch_bytes: 0,
                 scratch: Scratch::default(),
                 firsts: HashMap::new(),
@@ -480,8 +486,11 @@ impl<'a> Walk<'_, 'a> {
         let size = job.from.meta().size;
         self.batch_bytes = self.batch_bytes.saturating_add(size);
         self.batch.push(job);
-        match self.batch.len() >= BATCH_FILES || self.batch_bytes >= BATCH_BYTES {
-            true => self.hand_over(),
+        match self.batch.len() >= self.batch_files || self.batch_bytes >= BATCH_BYTES {
+            true => {
+                self.batch_files = (self.batch_files + FIRST_FILES / 4).min(MOST_FILES);
+                self.hand_over()
+            }
             false => Ok(()),
         }
     }
