@@ -164,10 +164,10 @@ fn device(image: &Path, options: &MkfsOptions) -> Result<(Arc<dyn Device>, Optio
             let made = made.map_err(|error| Failure::new(super::failure::IMAGE, error))?;
             Ok((Arc::new(made), Some(new)))
         }
-        None if !Operand::exists(image) && !image.is_dir() => Err(Failure::local(
-            image,
-            "does not exist; --size makes it; a source makes it as large as needed",
-        )),
+        None if !Operand::exists(image) && !image.is_dir() => {
+            let why = "does not exist; --size makes it, and files make it as large as needed";
+            Err(Failure::local(image, why))
+        }
         _ => Ok((sapwood::image::open_device(image, false)?, None)),
     }
 }
@@ -191,11 +191,15 @@ fn fill(args: &Args, file: &Path, sources: &Sources, options: &MkfsOptions) -> R
     bar.finish_and_clear();
     filled
         .map(|report| report.left_out)
-        .map_err(|error| match error {
-            BuildError::Copy(error) => copy::failure(error),
-            BuildError::FileSystem(error) => files::whole(&args.image, error),
-            error => Failure::new(FAILED, error),
-        })
+        .map_err(|error| failure(args, error))
+}
+
+fn failure(args: &Args, error: BuildError) -> Failure {
+    match error {
+        BuildError::Copy(error) => copy::failure(error),
+        BuildError::FileSystem(error) => files::whole(&args.image, error),
+        error => Failure::new(FAILED, error),
+    }
 }
 
 /// Owner and group of the root directory of an empty image, unless it belongs to the superuser. An

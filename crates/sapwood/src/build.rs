@@ -51,8 +51,8 @@ pub struct BuiltImage {
     pub report: MkfsReport,
     /// Bytes of the image.
     pub size: u64,
-    /// Names of [directories](ImageBuilder::from_dir) that could not be copied; each was reported
-    /// as [`Progress::Failed`](crate::Progress::Failed).
+    /// Names of a [directory](ImageBuilder::from_dir) that could not be copied; each was reported as
+    /// [`Progress::Failed`](crate::Progress::Failed).
     pub left_out: u64,
 }
 
@@ -91,7 +91,7 @@ impl ImageBuilder {
         Self::new(Kind::Ext4)
     }
 
-    /// Size of the image in bytes. Without one, an image with sources is as small as it can be,
+    /// Size of the image in bytes. Without one, an image that is filled is as small as it can be,
     /// with [`free`](Self::free) space.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
@@ -159,8 +159,7 @@ impl ImageBuilder {
 
     /// Adds the files of a tar archive, plain or compressed with gzip, zstd, xz or bzip2, which is
     /// read to its end here. Owners, modes, times, links, device nodes, extended attributes, ACLs
-    /// and holes are those of the archive. Without a [`size`](Self::size) the image has room for
-    /// all sources and some more.
+    /// and holes are those of the archive.
     ///
     /// Sources are applied in the order of these calls. A later file replaces an earlier one of
     /// its name, and directories are merged.
@@ -223,7 +222,7 @@ impl ImageBuilder {
         self
     }
 
-    /// Bytes for an image of a fixed size that its sources fit into: room for the files, for what the format takes, and
+    /// Bytes that an image needs for its sources: room for the files, for what the format takes, and
     /// an eighth more, in whole MiB. `None` without a source.
     ///
     /// # Errors
@@ -287,6 +286,9 @@ impl ImageBuilder {
         progress: &mut OnProgress<'_>,
     ) -> Result<BuiltImage, BuildError> {
         let need = self.sources.need()?;
+        if self.options.size().is_none() && self.sources.is_empty() {
+            return Err(BuildError::NoSize(path.to_owned()));
+        }
         let failed = |source| BuildError::File {
             path: path.to_owned(),
             source,
@@ -310,7 +312,6 @@ impl ImageBuilder {
                     left_out,
                 }
             }
-            None if self.sources.is_empty() => return Err(BuildError::NoSize(path.to_owned())),
             None => self.make_fitting(&unfinished, path, need, strict, progress)?,
         };
         let file = fs::File::open(&unfinished).map_err(failed)?;
@@ -407,8 +408,11 @@ impl ImageBuilder {
         let fs = FileSystem::open_with_options(file, filling)?;
         let report = fill_open(&fs, path, &self.sources, given, progress)?.copied;
         let left_out = report.left_out;
-        let first = report.first_error.as_ref();
-        if strict || first.is_some_and(|error| is_full(error)) {
+        let full = report
+            .first_error
+            .as_ref()
+            .is_some_and(|error| is_full(error));
+        if strict || full {
             report.complete()?;
         }
         fs.close()?;

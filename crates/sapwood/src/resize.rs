@@ -70,7 +70,7 @@ impl FromStr for NewSize {
     type Err = BadSize;
 
     fn from_str(text: &str) -> Result<Self, BadSize> {
-        let size = |text| parse_size(text);
+        let size = |text: &str| parse_size(text).filter(|_| !text.starts_with('+'));
         let found = match text.as_bytes() {
             b"min" => Some(Self::Min(Room::default())),
             [b'+', ..] => size(&text[1..]).map(Self::More),

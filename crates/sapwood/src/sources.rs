@@ -98,6 +98,9 @@ pub(crate) struct Filled {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
+    /// The filled image could not get its size.
+    #[error(transparent)]
+    Resize(#[from] ResizeError),
     /// No size was given.
     #[error("{}: the image needs a size", .0.display())]
     NoSize(PathBuf),
@@ -127,9 +130,6 @@ pub enum BuildError {
     /// A file could not be copied into the image.
     #[error(transparent)]
     Copy(#[from] CopyError),
-    /// The filled image could not get its size.
-    #[error(transparent)]
-    Resize(#[from] ResizeError),
     /// An option with which the image is opened.
     #[error(transparent)]
     Option(OptionError),

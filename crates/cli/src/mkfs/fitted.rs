@@ -1,12 +1,12 @@
 //! A new image that is as large as its files need.
 
 use sapwood::block::Operand;
-use sapwood::{BuildError, BuiltImage, ImageBuilder, MkfsOptions, Sources};
+use sapwood::{BuiltImage, ImageBuilder, MkfsOptions, Sources};
 use serde_json::json;
 
-use super::super::failure::{FAILED, Failure, Result};
-use super::super::{copy, files, output, progress};
-use super::{Args, complete};
+use super::super::failure::Result;
+use super::super::{copy, output, progress};
+use super::{Args, complete, failure};
 
 /// Whether the image is new, and gets its size from what fills it.
 pub(super) fn is_wanted(args: &Args, options: &MkfsOptions, sources: &Sources) -> bool {
@@ -24,11 +24,7 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
     let bar = progress::items(args.quiet || args.json, "files");
     let built = builder.build(&args.image, &mut |step| copy::show(&bar, step));
     bar.finish_and_clear();
-    let built = built.map_err(|error| match error {
-        BuildError::Copy(error) => copy::failure(error),
-        BuildError::FileSystem(error) => files::whole(&args.image, error),
-        error => Failure::new(FAILED, error),
-    })?;
+    let built = built.map_err(|error| failure(args, error))?;
     print(args, &label, &built)?;
     complete(args, built.left_out)
 }
