@@ -250,6 +250,8 @@ fn see_also(path: &str) -> &'static [(&'static str, char)] {
         ],
         "mount-options" => &[("sapwood-mount", '1')],
         "umount" => &[("sapwood-mount", '1'), ("umount", '8')],
+        "resize" => &[("btrfs-filesystem", '8'), ("resize2fs", '8')],
+        "trim" => &[("fstrim", '8')],
         "check" => &[("btrfs-check", '8'), ("e2fsck", '8')],
         "subvolume" => &[("btrfs-subvolume", '8')],
         "dump" => &[("btrfs-inspect-internal", '8'), ("debugfs", '8')],

@@ -137,7 +137,7 @@ enum Command {
     Stats(stats::Args),
     /// Make the file system of an image larger or smaller
     Resize(resize::Args),
-    /// Give the free space of an image back to the file system that it is on, or to the device
+    /// Give the free space of an image back to what holds it
     Trim(trim::Args),
     /// Check an image, without changing it
     Check(check::Args),

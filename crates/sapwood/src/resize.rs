@@ -306,9 +306,12 @@ impl<'p> Image<'p> {
     }
 }
 
+/// The phase of a resize in its progress: the number is one of bytes.
+pub const MOVING: &str = "bytes moved";
+
 fn moved(done: u64) -> Progress<'static> {
     Progress::Done {
-        phase: "bytes moved",
+        phase: MOVING,
         done,
     }
 }

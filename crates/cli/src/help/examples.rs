@@ -13,6 +13,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "sapwood mkfs -t ext4 --size 2G -r tree/ root.img",
                 "an ext4 with the files of tree/",
             ),
+            (
+                "sapwood mkfs --free 20% -r tree/ small.img",
+                "as large as the files need, and a fifth more",
+            ),
         ],
     ),
     (
@@ -352,6 +356,23 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "all data too, as JSON",
             ),
         ],
+    ),
+    (
+        "resize",
+        &[
+            ("sapwood resize disk.img +10G", "10 GiB more"),
+            (
+                "sapwood resize disk.img min",
+                "as small as the files allow, before it is copied elsewhere",
+            ),
+        ],
+    ),
+    (
+        "trim",
+        &[(
+            "sapwood trim disk.img",
+            "free space becomes holes; fstrim does it for a mount",
+        )],
     ),
     ("dump", &[("sapwood dump disk.img super", "the superblock")]),
     (

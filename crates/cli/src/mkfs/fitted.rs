@@ -1,7 +1,8 @@
 //! A new image that is as large as its files need.
 
 use sapwood::block::Operand;
-use sapwood::{BuiltImage, ImageBuilder, MkfsOptions, Sources};
+use sapwood::resize::MOVING;
+use sapwood::{BuiltImage, ImageBuilder, MkfsOptions, Progress, Sources};
 use serde_json::json;
 
 use super::super::failure::Result;
@@ -22,7 +23,13 @@ pub(super) fn run(args: &Args, options: MkfsOptions, sources: Sources) -> Result
         .free_inodes(args.free_inodes)
         .sources(sources);
     let bar = progress::items(args.quiet || args.json, "files");
-    let built = builder.build(&args.image, &mut |step| copy::show(&bar, step));
+    let built = builder.build(&args.image, &mut |step| match step {
+        Progress::Done { phase, done } if phase == MOVING => {
+            bar.set_message(MOVING);
+            bar.set_position(done);
+        }
+        step => copy::show(&bar, step),
+    });
     bar.finish_and_clear();
     let built = built.map_err(|error| failure(args, error))?;
     print(args, &label, &built)?;

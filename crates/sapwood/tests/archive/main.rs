@@ -50,6 +50,8 @@ fn each(archive: &[u8], test: impl Fn(&FileSystem, &Path)) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.img");
         let builder = ImageBuilder::new(kind).from_tar(archive).unwrap();
+        // Without it, nothing could be added.
+        let builder = builder.free(sapwood::Room::Bytes(16 << 20));
         builder.write_to(&path).unwrap();
         let fs = opened(&path);
         test(&fs, &path);
