@@ -2,6 +2,7 @@
 
 use std::fmt::{Result, Write};
 
+use crate::overview;
 use crate::plot;
 use crate::published;
 use crate::report::Report;
@@ -46,6 +47,8 @@ svg text,svg [fill=\"#000000\"]{fill:var(--text)}svg [stroke=\"#000000\"]{stroke
 .keys{font-size:13px;margin:4px 0 10px}.keys span{display:inline-block;margin-right:16px;white-space:nowrap}\
 .keys i{display:inline-block;width:11px;height:11px;border-radius:50%;margin-right:5px;\
 -webkit-print-color-adjust:exact;print-color-adjust:exact}\
+@media(max-width:640px){body{padding:14px}nav{columns:1}h1{font-size:22px}figure{overflow-x:auto}\
+figure svg{max-width:none}table.text td{padding:4px 5px}}\
 @media print{body{max-width:none;padding:0;font-size:11px}h2{break-after:avoid}figure,tr{break-inside:avoid}\
 table{font-size:9px}td small{font-size:8px}th,td{padding:2px 4px}nav{display:none}}";
 
@@ -62,29 +65,39 @@ fn write(report: &Report, out: &mut String) -> Result {
         out,
         "<!doctype html><html lang=en><meta charset=utf-8>\
          <meta name=viewport content=\"width=device-width\"><title>{title}</title>\
-         <style>{STYLE}</style><h1>{title}</h1>"
+         <style>{STYLE}{}</style><h1>{title}</h1>",
+        overview::STYLE
     )?;
-    for line in report.head() {
-        write!(out, "<p>{}</p>", code(&line))?;
-    }
-    write!(out, "<p class=soft>{EXPLAIN}</p>")?;
+    overview::write(report, out)?;
     let tables = tables(&report.rows);
     let sections: Vec<&[Table]> = tables
         .chunk_by(|one, other| one.section() == other.section())
         .collect();
-    write!(out, "<nav><a href=#targets>Targets</a>")?;
+    write!(
+        out,
+        "<nav><a href=#method>How it was measured</a><a href=#targets>Targets</a>"
+    )?;
     for (number, section) in sections.iter().enumerate() {
         if let Some(table) = section.first() {
             write!(out, "<a href=#s{number}>{}</a>", escape(&table.section()))?;
         }
     }
     write!(out, "</nav>")?;
+    method(report, out)?;
     targets(report, out)?;
     published_table(report, out)?;
     for (number, section) in sections.iter().enumerate() {
         write_section(out, number, section)?;
     }
     writeln!(out, "</html>")
+}
+
+fn method(report: &Report, out: &mut String) -> Result {
+    write!(out, "<h2 id=method>How it was measured</h2>")?;
+    for line in report.head() {
+        write!(out, "<p>{}</p>", code(&line))?;
+    }
+    write!(out, "<p class=soft>{EXPLAIN}</p>")
 }
 
 fn targets(report: &Report, out: &mut String) -> Result {
@@ -237,7 +250,11 @@ mod tests {
         let mut report = Report::new("Side by side", 2, 1);
         report.rows = vec![row("1", entries)];
         let page = render(&report);
-        assert!(page.contains("<svg") && page.contains("prefers-color-scheme"));
+        assert!(
+            page.contains("id=method")
+                && page.contains("<svg")
+                && page.contains("prefers-color-scheme")
+        );
         assert!(
             page.contains("4.00<small>× 2.00 [2.00, 2.00]</small>"),
             "{page}"

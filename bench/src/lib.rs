@@ -22,6 +22,7 @@ pub mod images;
 pub mod machine;
 pub mod markdown;
 pub mod metric;
+pub mod overview;
 pub mod peer;
 pub mod plan;
 pub mod plot;

@@ -30,6 +30,11 @@ enum Command {
     Create(command::create::Create),
     /// Compare all workloads with the kernel and other file systems: the command of `make bench`
     Suite(Box<command::suite::Suite>),
+    /// Draw the page of an earlier report once more, beside its JSON
+    Page {
+        /// Report, as JSON
+        report: PathBuf,
+    },
     /// Serve a mount with chosen mechanisms until standard input ends; each input line is answered
     /// by a line of counters
     Serve(Serve),
@@ -80,6 +85,7 @@ fn main() -> ExitCode {
         Command::Log(log) => log.run(),
         Command::Create(create) => create.run(),
         Command::Suite(suite) => suite.run(),
+        Command::Page { report } => command::page(&report),
         Command::Worker { dir, files, number } => create::work(&dir, files, number),
         Command::Serve(serve) => {
             let setup = Setup {

@@ -1,13 +1,13 @@
 //! A figure of a run, its unit, and whether a higher or a lower value is better.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::figures::Figures;
 use crate::runner::Entry;
 use crate::statistics::{Ratio, Spread};
 
 /// Source of a figure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// The workload's rate.
     Rate,
@@ -26,7 +26,7 @@ pub enum Source {
 }
 
 /// A figure in a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metric {
     /// Name.
     pub name: &'static str,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::figures::{Counted, Figures};
 use crate::machine::Machine;
@@ -10,7 +10,7 @@ use crate::runner::{Entry, Row};
 use crate::statistics::{Ratio, Spread};
 
 /// All measurements of a command.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// Its subject.
     pub title: &'static str,
@@ -49,6 +49,15 @@ impl Report {
     /// Only if memory is exhausted.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
+    }
+
+    /// From the JSON of an earlier report. Names in a report live as long as the process, and so
+    /// does the text that they point into.
+    ///
+    /// # Errors
+    /// The text is not the JSON of a report.
+    pub fn from_json(text: &'static str) -> serde_json::Result<Self> {
+        serde_json::from_str(text)
     }
 
     /// As Markdown.

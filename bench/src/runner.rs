@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::contestant::{Contestant, Standing};
 use crate::figures::Figures;
@@ -44,7 +44,7 @@ pub struct Runner {
 }
 
 /// A contestant's runs of one row.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Entry {
     /// Contestant.
     pub name: String,
@@ -55,7 +55,7 @@ pub struct Entry {
 }
 
 /// A workload on a medium.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
     /// Workload.
     pub workload: String,

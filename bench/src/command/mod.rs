@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sapwood_bench::contestant::Room;
+use sapwood_bench::html;
 use sapwood_bench::report::Report;
 use sapwood_bench::runner::{Case, Runner};
 use sapwood_bench::{Error, Result};
@@ -60,6 +61,18 @@ pub(crate) fn run(
         written = save(report);
     });
     done.and(written)
+}
+
+/// Draws the page of the report in this JSON file, beside the file.
+pub(crate) fn page(report: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(report).map_err(|source| Error::Io {
+        what: report.display().to_string(),
+        source,
+    })?;
+    let found = Report::from_json(text.leak())
+        .map_err(|error| Error::Refused(format!("{}: {error}", report.display())))?;
+    let page = html::render(&found);
+    write(report, "html", &page)
 }
 
 /// Writes a file of a report; `ending` is the extension without a dot.
