@@ -92,7 +92,7 @@ db-kill: need-test
 		cargo test -p sapwood-tests --test dbkill -- --nocapture
 
 # Long: SQLite commits on both engines while the daemon is killed, or told to end, in ROUNDS rounds,
-# for at most SECONDS for each engine.
+# for at most SECONDS for each engine; a tenth as many with the image behind an NBD server.
 kill-mounts: ROUNDS = 1000
 kill-mounts: SECONDS = 7200
 kill-mounts: need-test

@@ -142,13 +142,30 @@ impl SapwoodMount {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with(image: &Path, options: &str, command: &mut Command) -> Result<Self, String> {
+        Self::start(image, image, options, command)
+    }
+
+    /// As [`new`](Self::new) for an `image` that a server has, which `operand` names.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn served(operand: &Path, image: &Path, options: &str) -> Result<Self, String> {
+        Self::start(operand, image, options, &mut Command::new(sapwood()))
+    }
+
+    fn start(
+        operand: &Path,
+        image: &Path,
+        options: &str,
+        command: &mut Command,
+    ) -> Result<Self, String> {
         let dir = scratch::directory();
         let log = log_beside(image);
         let file = File::create(&log).map_err(|error| error.to_string())?;
         let again = file.try_clone().map_err(|error| error.to_string())?;
         command
             .args(["mount", "--foreground", "-o", options])
-            .args([image, dir.path()]);
+            .args([operand, dir.path()]);
         command.env("RUST_BACKTRACE", "1");
         command
             .stdin(Stdio::null())

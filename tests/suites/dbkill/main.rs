@@ -21,10 +21,16 @@
 //! clients commit, ends by itself with success and leaves a complete image.
 //! `SAPWOOD_MOUNT_ROUNDS` is the number of rounds of both engines, `SAPWOOD_MOUNT_SECONDS` the time
 //! after which each engine stops early.
+//!
+//! The trials `kill_mounts_over_nbd` do the same with the image behind `nbdkit`, a tenth as often.
+//! In a third of the rounds the server is killed and started again while the clients commit, and
+//! they must notice nothing. In another third the server fails every request: the clients may stop
+//! then, and what they were told before is there when the server works again.
 #![allow(clippy::unwrap_used)]
 
 mod client;
 mod ledger;
+mod nbd;
 mod postgres;
 mod sqlite;
 
@@ -73,6 +79,7 @@ fn trials() -> Vec<Trial> {
     // Of ten rounds three go to each journal mode and four to the server.
     let share = move |tenths: u64| rounds.map_or(1, |all| (all * tenths / 10).max(1));
     let sqlite = [machine::KERNEL, Need::Fuse, Need::Program("sqlite3")];
+    let served = [sqlite.as_slice(), &[Need::Program("nbdkit")]].concat();
     let server = [machine::KERNEL, Need::Fuse, machine::POSTGRES];
     vec![
         trial("dbkill::sqlite_rollback_journal", &sqlite, move || {
@@ -108,10 +115,16 @@ fn trials() -> Vec<Trial> {
             )
         }),
         trial("dbkill::kill_mounts_btrfs", &sqlite, || {
-            kill_mounts(Mkfs::default(), 0xdb04)
+            kill_mounts(Mkfs::default(), 0xdb04, false)
         }),
         trial("dbkill::kill_mounts_ext4", &sqlite, || {
-            kill_mounts(Mkfs::ext4(""), 0xdb05)
+            kill_mounts(Mkfs::ext4(""), 0xdb05, false)
+        }),
+        trial("dbkill::kill_mounts_over_nbd_btrfs", &served, || {
+            kill_mounts(Mkfs::default(), 0xdb06, true)
+        }),
+        trial("dbkill::kill_mounts_over_nbd_ext4", &served, || {
+            kill_mounts(Mkfs::ext4(""), 0xdb07, true)
         }),
     ]
 }
@@ -128,6 +141,8 @@ struct Plan {
     told: bool,
     /// Most acknowledged commits before the end of a round.
     commits: u64,
+    /// Whether a server has the image.
+    served: bool,
 }
 
 /// Rounds on btrfs, each of which ends with the death of the daemon.
@@ -140,10 +155,11 @@ fn killed(rounds: u64, seed: u64) -> Plan {
         options: &OPTIONS,
         told: false,
         commits: 120,
+        served: false,
     }
 }
 
-fn kill_mounts(mkfs: Mkfs, seed: u64) -> Outcome {
+fn kill_mounts(mkfs: Mkfs, seed: u64, served: bool) -> Outcome {
     let ledgers = vec![Ledger::new(0), Ledger::new(1)];
     let setup = [
         "journal_mode=WAL; PRAGMA synchronous=FULL",
@@ -151,7 +167,10 @@ fn kill_mounts(mkfs: Mkfs, seed: u64) -> Outcome {
     ];
     let plan = Plan {
         mkfs,
-        rounds: number("SAPWOOD_MOUNT_ROUNDS").map_or(4, |all| (all / 2).max(1)),
+        rounds: number("SAPWOOD_MOUNT_ROUNDS").map_or(4, |all| match served {
+            true => (all / 20).max(1),
+            false => (all / 2).max(1),
+        }),
         seconds: number("SAPWOOD_MOUNT_SECONDS"),
         seed,
         options: &[
@@ -161,6 +180,7 @@ fn kill_mounts(mkfs: Mkfs, seed: u64) -> Outcome {
         ],
         told: true,
         commits: 20,
+        served,
     };
     rounds_of(&mut sqlite::Sqlite::new(&setup), ledgers, &plan)
 }
@@ -183,11 +203,19 @@ fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &Plan)
     let mount = Driver::Sapwood.mount(image.path(), plan.options[0])?;
     database.create(mount.path(), &ledgers)?;
     mount.unmount()?;
+    let mut server = match plan.served {
+        true => Some(nbd::Server::start(image.path())?),
+        false => None,
+    };
     let mut done = 0;
     while done < plan.rounds && end.is_none_or(|end| Instant::now() < end) {
         let seed = start.wrapping_add(done);
         let failed = |why: String| format!("round {done}, SAPWOOD_SEED={seed}: {why}");
-        round(database, &mut ledgers, &image, done, seed, plan).map_err(failed)?;
+        let clients = Clients {
+            database,
+            ledgers: &mut ledgers,
+        };
+        round(clients, &image, server.as_mut(), (done, seed), plan).map_err(failed)?;
         done += 1;
     }
     verified(database, &mut ledgers, &image, Driver::Sapwood)?;
@@ -200,12 +228,17 @@ fn rounds_of(database: &mut dyn Database, mut ledgers: Vec<Ledger>, plan: &Plan)
     Ok(())
 }
 
+/// The database and what its clients commit.
+struct Clients<'c> {
+    database: &'c mut dyn Database,
+    ledgers: &'c mut [Ledger],
+}
+
 fn round(
-    database: &mut dyn Database,
-    ledgers: &mut [Ledger],
+    Clients { database, ledgers }: Clients<'_>,
     image: &Image,
-    nth: u64,
-    seed: u64,
+    mut server: Option<&mut nbd::Server>,
+    (nth, seed): (u64, u64),
     plan: &Plan,
 ) -> Result<(), String> {
     let mut random = Random::new(seed);
@@ -213,23 +246,44 @@ fn round(
         verified(database, ledgers, image, Driver::Kernel)?;
     }
     let options = plan.options[usize::try_from(nth).unwrap() % plan.options.len()];
-    let mut mount = SapwoodMount::new(image.path(), options)?;
+    let mut mount = match &server {
+        Some(server) => SapwoodMount::served(&server.operand(), image.path(), options)?,
+        None => SapwoodMount::new(image.path(), options)?,
+    };
     let root = mount.path().to_owned();
     database.start(&root)?;
     compare(database, &root, ledgers)?;
+    let fault = match &server {
+        Some(_) => match random.below(3) {
+            0 => None,
+            1 => Some(Fault::Crash),
+            _ => Some(Fault::Errors),
+        },
+        None => None,
+    };
     // Ended behind this many acknowledged commits, and a little.
     let moment = Moment {
         target: 5 + random.below(plan.commits),
         pause: Duration::from_micros(random.below(50_000)),
-        told: plan.told && random.below(2) == 0,
+        // A daemon that cannot write has nothing to complete.
+        told: plan.told && fault != Some(Fault::Errors) && random.below(2) == 0,
         lead: Duration::from_micros(random.below(100_000)),
+        fault,
     };
-    let loaded = load(database, &mut mount, ledgers, &moment);
+    let clients = Clients {
+        database: &mut *database,
+        ledgers,
+    };
+    let loaded = load(clients, &mut mount, server.as_deref_mut(), &moment);
     let stopped = database.stop();
     match plan.told {
         true if moment.told => mount.unmounted()?,
         true => mount.cleaned()?,
         false => drop(mount.kill()),
+    }
+    if let Some(server) = server {
+        // A request of the dead daemon that is still being served would reach the next mount.
+        server.crash()?;
     }
     loaded?;
     stopped?;
@@ -252,6 +306,17 @@ struct Moment {
     told: bool,
     /// and the clients go on for so long.
     lead: Duration,
+    /// What the server does before.
+    fault: Option<Fault>,
+}
+
+/// What a server does to a mount.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// It is killed after half of the commits, and starts again.
+    Crash,
+    /// It fails every request behind the last of the commits.
+    Errors,
 }
 
 /// Mounts, compares, and unmounts as one should.
@@ -291,9 +356,9 @@ fn compare(database: &mut dyn Database, root: &Path, ledgers: &mut [Ledger]) -> 
 
 /// All clients commit until the daemon is dead.
 fn load(
-    database: &mut dyn Database,
+    Clients { database, ledgers }: Clients<'_>,
     mount: &mut SapwoodMount,
-    ledgers: &mut [Ledger],
+    mut server: Option<&mut nbd::Server>,
     moment: &Moment,
 ) -> Result<(), String> {
     let target = moment.target;
@@ -315,14 +380,36 @@ fn load(
             );
         }
         let end = Instant::now() + Duration::from_secs(180);
-        while acknowledged.load(Ordering::Relaxed) < target
-            && Instant::now() < end
-            && !workers.iter().any(|worker| worker.is_finished())
-        {
-            std::thread::sleep(Duration::from_millis(1));
+        let wait_for = |target| {
+            while acknowledged.load(Ordering::Relaxed) < target
+                && Instant::now() < end
+                && !workers.iter().any(|worker| worker.is_finished())
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        // An error is returned when the clients are gone, for the scope waits for them.
+        let mut crashed = Ok(());
+        if let (Some(server), Some(Fault::Crash)) = (&mut server, moment.fault) {
+            wait_for(target / 2);
+            crashed = server.crash();
         }
+        wait_for(target);
         std::thread::sleep(moment.pause);
         let early = workers.iter().position(|worker| worker.is_finished());
+        let mut failed = Ok(());
+        if let (Some(server), Some(Fault::Errors)) = (&server, moment.fault) {
+            failed = server.fail();
+            let end = Instant::now() + Duration::from_secs(60);
+            let all_stopped = || workers.iter().all(|worker| worker.is_finished());
+            while Instant::now() < end && !all_stopped() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if !all_stopped() {
+                failed = Err("a client goes on without a server".to_owned());
+            }
+            server.heal();
+        }
         killed.store(true, Ordering::SeqCst);
         let said = match moment.told {
             true => {
@@ -334,6 +421,8 @@ fn load(
         };
         // A client may wait for the server, which may wait for nothing any more.
         clients.iter_mut().for_each(Client::kill);
+        crashed?;
+        failed.map_err(|why| format!("{why}\n{said}"))?;
         let joined = workers.into_iter().all(|worker| worker.join().is_ok());
         if let Some(early) = early {
             let client = clients[early].said();
