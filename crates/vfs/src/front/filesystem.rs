@@ -131,16 +131,17 @@ impl<E: Engine> FileSystem for E {
                 return Err(Error::NameTooLong);
             }
         }
-        let inode = {
+        let entry = {
             let _io = dir.lock_exclusive();
             if !dir.takes_names() {
                 return Err(Error::NotFound);
             }
             let vacancy = self.vacancy(&dir, name)?;
             rules::check_add_name(dir.flags())?;
-            self.make(who, Place { dir: &dir, name }, vacancy, what, perm)?
+            let inode = self.make(who, Place { dir: &dir, name }, vacancy, what, perm)?;
+            // Before another thread can remove the name.
+            self.entry(&inode)?
         };
-        let entry = self.entry(&inode)?;
         self.sync_if_asked(&dir)?;
         Ok(entry)
     }

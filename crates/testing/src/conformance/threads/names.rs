@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         one_remover_wins,
         one_renamer_wins,
         names_come_and_go,
+        a_created_file_outlives_its_name,
         renames_between_two_directories,
         exchanges_keep_everybody,
         opposite_directory_moves_make_no_cycle,
@@ -170,6 +171,28 @@ fn names_come_and_go(t: &mut Fixture) -> Outcome {
             .count(),
         0,
     )
+}
+
+/// A creator gets its file, even if another thread removes the name before `create` returns.
+fn a_created_file_outlives_its_name(t: &mut Fixture) -> Outcome {
+    let root = t.root();
+    let created = AtomicBool::new(false);
+    let wins = AtomicUsize::new(0);
+    parallel(THREADS, |thread| {
+        if thread == 0 {
+            let results = (0..2000).try_for_each(|_| match root.file("n") {
+                Ok(file) => file.attr().map(drop),
+                Err(Error::Exists) => Ok(()),
+                Err(error) => Err(error),
+            });
+            created.store(true, Ordering::Relaxed);
+            return tally(results, &[], &wins);
+        }
+        while !created.load(Ordering::Relaxed) {
+            tally(root.unlink("n"), &[Error::NotFound], &wins)?;
+        }
+        Ok(())
+    })
 }
 
 fn renames_between_two_directories(t: &mut Fixture) -> Outcome {
