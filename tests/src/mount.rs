@@ -49,7 +49,12 @@ impl Driver {
     /// What the program said.
     pub fn mount(self, image: &Path, options: &str) -> Result<Box<dyn Mounted>, String> {
         Ok(match self {
-            Self::Kernel => Box::new(KernelMount::new(image, options)?),
+            // The loop device of a mount of ours goes when the last mount namespace that has a copy
+            // of the mount ends.
+            Self::Kernel => Box::new(patiently(
+                || KernelMount::new(image, options),
+                |why| why.contains("overlapping loop device"),
+            )?),
             Self::Sapwood => Box::new(SapwoodMount::new(image, options)?),
         })
     }
