@@ -1,7 +1,7 @@
 # Two commands to know: `make demo` shows what Sapwood does, `make test` is all that CI runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
-.PHONY: all demo test test-programs foreign-images mutants db-kill kill-mounts crash faults scale bench bench-log bench-create fuzz lint msrv miri package install help
+.PHONY: all demo test test-programs foreign-images mutants db-kill kill-mounts crash faults scale bench bench-log bench-create fuzz lint msrv miri package install install-lib lib deb rpm static test-packages help
 
 all:
 	cargo build --release -p sapwood-cli
@@ -26,6 +26,10 @@ help:
 	@echo "make miri   unit tests of the crates without system calls under Miri"
 	@echo "make package  the crates as they would be published"
 	@echo "make        build target/release/sapwood"
+	@echo "make lib    build the C library: target/release/capi"
+	@echo "make deb, make rpm   packages with the command, the C library and debug symbols: target/packages"
+	@echo "make static   static programs for x86_64 and aarch64: target/static (ARCHITECTURES=x86_64)"
+	@echo "make test-packages   install the Debian packages into a fresh root and use them there"
 
 need-build:
 	@scripts/need cargo:cargo cc:build-essential
@@ -45,6 +49,7 @@ lint: need-build
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	scripts/layers
 	scripts/faults --check
+	scripts/header --check
 	scripts/deny
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings
@@ -155,6 +160,28 @@ miri: need-build
 package: need-build
 	cargo package --workspace --exclude sapwood-tests --exclude sapwood-crash --exclude sapwood-bench --exclude sapwood-testing --exclude sapwood-hostile --exclude sapwood-layers
 
+# Links the archive that cargo builds; scripts/libsapwood gives the library its name and versions.
+lib: need-build
+	cargo build --release -p sapwood-capi
+	scripts/libsapwood target/release/libsapwood_capi.a target/release/capi
+
+deb: all lib
+	@scripts/need dpkg-deb:dpkg dpkg-shlibdeps:dpkg-dev objcopy:binutils
+	scripts/packages deb
+
+rpm: all lib
+	@scripts/need rpmbuild:rpm objcopy:binutils
+	scripts/packages rpm
+
+static: ARCHITECTURES = x86_64 aarch64
+static: need-build
+	scripts/static $(ARCHITECTURES)
+
+# Some minutes: needs root, and the network once, for the fresh root.
+test-packages: deb
+	@scripts/need debootstrap:debootstrap unshare:util-linux
+	scripts/test-packages
+
 # Builds nothing, so that no build runs as root: `make` first.
 install: BINARY = target/release/sapwood
 # Prints man pages and completions; another one than BINARY where that is for another machine.
@@ -173,3 +200,17 @@ install:
 		ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/mount.$$name && \
 		ln -sf ../bin/sapwood $(DESTDIR)/usr/sbin/umount.$$name || exit 1; \
 	done
+
+# The C library, which `make lib` builds.
+install-lib: LIBRARY = target/release/capi
+install-lib: LIBDIR = /usr/lib
+install-lib:
+	@test -e $(LIBRARY)/libsapwood.so || { echo "$(LIBRARY) is missing: run 'make lib' first" >&2; exit 1; }
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)/usr/share/doc/libsapwood-dev/examples
+	cp -P $(LIBRARY)/libsapwood.so $(LIBRARY)/libsapwood.so.0 $(DESTDIR)$(LIBDIR)/
+	install -m644 $(LIBRARY)/libsapwood.so.*.* $(LIBRARY)/libsapwood.a $(DESTDIR)$(LIBDIR)/
+	install -Dm644 $(LIBRARY)/sapwood.h $(DESTDIR)/usr/include/sapwood.h
+	install -m644 crates/capi/examples/image.c crates/capi/examples/image.py $(DESTDIR)/usr/share/doc/libsapwood-dev/examples/
+	sed -e 's|@PREFIX@|/usr|; s|@LIBDIR@|$(LIBDIR)|' \
+		-e "s|@VERSION@|$$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = \"\(.*\)\"/\1/p' Cargo.toml)|" \
+		crates/capi/libsapwood.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/libsapwood.pc

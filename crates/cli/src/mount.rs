@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use log::LevelFilter;
 use sapwood::Options;
 use sapwood::image::OpenError;
 use sapwood::mount::daemon::{self, ReadyNotifier};
@@ -35,6 +36,9 @@ pub(super) struct Args {
     /// Do not say what `sync` and `umount` do not wait for
     #[arg(short, long)]
     quiet: bool,
+    /// Log more: what is done, and with -vv details; as `-o log=info` and `-o log=debug`
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
     /// Be the process that mounts and unmounts for a daemon; the sockets are the standard streams
     #[arg(long, hide = true)]
     broker: bool,
@@ -121,12 +125,26 @@ fn start(args: Args) -> Result<ExitCode> {
         return done.map(|()| ExitCode::SUCCESS);
     }
     let foreground = args.foreground;
+    start_log(&args, &options);
     let work = move |ready: ReadyNotifier| match serve(&image, &dir, &options, &args, ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ExitCode::from(output::report(&failure.with_code(MOUNT))),
     };
     daemon::daemonize(foreground, work)
         .map_err(|error| Failure::on("mount", error).with_code(MOUNT))
+}
+
+/// Gives the log of the daemon its level, and in the foreground its bound.
+fn start_log(args: &Args, options: &Options) {
+    let asked = match args.verbose {
+        0 => LevelFilter::Warn,
+        1 => LevelFilter::Info,
+        _ => LevelFilter::Debug,
+    };
+    log::set_max_level(options.mounting().log.unwrap_or(asked));
+    if args.foreground {
+        output::limit_log();
+    }
 }
 
 fn parse(lists: &[String]) -> Result<Options> {
@@ -182,7 +200,20 @@ fn serve(
     }
     ready.ready();
     manager.ready();
-    mount.wait_with(|| drop(watch)).map_err(failure)
+    log::info!(
+        "{}",
+        if mount.is_read_only() {
+            "mounted read-only"
+        } else {
+            "mounted"
+        }
+    );
+    let ended = mount.wait_with(|| drop(watch)).map_err(failure);
+    if ended.is_ok() {
+        log::info!("unmounted: the image is complete");
+    }
+    log::logger().flush();
+    ended
 }
 
 /// What a signal does that ends the daemon.

@@ -34,6 +34,7 @@ pub(super) fn trials() -> Vec<Trial> {
             fstab,
         ),
         machine::trial("a_service_manager_is_told", &kernel, notify),
+        machine::trial("the_journal_gets_the_chosen_levels", &kernel, journal),
         machine::trial("a_mount_that_is_stuck_is_committed", &kernel, stuck),
     ]
 }
@@ -282,6 +283,36 @@ fn notify() -> Outcome {
         true => Ok(()),
         false => Err(format!("{up:?}, {ends:?}").into()),
     }
+}
+
+/// A service logs what its level admits, each line with its priority, from inside its sandbox.
+fn journal() -> Outcome {
+    let image = image()?;
+    // As a service manager says that standard error is the journal.
+    let as_service = "JOURNAL_STREAM=$(stat -Lc %d:%i /proc/self/fd/2) exec \"$0\" \"$@\"";
+    let mounted = "<6>mounted\n";
+    let ended = "<6>unmounted: the image is complete\n";
+    for (options, told) in [
+        ("log=info", true),
+        ("sandbox=on", false),
+        ("log=error", false),
+    ] {
+        let mut command = Command::new("sh");
+        command.args(["-c", as_service]).arg(sapwood());
+        let running = SapwoodMount::with(image.path(), options, &mut command)?;
+        let file = fs::File::create(running.path().join("file"))?;
+        file.sync_all()?;
+        drop(file);
+        running.tell_to_end()?;
+        running.unmounted()?;
+        let mut log = image.path().as_os_str().to_owned();
+        log.push(".log");
+        let said = fs::read_to_string(log)?;
+        if said.contains(mounted) != told || said.contains(ended) != told {
+            return Err(format!("{options}: {said:?}").into());
+        }
+    }
+    Ok(())
 }
 
 /// A daemon that is told to end and cannot unmount says so, makes everything durable, and goes on.

@@ -1,45 +1,109 @@
-//! The log: warnings and errors, one line each.
+//! The log, one line for each message.
 //!
-//! A command logs to standard error. A daemon in the background has none: it logs to the system's
-//! log ([`syslog`](super::syslog)).
+//! A command logs warnings and errors to standard error. The daemon of a mount has a level
+//! (`-o log=LEVEL`) and a bound ([`Limit`]). In the background it has no standard error: it logs to
+//! the system's log ([`syslog`](super::syslog)). Where standard error leads to the journal, each line
+//! begins with its priority, as sd-daemon(3) has it.
 
 use std::fmt::Display;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use parking_lot::Mutex;
 use sapwood::mount::broker::Broker;
 
+use super::limit::Limit;
 use super::stream;
 use super::syslog::Syslog;
 
 /// Set once, when the process gives up its standard streams.
 static SYSTEM: OnceLock<Syslog> = OnceLock::new();
 
-/// The level of detail.
-const LEVEL: LevelFilter = LevelFilter::Warn;
+/// The bound for standard error; set for a daemon in the foreground.
+static FOREGROUND: OnceLock<Mutex<Limit>> = OnceLock::new();
+
+/// The device and inode that standard error has if it leads to the journal.
+const JOURNAL_VARIABLE: &str = "JOURNAL_STREAM";
 
 struct Logger;
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= LEVEL
+        metadata.level() <= log::max_level()
     }
 
     fn log(&self, record: &Record<'_>) {
-        if self.enabled(record.metadata()) && !to_system(record.level(), record.args()) {
-            stream::to_stderr(record.args());
+        let (level, text) = (record.level(), record.args());
+        if !self.enabled(record.metadata()) || to_system(level, text) {
+            return;
+        }
+        let Some(limit) = FOREGROUND.get() else {
+            stream::to_stderr(level, text);
+            return;
+        };
+        let mut limit = limit.lock();
+        if limit.admits(Instant::now(), level) {
+            report(&mut limit);
+            stream::to_stderr(level, text);
         }
     }
 
-    fn flush(&self) {}
+    /// Reports how many messages were left out.
+    fn flush(&self) {
+        if let Some(system) = SYSTEM.get() {
+            system.flush();
+        }
+        if let Some(limit) = FOREGROUND.get() {
+            report(&mut limit.lock());
+        }
+    }
+}
+
+fn report(limit: &mut Limit) {
+    if let Some(count) = limit.report() {
+        stream::to_stderr(Level::Warn, &count);
+        limit.reported();
+    }
+}
+
+/// The number of a level in syslog(3).
+pub(super) fn severity(level: Level) -> u8 {
+    match level {
+        Level::Error => 3,
+        Level::Warn => 4,
+        Level::Info => 6,
+        Level::Debug | Level::Trace => 7,
+    }
 }
 
 /// Starts the log on standard error.
 pub(crate) fn start_log() {
     // Only a library user who set a logger before us can make this fail, and then theirs counts.
     let _ = log::set_logger(&Logger);
-    log::set_max_level(LEVEL);
+    log::set_max_level(LevelFilter::Warn);
+}
+
+/// Bounds what is logged to standard error: the daemon of a mount stays in the foreground.
+pub(crate) fn limit_log() {
+    let _ = FOREGROUND.set(Mutex::default());
+}
+
+/// Whether standard error leads to the journal. The answer of the first call counts: a confined
+/// daemon need not ask.
+pub(super) fn is_journal() -> bool {
+    static JOURNAL: OnceLock<bool> = OnceLock::new();
+    *JOURNAL.get_or_init(|| {
+        let named = std::env::var(JOURNAL_VARIABLE);
+        named.is_ok_and(|named| names_file(&named, std::io::stderr()))
+    })
+}
+
+/// Whether `DEVICE:INODE` is that of an open file.
+fn names_file(named: &str, file: impl AsFd) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|stat| named == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 /// The system's log of the daemon of a mount, which is not in use yet. The daemon may be confined
@@ -68,4 +132,26 @@ pub(super) fn to_system(level: Level, text: &dyn Display) -> bool {
     };
     system.send(level, &text.to_string());
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::names_file;
+
+    #[test]
+    fn a_stream_is_the_journal_only_with_its_device_and_inode() {
+        let file = tempfile::tempfile().unwrap();
+        let metadata = file.metadata().unwrap();
+        let (device, inode) = (metadata.dev(), metadata.ino());
+        assert!(names_file(&format!("{device}:{inode}"), &file));
+        for other in [
+            format!("{device}:{}", inode + 1),
+            format!("{inode}"),
+            String::new(),
+        ] {
+            assert!(!names_file(&other, &file), "{other}");
+        }
+    }
 }

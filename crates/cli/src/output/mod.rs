@@ -5,13 +5,14 @@
 
 mod columns;
 pub(super) mod json;
+mod limit;
 mod logger;
 mod stream;
 mod syslog;
 
 pub(super) use columns::{columns, terminal_width};
 pub(super) use json::Array;
-pub(super) use logger::{SystemLog, start_log};
+pub(super) use logger::{SystemLog, limit_log, start_log};
 pub(super) use stream::{
     broken, bytes, failed, finish, json_line, line, line_or_end, message, object, report,
 };

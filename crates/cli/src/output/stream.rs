@@ -90,13 +90,22 @@ pub(crate) fn json_line(value: &impl serde::Serialize) -> Result<()> {
 /// Tells people something on standard error; in a daemon in the background, in the system's log.
 pub(crate) fn message(text: impl Display) {
     if !logger::to_system(log::Level::Error, &text) {
-        to_stderr(&text);
+        to_stderr(log::Level::Error, &text);
     }
 }
 
-/// Writes a line to standard error. Errors are no reason to end a command, or a mount.
-pub(super) fn to_stderr(text: &dyn Display) {
-    let _ = writeln!(io::stderr().lock(), "sapwood: {text}");
+/// Writes a line to standard error; to the journal, each line of it with its priority. Errors are
+/// no reason to end a command, or a mount.
+pub(super) fn to_stderr(level: log::Level, text: &dyn Display) {
+    let mut stderr = io::stderr().lock();
+    if !logger::is_journal() {
+        let _ = writeln!(stderr, "sapwood: {text}");
+        return;
+    }
+    let severity = logger::severity(level);
+    for line in text.to_string().lines() {
+        let _ = writeln!(stderr, "<{severity}>{line}");
+    }
 }
 
 /// Prints the line of a failure and returns its exit code. A failure without a line was reported

@@ -2,13 +2,13 @@
 //!
 //! `syslog(3)` and the crates for it wait for the program that writes the log. That program may be
 //! writing to the very mount that this process serves, so nothing here waits: a message that is not
-//! taken at once is left out and counted. So are messages beyond [`BURST`] in [`WINDOW`]; the next
-//! message that is sent is preceded by their number.
+//! taken at once is left out and counted. So are messages beyond a [`Limit`]; the next message that
+//! is sent is preceded by their number.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -16,6 +16,8 @@ use log::Level;
 use parking_lot::Mutex;
 use sapwood::mount::broker::Broker;
 
+use super::limit::Limit;
+use super::logger::severity;
 use super::name;
 
 const SOCKET: &str = "/dev/log";
@@ -25,9 +27,6 @@ const SOCKET_VARIABLE: &str = "SAPWOOD_SYSLOG";
 const FACILITY: u8 = 3 << 3;
 /// Longest datagram in bytes, by RFC 3164.
 const LONGEST: usize = 1024;
-/// Most messages in a [`WINDOW`].
-const BURST: u32 = 50;
-const WINDOW: Duration = Duration::from_secs(10);
 
 /// A connection to the system's log.
 #[derive(Debug)]
@@ -45,31 +44,7 @@ pub(super) struct Syslog {
 #[derive(Debug, Default)]
 struct State {
     socket: Option<UnixDatagram>,
-    window: Window,
-    left_out: u64,
-}
-
-/// Counts messages in a span of time.
-#[derive(Debug, Default)]
-struct Window {
-    began: Option<Instant>,
-    messages: u32,
-}
-
-impl Window {
-    fn admits(&mut self, now: Instant) -> bool {
-        if self
-            .began
-            .is_none_or(|began| now.saturating_duration_since(began) >= WINDOW)
-        {
-            *self = Self {
-                began: Some(now),
-                messages: 0,
-            };
-        }
-        self.messages = self.messages.saturating_add(1);
-        self.messages <= BURST || sapwood_fault::planted(359)
-    }
+    limit: Limit,
 }
 
 /// The socket of the system's log.
@@ -96,18 +71,25 @@ impl Syslog {
 
     fn send_at(&self, now: Instant, level: Level, text: &str) {
         let mut state = self.state.lock();
-        if !state.window.admits(now) {
-            state.left_out += 1;
+        if !state.limit.admits(now, level) {
             return;
         }
-        if state.left_out > 0 {
-            let count = format!("{} messages were left out", state.left_out);
-            if self.deliver(&mut state.socket, Level::Warn, &count) {
-                state.left_out = 0;
-            }
-        }
+        self.report(&mut state);
         if !self.deliver(&mut state.socket, level, text) {
-            state.left_out += 1;
+            state.limit.leave_out();
+        }
+    }
+
+    /// Reports messages that were left out and have not been reported.
+    pub(super) fn flush(&self) {
+        self.report(&mut self.state.lock());
+    }
+
+    fn report(&self, state: &mut State) {
+        if let Some(count) = state.limit.report()
+            && self.deliver(&mut state.socket, Level::Warn, &count)
+        {
+            state.limit.reported();
         }
     }
 
@@ -141,17 +123,11 @@ impl Syslog {
     }
 
     fn datagram(&self, level: Level, text: &str) -> Vec<u8> {
-        let severity = match level {
-            Level::Error => 3,
-            Level::Warn => 4,
-            Level::Info => 6,
-            Level::Debug | Level::Trace => 7,
-        };
         let time = Timestamp::now().to_zoned(self.zone.clone());
         let time = time.strftime("%b %e %H:%M:%S");
         let mut message = format!(
             "<{}>{time} sapwood[{}]: {}: {}",
-            FACILITY | severity,
+            FACILITY | severity(level),
             std::process::id(),
             self.about,
             name(text.as_bytes())
@@ -165,6 +141,7 @@ impl Syslog {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limit::{BURST, WINDOW};
     use super::*;
 
     fn listening() -> (tempfile::TempDir, UnixDatagram, Syslog) {
@@ -238,11 +215,7 @@ mod tests {
         let socket = UnixDatagram::bind(dir.path().join("log")).unwrap();
         socket.set_nonblocking(true).unwrap();
         syslog.send(Level::Warn, "three");
-        assert!(
-            next(&socket)
-                .unwrap()
-                .ends_with(": 1 messages were left out")
-        );
+        assert!(next(&socket).unwrap().ends_with(": 1 message was left out"));
         assert!(next(&socket).unwrap().ends_with(": three"));
     }
 
@@ -261,11 +234,7 @@ mod tests {
         while next(&socket).is_some_and(|said| said == "filler") {}
         assert_eq!(next(&socket), None);
         syslog.send(Level::Warn, "room again");
-        assert!(
-            next(&socket)
-                .unwrap()
-                .ends_with(": 1 messages were left out")
-        );
+        assert!(next(&socket).unwrap().ends_with(": 1 message was left out"));
         assert!(next(&socket).unwrap().ends_with(": room again"));
     }
 }

@@ -212,6 +212,14 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .default("auto"),
     MountOption::served(
+        &["log"],
+        Value("off|error|warn|info|debug"),
+        log_level,
+        "how much the daemon logs: to standard error in the foreground, to the journal under \
+        systemd, else to syslog",
+    )
+    .default("warn"),
+    MountOption::served(
         &["fsname"],
         Value("NAME"),
         name,
@@ -487,6 +495,11 @@ fn fuseblk(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
 
 fn sandbox(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     options.mount.sandbox = number(name, value)?;
+    Ok(())
+}
+
+fn log_level(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    options.mount.log = Some(number(name, value)?);
     Ok(())
 }
 

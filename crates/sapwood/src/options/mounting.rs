@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use log::LevelFilter;
 use sapwood_block::{Operand, OperandError};
 pub use sapwood_vfs::{Access, Choice};
 
@@ -29,6 +30,7 @@ pub struct Mounting {
     pub polling: Choice,
     pub fuseblk: Choice,
     pub sandbox: Choice,
+    pub log: Option<LevelFilter>,
     pub writeback_cache: bool,
     pub fsname: Option<String>,
     pub offset: Option<u64>,

@@ -1,0 +1,373 @@
+//! What surrounds the work of every function: arguments, errors, panics.
+//!
+//! A panic ends here: unwinding into C is undefined. It becomes the error `EIO`.
+#![expect(unsafe_code, reason = "pointers that C passes")]
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::error::Error;
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use sapwood::block;
+use sapwood::image::OpenError;
+use sapwood::mkfs::MkfsOptionError;
+use sapwood::options::OptionError;
+use sapwood::vfs;
+
+thread_local! {
+    /// The message of the last call of this thread that failed.
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+/// Why a function failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    errno: c_int,
+    message: String,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    pub(crate) fn new(errno: c_int, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { errno, message }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(libc::EINVAL, message)
+    }
+
+    fn of_panic(payload: &(dyn Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let text = text.unwrap_or("no message");
+        Self::new(libc::EIO, format!("a defect of Sapwood: {text}"))
+    }
+
+    fn record(self) -> c_int {
+        // A thread that ends may have no message any more.
+        let _ = MESSAGE.try_with(|last| {
+            if let Ok(mut last) = last.try_borrow_mut() {
+                *last = text(&self.message);
+            }
+        });
+        -self.errno
+    }
+}
+
+impl<E: Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::new(errno(&error), error.to_string())
+    }
+}
+
+/// The error number of the innermost cause that has one.
+fn errno(error: &(dyn Error + 'static)) -> c_int {
+    let mut found = None;
+    let mut next = Some(error);
+    while let Some(error) = next {
+        found = own_errno(error).or(found);
+        next = error.source();
+    }
+    found.filter(|errno| *errno > 0).unwrap_or(libc::EIO)
+}
+
+fn own_errno(error: &(dyn Error + 'static)) -> Option<c_int> {
+    if let Some(error) = error.downcast_ref::<sapwood::Error>() {
+        return error.errno().or_else(|| match error {
+            sapwood::Error::Open(error) => Some(of_open(error)),
+            _ => None,
+        });
+    }
+    if let Some(error) = error.downcast_ref::<OpenError>() {
+        return Some(error.errno().unwrap_or_else(|| of_open(error)));
+    }
+    if error.is::<OptionError>() || error.is::<MkfsOptionError>() {
+        return Some(libc::EINVAL);
+    }
+    if let Some(error) = error.downcast_ref::<vfs::Error>() {
+        return Some(error.errno());
+    }
+    match error.downcast_ref::<block::Error>() {
+        Some(block::Error::Busy { .. }) => return Some(libc::EBUSY),
+        Some(block::Error::ReadOnly { .. }) => return Some(libc::EROFS),
+        _ => {}
+    }
+    let error = error.downcast_ref::<std::io::Error>()?;
+    sapwood::errno(error)
+}
+
+/// For an image whose content is the reason.
+fn of_open(error: &OpenError) -> c_int {
+    match error {
+        // Neither a file nor a block device.
+        OpenError::Device(block::Error::Open { .. }) => libc::EINVAL,
+        OpenError::Kind { .. } | OpenError::OtherKind { .. } => libc::EMEDIUMTYPE,
+        OpenError::Option { .. } | OpenError::Operand(_) => libc::EINVAL,
+        OpenError::Btrfs { .. } | OpenError::Ext4 { .. } => libc::EUCLEAN,
+        _ => libc::EIO,
+    }
+}
+
+/// What a function returns.
+pub(crate) trait Status {
+    fn failed(negative_errno: c_int) -> Self;
+}
+
+impl Status for c_int {
+    fn failed(negative_errno: c_int) -> Self {
+        negative_errno
+    }
+}
+
+impl Status for i64 {
+    fn failed(negative_errno: c_int) -> Self {
+        negative_errno.into()
+    }
+}
+
+#[cfg(target_pointer_width = "32")]
+impl Status for isize {
+    fn failed(negative_errno: c_int) -> Self {
+        negative_errno as isize
+    }
+}
+
+#[cfg(target_pointer_width = "64")]
+impl Status for isize {
+    fn failed(negative_errno: c_int) -> Self {
+        i64::from(negative_errno) as isize
+    }
+}
+
+/// Does the work of a function.
+pub(crate) fn call<T: Status>(work: impl FnOnce() -> Result<T>) -> T {
+    let failure = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => return value,
+        Ok(Err(failure)) => failure,
+        Err(payload) => Failure::of_panic(&*payload),
+    };
+    T::failed(failure.record())
+}
+
+/// As [`call`], for a function that returns 0.
+pub(crate) fn done(work: impl FnOnce() -> Result<()>) -> c_int {
+    call(|| work().map(|()| 0))
+}
+
+/// A length as C returns it.
+pub(crate) fn length(count: usize) -> Result<isize> {
+    isize::try_from(count).map_err(|_| Failure::new(libc::EOVERFLOW, "too long"))
+}
+
+/// A text without zero bytes.
+pub(crate) fn text(text: &str) -> CString {
+    CString::new(text.replace('\0', "\\0")).unwrap_or_default()
+}
+
+/// A name from the image.
+pub(crate) fn name(bytes: &[u8]) -> Result<CString> {
+    CString::new(bytes).map_err(|_| Failure::new(libc::EUCLEAN, "a name contains a zero byte"))
+}
+
+/// What a pointer leads to. `what` names the argument.
+///
+/// # Safety
+/// `pointer` is `NULL` or that of a live `T`.
+pub(crate) unsafe fn handle<'a, T>(what: &str, pointer: *const T) -> Result<&'a T> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{what} is NULL")))
+}
+
+/// As [`handle`], for what the call changes.
+///
+/// # Safety
+/// As [`handle`]; no other thread uses it.
+pub(crate) unsafe fn handle_mut<'a, T>(what: &str, pointer: *mut T) -> Result<&'a mut T> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_mut() }.ok_or_else(|| Failure::invalid(format!("{what} is NULL")))
+}
+
+/// A place for a result, which may hold anything before.
+///
+/// # Safety
+/// `pointer` is `NULL` or leads to memory for a `T`.
+pub(crate) unsafe fn place<'a, T>(what: &str, pointer: *mut T) -> Result<&'a mut MaybeUninit<T>> {
+    // SAFETY: the caller's promise; `MaybeUninit` demands nothing of what is there.
+    unsafe { handle_mut(what, pointer.cast()) }
+}
+
+/// The bytes of a string.
+///
+/// # Safety
+/// `pointer` is `NULL` or that of a string that ends with a zero byte.
+pub(crate) unsafe fn string<'a>(what: &str, pointer: *const c_char) -> Result<&'a OsStr> {
+    if pointer.is_null() {
+        return Err(Failure::invalid(format!("{what} is NULL")));
+    }
+    // SAFETY: the caller's promise.
+    let string = unsafe { CStr::from_ptr(pointer) };
+    Ok(OsStr::from_bytes(string.to_bytes()))
+}
+
+/// A path.
+///
+/// # Safety
+/// As [`string`].
+pub(crate) unsafe fn path<'a>(what: &str, pointer: *const c_char) -> Result<&'a Path> {
+    // SAFETY: the caller's promise.
+    unsafe { string(what, pointer) }.map(Path::new)
+}
+
+/// A string that has to be UTF-8; `None` for `NULL`.
+///
+/// # Safety
+/// As [`string`].
+pub(crate) unsafe fn optional<'a>(what: &str, pointer: *const c_char) -> Result<Option<&'a str>> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let string = unsafe { string(what, pointer) }?;
+    let utf8 = string.to_str().map(Some);
+    utf8.ok_or_else(|| Failure::invalid(format!("{what} is not UTF-8")))
+}
+
+/// Bytes to read.
+///
+/// # Safety
+/// `pointer` leads to `len` bytes, or `len` is 0.
+pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> Result<&'a [u8]> {
+    match checked(pointer, len)? {
+        // SAFETY: the caller's promise; the length was checked.
+        true => Ok(unsafe { std::slice::from_raw_parts(pointer.cast(), len) }),
+        false => Ok(&[]),
+    }
+}
+
+/// Bytes to fill. C memory counts as initialized, with unknown bytes.
+///
+/// # Safety
+/// As [`bytes`]; no other thread uses them.
+pub(crate) unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> Result<&'a mut [u8]> {
+    match checked(pointer, len)? {
+        // SAFETY: the caller's promise; the length was checked.
+        true => Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), len) }),
+        false => Ok(&mut []),
+    }
+}
+
+/// False for an empty buffer, whose pointer may be anything.
+fn checked(pointer: *const c_void, len: usize) -> Result<bool> {
+    length(len)?;
+    match (len, pointer.is_null()) {
+        (0, _) => Ok(false),
+        (_, true) => Err(Failure::new(libc::EFAULT, "the buffer is NULL")),
+        _ => Ok(true),
+    }
+}
+
+/// Gives `value` as getxattr(2) does: with `size` 0 only its length.
+///
+/// # Safety
+/// As [`bytes_mut`].
+pub(crate) unsafe fn give(value: &[u8], buffer: *mut c_void, size: usize) -> Result<isize> {
+    if size > 0 {
+        // SAFETY: the caller's promise.
+        let buffer = unsafe { bytes_mut(buffer, size) }?;
+        let room = buffer.get_mut(..value.len()).ok_or_else(|| {
+            let message = format!("the buffer has {size} bytes, {} are needed", value.len());
+            Failure::new(libc::ERANGE, message)
+        })?;
+        room.copy_from_slice(value);
+    }
+    length(value.len())
+}
+
+/// The message of the last call of this thread that failed; an empty string if none did. It is
+/// valid until the next call of this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn sapwood_error_message() -> *const c_char {
+    let message = MESSAGE.try_with(|last| last.try_borrow().map_or(c"".as_ptr(), |it| it.as_ptr()));
+    message.unwrap_or(c"".as_ptr())
+}
+
+/// The version of the library, as `"0.1.0"`.
+#[unsafe(no_mangle)]
+pub extern "C" fn sapwood_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: the message of this thread, which makes no other call meanwhile.
+        let message = unsafe { CStr::from_ptr(sapwood_error_message()) };
+        message.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_an_error_of_its_thread() {
+        let number = 7;
+        let status = done(|| panic!("number {number}"));
+        assert_eq!(status, -libc::EIO);
+        assert_eq!(message(), "a defect of Sapwood: number 7");
+        assert_eq!(call::<isize>(|| panic!("literal")), -5);
+        assert_eq!(message(), "a defect of Sapwood: literal");
+        std::thread::spawn(|| assert_eq!(message(), ""))
+            .join()
+            .unwrap();
+    }
+
+    #[test]
+    fn a_message_has_no_zero_byte() {
+        assert_eq!(done(|| Err(Failure::invalid("a\0b"))), -libc::EINVAL);
+        assert_eq!(message(), "a\\0b");
+        assert_eq!(name(b"a\0b").unwrap_err().errno, libc::EUCLEAN);
+    }
+
+    #[test]
+    fn the_innermost_cause_gives_the_number() {
+        let full = || vfs::Error::NoSpace;
+        for error in [
+            Failure::from(full()),
+            Failure::from(std::io::Error::from(full())),
+            Failure::from(std::io::Error::from_raw_os_error(libc::ENOSPC)),
+        ] {
+            assert_eq!(error.errno, libc::ENOSPC);
+        }
+        assert_eq!(Failure::from(std::fmt::Error).errno, libc::EIO);
+        let option = sapwood::Options::new().option("no_such_option", None);
+        assert_eq!(Failure::from(option.unwrap_err()).errno, libc::EINVAL);
+    }
+
+    #[test]
+    fn null_and_impossible_lengths_are_refused() {
+        let mut buffer = [0_u8; 4];
+        let pointer = buffer.as_mut_ptr().cast();
+        // SAFETY: the buffer has the lengths that are used, or the length is refused.
+        unsafe {
+            assert!(bytes(std::ptr::null(), 0).unwrap().is_empty());
+            assert_eq!(bytes(std::ptr::null(), 1).unwrap_err().errno, libc::EFAULT);
+            assert_eq!(
+                bytes(pointer, usize::MAX).unwrap_err().errno,
+                libc::EOVERFLOW
+            );
+            assert_eq!(
+                string("x", std::ptr::null()).unwrap_err().errno,
+                libc::EINVAL
+            );
+            assert_eq!(give(b"12345", pointer, 4).unwrap_err().errno, libc::ERANGE);
+            assert_eq!(give(b"12345", pointer, 0).unwrap(), 5);
+            assert_eq!(give(b"123", pointer, 4).unwrap(), 3);
+        }
+        assert_eq!(&buffer, b"123\0");
+    }
+}

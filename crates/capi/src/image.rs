@@ -1,0 +1,189 @@
+//! Making and checking images.
+#![expect(unsafe_code, reason = "exported names, and pointers that C passes")]
+
+use std::ffi::{CString, c_char, c_int};
+
+use sapwood::{CheckOptions, ImageBuilder, Kind};
+
+use crate::call::{self, Failure, Result, done};
+
+/// For `sapwood_mkfs`: an existing file is replaced.
+pub const SAPWOOD_REPLACE: u32 = 1;
+
+/// For `sapwood_check`: all data is read too, and compared with its checksums (btrfs).
+pub const SAPWOOD_CHECK_DATA: u32 = 1;
+
+/// Makes a file system in a new image file. The file gets its name when it is complete and durable.
+///
+/// `type` is `"btrfs"` or `"ext4"`. `options` ends with `NULL`, and contains options of
+/// `sapwood mkfs` as `"name"` or `"name=value"`, such as `"label=root"`; it may be `NULL`. If
+/// `source` is not `NULL`, the image gets the files of that directory; then `size` may be 0 for an
+/// image that is as small as its files allow.
+///
+/// Errors: `EEXIST` (without `SAPWOOD_REPLACE` in `flags`), `EINVAL` (an option), `ENOSPC`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sapwood_mkfs(
+    image: *const c_char,
+    r#type: *const c_char,
+    size: u64,
+    options: *const *const c_char,
+    source: *const c_char,
+    flags: u32,
+) -> c_int {
+    // SAFETY: the promise of the crate.
+    done(|| unsafe {
+        let image = call::path("image", image)?;
+        let kind =
+            call::optional("type", r#type)?.ok_or_else(|| Failure::invalid("type is NULL"))?;
+        let kind: Kind = kind
+            .parse()
+            .map_err(|error: sapwood::kind::UnknownKind| Failure::invalid(error.to_string()))?;
+        known(flags, SAPWOOD_REPLACE)?;
+        let mut builder = ImageBuilder::new(kind);
+        if size > 0 {
+            builder = builder.size(size);
+        }
+        let mut next = options;
+        while let Some(option) = next.as_ref() {
+            let Some(option) = call::optional("an option", *option)? else {
+                break;
+            };
+            builder = match option.split_once('=') {
+                Some((name, value)) => builder.option(name, Some(value))?,
+                None => builder.option(option, None)?,
+            };
+            next = next.add(1);
+        }
+        if !source.is_null() {
+            builder = builder.from_dir(call::path("source", source)?)?;
+        } else if size == 0 {
+            return Err(Failure::invalid("the image needs a size"));
+        }
+        match image.symlink_metadata() {
+            Ok(found) if flags & SAPWOOD_REPLACE == 0 || !found.is_file() => {
+                let message = format!("{}: exists", image.display());
+                return Err(Failure::new(libc::EEXIST, message));
+            }
+            _ => Ok(builder.write_to(image)?),
+        }
+    })
+}
+
+fn known(flags: u32, all: u32) -> Result<()> {
+    match flags & !all {
+        0 => Ok(()),
+        unknown => Err(Failure::invalid(format!("unknown flags {unknown:#x}"))),
+    }
+}
+
+/// What a check found. Any number of threads may use it at a time.
+pub struct Report {
+    clean: bool,
+    suppressed: u64,
+    findings: Vec<Found>,
+}
+
+struct Found {
+    code: CString,
+    text: CString,
+    warning: bool,
+}
+
+/// Something that a check found.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Finding {
+    /// Its kind, as a word that stays the same from version to version.
+    pub code: *const c_char,
+    /// What is wrong, with the block, key or inode.
+    pub text: *const c_char,
+    /// Every reader copes with it: nothing is lost or in danger.
+    pub warning: bool,
+}
+
+/// Checks an image that is not open, and changes nothing. What is wrong with it is in the report,
+/// which `sapwood_report_free` releases.
+///
+/// `flags` is 0 or `SAPWOOD_CHECK_DATA`. Errors: as `sapwood_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sapwood_check(
+    image: *const c_char,
+    flags: u32,
+    report: *mut *mut Report,
+) -> c_int {
+    // SAFETY: the promise of the crate.
+    done(|| unsafe {
+        let place = call::place("report", report)?;
+        place.write(std::ptr::null_mut());
+        known(flags, SAPWOOD_CHECK_DATA)?;
+        let options = CheckOptions {
+            data: flags & SAPWOOD_CHECK_DATA != 0,
+            ..CheckOptions::default()
+        };
+        let image = call::path("image", image)?;
+        let report = sapwood::check(image, &options, &mut sapwood::progress::ignore)?;
+        let findings = report.findings.iter().map(|finding| Found {
+            code: call::text(finding.code),
+            text: call::text(&finding.text),
+            warning: finding.warning,
+        });
+        place.write(Box::into_raw(Box::new(Report {
+            clean: report.clean,
+            suppressed: report.suppressed,
+            findings: findings.collect(),
+        })));
+        Ok(())
+    })
+}
+
+/// Whether nothing is wrong. There may be warnings. False if `report` is `NULL`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sapwood_report_is_clean(report: *const Report) -> bool {
+    // SAFETY: the promise of the crate.
+    unsafe { report.as_ref() }.is_some_and(|report| report.clean)
+}
+
+/// The number of findings that the report contains.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sapwood_report_count(report: *const Report) -> usize {
+    // SAFETY: the promise of the crate.
+    unsafe { report.as_ref() }.map_or(0, |report| report.findings.len())
+}
+
+/// The number of further findings, which the report does not contain.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sapwood_report_suppressed(report: *const Report) -> u64 {
+    // SAFETY: the promise of the crate.
+    unsafe { report.as_ref() }.map_or(0, |report| report.suppressed)
+}
+
+/// A finding by its number from 0. Its strings are valid as long as the report.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sapwood_report_get(
+    report: *const Report,
+    number: usize,
+    finding: *mut Finding,
+) -> c_int {
+    // SAFETY: the promise of the crate.
+    done(|| unsafe {
+        let place = call::place("finding", finding)?;
+        let report = call::handle("report", report)?;
+        let found = report.findings.get(number);
+        let found = found.ok_or_else(|| Failure::invalid(format!("no finding {number}")))?;
+        place.write(Finding {
+            code: found.code.as_ptr(),
+            text: found.text.as_ptr(),
+            warning: found.warning,
+        });
+        Ok(())
+    })
+}
+
+/// Releases a report. `NULL` is allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sapwood_report_free(report: *mut Report) {
+    if !report.is_null() {
+        // SAFETY: the promise of the crate: it came from `sapwood_check`.
+        drop(unsafe { Box::from_raw(report) });
+    }
+}
