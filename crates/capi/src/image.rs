@@ -62,7 +62,7 @@ pub unsafe extern "C" fn sapwood_mkfs(
         match image.symlink_metadata() {
             Ok(found) if flags & SAPWOOD_REPLACE == 0 || !found.is_file() => {
                 let message = format!("{}: exists", image.display());
-                return Err(Failure::new(libc::EEXIST, message));
+                Err(Failure::new(libc::EEXIST, message))
             }
             _ => Ok(builder.write_to(image)?),
         }
