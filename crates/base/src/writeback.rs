@@ -90,6 +90,8 @@ pub struct Settings {
     pub name: &'static str,
     /// Threads that do I/O; 0: as many as the machine has processors.
     pub threads: usize,
+    /// Whether the caller that begins a piece of work does it, and no thread starts.
+    pub inline: bool,
     /// Whether data that has been dirty for the interval is written back.
     pub background: bool,
     /// That interval.
@@ -157,7 +159,7 @@ impl<E: Engine> Writeback<E> {
     /// Starts the threads, once. A mount does so when it begins: a thread may run only where the
     /// one that started it may, and a request's may be bound to a CPU.
     pub fn start(&self, engine: &Arc<E>) {
-        if self.workers.is_started() {
+        if self.settings.inline || self.workers.is_started() {
             return;
         }
         let Settings { name, batching, .. } = self.settings;
@@ -436,6 +438,7 @@ mod tests {
         let settings = Settings {
             name: "test",
             threads: 2,
+            inline: false,
             background: interval.is_some(),
             interval: interval.unwrap_or_default(),
             dirty_bytes: LIMIT,

@@ -5,6 +5,7 @@ mod log_policy;
 use std::time::Duration;
 
 use sapwood_base::Memory;
+use sapwood_vfs::Timestamp;
 
 use crate::Compression;
 #[cfg(feature = "ablation")]
@@ -25,6 +26,9 @@ pub enum SubvolumeChoice {
     /// The directory at this path from the top level (`subvol=`).
     Path(Vec<u8>),
 }
+
+/// Memory of a mount whose results are reproducible: writeback and commits depend on it.
+const REPRODUCIBLE_MEMORY: u64 = 136 << 20;
 
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +72,10 @@ pub struct Options {
     /// Mechanisms of the log.
     #[cfg(feature = "ablation")]
     pub log: LogPolicy,
+    /// Times are this one, random numbers derive from the image, and the thread of a caller does what
+    /// threads of the mount do else. With the same bounds of memory the same operations of one
+    /// thread on the same image give the same bytes.
+    pub fixed_time: Option<Timestamp>,
     /// Run the commit and cleaner threads. Tests that step through a commit switch them off.
     pub background: bool,
 }
@@ -97,12 +105,26 @@ impl Default for Options {
             tree_log: true,
             #[cfg(feature = "ablation")]
             log: LogPolicy::default(),
+            fixed_time: None,
             background: true,
         }
     }
 }
 
 impl Options {
+    /// Options with which the same operations of one thread on the same image give the same bytes.
+    /// Memory has a fixed bound.
+    pub fn reproducible(time: Timestamp) -> Self {
+        let memory = Memory::of(REPRODUCIBLE_MEMORY);
+        Self {
+            fixed_time: Some(time),
+            cache_bytes: memory.cache,
+            dirty_bytes: memory.dirty,
+            inode_bytes: memory.inodes,
+            ..Self::default()
+        }
+    }
+
     /// Mechanisms of the log.
     pub(crate) const fn log_policy(&self) -> LogPolicy {
         #[cfg(feature = "ablation")]

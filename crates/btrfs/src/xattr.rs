@@ -12,7 +12,7 @@ use sapwood_btrfs_format::{
 };
 use sapwood_vfs::front::AttributeChange;
 use sapwood_vfs::rules::{self, XattrClass};
-use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp, acl};
+use sapwood_vfs::{self as vfs, SetXattrMode, acl};
 
 use crate::error::bad_item;
 use crate::inode::Inode;
@@ -164,7 +164,7 @@ pub(crate) fn change(
         None => store.start_urgent(2)?,
     };
     put(&mut h, inode, name, value, mode)?;
-    let now = Timestamp::now();
+    let now = store.now();
     inode.change(&h, |state| {
         if let Some(perm) = perm {
             state.set_perm(perm);
@@ -202,7 +202,7 @@ pub(crate) fn set_property(
     let mut h = store.start(2)?;
     let stored = (!value.is_empty()).then_some(value);
     put(&mut h, inode, name, stored, mode)?;
-    let now = Timestamp::now();
+    let now = store.now();
     inode.change(&h, |state| {
         state.set_vfs_flags(flags);
         state.inode_changed(now);

@@ -263,7 +263,7 @@ pub(super) fn touch(args: &TouchArgs) -> Result<()> {
     for_each(&args.places, &args.choice, false, |fs, path, _| {
         fs.set_creator(uid, gid);
         fs.set_umask(umask);
-        let now = SystemTime::now();
+        let now = times::source_date_epoch()?.unwrap_or_else(SystemTime::now);
         let (mut accessed, mut modified) = (args.date.unwrap_or(now), args.date.unwrap_or(now));
         if let Some(place) = &args.reference {
             let reference = within_place(fs.image_path(), place, "touch")?;

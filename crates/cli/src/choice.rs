@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::failure::Result;
+use super::times;
 
 /// The heading of options that name a part of an image.
 pub(super) const PART: &str = "Part of the image";
@@ -28,6 +29,20 @@ impl SubvolumeChoice {
         } else if let Some(id) = self.subvolid {
             options.set("subvolid", Some(&id.to_string()))?;
         }
-        Ok(options)
+        Ok(match read_only {
+            true => options,
+            false => fixed(options)?,
+        })
     }
+}
+
+/// The options with which an image is changed: reproducible ones if `SOURCE_DATE_EPOCH` is set.
+///
+/// # Errors
+/// It is no time.
+pub(super) fn fixed(options: sapwood::Options) -> Result<sapwood::Options> {
+    Ok(match times::source_date_epoch()? {
+        Some(time) => options.reproducible(time),
+        None => options,
+    })
 }

@@ -20,7 +20,7 @@ use sapwood::{BuildError, FileSystem, ImageBuilder, MkfsOptions};
 
 use super::failure::{FAILED, Failure, Result};
 use super::mkfs::NewFile;
-use super::{copy, files, output, progress};
+use super::{choice, copy, files, output, progress, times};
 
 /// What a tool is asked to make.
 struct Request {
@@ -63,7 +63,12 @@ pub(super) fn run_by_name(args: &[OsString]) -> Option<u8> {
         _ => return None,
     };
     let done = asked.and_then(|asked| match asked {
-        Asked::Make(request) => request.make(),
+        Asked::Make(mut request) => {
+            if let Some(time) = times::source_date_epoch()? {
+                request.options.set_time(time);
+            }
+            request.make()
+        }
         Asked::Print(text) => output::line(text.trim_end()),
     });
     Some(match done {
@@ -160,6 +165,10 @@ impl Request {
     fn needed(&self, source: &Path) -> Result<u64> {
         let builder = ImageBuilder::new(self.options.kind()).from_dir(source);
         let builder = builder.map_err(|error| Failure::new(FAILED, error))?;
+        let builder = match self.options.time() {
+            Some(time) => builder.time(time),
+            None => builder,
+        };
         let needed = builder.needed_size();
         let needed = needed.map_err(|error| Failure::new(FAILED, error))?;
         needed.ok_or_else(|| Failure::local(&self.file, "the image needs a size"))
@@ -181,8 +190,9 @@ impl Request {
     fn fill(&self, operand: &Path, source: &Path) -> Result<()> {
         copy::lift_file_limit();
         let bar = progress::items(self.quiet, "copied");
-        let filling = &self.filling;
-        let filled = sapwood::build::fill_with(operand, source, filling, &mut |step| {
+        let mut filling = self.filling.clone();
+        filling.time = self.options.time();
+        let filled = sapwood::build::fill_with(operand, source, &filling, &mut |step| {
             copy::show(&bar, step);
         });
         bar.finish_and_clear();
@@ -198,7 +208,8 @@ impl Request {
         let Some(root) = &self.root else {
             return Ok(());
         };
-        let fs = FileSystem::open(operand)?;
+        let options = choice::fixed(sapwood::Options::new())?;
+        let fs = FileSystem::open_with_options(operand, &options)?;
         let (uid, gid) = root.owner;
         let set = fs.set_owner("/", Some(uid), Some(gid));
         let set = set.and_then(|()| fs.set_permissions("/", root.mode));

@@ -10,7 +10,7 @@ use sapwood::options::parse_size;
 use sapwood::{BuildError, ImageBuilder, Kind};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
-use super::{copy, output, progress};
+use super::{copy, output, progress, times};
 
 /// For `sapwood help mkdisk`.
 pub(super) const EXAMPLES: &[(&str, &str)] = &[(
@@ -43,6 +43,10 @@ pub(super) struct Args {
     /// UUID of the disk, from which those of partitions and file systems derive [default: random]
     #[arg(short = 'U', long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<[u8; 16]>,
+    /// Make a disk that depends on what is put into it alone: UUIDs derive from it unless -U is given,
+    /// and the time is SOURCE_DATE_EPOCH, or the newest time of the sources of a partition
+    #[arg(long)]
+    reproducible: bool,
     /// Partitions begin at multiples of this
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1M")]
     align: u64,
@@ -70,6 +74,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     if let Some(uuid) = args.uuid {
         builder = builder.uuid(uuid);
+    }
+    if let Some(time) = times::source_date_epoch()? {
+        builder = builder.time(time);
+    }
+    if args.reproducible {
+        builder = builder.reproducible();
     }
     for part in &args.part {
         builder = builder.partition(partition(part)?);

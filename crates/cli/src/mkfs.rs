@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use sapwood::block::{Device, FileDevice, Operand};
 use sapwood::mkfs::{MkfsReport, table};
-use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Room, Sources};
+use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, Room, Sources};
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::files;
-use super::{copy, output, progress};
+use super::{choice, copy, output, progress, times};
 use given::Given;
 pub(super) use new_file::NewFile;
 use sources::ChangeArgs;
@@ -45,6 +45,10 @@ pub(super) struct Args {
     /// Without --size, leave this many inodes free at least (ext4)
     #[arg(long, value_name = "N", default_value_t = 0)]
     free_inodes: u64,
+    /// Make an image that depends on the sources and the options alone: the UUID derives from them
+    /// unless -U is given, and the time is SOURCE_DATE_EPOCH, or the newest time of the sources
+    #[arg(long)]
+    reproducible: bool,
     #[command(flatten)]
     given: Given,
     /// Print nothing
@@ -73,11 +77,21 @@ impl OptionsArgs {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let mut options = MkfsOptions::new(args.kind);
+    if let Some(time) = times::source_date_epoch()? {
+        options.set_time(time);
+    }
     for (option, value) in &args.given.0 {
         let taken = option.take(&mut options, value.as_deref());
         taken.map_err(|error| Failure::new(USAGE, error))?;
     }
-    let sources = args.sources.sources(&args.changes)?;
+    let mut sources = args.sources.sources(&args.changes)?;
+    if args.reproducible {
+        let made = sapwood::build::make_reproducible(&mut options, &mut sources);
+        made.map_err(|error| failure(args, error))?;
+    }
+    if let Some(time) = options.time() {
+        sources.set_time(time);
+    }
     if fitted::is_wanted(args, &options, &sources) {
         return fitted::run(args, options, sources);
     }
@@ -203,15 +217,17 @@ fn failure(args: &Args, error: BuildError) -> Failure {
 }
 
 /// Owner and group of the root directory of an empty image, unless it belongs to the superuser. An
-/// ordinary user could not write to a mount of the image otherwise.
+/// ordinary user could not write to a mount of the image otherwise. An image that does not depend on
+/// who makes it belongs to the superuser.
 fn root_owner(options: &MkfsOptions) -> Option<(u32, u32)> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    let caller = (!uid.is_root()).then(|| (uid.as_raw(), gid.as_raw()));
+    let fixed = options.time().is_some();
+    let caller = (!uid.is_root() && !fixed).then(|| (uid.as_raw(), gid.as_raw()));
     options.root_owner().or(caller)
 }
 
 fn set_root_owner(image: &Path, uid: u32, gid: u32) -> Result<()> {
-    let fs = FileSystem::open(image)?;
+    let fs = FileSystem::open_with_options(image, &choice::fixed(Options::new())?)?;
     let set = fs.set_owner("/", Some(uid), Some(gid));
     let closed = files::close(fs);
     set.map_err(|error| files::whole(image, error)).and(closed)

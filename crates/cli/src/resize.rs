@@ -6,7 +6,7 @@ use sapwood::{NewSize, Progress, ResizeError};
 use serde_json::json;
 
 use super::failure::{FAILED, Failure, Result};
-use super::{output, progress};
+use super::{output, progress, times};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -25,12 +25,16 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let bar = progress::items(args.quiet || args.json, "moving");
-    let resized = sapwood::resize(&args.image, args.size, &mut |step| {
+    let mut show = |step: Progress<'_>| {
         if let Progress::Done { phase, done } = step {
             bar.set_message(phase);
             bar.set_position(done);
         }
-    });
+    };
+    let resized = match times::source_date_epoch()? {
+        Some(time) => sapwood::resize_reproducibly(&args.image, args.size, time, &mut show),
+        None => sapwood::resize(&args.image, args.size, &mut show),
+    };
     bar.finish_and_clear();
     let report = resized.map_err(|error| match error {
         ResizeError::Open(error) => error.into(),

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::failure::{Failure, Result};
 use super::files::{failed, failed_on, in_image};
 use super::output::{self, Array};
-use super::{files, owner, times};
+use super::{choice, files, owner, times};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
@@ -230,7 +230,10 @@ fn with<T>(
     read_only: bool,
     work: impl FnOnce(&FileSystem) -> Result<T>,
 ) -> Result<T> {
-    let options = Options::new().read_only(read_only);
+    let mut options = Options::new().read_only(read_only);
+    if !read_only {
+        options = choice::fixed(options)?;
+    }
     files::within(FileSystem::open_top_level(image, &options)?, work)
 }
 

@@ -6,7 +6,7 @@ use sapwood::TrimError;
 use serde_json::json;
 
 use super::failure::{FAILED, Failure, Result};
-use super::output;
+use super::{choice, output};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -21,7 +21,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    let bytes = sapwood::trim(&args.image).map_err(|error| match error {
+    let options = choice::fixed(sapwood::Options::new())?;
+    let trimmed = sapwood::trim_with_options(&args.image, &options);
+    let bytes = trimmed.map_err(|error| match error {
         TrimError::Open(error) => error.into(),
         error => Failure::new(FAILED, error),
     })?;

@@ -99,6 +99,10 @@ fn found<'a>(found: &'a front::Found<'a, Ext4>) -> rename::Found<'a> {
 }
 
 impl front::Engine for Ext4 {
+    fn now(&self) -> Timestamp {
+        self.engine.now()
+    }
+
     type Inode = Inode;
     type Target = ();
     type Vacancy = dir::Absent;

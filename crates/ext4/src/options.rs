@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sapwood_base::Memory;
+use sapwood_vfs::Timestamp;
 
 /// What is promised about the data of files (`data=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,6 +31,9 @@ pub enum FastCommits {
     /// keeps such an inode, without a name, and may damage such a file.
     Full,
 }
+
+/// Memory of a mount whose results are reproducible: writeback and commits depend on it.
+const REPRODUCIBLE_MEMORY: u64 = 136 << 20;
 
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +69,10 @@ pub struct Options {
     pub alloc: AllocPolicy,
     /// What fast commits are written, where the image has that feature.
     pub fast_commit: FastCommits,
+    /// Times are this one, random numbers derive from the image, and the thread of a caller does what
+    /// threads of the mount do else. With the same bounds of memory the same operations of one
+    /// thread on the same image give the same bytes.
+    pub fixed_time: Option<Timestamp>,
     /// Run the threads that commit and write back by time. Tests that step through a commit switch
     /// them off.
     pub background: bool,
@@ -91,12 +99,26 @@ impl Default for Options {
             #[cfg(feature = "ablation")]
             alloc: AllocPolicy::default(),
             fast_commit: FastCommits::default(),
+            fixed_time: None,
             background: true,
         }
     }
 }
 
 impl Options {
+    /// Options with which the same operations of one thread on the same image give the same bytes.
+    /// Memory has a fixed bound.
+    pub fn reproducible(time: Timestamp) -> Self {
+        let memory = Memory::of(REPRODUCIBLE_MEMORY);
+        Self {
+            fixed_time: Some(time),
+            cache_bytes: memory.cache,
+            dirty_bytes: memory.dirty,
+            inode_bytes: memory.inodes,
+            ..Self::default()
+        }
+    }
+
     /// How a free inode is found.
     pub(crate) const fn alloc_policy(&self) -> AllocPolicy {
         #[cfg(feature = "ablation")]

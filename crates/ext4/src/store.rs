@@ -13,6 +13,7 @@ use sapwood_base::Health;
 use sapwood_block::Device;
 use sapwood_ext4_format::{Geometry, SUPER_OFFSET, SUPER_SIZE, SuperBlock, special_ino};
 use sapwood_jbd2::{Buffer, Cache, Handle, Journal};
+use sapwood_vfs::{Ambient, Timestamp};
 
 use crate::alarm::Alarm;
 use crate::block_alloc::{self, Extent, Space};
@@ -29,6 +30,8 @@ use crate::{Error, Options, Result};
 pub(crate) struct Store {
     pub(crate) options: Options,
     pub(crate) health: Health,
+    /// Its clock and random numbers.
+    pub(crate) ambient: Ambient,
     pub(crate) device: Arc<dyn Device>,
     /// What never changes while mounted.
     pub(crate) geometry: Geometry,
@@ -54,6 +57,11 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// The time.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.ambient.now()
+    }
+
     /// Bytes of a block.
     pub(crate) fn block_size(&self) -> u64 {
         u64::from(self.geometry.block_size())

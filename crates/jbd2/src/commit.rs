@@ -16,7 +16,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use sapwood_base::lock::assert_held_at_most;
 
@@ -333,9 +332,7 @@ pub(crate) fn write_commit(log: &Log, tid: Tid, at: u64) -> Result<()> {
     if !sapwood_fault::planted(104) {
         log.device().flush()?;
     }
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = log.time();
     let block = log
         .codec()
         .commit(tid as u32, now.as_secs(), now.subsec_nanos());

@@ -1,6 +1,7 @@
 //! [`Log`]: a journal's blocks on the device.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sapwood_block::Device;
 
@@ -23,6 +24,8 @@ pub struct Log {
     codec: Codec,
     /// The superblock as it is on the device. Locked while it is written.
     superblock: Mutex<Superblock>,
+    /// The time that all commits record, if it is fixed.
+    time: Option<Duration>,
 }
 
 impl Log {
@@ -49,6 +52,7 @@ impl Log {
             geometry: superblock.geometry(),
             codec: Codec::new(block_size, superblock.incompat(), superblock.uuid()),
             superblock: Mutex::new(Rank::LogSuperblock, superblock),
+            time: None,
         })
     }
 
@@ -132,6 +136,17 @@ impl Log {
         self.codec = Codec::new(self.block_size, features, superblock.uuid());
         *self.superblock.lock() = superblock;
         Ok(())
+    }
+
+    /// Fixes the time since 1970 that commits record.
+    pub fn set_time(&mut self, time: Option<Duration>) {
+        self.time = time;
+    }
+
+    /// The time since 1970 that a commit records.
+    pub(crate) fn time(&self) -> Duration {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH);
+        self.time.unwrap_or_else(|| now().unwrap_or_default())
     }
 
     pub(crate) fn codec(&self) -> &Codec {

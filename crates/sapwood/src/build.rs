@@ -1,25 +1,29 @@
 //! Making images.
 
+mod fill;
 mod subvolumes;
 
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use sapwood_block::FileDevice;
+use sha2::{Digest, Sha256};
 
 use crate::Kind;
 use crate::archive::ArchiveError;
 use crate::changes::Changes;
-use crate::copy::{self, CopyReport};
 use crate::fs::FileSystem;
 use crate::mkfs::{MkfsOptionError, MkfsOptions, MkfsReport, mkfs};
 use crate::options::Options;
 use crate::progress::{self, OnProgress};
 use crate::resize::{NewSize, Room, resize_with_inodes};
 pub use crate::sources::BuildError;
-use crate::sources::{Filled, Need, Sources};
+use crate::sources::{Need, Sources, derived_uuid};
 use crate::vfs;
+pub use fill::{FillOptions, fill, fill_with};
+use fill::{builder_of, fill_open, filling};
 pub use subvolumes::NewSubvolume;
 
 /// Unit of space of both formats, in bytes, as the need of files is estimated.
@@ -42,6 +46,7 @@ pub struct ImageBuilder {
     sources: Sources,
     free: Room,
     free_inodes: u64,
+    reproducible: bool,
 }
 
 /// An image that was made.
@@ -66,6 +71,7 @@ impl ImageBuilder {
             sources: Sources::default(),
             free: Room::default(),
             free_inodes: 0,
+            reproducible: false,
         }
     }
 
@@ -127,10 +133,45 @@ impl ImageBuilder {
         self
     }
 
-    /// UUID of the file system, and the seed of its directories' hashes, unless they were chosen.
+    /// UUID of the file system, unless it was chosen.
     pub(crate) fn default_uuid(mut self, uuid: [u8; 16]) -> Self {
         self.options.default_uuid(uuid);
         self
+    }
+
+    /// Every time that no source says is this one, also in the superblock. With a
+    /// [UUID](Self::uuid) the image then depends on the sources and the options alone: the same ones
+    /// give the same bytes.
+    #[must_use]
+    pub fn time(mut self, time: SystemTime) -> Self {
+        self.options.set_time(time);
+        self.sources.set_time(time);
+        self
+    }
+
+    /// Makes an image that depends on the sources and the options alone. The UUID derives from
+    /// them if none is given, and the time is the newest one of the sources if none is given.
+    #[must_use]
+    pub fn reproducible(mut self) -> Self {
+        self.reproducible = true;
+        self
+    }
+
+    /// Has the image use a time, if one is given and it has none, and be
+    /// [reproducible](Self::reproducible).
+    pub(crate) fn fix(&mut self, time: Option<SystemTime>, reproducible: bool) {
+        if let Some(time) = time.filter(|_| self.options.time().is_none()) {
+            self.options.set_time(time);
+        }
+        self.reproducible |= reproducible;
+    }
+
+    /// A hash of the sources and the options.
+    pub(crate) fn hash(&self) -> Result<[u8; 32], BuildError> {
+        let mut hash = Sha256::new();
+        hash.update(self.sources.summary()?.hash);
+        hash.update(format!("{:?}", self.options));
+        Ok(hash.finalize().into())
     }
 
     /// Owner and group of the root directory.
@@ -285,6 +326,23 @@ impl ImageBuilder {
         strict: bool,
         progress: &mut OnProgress<'_>,
     ) -> Result<BuiltImage, BuildError> {
+        let mut fixed = self.clone();
+        if self.reproducible {
+            make_reproducible(&mut fixed.options, &mut fixed.sources)?;
+        }
+        if let Some(time) = fixed.options.time() {
+            fixed.sources.set_time(time);
+        }
+        fixed.make_fixed(path, strict, progress)
+    }
+
+    /// As [`make`](Self::make), when UUID and time are decided.
+    fn make_fixed(
+        &self,
+        path: &Path,
+        strict: bool,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<BuiltImage, BuildError> {
         let need = self.sources.need()?;
         if self.options.size().is_none() && self.sources.is_empty() {
             return Err(BuildError::NoSize(path.to_owned()));
@@ -305,7 +363,13 @@ impl ImageBuilder {
         let built = match self.options.size() {
             Some(size) => {
                 let report = self.format(&unfinished, path, &self.options, size, need)?;
-                let left_out = self.fill(&unfinished, path, strict, &filling()?, progress)?;
+                let left_out = self.fill(
+                    &unfinished,
+                    path,
+                    strict,
+                    &filling(self.sources.time())?,
+                    progress,
+                )?;
                 BuiltImage {
                     report,
                     size,
@@ -344,11 +408,17 @@ impl ImageBuilder {
                 .saturating_add(16);
             let size = options.size_to_shrink(content, inodes);
             let report = self.format(file, path, &options, size, need)?;
-            let filling = filling()?.shrinking_later(content);
+            let filling = filling(self.sources.time())?.shrinking_later(content);
             match self.fill(file, path, strict, &filling, progress) {
                 Ok(left_out) => {
                     let min = NewSize::Min(self.free);
-                    let resized = resize_with_inodes(file, min, self.free_inodes, progress)?;
+                    let resized = resize_with_inodes(
+                        file,
+                        min,
+                        self.free_inodes,
+                        filling.fixed_time(),
+                        progress,
+                    )?;
                     return Ok(BuiltImage {
                         report,
                         size: resized.after,
@@ -376,7 +446,7 @@ impl ImageBuilder {
         let device = FileDevice::create(file, size)?;
         let mut options = options.clone();
         if options.root_owner().is_none() {
-            let (uid, gid) = caller();
+            let (uid, gid) = builder_of(self.sources.time());
             options.set_root_owner(uid, gid);
         }
         // More than an image of that size has.
@@ -400,7 +470,7 @@ impl ImageBuilder {
         let given = self.options.root_owner();
         if self.sources.is_empty() {
             // mkfs of ext4 gives the root its owner.
-            let owner = given.unwrap_or_else(caller);
+            let owner = given.unwrap_or_else(|| builder_of(self.sources.time()));
             if self.options.kind() == Kind::Ext4 || owner == (0, 0) {
                 return Ok(0);
             }
@@ -432,103 +502,6 @@ fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(full)
 }
 
-/// How a directory is put into an image.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct FillOptions {
-    /// Directories that become subvolumes of btrfs.
-    pub subvolumes: Vec<NewSubvolume>,
-    /// Compression of btrfs, as the mount option `compress` takes it: `zstd:3`.
-    pub compress: Option<String>,
-}
-
-impl FillOptions {
-    /// Finds what would make [`fill_with`] fail at once, before an image is made for it.
-    ///
-    /// # Errors
-    /// [`BuildError::File`]: `source` is no directory; [`BuildError::NoSubvolume`];
-    /// [`BuildError::Option`]: no such compression.
-    pub fn check(&self, source: &Path) -> Result<(), BuildError> {
-        fs::read_dir(source).map_err(|error| BuildError::File {
-            path: source.to_owned(),
-            source: error,
-        })?;
-        subvolumes::checked(&self.subvolumes, source)?;
-        self.opening().map(drop)
-    }
-
-    fn opening(&self) -> Result<Options, BuildError> {
-        let mut opening = filling()?;
-        if let Some(compression) = &self.compress {
-            let set = opening.set("compress", Some(compression));
-            set.map_err(BuildError::Option)?;
-        }
-        Ok(opening)
-    }
-}
-
-/// Fills the image or device `image` with everything that is in the directory `source`, as
-/// [`ImageBuilder::from_dir`]. What cannot be copied is reported to `progress` and left out.
-///
-/// # Errors
-/// [`BuildError::FileSystem`], [`BuildError::Copy`], [`BuildError::NoSubvolume`];
-/// [`BuildError::Option`]: no such compression.
-pub fn fill_with(
-    image: &Path,
-    source: &Path,
-    options: &FillOptions,
-    progress: &mut OnProgress<'_>,
-) -> Result<CopyReport, BuildError> {
-    let wanted = subvolumes::checked(&options.subvolumes, source)?;
-    let fs = FileSystem::open_with_options(image, &options.opening()?)?;
-    let filled = subvolumes::create(&fs, &wanted).and_then(|()| {
-        let report = copy::fill(&fs, image, source, &Changes::default(), progress)?;
-        subvolumes::finish(&fs, &wanted)?;
-        Ok(report)
-    });
-    let ended = fs.close();
-    let report = filled?;
-    ended?;
-    Ok(report)
-}
-
-/// Fills the image in `file`, which is called `image` in errors, from sources in their order. The
-/// root belongs to the owner given, else to that of the last source that has one, else to the
-/// caller. What cannot be copied from a directory is reported to `progress` and left out.
-///
-/// # Errors
-/// [`BuildError`]; what was filled until then stays.
-pub fn fill(
-    file: &Path,
-    image: &Path,
-    sources: &Sources,
-    root_owner: Option<(u32, u32)>,
-    progress: &mut OnProgress<'_>,
-) -> Result<CopyReport, BuildError> {
-    let fs = FileSystem::open_with_options(file, &filling()?)?;
-    let filled = fill_open(&fs, image, sources, root_owner, progress);
-    let ended = fs.close();
-    let filled = filled?;
-    ended?;
-    Ok(filled.copied)
-}
-
-fn fill_open(
-    fs: &FileSystem,
-    image: &Path,
-    sources: &Sources,
-    root_owner: Option<(u32, u32)>,
-    progress: &mut OnProgress<'_>,
-) -> Result<Filled, BuildError> {
-    let owner = root_owner.unwrap_or_else(caller);
-    fs.set_owner("/", Some(owner.0), Some(owner.1))?;
-    let filled = sources.fill(fs, image, owner, progress)?;
-    if let Some((uid, gid)) = root_owner.filter(|_| sources.has_dir()) {
-        fs.set_owner("/", Some(uid), Some(gid))?;
-    }
-    Ok(filled)
-}
-
 /// A copy of a stream, in a file without a name.
 fn copied(mut stream: impl Read) -> Result<fs::File, ArchiveError> {
     let mut file = tempfile::tempfile()?;
@@ -537,23 +510,21 @@ fn copied(mut stream: impl Read) -> Result<fs::File, ArchiveError> {
     Ok(file)
 }
 
-/// How an image is open while it is filled: nothing has to be durable before the end, and what
-/// waits in memory to be written only takes memory.
-fn filling() -> Result<Options, BuildError> {
-    let mut options = Options::default();
-    for (name, value) in [
-        ("cache_size", "64M"),
-        ("dirty_size", "32M"),
-        ("commit", "4"),
-    ] {
-        options.set(name, Some(value)).map_err(BuildError::Option)?;
-    }
-    Ok(options)
-}
-
-fn caller() -> (u32, u32) {
-    (
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    )
+/// Makes a file system with these options, filled from these sources, depend on both alone. The UUID
+/// derives from them if none is given, and the time is the newest one of the sources if none is
+/// given.
+///
+/// # Errors
+/// [`BuildError`]: a source cannot be read.
+pub fn make_reproducible(
+    options: &mut MkfsOptions,
+    sources: &mut Sources,
+) -> Result<(), BuildError> {
+    let summary = sources.summary()?;
+    let time = options.time().unwrap_or(summary.newest);
+    options.set_time(time);
+    sources.set_time(time);
+    let what = format!("{:?}", options);
+    options.default_uuid(derived_uuid(&summary.hash, &what));
+    Ok(())
 }

@@ -17,6 +17,7 @@
 //! xattrs (with ACLs), hard links, special files and holes. Any other copy belongs to the caller
 //! and has no set-id bits. A copy within an image shares the content where the format can.
 
+mod canonical;
 mod changed;
 mod error;
 mod image_side;
@@ -27,6 +28,7 @@ mod preloaded;
 mod report;
 mod side;
 mod stream;
+mod survey;
 mod walk;
 
 use std::collections::HashSet;
@@ -46,6 +48,7 @@ use image_side::ImageSide;
 use local_side::LocalSide;
 use report::Report;
 use side::{Found, Rules, Side};
+pub(crate) use survey::{Surveyed, Surveyor, survey};
 use walk::{Copy, Target};
 
 /// What a copy keeps.
@@ -292,7 +295,9 @@ fn copy_operands(
         }
     }
     let report = Report::new(progress, options.stop.clone());
+    let images = sides.iter().map(ImageSide::fs);
     let copy = Copy {
+        canonical: images.into_iter().any(FileSystem::is_reproducible),
         recursive: options.recursive || options.archive,
         links: options.archive,
         existing: options.existing,
@@ -415,6 +420,7 @@ pub(crate) fn fill(
     let root = to.find(b"", true)?.ok_or_else(gone)?;
     let report = Report::new(progress, Stop::new());
     let copy = Copy {
+        canonical: fs.is_reproducible(),
         recursive: true,
         links: true,
         existing: Existing::Replace,

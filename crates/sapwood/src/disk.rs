@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use gpt::mbr::ProtectiveMBR;
 use gpt::partition_types::{OperatingSystem, Type};
@@ -20,6 +21,7 @@ use uuid::Uuid;
 
 use crate::build::{BuildError, ImageBuilder};
 use crate::progress::{self, OnProgress};
+use crate::sources::derived_uuid;
 use content::{Built, temporary};
 
 /// Bytes of a sector.
@@ -201,6 +203,8 @@ pub struct DiskBuilder {
     partitions: Vec<NewPartition>,
     size: Option<u64>,
     uuid: Option<[u8; 16]>,
+    time: Option<SystemTime>,
+    reproducible: bool,
     alignment: u64,
 }
 
@@ -225,6 +229,8 @@ impl DiskBuilder {
             partitions: Vec::new(),
             size: None,
             uuid: None,
+            time: None,
+            reproducible: false,
             alignment: 1 << 20,
         }
     }
@@ -241,6 +247,22 @@ impl DiskBuilder {
     #[must_use]
     pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
         self.uuid = Some(uuid);
+        self
+    }
+
+    /// Every time in the file systems that no source says is this one. With a [UUID](Self::uuid)
+    /// the disk then depends on the sources and the options alone.
+    #[must_use]
+    pub fn time(mut self, time: SystemTime) -> Self {
+        self.time = Some(time);
+        self
+    }
+
+    /// Makes a disk that depends on what is put into it alone. The UUID derives from that if none is
+    /// given, and the time of a file system is the newest one of its sources if none is given.
+    #[must_use]
+    pub fn reproducible(mut self) -> Self {
+        self.reproducible = true;
         self
     }
 
@@ -278,6 +300,30 @@ impl DiskBuilder {
     ) -> Result<()> {
         let path = path.as_ref();
         self.check()?;
+        let mut fixed = self.clone();
+        for partition in &mut fixed.partitions {
+            if let PartitionContent::Image(image) = &mut partition.content {
+                image.fix(self.time, self.reproducible);
+            }
+        }
+        if self.reproducible && self.uuid.is_none() {
+            fixed.uuid = Some(self.hashed()?);
+        }
+        fixed.write(path, progress)
+    }
+
+    /// A UUID that follows from what is put into the disk.
+    fn hashed(&self) -> Result<[u8; 16]> {
+        let mut parts = Vec::new();
+        for partition in &self.partitions {
+            parts.extend(partition.hash()?);
+        }
+        let options = (self.size, self.alignment);
+        Ok(derived_uuid(&parts, &format!("disk {options:?}")))
+    }
+
+    /// Makes the disk image, when the UUID is decided.
+    fn write(&self, path: &Path, progress: &mut OnProgress<'_>) -> Result<()> {
         let failed = |source| DiskError::File {
             path: path.to_owned(),
             source,
@@ -353,14 +399,8 @@ impl DiskBuilder {
 
     /// A UUID that follows from that of the disk, if that was given.
     fn derived(&self, index: usize, what: &str) -> Option<[u8; 16]> {
-        use sha2::{Digest, Sha256};
-        let mut hash = Sha256::new();
-        hash.update(self.uuid?);
-        hash.update(format!("partition {index}: {what}"));
-        let bytes: [u8; 32] = hash.finalize().into();
-        let mut short = [0; 16];
-        short.copy_from_slice(bytes.get(..16)?);
-        Some(*uuid::Builder::from_custom_bytes(short).as_uuid().as_bytes())
+        let what = format!("partition {index}: {what}");
+        Some(derived_uuid(&self.uuid?, &what))
     }
 
     fn aligned(&self, bytes: u64) -> u64 {

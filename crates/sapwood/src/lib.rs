@@ -81,13 +81,13 @@ pub use mkfs::MkfsOptions;
 pub use oci::OciError;
 pub use options::Options;
 pub use progress::{OnProgress, Progress, Stop};
-pub use resize::{NewSize, ResizeError, ResizeReport, Room, resize};
+pub use resize::{NewSize, ResizeError, ResizeReport, Room, resize, resize_reproducibly};
 pub use sapwood_block as block;
 pub use sapwood_btrfs as btrfs;
 pub use sapwood_ext4 as ext4;
 pub use sapwood_vfs as vfs;
-pub use sources::Sources;
-pub use trim::{TrimError, trim};
+pub use sources::{Sources, Summary};
+pub use trim::{TrimError, trim, trim_with_options};
 
 /// Opens an image for reading and writing; see [`FileSystem::open`].
 ///

@@ -208,7 +208,19 @@ impl MkfsOptions {
     pub(crate) fn default_uuid(&mut self, uuid: [u8; 16]) {
         self.btrfs.uuid.get_or_insert(uuid);
         self.ext4.uuid.get_or_insert(uuid);
-        self.ext4.hash_seed.get_or_insert(uuid);
+    }
+
+    /// Every time in the new file system is this one, rounded down to seconds on ext4.
+    pub fn set_time(&mut self, time: std::time::SystemTime) {
+        let since = time.duration_since(std::time::UNIX_EPOCH);
+        self.btrfs.time = Some(time);
+        self.ext4.time = Some(since.map_or(0, |since| since.as_secs()));
+    }
+
+    /// The time of [`set_time`](Self::set_time).
+    #[must_use]
+    pub fn time(&self) -> Option<std::time::SystemTime> {
+        self.btrfs.time
     }
 
     pub(crate) fn set_root_owner(&mut self, uid: u32, gid: u32) {

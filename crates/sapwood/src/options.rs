@@ -18,9 +18,10 @@ pub mod table;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::Kind;
+use crate::vfs::Timestamp;
 pub use mounting::{Access, Choice, Mounting};
 
 /// Why an option is refused.
@@ -166,6 +167,56 @@ impl Options {
     pub fn subvolume(mut self, path: impl AsRef<Path>) -> Self {
         self.set_subvolume(path.as_ref().as_os_str().as_bytes());
         self
+    }
+
+    /// Makes changes reproducible: the same operations of one thread on the same image give the same
+    /// bytes, at any time and on any machine. Every time that is not given explicitly is `time`, and
+    /// random numbers derive from the image. A copy into the image has one thread, makes holes of
+    /// blocks of zeros, and gives files their modification time as access time.
+    ///
+    /// ```no_run
+    /// let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+    /// let fs = sapwood::Options::new().reproducible(time).open("disk.img")?;
+    /// fs.write("hello", "world")?;
+    /// fs.close()?;
+    /// # Ok::<(), sapwood::Error>(())
+    /// ```
+    #[must_use]
+    pub fn reproducible(mut self, time: SystemTime) -> Self {
+        self.set_reproducible(time.into());
+        self
+    }
+
+    pub(crate) fn set_reproducible(&mut self, time: Timestamp) {
+        let (btrfs, ext4) = (
+            sapwood_btrfs::Options::reproducible(time),
+            sapwood_ext4::Options::reproducible(time),
+        );
+        self.btrfs = sapwood_btrfs::Options {
+            fixed_time: btrfs.fixed_time,
+            cache_bytes: btrfs.cache_bytes,
+            dirty_bytes: btrfs.dirty_bytes,
+            inode_bytes: btrfs.inode_bytes,
+            ..self.btrfs.clone()
+        };
+        self.ext4 = sapwood_ext4::Options {
+            fixed_time: ext4.fixed_time,
+            cache_bytes: ext4.cache_bytes,
+            dirty_bytes: ext4.dirty_bytes,
+            inode_bytes: ext4.inode_bytes,
+            ..self.ext4.clone()
+        };
+    }
+
+    /// The time of [`reproducible`](Self::reproducible).
+    pub(crate) fn fixed_time(&self) -> Option<Timestamp> {
+        self.btrfs.fixed_time
+    }
+
+    /// Whether changes are [reproducible](Self::reproducible).
+    #[must_use]
+    pub fn is_reproducible(&self) -> bool {
+        self.fixed_time().is_some()
     }
 
     /// Takes an option by its name in `-o`, as [`set`](Self::set).

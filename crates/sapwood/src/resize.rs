@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use sapwood_block::{Device, Operand};
 use sapwood_btrfs::resize as btrfs;
@@ -15,6 +16,7 @@ use crate::Kind;
 use crate::image::{self, OpenError, named};
 use crate::options::parse_size;
 use crate::progress::{OnProgress, Progress};
+use crate::vfs::Timestamp;
 
 /// Sizes of file systems are multiples of this.
 const UNIT: u64 = 4096;
@@ -165,7 +167,20 @@ pub fn resize(
     size: NewSize,
     progress: &mut OnProgress<'_>,
 ) -> Result<ResizeReport, ResizeError> {
-    resize_with_inodes(path.as_ref(), size, 0, progress)
+    resize_with_inodes(path.as_ref(), size, 0, None, progress)
+}
+
+/// As [`resize`]. The same image gives the same bytes, with this time where one is needed.
+///
+/// # Errors
+/// As [`resize`].
+pub fn resize_reproducibly(
+    path: impl AsRef<Path>,
+    size: NewSize,
+    time: SystemTime,
+    progress: &mut OnProgress<'_>,
+) -> Result<ResizeReport, ResizeError> {
+    resize_with_inodes(path.as_ref(), size, 0, Some(time.into()), progress)
 }
 
 /// As [`resize`]. The smallest size of an ext4 leaves so many inodes free.
@@ -173,9 +188,10 @@ pub(crate) fn resize_with_inodes(
     path: &Path,
     size: NewSize,
     inodes: u64,
+    time: Option<Timestamp>,
     progress: &mut OnProgress<'_>,
 ) -> Result<ResizeReport, ResizeError> {
-    let mut image = Image::open(path)?;
+    let mut image = Image::open(path, time)?;
     let before = image.size()?;
     let wanted = match size {
         NewSize::Exactly(bytes) => bytes,
@@ -204,10 +220,12 @@ struct Image<'p> {
     kind: Kind,
     /// A file of its own, which gets the size of the file system.
     file: bool,
+    /// The result is reproducible, and has this time.
+    time: Option<Timestamp>,
 }
 
 impl<'p> Image<'p> {
-    fn open(path: &'p Path) -> Result<Self, ResizeError> {
+    fn open(path: &'p Path, time: Option<Timestamp>) -> Result<Self, ResizeError> {
         let (device, kind) = image::open_known(path, false)?;
         let block = path
             .metadata()
@@ -217,6 +235,7 @@ impl<'p> Image<'p> {
             device,
             kind,
             file: !block && !Operand::is_fixed(path),
+            time,
         })
     }
 
@@ -249,11 +268,11 @@ impl<'p> Image<'p> {
         let mut moved = |done| progress(moved(done));
         match self.kind {
             Kind::Btrfs => {
-                let fitted = btrfs::shrink_to_fit(&self.device, &mut moved);
+                let fitted = btrfs::shrink_to_fit(&self.device, self.time, &mut moved);
                 fitted.map_err(|error| self.btrfs(error))
             }
             Kind::Ext4 => {
-                let fitted = ext4::shrink_to_fit(&self.device, inodes, &mut moved);
+                let fitted = ext4::shrink_to_fit(&self.device, inodes, self.time, &mut moved);
                 fitted.map_err(|error| self.ext4(error))
             }
         }
@@ -263,11 +282,11 @@ impl<'p> Image<'p> {
         let mut moved = |done| progress(moved(done));
         match self.kind {
             Kind::Btrfs => {
-                let resized = btrfs::resize(&self.device, size, &mut moved);
+                let resized = btrfs::resize(&self.device, size, self.time, &mut moved);
                 resized.map_err(|error| self.btrfs(error))
             }
             Kind::Ext4 => {
-                let resized = ext4::resize(&self.device, size, &mut moved);
+                let resized = ext4::resize(&self.device, size, self.time, &mut moved);
                 resized.map_err(|error| self.ext4(error))
             }
         }

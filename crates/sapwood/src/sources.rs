@@ -1,10 +1,13 @@
 //! What an image is filled from: directories, archives, container images and manifests, in any mix.
 
+mod summary;
+
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
@@ -22,6 +25,10 @@ use crate::progress::OnProgress;
 use crate::resize::ResizeError;
 use crate::tree::Node;
 use crate::vfs::{self, Credentials, Timestamp};
+
+use summary::Summarizer;
+pub use summary::Summary;
+pub(crate) use summary::derived_uuid;
 
 /// Unit of space of both formats, in bytes, as the need of files is estimated.
 const BLOCK: u64 = 4096;
@@ -250,7 +257,61 @@ impl Sources {
         self.list.iter().any(is_dir)
     }
 
-    /// What the files take. A stream is copied to a file for that.
+    /// Times that no source says, as that of the root directory, become this one, and the image
+    /// depends on the sources alone.
+    pub fn set_time(&mut self, time: SystemTime) {
+        self.time = Some(time.into());
+    }
+
+    /// The time of [`set_time`](Self::set_time).
+    pub(crate) fn time(&self) -> Option<Timestamp> {
+        self.time
+    }
+
+    /// Reads everything and summarizes it. A stream is copied to a file for that.
+    ///
+    /// # Errors
+    /// [`BuildError`]: a source cannot be read.
+    pub fn summary(&self) -> Result<Summary, BuildError> {
+        let mut all = Summarizer::new();
+        for source in &self.list {
+            match source {
+                Source::Directory(path) => {
+                    all.field(b"directory");
+                    copy::survey(path, &self.changes, &mut all)?;
+                }
+                Source::Tar(input) => {
+                    all.field(b"archive");
+                    input.keep()?;
+                    input.with(true, |entries| all.entries(entries))?;
+                }
+                Source::Cpio(input) => {
+                    all.field(b"archive");
+                    input.keep()?;
+                    input.with(false, |entries| all.entries(entries))?;
+                }
+                Source::Oci(path) => {
+                    let image = OciImage::open(path)?;
+                    for layer in 0..image.layers() {
+                        all.field(b"layer");
+                        image.layer(layer, |entries| all.entries(entries))?;
+                    }
+                }
+            }
+        }
+        for path in &self.manifests {
+            let text = fs::read(path).map_err(|source| BuildError::File {
+                path: path.clone(),
+                source,
+            })?;
+            all.field(b"manifest");
+            all.field(&text);
+        }
+        Ok(all.end())
+    }
+
+    /// What the files take. A stream is copied to a file for that. If the image is to depend on the
+    /// sources alone, what the host's file system says of holes does not count.
     pub(crate) fn need(&self) -> Result<Need, BuildError> {
         let mut need = Need::default();
         for path in &self.manifests {
@@ -258,7 +319,10 @@ impl Sources {
         }
         for source in &self.list {
             match source {
-                Source::Directory(path) => need.add_directory(path)?,
+                Source::Directory(path) => match self.time {
+                    Some(_) => copy::survey(path, &self.changes, &mut need)?,
+                    None => need.add_directory(path)?,
+                },
                 Source::Tar(input) => {
                     input.keep()?;
                     input.with(true, |entries| need.add(entries))?;

@@ -29,8 +29,16 @@ pub enum TrimError {
 /// # Errors
 /// [`TrimError`].
 pub fn trim(path: impl AsRef<Path>) -> Result<u64, TrimError> {
+    trim_with_options(path, &Options::default())
+}
+
+/// As [`trim`], with the image opened so.
+///
+/// # Errors
+/// As [`trim`].
+pub fn trim_with_options(path: impl AsRef<Path>, options: &Options) -> Result<u64, TrimError> {
     let path = path.as_ref();
-    let fs = image::open(path, &Options::default())?;
+    let fs = image::open(path, options)?;
     let failed = |source| TrimError::FileSystem {
         path: path.to_owned(),
         source,

@@ -76,13 +76,13 @@ impl Engine {
     fn resize(self, device: &Arc<dyn Device>, size: Option<u64>) -> Result<u64> {
         let ignore = &mut |_| ();
         match (self, size) {
-            (Self::Btrfs, Some(size)) => sapwood_btrfs::resize::resize(device, size, ignore)
+            (Self::Btrfs, Some(size)) => sapwood_btrfs::resize::resize(device, size, None, ignore)
                 .map_err(|error| error.to_string()),
-            (Self::Btrfs, None) => sapwood_btrfs::resize::shrink_to_fit(device, ignore)
+            (Self::Btrfs, None) => sapwood_btrfs::resize::shrink_to_fit(device, None, ignore)
                 .map_err(|error| error.to_string()),
-            (Self::Ext4(_), Some(size)) => sapwood_ext4::resize::resize(device, size, ignore)
+            (Self::Ext4(_), Some(size)) => sapwood_ext4::resize::resize(device, size, None, ignore)
                 .map_err(|error| error.to_string()),
-            (Self::Ext4(_), None) => sapwood_ext4::resize::shrink_to_fit(device, 0, ignore)
+            (Self::Ext4(_), None) => sapwood_ext4::resize::shrink_to_fit(device, 0, None, ignore)
                 .map_err(|error| error.to_string()),
         }
     }

@@ -1,5 +1,7 @@
 //! Ids, attributes, and requests to change them.
 
+use std::time::Duration;
+
 use bitflags::bitflags;
 
 /// Identity of an inode within one mounted file system: unique among all live inodes of all its
@@ -29,6 +31,12 @@ impl Timestamp {
     #[must_use]
     pub fn now() -> Self {
         std::time::SystemTime::now().into()
+    }
+
+    /// The time since 1970; none before.
+    #[must_use]
+    pub fn since_epoch(self) -> Duration {
+        u64::try_from(self.sec).map_or(Duration::ZERO, |sec| Duration::new(sec, self.nsec))
     }
 }
 

@@ -5,6 +5,7 @@
 //! users and the command line.
 
 pub mod acl;
+mod ambient;
 mod attr;
 mod error;
 pub mod front;
@@ -13,6 +14,7 @@ mod mounting;
 pub mod rules;
 mod subvolume;
 
+pub use ambient::Ambient;
 pub use attr::{
     Attr, Credentials, DirEntry, Entry, FileKind, FsStat, Fsxattr, Ino, InodeFlags, NewInode,
     SetAttr, SetTime, Timestamp,

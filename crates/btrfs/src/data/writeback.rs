@@ -38,6 +38,7 @@ fn settings(options: &Options) -> Settings {
     Settings {
         name: "btrfs",
         threads: options.threads,
+        inline: options.fixed_time.is_some(),
         background: options.background,
         interval: options.commit_interval,
         dirty_bytes: options.dirty_bytes as u64,

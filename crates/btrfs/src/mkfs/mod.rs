@@ -96,7 +96,8 @@ pub fn mkfs_several(
         replaced = replaced.or(found);
     }
     let ids = write::new_ids(options, devices.len());
-    write::write(devices, options, &ids, &chunks, &sizes, SystemTime::now())?;
+    let now = options.time.unwrap_or_else(SystemTime::now);
+    write::write(devices, options, &ids, &chunks, &sizes, now)?;
     let group = |c: &layout::PlannedChunk| MkfsGroup {
         flags: c.flags,
         length: c.length,

@@ -1,5 +1,7 @@
 //! What a new file system is to be like.
 
+use std::time::SystemTime;
+
 use sapwood_btrfs_format::{BlockGroupFlags, ChecksumKind, CompatRo, Incompat};
 
 use super::error::MkfsError;
@@ -37,7 +39,8 @@ impl Profile {
 pub struct MkfsOptions {
     /// Label, up to 255 bytes.
     pub label: String,
-    /// Identity of the file system; random if not given.
+    /// Identity of the file system, from which those of devices and trees derive; all random if not
+    /// given.
     pub uuid: Option<[u8; 16]>,
     /// Bytes of a tree block: 4096 to 65536, a power of two. Default 16384, or 4096 if mixed.
     pub node_size: Option<u32>,
@@ -67,6 +70,8 @@ pub struct MkfsOptions {
     pub metadata_chunk: Option<u64>,
     /// Bytes of the first data chunk, likewise.
     pub data_chunk: Option<u64>,
+    /// Time of creation; default now.
+    pub time: Option<SystemTime>,
     /// Overwrite existing contents.
     pub force: bool,
     /// Discard the device first.
@@ -92,6 +97,7 @@ impl Default for MkfsOptions {
             system_chunk: None,
             metadata_chunk: None,
             data_chunk: None,
+            time: None,
             force: false,
             discard: true,
         }

@@ -8,6 +8,7 @@ use sapwood_btrfs_format::{
     BlockGroupFlags, BlockInit, Expect, Key, MAGIC, RootBackup, SUPER_OFFSETS, SUPER_SIZE,
     SuperBlock, SuperFlags, objectid, validate_block,
 };
+use sapwood_vfs::{Ambient, Timestamp};
 
 use super::bulk::{self, NewBlock};
 use super::error::MkfsError;
@@ -15,14 +16,17 @@ use super::layout::{PlannedChunk, RESERVED};
 use super::options::{MkfsOptions, SECTOR_SIZE};
 use super::trees::{GENERATION, Ids, Placed, Plan};
 
-/// Random identities, except the file system's own if the options name it.
+/// Identities: all random, or that of the options and what derives from it.
 pub(super) fn new_ids(options: &MkfsOptions, devices: usize) -> Ids {
-    let random = || uuid::Uuid::new_v4().into_bytes();
+    let ambient = match &options.uuid {
+        Some(uuid) => Ambient::fixed(Timestamp::default(), &[uuid]),
+        None => Ambient::machine(),
+    };
     Ids {
-        fsid: options.uuid.unwrap_or_else(random),
-        devices: (0..devices).map(|_| random()).collect(),
-        chunk_tree: random(),
-        subvolume: random(),
+        fsid: options.uuid.unwrap_or_else(|| ambient.uuid()),
+        devices: (0..devices).map(|_| ambient.uuid()).collect(),
+        chunk_tree: ambient.uuid(),
+        subvolume: ambient.uuid(),
     }
 }
 

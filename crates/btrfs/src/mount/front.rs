@@ -109,6 +109,10 @@ impl front::Inode for Inode {
 }
 
 impl front::Engine for Btrfs {
+    fn now(&self) -> Timestamp {
+        self.engine.now()
+    }
+
     type Inode = Inode;
     type Target = Target;
     type Vacancy = ();

@@ -60,6 +60,10 @@ impl Btrfs {
     /// # Errors
     /// What kept something from becoming durable.
     pub fn close(&self) -> Result<()> {
+        if self.engine.ambient.is_fixed() && !self.engine.read_only() {
+            // There is no thread that does it, and what is left must not depend on time.
+            self.finish_cleaning();
+        }
         self.background.stop(&self.engine);
         let result = sync::sync(&self.engine);
         self.engine.writeback.stop();
@@ -129,7 +133,9 @@ impl Background {
     /// Starts them, unless the mount is read-only or its options do without.
     pub(crate) fn start(engine: &Arc<Engine>) -> Self {
         let mut threads = Vec::new();
-        if engine.options.background && !engine.health.read_only() {
+        let options = &engine.options;
+        let own = options.background && options.fixed_time.is_none();
+        if own && !engine.health.read_only() {
             engine.writeback.start(engine);
             threads.extend(spawn(engine, "btrfs-commit", committer));
             threads.extend(spawn(engine, "btrfs-cleaner", |engine| {

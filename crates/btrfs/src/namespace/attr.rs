@@ -32,7 +32,7 @@ pub(crate) fn set_attributes(
 }
 
 fn apply(h: &Handle, inode: &Arc<Inode>, changes: &SetAttr) {
-    let now = Timestamp::now();
+    let now = h.store().now();
     let time = |set: SetTime| match set {
         SetTime::Now => now,
         SetTime::To(time) => time,
@@ -73,7 +73,7 @@ pub(crate) fn store_flags(store: &Arc<Store>, inode: &Arc<Inode>, flags: InodeFl
         true => Ok(()),
         false => xattr::replace(&mut h, inode, xattr::COMPRESSION, property),
     };
-    let now = Timestamp::now();
+    let now = store.now();
     inode.change(&h, |state| {
         state.set_vfs_flags(flags);
         if inode.kind == FileKind::Regular && size == 0 {
@@ -118,7 +118,7 @@ pub(crate) fn set_privileges(
         true => xattr::replace(&mut h, inode, rules::CAPABILITY, None),
         false => Ok(()),
     };
-    let now = Timestamp::now();
+    let now = store.now();
     inode.change(&h, |state| {
         state.set_perm(perm);
         state.inode_changed(now);
@@ -130,7 +130,7 @@ pub(crate) fn set_privileges(
 /// exclusively.
 pub(crate) fn content_changed(store: &Arc<Store>, inode: &Arc<Inode>) -> Result<()> {
     let h = store.start(1)?;
-    let now = Timestamp::now();
+    let now = store.now();
     inode.change(&h, |state| state.content_changed(now));
     h.end()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sapwood_btrfs_format::{FileExtent, InodeFlags, InodeRefRef, Key, kind};
 use sapwood_vfs::rules::{self, Ownership};
-use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, Timestamp, acl};
+use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, acl};
 
 use super::names::{self, Target};
 use super::rename::Place;
@@ -106,7 +106,7 @@ fn plan(
             .default
             .map(|value| (acl::DEFAULT.to_vec(), value)),
     );
-    let now = Timestamp::now();
+    let now = store.now();
     let mut state = InodeState::new(kind.mode_bits() | inherited.perm, now);
     state.uid = uid;
     state.gid = gid;
@@ -222,7 +222,7 @@ pub(crate) fn link(
     let was_orphan = inode.state.lock().nlink == 0;
     let linked = names::add_ref(&mut h, &dir.root, inode.objectid, dir.objectid, index, name)
         .and_then(|()| {
-            let now = Timestamp::now();
+            let now = store.now();
             let transid = h.transid();
             inode.change(&h, |state| {
                 state.names_changed(transid);

@@ -222,7 +222,7 @@ pub(crate) fn remove_entry(
 }
 
 fn resize_dir(h: &mut Handle, dir: &Arc<Inode>, resize: impl FnOnce(u64) -> u64) -> Result<()> {
-    let now = vfs::Timestamp::now();
+    let now = h.store().now();
     dir.change(h, |state| {
         state.set_plain_size(resize(state.size));
         state.content_changed(now);

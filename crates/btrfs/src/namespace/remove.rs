@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sapwood_vfs::front::lock_all;
 use sapwood_vfs::rules;
-use sapwood_vfs::{self as vfs, Timestamp};
+use sapwood_vfs::{self as vfs};
 
 use super::layer::Namespace;
 use super::names::{self, Target};
@@ -105,7 +105,7 @@ pub(super) fn remove_name(
 ) -> Result<()> {
     let index = names::remove_ref(h, &dir.root, victim.objectid, dir.objectid, name)?;
     names::remove_entry(h, dir, name, index)?;
-    let now = Timestamp::now();
+    let now = h.store().now();
     let mut last = false;
     let transid = h.transid();
     victim.change(h, |state| {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sapwood_vfs::{self as vfs, RenameMode, Timestamp, front};
+use sapwood_vfs::{self as vfs, RenameMode, front};
 
 use super::dir;
 use super::layer::Namespace;
@@ -135,7 +135,7 @@ fn put(h: &mut Handle, found: &Found<'_>, to: Place<'_>, index: u64) -> Result<(
             to.name,
         )?,
     }
-    let now = Timestamp::now();
+    let now = h.store().now();
     let transid = h.transid();
     found.inode.change(h, |state| {
         state.names_changed(transid);

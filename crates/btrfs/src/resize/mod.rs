@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 use sapwood_btrfs_format::{BlockGroupFlags, SUPER_OFFSETS, SUPER_SIZE};
+use sapwood_vfs::Timestamp;
 
 use crate::options::SubvolumeChoice;
 use crate::space::{Placed, Replaced};
@@ -81,10 +82,16 @@ pub fn size(device: &dyn Device) -> std::result::Result<u64, Error> {
 }
 
 /// Gives the file system on `device` this size, rounded down to whole sectors. Returns that size.
+/// With a `time` the result is [reproducible](Options::reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.
-pub fn resize(device: &Arc<dyn Device>, size: u64, moved: &mut OnMoved<'_>) -> Result<u64> {
+pub fn resize(
+    device: &Arc<dyn Device>,
+    size: u64,
+    time: Option<Timestamp>,
+    moved: &mut OnMoved<'_>,
+) -> Result<u64> {
     let size = size - size % UNIT;
     if size > device.size() {
         return Err(ResizeError::PastEnd {
@@ -93,7 +100,7 @@ pub fn resize(device: &Arc<dyn Device>, size: u64, moved: &mut OnMoved<'_>) -> R
             wanted: size,
         });
     }
-    run(device, moved, |resize| {
+    run(device, time, moved, |resize| {
         let old = resize.store().space.total_bytes();
         if size < old {
             resize.store().space.limit_chunks(size);
@@ -105,12 +112,16 @@ pub fn resize(device: &Arc<dyn Device>, size: u64, moved: &mut OnMoved<'_>) -> R
 }
 
 /// Makes the file system on `device` as small as it can be made without moving single extents.
-/// Returns its new size.
+/// Returns its new size. With a `time` the result is [reproducible](Options::reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.
-pub fn shrink_to_fit(device: &Arc<dyn Device>, moved: &mut OnMoved<'_>) -> Result<u64> {
-    run(device, moved, |resize| {
+pub fn shrink_to_fit(
+    device: &Arc<dyn Device>,
+    time: Option<Timestamp>,
+    moved: &mut OnMoved<'_>,
+) -> Result<u64> {
+    run(device, time, moved, |resize| {
         resize.drop_unused()?;
         resize.cut_all()?;
         resize.pack(None)?;
@@ -122,13 +133,18 @@ pub fn shrink_to_fit(device: &Arc<dyn Device>, moved: &mut OnMoved<'_>) -> Resul
 
 fn run(
     device: &Arc<dyn Device>,
+    time: Option<Timestamp>,
     moved: &mut OnMoved<'_>,
     work: impl FnOnce(&mut Resize<'_, '_>) -> Result<u64>,
 ) -> Result<u64> {
+    let options = match time {
+        Some(time) => Options::reproducible(time),
+        None => Options::default(),
+    };
     let options = Options {
         subvolume: SubvolumeChoice::Id(0),
         background: false,
-        ..Options::default()
+        ..options
     };
     let fs = Btrfs::open(vec![Arc::clone(device)], options)?;
     let devices = fs.engine.volume.device_count();

@@ -11,12 +11,12 @@ use sapwood_vfs::{self as vfs, Timestamp, rules};
 use super::choose::next_id;
 use super::layer::Subvolumes;
 use super::quota;
-use super::uuid_tree::{self, Which, new_uuid};
+use super::uuid_tree::{self, Which};
 use crate::Result;
 use crate::inode::{Inode, InodeState};
 use crate::namespace::dir;
 use crate::namespace::names::{self, Target};
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Store};
 use crate::tree::{Root, create_root};
 
 /// Items that making a subvolume can touch: name (two), directory, root item, root refs (two),
@@ -69,10 +69,10 @@ pub(super) fn check_new_name(
 /// Makes the tree, with its top directory, its root item and its uuid.
 fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
     let root = create_root(h, id)?;
-    let now = Timestamp::now();
+    let now = h.store().now();
     let item = {
         let mut item = root.item();
-        fill(&mut item, h.transid(), now, h.store().nodesize);
+        fill(h.store(), &mut item, h.transid(), now);
         *item
     };
     let top = objectid::FIRST_FREE;
@@ -101,19 +101,19 @@ fn make(h: &mut Handle, id: u64) -> Result<Arc<Root>> {
     Ok(root)
 }
 
-fn fill(item: &mut RootItem, transid: u64, now: Timestamp, nodesize: u32) {
+fn fill(store: &Store, item: &mut RootItem, transid: u64, now: Timestamp) {
     item.inode = InodeItem {
         generation: 1.into(),
         size: 3.into(),
-        nbytes: u64::from(nodesize).into(),
+        nbytes: u64::from(store.nodesize).into(),
         nlink: 1.into(),
         mode: TOP_MODE.into(),
         flags: InodeFlags::ROOT_ITEM_INIT.bits().into(),
         ..InodeItem::default()
     };
     item.root_dirid = objectid::FIRST_FREE.into();
-    item.bytes_used = u64::from(nodesize).into();
-    item.uuid = new_uuid();
+    item.bytes_used = u64::from(store.nodesize).into();
+    item.uuid = store.ambient.uuid();
     item.ctransid = transid.into();
     item.otransid = transid.into();
     item.ctime = Timespec::new(now.sec, now.nsec);

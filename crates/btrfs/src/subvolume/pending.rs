@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sapwood_btrfs_format::{RootFlags, RootItem, Timespec};
-use sapwood_vfs::Timestamp;
 
 use super::quota;
-use super::uuid_tree::{self, Which, new_uuid};
+use super::uuid_tree::{self, Which};
 use crate::Result;
 use crate::inode::Inode;
 use crate::lock::{Rank, RankedMutex};
 use crate::namespace::names::{self, Target};
-use crate::transaction::Handle;
+use crate::transaction::{Handle, Store};
 use crate::tree::{Root, copy_root};
 
 /// A snapshot that the commit is to take.
@@ -70,7 +69,7 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
         source.set_last_snapshot(transid);
     }
     let mut item = *source.item();
-    describe(&mut item, pending, transid);
+    describe(h.store(), &mut item, pending, transid);
     item.bytenr = top.bytenr().into();
     item.level = top.level();
     let root = Arc::new(Root::new(pending.id, transid, top, item));
@@ -90,8 +89,8 @@ fn take(h: &mut Handle, pending: &Pending) -> Result<()> {
 }
 
 /// Turns the root item of the source into that of the snapshot.
-fn describe(item: &mut RootItem, pending: &Pending, transid: u64) {
-    let now = Timestamp::now();
+fn describe(store: &Store, item: &mut RootItem, pending: &Pending, transid: u64) {
+    let now = store.now();
     item.generation = transid.into();
     item.generation_v2 = transid.into();
     item.last_snapshot = transid.into();
@@ -99,7 +98,7 @@ fn describe(item: &mut RootItem, pending: &Pending, transid: u64) {
     flags.set(RootFlags::RDONLY, pending.read_only);
     item.flags = flags.bits().into();
     item.parent_uuid = item.uuid;
-    item.uuid = new_uuid();
+    item.uuid = store.ambient.uuid();
     if !pending.read_only {
         // What may change is no longer what was received.
         item.received_uuid = [0; 16];

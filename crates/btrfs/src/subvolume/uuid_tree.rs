@@ -61,8 +61,3 @@ fn change(
         Ok(Change::Put(bytes))
     })
 }
-
-/// A random uuid.
-pub(super) fn new_uuid() -> [u8; 16] {
-    uuid::Uuid::new_v4().into_bytes()
-}

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sapwood_btrfs_format::{CompatRo, ItemError, RootBackup, SuperBlock, Timespec, objectid};
-use sapwood_vfs::Timestamp;
 
 use super::handle::Handle;
 use super::state::State;
@@ -239,7 +238,7 @@ fn write_root_item(
         let moved = item.bytenr.get() != node.bytenr() || item.level != node.level();
         if moved && objectid::is_fs_tree(root.id()) {
             item.ctransid = h.transid().into();
-            let now = Timestamp::now();
+            let now = h.store().now();
             item.ctime = Timespec::new(now.sec, now.nsec);
         }
         (moved, item.bytes_used.get())

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use sapwood_base::Health;
 use sapwood_btrfs_format::{ChecksumKind, Incompat};
+use sapwood_vfs::{Ambient, Timestamp};
 
 use super::handle::Handle;
 use super::table::Transactions;
@@ -52,6 +53,8 @@ const CACHE_ITEMS: u64 = 12;
 pub(crate) struct Store {
     pub(crate) options: Options,
     pub(crate) health: Health,
+    /// Its clock and random numbers.
+    pub(crate) ambient: Ambient,
     pub(crate) counters: Counters,
     pub(crate) volume: Arc<Volume>,
     pub(crate) blocks: BlockCache,
@@ -101,6 +104,13 @@ impl Store {
             space,
             new_incompat: AtomicU64::new(0),
             health: Health::new(read_only),
+            ambient: Ambient::new(
+                options.fixed_time,
+                &[
+                    &super_block.fsid,
+                    &super_block.generation.get().to_le_bytes(),
+                ],
+            ),
             transactions: Transactions::new(super_block.generation.get()),
             sectorsize: super_block.sectorsize.get(),
             nodesize: super_block.nodesize.get(),
@@ -153,6 +163,11 @@ impl Store {
             h.end()?;
         }
         Ok(())
+    }
+
+    /// The time.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.ambient.now()
     }
 
     /// Whether changes are refused.

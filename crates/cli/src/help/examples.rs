@@ -17,6 +17,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "sapwood mkfs --free 20% -r tree/ small.img",
                 "as large as the files need, and a fifth more",
             ),
+            (
+                "sapwood mkfs -t ext4 --reproducible --tar root.tar root.img",
+                "the same bytes for the same archive",
+            ),
         ],
     ),
     (

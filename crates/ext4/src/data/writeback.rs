@@ -16,6 +16,7 @@ pub(crate) fn new_writeback(options: &Options) -> Writeback<Engine> {
     let settings = Settings {
         name: "ext4",
         threads: options.threads,
+        inline: options.fixed_time.is_some(),
         background: options.background,
         interval: options.commit_interval,
         dirty_bytes: options.dirty_bytes as u64,

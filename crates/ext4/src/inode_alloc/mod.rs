@@ -24,7 +24,7 @@ use sapwood_ext4_format::{
     BitmapKind, Compat, Inode as RawInode, InodeFlags, XATTR_MAGIC, bitmap, special_ino,
 };
 use sapwood_jbd2::{Buffer, Handle};
-use sapwood_vfs::{FileKind, Timestamp};
+use sapwood_vfs::FileKind;
 
 use claim::{Bits, Locked, Pool, claim};
 use policy::Wish;
@@ -64,6 +64,7 @@ pub(crate) fn allocate(store: &Store, h: &Handle, parent: &Inode, kind: FileKind
         policy: store.options.alloc_policy(),
         counters: &store.counters.inode_alloc,
         avoid_recent: avoids_recent(store),
+        now: store.ambient.seconds(),
     };
     let ino = allocator.allocate(h, wish)?;
     if store.fast_commits.wanted(h) {
@@ -83,6 +84,7 @@ pub(crate) fn free(store: &Store, h: &Handle, ino: u32, kind: FileKind) -> Resul
         policy: store.options.alloc_policy(),
         counters: &store.counters.inode_alloc,
         avoid_recent: avoids_recent(store),
+        now: store.ambient.seconds(),
     };
     store.fast_commits.freed(h, ino);
     allocator.free(h, ino, kind == FileKind::Directory)
@@ -99,6 +101,7 @@ pub(crate) fn mark_used(store: &Store, h: &Handle, ino: u32, directory: bool) ->
         policy: store.options.alloc_policy(),
         counters: &store.counters.inode_alloc,
         avoid_recent: avoids_recent(store),
+        now: store.ambient.seconds(),
     };
     allocator.mark_used(h, ino, directory)
 }
@@ -134,10 +137,6 @@ fn avoids_recent(store: &Store) -> bool {
     !journal || store.fast_commits.enabled()
 }
 
-fn now() -> u64 {
-    u64::try_from(Timestamp::now().sec).unwrap_or(0)
-}
-
 /// What both directions need of a mount.
 struct Allocator<'e> {
     groups: &'e Groups,
@@ -145,6 +144,8 @@ struct Allocator<'e> {
     counters: &'e AllocCounters,
     /// Inodes that were deleted lately are used only if no others are free.
     avoid_recent: bool,
+    /// The time in seconds.
+    now: u64,
 }
 
 impl Allocator<'_> {
@@ -261,7 +262,7 @@ impl Allocator<'_> {
         }
         let map = self.groups.inodes_if_known(group);
         if let Some(map) = map {
-            map.forget_older(&mut state.recent, now(), RECENT_SECONDS);
+            map.forget_older(&mut state.recent, self.now, RECENT_SECONDS);
         }
         self.groups.mark_dirty(group, state, BitmapKind::Inode);
         Ok(table_block)
@@ -299,7 +300,7 @@ impl Allocator<'_> {
         bitmap::clear_bit(&mut content, index);
         drop(content);
         if self.avoid_recent {
-            map.deleted(&mut state.recent, index, now());
+            map.deleted(&mut state.recent, index, self.now);
         }
         map.set(index, false);
         let free = state.desc.free_inodes().saturating_add(1);

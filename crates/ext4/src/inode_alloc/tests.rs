@@ -51,6 +51,7 @@ fn allocator(fs: &Ext4, policy: AllocPolicy) -> Allocator<'_> {
         policy,
         counters: &fs.engine.counters.inode_alloc,
         avoid_recent: avoids_recent(&fs.engine),
+        now: 0,
     }
 }
 

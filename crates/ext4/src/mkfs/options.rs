@@ -41,7 +41,7 @@ pub enum OnError {
 pub struct MkfsOptions {
     /// Label, up to 16 bytes.
     pub label: String,
-    /// Identity of the file system; random if not given.
+    /// Identity of the file system, from which the seed of hashes derives; random if not given.
     pub uuid: Option<[u8; 16]>,
     /// Bytes of a block: 1024, 2048 or 4096. Default 4096, or 1024 below 512 MiB.
     pub block_size: Option<u32>,
@@ -64,7 +64,7 @@ pub struct MkfsOptions {
     pub flex_groups: u32,
     /// Hash of names.
     pub dir_hash: DirHash,
-    /// Seed of that hash; random if not given.
+    /// Seed of that hash; if not given it derives from the identity.
     pub hash_seed: Option<[u8; 16]>,
     /// Owner (user, group) of the root directory.
     pub root_owner: (u32, u32),

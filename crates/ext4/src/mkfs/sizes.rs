@@ -8,6 +8,7 @@ use sapwood_ext4_format::{
     Features, GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE, Geometry, Incompat, MountOpts, REV_DYNAMIC,
     RoCompat, SUPER_MAGIC, SuperBlock, SuperFlags, SuperState, errors_behaviour, uuid_seed,
 };
+use sapwood_vfs::{Ambient, Timestamp};
 
 use super::error::MkfsError;
 use super::features;
@@ -426,12 +427,15 @@ fn numbers(
 
 /// Sets the fields for the identity and the first mount.
 fn identity(sb: &mut SuperBlock, options: &MkfsOptions, now: u64) {
-    let random = || uuid::Uuid::new_v4().into_bytes();
-    sb.uuid = options.uuid.unwrap_or_else(random);
+    let ambient = match &options.uuid {
+        Some(uuid) => Ambient::fixed(Timestamp::default(), &[uuid]),
+        None => Ambient::machine(),
+    };
+    sb.uuid = options.uuid.unwrap_or_else(|| ambient.uuid());
     for (to, from) in sb.volume_name.iter_mut().zip(options.label.bytes()) {
         *to = from;
     }
-    let seed = options.hash_seed.unwrap_or_else(random);
+    let seed = options.hash_seed.unwrap_or_else(|| ambient.uuid());
     for (word, bytes) in sb.hash_seed.iter_mut().zip(seed.chunks_exact(4)) {
         *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into();
     }

@@ -15,7 +15,9 @@ pub(crate) struct Background {
 impl Background {
     /// Starts it, if the mount takes changes and wants one.
     pub(crate) fn start(engine: &Arc<Engine>) -> Self {
-        let wanted = engine.options.background && !engine.read_only();
+        let options = &engine.options;
+        let own = options.background && options.fixed_time.is_none();
+        let wanted = own && !engine.read_only();
         let worker = Arc::clone(engine);
         let spawn = || {
             thread::Builder::new()

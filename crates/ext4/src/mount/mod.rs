@@ -30,6 +30,7 @@ use sapwood_ext4_format::{
     SuperState,
 };
 use sapwood_jbd2::{Cache, Host, Journal, LayoutMap, LayoutRun};
+use sapwood_vfs::{Ambient, Timestamp};
 
 use crate::alarm::Alarm;
 use crate::block_alloc::Space;
@@ -400,18 +401,12 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
     let journal = if has_journal && with == With::Log && !options.read_only {
         let mut log = open_log(&patient, &sb, &geometry)?;
         log.set_form(log_form(&sb, &options))?;
+        log.set_time(options.fixed_time.map(Timestamp::since_epoch));
         Journal::with_log(Arc::clone(&cache), log, journal_options)?
     } else {
         Journal::in_place(Arc::clone(&cache), journal_options)
     };
-    let area = |log: &sapwood_jbd2::Log| log.fast_commit_blocks() > 0;
-    let possible = options.data != DataMode::Journal
-        && sb.features().has_compat(Compat::FAST_COMMIT)
-        && journal.log().is_some_and(area);
-    let fast_commits = match possible {
-        true => options.fast_commit,
-        false => FastCommits::Off,
-    };
+    let fast_commits = possible_fast_commits(&sb, &journal, &options);
     let clean_at_mount = sb.state().contains(SuperState::VALID);
     let hidden = [
         sb.usr_quota_inum.get(),
@@ -420,12 +415,14 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
         sb.orphan_file_inum.get(),
     ];
     let first_ino = geometry.first_ino();
+    let ambient = ambient(&sb, &options);
     let store = Store {
         on_demand: OnDemand::new(&sb),
         space: Space::open(&groups, &journal, &sb),
         orphans: Orphans::new(),
         super_block: RankedMutex::new(Rank::Superblock, sb),
         health: Health::new(options.read_only),
+        ambient,
         counters: Counters::default(),
         fast_commits: Tracker::new(fast_commits, first_ino),
         alarm: Alarm::new(),
@@ -448,6 +445,25 @@ fn assemble(device: Arc<dyn Device>, options: Options, with: With) -> Result<Arc
     let host: Weak<dyn Host> = Arc::downgrade(&engine) as Weak<dyn Host>;
     engine.journal.attach(host);
     Ok(engine)
+}
+
+/// What an fsync puts into fast commits, as far as the image and the options allow them.
+fn possible_fast_commits(sb: &SuperBlock, journal: &Journal, options: &Options) -> FastCommits {
+    let area = |log: &sapwood_jbd2::Log| log.fast_commit_blocks() > 0;
+    let possible = options.data != DataMode::Journal
+        && sb.features().has_compat(Compat::FAST_COMMIT)
+        && journal.log().is_some_and(area);
+    match possible {
+        true => options.fast_commit,
+        false => FastCommits::Off,
+    }
+}
+
+/// The clock and random numbers of a mount. What two mounts draw differs.
+fn ambient(sb: &SuperBlock, options: &Options) -> Ambient {
+    let mounts = sb.mnt_count.get().to_le_bytes();
+    let free = sb.free_inodes_count.get().to_le_bytes();
+    Ambient::new(options.fixed_time, &[&sb.uuid, &mounts, &free])
 }
 
 /// How a log of this file system is written: as the kernel writes it.
@@ -486,15 +502,11 @@ fn mark_mounted(engine: &Engine) -> Result<()> {
         sb.set_state(state);
     }
     sb.set_features(features);
-    sb.set_mtime(now_seconds());
+    sb.set_mtime(engine.ambient.seconds());
     sb.mnt_count = sb.mnt_count.get().wrapping_add(1).into();
     let mut copy = sb.clone();
     drop(sb);
     write_super(&*engine.device, &mut copy)
-}
-
-fn now_seconds() -> u64 {
-    u64::try_from(sapwood_vfs::Timestamp::now().sec).unwrap_or(0)
 }
 
 /// Writes the superblock past the journal, which must hold no newer copy of it.
@@ -526,7 +538,7 @@ pub(crate) fn close(engine: &Arc<Engine>) -> Result<()> {
         let state = sb.state() | SuperState::VALID;
         sb.set_state(state);
     }
-    sb.set_wtime(now_seconds());
+    sb.set_wtime(engine.ambient.seconds());
     sb.set_free_blocks_count(free_blocks)?;
     sb.free_inodes_count = free_inodes.into();
     let mut copy = sb.clone();

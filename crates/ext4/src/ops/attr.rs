@@ -37,15 +37,14 @@ pub(crate) fn set_attributes(
         if strip {
             xattr::set_in(engine, &h, inode, rules::CAPABILITY, None)?;
         }
-        apply(inode, changes);
+        apply(inode, changes, engine.now());
         inode.store(engine, &h)
     })())?;
     drop(h);
     reap::reap_values(engine)
 }
 
-fn apply(inode: &Inode, changes: &SetAttr) {
-    let now = Timestamp::now();
+fn apply(inode: &Inode, changes: &SetAttr, now: Timestamp) {
     let time = |set: SetTime| match set {
         SetTime::Now => disk_time(now),
         SetTime::To(time) => disk_time(time),
@@ -104,7 +103,7 @@ pub(crate) fn store_flags(
         let mut state = inode.state.lock();
         let flags = disk_flags(state.raw.flags(), flags);
         state.raw.set_flags(flags);
-        state.changed(Timestamp::now());
+        state.changed(engine.now());
     }
     engine.abort(inode.store(engine, &h))
 }
@@ -153,7 +152,7 @@ pub(crate) fn set_project(
         let mut flags = state.raw.flags();
         flags.set(DiskFlags::PROJINHERIT, inherit);
         state.raw.set_flags(flags);
-        state.changed(Timestamp::now());
+        state.changed(engine.now());
     }
     engine.abort(inode.store(engine, &h))
 }
@@ -198,7 +197,7 @@ pub(crate) fn set_privileges(
         {
             let mut state = inode.state.lock();
             state.set_perm(perm);
-            state.changed(Timestamp::now());
+            state.changed(engine.now());
         }
         inode.store(engine, &h)
     })())?;
@@ -212,6 +211,6 @@ pub(crate) fn set_privileges(
 /// The journal.
 pub(crate) fn content_changed(engine: &Arc<Engine>, inode: &Arc<Inode>) -> Result<()> {
     let h: Handle = engine.start_tracked(1)?;
-    inode.state.lock().content_changed(Timestamp::now());
+    inode.state.lock().content_changed(engine.now());
     engine.abort(inode.store(engine, &h))
 }

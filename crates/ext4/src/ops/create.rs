@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sapwood_ext4_format::{Compat, Inode as RawInode, InodeFlags as DiskFlags, LINK_MAX, RoCompat};
 use sapwood_jbd2::Handle;
 use sapwood_vfs::rules::{self, Ownership};
-use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, Timestamp, acl};
+use sapwood_vfs::{self as vfs, Credentials, FileKind, NewInode, acl};
 
 use crate::engine::Engine;
 use crate::inode::{Inode, disk_device, disk_time};
@@ -52,7 +52,7 @@ pub(crate) fn create(
     engine.abort((|| {
         let inode = make(engine, &h, dir, ino, plan, 1)?;
         dir::insert_absent(engine, &h, dir, name, vacancy, (ino, inode.kind))?;
-        let now = Timestamp::now();
+        let now = engine.now();
         {
             let mut state = dir.state.lock();
             state.content_changed(now);
@@ -199,12 +199,12 @@ fn make(
     raw.set_uid(plan.uid);
     raw.set_gid(plan.gid);
     raw.set_links(links);
-    raw.set_generation(fastrand::u32(..));
+    raw.set_generation(engine.ambient.random());
     raw.set_flags(plan.flags | map::new_flags(engine, plan.kind));
     if plan.project != 0 {
         raw.set_projid(plan.project)?;
     }
-    let now = disk_time(Timestamp::now());
+    let now = disk_time(engine.now());
     raw.set_atime(now);
     raw.set_mtime(now);
     raw.set_ctime(now);
@@ -252,7 +252,7 @@ pub(crate) fn link(
     let h = engine.start_tracked(room.credits + orphan::CREDITS + 2)?;
     engine.abort((|| {
         dir::insert(engine, &h, dir, name, inode.ino, inode.kind)?;
-        let now = Timestamp::now();
+        let now = engine.now();
         let was_orphan = {
             let mut state = inode.state.lock();
             let links = state.raw.links();

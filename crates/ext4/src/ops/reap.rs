@@ -79,7 +79,7 @@ pub(crate) fn free(engine: &Engine, h: &Handle, inode: &Inode) -> Result<()> {
     {
         let mut state = inode.state.lock();
         state.deleted = true;
-        let now = Timestamp::now().sec;
+        let now = engine.now().sec;
         // Zero would mean: not deleted.
         state
             .raw

@@ -132,7 +132,7 @@ fn remove_last(
     };
     engine.abort((|| {
         dir::remove_present(engine, &h, dir, name, present)?;
-        let now = Timestamp::now();
+        let now = engine.now();
         dir.state.lock().content_changed(now);
         let gone = bare && reap::condemn(victim, now);
         match gone {

@@ -69,7 +69,7 @@ fn replace(
     target: Option<Found<'_>>,
     to: Place<'_>,
 ) -> Result<()> {
-    let now = Timestamp::now();
+    let now = engine.now();
     let Place {
         dir: from_dir,
         name,
@@ -97,7 +97,7 @@ fn replace(
 
 /// Swaps two names.
 fn exchange(engine: &Arc<Engine>, h: &Handle, source: Found<'_>, target: Found<'_>) -> Result<()> {
-    let now = Timestamp::now();
+    let now = engine.now();
     let (from, to) = (source.place, target.place);
     dir::replace(
         engine,

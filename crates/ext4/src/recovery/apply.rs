@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use sapwood_ext4_format::{Inode as RawInode, InodeFlags, LINK_MAX};
 use sapwood_jbd2::Handle;
-use sapwood_vfs::{FileKind, Timestamp};
+use sapwood_vfs::FileKind;
 
 use super::area::Change;
 use super::orphans;
@@ -327,7 +327,7 @@ impl Replay<'_> {
     /// time of the replay. The kernel's replay does the same.
     fn changed(&self, dir: &Inode, h: &Handle) -> Result<()> {
         if !sapwood_fault::planted(149) {
-            dir.state.lock().content_changed(Timestamp::now());
+            dir.state.lock().content_changed(self.engine.now());
         }
         dir.store(self.engine, h)
     }

@@ -17,6 +17,7 @@ use sapwood_ext4_format::{
     SuperBlock, SuperState, bitmap, validate_block_bitmap,
 };
 use sapwood_jbd2::{LayoutMap, Log};
+use sapwood_vfs::Timestamp;
 
 use super::{ResizeError, Result};
 use crate::mount::{journal_layout, log_form, read_super};
@@ -46,6 +47,8 @@ pub(super) struct Image {
     /// Group where the search for free blocks goes on.
     cursor: u32,
     log: Option<Log>,
+    /// The time that commits record, if it is fixed.
+    time: Option<Timestamp>,
 }
 
 impl Image {
@@ -53,10 +56,14 @@ impl Image {
     ///
     /// # Errors
     /// What a mount refuses; [`ResizeError::Unclean`].
-    pub(super) fn open(device: &Arc<dyn Device>) -> Result<Self> {
+    pub(super) fn open(device: &Arc<dyn Device>, time: Option<Timestamp>) -> Result<Self> {
+        let options = match time {
+            Some(time) => Options::reproducible(time),
+            None => Options::default(),
+        };
         let options = Options {
             background: false,
-            ..Options::default()
+            ..options
         };
         let fs = Ext4::open(Arc::clone(device), options)?;
         fs.close()?;
@@ -70,7 +77,8 @@ impl Image {
             device: Arc::clone(device),
             stored: sb.clone(),
             stored_blocks: geometry.blocks_count(),
-            log: open_log(device, &sb, &geometry)?,
+            log: open_log(device, &sb, &geometry, time)?,
+            time,
             sb,
             geometry,
             descs: Vec::new(),
@@ -535,7 +543,7 @@ impl Image {
     /// # Errors
     /// The journal is wrong.
     pub(super) fn reopen_log(&mut self) -> Result<()> {
-        self.log = open_log(&self.device, &self.sb, &self.geometry)?;
+        self.log = open_log(&self.device, &self.sb, &self.geometry, self.time)?;
         Ok(())
     }
 
@@ -577,7 +585,12 @@ pub(super) fn places(desc: &GroupDesc, table: u64) -> [(u64, u64); 3] {
     ]
 }
 
-fn open_log(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometry) -> Result<Option<Log>> {
+fn open_log(
+    device: &Arc<dyn Device>,
+    sb: &SuperBlock,
+    geometry: &Geometry,
+    time: Option<Timestamp>,
+) -> Result<Option<Log>> {
     if !sb.features().has_compat(Compat::HAS_JOURNAL) {
         return Ok(None);
     }
@@ -587,5 +600,6 @@ fn open_log(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometry) -> R
     let mut log = log.map_err(crate::Error::from)?;
     let form = log_form(sb, &Options::default());
     log.set_form(form).map_err(crate::Error::from)?;
+    log.set_time(time.map(Timestamp::since_epoch));
     Ok(Some(log))
 }

@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use sapwood_block::Device;
 use sapwood_ext4_format::Geometry;
+use sapwood_vfs::Timestamp;
 
 use crate::mount::read_super;
 use image::Image;
@@ -131,11 +132,17 @@ pub fn size(device: &dyn Device) -> std::result::Result<u64, crate::Error> {
 }
 
 /// Gives the file system on `device` this size, or the next smaller one that it can have: the last
-/// group needs room for its own metadata. Returns that size.
+/// group needs room for its own metadata. Returns that size. With a `time` the result is
+/// [reproducible](crate::Options::reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete and has its old size then.
-pub fn resize(device: &Arc<dyn Device>, size: u64, moved: &mut OnMoved<'_>) -> Result<u64> {
+pub fn resize(
+    device: &Arc<dyn Device>,
+    size: u64,
+    time: Option<Timestamp>,
+    moved: &mut OnMoved<'_>,
+) -> Result<u64> {
     if size > device.size() {
         return Err(ResizeError::PastEnd {
             device: device.name().to_owned(),
@@ -143,7 +150,7 @@ pub fn resize(device: &Arc<dyn Device>, size: u64, moved: &mut OnMoved<'_>) -> R
             wanted: size,
         });
     }
-    let mut image = Image::open(device)?;
+    let mut image = Image::open(device, time)?;
     let bits = image.geometry.block_bits();
     let blocks = size >> bits;
     if blocks > image.geometry.blocks_count() {
@@ -155,17 +162,19 @@ pub fn resize(device: &Arc<dyn Device>, size: u64, moved: &mut OnMoved<'_>) -> R
 }
 
 /// Makes the file system on `device` as small as it can be made without changing the numbers of
-/// inodes, with at least `inodes` free ones. Returns its new size.
+/// inodes, with at least `inodes` free ones. Returns its new size. With a `time` the result is
+/// [reproducible](crate::Options::reproducible).
 ///
 /// # Errors
 /// [`ResizeError`]. The file system is complete then.
 pub fn shrink_to_fit(
     device: &Arc<dyn Device>,
     inodes: u64,
+    time: Option<Timestamp>,
     moved: &mut OnMoved<'_>,
 ) -> Result<u64> {
     for _ in 0..PASSES {
-        let mut image = Image::open(device)?;
+        let mut image = Image::open(device, time)?;
         let (least, now) = (
             shrink::least(&image, inodes)?,
             image.geometry.blocks_count(),
@@ -181,7 +190,7 @@ pub fn shrink_to_fit(
                     shrunk = image.geometry.blocks_count() < now;
                     break;
                 }
-                Err(ResizeError::NoRoom { .. }) => image = Image::open(device)?,
+                Err(ResizeError::NoRoom { .. }) => image = Image::open(device, time)?,
                 Err(error) => return Err(error),
             }
         }

@@ -69,7 +69,7 @@ pub(super) fn write(
     let mut raw = RawInode::new(geometry);
     raw.set_mode(file_mode::REGULAR | 0o600);
     raw.set_links(1);
-    raw.set_generation(fastrand::u32(..));
+    raw.set_generation(volume.ambient.random());
     raw.set_flags(InodeFlags::EA_INODE | map::new_flags(volume, FileKind::Directory));
     map::init(&mut raw, FileKind::Directory);
     raw.set_ea_refcount(1);

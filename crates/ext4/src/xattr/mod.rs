@@ -31,7 +31,7 @@ use sapwood_ext4_format::{
 };
 use sapwood_jbd2::Handle;
 use sapwood_vfs::front::AttributeChange;
-use sapwood_vfs::{self as vfs, SetXattrMode, Timestamp};
+use sapwood_vfs::{self as vfs, SetXattrMode};
 
 use crate::Result;
 use crate::commit_reason::Reason;
@@ -210,7 +210,7 @@ pub(crate) fn change(
             if let Some(perm) = perm {
                 state.set_perm(perm);
             }
-            state.changed(Timestamp::now());
+            state.changed(volume.now());
         }
         inode.store(volume, &h)
     })())?;

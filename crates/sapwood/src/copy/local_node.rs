@@ -353,6 +353,8 @@ impl<'s> Node<'s> for LocalNode {
             })?;
             all.push((name.to_vec(), value.get(..len).unwrap_or_default().to_vec()));
         }
+        // File systems list them in different orders.
+        all.sort();
         Ok(all)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::vfs::FileKind;
 
+use super::canonical::Canonical;
 use super::error::{CopyCause, CopyError, Result};
 use super::report::Item;
 use super::side::{Meta, New, Node, Scratch, Shown, Sink, Xattrs};
@@ -126,12 +127,18 @@ impl<'a> Copy<'_> {
             self.report.bytes(meta.size);
         } else if filled {
             let mut fill = |sink: &mut Sink<'_>| {
-                from.read(scratch, &mut |at, data| {
+                let mut take = |at, data: &[u8]| {
                     self.report.check_stop()?;
                     sink(at, data)?;
                     self.report.bytes(data.len() as u64);
                     Ok(())
-                })
+                };
+                if !self.canonical {
+                    return from.read(scratch, &mut take);
+                }
+                let mut blocks = Canonical::new();
+                from.read(scratch, &mut |at, data| blocks.add(at, data, &mut take))?;
+                blocks.end(meta.size, &mut take)
             };
             to.write(meta.size, &mut fill)?;
         }
@@ -149,7 +156,15 @@ impl<'a> Copy<'_> {
             true => from.xattrs(scratch)?,
             false => Xattrs::new(),
         };
-        to.finish(&self.rules, from.meta(), &xattrs, made)
+        if !self.canonical {
+            return to.finish(&self.rules, from.meta(), &xattrs, made);
+        }
+        // Reading a source changes its access times.
+        let meta = Meta {
+            atime: from.meta().mtime,
+            ..from.meta().clone()
+        };
+        to.finish(&self.rules, &meta, &xattrs, made)
     }
 }
 

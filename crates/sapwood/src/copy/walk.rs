@@ -52,6 +52,9 @@ pub(super) struct Copy<'a> {
     pub(super) existing: Existing,
     pub(super) rules: Rules,
     pub(super) report: &'a Report<'a>,
+    /// One thread makes everything in the order of the walk, and what depends on the host's file
+    /// system is left out: the result is reproducible.
+    pub(super) canonical: bool,
 }
 
 /// Where a copy goes.
@@ -99,7 +102,7 @@ struct Walk<'w, 'a> {
     send: &'w mut dyn FnMut(Vec<Job<'a>>) -> Result<()>,
     /// Files for the next batch.
     batch: Vec<Job<'a>>,
-    /// How many of them end the batch.
+    /// How many of them end the batch; 0: each is handed over at once.
     batch_files: usize,
     /// Bytes of them.
     batch_bytes: u64,
@@ -118,6 +121,9 @@ impl<'a> Copy<'_> {
     pub(super) fn tree(&self, from: Found<'a>, from_image: bool, place: Target<'a>) -> Result<()> {
         if from.meta().kind != FileKind::Directory {
             return self.single(&*from, place);
+        }
+        if self.canonical {
+            return self.tree_in_order(from, from_image, place);
         }
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let (ended, last) = (AtomicBool::new(false), Mutex::new(None));
@@ -141,18 +147,7 @@ impl<'a> Copy<'_> {
                 sent.then_some(())
                     .ok_or_else(|| CopyError::on("", CopyCause::Ended).that_ends())
             };
-            let mut walk = Walk {
-                from_image,
-                send: &mut send,
-                batch: Vec::new(),
-                batch_files: FIRST_FILES,
-                batch_bytes: 0,
-                scratch: Scratch::default(),
-                firsts: HashMap::new(),
-                top: None,
-                inside: HashSet::new(),
-                entered: HashSet::new(),
-            };
+            let mut walk = Walk::new(from_image, &mut send);
             let walked = self.walk(from, place, &mut walk);
             if let Err(failure) = walked.and_then(|()| walk.hand_over()) {
                 end(failure);
@@ -163,6 +158,22 @@ impl<'a> Copy<'_> {
             self.release(top, &mut scratch).unwrap_or_else(&end);
         });
         last.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// As [`tree`](Self::tree), in this thread: every file when the walk comes to it.
+    fn tree_in_order(&self, from: Found<'a>, from_image: bool, place: Target<'a>) -> Result<()> {
+        let mut scratch = Scratch::default();
+        let mut send = |batch: Vec<Job<'a>>| {
+            let mut jobs = batch.into_iter();
+            jobs.try_for_each(|job| self.job(job, &mut scratch))
+        };
+        let mut walk = Walk::new(from_image, &mut send);
+        walk.batch_files = 0;
+        let walked = self.walk(from, place, &mut walk);
+        let Walk {
+            top, mut scratch, ..
+        } = walk;
+        walked.and(self.release(top, &mut scratch))
     }
 
     /// Whether a file that exists stays; counts it then.
@@ -480,7 +491,22 @@ impl<'a> Copy<'_> {
     }
 }
 
-impl<'a> Walk<'_, 'a> {
+impl<'w, 'a> Walk<'w, 'a> {
+    fn new(from_image: bool, send: &'w mut dyn FnMut(Vec<Job<'a>>) -> Result<()>) -> Self {
+        Self {
+            from_image,
+            send,
+            batch: Vec::new(),
+            batch_files: FIRST_FILES,
+            batch_bytes: 0,
+            scratch: Scratch::default(),
+            firsts: HashMap::new(),
+            top: None,
+            inside: HashSet::new(),
+            entered: HashSet::new(),
+        }
+    }
+
     /// Adds a file to the batch, which goes to a worker when it is full.
     fn add(&mut self, job: Job<'a>) -> Result<()> {
         let size = job.from.meta().size;
@@ -488,7 +514,9 @@ impl<'a> Walk<'_, 'a> {
         self.batch.push(job);
         match self.batch.len() >= self.batch_files || self.batch_bytes >= BATCH_BYTES {
             true => {
-                self.batch_files = (self.batch_files + FIRST_FILES / 4).min(MOST_FILES);
+                if self.batch_files > 0 {
+                    self.batch_files = (self.batch_files + FIRST_FILES / 4).min(MOST_FILES);
+                }
                 self.hand_over()
             }
             false => Ok(()),

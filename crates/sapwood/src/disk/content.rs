@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use super::{DiskError, NewPartition, PartitionContent, PartitionSize, Place, Result, SECTOR};
@@ -32,6 +33,32 @@ pub(super) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
 }
 
 impl NewPartition {
+    /// A hash of what is put into the partition, and of how.
+    pub(super) fn hash(&self) -> Result<[u8; 32]> {
+        let mut hash = Sha256::new();
+        let about = (&self.name, self.kind, self.uuid, self.size);
+        hash.update(format!("{about:?}"));
+        match &self.content {
+            PartitionContent::Empty => {}
+            PartitionContent::File(path) => {
+                let failed = |source| DiskError::File {
+                    path: path.clone(),
+                    source,
+                };
+                let mut file = File::open(path).map_err(failed)?;
+                io::copy(&mut file, &mut hash).map_err(failed)?;
+            }
+            PartitionContent::Image(builder) => {
+                let found = builder.hash().map_err(|source| DiskError::Build {
+                    name: self.name.clone(),
+                    source: Box::new(source),
+                })?;
+                hash.update(found);
+            }
+        }
+        Ok(hash.finalize().into())
+    }
+
     /// Builds the content: of `size` bytes, or of its own size.
     pub(super) fn build(
         &self,

@@ -35,6 +35,7 @@ struct Inner {
     path: PathBuf,
     creator: Mutex<Credentials>,
     closed: AtomicBool,
+    reproducible: bool,
 }
 
 impl Inner {
@@ -72,7 +73,7 @@ impl FileSystem {
     /// As [`open`](Self::open); an option of the other format.
     pub fn open_with_options(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        Ok(Self::of(path, image::open(path, options)?))
+        Ok(Self::of(path, image::open(path, options)?, options))
     }
 
     /// Opens the top level of a btrfs, above all of its subvolumes, whatever subvolume is the
@@ -83,10 +84,10 @@ impl FileSystem {
     pub fn open_top_level(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
         let mounted = image::open_top_level(path, options, "a subvolume")?;
-        Ok(Self::of(path, mounted))
+        Ok(Self::of(path, mounted, options))
     }
 
-    fn of(path: &Path, mounted: Mounted) -> Self {
+    fn of(path: &Path, mounted: Mounted, options: &Options) -> Self {
         let creator = Credentials {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -99,6 +100,7 @@ impl FileSystem {
                 path: path.to_owned(),
                 creator: Mutex::new(creator),
                 closed: AtomicBool::new(false),
+                reproducible: options.is_reproducible(),
             }),
         }
     }
@@ -128,6 +130,12 @@ impl FileSystem {
     #[must_use]
     pub fn image_path(&self) -> &Path {
         &self.inner.path
+    }
+
+    /// Whether the image depends on what is done to it alone ([`Options::reproducible`]).
+    #[must_use]
+    pub fn is_reproducible(&self) -> bool {
+        self.inner.reproducible
     }
 
     /// Whether both are the same open image.

@@ -156,6 +156,8 @@ pub trait Engine: Send + Sync + Sized {
 
     /// Kind of file system for messages.
     fn kind(&self) -> &'static str;
+    /// The clock of the mount.
+    fn now(&self) -> Timestamp;
     /// The mounted root directory.
     fn root(&self) -> Ino;
     /// Fails after an unmount.

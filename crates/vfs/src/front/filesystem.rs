@@ -10,7 +10,7 @@ use crate::rules::{self, XattrClass};
 use crate::{
     AllocMode, Attr, CopyMode, Credentials, DirEntry, Entry, Error, FileKind, FileSystem, FsStat,
     Fsxattr, Ino, InodeFlags, NewInode, RenameMode, Result, SeekFrom, SetAttr, SetXattrMode,
-    Subvolumes, SyncKind, Timestamp, TrimRange, WriteMode,
+    Subvolumes, SyncKind, TrimRange, WriteMode,
 };
 
 impl<E: Engine> FileSystem for E {
@@ -265,7 +265,7 @@ impl<E: Engine> FileSystem for E {
             self.strip_privileges(&inode, mode.kill_setid)?;
             if !mode.writeback {
                 // Before the data is written, because its completion queues the inode item.
-                inode.content_changed(Timestamp::now());
+                inode.content_changed(self.now());
             }
             self.write_data(&inode, offset, data)?;
             end

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use super::engine::{AttributeChange, Engine, Inode};
 use crate::rules::{self, XattrClass};
 use crate::{
-    Entry, Error, FileKind, Ino, InodeFlags, Result, SetAttr, SetXattrMode, SyncKind, Timestamp,
-    acl,
+    Entry, Error, FileKind, Ino, InodeFlags, Result, SetAttr, SetXattrMode, SyncKind, acl,
 };
 
 /// Steps that the operations share, for every engine. Operations on subvolumes use them, too.
@@ -95,7 +94,7 @@ pub trait Front: Engine {
         if self.keeps_access_time(inode) {
             return Ok(());
         }
-        let now = Timestamp::now();
+        let now = self.now();
         let due = rules::access_time_is_due(inode.times(), now);
         match due && !inode.flags().contains(InodeFlags::NOATIME) {
             true => self.set_access_time(inode, now),

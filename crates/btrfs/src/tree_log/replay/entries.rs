@@ -4,7 +4,6 @@
 use sapwood_btrfs_format::{
     DirItemRef, InodeItem, Key, Timespec, dir_items, file_type, kind, name_hash,
 };
-use sapwood_vfs::Timestamp;
 
 use super::{LogItem, Replay};
 use crate::namespace::names;
@@ -174,7 +173,7 @@ impl Replay<'_> {
         if self.inode_item(inode)?.is_none() {
             return Ok(());
         }
-        let now = Timestamp::now();
+        let now = self.store.now();
         self.change_inode(inode, |item| item.ctime = Timespec::new(now.sec, now.nsec))
     }
 
