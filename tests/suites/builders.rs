@@ -2,6 +2,8 @@
 //! one of them, unmodified, and exports of what was built. Each test is a script.
 #![allow(clippy::unwrap_used)]
 
+mod reproducible;
+
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -546,6 +548,7 @@ fn trials() -> Vec<Trial> {
             trials.push(trial(name, &needs, move || run(&script)));
         }
     }
+    trials.extend(reproducible(&needs));
     trials.push(trial("changes_since_a_snapshot", &needs, || {
         run(&format!("{EXPORT_PRELUDE}\n{SNAPSHOT}"))
     }));
@@ -554,6 +557,39 @@ fn trials() -> Vec<Trial> {
         &with("genimage"),
         || run(GENIMAGE),
     ));
+    trials
+}
+
+/// The tests that compare images byte for byte.
+fn reproducible(needs: &[Need]) -> Vec<Trial> {
+    let programs = ["setpriv", "taskset", "mkfs.xfs", "shuf", "cpio"];
+    let needs = [needs, &programs.map(Need::Program)].concat();
+    let mut trials = Vec::new();
+    let prelude = reproducible::PRELUDE;
+    for kind in ["btrfs", "ext4"] {
+        for (name, source, options) in reproducible::SOURCES {
+            let directory = u8::from(options.contains("TREE"));
+            let options = options.replace("TREE", "$tree");
+            let script = reproducible::IMAGES.replace("SOURCE", source);
+            let script = script.replace("OPTIONS", &options);
+            let script = format!("TZ=UTC; KIND={kind}; DIRECTORY={directory}; {prelude}\n{script}");
+            let name = format!("{name}_give_the_same_bytes_{kind}");
+            trials.push(trial(name, &needs, move || run(&script)));
+        }
+        let script = format!("KIND={kind}; {prelude}\n{}", reproducible::EDITS);
+        let name = format!("edits_give_the_same_bytes_{kind}");
+        trials.push(trial(name, &needs, move || run(&script)));
+    }
+    for (name, script) in [
+        ("disks_give_the_same_bytes", reproducible::DISK),
+        (
+            "calls_of_the_tools_give_the_same_bytes",
+            reproducible::TOOLS,
+        ),
+    ] {
+        let script = format!("export TZ=UTC; {prelude}\n{script}");
+        trials.push(trial(name, &needs, move || run(&script)));
+    }
     trials
 }
 
