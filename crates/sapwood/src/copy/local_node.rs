@@ -539,7 +539,8 @@ fn meta_of(stat: &Stat) -> Option<Meta> {
         gid: stat.st_gid,
         rdev: stat.st_rdev,
         size: u64::try_from(stat.st_size).unwrap_or(0),
-        nlink: stat.st_nlink,
+        #[allow(clippy::useless_conversion, reason = "narrower on some architectures")]
+        nlink: stat.st_nlink.into(),
         id: (stat.st_dev, stat.st_ino),
         atime: time(stat.st_atime, stat.st_atime_nsec),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
