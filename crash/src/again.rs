@@ -119,7 +119,7 @@ impl Again {
         let first = Recording::run(&self.first, setting)?;
         let cut: Cut = self.cut.parse()?;
         let image = first.log.image(&first.base, &cut.0);
-        let tree = recover(first.engine, image.snapshot()).0?;
+        let tree = recover(first.engine, image.snapshot()).0?.tree;
         Ok((image, model_of(&tree)?))
     }
 

@@ -10,14 +10,15 @@ use crate::again::Again;
 use crate::base::{Base, BaseKind};
 use crate::bounded::Bounded;
 use crate::cases;
-use crate::cut::Depth;
+use crate::cut::{Depth, tears};
 use crate::engine::Engine;
 use crate::explore::{Found, explore_with, seed_of};
 use crate::judge::{Judge, Tally};
 use crate::kernel::Kernel;
 use crate::kernel_queue::{KernelQueue, Sample, Verdicts};
 use crate::race::Race;
-use crate::record::{Setting, Workload};
+use crate::record::{Recording, Setting, Workload};
+use crate::reshape;
 use crate::shrink::shrink;
 use crate::subject::Subject;
 use crate::threads::Threads;
@@ -196,6 +197,7 @@ impl Campaign {
         self.threads();
         self.races();
         self.agains();
+        self.reshapes();
         self.threes()?;
         Ok(self.close())
     }
@@ -399,6 +401,25 @@ impl Campaign {
         self.phase("second generation", all, care, Some(end));
     }
 
+    /// Changes of the size and trims, for a share of the time.
+    pub fn reshapes(&mut self) {
+        let (seed, engine) = (self.plan.seed, self.plan.engine);
+        let all = (seed..).filter_map(move |seed| match reshape::by_chance(engine, seed) {
+            Ok(subject) => Some(subject),
+            Err(why) => {
+                eprintln!("seed {seed} has no reshape: {why}");
+                None
+            }
+        });
+        let care = Care {
+            depth: Depth::BRIEF,
+            sample: 3,
+            wait: true,
+        };
+        let end = self.share(2);
+        self.phase("resize and trim", all, care, Some(end));
+    }
+
     /// The base of most workloads; for ext4 also the one with fast commits.
     fn racing_bases(&self) -> Vec<BaseKind> {
         match (self.plan.base, self.plan.engine) {
@@ -469,24 +490,31 @@ impl Campaign {
     fn one(&self, subject: &Subject, care: Care) -> (Tally, Result<(), Found>) {
         let mut random = Rng::with_seed(seed_of(subject) ^ self.plan.seed);
         let asked = care.sample > 0 && random.u64(..care.sample) == 0;
-        explore_with(subject, &self.plan.setting, care.depth, &mut |_, judge| {
-            if let Some(queue) = self.queue.as_ref().filter(|_| asked) {
-                hand_over(subject, judge, queue, &mut random, care.wait);
-            }
-            Ok(())
-        })
+        explore_with(
+            subject,
+            &self.plan.setting,
+            care.depth,
+            &mut |run, judge| {
+                if let Some(queue) = self.queue.as_ref().filter(|_| asked) {
+                    hand_over(subject, (run, judge), queue, &mut random, care.wait);
+                }
+                Ok(())
+            },
+        )
     }
 }
 
 /// Queues one image for the kernel: one with a log to replay, if there is one.
 fn hand_over(
     subject: &Subject,
-    judge: &mut Judge<'_>,
+    (run, judge): (&Recording, &mut Judge<'_>),
     queue: &KernelQueue,
     random: &mut Rng,
     wait: bool,
 ) {
+    let first_super = subject.engine().first_super();
     let mut plans: Vec<_> = judge.recoveries().map(|(plan, _)| plan.clone()).collect();
+    plans.retain(|plan| !tears(&run.log, plan, first_super));
     random.shuffle(&mut plans);
     let Some(mut plan) = plans.first().cloned() else {
         return;

@@ -86,6 +86,13 @@ pub fn cuts(
     plans
 }
 
+/// True if a crash tears a write of this byte range.
+#[must_use]
+pub fn tears(log: &RecordLog, plan: &CrashPlan, range: (u64, u64)) -> bool {
+    let mut torn = plan.torn.keys();
+    torn.any(|entry| overlaps(log, *entry, range))
+}
+
 fn overlaps(log: &RecordLog, entry: usize, (begin, end): (u64, u64)) -> bool {
     let range = log
         .entries()

@@ -108,6 +108,33 @@ impl Engine {
         }
     }
 
+    /// Bytes of the file system on a device.
+    ///
+    /// # Errors
+    /// It has no superblock.
+    pub fn size(self, device: &dyn Device) -> Result<u64, String> {
+        match self {
+            Self::Btrfs => btrfs::size(device),
+            Self::Ext4 => ext4::size(device),
+        }
+    }
+
+    /// Gives the file system on a device a size, or with `None` the smallest. The inner error is a
+    /// refusal: there is no room.
+    ///
+    /// # Errors
+    /// What else went wrong.
+    pub(crate) fn resize(
+        self,
+        device: &Arc<dyn Device>,
+        size: Option<u64>,
+    ) -> Result<Result<u64, String>, String> {
+        match self {
+            Self::Btrfs => btrfs::resize(device, size),
+            Self::Ext4 => ext4::resize(device, size),
+        }
+    }
+
     /// Our own check, with the data.
     ///
     /// # Errors
@@ -126,6 +153,15 @@ impl Engine {
         match self {
             Self::Btrfs => btrfs::only_super(device_size),
             Self::Ext4 => Some(ext4::SUPER),
+        }
+    }
+
+    /// Byte range of the superblock that the kernel reads. It does not mount by a copy.
+    #[must_use]
+    pub fn first_super(self) -> (u64, u64) {
+        match self {
+            Self::Btrfs => btrfs::SUPER,
+            Self::Ext4 => ext4::SUPER,
         }
     }
 

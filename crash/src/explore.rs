@@ -1,6 +1,5 @@
 //! [`explore`]: runs one workload and checks all its crashes.
 
-use sapwood_block::Device;
 use sapwood_testing::CrashPlan;
 
 use crate::again::THEN;
@@ -92,7 +91,7 @@ pub fn explore_with(
     };
     let plans = cuts(
         &recording.log,
-        recording.engine.only_super(recording.base.size()),
+        recording.engine.only_super(recording.least_size()),
         depth,
         seed_of(subject),
     );
@@ -109,6 +108,7 @@ pub fn explore_with(
 pub fn replay(subject: &Subject, cut: Option<&CrashPlan>, setting: &Setting) -> Result<(), Found> {
     let plan = match (cut, subject) {
         (Some(plan), Subject::Sequence(_) | Subject::Again(_)) => plan,
+        (Some(plan), Subject::Reshape(_) | Subject::Trims(_)) => plan,
         _ => {
             let mut attempts = 0..subject.attempts();
             return attempts.try_for_each(|_| explore(subject, setting, Depth::FULL).1);

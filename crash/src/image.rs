@@ -67,7 +67,9 @@ impl<'a> Images<'a> {
                             let at = (index * SECTOR_SIZE) as usize;
                             hash(&data[at..at + SECTOR_SIZE as usize])
                         }
-                        Action::Discard { .. } | Action::Flush => hash(&[0; SECTOR_SIZE as usize]),
+                        Action::Discard { .. } | Action::Flush => {
+                            hash(&[log.discarded(); SECTOR_SIZE as usize])
+                        }
                     };
                     sectors.push((images.number(sector, base)?, hash));
                 }

@@ -21,8 +21,17 @@ use crate::oracle::Oracle;
 use crate::policy::Policy;
 use crate::record::{Progress, Recording};
 
-/// The result of a recovery: the tree, or the reason why there is none.
-pub type Outcome = Result<Tree, String>;
+/// What a recovery found.
+#[derive(Debug, Clone)]
+pub struct Recovered {
+    /// All files.
+    pub tree: Tree,
+    /// Bytes of the file system.
+    pub size: u64,
+}
+
+/// The result of a recovery, or the reason why there is none.
+pub type Outcome = Result<Recovered, String>;
 
 /// A crash with a wrong recovery.
 #[derive(Debug, Clone)]
@@ -173,16 +182,22 @@ impl<'a> Judge<'a> {
         }
         self.tally.comparisons += 1;
         let wrong = match &*known.outcome {
-            Ok(tree) => match &recording.race {
-                Some(race) => match race.judge(&self.oracles, tree, &progress) {
-                    Some(wrong) => wrong,
-                    None => {
-                        self.tally.undecided += 1;
-                        Vec::new()
-                    }
-                },
-                None => judge_all(&self.oracles, tree, &progress),
-            },
+            Ok(Recovered { tree, size }) => {
+                let mut wrong = match &recording.race {
+                    Some(race) => match race.judge(&self.oracles, tree, &progress) {
+                        Some(wrong) => wrong,
+                        None => {
+                            self.tally.undecided += 1;
+                            Vec::new()
+                        }
+                    },
+                    None => judge_all(&self.oracles, tree, &progress),
+                };
+                if let Some(sizes) = &recording.sizes {
+                    wrong.extend(sizes.judge(*size, &progress));
+                }
+                wrong
+            }
             Err(why) => vec![why.clone()],
         };
         if wrong.is_empty() {
@@ -254,7 +269,8 @@ fn recovered(engine: Engine, device: &Arc<Tracked>) -> Outcome {
     let device: Arc<dyn Device> = device.clone();
     let checked = engine.check(&device);
     checked.map_err(|why| format!("check: {why}"))?;
-    Ok(tree)
+    let size = engine.size(&*device)?;
+    Ok(Recovered { tree, size })
 }
 
 /// Records the ranges that are read.

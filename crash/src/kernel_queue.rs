@@ -140,7 +140,7 @@ pub fn judge(kernel: &Kernel, image: &MemoryDevice) -> Result<(), String> {
     checked.map_err(|why| format!("after the kernel's recovery: {why}"))?;
     let ours = image.snapshot();
     let (ours, outcome) = recover_in_place(kernel.engine(), ours);
-    let tree = outcome?;
+    let tree = outcome?.tree;
     let checked = kernel.check(&ours);
     checked.map_err(|why| format!("after our recovery: {why}"))?;
     if let Some(why) = tree.difference(&theirs) {
@@ -158,7 +158,7 @@ pub fn judge(kernel: &Kernel, image: &MemoryDevice) -> Result<(), String> {
     }
     if let Some(image) = kernel.engine().as_the_tool_reads_it(image) {
         let (_, outcome) = recover_in_place(kernel.engine(), image);
-        if outcome?.difference(&tools).is_none() {
+        if outcome?.tree.difference(&tools).is_none() {
             return Ok(());
         }
     }

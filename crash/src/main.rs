@@ -74,7 +74,8 @@ enum Command {
         /// Use this base in place of the standard one, for example ext4-fast.
         #[arg(long)]
         base: Option<BaseKind>,
-        /// Run only this phase: cases, ones, twos, longs, threads, races, agains, threes.
+        /// Run only this phase: cases, ones, twos, longs, threads, races, agains, reshapes,
+        /// threes.
         #[arg(long)]
         only: Option<String>,
     },
@@ -117,6 +118,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         plant: arguments.plant,
         policy: arguments.policy,
         at_once: arguments.at_once,
+        ..Setting::default()
     };
     match &arguments.command {
         Command::All {
@@ -220,6 +222,7 @@ fn all(mut campaign: Campaign, only: Option<&str>) -> Result<(), String> {
                 "threads" => campaign.threads(),
                 "races" => campaign.races(),
                 "agains" => campaign.agains(),
+                "reshapes" => campaign.reshapes(),
                 "ones" => campaign.ones()?,
                 "twos" => campaign.twos()?,
                 "threes" => campaign.threes()?,

@@ -145,6 +145,7 @@ impl Race {
             log,
             lanes: Vec::new(),
             race: Some(orders),
+            sizes: None,
         })
     }
 

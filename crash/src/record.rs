@@ -13,7 +13,7 @@ use sapwood_block::{Device, MemoryDevice};
 use sapwood_testing::op::{Op, SLOTS, Session, Target, from_text, to_text};
 use sapwood_testing::tree::{Detail, Times, Tree};
 use sapwood_testing::{MemoryFs, RecordLog};
-use sapwood_vfs::{FileSystem, Ino, Timestamp};
+use sapwood_vfs::{FileSystem, Ino, Timestamp, TrimRange};
 
 use crate::base::{Base, BaseKind};
 use crate::delay::{Delays, Recorder, recorder};
@@ -21,6 +21,7 @@ use crate::engine::Engine;
 use crate::orders::Orders;
 use crate::plant::{Plant, Planted};
 use crate::policy::Policy;
+use crate::reshape::Sizes;
 
 /// A base and operations on it. Its text is `BASE: OP; OP; ...`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,6 +72,8 @@ pub struct Setting {
     pub plant: Option<Plant>,
     /// The device does not delay its answers to threads.
     pub at_once: bool,
+    /// Free space is discarded before each operation.
+    pub trims: bool,
 }
 
 impl Setting {
@@ -125,6 +128,8 @@ pub struct Recording {
     pub lanes: Vec<Lane>,
     /// The orders of threads with shared names.
     pub race: Option<Orders>,
+    /// Sizes that the file system may have, if the workload can change it.
+    pub sizes: Option<Sizes>,
 }
 
 /// The operations that had begun and ended at a crash point.
@@ -167,18 +172,27 @@ impl Recording {
         let recovery = (began, Timestamp::now());
         let skip_fsync = setting.plant == Some(Plant::SkipFsync);
         let mut run = Run::new(engine, (&*fs, fs.root()), model, skip_fsync);
+        run.trims = setting.trims;
         let mut lane = run.all(0, ops, &recorder)?;
         lane.recovery = Some(recovery);
         // Data that is longer than a transaction is committed in several parts.
         lane.shared = setting.policy == Policy::DataJournal;
-        let log = recorder.take_log();
+        let log = recorder.take_log().discards_leave(GARBAGE);
         Ok(Self {
             engine,
             base: image.snapshot(),
             log,
             lanes: vec![lane],
             race: None,
+            sizes: None,
         })
+    }
+
+    /// The smallest size of the file system in bytes.
+    #[must_use]
+    pub fn least_size(&self) -> u64 {
+        let sizes = self.sizes.as_ref();
+        sizes.map_or(self.base.size(), |sizes| sizes.before.min(sizes.after))
     }
 
     fn threads(&self) -> usize {
@@ -204,6 +218,9 @@ impl Recording {
     }
 }
 
+/// What discarded bytes read as after a crash.
+pub(crate) const GARBAGE: u8 = 0xa5;
+
 /// Marks in the log, followed by the number of the lane.
 pub(crate) const BEGIN: &str = "b";
 pub(crate) const END: &str = "e";
@@ -212,12 +229,14 @@ pub(crate) const END: &str = "e";
 pub struct Run<'a> {
     on: Engine,
     engine: Session<'a>,
+    engine_fs: &'a dyn FileSystem,
     model: Session<'a>,
     model_fs: &'a dyn FileSystem,
     /// From the model's inode numbers to the engine's.
     map: BTreeMap<Ino, Ino>,
     root: Ino,
     skip_fsync: bool,
+    trims: bool,
 }
 
 impl<'a> Run<'a> {
@@ -232,11 +251,13 @@ impl<'a> Run<'a> {
         Self {
             on,
             engine: Session::new(engine, root),
+            engine_fs: engine,
             model: Session::new(model, model.root()),
             model_fs: model,
             map: BTreeMap::from([(model.root(), root)]),
             root,
             skip_fsync,
+            trims: false,
         }
     }
 
@@ -271,6 +292,10 @@ impl<'a> Run<'a> {
         let expected = self.model.perform(op);
         if self.skip_fsync && op.persists() {
             return Ok(self.promise(op));
+        }
+        if self.trims {
+            let trimmed = self.engine_fs.trim(&TrimRange::default());
+            trimmed.map_err(|error| format!("trim before {op}: {error}"))?;
         }
         let found = self.engine.perform(op);
         if expected != found {

@@ -39,6 +39,8 @@ pub fn shrink(found: Found, setting: &Setting, depth: Depth) -> Found {
 fn smaller(subject: &Subject) -> Vec<Subject> {
     match subject {
         Subject::Sequence(workload) => shorter(workload).into_iter().map(Subject::from).collect(),
+        Subject::Trims(workload) => shorter(workload).into_iter().map(Subject::Trims).collect(),
+        Subject::Reshape(reshape) => reshape.shorter().into_iter().map(Subject::from).collect(),
         Subject::Race(race) => {
             let mut all = Vec::new();
             for (thread, plan) in race.plans.iter().enumerate() {

@@ -7,6 +7,7 @@ use crate::again::{self, Again};
 use crate::engine::Engine;
 use crate::race::{self, Race};
 use crate::record::{Recording, Setting, Workload};
+use crate::reshape::{self, Reshape};
 use crate::threads::{self, Threads};
 use sapwood_testing::op::Op;
 
@@ -21,7 +22,14 @@ pub enum Subject {
     Race(Race),
     /// A workload on the state that a crash of another one left.
     Again(Again),
+    /// A change of the size, or of what the device holds, without a mount.
+    Reshape(Reshape),
+    /// One operation after another, with all free space discarded before each.
+    Trims(Workload),
 }
+
+/// First word of the text of [`Subject::Trims`].
+const TRIMS: &str = "trims:";
 
 impl From<Workload> for Subject {
     fn from(workload: Workload) -> Self {
@@ -47,6 +55,12 @@ impl From<Again> for Subject {
     }
 }
 
+impl From<Reshape> for Subject {
+    fn from(reshape: Reshape) -> Self {
+        Self::Reshape(reshape)
+    }
+}
+
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -54,6 +68,8 @@ impl fmt::Display for Subject {
             Self::Threads(threads) => threads.fmt(f),
             Self::Race(race) => race.fmt(f),
             Self::Again(again) => again.fmt(f),
+            Self::Reshape(reshape) => reshape.fmt(f),
+            Self::Trims(workload) => write!(f, "{TRIMS} {workload}"),
         }
     }
 }
@@ -69,6 +85,10 @@ impl FromStr for Subject {
             text.parse().map(Self::Race)
         } else if begins(again::PREFIX) {
             text.parse().map(Self::Again)
+        } else if begins(reshape::PREFIX) {
+            text.parse().map(Self::Reshape)
+        } else if let Some(rest) = text.trim().strip_prefix(TRIMS) {
+            rest.parse().map(Self::Trims)
         } else {
             text.parse().map(Self::Sequence)
         }
@@ -80,10 +100,11 @@ impl Subject {
     #[must_use]
     pub fn engine(&self) -> Engine {
         match self {
-            Self::Sequence(workload) => workload.base.engine(),
+            Self::Sequence(workload) | Self::Trims(workload) => workload.base.engine(),
             Self::Threads(threads) => threads.engine,
             Self::Race(race) => race.base.engine(),
             Self::Again(again) => again.first.base.engine(),
+            Self::Reshape(reshape) => reshape.first.base.engine(),
         }
     }
 
@@ -97,6 +118,14 @@ impl Subject {
             Self::Threads(threads) => threads.run(setting),
             Self::Race(race) => race.run(setting),
             Self::Again(again) => again.run(setting),
+            Self::Reshape(reshape) => reshape.run(setting),
+            Self::Trims(workload) => {
+                let setting = Setting {
+                    trims: true,
+                    ..setting.clone()
+                };
+                Recording::run(workload, &setting)
+            }
         }
     }
 
@@ -104,13 +133,14 @@ impl Subject {
     #[must_use]
     pub fn ops(&self) -> Vec<Op> {
         match self {
-            Self::Sequence(workload) => workload.ops.clone(),
+            Self::Sequence(workload) | Self::Trims(workload) => workload.ops.clone(),
             Self::Threads(threads) => {
                 let plans = (0..threads.lanes).filter_map(|lane| threads.plan(lane).ok());
                 plans.flatten().collect()
             }
             Self::Race(race) => race.plans.concat(),
             Self::Again(again) => [again.first.ops.as_slice(), &again.ops].concat(),
+            Self::Reshape(reshape) => reshape.first.ops.clone(),
         }
     }
 
@@ -118,7 +148,7 @@ impl Subject {
     #[must_use]
     pub fn attempts(&self) -> usize {
         match self {
-            Self::Sequence(_) | Self::Again(_) => 1,
+            Self::Sequence(_) | Self::Again(_) | Self::Reshape(_) | Self::Trims(_) => 1,
             Self::Threads(_) | Self::Race(_) => 30,
         }
     }
@@ -137,6 +167,12 @@ mod tests {
             ("threads: ext4 7 2 9", Engine::Ext4),
             ("race: std: creat A/x; fsync @0 | unlink A/x", Engine::Btrfs),
             ("again: ext4: creat A/x @ 17-3 => fsync A/x", Engine::Ext4),
+            ("trims: std: creat A/x; fsync A/x", Engine::Btrfs),
+            ("reshape: ext4: creat A/x => trim", Engine::Ext4),
+            (
+                "reshape: std: creat A/x @ 17-3 => resize 99; resize min",
+                Engine::Btrfs,
+            ),
         ] {
             let subject: Subject = text.parse().unwrap();
             assert_eq!(
@@ -152,6 +188,9 @@ mod tests {
             "again: std: creat A/x => fsync A/x",
             "again: std: creat A/x @ 17",
             "threads: ext4 7 2",
+            "reshape: std: creat A/x",
+            "reshape: std: creat A/x => grow",
+            "reshape: std: creat A/x => ",
             "none: sync",
         ] {
             assert!(bad.parse::<Subject>().is_err(), "{bad}");

@@ -143,6 +143,7 @@ impl Threads {
             log,
             lanes: lanes?,
             race: None,
+            sizes: None,
         })
     }
 }

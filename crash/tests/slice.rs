@@ -7,12 +7,13 @@ use sapwood_crash::bounded::Bounded;
 use sapwood_crash::cases;
 use sapwood_crash::cut::{Cut, Depth};
 use sapwood_crash::engine::Engine;
-use sapwood_crash::explore::{Found, explore, parse_id, replay};
+use sapwood_crash::explore::{Found, explore, explore_with, parse_id, replay};
 use sapwood_crash::judge::Tally;
 use sapwood_crash::plant::Plant;
 use sapwood_crash::policy::Policy;
 use sapwood_crash::race::Race;
 use sapwood_crash::record::{Recording, Setting, Workload};
+use sapwood_crash::reshape;
 use sapwood_crash::subject::Subject;
 use sapwood_crash::threads::Threads;
 use sapwood_testing::CrashPlan;
@@ -329,4 +330,59 @@ fn the_list_names_every_kind_of_operation_of_the_bounded_set() {
         assert!(twos.iter().filter(first).count() > 20, "{verb}");
     }
     assert!(twos.len() > 10_000, "{}", twos.len());
+}
+
+/// Explores reshapes; returns how many made the file system smaller, and larger.
+fn reshapes(engine: Engine, seeds: std::ops::Range<u64>) -> (usize, usize) {
+    let (mut smaller, mut larger) = (0, 0);
+    for seed in seeds {
+        let subject = reshape::by_chance(engine, seed).unwrap();
+        if matches!(subject, Subject::Trims(_)) {
+            continue;
+        }
+        let setting = Setting::default();
+        let (_, result) = explore_with(&subject, &setting, SHALLOW, &mut |run, _| {
+            let sizes = run.sizes.unwrap();
+            smaller += usize::from(sizes.after < sizes.before);
+            larger += usize::from(sizes.after > sizes.before);
+            Ok(())
+        });
+        result.unwrap_or_else(|found| panic!("{found}"));
+    }
+    (smaller, larger)
+}
+
+/// Every prefix and every lost write, and little else.
+const SHALLOW: Depth = Depth {
+    pairs: 6,
+    random: 3,
+    torn: 1,
+};
+
+#[test]
+fn resizes_leave_the_old_or_the_new_size() {
+    let (smaller, larger) = reshapes(Engine::Btrfs, 0..24);
+    assert!(smaller > 5 && larger > 2, "{smaller} {larger}");
+}
+
+#[test]
+fn ext4_resizes_leave_the_old_or_the_new_size() {
+    let (smaller, larger) = reshapes(Engine::Ext4, 0..16);
+    assert!(smaller > 3 && larger > 1, "{smaller} {larger}");
+}
+
+fn trims(engine: Engine) {
+    let seeds = (0..).map(|seed| reshape::by_chance(engine, seed).unwrap());
+    let trims = seeds.filter(|subject| matches!(subject, Subject::Trims(_)));
+    all(trims.take(8));
+}
+
+#[test]
+fn trims_keep_what_a_crash_can_bring_back() {
+    trims(Engine::Btrfs);
+}
+
+#[test]
+fn ext4_trims_keep_what_a_crash_can_bring_back() {
+    trims(Engine::Ext4);
 }

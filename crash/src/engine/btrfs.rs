@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_btrfs::check::CheckOptions;
 use sapwood_btrfs::mkfs::{MkfsOptions, Profile, mkfs};
-use sapwood_btrfs::{Btrfs, Groups, LogPolicy, Options};
+use sapwood_btrfs::{Btrfs, Groups, LogPolicy, Options, resize};
 use sapwood_vfs::FileSystem;
 
 use super::Engine;
@@ -67,6 +67,24 @@ fn log(policy: Policy) -> LogPolicy {
     log
 }
 
+pub(super) fn size(device: &dyn Device) -> Result<u64, String> {
+    resize::size(device).map_err(|error| error.to_string())
+}
+
+pub(super) fn resize(
+    device: &Arc<dyn Device>,
+    size: Option<u64>,
+) -> Result<Result<u64, String>, String> {
+    let resized = match size {
+        Some(size) => resize::resize(device, size, None, &mut |_| ()),
+        None => resize::shrink_to_fit(device, None, &mut |_| ()),
+    };
+    match resized {
+        Err(resize::ResizeError::Engine(error)) => Err(error.to_string()),
+        other => Ok(other.map_err(|refused| refused.to_string())),
+    }
+}
+
 pub(super) fn check(device: &dyn Device) -> Result<(), String> {
     let options = CheckOptions {
         check_data_csum: true,
@@ -79,7 +97,7 @@ pub(super) fn check(device: &dyn Device) -> Result<(), String> {
 }
 
 /// Offset of the first copy of the superblock, and the end of its used part.
-const SUPER: (u64, u64) = (64 << 10, (64 << 10) + 4096);
+pub(super) const SUPER: (u64, u64) = (64 << 10, (64 << 10) + 4096);
 /// Offset of the second copy.
 const SECOND_SUPER: u64 = 64 << 20;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sapwood_block::{Device, MemoryDevice};
 use sapwood_ext4::check::CheckOptions;
-use sapwood_ext4::{DataMode, Ext4, FastCommits, Options};
+use sapwood_ext4::{DataMode, Ext4, FastCommits, Options, resize};
 use sapwood_testing::op::Op;
 use sapwood_testing::oracle::Kind;
 use sapwood_testing::{process, scratch};
@@ -80,6 +80,24 @@ pub(super) fn open(
     match Ext4::open(device, options) {
         Ok(fs) => Ok(Arc::new(fs)),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+pub(super) fn size(device: &dyn Device) -> Result<u64, String> {
+    resize::size(device).map_err(|error| error.to_string())
+}
+
+pub(super) fn resize(
+    device: &Arc<dyn Device>,
+    size: Option<u64>,
+) -> Result<Result<u64, String>, String> {
+    let resized = match size {
+        Some(size) => resize::resize(device, size, None, &mut |_| ()),
+        None => resize::shrink_to_fit(device, 0, None, &mut |_| ()),
+    };
+    match resized {
+        Err(resize::ResizeError::Engine(error)) => Err(error.to_string()),
+        other => Ok(other.map_err(|refused| refused.to_string())),
     }
 }
 

@@ -85,6 +85,20 @@ impl MemoryDevice {
         }
     }
 
+    /// As [`snapshot`](Self::snapshot), with another size. Further bytes are zero.
+    #[must_use]
+    pub fn resized(&self, size: u64) -> Self {
+        if size < self.size {
+            let less = self.snapshot();
+            less.clear(size, self.size - size);
+            return Self { size, ..less };
+        }
+        Self {
+            size,
+            ..self.snapshot()
+        }
+    }
+
     /// Sets whether writes are refused from now on.
     pub fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Relaxed);

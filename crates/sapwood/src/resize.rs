@@ -158,7 +158,8 @@ impl fmt::Display for ResizeReport {
 /// size of its file system: it is made longer first, and cut last. A partition, a block device and
 /// an export keep theirs, and the file system must fit.
 ///
-/// A crash at any moment leaves a complete file system of the old or the new size.
+/// A crash at any moment leaves a complete file system of the old or the new size. The smallest size
+/// is reached in steps, each of which leaves a complete file system too.
 ///
 /// # Errors
 /// [`ResizeError`].

@@ -503,10 +503,15 @@ impl Image {
         let (late, early): (Vec<_>, Vec<_>) = blocks
             .into_iter()
             .partition(|(block, _)| Some(*block) == last);
+        if sapwood_fault::planted(368) {
+            log.finish_alone().map_err(crate::Error::from)?;
+        }
         self.write_home(early.iter().map(|(block, bytes)| (block, bytes)))?;
         // A journal that moved may have kept its first block.
         self.write_home(late.iter().map(|(block, bytes)| (block, bytes)))?;
-        log.finish_alone().map_err(crate::Error::from)?;
+        if !sapwood_fault::planted(368) {
+            log.finish_alone().map_err(crate::Error::from)?;
+        }
         self.write_super(&self.sb)
     }
 

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use sapwood_ext4_format::{
-    EXTENT_MAX_LEN, EXTENT_ROOT_MAX, Extent, ExtentBounds, ExtentIndex, ExtentNode, ExtentNodeMut,
-    INDIRECT_DIRECT, Inode, InodeFlags, extent_block_max, extent_block_seal, extent_block_verify,
-    orphan_seal, special_ino, xattr_block_seal,
+    Compat, EXTENT_MAX_LEN, EXTENT_ROOT_MAX, Extent, ExtentBounds, ExtentIndex, ExtentNode,
+    ExtentNodeMut, INDIRECT_DIRECT, Inode, InodeFlags, extent_block_max, extent_block_seal,
+    extent_block_verify, orphan_seal, special_ino, xattr_block_seal,
 };
 
 use super::image::Image;
@@ -50,6 +50,7 @@ pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -
             run.image.commit(None)?;
         }
     }
+    run.reserved()?;
     run.image.commit(None)?;
     run.journal()
 }
@@ -277,6 +278,34 @@ impl Run<'_, '_> {
         }
         self.image.free(block, 1);
         Ok(())
+    }
+
+    /// Moves the block of pointers of the inode of reserved descriptors. What it names belongs to
+    /// groups.
+    fn reserved(&mut self) -> Result<()> {
+        if !self
+            .image
+            .geometry
+            .features()
+            .has_compat(Compat::RESIZE_INODE)
+        {
+            return Ok(());
+        }
+        let ino = special_ino::RESIZE;
+        let mut inode = self.image.inode(ino)?;
+        let place = INDIRECT_DIRECT as usize + 1;
+        let block = u64::from(inode.block_word(place));
+        if block < self.limit {
+            return Ok(());
+        }
+        self.image.geometry.check_blocks(block, 1)?;
+        let runs = self.copy(ino, block, 1, true)?;
+        // The pointers of this inode have 32 bits.
+        let to = runs.first().map_or(0, |(to, _)| *to as u32);
+        if let Some(word) = inode.block_mut().chunks_exact_mut(4).nth(place) {
+            word.copy_from_slice(&to.to_le_bytes());
+        }
+        self.image.put_inode(ino, inode)
     }
 
     /// Moves the journal. The old one has the transaction that makes the new one count; the inode is

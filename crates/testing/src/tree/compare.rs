@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use sapwood_vfs::{Ino, Timestamp};
 
 use super::read::in_pages;
-use super::{Node, Tree};
+use super::{Node, PLACEHOLDER, Tree};
 
 bitflags! {
     /// Facts about an inode. Which names a directory has is always compared.
@@ -141,11 +141,15 @@ impl Tree {
     }
 
     /// The first difference to another tree of the same file system. Times are compared if both
-    /// trees have them and neither recovery set them.
+    /// trees have them and neither recovery set them. The directory that a snapshot shows for a
+    /// subvolume has no times of its own.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
-        let all = self.differences(other, |_, one, two| {
+        let all = self.differences(other, |path, one, two| {
             let mut facts = one.plain();
+            if path != "." && [one, two].iter().all(|node| node.number == PLACEHOLDER) {
+                return facts;
+            }
             if let (Some(mine), Some(others)) = (one.times, two.times) {
                 let set = |tree: &Self, time: Option<Timestamp>| {
                     tree.recovered.is_some_and(|began| time >= Some(began))

@@ -90,6 +90,7 @@ pub struct RecordLog {
     entries: Vec<Entry>,
     steps: Vec<Step>,
     fates: Vec<Fate>,
+    discarded: u8,
 }
 
 impl RecordLog {
@@ -99,7 +100,22 @@ impl RecordLog {
             entries,
             steps,
             fates,
+            discarded: 0,
         }
+    }
+
+    /// The same history on a device on which discarded bytes read as `byte` after a crash. A device
+    /// guarantees nothing about them.
+    #[must_use]
+    pub fn discards_leave(mut self, byte: u8) -> Self {
+        self.discarded = byte;
+        self
+    }
+
+    /// What a discarded byte reads as.
+    #[must_use]
+    pub fn discarded(&self) -> u8 {
+        self.discarded
     }
 
     /// All requests, in the order of their begins.

@@ -115,6 +115,19 @@ impl<'a> Replayer<'a> {
         }
     }
 
+    /// Gives bytes the content that a discard leaves.
+    fn discard(&self, image: &MemoryDevice, mut at: u64, end: u64) {
+        if self.log.discarded() == 0 {
+            return image.clear(at, end - at);
+        }
+        let bytes = [self.log.discarded(); 64 << 10];
+        while at < end {
+            let step = (end - at).min(bytes.len() as u64);
+            image.put(at, &bytes[..step as usize]);
+            at += step;
+        }
+    }
+
     fn apply(&self, image: &MemoryDevice, entry: usize, torn: Option<&Torn>) {
         let action = &self.log.entries()[entry].action;
         let Some((offset, len)) = action.range() else {
@@ -132,7 +145,9 @@ impl<'a> Replayer<'a> {
                     let bytes = &data[part.start as usize..part.end as usize];
                     image.put(offset + part.start, bytes);
                 }
-                Action::Discard { .. } => image.clear(offset + part.start, part.end - part.start),
+                Action::Discard { .. } => {
+                    self.discard(image, offset + part.start, offset + part.end);
+                }
                 Action::Flush => {}
             }
         }
