@@ -11,6 +11,7 @@ mod error;
 pub mod front;
 mod fs;
 mod mounting;
+pub mod permission;
 pub mod rules;
 mod subvolume;
 
