@@ -17,6 +17,10 @@
 //! | mounts | `U`, `B`, `A`: unmount, detach while busy, abort | `0` |
 //! | connections | `E`, name of a socket that waits for the end of the mount | `0`; with a socket |
 //! | connections | `L`: the system's log | `0`; with a socket |
+//! | connections | `K`, process (4), name of a socket of bulk work | `0`, `S`, `O` or `U`; with a socket |
+//!
+//! With a client of bulk work comes what its user namespace is beside the broker's: the same,
+//! another, or unknown. A confined daemon may not see that of a process.
 //!
 //! An answer that begins with another byte is an error: of a mount, its message; of an unmount, a
 //! kind (1) and its message; of a connection, an errno (4).
@@ -24,7 +28,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -34,12 +38,19 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+use crate::privileges::UserNamespace;
+
 pub(crate) const MOUNT: u8 = b'M';
 pub(crate) const UNMOUNT: u8 = b'U';
 pub(crate) const DETACH_BUSY: u8 = b'B';
 pub(crate) const ABORT: u8 = b'A';
 pub(crate) const END: u8 = b'E';
 pub(crate) const LOG: u8 = b'L';
+pub(crate) const BULK: u8 = b'K';
+/// User namespaces.
+pub(crate) const SAME: u8 = b'S';
+pub(crate) const OTHER: u8 = b'O';
+pub(crate) const UNKNOWN: u8 = b'U';
 
 /// First byte of an answer.
 pub(crate) const DONE: u8 = 0;
@@ -102,7 +113,29 @@ impl Broker {
     pub(crate) fn connect_to_waiter(&self, name: &[u8]) -> io::Result<UnixDatagram> {
         let mut request = vec![END];
         request.extend_from_slice(name);
-        self.connect(&request)
+        self.connect(&request).map(|(socket, _)| socket.into())
+    }
+
+    /// A socket that is connected to the client of bulk work that listens under `name`, and the
+    /// user namespace of the process `pid`.
+    ///
+    /// # Errors
+    /// The broker is gone; no process listens under that name.
+    pub(crate) fn connect_to_client(
+        &self,
+        name: &[u8],
+        pid: u32,
+    ) -> io::Result<(UnixStream, UserNamespace)> {
+        let mut request = vec![BULK];
+        request.extend_from_slice(&pid.to_ne_bytes());
+        request.extend_from_slice(name);
+        let (socket, namespace) = self.connect(&request)?;
+        let namespace = match namespace.as_slice() {
+            [SAME] => UserNamespace::Same,
+            [OTHER] => UserNamespace::Other,
+            _ => UserNamespace::Unknown,
+        };
+        Ok((socket.into(), namespace))
     }
 
     /// A socket that is connected to the system's log, and does not block.
@@ -110,13 +143,14 @@ impl Broker {
     /// # Errors
     /// The broker is gone; no program takes the log.
     pub fn connect_to_log(&self) -> io::Result<UnixDatagram> {
-        self.connect(&[LOG])
+        self.connect(&[LOG]).map(|(socket, _)| socket.into())
     }
 
-    fn connect(&self, request: &[u8]) -> io::Result<UnixDatagram> {
+    /// A connected socket, and the rest of the answer.
+    fn connect(&self, request: &[u8]) -> io::Result<(OwnedFd, Vec<u8>)> {
         let (answer, socket) = exchange(&self.connections.lock(), request)?;
         match (answer.split_first(), socket) {
-            (Some((&DONE, _)), Some(socket)) => Ok(socket.into()),
+            (Some((&DONE, rest)), Some(socket)) => Ok((socket, rest.to_vec())),
             (Some((_, errno)), _) => Err(match errno.first_chunk() {
                 Some(errno) => io::Error::from_raw_os_error(i32::from_ne_bytes(*errno)),
                 None => io::ErrorKind::InvalidData.into(),

@@ -2,9 +2,9 @@
 //! protocol.
 //!
 //! The broker unmounts only the mount that it made, which it recognizes by the device number that
-//! the kernel gave it. It connects only to the system's log and to abstract sockets with the prefix
-//! of those that wait for the end of a mount. It keeps no descriptor of `/dev/fuse`, so that the
-//! kernel ends the connection when the daemon dies.
+//! the kernel gave it. It connects only to the system's log and to abstract sockets with the prefixes
+//! of those that wait for the end of a mount and of clients of bulk work. It keeps no descriptor of
+//! `/dev/fuse`, so that the kernel ends the connection when the daemon dies.
 //!
 //! Signals that end a daemon do not end the broker. It ends with the daemon, when its sockets are
 //! closed. With `auto_unmount` it first detaches a mount that the daemon left.
@@ -22,12 +22,15 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::broker::{
-    self, ABORT, BrokerSockets, DETACH_BUSY, DONE, END, LOG, MOUNT, REFUSED, UNMOUNT,
+    self, ABORT, BULK, BrokerSockets, DETACH_BUSY, DONE, END, LOG, MOUNT, OTHER, REFUSED, SAME,
+    UNKNOWN, UNMOUNT,
 };
+use crate::bulk_socket;
 use crate::end_report;
 use crate::mount_table::mounted_on;
 use crate::mountpoint;
 use crate::options::MountOptions;
+use crate::privileges::UserNamespace;
 use crate::unmount::{self, UnmountError};
 
 /// How long the kernel may take to end the connection of a process that has ended.
@@ -130,13 +133,11 @@ impl Process<'_> {
 
 fn serve_connections(socket: &OwnedFd, log: &Path) {
     while let Ok(Some((request, _))) = broker::receive(socket.as_fd()) {
-        let connected = match request.split_first() {
-            Some((&END, name)) if end_report::is_name(name) => connect_to_name(name),
-            Some((&LOG, [])) => connect_to_path(log),
-            _ => Err(Errno::INVAL.into()),
-        };
-        let sent = match connected {
-            Ok(connected) => broker::send(socket.as_fd(), &[DONE], Some(connected.as_fd())),
+        let sent = match connect(&request, log) {
+            Ok((connected, rest)) => {
+                let message = [&[DONE][..], &rest].concat();
+                broker::send(socket.as_fd(), &message, Some(connected.as_fd()))
+            }
             Err(error) => {
                 let mut message = vec![REFUSED];
                 message.extend(error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes());
@@ -146,6 +147,27 @@ fn serve_connections(socket: &OwnedFd, log: &Path) {
         if sent.is_err() {
             return;
         }
+    }
+}
+
+/// Carries out a request for a connection. Returns the rest of the answer, too.
+fn connect(request: &[u8], log: &Path) -> io::Result<(OwnedFd, Vec<u8>)> {
+    match request.split_first() {
+        Some((&END, name)) if end_report::is_name(name) => {
+            Ok((connect_to_name(name)?.into(), Vec::new()))
+        }
+        Some((&LOG, [])) => Ok((connect_to_path(log)?.into(), Vec::new())),
+        Some((&BULK, rest)) => {
+            let (pid, name) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
+            let connected = bulk_socket::connect(name)?;
+            let namespace = match UserNamespace::of(u32::from_ne_bytes(*pid)) {
+                UserNamespace::Same => SAME,
+                UserNamespace::Other => OTHER,
+                UserNamespace::Unknown => UNKNOWN,
+            };
+            Ok((connected.into(), vec![namespace]))
+        }
+        _ => Err(Errno::INVAL.into()),
     }
 }
 

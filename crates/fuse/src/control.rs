@@ -16,20 +16,22 @@
 //! | set the default subvolume | write, 9 | id (8) |
 //! | first error | read, 10 | length (4 bytes), text; nothing if there was none |
 //! | report the end | write, 11 | name of an abstract datagram socket, padded with NUL to 256 |
+//! | bulk work | both, 12 | name of an abstract stream socket, padded with NUL to 256; answer: 16 bytes |
 //!
-//! Commands on names go to the directory that holds the name, number 6 to the root of the
+//! Commands on names and bulk work go to the directory, number 6 to the root of the
 //! subvolume, the others to any inode. Root and the user who mounted may change subvolumes and
 //! request the report of the end.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sapwood_vfs::{Entry, Error, FileSystem, Ino, SetAttr, SubvolumeId, Subvolumes};
 
+use crate::bulk_socket::Token;
 pub use crate::end_report::EndReport;
 use crate::end_report::Waiters;
 use crate::request::{Caller, ControlAnswer, Reply};
@@ -67,6 +69,7 @@ const SET_READ_ONLY: u32 = number(Direction::Write, 6, 8);
 const DAEMON: u32 = number(Direction::Read, 7, DAEMON_BYTES);
 const FIRST_ERROR: u32 = number(Direction::Read, 10, STATS_BYTES);
 const REPORT_END: u32 = number(Direction::Write, 11, NAME_BYTES);
+const BULK: u32 = number(Direction::Both, 12, NAME_BYTES);
 const LIST: u32 = number(Direction::Both, 8, STATS_BYTES);
 const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
 
@@ -75,6 +78,12 @@ const SET_DEFAULT: u32 = number(Direction::Write, 9, 8);
 /// 6.18 and newer).
 pub(crate) fn wants_settled(command: u32) -> bool {
     matches!(command, SYNC | SNAPSHOT | SET_READ_ONLY)
+}
+
+/// The socket's name in a command that asks for [bulk work](crate::bulk); `None` for any other
+/// command.
+pub(crate) fn bulk_socket(command: u32, input: &[u8]) -> Option<Reply<Vec<u8>>> {
+    (command == BULK).then(|| name_at(input, 0))
 }
 
 /// Answers one of these commands; `None` for any other command.
@@ -257,8 +266,8 @@ fn name_field(name: &[u8]) -> io::Result<[u8; NAME_BYTES]> {
 
 /// Statistics of the file system mounted at `path`, as JSON.
 ///
+/// # Errors
 /// `ENOTTY` if it is not a Sapwood mount.
-/// `ENOTTY` if it is none of ours.
 pub fn stats(path: &Path) -> io::Result<String> {
     read_text::<STATS>(path)
 }
@@ -293,6 +302,17 @@ pub fn report_end(path: &Path) -> io::Result<EndReport> {
     let (report, name) = EndReport::new()?;
     call::write::<REPORT_END, NAME_BYTES>(&File::open(path)?, name_field(name.as_bytes())?)?;
     Ok(report)
+}
+
+/// Has the daemon connect to a socket for [bulk work](crate::bulk) in a directory. Returns the
+/// token that it sends first.
+pub(crate) fn offer_bulk(dir: impl AsFd, name: &[u8]) -> io::Result<Token> {
+    let mut argument = name_field(name)?;
+    call::read::<BULK, NAME_BYTES>(dir, &mut argument)?;
+    argument
+        .first_chunk()
+        .copied()
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Makes everything durable in the file system mounted at `path`. `syncfs` alone only starts the
@@ -443,6 +463,7 @@ pub fn set_default_subvolume(path: &Path, id: SubvolumeId) -> io::Result<()> {
 mod call {
     use std::fs::File;
     use std::io;
+    use std::os::fd::AsFd;
 
     use rustix::ioctl::{NoArg, Setter, Updater, ioctl};
 
@@ -458,7 +479,7 @@ mod call {
     }
 
     pub(super) fn read<const NUMBER: u32, const SIZE: usize>(
-        file: &File,
+        file: impl AsFd,
         into: &mut [u8; SIZE],
     ) -> io::Result<()> {
         const { assert!(encodes(NUMBER, SIZE)) };

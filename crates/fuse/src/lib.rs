@@ -19,6 +19,8 @@ mod anchor;
 mod block_mount;
 pub mod broker;
 pub mod broker_process;
+pub mod bulk;
+mod bulk_socket;
 pub mod control;
 pub mod daemon;
 mod dispatch;

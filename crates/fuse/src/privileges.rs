@@ -11,7 +11,10 @@
 //!
 //! Tests: `set_id_bits_are_cleared_by_every_change`, `a_cleared_set_id_bit_is_not_remembered`.
 
-use sapwood_vfs::{Attr, FileKind};
+use std::fmt::Display;
+use std::os::unix::fs::MetadataExt;
+
+use sapwood_vfs::{Attr, FileKind, permission};
 
 use crate::request::Caller;
 
@@ -68,6 +71,67 @@ fn clear(attr: &Attr, who: Caller, process: &Process) -> u32 {
     }
 }
 
+/// The user namespace of a process, beside that of this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UserNamespace {
+    Same,
+    Other,
+    /// The kernel does not tell this process.
+    Unknown,
+}
+
+impl UserNamespace {
+    /// Of a process or thread. To see that of another user's process takes `CAP_SYS_PTRACE`.
+    pub(crate) fn of(pid: u32) -> Self {
+        let namespace = |pid: &dyn Display| {
+            let found = std::fs::metadata(format!("/proc/{pid}/ns/user"));
+            found.ok().map(|found| (found.dev(), found.ino()))
+        };
+        match (namespace(&pid), namespace(&"self")) {
+            (Some(other), Some(own)) if other == own => Self::Same,
+            (Some(_), Some(_)) => Self::Other,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// The process of a caller, for permission checks, and its id. `None` for one in another PID
+/// namespace, in another user namespace, or with capabilities that may be of another one.
+pub(crate) fn process(who: Caller, namespace: UserNamespace) -> Option<(permission::Process, i32)> {
+    let file = |pid: &dyn Display, name| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+    let status = file(&who.pid, "status").ok().filter(|_| who.pid != 0)?;
+    let capabilities = effective(&status);
+    let known = match namespace {
+        UserNamespace::Same => true,
+        UserNamespace::Other => false,
+        // The map has ids of the reader's namespace, so two namespaces seldom have the same.
+        UserNamespace::Unknown => {
+            let map = file(&who.pid, "uid_map").ok();
+            capabilities == 0 && map.is_some() && map == file(&"self", "uid_map").ok()
+        }
+    };
+    let process = permission::Process {
+        uid: who.uid,
+        gid: who.gid,
+        groups: Process::parse(&status).groups,
+        capabilities: permission::Capabilities::from_bits_truncate(capabilities),
+    };
+    let leader = field(&status, "Tgid").trim().parse().ok()?;
+    known.then_some((process, leader))
+}
+
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap_or("")
+}
+
+/// The effective capabilities.
+fn effective(status: &str) -> u64 {
+    u64::from_str_radix(field(status, "CapEff").trim(), 16).unwrap_or(0)
+}
+
 /// Facts from `/proc/PID/status` (`proc_pid_status(5)`).
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Process {
@@ -85,16 +149,9 @@ impl Process {
     }
 
     fn parse(status: &str) -> Self {
-        let field = |name: &str| {
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .unwrap_or("")
-        };
-        let effective = u64::from_str_radix(field("CapEff").trim(), 16).unwrap_or(0);
-        let groups = field("Groups").split_ascii_whitespace();
+        let groups = field(status, "Groups").split_ascii_whitespace();
         Self {
-            may_keep_setid: effective >> FSETID & 1 != 0,
+            may_keep_setid: effective(status) >> FSETID & 1 != 0,
             groups: groups.filter_map(|group| group.parse().ok()).collect(),
         }
     }
@@ -128,6 +185,34 @@ mod tests {
         assert_eq!(without, Process::default());
         assert_eq!(Process::parse("CapEff:\tyes\n"), Process::default());
         assert_eq!(Process::read(0), Process::default());
+    }
+
+    #[test]
+    fn only_a_process_of_the_own_namespaces_has_rights() {
+        let mut who = Caller {
+            uid: 7,
+            gid: 8,
+            umask: 0,
+            pid: std::process::id(),
+        };
+        let namespace = UserNamespace::of(who.pid);
+        assert_eq!(namespace, UserNamespace::Same);
+        let (own, leader) = process(who, namespace).unwrap();
+        assert_eq!(leader.unsigned_abs(), std::process::id());
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let all = effective(&status);
+        let expected = permission::Capabilities::from_bits_truncate(all);
+        assert_eq!((own.uid, own.gid, own.capabilities), (7, 8, expected));
+        assert_eq!(process(who, UserNamespace::Other), None);
+        let known = process(who, UserNamespace::Unknown).is_some();
+        assert_eq!(
+            known,
+            all == 0,
+            "capabilities of an unknown namespace count"
+        );
+        who.pid = 0;
+        assert_eq!(process(who, namespace), None);
+        assert_eq!(UserNamespace::of(0), UserNamespace::Unknown);
     }
 
     #[test]

@@ -25,8 +25,10 @@ use sapwood_vfs::FileSystem;
 
 use crate::block_mount;
 use crate::broker::Broker;
+use crate::bulk::Service;
 use crate::dispatch::Dispatcher;
 use crate::error::MountError;
+use crate::mount_table::mounted_on;
 use crate::mountpoint::{self, MountPoint};
 use crate::options::MountOptions;
 use crate::request::Synchronous;
@@ -100,6 +102,7 @@ fn attempt(
     });
     match start(&shared, device, options, read_only) {
         Ok(()) => {
+            shared.note_device();
             let owner = Arc::new(Owner(Arc::clone(&shared)));
             Ok(Session {
                 shared,
@@ -173,6 +176,15 @@ struct Shared {
 }
 
 impl Shared {
+    /// Bulk work is refused if the device number of the mount is unknown.
+    fn note_device(&self) {
+        if let Some(entry) = mounted_on(self.mount_point.path()) {
+            let (major, minor) = entry.device;
+            let device = rustix::fs::makedev(major, minor);
+            self.dispatcher.bulk().set_mount(device);
+        }
+    }
+
     fn end(&self, end: State) {
         let mut state = self.state.lock();
         if matches!(*state, State::Serving) {
@@ -259,6 +271,7 @@ impl Session {
         if shared.wait_for(shared.busy_grace) {
             return Ok(());
         }
+        shared.dispatcher.bulk().end();
         shared.dispatcher.close();
         shared.end(State::Abandoned);
         Ok(())
@@ -287,6 +300,17 @@ impl Session {
     /// does the same.
     pub fn finish(&self) {
         self.shared.finish();
+    }
+
+    /// Sets what does the [bulk work](crate::bulk) of this mount.
+    pub fn serve_bulk(&self, service: Arc<dyn Service>) {
+        self.shared.dispatcher.serve_bulk(service);
+    }
+
+    /// Ends all bulk work, and waits until no service runs. To be called after the end of the
+    /// session, before the engine is unmounted.
+    pub fn end_bulk(&self) {
+        self.shared.dispatcher.bulk().end();
     }
 
     /// How many requests of each kind the kernel has sent since the mount, by the protocol's names.

@@ -19,6 +19,7 @@
 //! End: [`Dispatcher::close`] waits for the calls in progress; later calls fail with `EIO`. It is
 //! for an unmount whose users did not close their files.
 
+mod commands;
 mod content;
 mod prune;
 mod xattrs;
@@ -33,14 +34,13 @@ use sapwood_vfs::{
 };
 
 use crate::broker::Broker;
-use crate::control;
+use crate::bulk::Bulk;
 use crate::end_report::Waiters;
-use crate::ioctl;
 use crate::node::{NodeId, NodeMap, decode_device};
 use crate::permissions;
 use crate::privileges;
 use crate::readdir::{self, DirAttributes, DirItem, DirSink, PageKind, PageRequest};
-use crate::request::{Caller, Changes, ControlAnswer, NodeEntry, Reply, Synchronous};
+use crate::request::{Caller, Changes, NodeEntry, Reply, Synchronous};
 use crate::request_counts::RequestCounts;
 
 /// Longest name that FUSE carries. The kernel does not check it for the server.
@@ -56,10 +56,11 @@ pub(crate) struct Dispatcher {
     writeback: AtomicBool,
     synchronous: Synchronous,
     waiters: Waiters,
+    bulk: Arc<Bulk>,
     prune: Prune,
     requests: RequestCounts,
     /// True once closed. Each call in progress holds it for reading.
-    closed: RwLock<bool>,
+    closed: Arc<RwLock<bool>>,
 }
 
 impl std::fmt::Debug for Dispatcher {
@@ -84,9 +85,10 @@ impl Dispatcher {
             writeback: AtomicBool::new(false),
             synchronous: Synchronous::default(),
             waiters: Waiters::default(),
+            bulk: Arc::default(),
             prune: Prune::default(),
             requests: RequestCounts::default(),
-            closed: RwLock::new(false),
+            closed: Arc::default(),
         }
     }
 
@@ -99,11 +101,13 @@ impl Dispatcher {
         }
     }
 
-    /// Has `broker`, if there is one, connect to the processes that wait for the end of the mount.
+    /// Has `broker`, if there is one, connect to the processes that wait for the end of the mount,
+    /// and to those that have bulk work.
     #[must_use]
     pub(crate) fn connecting_through(self, broker: Option<Broker>) -> Self {
         Self {
-            waiters: Waiters::new(broker),
+            waiters: Waiters::new(broker.clone()),
+            bulk: Arc::new(Bulk::new(broker)),
             ..self
         }
     }
@@ -530,47 +534,6 @@ impl Dispatcher {
         let _open = self.enter()?;
         let inos = self.fs.referenced().into_iter();
         Ok(inos.map(|ino| self.map.node(ino)).collect())
-    }
-
-    /// Runs control command `command` with its input. The output has at most `out_size` bytes. Some
-    /// commands need the kernel to have written back all [`referenced`](Self::referenced) inodes
-    /// first (`control::wants_settled`).
-    ///
-    /// # Errors
-    /// The engine's, `ENOTTY` for an unknown command.
-    pub(crate) fn ioctl(
-        &self,
-        who: Caller,
-        node: NodeId,
-        command: u32,
-        input: &[u8],
-        out_size: usize,
-    ) -> Reply<ControlAnswer> {
-        let _open = self.enter()?;
-        let ino = self.map.ino(node);
-        if command == ioctl::FITRIM {
-            control::check_owner(who)?;
-        }
-        let mut answer = match control::handle(
-            &*self.fs,
-            &self.requests,
-            &self.waiters,
-            who,
-            ino,
-            command,
-            input,
-        ) {
-            Some(answer) => answer?,
-            None => ControlAnswer {
-                output: ioctl::handle(&*self.fs, ino, command, input)?,
-                changed_name: None,
-            },
-        };
-        if ioctl::sets_flags(command) {
-            self.settle(ino)?;
-        }
-        answer.output.truncate(out_size);
-        Ok(answer)
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, mpsc};
 
 use super::device::{Device, HEADROOM, undelivered};
 use super::pages::Slot;
+use crate::bulk::Notify;
 use crate::dispatch::Dispatcher;
 use crate::node::NodeId;
 use crate::request::{Caller, ControlAnswer, Reply};
@@ -209,6 +210,20 @@ pub(super) fn guarded(dispatcher: &Arc<Dispatcher>, call: impl FnOnce() -> Outco
         }
         Outcome::Answer(Err(libc::EIO))
     })
+}
+
+/// Sends the notifications of [bulk work](crate::bulk).
+pub(super) struct Notifier(pub(super) Arc<Device>);
+
+impl Notify for Notifier {
+    fn expire_name(&self, dir: NodeId, name: &[u8]) {
+        notify_kernel(&self.0, &notify::expire_entry(dir.0, name));
+    }
+
+    fn drop_attributes(&self, node: NodeId) {
+        // A negative offset drops only the attributes.
+        notify_kernel(&self.0, &notify::inval_inode(node.0, -1, 0));
+    }
 }
 
 /// Sends a notification. An error for a node or name that the kernel does not have is ignored.

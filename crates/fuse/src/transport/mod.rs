@@ -45,7 +45,7 @@ use crate::options::MountOptions;
 use crate::permissions::{Admission, kernel_checks};
 use device::Device;
 use init::{Handshake, Wanted};
-use later::Helper;
+use later::{Helper, Notifier};
 use lone::Lone;
 use plain::Plain;
 use pool::Pool;
@@ -94,6 +94,9 @@ impl Transport {
         let agreed = handshake.agreed(wanted);
         dispatcher.set_writeback(agreed.writeback);
         dispatcher.set_prunes(agreed.prune);
+        dispatcher
+            .bulk()
+            .set_notify(Arc::new(Notifier(Arc::clone(&device))));
         let helper = Helper::start(&device, &dispatcher)?;
         let server = Arc::new(Server::new(
             dispatcher,

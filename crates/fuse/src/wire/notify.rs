@@ -7,6 +7,8 @@ use super::abi::{InvalEntryOut, InvalInodeOut, OutHeader, PruneOut};
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const PRUNE: i32 = 9;
+/// `FUSE_EXPIRE_ONLY`
+const EXPIRE_ONLY: u32 = 1;
 
 /// Drops the cache of a range, after writing it back. A negative offset drops attributes only; a
 /// length of 0 means to the end.
@@ -21,10 +23,20 @@ pub(crate) fn inval_inode(node: u64, off: i64, len: i64) -> Vec<u8> {
 
 /// Drops a cached name.
 pub(crate) fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
+    entry(parent, name, 0)
+}
+
+/// Has a cached name looked up again before it is used, without detaching what is mounted or in use
+/// below it. A kernel before protocol 7.38 drops the name.
+pub(crate) fn expire_entry(parent: u64, name: &[u8]) -> Vec<u8> {
+    entry(parent, name, EXPIRE_ONLY)
+}
+
+fn entry(parent: u64, name: &[u8], flags: u32) -> Vec<u8> {
     let body = InvalEntryOut {
         parent,
         namelen: u32::try_from(name.len()).unwrap_or(u32::MAX),
-        flags: 0,
+        flags,
     };
     message(INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
 }

@@ -1,0 +1,85 @@
+//! Commands to a mounted file system: control commands, bulk work, and ioctls of files.
+
+use std::sync::Arc;
+
+use sapwood_vfs::Ino;
+
+use super::Dispatcher;
+use crate::bulk::{Bulk, Service};
+use crate::control;
+use crate::ioctl;
+use crate::node::NodeId;
+use crate::request::{Caller, ControlAnswer, Reply};
+
+impl Dispatcher {
+    /// The bulk work of this mount.
+    pub(crate) fn bulk(&self) -> &Bulk {
+        &self.bulk
+    }
+
+    /// Sets what does the [bulk work](crate::bulk) of this mount.
+    pub(crate) fn serve_bulk(&self, service: Arc<dyn Service>) {
+        self.bulk.set_service(service);
+    }
+
+    /// Starts bulk work for the caller `who`, which listens under `name`.
+    fn start_bulk(&self, who: Caller, dir: Ino, name: &[u8]) -> Reply<ControlAnswer> {
+        let closed = Arc::clone(&self.closed);
+        let panicked = move || {
+            log::error!("the engine panicked: the mount answers EIO to every request from now on");
+            *closed.write() = true;
+        };
+        let synchronous = self.synchronous.all || self.synchronous.names;
+        let started = self
+            .bulk
+            .start(who, dir, self.map, synchronous, name, panicked);
+        Ok(ControlAnswer {
+            output: started?.to_vec(),
+            changed_name: None,
+        })
+    }
+
+    /// Runs control command `command` with its input. The output has at most `out_size` bytes. Some
+    /// commands need the kernel to have written back all [`referenced`](Self::referenced) inodes
+    /// first (`control::wants_settled`).
+    ///
+    /// # Errors
+    /// The engine's, `ENOTTY` for an unknown command.
+    pub(crate) fn ioctl(
+        &self,
+        who: Caller,
+        node: NodeId,
+        command: u32,
+        input: &[u8],
+        out_size: usize,
+    ) -> Reply<ControlAnswer> {
+        let _open = self.enter()?;
+        let ino = self.map.ino(node);
+        if command == ioctl::FITRIM {
+            control::check_owner(who)?;
+        }
+        if let Some(name) = control::bulk_socket(command, input) {
+            return self.start_bulk(who, ino, &name?);
+        }
+        let mut answer = match control::handle(
+            &*self.fs,
+            &self.requests,
+            &self.waiters,
+            who,
+            ino,
+            command,
+            input,
+        ) {
+            Some(answer) => answer?,
+            None => ControlAnswer {
+                output: ioctl::handle(&*self.fs, ino, command, input)?,
+                changed_name: None,
+            },
+        };
+        if ioctl::sets_flags(command) {
+            self.settle(ino)?;
+        }
+        answer.output.truncate(out_size);
+        Ok(answer)
+    }
+}
