@@ -21,6 +21,11 @@ pub(super) struct SubvolumeChoice {
 }
 
 impl SubvolumeChoice {
+    /// Whether one was chosen.
+    pub(super) fn is_made(&self) -> bool {
+        self.subvol.is_some() || self.subvolid.is_some()
+    }
+
     /// Options with that choice.
     pub(super) fn options(&self, read_only: bool) -> Result<sapwood::Options> {
         let mut options = sapwood::Options::new().read_only(read_only);

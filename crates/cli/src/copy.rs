@@ -155,7 +155,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 /// Refuses to overwrite an image, because a user who forgets the colon means a place in it.
-fn spare_image(path: &Path) -> Result<()> {
+pub(super) fn spare_image(path: &Path) -> Result<()> {
     use std::os::unix::fs::FileTypeExt;
 
     use sapwood::block::Error;

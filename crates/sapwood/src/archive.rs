@@ -16,6 +16,7 @@ mod cpio;
 mod entry;
 mod error;
 mod extract;
+mod gate;
 mod pax;
 mod sparse;
 mod tar;
@@ -30,11 +31,13 @@ use crate::progress::{self, OnProgress};
 use crate::{tree, vfs};
 pub(crate) use compression::{is_plain, plain};
 pub(crate) use cpio::CpioReader;
-pub(crate) use entry::{Entries, EntryKind, device, time};
+pub(crate) use entry::{Attributes, Entries, Entry, EntryKind, device, time};
 pub use error::ArchiveError;
 use error::Result;
 pub(crate) use error::path;
-pub(crate) use extract::{Extraction, Into, components};
+pub(crate) use extract::{Extraction, Into, PIECE, components};
+#[cfg(feature = "fuse")]
+pub(crate) use gate::{Change, Client};
 pub(crate) use pax::base64;
 pub(crate) use tar::TarReader;
 
@@ -97,7 +100,9 @@ impl FileSystem {
             changes: &Changes::default(),
             building: None,
             layer: false,
+            client: None,
         };
-        Extraction::new(into).run(&mut *tar_entries(archive)?, progress)
+        let extracted = Extraction::new(into).run(&mut *tar_entries(archive)?, progress);
+        extracted.map(|_| ())
     }
 }

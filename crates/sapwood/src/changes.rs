@@ -33,8 +33,10 @@ pub(crate) struct Attributes {
     pub(crate) perm: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Last change of the content, which is also taken for the last access.
+    /// Last change of the content.
     pub(crate) mtime: Timestamp,
+    /// Last access; `None`: that of the last change.
+    pub(crate) atime: Option<Timestamp>,
     pub(crate) xattrs: Xattrs,
 }
 
@@ -219,6 +221,7 @@ impl Changes {
         let owner = (attributes.uid, attributes.gid);
         (attributes.uid, attributes.gid) = self.owner(path, owner);
         attributes.mtime = self.time(attributes.mtime);
+        attributes.atime = attributes.atime.map(|time| self.time(time));
         self.label(path, kind, &mut attributes.xattrs);
     }
 }

@@ -26,9 +26,12 @@ mod local_side;
 mod one;
 mod preloaded;
 mod report;
+#[cfg(feature = "fuse")]
+mod send;
 mod side;
 mod stream;
 mod survey;
+mod unpack;
 mod walk;
 
 use std::collections::HashSet;
@@ -36,6 +39,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 pub use error::{CopyCause, CopyError};
+pub use unpack::{UntarError, untar};
 
 use crate::changes::Changes;
 use crate::fs::FileSystem;

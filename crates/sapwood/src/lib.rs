@@ -43,6 +43,8 @@
 
 mod archive;
 pub mod build;
+#[cfg(feature = "fuse")]
+mod bulk;
 mod changes;
 mod check;
 pub mod copy;

@@ -27,6 +27,7 @@ pub use sapwood_fuse::{
 };
 use sapwood_vfs::{Choice, FileSystem};
 
+use crate::bulk;
 use crate::image::{self, Mounted, OpenError, OpenFiles, named};
 use crate::options::Options;
 
@@ -160,14 +161,17 @@ impl Prepared {
         let write_protected = fs.read_only() && !fuse.read_only;
         fuse.read_only |= write_protected;
         match sapwood_fuse::mount_through(fs.shared(), dir, &fuse, broker) {
-            Ok(session) => Ok(Mount {
-                image: self.image,
-                dir: dir.to_owned(),
-                fs,
-                devices,
-                session: Arc::new(session),
-                write_protected,
-            }),
+            Ok(session) => {
+                session.serve_bulk(Arc::new(bulk::Daemon::new(fs.shared())));
+                Ok(Mount {
+                    image: self.image,
+                    dir: dir.to_owned(),
+                    fs,
+                    devices,
+                    session: Arc::new(session),
+                    write_protected,
+                })
+            }
             Err(error) => {
                 // Nothing was changed yet; what failed is the mount.
                 let _ = fs.unmount();
@@ -237,6 +241,7 @@ impl Mount {
             path: self.dir.clone(),
             source,
         });
+        self.session.end_bulk();
         ended();
         let done = self.complete().and(served);
         let why = done.as_ref().map_err(ToString::to_string).err();

@@ -356,7 +356,7 @@ impl Sources {
         for source in &self.list {
             let mut extract = |entries: &mut dyn Entries, layer| {
                 let into = place(fs, &self.changes, owner, time, layer)?;
-                Extraction::new(into).run(entries, progress)
+                Extraction::new(into).run(entries, progress).map(|_| ())
             };
             match source {
                 Source::Directory(path) => {
@@ -412,6 +412,7 @@ fn place<'f>(
         changes,
         building: Some(changes.time(time)),
         layer,
+        client: None,
     })
 }
 

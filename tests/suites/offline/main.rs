@@ -1,8 +1,9 @@
-//! Everyday use of images without a mount: owners, streams, what cannot be read, names, sizes and
-//! times. Each test is a script; `$KIND` is the kind of image.
+//! Everyday use of images without a mount, and of commands that the daemon of a mount does in
+//! process: owners, streams, what cannot be read, names, sizes and times. Each test is a script; `$KIND` is the kind of image.
 #![allow(clippy::unwrap_used)]
 
 mod commands;
+mod mounted;
 mod pages;
 
 use std::path::Path;
@@ -75,7 +76,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         image b.img; "$SAPWOOD" mkdir b.img:in; gzip -c a.tar | "$SAPWOOD" untar -q - b.img:in; owner b.img:in/t/d/f 7 8
         "$SAPWOOD" stat b.img:in/t/soft | grep -c 'd/f'; zstd -q a.tar; "$SAPWOOD" untar -q a.tar.zst b.img:; owner b.img:t/hard 7 8
         "$SAPWOOD" check -q a.img && "$SAPWOOD" check -q b.img
-        fails 2 'IMAGE:DIR' untar a.tar t; fails 1 'none' untar none.tar a.img:; fails 1 'nowhere' untar a.tar a.img:nowhere
+        fails 2 'is an image' untar a.tar a.img; fails 1 'none' untar none.tar a.img:; fails 1 'nowhere' untar a.tar a.img:nowhere
         head -c 2000 a.tar > cut.tar; fails 1 'cut.tar' untar -q cut.tar a.img:
         fails 1 'cut.tar' mkfs -q -t $KIND --size 128M --tar cut.tar c.img; [ ! -e c.img ]
         "$SAPWOOD" mkfs -q -t $KIND --size 128M --tar a.tar -r t m.img; owner m.img:t/d/f 7 8; owner m.img:hard 7 8; "$SAPWOOD" check -q m.img"#,
@@ -186,18 +187,25 @@ fn trials() -> Vec<Trial> {
     trials.extend(pages::trials());
     for kind in ["btrfs", "ext4"] {
         for (name, script) in SCRIPTS.iter().chain(commands::SCRIPTS) {
-            let run = move || everyday(kind, script);
+            let run = move || everyday(kind, "", script);
             trials.push(trial(format!("{kind}::{name}"), &[Need::Root], run));
+        }
+        for (name, script) in mounted::SCRIPTS {
+            let run = move || everyday(kind, mounted::PRELUDE, script);
+            let programs = ["getfattr", "setfattr", "setfacl", "getfacl"].map(Need::Program);
+            let needs = [&[Need::Root, Need::Fuse][..], &programs].concat();
+            trials.push(trial(format!("{kind}::{name}"), &needs, run));
         }
     }
     trials
 }
 
-fn everyday(kind: &str, script: &str) -> Outcome {
+fn everyday(kind: &str, more: &str, script: &str) -> Outcome {
     let dir = scratch::directory();
     let mut command = Command::new("bash");
     command
-        .args(["-euo", "pipefail", "-c", &format!("{PRELUDE}\n{script}")])
+        .args(["-euo", "pipefail", "-c"])
+        .arg(format!("{PRELUDE}\n{more}\n{script}"))
         .env("SAPWOOD", sapwood())
         .envs([("KIND", kind), ("TZ", "UTC")])
         .current_dir(dir.path());

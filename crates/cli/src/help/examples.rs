@@ -34,6 +34,10 @@ pub(super) const EXAMPLES: &[(&str, &[Example])] = &[
                 "sapwood untar - disk.img:/srv < files.tar",
                 "an archive from standard input",
             ),
+            (
+                "sapwood untar linux.tar.xz mnt/src",
+                "into a mounted image, by its daemon",
+            ),
         ],
     ),
     ("mkdisk", crate::mkdisk::EXAMPLES),

@@ -257,6 +257,7 @@ impl<R: Read> CpioReader<R> {
                     sec: mtime.into(),
                     nsec: 0,
                 },
+                atime: None,
                 xattrs: Vec::new(),
             },
             size: if regular { size.into() } else { 0 },

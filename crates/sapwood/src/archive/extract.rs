@@ -11,24 +11,32 @@
 //! A layer of a container image replaces what lower layers have, also whole directories by files.
 //! Its whiteouts are applied to the lower layers before anything of it is made.
 //!
+//! An archive is extracted by the owner of an image, or for a [`Client`] of a mounted file system
+//! (`gate`). For a client, as with tar(1), an entry that the client has no right to make is reported
+//! and left out. Owners are restored if the client may change owners, else its umask counts, and no
+//! set-id bit is set. A copy for a client follows the rules of `copy`: it keeps modes, replaces no
+//! directory, and leaves out everything below a directory that it cannot make.
+//!
 //! A file whose content ends too early, or finds no space, is removed again.
 
+mod directories;
+mod inode;
 mod whiteouts;
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::entry::{Attributes, Entries, Entry, EntryKind};
 use super::error::{ArchiveError, Result, path};
+use super::gate::{Change, Client, Gate};
 use crate::changes::Changes;
 use crate::progress::{OnProgress, Progress};
 use crate::tree::{self, Node};
-use crate::vfs::{
-    self, Credentials, Error, FileKind, FileSystem, Ino, NewInode, SetAttr, SetTime, SetXattrMode,
-    Timestamp, WriteMode,
-};
+use crate::vfs::{self, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Timestamp};
+
+use directories::{Directory, Passed};
 
 /// Bytes in which content is copied, and which become a hole if all are zero.
-const PIECE: usize = 64 * 1024;
+pub(crate) const PIECE: usize = 64 * 1024;
 /// Where an archive is extracted.
 pub(crate) struct Into<'a> {
     pub(crate) fs: &'a dyn FileSystem,
@@ -45,6 +53,18 @@ pub(crate) struct Into<'a> {
     pub(crate) building: Option<Timestamp>,
     /// The archive is a layer of a container image.
     pub(crate) layer: bool,
+    /// The process that it is extracted for.
+    pub(crate) client: Option<Client<'a>>,
+}
+
+/// What an extraction did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct Extracted {
+    /// Entries that were extracted or left out.
+    pub(crate) done: u64,
+    /// Entries that were reported and left out.
+    pub(crate) left_out: u64,
 }
 
 /// A held directory.
@@ -53,35 +73,36 @@ struct Open<'a> {
     node: Node<'a>,
 }
 
-/// Times of a directory that is not in the archive.
-struct Passed {
-    path: Vec<u8>,
-    atime: Timestamp,
-    mtime: Timestamp,
-}
-
 /// The extraction of one archive.
 pub(crate) struct Extraction<'a> {
     into: Into<'a>,
+    gate: Gate<'a>,
     /// The directories of the last entry, from the one in the base on.
     open: Vec<Open<'a>>,
     /// Directories that get their attributes at the end, by their path.
-    directories: BTreeMap<Vec<u8>, (Ino, Attributes)>,
+    directories: BTreeMap<Vec<u8>, Directory>,
     /// Directories that get times at the end, because what is made in them changes them.
     passed: BTreeMap<Ino, Passed>,
     /// The directories in both.
     settled: HashSet<Ino>,
+    /// Bytes of them, if they are those of a client.
+    kept: usize,
+    /// A directory that a copy could not make.
+    shut: Option<Vec<u8>>,
     piece: Vec<u8>,
 }
 
 impl<'a> Extraction<'a> {
     pub(crate) fn new(into: Into<'a>) -> Self {
         Self {
+            gate: Gate::new(into.fs, into.client),
             into,
             open: Vec::new(),
             directories: BTreeMap::new(),
             passed: BTreeMap::new(),
             settled: HashSet::new(),
+            kept: 0,
+            shut: None,
             piece: vec![0; PIECE],
         }
     }
@@ -94,24 +115,54 @@ impl<'a> Extraction<'a> {
         mut self,
         entries: &mut dyn Entries,
         progress: &mut OnProgress<'_>,
-    ) -> Result<()> {
-        let mut done = 0;
-        let made = loop {
-            let made = match entries.next() {
-                Ok(Some(entry)) => self.entry(entry, entries),
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            };
-            if let Err(error) = made {
-                break Err(error);
-            }
-            done += 1;
-            let phase = "extract";
-            progress(Progress::Done { phase, done });
-        };
+    ) -> Result<Extracted> {
+        let mut extracted = Extracted::default();
+        let made = self.entries(entries, &mut extracted, progress);
         // Also after a failure, as their modes are provisional.
-        let finished = self.finish_directories();
-        made.and(finished)
+        let finished = self.finish_directories(&mut extracted, progress);
+        made.and(finished).map(|()| extracted)
+    }
+
+    fn entries(
+        &mut self,
+        entries: &mut dyn Entries,
+        extracted: &mut Extracted,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<()> {
+        while let Some(entry) = entries.next()? {
+            let made = self.entry(entry, entries);
+            self.settle(made, extracted, progress)?;
+            extracted.done += 1;
+            let (phase, done) = ("extract", extracted.done);
+            progress(Progress::Done { phase, done });
+            if self.kept > directories::MOST_KEPT {
+                self.finish_directories(extracted, progress)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports what a client has no right to, or cannot have; ends with any other failure.
+    fn settle(
+        &self,
+        made: Result<()>,
+        extracted: &mut Extracted,
+        progress: &mut OnProgress<'_>,
+    ) -> Result<()> {
+        let Err(error) = made else {
+            return Ok(());
+        };
+        match self.into.client {
+            Some(client) if client.goes_on(&error) => {
+                // The client knows what it could not read.
+                if !matches!(error, ArchiveError::Truncated(_)) {
+                    extracted.left_out += 1;
+                    progress(Progress::Failed(&error));
+                }
+                Ok(())
+            }
+            _ => Err(error),
+        }
     }
 
     /// The directory that was entered last.
@@ -136,6 +187,9 @@ impl<'a> Extraction<'a> {
         } = entry;
         let parts = components(&named)?;
         let below = parts.join(&b'/');
+        if self.is_shut(&below) {
+            return Ok(());
+        }
         let hides = self.into.layer && parts.last().is_some_and(|name| whiteouts::is_one(name));
         if hides || changes.excludes(&below) {
             return Ok(());
@@ -150,7 +204,7 @@ impl<'a> Extraction<'a> {
             let ino = self.into.base.ino();
             self.settled.insert(ino);
             self.passed.remove(&ino);
-            self.directories.insert(below, (ino, attributes));
+            self.keep_for_the_end(below, (ino, true), attributes);
             return Ok(());
         };
         if let EntryKind::Link(target) = &kind {
@@ -158,28 +212,47 @@ impl<'a> Extraction<'a> {
         }
         self.reach(parents, &named, true)?;
         if kind == EntryKind::Directory {
-            let made = self.directory(name, &attributes).map_err(failed(&named))?;
-            self.directories.insert(below, (made, attributes));
+            let made = self.directory(name, &attributes);
+            if made.is_err() && self.is_copy() {
+                self.shut = Some(below.clone());
+            }
+            let made = made.map_err(failed(&named))?;
+            self.keep_for_the_end(below, made, attributes);
             return Ok(());
         }
         let node = self.make(&kind, name, &attributes, &named, size, content)?;
-        self.finish(&node, &attributes, &named)
-            .map_err(failed(&named))
+        let finished = self.finish(&node, &attributes, &named, false);
+        self.gate.changed(Change::Name(self.top().ino(), name));
+        self.gate.changed(Change::Attributes(node.ino()));
+        finished.map_err(failed(&named))
     }
 
-    /// Makes a directory in the top one, and enters it. One that exists stays.
-    fn directory(&mut self, name: &[u8], attributes: &Attributes) -> vfs::Result<Ino> {
-        let found = self.child(name)?;
-        let node = match found.filter(Node::is_dir) {
+    /// Whether the entries are a copy for a client.
+    fn is_copy(&self) -> bool {
+        self.into.client.is_some_and(|client| client.copies)
+    }
+
+    /// Whether a path is that of a directory that could not be made, or below it.
+    fn is_shut(&self, path: &[u8]) -> bool {
+        let below = self
+            .shut
+            .as_ref()
+            .and_then(|shut| path.strip_prefix(shut.as_slice()));
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    }
+
+    /// Makes a directory in the top one, and enters it. One that exists stays: true.
+    fn directory(&mut self, name: &[u8], attributes: &Attributes) -> vfs::Result<(Ino, bool)> {
+        let there = self.child(name)?.filter(Node::is_dir);
+        let found = there.is_some();
+        let node = match there {
             Some(node) => node,
             None => {
-                let who = credentials(attributes);
-                self.create(
-                    &who,
-                    name,
-                    NewInode::Directory,
-                    attributes.perm & 0o777 | 0o700,
-                )?
+                let (who, perm) = self.credentials(attributes);
+                let perm = perm & 0o777 | 0o700;
+                let made = self.create(&who, name, NewInode::Directory, perm)?;
+                self.gate.changed(Change::Name(self.top().ino(), name));
+                made
             }
         };
         let (name, ino) = (name.to_vec(), node.ino());
@@ -187,7 +260,7 @@ impl<'a> Extraction<'a> {
         self.passed.remove(&ino);
         self.settled.insert(ino);
         self.open.push(Open { name, node });
-        Ok(ino)
+        Ok((ino, found))
     }
 
     /// Enters the directory `parts` below the base. One that is missing is made, or else not
@@ -247,6 +320,7 @@ impl<'a> Extraction<'a> {
     fn enter_new(&mut self, name: &[u8], above: &[&[u8]]) -> vfs::Result<Node<'a>> {
         let creator = self.into.creator;
         let node = self.create(&creator, name, NewInode::Directory, 0o777)?;
+        self.gate.changed(Change::Name(self.top().ino(), name));
         if let Some(time) = self.into.building {
             let path = [above, &[name]].concat().join(&b'/');
             let mut attributes = Attributes {
@@ -254,37 +328,20 @@ impl<'a> Extraction<'a> {
                 uid: creator.uid,
                 gid: creator.gid,
                 mtime: time,
+                atime: None,
                 xattrs: Vec::new(),
             };
             let changes = self.into.changes;
             changes.label(&path, FileKind::Directory, &mut attributes.xattrs);
             self.settled.insert(node.ino());
-            self.directories.insert(path, (node.ino(), attributes));
+            self.keep_for_the_end(path, (node.ino(), false), attributes);
         }
         Ok(node)
     }
 
-    /// Remembers the times of the top directory, which are about to change.
-    fn pass(&mut self) {
-        let attr = *self.top().attr();
-        if self.into.building.is_none() || !self.settled.insert(attr.ino) {
-            return;
-        }
-        let passed = Passed {
-            path: self.top_path(),
-            atime: attr.atime,
-            mtime: attr.mtime,
-        };
-        self.passed.insert(attr.ino, passed);
-    }
-
     /// What a name in the top directory leads to; of a symbolic link the link itself.
     fn child(&self, name: &[u8]) -> vfs::Result<Option<Node<'a>>> {
-        match self.top().child(name) {
-            Ok(node) => Ok(Some(node)),
-            Err(Error::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.gate.child(self.top(), name)
     }
 
     /// Makes an inode in the top directory, in place of what has the name.
@@ -296,32 +353,31 @@ impl<'a> Extraction<'a> {
         perm: u32,
     ) -> vfs::Result<Node<'a>> {
         self.pass();
-        let (fs, dir) = (self.into.fs, self.top().ino());
-        let made = match fs.create(who, dir, name, what, perm) {
+        match self.gate.create(who, self.top(), name, what, perm) {
             Err(Error::Exists) => {
-                self.vacate(name)?;
-                fs.create(who, dir, name, what, perm)
+                self.vacate(name, what == NewInode::Directory)?;
+                self.gate.create(who, self.top(), name, what, perm)
             }
             other => other,
-        };
-        Ok(Node::new(fs, made?))
+        }
     }
 
     /// Removes what has a name in the top directory. A directory must be empty, unless a layer
-    /// replaces it.
-    fn vacate(&mut self, name: &[u8]) -> vfs::Result<()> {
+    /// replaces it. `directory`: for a directory.
+    fn vacate(&mut self, name: &[u8], directory: bool) -> vfs::Result<()> {
         let Some(node) = self.child(name)? else {
             return Ok(());
         };
-        let dir = self.top().ino();
         match node.is_dir() {
-            false => self.into.fs.unlink(dir, name),
             true if self.into.layer => self.remove(name),
+            true if self.is_copy() => Err(Error::IsDirectory),
+            false if directory && self.is_copy() => Err(Error::NotDirectory),
             true => {
-                self.into.fs.rmdir(dir, name)?;
+                self.gate.remove(self.top(), &node, name)?;
                 self.forget_below(name);
                 Ok(())
             }
+            false => self.gate.remove(self.top(), &node, name),
         }
     }
 
@@ -338,18 +394,6 @@ impl<'a> Extraction<'a> {
                 removed.map_err(|(_, error)| error)
             }
         }
-    }
-
-    /// A directory in the top one is gone: it gets no attributes.
-    fn forget_below(&mut self, name: &[u8]) {
-        let mut gone = self.top_path();
-        if !gone.is_empty() {
-            gone.push(b'/');
-        }
-        gone.extend_from_slice(name);
-        let below = [&gone, &b"/"[..]].concat();
-        self.directories
-            .retain(|path, _| *path != gone && !path.starts_with(&below));
     }
 
     /// Adds a name to what another entry made. `brings`: content of an archive that has it with the
@@ -377,14 +421,15 @@ impl<'a> Extraction<'a> {
         let dir = self.top().ino();
         if (from, *old) != (dir, name) {
             self.pass();
-            let fs = self.into.fs;
-            let linked = match fs.link(node.ino(), dir, name) {
+            let linked = match self.gate.link(&node, self.top(), name) {
                 Err(Error::Exists) => self
-                    .vacate(name)
-                    .and_then(|()| fs.link(node.ino(), dir, name)),
+                    .vacate(name, false)
+                    .and_then(|()| self.gate.link(&node, self.top(), name)),
                 other => other,
             };
-            fs.forget(linked.map_err(failed(named))?.ino(), 1);
+            linked.map_err(failed(named))?;
+            self.gate.changed(Change::Name(dir, name));
+            self.gate.changed(Change::Attributes(node.ino()));
         }
         let (size, mut attributes) = brings;
         if size > 0 {
@@ -393,158 +438,10 @@ impl<'a> Extraction<'a> {
                 .changes
                 .apply(&parts.join(&b'/'), kind, &mut attributes);
             self.content(&node, size, None, named, content)?;
-            self.finish(&node, &attributes, named)
+            self.finish(&node, &attributes, named, false)
                 .map_err(failed(named))?;
         }
         Ok(())
-    }
-
-    /// Makes what is neither a directory nor a further name, with its content.
-    fn make(
-        &mut self,
-        kind: &EntryKind,
-        name: &[u8],
-        attributes: &Attributes,
-        named: &[u8],
-        size: u64,
-        content: &mut dyn Entries,
-    ) -> Result<Node<'a>> {
-        let what = match kind {
-            EntryKind::Symlink(target) => NewInode::Symlink(target),
-            EntryKind::Special(FileKind::CharDevice, number) => NewInode::CharDevice(*number),
-            EntryKind::Special(FileKind::BlockDevice, number) => NewInode::BlockDevice(*number),
-            EntryKind::Special(FileKind::Socket, _) => NewInode::Socket,
-            EntryKind::Special(..) => NewInode::Fifo,
-            _ => NewInode::Regular,
-        };
-        let perm = match kind {
-            EntryKind::Symlink(_) => 0o777,
-            _ => attributes.perm & 0o1777,
-        };
-        // Read first: nothing is made of a small file that the archive does not have in whole.
-        let first = match what {
-            NewInode::Regular if size > 0 => Some(content.read(&mut self.piece)?),
-            _ => None,
-        };
-        let made = self.create(&credentials(attributes), name, what, perm);
-        let node = made.map_err(failed(named))?;
-        if size > 0 && what == NewInode::Regular {
-            let written = self.content(&node, size, first, named, content);
-            if let Err(error) = written {
-                // The error that is reported is the first one.
-                let _ = self.into.fs.unlink(self.top().ino(), name);
-                return Err(error);
-            }
-        }
-        Ok(node)
-    }
-
-    /// Writes the content of a file. Zeros become holes. `first`: the piece that was read already.
-    fn content(
-        &mut self,
-        node: &Node<'a>,
-        size: u64,
-        first: Option<(u64, usize)>,
-        named: &[u8],
-        content: &mut dyn Entries,
-    ) -> Result<()> {
-        let (fs, ino) = (self.into.fs, node.ino());
-        let mut end = 0;
-        let mut next = first;
-        loop {
-            let (at, count) = match next.take() {
-                Some(piece) => piece,
-                None => content.read(&mut self.piece)?,
-            };
-            let data = self.piece.get(..count).unwrap_or_default();
-            if data.is_empty() {
-                break;
-            }
-            if data.iter().any(|byte| *byte != 0) {
-                let written = fs.write(ino, at, data, WriteMode::default());
-                end = written.map_err(failed(named))?;
-            }
-        }
-        if end < size {
-            let changes = SetAttr {
-                size: Some(size),
-                ..SetAttr::default()
-            };
-            fs.setattr(ino, &changes).map_err(failed(named))?;
-        }
-        Ok(())
-    }
-
-    /// Gives an inode its attributes: the owner first, because a change of it drops capabilities.
-    fn finish(&self, node: &Node<'a>, attributes: &Attributes, named: &[u8]) -> vfs::Result<()> {
-        let (fs, now) = (self.into.fs, node.attr());
-        let owner = SetAttr {
-            uid: (attributes.uid != now.uid).then_some(attributes.uid),
-            gid: (attributes.gid != now.gid).then_some(attributes.gid),
-            ..SetAttr::default()
-        };
-        let mut changes = SetAttr {
-            perm: (now.kind != FileKind::Symlink).then_some(attributes.perm),
-            atime: Some(SetTime::To(attributes.mtime)),
-            mtime: Some(SetTime::To(attributes.mtime)),
-            ..SetAttr::default()
-        };
-        if attributes.xattrs.is_empty() {
-            (changes.uid, changes.gid) = (owner.uid, owner.gid);
-            return fs.setattr(node.ino(), &changes).map(drop);
-        }
-        if owner.uid.or(owner.gid).is_some() {
-            fs.setattr(node.ino(), &owner)?;
-        }
-        for (name, value) in &attributes.xattrs {
-            match fs.setxattr(node.ino(), name, value, SetXattrMode::Any) {
-                // An attribute of another kind of system means nothing here.
-                Err(Error::NotSupported) => {
-                    let (named, name) = (crate::shown::name(named), crate::shown::name(name));
-                    log::warn!("{named}: the attribute {name} is left out");
-                }
-                other => other?,
-            }
-        }
-        fs.setattr(node.ino(), &changes).map(drop)
-    }
-
-    fn finish_directories(&mut self) -> Result<()> {
-        let mut listed = HashSet::new();
-        // Those inside first: the mode of one may forbid to look names up in it.
-        for (named, (ino, attributes)) in std::mem::take(&mut self.directories).into_iter().rev() {
-            let parts: Vec<&[u8]> = components(&named)?;
-            if self.reach(&parts, &named, false)? && self.top().ino() == ino {
-                listed.insert(ino);
-                self.finish(self.top(), &attributes, &named)
-                    .map_err(failed(&named))?;
-            }
-        }
-        for (ino, passed) in std::mem::take(&mut self.passed) {
-            let parts = components(&passed.path)?;
-            if listed.contains(&ino) || !self.reach(&parts, &passed.path, false)? {
-                continue;
-            }
-            let times = SetAttr {
-                atime: Some(SetTime::To(passed.atime)),
-                mtime: Some(SetTime::To(passed.mtime)),
-                ..SetAttr::default()
-            };
-            if self.top().ino() == ino {
-                let set = self.into.fs.setattr(ino, &times);
-                set.map_err(failed(&passed.path))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn credentials(attributes: &Attributes) -> Credentials {
-    Credentials {
-        uid: attributes.uid,
-        gid: attributes.gid,
-        umask: 0,
-        keep_setgid: true,
     }
 }
 

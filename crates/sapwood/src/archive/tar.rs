@@ -501,6 +501,7 @@ fn attributes(header: &Header, records: &Records, named: &[u8]) -> Result<Attrib
         uid: id("uid", "the owner", &old.uid, header.uid())?,
         gid: id("gid", "the group", &old.gid, header.gid())?,
         mtime,
+        atime: None,
         xattrs: records.xattrs(named)?,
     })
 }

@@ -105,6 +105,12 @@ pub enum CopyCause {
     /// The caller asked for an early end.
     #[error("interrupted")]
     Interrupted,
+    /// The daemon of a mount did not do what it was asked for.
+    #[error("{0}")]
+    Daemon(String),
+    /// The daemon of the mount ended before the copy did.
+    #[error("the daemon of the mount ended")]
+    DaemonEnded,
     /// Another thread ended the copy, and returns why.
     #[error("the copy has ended")]
     Ended,

@@ -44,6 +44,19 @@ impl<'p> Report<'p> {
         progress(Progress::Item(item));
     }
 
+    /// One more name is done.
+    pub(super) fn step(&self) {
+        self.until(self.done.load(Ordering::Relaxed) + 1);
+    }
+
+    /// At least so many names are done.
+    pub(super) fn until(&self, done: u64) {
+        let mut progress = self.progress.lock();
+        let before = self.done.fetch_max(done, Ordering::Relaxed);
+        let (phase, done) = ("copied", before.max(done));
+        progress(Progress::Done { phase, done });
+    }
+
     /// So many more bytes are copied.
     pub(super) fn bytes(&self, count: u64) {
         let mut progress = self.progress.lock();

@@ -40,7 +40,7 @@ const MOST_FILES: usize = 256;
 const BATCH_BYTES: u64 = 2 << 20;
 const MOST_THREADS: usize = 8;
 /// Levels of directories; cp(1) ends earlier, where a path gets too long.
-const MOST_LEVELS: usize = 4096;
+pub(super) const MOST_LEVELS: usize = 4096;
 /// Levels that keep a batch of names while a directory below them is walked.
 const BATCHES: usize = 32;
 
@@ -125,6 +125,11 @@ impl<'a> Copy<'_> {
         if self.canonical {
             return self.tree_in_order(from, from_image, place);
         }
+        #[cfg(feature = "fuse")]
+        let (from, place) = match super::send::tree(self, from, from_image, place) {
+            Ok(done) => return done,
+            Err(operands) => operands,
+        };
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let (ended, last) = (AtomicBool::new(false), Mutex::new(None));
         let end = |failure| {

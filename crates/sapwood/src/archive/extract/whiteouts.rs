@@ -2,7 +2,8 @@
 
 use super::super::entry::Entries;
 use super::super::error::{ArchiveError, Result, path};
-use super::{Extraction, components, failed};
+use super::{Extracted, Extraction, components, failed};
+use crate::progress;
 use crate::tree::Names;
 use crate::vfs;
 
@@ -41,7 +42,8 @@ impl Extraction<'_> {
                 removed.map_err(failed(&entry.path))?;
             }
         }
-        self.finish_directories()
+        let mut extracted = Extracted::default();
+        self.finish_directories(&mut extracted, &mut progress::ignore)
     }
 
     /// Removes a name of the top directory, or all names.

@@ -1,0 +1,157 @@
+//! An inode of an entry: making it, its content, its attributes.
+
+use super::super::entry::{Attributes, Entries, EntryKind};
+use super::super::error::Result;
+use super::{Extraction, failed};
+use crate::tree::Node;
+use crate::vfs::{self, Credentials, Error, FileKind, NewInode, SetAttr, SetTime, WriteMode};
+
+impl<'a> Extraction<'a> {
+    /// Makes what is neither a directory nor a further name, with its content.
+    pub(super) fn make(
+        &mut self,
+        kind: &EntryKind,
+        name: &[u8],
+        attributes: &Attributes,
+        named: &[u8],
+        size: u64,
+        content: &mut dyn Entries,
+    ) -> Result<Node<'a>> {
+        let what = match kind {
+            EntryKind::Symlink(target) => NewInode::Symlink(target),
+            EntryKind::Special(FileKind::CharDevice, number) => NewInode::CharDevice(*number),
+            EntryKind::Special(FileKind::BlockDevice, number) => NewInode::BlockDevice(*number),
+            EntryKind::Special(FileKind::Socket, _) => NewInode::Socket,
+            EntryKind::Special(..) => NewInode::Fifo,
+            _ => NewInode::Regular,
+        };
+        let (who, perm) = self.credentials(attributes);
+        let perm = match kind {
+            EntryKind::Symlink(_) => 0o777,
+            _ => perm & 0o1777,
+        };
+        // Read first: nothing is made of a small file that the archive does not have in whole.
+        let first = match what {
+            NewInode::Regular if size > 0 => Some(content.read(&mut self.piece)?),
+            _ => None,
+        };
+        let made = self.create(&who, name, what, perm);
+        let node = made.map_err(failed(named))?;
+        if size > 0 && what == NewInode::Regular {
+            let written = self.content(&node, size, first, named, content);
+            if let Err(error) = written {
+                // The error that is reported is the first one.
+                let _ = self.gate.remove(self.top(), &node, name);
+                return Err(error);
+            }
+        }
+        Ok(node)
+    }
+
+    /// Writes the content of a file. Zeros become holes. `first`: the piece that was read already.
+    pub(super) fn content(
+        &mut self,
+        node: &Node<'a>,
+        size: u64,
+        first: Option<(u64, usize)>,
+        named: &[u8],
+        content: &mut dyn Entries,
+    ) -> Result<()> {
+        let (fs, ino) = (self.into.fs, node.ino());
+        let mut end = 0;
+        let mut next = first;
+        loop {
+            let (at, count) = match next.take() {
+                Some(piece) => piece,
+                None => content.read(&mut self.piece)?,
+            };
+            let data = self.piece.get(..count).unwrap_or_default();
+            if data.is_empty() {
+                break;
+            }
+            if data.iter().any(|byte| *byte != 0) {
+                let written = fs.write(ino, at, data, WriteMode::default());
+                end = written.map_err(failed(named))?;
+            }
+        }
+        if end < size {
+            let changes = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            fs.setattr(ino, &changes).map_err(failed(named))?;
+        }
+        Ok(())
+    }
+
+    /// The owner and umask with which an inode is made, and the mode to ask for.
+    pub(super) fn credentials(&self, attributes: &Attributes) -> (Credentials, u32) {
+        match self.into.client {
+            // Nobody else has rights before a copy has its mode.
+            Some(client) if client.copies && !client.restores() => {
+                (client.process.credentials(0), attributes.perm & 0o700)
+            }
+            Some(client) if !client.restores() => {
+                let who = client.process.credentials(client.umask);
+                (who, attributes.perm & 0o777)
+            }
+            _ => {
+                let who = Credentials {
+                    uid: attributes.uid,
+                    gid: attributes.gid,
+                    umask: 0,
+                    keep_setgid: true,
+                };
+                (who, attributes.perm)
+            }
+        }
+    }
+
+    /// Gives an inode its attributes: the owner first, because a change of it drops capabilities.
+    /// `found`: it is a directory that was there before.
+    pub(super) fn finish(
+        &self,
+        node: &Node<'a>,
+        attributes: &Attributes,
+        named: &[u8],
+        found: bool,
+    ) -> vfs::Result<()> {
+        let now = node.attr();
+        let (uid, gid, perm) = match self.into.client {
+            None => (attributes.uid, attributes.gid, Some(attributes.perm)),
+            Some(client) => client.attributes(now, attributes, found),
+        };
+        let owner = SetAttr {
+            uid: (uid != now.uid).then_some(uid),
+            gid: (gid != now.gid).then_some(gid),
+            ..SetAttr::default()
+        };
+        let mut changes = SetAttr {
+            perm: perm.filter(|_| now.kind != FileKind::Symlink),
+            atime: Some(SetTime::To(attributes.atime.unwrap_or(attributes.mtime))),
+            mtime: Some(SetTime::To(attributes.mtime)),
+            ..SetAttr::default()
+        };
+        if attributes.xattrs.is_empty() {
+            (changes.uid, changes.gid) = (owner.uid, owner.gid);
+            return self.gate.set(node, &changes);
+        }
+        if owner.uid.or(owner.gid).is_some() {
+            self.gate.set(node, &owner)?;
+        }
+        let mut refused = Ok(());
+        for (name, value) in &attributes.xattrs {
+            match self.gate.set_xattr(node, name, value) {
+                // An attribute of another kind of system means nothing here.
+                Err(Error::NotSupported) => {
+                    let (named, name) = (crate::shown::name(named), crate::shown::name(name));
+                    log::warn!("{named}: the attribute {name} is left out");
+                }
+                Err(Error::NotPermitted) if self.is_copy() => {}
+                Err(error @ Error::NotPermitted) => refused = Err(error),
+                other => other?,
+            }
+        }
+        self.gate.set(node, &changes).and(refused)
+    }
+}

@@ -1,0 +1,224 @@
+//! Changes for a process that the kernel did not check.
+
+use super::entry::Attributes;
+use super::error::ArchiveError;
+use crate::tree::Node;
+use crate::vfs::permission::{Capabilities, Process};
+use crate::vfs::{
+    Attr, Credentials, Error, FileKind, FileSystem, Ino, NewInode, Result, SetAttr, SetXattrMode,
+    acl,
+};
+
+const SET_ID: u32 = 0o6000;
+const SET_GID: u32 = 0o2000;
+
+/// The process that an archive is extracted for, in a mounted file system.
+#[derive(Clone, Copy)]
+pub(crate) struct Client<'a> {
+    /// Its rights.
+    pub(crate) process: &'a Process,
+    /// Its umask.
+    pub(crate) umask: u32,
+    /// The entries are a copy that keeps what the client may keep, as `cp -a`.
+    pub(crate) copies: bool,
+    /// Called after a change that the kernel may have cached otherwise.
+    pub(crate) changed: &'a dyn Fn(Change<'_>),
+}
+
+impl Client<'_> {
+    /// Owners are those of the entries.
+    pub(super) fn restores(&self) -> bool {
+        self.process.can(Capabilities::CHOWN)
+    }
+
+    /// Whether the client's other entries are made after this error.
+    pub(super) fn goes_on(&self, error: &ArchiveError) -> bool {
+        match error {
+            ArchiveError::Inode { source, .. } if self.copies => {
+                !matches!(source, Error::NoSpace | Error::Quota | Error::ReadOnly)
+            }
+            ArchiveError::Inode { source, .. } => {
+                matches!(source, Error::NotPermitted | Error::AccessDenied)
+            }
+            // Its first name was left out.
+            ArchiveError::NoTarget { .. } => self.copies,
+            ArchiveError::Truncated(_) => self.copies,
+            _ => false,
+        }
+    }
+
+    /// Owner, group and mode of an inode that the client gives the attributes of an entry. No mode:
+    /// that with which it was made. `found`: it is a directory that was there before.
+    pub(super) fn attributes(
+        &self,
+        now: &Attr,
+        wanted: &Attributes,
+        found: bool,
+    ) -> (u32, u32, Option<u32>) {
+        let process = self.process;
+        if self.restores() {
+            let perm = process.settable(now.kind, wanted.gid, wanted.perm);
+            return (wanted.uid, wanted.gid, Some(perm));
+        }
+        if !self.copies {
+            // The directory and the umask gave it its mode; a new directory was made accessible.
+            let kept = match found {
+                true => wanted.perm & !self.umask & 0o777 | now.perm & SET_GID,
+                false => now.perm & (wanted.perm | !0o700),
+            };
+            let settles = now.kind == FileKind::Directory && kept != now.perm;
+            return (now.uid, now.gid, settles.then_some(kept));
+        }
+        let keeps = now.uid == process.uid && process.is_member(wanted.gid);
+        let gid = if keeps { wanted.gid } else { now.gid };
+        let owned = (now.uid, gid) == (wanted.uid, wanted.gid);
+        let perm = match owned {
+            true => wanted.perm,
+            false => wanted.perm & !SET_ID,
+        };
+        (now.uid, gid, Some(process.settable(now.kind, gid, perm)))
+    }
+}
+
+/// What has changed.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(feature = "fuse"), expect(dead_code, reason = "of mounts alone"))]
+pub(crate) enum Change<'c> {
+    /// What a name in this directory leads to, if to anything.
+    Name(Ino, &'c [u8]),
+    /// The attributes of an inode.
+    Attributes(Ino),
+}
+
+/// A file system that is changed for a client, whose permissions are checked, or by its owner.
+pub(super) struct Gate<'a> {
+    pub(super) fs: &'a dyn FileSystem,
+    pub(super) client: Option<Client<'a>>,
+}
+
+impl<'a> Gate<'a> {
+    pub(super) fn new(fs: &'a dyn FileSystem, client: Option<Client<'a>>) -> Self {
+        Self { fs, client }
+    }
+
+    /// What a name in a directory leads to; of a symbolic link the link itself.
+    ///
+    /// # Errors
+    /// `AccessDenied`; as [`FileSystem::lookup`].
+    pub(super) fn child(&self, dir: &Node<'a>, name: &[u8]) -> Result<Option<Node<'a>>> {
+        if let Some(client) = self.client {
+            let attr = self.fs.getattr(dir.ino())?;
+            client
+                .process
+                .check_search(&attr, || self.access_list(dir.ino()))?;
+        }
+        match dir.child(name) {
+            Ok(node) => Ok(Some(node)),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes an inode.
+    ///
+    /// # Errors
+    /// `AccessDenied`, `NotPermitted`; as [`FileSystem::create`].
+    pub(super) fn create(
+        &self,
+        who: &Credentials,
+        dir: &Node<'a>,
+        name: &[u8],
+        what: NewInode<'_>,
+        perm: u32,
+    ) -> Result<Node<'a>> {
+        self.check_change(dir)?;
+        if let Some(client) = self.client {
+            client.process.check_new(&what)?;
+        }
+        let made = self.fs.create(who, dir.ino(), name, what, perm)?;
+        Ok(Node::new(self.fs, made))
+    }
+
+    /// Adds a name to an inode.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create) and [`FileSystem::link`].
+    pub(super) fn link(&self, node: &Node<'a>, dir: &Node<'a>, name: &[u8]) -> Result<()> {
+        self.check_change(dir)?;
+        if let Some(client) = self.client {
+            client.process.check_link(&self.fs.getattr(node.ino())?)?;
+        }
+        let entry = self.fs.link(node.ino(), dir.ino(), name)?;
+        self.fs.forget(entry.ino(), 1);
+        Ok(())
+    }
+
+    /// Removes the name of `node` from a directory. If it is a directory, it must be empty.
+    ///
+    /// # Errors
+    /// `AccessDenied`, `NotPermitted`; as [`FileSystem::unlink`] and [`FileSystem::rmdir`].
+    pub(super) fn remove(&self, dir: &Node<'a>, node: &Node<'a>, name: &[u8]) -> Result<()> {
+        self.check_change(dir)?;
+        if let Some(client) = self.client {
+            let attr = self.fs.getattr(dir.ino())?;
+            client.process.check_sticky(&attr, node.attr())?;
+        }
+        match node.is_dir() {
+            true => self.fs.rmdir(dir.ino(), name)?,
+            false => self.fs.unlink(dir.ino(), name)?,
+        }
+        self.changed(Change::Name(dir.ino(), name));
+        Ok(())
+    }
+
+    /// Changes attributes of an inode that the client must own.
+    ///
+    /// # Errors
+    /// `NotPermitted`; as [`FileSystem::setattr`].
+    pub(super) fn set(&self, node: &Node<'a>, changes: &SetAttr) -> Result<()> {
+        if let Some(client) = self.client {
+            let attr = self.fs.getattr(node.ino())?;
+            if !client.process.owns(&attr) {
+                return Err(Error::NotPermitted);
+            }
+        }
+        self.fs.setattr(node.ino(), changes).map(drop)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// `NotPermitted`; as [`FileSystem::setxattr`].
+    pub(super) fn set_xattr(&self, node: &Node<'a>, name: &[u8], value: &[u8]) -> Result<()> {
+        if let Some(client) = self.client {
+            let attr = self.fs.getattr(node.ino())?;
+            client.process.check_xattr(&attr, name)?;
+        }
+        self.fs.setxattr(node.ino(), name, value, SetXattrMode::Any)
+    }
+
+    /// Tells what has changed.
+    pub(super) fn changed(&self, change: Change<'_>) {
+        if let Some(client) = self.client {
+            (client.changed)(change);
+        }
+    }
+
+    fn check_change(&self, dir: &Node<'a>) -> Result<()> {
+        let Some(client) = self.client else {
+            return Ok(());
+        };
+        let attr = self.fs.getattr(dir.ino())?;
+        client
+            .process
+            .check_change(&attr, || self.access_list(dir.ino()))
+    }
+
+    fn access_list(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
+        match self.fs.getxattr(ino, acl::ACCESS) {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::NoAttribute | Error::NotSupported) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

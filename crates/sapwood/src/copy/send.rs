@@ -1,0 +1,390 @@
+//! Copies into a mounted image that the daemon of the mount makes (`bulk`).
+//!
+//! The source is walked and read here, with the rights of this process, and sent to the daemon,
+//! which makes the files with the rights of this process. A thread takes the daemon's messages, so
+//! that neither side waits for the other to read.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::sync::mpsc::channel;
+use std::thread;
+
+use super::Existing;
+use super::error::{CopyCause, CopyError, Result};
+use super::report::{Item, Report};
+use super::side::{Found, Handle, Meta, Node, Scratch, Shown, join};
+use super::unpack::UntarError;
+use super::walk::{Copy, MOST_LEVELS, Target};
+use crate::archive::{ArchiveError, Attributes, Entry, EntryKind, PIECE, tar_entries};
+use crate::bulk::{self, Message, Reason, Receiver, Sender, Work};
+use crate::shown;
+use crate::vfs::FileKind;
+
+/// Has a daemon extract an archive into the directory `dir`. Gives the archive back if no daemon
+/// does.
+pub(super) fn archive<R: Read + Send + 'static>(
+    dir: &dyn Node<'_>,
+    archive: R,
+    umask: u32,
+    report: &Report<'_>,
+) -> std::result::Result<std::result::Result<(), UntarError>, R> {
+    let connected = match dir.handle() {
+        Ok(Handle::Fd(fd)) => bulk::connect(fd, Work::Extract, umask),
+        _ => None,
+    };
+    let Some((mut sender, receiver)) = connected else {
+        return Err(archive);
+    };
+    let (done, sent) = channel();
+    let name = "bulk-send".to_owned();
+    let thread = thread::Builder::new().name(name).spawn(move || {
+        let sent = send_archive(archive, &mut sender);
+        // The caller has stopped listening if it failed. It hears why before the daemon fails, which
+        // is when the sender is dropped.
+        let _ = done.send(sent);
+    });
+    if let Err(error) = thread {
+        return Ok(Err(CopyError::on(dir.shown(), error).into()));
+    }
+    Ok(receive(receiver, &dir.shown(), report).map_err(|failure| {
+        // An archive that cannot be read is why the daemon failed.
+        match sent.try_recv() {
+            Ok(Err(error)) => error.into(),
+            _ => failure.into(),
+        }
+    }))
+}
+
+fn send_archive(archive: impl Read, sender: &mut Sender) -> std::result::Result<(), ArchiveError> {
+    let mut entries = tar_entries(archive)?;
+    let mut piece = vec![0; PIECE];
+    while let Some(entry) = entries.next()? {
+        let mut sent = sender.entry(&entry);
+        if entry.size > 0 {
+            loop {
+                let (at, count) = entries.read(&mut piece)?;
+                if count == 0 || sent.is_err() {
+                    break;
+                }
+                sent = sender.content(at, piece.get(..count).unwrap_or_default());
+            }
+            sent = sent.and_then(|()| sender.end_content(true));
+        }
+        match sent {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error.into()),
+            // The daemon has failed, and says why.
+            Err(_) => return Ok(()),
+            Ok(()) => {}
+        }
+    }
+    // As above.
+    let _ = sender.end();
+    Ok(())
+}
+
+/// Takes the daemon's messages until the work ends.
+fn receive(mut receiver: Receiver, to: &str, report: &Report<'_>) -> Result<()> {
+    loop {
+        match receiver.next() {
+            Ok(Message::Done(done)) => report.until(done),
+            Ok(Message::LeftOut(reason)) => report.failed(failure(to, reason)),
+            Ok(Message::End(done)) => {
+                report.until(done);
+                return Ok(());
+            }
+            Ok(Message::Failed(reason)) => return Err(failure(to, reason).that_ends()),
+            Err(_) => return Err(CopyError::on(to, CopyCause::DaemonEnded).that_ends()),
+        }
+    }
+}
+
+fn failure(to: &str, reason: Reason) -> CopyError {
+    let place = match reason.path.as_slice() {
+        b"" | b"." => to.to_owned(),
+        path => shown_below(to, path),
+    };
+    match reason.errno {
+        Some(errno) => CopyError::on(place, io::Error::from_raw_os_error(errno)),
+        None => CopyError::on(place, CopyCause::Daemon(reason.text)),
+    }
+}
+
+fn shown_below(to: &str, path: &[u8]) -> String {
+    let slash = if to.ends_with('/') { "" } else { "/" };
+    format!("{to}{slash}{}", shown::name(path))
+}
+
+/// Has a daemon make a copy of a directory. Gives the operands back if no daemon does, or if it
+/// does not know the rules of this copy.
+pub(super) fn tree<'a>(
+    copy: &Copy<'_>,
+    from: Found<'a>,
+    from_image: bool,
+    place: Target<'a>,
+) -> std::result::Result<Result<()>, (Found<'a>, Target<'a>)> {
+    let Some((sender, receiver)) = connect(copy, &from, from_image, &place) else {
+        return Err((from, place));
+    };
+    let (dir, name) = match place {
+        Target::Name(dir, name) => (dir, name),
+        Target::Directory(dir) => (dir, Vec::new()),
+        Target::Content(_) => return Err((from, place)),
+    };
+    let to = dir.shown();
+    let result = thread::scope(|scope| {
+        let answers = scope.spawn(|| receive(receiver, &to, copy.report));
+        let mut walk = Walk {
+            copy,
+            sender,
+            to: &to,
+            dir: &dir,
+            name,
+            scratch: Scratch::default(),
+            firsts: HashMap::new(),
+        };
+        let walked = walk.run(from);
+        drop(walk);
+        let answered = answers.join();
+        let answered = answered.unwrap_or_else(|_| Err(lost(&to)));
+        match walked {
+            // Why the daemon hears nothing more, which it says.
+            Err(failure) if !matches!(failure.cause(), CopyCause::DaemonEnded) => Err(failure),
+            _ => answered,
+        }
+    });
+    Ok(result)
+}
+
+/// Connects to the daemon that can make a copy.
+fn connect<'a>(
+    copy: &Copy<'_>,
+    from: &Found<'a>,
+    from_image: bool,
+    place: &Target<'a>,
+) -> Option<(Sender, Receiver)> {
+    let plain = copy.links && copy.rules.archive && copy.rules.owner.is_none();
+    if from_image || !plain || copy.existing != Existing::Replace {
+        return None;
+    }
+    let (dir, top) = match place {
+        Target::Name(dir, name) => (dir, dir.child(name).ok()?),
+        Target::Directory(dir) => (dir, None),
+        Target::Content(_) => return None,
+    };
+    // Within a mount a file could be copied onto itself.
+    let elsewhere = from.meta().id.0 != dir.meta().id.0;
+    let fits = top.is_none_or(|top| top.meta().kind == FileKind::Directory);
+    match dir.handle() {
+        Ok(Handle::Fd(fd)) if elsewhere && fits => bulk::connect(fd, Work::Copy, 0),
+        _ => None,
+    }
+}
+
+fn lost(to: &str) -> CopyError {
+    CopyError::on(to, CopyCause::DaemonEnded).that_ends()
+}
+
+/// A directory of the source that the walk is in.
+struct Level<'a> {
+    dir: Found<'a>,
+    names: std::vec::IntoIter<(Vec<u8>, u64)>,
+    /// Bytes of the path to it.
+    path: usize,
+}
+
+struct Walk<'w, 'c, 'a> {
+    copy: &'w Copy<'c>,
+    sender: Sender,
+    /// The directory of the destination, as people know it.
+    to: &'w str,
+    dir: &'w Found<'a>,
+    /// Name of the copy in it; empty for the directory itself.
+    name: Vec<u8>,
+    scratch: Scratch,
+    /// Paths of the first name of an inode that has several.
+    firsts: HashMap<(u64, u64), Vec<u8>>,
+}
+
+/// A directory of the destination, as text.
+struct Place<'p>(&'p str, &'p [u8]);
+
+impl Shown for Place<'_> {
+    fn shown(&self) -> String {
+        match self.1 {
+            b"" => self.0.to_owned(),
+            path => shown_below(self.0, path),
+        }
+    }
+}
+
+impl<'a> Walk<'_, '_, 'a> {
+    fn run(&mut self, from: Found<'a>) -> Result<()> {
+        let mut path = self.name.clone();
+        let mut levels = Vec::new();
+        if let Some(level) = self.enter(from, &path)? {
+            levels.push(level);
+        }
+        while let Some(level) = levels.last_mut() {
+            self.copy.report.check_stop()?;
+            path.truncate(level.path);
+            let Some((name, _)) = level.names.next() else {
+                levels.pop();
+                continue;
+            };
+            let found = level.dir.child(&name);
+            let gone = || CopyCause::EntryGone(shown::name(&name));
+            let found = found
+                .and_then(|found| found.ok_or_else(|| CopyError::on(level.dir.shown(), gone())));
+            let from = match found {
+                Ok(from) => from,
+                Err(failure) => {
+                    self.copy.go_on(Err(failure))?;
+                    continue;
+                }
+            };
+            self.copy.report.one(&Item {
+                from: &from,
+                to: &Place(self.to, &path),
+                name: &name,
+            });
+            path = join(&path, &name);
+            if from.meta().kind != FileKind::Directory {
+                let sent = self.one(&*from, &path);
+                self.copy.go_on(sent)?;
+                continue;
+            }
+            let entered = match self.refuse(&levels, &from) {
+                Ok(()) => self.enter(from, &path)?,
+                Err(failure) => self.copy.go_on(Err(failure)).map(|()| None)?,
+            };
+            levels.extend(entered);
+        }
+        self.sender.end().map_err(|_| lost(self.to))
+    }
+
+    /// Refuses a directory that the walk is in, or that the copy goes to.
+    fn refuse(&self, levels: &[Level<'a>], from: &Found<'a>) -> Result<()> {
+        let id = from.meta().id;
+        let refused = |cause| Err(CopyError::on(from.shown(), cause));
+        if levels.len() >= MOST_LEVELS {
+            return refused(CopyCause::TooDeep);
+        }
+        if levels.iter().any(|level| level.dir.meta().id == id) {
+            return refused(CopyCause::Loop);
+        }
+        if id.0 != self.dir.meta().id.0 {
+            return Ok(());
+        }
+        let top = match self.name.is_empty() {
+            true => Some(self.dir.meta().id),
+            false => self.dir.child(&self.name)?.map(|top| top.meta().id),
+        };
+        match top == Some(id) {
+            true => refused(CopyCause::IntoItself),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends a directory, and lists it. `None` if it was left out.
+    fn enter(&mut self, dir: Found<'a>, path: &[u8]) -> Result<Option<Level<'a>>> {
+        let listed = dir.names(0);
+        let sent = self.entry(&*dir, EntryKind::Directory, path, 0);
+        self.copy.go_on(sent)?;
+        match listed {
+            Ok(names) => Ok(Some(Level {
+                dir,
+                names: names.into_iter(),
+                path: path.len(),
+            })),
+            Err(failure) => self.copy.go_on(Err(failure)).map(|()| None),
+        }
+    }
+
+    /// Sends what is no directory.
+    fn one(&mut self, from: &dyn Node<'a>, path: &[u8]) -> Result<()> {
+        let meta = from.meta();
+        let several = meta.nlink > 1;
+        if several && let Some(first) = self.firsts.get(&meta.id) {
+            let kind = EntryKind::Link(first.clone());
+            return self.entry(from, kind, path, 0);
+        }
+        match meta.kind {
+            FileKind::Regular => self.file(from, path)?,
+            FileKind::Symlink => {
+                let target = from.read_link()?;
+                self.entry(from, EntryKind::Symlink(target), path, 0)?;
+            }
+            kind => self.entry(from, EntryKind::Special(kind, meta.rdev), path, 0)?,
+        }
+        if several {
+            self.firsts.insert(meta.id, path.to_vec());
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, from: &dyn Node<'a>, path: &[u8]) -> Result<()> {
+        from.open()?;
+        let size = from.meta().size;
+        self.entry(from, EntryKind::Regular, path, size)?;
+        if size == 0 {
+            return Ok(());
+        }
+        let Self {
+            copy,
+            sender,
+            to,
+            scratch,
+            ..
+        } = self;
+        let read = from.read(scratch, &mut |at, data| {
+            copy.report.check_stop()?;
+            sender.content(at, data).map_err(|_| lost(to))?;
+            copy.report.bytes(data.len() as u64);
+            Ok(())
+        });
+        let ended = sender.end_content(read.is_ok());
+        read.and(ended.map_err(|_| lost(to)))
+    }
+
+    /// Sends an entry; content follows it.
+    fn entry(
+        &mut self,
+        from: &dyn Node<'a>,
+        kind: EntryKind,
+        path: &[u8],
+        size: u64,
+    ) -> Result<()> {
+        let linked = matches!(kind, EntryKind::Link(_));
+        let xattrs = match linked {
+            true => Vec::new(),
+            false => from.xattrs(&mut self.scratch)?,
+        };
+        let Meta {
+            perm,
+            uid,
+            gid,
+            mtime,
+            atime,
+            ..
+        } = *from.meta();
+        let entry = Entry {
+            path: path.to_vec(),
+            kind,
+            attributes: Attributes {
+                perm,
+                uid,
+                gid,
+                mtime,
+                atime: Some(atime),
+                xattrs,
+            },
+            size,
+        };
+        self.sender
+            .entry(&entry)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidInput => CopyError::on(from.shown(), error),
+                _ => lost(self.to),
+            })
+    }
+}
