@@ -12,7 +12,7 @@
 //!   expects a token, which the answer of the command has told to it alone.
 //! - Groups and capabilities come from `/proc/PID/status`, while the client waits for the answer.
 //!   Capabilities count in the daemon's user namespace only: a client in another one is refused
-//!   ([`privileges::process`]).
+//!   (`privileges::process`).
 //! - The client passes its descriptor of the directory, so that the daemon sees whether the client
 //!   reached the directory through a read-only mount.
 //! - The service checks every change with the client's [`Process`].
@@ -20,7 +20,7 @@
 //! The kernel's caches do not see the changes: the service reports each one to [`Caches`].
 //!
 //! End: when the client ends, its socket closes, and the service fails to read. When the mount ends
-//! ([`Bulk::end`]), the daemon closes the sockets and waits for the threads.
+//! (`Bulk::end`), the daemon closes the sockets and waits for the threads.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
