@@ -31,12 +31,20 @@ fn run(command: &mut Command) -> String {
     shown(&output.stdout)
 }
 
-/// A directory with the library, made once from the archive that cargo built beside this test.
+/// A directory with the library, made once from the archive that `cargo build` makes beside this
+/// test; `cargo test` makes none.
 fn library() -> &'static Path {
     static MADE: OnceLock<TempDir> = OnceLock::new();
     let made = MADE.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
         let archive = test.ancestors().nth(2).unwrap().join("libsapwood_capi.a");
+        if !archive.exists() {
+            let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+            let release = (!cfg!(debug_assertions)).then_some("--release");
+            let mut build = Command::new(cargo);
+            build.args(["build", "--quiet", "--package", "sapwood-capi"]);
+            run(build.args(release).current_dir(source("../..")));
+        }
         let dir = tempfile::tempdir().unwrap();
         let script = source("../../scripts/libsapwood");
         run(Command::new(script).arg(archive).arg(dir.path()));

@@ -66,6 +66,14 @@ pub struct FileDevice {
     behind_failed: OnceLock<Errno>,
 }
 
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        for file in std::iter::once(&self.file).chain(&self.behind) {
+            open::unlock(file);
+        }
+    }
+}
+
 impl FileDevice {
     /// Opens an image file or a block device.
     ///
@@ -363,6 +371,18 @@ mod tests {
         let device = FileDevice::create(dir.path().join("image"), 1 << 20).unwrap();
         calls::take();
         (dir, device)
+    }
+
+    #[test]
+    fn a_lock_ends_with_its_device_even_if_a_copy_of_the_descriptor_is_left() {
+        let (dir, device) = device();
+        let path = dir.path().join("image");
+        let copy = device.file.try_clone().unwrap();
+        let open = || FileDevice::open(&path, OpenOptions::default());
+        assert!(matches!(open(), Err(Error::Busy { .. })));
+        drop(device);
+        open().unwrap();
+        drop(copy);
     }
 
     #[test]

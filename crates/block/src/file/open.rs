@@ -12,6 +12,9 @@
 //! An open of a loop device also locks the file below it. The kernel takes no `flock` on a file
 //! that it mounts through a loop device, so a read-write open searches for loop devices in use
 //! (`loop_device.rs`). All conflicts are [`Error::Busy`].
+//!
+//! A file's lock ends with its [`FileDevice`], not with the last copy of the descriptor: a process
+//! that another thread of the program has just started has one until it runs its own program.
 
 use std::fs::File;
 use std::io;
@@ -173,6 +176,12 @@ fn flock(file: &File, name: &str, read_only: bool) -> Result<bool> {
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(e) => Err(Error::open(name, e)),
     }
+}
+
+/// Gives up the lock of a file, also for copies of the descriptor. Without a lock nothing happens.
+pub(super) fn unlock(file: &File) {
+    // Closing the last descriptor unlocks in any case.
+    let _ = retry_on_intr(|| rustix::fs::flock(file, FlockOperation::Unlock));
 }
 
 /// Reads kind and size from the descriptor.

@@ -50,6 +50,15 @@ pub(crate) struct Space {
     pub(super) height: AtomicU8,
 }
 
+impl Drop for Space {
+    fn drop(&mut self) {
+        // A group and the list that it is in refer to each other.
+        for info in [&self.data, &self.metadata, &self.system] {
+            info.groups.write().clear();
+        }
+    }
+}
+
 /// The trees that record space.
 #[derive(Debug)]
 pub(super) struct Trees {
