@@ -531,9 +531,11 @@ fn subvolumes_of_a_mount(uid: u32) -> Outcome {
         };
         let (sub, snap, top) = (in_mount("sub"), in_mount("snap"), dir.to_owned());
         command(&["create"], &[&sub], 0)?;
-        let owner = fs::metadata(&sub).map_err(|error| error.to_string())?.uid();
-        if owner != uid {
-            return Err(format!("the new subvolume belongs to {owner}"));
+        // Others, root too, are refused in a user's mount.
+        let mut stat = as_user(Path::new("stat"));
+        let stat = process::finish(stat.args(["-c", "%u"]).arg(&sub), Duration::from_secs(60))?;
+        if stat.stdout.trim_end() != uid.to_string() {
+            return Err(format!("the owner of the new subvolume: {stat:?}"));
         }
         command(&["create"], &[&sub], FAILED)?;
         command(&["snapshot", "-r"], &[&sub, &snap], 0)?;

@@ -6,13 +6,13 @@
 //!
 //! 1. What is deleted is dropped, and empty block groups are removed.
 //! 2. While the topmost device extent reaches past the new end, its chunk moves into a hole below
-//!    ([`Space::move_stripe`](crate::space::Space::move_stripe)). If no hole is large enough, unused
-//!    space is cut out of the chunk, or it is split so that its end fits the largest hole.
+//!    (`Space::move_stripe`). If no hole is large enough, unused space is cut out of the chunk, or
+//!    it is split so that its end fits the largest hole.
 //! 3. The new size is recorded.
 //!
 //! [`shrink_to_fit`] cuts the unused space out of every chunk first, and then does the same as long
 //! as the topmost chunk can move. What the next mount needs to change anything stays free in the
-//! metadata ([`parts`]).
+//! metadata (`parts`).
 //!
 //! The caller shortens a file after that, and lengthens it before.
 

@@ -3,15 +3,15 @@
 //! # How it works
 //! Growing writes the metadata of the new groups past the old end, where no reader looks. Then one
 //! transaction changes the superblock, the descriptor table, and the last of the old groups
-//! ([`grow`]).
+//! (`grow`).
 //!
 //! Shrinking first moves what lies past the new end, in transactions that each leave a complete file
-//! system of the old size ([`relocate`]): contents, blocks of maps, attributes, at last the journal.
-//! Then one transaction changes the superblock and what belongs to it ([`shrink`]). The caller
+//! system of the old size (`relocate`): contents, blocks of maps, attributes, at last the journal.
+//! Then one transaction changes the superblock and what belongs to it (`shrink`). The caller
 //! shortens a file after that.
 //!
-//! [`Image::commit`](image::Image::commit) says what a power cut leaves. Copies of the superblock
-//! and of the descriptor table are written at the end.
+//! `Image::commit` says what a power cut leaves. Copies of the superblock and of the descriptor table
+//! are written at the end.
 //!
 //! Inodes keep their numbers. So a file system cannot shrink below the group of its last inode, and
 //! growing needs room for descriptors, which most file systems reserve.
