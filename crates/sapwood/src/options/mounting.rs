@@ -60,6 +60,9 @@ impl Mounting {
         use sapwood_fuse::MountOptions;
 
         let ordinary = MountOptions::default();
+        // The type `fuseblk` needs a block device over a file of this machine.
+        let is_export = Operand::parse(image).is_ok_and(|operand| operand.is_export());
+        let anchored = !is_export || self.fuseblk == Choice::On;
         MountOptions {
             access: self.access,
             default_permissions: !self.no_default_permissions,
@@ -83,9 +86,29 @@ impl Mounting {
             io_uring: self.io_uring,
             polling: self.polling,
             fuseblk: self.fuseblk,
-            anchor: Some(Operand::file_of(image)),
+            anchor: anchored.then(|| Operand::file_of(image)),
             writeback_cache: self.writeback_cache,
             ..ordinary
         }
+    }
+}
+
+#[cfg(all(test, feature = "fuse"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_carries_no_block_device_unless_it_is_demanded() {
+        let anchor = |fuseblk, image: &str| {
+            let mounting = Mounting {
+                fuseblk,
+                ..Mounting::default()
+            };
+            mounting.for_fuse(Path::new(image)).anchor
+        };
+        assert_eq!(anchor(Choice::Auto, "nbd://host/disk#2"), None);
+        assert!(anchor(Choice::On, "nbd://host/disk").is_some());
+        let file = anchor(Choice::Auto, "/srv/disk.img");
+        assert_eq!(file.as_deref(), Some(Path::new("/srv/disk.img")));
     }
 }
