@@ -39,6 +39,9 @@ pub struct Metric {
 }
 
 impl Metric {
+    /// The workload's rate, for a ratio, which has no unit.
+    pub const RATE: Self = Self::high("rate", "", Source::Rate);
+
     /// A figure of which a higher value is better.
     #[must_use]
     pub const fn high(name: &'static str, unit: &'static str, source: Source) -> Self {

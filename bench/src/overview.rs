@@ -5,21 +5,21 @@
 //! boxes, not of an image, so that its text keeps its size on a phone.
 
 use std::fmt::{Result, Write};
-use std::path::PathBuf;
 
 use crate::metric::{Metric, Source};
 use crate::report::Report;
-use crate::runner::Row;
 use crate::statistics::{Ratio, Verdict};
+use crate::target::Runs;
 
-const RATE: Metric = Metric::high("rate", "", Source::Rate);
+const RATE: Metric = Metric::RATE;
 const REMOVES: Metric = Metric::high("removes", "", Source::More("removes"));
 
-const fn seconds(figure: &'static str) -> Metric {
-    Metric::low("time", "s", Source::More(figure))
+/// A time, for a ratio, which has no unit.
+const fn time(figure: &'static str) -> Metric {
+    Metric::low("time", "", Source::More(figure))
 }
 
-/// Label, beginning of the workload's name, figure. A name that ends in `-` stands for any size.
+/// Label, name of the workload as [`Runs::named`] takes it, figure.
 const LINES: [(&str, &str, Metric); 19] = [
     ("Write 64 KiB and fsync, 1 job", "seq-1", RATE),
     ("The same, 8 jobs", "seq-8", RATE),
@@ -29,17 +29,17 @@ const LINES: [(&str, &str, Metric); 19] = [
     ("dbench, 64 clients", "dbench-64", RATE),
     ("Create empty files, 48 workers", "create-48x", RATE),
     ("Remove them", "create-48x", REMOVES),
-    ("Rename 10,000 files", "renames-10000", seconds("us_each")),
-    ("Unpack small files with tar", "small-", seconds("s")),
-    ("Find them after a remount", "small-", seconds("find_s")),
-    ("Remove them with rm -rf", "small-", seconds("remove_s")),
-    ("git clone", "git-clone", seconds("s")),
-    ("Build a Rust program", "rust-build", seconds("s")),
+    ("Rename 10,000 files", "renames-10000", time("us_each")),
+    ("Unpack small files with tar", "small-", time("s")),
+    ("Find them after a remount", "small-", time("find_s")),
+    ("Remove them with rm -rf", "small-", time("remove_s")),
+    ("git clone", "git-clone", time("s")),
+    ("Build a Rust program", "rust-build", time("s")),
     ("SQLite transactions", "sqlite", RATE),
     ("PostgreSQL transactions", "postgres", RATE),
     ("Write a large file", "write-seq", RATE),
     ("Read a large file, nothing cached", "read-seq-cold", RATE),
-    ("Make an image of a directory", "image-", seconds("s")),
+    ("Make an image of a directory", "image-", time("s")),
 ];
 
 /// A format of Sapwood.
@@ -140,35 +140,14 @@ pub fn write(report: &Report, out: &mut String) -> Result {
 
 /// What the first medium of the report has.
 fn measured(report: &Report) -> Vec<Line> {
-    let medium = report.rows.first().map(|row| &row.medium);
-    let lines = LINES.iter().map(|(label, workload, metric)| Line {
-        label,
-        ratios: FORMATS.map(|format| {
-            format
-                .pairs
-                .iter()
-                .find_map(|pair| ratio(report, medium, workload, *metric, *pair))
-        }),
+    let runs = Runs::of_first_medium(report);
+    let lines = LINES.iter().filter_map(|(label, workload, metric)| {
+        let workload = runs.named(workload)?;
+        let ratio = |(ours, theirs): &(&str, &str)| runs.ratio(workload, *metric, ours, theirs);
+        let ratios = FORMATS.map(|format| format.pairs.iter().find_map(ratio));
+        Some(Line { label, ratios })
     });
     lines.filter(|line| line.known().next().is_some()).collect()
-}
-
-fn ratio(
-    report: &Report,
-    medium: Option<&PathBuf>,
-    workload: &str,
-    metric: Metric,
-    (ours, theirs): (&str, &str),
-) -> Option<Ratio> {
-    let any_size = workload.ends_with(['-', 'x']);
-    let here = |row: &&Row| {
-        Some(&row.medium) == medium
-            && (row.workload == workload || any_size && row.workload.starts_with(workload))
-    };
-    report.rows.iter().filter(here).find_map(|row| {
-        let find = |name: &str| row.entries.iter().find(|entry| entry.name == name);
-        metric.ratio(find(ours)?, find(theirs)?)
-    })
 }
 
 /// The scale goes from one divided by this to this: a power of two.

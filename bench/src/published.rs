@@ -1,6 +1,6 @@
 //! Published figures of the changes that introduced our mechanisms.
 
-use crate::metric::{Metric, Source};
+use crate::metric::Metric;
 use crate::report::Report;
 
 /// The published effect of a mechanism.
@@ -25,7 +25,6 @@ impl Published {
     /// with it.
     #[must_use]
     pub fn here(&self, report: &Report) -> String {
-        const RATE: Metric = Metric::high("rate", "", Source::Rate);
         let (engine, policy) = self.policy;
         let mut all = Vec::new();
         for row in &report.rows {
@@ -37,7 +36,7 @@ impl Published {
                 let Some(on) = on.filter(|_| of == policy && name.starts_with(engine)) else {
                     continue;
                 };
-                if let Some(ratio) = RATE.ratio(on, off) {
+                if let Some(ratio) = Metric::RATE.ratio(on, off) {
                     all.push(format!("{} ({name}): {}", row.workload, ratio.to_text()));
                 }
             }

@@ -51,11 +51,7 @@ pub struct Target {
 /// All targets, evaluated.
 #[must_use]
 pub fn judge(report: &Report) -> Vec<Target> {
-    let medium = report.rows.first().map(|row| &row.medium);
-    let here = |row: &&Row| Some(&row.medium) == medium;
-    let runs = Runs {
-        rows: report.rows.iter().filter(here).collect(),
-    };
+    let runs = Runs::of_first_medium(report);
     let mut all = Vec::new();
     fsyncs(&runs, &mut all);
     files(&runs, &mut all);
@@ -68,13 +64,29 @@ pub fn judge(report: &Report) -> Vec<Target> {
 }
 
 /// Rows of one medium.
-struct Runs<'r> {
+pub(crate) struct Runs<'r> {
     rows: Vec<&'r Row>,
 }
 
-const RATE: Metric = Metric::high("rate", "", Source::Rate);
+const RATE: Metric = Metric::RATE;
 
 impl<'r> Runs<'r> {
+    /// Those of the first medium of a report.
+    pub(crate) fn of_first_medium(report: &'r Report) -> Self {
+        let medium = report.rows.first().map(|row| &row.medium);
+        let here = |row: &&Row| Some(&row.medium) == medium;
+        Self {
+            rows: report.rows.iter().filter(here).collect(),
+        }
+    }
+
+    /// The first workload with this name; with this beginning, if it ends in `-` or `x`.
+    pub(crate) fn named(&self, name: &str) -> Option<&'r str> {
+        let any_size = name.ends_with(['-', 'x']);
+        let mut names = self.rows.iter().map(|row| row.workload.as_str());
+        names.find(|found| *found == name || any_size && found.starts_with(name))
+    }
+
     fn entry(&self, workload: &str, name: &str) -> Option<&'r Entry> {
         let rows = self.rows.iter().filter(|row| row.workload == workload);
         let mut entries = rows.flat_map(|row| &row.entries);
@@ -82,7 +94,13 @@ impl<'r> Runs<'r> {
     }
 
     /// How many times as good `ours` is as `theirs`.
-    fn ratio(&self, workload: &str, metric: Metric, ours: &str, theirs: &str) -> Option<Ratio> {
+    pub(crate) fn ratio(
+        &self,
+        workload: &str,
+        metric: Metric,
+        ours: &str,
+        theirs: &str,
+    ) -> Option<Ratio> {
         let rows = self.rows.iter().filter(|row| row.workload == workload);
         let pair = |row: &&&'r Row| {
             let find = |name: &str| row.entries.iter().find(|entry| entry.name == name);
@@ -213,17 +231,9 @@ fn each_row(runs: &Runs<'_>, wanted: String, ours: &str, theirs: &str, least: f6
     }
 }
 
-/// The row with 48 workers, for any number of files.
-fn creates<'r>(runs: &Runs<'r>) -> Option<&'r str> {
-    let names = runs.rows.iter().map(|row| row.workload.as_str());
-    names
-        .into_iter()
-        .find(|name| name.starts_with("create-48x"))
-}
-
 fn files(runs: &Runs<'_>, all: &mut Vec<Target>) {
     let removes = Metric::high("removes", "", Source::More("removes"));
-    let row = creates(runs).unwrap_or("create-48");
+    let row = runs.named("create-48x").unwrap_or("create-48");
     for (what, metric, ours, theirs, least) in [
         ("creates", RATE, "btrfs-fuse", "kernel-btrfs", 1.2),
         ("removes", removes, "btrfs-fuse", "kernel-btrfs", 2.0),

@@ -154,7 +154,7 @@ fn decode(bytes: &[u8]) -> Option<Entry> {
         SOCKET => EntryKind::Special(FileKind::Socket, 0),
         _ => return None,
     };
-    // Only a file that is made here gets content: what a link leads to belongs to anybody.
+    // Only a file that is made here gets content: what a link leads to may belong to another user.
     let fits = size == 0 || kind == EntryKind::Regular;
     let valid = perm <= 0o7777 && uid != u32::MAX && gid != u32::MAX && fits;
     valid.then_some(Entry {

@@ -87,7 +87,7 @@ impl<'a> Extraction<'a> {
     /// The owner and umask with which an inode is made, and the mode to ask for.
     pub(super) fn credentials(&self, attributes: &Attributes) -> (Credentials, u32) {
         match self.into.client {
-            // Nobody else has rights before a copy has its mode.
+            // Other users have no rights before a copy has its mode.
             Some(client) if client.copies && !client.restores() => {
                 (client.process.credentials(0), attributes.perm & 0o700)
             }
