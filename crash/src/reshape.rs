@@ -293,10 +293,15 @@ fn record(
     if !done && after != found.size && change != Change::Min {
         return Err(format!("{change}: refused, but the size changed"));
     }
+    let last = recover(engine, recorder.inner().inner().snapshot()).0?;
+    let states = vec![
+        known(&found.tree),
+        changed(&found.tree, &last.tree, recovery),
+    ];
     let lane = Lane {
         engine,
         root: found.tree.root,
-        states: vec![known(&found.tree), known(&found.tree)],
+        states,
         promises: vec![Promise::All],
         shared: false,
         recovery: Some(recovery),
@@ -321,6 +326,24 @@ fn known(tree: &Tree) -> Tree {
         recovered: None,
         ..tree.clone()
     }
+}
+
+/// The state `before` as a change leaves it. The change began with a recovery of its own: the times
+/// that the first one set, within `recovery`, are those of `last`.
+fn changed(before: &Tree, last: &Tree, recovery: (Timestamp, Timestamp)) -> Tree {
+    let mut state = known(before);
+    for (ino, node) in &mut state.nodes {
+        let new = last.nodes.get(ino).and_then(|node| node.times);
+        let (Some(times), Some(new)) = (&mut node.times, new) else {
+            continue;
+        };
+        for (time, new) in [(&mut times.mtime, new.mtime), (&mut times.ctime, new.ctime)] {
+            if (recovery.0..=recovery.1).contains(time) {
+                *time = new;
+            }
+        }
+    }
+    state
 }
 
 /// A change of a filled file system, or a workload with trims, that the seed determines.
