@@ -38,6 +38,8 @@ pub(super) struct Image {
     /// Groups whose descriptor or bitmap changed.
     dirty: BTreeSet<u32>,
     changed: BTreeMap<u64, Vec<u8>>,
+    /// Blocks taken since the last commit.
+    taken: RangeSet,
     /// Blocks that become free with the next commit.
     freed: Vec<(u64, u64)>,
     /// Group where the search for free blocks goes on.
@@ -81,6 +83,7 @@ impl Image {
             bitmaps: BTreeMap::new(),
             dirty: BTreeSet::new(),
             changed: BTreeMap::new(),
+            taken: RangeSet::new(),
             freed: Vec::new(),
             cursor: 0,
         };
@@ -281,7 +284,9 @@ impl Image {
         let desc = self.desc_mut(group)?;
         let free = desc.free_clusters().saturating_sub(len);
         desc.set_free_clusters(free)?;
-        Ok(Some((first + u64::from(start), len.into())))
+        let (start, len) = (first + u64::from(start), u64::from(len));
+        self.taken.insert(start, start + len);
+        Ok(Some((start, len)))
     }
 
     /// Frees blocks with the next commit.
@@ -345,6 +350,11 @@ impl Image {
             }
         }
         Ok(all)
+    }
+
+    /// Whether transactions have a journal.
+    pub(super) fn has_log(&self) -> bool {
+        self.log.is_some()
     }
 
     /// Whether so much changed that a commit is due.

@@ -23,9 +23,11 @@ const RUN: u64 = EXTENT_MAX_LEN as u64 - 1;
 /// # Errors
 /// No room; the image is wrong; the device.
 pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -> Result<()> {
+    let fresh = !image.has_log();
     let mut run = Run {
         image,
         limit,
+        fresh,
         moved,
         blocks: 0,
     };
@@ -66,6 +68,9 @@ struct Run<'i, 'p> {
     image: &'i mut Image,
     limit: u64,
     moved: &'i mut OnMoved<'p>,
+    /// Blocks of maps that change get a new place: no log makes the change of one in place, or of
+    /// several, complete.
+    fresh: bool,
     /// Blocks moved so far.
     blocks: u64,
 }
@@ -117,7 +122,7 @@ impl Run<'_, '_> {
 
     /// Moves what an inode maps, and its map.
     fn map_of(&mut self, ino: u32, mut inode: Inode) -> Result<bool> {
-        let before = *inode.block();
+        let before = inode.clone();
         if inode.flags().contains(InodeFlags::EXTENTS) {
             self.extents(ino, &mut inode)?;
         } else {
@@ -130,7 +135,7 @@ impl Run<'_, '_> {
                 place.copy_from_slice(&word.to_le_bytes());
             }
         }
-        let changed = *inode.block() != before;
+        let changed = inode != before;
         if changed {
             self.image.put_inode(ino, inode)?;
         }
@@ -144,9 +149,9 @@ impl Run<'_, '_> {
             return Ok(0);
         }
         self.image.geometry.check_blocks(number, 1)?;
-        let stays = number < self.limit;
+        let low = number < self.limit;
         if depth == 0 {
-            if stays {
+            if low {
                 return Ok(block);
             }
             let runs = self.copy(ino, number, 1, true)?;
@@ -160,10 +165,8 @@ impl Run<'_, '_> {
             let new = self.pointer(ino, u32::from_le_bytes(old), depth - 1)?;
             word.copy_from_slice(&new.to_le_bytes());
         }
-        if stays {
-            if after != before {
-                self.image.put(number, after)?;
-            }
+        if low && (after == before || !self.fresh) {
+            self.image.put(number, after)?;
             return Ok(block);
         }
         let (to, _) = self.image.take(self.limit, 1)?;
@@ -216,7 +219,7 @@ impl Run<'_, '_> {
     ) -> Result<()> {
         let before = nodes.len() as u64;
         let (mut kept, gone): (Vec<u64>, Vec<u64>) =
-            nodes.into_iter().partition(|node| *node < self.limit);
+            (nodes.into_iter()).partition(|node| *node < self.limit && !self.fresh);
         for node in gone {
             self.image.free(node, 1);
         }
@@ -308,14 +311,16 @@ impl Run<'_, '_> {
         self.image.put_inode(ino, inode)
     }
 
-    /// Moves the journal. The old one has the transaction that makes the new one count; the inode is
-    /// written home last.
+    /// Moves the journal. The old one has the transaction that makes the new one count; the inode
+    /// is written home last. Until then a recovery reads the old map, so the new one is in other
+    /// blocks.
     fn journal(&mut self) -> Result<()> {
         let ino = self.image.sb.journal_inum.get();
         if ino == 0 {
             return Ok(());
         }
         let inode = self.image.inode(ino)?;
+        self.fresh = !sapwood_fault::planted(395);
         if !self.map_of(ino, inode)? {
             return Ok(());
         }

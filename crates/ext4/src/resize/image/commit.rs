@@ -1,13 +1,14 @@
 //! Writes everything that changed in an image as one transaction.
 //!
-//! With a journal, [`Image::commit`] makes all of it one transaction of the journal, and then writes
-//! the blocks home. A power cut leaves all of it or nothing. Without a journal, blocks are first
-//! marked as used, then the inodes change, then blocks become free, and the superblock is last; in
-//! between it says that the file system is not clean. A power cut then leaves blocks that are marked
-//! as used and are not, which `e2fsck` corrects.
+//! With a journal, [`Image::commit`] makes all of it one transaction of the journal, and then
+//! writes the blocks home. A power cut leaves all of it or nothing. Without a journal, blocks are
+//! first marked as used, then new blocks are written, then the inodes change, then blocks become
+//! free, and the superblock is last; in between it says that the file system is not clean. A power
+//! cut then leaves blocks that are marked as used and are not, which `e2fsck` corrects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sapwood_base::RangeSet;
 use sapwood_ext4_format::{
     BitmapKind, GroupDesc, Incompat, SUPER_OFFSET, SUPER_SIZE, SuperBlock, SuperState, bitmap,
 };
@@ -23,6 +24,7 @@ impl Image {
     /// The device; [`ResizeError::Journal`] if the journal is too small.
     pub(in crate::resize) fn commit(&mut self, last: Option<u64>) -> Result<()> {
         let freed = self.apply_freed()?;
+        let taken = std::mem::take(&mut self.taken);
         self.finish_groups()?;
         let sum = |of: fn(&GroupDesc) -> u32| self.descs.iter().map(|d| u64::from(of(d))).sum();
         let (blocks, inodes): (u64, u64) =
@@ -42,7 +44,7 @@ impl Image {
         self.device.flush()?;
         match self.log.is_some() {
             true => self.commit_logged(changed, last)?,
-            false => self.commit_in_place(changed, &freed)?,
+            false => self.commit_in_place(changed, &freed, &taken)?,
         }
         self.stored = self.sb.clone();
         self.stored_blocks = self.geometry.blocks_count();
@@ -108,7 +110,12 @@ impl Image {
         self.write_super(&self.sb)
     }
 
-    fn commit_in_place(&self, changed: BTreeMap<u64, Vec<u8>>, freed: &[(u64, u64)]) -> Result<()> {
+    fn commit_in_place(
+        &self,
+        changed: BTreeMap<u64, Vec<u8>>,
+        freed: &[(u64, u64)],
+        taken: &RangeSet,
+    ) -> Result<()> {
         let mut unclean = self.stored.clone();
         unclean.set_state(unclean.state() - SuperState::VALID);
         self.write_super(&unclean)?;
@@ -131,6 +138,10 @@ impl Image {
             }
         }
         self.write_home(&marked)?;
+        let (fresh, others): (BTreeMap<_, _>, BTreeMap<_, _>) = others
+            .into_iter()
+            .partition(|(block, _)| !taken.within(*block, block + 1).is_empty());
+        self.write_home(&fresh)?;
         self.write_home(&others)?;
         self.write_home(&maps)?;
         self.write_super(&self.sb)
