@@ -66,6 +66,15 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// As [`write_at`](Device::write_at).
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
+    /// Makes the device at least this large; further bytes are zero. Only a file can grow.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) from a device that cannot;
+    /// [`Error::Io`](crate::Error::Io).
+    fn grow(&self, size: u64) -> Result<()> {
+        crate::check_range(self.name(), self.size(), 0, size)
+    }
+
     /// Announces that the range will be read soon. Does not wait. A device that gains nothing from
     /// it does nothing, which is the default.
     fn will_read(&self, _offset: u64, _len: u64) {}

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 mod nbd;
+mod qcow2;
 
 pub use nbd::{NbdError, Violation};
+pub use qcow2::Qcow2Error;
 
 /// Why a device request failed.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +75,15 @@ pub enum Error {
         #[source]
         source: Arc<NbdError>,
     },
+    /// A qcow2 file.
+    #[error("{device}: {source}")]
+    Qcow2 {
+        /// Device name.
+        device: String,
+        /// What is wrong.
+        #[source]
+        source: Qcow2Error,
+    },
     /// The device could not be opened.
     #[error("{device}: {source}")]
     Open {
@@ -114,6 +125,14 @@ impl Error {
     /// Creates an [`Error::Nbd`].
     pub(crate) fn nbd(device: &str, source: Arc<NbdError>) -> Self {
         Self::Nbd {
+            device: device.to_owned(),
+            source,
+        }
+    }
+
+    /// Creates an [`Error::Qcow2`].
+    pub(crate) fn qcow2(device: &str, source: Qcow2Error) -> Self {
+        Self::Qcow2 {
             device: device.to_owned(),
             source,
         }

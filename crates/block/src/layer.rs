@@ -82,6 +82,14 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
         self.below().discard(offset, len)
     }
 
+    /// See [`Device::grow`].
+    ///
+    /// # Errors
+    /// Those of the device below.
+    fn grow(&self, size: u64) -> Result<()> {
+        self.below().grow(size)
+    }
+
     /// See [`Device::will_read`].
     fn will_read(&self, offset: u64, len: u64) {
         self.below().will_read(offset, len);
@@ -136,6 +144,10 @@ impl<L: Layer> Device for L {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         Layer::discard(self, offset, len)
+    }
+
+    fn grow(&self, size: u64) -> Result<()> {
+        Layer::grow(self, size)
     }
 
     fn will_read(&self, offset: u64, len: u64) {

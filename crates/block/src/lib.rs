@@ -1,7 +1,7 @@
 //! Block devices: the only crate of Sapwood that opens a file or a device.
 //!
 //! Everything above works on the [`Device`] trait. There are devices for files, for memory, for
-//! exports of NBD servers, and for changes that stay in memory, and [`Layer`] for devices on top of
+//! exports of NBD servers, for the disks in qcow2 files, and for changes that stay in memory, and [`Layer`] for devices on top of
 //! another. The crate `sapwood-testing` has devices that record, fail, tear or hold chosen writes.
 
 mod device;
@@ -15,10 +15,11 @@ mod overlay;
 mod part;
 pub mod partition;
 mod patient;
+mod qcow2;
 pub mod signature;
 
 pub use device::{Device, SECTOR_SIZE};
-pub use error::{Error, NbdError, Result, Violation, check_range, check_writable};
+pub use error::{Error, NbdError, Qcow2Error, Result, Violation, check_range, check_writable};
 pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
@@ -28,3 +29,4 @@ pub use operand::{Operand, OperandError, Part};
 pub use overlay::{OVERLAY_PAGE, OverlayDevice};
 pub use part::PartDevice;
 pub use patient::{PATIENCE, PatientDevice, patiently};
+pub use qcow2::{Qcow2Device, create_qcow2, is_qcow2};

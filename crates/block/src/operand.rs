@@ -2,7 +2,7 @@
 //!
 //! | operand | image |
 //! |---|---|
-//! | `FILE` | a file or a block device |
+//! | `FILE` | a file or a block device; the disk inside if it is a qcow2 file |
 //! | `FILE#N` | its partition number `N` |
 //! | `FILE#LABEL` | its GPT partition of that name |
 //! | `FILE#offset=BYTES,length=BYTES` | a range of it; without `length`, all from the offset on |
@@ -20,7 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::partition::{PartitionError, PartitionTable};
-use crate::{Device, Error, FileDevice, NbdDevice, NbdOptions, NbdUri, OpenOptions, PartDevice};
+use crate::{
+    Device, Error, FileDevice, NbdDevice, NbdOptions, NbdUri, OpenOptions, PartDevice, Qcow2Device,
+    is_qcow2,
+};
 
 /// Why an operand names no image that can be opened.
 #[derive(Debug, thiserror::Error)]
@@ -158,6 +161,7 @@ impl Operand {
     /// # Errors
     /// [`OperandError`].
     pub fn part_of(&self, whole: Arc<dyn Device>) -> Result<Arc<dyn Device>, OperandError> {
+        let whole = self.disk_of(whole)?;
         let device = whole.name().to_owned();
         let (start, len) = match &self.part {
             Part::Whole => return Ok(whole),
@@ -179,6 +183,14 @@ impl Operand {
         };
         let name = format!("{device}{}", self.part);
         Ok(Arc::new(PartDevice::new(whole, name, start, len)?))
+    }
+
+    /// The disk in a qcow2 file, or what is no such file.
+    fn disk_of(&self, whole: Arc<dyn Device>) -> Result<Arc<dyn Device>, Error> {
+        match !self.is_export() && is_qcow2(&*whole)? {
+            true => Ok(Arc::new(Qcow2Device::open(whole, None)?)),
+            false => Ok(whole),
+        }
     }
 
     /// The operand with the real path of its file or of its socket, which a daemon can use from any

@@ -71,6 +71,10 @@ impl Layer for PartDevice {
         &self.name
     }
 
+    fn grow(&self, size: u64) -> Result<()> {
+        crate::check_range(&self.name, self.len, 0, size)
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let at = self.at(offset, buf.len() as u64)?;
         Device::read_at(&*self.inner, at, buf)

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -228,14 +227,15 @@ struct Image<'p> {
 impl<'p> Image<'p> {
     fn open(path: &'p Path, time: Option<Timestamp>) -> Result<Self, ResizeError> {
         let (device, kind) = image::open_known(path, false)?;
-        let block = path
+        // A qcow2 file has another size than the disk in it.
+        let file = path
             .metadata()
-            .is_ok_and(|meta| meta.file_type().is_block_device());
+            .is_ok_and(|meta| meta.is_file() && meta.len() == device.size());
         Ok(Self {
             path,
             device,
             kind,
-            file: !block && !Operand::is_fixed(path),
+            file: file && !Operand::is_fixed(path),
             time,
         })
     }

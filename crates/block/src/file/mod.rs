@@ -11,7 +11,7 @@
 //!   would wait for large data that need not be durable. If the host reports that this failed, no
 //!   flush succeeds any more, because the host reports an error only once
 //!   (`no_flush_succeeds_after_a_failed_write_behind`).
-//! - The size is read once, at open. A read that ends early, or a flush that finds the file
+//! - The size is read once, at open; only `grow` changes it. A read that ends early, or a flush that finds the file
 //!   shorter, means that another program truncated the image: [`Error::Shrunk`], never zeros
 //!   (`tests/file_device.rs`: `shrunk_image_is_an_error`).
 //! - With `direct`, requests that are not aligned are copied through an aligned buffer
@@ -27,8 +27,9 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -56,7 +57,9 @@ pub struct FileDevice {
     /// The file below a loop device, locked.
     behind: Option<File>,
     name: String,
-    size: u64,
+    size: AtomicU64,
+    /// Held by a caller that makes the file longer.
+    growing: Mutex<()>,
     medium: Medium,
     read_only: bool,
     direct: Option<Direct>,
@@ -185,7 +188,7 @@ impl FileDevice {
         if !sapwood_fault::planted(222) {
             check_writable(&self.name, self.read_only)?;
         }
-        check_range(&self.name, self.size, offset, len)
+        check_range(&self.name, self.size(), offset, len)
     }
 
     fn write(&self, offset: u64, buf: &[u8], through: bool) -> Result<()> {
@@ -224,11 +227,11 @@ impl FileDevice {
         // with the next write. The descriptor's position is not used otherwise.
         let end = rustix::fs::seek(&self.file, SeekFrom::End(0))
             .map_err(|e| self.error("flush", 0, 0, e))?;
-        if end < self.size && !sapwood_fault::planted(225) {
+        if end < self.size() && !sapwood_fault::planted(225) {
             return Err(Error::Shrunk {
                 device: self.name.clone(),
                 offset: 0,
-                len: self.size,
+                len: self.size(),
                 end,
             });
         }
@@ -249,7 +252,7 @@ fn null() -> io::Result<&'static File> {
 
 impl Device for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
     }
 
     fn name(&self) -> &str {
@@ -261,7 +264,7 @@ impl Device for FileDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        check_range(&self.name, self.size, offset, buf.len() as u64)?;
+        check_range(&self.name, self.size(), offset, buf.len() as u64)?;
         match &self.direct {
             Some(direct) => direct.read(self, offset, buf),
             None => self.read_full(offset, buf),
@@ -331,6 +334,20 @@ impl Device for FileDevice {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
             Err(e) => Err(Error::io(&self.name, "discard", offset, len, e)),
         }
+    }
+
+    fn grow(&self, size: u64) -> Result<()> {
+        if self.medium != Medium::File {
+            return check_range(&self.name, self.size(), 0, size);
+        }
+        check_writable(&self.name, self.read_only)?;
+        let _growing = self.growing.lock();
+        if size > self.size() {
+            retry_on_intr(|| rustix::fs::ftruncate(&self.file, size))
+                .map_err(|e| Error::io(&self.name, "growth", 0, size, e))?;
+            self.size.store(size, Ordering::Release);
+        }
+        Ok(())
     }
 
     fn will_read(&self, offset: u64, len: u64) {

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
+use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -218,7 +219,8 @@ fn finish(
         file,
         behind,
         name,
-        size,
+        size: size.into(),
+        growing: Mutex::new(()),
         medium,
         read_only,
         direct: direct.map(Direct::new),

@@ -1,0 +1,64 @@
+//! What is wrong with a qcow2 file.
+
+/// Why a qcow2 file cannot be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Qcow2Error {
+    /// The header ends early.
+    #[error("a qcow2 file that ends in its header")]
+    Short,
+    /// A version that is not known.
+    #[error("qcow2 of version {0}; versions 2 and 3 are known")]
+    Version(u32),
+    /// A field of the header is out of range.
+    #[error("qcow2 header: {field} is {value}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// What it says.
+        value: u64,
+    },
+    /// It uses something that is not supported.
+    #[error("qcow2 with {0} is not supported")]
+    Feature(String),
+    /// A backing file that the caller did not name.
+    #[error(
+        "needs the backing file {name:?}, and no path in an image is followed; \
+         merge them with qemu-img convert"
+    )]
+    Backing {
+        /// Its name in the header.
+        name: String,
+    },
+    /// Marked as corrupt. It can still be read.
+    #[error("the qcow2 file is marked as corrupt: repair it with qemu-img check -r all")]
+    Corrupt,
+    /// A table or a cluster is not in the file, or not where one can be.
+    #[error("qcow2: {what} at {offset} is not in the file")]
+    Place {
+        /// What.
+        what: &'static str,
+        /// Offset in the file.
+        offset: u64,
+    },
+    /// A compressed cluster does not unpack to its size.
+    #[error("qcow2: the compressed cluster at {offset} is damaged")]
+    Compressed {
+        /// Offset in the file.
+        offset: u64,
+    },
+    /// The count of a cluster in use is zero, or cannot become larger.
+    #[error("qcow2: the reference count of cluster {cluster} is {count}, which cannot be")]
+    Count {
+        /// Number of the cluster.
+        cluster: u64,
+        /// What is recorded.
+        count: u64,
+    },
+    /// The file cannot become larger.
+    #[error("qcow2: the file is as large as it can be")]
+    Full,
+    /// A flush failed before: what the file has is not known.
+    #[error("qcow2: a flush failed before")]
+    FlushFailed,
+}
