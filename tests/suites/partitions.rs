@@ -32,6 +32,8 @@ const TABLES: [(&str, &str); 2] = [
 
 fn trials() -> Vec<Trial> {
     let tools = [Need::Program("sfdisk"), Need::Program("e2fsck")];
+    let qemu = [Need::Program("qemu-img"), Need::Program("e2fsck")];
+    let qemu_mounts = [Need::Program("qemu-img"), Need::Fuse];
     let mounts = [Need::Program("sfdisk"), machine::KERNEL, Need::Fuse];
     vec![
         trial("parts_of_a_disk_in_every_command", &tools, commands),
@@ -44,6 +46,8 @@ fn trials() -> Vec<Trial> {
             kernel,
         ),
         trial("partitions_that_cannot_be_opened", &tools, refused),
+        trial("qcow2_files_in_every_command", &qemu, qcow2),
+        trial("qcow2_files_are_mounted", &qemu_mounts, qcow2_mounted),
     ]
 }
 
@@ -291,6 +295,133 @@ fn mounted() -> Outcome {
         )?;
         let twice = ["mount", "-o", "partition=1", &part, point];
         fails(&twice, "names a part of the image already")?;
+    }
+    Ok(())
+}
+
+/// Runs `qemu-img`.
+fn qemu_img(args: &[&str]) -> Result<String, String> {
+    let mut command = process::command("qemu-img", args);
+    process::succeed(&mut command, process::ORDINARY)
+}
+
+fn qcow2() -> Outcome {
+    let dir = scratch::directory();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (disk, text) = (at("disk"), at("text"));
+    fs::write(&text, vec![b'x'; 3_000_000])?;
+    for kind in ["ext4", "btrfs"] {
+        qemu_img(&["create", "-q", "-f", "qcow2", &disk, "1G"])?;
+        run(&["mkfs", "-q", "-t", kind, &disk])?;
+        run(&["mkdir", &format!("{disk}:a")])?;
+        run(&["cp", "-q", &text, &format!("{disk}:a/text")])?;
+        same(run(&["cat", &format!("{disk}:a/text")])?.len(), 3_000_000)?;
+        same(
+            run(&["info", &disk])?.starts_with("format      qcow2"),
+            true,
+        )?;
+        run(&["trim", &disk])?;
+        run(&["resize", &disk, "min"])?;
+        run(&["resize", &disk, "1G"])?;
+        fails(&["resize", &disk, "2G"], "fewer than")?;
+        run(&["check", &disk])?;
+        qemu_img(&["check", "-q", &disk])?;
+        let raw = at("raw");
+        qemu_img(&["convert", "-O", "raw", &disk, &raw])?;
+        if kind == "ext4" {
+            let mut check = process::command("e2fsck", &["-f", "-n", &raw]);
+            process::succeed(&mut check, process::ORDINARY)?;
+        }
+        fails(&["info", "--image-format", "raw", &disk], "no file system")?;
+        fails(&["info", "--image-format", "qcow2", &raw], "no qcow2 file")?;
+        // Another file below, on demand only.
+        let top = at("top");
+        qemu_img(&[
+            "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &disk, &top,
+        ])?;
+        fails(&["ls", &format!("{top}:a")], "backing file")?;
+        let listed = run(&["ls", "--backing-files", &format!("{top}:a")])?;
+        same(listed.trim(), "text")?;
+        run(&["rm", "--backing-files", &format!("{top}:a/text")])?;
+        same(run(&["ls", &format!("{disk}:a")])?.trim(), "text")?;
+        // A whole disk in one.
+        let part = format!("part:{kind}:size=200M");
+        run(&[
+            "mkdisk",
+            "-q",
+            &top,
+            "--part",
+            &part,
+            "--output-format",
+            "qcow2",
+        ])?;
+        run(&["cp", "-q", &text, &format!("{top}#part:text")])?;
+        same(run(&["info", &top])?.contains("qcow2"), true)?;
+        run(&["check", &format!("{top}#1")])?;
+        qemu_img(&["check", "-q", &top])?;
+    }
+    let new = at("new");
+    let vhd = [
+        "mkfs",
+        "-q",
+        "-t",
+        "ext4",
+        "--size",
+        "64M",
+        "--output-format",
+        "vhd",
+        &new,
+    ];
+    run(&vhd)?;
+    fails(&vhd, "exists")?;
+    run(&["check", &new])?;
+    fails(
+        &[
+            "mkfs",
+            "--output-format",
+            "qcow2",
+            dir.path().to_str().unwrap(),
+        ],
+        "a new file",
+    )?;
+    // Nothing of the conversions is left.
+    let left = fs::read_dir(dir.path())?.flatten();
+    let hidden = left.filter(|entry| entry.file_name().to_string_lossy().starts_with('.'));
+    same(hidden.count(), 0)?;
+    Ok(())
+}
+
+fn qcow2_mounted() -> Outcome {
+    let dir = scratch::directory();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (disk, top, point) = (at("disk"), at("top"), at("point"));
+    fs::create_dir(&point)?;
+    for kind in ["ext4", "btrfs"] {
+        qemu_img(&["create", "-q", "-f", "qcow2", &disk, "1G"])?;
+        run(&["mkfs", "-q", "-t", kind, &disk])?;
+        qemu_img(&[
+            "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", &disk, &top,
+        ])?;
+        let below = ["mount", "-o", "backing_files", &top, &point];
+        for args in [&["mount", &disk, &point][..], &below] {
+            run(args)?;
+            // The file grows below the confined daemon.
+            let written = fs::write(format!("{point}/new"), vec![b'y'; 40_000_000]);
+            let synced = fs::File::open(format!("{point}/new")).and_then(|file| file.sync_all());
+            let busy = fails(&["ls", &disk], "in use");
+            run(&["umount", &point])?;
+            written?;
+            synced?;
+            busy?;
+        }
+        for (image, option) in [(&disk, None), (&top, Some("--backing-files"))] {
+            let words = ["cat"].into_iter().chain(option).map(str::to_owned);
+            let words: Vec<String> = words.chain([format!("{image}:new")]).collect();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            same(run(&words)?.len(), 40_000_000)?;
+            qemu_img(&["check", "-q", image])?;
+        }
+        run(&["check", &disk])?;
     }
     Ok(())
 }

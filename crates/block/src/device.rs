@@ -17,6 +17,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// Short name for messages: a path or `memory`.
     fn name(&self) -> &str;
 
+    /// Format of the file that holds the device: `raw`, or `qcow2`.
+    fn format(&self) -> &'static str {
+        "raw"
+    }
+
     /// True if writes are refused.
     fn read_only(&self) -> bool;
 

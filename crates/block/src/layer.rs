@@ -29,6 +29,11 @@ pub trait Layer: Send + Sync + std::fmt::Debug {
         self.below().name()
     }
 
+    /// See [`Device::format`].
+    fn format(&self) -> &'static str {
+        self.below().format()
+    }
+
     /// See [`Device::read_only`].
     fn read_only(&self) -> bool {
         self.below().read_only()
@@ -116,6 +121,10 @@ impl<L: Layer> Device for L {
 
     fn name(&self) -> &str {
         Layer::name(self)
+    }
+
+    fn format(&self) -> &'static str {
+        Layer::format(self)
     }
 
     fn read_only(&self) -> bool {

@@ -5,6 +5,7 @@
 //! another. The crate `sapwood-testing` has devices that record, fail, tear or hold chosen writes.
 
 mod device;
+mod disk_format;
 mod error;
 mod file;
 mod layer;
@@ -19,14 +20,15 @@ mod qcow2;
 pub mod signature;
 
 pub use device::{Device, SECTOR_SIZE};
+pub use disk_format::DiskFormat;
 pub use error::{Error, NbdError, Qcow2Error, Result, Violation, check_range, check_writable};
 pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;
 pub use memory::{MemoryDevice, PAGE_SIZE};
 pub(crate) use nbd::NbdUri;
 pub use nbd::{NbdDevice, NbdOptions};
-pub use operand::{Operand, OperandError, Part};
+pub use operand::{Operand, OperandError, OperandFiles, Part};
 pub use overlay::{OVERLAY_PAGE, OverlayDevice};
 pub use part::PartDevice;
 pub use patient::{PATIENCE, PatientDevice, patiently};
-pub use qcow2::{Qcow2Device, create_qcow2, is_qcow2};
+pub use qcow2::{BackingFile, Qcow2Device, backing_disk, create_qcow2, is_qcow2, open_backing};

@@ -9,10 +9,13 @@
 //! | `nbd://HOST[:PORT]/EXPORT` | an export of an NBD server; a part of it follows `#`, as of a file |
 //! | `nbd+unix:///EXPORT?socket=PATH` | the same, on a Unix socket |
 //!
+//! `format=raw` or `format=qcow2` at the end, after `#` or a comma, is the format of the file, which
+//! is detected otherwise. `backing=yes` opens the backing files of a qcow2 file.
+//!
 //! A file whose name contains a `#` is found under that name: what exists as it stands is the file,
 //! else the first `#` after the name of an existing file ends the name.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -21,8 +24,8 @@ use std::sync::Arc;
 
 use crate::partition::{PartitionError, PartitionTable};
 use crate::{
-    Device, Error, FileDevice, NbdDevice, NbdOptions, NbdUri, OpenOptions, PartDevice, Qcow2Device,
-    is_qcow2,
+    BackingFile, Device, DiskFormat, Error, FileDevice, NbdDevice, NbdOptions, NbdUri, OpenOptions,
+    PartDevice, Qcow2Device, backing_disk, is_qcow2, open_backing,
 };
 
 /// Why an operand names no image that can be opened.
@@ -94,6 +97,16 @@ impl fmt::Display for Part {
 pub struct Operand {
     file: PathBuf,
     part: Part,
+    format: Option<DiskFormat>,
+    backing: bool,
+}
+
+/// The opened file, device or export of an operand, with the backing files of a qcow2 file. Of the
+/// first nothing was read, unless it has backing files.
+#[derive(Debug)]
+pub struct OperandFiles {
+    whole: Arc<dyn Device>,
+    backing: Vec<BackingFile>,
 }
 
 impl Operand {
@@ -106,11 +119,28 @@ impl Operand {
             None => Ok(Self {
                 file: operand.to_owned(),
                 part: Part::Whole,
+                format: None,
+                backing: false,
             }),
-            Some((file, part)) => Ok(Self {
-                file: file.to_owned(),
-                part: parse_part(operand, part)?,
-            }),
+            Some((file, part)) => {
+                let (part, how) = split_how(part);
+                let mut parsed = Self {
+                    file: file.to_owned(),
+                    part: match part {
+                        Some(part) => parse_part(operand, part)?,
+                        None => Part::Whole,
+                    },
+                    format: None,
+                    backing: false,
+                };
+                for word in how {
+                    match word.strip_prefix("format=") {
+                        Some(format) => parsed.format = format.parse().ok(),
+                        None => parsed.backing = true,
+                    }
+                }
+                Ok(parsed)
+            }
         }
     }
 
@@ -134,11 +164,21 @@ impl Operand {
         self.part_of(self.open_whole(options)?)
     }
 
-    /// As [`open`](Self::open) for the whole file, device or export, of which nothing is read.
+    /// As [`open`](Self::open) for the whole file, device or export, with the backing files if the
+    /// operand asks for them. Nothing is read otherwise.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn open_whole(&self, options: OpenOptions) -> Result<Arc<dyn Device>, Error> {
+    pub fn open_whole(&self, options: OpenOptions) -> Result<OperandFiles, Error> {
+        let whole = self.open_file(options)?;
+        let backing = match self.backing && self.is_in_qcow2(&*whole)? {
+            true => open_backing(&self.file, &*whole)?,
+            false => Vec::new(),
+        };
+        Ok(OperandFiles { whole, backing })
+    }
+
+    fn open_file(&self, options: OpenOptions) -> Result<Arc<dyn Device>, Error> {
         if !is_export(&self.file) {
             return Ok(Arc::new(FileDevice::open(&self.file, options)?));
         }
@@ -160,8 +200,14 @@ impl Operand {
     ///
     /// # Errors
     /// [`OperandError`].
-    pub fn part_of(&self, whole: Arc<dyn Device>) -> Result<Arc<dyn Device>, OperandError> {
-        let whole = self.disk_of(whole)?;
+    pub fn part_of(&self, files: OperandFiles) -> Result<Arc<dyn Device>, OperandError> {
+        let whole = match self.is_in_qcow2(&*files.whole)? {
+            true => {
+                let below = backing_disk(files.backing)?;
+                Arc::new(Qcow2Device::open(files.whole, below)?)
+            }
+            false => files.whole,
+        };
         let device = whole.name().to_owned();
         let (start, len) = match &self.part {
             Part::Whole => return Ok(whole),
@@ -185,11 +231,11 @@ impl Operand {
         Ok(Arc::new(PartDevice::new(whole, name, start, len)?))
     }
 
-    /// The disk in a qcow2 file, or what is no such file.
-    fn disk_of(&self, whole: Arc<dyn Device>) -> Result<Arc<dyn Device>, Error> {
-        match !self.is_export() && is_qcow2(&*whole)? {
-            true => Ok(Arc::new(Qcow2Device::open(whole, None)?)),
-            false => Ok(whole),
+    /// Whether the disk is in a qcow2 file. An export is none unless the operand says so.
+    fn is_in_qcow2(&self, whole: &dyn Device) -> Result<bool, Error> {
+        match self.format {
+            Some(format) => Ok(format == DiskFormat::Qcow2),
+            None => Ok(!self.is_export() && is_qcow2(whole)?),
         }
     }
 
@@ -266,25 +312,48 @@ impl Operand {
     /// # Errors
     /// [`OperandError::TwoRanges`]: it names a part already.
     pub fn with_partition(operand: &Path, wanted: &str) -> Result<PathBuf, OperandError> {
-        let mut text = Self::unsplit(operand)?;
-        text.push("#");
-        text.push(wanted);
-        Ok(text.into())
+        Self::with_text(operand, &format!("#{wanted}"))
+    }
+
+    /// The operand for a file of this format, with the backing files that it names.
+    #[must_use]
+    pub fn with_format(operand: &Path, format: Option<DiskFormat>, backing: bool) -> PathBuf {
+        let mut text = operand.as_os_str().to_owned();
+        let format = format.map(|format| format!("format={}", format.name()));
+        let backing = backing.then(|| "backing=yes".to_owned());
+        let mut mark = if split(operand).is_some() { "," } else { "#" };
+        for word in [format, backing].into_iter().flatten() {
+            text.push(mark);
+            text.push(word);
+            mark = ",";
+        }
+        text.into()
     }
 
     fn with_part(operand: &Path, part: &Part) -> Result<PathBuf, OperandError> {
-        let mut text = Self::unsplit(operand)?;
-        text.push(part.to_string());
-        Ok(text.into())
+        Self::with_text(operand, &part.to_string())
     }
 
-    fn unsplit(operand: &Path) -> Result<OsString, OperandError> {
-        match split(operand) {
-            None => Ok(operand.as_os_str().to_owned()),
-            Some(_) => Err(OperandError::TwoRanges {
-                operand: operand.display().to_string(),
-            }),
+    /// The operand with a part, which begins with `#`. A format that it has follows the part.
+    fn with_text(operand: &Path, part: &str) -> Result<PathBuf, OperandError> {
+        let (file, how) = match split(operand) {
+            None => (operand, None),
+            Some((file, text)) => match split_how(text) {
+                (None, _) => (file, Some(text)),
+                _ => {
+                    return Err(OperandError::TwoRanges {
+                        operand: operand.display().to_string(),
+                    });
+                }
+            },
+        };
+        let mut text = file.as_os_str().to_owned();
+        text.push(part);
+        if let Some(how) = how {
+            text.push(",");
+            text.push(how);
         }
+        Ok(text.into())
     }
 }
 
@@ -314,6 +383,26 @@ fn split(operand: &Path) -> Option<(&Path, &OsStr)> {
         .map(|(at, _)| (&bytes[..at], &bytes[at + 1..]))
         .map(|(file, part)| (Path::new(OsStr::from_bytes(file)), OsStr::from_bytes(part)))
         .find(|(file, _)| is_image(file))
+}
+
+/// What follows a `#`, without the words about the format at its end, and these. `None`: it has no
+/// others.
+fn split_how(text: &OsStr) -> (Option<&OsStr>, Vec<&str>) {
+    let mut part = text.as_bytes();
+    let mut words = Vec::new();
+    loop {
+        let comma = part.iter().rposition(|byte| *byte == b',');
+        let word = part.get(comma.map_or(0, |at| at + 1)..).unwrap_or_default();
+        let known = [&b"format=raw"[..], b"format=qcow2", b"backing=yes"].contains(&word);
+        let Some(word) = std::str::from_utf8(word).ok().filter(|_| known) else {
+            return (Some(OsStr::from_bytes(part)), words);
+        };
+        words.push(word);
+        match comma {
+            Some(at) => part = part.get(..at).unwrap_or_default(),
+            None => return (None, words),
+        }
+    }
 }
 
 fn parse_part(operand: &Path, part: &OsStr) -> Result<Part, OperandError> {
@@ -428,6 +517,22 @@ mod tests {
         let bytes = |offset, length| Part::Bytes { offset, length };
         assert_eq!(disk.parse("a#offset=7").1, bytes(7, None));
         assert_eq!(disk.parse("a#length=9,offset=7").1, bytes(7, Some(9)));
+        let raw = |name: &str| Operand::with_format(&disk.at(name), Some(DiskFormat::Raw), true);
+        assert_eq!(raw("a"), disk.at("a#format=raw,backing=yes"));
+        assert_eq!(raw("a#1"), disk.at("a#1,format=raw,backing=yes"));
+        let both = Operand::with_range(&raw("a"), Some(7), None).unwrap();
+        assert_eq!(both, disk.at("a#offset=7,format=raw,backing=yes"));
+        let parsed = Operand::parse(&both).unwrap();
+        assert_eq!(parsed.part(), &bytes(7, None));
+        assert_eq!(
+            (parsed.format, parsed.backing),
+            (Some(DiskFormat::Raw), true)
+        );
+        assert_eq!(disk.parse("a#format=qcow2").1, Part::Whole);
+        assert_eq!(
+            disk.parse("a#format=vmdk").1,
+            Part::Partition("format=vmdk".to_owned())
+        );
         let twice = Operand::with_range(&disk.at("a#1"), Some(0), None);
         assert!(matches!(twice, Err(OperandError::TwoRanges { .. })));
         for wrong in [

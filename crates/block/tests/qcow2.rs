@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use sapwood_block::{
-    Device, Error, FileDevice, MemoryDevice, OpenOptions, Qcow2Device, Qcow2Error, create_qcow2,
+    Device, Error, FileDevice, MemoryDevice, OpenOptions, Operand, Qcow2Device, Qcow2Error,
+    create_qcow2,
 };
 use sapwood_testing::RecordDevice;
+use sapwood_testing::machine::{Need, left_out};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -27,11 +29,7 @@ fn qemu_img(args: &[&str]) -> Option<(i32, String)> {
 }
 
 fn has_qemu() -> bool {
-    let there = qemu_img(&["--version"]).is_some();
-    if !there {
-        eprintln!("left out: no qemu-img");
-    }
-    there
+    !left_out(&[Need::Program("qemu-img")])
 }
 
 fn expect(args: &[&str]) {
@@ -251,6 +249,129 @@ fn a_backing_file_is_used_only_if_the_caller_gives_it() {
 }
 
 #[test]
+fn a_chain_of_backing_files_is_opened_on_demand_only() {
+    if !has_qemu() {
+        return;
+    }
+    let files = Files::new();
+    let base = MemoryDevice::new(4 * MIB);
+    base.write_at(MIB, &vec![3; 1 << 20]).unwrap();
+    base.save(files.at("base")).unwrap();
+    let create = ["create", "-q", "-f", "qcow2", "-F"];
+    expect(&[&create[..], &["raw", "-b", "base", &files.text("middle")]].concat());
+    let middle = files.text("middle");
+    expect(&[&create[..], &["qcow2", "-b", &middle, &files.text("top")]].concat());
+    let operand = |name: &str| Operand::parse(Path::new(&files.text(name))).unwrap();
+    let refused = operand("top").open(OpenOptions::default()).unwrap_err();
+    assert!(refused.to_string().contains("--backing-files"), "{refused}");
+    let disk = operand("top#backing=yes").open(OpenOptions::default());
+    let disk = disk.unwrap();
+    same(&*disk, &base);
+    disk.write_at(MIB, &[9; 512]).unwrap();
+    base.write_at(MIB, &[9; 512]).unwrap();
+    same(&*disk, &base);
+    // Files of the chain are locked against writers.
+    let busy = FileDevice::open(files.at("base"), OpenOptions::default());
+    assert!(matches!(busy, Err(Error::Busy { .. })));
+    drop(disk);
+    expect(&["check", "-q", &files.text("top")]);
+}
+
+/// Two files, each of which has the other as its backing file.
+#[test]
+fn a_loop_of_backing_files_is_an_error() {
+    let files = Files::new();
+    for (name, below) in [("a", b"b"), ("b", b"a")] {
+        let file = FileDevice::create(files.at(name), 0).unwrap();
+        create_qcow2(&file, MIB).unwrap();
+        let mut header = [0; 512];
+        file.read_at(0, &mut header).unwrap();
+        header[8..16].copy_from_slice(&200_u64.to_be_bytes());
+        header[16..20].copy_from_slice(&1_u32.to_be_bytes());
+        header[200] = below[0];
+        file.write_at(0, &header).unwrap();
+    }
+    let operand = Operand::parse(Path::new(&files.text("a#backing=yes"))).unwrap();
+    let refused = operand.open(OpenOptions::read_only()).unwrap_err();
+    assert!(refused.to_string().contains("loop"), "{refused}");
+}
+
+#[test]
+fn a_file_is_read_as_raw_on_demand() {
+    let files = Files::new();
+    let file = FileDevice::create(files.at("disk"), 0).unwrap();
+    create_qcow2(&file, 7 * MIB).unwrap();
+    let raw = file.size();
+    drop(file);
+    let open = |name: &str| {
+        let operand = Operand::parse(Path::new(&files.text(name))).unwrap();
+        operand.open(OpenOptions::default()).unwrap()
+    };
+    let detected = open("disk");
+    assert_eq!((detected.size(), detected.format()), (7 * MIB, "qcow2"));
+    drop(detected);
+    let forced = open("disk#format=raw");
+    assert_eq!((forced.size(), forced.format()), (raw, "raw"));
+    drop(forced);
+    let part = open("disk#offset=65536,format=raw");
+    assert_eq!((part.size(), part.format()), (raw - 65_536, "raw"));
+}
+
+#[test]
+fn zeros_take_no_clusters() {
+    let device = Arc::new(MemoryDevice::new(4 * MIB));
+    create_qcow2(&device, 8 * MIB).unwrap();
+    let before = device.snapshot();
+    let disk = Qcow2Device::open(device.clone(), None).unwrap();
+    disk.write_at(MIB + 5, &vec![0; 1 << 20]).unwrap();
+    disk.flush().unwrap();
+    assert_eq!(device.first_difference(&before), None);
+    // A cluster that has something else is written.
+    disk.write_at(MIB, &vec![1; 1 << 17]).unwrap();
+    disk.write_at(MIB, &vec![0; 1 << 16]).unwrap();
+    let mut found = vec![7; 1 << 17];
+    disk.read_at(MIB, &mut found).unwrap();
+    assert!(found[..1 << 16].iter().all(|byte| *byte == 0));
+    assert!(found[1 << 16..].iter().all(|byte| *byte == 1));
+}
+
+/// Every entry of the table of counts leads to one block, in which all clusters are in use: the search
+/// for a free cluster ends.
+#[test]
+fn counts_without_end_are_an_error() {
+    let device = MemoryDevice::new(2 * MIB);
+    create_qcow2(&device, 8 * MIB).unwrap();
+    let block = (2_u64 << 16).to_be_bytes();
+    device.write_at(1 << 16, &block.repeat(8192)).unwrap();
+    device.write_at(2 << 16, &vec![1; 1 << 16]).unwrap();
+    let disk = Qcow2Device::open(Arc::new(device), None).unwrap();
+    let refused = disk.write_at(0, &[1; 512]).unwrap_err();
+    assert!(refused.to_string().contains("reference count"), "{refused}");
+}
+
+/// A file marked dirty whose tables lead outside of it, or of which two L1 entries lead to one L2
+/// table.
+#[test]
+fn hostile_files_are_not_repaired() {
+    for (entry, second, said) in [
+        (1_u64 << 50, 0, "is not in the file"),
+        (5 << 16, 4_u64 << 16, "reference count"),
+    ] {
+        let device = MemoryDevice::new(2 * MIB);
+        create_qcow2(&device, 1 << 30).unwrap();
+        device.write_at(72, &1_u64.to_be_bytes()).unwrap();
+        let first = 4_u64 << 16 | 1 << 63;
+        device.write_at(3 << 16, &first.to_be_bytes()).unwrap();
+        device
+            .write_at((3 << 16) + 8, &second.to_be_bytes())
+            .unwrap();
+        device.write_at(4 << 16, &entry.to_be_bytes()).unwrap();
+        let refused = Qcow2Device::open(Arc::new(device), None).unwrap_err();
+        assert!(refused.to_string().contains(said), "{refused}");
+    }
+}
+
+#[test]
 fn a_file_that_lazy_counts_left_dirty_gets_its_counts() {
     if !has_qemu() {
         return;
@@ -308,7 +429,7 @@ fn every_power_cut_leaves_what_was_flushed() {
         // For each sector every content since the last flush, by the moment that it was written.
         let mut random = fastrand::Rng::with_seed(seed);
         let mut moments = vec![(0, MemoryDevice::new(MIB))];
-        let mut now = MemoryDevice::new(MIB);
+        let now = MemoryDevice::new(MIB);
         for round in 0..40_u8 {
             let len = 512 * random.u64(1..30);
             let at = random.u64(..(MIB - len) / 512) * 512;
@@ -395,6 +516,7 @@ fn hostile_files_are_refused() {
     };
     for (at, value, said) in [
         (4, &9_u32.to_be_bytes()[..], "version 9"),
+        (0, b"QFI\0", "no qcow2 file"),
         (8, &(1_u64 << 60).to_be_bytes(), "backing_file_size"),
         (20, &63_u32.to_be_bytes(), "cluster_bits is 63"),
         (20, &8_u32.to_be_bytes(), "cluster_bits is 8"),

@@ -27,13 +27,17 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if let Err(error) = sapwood::image::known(&args.image, &*device) {
         // A whole disk: it shows what can be opened.
         return match partitions::table(&device)? {
-            Some(table) => partitions::print(&table, args.json),
+            Some(table) => partitions::print(&table, device.format(), args.json),
             None => Err(error.into()),
         };
     }
+    let format = device.format();
     drop(device);
     let info = sapwood::info(&args.image).map_err(failure)?;
-    let rows = rows(&info);
+    let mut rows = rows(&info);
+    if format != "raw" {
+        rows.insert(0, ("format", json!(format)));
+    }
     if args.json {
         return output::object(
             &rows

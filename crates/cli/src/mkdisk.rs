@@ -7,7 +7,7 @@ use sapwood::disk::{
     DiskBuilder, NewPartition, PartitionContent, PartitionSize, partition_type, type_names,
 };
 use sapwood::options::parse_size;
-use sapwood::{BuildError, ImageBuilder, Kind};
+use sapwood::{BuildError, ImageBuilder, Kind, OutputFormat};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
 use super::{copy, output, progress, times};
@@ -50,6 +50,9 @@ pub(super) struct Args {
     /// Partitions begin at multiples of this
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1M")]
     align: u64,
+    /// Format of the image: raw, qcow2, vhd, android-sparse, zstd
+    #[arg(long, value_name = "FORMAT", default_value = "raw")]
+    output_format: OutputFormat,
     /// Print nothing
     #[arg(short, long)]
     quiet: bool,
@@ -68,7 +71,9 @@ fn uuid(text: &str) -> Result<[u8; 16], String> {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     copy::lift_file_limit();
-    let mut builder = DiskBuilder::new().alignment(args.align);
+    let mut builder = DiskBuilder::new()
+        .alignment(args.align)
+        .format(args.output_format);
     if let Some(size) = args.size {
         builder = builder.size(size);
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sapwood::block::{Device, FileDevice, Operand};
 use sapwood::mkfs::{MkfsReport, table};
-use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, Room, Sources};
+use sapwood::{BuildError, FileSystem, Kind, MkfsOptions, Options, OutputFormat, Room, Sources};
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure, Result, USAGE};
@@ -49,6 +49,9 @@ pub(super) struct Args {
     /// unless -U is given, and the time is SOURCE_DATE_EPOCH, or the newest time of the sources
     #[arg(long)]
     reproducible: bool,
+    /// Format of the image, which is a new file: raw, qcow2, vhd, android-sparse, zstd
+    #[arg(long, value_name = "FORMAT", default_value = "raw")]
+    output_format: OutputFormat,
     #[command(flatten)]
     given: Given,
     /// Print nothing

@@ -1,9 +1,9 @@
-//! `--offset` and `--length`: the part of the images of a command that is meant.
+//! `--offset`, `--length` and the options for formats: what the images of a command are.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use sapwood::block::Operand;
+use sapwood::block::{DiskFormat, Operand};
 use sapwood::options::parse_size;
 use sapwood::target::Target;
 
@@ -22,6 +22,18 @@ pub(super) struct Range {
     #[arg(long, value_name = "BYTES", value_parser = size, global = true,
         help_heading = PART, display_order = 1001)]
     length: Option<u64>,
+    /// Format of the file that holds the image: raw, qcow2 [default: detected]
+    #[arg(long, value_name = "FORMAT", value_parser = format, global = true,
+        help_heading = PART, display_order = 1002)]
+    image_format: Option<DiskFormat>,
+    /// Open the backing files that a qcow2 file names, wherever they are
+    #[arg(long, global = true, help_heading = PART, display_order = 1003)]
+    backing_files: bool,
+}
+
+fn format(text: &str) -> Result<DiskFormat, String> {
+    text.parse()
+        .map_err(|()| "formats are raw and qcow2".to_owned())
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -32,14 +44,16 @@ fn size(text: &str) -> Result<u64, String> {
 impl Range {
     /// Whether any range is given.
     pub(super) fn is_given(self) -> bool {
-        self.offset.is_some() || self.length.is_some()
+        let part = self.offset.is_some() || self.length.is_some();
+        part || self.image_format.is_some() || self.backing_files
     }
 
     /// For a command that works on no image.
     pub(super) fn refuse(self) -> Result<()> {
         Err(Failure::new(
             USAGE,
-            "--offset and --length are for commands that work on an image",
+            "--offset, --length, --image-format and --backing-files are for commands that work on an \
+             image",
         ))
     }
 
@@ -63,8 +77,9 @@ impl Range {
 
     /// An image.
     pub(super) fn image(self, image: &mut PathBuf) -> Result<()> {
-        *image = Operand::with_range(image, self.offset, self.length)
+        let part = Operand::with_range(image, self.offset, self.length)
             .map_err(|error| Failure::new(USAGE, error))?;
+        *image = Operand::with_format(&part, self.image_format, self.backing_files);
         Ok(())
     }
 

@@ -5,11 +5,13 @@ mod subvolumes;
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use sapwood_block::FileDevice;
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 use crate::Kind;
 use crate::archive::ArchiveError;
@@ -17,6 +19,7 @@ use crate::changes::Changes;
 use crate::fs::FileSystem;
 use crate::mkfs::{MkfsOptionError, MkfsOptions, MkfsReport, mkfs};
 use crate::options::Options;
+use crate::output::{Identity, OutputFormat, convert};
 use crate::progress::{self, OnProgress};
 use crate::resize::{NewSize, Room, resize_with_inodes};
 pub use crate::sources::BuildError;
@@ -47,6 +50,7 @@ pub struct ImageBuilder {
     free: Room,
     free_inodes: u64,
     reproducible: bool,
+    format: OutputFormat,
 }
 
 /// An image that was made.
@@ -72,6 +76,7 @@ impl ImageBuilder {
             free: Room::default(),
             free_inodes: 0,
             reproducible: false,
+            format: OutputFormat::Raw,
         }
     }
 
@@ -116,6 +121,13 @@ impl ImageBuilder {
     #[must_use]
     pub fn free_inodes(mut self, count: u64) -> Self {
         self.free_inodes = count;
+        self
+    }
+
+    /// Format of the file that is written. In a [partition](crate::disk) the image is raw.
+    #[must_use]
+    pub fn format(mut self, format: OutputFormat) -> Self {
+        self.format = format;
         self
     }
 
@@ -355,14 +367,10 @@ impl ImageBuilder {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
         };
-        let unfinished = tempfile::Builder::new()
-            .prefix(".sapwood-")
-            .tempfile_in(dir)
-            .map_err(failed)?
-            .into_temp_path();
+        let unfinished = temporary(dir).map_err(failed)?.into_temp_path();
         let built = match self.options.size() {
             Some(size) => {
-                let report = self.format(&unfinished, path, &self.options, size, need)?;
+                let report = self.make_in(&unfinished, path, &self.options, size, need)?;
                 let left_out = self.fill(
                     &unfinished,
                     path,
@@ -377,6 +385,18 @@ impl ImageBuilder {
                 }
             }
             None => self.make_fitting(&unfinished, path, need, strict, progress)?,
+        };
+        let unfinished = match self.format {
+            OutputFormat::Raw => unfinished,
+            format => {
+                let out = temporary(dir).map_err(failed)?.into_temp_path();
+                let identity = Identity {
+                    uuid: built.report.uuid(),
+                    time: self.options.time().unwrap_or_else(SystemTime::now),
+                };
+                convert(&unfinished, &out, path, format, identity, progress)?;
+                out
+            }
         };
         let file = fs::File::open(&unfinished).map_err(failed)?;
         file.sync_all().map_err(failed)?;
@@ -407,7 +427,7 @@ impl ImageBuilder {
                 .saturating_add(self.free_inodes)
                 .saturating_add(16);
             let size = options.size_to_shrink(content, inodes);
-            let report = self.format(file, path, &options, size, need)?;
+            let report = self.make_in(file, path, &options, size, need)?;
             let filling = filling(self.sources.time())?.shrinking_later(content);
             match self.fill(file, path, strict, &filling, progress) {
                 Ok(left_out) => {
@@ -435,7 +455,7 @@ impl ImageBuilder {
     }
 
     /// Makes the file system in `file`, which is called `path` in errors.
-    fn format(
+    fn make_in(
         &self,
         file: &Path,
         path: &Path,
@@ -500,6 +520,14 @@ fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
             || matches!(error.downcast_ref(), Some(vfs::Error::NoSpace))
     };
     std::iter::successors(Some(error), |error| error.source()).any(full)
+}
+
+/// A file that will get a name later, with the permissions of any new file.
+pub(crate) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
+    let permissions = fs::Permissions::from_mode(0o666);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".sapwood-").permissions(permissions);
+    builder.tempfile_in(dir)
 }
 
 /// A copy of a stream, in a file without a name.

@@ -19,10 +19,11 @@ use gpt::partition_types::{OperatingSystem, Type};
 use gpt::{GptConfig, partition};
 use uuid::Uuid;
 
-use crate::build::{BuildError, ImageBuilder};
+use crate::build::{BuildError, ImageBuilder, temporary};
+use crate::output::{Identity, OutputError, OutputFormat, VHD_UNIT, convert};
 use crate::progress::{self, OnProgress};
 use crate::sources::derived_uuid;
-use content::{Built, temporary};
+use content::Built;
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
@@ -148,6 +149,9 @@ pub enum DiskError {
         /// What is wrong.
         source: gpt::mbr::MBRError,
     },
+    /// It could not be written in its format.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// There is nothing to make, or too much.
     #[error("{0} partitions: at least 1, at most 128")]
     Count(usize),
@@ -206,6 +210,7 @@ pub struct DiskBuilder {
     time: Option<SystemTime>,
     reproducible: bool,
     alignment: u64,
+    format: OutputFormat,
 }
 
 impl Default for DiskBuilder {
@@ -232,6 +237,7 @@ impl DiskBuilder {
             time: None,
             reproducible: false,
             alignment: 1 << 20,
+            format: OutputFormat::Raw,
         }
     }
 
@@ -270,6 +276,13 @@ impl DiskBuilder {
     #[must_use]
     pub fn alignment(mut self, bytes: u64) -> Self {
         self.alignment = bytes;
+        self
+    }
+
+    /// Format of the file that is written.
+    #[must_use]
+    pub fn format(mut self, format: OutputFormat) -> Self {
+        self.format = format;
         self
     }
 
@@ -356,18 +369,49 @@ impl DiskBuilder {
         }
         let unfinished = temporary(dir).map_err(failed)?;
         let end = places.last().map_or(0, |place| place.start + place.len);
-        let size = self.size.unwrap_or_else(|| self.whole(end));
+        let size = match (self.size.unwrap_or_else(|| self.whole(end)), self.format) {
+            // So that the backup of the table is at the end of the disk.
+            (size, OutputFormat::Vhd) => size.next_multiple_of(VHD_UNIT),
+            (size, _) => size,
+        };
         unfinished.as_file().set_len(size).map_err(failed)?;
         for ((partition, content), place) in self.partitions.iter().zip(&built).zip(&places) {
             partition.copy(content, *place, unfinished.as_file(), path)?;
         }
         drop(built);
         self.write_table(unfinished.as_file(), path, disk_uuid, &places)?;
+        let unfinished = match self.format {
+            OutputFormat::Raw => unfinished,
+            format => {
+                let out = temporary(dir).map_err(failed)?;
+                let identity = Identity {
+                    uuid: disk_uuid,
+                    time: self.time.unwrap_or_else(|| self.fixed_time()),
+                };
+                convert(
+                    unfinished.path(),
+                    out.path(),
+                    path,
+                    format,
+                    identity,
+                    progress,
+                )?;
+                out
+            }
+        };
         unfinished.as_file().sync_all().map_err(failed)?;
         let kept = unfinished.persist(path);
         kept.map_err(|error| failed(error.error))?;
         let synced = File::open(dir).and_then(|dir| dir.sync_all());
         synced.map_err(failed)
+    }
+
+    /// The time of a format that records one, where none is given.
+    fn fixed_time(&self) -> SystemTime {
+        match self.reproducible {
+            true => SystemTime::UNIX_EPOCH,
+            false => SystemTime::now(),
+        }
     }
 
     fn check(&self) -> Result<()> {

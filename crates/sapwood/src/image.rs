@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sapwood_block::{Device, OpenOptions, Operand, OperandError};
+use sapwood_block::{Device, OpenOptions, Operand, OperandError, OperandFiles};
 use sapwood_btrfs::Btrfs;
 use sapwood_ext4::Ext4;
 use sapwood_vfs::FileSystem;
@@ -254,12 +254,13 @@ pub(crate) fn open_file(
     OpenFiles::open(path, options)?.mount(options, accept)
 }
 
-/// The files, devices and exports of an image, opened and locked. Nothing of them was read.
+/// The files, devices and exports of an image, opened and locked. Nothing of them was read, except
+/// the headers of a qcow2 file whose backing files the user asks for.
 pub(crate) struct OpenFiles {
     path: PathBuf,
     operand: Operand,
-    whole: Arc<dyn Device>,
-    others: Vec<(Operand, Arc<dyn Device>)>,
+    whole: OperandFiles,
+    others: Vec<(Operand, OperandFiles)>,
 }
 
 impl OpenFiles {

@@ -20,7 +20,7 @@
 //! - [`fs`]: the files of an image, in the shape of [`std::fs`].
 //! - [`Options`]: how an image is opened. [`image`]: which image a path and options name.
 //! - [`ImageBuilder`], [`mkfs`](mod@mkfs): new images, empty or with files.
-//! - [`disk`]: whole disk images with partitions.
+//! - [`disk`]: whole disk images with partitions. [`output`]: the formats of new images.
 //! - [`copy`](mod@copy): copies between this machine and images.
 //! - [`export`]: tar archives and layers of the files of an image.
 //! - [`resize()`], [`trim()`]: the size of an image, and its free space.
@@ -60,6 +60,7 @@ pub mod mkfs;
 pub mod mount;
 mod oci;
 pub mod options;
+pub mod output;
 pub mod pattern;
 pub mod progress;
 pub mod resize;
@@ -82,6 +83,7 @@ pub use manifest::ManifestError;
 pub use mkfs::MkfsOptions;
 pub use oci::OciError;
 pub use options::Options;
+pub use output::OutputFormat;
 pub use progress::{OnProgress, Progress, Stop};
 pub use resize::{NewSize, ResizeError, ResizeReport, Room, resize, resize_reproducibly};
 pub use sapwood_block as block;

@@ -354,6 +354,7 @@ impl Options {
     pub(crate) fn of_whole(mut self, devices: Vec<PathBuf>) -> Self {
         (self.mount.offset, self.mount.length) = (None, None);
         self.mount.partition = None;
+        (self.mount.format, self.mount.backing_files) = (None, false);
         self.devices = devices;
         self
     }

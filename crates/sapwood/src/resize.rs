@@ -227,10 +227,9 @@ struct Image<'p> {
 impl<'p> Image<'p> {
     fn open(path: &'p Path, time: Option<Timestamp>) -> Result<Self, ResizeError> {
         let (device, kind) = image::open_known(path, false)?;
-        // A qcow2 file has another size than the disk in it.
-        let file = path
-            .metadata()
-            .is_ok_and(|meta| meta.is_file() && meta.len() == device.size());
+        // A qcow2 file is no file system from its first byte to its last.
+        let plain = path.metadata().is_ok_and(|meta| meta.is_file());
+        let file = plain && device.format() == "raw";
         Ok(Self {
             path,
             device,

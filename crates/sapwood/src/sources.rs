@@ -21,6 +21,7 @@ use crate::manifest::{Manifest, ManifestError};
 use crate::mkfs::MkfsError;
 use crate::oci::{OciError, OciImage};
 use crate::options::OptionError;
+use crate::output::OutputError;
 use crate::progress::OnProgress;
 use crate::resize::ResizeError;
 use crate::tree::Node;
@@ -119,6 +120,9 @@ pub enum BuildError {
         /// What the host says.
         source: io::Error,
     },
+    /// The image could not be written in its format.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// The device.
     #[error(transparent)]
     Device(#[from] sapwood_block::Error),

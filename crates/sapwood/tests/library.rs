@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "library/formats.rs"]
+mod formats;
 #[path = "library/reproducible.rs"]
 mod reproducible;
 

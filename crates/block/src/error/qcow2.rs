@@ -7,6 +7,9 @@ pub enum Qcow2Error {
     /// The header ends early.
     #[error("a qcow2 file that ends in its header")]
     Short,
+    /// It does not begin as one.
+    #[error("no qcow2 file")]
+    NoQcow2,
     /// A version that is not known.
     #[error("qcow2 of version {0}; versions 2 and 3 are known")]
     Version(u32),
@@ -21,14 +24,20 @@ pub enum Qcow2Error {
     /// It uses something that is not supported.
     #[error("qcow2 with {0} is not supported")]
     Feature(String),
-    /// A backing file that the caller did not name.
+    /// A backing file that the caller did not ask for.
     #[error(
-        "needs the backing file {name:?}, and no path in an image is followed; \
-         merge them with qemu-img convert"
+        "needs the backing file {name:?}, which is opened only on demand: with --backing-files, or \
+         the mount option backing_files"
     )]
     Backing {
         /// Its name in the header.
         name: String,
+    },
+    /// Too many backing files.
+    #[error("more than {most} backing files, or a loop of them")]
+    Chain {
+        /// The most that are opened.
+        most: usize,
     },
     /// Marked as corrupt. It can still be read.
     #[error("the qcow2 file is marked as corrupt: repair it with qemu-img check -r all")]

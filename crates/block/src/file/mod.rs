@@ -11,9 +11,9 @@
 //!   would wait for large data that need not be durable. If the host reports that this failed, no
 //!   flush succeeds any more, because the host reports an error only once
 //!   (`no_flush_succeeds_after_a_failed_write_behind`).
-//! - The size is read once, at open; only `grow` changes it. A read that ends early, or a flush that finds the file
-//!   shorter, means that another program truncated the image: [`Error::Shrunk`], never zeros
-//!   (`tests/file_device.rs`: `shrunk_image_is_an_error`).
+//! - The size is read once, at open; only `grow` changes it. A read that ends early, or a flush that
+//!   finds the file shorter, means that another program truncated the image: [`Error::Shrunk`],
+//!   never zeros (`tests/file_device.rs`: `shrunk_image_is_an_error`).
 //! - With `direct`, requests that are not aligned are copied through an aligned buffer
 //!   (`direct.rs`).
 //! - `open.rs` defines which opens exclude each other.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::header::{COUNTS_AT, Header, be64};
+use super::tables::MEMORY;
 use crate::Qcow2Error;
 use crate::{Device, Error, Result};
 
@@ -48,6 +49,16 @@ impl Counts {
         (8 << self.cluster_bits) >> self.order
     }
 
+    /// Blocks that are kept in memory.
+    fn most_cached(&self) -> usize {
+        (MEMORY >> self.cluster_bits).max(16)
+    }
+
+    /// Whether the changed blocks should be written.
+    pub(super) fn is_full(&self) -> bool {
+        self.dirty.len() >= self.most_cached() / 2
+    }
+
     /// Index of the block of a cluster, and of the count in it.
     fn place(&self, cluster: u64) -> (usize, usize) {
         let index = usize::try_from(cluster / self.per_block()).unwrap_or(usize::MAX);
@@ -73,6 +84,12 @@ impl Counts {
                 device.name(),
                 Qcow2Error::Place { what, offset },
             ));
+        }
+        if self.blocks.len() >= self.most_cached() {
+            let clean = self.blocks.keys().find(|index| !self.dirty.contains(index));
+            if let Some(index) = clean.copied() {
+                self.blocks.remove(&index);
+            }
         }
         let mut block = vec![0; size as usize];
         device.read_at(offset, &mut block)?;
@@ -113,22 +130,32 @@ impl Counts {
 
     /// Takes a free cluster. Returns its offset.
     pub(super) fn take(&mut self, device: &dyn Device) -> Result<u64> {
-        let mut cluster = self.next;
-        while self.get(device, cluster)? != 0 {
-            cluster += 1;
-        }
+        let mut cluster = self.free_from(device, self.next)?;
         let (index, _) = self.place(cluster);
         if !self.load(device, index)? {
             self.add_block(device, index)?;
-            // The block may have taken the cluster.
-            while self.get(device, cluster)? != 0 {
-                cluster += 1;
-            }
+            // The block, or a larger table, may have taken the cluster.
+            cluster = self.free_from(device, cluster)?;
         }
         let offset = self.offset_of(device, cluster)?;
         self.set(device, cluster, 1)?;
         self.next = cluster + 1;
         Ok(offset)
+    }
+
+    /// The first free cluster from one on. The search ends soon after the end of the file: a file that
+    /// counts many clusters beyond it is damaged.
+    fn free_from(&mut self, device: &dyn Device, from: u64) -> Result<u64> {
+        let end = device.size() >> self.cluster_bits;
+        let most = end.max(from).saturating_add(self.per_block() * 2);
+        for cluster in from..most {
+            if self.get(device, cluster)? == 0 {
+                return Ok(cluster);
+            }
+        }
+        let (cluster, count) = (most, self.get(device, most)?);
+        let why = Qcow2Error::Count { cluster, count };
+        Err(Error::qcow2(device.name(), why))
     }
 
     fn offset_of(&self, device: &dyn Device, cluster: u64) -> Result<u64> {

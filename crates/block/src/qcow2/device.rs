@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::compressed::unpack;
-use super::header::{AUTOCLEAR_AT, CORRUPT, DIRTY, Header, Refused};
+use super::header::{AUTOCLEAR_AT, CORRUPT, DIRTY, Header};
 use super::repair;
 use super::tables::{Mapping, Tables};
 use crate::Qcow2Error;
@@ -42,10 +42,7 @@ impl Qcow2Device {
     /// [`Error::Qcow2`]: the file is damaged, or needs what is not supported or not given.
     pub fn open(file: Arc<dyn Device>, backing: Option<Arc<dyn Device>>) -> Result<Self> {
         let failed = |why| Error::qcow2(file.name(), why);
-        let header = Header::read(&*file).map_err(|refused| match refused {
-            Refused::Device(error) => error,
-            Refused::Header(why) => failed(why),
-        })?;
+        let header = Header::open(&*file)?;
         if let (Some(name), None) = (&header.backing, &backing) {
             let name = name.clone();
             return Err(failed(Qcow2Error::Backing { name }));
@@ -210,6 +207,14 @@ impl Qcow2Device {
         if let Mapping::At { offset, own: true } = mapping {
             return self.write_place(offset, piece, part);
         }
+        let reads_zero = match mapping {
+            Mapping::Zero => true,
+            Mapping::Nowhere => self.backed(piece.cluster * self.cluster) == 0,
+            _ => false,
+        };
+        if reads_zero && part.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
         let offset = tables.take(&*self.file)?;
         if part.len() as u64 == self.cluster {
             self.file.write_at(offset, part)?;
@@ -261,6 +266,10 @@ impl Device for Qcow2Device {
 
     fn name(&self) -> &str {
         self.file.name()
+    }
+
+    fn format(&self) -> &'static str {
+        "qcow2"
     }
 
     fn read_only(&self) -> bool {
@@ -326,7 +335,14 @@ impl Device for Qcow2Device {
             true => self.size.div_ceil(self.cluster),
             false => (offset + len) / self.cluster,
         };
-        for cluster in first..end {
+        let mut next = first;
+        while next < end {
+            let cluster = next;
+            if let Some(later) = self.tables.read().next_table(cluster) {
+                next = later;
+                continue;
+            }
+            next += 1;
             let (tables, mapping) = self.find(cluster)?;
             if matches!(mapping, Mapping::Nowhere | Mapping::Zero) {
                 continue;

@@ -25,6 +25,9 @@ pub(super) const CORRUPT: u64 = 2;
 const COMPRESSION: u64 = 8;
 const KNOWN: u64 = DIRTY | CORRUPT | COMPRESSION;
 
+/// Type of the header extension that has the format of the backing file.
+const BACKING_FORMAT: u32 = 0xe279_2aca;
+
 /// A validated header.
 #[derive(Debug, Clone)]
 pub(super) struct Header {
@@ -43,6 +46,7 @@ pub(super) struct Header {
     pub(super) autoclear: u64,
     pub(super) zstd: bool,
     pub(super) backing: Option<String>,
+    pub(super) backing_format: Option<String>,
 }
 
 /// Whether a file begins as a qcow2 file does.
@@ -59,7 +63,7 @@ pub fn is_qcow2(device: &dyn Device) -> Result<bool> {
 }
 
 /// Why a header is refused.
-pub(super) enum Refused {
+enum Refused {
     Device(crate::Error),
     Header(Qcow2Error),
 }
@@ -77,12 +81,23 @@ impl From<Qcow2Error> for Refused {
 }
 
 impl Header {
-    pub(super) fn read(device: &dyn Device) -> std::result::Result<Self, Refused> {
+    /// Reads and validates the header of a file.
+    pub(super) fn open(device: &dyn Device) -> Result<Self> {
+        Self::read(device).map_err(|refused| match refused {
+            Refused::Device(error) => error,
+            Refused::Header(why) => crate::Error::qcow2(device.name(), why),
+        })
+    }
+
+    fn read(device: &dyn Device) -> std::result::Result<Self, Refused> {
         let mut bytes = [0; LEN];
         if device.size() < LEN as u64 {
             return Err(Qcow2Error::Short.into());
         }
         device.read_at(0, &mut bytes)?;
+        if !bytes.starts_with(&MAGIC) {
+            return Err(Qcow2Error::NoQcow2.into());
+        }
         let word = |at: usize| u64::from(be32(&bytes, at));
         let long = |at: usize| be64(&bytes, at);
         let version = be32(&bytes, 4);
@@ -104,6 +119,7 @@ impl Header {
             autoclear: new(long(88)),
             zstd: false,
             backing: None,
+            backing_format: None,
         };
         if word(32) != 0 {
             return Err(Qcow2Error::Feature("encryption".to_owned()).into());
@@ -111,6 +127,10 @@ impl Header {
         header.features(&bytes)?;
         header.validate(device.size())?;
         header.backing = backing(device, long(8), be32(&bytes, 16))?;
+        if header.backing.is_some() {
+            let first = if version == 3 { be32(&bytes, 100) } else { 72 };
+            header.backing_format = backing_format(device, first.into(), header.cluster())?;
+        }
         Ok(header)
     }
 
@@ -215,6 +235,28 @@ fn backing(
     let mut name = vec![0; len as usize];
     device.read_at(offset, &mut name)?;
     Ok(Some(String::from_utf8_lossy(&name).into_owned()))
+}
+
+/// The format of the backing file: the header extension of that type, in the first cluster.
+fn backing_format(device: &dyn Device, first: u64, cluster: u64) -> Result<Option<String>> {
+    let end = cluster.min(device.size());
+    let mut at = first;
+    while at.saturating_add(8) <= end {
+        let mut head = [0; 8];
+        device.read_at(at, &mut head)?;
+        let (kind, len) = (be32(&head, 0), u64::from(be32(&head, 4)));
+        at += 8;
+        if kind == 0 || at.saturating_add(len) > end {
+            break;
+        }
+        if kind == BACKING_FORMAT {
+            let mut name = vec![0; len.min(64) as usize];
+            device.read_at(at, &mut name)?;
+            return Ok(Some(String::from_utf8_lossy(&name).into_owned()));
+        }
+        at += len.next_multiple_of(8);
+    }
+    Ok(None)
 }
 
 pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {

@@ -16,6 +16,11 @@
 //! A cluster is used again only after step 3 has made the file forget it. A power cut leaves
 //! clusters that are counted and not used, at worst.
 //!
+//! Zeros that are written to a cluster that reads as zeros change nothing.
+//!
+//! A backing file is opened by a caller only ([`open_backing`]): a name in a file may be any file of
+//! the machine.
+//!
 //! A file that lazy reference counts left dirty gets its counts from the tables when it is opened
 //! for writing. This device always writes the counts, so it never sets the mark.
 //!
@@ -25,6 +30,7 @@
 //! | snapshots share clusters and tables | `clusters_of_a_snapshot_stay` |
 //! | a hostile header or table | `hostile_files_are_refused` |
 
+mod backing;
 mod compressed;
 mod counts;
 mod create;
@@ -33,6 +39,7 @@ mod header;
 mod repair;
 mod tables;
 
+pub use backing::{BackingFile, backing_disk, open_backing};
 pub use create::create_qcow2;
 pub use device::Qcow2Device;
 pub use header::is_qcow2;

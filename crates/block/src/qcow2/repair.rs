@@ -1,7 +1,5 @@
 //! Counts the references of a file that lazy reference counts left dirty.
 
-use std::collections::BTreeMap;
-
 use super::header::{DIRTY, INCOMPATIBLE_AT, be64};
 use super::tables::{Mapping, Tables};
 use crate::Qcow2Error;
@@ -10,43 +8,64 @@ use crate::{Device, Error, Result};
 /// The bits of an entry that are an offset.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 
+/// Clusters of a file whose counts are computed here, at most: it takes two bytes for each.
+const MOST_CLUSTERS: u64 = 1 << 26;
+
 /// Gives every cluster at least the count that the tables say, durably, and clears the mark.
 pub(super) fn counts(device: &dyn Device, tables: &mut Tables) -> Result<()> {
     let header = tables.header.clone();
     let size = header.cluster();
-    let mut used: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut add = |offset: u64, len: u64| {
-        for cluster in offset / size..offset.saturating_add(len).div_ceil(size) {
-            *used.entry(cluster).or_default() += 1;
-        }
+    let refused = |what: &str| {
+        let what = format!("reference counts to be repaired {what}: qemu-img check -r all");
+        Error::qcow2(device.name(), Qcow2Error::Feature(what))
     };
-    add(0, size);
-    add(header.l1_offset, header.l1_entries as u64 * 8);
-    let mut tops: Vec<u64> = tables.l1().collect();
     if header.snapshots > 0 {
-        let what = "reference counts to be repaired beside snapshots: qemu-img check -r all";
-        let why = Qcow2Error::Feature(what.to_owned());
-        return Err(Error::qcow2(device.name(), why));
+        return Err(refused("beside snapshots"));
     }
-    tops.retain(|offset| *offset != 0);
+    let clusters = device.size().div_ceil(size);
+    if clusters > MOST_CLUSTERS {
+        return Err(refused("in a file of this size"));
+    }
+    let mut used = Used {
+        device,
+        size,
+        counts: vec![0; clusters as usize],
+    };
+    used.add("the header", 0, size)?;
+    let l1_bytes = header.l1_entries as u64 * 8;
+    used.add("the L1 table", header.l1_offset, l1_bytes)?;
+    let tops: Vec<u64> = tables.l1().filter(|offset| *offset != 0).collect();
     for offset in tops {
-        add(offset, size);
+        // Without snapshots, only one entry leads to an L2 table.
+        if used.add("an L2 table", offset, size)? > 1 {
+            let cluster = offset / size;
+            let why = Qcow2Error::Count { cluster, count: 1 };
+            return Err(Error::qcow2(device.name(), why));
+        }
         for entry in tables.read_table(device, offset)? {
             match tables.mapping(entry) {
                 Mapping::Nowhere => {}
                 Mapping::Zero | Mapping::At { .. } if entry & OFFSET == 0 => {}
-                Mapping::Zero | Mapping::At { .. } => add(entry & OFFSET, size),
-                Mapping::Compressed { offset, len } => add(offset, len),
+                Mapping::Zero | Mapping::At { .. } => {
+                    used.add("a cluster", entry & OFFSET, size)?;
+                }
+                Mapping::Compressed { offset, len } => {
+                    let left = device.size().saturating_sub(offset);
+                    used.add("a compressed cluster", offset, len.min(left))?;
+                }
             }
         }
     }
     for cluster in tables.counts.own_clusters() {
-        *used.entry(cluster).or_default() += 1;
+        used.add("a table of counts", cluster.saturating_mul(size), size)?;
     }
-    let end = device.size().div_ceil(size);
-    for (cluster, count) in used.into_iter().filter(|(cluster, _)| *cluster < end) {
-        if tables.counts.get(device, cluster)? < count {
-            tables.counts.set(device, cluster, count)?;
+    for (cluster, count) in (0..).zip(used.counts) {
+        if count > 0 && tables.counts.get(device, cluster)? < count.into() {
+            tables.counts.set(device, cluster, count.into())?;
+        }
+        if tables.counts.is_full() {
+            // Counts that are too large are leaks at worst.
+            tables.flush(device)?;
         }
     }
     tables.flush(device)?;
@@ -56,4 +75,26 @@ pub(super) fn counts(device: &dyn Device, tables: &mut Tables) -> Result<()> {
     let cleared = be64(&sector, at) & !DIRTY;
     sector[at..at + 8].copy_from_slice(&cleared.to_be_bytes());
     device.write_fua(0, &sector)
+}
+
+/// How often each cluster of the file is used.
+struct Used<'d> {
+    device: &'d dyn Device,
+    size: u64,
+    counts: Vec<u16>,
+}
+
+impl Used<'_> {
+    /// Adds a use of the clusters of a range. Returns the count of the first.
+    fn add(&mut self, what: &'static str, offset: u64, len: u64) -> Result<u16> {
+        let outside = || Error::qcow2(self.device.name(), Qcow2Error::Place { what, offset });
+        let end = offset.checked_add(len).ok_or_else(outside)?;
+        let (first, end) = (offset / self.size, end.div_ceil(self.size));
+        let range = first as usize..end as usize;
+        let counts = self.counts.get_mut(range).ok_or_else(outside)?;
+        for count in counts.iter_mut() {
+            *count = count.saturating_add(1);
+        }
+        Ok(counts.first().copied().unwrap_or(0))
+    }
 }

@@ -14,10 +14,11 @@ const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 /// The bits of an entry that are an offset.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
-/// L2 tables in memory; those that changed come on top.
-const CACHED: usize = 512;
-/// Changed L2 tables at which a writer flushes.
-const MOST_CHANGED: usize = 256;
+/// Bytes of L2 tables in memory, about; and of blocks of counts.
+pub(super) const MEMORY: usize = 32 << 20;
+/// L2 tables in memory, at most and at least.
+const MOST_CACHED: usize = 8192;
+const LEAST_CACHED: usize = 16;
 
 /// Where a cluster of the disk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub(super) struct Tables {
     l1_changed: BTreeSet<usize>,
     /// L2 tables by their index in the L1 table.
     l2: BTreeMap<u64, Table>,
+    /// How many of them changed.
+    changed: usize,
     pub(super) counts: Counts,
     /// Clusters that the file forgets with the next flush.
     forgotten: Vec<u64>,
@@ -70,6 +73,7 @@ impl Tables {
             l1: bytes.chunks_exact(8).map(|entry| be64(entry, 0)).collect(),
             l1_changed: BTreeSet::new(),
             l2: BTreeMap::new(),
+            changed: 0,
             counts: Counts::read(device, &header)?,
             forgotten: Vec::new(),
             header,
@@ -119,7 +123,7 @@ impl Tables {
         if offset == 0 || self.l2.contains_key(&index) {
             return Ok(());
         }
-        if self.l2.len() >= CACHED {
+        if self.l2.len() >= self.most_cached() {
             let clean = self.l2.iter().find(|(_, table)| !table.changed);
             if let Some(index) = clean.map(|(index, _)| *index) {
                 self.l2.remove(&index);
@@ -157,16 +161,27 @@ impl Tables {
     fn set(&mut self, device: &dyn Device, cluster: u64, entry: u64) -> Result<()> {
         self.own_table(device, cluster)?;
         let (index, at) = self.split(cluster);
+        self.mark(index);
         let table = self.l2.get_mut(&index);
-        let Some(place) = table.and_then(|table| {
-            table.changed = true;
-            table.entries.get_mut(at)
-        }) else {
+        let Some(place) = table.and_then(|table| table.entries.get_mut(at)) else {
             return Ok(());
         };
         let old = std::mem::replace(place, entry);
         self.forget(old);
         Ok(())
+    }
+
+    /// Records that an L2 table changed.
+    fn mark(&mut self, index: u64) {
+        if let Some(table) = self.l2.get_mut(&index).filter(|table| !table.changed) {
+            table.changed = true;
+            self.changed += 1;
+        }
+    }
+
+    /// L2 tables that are kept in memory.
+    fn most_cached(&self) -> usize {
+        (MEMORY >> self.header.cluster_bits).clamp(LEAST_CACHED, MOST_CACHED)
     }
 
     /// Gives the L1 entry of a cluster an L2 table of its own.
@@ -180,9 +195,10 @@ impl Tables {
         let offset = self.take(device)?;
         let empty = || Table {
             entries: vec![0; self.header.l2_entries() as usize],
-            changed: true,
+            changed: false,
         };
-        self.l2.entry(index).or_insert_with(empty).changed = true;
+        self.l2.entry(index).or_insert_with(empty);
+        self.mark(index);
         if let Some(entry) = self.l1.get_mut(index as usize) {
             *entry = offset | COPIED;
         }
@@ -238,9 +254,7 @@ impl Tables {
 
     /// Whether memory has what the file has not.
     pub(super) fn is_changed(&self) -> bool {
-        self.counts.is_dirty()
-            || !self.forgotten.is_empty()
-            || self.l2.values().any(|table| table.changed)
+        self.counts.is_dirty() || !self.forgotten.is_empty() || self.changed > 0
     }
 
     /// Whether a cluster's L2 table on the device is as in memory.
@@ -251,8 +265,15 @@ impl Tables {
 
     /// Whether a writer should flush.
     pub(super) fn is_full(&self) -> bool {
-        let changed = self.l2.values().filter(|table| table.changed);
-        changed.count() >= MOST_CHANGED
+        self.changed >= self.most_cached() / 2 || self.counts.is_full()
+    }
+
+    /// The first cluster of the next L2 table, if none of this one's clusters is in the file.
+    pub(super) fn next_table(&self, cluster: u64) -> Option<u64> {
+        let (index, _) = self.split(cluster);
+        let l1 = self.l1.get(index as usize).copied().unwrap_or(0);
+        let nothing = l1 & OFFSET == 0 && !self.l2.contains_key(&index);
+        nothing.then(|| (index + 1).saturating_mul(self.header.l2_entries()))
     }
 
     /// Writes everything, as the crate's module says, durably.
@@ -288,6 +309,7 @@ impl Tables {
         for table in self.l2.values_mut() {
             table.changed = false;
         }
+        self.changed = 0;
         self.release(device)
     }
 
@@ -295,7 +317,14 @@ impl Tables {
     fn release(&mut self, device: &dyn Device) -> Result<()> {
         for offset in std::mem::take(&mut self.forgotten) {
             if self.counts.release(device, offset)? {
-                device.discard(offset, self.header.cluster())?;
+                let end = device
+                    .size()
+                    .min(offset.saturating_add(self.header.cluster()));
+                device.discard(offset, end.saturating_sub(offset))?;
+            }
+            if self.counts.is_full() {
+                // These counts only become smaller, so their order does not matter.
+                self.counts.write_blocks(device)?;
             }
         }
         self.counts.write_blocks(device)

@@ -40,15 +40,20 @@ fn kind(device: &Arc<dyn Device>, part: &Partition) -> Option<&'static str> {
     detect(&part).ok().map(sapwood::Kind::name)
 }
 
-pub(super) fn print(disk: &Disk, json: bool) -> Result<()> {
+/// Prints them; `format` is that of the file that holds the disk.
+pub(super) fn print(disk: &Disk, format: &str, json: bool) -> Result<()> {
     let partitions = disk.table.partitions.iter().zip(&disk.kinds);
     if json {
         let shown: Vec<Value> = partitions.map(|(part, kind)| object(part, *kind)).collect();
         let table = disk.table.scheme.to_string();
         let damage = disk.table.damage.as_ref().map(ToString::to_string);
-        return output::object(
-            &json!({ "table": table.to_lowercase(), "partitions": shown, "damage": damage }),
-        );
+        return output::object(&json!({
+            "format": format, "table": table.to_lowercase(), "partitions": shown,
+            "damage": damage,
+        }));
+    }
+    if format != "raw" {
+        output::line(format!("{:<11} {format}", "format"))?;
     }
     output::line(format!("{:<11} {}", "table", disk.table.scheme))?;
     for (part, kind) in partitions {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::SeekFrom;
@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use super::{DiskError, NewPartition, PartitionContent, PartitionSize, Place, Result, SECTOR};
-use crate::build::ImageBuilder;
+use crate::build::{ImageBuilder, temporary};
+use crate::output::OutputFormat;
 use crate::progress::OnProgress;
 
 /// Bytes that are copied at a time.
@@ -22,14 +23,6 @@ pub(super) enum Built {
     Nothing,
     File(File, PathBuf),
     Made(NamedTempFile),
-}
-
-/// A file that will get a name later, with the permissions of any new file.
-pub(super) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
-    let permissions = fs::Permissions::from_mode(0o666);
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".sapwood-").permissions(permissions);
-    builder.tempfile_in(dir)
 }
 
 impl NewPartition {
@@ -78,7 +71,7 @@ impl NewPartition {
             }
             PartitionContent::Image(builder) => builder,
         };
-        let mut builder = ImageBuilder::clone(builder);
+        let mut builder = ImageBuilder::clone(builder).format(OutputFormat::Raw);
         let size = match self.size {
             PartitionSize::Bytes(bytes) => Some(bytes),
             _ => size,

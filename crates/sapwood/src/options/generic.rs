@@ -249,6 +249,20 @@ pub(super) const OPTIONS: &[MountOption] = &[
         by number or by GPT name; IMAGE#LABEL is the same",
     ),
     MountOption::served(
+        &["format"],
+        Value("raw|qcow2"),
+        format,
+        "format of the file that holds the image; raw where a guest may have written a qcow2 header \
+        into its disk",
+    )
+    .default("qcow2 if the file begins as one, else raw"),
+    MountOption::served(
+        &["backing_files"],
+        Alone,
+        backing_files,
+        "open the backing files that a qcow2 file names, wherever they are",
+    ),
+    MountOption::served(
         &["barrier"],
         Optional("0|1"),
         barrier,
@@ -522,6 +536,17 @@ fn length(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
 fn partition(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
     let wanted = value.ok_or_else(|| bad(name, value))?;
     options.mount.partition = Some(wanted.to_owned());
+    Ok(())
+}
+
+fn format(options: &mut Options, name: &str, value: Option<&str>) -> Taken {
+    let format = value.and_then(|value| value.parse().ok());
+    options.mount.format = Some(format.ok_or_else(|| bad(name, value))?);
+    Ok(())
+}
+
+fn backing_files(options: &mut Options, _: &str, _: Option<&str>) -> Taken {
+    options.mount.backing_files = true;
     Ok(())
 }
 

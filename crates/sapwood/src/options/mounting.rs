@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use log::LevelFilter;
-use sapwood_block::{Operand, OperandError};
+use sapwood_block::{DiskFormat, Operand, OperandError};
 pub use sapwood_vfs::{Access, Choice};
 
 /// What was chosen for the mount. The fields are the options of the same name; `false` and `None`
@@ -36,10 +36,13 @@ pub struct Mounting {
     pub offset: Option<u64>,
     pub length: Option<u64>,
     pub partition: Option<String>,
+    pub format: Option<DiskFormat>,
+    pub backing_files: bool,
 }
 
 impl Mounting {
-    /// The part of `image` that `offset`, `length` and `partition` name, as an operand.
+    /// The part of `image` that `offset`, `length` and `partition` name, in a file of the `format`,
+    /// as an operand.
     ///
     /// # Errors
     /// [`OperandError::TwoRanges`]: more than one of them, or of them and `image`, names a part.
@@ -48,7 +51,12 @@ impl Mounting {
             Some(wanted) => Operand::with_partition(image, wanted)?,
             None => image.to_owned(),
         };
-        Operand::with_range(&image, self.offset, self.length)
+        let image = Operand::with_range(&image, self.offset, self.length)?;
+        Ok(Operand::with_format(
+            &image,
+            self.format,
+            self.backing_files,
+        ))
     }
 }
 

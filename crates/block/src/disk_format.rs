@@ -1,0 +1,33 @@
+//! [`DiskFormat`]: how a file holds a disk.
+
+/// How a file holds a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskFormat {
+    /// Its bytes are those of the disk.
+    Raw,
+    /// As a qcow2 file.
+    Qcow2,
+}
+
+impl std::str::FromStr for DiskFormat {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "raw" => Ok(Self::Raw),
+            "qcow2" => Ok(Self::Qcow2),
+            _ => Err(()),
+        }
+    }
+}
+
+impl DiskFormat {
+    /// `raw` or `qcow2`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+}

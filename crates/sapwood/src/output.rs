@@ -1,0 +1,240 @@
+//! The formats in which a new image is written.
+//!
+//! # How it works
+//! An image is built as a raw file without its final name. [`convert`] then writes it in the wanted
+//! format into another such file. What is written depends on the bytes of the image, and for VHD on
+//! a UUID and a time: not on the holes of the raw file, the number of threads, or the machine.
+
+mod android;
+mod qcow2;
+mod source;
+mod vhd;
+mod zstd;
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use crate::progress::{OnProgress, Progress};
+use source::Source;
+pub(crate) use vhd::UNIT as VHD_UNIT;
+
+/// The phase of [`Progress::Done`] in which an image is converted; its unit is the MiB.
+pub const CONVERTING: &str = "converting";
+
+/// A format in which a new image is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OutputFormat {
+    /// The bytes of the disk, with holes.
+    #[default]
+    Raw,
+    /// qcow2, version 3.
+    Qcow2,
+    /// VHD of fixed size. The disk is made a whole number of MiB, as Azure demands.
+    Vhd,
+    /// Android sparse image, version 1.0, with blocks of 4096 bytes.
+    AndroidSparse,
+    /// The bytes of the disk, compressed with zstd in the seekable format.
+    Zstd,
+}
+
+impl OutputFormat {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Raw,
+        Self::Qcow2,
+        Self::Vhd,
+        Self::AndroidSparse,
+        Self::Zstd,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+            Self::Vhd => "vhd",
+            Self::AndroidSparse => "android-sparse",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+impl fmt::Display for OutputFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No format has that name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("formats are raw, qcow2, vhd, android-sparse and zstd")]
+pub struct UnknownFormat;
+
+impl FromStr for OutputFormat {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> std::result::Result<Self, UnknownFormat> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|format| format.name() == text)
+            .ok_or(UnknownFormat)
+    }
+}
+
+/// Why an image could not be written in its format.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The raw image could not be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The raw image.
+        path: PathBuf,
+        /// What the host says.
+        source: io::Error,
+    },
+    /// The image could not be written.
+    #[error("{}: {source}", path.display())]
+    Write {
+        /// The image.
+        path: PathBuf,
+        /// What the host says.
+        source: io::Error,
+    },
+    /// The qcow2 file could not be written.
+    #[error(transparent)]
+    Device(#[from] sapwood_block::Error),
+    /// The format has no larger disks.
+    #[error("a disk of {size} bytes is too large for {format}: at most {most}")]
+    TooLarge {
+        /// The format.
+        format: OutputFormat,
+        /// Bytes of the disk.
+        size: u64,
+        /// Largest size.
+        most: u64,
+    },
+}
+
+type Result<T> = std::result::Result<T, OutputError>;
+
+/// What a format records besides the bytes of the disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Identity {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) time: SystemTime,
+}
+
+/// Writes the raw image `raw` in another format into the empty file `out`. Errors call the files
+/// `path`.
+pub(crate) fn convert(
+    raw: &Path,
+    out: &Path,
+    path: &Path,
+    format: OutputFormat,
+    identity: Identity,
+    progress: &mut OnProgress<'_>,
+) -> Result<()> {
+    let source = Source::open(raw, path)?;
+    progress(Progress::Total(source.len() >> 20));
+    let mut copy = Copy {
+        source,
+        path,
+        progress,
+    };
+    if format == OutputFormat::Qcow2 {
+        return qcow2::write(&mut copy, out);
+    }
+    let opened = File::options().write(true).open(out);
+    let file = opened.map_err(|error| copy.failed(error))?;
+    match format {
+        OutputFormat::Vhd => vhd::write(&mut copy, &file, identity),
+        OutputFormat::AndroidSparse => android::write(&mut copy, &file),
+        OutputFormat::Zstd => zstd::write(&mut copy, &file),
+        OutputFormat::Raw | OutputFormat::Qcow2 => copy.raw(&file),
+    }
+}
+
+/// A conversion.
+struct Copy<'c, 'p> {
+    source: Source,
+    path: &'c Path,
+    progress: &'c mut OnProgress<'p>,
+}
+
+impl Copy<'_, '_> {
+    /// The error of a write.
+    fn failed(&self, source: io::Error) -> OutputError {
+        OutputError::Write {
+            path: self.path.to_owned(),
+            source,
+        }
+    }
+
+    /// Calls `write` for each unit of the disk that is not zero, in order, with its offset. The last
+    /// one may be shorter.
+    fn each(
+        &mut self,
+        unit: usize,
+        mut write: impl FnMut(u64, &[u8]) -> std::result::Result<(), Failed>,
+    ) -> Result<()> {
+        let (progress, path) = (&mut *self.progress, self.path);
+        let written = self.source.each(unit, &mut |at, bytes| {
+            progress(Progress::Done {
+                phase: CONVERTING,
+                done: at >> 20,
+            });
+            write(at, bytes)
+        });
+        written.map_err(|failed| match failed {
+            Failed::Done(error) => error,
+            Failed::Write(source) => OutputError::Write {
+                path: path.to_owned(),
+                source,
+            },
+        })
+    }
+
+    /// Writes the bytes of the disk, without zeros.
+    fn raw(&mut self, out: &File) -> Result<()> {
+        use std::os::unix::fs::FileExt;
+
+        let sized = out.set_len(self.source.len());
+        sized.map_err(|error| self.failed(error))?;
+        self.each(UNIT, |at, bytes| Ok(out.write_all_at(bytes, at)?))
+    }
+}
+
+/// Bytes that are left out if they are zero.
+const UNIT: usize = 64 << 10;
+
+/// Why a conversion ends.
+enum Failed {
+    /// The output.
+    Write(io::Error),
+    /// Anything else.
+    Done(OutputError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Write(error)
+    }
+}
+
+impl From<OutputError> for Failed {
+    fn from(error: OutputError) -> Self {
+        Self::Done(error)
+    }
+}
+
+impl From<sapwood_block::Error> for Failed {
+    fn from(error: sapwood_block::Error) -> Self {
+        Self::Done(error.into())
+    }
+}
