@@ -65,9 +65,7 @@ fn same_disk(format: OutputFormat, image: &Path, raw: &Path) {
         OutputFormat::Raw => run(&["cmp", image, raw_text]),
         OutputFormat::Qcow2 => {
             run(&["qemu-img", "check", "-q", "-f", "qcow2", image]);
-            let compare = [
-                "qemu-img", "compare", "-q", "-s", "-f", "qcow2", "-F", "raw",
-            ];
+            let compare = ["qemu-img", "compare", "-q", "-f", "qcow2", "-F", "raw"];
             run(&[&compare[..], &[image, raw_text]].concat());
         }
         OutputFormat::Vhd => {
