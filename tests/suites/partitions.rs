@@ -408,7 +408,8 @@ fn qcow2_mounted() -> Outcome {
             // The file grows below the confined daemon.
             let written = fs::write(format!("{point}/new"), vec![b'y'; 40_000_000]);
             let synced = fs::File::open(format!("{point}/new")).and_then(|file| file.sync_all());
-            let busy = fails(&["ls", &disk], "in use");
+            // A daemon locks what it writes to, and what it reads below that.
+            let busy = fails(&["mkdir", &format!("{disk}:dir")], "in use");
             run(&["umount", &point])?;
             written?;
             synced?;
