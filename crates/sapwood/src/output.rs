@@ -1,7 +1,7 @@
 //! The formats in which a new image is written.
 //!
 //! # How it works
-//! An image is built as a raw file without its final name. [`convert`] then writes it in the wanted
+//! An image is built as a raw file without its final name, and then written in the wanted
 //! format into another such file. What is written depends on the bytes of the image, and for VHD on
 //! a UUID and a time: not on the holes of the raw file, the number of threads, or the machine.
 
