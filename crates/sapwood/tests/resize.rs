@@ -359,6 +359,34 @@ fn a_journal_in_many_pieces_moves_again() {
     }
 }
 
+/// A kernel that recovers the journal of a shrink goes on with the groups of before, and refuses
+/// metadata that overlaps.
+#[test]
+fn metadata_of_removed_groups_overlaps_nothing() {
+    let engine = Engine::Ext4("");
+    let memory = Arc::new(MemoryDevice::new(64 * MIB));
+    engine.format(&*memory, 64 * MIB);
+    let device: Arc<dyn Device> = memory;
+    let end = engine.resize(&device, Some(34 * MIB)).unwrap() >> 10;
+    let mut table = [0; 1024];
+    // Descriptors of 64 bytes begin after the superblock, in blocks of 1 KiB.
+    device.read_at(2048, &mut table).unwrap();
+    let word = |at: usize| u32::from_le_bytes(*table[at..].first_chunk().unwrap());
+    let mut places = Vec::new();
+    for group in 5..8 {
+        let at = group * 64;
+        places.extend([(word(at), 1), (word(at + 4), 1), (word(at + 8), 512)]);
+        let free = word(at + 12);
+        assert_eq!(free, 0, "group {group} has free blocks or inodes");
+    }
+    places.sort_unstable();
+    assert!(u64::from(places[0].0) >= end, "{places:?} {end}");
+    assert!(u64::from(places[8].0) < 64 << 10, "{places:?}");
+    for pair in places.windows(2) {
+        assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{places:?}");
+    }
+}
+
 #[test]
 fn a_trim_discards_free_space_and_nothing_else() {
     for engine in [Engine::Btrfs, Engine::Ext4("")] {

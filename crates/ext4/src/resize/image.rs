@@ -30,6 +30,8 @@ pub(super) struct Image {
     /// That of the superblock.
     pub(super) geometry: Geometry,
     pub(super) descs: Vec<GroupDesc>,
+    /// What the table has after them: descriptors of groups that the next commit removes.
+    removed: Vec<GroupDesc>,
     /// The superblock as it is on the device.
     stored: SuperBlock,
     /// Blocks of the file system on the device.
@@ -80,6 +82,7 @@ impl Image {
             sb,
             geometry,
             descs: Vec::new(),
+            removed: Vec::new(),
             bitmaps: BTreeMap::new(),
             dirty: BTreeSet::new(),
             changed: BTreeMap::new(),
@@ -363,9 +366,9 @@ impl Image {
         (self.changed.len() + 2 * self.dirty.len()) as u64 >= most
     }
 
-    /// Drops the groups from `count` on.
+    /// Drops the groups from `count` on. Their descriptors stay in the table as they are.
     pub(super) fn forget_groups(&mut self, count: u32) {
-        self.descs.truncate(count as usize);
+        self.removed = self.descs.split_off(count as usize);
         self.bitmaps.split_off(&count);
         self.dirty.split_off(&count);
     }
@@ -375,8 +378,8 @@ impl Image {
         let size = usize::from(self.geometry.desc_size());
         let mut bytes = vec![0; self.block_size() as usize];
         let first = (index * self.geometry.descs_per_block()) as usize;
-        let descs = self.descs.get(first..).unwrap_or_default();
-        for (desc, place) in descs.iter().zip(bytes.chunks_exact_mut(size)) {
+        let descs = self.descs.iter().chain(&self.removed).skip(first);
+        for (desc, place) in descs.zip(bytes.chunks_exact_mut(size)) {
             desc.write(place)?;
         }
         Ok(bytes)

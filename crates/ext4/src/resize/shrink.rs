@@ -1,6 +1,6 @@
 //! Removes groups, and makes the last group shorter.
 
-use sapwood_ext4_format::{Compat, Geometry, GroupDesc, SuperBlock, bitmap};
+use sapwood_ext4_format::{Compat, Geometry, GroupDesc, GroupFlags, SuperBlock, bitmap};
 
 use super::grow::{least_last, resize_inode, set_overhead};
 use super::image::{Image, places};
@@ -121,10 +121,8 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
         let free = bitmap::count_zero(bytes, 0, from);
         image.desc_mut(last)?.set_free_clusters(free)?;
     }
-    // A reader that knows the groups of before finds nothing free in those that are gone.
-    let nothing = GroupDesc::new(old);
     for group in new.group_count()..old.group_count() {
-        *image.desc_mut(group)? = nothing.clone();
+        *image.desc_mut(group)? = removed(old, group)?;
     }
     let tables =
         new.group_count() / new.descs_per_block()..old.desc_blocks().min(new.desc_blocks());
@@ -136,6 +134,25 @@ fn cut(image: &mut Image, sb: SuperBlock, old: &Geometry, new: &Geometry) -> Res
     image.sb = sb;
     image.geometry = new.clone();
     Ok(())
+}
+
+/// The descriptor of a group that is removed, for a kernel that recovers the journal during a
+/// mount: it goes on with the groups of before. It finds nothing free in this one, has no reason to
+/// read its bitmaps, and requires places of metadata that overlap nothing.
+fn removed(old: &Geometry, group: u32) -> Result<GroupDesc> {
+    let mut desc = GroupDesc::new(old);
+    let first = old.group_first_block(group)? + u64::from(old.fixed_blocks(group));
+    desc.set_block_bitmap(first)?;
+    desc.set_inode_bitmap(first + 1)?;
+    desc.set_inode_table(first + 2)?;
+    let mut flags = GroupFlags::INODE_ZEROED;
+    if old.features().group_csum() {
+        desc.set_itable_unused(old.inodes_per_group())?;
+        flags |= GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
+    }
+    desc.set_flags(flags);
+    desc.set_checksum(group, old);
+    Ok(desc)
 }
 
 /// Clears the bits of blocks that belonged to groups.
