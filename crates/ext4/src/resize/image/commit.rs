@@ -97,12 +97,13 @@ impl Image {
         }
         let (late, early): (Vec<_>, Vec<_>) = blocks
             .into_iter()
-            .partition(|(block, _)| Some(*block) == last);
+            .partition(|(block, _)| *block == last.unwrap_or(place));
         if sapwood_fault::planted(368) {
             log.finish_alone().map_err(crate::Error::from)?;
         }
         self.write_home(early.iter().map(|(block, bytes)| (block, bytes)))?;
-        // A journal that moved may have kept its first block.
+        // A journal that moved may have kept its first block. A kernel reads the descriptors of all
+        // groups that the superblock counts before it recovers the journal.
         self.write_home(late.iter().map(|(block, bytes)| (block, bytes)))?;
         if !sapwood_fault::planted(368) {
             log.finish_alone().map_err(crate::Error::from)?;
