@@ -134,42 +134,111 @@ fn take(inode: &Inode, range: Range<u64>) -> Vec<(InFlightId, u64)> {
     taken
 }
 
-/// Writes back all of a file and waits until the tree has it, so that a commit makes it durable.
+/// Writes back all of a file and waits until the tree has it, with its size, so that a commit makes
+/// it durable.
 ///
 /// # Errors
-/// As [`flush`].
+/// As [`flush`]; those of a handle.
 pub(crate) fn flush_complete(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
-    flush(files, inode, 0..u64::MAX, Wait::Completion)
+    let begun = Begun::of(inode);
+    flush(files, inode, 0..u64::MAX, Wait::Completion)?;
+    settle_size(files, inode, begun)
 }
 
-/// Writes back all files and waits until the trees have them. The first error is returned, after
-/// all were tried.
+/// Writes back all files and waits until the trees have them, with their sizes. The first error is
+/// returned, after all were tried.
 pub(crate) fn flush_all(files: &Arc<Files>) -> Result<()> {
-    flush_some(files, Wait::Completion, |_| true)
+    flush_some(files, Wait::Completion, |_| true, settle_size)
 }
 
-/// Flushes the files of one tree.
+/// Writes back all files and waits until the trees have their data. A size may be recorded later.
+pub(super) fn write_back_all(files: &Arc<Files>) -> Result<()> {
+    flush_some(files, Wait::Completion, |_| true, |_, _, _| Ok(()))
+}
+
+/// Flushes the files of one tree; with [`Wait::Completion`] their sizes, too.
 pub(crate) fn flush_root(files: &Arc<Files>, root: u64, wait: Wait) -> Result<()> {
-    flush_some(files, wait, |inode| inode.root.id() == root)
+    flush_some(files, wait, |inode| inode.root.id() == root, settle_size)
 }
 
-fn flush_some(files: &Arc<Files>, wait: Wait, which: impl Fn(&Inode) -> bool) -> Result<()> {
+fn flush_some(
+    files: &Arc<Files>,
+    wait: Wait,
+    which: impl Fn(&Inode) -> bool,
+    settle: impl Fn(&Arc<Files>, &Arc<Inode>, Begun) -> Result<()>,
+) -> Result<()> {
     let mut active = files.writeback.active();
     active.retain(|inode| which(inode));
-    let refusals: Vec<u64> = active.iter().map(|inode| inode.data.refusals()).collect();
+    let begun: Vec<_> = active
+        .iter()
+        .map(|inode| (inode.data.refusals(), Begun::of(inode)))
+        .collect();
     begin_all(files, &active);
     if wait == Wait::None {
         return Ok(());
     }
     let mut result = Ok(());
-    for (inode, refusals) in active.iter().zip(refusals) {
+    for (inode, (refusals, begun)) in active.iter().zip(begun) {
         if wait == Wait::Completion {
             files.writeback.hurry();
         }
         inode.data.wait_in_flight(wait == Wait::Completion);
-        result = result.and(inode.check_written(refusals));
+        let mut written = inode.check_written(refusals);
+        if written.is_ok() && wait == Wait::Completion {
+            written = settle(files, inode, begun);
+        }
+        result = result.and(written);
     }
     result
+}
+
+/// The length of a file when a flush began.
+#[derive(Clone, Copy)]
+pub(super) struct Begun {
+    size: u64,
+    shrinks: u64,
+}
+
+impl Begun {
+    pub(super) fn of(inode: &Inode) -> Self {
+        let state = inode.state.lock();
+        Self {
+            size: state.size,
+            shrinks: state.shrinks,
+        }
+    }
+}
+
+/// Raises the size on disk to what the file had when a flush began whose data the tree has now.
+///
+/// A completion raises it only up to the first byte that the tree lacks. Another thread may have
+/// written that byte since, below data that the flush promised. It is not part of the promise, and
+/// shows as what was there before. After a truncation it could show bytes that the file never had,
+/// so the file is flushed again. A failed mount is left alone: its commits return the failure.
+pub(super) fn settle_size(files: &Arc<Files>, inode: &Arc<Inode>, mut begun: Begun) -> Result<()> {
+    let behind = |begun: Begun| {
+        let state = inode.state.lock();
+        state.disk_size < begun.size.min(state.size) && !sapwood_fault::planted(95)
+    };
+    while !files.health.failed() && behind(begun) {
+        let h = files.start_urgent(1)?;
+        let settled = {
+            let mut state = inode.state.lock();
+            let same = state.shrinks == begun.shrinks;
+            if same {
+                state.disk_size = state.disk_size.max(begun.size.min(state.size));
+            }
+            same
+        };
+        if settled {
+            inode.change(&h, |_| {});
+            return h.end();
+        }
+        h.end()?;
+        begun = Begun::of(inode);
+        flush(files, inode, 0..u64::MAX, Wait::Completion)?;
+    }
+    Ok(())
 }
 
 /// Throws away what is dirty in `range` (whole sectors) and waits until nothing of it is in

@@ -1,6 +1,7 @@
 //! The data path over a gate device: what waits for what, and what is where meanwhile.
 
 mod content;
+mod promised_size;
 
 use std::sync::Arc;
 use std::thread;

@@ -46,7 +46,7 @@ pub(crate) fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Res
         write::zero_part(files, inode, size..old.min(cut + sector))?;
     }
     discard(files, inode, sector_ceil(files, size)..u64::MAX);
-    inode.state.lock().size = size;
+    inode.state.lock().shrink(size);
     shrink(files, inode, size)
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn truncate(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Res
 pub(crate) fn delete_content(files: &Arc<Files>, inode: &Arc<Inode>) -> Result<()> {
     files.health.check()?;
     discard(files, inode, 0..u64::MAX);
-    inode.state.lock().size = 0;
+    inode.state.lock().shrink(0);
     shrink(files, inode, 0)
 }
 
@@ -85,7 +85,7 @@ fn cut_inline(files: &Arc<Files>, inode: &Arc<Inode>, size: u64) -> Result<()> {
     change.done(0..sector_ceil(files, had.max(1)), &[]);
     inode.change(&h, |state| {
         state.nbytes = state.nbytes.saturating_sub(had) + len;
-        state.size = size;
+        state.shrink(size);
         state.disk_size = size;
     });
     h.finish(result)

@@ -83,7 +83,7 @@ impl Engine for Files {
 impl Participant for Files {
     fn write_back(self: Arc<Self>) {
         // What fails is reported to the threads that wait for their own file.
-        let _ = flush::flush_all(&self);
+        let _ = flush::write_back_all(&self);
     }
 
     fn hurry(&self) {

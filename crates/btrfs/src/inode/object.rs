@@ -82,6 +82,8 @@ pub(crate) struct InodeState {
     pub(crate) size: u64,
     /// Length in bytes as the inode item says it: not beyond data that is not on disk yet.
     pub(crate) disk_size: u64,
+    /// Counts how often the length fell since the inode was loaded.
+    pub(crate) shrinks: u64,
     /// Bytes of data extents.
     pub(crate) nbytes: u64,
     /// Names.
@@ -141,6 +143,7 @@ impl InodeState {
             transid: item.transid.get(),
             size: item.size.get(),
             disk_size: item.size.get(),
+            shrinks: 0,
             nbytes: item.nbytes.get(),
             nlink: item.nlink.get(),
             uid: item.uid.get(),
@@ -213,6 +216,12 @@ impl InodeState {
     pub(crate) fn set_plain_size(&mut self, size: u64) {
         self.size = size;
         self.disk_size = size;
+    }
+
+    /// Sets the length of a file to one that is smaller. The size on disk follows.
+    pub(crate) fn shrink(&mut self, size: u64) {
+        self.size = size;
+        self.shrinks = self.shrinks.wrapping_add(1);
     }
 
     /// Notes a change of the content: mtime, ctime and the change counter.

@@ -8,3 +8,5 @@ mod sync;
 #[cfg(test)]
 pub(crate) use engine::Engine;
 pub use open::Btrfs;
+#[cfg(test)]
+pub(crate) use sync::{fsync, sync};
