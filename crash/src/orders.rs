@@ -13,8 +13,10 @@
 //! which is a failure of its own.
 //!
 //! An fsync is not a change. In each order its guarantee is about the first state with all calls
-//! that had returned when the fsync began: concurrent calls may or may not be durable. If the inode
-//! may have lost its last name during the fsync, the fsync guarantees nothing.
+//! that had returned when the fsync began: concurrent calls may or may not be durable. If a
+//! concurrent call changes the names of the inode, the fsync may also have seen the names of a later
+//! state, and each such state gives an order of its own. If the inode may have lost its last name
+//! during the fsync, the fsync guarantees nothing.
 //!
 //! After a crash, the last possible state is the one before the first call in the order that had
 //! not begun.
@@ -202,11 +204,14 @@ pub fn find(
         return Err(search.unexplained());
     }
     let found = std::mem::take(&mut search.found);
-    let orders = found.into_iter();
-    let orders = orders.map(|path| search.order(engine, root, &start, path));
+    let paths = found.iter();
+    let all = paths.flat_map(|path| search.orders(engine, root, &start, path));
+    let mut orders: Vec<Order> = all.take(MOST + 1).collect();
+    let complete = complete && orders.len() <= MOST;
+    orders.truncate(MOST);
     Ok(Orders {
         threads: search.calls.len(),
-        orders: orders.collect(),
+        orders,
         complete,
     })
 }
@@ -302,52 +307,63 @@ impl Search {
         true
     }
 
-    /// The lane of an order. Each call that makes something durable has the earliest possible
-    /// place.
-    fn order(&self, engine: Engine, root: Ino, start: &Tree, path: Vec<(Id, Tree)>) -> Order {
-        let mut persists: Vec<(usize, Id, Promise)> = Vec::new();
+    /// The orders of a path: one for each choice of places of the calls that make something durable.
+    fn orders(&self, engine: Engine, root: Ino, start: &Tree, path: &[(Id, Tree)]) -> Vec<Order> {
+        let mut choices: Vec<Vec<Persist>> = vec![Vec::new()];
         for (thread, calls) in self.calls.iter().enumerate() {
             for (number, call) in calls.iter().enumerate() {
-                if call.op.persists() {
-                    let id = (thread, number);
-                    let begin = self.span(id).0;
-                    let before = path.iter().rposition(|(id, _)| self.span(*id).1 < begin);
-                    let place = before.map_or(0, |index| index + 1);
-                    let promise = match self.may_be_nameless(id, place, start, &path) {
-                        true => Promise::Nothing,
-                        false => call.promise(),
-                    };
-                    persists.push((place, id, promise));
+                if !call.op.persists() {
+                    continue;
                 }
+                let id = (thread, number);
+                let begin = self.span(id).0;
+                let before = path.iter().rposition(|(id, _)| self.span(*id).1 < begin);
+                let first = before.map_or(0, |index| index + 1);
+                let promise = match self.may_be_nameless(id, first, start, path) {
+                    true => Promise::Nothing,
+                    false => call.promise(),
+                };
+                let places = self.places(id, promise, first, start, path);
+                let with = |choice: &Vec<Persist>| {
+                    let choice = choice.clone();
+                    places.clone().into_iter().map(move |place| {
+                        let mut choice = choice.clone();
+                        choice.push((place, id, promise));
+                        choice
+                    })
+                };
+                choices = choices.iter().flat_map(with).take(MOST + 1).collect();
             }
         }
-        persists.sort_by_key(|(place, ..)| *place);
-        let mut persists = persists.into_iter().peekable();
-        let (mut states, mut promises) = (vec![start.clone()], Vec::new());
-        let mut calls = Vec::new();
-        let mut now = start.clone();
-        for place in 0..=path.len() {
-            while let Some((_, id, promise)) = persists.next_if(|(at, ..)| *at == place) {
-                states.push(now.clone());
-                promises.push(promise);
-                calls.push((id, false));
-            }
-            if let Some((id, state)) = path.get(place) {
-                now = state.clone();
-                states.push(now.clone());
-                promises.push(Promise::Nothing);
-                calls.push((*id, true));
-            }
-        }
-        let lane = Lane {
-            engine,
-            root,
-            states,
-            promises,
-            shared: true,
-            recovery: None,
+        let choices = choices.into_iter();
+        let order = |choice| arranged(engine, root, start, path, choice);
+        choices.map(order).collect()
+    }
+
+    /// The places that a call which makes something durable may have: `first`, and each state
+    /// during the call in which the inode has other names than in the state before.
+    fn places(
+        &self,
+        id: Id,
+        promise: Promise,
+        first: usize,
+        start: &Tree,
+        path: &[(Id, Tree)],
+    ) -> Vec<usize> {
+        let (Promise::Inode(ino) | Promise::Data(ino)) = promise else {
+            return vec![first];
         };
-        Order { lane, calls }
+        let end = self.span(id).1;
+        let state = |place: usize| match place.checked_sub(1).and_then(|last| path.get(last)) {
+            Some((_, state)) => state,
+            None => start,
+        };
+        let beside = path.iter().enumerate().skip(first);
+        let beside = beside.take_while(|(_, (other, _))| self.span(*other).0 < end);
+        let other =
+            beside.filter(|(index, (_, after))| names(after, ino) != names(state(*index), ino));
+        let other = other.map(|(index, _)| index + 1);
+        std::iter::once(first).chain(other).collect()
     }
 
     /// True if the inode that a call makes durable may have had no name at that time: it had none
@@ -388,6 +404,56 @@ impl Search {
         lines.push(format!("end: {:?}", self.end.paths()));
         lines.join("; ")
     }
+}
+
+/// Place, call and promise of a call that makes something durable.
+type Persist = (usize, Id, Promise);
+
+/// The order of a path with the calls that make something durable at their places.
+fn arranged(
+    engine: Engine,
+    root: Ino,
+    start: &Tree,
+    path: &[(Id, Tree)],
+    mut persists: Vec<Persist>,
+) -> Order {
+    persists.sort_by_key(|(place, ..)| *place);
+    let mut persists = persists.into_iter().peekable();
+    let (mut states, mut promises) = (vec![start.clone()], Vec::new());
+    let mut calls = Vec::new();
+    let mut now = start.clone();
+    for place in 0..=path.len() {
+        while let Some((_, id, promise)) = persists.next_if(|(at, ..)| *at == place) {
+            states.push(now.clone());
+            promises.push(promise);
+            calls.push((id, false));
+        }
+        if let Some((id, state)) = path.get(place) {
+            now = state.clone();
+            states.push(now.clone());
+            promises.push(Promise::Nothing);
+            calls.push((*id, true));
+        }
+    }
+    let lane = Lane {
+        engine,
+        root,
+        states,
+        promises,
+        shared: true,
+        recovery: None,
+    };
+    Order { lane, calls }
+}
+
+/// The names of an inode: directory and name.
+fn names(tree: &Tree, ino: Ino) -> Vec<(Ino, &[u8])> {
+    let dirs = tree.nodes.iter();
+    let names = dirs.flat_map(|(dir, node)| {
+        let entries = node.entries.iter().filter(|(_, there)| **there == ino);
+        entries.map(|(name, _)| (*dir, name.as_slice()))
+    });
+    names.collect()
 }
 
 /// True if two trees have the same names and the same inodes behind them.

@@ -170,6 +170,22 @@ fn an_fsync_beside_the_last_unlink_promises_nothing() {
 }
 
 #[test]
+fn an_fsync_beside_a_rename_may_have_seen_the_names_after_it() {
+    // The file moves over the other one and back.
+    let threads = ["rename d/f d/g; fsync d/f", "rename d/g d/f"];
+    let end = "rename d/f d/g; rename d/g d/f";
+    let all = [(2, 2), (1, 1)];
+    let beside = Story::new(&threads, "0+ 0- 0+ 1+ 1- 0-");
+    let orders = beside.ending(end).unwrap();
+    for durable in ["", "rename d/f d/g", end] {
+        assert_eq!(beside.crash(&orders, durable, &all), [""; 0], "{durable}");
+    }
+    let after = Story::new(&threads, "0+ 0- 0+ 0- 1+ 1-");
+    let orders = after.ending(end).unwrap();
+    assert!(!after.crash(&orders, "", &all).is_empty());
+}
+
+#[test]
 fn a_crash_has_to_fit_one_order_as_a_whole() {
     // The rename moved the file that was there; the other thread's file was created later, or
     // replaced.
