@@ -263,7 +263,10 @@ impl Log {
     }
 
     /// Erases the first block of the fast-commit area, durably.
-    pub(crate) fn erase_fast_commits(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`read_fast_commit`](Self::read_fast_commit).
+    pub fn erase_fast_commits(&self) -> Result<()> {
         let at = self.physical(self.fast_commit_block(0)?)?;
         let zeros = vec![0; self.block_size as usize];
         self.device

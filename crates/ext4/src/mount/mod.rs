@@ -235,6 +235,7 @@ fn recover_journal(device: &Arc<dyn Device>, sb: &SuperBlock, geometry: &Geometr
         recovery::replay(&engine, &log, commits)?;
         ops::sync::sync(&engine)?;
         if !sapwood_fault::planted(151) {
+            recovery::erase_stale(&log, commits)?;
             plan.replay(&**device)?;
             log_what_changed(&overlay, &log, commits.expected)?;
         }

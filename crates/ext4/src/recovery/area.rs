@@ -95,6 +95,21 @@ pub(super) fn read(geometry: &Geometry, log: &Log, commits: &FastCommits) -> Res
         .collect()
 }
 
+/// True if the area begins with fast commits of another transaction than the one that the log
+/// would have continued with. A recovery ignores them.
+///
+/// # Errors
+/// The device.
+pub(super) fn is_stale(log: &Log, commits: &FastCommits) -> Result<bool> {
+    if commits.blocks == 0 {
+        return Ok(false);
+    }
+    let mut block = vec![0; log.block_size() as usize];
+    log.read_fast_commit(0, &mut block)?;
+    let head = tag_at(&block, 0).filter(|tag| tag.kind == HEAD);
+    Ok(head.is_some_and(|head| u32_at(head.value, 4) != Some(commits.expected)))
+}
+
 struct Reader {
     expected: u32,
     sum: u32,
