@@ -160,6 +160,46 @@ pub(crate) fn done(work: impl FnOnce() -> Result<()>) -> c_int {
     call(|| work().map(|()| 0))
 }
 
+/// Makes a handle and stores the pointer to it at `place`; `NULL` if that fails. `what` names the
+/// argument.
+///
+/// # Safety
+/// As [`place`].
+pub(crate) unsafe fn make<T>(
+    what: &str,
+    place: *mut *mut T,
+    work: impl FnOnce() -> Result<T>,
+) -> c_int {
+    done(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { self::place(what, place) }?;
+        place.write(std::ptr::null_mut());
+        place.write(Box::into_raw(Box::new(work()?)));
+        Ok(())
+    })
+}
+
+/// Takes a handle back from C; `None` for `NULL`.
+///
+/// # Safety
+/// `pointer` is `NULL` or came from [`make`], and is used no more.
+pub(crate) unsafe fn take<T>(pointer: *mut T) -> Option<Box<T>> {
+    // SAFETY: the caller's promise.
+    (!pointer.is_null()).then(|| unsafe { Box::from_raw(pointer) })
+}
+
+/// Ends a handle. `NULL` is allowed.
+///
+/// # Safety
+/// As [`take`].
+pub(crate) unsafe fn end<T>(pointer: *mut T) -> c_int {
+    // SAFETY: the caller's promise.
+    done(|| unsafe {
+        drop(take(pointer));
+        Ok(())
+    })
+}
+
 /// A length as C returns it.
 pub(crate) fn length(count: usize) -> Result<isize> {
     isize::try_from(count).map_err(|_| Failure::new(libc::EOVERFLOW, "too long"))

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use sapwood::fs::{ReadDir, Walk as SapwoodWalk};
 
-use crate::call::{self, call, done};
+use crate::call::{self, call};
 use crate::file_system::Fs;
 use crate::metadata::{Stat, format_bits};
 
@@ -42,17 +42,15 @@ pub unsafe extern "C" fn sapwood_dir_open(
     dir: *mut *mut Dir,
 ) -> c_int {
     // SAFETY: the promise of the crate.
-    done(|| unsafe {
-        let place = call::place("dir", dir)?;
-        place.write(std::ptr::null_mut());
-        let fs = call::handle("fs", fs)?.get();
-        let dir = Dir {
-            entries: fs.read_dir(call::path("path", path)?)?,
-            name: CString::default(),
-        };
-        place.write(Box::into_raw(Box::new(dir)));
-        Ok(())
-    })
+    unsafe {
+        call::make("dir", dir, || {
+            let fs = call::handle("fs", fs)?.get();
+            Ok(Dir {
+                entries: fs.read_dir(call::path("path", path)?)?,
+                name: CString::default(),
+            })
+        })
+    }
 }
 
 /// The next entry, without `.` and `..`, in the image's order. Returns 1, or 0 at the end.
@@ -79,13 +77,8 @@ pub unsafe extern "C" fn sapwood_dir_next(dir: *mut Dir, entry: *mut Entry) -> c
 /// Ends a listing. `NULL` is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_dir_close(dir: *mut Dir) -> c_int {
-    done(|| {
-        if !dir.is_null() {
-            // SAFETY: the promise of the crate: it came from `sapwood_dir_open`.
-            drop(unsafe { Box::from_raw(dir) });
-        }
-        Ok(())
-    })
+    // SAFETY: the promise of the crate: it came from `sapwood_dir_open`.
+    unsafe { call::end(dir) }
 }
 
 /// Begins a walk of everything below a directory: depth first, each directory before its content.
@@ -97,17 +90,15 @@ pub unsafe extern "C" fn sapwood_walk_open(
     walk: *mut *mut Walk,
 ) -> c_int {
     // SAFETY: the promise of the crate.
-    done(|| unsafe {
-        let place = call::place("walk", walk)?;
-        place.write(std::ptr::null_mut());
-        let fs = call::handle("fs", fs)?.get();
-        let walk = Walk {
-            walk: fs.walk(call::path("path", path)?)?,
-            path: CString::default(),
-        };
-        place.write(Box::into_raw(Box::new(walk)));
-        Ok(())
-    })
+    unsafe {
+        call::make("walk", walk, || {
+            let fs = call::handle("fs", fs)?.get();
+            Ok(Walk {
+                walk: fs.walk(call::path("path", path)?)?,
+                path: CString::default(),
+            })
+        })
+    }
 }
 
 /// The next file: its path below the directory where the walk began, valid until the next call with
@@ -138,11 +129,6 @@ pub unsafe extern "C" fn sapwood_walk_next(
 /// Ends a walk. `NULL` is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_walk_close(walk: *mut Walk) -> c_int {
-    done(|| {
-        if !walk.is_null() {
-            // SAFETY: the promise of the crate: it came from `sapwood_walk_open`.
-            drop(unsafe { Box::from_raw(walk) });
-        }
-        Ok(())
-    })
+    // SAFETY: the promise of the crate: it came from `sapwood_walk_open`.
+    unsafe { call::end(walk) }
 }

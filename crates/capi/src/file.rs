@@ -82,31 +82,24 @@ pub unsafe extern "C" fn sapwood_file_open(
     file: *mut *mut File,
 ) -> c_int {
     // SAFETY: the promise of the crate.
-    done(|| unsafe {
-        let place = call::place("file", file)?;
-        place.write(std::ptr::null_mut());
-        let fs = call::handle("fs", fs)?.get();
-        let path = call::path("path", path)?;
-        let opened = File {
-            file: fs.open_with(path, &options(flags, mode)?)?,
-            access: flags & libc::O_ACCMODE,
-        };
-        place.write(Box::into_raw(Box::new(opened)));
-        Ok(())
-    })
+    unsafe {
+        call::make("file", file, || {
+            let fs = call::handle("fs", fs)?.get();
+            let path = call::path("path", path)?;
+            Ok(File {
+                file: fs.open_with(path, &options(flags, mode)?)?,
+                access: flags & libc::O_ACCMODE,
+            })
+        })
+    }
 }
 
 /// Ends the use of a file. What was written is durable after `sapwood_file_sync`, `sapwood_sync` or
 /// `sapwood_close`. `NULL` is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_file_close(file: *mut File) -> c_int {
-    done(|| {
-        if !file.is_null() {
-            // SAFETY: the promise of the crate: it came from `sapwood_file_open`.
-            drop(unsafe { Box::from_raw(file) });
-        }
-        Ok(())
-    })
+    // SAFETY: the promise of the crate: it came from `sapwood_file_open`.
+    unsafe { call::end(file) }
 }
 
 /// Reads at the file's position, and moves it. Returns the number of bytes, 0 at the end.

@@ -53,18 +53,17 @@ pub unsafe extern "C" fn sapwood_open(
     fs: *mut *mut Fs,
 ) -> c_int {
     // SAFETY: the promise of the crate.
-    done(|| unsafe {
-        let fs = call::place("fs", fs)?;
-        fs.write(std::ptr::null_mut());
-        let image = call::path("image", image)?;
-        let mut given = Options::default();
-        if let Some(list) = call::optional("options", options)? {
-            given.set_list(list)?;
-        }
-        let (image, given) = sapwood::image::located(image, &given)?;
-        fs.write(Box::into_raw(Box::new(Fs(given.open(image)?))));
-        Ok(())
-    })
+    unsafe {
+        call::make("fs", fs, || {
+            let image = call::path("image", image)?;
+            let mut given = Options::default();
+            if let Some(list) = call::optional("options", options)? {
+                given.set_list(list)?;
+            }
+            let (image, given) = sapwood::image::located(image, &given)?;
+            Ok(Fs(given.open(image)?))
+        })
+    }
 }
 
 /// Makes everything durable, and ends the use of the image. The handle is gone also if that fails.
@@ -74,13 +73,10 @@ pub unsafe extern "C" fn sapwood_open(
 /// Errors: what did not become durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_close(fs: *mut Fs) -> c_int {
-    done(|| {
-        if fs.is_null() {
-            return Ok(());
-        }
-        // SAFETY: the promise of the crate: it came from `sapwood_open`, and is used no more.
-        let fs = unsafe { Box::from_raw(fs) };
-        Ok(fs.0.close()?)
+    // SAFETY: the promise of the crate: it came from `sapwood_open`, and is used no more.
+    done(|| match unsafe { call::take(fs) } {
+        Some(fs) => Ok(fs.0.close()?),
+        None => Ok(()),
     })
 }
 

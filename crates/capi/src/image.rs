@@ -112,28 +112,27 @@ pub unsafe extern "C" fn sapwood_check(
     report: *mut *mut Report,
 ) -> c_int {
     // SAFETY: the promise of the crate.
-    done(|| unsafe {
-        let place = call::place("report", report)?;
-        place.write(std::ptr::null_mut());
-        known(flags, SAPWOOD_CHECK_DATA)?;
-        let options = CheckOptions {
-            data: flags & SAPWOOD_CHECK_DATA != 0,
-            ..CheckOptions::default()
-        };
-        let image = call::path("image", image)?;
-        let report = sapwood::check(image, &options, &mut sapwood::progress::ignore)?;
-        let findings = report.findings.iter().map(|finding| Found {
-            code: call::text(finding.code),
-            text: call::text(&finding.text),
-            warning: finding.warning,
-        });
-        place.write(Box::into_raw(Box::new(Report {
-            clean: report.clean,
-            suppressed: report.suppressed,
-            findings: findings.collect(),
-        })));
-        Ok(())
-    })
+    unsafe {
+        call::make("report", report, || {
+            known(flags, SAPWOOD_CHECK_DATA)?;
+            let options = CheckOptions {
+                data: flags & SAPWOOD_CHECK_DATA != 0,
+                ..CheckOptions::default()
+            };
+            let image = call::path("image", image)?;
+            let report = sapwood::check(image, &options, &mut sapwood::progress::ignore)?;
+            let findings = report.findings.iter().map(|finding| Found {
+                code: call::text(finding.code),
+                text: call::text(&finding.text),
+                warning: finding.warning,
+            });
+            Ok(Report {
+                clean: report.clean,
+                suppressed: report.suppressed,
+                findings: findings.collect(),
+            })
+        })
+    }
 }
 
 /// Whether nothing is wrong. There may be warnings. False if `report` is `NULL`.
@@ -182,8 +181,6 @@ pub unsafe extern "C" fn sapwood_report_get(
 /// Releases a report. `NULL` is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sapwood_report_free(report: *mut Report) {
-    if !report.is_null() {
-        // SAFETY: the promise of the crate: it came from `sapwood_check`.
-        drop(unsafe { Box::from_raw(report) });
-    }
+    // SAFETY: the promise of the crate: it came from `sapwood_check`.
+    drop(unsafe { call::take(report) });
 }

@@ -2,8 +2,10 @@
 #![expect(unsafe_code, reason = "exported names, and pointers that C passes")]
 
 use std::ffi::{c_char, c_int};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use sapwood::FileSystem;
 use sapwood::fs::{Metadata, Times};
 use sapwood::vfs::{FileKind, Timestamp};
 
@@ -119,12 +121,7 @@ pub unsafe extern "C" fn sapwood_stat(
     result: *mut Stat,
 ) -> c_int {
     // SAFETY: the promise of the crate.
-    done(|| unsafe {
-        let result = call::place("result", result)?;
-        let fs = call::handle("fs", fs)?.get();
-        result.write(Stat::of(&fs.metadata(call::path("path", path)?)?));
-        Ok(())
-    })
+    unsafe { stat(fs, path, result, |fs, path| fs.metadata(path)) }
 }
 
 /// Metadata of a file; of a symbolic link itself.
@@ -135,10 +132,24 @@ pub unsafe extern "C" fn sapwood_lstat(
     result: *mut Stat,
 ) -> c_int {
     // SAFETY: the promise of the crate.
+    unsafe { stat(fs, path, result, |fs, path| fs.symlink_metadata(path)) }
+}
+
+/// Gives the metadata that `find` finds.
+///
+/// # Safety
+/// The promise of the crate.
+unsafe fn stat(
+    fs: *const Fs,
+    path: *const c_char,
+    result: *mut Stat,
+    find: impl FnOnce(&FileSystem, &Path) -> sapwood::Result<Metadata>,
+) -> c_int {
+    // SAFETY: the caller's promise.
     done(|| unsafe {
         let result = call::place("result", result)?;
         let fs = call::handle("fs", fs)?.get();
-        result.write(Stat::of(&fs.symlink_metadata(call::path("path", path)?)?));
+        result.write(Stat::of(&find(fs, call::path("path", path)?)?));
         Ok(())
     })
 }
