@@ -95,6 +95,12 @@ impl Image {
             self.write_super(&self.stored)?;
             return Err(ResizeError::Journal { blocks: count });
         }
+        // A kernel reads the descriptors of all groups that the superblock counts before it recovers
+        // the journal. Blocks of descriptors that are no longer needed get another content.
+        if self.geometry.blocks_count() < self.stored_blocks {
+            let super_block = blocks.iter().filter(|(block, _)| *block == place);
+            self.write_home(super_block.map(|(block, bytes)| (block, bytes)))?;
+        }
         let (late, early): (Vec<_>, Vec<_>) = blocks
             .into_iter()
             .partition(|(block, _)| *block == last.unwrap_or(place));
@@ -102,8 +108,8 @@ impl Image {
             log.finish_alone().map_err(crate::Error::from)?;
         }
         self.write_home(early.iter().map(|(block, bytes)| (block, bytes)))?;
-        // A journal that moved may have kept its first block. A kernel reads the descriptors of all
-        // groups that the superblock counts before it recovers the journal.
+        // A journal that moved may have kept its first block. The superblock of a file system that
+        // grew counts groups whose descriptors must be there.
         self.write_home(late.iter().map(|(block, bytes)| (block, bytes)))?;
         if !sapwood_fault::planted(368) {
             log.finish_alone().map_err(crate::Error::from)?;
