@@ -475,7 +475,7 @@ impl Need {
     fn add(&mut self, entries: &mut dyn Entries) -> Result<(), ArchiveError> {
         while let Some(entry) = entries.next()? {
             self.entries += 1;
-            self.add_bytes(entry.size);
+            self.add_bytes(entries.allocated(&entry, BLOCK));
         }
         Ok(())
     }

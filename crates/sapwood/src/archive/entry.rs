@@ -54,6 +54,19 @@ pub(crate) trait Entries {
     /// # Errors
     /// What is wrong with the archive.
     fn read(&mut self, piece: &mut [u8]) -> Result<(u64, usize)>;
+
+    /// Bytes that the content of `entry`, which is the last one, takes in a file system with blocks
+    /// of `block` bytes. Asked for before the content is read.
+    fn allocated(&self, entry: &Entry, block: u64) -> u64 {
+        whole_blocks(0, entry.size, block)
+    }
+}
+
+/// Bytes of the blocks that a range touches.
+pub(super) fn whole_blocks(at: u64, length: u64, block: u64) -> u64 {
+    let end = at.saturating_add(length).div_ceil(block);
+    let blocks = if length == 0 { 0 } else { end - at / block };
+    blocks.saturating_mul(block)
 }
 
 /// Number of a device node, if an inode of both formats can have it.

@@ -1,5 +1,6 @@
 //! Maps of sparse files: where the pieces are that an archive has of a file.
 
+use super::entry::whole_blocks;
 use super::error::{ArchiveError, Result, path};
 use super::pax::{Records, number};
 
@@ -68,6 +69,14 @@ impl Map {
             }
         }
         self.now
+    }
+
+    /// Bytes of the blocks that the pieces touch. Pieces in one block count it more than once.
+    pub(super) fn allocated(&self, block: u64) -> u64 {
+        let pieces = self.pieces.as_slice().iter().chain([&self.now]);
+        pieces
+            .map(|(at, length)| whole_blocks(*at, *length, block))
+            .fold(0, u64::saturating_add)
     }
 
     /// So many bytes of the piece were read.

@@ -358,6 +358,13 @@ impl<R: Read> Entries for TarReader<R> {
         }
     }
 
+    fn allocated(&self, entry: &Entry, block: u64) -> u64 {
+        match entry.kind {
+            EntryKind::Regular => self.map.allocated(block),
+            _ => 0,
+        }
+    }
+
     fn read(&mut self, piece: &mut [u8]) -> Result<(u64, usize)> {
         let (at, length) = self.map.next();
         let most = length.min(self.left).min(piece.len() as u64);
