@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::time::{ClockId, clock_gettime};
 use sapwood_block::MemoryDevice;
 use sapwood_testing::machine::{self, Need};
 use sapwood_testing::oracle::KernelMount;
@@ -55,7 +56,7 @@ impl Kernel {
     /// # Errors
     /// The error of the kernel.
     pub fn recover(&self, image: &MemoryDevice) -> Result<Tree, String> {
-        let began = Timestamp::now();
+        let began = kernel_time();
         let file = self.path("image");
         image.save(&file).map_err(|error| error.to_string())?;
         self.read(&file, began)
@@ -96,7 +97,7 @@ impl Kernel {
     /// # Errors
     /// The error or the findings.
     pub fn recover_by_tool(&self, image: &MemoryDevice) -> Result<Option<Tree>, String> {
-        let began = Timestamp::now();
+        let began = kernel_time();
         let file = self.path("repaired");
         image.save(&file).map_err(|error| error.to_string())?;
         let Some(recovered) = self.engine.tool_recovery(&file) else {
@@ -105,5 +106,32 @@ impl Kernel {
         recovered?;
         self.engine.tool_check(&file)?;
         self.read(&file, began).map(Some)
+    }
+}
+
+/// The clock that the kernel takes times of inodes from. It stands still between two ticks, so it may
+/// be some milliseconds behind [`Timestamp::now`].
+fn kernel_time() -> Timestamp {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    Timestamp {
+        sec: now.tv_sec,
+        nsec: u32::try_from(now.tv_nsec).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_inode_gets_a_time_before_the_kernels() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..1000 {
+            let began = kernel_time();
+            let file = dir.path().join(number.to_string());
+            let made = std::fs::File::create(file).unwrap();
+            let modified = made.metadata().unwrap().modified().unwrap();
+            assert!(Timestamp::from(modified) >= began);
+        }
     }
 }
