@@ -212,6 +212,6 @@ int main(int argc, char **argv)
 	}
 	CHECK(sapwood_report_is_clean(report));
 	sapwood_report_free(report);
-	printf("sapwood %s: %s is a clean %s\n", sapwood_version(), image, type);
+	printf("sapwood %s: %s (%s) is clean\n", sapwood_version(), image, type);
 	return 0;
 }

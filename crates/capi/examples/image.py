@@ -120,7 +120,7 @@ def main(kind, path):
         assert image.read("data/bytes") == data
         names = sorted(image.names("data"))
         assert [os.fsencode(name) for name in names] == [b"bytes", b"not utf-8 \xff"], names
-    print(f"sapwood {lib.sapwood_version().decode()}: {path} is a {kind} with {len(names)} files")
+    print(f"sapwood {lib.sapwood_version().decode()}: {path} ({kind}) has {len(names)} files")
 
 
 if __name__ == "__main__":
