@@ -183,6 +183,8 @@ impl<'a> Judge<'a> {
         self.tally.comparisons += 1;
         let wrong = match &*known.outcome {
             Ok(Recovered { tree, size }) => {
+                let numbered = recording.numbered(tree);
+                let tree = numbered.as_ref().unwrap_or(tree);
                 let mut wrong = match &recording.race {
                     Some(race) => match race.judge(&self.oracles, tree, &progress) {
                         Some(wrong) => wrong,

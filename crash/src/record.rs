@@ -195,6 +195,14 @@ impl Recording {
         sizes.map_or(self.base.size(), |sizes| sizes.before.min(sizes.after))
     }
 
+    /// A recovered tree with the inode numbers of before, if the workload can change them.
+    #[must_use]
+    pub fn numbered(&self, tree: &Tree) -> Option<Tree> {
+        self.sizes.filter(|sizes| sizes.renumbers)?;
+        let before = self.lanes.first()?.states.first()?;
+        Some(tree.numbered_as(before))
+    }
+
     fn threads(&self) -> usize {
         self.race
             .as_ref()

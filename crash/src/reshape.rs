@@ -77,6 +77,10 @@ pub struct Sizes {
     pub after: u64,
     /// Sizes between the two are possible: ext4 becomes as small as possible in several steps.
     pub steps: bool,
+    /// Inodes may get other numbers: ext4 shrinks.
+    pub renumbers: bool,
+    /// Inodes that got other numbers.
+    pub renumbered: usize,
 }
 
 impl Sizes {
@@ -88,6 +92,7 @@ impl Sizes {
             before,
             after,
             steps,
+            ..
         } = *self;
         let possible = match returned {
             true => size == after,
@@ -294,10 +299,23 @@ fn record(
         return Err(format!("{change}: refused, but the size changed"));
     }
     let last = recover(engine, recorder.inner().inner().snapshot()).0?;
-    let states = vec![
-        known(&found.tree),
-        changed(&found.tree, &last.tree, recovery),
-    ];
+    let renumbers = engine == Engine::Ext4
+        && match change {
+            Change::Resize(size) => size < found.size,
+            Change::Min => true,
+            Change::Trim => false,
+        };
+    let (old, new) = (found.tree.paths(), last.tree.paths());
+    let renumbered = (old.iter()).filter(|(path, ino)| new.get(*path) != Some(ino));
+    let renumbered = renumbered.count();
+    if renumbered > 0 && !renumbers {
+        return Err(format!("{change}: {renumbered} paths have other inodes"));
+    }
+    let tree = match renumbers {
+        true => last.tree.numbered_as(&found.tree),
+        false => last.tree,
+    };
+    let states = vec![known(&found.tree), changed(&found.tree, &tree, recovery)];
     let lane = Lane {
         engine,
         root: found.tree.root,
@@ -316,6 +334,8 @@ fn record(
             before: found.size,
             after,
             steps: change == Change::Min && engine == Engine::Ext4,
+            renumbers,
+            renumbered,
         }),
     })
 }
@@ -395,7 +415,7 @@ fn filling(base: BaseKind, random: &mut Rng) -> Result<Vec<Op>, String> {
         actor: Session::new(&model, model.root()),
         ops: Vec::new(),
     };
-    // Directories are spread over the groups of ext4, and inodes keep their groups.
+    // Directories are spread over the groups of ext4, and inodes lie in the groups of theirs.
     let dirs: &[&str] = match random.bool() {
         true => &["", "", "d/", "e/"],
         false => &[""],

@@ -332,9 +332,10 @@ fn the_list_names_every_kind_of_operation_of_the_bounded_set() {
     assert!(twos.len() > 10_000, "{}", twos.len());
 }
 
-/// Explores reshapes; returns how many made the file system smaller, and larger.
-fn reshapes(engine: Engine, seeds: std::ops::Range<u64>) -> (usize, usize) {
-    let (mut smaller, mut larger) = (0, 0);
+/// Explores reshapes; returns how many made the file system smaller, larger, and gave inodes other
+/// numbers.
+fn reshapes(engine: Engine, seeds: std::ops::Range<u64>) -> (usize, usize, usize) {
+    let (mut smaller, mut larger, mut renumbered) = (0, 0, 0);
     let base = engine.standard();
     let growth =
         format!("reshape: {base}: creat x; write x 0 90000 1; fsync x => resize 167772160");
@@ -348,11 +349,12 @@ fn reshapes(engine: Engine, seeds: std::ops::Range<u64>) -> (usize, usize) {
             let sizes = run.sizes.unwrap();
             smaller += usize::from(sizes.after < sizes.before);
             larger += usize::from(sizes.after > sizes.before);
+            renumbered += usize::from(sizes.renumbered > 0);
             Ok(())
         });
         result.unwrap_or_else(|found| panic!("{found}"));
     }
-    (smaller, larger)
+    (smaller, larger, renumbered)
 }
 
 /// Every prefix and every lost write, and little else.
@@ -364,14 +366,15 @@ const SHALLOW: Depth = Depth {
 
 #[test]
 fn resizes_leave_the_old_or_the_new_size() {
-    let (smaller, larger) = reshapes(Engine::Btrfs, 0..24);
+    let (smaller, larger, _) = reshapes(Engine::Btrfs, 0..24);
     assert!(smaller > 5 && larger > 0, "{smaller} {larger}");
 }
 
 #[test]
 fn ext4_resizes_leave_the_old_or_the_new_size() {
-    let (smaller, larger) = reshapes(Engine::Ext4, 0..16);
+    let (smaller, larger, renumbered) = reshapes(Engine::Ext4, 0..16);
     assert!(smaller > 3 && larger > 0, "{smaller} {larger}");
+    assert!(renumbered > 1, "{renumbered}");
 }
 
 fn trims(engine: Engine) {

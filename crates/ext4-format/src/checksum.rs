@@ -30,6 +30,14 @@ pub fn inode_seed(fs_seed: u32, ino: u32, generation: u32) -> u32 {
     )
 }
 
+/// The generation that gives inode `to` the seed of inode `from` with `generation`: what the inode
+/// has keeps its checksums under the new number.
+pub fn same_seed_generation(fs_seed: u32, from: u32, to: u32, generation: u32) -> u32 {
+    // The register takes four bytes in by xor, before it is permuted.
+    let register = |ino: u32| crc32c(fs_seed, &ino.to_le_bytes());
+    generation ^ register(from) ^ register(to)
+}
+
 static CRC16_TABLE: [u16; 256] = crc16_table();
 
 const fn crc16_table() -> [u16; 256] {
@@ -73,5 +81,19 @@ mod tests {
         let seed = uuid_seed(&[9; 16]);
         assert_ne!(inode_seed(seed, 12, 0), inode_seed(seed, 13, 0));
         assert_ne!(inode_seed(seed, 12, 0), inode_seed(seed, 12, 1));
+    }
+
+    #[test]
+    fn another_generation_keeps_the_seed_of_another_number() {
+        let seed = uuid_seed(&[9; 16]);
+        for (from, to, generation) in [(12, 13, 0), (u32::MAX, 11, 0xdead_beef), (70_001, 500, 7)] {
+            let other = same_seed_generation(seed, from, to, generation);
+            assert_ne!(other, generation);
+            assert_eq!(
+                inode_seed(seed, from, generation),
+                inode_seed(seed, to, other)
+            );
+        }
+        assert_eq!(same_seed_generation(seed, 12, 12, 5), 5);
     }
 }

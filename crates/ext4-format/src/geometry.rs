@@ -9,7 +9,7 @@
 //! - at least one group; `group_count` × `inodes_per_group` fits `u32` and is the inode count;
 //! - `blocks_count` × block size fits `i64`, block numbers fit 48 bits.
 
-use crate::checksum::inode_seed;
+use crate::checksum::{inode_seed, same_seed_generation};
 use crate::superblock::{
     GOOD_OLD_FIRST_INO, GOOD_OLD_INODE_SIZE, REV_DYNAMIC, REV_GOOD_OLD, SUPER_MAGIC,
 };
@@ -401,6 +401,15 @@ impl Geometry {
     /// Seed of the checksums of what belongs to one inode.
     pub fn inode_seed(&self, ino: u32, generation: u32) -> u32 {
         inode_seed(self.csum_seed, ino, generation)
+    }
+
+    /// The generation with which inode `to` has the checksums of inode `from`. Without metadata_csum
+    /// it stays.
+    pub fn same_seed_generation(&self, from: u32, to: u32, generation: u32) -> u32 {
+        match self.metadata_csum() {
+            true => same_seed_generation(self.csum_seed, from, to, generation),
+            false => generation,
+        }
     }
 
     /// Identity; part of descriptor checksums without metadata_csum.

@@ -31,7 +31,7 @@ mod xattr;
 
 pub use acl::*;
 pub use casefold::*;
-pub use checksum::{crc32c, inode_seed, uuid_seed};
+pub use checksum::{crc32c, inode_seed, same_seed_generation, uuid_seed};
 pub use dir::*;
 pub use dump::{DumpGroup, DumpInode, DumpSuper};
 pub use error::{BitmapKind, FormatError};

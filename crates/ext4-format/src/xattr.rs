@@ -19,6 +19,7 @@ pub use error::{XattrError, XattrPart};
 pub use hash::{
     XattrSigns, xattr_block_hash, xattr_block_seal, xattr_block_verify, xattr_entry_hash,
 };
+pub use parse::{xattr_block_inodes, xattr_ibody_inodes, xattr_ibody_value};
 
 /// Magic of an xattr block and of the list in an inode.
 pub const XATTR_MAGIC: u32 = 0xea02_0000;

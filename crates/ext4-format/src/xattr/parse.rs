@@ -37,13 +37,59 @@ impl XattrSet {
     /// Parses the attributes in an inode. `region` is the inode from the end of its extra fields to
     /// its end. Without the magic there are none.
     pub fn parse_ibody(region: &[u8], inodes: u32) -> Result<Self, XattrError> {
-        match U32::read_from_prefix(region) {
-            Ok((magic, _)) if magic.get() == XATTR_MAGIC => {
-                parse(region, XATTR_IBODY_HEAD, XATTR_IBODY_HEAD, inodes)
-            }
-            _ => Ok(XattrSet::default()),
+        match has_ibody(region) {
+            true => parse(region, XATTR_IBODY_HEAD, XATTR_IBODY_HEAD, inodes),
+            false => Ok(XattrSet::default()),
         }
     }
+}
+
+/// Where the entries of a block name the inodes of values: the offset of each number in the block,
+/// and the number. Names and values are not validated.
+pub fn xattr_block_inodes(block: &[u8]) -> Result<Vec<(usize, u32)>, XattrError> {
+    inodes(block, size_of::<XattrHeader>())
+}
+
+/// [`xattr_block_inodes`] of the attributes in an inode, whose `region` is that of
+/// [`XattrSet::parse_ibody`].
+pub fn xattr_ibody_inodes(region: &[u8]) -> Result<Vec<(usize, u32)>, XattrError> {
+    match has_ibody(region) {
+        true => inodes(region, XATTR_IBODY_HEAD),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// Where the value of an attribute is in such a region; `None` if the region has none.
+pub fn xattr_ibody_value(
+    region: &[u8],
+    index: u8,
+    name: &[u8],
+) -> Result<Option<std::ops::Range<usize>>, XattrError> {
+    if !has_ibody(region) {
+        return Ok(None);
+    }
+    let (slots, end) = slots(region, XATTR_IBODY_HEAD)?;
+    let mut slots = slots.iter();
+    let slot = slots.find(|slot| slot.entry.name_index == index && slot.name == name);
+    let Some(slot) = slot.filter(|slot| slot.entry.value_inum.get() == 0) else {
+        return Ok(None);
+    };
+    let (at, value) = value(region, XATTR_IBODY_HEAD, end, slot)?;
+    Ok(Some(at..at + value.len()))
+}
+
+fn has_ibody(region: &[u8]) -> bool {
+    U32::read_from_prefix(region).is_ok_and(|(magic, _)| magic.get() == XATTR_MAGIC)
+}
+
+fn inodes(bytes: &[u8], first: usize) -> Result<Vec<(usize, u32)>, XattrError> {
+    let (slots, _) = slots(bytes, first)?;
+    let numbers = slots.iter().filter_map(|slot| {
+        let number = slot.entry.value_inum.get();
+        let at = slot.offset + std::mem::offset_of!(XattrEntry, value_inum);
+        (number != 0).then_some((at, number))
+    });
+    Ok(numbers.collect())
 }
 
 /// `first`: offset of the first entry; `base`: start of value offsets.

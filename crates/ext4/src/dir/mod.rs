@@ -14,4 +14,4 @@ pub(crate) use names::{
     Absent, CHANGE_CREDITS, Present, Room, absent, credits, find, init, insert, insert_absent,
     is_empty, parent, present, remove, remove_present, replace, room, room_absent, set_parent,
 };
-pub(crate) use shape::{Found, seal_leaf, seal_node};
+pub(crate) use shape::{Found, format_of, seal_leaf, seal_node};

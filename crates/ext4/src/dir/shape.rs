@@ -52,7 +52,7 @@ pub(super) struct Dir<'a> {
 }
 
 /// What the file system's features say about blocks of names.
-pub(super) fn format_of(geometry: &Geometry, flags: InodeFlags) -> DirFormat {
+pub(crate) fn format_of(geometry: &Geometry, flags: InodeFlags) -> DirFormat {
     let features = geometry.features();
     DirFormat {
         block_size: geometry.block_size() as usize,

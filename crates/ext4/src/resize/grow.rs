@@ -219,7 +219,10 @@ fn add_group(image: &mut Image, group: u32, place: Place, used: &RangeSet) -> Re
 }
 
 /// Makes sure that blocks are zero, without writing those of a hole.
-fn zero(image: &Image, start: u64, len: u64) -> Result<()> {
+///
+/// # Errors
+/// The device.
+pub(super) fn zero(image: &Image, start: u64, len: u64) -> Result<()> {
     let bits = image.geometry.block_bits();
     let (mut at, end) = (start << bits, (start + len) << bits);
     let mut buf = vec![0; STEP.min(end - at) as usize];

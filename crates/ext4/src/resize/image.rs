@@ -2,15 +2,16 @@
 //! written as one transaction (`commit`).
 
 mod commit;
+mod inodes;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use sapwood_base::RangeSet;
 use sapwood_block::Device;
 use sapwood_ext4_format::{
-    Compat, Geometry, GroupDesc, GroupFlags, Inode, SuperBlock, SuperState, bitmap,
-    validate_block_bitmap,
+    Compat, Geometry, GroupDesc, GroupFlags, SuperBlock, SuperState, bitmap, validate_block_bitmap,
 };
 use sapwood_jbd2::{LayoutMap, Log};
 use sapwood_vfs::Timestamp;
@@ -21,6 +22,9 @@ use crate::{Ext4, Options};
 
 /// Bytes of one request of a copy.
 const COPY_STEP: u64 = 1 << 20;
+
+/// Bitmaps, descriptors, a superblock, and what the journal adds.
+const FEW_GROUPS: u64 = 16;
 
 /// See the module.
 pub(super) struct Image {
@@ -283,13 +287,45 @@ impl Image {
         };
         let end = bitmap::find_next_set(bytes, start, blocks).unwrap_or(blocks);
         let len = want.min(u64::from(end - start)) as u32;
-        bitmap::set_range(bytes, start, start + len);
+        self.mark_taken(group, first + u64::from(start), start..start + len)?;
+        Ok(Some((first + u64::from(start), len.into())))
+    }
+
+    /// Takes this many free blocks side by side in one group, and returns the first. `None`: there
+    /// are none.
+    ///
+    /// # Errors
+    /// Wrong bitmaps.
+    pub(super) fn take_run(&mut self, len: u32) -> Result<Option<u64>> {
+        for group in 0..self.geometry.group_count() {
+            if self.desc(group)?.free_clusters() < len {
+                continue;
+            }
+            let blocks = self.geometry.group_blocks(group);
+            let bytes = self.bitmap(group)?;
+            let mut at = 0;
+            while let Some(start) = bitmap::find_next_zero(bytes, at, blocks) {
+                let end = bitmap::find_next_set(bytes, start, blocks).unwrap_or(blocks);
+                if end - start >= len {
+                    let first = self.geometry.group_first_block(group)? + u64::from(start);
+                    self.mark_taken(group, first, start..start + len)?;
+                    return Ok(Some(first));
+                }
+                at = end;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Marks free blocks of a group as used: its bits, of which the first is that of `first`.
+    fn mark_taken(&mut self, group: u32, first: u64, bits: Range<u32>) -> Result<()> {
+        bitmap::set_range(self.bitmap(group)?, bits.start, bits.end);
+        let len = bits.end - bits.start;
         let desc = self.desc_mut(group)?;
         let free = desc.free_clusters().saturating_sub(len);
         desc.set_free_clusters(free)?;
-        let (start, len) = (first + u64::from(start), u64::from(len));
-        self.taken.insert(start, start + len);
-        Ok(Some((start, len)))
+        self.taken.insert(first, first + u64::from(len));
+        Ok(())
     }
 
     /// Frees blocks with the next commit.
@@ -297,73 +333,31 @@ impl Image {
         self.freed.push((start, len));
     }
 
-    /// An inode as it is or will be.
-    ///
-    /// # Errors
-    /// The device; the inode is wrong.
-    pub(super) fn inode(&self, ino: u32) -> Result<Inode> {
-        let (block, offset) = self.inode_place(ino)?;
-        let bytes = self.block(block)?;
-        let bytes = bytes.get(offset as usize..).unwrap_or_default();
-        let bytes = bytes.get(..usize::from(self.geometry.inode_size()));
-        let inode = Inode::read(bytes.unwrap_or_default(), &self.geometry)?;
-        inode.verify_checksum(ino, &self.geometry)?;
-        Ok(inode)
-    }
-
-    /// Changes an inode.
-    ///
-    /// # Errors
-    /// The device.
-    pub(super) fn put_inode(&mut self, ino: u32, mut inode: Inode) -> Result<()> {
-        inode.set_checksum(ino, &self.geometry);
-        let (block, offset) = self.inode_place(ino)?;
-        let mut bytes = self.block(block)?;
-        inode.write(bytes.get_mut(offset as usize..).unwrap_or_default())?;
-        self.put(block, bytes)
-    }
-
-    /// Block of the table that holds an inode, and the offset in it.
-    ///
-    /// # Errors
-    /// There is no such inode.
-    pub(super) fn inode_place(&self, ino: u32) -> Result<(u64, u32)> {
-        let (group, index) = self.geometry.inode_location(ino)?;
-        let table = self.desc(group)?.inode_table();
-        Ok(self.geometry.inode_in_table(table, index))
-    }
-
-    /// The inodes in use of some groups.
-    ///
-    /// # Errors
-    /// The device.
-    pub(super) fn inodes(&self, groups: std::ops::Range<u32>) -> Result<Vec<u32>> {
-        let mut all = Vec::new();
-        for group in groups {
-            let desc = self.desc(group)?;
-            if desc.flags().contains(GroupFlags::INODE_UNINIT) {
-                continue;
-            }
-            let bytes = self.block(desc.inode_bitmap())?;
-            let count = self.geometry.inodes_per_group();
-            let mut at = 0;
-            while let Some(index) = bitmap::find_next_set(&bytes, at, count) {
-                all.extend(self.geometry.ino(group, index));
-                at = index + 1;
-            }
-        }
-        Ok(all)
-    }
-
     /// Whether transactions have a journal.
     pub(super) fn has_log(&self) -> bool {
         self.log.is_some()
     }
 
+    /// Changed blocks with which a commit is due.
+    pub(super) fn enough(&self) -> usize {
+        let blocks = self.log.as_ref().map_or(1024, |log| log.size() / 4);
+        usize::try_from(blocks).unwrap_or(usize::MAX)
+    }
+
     /// Whether so much changed that a commit is due.
     pub(super) fn is_full(&self) -> bool {
-        let most = self.log.as_ref().map_or(1024, |log| log.size() / 4);
-        (self.changed.len() + 2 * self.dirty.len()) as u64 >= most
+        self.changed.len() + 2 * self.dirty.len() >= self.enough()
+    }
+
+    /// The most blocks that can change together with those of a few groups. Without a journal there
+    /// is no bound.
+    pub(super) fn most_together(&self) -> usize {
+        let Some(log) = &self.log else {
+            return usize::MAX;
+        };
+        // A descriptor of the journal names at least 32 blocks.
+        let blocks = log.size() - log.size() / 32;
+        usize::try_from(blocks.saturating_sub(FEW_GROUPS)).unwrap_or(usize::MAX)
     }
 
     /// Drops the groups from `count` on. Their descriptors stay in the table as they are.
@@ -385,7 +379,7 @@ impl Image {
         Ok(bytes)
     }
 
-    /// Opens the journal again, after it moved.
+    /// Opens the journal again, after it moved, was made or was removed.
     ///
     /// # Errors
     /// The journal is wrong.

@@ -5,20 +5,24 @@
 //! transaction changes the superblock, the descriptor table, and the last of the old groups
 //! (`grow`).
 //!
-//! Shrinking first moves what lies past the new end, in transactions that each leave a complete file
-//! system of the old size (`relocate`): contents, blocks of maps, attributes, at last the journal.
-//! Then one transaction changes the superblock and what belongs to it (`shrink`). The caller
-//! shortens a file after that.
+//! Shrinking first gives other numbers to inodes of the groups that go (`renumber`). Then it moves
+//! what lies past the new end (`relocate`): contents, blocks of maps, attributes, at last the
+//! journal. Each transaction of both leaves a complete file system of the old size. Then one
+//! transaction changes the superblock and what belongs to it (`shrink`). The caller shortens a file
+//! after that.
 //!
 //! `Image::commit` says what a power cut leaves. Copies of the superblock and of the descriptor table
 //! are written at the end.
 //!
-//! Inodes keep their numbers. So a file system cannot shrink below the group of its last inode, and
-//! growing needs room for descriptors, which most file systems reserve.
+//! Growing needs room for descriptors, which most file systems reserve.
 
 mod grow;
 mod image;
+mod journal;
+mod map;
+mod references;
 mod relocate;
+mod renumber;
 mod shrink;
 
 use std::sync::Arc;
@@ -77,15 +81,21 @@ pub enum ResizeError {
         /// The size that was asked for.
         wanted: u64,
     },
-    /// Inodes would have to change their numbers.
-    #[error(
-        "{count} inodes are in groups that {wanted} bytes do not have; inode {last} is the last"
-    )]
+    /// More inodes are in use than there would be.
+    #[error("{used} inodes are in use, and {wanted} bytes have room for fewer")]
     Inodes {
         /// How many.
-        count: usize,
-        /// The last of them.
-        last: u32,
+        used: u32,
+        /// The size that was asked for.
+        wanted: u64,
+    },
+    /// An inode cannot get a number that would exist.
+    #[error("{wanted} bytes end before inode {ino}, whose number cannot change: {why}")]
+    Pinned {
+        /// The inode.
+        ino: u32,
+        /// Why its number cannot change.
+        why: &'static str,
         /// The size that was asked for.
         wanted: u64,
     },
@@ -161,8 +171,8 @@ pub fn resize(
     Ok(image.geometry.blocks_count() << bits)
 }
 
-/// Makes the file system on `device` as small as it can be made without changing the numbers of
-/// inodes, with at least `inodes` free ones. Returns its new size. With a `time` the result is
+/// Makes the file system on `device` as small as it can be made, with at least `inodes` free
+/// inodes. Returns its new size. With a `time` the result is
 /// [reproducible](crate::Options::reproducible).
 ///
 /// # Errors
@@ -173,30 +183,42 @@ pub fn shrink_to_fit(
     time: Option<Timestamp>,
     moved: &mut OnMoved<'_>,
 ) -> Result<u64> {
+    let mut groups = 1;
     for _ in 0..PASSES {
-        let mut image = Image::open(device, time)?;
-        let (least, now) = (
-            shrink::least(&image, inodes)?,
-            image.geometry.blocks_count(),
-        );
-        let mut shrunk = false;
-        for attempt in 0..TRIES {
-            let blocks = least.saturating_add(least / 128 * attempt + 32 * attempt);
-            if blocks >= now {
-                break;
-            }
-            match shrink::shrink(&mut image, blocks, moved) {
-                Ok(()) => {
-                    shrunk = image.geometry.blocks_count() < now;
-                    break;
-                }
-                Err(ResizeError::NoRoom { .. }) => image = Image::open(device, time)?,
-                Err(error) => return Err(error),
-            }
-        }
-        if !shrunk {
+        if !pass(device, inodes, &mut groups, time, moved)? {
             break;
         }
     }
     Ok(size(&**device)?)
+}
+
+/// Makes the file system smaller. False: it is as small as possible. `groups`: how many must stay.
+fn pass(
+    device: &Arc<dyn Device>,
+    inodes: u64,
+    groups: &mut u32,
+    time: Option<Timestamp>,
+    moved: &mut OnMoved<'_>,
+) -> Result<bool> {
+    let mut image = Image::open(device, time)?;
+    let now = image.geometry.blocks_count();
+    *groups = (*groups).max(renumber::least_groups(&image)?);
+    let mut least = shrink::least(&image, inodes, *groups)?;
+    for attempt in 0..TRIES {
+        let blocks = least.saturating_add(least / 128 * attempt + 32 * attempt);
+        if blocks >= now {
+            break;
+        }
+        match shrink::shrink(&mut image, blocks, moved) {
+            Ok(()) => return Ok(image.geometry.blocks_count() < now),
+            Err(ResizeError::NoRoom { .. }) => image = Image::open(device, time)?,
+            Err(ResizeError::Pinned { ino, .. }) => {
+                *groups = image.geometry.inode_location(ino)?.0 + 1;
+                image = Image::open(device, time)?;
+                least = shrink::least(&image, inodes, *groups)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
 }

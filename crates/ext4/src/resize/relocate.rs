@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 
 use sapwood_ext4_format::{
-    Compat, EXTENT_MAX_LEN, EXTENT_ROOT_MAX, Extent, ExtentBounds, ExtentIndex, ExtentNode,
-    ExtentNodeMut, INDIRECT_DIRECT, Inode, InodeFlags, extent_block_max, extent_block_seal,
-    extent_block_verify, orphan_seal, special_ino, xattr_block_seal,
+    Compat, EXTENT_MAX_LEN, EXTENT_ROOT_MAX, Extent, ExtentIndex, ExtentNodeMut, INDIRECT_DIRECT,
+    Inode, InodeFlags, extent_block_max, extent_block_seal, orphan_seal, special_ino,
+    xattr_block_seal,
 };
 
 use super::image::Image;
+use super::map::{has_map, read_tree};
 use super::{OnMoved, Result};
 use crate::Error;
 
@@ -55,13 +56,6 @@ pub(super) fn evacuate(image: &mut Image, limit: u64, moved: &mut OnMoved<'_>) -
     run.reserved()?;
     run.image.commit(None)?;
     run.journal()
-}
-
-/// Whether an inode maps blocks.
-fn has_map(image: &Image, inode: &Inode) -> bool {
-    let inline = inode.flags().contains(InodeFlags::INLINE_DATA);
-    let kind = inode.is_regular() || inode.is_dir() || inode.is_symlink();
-    kind && !inline && !inode.is_fast_symlink(&image.geometry)
 }
 
 struct Run<'i, 'p> {
@@ -402,47 +396,4 @@ impl Entries {
                 .try_for_each(|(at, index)| node.insert_index(at, index)),
         }
     }
-}
-
-/// An extent tree.
-struct Tree {
-    extents: Vec<Extent>,
-    nodes: Vec<u64>,
-}
-
-fn read_tree(image: &Image, ino: u32, inode: &Inode) -> Result<Tree> {
-    let geometry = &image.geometry;
-    let bad = |reason: sapwood_ext4_format::ExtentError| Run::bad(ino, reason);
-    let bounds = ExtentBounds::root(geometry.first_data_block().into(), geometry.blocks_count());
-    let mut tree = Tree {
-        extents: Vec::new(),
-        nodes: Vec::new(),
-    };
-    let mut waiting = vec![(None, bounds)];
-    while let Some((block, bounds)) = waiting.pop() {
-        let bytes = match block {
-            None => inode.block().to_vec(),
-            Some(block) => {
-                let bytes = image.block(block)?;
-                if geometry.metadata_csum() {
-                    let seed = geometry.inode_seed(ino, inode.generation());
-                    extent_block_verify(&bytes, seed).map_err(bad)?;
-                }
-                tree.nodes.push(block);
-                bytes
-            }
-        };
-        let node = ExtentNode::parse(&bytes, &bounds).map_err(bad)?;
-        if node.is_leaf() {
-            tree.extents.extend(node.extents());
-            continue;
-        }
-        for (at, index) in node.indexes().enumerate() {
-            if let Some(below) = node.child_bounds(at, &bounds) {
-                waiting.push((Some(index.child), below));
-            }
-        }
-    }
-    tree.extents.sort_by_key(|extent| extent.logical);
-    Ok(tree)
 }

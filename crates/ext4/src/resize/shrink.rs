@@ -5,6 +5,7 @@ use sapwood_ext4_format::{Compat, Geometry, GroupDesc, GroupFlags, SuperBlock, b
 use super::grow::{least_last, resize_inode, set_overhead};
 use super::image::{Image, places};
 use super::relocate::evacuate;
+use super::renumber::renumber;
 use super::{OnMoved, ResizeError, Result};
 
 /// Blocks that moving may add to maps: this many, and one of this many blocks that are in use.
@@ -18,17 +19,9 @@ const SLACK_PART: u64 = 2048;
 /// and has its old size.
 pub(super) fn shrink(image: &mut Image, blocks: u64, moved: &mut OnMoved<'_>) -> Result<()> {
     let old = image.geometry.clone();
-    let (sb, new) = smaller(image, blocks)?;
+    let (_, new) = smaller(image, blocks)?;
     let blocks = new.blocks_count();
     let wanted = blocks << new.block_bits();
-    let gone = image.inodes(new.group_count()..old.group_count())?;
-    if let Some(last) = gone.last() {
-        return Err(ResizeError::Inodes {
-            count: gone.len(),
-            last: *last,
-            wanted,
-        });
-    }
     let table = u64::from(old.inode_table_blocks());
     for group in 0..new.group_count() {
         let places = places(image.desc(group)?, table);
@@ -36,10 +29,11 @@ pub(super) fn shrink(image: &mut Image, blocks: u64, moved: &mut OnMoved<'_>) ->
             return Err(ResizeError::Metadata { group, wanted });
         }
     }
+    renumber(image, new.group_count(), wanted)?;
     evacuate(image, blocks, moved)?;
-    let journal = image.sb.jnl_blocks;
+    // Moves change what the superblock says of the journal and of the orphan file.
+    let (sb, new) = smaller(image, blocks)?;
     cut(image, sb, &old, &new)?;
-    image.sb.jnl_blocks = journal;
     resize_inode(image)?;
     image.commit(None)?;
     image.write_backups(0)
@@ -168,24 +162,17 @@ fn clear(image: &mut Image, start: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// The fewest blocks that hold what is in use, if inodes keep their numbers and so many are free.
-pub(super) fn least(image: &Image, inodes: u64) -> Result<u64> {
+/// The fewest blocks that hold what is in use, if so many inodes are free, and the first `groups`
+/// groups stay.
+pub(super) fn least(image: &Image, inodes: u64, groups: u32) -> Result<u64> {
     let geometry = &image.geometry;
     let count = geometry.group_count();
-    let mut groups = 1;
-    for group in (0..count).rev() {
-        if !image.inodes(group..group + 1)?.is_empty() {
-            groups = group + 1;
-            break;
-        }
-    }
     let used = u64::from(geometry.inodes_count() - image.sb.free_inodes_count.get());
     let wanted = used
         .saturating_add(inodes)
         .div_ceil(geometry.inodes_per_group().into());
-    groups = groups
-        .max(u32::try_from(wanted).unwrap_or(count))
-        .min(count);
+    let wanted = u32::try_from(wanted).unwrap_or(count);
+    let mut groups = groups.max(wanted).clamp(1, count);
     let table = u64::from(geometry.inode_table_blocks());
     let free: u64 = image
         .descs

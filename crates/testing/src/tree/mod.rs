@@ -9,7 +9,7 @@ mod compare;
 mod read;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sapwood_vfs::{Attr, FileKind, Ino, Timestamp};
@@ -253,6 +253,24 @@ impl Tree {
         }
     }
 
+    /// The same tree with the inode numbers that its paths have in `other`. An inode without such a
+    /// path gets a number that `other` does not have; so does the second one for a number.
+    #[must_use]
+    pub fn numbered_as(&self, other: &Self) -> Self {
+        let theirs = other.paths();
+        let highest = other.nodes.keys().next_back().map_or(0, |ino| ino.0);
+        let mut fresh = (highest + 1..).map(Ino);
+        let (mut map, mut given) = (BTreeMap::new(), BTreeSet::new());
+        for (path, ino) in self.paths() {
+            if !map.contains_key(&ino) {
+                let number = theirs.get(&path).copied();
+                let number = number.filter(|number| given.insert(*number));
+                map.extend(number.or_else(|| fresh.next()).map(|number| (ino, number)));
+            }
+        }
+        self.renumbered(&map)
+    }
+
     /// All paths, sorted, each with its inode; `.` is the root.
     #[must_use]
     pub fn paths(&self) -> BTreeMap<String, Ino> {
@@ -271,5 +289,36 @@ impl Tree {
             }
         }
         paths
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(inodes: &[u64], names: &[(&str, u64)]) -> Tree {
+        let mut tree = Tree::empty(Ino(1));
+        for ino in inodes {
+            let node = Node::new(*ino, FileKind::Regular, Owner::default());
+            tree.nodes.insert(Ino(*ino), node);
+        }
+        let mut root = Node::new(1, FileKind::Directory, Owner::default());
+        let names = names.iter();
+        let names = names.map(|(name, ino)| (name.as_bytes().to_vec(), Ino(*ino)));
+        root.entries = Arc::new(names.collect());
+        tree.nodes.insert(Ino(1), root);
+        tree
+    }
+
+    #[test]
+    fn a_tree_gets_the_numbers_of_another_by_paths() {
+        let before = tree(&[5, 9], &[("a", 5), ("b", 9), ("c", 9)]);
+        let after = tree(&[7, 5], &[("a", 7), ("b", 5), ("c", 5)]);
+        assert_eq!(after.numbered_as(&before).paths(), before.paths());
+        // A separated hard link and a new name get numbers of their own.
+        let after = tree(&[7, 5, 3, 9], &[("a", 7), ("b", 5), ("c", 3), ("d", 9)]);
+        let paths = after.numbered_as(&before).paths();
+        assert_eq!((paths["a"], paths["b"]), (Ino(5), Ino(9)));
+        assert!(paths["c"] > Ino(9) && paths["d"] > paths["c"]);
     }
 }
